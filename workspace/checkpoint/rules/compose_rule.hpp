@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "workspace/checkpoint/rules/sharding_decision.hpp"
+#include "workspace/checkpoint/rules/layer_sharding.hpp"
 #include "workspace/checkpoint/rules/merge_rule.hpp"
 #include "workspace/checkpoint/quantization/number_format.hpp"
 

@@ -65,12 +65,9 @@ class RuleReader {
     if (by_layer == has("tensor")) fail("a rule has either \"layer\" or \"tensor\"");
     result.whole_name = !by_layer;
     result.pattern = pattern(by_layer ? "layer" : "tensor");
-    if (by_layer) {
-      read_layer(result);
-    } else {
-      read_tensor(result);
-    }
-    read_names(result);
+    result.kind = by_layer ? kind_of_layer() : kind_of_tensor();
+    result.rename = string("rename");
+    result.models = models();
     for (auto const& [key, value] : rule_.items()) {
       if (!asked_.contains(key)) fail("the key \"" + codec::printable(key) + "\" means nothing here");
     }
@@ -131,105 +128,114 @@ class RuleReader {
     return *name;
   }
 
-  void read_parts(LayerRule& result) {
+  std::vector<RuleSize> parts() {
+    std::vector<RuleSize> result;
     auto const* parts = ask("parts");
-    if (parts == nullptr) return;
+    if (parts == nullptr) return result;
     if (!parts->is_array() || parts->empty() || parts->size() > max_parts)
       fail("\"parts\" is no list of 1 to 64 widths");
-    bool named = false;
-    for (auto const& part : *parts) {
-      result.parts.push_back(size(part, "parts"));
-      named = named || part.is_string();
+    for (auto const& part : *parts) result.push_back(size(part, "parts"));
+    auto const names = std::count_if(parts->begin(), parts->end(), [](Json const& part) { return part.is_string(); });
+    if (names != 0 && static_cast<std::size_t>(names) != parts->size())
+      fail("\"parts\" mixes numbers and names of sizes");
+    return result;
+  }
+
+  std::vector<std::int64_t> parts_of_tensor() {
+    std::vector<std::int64_t> widths;
+    for (auto const& part : parts()) {
+      auto const* const width = std::get_if<std::int64_t>(&part);
+      if (width == nullptr) fail("\"parts\" of a tensor are numbers");
+      widths.push_back(*width);
     }
-    bool const all_named = std::all_of(parts->begin(), parts->end(), [](Json const& part) { return part.is_string(); });
-    if (named && !all_named) fail("\"parts\" mixes numbers and names of sizes");
-    if (named && result.whole_name) fail("\"parts\" of a tensor are numbers");
+    return widths;
   }
 
-  int replicas() { return static_cast<int>(std::min<std::int64_t>(number("replicas", 1, 0), 1 << 20)); }
-
-  void read_op(LayerRule& result) {
-    auto const op = string("op");
-    if (op.empty() || op == "max")
-      result.op = ReduceOp::max;
-    else if (op == "min")
-      result.op = ReduceOp::min;
-    else if (op == "avg")
-      result.op = ReduceOp::avg;
-    else
-      fail("\"op\" is none of max, min, avg");
+  int replicas() {
+    return static_cast<int>(std::clamp<std::int64_t>(number("replicas", 1, 0), 1, std::int64_t{1} << 20));
   }
 
-  ShardAxis shard_axis() {
-    auto const text = string("cut");
-    auto const parsed = parse_shard_axis(text);
-    if (!parsed) fail(text.empty() ? "there is no \"cut\"" : "no cut is called \"" + codec::printable(text) + "\"");
-    return *parsed;
-  }
-
-  void read_layer(LayerRule& result) {
-    result.shard_axis = shard_axis();
-    switch (result.shard_axis) {
-      case ShardAxis::column:
-        read_parts(result);
-        read_layout(result);
-        result.replicas = replicas();
-        break;
-      case ShardAxis::row:
-        if (auto const* inputs = ask("inputs")) result.inputs = size(*inputs, "inputs");
-        break;
-      case ShardAxis::vocabulary:
-        result.parts = {SizeName::vocabulary};
-        result.inputs = SizeName::hidden;
-        if (has("true_size")) result.parts = {number("true_size", 1, 1)};
-        break;
-      case ShardAxis::reduce: read_op(result); break;
-      case ShardAxis::drop: result.tied_to = string("tied_to"); break;
-      case ShardAxis::replicate: break;
-    }
-    if (result.shard_axis == ShardAxis::column || result.shard_axis == ShardAxis::row) {
-      result.stacked = flag("stacked");
-      result.transposed = flag("transposed");
-    }
-  }
-
-  void read_layout(LayerRule& result) {
+  PartLayout layout() {
     auto const layout = string("layout");
-    if (layout.empty() || layout == "per_rank") return;
-    result.grouped = layout == "grouped";
-    result.plain = layout == "plain";
-    if (!result.grouped && !result.plain) fail("\"layout\" is none of per_rank, plain, grouped");
+    if (layout.empty() || layout == "per_rank") return PartLayout::per_rank;
+    if (layout == "grouped") return PartLayout::grouped;
+    if (layout == "plain") return PartLayout::plain;
+    fail("\"layout\" is none of per_rank, plain, grouped");
   }
 
-  void read_tensor(LayerRule& result) {
-    if (auto const* axis = ask("axis")) {
-      if (has("cut")) fail("a tensor has either \"axis\" or \"cut\"");
-      result.shard_axis = ShardAxis::column;
-      result.axis = static_cast<int>(std::min<std::int64_t>(number(*axis, "axis", 0), 1000));
-      read_parts(result);
-      result.replicas = replicas();
-      result.true_size = number("true_size", 0, -1);
-      result.add_per_rank = number("add_per_rank", 0, 0);
-      return;
+  LayerOrder order() {
+    bool const stacked = flag("stacked");
+    return {.stacked = stacked, .transposed = flag("transposed")};
+  }
+
+  ReduceOp op() {
+    auto const op = string("op");
+    if (op.empty() || op == "max") return ReduceOp::max;
+    if (op == "min") return ReduceOp::min;
+    if (op == "avg") return ReduceOp::avg;
+    fail("\"op\" is none of max, min, avg");
+  }
+
+  ColumnLayer column() {
+    ColumnLayer layer{.parts = parts()};
+    layer.layout = layout();
+    layer.replicas = replicas();
+    layer.order = order();
+    return layer;
+  }
+
+  RowLayer row() {
+    RowLayer layer;
+    if (auto const* inputs = ask("inputs")) layer.inputs = size(*inputs, "inputs");
+    layer.order = order();
+    return layer;
+  }
+
+  VocabularyLayer vocabulary() {
+    if (!has("true_size")) return {};
+    return {.tokens = number("true_size", 1, 1)};
+  }
+
+  /// Reads the members of a rule with this "cut".
+  RuleKind kind_of(std::string const& cut) {
+    if (cut == "replicate") return Replicated{};
+    if (cut == "column") return column();
+    if (cut == "row") return row();
+    if (cut == "vocabulary") return vocabulary();
+    if (cut == "reduce") return ReducedValue{.op = op()};
+    if (cut == "drop") return Dropped{.tied_to = string("tied_to")};
+    fail(cut.empty() ? "there is no \"cut\"" : "no cut is called \"" + codec::printable(cut) + "\"");
+  }
+
+  RuleKind kind_of_layer() { return kind_of(string("cut")); }
+
+  RuleKind kind_of_tensor() {
+    auto const* axis = ask("axis");
+    if (axis == nullptr) {
+      auto const cut = string("cut");
+      if (cut == "column" || cut == "row" || cut == "vocabulary")
+        fail("the cut of a tensor is replicate, reduce or drop; else name its \"axis\"");
+      return kind_of(cut);
     }
-    result.shard_axis = shard_axis();
-    if (result.shard_axis == ShardAxis::reduce)
-      read_op(result);
-    else if (result.shard_axis == ShardAxis::drop)
-      result.tied_to = string("tied_to");
-    else if (result.shard_axis != ShardAxis::replicate)
-      fail("the cut of a tensor is replicate, reduce or drop; else name its \"axis\"");
+    if (has("cut")) fail("a tensor has either \"axis\" or \"cut\"");
+    ShardedTensor tensor{.axis = static_cast<int>(std::min<std::int64_t>(number(*axis, "axis", 0), 1000))};
+    tensor.parts = parts_of_tensor();
+    tensor.replicas = replicas();
+    tensor.true_size = number("true_size", 0, -1);
+    tensor.add_per_rank = number("add_per_rank", 0, 0);
+    return tensor;
   }
 
-  void read_names(LayerRule& result) {
-    result.rename = string("rename");
+  std::vector<std::string> models() {
+    std::vector<std::string> result;
     auto const* models = ask("models");
-    if (models == nullptr) return;
+    if (models == nullptr) return result;
     if (!models->is_array() || models->empty()) fail("\"models\" is no list of model types");
     for (auto const& model : *models) {
       if (!model.is_string()) fail("\"models\" is no list of model types");
-      result.models.push_back(model.get<std::string>());
+      result.push_back(model.get<std::string>());
     }
+    return result;
   }
 
   Json const& rule_;
@@ -262,8 +268,7 @@ RuleFile RuleFile::parse(std::string_view text, std::string const& source) {
       for (std::size_t i = 0; i < value.size(); ++i) file.rules.push_back(RuleReader(value[i], i, source).read());
     } else if (key == "otherwise") {
       if (value != "replicate") refuse(source, "\"otherwise\"", "is only \"replicate\"");
-      file.otherwise = LayerRule{.pattern = NamePattern("**"), .shard_axis = ShardAxis::replicate};
-      file.otherwise->from_file = true;
+      file.otherwise = LayerRule{.pattern = NamePattern("**"), .from_file = true};
     } else if (key != "comment") {
       refuse(source, "the file", "the key \"" + codec::printable(key) + "\" means nothing here");
     }

@@ -6,6 +6,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/overloads.hpp"
 #include "workspace/checkpoint/rules/rule_proposal.hpp"
 #include "workspace/checkpoint/model/tensor_role.hpp"
 
@@ -33,25 +34,33 @@ struct FusedPart {
 
 class LayerSplitter {
  public:
-  LayerSplitter(std::string_view module, std::int64_t outputs, LayerRule const& rule, ModelSizes const& sizes,
-                int ranks)
-      : module_(module), outputs_(outputs), rule_(rule), sizes_(sizes), ranks_(ranks) {}
+  LayerSplitter(std::string_view module, std::int64_t outputs, ColumnLayer const& layer, bool from_file,
+                ModelSizes const& sizes, int ranks)
+      : module_(module), outputs_(outputs), layer_(layer), from_file_(from_file), sizes_(sizes), ranks_(ranks) {}
 
   LayerSplit column() {
     LayerSplit split{.shard_axis = ShardAxis::column,
                      .ranks = std::vector<std::vector<NumberRange>>(static_cast<std::size_t>(ranks_))};
     auto const kv = sizes_[SizeName::kv_heads];
-    if (rule_.grouped && !rule_.groups && kv && *kv < ranks_ && has_queries()) {
+    if (layer_.layout == PartLayout::grouped && !layer_.groups && kv && *kv < ranks_ && has_queries()) {
       share_groups(*kv, split);
     } else {
-      for (auto const& part : rule_.plain ? std::vector<FusedPart>{{0, outputs_}} : rule_.grouped ? groups() : parts())
-        add(part, split);
+      for (auto const& part : fused_parts()) add(part, split);
     }
     split.why = "along the outputs";
     return split;
   }
 
  private:
+  std::vector<FusedPart> fused_parts() const {
+    switch (layer_.layout) {
+      case PartLayout::per_rank: return parts();
+      case PartLayout::grouped: return groups();
+      case PartLayout::plain: break;
+    }
+    return {{0, outputs_}};
+  }
+
   void add(FusedPart const& part, LayerSplit& split) const {
     auto const units = part.width / part.unit;
     std::int64_t copies = 1;
@@ -87,14 +96,14 @@ class LayerSplitter {
   }
 
   std::vector<FusedPart> parts() const {
-    std::vector<RuleSize> named = rule_.parts;
-    if (rule_.gate) {
+    std::vector<RuleSize> named = layer_.parts;
+    if (layer_.gate) {
       auto const width = resolve(named.front(), sizes_);
       bool const gated = sizes_.gated().value_or(width && outputs_ == 2 * *width);
       if (gated) named.push_back(named.front());
     }
-    if (rule_.repeat) {
-      auto const times = sizes_[*rule_.repeat];
+    if (layer_.repeat) {
+      auto const times = sizes_[*layer_.repeat];
       if (!times || *times > outputs_) refuse_width(0);
       auto const once = named;
       for (std::int64_t i = 1; i < *times; ++i) named.insert(named.end(), once.begin(), once.end());
@@ -120,7 +129,7 @@ class LayerSplitter {
   }
 
   void check_width(std::vector<RuleSize> const& named) const {
-    if (named.empty() || rule_.from_file) return;
+    if (named.empty() || from_file_) return;
     auto const width = resolve(named.front(), sizes_);
     if (width && *width != outputs_) refuse_width(*width);
   }
@@ -136,11 +145,11 @@ class LayerSplitter {
          .section = "shape"});
   }
 
-  bool has_queries() const { return !rule_.parts.empty() && rule_.parts.front() == RuleSize(SizeName::query); }
+  bool has_queries() const { return !layer_.parts.empty() && layer_.parts.front() == RuleSize(SizeName::query); }
 
   /// Splits alternating key/value groups or pairs: each rank gets neighbouring ones.
   std::vector<FusedPart> groups() const {
-    auto const kv = rule_.groups ? resolve(*rule_.groups, sizes_) : sizes_[SizeName::kv_heads];
+    auto const kv = layer_.groups ? resolve(*layer_.groups, sizes_) : sizes_[SizeName::kv_heads];
     if (!has_queries() || !kv) return {{0, outputs_, 1, false}};
     if (outputs_ % *kv != 0) refuse_width(0);
     return {{0, outputs_, outputs_ / *kv, false}};
@@ -166,7 +175,8 @@ class LayerSplitter {
 
   std::string_view module_;
   std::int64_t outputs_;
-  LayerRule const& rule_;
+  ColumnLayer const& layer_;
+  bool from_file_;
   ModelSizes const& sizes_;
   int ranks_;
 };
@@ -175,6 +185,18 @@ LayerSplit even(ShardAxis shard_axis, std::int64_t length, int ranks, std::strin
   LayerSplit split{.shard_axis = shard_axis, .why = std::move(why)};
   for (int rank = 0; rank < ranks; ++rank) split.ranks.push_back({{length / ranks * rank, length / ranks}});
   return split;
+}
+
+LayerSplit split_row(std::string_view module, std::int64_t inputs, int ranks) {
+  if (inputs == 0) return {.why = "a vector of a row-parallel layer"};
+  if (inputs % ranks != 0) refuse_ranks(module, "inputs", inputs, ranks);
+  return even(ShardAxis::row, inputs, ranks, "along the inputs");
+}
+
+LayerSplit split_vocabulary(std::int64_t rows, std::optional<std::int64_t> tokens, int ranks) {
+  if (tokens && *tokens != rows) return {.why = "other rows than the config's tokens: whole on each rank"};
+  if (rows % ranks != 0) return {.why = "the tokens do not divide: whole on each rank"};
+  return even(ShardAxis::column, rows, ranks, "along the tokens");
 }
 
 [[noreturn]] void refuse_shard_boundary(SourceTensor const& tensor, LayerFormat const& format, std::int64_t unit,
@@ -207,30 +229,23 @@ std::int64_t SplitRule::length(int rank) const {
 
 Shape SplitRule::shape(Shape const& whole, int rank) const {
   if (axis < 0) return whole;
-  auto const shard_axis = whole.with(static_cast<std::size_t>(axis), length(rank));
-  return experts.empty() || axis == 0 ? shard_axis
-                                      : shard_axis.with(0, experts.at(static_cast<std::size_t>(rank)).length);
+  auto const shard = whole.with(static_cast<std::size_t>(axis), length(rank));
+  return experts.empty() || axis == 0 ? shard : shard.with(0, experts.at(static_cast<std::size_t>(rank)).length);
 }
 
 LayerSplit split_layer(std::string_view module, std::int64_t outputs, std::int64_t inputs, LayerRule const& rule,
                        ModelSizes const& sizes, int ranks) {
-  if (rule.left_whole) return {.why = "programs that shard this model leave it whole"};
-  switch (rule.shard_axis) {
-    case ShardAxis::column: {
-      return LayerSplitter(module, outputs, rule, sizes, ranks).column();
-    }
-    case ShardAxis::row:
-      if (inputs == 0) return {.why = "a vector of a row-parallel layer"};
-      if (inputs % ranks != 0) refuse_ranks(module, "inputs", inputs, ranks);
-      return even(ShardAxis::row, inputs, ranks, "along the inputs");
-    case ShardAxis::vocabulary:
-      if (auto const tokens = rule.parts.empty() ? std::nullopt : resolve(rule.parts.front(), sizes);
-          tokens && *tokens != outputs && !rule.from_file)
-        return {.why = "other rows than the config's tokens: whole on each rank"};
-      if (outputs % ranks != 0) return {.why = "the tokens do not divide: whole on each rank"};
-      return even(ShardAxis::column, outputs, ranks, "along the tokens");
-    default: return {.why = "every rank has all of it"};
-  }
+  if (rule.left_whole()) return {.why = "programs that shard this model leave it whole"};
+  return std::visit(Overloads{[&](ColumnLayer const& layer) {
+                                return LayerSplitter(module, outputs, layer, rule.from_file, sizes, ranks).column();
+                              },
+                              [&](RowLayer const&) { return split_row(module, inputs, ranks); },
+                              [&](VocabularyLayer const& layer) {
+                                auto const tokens = rule.from_file ? std::nullopt : resolve(layer.tokens, sizes);
+                                return split_vocabulary(outputs, tokens, ranks);
+                              },
+                              [](auto const&) { return LayerSplit{.why = "every rank has all of it"}; }},
+                    rule.kind);
 }
 
 SplitRule split_tensor(SourceTensor const& tensor, TensorRole role, LayerFormat const& format, LayerHints const& hints,

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "workspace/checkpoint/rules/sharding_decision.hpp"
+#include "workspace/checkpoint/rules/layer_sharding.hpp"
 #include "workspace/checkpoint/quantization/number_format.hpp"
 
 namespace crossrank::checkpoint {
@@ -44,7 +44,7 @@ struct SplitRule {
 
 /// How a whole layer is split, in numbers.
 struct LayerSplit {
-  ShardAxis shard_axis = ShardAxis::replicate;    ///< replicate, column or row
+  ShardAxis shard_axis = ShardAxis::replicate;
   std::vector<std::vector<NumberRange>> ranks{};  ///< per rank, in the order of its shard
   std::string why{};
 };

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <optional>
 
-#include "workspace/checkpoint/rules/sharding_decision.hpp"
+#include "lib/core/overloads.hpp"
 #include "workspace/checkpoint/model/name_pattern.hpp"
 
 namespace crossrank::checkpoint {
@@ -51,10 +52,16 @@ std::vector<std::string_view> tower_patterns() {
 }
 
 bool Towers::can_apply(LayerRule const& rule, ModelSizes const& sizes) {
-  if (rule.from_file || rule.shard_axis == ShardAxis::replicate) return true;
-  auto const known = [&](RuleSize const& size) { return resolve(size, sizes).has_value(); };
-  if (rule.shard_axis == ShardAxis::row) return rule.inputs && known(*rule.inputs);
-  return !rule.parts.empty() && std::all_of(rule.parts.begin(), rule.parts.end(), known);
+  if (rule.from_file) return true;
+  auto const known = [&](std::optional<RuleSize> const& size) { return resolve(size, sizes).has_value(); };
+  return std::visit(Overloads{[&](ColumnLayer const& layer) {
+                                return !layer.parts.empty() &&
+                                       std::all_of(layer.parts.begin(), layer.parts.end(), known);
+                              },
+                              [&](RowLayer const& layer) { return known(layer.inputs); },
+                              [&](VocabularyLayer const& layer) { return known(layer.tokens); },  //
+                              [](auto const&) { return true; }},
+                    rule.kind);
 }
 
 }  // namespace crossrank::checkpoint

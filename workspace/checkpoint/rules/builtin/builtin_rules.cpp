@@ -32,8 +32,7 @@ void add_special_experts(Rules& rules) {
   rules.push_back(only({"aria_text", "aria"}, stacked(column("**.experts.fc1", {ffn, ffn}), true)));
   rules.push_back(only({"aria_text", "aria"}, stacked(row("**.experts.fc2", ffn), true)));
   // The rows of all experts follow each other; the last matrix is stored [in, out].
-  rules.push_back(only({"dbrx"}, column("**.experts.mlp.{w1,v1,w2}", {ffn})));
-  rules.back().repeat = SizeName::experts;
+  rules.push_back(only({"dbrx"}, repeated(SizeName::experts, column("**.experts.mlp.{w1,v1,w2}", {ffn}))));
 }
 
 /// Adds layers whose names have a special meaning in one model family. They come before the general rules.
@@ -82,13 +81,12 @@ void add_special(Rules& rules) {
   // The heads form pairs at a distance of half the width.
   for (auto rule : {column("**.self_attn.q_proj", {q}), column("**.self_attn.{k_proj,v_proj}", {kv}),
                     row("**.self_attn.o_proj", SizeName::value)}) {
-    rule.left_whole = true;
-    rules.push_back(only({"diffllama"}, std::move(rule)));
+    rules.push_back(only({"diffllama"}, replicated_when_split(std::move(rule))));
   }
   // These cover the whole width, so shards may hold a slice; a split leaves them whole.
   for (auto const& [name, width] : {std::pair("**.self_attn.q_norm", q), std::pair("**.self_attn.k_norm", kv)}) {
-    rules.push_back(only({"olmo2", "olmo3", "olmoe", "flex_olmo", "minimax_m2"}, column(name, {width})));
-    rules.back().left_whole = true;
+    rules.push_back(
+        only({"olmo2", "olmo3", "olmoe", "flex_olmo", "minimax_m2"}, replicated_when_split(column(name, {width}))));
   }
   add_gates_of_attention(rules);
 }
@@ -113,19 +111,12 @@ void add_attention(Rules& rules) {
   rules.push_back(row("**.self_attention.linear_proj", SizeName::value));
   // Latent attention: projections into the latent are replicated, projections out of it are sharded by heads.
   rules.push_back(replicate("**.self_attn.**.{q_a_proj,kv_a_proj_with_mqa,q_a_layernorm,kv_a_layernorm}"));
-  auto from_latent = column("**.self_attn.**.q_b_proj", {q});
-  from_latent.inputs.reset();
-  rules.push_back(from_latent);
-  from_latent.pattern = NamePattern("**.self_attn.**.kv_b_proj");
-  from_latent.parts = {SizeName::latent_kv};
-  rules.push_back(from_latent);
+  rules.push_back(column("**.self_attn.**.q_b_proj", {q}));
+  rules.push_back(column("**.self_attn.**.kv_b_proj", {SizeName::latent_kv}));
   rules.push_back(replicate("**.self_attention.{linear_q_down_proj,linear_kv_down_proj}"));
   rules.push_back(column("**.self_attention.linear_q_proj", {q}));
-  from_latent.pattern = NamePattern("**.self_attention.linear_kv_up_proj");
-  rules.push_back(from_latent);
-  from_latent.pattern = NamePattern("**.self_attention.linear_q_up_proj");
-  from_latent.parts = {q};
-  rules.push_back(std::move(from_latent));
+  rules.push_back(column("**.self_attention.linear_kv_up_proj", {SizeName::latent_kv}));
+  rules.push_back(column("**.self_attention.linear_q_up_proj", {q}));
 }
 
 void add_experts(Rules& rules) {

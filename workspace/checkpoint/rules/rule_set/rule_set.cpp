@@ -1,10 +1,12 @@
 #include "workspace/checkpoint/rules/rule_set/rule_set.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/overloads.hpp"
 #include "workspace/checkpoint/source/error_sections.hpp"
 #include "workspace/checkpoint/model/numbered_name.hpp"
 #include "workspace/checkpoint/rules/rule_set/rule_set_state.hpp"
@@ -14,16 +16,14 @@
 namespace crossrank::checkpoint {
 namespace {
 
-/// Inverts a rule of the file for one tensor.
-SplitRule split_by_name(LayerRule const& rule, SourceTensor const& tensor, int ranks) {
-  if (rule.shard_axis == ShardAxis::drop) return {.drop = rule.tied_to.empty(), .reason = "not part of the result"};
-  if (!rule.axis) return {.reason = "every rank has all of it"};
-  auto const axis = static_cast<std::size_t>(*rule.axis);
-  auto const pieces = ranks / std::max(rule.replicas, 1);
-  std::int64_t sum = rule.parts.empty() ? 1 : 0;
-  for (auto const& part : rule.parts) sum += std::get<std::int64_t>(part);
+/// Inverts a rule for one sharded tensor.
+SplitRule split_sharded(ShardedTensor const& rule, std::string reason, SourceTensor const& tensor, int ranks) {
+  auto const axis = static_cast<std::size_t>(rule.axis);
+  auto const pieces = ranks / rule.replicas;
+  auto const parts = rule.parts.empty() ? std::vector<std::int64_t>{1} : rule.parts;
+  auto const sum = std::accumulate(parts.begin(), parts.end(), std::int64_t{0});
   auto const length = axis < tensor.shape.size() ? tensor.shape[axis] : 0;
-  if (pieces < 1 || ranks % std::max(rule.replicas, 1) != 0 || length % (sum * pieces) != 0 || length == 0) {
+  if (pieces < 1 || ranks % rule.replicas != 0 || length % (sum * pieces) != 0 || length == 0) {
     throw UsageError(
         {.operation = "split rules",
          .message = "dimension " + std::to_string(axis) + " does not divide over " + std::to_string(ranks) + " ranks",
@@ -31,22 +31,32 @@ SplitRule split_by_name(LayerRule const& rule, SourceTensor const& tensor, int r
          .resource = tensor.name,
          .hint = "choose a number of ranks that divides it"});
   }
-  SplitRule split{.axis = *rule.axis, .reason = "rule file: " + rule.pattern.text()};
-  auto const parts = rule.parts.empty() ? std::vector<RuleSize>{std::int64_t{1}} : rule.parts;
+  SplitRule split{.axis = rule.axis, .reason = std::move(reason)};
   for (int rank = 0; rank < ranks; ++rank) {
     std::int64_t begin = 0;
     std::int64_t to = 0;
     split.ranks.emplace_back();
-    for (auto const& part : parts) {
-      auto const width = length / sum * std::get<std::int64_t>(part);
+    for (auto const part : parts) {
+      auto const width = length / sum * part;
       auto const piece = width / pieces;
-      split.ranks.back().push_back({begin + rank / std::max(rule.replicas, 1) * piece, to, piece});
+      split.ranks.back().push_back({begin + rank / rule.replicas * piece, to, piece});
       begin += width;
       to += piece;
     }
   }
   split.subtract_per_group = rule.add_per_rank;
   return split;
+}
+
+/// Inverts a rule of the file for one tensor.
+SplitRule split_by_name(LayerRule const& rule, SourceTensor const& tensor, int ranks) {
+  return std::visit(
+      Overloads{[](Dropped const& dropped) {
+                  return SplitRule{.drop = dropped.tied_to.empty(), .reason = "not part of the result"};
+                },
+                [&](ShardedTensor const& sharded) { return split_sharded(sharded, rule.origin(), tensor, ranks); },
+                [](auto const&) { return SplitRule{.reason = "every rank has all of it"}; }},
+      rule.kind);
 }
 
 /// Extends a split over the ranks of one group of experts to all ranks.
@@ -163,8 +173,10 @@ MergeRule RuleSet::rule_for_single_source(SourceTensor const& tensor) const {
   auto const* const rule = state_->find_rule(tensor.name, parsed, state_->layers[source].at(parsed.module));
   MergeRule alone{.reason = single_source};
   if (rule == nullptr) return alone;
-  bool const vocabulary = rule->shard_axis == ShardAxis::vocabulary;
-  bool const asked = rule->from_file && (vocabulary || rule->shard_axis == ShardAxis::drop || rule->true_size >= 0);
+  bool const vocabulary = rule->is<VocabularyLayer>();
+  auto const* const sharded = std::get_if<ShardedTensor>(&rule->kind);
+  bool const asked =
+      rule->from_file && (vocabulary || rule->is<Dropped>() || (sharded != nullptr && sharded->true_size >= 0));
   if (asked || !state_->parts_of(*rule, parsed).modules.empty() ||
       (vocabulary && has_padded_vocabulary(state_->set.sources[source]->attributes()))) {
     SourceTensor const* const shard = &tensor;
@@ -186,8 +198,7 @@ std::pair<Fit, std::optional<FormatError>> RuleSet::fit_of(SourceTensor const& t
   SourceTensor const* const shard = &tensor;
   try {
     auto const merged = rule_for(tensor.name, {&shard, 1});
-    bool const sharding = rule != nullptr && !rule->from_file &&
-                          (rule->shard_axis == ShardAxis::column || rule->shard_axis == ShardAxis::row) &&
+    bool const sharding = rule != nullptr && !rule->from_file && (rule->is<ColumnLayer>() || rule->is<RowLayer>()) &&
                           parsed.role == TensorRole::weight && state_->towers.sizes_of(parsed.module) == nullptr;
     return {sharding && merged.kind == MergeKind::replicate ? Fit::whole : Fit::unknown, std::nullopt};
   } catch (FormatError const& error) {
@@ -204,7 +215,7 @@ SplitRule RuleSet::split_for(std::string_view name, SourceTensor const& tensor, 
     auto const& layer = state_->layers[state_->source_of(&tensor)].at(parsed.module);
     auto const* const rule = state_->find_rule_of_result(name, parsed, layer);
     auto const* const weight = layer[TensorRole::weight];
-    if (rule != nullptr && rule->stacked && weight != nullptr)
+    if (rule != nullptr && rule->order().stacked && weight != nullptr)
       return split_groups(split_for(name, tensor, ranks / moe_ep), tensor, weight->shape[0], ranks, moe_ep);
     if (find_expert(name)) {
       throw UsageError({.operation = "split rules",
@@ -240,7 +251,7 @@ SplitRule RuleSet::split_for(std::string_view name, SourceTensor const& tensor, 
     auto const& source = state_->set.sources[state_->source_of(&tensor)];
     resolve_split_group_ids(result, {source, static_cast<std::size_t>(&tensor - source->tensors().data())}, format);
   }
-  result.reason += " (" + std::string(rule->from_file ? "rule file: " : "built-in rule ") + rule->pattern.text() + ")";
+  result.reason += " (" + rule->origin() + ")";
   return result;
 }
 
@@ -248,7 +259,7 @@ Json RuleSet::to_json() const {
   Json json = Json::object();
   json["rules"] = Json::array();
   for (auto const& rule : state_->rules) {
-    json["rules"].push_back(Json{{"pattern", rule.pattern.text()}, {"cut", std::string(to_string(rule.shard_axis))}});
+    json["rules"].push_back(Json{{"pattern", rule.pattern.text()}, {"cut", std::string(cut_name(rule.kind))}});
   }
   json["rule_file"] = state_->file.text;
   json["config"] = State::full_config(state_->set, state_->file);

@@ -8,6 +8,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/overloads.hpp"
 #include "workspace/checkpoint/rules/builtin/builtin_rules.hpp"
 #include "workspace/checkpoint/rules/scales/fp8_blocks.hpp"
 #include "workspace/checkpoint/rules/scales/group_size.hpp"
@@ -39,31 +40,35 @@ MergeRule reduced(std::vector<SourceTensor const*> const& tensors, ReduceOp op, 
   return {.kind = MergeKind::reduce, .op = op, .reason = std::move(reason)};
 }
 
-/// Applies a rule of the file for one tensor without checks against the config.
-MergeRule by_whole_name(LayerRule const& rule, std::vector<SourceTensor const*> const& tensors) {
-  if (rule.shard_axis == ShardAxis::reduce) return reduced(tensors, rule.op, "made one value");
-  if (!rule.axis) {
-    require_same_shape_and_dtype(tensors, -1);
-    return {.kind = MergeKind::replicate, .reason = "every rank has all of it"};
-  }
-  auto const axis = *rule.axis;
-  if (axis >= static_cast<int>(tensors.front()->shape.size())) {
+MergeRule joined(ShardedTensor const& rule, NamePattern const& pattern,
+                 std::vector<SourceTensor const*> const& tensors) {
+  if (rule.axis >= static_cast<int>(tensors.front()->shape.size())) {
     throw FormatError({.operation = "merge rules",
-                       .message = "the rule names dimension " + std::to_string(axis),
+                       .message = "the rule names dimension " + std::to_string(rule.axis),
                        .got = to_string(tensors.front()->shape),
                        .resource = tensors.front()->name,
-                       .hint = "correct the rule " + rule.pattern.text(),
+                       .hint = "correct the rule " + pattern.text(),
                        .section = "shape"});
   }
-  require_same_shape_and_dtype(tensors, axis);
-  MergeRule merged{.kind = MergeKind::concat,
-                   .axis = axis,
-                   .replicas = std::max(rule.replicas, 1),
-                   .true_size = rule.true_size,
-                   .add_per_rank = rule.add_per_rank,
-                   .reason = "joined along dimension " + std::to_string(axis)};
-  for (auto const& part : rule.parts) merged.parts.push_back(std::get<std::int64_t>(part));
-  return merged;
+  require_same_shape_and_dtype(tensors, rule.axis);
+  return {.kind = MergeKind::concat,
+          .axis = rule.axis,
+          .parts = rule.parts,
+          .replicas = rule.replicas,
+          .true_size = rule.true_size,
+          .add_per_rank = rule.add_per_rank,
+          .reason = "joined along dimension " + std::to_string(rule.axis)};
+}
+
+/// Applies a rule of the file for one tensor without checks against the config.
+MergeRule by_whole_name(LayerRule const& rule, std::vector<SourceTensor const*> const& tensors) {
+  return std::visit(Overloads{[&](ReducedValue const& value) { return reduced(tensors, value.op, "made one value"); },
+                              [&](ShardedTensor const& sharded) { return joined(sharded, rule.pattern, tensors); },
+                              [&](auto const&) {
+                                require_same_shape_and_dtype(tensors, -1);
+                                return MergeRule{.kind = MergeKind::replicate, .reason = "every rank has all of it"};
+                              }},
+                    rule.kind);
 }
 
 /// Returns whether transformers' own tensor parallelism sharded the model. Only it shards this layer along its outputs.
@@ -158,20 +163,13 @@ LayerHints RuleSet::State::hints_of(std::string_view module) const {
   return found;
 }
 
-bool RuleSet::State::applies_to_model(LayerRule const& rule) const {
-  return rule.models.empty() ||
-         std::find(rule.models.begin(), rule.models.end(), sizes.model_type()) != rule.models.end();
-}
-
 LayerRule const* RuleSet::State::find_rule(std::string_view name, TensorName const& parsed,
                                            LayerTensors const& layer) const {
   auto const* weight = layer[TensorRole::weight];
   for (auto const& rule : rules) {
-    if (!applies_to_model(rule)) continue;
-    if (rule.stacked && !rule.from_file && (weight == nullptr || weight->shape.size() < 3)) continue;
-    if (rule.pattern.matches(rule.whole_name ? name : parsed.module)) return &rule;
-    // Buffers such as "...attn.masked_bias", or a parameter with the name of a role.
-    if (!rule.whole_name && rule.shard_axis == ShardAxis::replicate && rule.pattern.matches(name)) return &rule;
+    if (!rule.applies_to_model(sizes.model_type())) continue;
+    if (!rule.from_file && rule.order().stacked && (weight == nullptr || weight->shape.size() < 3)) continue;
+    if (rule.matches(name, parsed.module)) return &rule;
   }
   return nullptr;
 }
@@ -181,7 +179,7 @@ LayerRule const* RuleSet::State::find_rule_of_result(std::string_view name, Tens
   auto const* const rule = find_rule(name, parsed, layer);
   if (rule != nullptr && rule->from_file) return rule;
   for (auto const& other : file.rules) {
-    if (!other.rename.empty() && applies_to_model(other) &&
+    if (!other.rename.empty() && other.applies_to_model(sizes.model_type()) &&
         NamePattern(other.rename).matches(other.whole_name ? name : parsed.module))
       return &other;
   }
@@ -218,13 +216,11 @@ MergeRule RuleSet::State::decide(std::string_view name, RankTensors const& asked
   MergeRule merged;
   if (is_dropped(*rule, parsed, asked)) {
     merged = {.drop = true,
-              .reason = rule->shard_axis == ShardAxis::drop ? "not part of the result"
-                                                            : "a copy of the embedding under another name"};
+              .reason = rule->is<Dropped>() ? "not part of the result" : "a copy of the embedding under another name"};
   } else {
     merged = rule->whole_name ? by_whole_name(*rule, asked.tensors) : by_layer(*rule, parsed, asked);
   }
-  auto const which =
-      " (" + std::string(rule->from_file ? "rule file: " : "built-in rule ") + rule->pattern.text() + ")";
+  auto const which = " (" + rule->origin() + ")";
   merged.reason += which;
   for (auto& output : merged.outputs) output.reason += which;
   if (!rule->rename.empty()) merged.output_name = new_name(*rule, name, parsed);
@@ -232,11 +228,11 @@ MergeRule RuleSet::State::decide(std::string_view name, RankTensors const& asked
 }
 
 LayerOrder RuleSet::State::order_of(LayerRule const& rule, LayerTensors const& layer, Layers const& layers_of) const {
-  LayerOrder order{.stacked = rule.stacked, .transposed = rule.transposed};
+  auto order = rule.order();
   auto const* weight = layer[TensorRole::weight];
   auto const hidden = sizes[SizeName::hidden];
-  bool const column = rule.shard_axis == ShardAxis::column;
-  if (!rule.stacked || rule.from_file || !hidden || weight == nullptr || weight->shape.size() != 3) return order;
+  bool const column = rule.is<ColumnLayer>();
+  if (!order.stacked || rule.from_file || !hidden || weight == nullptr || weight->shape.size() != 3) return order;
   // Packed weights are shorter than their number of values. Only the side that is never sharded is known by its length.
   bool const packed = weight->dtype == Dtype::u8 || weight->dtype == Dtype::i8 || weight->dtype == Dtype::i32 ||
                       weight->dtype == Dtype::f4;
@@ -256,16 +252,18 @@ std::optional<bool> RuleSet::State::sibling_transposed(SourceTensor const& weigh
     auto const* const other = layer[TensorRole::weight];
     if (!module.starts_with(before) || other == nullptr || other == &weight || other->shape.size() != 3) continue;
     auto const* const rule = find_rule(other->name, parse_tensor_name(other->name), layer);
-    if (rule == nullptr || !rule->stacked || (other->shape[1] == *hidden) == (other->shape[2] == *hidden)) continue;
-    return rule->shard_axis == ShardAxis::column ? other->shape[1] == *hidden : other->shape[2] == *hidden;
+    if (rule == nullptr || !rule->order().stacked || (other->shape[1] == *hidden) == (other->shape[2] == *hidden))
+      continue;
+    return rule->is<ColumnLayer>() ? other->shape[1] == *hidden : other->shape[2] == *hidden;
   }
   return std::nullopt;
 }
 
 bool RuleSet::State::is_dropped(LayerRule const& rule, TensorName const& parsed, RankTensors const& asked) const {
-  if (rule.shard_axis == ShardAxis::drop) return rule.tied_to.empty() || has_tensor(rule.tied_to);
+  if (auto const* const dropped = std::get_if<Dropped>(&rule.kind))
+    return dropped->tied_to.empty() || has_tensor(dropped->tied_to);
   // The bias of a head is not tied.
-  return rule.shard_axis == ShardAxis::vocabulary && sizes.tied() && has_embedding_ && is_head(parsed.module) &&
+  return rule.is<VocabularyLayer>() && sizes.tied() && has_embedding_ && is_head(parsed.module) &&
          parsed.role != TensorRole::bias && !differs_from_embedding(parsed, asked);
 }
 
@@ -299,14 +297,15 @@ bool RuleSet::State::has_tensor(std::string const& name) const {
 MergeRule RuleSet::State::by_layer(LayerRule const& rule, TensorName const& parsed, RankTensors const& asked) const {
   LayerOnRanks layer{
       .module = parsed.module, .role = parsed.role, .tensors = asked.tensors, .hints = hints_of(parsed.module)};
-  if (rule.shard_axis == ShardAxis::reduce) return reduced(asked.tensors, rule.op, "made one value");
+  if (auto const* const value = std::get_if<ReducedValue>(&rule.kind))
+    return reduced(asked.tensors, value->op, "made one value");
   auto const* const tower = towers.sizes_of(parsed.module);
   // A tensor stays if the tensor that it is tied to is missing.
-  if (rule.shard_axis == ShardAxis::replicate || rule.shard_axis == ShardAxis::drop ||
-      (tower != nullptr && !Towers::can_apply(rule, *tower))) {
+  if (rule.is<Replicated>() || rule.is<Dropped>() || (tower != nullptr && !Towers::can_apply(rule, *tower))) {
     return compose_rule(layer, {.shard_axis = ShardAxis::replicate, .why = "every rank has all of it"});
   }
-  if (rule.stacked && has_expert_groups(asked)) {
+  bool const stacked = rule.order().stacked;
+  if (stacked && has_expert_groups(asked)) {
     return {.reason = std::to_string(set.moe_ep) + " groups of experts among the ranks", .expert_ranks = set.moe_ep};
   }
   auto const parts = parts_of(rule, parsed);
@@ -322,32 +321,34 @@ MergeRule RuleSet::State::by_layer(LayerRule const& rule, TensorName const& pars
     outputs.push_back(layer.formats.back().outputs());
     inputs.push_back(layer.formats.back().inputs());
   }
-  ShardingQuery const question{.module = parsed.module, .outputs = outputs, .inputs = inputs};
+  ShardingQuery const query{.module = parsed.module, .outputs = outputs, .inputs = inputs};
   auto const& known = tower != nullptr ? *tower : sizes_of(parsed.module, asked.sources.front());
-  auto const sharding = !rule.from_file && holds_copies(rule, question, values, tower)
+  auto const sharding = !rule.from_file && holds_copies(rule, query, values, tower)
                             ? LayerSharding{.shard_axis = ShardAxis::replicate, .why = "every rank has the same"}
-                            : decide_sharding(question, as_laid_out(rule), known);
+                            : decide_sharding(query, as_laid_out(rule), known);
   auto const joined = splits_blocks(layer, sharding) ? merge_blocks(layer, values, sharding, policy) : std::nullopt;
   auto merged = joined ? *joined : compose_rule(layer, sharding);
   bool const made_anew = !parts.modules.empty() && parsed.role == TensorRole::weight_shape;
   if (!joined && !made_anew) resolve_values(merged, layer, values, sharding, policy);
   if (!parts.modules.empty()) return unfuse(merged, layer, sharding, parts, parsed.suffix);
   merged.assumed_layout = is_assumed(rule, sharding);
-  if (rule.stacked && set.ep > 1) concatenate_stacks(merged, parsed, asked);
-  bool const is_group = rule.stacked && set.moe_ep > 1 &&
+  if (stacked && set.ep > 1) concatenate_stacks(merged, parsed, asked);
+  bool const is_group = stacked && set.moe_ep > 1 &&
                         asked.ranks * static_cast<std::size_t>(set.moe_ep) == static_cast<std::size_t>(set.tp);
   if (is_group) {
     merged.ep_axis = has_expert_dimension(parsed, asked) ? 0 : -1;
     if (merged.kind == MergeKind::reduce && asked.ranks == 1) merged.kind = MergeKind::replicate;
     merged.reason += "; " + std::to_string(set.moe_ep) + " groups of experts follow each other";
   }
-  if (rule.stacked && set.ep == 1 && !is_group && !rule.from_file) require_all_experts(parsed, *asked.tensors.front());
+  if (stacked && set.ep == 1 && !is_group && !rule.from_file) require_all_experts(parsed, *asked.tensors.front());
   return merged;
 }
 
 LayerRule RuleSet::State::as_laid_out(LayerRule const& rule) const {
   auto own = rule;
-  if (!rule.from_file && !rule.stacked && set.fused == FusedLayout::plain) own.plain = true;
+  auto* const column = std::get_if<ColumnLayer>(&own.kind);
+  if (column != nullptr && !rule.from_file && !column->order.stacked && set.fused == FusedLayout::plain)
+    column->layout = PartLayout::plain;
   return own;
 }
 
@@ -356,16 +357,18 @@ bool RuleSet::State::is_assumed(LayerRule const& rule, LayerSharding const& shar
   auto const& type = sizes.model_type();
   bool const cut_plainly_by_others =
       type.starts_with("glm") || type.starts_with("phi3") || type.starts_with("phi4") || type.starts_with("qwen3_5");
-  return cut_plainly_by_others && set.fused == FusedLayout::automatic && !rule.from_file && !rule.stacked &&
+  return cut_plainly_by_others && set.fused == FusedLayout::automatic && !rule.from_file && !rule.order().stacked &&
          sharding.shard_axis == ShardAxis::column && sharding.parts.size() > 1;
 }
 
 FusedParts RuleSet::State::parts_of(LayerRule const& rule, TensorName const& parsed) const {
   FusedParts parts;
-  if (rule.from_file || rule.stacked || rule.grouped || towers.sizes_of(parsed.module) != nullptr) return parts;
+  auto const* const layer = std::get_if<ColumnLayer>(&rule.kind);
+  if (layer == nullptr || layer->order.stacked || layer->layout == PartLayout::grouped) return parts;
+  if (rule.from_file || towers.sizes_of(parsed.module) != nullptr) return parts;
   auto modules = names.parts_of(parsed.module);
-  if (modules.empty() || modules.size() != rule.parts.size()) return parts;
-  for (auto const& part : rule.parts) {
+  if (modules.empty() || modules.size() != layer->parts.size()) return parts;
+  for (auto const& part : layer->parts) {
     auto const width = resolve(part, sizes);
     if (!width) return parts;
     parts.widths.push_back(*width);
@@ -376,12 +379,12 @@ FusedParts RuleSet::State::parts_of(LayerRule const& rule, TensorName const& par
 
 /// Decides by values if config and shapes may mislead. Towers use names of the language model with other meanings, an
 /// embedding may have more rows than there are tokens, and layers that a split leaves whole may have any size.
-bool RuleSet::State::holds_copies(LayerRule const& rule, ShardingQuery const& question, LayerValues const& values,
+bool RuleSet::State::holds_copies(LayerRule const& rule, ShardingQuery const& query, LayerValues const& values,
                                   ModelSizes const* tower) const {
   auto const tokens = sizes[SizeName::vocabulary];
-  bool const odd_rows = rule.shard_axis == ShardAxis::vocabulary && tokens && question.outputs.front() != *tokens;
+  bool const odd_rows = rule.is<VocabularyLayer>() && tokens && query.outputs.front() != *tokens;
   auto const* const first = values.layers.front()[TensorRole::weight];
-  if ((tower == nullptr && !odd_rows && !rule.left_whole) || question.outputs.size() < 2 || first == nullptr)
+  if ((tower == nullptr && !odd_rows && !rule.left_whole()) || query.outputs.size() < 2 || first == nullptr)
     return false;
   if (!has_distinctive_values(placed(*values.sources.front(), *first))) return false;
   for (std::size_t rank = 1; rank < values.layers.size(); ++rank) {

@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "workspace/checkpoint/rules/sharding_decision.hpp"
+#include "workspace/checkpoint/rules/layer_sharding.hpp"
 #include "workspace/checkpoint/model/layer_sizes.hpp"
 #include "workspace/checkpoint/model/model_names.hpp"
 #include "workspace/checkpoint/quantization/number_format.hpp"
@@ -85,8 +85,6 @@ struct RuleSet::State {
     std::size_t source = 0;
   };
   void index();
-  /// Returns whether the rule is for this model type.
-  [[nodiscard]] bool applies_to_model(LayerRule const& rule) const;
   /// Returns whether a head differs from the embedding to which the config ties it. A head of another dtype or shape
   /// cannot be compared.
   [[nodiscard]] bool differs_from_embedding(TensorName const& parsed, RankTensors const& asked) const;
@@ -97,7 +95,7 @@ struct RuleSet::State {
   /// Returns whether it is only an assumption that the parts of a fused layer were sharded one by one.
   [[nodiscard]] bool is_assumed(LayerRule const& rule, LayerSharding const& sharding) const;
   [[nodiscard]] MergeRule by_layer(LayerRule const& rule, TensorName const& parsed, RankTensors const& asked) const;
-  [[nodiscard]] bool holds_copies(LayerRule const& rule, ShardingQuery const& question, LayerValues const& values,
+  [[nodiscard]] bool holds_copies(LayerRule const& rule, ShardingQuery const& query, LayerValues const& values,
                                   ModelSizes const* tower) const;
   /// Returns whether the tensor-parallel ranks hold different experts.
   [[nodiscard]] bool has_expert_groups(RankTensors const& asked) const;

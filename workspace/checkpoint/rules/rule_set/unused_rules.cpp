@@ -11,15 +11,6 @@ namespace {
 
 enum class Use : std::uint8_t { none, fits, decides };
 
-bool applies_to_model(LayerRule const& rule, std::string_view model_type) {
-  return rule.models.empty() || std::find(rule.models.begin(), rule.models.end(), model_type) != rule.models.end();
-}
-
-bool fits(LayerRule const& rule, std::string_view name, std::string_view module) {
-  return rule.pattern.matches(rule.whole_name ? name : module) ||
-         (!rule.whole_name && rule.shard_axis == ShardAxis::replicate && rule.pattern.matches(name));
-}
-
 }  // namespace
 
 std::vector<std::string> unused_rules(RuleFile const& file, ShardSet const& set, std::string_view model_type) {
@@ -32,7 +23,8 @@ std::vector<std::string> unused_rules(RuleFile const& file, ShardSet const& set,
       bool decided = false;
       for (std::size_t i = 0; i < uses.size(); ++i) {
         if (uses[i] == Use::decides && decided) continue;
-        if (!applies_to_model(file.rules[i], model_type) || !fits(file.rules[i], tensor.name, module)) continue;
+        auto const& rule = file.rules[i];
+        if (!rule.applies_to_model(model_type) || !rule.matches(tensor.name, module)) continue;
         if (uses[i] != Use::decides) uses[i] = decided ? Use::fits : Use::decides;
         decided = true;
       }
@@ -40,7 +32,7 @@ std::vector<std::string> unused_rules(RuleFile const& file, ShardSet const& set,
   }
   std::vector<std::string> unused;
   for (std::size_t i = 0; i < uses.size(); ++i) {
-    if (uses[i] == Use::decides || !applies_to_model(file.rules[i], model_type)) continue;
+    if (uses[i] == Use::decides || !file.rules[i].applies_to_model(model_type)) continue;
     unused.push_back("rule " + std::to_string(i) + " (" + file.rules[i].pattern.text() + ") applies to no tensor: " +
                      (uses[i] == Use::none ? "no name matches its pattern" : "earlier rules match all of its tensors"));
   }

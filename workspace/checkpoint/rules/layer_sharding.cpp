@@ -1,4 +1,4 @@
-#include "workspace/checkpoint/rules/sharding_decision.hpp"
+#include "workspace/checkpoint/rules/layer_sharding.hpp"
 
 #include <algorithm>
 #include <numeric>
@@ -7,6 +7,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/overloads.hpp"
 #include "workspace/checkpoint/model/list_text.hpp"
 #include "workspace/checkpoint/source/error_sections.hpp"
 #include "workspace/checkpoint/rules/rule_proposal.hpp"
@@ -37,23 +38,25 @@ std::vector<std::int64_t> relative(std::vector<std::int64_t> widths) {
   return widths;
 }
 
+/// Whether the last piece may be padded so that it is as long as the others, as in a vocabulary.
+enum class Padding : std::uint8_t { none, last_piece };
+
 class ShardingDecision {
  public:
-  ShardingDecision(ShardingQuery const& question, LayerRule const& rule, ModelSizes const& sizes)
-      : question_(question), rule_(rule), sizes_(sizes), ranks_(static_cast<std::int64_t>(question.outputs.size())) {}
+  ShardingDecision(ShardingQuery const& query, ModelSizes const& sizes, bool from_file)
+      : query_(query), sizes_(sizes), from_file_(from_file), ranks_(static_cast<std::int64_t>(query.outputs.size())) {}
 
-  LayerSharding decide() {
-    switch (rule_.shard_axis) {
-      case ShardAxis::column: return column();
-      case ShardAxis::row: return row();
-      case ShardAxis::vocabulary: return vocabulary();
-      default: return {.shard_axis = ShardAxis::replicate, .why = "every rank has all of it"};
-    }
+  LayerSharding decide(RuleKind const& kind) const {
+    return std::visit(Overloads{[&](ColumnLayer const& layer) { return column(layer); },
+                                [&](RowLayer const& layer) { return row(layer); },
+                                [&](VocabularyLayer const& layer) { return vocabulary(layer); },
+                                [](auto const&) { return LayerSharding{.why = "every rank has all of it"}; }},
+                      kind);
   }
 
  private:
   [[noreturn]] void refuse(std::string const& message, std::string const& expected, std::string const& got) const {
-    auto const module = std::string(question_.module);
+    auto const module = std::string(query_.module);
     throw FormatError({.operation = "merge rules",
                        .message = message,
                        .expected = expected,
@@ -64,10 +67,10 @@ class ShardingDecision {
   }
 
   /// Throws if equal pieces make up only a part of the whole, because files are missing.
-  void refuse_if_ranks_are_missing(std::span<std::int64_t const> lengths, std::int64_t whole) const {
+  void refuse_if_ranks_are_missing(std::span<std::int64_t const> lengths, std::int64_t whole,
+                                   Padding padding = Padding::none) const {
     auto const piece = lengths.front();
-    // Only a vocabulary is padded so that the last piece is as long as the others.
-    bool const divides = piece > 0 && (whole % piece == 0 || rule_.shard_axis == ShardAxis::vocabulary);
+    bool const divides = piece > 0 && (whole % piece == 0 || padding == Padding::last_piece);
     if (!divides || !all_equal(lengths)) return;
     auto const all = (whole + piece - 1) / piece;
     if (all <= ranks_ || all > most_ranks) return;
@@ -78,52 +81,53 @@ class ShardingDecision {
          .message = "each file has a piece of " + std::to_string(all) + ", and there are " + std::to_string(ranks_),
          .expected = std::to_string(whole) + " in all",
          .got = std::to_string(piece) + " on each of " + std::to_string(ranks_) + (ranks_ == 1 ? " rank" : " ranks"),
-         .resource = std::string(question_.module),
+         .resource = std::string(query_.module),
          .hint = "copy the files of the missing ranks there",
          .failed_ranks = std::move(missing),
          .section = missing_ranks_section});
   }
 
-  /// Returns the sizes of the rule's parts; no value for a size that the config lacks.
-  std::vector<std::optional<std::int64_t>> parts() const {
+  /// Returns the sizes of the layer's parts; no value for a size that the config lacks.
+  std::vector<std::optional<std::int64_t>> parts(ColumnLayer const& layer) const {
     std::vector<std::optional<std::int64_t>> widths;
-    for (auto const& part : rule_.parts) widths.push_back(resolve(part, sizes_));
-    if (rule_.gate && sizes_.gated().value_or(false)) widths.push_back(widths.front());
-    if (!rule_.repeat) return widths;
-    auto const times = sizes_[*rule_.repeat];
+    for (auto const& part : layer.parts) widths.push_back(resolve(part, sizes_));
+    if (layer.gate && sizes_.gated().value_or(false)) widths.push_back(widths.front());
+    if (!layer.repeat) return widths;
+    auto const times = sizes_[*layer.repeat];
     if (!times || *times > most_parts) return {std::nullopt};
     auto const once = widths;
     for (std::int64_t i = 1; i < *times; ++i) widths.insert(widths.end(), once.begin(), once.end());
     return widths;
   }
 
-  bool gate_is_unknown() const { return rule_.gate && !sizes_.gated(); }
+  bool gate_is_unknown(ColumnLayer const& layer) const { return layer.gate && !sizes_.gated(); }
 
-  LayerSharding column() {
-    auto const widths = parts();
+  LayerSharding column(ColumnLayer const& layer) const {
+    auto const widths = parts(layer);
     bool const known =
         !widths.empty() && std::all_of(widths.begin(), widths.end(), [](auto w) { return w.has_value(); });
-    if (!known || gate_is_unknown() || has_numbers()) return column_by_name();
+    if (!known || gate_is_unknown(layer) || has_numbers(layer)) return column_by_name(layer);
     std::vector<std::int64_t> full;
     for (auto const width : widths) full.push_back(*width);
     auto const whole = total(full);
-    auto const& out = question_.outputs;
+    auto const& out = query_.outputs;
     if (all_are(out, whole)) {
       return {.shard_axis = ShardAxis::replicate,
               .why = "each rank has all " + std::to_string(whole) + " outputs of the config"};
     }
-    if (total(out) == whole) return column_of(full, out, whole);
-    if (auto const shared = rule_.plain ? std::nullopt : with_shared_heads(full)) return *shared;
+    if (total(out) == whole) return column_of(layer, full, whole);
+    if (auto const shared = layer.layout == PartLayout::plain ? std::nullopt : with_shared_heads(layer, full))
+      return *shared;
     refuse_if_ranks_are_missing(out, whole);
     refuse("the outputs of the shards do not add up to the config's",
            std::to_string(whole) + " in all, or " + std::to_string(whole) + " on each rank", list_text(out));
   }
 
-  LayerSharding column_of(std::vector<std::int64_t> const& full, std::span<std::int64_t const> out,
-                          std::int64_t whole) const {
+  LayerSharding column_of(ColumnLayer const& layer, std::vector<std::int64_t> const& full, std::int64_t whole) const {
+    auto const& out = query_.outputs;
     LayerSharding sharding{.shard_axis = ShardAxis::column,
                            .why = "the shards add up to the config's " + std::to_string(whole) + " outputs"};
-    if (full.size() < 2 || rule_.grouped || rule_.plain) return sharding;
+    if (full.size() < 2 || layer.layout != PartLayout::per_rank) return sharding;
     sharding.parts = relative(full);
     auto const unit = total(sharding.parts);
     for (auto const length : out) {
@@ -136,22 +140,23 @@ class ShardingDecision {
   }
 
   /// Handles fewer key/value heads than ranks: neighbouring ranks hold the same head.
-  std::optional<LayerSharding> with_shared_heads(std::vector<std::int64_t> const& full) const {
+  std::optional<LayerSharding> with_shared_heads(ColumnLayer const& layer,
+                                                 std::vector<std::int64_t> const& full) const {
     auto const heads = sizes_[SizeName::kv_heads];
-    if (!heads || full.size() != rule_.parts.size() || !all_equal(question_.outputs)) return std::nullopt;
+    if (!heads || full.size() != layer.parts.size() || !all_equal(query_.outputs)) return std::nullopt;
     for (auto const copies : {ranks_ / std::max<std::int64_t>(*heads, 1), ranks_}) {
       if (copies < 2 || ranks_ % copies != 0) continue;
       std::vector<std::int64_t> widths;
       std::vector<int> replicas;
       bool divides = true;
       for (std::size_t i = 0; i < full.size(); ++i) {
-        bool const shared = is_of_kv_heads(rule_.parts[i]);
+        bool const shared = is_of_kv_heads(layer.parts[i]);
         auto const pieces = shared ? ranks_ / copies : ranks_;
         divides = divides && full[i] % pieces == 0;
         widths.push_back(full[i] / pieces);
         replicas.push_back(shared ? static_cast<int>(copies) : 1);
       }
-      if (!divides || total(widths) != question_.outputs.front()) continue;
+      if (!divides || total(widths) != query_.outputs.front()) continue;
       if (std::all_of(replicas.begin(), replicas.end(), [](int r) { return r == 1; })) continue;
       LayerSharding sharding{.shard_axis = ShardAxis::column,
                              .parts = relative(widths),
@@ -162,22 +167,22 @@ class ShardingDecision {
       } else {
         sharding.part_replicas = replicas;
       }
-      if (rule_.grouped) sharding.rank_block = static_cast<int>(copies);
+      if (layer.layout == PartLayout::grouped) sharding.rank_block = static_cast<int>(copies);
       return sharding;
     }
     return std::nullopt;
   }
 
   /// Decides by the name alone, or by the rule of the user.
-  LayerSharding column_by_name() const {
-    auto const& out = question_.outputs;
+  LayerSharding column_by_name(ColumnLayer const& layer) const {
+    auto const& out = query_.outputs;
     LayerSharding sharding{.shard_axis = ShardAxis::column,
-                           .replicas = std::max(rule_.replicas, 1),
-                           .unproven = !rule_.from_file && all_equal(out),
-                           .why = rule_.from_file ? "as the rule says" : "by its name"};
-    bool const joined = rule_.parts.size() > 1 && !rule_.grouped && !rule_.plain;
-    if (joined) sharding.parts = relative_parts();
-    if (gate_is_unknown() || rule_.repeat || (joined && sharding.parts.empty())) {
+                           .replicas = layer.replicas,
+                           .unproven = !from_file_ && all_equal(out),
+                           .why = from_file_ ? "as the rule says" : "by its name"};
+    bool const joined = layer.parts.size() > 1 && layer.layout == PartLayout::per_rank;
+    if (joined) sharding.parts = relative_parts(layer);
+    if (gate_is_unknown(layer) || layer.repeat || (joined && sharding.parts.empty())) {
       refuse("a fused layer, and no config says how wide its parts are", "a config.json with the model's sizes",
              list_text(out));
     }
@@ -191,35 +196,35 @@ class ShardingDecision {
 
   /// Returns relative widths of parts whose sizes are unknown: numbers are relative, and equal names have equal widths.
   /// Empty if they are not known.
-  std::vector<std::int64_t> relative_parts() const {
-    if (has_numbers()) {
+  std::vector<std::int64_t> relative_parts(ColumnLayer const& layer) const {
+    if (has_numbers(layer)) {
       std::vector<std::int64_t> widths;
-      for (auto const& part : rule_.parts) widths.push_back(std::get<std::int64_t>(part));
+      for (auto const& part : layer.parts) widths.push_back(std::get<std::int64_t>(part));
       return relative(std::move(widths));
     }
-    bool const even = std::all_of(rule_.parts.begin(), rule_.parts.end(),
-                                  [&](RuleSize const& part) { return part == rule_.parts.front(); });
-    return even ? std::vector<std::int64_t>(rule_.parts.size(), 1) : std::vector<std::int64_t>();
+    bool const even = std::all_of(layer.parts.begin(), layer.parts.end(),
+                                  [&](RuleSize const& part) { return part == layer.parts.front(); });
+    return even ? std::vector<std::int64_t>(layer.parts.size(), 1) : std::vector<std::int64_t>();
   }
 
-  bool has_numbers() const {
-    return !rule_.parts.empty() && std::all_of(rule_.parts.begin(), rule_.parts.end(), [](RuleSize const& part) {
+  static bool has_numbers(ColumnLayer const& layer) {
+    return !layer.parts.empty() && std::all_of(layer.parts.begin(), layer.parts.end(), [](RuleSize const& part) {
       return std::holds_alternative<std::int64_t>(part);
     });
   }
 
-  LayerSharding row() const {
-    auto const& in = question_.inputs;
-    auto const whole = rule_.inputs ? resolve(*rule_.inputs, sizes_) : std::nullopt;
+  LayerSharding row(RowLayer const& layer) const {
+    auto const& in = query_.inputs;
+    auto const whole = resolve(layer.inputs, sizes_);
     if (all_are(in, 0))
       return {.shard_axis = ShardAxis::replicate, .why = "a vector of a row-parallel layer is whole on each rank"};
     if (!whole) {
       return {.shard_axis = ShardAxis::row,
-              .unproven = !rule_.from_file && all_equal(in),
-              .why = rule_.from_file ? "as the rule says" : "by its name"};
+              .unproven = !from_file_ && all_equal(in),
+              .why = from_file_ ? "as the rule says" : "by its name"};
     }
     if (all_are(in, *whole)) {
-      if (adds_up_to_outputs()) {
+      if (adds_up_to_outputs(layer)) {
         return {.shard_axis = ShardAxis::column,
                 .why = "the shards have all inputs, and add up to the config's outputs"};
       }
@@ -236,16 +241,16 @@ class ShardingDecision {
   }
 
   /// Some programs shard a layer along its outputs that others shard along its inputs.
-  bool adds_up_to_outputs() const {
-    auto const whole = rule_.parts.size() == 1 ? resolve(rule_.parts.front(), sizes_) : std::nullopt;
-    return whole && ranks_ > 1 && !all_are(question_.outputs, *whole) && total(question_.outputs) == *whole;
+  bool adds_up_to_outputs(RowLayer const& layer) const {
+    auto const whole = resolve(layer.outputs, sizes_);
+    return whole && ranks_ > 1 && !all_are(query_.outputs, *whole) && total(query_.outputs) == *whole;
   }
 
-  LayerSharding vocabulary() const {
-    auto const& out = question_.outputs;
-    auto const& in = question_.inputs;
-    auto const tokens = resolve(rule_.parts.front(), sizes_);
-    auto const hidden = rule_.inputs ? resolve(*rule_.inputs, sizes_) : std::nullopt;
+  LayerSharding vocabulary(VocabularyLayer const& layer) const {
+    auto const& out = query_.outputs;
+    auto const& in = query_.inputs;
+    auto const tokens = resolve(layer.tokens, sizes_);
+    auto const hidden = sizes_[SizeName::hidden];
     if (!tokens) return {.shard_axis = ShardAxis::column, .unproven = all_equal(out), .why = "by its name"};
     bool const vector = all_are(in, 0);
     bool const wide = vector || !hidden || all_are(in, *hidden);
@@ -258,7 +263,7 @@ class ShardingDecision {
       refuse("neither tokens nor width of the shards fit the config", size_text(*tokens, hidden), list_text(in));
     auto const largest = *std::max_element(out.begin(), out.end());
     if (total(out) < *tokens) {
-      refuse_if_ranks_are_missing(out, *tokens);
+      refuse_if_ranks_are_missing(out, *tokens, Padding::last_piece);
       refuse("there are fewer rows than tokens", std::to_string(*tokens), list_text(out));
     }
     LayerSharding sharding{.shard_axis = ShardAxis::column,
@@ -276,25 +281,25 @@ class ShardingDecision {
     return std::to_string(tokens) + " tokens" + (hidden ? ", width " + std::to_string(*hidden) : std::string());
   }
 
-  ShardingQuery const& question_;
-  LayerRule const& rule_;
+  ShardingQuery const& query_;
   ModelSizes const& sizes_;
+  bool from_file_;
   std::int64_t ranks_;
 };
 
 }  // namespace
 
-bool is_of_kv_heads(RuleSize const& size) {
-  return size == RuleSize(SizeName::key_value) || size == RuleSize(SizeName::kv_values);
+std::string_view to_string(ShardAxis shard_axis) noexcept {
+  switch (shard_axis) {
+    case ShardAxis::replicate: return "replicate";
+    case ShardAxis::column: return "column";
+    case ShardAxis::row: return "row";
+  }
+  return "unknown";
 }
 
-std::optional<std::int64_t> resolve(RuleSize const& size, ModelSizes const& sizes) {
-  if (auto const* number = std::get_if<std::int64_t>(&size)) return *number;
-  return sizes[std::get<SizeName>(size)];
-}
-
-LayerSharding decide_sharding(ShardingQuery const& question, LayerRule const& rule, ModelSizes const& sizes) {
-  return ShardingDecision(question, rule, sizes).decide();
+LayerSharding decide_sharding(ShardingQuery const& query, LayerRule const& rule, ModelSizes const& sizes) {
+  return ShardingDecision(query, sizes, rule.from_file).decide(rule.kind);
 }
 
 }  // namespace crossrank::checkpoint
