@@ -31,6 +31,7 @@
 #include <crossrank/tensor.hpp>
 #include <crossrank/tensor_dict.hpp>
 #include <crossrank/transforms.hpp>
+#include <crossrank/transforms_checkpoint.hpp>
 #include <crossrank/transforms_fully_shard.hpp>
 #include <crossrank/version.hpp>
 #include <crossrank/workspace.hpp>

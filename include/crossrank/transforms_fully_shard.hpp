@@ -14,12 +14,12 @@ namespace crossrank {
 
 /// The memory of a sharded model on this rank, in bytes.
 struct ShardedMemory {
-  std::size_t shards = 0;              ///< own shards of the parameters
-  std::size_t gathered = 0;            ///< gathered parameters at the moment
-  std::size_t peak_gathered = 0;       ///< largest value of `gathered` so far
-  std::size_t largest_unit = 0;        ///< gathered parameters of the largest unit
-  std::size_t full_gradients = 0;      ///< unreduced gradients at the moment
-  std::size_t peak_full_gradients = 0; ///< largest value of `full_gradients` so far
+  std::size_t shards = 0;               ///< own shards of the parameters
+  std::size_t gathered = 0;             ///< gathered parameters at the moment
+  std::size_t peak_gathered = 0;        ///< largest value of `gathered` so far
+  std::size_t largest_unit = 0;         ///< gathered parameters of the largest unit
+  std::size_t full_gradients = 0;       ///< unreduced gradients at the moment
+  std::size_t peak_full_gradients = 0;  ///< largest value of `full_gradients` so far
 };
 
 /// A model whose parameters are sharded over ranks and gathered unit by unit.
@@ -48,13 +48,16 @@ class CROSSRANK_EXPORT FullyShardedModel final : public TrainableModel, private 
   void observe(TrainingObserver* observer) override;
   /// Returns this rank's rows of the parameters and their gradients. Gives all gathered parameters back.
   [[nodiscard]] std::vector<TrainedTensor> trained_tensors() override;
+  /// Returns this rank's rows of all parameters, and the buffers. Gives all gathered parameters back.
+  [[nodiscard]] std::vector<TensorShard> sharded_state_dict() override;
   void zero_grad() override;
   [[nodiscard]] double sum_over_shards(double local) override;
   void abort(std::string_view why) noexcept override;
 
   /// Returns a scope that reduces gradients only for the last microbatch, unless `sync_grad_accum` is set.
   [[nodiscard]] NoSync accumulation_context(bool is_last_microbatch) noexcept;
-  /// Calls `use` with each full parameter in turn, one unit gathered at a time. Collective; every rank passes a callable.
+  /// Calls `use` with each full parameter in turn, one unit gathered at a time. Collective; every rank passes a
+  /// callable.
   void for_each_parameter(std::function<void(std::string const& name, Tensor const& value)> const& use);
   /// Sets the parameters, unit by unit: `load(name)` returns the full value, of which this rank keeps its rows. Local.
   void load_parameters(std::function<Tensor(std::string const& name)> const& load);

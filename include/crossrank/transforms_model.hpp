@@ -20,20 +20,20 @@ enum class GradientLayout : std::uint8_t {
 
 /// A parameter or buffer of a model.
 ///
-/// The engine adds to `grad` in place where it is defined, and defines it otherwise, with the shape and dtype of `value`.
-/// A transform may replace `value` and `grad` between two events of the training, so the engine reads them anew each
-/// time.
+/// The engine adds to `grad` in place where it is defined, and defines it otherwise, with the shape and dtype of
+/// `value`. A transform may replace `value` and `grad` between two events of the training, so the engine reads them
+/// anew each time.
 struct Parameter {
-  std::string name{};         ///< name in the model, unique
-  Tensor value{};             ///< the values
-  Tensor grad{};              ///< the gradient; undefined: none
-  bool requires_grad = true;  ///< false for a frozen parameter or a buffer
+  std::string name{};                                  ///< name in the model, unique
+  Tensor value{};                                      ///< the values
+  Tensor grad{};                                       ///< the gradient; undefined: none
+  bool requires_grad = true;                           ///< false for a frozen parameter or a buffer
   GradientLayout grad_layout = GradientLayout::dense;  ///< how the engine stores `grad`
 };
 
 /// A part of a model that runs as a whole, such as one layer.
 struct ModelUnit {
-  std::string name{};                                   ///< name of the unit
+  std::string name{};                                    ///< name of the unit
   std::vector<std::shared_ptr<Parameter>> parameters{};  ///< its parameters; a tied one is in several units
 };
 
@@ -59,6 +59,14 @@ struct TrainedTensor {
   Tensor grad{};       ///< undefined: not trained in this step
 };
 
+/// This rank's rows of a parameter or buffer.
+struct TensorShard {
+  std::string name{};          ///< name in the model
+  Tensor value{};              ///< the rows; a view, so that writing changes the model
+  Shape shape{};               ///< shape of the whole tensor
+  std::int64_t first_row = 0;  ///< place of the first row along dimension 0 of the whole tensor
+};
+
 /// The adapter between an engine and the transforms: named parameters, events, forward and backward.
 ///
 /// An engine derives from it. The transforms know no autograd: they see tensors and the events that the engine reports
@@ -79,6 +87,9 @@ class CROSSRANK_EXPORT TrainableModel {
 
   /// Returns the tensors that an optimizer trains, with the gradients that they have now.
   [[nodiscard]] virtual std::vector<TrainedTensor> trained_tensors();
+  /// Returns this rank's part of all parameters and buffers: whole tensors, unless the model is sharded. A rank without
+  /// rows of a tensor has an empty part.
+  [[nodiscard]] virtual std::vector<TensorShard> sharded_state_dict();
   /// Drops all gradients.
   virtual void zero_grad();
   /// Returns the sum of `local` over all ranks that hold different shards. Collective for a sharded model.

@@ -1,8 +1,8 @@
 #pragma once
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <string>
+#include <string_view>
+#include <vector>
 
 #include <crossrank/export.hpp>
 #include <crossrank/state.hpp>
@@ -25,14 +25,27 @@ class CROSSRANK_EXPORT Optimizer {
   void step();
   /// Returns the number of steps so far.
   [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }
-  /// Returns the optimizer's tensors by "parameter.kind", for example "fc.weight.exp_avg". Views, not copies.
+  /// Returns the optimizer's tensors by "parameter.kind", for example "fc.weight.exp_avg". Views, not copies. A kind
+  /// has the shape of this rank's part of the parameter, or one number, such as "fc.weight.step".
   [[nodiscard]] StateDict const& state() const noexcept { return state_; }
+  /// Returns the name of the algorithm, such as "AdamW".
+  [[nodiscard]] virtual std::string_view name() const noexcept = 0;
+  /// Returns the kinds of tensors that the algorithm keeps for each parameter. The names are those of PyTorch.
+  [[nodiscard]] virtual std::vector<std::string_view> kinds() const = 0;
+  /// Returns the model that this optimizer trains.
+  [[nodiscard]] TrainableModel& model() const noexcept { return *model_; }
+  /// Replaces the state and the number of steps. `UsageError` names a tensor that no parameter has, of an unknown kind,
+  /// or of another shape or dtype. Local.
+  void load_state(StateDict state, std::int64_t steps);
+  /// Returns a new tensor for one kind of a parameter's state, filled with zeros: F64 for a number and for F64
+  /// parameters, else F32.
+  [[nodiscard]] static Tensor make_state(TrainedTensor const& tensor, std::string_view kind);
 
  protected:
   /// Changes one tensor.
   virtual void update(TrainedTensor& tensor) = 0;
-  /// Returns the state of a tensor under `kind`: F64 for F64 tensors, else F32; zeros at first.
-  [[nodiscard]] Tensor& state_of(TrainedTensor const& tensor, char const* kind);
+  /// Returns the state of a tensor under `kind`, from `make_state` at first.
+  [[nodiscard]] Tensor& state_of(TrainedTensor const& tensor, std::string_view kind);
 
  private:
   std::shared_ptr<TrainableModel> model_;
@@ -42,9 +55,9 @@ class CROSSRANK_EXPORT Optimizer {
 
 /// Says how `SGD` trains.
 struct SGDOptions {
-  double lr = 1e-3;           ///< learning rate
-  double momentum = 0;        ///< factor of the earlier direction
-  double weight_decay = 0;    ///< added to the gradient, times the value
+  double lr = 1e-3;         ///< learning rate
+  double momentum = 0;      ///< factor of the earlier direction
+  double weight_decay = 0;  ///< added to the gradient, times the value
 };
 
 /// Stochastic gradient descent with momentum. Follows `torch.optim.SGD`.
@@ -52,6 +65,8 @@ class CROSSRANK_EXPORT SGD final : public Optimizer {
  public:
   /// Makes the optimizer.
   SGD(std::shared_ptr<TrainableModel> model, SGDOptions options);
+  [[nodiscard]] std::string_view name() const noexcept override { return "SGD"; }
+  [[nodiscard]] std::vector<std::string_view> kinds() const override;
 
  private:
   void update(TrainedTensor& tensor) override;
@@ -72,11 +87,12 @@ class CROSSRANK_EXPORT AdamW final : public Optimizer {
  public:
   /// Makes the optimizer.
   AdamW(std::shared_ptr<TrainableModel> model, AdamWOptions options);
+  [[nodiscard]] std::string_view name() const noexcept override { return "AdamW"; }
+  [[nodiscard]] std::vector<std::string_view> kinds() const override;
 
  private:
   void update(TrainedTensor& tensor) override;
   AdamWOptions options_;
-  std::map<std::string, std::int64_t> updates_{};  ///< of each tensor, for the correction of the bias
 };
 
 /// Scales all gradients so that their common norm is at most `max_norm`. Returns the norm before that.

@@ -5,9 +5,9 @@
 
 #include <crossrank/error.hpp>
 
-#include "tests/support/spawn_rank.hpp"
 #include "tests/support/thread_ranks.hpp"
 #include "tests/transforms/tiny_mlp.hpp"
+#include "tests/transforms/training_job.hpp"
 
 namespace crossrank::test {
 namespace {
@@ -15,19 +15,6 @@ namespace {
 using testing::HasSubstr;
 
 constexpr int steps = 20;
-
-/// Runs `body` on threads whose job has a progress thread and does not shard.
-void run_jobs(int count, std::function<void(MeshCollective const& job)> const& body) {
-  ThreadRankOptions const options{.job_id = random_job_id()};
-  run_thread_ranks(
-      count,
-      [&](Collective const& world) {
-        auto driven = thread_options(world.rank(), count, options);
-        driven.progress = Progress::thread;
-        body(MeshCollective(connect(driven), {.sharding_world_size = 1}));
-      },
-      options);
-}
 
 std::vector<std::vector<double>> values_of(TrainableModel const& model) {
   std::vector<std::vector<double>> values;
@@ -70,7 +57,7 @@ TEST(DDP, trains_as_one_process_on_the_whole_batch) {
     SCOPED_TRACE(setting.name);
     auto const expected = trained_alone(setting.model);
     for (int const ranks : {1, 2, 3, 4}) {
-      run_jobs(ranks, [&](MeshCollective const& job) {
+      run_jobs(ranks, 1, [&](MeshCollective const& job) {
         auto mine = setting.model;
         mine.seed += job.rank();  // only the values of rank 0 count
         auto const model = DDPTransform(setting.config, job).apply(std::make_shared<TinyMlp>(mine));
@@ -91,9 +78,9 @@ TEST(DDP, leaves_the_model_of_one_rank_untouched) {
 TEST(DDP, reduces_only_the_last_microbatch) {
   auto const alone = std::make_shared<TinyMlp>();
   run_pass(*alone, 0, 0, batch_rows);
-  run_jobs(2, [&](MeshCollective const& job) {
-    auto const model = std::make_shared<DDPWrappedModel>(std::make_shared<TinyMlp>(), job.world().split_by(0),
-                                                         DDPTransformConfig{});
+  run_jobs(2, 1, [&](MeshCollective const& job) {
+    auto const model =
+        std::make_shared<DDPWrappedModel>(std::make_shared<TinyMlp>(), job.world().split_by(0), DDPTransformConfig{});
     for (int i = 0; i < 2; ++i) {
       auto const scope = model->accumulation_context(i == 1);
       auto const begin = job.rank() * 6 + i * 3;
@@ -111,9 +98,9 @@ TEST(DDP, reduces_only_the_last_microbatch) {
 }
 
 TEST(DDP, sends_bf16_with_the_hook) {
-  run_jobs(2, [](MeshCollective const& job) {
-    auto const model = std::make_shared<DDPWrappedModel>(std::make_shared<TinyMlp>(), job.world().split_by(0),
-                                                         DDPTransformConfig{});
+  run_jobs(2, 1, [](MeshCollective const& job) {
+    auto const model =
+        std::make_shared<DDPWrappedModel>(std::make_shared<TinyMlp>(), job.world().split_by(0), DDPTransformConfig{});
     model->register_comm_hook(bf16_compress_hook());
     run_pass(*model, 0, 0, 3);
     TinyMlp exact;
@@ -131,7 +118,7 @@ TEST(DDP, sends_bf16_with_the_hook) {
 }
 
 TEST(DDP, builds_buckets_in_the_order_of_the_first_step) {
-  run_jobs(2, [](MeshCollective const& job) {
+  run_jobs(2, 1, [](MeshCollective const& job) {
     DDPWrappedModel model(std::make_shared<TinyMlp>(), job.world().split_by(0), DDPTransformConfig{});
     EXPECT_EQ(model.buckets().front().front(), "scale");
     EXPECT_EQ(model.buckets().front()[1], "layer2.bias");
@@ -153,17 +140,17 @@ std::string error_on(int rank, MeshCollective const& job, std::function<void()> 
 }
 
 TEST(DDP, names_a_parameter_that_differs) {
-  run_jobs(3, [](MeshCollective const& job) {
+  run_jobs(3, 1, [](MeshCollective const& job) {
     TinyOptions mine;
     if (job.rank() == 2) mine.bias_dtype = Dtype::f32;
-    auto const text =
-        error_on(job.rank(), job, [&] { static_cast<void>(DDPTransform({}, job).apply(std::make_shared<TinyMlp>(mine))); });
+    auto const text = error_on(
+        job.rank(), job, [&] { static_cast<void>(DDPTransform({}, job).apply(std::make_shared<TinyMlp>(mine))); });
     EXPECT_THAT(text, testing::AllOf(HasSubstr("layer0.bias"), HasSubstr("rank 2")));
   });
 }
 
 TEST(DDP, names_a_parameter_without_a_gradient_on_all_ranks) {
-  run_jobs(2, [](MeshCollective const& job) {
+  run_jobs(2, 1, [](MeshCollective const& job) {
     auto const tiny = std::make_shared<TinyMlp>();
     auto const model = DDPTransform({}, job).apply(tiny);
     tiny->skip_last_bias = job.rank() == 1;
@@ -188,7 +175,7 @@ TEST(DDP, refuses_sparse_gradients_and_a_mesh_that_shards) {
 /// A throw anywhere in a step ends it on all ranks, whose errors contain its message.
 TEST(DDP, ends_the_step_on_all_ranks_when_one_throws) {
   for (std::string const where : {"forward 1", "backward 2", "backward 0"}) {
-    run_jobs(3, [&](MeshCollective const& job) {
+    run_jobs(3, 1, [&](MeshCollective const& job) {
       auto const tiny = std::make_shared<TinyMlp>();
       auto const model = DDPTransform({}, job).apply(tiny);
       run_pass(*model, 0, 0, 3);
@@ -201,7 +188,7 @@ TEST(DDP, ends_the_step_on_all_ranks_when_one_throws) {
 }
 
 TEST(DDP, checks_that_the_graph_is_static) {
-  run_jobs(2, [](MeshCollective const& job) {
+  run_jobs(2, 1, [](MeshCollective const& job) {
     auto const tiny = std::make_shared<TinyMlp>();
     auto const model = DDPTransform({.find_unused_parameters = true, .static_graph = true}, job).apply(tiny);
     run_pass(*model, 0, 0, 3);

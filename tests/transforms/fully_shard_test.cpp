@@ -7,9 +7,8 @@
 #include <crossrank/error.hpp>
 #include <crossrank/transforms_fully_shard.hpp>
 
-#include "tests/support/spawn_rank.hpp"
-#include "tests/support/thread_ranks.hpp"
 #include "tests/transforms/tiny_mlp.hpp"
+#include "tests/transforms/training_job.hpp"
 
 namespace crossrank::test {
 namespace {
@@ -18,18 +17,6 @@ using testing::HasSubstr;
 using Values = std::map<std::string, std::vector<double>>;
 
 constexpr int steps = 20;
-
-void run_jobs(int count, int sharding, std::function<void(MeshCollective const& job)> const& body) {
-  ThreadRankOptions const options{.job_id = random_job_id()};
-  run_thread_ranks(
-      count,
-      [&](Collective const& world) {
-        auto driven = thread_options(world.rank(), count, options);
-        driven.progress = Progress::thread;
-        body(MeshCollective(connect(driven), {.sharding_world_size = sharding}));
-      },
-      options);
-}
 
 Values trained_alone(TinyOptions const& options) {
   auto const alone = std::make_shared<TinyMlp>(options);
@@ -101,7 +88,8 @@ TEST(FullyShard, reshards_to_smaller_groups) {
 TEST(FullyShard, computes_in_other_dtypes_and_keeps_its_shards) {
   auto const expected = trained_alone({});
   run_jobs(2, 2, [&](MeshCollective const& job) {
-    expect_trained({.mixed_precision = {.param_dtype = Dtype::f32, .reduce_dtype = Dtype::f32}}, {}, job, expected, 0.05);
+    expect_trained({.mixed_precision = {.param_dtype = Dtype::f32, .reduce_dtype = Dtype::f32}}, {}, job, expected,
+                   0.05);
     expect_trained({.mixed_precision = {.fp8_enabled = true}}, {}, job, expected, 0.6);
     job.close();
   });
@@ -139,7 +127,8 @@ TEST(FullyShard, refuses_to_read_values_that_were_given_back) {
 TEST(FullyShard, holds_two_units_at_most) {
   run_jobs(2, 2, [](MeshCollective const& job) {
     TinyOptions const options{.widths = {3, 64, 64, 64, 64, 2}};
-    auto const model = FullyShardTransform({.reshard_after_forward = true}, job).apply(std::make_shared<TinyMlp>(options));
+    auto const model =
+        FullyShardTransform({.reshard_after_forward = true}, job).apply(std::make_shared<TinyMlp>(options));
     run_pass(*model, 0, 0, 3);
     auto const memory = dynamic_cast<FullyShardedModel&>(*model).memory();
     EXPECT_LE(memory.peak_gathered, 2 * memory.largest_unit);

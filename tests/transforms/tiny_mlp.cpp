@@ -38,6 +38,7 @@ TinyMlp::TinyMlp(TinyOptions options) : options_(std::move(options)) {
   if (options_.frozen) biases_.front()->requires_grad = false;
   scale_ = make("scale", {}, options_.dtype, seed);
   units_.back().parameters.push_back(scale_);
+  if (options_.buffer) buffers_.push_back(make("mean", {4}, Dtype::f32, seed));
   if (options_.unused) units_.back().parameters.push_back(make("unused", {7, 2}, options_.dtype, seed));
 }
 

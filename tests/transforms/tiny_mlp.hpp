@@ -16,6 +16,7 @@ struct TinyOptions {
   bool tied = false;    ///< the second and third layer share their weight
   bool unused = false;  ///< the last unit has a parameter without a use
   bool frozen = false;  ///< the first bias is frozen
+  bool buffer = false;  ///< the model has a buffer, which its passes do not use
   double seed = 1;      ///< of the values
 };
 
@@ -25,6 +26,7 @@ class TinyMlp final : public TrainableModel {
  public:
   explicit TinyMlp(TinyOptions options = {});
   [[nodiscard]] std::vector<ModelUnit> units() const override { return units_; }
+  [[nodiscard]] std::vector<std::shared_ptr<Parameter>> buffers() const override { return buffers_; }
   [[nodiscard]] std::vector<Tensor> forward(std::span<Tensor const> inputs) override;
   void backward(std::span<Tensor const> gradients) override;
   void observe(TrainingObserver* observer) override { observer_ = observer; }
@@ -45,6 +47,7 @@ class TinyMlp final : public TrainableModel {
   std::vector<std::shared_ptr<Parameter>> weights_{};
   std::vector<std::shared_ptr<Parameter>> biases_{};
   std::shared_ptr<Parameter> scale_{};
+  std::vector<std::shared_ptr<Parameter>> buffers_{};
   TrainingObserver* observer_ = nullptr;
   std::vector<Reals> inputs_{};  ///< of each layer, then the output of the last
   std::int64_t rows_ = 0;
@@ -52,8 +55,8 @@ class TinyMlp final : public TrainableModel {
 
 /// Trains for some steps on rows `rank` of `ranks` of a batch that is the same in all calls. Returns the losses.
 std::vector<double> train(TrainableModel& model, Optimizer& optimizer, int steps, int rank, int ranks);
-/// Runs one forward and backward pass on rows `begin` to `end` of that batch, whose loss counts `rows` rows. Returns the
-/// loss.
+/// Runs one forward and backward pass on rows `begin` to `end` of that batch, whose loss counts `rows` rows. Returns
+/// the loss.
 double run_pass(TrainableModel& model, int step, std::int64_t begin, std::int64_t end);
 /// The rows of the batch.
 inline constexpr std::int64_t batch_rows = 12;

@@ -172,6 +172,15 @@ std::vector<TrainedTensor> FullyShardedModel::trained_tensors() {
   return trained;
 }
 
+std::vector<TensorShard> FullyShardedModel::sharded_state_dict() {
+  std::vector<TensorShard> shards;
+  state_->run("sharded_state_dict", [&] { state_->release_all(); });
+  for (auto const& unit : state_->units) unit.add_shards(shards);
+  for (auto const& buffer : buffers())
+    shards.push_back({.name = buffer->name, .value = buffer->value, .shape = buffer->value.shape()});
+  return shards;
+}
+
 void FullyShardedModel::zero_grad() {
   for (auto& unit : state_->units) unit.drop_gradients();
 }

@@ -180,8 +180,8 @@ bool UnitShards::mark_used(Parameter const& parameter) {
   return false;
 }
 
-/// One call for each dtype. A number for each parameter travels along, which says whether any rank has used it: an unused
-/// one must not get a gradient of zeros, because an optimizer would still decay it.
+/// One call for each dtype. A number for each parameter travels along, which says whether any rank has used it: an
+/// unused one must not get a gradient of zeros, because an optimizer would still decay it.
 void UnitShards::start_reduction() {
   prepare_gradients();
   std::map<Dtype, std::vector<std::size_t>> by_dtype;
@@ -253,6 +253,15 @@ void UnitShards::add_trained(std::vector<TrainedTensor>& trained) const {
     if (!member.parameter->requires_grad) continue;
     trained.push_back({member.parameter->name, member.shard.narrow(0, 0, member.own_rows),
                        member.grad.defined() ? member.grad.narrow(0, 0, member.own_rows) : Tensor{}});
+  }
+}
+
+void UnitShards::add_shards(std::vector<TensorShard>& shards) const {
+  for (auto const& member : members_) {
+    shards.push_back({.name = member.parameter->name,
+                      .value = member.shard.narrow(0, 0, member.own_rows),
+                      .shape = member.shape,
+                      .first_row = member.shard.shape()[0] * groups_.shard.rank()});
   }
 }
 

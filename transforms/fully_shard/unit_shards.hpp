@@ -49,6 +49,8 @@ class UnitShards {
   void cancel() noexcept;
   /// Appends this rank's rows of each trained parameter.
   void add_trained(std::vector<TrainedTensor>& trained) const;
+  /// Appends this rank's rows of each parameter.
+  void add_shards(std::vector<TensorShard>& shards) const;
   /// Calls `use` with each full parameter, while they are gathered.
   void visit(std::function<void(std::string const&, Tensor const&)> const& use) const;
   /// Sets the values of the shards.

@@ -31,6 +31,14 @@ std::vector<TrainedTensor> TrainableModel::trained_tensors() {
   return trained;
 }
 
+std::vector<TensorShard> TrainableModel::sharded_state_dict() {
+  std::vector<TensorShard> shards;
+  for (auto const& all : {parameters(), buffers()}) {
+    for (auto const& one : all) shards.push_back({.name = one->name, .value = one->value, .shape = one->value.shape()});
+  }
+  return shards;
+}
+
 void TrainableModel::zero_grad() {
   for (auto const& parameter : parameters()) parameter->grad = {};
 }

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include <crossrank/error.hpp>
 #include <crossrank/transforms_optimizer.hpp>
 
 #include "transforms/model/reals.hpp"
@@ -17,6 +18,10 @@ using transforms::read_reals;
 using transforms::write_reals;
 
 using Chunk = std::array<double, chunk_elements>;
+
+std::string state_name(TrainedTensor const& tensor, std::string_view kind) {
+  return tensor.name + "." + std::string(kind);
+}
 
 std::size_t count_of(Tensor const& tensor) { return static_cast<std::size_t>(tensor.numel()); }
 
@@ -37,14 +42,43 @@ void Optimizer::step() {
   }
 }
 
-Tensor& Optimizer::state_of(TrainedTensor const& tensor, char const* kind) {
-  auto& state = state_[tensor.name + "." + kind];
-  if (!state.defined())
-    state = Tensor::zeros(tensor.value.shape(), tensor.value.dtype() == Dtype::f64 ? Dtype::f64 : Dtype::f32);
+Tensor Optimizer::make_state(TrainedTensor const& tensor, std::string_view kind) {
+  if (kind == "step") return Tensor::scalar(0.0);
+  return Tensor::zeros(tensor.value.shape(), tensor.value.dtype() == Dtype::f64 ? Dtype::f64 : Dtype::f32);
+}
+
+Tensor& Optimizer::state_of(TrainedTensor const& tensor, std::string_view kind) {
+  auto& state = state_[state_name(tensor, kind)];
+  if (!state.defined()) state = make_state(tensor, kind);
   return state;
 }
 
+void Optimizer::load_state(StateDict state, std::int64_t steps) {
+  StateDict expected;
+  for (auto const& tensor : model_->trained_tensors()) {
+    for (auto const kind : kinds()) expected.insert(state_name(tensor, kind), make_state(tensor, kind));
+  }
+  for (auto const& [name, tensor] : state) {
+    auto const* const like = expected.find(name);
+    if (like != nullptr && to_string(*like) == to_string(tensor)) continue;
+    throw UsageError(
+        {.operation = "Optimizer.load_state",
+         .message = like == nullptr ? "no parameter has this state" : "the state does not fit its parameter",
+         .expected = like == nullptr ? std::string() : to_string(*like),
+         .got = to_string(tensor),
+         .resource = name,
+         .hint = "load the state of the same optimizer and model"});
+  }
+  state_ = std::move(state);
+  steps_ = steps;
+}
+
 SGD::SGD(std::shared_ptr<TrainableModel> model, SGDOptions options) : Optimizer(std::move(model)), options_(options) {}
+
+std::vector<std::string_view> SGD::kinds() const {
+  if (options_.momentum == 0) return {};
+  return {"momentum_buffer"};
+}
 
 void SGD::update(TrainedTensor& tensor) {
   auto* const direction = options_.momentum != 0 ? &state_of(tensor, "momentum_buffer") : nullptr;
@@ -68,12 +102,13 @@ void SGD::update(TrainedTensor& tensor) {
 AdamW::AdamW(std::shared_ptr<TrainableModel> model, AdamWOptions options)
     : Optimizer(std::move(model)), options_(options) {}
 
+std::vector<std::string_view> AdamW::kinds() const { return {"step", "exp_avg", "exp_avg_sq"}; }
+
 void AdamW::update(TrainedTensor& tensor) {
-  static_cast<void>(state_of(tensor, "exp_avg"));
-  static_cast<void>(state_of(tensor, "exp_avg_sq"));
-  auto& mean = state_of(tensor, "exp_avg");
-  auto& square = state_of(tensor, "exp_avg_sq");
-  auto const n = static_cast<double>(++updates_[tensor.name]);
+  auto step = state_of(tensor, "step");
+  auto mean = state_of(tensor, "exp_avg");
+  auto square = state_of(tensor, "exp_avg_sq");
+  auto const n = ++step.as_mutable<double>()[0];
   auto const scale = options_.lr / (1 - std::pow(options_.beta1, n));
   auto const square_scale = 1 / std::sqrt(1 - std::pow(options_.beta2, n));
   Chunk value{};

@@ -9,6 +9,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "workspace/checkpoint/discovery/weight_files.hpp"
 #include "workspace/checkpoint/source/file_pool.hpp"
 #include "workspace/checkpoint/source/safetensors_source.hpp"
 #include "workspace/checkpoint/source/directory_listing.hpp"
@@ -123,7 +124,8 @@ class Builder {
   void check_strays(std::map<std::string, std::set<std::string>> const& wanted, bool torch) {
     for (auto const& file : out_.files) {
       auto const name = file.path.filename().string();
-      if (!wanted.contains(name) && is_torch(name) == torch) say("the index does not list the file " + name);
+      if (is_other_state(name) || is_torch(name) != torch) continue;
+      if (!wanted.contains(name)) say("the index does not list the file " + name);
     }
   }
 

@@ -17,7 +17,8 @@ namespace fs = std::filesystem;
 constexpr std::uintmax_t largest_companion = std::uintmax_t{256} << 20;
 
 // These files describe the input directory, not the model.
-constexpr std::string_view not_of_model[] = {"latest", "latest_checkpointed_iteration.txt", "zero_to_fp32.py"};
+constexpr std::string_view not_of_model[] = {"latest", "latest_checkpointed_iteration.txt", "training_state.json",
+                                             "zero_to_fp32.py"};
 
 std::vector<SidecarFile> sidecars_of(DirectoryListing const& listing) {
   std::vector<SidecarFile> found;

@@ -20,7 +20,7 @@ struct ShardFiles {
 
 /// Formats of weight files, recognised by file names.
 enum class WeightFormat : std::uint8_t {
-  safetensors,  ///< ".safetensors"
+  safetensors,  ///< ".safetensors", except optimizer states
   torch,        ///< ".pt", ".pth", ".bin", ".ckpt" of `torch.save`, except optimizer and scheduler states
 };
 

@@ -23,18 +23,18 @@ bool ends_with_any(std::string_view name, std::span<std::string_view const> endi
   return std::any_of(endings.begin(), endings.end(), [&](auto ending) { return name.ends_with(ending); });
 }
 
+}  // namespace
+
 bool is_other_state(std::string_view name) {
   if (name.find("optim_states") != std::string_view::npos) return true;
   return std::any_of(other_states.begin(), other_states.end(), [&](auto start) { return name.starts_with(start); });
 }
 
-}  // namespace
-
 std::vector<std::string> weights_of(DirectoryListing const& listing, WeightFormat family) {
   std::vector<std::string> found;
   for (auto const& name : listing.files) {
     if (name.starts_with('.') || !ends_with_any(name, endings_of(family))) continue;
-    if (family == WeightFormat::safetensors || !is_other_state(name)) found.push_back(name);
+    if (!is_other_state(name)) found.push_back(name);
   }
   return found;
 }

@@ -13,6 +13,8 @@ namespace crossrank::checkpoint {
 /// Returns the name of the index of one format: the usual name if it exists, else the first other index; empty if there
 /// is none.
 [[nodiscard]] std::string index_of(DirectoryListing const& listing, WeightFormat family);
+/// Returns whether a file name is that of the state of an optimizer, a scheduler or the like.
+[[nodiscard]] bool is_other_state(std::string_view name);
 /// Returns whether a file name is that of a weight file or of an index, in any format.
 [[nodiscard]] bool is_weights(std::string_view name);
 

@@ -9,6 +9,7 @@
 #include "lib/codec/checksum/checksum.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "workspace/checkpoint/memory/export_plan.hpp"
+#include "workspace/checkpoint/memory/export_weights.hpp"
 #include "workspace/checkpoint/memory/exported_source.hpp"
 #include "workspace/checkpoint/memory/file_owners.hpp"
 #include "workspace/checkpoint/memory/weight_exchange.hpp"
@@ -21,22 +22,43 @@
 namespace crossrank::checkpoint {
 namespace {
 
-constexpr char const* export_operation = "consolidate";
 // Each thread has a buffer for a slice, and the exchange needs most of the 256 MiB.
 constexpr int most_writers = 4;
 
-std::vector<OutputFile> lay_out(std::shared_ptr<ShardSource const> const& source, ShardSet const& set,
-                                ExportOptions const& options, std::uint64_t writer, int ranks) {
+/// The files with weights: those of the model first.
+struct WeightFiles {
+  std::vector<OutputFile> all{};
+  std::size_t of_model = 0;
+
+  [[nodiscard]] std::span<OutputFile const> model() const { return std::span(all).first(of_model); }
+  [[nodiscard]] std::span<OutputFile const> others() const { return std::span(all).subspan(of_model); }
+};
+
+WeightFiles lay_out(std::shared_ptr<ShardSource const> const& source, ShardSet const& set, ExportOptions const& options,
+                    ExportExtras const& extras, std::uint64_t writer, int ranks) {
   if (options.format == OutputFormat::images)
-    return {lay_out_image(source, corrected_config(set.config, {}), {.writer = writer})};
-  return lay_out_model(
-      source,
-      {.max_file_bytes = options.single_file ? 0 : options.max_shard_bytes, .ranks = ranks, .format = options.format});
+    return {{lay_out_image(source, corrected_config(set.config, {}), {.writer = writer})}, 1};
+  LayoutOptions layout{
+      .max_file_bytes = options.single_file ? 0 : options.max_shard_bytes, .ranks = ranks, .format = options.format};
+  if (extras.prefix.empty()) {
+    auto files = lay_out_model(source, layout);
+    auto const count = files.size();
+    return {std::move(files), count};
+  }
+  auto const is_other = [&](SourceTensor const& tensor) { return tensor.name.starts_with(extras.prefix); };
+  layout.wants = std::not_fn(is_other);
+  WeightFiles files{.all = lay_out_model(source, layout)};
+  files.of_model = files.all.size();
+  auto const tensors = source->tensors();
+  if (std::none_of(tensors.begin(), tensors.end(), is_other)) return files;
+  layout.wants = is_other;
+  layout.stem = extras.stem;
+  for (auto& file : lay_out_model(source, layout)) files.all.push_back(std::move(file));
+  return files;
 }
 
 /// Returns the files beside the weights. Only rank 0 needs them.
-std::vector<ExtraFile> extras_of(ShardSet const& set, std::vector<OutputFile> const& files,
-                                 ExportOptions const& options) {
+std::vector<ExtraFile> extras_of(ShardSet const& set, std::span<OutputFile const> files, ExportOptions const& options) {
   ExtraFile index;
   if (files.size() > 1) index = {.name = index_name(options.format), .text = make_index(files).dump(2) + "\n"};
   auto extras = extra_files(set, {}, index);
@@ -51,23 +73,34 @@ std::vector<ExtraFile> extras_of(ShardSet const& set, std::vector<OutputFile> co
 
 Summary consolidate(Collective const& world, StateDict const& weights, Placements const& placements,
                     std::filesystem::path const& out, ExportOptions const& options) {
+  return export_weights(world, weights, placements, out, options, "consolidate", {});
+}
+
+Summary export_weights(Collective const& world, StateDict const& weights, Placements const& placements,
+                       std::filesystem::path const& out, ExportOptions const& options, std::string const& operation,
+                       ExportExtras const& extras) {
   auto const started = std::chrono::steady_clock::now();
-  auto const plan = plan_export(world, weights, placements, options.model, export_operation);
-  auto const number = draw_number(world, export_operation);
+  auto const plan = plan_export(world, weights, placements, options.model, operation);
+  auto const number = draw_number(world, operation);
   CROSSRANK_CRASH_POINT("export.planned");
-  WriteRequest request{.operation = export_operation, .out = out, .id = codec::to_hex(number)};
+  WriteRequest request{.operation = operation, .out = out, .id = codec::to_hex(number)};
   auto const source = std::make_shared<ExportedSource>(std::make_shared<MergedSource>(plan.layout));
   std::unique_ptr<WeightExchange> exchange;
-  agree(world, export_operation, [&] {
-    request.files = lay_out(source, plan.cells.set, options, number, world.world_size());
-    assign_owners_by_bytes(request.files, *plan.layout, plan.cells);
-    auto const units = units_of(request.files, world.world_size());
+  agree(world, operation, [&] {
+    auto files = lay_out(source, plan.cells.set, options, extras, number, world.world_size());
+    assign_owners_by_bytes(files.all, *plan.layout, plan.cells);
+    auto const units = units_of(files.all, world.world_size());
     exchange = std::make_unique<WeightExchange>(plan.cells, units, [&](int, WorkUnit const& unit) {
       return inputs_of(*plan.layout, unit.tensor, unit.offset, unit.bytes);
     });
     for (auto const& cell : plan.cells.cells) cell->read_from(exchange->received());
     source->start(units[static_cast<std::size_t>(world.rank())], exchange->received());
-    if (world.rank() == 0) request.extras = extras_of(plan.cells.set, request.files, options);
+    if (world.rank() == 0) {
+      if (extras.files) request.extras = extras.files(files.others());
+      auto const beside = extras_of(plan.cells.set, files.model(), options);
+      request.extras.insert(request.extras.end(), beside.begin(), beside.end());
+    }
+    request.files = std::move(files.all);
   });
   request.force = options.force;
   request.read_back = options.read_back;

@@ -54,7 +54,8 @@ std::pair<std::vector<std::string>, std::string> split_path(std::string const& n
 
 bool is_checkpoint_file(std::string const& name) {
   if (name.starts_with('.')) return false;
-  if (name == "config.json" || name.ends_with(".safetensors.index.json") || name.ends_with(".bin.index.json"))
+  if (name == "config.json" || name == "training_state.json" || name.ends_with(".safetensors.index.json") ||
+      name.ends_with(".bin.index.json"))
     return true;
   return name.ends_with(".safetensors") || name.ends_with(".pth") || name.ends_with(".pt") ||
          (name.starts_with("pytorch_model") && name.ends_with(".bin"));

@@ -49,13 +49,14 @@ void arrange(OutputFile& file, OutputFormat format, FileMetadata const& metadata
   }
 }
 
-std::string part_name(std::size_t part, std::size_t count, OutputFormat format) {
-  bool const torch = format == OutputFormat::torch;
-  if (count == 1) return torch ? "pytorch_model.bin" : "model.safetensors";
+std::string part_name(std::size_t part, std::size_t count, LayoutOptions const& options) {
+  bool const torch = options.format == OutputFormat::torch;
+  auto const stem = (torch ? "pytorch_" : "") + options.stem;
+  auto const* const ending = torch ? ".bin" : ".safetensors";
+  if (count == 1) return stem + ending;
   char text[64];
-  std::snprintf(text, sizeof text, torch ? "pytorch_model-%05zu-of-%05zu.bin" : "model-%05zu-of-%05zu.safetensors",
-                part, count);
-  return text;
+  std::snprintf(text, sizeof text, "-%05zu-of-%05zu", part, count);
+  return stem + text + ending;
 }
 
 OutputTensor output_tensor(ShardSource const& source, std::size_t i) {
@@ -69,6 +70,7 @@ std::vector<OutputFile> lay_out_model(std::shared_ptr<ShardSource const> const& 
   std::vector<OutputFile> files(1);
   std::uint64_t filled = 0;
   for (std::size_t i = 0; i < source->tensors().size(); ++i) {
+    if (options.wants && !options.wants(source->tensors()[i])) continue;
     auto const tensor = output_tensor(*source, i);
     bool const full = options.max_file_bytes > 0 && filled + tensor.bytes > options.max_file_bytes;
     if (full && !files.back().tensors.empty()) {
@@ -80,7 +82,7 @@ std::vector<OutputFile> lay_out_model(std::shared_ptr<ShardSource const> const& 
   }
   for (std::size_t i = 0; i < files.size(); ++i) {
     files[i].source = source;
-    files[i].name = part_name(i + 1, files.size(), options.format);
+    files[i].name = part_name(i + 1, files.size(), options);
     arrange(files[i], options.format);
   }
   assign_owners(files, options.ranks);

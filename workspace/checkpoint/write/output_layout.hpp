@@ -53,10 +53,12 @@ struct LayoutOptions {
   std::uint64_t max_file_bytes = 5'000'000'000;  ///< limit for the tensors in a file; 0: no limit
   int ranks = 1;                                 ///< number of ranks that share the writing
   OutputFormat format = OutputFormat::safetensors;
+  std::function<bool(SourceTensor const&)> wants{};  ///< which tensors the files hold; empty: all
+  std::string stem = "model";  ///< beginning of the file names; torch archives have "pytorch_" before it
 };
 
 /// Returns the files of a model in safetensors or torch format. Keeps the order of the source and begins a new file
-/// where the limit would be exceeded.
+/// where the limit would be exceeded. There is at least one file.
 [[nodiscard]] std::vector<OutputFile> lay_out_model(std::shared_ptr<ShardSource const> const& source,
                                                     LayoutOptions const& options);
 
