@@ -36,13 +36,13 @@ void FailureDetector::fail_at(std::uint64_t round, Cause cause) noexcept {
                             .round = round,
                             .dead = cause.dead};
     if (failure_->code == ErrorCode::timeout) link_.network().packet_transport().lost();
+    mark_failed_ranks_dead();
     link_.send_to_others(
         {.kind = PacketKind::failure,
          .round = round,
          .root = failure_->decider,
          .flags = failure_->dead ? flag_dead : 0U},
         encode_error({.code = failure_->code, .failed_ranks = failure_->failed_ranks, .message = failure_->text}));
-    mark_failed_ranks_dead();
     log_event(LogLevel::info, "a group has failed", {{"group", link_.name()}, {"why", failure_->text}});
   } catch (std::exception const& e) {  // the others run into their deadlines
     log_event(LogLevel::warning, "some members could not be told of a failure",

@@ -32,6 +32,17 @@ TEST(FailureDetector, gives_all_members_the_same_error) {
   }
 }
 
+/// Open MPI connects again at each message to a dead rank, and a call may never return from that.
+TEST(FailureDetector, sends_nothing_to_a_dead_member) {
+  Members members(3);
+  members[0].failures().fail({.code = ErrorCode::peer_lost, .failed_ranks = {2}, .text = "died", .dead = true});
+  members[0].link().send(2, {.kind = message::PacketKind::gone});
+  EXPECT_THAT(members[0].sent_to(), ElementsAre(1));
+  members.settle();
+  members[1].link().send(2, {.kind = message::PacketKind::gone});
+  EXPECT_THAT(members[1].sent_to(), testing::IsEmpty());
+}
+
 TEST(FailureDetector, keeps_the_first_failure) {
   Members members(2);
   members[0].failures().fail({.failed_ranks = {1}, .text = "first"});

@@ -4,6 +4,7 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -31,10 +32,14 @@ class GatedPacketTransport final : public spi::PacketTransport {
   [[nodiscard]] int rank() const noexcept override { return below_.rank(); }
   [[nodiscard]] int world_size() const noexcept override { return below_.world_size(); }
   [[nodiscard]] bool may_use_threads() const noexcept override { return false; }
-  void send(int dst, std::vector<std::byte> packet) override { below_.send(dst, std::move(packet)); }
+  void send(int dst, std::vector<std::byte> packet) override {
+    sent_to.insert(dst);
+    below_.send(dst, std::move(packet));
+  }
   [[nodiscard]] std::size_t unsent(int) const noexcept override { return full ? message::chunks_ahead : 0; }
   [[nodiscard]] bool receive(int& src, std::vector<std::byte>& packet) override { return below_.receive(src, packet); }
   bool full = false;
+  std::set<int> sent_to{};
 
  private:
   MemoryPacketTransport below_;
@@ -67,6 +72,7 @@ class Member final : public message::PacketHandler {
   [[nodiscard]] message::Mailboxes& mailboxes() { return *mailboxes_; }
   [[nodiscard]] message::FailureDetector& failures() { return *failures_; }
   void set_full(bool full) { gate_->full = full; }
+  [[nodiscard]] std::set<int> const& sent_to() const { return gate_->sent_to; }
   /// Takes what has come and sends what can go.
   bool pump() { return network_->pump(); }
 
