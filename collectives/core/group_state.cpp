@@ -94,12 +94,27 @@ void GroupState::decide_on_device(algorithms::Call const& call) {
   with_operation_name(call.name(), [&] { devices.decide(call, check, *transport, timeout_policy); });
 }
 
+void GroupState::throw_device_failure(char const* operation) {
+  if (!devices.has_failed()) return;
+  try {
+    with_operation_name(operation, [&] { devices.throw_failure(); });
+  } catch (Error const& e) {
+    end_because_of(e);
+    throw;
+  }
+}
+
+void GroupState::end_because_of(std::exception const& error) noexcept {
+  auto const* const lost = dynamic_cast<PeerLostError const*>(&error);
+  if (lost != nullptr) return transport->report_lost(lost->info().failed_ranks, lost->info().message);
+  transport->abort("rank " + std::to_string(transport->rank()) + " failed in the middle of a call: " + error.what());
+}
+
 void GroupState::finish_on_device(device::DeviceCall& on_device) {
   try {
     on_device.finish();
   } catch (std::exception const& e) {
-    // The other ranks would wait for this one.
-    transport->abort("rank " + std::to_string(transport->rank()) + " failed in the middle of a call: " + e.what());
+    end_because_of(e);  // the other ranks would wait for this one
     throw;
   }
 }
@@ -119,14 +134,13 @@ void GroupState::run_on_device(algorithms::Call&& call) {
       current->finish();
     }
   } catch (std::exception const& e) {
-    // The other ranks would wait for the next piece.
-    if (begun)
-      transport->abort("rank " + std::to_string(transport->rank()) + " failed in the middle of a call: " + e.what());
+    if (begun) end_because_of(e);  // the other ranks would wait for the next piece
     throw;
   }
 }
 
 void GroupState::run(algorithms::Call&& call) {
+  throw_device_failure(call.name());
   if (call.device.kind != Device::Kind::cpu) return run_on_device(std::move(call));
   bool const message = is_message(call);
   if (message && !pending_collectives.empty()) {
@@ -143,6 +157,7 @@ void GroupState::run(algorithms::Call&& call) {
 }
 
 std::shared_ptr<PendingOp> GroupState::start(algorithms::Call&& call) {
+  throw_device_failure(call.name());
   std::unique_ptr<device::DeviceCall> on_device;
   if (call.device.kind != Device::Kind::cpu) {
     decide_on_device(call);

@@ -76,6 +76,10 @@ struct GroupState {
   /// Decides how the group's collectives move device tensors, at the first of them. Blocks then, after the pending
   /// ones.
   void decide_on_device(algorithms::Call const& call);
+  /// Throws the failure of NCCL's part of the group, if there is one, and kills the group because of it.
+  void throw_device_failure(char const* operation);
+  /// Kills the group with the ranks that an error blames.
+  void end_because_of(std::exception const& error) noexcept;
   /// Enqueues the part of a call that follows the one on the host. Kills the group when that fails.
   void finish_on_device(device::DeviceCall& on_device);
   [[nodiscard]] std::shared_ptr<PendingOp> start(algorithms::Call&& call);

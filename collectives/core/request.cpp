@@ -47,7 +47,12 @@ bool Request::test() {
   if (is_driven && !pending_op_->ended) return false;
   GroupLockGuard const guard(*group_, pending_op_->call.name());
   if (!group_->test(*pending_op_)) return false;
-  if (pending_op_->on_device && !pending_op_->on_device->ended().passed()) return false;
+  if (pending_op_->on_device) {
+    bool const passed = pending_op_->on_device->ended().passed();
+    // A stream passes the end of a call that was ended early too, so look at the failure afterwards.
+    group_->throw_device_failure(pending_op_->call.name());
+    if (!passed) return false;
+  }
   pending_op_.reset();
   return true;
 }
@@ -56,6 +61,7 @@ void Request::wait() {
   if (!pending_op_) return;
   GroupLockGuard const guard(*group_, pending_op_->call.name());
   group_->wait(*pending_op_);
+  if (pending_op_->on_device) group_->throw_device_failure(pending_op_->call.name());
   join_stream(*pending_op_);
   pending_op_.reset();
 }

@@ -44,11 +44,11 @@ void DeviceGroup::decide(Call const& call, CheckLevel check, spi::Transport& tra
   require_no_capture(call, current_stream(call.device));
   // A rank whose tensors are on the CPU does not decide: the difference is found here.
   if (check != CheckLevel::off) transport.wait(transport.post_barrier(call.noted()), timeout_policy);
-  communicator_ = nccl::agree_on_communicator(transport, call.device, timeout_policy);
+  nccl_ = nccl::agree_on_communicator(transport, call.device, timeout_policy);
   is_decided_ = true;
 }
 
-bool DeviceGroup::uses_nccl(Call const& call) const noexcept { return communicator_ && nccl::can_run(call); }
+bool DeviceGroup::uses_nccl(Call const& call) const noexcept { return nccl_ && nccl::can_run(call); }
 
 std::vector<Call> DeviceGroup::pieces(Call&& call) const {
   if (!uses_nccl(call)) return staged_pieces(std::move(call));
@@ -61,8 +61,7 @@ std::unique_ptr<DeviceCall> DeviceGroup::begin(Call const& call, spi::Transport 
   require_own_device(call, transport);
   auto stream = current_stream(call.device);
   require_no_capture(call, stream);
-  if (uses_nccl(call))
-    return std::make_unique<NcclCall>(call, check != CheckLevel::off, communicator_, std::move(stream));
+  if (uses_nccl(call)) return std::make_unique<NcclCall>(call, check != CheckLevel::off, nccl_, std::move(stream));
   if (!staging_) staging_ = std::make_shared<StagingBuffers>(call.device.kind);
   bool const is_source = call.signature.op_kind == OpKind::broadcast && call.root == transport.rank();
   return std::make_unique<StagedCall>(call, is_source, staging_, std::move(stream));
@@ -70,7 +69,7 @@ std::unique_ptr<DeviceCall> DeviceGroup::begin(Call const& call, spi::Transport 
 
 std::string_view DeviceGroup::backend() const noexcept {
   if (!is_decided_) return "none";
-  return communicator_ ? "nccl" : "staged";
+  return nccl_ ? "nccl" : "staged";
 }
 
 }  // namespace crossrank::device

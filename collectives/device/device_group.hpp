@@ -11,7 +11,7 @@
 #include "collectives/algorithms/call.hpp"
 #include "collectives/device/device_call.hpp"
 #include "collectives/device/staging_buffers.hpp"
-#include "collectives/nccl/communicator.hpp"
+#include "collectives/nccl/nccl_group.hpp"
 
 namespace crossrank::device {
 
@@ -30,8 +30,14 @@ class DeviceGroup {
   /// captured.
   [[nodiscard]] std::unique_ptr<DeviceCall> begin(algorithms::Call const& call, spi::Transport const& transport,
                                                   CheckLevel check);
+  /// Returns whether NCCL's part of the group has failed. One load.
+  [[nodiscard]] bool has_failed() const noexcept { return nccl_ && nccl_->has_failed(); }
+  /// Throws that failure.
+  void throw_failure() const {
+    if (nccl_) nccl_->throw_failure();
+  }
   /// Ends the communicator, after its work.
-  void close() noexcept { communicator_.reset(); }
+  void close() noexcept { nccl_.reset(); }
   /// Returns "nccl" or "staged" as decided, "none" before.
   [[nodiscard]] std::string_view backend() const noexcept;
 
@@ -42,8 +48,8 @@ class DeviceGroup {
 
   std::optional<Device> own_device_{};  ///< of this rank's tensors, as its first call on a device has chosen it
   bool is_decided_ = false;
-  std::shared_ptr<nccl::Communicator> communicator_{};  ///< null: staged, or not decided
-  std::shared_ptr<StagingBuffers> staging_{};           ///< from the first staged call on
+  std::shared_ptr<nccl::NcclGroup> nccl_{};    ///< null: staged, or not decided
+  std::shared_ptr<StagingBuffers> staging_{};  ///< from the first staged call on
 };
 
 }  // namespace crossrank::device

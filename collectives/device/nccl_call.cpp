@@ -8,7 +8,6 @@
 #include <crossrank/spi/device_provider.hpp>
 
 #include "collectives/algorithms/exchange_table.hpp"
-#include "collectives/nccl/nccl_calls.hpp"
 
 namespace crossrank::device {
 namespace {
@@ -38,15 +37,15 @@ void exchange_counts(Call& agreement, Call const& call, nccl::Communicator::Plac
 
 }  // namespace
 
-NcclCall::NcclCall(Call const& call, bool is_checked, std::shared_ptr<nccl::Communicator> communicator, Stream stream)
-    : call_(call), is_checked_(is_checked), communicator_(std::move(communicator)), stream_(std::move(stream)) {}
+NcclCall::NcclCall(Call const& call, bool is_checked, std::shared_ptr<nccl::NcclGroup> group, Stream stream)
+    : call_(call), is_checked_(is_checked), group_(std::move(group)), stream_(std::move(stream)) {}
 
 Call NcclCall::on_host(std::chrono::milliseconds) {
   Call agreement{.signature = call_.signature, .arguments = call_.arguments, .called = call_.called};
   if (!is_checked_) {
     agreement.host_part = Call::HostPart::nothing;
   } else if (call_.signature.op_kind == OpKind::all_to_allv && call_.called == nullptr) {
-    exchange_counts(agreement, call_, communicator_->place());
+    exchange_counts(agreement, call_, group_->place());
   } else {
     agreement.host_part = Call::HostPart::comparison;
   }
@@ -54,8 +53,13 @@ Call NcclCall::on_host(std::chrono::milliseconds) {
 }
 
 void NcclCall::finish() {
-  nccl::enqueue_call(*communicator_, call_, stream_);
-  ended_ = stream_.record();
+  StreamGuard const guard(stream_);  // the parts of a fused call are copied there
+  if (call_.pack) call_.pack();
+  ended_ = group_->enqueue(call_, stream_);
+  if (call_.unpack) {
+    call_.unpack();
+    ended_ = stream_.record();
+  }
   auto& provider = spi::device_provider(stream_.device().kind);
   if (call_.in.owner) provider.keep_alive(stream_, call_.in.owner);
   if (call_.out.owner && call_.out.owner != call_.in.owner) provider.keep_alive(stream_, call_.out.owner);

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "collectives/device/device_call.hpp"
-#include "collectives/nccl/communicator.hpp"
+#include "collectives/nccl/nccl_group.hpp"
 
 namespace crossrank::device {
 
@@ -11,8 +11,7 @@ namespace crossrank::device {
 class NcclCall final : public DeviceCall {
  public:
   /// `is_checked`: whether the ranks compare arguments; then the host waits until all ranks have made the call.
-  NcclCall(algorithms::Call const& call, bool is_checked, std::shared_ptr<nccl::Communicator> communicator,
-           Stream stream);
+  NcclCall(algorithms::Call const& call, bool is_checked, std::shared_ptr<nccl::NcclGroup> group, Stream stream);
 
   [[nodiscard]] algorithms::Call on_host(std::chrono::milliseconds timeout) override;
   void finish() override;
@@ -22,7 +21,7 @@ class NcclCall final : public DeviceCall {
  private:
   algorithms::Call const call_;
   bool is_checked_;
-  std::shared_ptr<nccl::Communicator> communicator_;
+  std::shared_ptr<nccl::NcclGroup> group_;
   Stream stream_;
   Event ended_{};
 };

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -43,7 +44,8 @@ struct Offer {
 
 /// How a rank's part of the work has ended.
 struct Report {
-  std::uint32_t succeeded = 0;
+  enum class Outcome : std::uint32_t { failed, stopped, joined };
+  Outcome outcome = Outcome::failed;  ///< `stopped`: because of another rank
   Text failure{};
 };
 
@@ -109,22 +111,50 @@ std::optional<api::UniqueId> share_id(spi::Transport& transport, Report& report,
   transport.wait(transport.post_broadcast({spi::OpKind::check, agreement_mark},
                                           {.bytes = std::as_writable_bytes(std::span(&drawn, 1))}, 0),
                  timeout_policy);
-  if (drawn.succeeded == 0) return {};
-  return drawn.id;
+  if (drawn.succeeded != 0) return drawn.id;
+  if (transport.rank() != 0) report.outcome = Report::Outcome::stopped;
+  return {};
 }
 
-std::shared_ptr<Communicator> join(spi::Transport& transport, Device device, api::UniqueId const& id, Report& report,
-                                   spi::TimeoutPolicy const& timeout_policy) {
+/// Makes a group of the same ranks for the watch. Returns null, on all ranks, when their node has no space for it.
+std::unique_ptr<Watch> make_watch(spi::Transport& transport, Report& report, spi::TimeoutPolicy const& timeout_policy) {
+  std::vector<int> all(static_cast<std::size_t>(transport.world_size()));
+  std::iota(all.begin(), all.end(), 0);
   try {
-    auto made = std::make_shared<Communicator>(
-        id, Communicator::Place{.device = device, .rank = transport.rank(), .ranks = transport.world_size()},
-        timeout_policy.timeout, Communicator::Look());
-    report.succeeded = 1;
-    return made;
-  } catch (Error const& e) {
+    return std::make_unique<Watch>(
+        transport.split({spi::OpKind::split, agreement_mark}, all, transport.name() + "/nccl", timeout_policy),
+        timeout_policy.timeout);
+  } catch (UnavailableError const& e) {
     report.failure = text_of(e.what());
     return nullptr;
   }
+}
+
+std::unique_ptr<Communicator> join(spi::Transport const& transport, Device device, api::UniqueId const& id,
+                                   Watch& watch, Report& report, spi::TimeoutPolicy const& timeout_policy) {
+  try {
+    auto made = std::make_unique<Communicator>(
+        id, Communicator::Place{.device = device, .rank = transport.rank(), .ranks = transport.world_size()},
+        timeout_policy.timeout, [&watch] { watch.look(); });
+    report.outcome = Report::Outcome::joined;
+    return made;
+  } catch (PeerLostError const& e) {  // another rank has given up or died
+    report = {.outcome = Report::Outcome::stopped, .failure = text_of(e.what())};
+  } catch (Error const& e) {
+    report.failure = text_of(e.what());
+    watch.give_up(e.what());
+  }
+  return nullptr;
+}
+
+/// Returns the first rank that failed by itself, else the first one that failed.
+std::optional<std::size_t> first_failure(std::vector<Report> const& reports) {
+  for (auto const outcome : {Report::Outcome::failed, Report::Outcome::stopped}) {
+    auto const found =
+        std::find_if(reports.begin(), reports.end(), [&](auto const& report) { return report.outcome == outcome; });
+    if (found != reports.end()) return static_cast<std::size_t>(found - reports.begin());
+  }
+  return {};
 }
 
 /// Ends an agreement without NCCL.
@@ -149,25 +179,24 @@ void settle_for_staged(spi::Transport const& transport, std::vector<Offer> const
 
 }  // namespace
 
-std::shared_ptr<Communicator> agree_on_communicator(spi::Transport& transport, Device device,
-                                                    spi::TimeoutPolicy const& timeout_policy) {
+std::shared_ptr<NcclGroup> agree_on_communicator(spi::Transport& transport, Device device,
+                                                 spi::TimeoutPolicy const& timeout_policy) {
   auto const offers = gather(transport, own_offer(device), timeout_policy);
   if (auto const why = objection(offers)) {
     settle_for_staged(transport, offers, *why);
     return nullptr;
   }
   Report report;
-  std::shared_ptr<Communicator> made;
-  auto const id = share_id(transport, report, timeout_policy);
-  if (id) made = join(transport, device, *id, report, timeout_policy);
-  auto const reports = gather(transport, report, timeout_policy);
-  for (std::size_t r = 0; r < reports.size(); ++r) {
-    if (reports[r].succeeded != 0 || (!id && r != 0)) continue;
-    if (made) made->abort();
-    settle_for_staged(transport, offers, "on " + rank_text(r) + " " + string_of(reports[r].failure));
+  std::unique_ptr<Communicator> communicator;
+  auto watch = make_watch(transport, report, timeout_policy);
+  auto const id = watch ? share_id(transport, report, timeout_policy) : std::nullopt;
+  if (id) communicator = join(transport, device, *id, *watch, report, timeout_policy);
+  if (auto const reports = gather(transport, report, timeout_policy); auto const r = first_failure(reports)) {
+    if (communicator) communicator->abort();
+    settle_for_staged(transport, offers, "on " + rank_text(*r) + " " + string_of(reports[*r].failure));
     return nullptr;
   }
-  return made;
+  return std::make_shared<NcclGroup>(std::move(communicator), std::move(watch));
 }
 
 }  // namespace crossrank::nccl

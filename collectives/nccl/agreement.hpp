@@ -4,7 +4,7 @@
 #include <crossrank/device.hpp>
 #include <crossrank/spi/transport.hpp>
 
-#include "collectives/nccl/communicator.hpp"
+#include "collectives/nccl/nccl_group.hpp"
 
 namespace crossrank::nccl {
 
@@ -12,10 +12,10 @@ namespace crossrank::nccl {
 /// communicator. Returns null, on all ranks, when it cannot: a rank has no NCCL or another version, two ranks have one
 /// GPU, a rank's `CROSSRANK_DEVICE` is "staged", or NCCL refuses.
 ///
-/// Collective over `transport`, which has no other collective under way; blocks. Costs three or four operations on the
-/// CPU and what NCCL needs. `UnavailableError` on all ranks in place of null when `CROSSRANK_DEVICE` of a rank is
+/// Collective over `transport`, which has no other collective under way; blocks. Costs four operations and a split on
+/// the CPU and what NCCL needs. `UnavailableError` on all ranks in place of null when `CROSSRANK_DEVICE` of a rank is
 /// "nccl".
-[[nodiscard]] std::shared_ptr<Communicator> agree_on_communicator(spi::Transport& transport, Device device,
-                                                                  spi::TimeoutPolicy const& timeout_policy);
+[[nodiscard]] std::shared_ptr<NcclGroup> agree_on_communicator(spi::Transport& transport, Device device,
+                                                               spi::TimeoutPolicy const& timeout_policy);
 
 }  // namespace crossrank::nccl

@@ -85,21 +85,33 @@ void Communicator::join(api::UniqueId const& id) {
         "make a communicator");
 }
 
-Communicator::~Communicator() {
+void Communicator::close() noexcept {
   // A child after `fork` has no CUDA, and the parent's communicator is not its own.
-  if (cuda::open_driver() == nullptr || comm_ == nullptr) return;
+  if (cuda::open_driver() == nullptr) return;
   try {
-    check(functions().ncclCommFinalize(comm_), "ncclCommFinalize", "end a communicator");
-    settle("end a communicator", "ncclCommFinalize", grace, {});
+    if (!finalize()) return;
   } catch (std::exception const& e) {
     log_event(LogLevel::warning, "a communicator of NCCL is aborted, because it does not end", {{"error", e.what()}});
     abort();
     return;
   }
-  auto* const comm = take();
+  auto* const comm = take(End::closed);
   if (comm == nullptr) return;
   run_with_grace("ncclCommDestroy", place_.device,
                  [destroy = functions().ncclCommDestroy, comm] { return destroy(comm); });
+}
+
+bool Communicator::finalize() {
+  constexpr auto const* operation = "end a communicator";
+  constexpr auto const* function = "ncclCommFinalize";
+  {
+    std::lock_guard const lock(mutex_);
+    if (comm_ == nullptr) return false;  // it has ended before
+    cuda::ContextScope const scope(cuda::device_state(place_.device));
+    check(functions().ncclCommFinalize(comm_), function, operation);
+  }
+  settle(operation, function, grace, {});
+  return true;
 }
 
 void Communicator::check(Result result, char const* function, char const* operation) const {
@@ -147,7 +159,7 @@ Result Communicator::post(std::span<Step const> steps, char const*& function) {
   return result == Result::success || result == Result::in_progress ? ended : result;
 }
 
-void Communicator::enqueue(char const* operation, std::span<Step const> steps) {
+void Communicator::enqueue(char const* operation, std::span<Step const> steps, Look const& look) {
   if (steps.empty()) return;
   char const* function = "ncclGroupStart";
   {
@@ -160,26 +172,28 @@ void Communicator::enqueue(char const* operation, std::span<Step const> steps) {
                           .group_usable = false});
     }
     cuda::ContextScope const scope(cuda::device_state(place_.device));
-    check(post(steps, function), function, operation);
+    auto const result = post(steps, function);
+    check(result, function, operation);
   }
-  settle(operation, function, timeout_, {});
+  settle(operation, function, timeout_, look);
 }
 
 Result Communicator::async_error() noexcept {
   std::lock_guard const lock(mutex_);
+  if (comm_ == nullptr) return end_ == End::closed ? Result::success : Result::internal_error;
   auto state = Result::internal_error;
-  if (comm_ == nullptr || functions().ncclCommGetAsyncError(comm_, &state) != Result::success)
-    return Result::internal_error;
+  if (functions().ncclCommGetAsyncError(comm_, &state) != Result::success) return Result::internal_error;
   return state;
 }
 
-api::Comm* Communicator::take() noexcept {
+api::Comm* Communicator::take(End how) noexcept {
   std::lock_guard const lock(mutex_);
+  if (comm_ != nullptr) end_ = how;
   return std::exchange(comm_, nullptr);
 }
 
 void Communicator::abort() noexcept {
-  auto* const comm = take();
+  auto* const comm = take(End::aborted);
   if (comm == nullptr) return;
   run_with_grace("ncclCommAbort", place_.device, [abort = functions().ncclCommAbort, comm] { return abort(comm); });
 }

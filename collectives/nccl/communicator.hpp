@@ -1,5 +1,6 @@
 #pragma once
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <mutex>
 #include <span>
@@ -28,8 +29,7 @@ class Communicator {
   /// Joins the communicator of `id`. Collective; blocks until all ranks have joined. `BackendError` when NCCL refuses,
   /// `TimeoutError` when ranks are missing for longer than `timeout`, and what `look` throws.
   Communicator(api::UniqueId const& id, Place place, std::chrono::milliseconds timeout, Look const& look);
-  /// Ends the communicator after its work. A call that does not end within five seconds is left to a thread.
-  ~Communicator();
+  ~Communicator() { close(); }
   Communicator(Communicator const&) = delete;
   Communicator& operator=(Communicator const&) = delete;
 
@@ -42,28 +42,36 @@ class Communicator {
     std::function<api::Result(api::Functions const&, api::Comm*)> call{};
   };
   /// Enqueues the steps, several of them as one group. Returns when NCCL has enqueued them; does not wait for the GPU.
-  /// `BackendError` when NCCL refuses or the communicator has been aborted.
-  void enqueue(char const* operation, std::span<Step const> steps);
+  /// `BackendError` when NCCL refuses or the communicator has been aborted, and what `look` throws.
+  void enqueue(char const* operation, std::span<Step const> steps, Look const& look);
 
+  /// Ends the communicator after its work, or aborts it where that takes longer than five seconds.
+  void close() noexcept;
   /// Ends the communicator's kernels on this rank, so that streams go on; their results are undetermined. Any thread.
   /// A call of NCCL that does not end within five seconds is left to a thread.
   void abort() noexcept;
-  /// Returns NCCL's own verdict: success unless the network or a peer has failed. Any thread.
+  /// Returns NCCL's own verdict: success unless the network or a peer has failed. An aborted communicator has an
+  /// internal error. Any thread.
   [[nodiscard]] api::Result async_error() noexcept;
 
  private:
   void join(api::UniqueId const& id);
+  /// Waits for the work that is enqueued. Returns false when there is no communicator any more.
+  [[nodiscard]] bool finalize();
   /// Waits until NCCL has done what the last call began.
   void settle(char const* operation, char const* function, std::chrono::milliseconds timeout, Look const& look);
   void check(api::Result result, char const* function, char const* operation) const;
   [[nodiscard]] api::Result post(std::span<Step const> steps, char const*& function);
-  [[nodiscard]] api::Comm* take() noexcept;
+  enum class End : std::uint8_t { none, closed, aborted };
+  /// Takes the communicator, so that no other thread uses it.
+  [[nodiscard]] api::Comm* take(End how) noexcept;
 
   NcclLibrary const& library_;
   Place const place_;
   std::chrono::milliseconds const timeout_;
-  std::mutex mutex_{};  ///< guards `comm_`, also during each call of NCCL: an abort frees it
+  std::mutex mutex_{};  ///< guards the members below, also during each call of NCCL: an abort frees the communicator
   api::Comm* comm_ = nullptr;
+  End end_ = End::none;
 };
 
 }  // namespace crossrank::nccl

@@ -65,7 +65,7 @@ class Plan {
         rank_(static_cast<std::size_t>(communicator.place().rank)),
         offsets_(offsets_of(call.counts)) {}
 
-  void run() {
+  void run(Communicator::Look const& look) {
     switch (call_.signature.op_kind) {
       case OpKind::all_reduce: all_reduce(); break;
       case OpKind::reduce: reduce(); break;
@@ -77,7 +77,7 @@ class Plan {
       case OpKind::all_to_allv: all_to_all(); break;
       default: break;  // `can_run` refuses the others
     }
-    communicator_.enqueue(call_.name(), steps_);
+    communicator_.enqueue(call_.name(), steps_, look);
   }
 
  private:
@@ -253,8 +253,8 @@ bool can_run(Call const& call) noexcept {
   return !reduces(kind) || (data_type(call.reduction.dtype) && reduce_op(call.reduction.op));
 }
 
-void enqueue_call(Communicator& communicator, Call const& call, Stream const& stream) {
-  Plan(communicator, call, stream).run();
+void enqueue_call(Communicator& communicator, Call const& call, Stream const& stream, Communicator::Look const& look) {
+  Plan(communicator, call, stream).run(look);
 }
 
 }  // namespace crossrank::nccl

@@ -316,6 +316,11 @@ std::shared_ptr<spi::Transport> ShmTransport::split(spi::Signature signature, st
 
 void ShmTransport::abort(std::string_view why) noexcept { group_->abort(why); }
 
+void ShmTransport::report_lost(std::span<int const> members, std::string_view why) noexcept {
+  if (members.empty()) return abort(why);
+  group_->abort(why, {members.begin(), members.end()});
+}
+
 void ShmTransport::keep_alive() noexcept { group_->progress(); }
 
 void ShmTransport::enter_user_code(int change) noexcept {

@@ -8,6 +8,7 @@
 #include <crossrank/spi/device_provider.hpp>
 
 #include "lib/core/environment.hpp"
+#include "lib/device/device_failures.hpp"
 #include "lib/platform/deadline.hpp"
 #include "lib/platform/system.hpp"
 
@@ -40,19 +41,15 @@ Stream* guarded_stream(Device device) {
 
 bool is_cpu(Device device) { return device.kind == Device::Kind::cpu; }
 
-}  // namespace
-
-bool Event::passed() const { return handle_ == nullptr || spi::device_provider(device_.kind).passed(*this); }
-
-void Event::synchronize(std::chrono::milliseconds timeout) const {
-  if (handle_ == nullptr) return;
-  auto& provider = spi::device_provider(device_.kind);
+/// Blocks the host until the stream has passed the event.
+void wait_for(Event const& event, std::chrono::milliseconds timeout) {
+  auto& provider = spi::device_provider(event.device().kind);
   for (int look = 0; look < looks_before_a_nap; ++look) {
-    if (provider.passed(*this)) return;
+    if (provider.passed(event)) return;
   }
   platform::Deadline deadline(limit_of(timeout));
   std::chrono::nanoseconds nap = shortest_nap;
-  while (!provider.passed(*this)) {
+  while (!provider.passed(event)) {
     deadline.tick();
     if (deadline.expired()) {
       throw TimeoutError(
@@ -62,12 +59,22 @@ void Event::synchronize(std::chrono::milliseconds timeout) const {
                "within " +
                std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(deadline.timeout()).count()) +
                " ms",
-           .resource = to_string(device_),
+           .resource = to_string(event.device()),
            .hint = "look for a kernel that does not end, or set CROSSRANK_TIMEOUT"});
     }
     platform::system().sleep(std::min(nap, deadline.next_wait()));
     nap = std::min<std::chrono::nanoseconds>(nap * 2, longest_nap);
   }
+}
+
+}  // namespace
+
+bool Event::passed() const { return handle_ == nullptr || spi::device_provider(device_.kind).passed(*this); }
+
+void Event::synchronize(std::chrono::milliseconds timeout) const {
+  if (handle_ == nullptr) return;
+  wait_for(*this, timeout);
+  throw_device_failure(device_);
 }
 
 Stream Stream::create(Device device, StreamOptions const& options) {

@@ -76,6 +76,8 @@ void bind_optional(FunctionBinder& to, api::Functions& f) {
   to.optional("cuMemPoolSetAttribute", pools, f.cuMemPoolSetAttribute);
   to.optional("cuMemAllocFromPoolAsync", pools, f.cuMemAllocFromPoolAsync);
   to.optional("cuMemFreeAsync", pools, f.cuMemFreeAsync);
+  to.optional("cuThreadExchangeStreamCaptureMode", "looking at events during captures",
+              f.cuThreadExchangeStreamCaptureMode);
   to.optional("cuDeviceGetUuid_v2", "identity of GPUs", f.cuDeviceGetUuid_v2);
 }
 

@@ -189,6 +189,9 @@ struct Functions {
                                     CUstream_st* stream);
   Result (*cuMemFreeAsync)(DevicePointer data, CUstream_st* stream);
 
+  // Optional: lets a thread ask about events while another one captures a graph, since 10.1.
+  Result (*cuThreadExchangeStreamCaptureMode)(CaptureMode* mode);
+
   // Optional: identity of devices that does not change in a virtual machine, since 11.4.
   Result (*cuDeviceGetUuid_v2)(Uuid* uuid, int device);
 };

@@ -153,10 +153,13 @@ std::span<std::byte const> Group::payload(int member, Arrival const& arrival) co
 
 // ---------------------------------------------------------------- failing
 
-void Group::abort(std::string_view why) noexcept {
+void Group::abort(std::string_view why) noexcept { abort(why, {rank()}); }
+
+void Group::abort(std::string_view why, std::vector<int> members) noexcept {
   if (!comm().is_own_process()) return;
   std::string const text(why);
-  rounds_.fail({.verdict = Verdict::aborted, .members = {rank()}, .text = text, .status = "gave up: " + text}, nullptr);
+  auto const status = "gave up: " + text;
+  rounds_.fail({.verdict = Verdict::aborted, .members = std::move(members), .text = text, .status = status}, nullptr);
   decision_.adopt_root_cause(decision_.get());
 }
 

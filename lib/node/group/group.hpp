@@ -92,6 +92,8 @@ class Group final : public spi::NodeMemory {
 
   /// Fails the first undecided round, and with it all later ones, on all members.
   void abort(std::string_view why) noexcept;
+  /// Makes the group fail with an error that blames `members`, at least one.
+  void abort(std::string_view why, std::vector<int> members) noexcept;
   /// Records that the members have closed the group, so that dropping the handle is not a departure.
   void closed() noexcept { closed_ = true; }
   /// Throws the group's error if the group has failed.

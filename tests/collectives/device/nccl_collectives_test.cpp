@@ -233,8 +233,6 @@ TEST(NcclChoice, is_staged_where_the_setting_says_so) {
 TEST(NcclChoice, is_staged_where_nccl_refuses_on_one_rank) {
   auto options = gpu_ranks();
   options.rank_environment[1]["EMULATED_GPU_FAIL"] = "ncclCommInitRankConfig:1:2,ncclCommInitRankConfig:2:2";
-  options.rank_environment[0]["CROSSRANK_TIMEOUT"] = "3";
-  options.rank_environment[1]["CROSSRANK_TIMEOUT"] = "3";
   expect_choice("staged", std::move(options));
 }
 

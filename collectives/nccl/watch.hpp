@@ -1,0 +1,94 @@
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <sys/types.h>
+
+#include <crossrank/spi/transport.hpp>
+#include <crossrank/stream.hpp>
+
+#include "collectives/nccl/communicator.hpp"
+#include "collectives/nccl/watch_peers.hpp"
+#include "lib/platform/deadline.hpp"
+
+namespace crossrank::nccl {
+
+/// Ends the work of a communicator when it cannot end by itself: a rank has died, a call takes longer than its timeout,
+/// or NCCL reports an error.
+///
+/// A thread looks ten times a second at the other ranks, at the oldest call under way, and at NCCL. At a failure it
+/// aborts the communicator, so that streams go on, and keeps the error. All ranks keep the same one: the first failure
+/// of the watch's own group on the CPU.
+class Watch {
+ public:
+  /// `transport` is a group of the same ranks for the watch alone. `timeout` is the limit of a call that does not go
+  /// on.
+  Watch(std::shared_ptr<spi::Transport> transport, std::chrono::milliseconds timeout);
+  /// Tells the other ranks that this one leaves, and ends the thread.
+  ~Watch();
+  Watch(Watch const&) = delete;
+  Watch& operator=(Watch const&) = delete;
+
+  /// Looks at the other ranks once, before `start`. Throws when one has died or has given up.
+  void look();
+  /// Tells the other ranks, before `start`, that this one gives up.
+  void give_up(std::string_view why) noexcept;
+  /// Starts the thread. Where the backend serves one thread only, there is none, and each call looks.
+  void start(Communicator& communicator);
+
+  /// Notes a call that this rank has enqueued; `ended` is its end.
+  void note_enqueued(Event ended, char const* name);
+  /// Lets the thread give up in the name of this rank, because it failed to enqueue a call.
+  void request_failure(std::string why);
+  /// Returns the failure, or null. Any thread.
+  [[nodiscard]] std::exception_ptr failure() const;
+  /// Returns whether there is a failure. Any thread; one load.
+  [[nodiscard]] bool has_failed() const noexcept { return failed_.load(std::memory_order_acquire); }
+
+ private:
+  /// A call under way.
+  struct Work {
+    Event ended{};
+    std::uint64_t sequence = 0;
+    std::string name{};
+  };
+
+  void run() noexcept;
+  void look_once() noexcept;
+  void look_at_everything();
+  void look_at_work();
+  void look_at_nccl();
+  void report_timeout(Work const& work);
+  [[nodiscard]] static std::string describe(Work const& work);
+  /// Makes all ranks fail, and throws their error.
+  [[noreturn]] void blame(std::vector<int> const& ranks, std::string const& why);
+  void fail(std::exception_ptr failure) noexcept;
+
+  WatchPeers peers_;
+  std::chrono::milliseconds const timeout_;
+  Communicator* communicator_ = nullptr;
+  pid_t const process_;
+  std::atomic<bool> failed_{false};  ///< stored after `failure_`, so that a thread that sees it finds that
+  mutable std::mutex mutex_{};       ///< guards the members below
+  std::condition_variable changed_{};
+  std::exception_ptr failure_{};
+  std::deque<Work> work_{};
+  std::uint64_t enqueued_ = 0;
+  std::string requested_failure_{};
+  bool stopping_ = false;
+  std::optional<platform::Deadline> deadline_{};  ///< of the oldest call under way; of the thread alone
+  std::uint64_t timed_ = 0;                       ///< that call; of the thread alone
+  std::thread thread_{};
+};
+
+}  // namespace crossrank::nccl

@@ -1,0 +1,125 @@
+#include "collectives/nccl/watch_peers.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/platform/system.hpp"
+
+namespace crossrank::nccl {
+namespace {
+
+constexpr std::uint32_t tag = 0x6e63;
+/// How long a rank that leaves waits until the others have taken the news.
+constexpr auto leave_limit = std::chrono::seconds(1);
+
+}  // namespace
+
+WatchPeers::WatchPeers(std::shared_ptr<spi::Transport> transport) : transport_(std::move(transport)) {
+  auto const ranks = transport_->world_size();
+  peers_.reserve(static_cast<std::size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (rank != transport_->rank()) peers_.push_back({.rank = rank});
+  }
+  for (auto& peer : peers_) post_receive(peer);
+}
+
+WatchPeers::~WatchPeers() {
+  for (auto& peer : peers_) {
+    if (peer.receive) transport_->cancel(*std::exchange(peer.receive, std::nullopt));
+  }
+  for (auto const& sent : sent_) transport_->cancel(sent.request_id);
+}
+
+void WatchPeers::post_receive(Peer& peer) {
+  peer.receive = transport_->post_recv({.bytes = std::as_writable_bytes(std::span(&peer.incoming, 1))}, peer.rank, tag);
+}
+
+void WatchPeers::send(int to, Note note) {
+  auto& sent = sent_.emplace_back(Sent{.note = note});
+  try {
+    sent.request_id = transport_->post_send({.bytes = std::as_bytes(std::span(&sent.note, 1))}, to, tag);
+  } catch (...) {
+    sent_.pop_back();
+    throw;
+  }
+}
+
+void WatchPeers::drop_sent() {
+  for (auto at = sent_.begin(); at != sent_.end();) {
+    auto const request_id = at->request_id;
+    bool ended = true;
+    try {
+      ended = transport_->test(request_id);
+    } catch (...) {  // the id is invalid from then on
+      sent_.erase(at);
+      throw;
+    }
+    at = ended ? sent_.erase(at) : std::next(at);
+  }
+}
+
+void WatchPeers::take(Peer& peer, std::uint64_t enqueued) {
+  auto const note = peer.incoming;
+  if (note.kind == Kind::question) return send(peer.rank, {.kind = Kind::answer, .enqueued = enqueued});
+  peer.enqueued = note.enqueued;
+  peer.has_answered = true;
+  peer.has_left = peer.has_left || note.kind == Kind::leaving;
+}
+
+void WatchPeers::look(std::uint64_t enqueued) {
+  drop_sent();
+  for (auto& peer : peers_) {
+    while (peer.receive) {
+      auto const request_id = *std::exchange(peer.receive, std::nullopt);
+      if (!transport_->test(request_id)) {
+        peer.receive = request_id;
+        break;
+      }
+      take(peer, enqueued);
+      if (!peer.has_left) post_receive(peer);
+    }
+  }
+}
+
+void WatchPeers::ask() {
+  for (auto& peer : peers_) {
+    if (peer.has_left) continue;
+    peer.has_answered = false;
+    send(peer.rank, {.kind = Kind::question});
+  }
+}
+
+std::vector<int> WatchPeers::ranks_without(std::uint64_t sequence) const {
+  std::vector<int> ranks;
+  for (auto const& peer : peers_) {
+    if (!peer.has_answered || peer.enqueued < sequence) ranks.push_back(peer.rank);
+  }
+  return ranks;
+}
+
+std::vector<int> WatchPeers::left_without(std::uint64_t sequence) const {
+  std::vector<int> ranks;
+  for (auto const& peer : peers_) {
+    if (peer.has_left && peer.enqueued < sequence) ranks.push_back(peer.rank);
+  }
+  return ranks;
+}
+
+void WatchPeers::blame(std::vector<int> const& ranks, std::string const& why) { transport_->report_lost(ranks, why); }
+
+void WatchPeers::leave(std::uint64_t enqueued) noexcept {
+  try {
+    for (auto const& peer : peers_) {
+      if (!peer.has_left) send(peer.rank, {.kind = Kind::leaving, .enqueued = enqueued});
+    }
+    auto& system = platform::system();
+    auto const until = system.now() + leave_limit;
+    for (drop_sent(); !sent_.empty() && system.now() < until; drop_sent()) system.sleep(std::chrono::milliseconds(1));
+  } catch (Error const&) {  // the group has failed: the others know more than that this rank leaves
+  } catch (std::bad_alloc const&) {
+  }
+}
+
+}  // namespace crossrank::nccl

@@ -1,0 +1,72 @@
+#pragma once
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <crossrank/spi/transport.hpp>
+
+namespace crossrank::nccl {
+
+/// The other ranks of a watch, through messages of a group of its own. One receive from each is always under way, so
+/// that the transport notices a death. One thread at a time.
+class WatchPeers {
+ public:
+  explicit WatchPeers(std::shared_ptr<spi::Transport> transport);
+  /// Cancels what is under way.
+  ~WatchPeers();
+  WatchPeers(WatchPeers const&) = delete;
+  WatchPeers& operator=(WatchPeers const&) = delete;
+
+  [[nodiscard]] int rank() const noexcept { return transport_->rank(); }
+  [[nodiscard]] bool may_use_threads() const noexcept { return transport_->may_use_threads(); }
+  /// Takes the messages that have arrived. `enqueued` is the number of this rank's calls, for ranks that ask. Throws
+  /// the group's failure.
+  void look(std::uint64_t enqueued);
+  /// Asks the other ranks how many calls they have enqueued.
+  void ask();
+  /// Returns the ranks that have not enqueued the call `sequence`, as far as they have answered or left.
+  [[nodiscard]] std::vector<int> ranks_without(std::uint64_t sequence) const;
+  /// Returns the ranks that have left without the call `sequence`.
+  [[nodiscard]] std::vector<int> left_without(std::uint64_t sequence) const;
+  /// Makes all ranks fail with the same error, which names `ranks`.
+  void blame(std::vector<int> const& ranks, std::string const& why);
+  /// Tells the other ranks that this one leaves after `enqueued` calls.
+  void leave(std::uint64_t enqueued) noexcept;
+
+ private:
+  enum class Kind : std::uint32_t { leaving, question, answer };
+  struct Note {
+    Kind kind = Kind::leaving;
+    std::uint32_t reserved = 0;
+    std::uint64_t enqueued = 0;
+  };
+  struct Peer {
+    int rank = 0;
+    Note incoming{};
+    std::optional<spi::RequestId> receive{};  ///< none once the rank has left
+    bool has_left = false;
+    bool has_answered = false;
+    std::uint64_t enqueued = 0;  ///< as last heard
+  };
+  struct Sent {
+    Note note{};
+    spi::RequestId request_id{};
+  };
+
+  void post_receive(Peer& peer);
+  void send(int to, Note note);
+  void take(Peer& peer, std::uint64_t enqueued);
+  void drop_sent();
+
+  std::shared_ptr<spi::Transport> transport_;
+  std::vector<Peer> peers_{};  ///< never resized, because receives write into it
+  std::list<Sent> sent_{};
+};
+
+}  // namespace crossrank::nccl

@@ -1,0 +1,18 @@
+#pragma once
+#include <exception>
+
+#include <crossrank/device.hpp>
+
+namespace crossrank {
+
+/// Notes that work of a device was ended before its end, so that its results are undetermined. The streams of the
+/// device go on as if nothing had happened, so the next wait of the host throws `failure`. Any thread.
+void note_device_failure(Device device, std::exception_ptr failure) noexcept;
+
+/// Throws a failure that was noted for the device, once. Costs one load when there is none. Any thread.
+void throw_device_failure(Device device);
+
+/// Forgets a failure that the caller has learnt in another way. Any thread.
+void forget_device_failure(Device device, std::exception_ptr const& failure) noexcept;
+
+}  // namespace crossrank

@@ -1,0 +1,207 @@
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/cuda.hpp>
+#include <crossrank/error.hpp>
+
+#include "tests/collectives/device/nccl_ranks.hpp"
+#include "tests/faults/fault_report.hpp"
+
+/// How the ranks of a group learn that a collective on their GPUs cannot end.
+namespace crossrank::test {
+namespace {
+
+/// Kills this process as soon as a function of the emulated libraries has been called, or an event has happened.
+void die_after(std::string const& name) {
+  std::thread([name] {
+    while (emulated_count(name.c_str()) == 0) std::this_thread::yield();
+    ::kill(::getpid(), SIGKILL);
+  }).detach();
+}
+
+Collective connect_unchecked_rank() {
+  return connect({.backend = "shm", .timeout = step_timeout, .check = CheckLevel::off});
+}
+
+// ---------------------------------------------------------------- deaths
+
+/// Arguments: the call at which the rank dies, and that rank.
+CROSSRANK_RANK_SCENARIO(nccl_death) {
+  return end_with_verdict(self, [&] {
+    auto const world = connect_gpu_rank();
+    auto tensor = filled(world, 100'000);
+    world.barrier();
+    if (self.rank == std::atoi(self.arguments.at(1).c_str())) die_after(self.arguments.at(0));
+    for (;;) {
+      world.all_reduce(tensor);
+      current_stream(default_device()).synchronize();
+    }
+  });
+}
+
+class NcclDeath : public testing::TestWithParam<std::tuple<char const*, int>> {};
+
+TEST_P(NcclDeath, is_the_same_error_on_all_survivors) {
+  auto const [call, victim] = GetParam();
+  auto options = gpu_ranks();
+  options.arguments = {call, std::to_string(victim)};
+  auto const job = run_ranks(3, "nccl_death", std::move(options));
+  auto const verdict = expect_one_verdict(job, {victim});
+  EXPECT_EQ(verdict.code, "peer_lost") << job.text();
+  EXPECT_TRUE(verdict.blames_only(victim)) << job.text();
+}
+
+INSTANTIATE_TEST_SUITE_P(Calls, NcclDeath,
+                         testing::Values(std::tuple("ncclGetUniqueId", 0),         // exchange of the id
+                                         std::tuple("ncclCommInitRankConfig", 0),  // making the communicator
+                                         std::tuple("ncclCommInitRankConfig", 2),
+                                         std::tuple("ncclCommGetAsyncError", 1),                          //
+                                         std::tuple("ncclAllReduce", 0),                                  // enqueue
+                                         std::tuple("ncclAllReduce", 2), std::tuple("nccl_kernel", 1)));  // execution
+
+/// A rank dies while the others have enqueued a call that needs it. Argument: how they learn it.
+CROSSRANK_RANK_SCENARIO(nccl_death_in_a_kernel) {
+  return end_with_verdict(self, [&] {
+    auto const world = connect_unchecked_rank();
+    auto tensor = filled(world, 1'000);
+    world.all_reduce(tensor);
+    world.barrier();
+    if (self.rank == 1) ::kill(::getpid(), SIGKILL);
+    auto request = world.iall_reduce(tensor);
+    auto const& way = self.arguments.at(0);
+    if (way == "synchronize") current_stream(default_device()).synchronize();
+    if (way == "copy") static_cast<void>(tensor.to(Device::cpu()));
+    while (way == "test" && !request.test()) std::this_thread::yield();
+    for (int i = 0; way == "call" && i < 1'000'000; ++i) world.all_reduce(tensor);
+  });
+}
+
+class NcclDeathInAKernel : public testing::TestWithParam<char const*> {};
+
+TEST_P(NcclDeathInAKernel, ends_the_stream_and_names_the_rank) {
+  auto options = gpu_ranks();
+  options.arguments = {GetParam()};
+  auto const job = run_ranks(3, "nccl_death_in_a_kernel", std::move(options));
+  auto const verdict = expect_one_verdict(job, {1});
+  EXPECT_EQ(verdict.code, "peer_lost") << job.text();
+  EXPECT_TRUE(verdict.blames_only(1)) << job.text();
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, NcclDeathInAKernel, testing::Values("synchronize", "copy", "test", "call"));
+
+// ---------------------------------------------------------------- deadlines and departures
+
+/// Rank 1 does not make a call that the others have enqueued.
+CROSSRANK_RANK_SCENARIO(nccl_missing_call) {
+  return end_with_verdict(self, [&] {
+    auto const world = connect({.backend = "shm", .timeout = short_timeout, .check = CheckLevel::off});
+    auto tensor = filled(world, 1'000);
+    world.all_reduce(tensor);
+    current_stream(default_device()).synchronize();
+    if (self.rank != 1) {
+      world.all_reduce(tensor);
+      current_stream(default_device()).synchronize();
+      return;
+    }
+    // It computes meanwhile, and finds the failure at its next call.
+    while (emulated_count("ncclCommAbort") == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    world.all_reduce(tensor);
+  });
+}
+
+TEST(NcclDeadline, names_the_rank_that_has_not_enqueued_the_call) {
+  auto options = gpu_ranks();
+  auto const job = run_ranks(3, "nccl_missing_call", std::move(options));
+  auto const verdict = expect_one_verdict(job, {}, "end", short_timeout);
+  EXPECT_EQ(verdict.code, "peer_lost") << job.text();
+  EXPECT_TRUE(verdict.blames_only(1)) << job.text();
+  EXPECT_THAT(verdict.text, testing::HasSubstr("all_reduce")) << job.text();
+}
+
+/// Rank 1 leaves the group without a call that the others have enqueued.
+CROSSRANK_RANK_SCENARIO(nccl_departure) {
+  return end_with_verdict(self, [&] {
+    auto const world = connect_unchecked_rank();
+    auto group = world.split({{0, 1, 2}});
+    auto tensor = filled(world, 1'000);
+    group.all_reduce(tensor);
+    current_stream(default_device()).synchronize();
+    if (self.rank == 1) {
+      group = {};
+    } else {
+      group.all_reduce(tensor);
+      current_stream(default_device()).synchronize();
+    }
+  });
+}
+
+TEST(NcclDeparture, without_a_call_is_an_error_of_the_others) {
+  auto const job = run_ranks(3, "nccl_departure", gpu_ranks());
+  for (int const rank : {0, 2}) {
+    auto const verdict = verdict_of(job.ranks[static_cast<std::size_t>(rank)]);
+    EXPECT_EQ(verdict.code, "peer_lost") << job.text();
+    EXPECT_TRUE(verdict.blames_only(1)) << job.text();
+  }
+  EXPECT_EQ(verdict_of(job.ranks[1]).code, "ok") << job.text();
+}
+
+/// Ranks drop a group at different times, after the same calls.
+CROSSRANK_RANK_SCENARIO(nccl_orderly_departure) {
+  return end_with_verdict(self, [&] {
+    auto const world = connect_gpu_rank();
+    auto group = world.split({{0, 1, 2}});
+    auto tensor = filled(world, 10);
+    group.all_reduce(tensor);
+    if (self.rank == 1) group = {};
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    if (!group.connected()) return world.barrier();
+    EXPECT_EQ(values(tensor), std::vector<float>(10, 6));
+    world.barrier();
+  });
+}
+
+TEST(NcclDeparture, after_the_same_calls_disturbs_nobody) {
+  auto const job = run_ranks(3, "nccl_orderly_departure", gpu_ranks());
+  EXPECT_EQ(expect_one_verdict(job).code, "ok") << job.text();
+}
+
+// ---------------------------------------------------------------- refusals
+
+CROSSRANK_RANK_SCENARIO(nccl_refused_call) {
+  auto const world = connect_unchecked_rank();
+  auto tensor = filled(world, 1'000);
+  try {
+    world.all_reduce(tensor);
+    world.all_reduce(tensor);
+    current_stream(default_device()).synchronize();
+    ADD_FAILURE() << "no error";
+  } catch (BackendError const& e) {
+    EXPECT_EQ(self.rank, 1);
+    EXPECT_THAT(e.info().message, testing::HasSubstr("ncclAllReduce"));
+  } catch (PeerLostError const& e) {
+    EXPECT_EQ(self.rank, 0);
+    EXPECT_THAT(e.info().failed_ranks, testing::ElementsAre(1));
+    EXPECT_THAT(e.what(), testing::HasSubstr("ncclAllReduce"));
+  }
+  return 0;
+}
+
+TEST(NcclRefusal, of_a_call_on_one_rank_ends_it_on_the_others) {
+  auto options = gpu_ranks();
+  options.rank_environment[1]["EMULATED_GPU_FAIL"] = "ncclAllReduce:2:3";
+  auto const job = run_ranks(2, "nccl_refused_call", std::move(options));
+  EXPECT_TRUE(job.ok()) << job.text();
+}
+
+}  // namespace
+}  // namespace crossrank::test
