@@ -106,7 +106,8 @@ void GroupState::throw_device_failure(char const* operation) {
 
 void GroupState::end_because_of(std::exception const& error) noexcept {
   auto const* const lost = dynamic_cast<PeerLostError const*>(&error);
-  if (lost != nullptr) return transport->report_lost(lost->info().failed_ranks, lost->info().message);
+  if (lost != nullptr && lost->info().failed_ranks != std::vector<int>{transport->rank()})
+    return transport->report_lost(lost->info().failed_ranks, lost->info().message);
   transport->abort("rank " + std::to_string(transport->rank()) + " failed in the middle of a call: " + error.what());
 }
 

@@ -107,7 +107,11 @@ std::vector<int> WatchPeers::left_without(std::uint64_t sequence) const {
   return ranks;
 }
 
-void WatchPeers::blame(std::vector<int> const& ranks, std::string const& why) { transport_->report_lost(ranks, why); }
+void WatchPeers::blame(std::vector<int> const& ranks, std::string const& why) {
+  // This rank is alive: its other groups go on.
+  if (ranks == std::vector<int>{rank()}) return transport_->abort(why);
+  transport_->report_lost(ranks, why);
+}
 
 void WatchPeers::leave(std::uint64_t enqueued) noexcept {
   try {

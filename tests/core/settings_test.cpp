@@ -40,10 +40,10 @@ TEST(Settings, are_documented_as_in_the_code) { EXPECT_EQ(rows_of_document(), ro
 
 /// A row with no parser, or with the parser of another row, would have no effect.
 TEST(Settings, are_all_read) {
-  std::map<std::string, std::string> const values{{"CROSSRANK_CHECK", "off"},   {"CROSSRANK_LOG", "info"},
-                                                  {"CROSSRANK_BACKEND", "shm"}, {"CROSSRANK_FLIGHT_DIR", "text"},
-                                                  {"CROSSRANK_JOB_ID", "text"}, {"CROSSRANK_STEP", "text"},
-                                                  {"CROSSRANK_HOST_ID", "text"}};
+  std::map<std::string, std::string> const values{{"CROSSRANK_CHECK", "off"},    {"CROSSRANK_LOG", "info"},
+                                                  {"CROSSRANK_BACKEND", "shm"},  {"CROSSRANK_FLIGHT_DIR", "text"},
+                                                  {"CROSSRANK_JOB_ID", "text"},  {"CROSSRANK_STEP", "text"},
+                                                  {"CROSSRANK_HOST_ID", "text"}, {"CROSSRANK_DEVICE", "nccl"}};
   for (auto const& setting : settings()) {
     std::vector<std::string> asked;
     EnvironmentLookup const lookup = [&](char const* name) -> std::optional<std::string> {

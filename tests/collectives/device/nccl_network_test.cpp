@@ -1,0 +1,104 @@
+#include <atomic>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/cuda.hpp>
+#include <crossrank/error.hpp>
+
+#include "tests/collectives/device/nccl_ranks.hpp"
+#include "tests/support/message_ranks.hpp"
+
+/// NCCL in groups whose ranks exchange packets, also on two hosts. The ranks are threads with a GPU each.
+namespace crossrank::test {
+namespace {
+
+Device gpu_of(Collective const& world) { return Device::cuda(world.rank()); }
+
+Tensor filled_on_own_gpu(Collective const& world, std::int64_t count) {
+  auto const value = static_cast<float>(world.rank() + 1);
+  return Tensor::of(std::vector<float>(static_cast<std::size_t>(count), value), {count}).to(gpu_of(world));
+}
+
+MessageRankOptions network_options(RankSelf const& self) {
+  return {.timeout = self.arguments.at(1) == "short" ? std::chrono::milliseconds(6'000) : step_timeout,
+          .node_memory = self.arguments.at(0) == "composite"};
+}
+
+class NcclNetwork : public testing::TestWithParam<char const*> {
+ protected:
+  /// Runs a scenario in one process.
+  static void run(std::string_view scenario, std::string timeout = "long") {
+    auto options = gpu_ranks();
+    options.arguments = {GetParam(), std::move(timeout)};
+    auto const job = run_ranks(1, scenario, std::move(options));
+    EXPECT_TRUE(job.ok()) << job.text();
+  }
+};
+
+CROSSRANK_RANK_SCENARIO(nccl_network_data) {
+  run_message_ranks(
+      4,
+      [](Collective const& world, MemoryHub&) {
+        auto tensor = filled_on_own_gpu(world, 1'000);
+        world.all_reduce(tensor);
+        EXPECT_EQ(world.device_backend(), "nccl");
+        EXPECT_EQ(values(tensor), std::vector<float>(1'000, 10));
+        std::vector<std::int64_t> const rows{0, 1, 2, 3};
+        auto all = Tensor::empty({6}, Dtype::f32, gpu_of(world));
+        world.all_gatherv(all, filled_on_own_gpu(world, world.rank()), {.rows = rows});
+        EXPECT_EQ(values(all), (std::vector<float>{2, 3, 3, 4, 4, 4}));
+        auto group = world.split({{3, 1}, {0, 2}});
+        auto part = filled_on_own_gpu(world, 5);
+        group.all_reduce(part);
+        EXPECT_EQ(values(part), std::vector<float>(5, world.rank() % 2 == 0 ? 4.0F : 6.0F));
+        group.close();
+        auto unequal = filled_on_own_gpu(world, 4 + world.rank() / 3);
+        EXPECT_THROW(world.all_reduce(unequal), MismatchError);
+      },
+      network_options(self));
+  return end_gpu_rank();
+}
+
+TEST_P(NcclNetwork, carries_collectives) { run("nccl_network_data"); }
+
+/// Rank 2 is cut off while the others have enqueued a call.
+CROSSRANK_RANK_SCENARIO(nccl_network_cut) {
+  std::atomic<int> told{0};
+  auto const options = network_options(self);
+  run_message_ranks(
+      4,
+      [&](Collective const& checked, MemoryHub& hub) {
+        auto const world = make_collective(checked.transport(), checked.timeout_policy(), CheckLevel::off);
+        auto tensor = filled_on_own_gpu(world, 1'000);
+        world.all_reduce(tensor);
+        EXPECT_EQ(values(tensor), std::vector<float>(1'000, 10));
+        world.barrier();
+        if (world.rank() == 2) {
+          hub.cut(2);
+          while (told < 3) std::this_thread::yield();
+          return;
+        }
+        try {
+          world.all_reduce(tensor);
+          current_stream(gpu_of(world)).synchronize();
+          ADD_FAILURE() << "no error";
+        } catch (PeerLostError const& e) {
+          EXPECT_THAT(e.info().failed_ranks, testing::ElementsAre(2)) << e.what();
+        }
+        ++told;
+      },
+      options);
+  return 0;
+}
+
+TEST_P(NcclNetwork, names_a_rank_that_is_cut_off) { run("nccl_network_cut", "short"); }
+
+INSTANTIATE_TEST_SUITE_P(Backends, NcclNetwork, testing::Values("messages", "composite"));
+
+}  // namespace
+}  // namespace crossrank::test
