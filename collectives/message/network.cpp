@@ -106,7 +106,7 @@ void Network::detach(std::uint64_t group) noexcept {
 
 void Network::send(int dst, PacketHeader const& head, Bytes body, Bytes more) {
   if (stopped_.load()) return;  // a group that goes after MPI_Finalize has nobody to take leave of
-  if (peer(dst).dead) return;   // Open MPI would try to connect to it again, and may not return from that
+  if (peer(dst).dead) return;   // Open MPI would try to connect to it again
   auto packet = make_packet(head, body, more);
   if (dst == packet_transport_->rank()) {
     loopback_.push_back({dst, std::move(packet)});

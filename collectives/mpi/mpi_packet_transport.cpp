@@ -9,6 +9,7 @@
 
 #include "collectives/mpi/mpi_process.hpp"
 #include "lib/core/no_destructor.hpp"
+#include "lib/platform/sigpipe_blocked.hpp"
 
 namespace crossrank::mpi {
 namespace {
@@ -68,6 +69,7 @@ void MpiPacketTransport::send(int dst, std::vector<std::byte> packet) {
                         .got = std::to_string(packet.size()),
                         .group_usable = false});
   }
+  platform::SigpipeBlocked const blocked;  // Open MPI 4.1 raises it when it writes to a rank that has died
   auto& sends = sends_[static_cast<std::size_t>(dst)];
   auto& transfer = sends.emplace_back(Transfer{.packet = std::move(packet), .peer = dst});
   ++sending_;
@@ -108,6 +110,7 @@ void MpiPacketTransport::accept() {
 
 bool MpiPacketTransport::receive(int& src, std::vector<std::byte>& packet) {
   require_thread();
+  platform::SigpipeBlocked const blocked;
   reap();
   accept();
   for (auto at = receives_.begin(); at != receives_.end(); ++at) {

@@ -12,6 +12,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/no_destructor.hpp"
+#include "lib/platform/sigpipe_blocked.hpp"
 
 namespace crossrank::mpi {
 namespace {
@@ -120,6 +121,7 @@ MPI_Comm Process::duplicate(MPI_Comm communicator, std::chrono::milliseconds lim
 
 std::shared_ptr<spi::Network> Process::open(MPI_Comm communicator, std::chrono::milliseconds limit) {
   require_group(communicator);
+  platform::SigpipeBlocked const blocked;
   std::lock_guard const lock(mutex_);
   auto const own = duplicate(communicator, limit);
   check(MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");

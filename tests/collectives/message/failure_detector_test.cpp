@@ -32,7 +32,7 @@ TEST(FailureDetector, gives_all_members_the_same_error) {
   }
 }
 
-/// Open MPI connects again at each message to a dead rank, and a call may never return from that.
+/// Open MPI tries to connect again at each message to a dead rank.
 TEST(FailureDetector, sends_nothing_to_a_dead_member) {
   Members members(3);
   members[0].failures().fail({.code = ErrorCode::peer_lost, .failed_ranks = {2}, .text = "died", .dead = true});
