@@ -10,8 +10,8 @@
 
 #include "collectives/algorithms/call.hpp"
 #include "collectives/device/device_call.hpp"
-#include "collectives/device/staging_buffers.hpp"
 #include "collectives/nccl/nccl_group.hpp"
+#include "lib/tensor/transfer/staging_buffers.hpp"
 
 namespace crossrank::device {
 

@@ -8,7 +8,7 @@
 
 #include "collectives/algorithms/call.hpp"
 #include "collectives/device/device_call.hpp"
-#include "collectives/device/staging_buffers.hpp"
+#include "lib/tensor/transfer/staging_buffers.hpp"
 
 namespace crossrank::device {
 

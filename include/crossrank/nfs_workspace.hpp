@@ -49,14 +49,16 @@ class CROSSRANK_EXPORT NFSWorkspace {
 
   /// Publishes this rank's state.
   ///
-  /// Local; one copy into a new file, which is made durable and then gets its name. An `IoError` gives the bytes
+  /// Local; one copy into a new file, which is made durable and then gets its name. Tensors may be on a GPU, which
+  /// copies one piece while the piece before is written. An `IoError` gives the bytes
   /// written and the free space; nothing is visible then and no file is left. With `StateFormat::torch` the previous
   /// file stays complete until the new one replaces it; `UsageError` for a dtype that torch lacks and for an undefined
   /// tensor. The collective gathers need a workspace that writes safetensors.
   void write_configs_and_weights(Json const& config, StateDict const& weights);
   /// Returns the newest state of `rank`, which may be this process's own; nothing when that rank never wrote.
   ///
-  /// Local; one copy into memory that the tensors share. They are read-only; `clone()` makes a writable copy. If there
+  /// Local; one copy into memory that the tensors share. They are read-only; `clone()` makes a writable copy. With
+  /// `StateReadOptions::to` they are then copied to a GPU, where they are writable. If there
   /// is only ModelOpt's `rank_<rank>_state.pth`, that file is read: no code in it is ever called, and its CRCs are
   /// compared. On NFS, a state that another rank has just written may not be visible yet; the collective gathers wait
   /// for it, this call does not.

@@ -6,6 +6,7 @@
 
 #include <crossrank/collective.hpp>
 #include <crossrank/collective_range.hpp>
+#include <crossrank/device.hpp>
 #include <crossrank/concat.hpp>
 #include <crossrank/export.hpp>
 #include <crossrank/rank_span.hpp>
@@ -35,6 +36,7 @@ struct GatherOptions {
   Release release = Release::strict;       ///< when ranks other than the receiver return
   std::optional<std::chrono::milliseconds> timeout{};  ///< empty: the group's timeout
   GatherFiles files = GatherFiles::remove;             ///< applies to every gather through files
+  Device to{};  ///< where the receiver gets all tensors, its own too; for a GPU in the order of its current stream
 };
 
 /// One rank's state.
@@ -47,15 +49,19 @@ struct RankedState {
 ///
 /// Collective over `group`; all ranks pass the same ranks, workspace and release. Two barrier rounds; ranks other than
 /// the receiver wait only once. Through shared memory, each tensor is copied once, by its owner, into memory that stays
-/// mapped; a tensor made by `SharedMemoryWorkspace::empty` is not copied at all.
+/// mapped; a tensor made by `SharedMemoryWorkspace::empty` is not copied at all. A tensor on a GPU is copied straight
+/// into that memory, in the order of the current stream, and the host waits once for all tensors of a rank.
 ///
-/// Shapes and dtypes may differ, tensors may be empty, and an undefined tensor arrives undefined. A received tensor is
-/// a read-only view of its owner's memory, or of a copy when it came through files or from another node; `clone()`
-/// makes it writable. It stays valid as long as it is held. The receiver's own item is the tensor that it passed.
+/// Shapes, dtypes and devices may differ, tensors may be empty, and an undefined tensor arrives undefined. A received
+/// tensor is a read-only view of its owner's memory, or of a copy when it came through files or from another node;
+/// `clone()` makes it writable. It stays valid as long as it is held. The receiver's own item is the tensor that it
+/// passed. A tensor that is not on `GatherOptions::to` is copied there when the receiver asks for the item, and is
+/// writable.
 ///
 /// Errors: `MismatchError` on all ranks when their arguments differ. `RemoteError` when another rank failed to provide
 /// its item; the group stays usable. `PeerLostError` and `TimeoutError` name the rank that ended or stopped.
-/// `UnavailableError` when the arena is full, `IoError` when the directory is. Follows `get_tensors_parallel` of
+/// `UnavailableError` when the arena or the GPU is full, `IoError` when the directory is, `BackendError` when CUDA
+/// fails; `UsageError` while the current stream of a GPU is being captured. Follows `get_tensors_parallel` of
 /// ModelOpt's `torch.export.distribute`.
 [[nodiscard]] CROSSRANK_EXPORT CollectiveRange<Tensor> get_tensors_parallel(Tensor const& tensor,
                                                                             Collective const& group,

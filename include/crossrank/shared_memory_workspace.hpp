@@ -7,6 +7,7 @@
 #include <crossrank/export.hpp>
 #include <crossrank/json.hpp>
 #include <crossrank/state.hpp>
+#include <crossrank/workspace_options.hpp>
 
 namespace crossrank::workspace {
 class ArenaStateStore;
@@ -46,16 +47,19 @@ class CROSSRANK_EXPORT SharedMemoryWorkspace {
 
   /// Publishes this rank's state in place of the previous one.
   ///
-  /// Local; one copy into the arena, except of tensors that are there already. On an `UnavailableError`, as for
-  /// `empty`, the previous state stays.
+  /// Local; one copy into the arena, except of tensors that are there already. Tensors on a GPU are copied straight
+  /// into the arena, in the order of the current stream, and the host waits once for all of them. On an error, such as
+  /// an `UnavailableError` as for `empty`, the previous state stays.
   void write_configs_and_weights(Json const& config, StateDict const& weights);
   /// Returns the newest state of `rank` of the job, which may be this rank; nothing when it never wrote or called
   /// `clean`.
   ///
   /// Local; no copy. The tensors are read-only views of the writer's memory, which does not change until they are
-  /// dropped. `UsageError` for a rank that is not on this node. Blocks for the few stores of a write in progress:
-  /// `PeerLostError` when the writer dies there, `TimeoutError` when it stops there.
-  [[nodiscard]] std::optional<RankState> read_configs_and_weights_from_rank(int rank) const;
+  /// dropped. With `StateReadOptions::to` they are copies on a GPU, which are writable. `UsageError` for a rank that is
+  /// not on this node. Blocks for the few stores of a write in progress: `PeerLostError` when the writer dies there,
+  /// `TimeoutError` when it stops there.
+  [[nodiscard]] std::optional<RankState> read_configs_and_weights_from_rank(int rank,
+                                                                            StateReadOptions const& options = {}) const;
   /// Withdraws this rank's state: `read_configs_and_weights_from_rank` then returns nothing for it. Local. States that
   /// others have read stay valid.
   void clean();

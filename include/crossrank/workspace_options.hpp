@@ -2,6 +2,8 @@
 #include <cstdint>
 #include <optional>
 
+#include <crossrank/device.hpp>
+
 namespace crossrank {
 
 /// Says what happens to files that earlier processes of this rank left in a workspace's directory.
@@ -32,9 +34,10 @@ enum class Damaged : std::uint8_t {
   take_older,  ///< returns the previous state if it verifies, with a warning in the log
 };
 
-/// Options of `NFSWorkspace::read_configs_and_weights_from_rank`.
+/// Options of `read_configs_and_weights_from_rank`.
 struct StateReadOptions {
-  Damaged damaged = Damaged::refuse;  ///< what to do with a damaged file
+  Damaged damaged = Damaged::refuse;  ///< what to do with a damaged file; memory is never damaged
+  Device to{};                        ///< where the tensors go; to a GPU in the order of its current stream
 };
 
 }  // namespace crossrank

@@ -27,6 +27,7 @@ using test::run_thread_ranks;
 using testing::HasSubstr;
 
 constexpr std::size_t page = 4096;
+constexpr auto const* no_driver = "the library cannot be opened";
 
 /// Each case is a process of its own, because a process looks for the driver once.
 class DeviceTensors : public testing::Test {
@@ -154,7 +155,7 @@ TEST_F(DeviceTensors, are_refused_by_every_operation_before_anything_is_sent) {
     auto tensor = on_device();
     for (auto const& [name, call] : impossible_operations()) expect_refused([&] { call(world, tensor); }, name);
     for (auto const& [name, call] : operations_on_one_device())
-      expect_refused<UnavailableError>([&] { call(world, tensor); }, name, "the library cannot be opened");
+      expect_refused<UnavailableError>([&] { call(world, tensor); }, name, no_driver);
     auto ours = Tensor::scalar(1);
     world.all_reduce(ours);
     EXPECT_EQ(ours.item<int>(), 2);
@@ -185,13 +186,13 @@ TEST_F(DeviceTensors, are_refused_by_gathers_on_the_contributing_rank) {
       if (files) options.workspace_path = directory.path();
       auto const gather = [&] { get_tensors_parallel({{"layer.w", on_device()}}, world, options).close(); };
       if (world.rank() == 1) {
-        expect_refused(gather, files ? "files" : "memory");
+        expect_refused<UnavailableError>(gather, files ? "files" : "memory", no_driver);
       } else {
         try {
           gather();
           ADD_FAILURE() << "rank 1 did not contribute";
         } catch (RemoteError const& error) {
-          EXPECT_THAT(error.what(), HasSubstr("cuda:1"));
+          EXPECT_THAT(error.what(), HasSubstr(no_driver));
         }
       }
       EXPECT_EQ(get_tensors_parallel(on_host(), world, options).take().size(), world.rank() == 0 ? 2U : 0U);
@@ -210,9 +211,11 @@ TEST_F(DeviceTensors, are_refused_by_workspaces_and_keep_the_previous_state) {
     NFSWorkspace torch(directory.path() / "torch", {.rank = 0, .format = StateFormat::torch});
     memory.write_configs_and_weights(1, {});
     files.write_configs_and_weights(1, {});
-    expect_refused([&] { memory.write_configs_and_weights(2, state); }, "SharedMemoryWorkspace");
-    expect_refused([&] { files.write_configs_and_weights(2, state); }, "NFSWorkspace");
-    expect_refused([&] { torch.write_configs_and_weights(2, state); }, "NFSWorkspace, torch");
+    expect_refused<UnavailableError>([&] { memory.write_configs_and_weights(2, state); }, "SharedMemoryWorkspace",
+                                     no_driver);
+    expect_refused<UnavailableError>([&] { files.write_configs_and_weights(2, state); }, "NFSWorkspace", no_driver);
+    expect_refused<UnavailableError>([&] { torch.write_configs_and_weights(2, state); }, "NFSWorkspace, torch",
+                                     no_driver);
     EXPECT_EQ(memory.read_configs_and_weights_from_rank(0)->config, 1);
     EXPECT_EQ(files.read_configs_and_weights_from_rank(0)->config, 1);
     EXPECT_FALSE(torch.read_configs_and_weights_from_rank(0).has_value());
@@ -223,7 +226,11 @@ TEST_F(DeviceTensors, are_refused_by_workspaces_and_keep_the_previous_state) {
 TEST_F(DeviceTensors, are_refused_when_a_contribution_is_packed) {
   auto const tensor = on_device();
   workspace::NamedTensor const named{"layer.w", &tensor};
-  expect_refused([&] { static_cast<void>(workspace::pack({.tensors = {&named, 1}})); }, "pack");
+  expect_refused<UnavailableError>(
+      [&] {
+        static_cast<void>(workspace::pack({.tensors = {&named, 1}}));
+      },
+      "pack", no_driver);
 }
 
 }  // namespace

@@ -11,11 +11,12 @@ namespace {
 
 class ArenaExchange final : public ExchangeBackend {
  public:
-  explicit ArenaExchange(std::shared_ptr<node::Group> group) : group_(std::move(group)) {}
+  ArenaExchange(std::shared_ptr<node::Group> group, std::chrono::milliseconds timeout)
+      : group_(std::move(group)), timeout_(timeout) {}
 
   void publish(Contribution const& contribution, int receiver, node::Post& post) override {
     readers_ = {group_->node_rank(receiver)};
-    published_ = workspace::publish(group_->comm(), contribution, readers_);
+    published_ = workspace::publish(group_->comm(), contribution, readers_, {.timeout = timeout_});
     published_.describe(post);
     // The offers protect the slab until they are taken and dropped, declined, or revoked.
     release(group_->comm(), published_);
@@ -62,14 +63,16 @@ class ArenaExchange final : public ExchangeBackend {
   }
 
   std::shared_ptr<node::Group> group_;
+  std::chrono::milliseconds timeout_;
   std::array<int, 1> readers_{0};
   PublishedContribution published_{};
 };
 
 }  // namespace
 
-std::unique_ptr<ExchangeBackend> make_arena_exchange(std::shared_ptr<node::Group> group) {
-  return std::make_unique<ArenaExchange>(std::move(group));
+std::unique_ptr<ExchangeBackend> make_arena_exchange(std::shared_ptr<node::Group> group,
+                                                     std::chrono::milliseconds timeout) {
+  return std::make_unique<ArenaExchange>(std::move(group), timeout);
 }
 
 }  // namespace crossrank::workspace

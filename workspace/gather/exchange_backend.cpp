@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include <crossrank/error.hpp>
+
 namespace crossrank::workspace {
 
 ContributionDescriptor ContributionDescriptor::of(node::Post const& post) {
@@ -30,6 +32,11 @@ ContributionDescriptor ContributionDescriptor::of(node::Arrival const& arrival) 
 
 std::span<std::byte const> ContributionDescriptor::inlined_part() const noexcept {
   return {inlined.data(), std::min<std::size_t>(bytes, inlined.size())};
+}
+
+bool has_ended_group(std::exception const& error) noexcept {
+  auto const* const known = dynamic_cast<Error const*>(&error);
+  return known != nullptr && !known->group_usable() && known->code() != ErrorCode::backend;
 }
 
 }  // namespace crossrank::workspace

@@ -1,7 +1,9 @@
 #pragma once
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <span>
 
@@ -44,8 +46,13 @@ class ExchangeBackend {
   virtual void discard() noexcept = 0;
 };
 
-/// Creates an exchange through the arenas of the node.
-[[nodiscard]] std::unique_ptr<ExchangeBackend> make_arena_exchange(std::shared_ptr<node::Group> group);
+/// Returns whether an error of a contribution has ended the group. Otherwise the rank tells it to the others. The error
+/// of a GPU that has failed ends the use of that GPU, not the group, which is on the CPU.
+[[nodiscard]] bool has_ended_group(std::exception const& error) noexcept;
+
+/// Creates an exchange through the arenas of the node. `timeout` limits copies from GPUs.
+[[nodiscard]] std::unique_ptr<ExchangeBackend> make_arena_exchange(std::shared_ptr<node::Group> group,
+                                                                   std::chrono::milliseconds timeout);
 /// Creates an exchange through files, either of the caller's workspace or of one that exists only for this range.
 [[nodiscard]] std::unique_ptr<ExchangeBackend> make_file_exchange(std::shared_ptr<spi::Transport> transport,
                                                                   int global_rank, GatherOptions const& options,

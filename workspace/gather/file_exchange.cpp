@@ -9,6 +9,7 @@
 
 #include "lib/node/group/group.hpp"
 #include "lib/platform/guarded_call.hpp"
+#include "lib/tensor/transfer/stream_handover.hpp"
 #include "workspace/nfs/retrying_read.hpp"
 #include "workspace/gather/exchange_backend.hpp"
 #include "workspace/nfs/file_state_store.hpp"
@@ -64,9 +65,11 @@ class FileExchange final : public ExchangeBackend {
     StateDict weights;
     weights.reserve(contribution.tensors.size());
     for (auto const& [name, tensor] : contribution.tensors) weights.insert_or_assign(std::string(name), *tensor);
+    StreamHandover const handover(weights, "publish");
     published_ =
         guarded([workspace = workspace_, cleanup = cleanup_, transport = transport_, weights = std::move(weights),
-                 config = contribution.config == nullptr ? Json() : *contribution.config](GuardedCall& call) {
+                 handover, config = contribution.config == nullptr ? Json() : *contribution.config](GuardedCall& call) {
+          StreamHandover::Scope const streams(handover);
           auto const published = workspace.store()->write_for_range(config, weights, [&] {
             call.step();
             transport->keep_alive();

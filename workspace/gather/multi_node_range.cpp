@@ -93,8 +93,7 @@ void MultiNodeRange::open(Contribution const& mine, bool writes) {
     if (parts_.make_exchange) parts_.exchange = parts_.make_exchange();
     if (writes) own = publish(mine);
   } catch (std::exception const& e) {
-    auto const* const known = dynamic_cast<Error const*>(&e);
-    if (known != nullptr && !known->group_usable()) throw;
+    if (has_ended_group(e)) throw;
     failure = std::current_exception();
     auto const record = describe_exception(failure);
     own.error_bytes = static_cast<std::uint32_t>(encode_error(fields_of(record.code, record.info), own.error));

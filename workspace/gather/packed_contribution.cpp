@@ -9,7 +9,9 @@
 
 #include "lib/codec/message/config_binary.hpp"
 #include "lib/codec/message/tensor_table.hpp"
-#include "lib/tensor/copy_memory.hpp"
+#include "lib/tensor/device_tensor.hpp"
+#include "lib/tensor/transfer/host_copies.hpp"
+#include "lib/tensor/transfer/staged_read.hpp"
 
 namespace crossrank::workspace {
 namespace {
@@ -57,12 +59,7 @@ std::vector<std::byte> pack(Contribution const& contribution) {
     entry.name = name;
     entry.present = tensor->defined();
     if (!entry.present) continue;
-    if (tensor->device().kind != Device::Kind::cpu) {
-      throw UsageError({.operation = "publish",
-                        .message = "the tensor is not on the CPU",
-                        .got = to_string(tensor->device()),
-                        .resource = std::string(name)});
-    }
+    if (on_gpu(*tensor)) require_readable(*tensor, "publish");
     entry.dtype = tensor->dtype();
     entry.shape = tensor->shape();
     entry.nbytes = tensor->nbytes();
@@ -79,8 +76,7 @@ std::vector<std::byte> pack(Contribution const& contribution) {
   codec::encode(table, {packed.data() + sizeof head, table_bytes});
   for (std::size_t i = 0; i < entries.size(); ++i) {
     auto const& tensor = *contribution.tensors[i].tensor;
-    if (entries[i].nbytes != 0)
-      copy_memory(packed.data() + head.data_offset + entries[i].offset, tensor.data(), entries[i].nbytes);
+    if (entries[i].nbytes != 0) read_to_host(packed.data() + head.data_offset + entries[i].offset, tensor);
   }
   return packed;
 }

@@ -9,6 +9,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/spi/transport.hpp>
 
+#include "lib/tensor/transfer/tensor_mover.hpp"
 #include "workspace/gather/range_session.hpp"
 #include "workspace/shared_memory/rank_state_collector.hpp"
 
@@ -36,6 +37,7 @@ struct Kind<Tensor> {
   };
   static Tensor finish(Collector&& collector, int) { return std::move(collector.item); }
   static Tensor own(Tensor const& mine, int) { return mine; }
+  static void move(Tensor& item, TensorMover& mover) { item = mover.move(item); }
 };
 
 template <>
@@ -52,6 +54,7 @@ struct Kind<StateDict> {
   };
   static StateDict finish(Collector&& collector, int) { return std::move(collector.item); }
   static StateDict own(StateDict const& mine, int) { return mine; }
+  static void move(StateDict& item, TensorMover& mover) { mover.move_all(item); }
 };
 
 template <>
@@ -61,6 +64,7 @@ struct Kind<RankedState> {
   using Collector = workspace::RankStateCollector;
   static RankedState finish(Collector&& collector, int rank) { return {rank, std::move(collector).take()}; }
   static RankedState own(RankState const& mine, int rank) { return {rank, mine}; }
+  static void move(RankedState& item, TensorMover& mover) { mover.move_all(item.state.weights); }
 };
 
 template <class Item, class Mine>
@@ -69,9 +73,10 @@ class Items final : public detail::RangeItems<Item> {
   Items(Mine const& mine, Contribution const& contribution, RankSpan ranks, Collective const& group,
         GatherOptions const& options)
       : session_(Kind<Item>::operation, Kind<Item>::number, contribution, ranks, group, options),
-        items_(session_.size()) {
+        items_(session_.size()),
+        to_(options.to) {
     for (std::size_t i = 0; i < items_.size(); ++i) {
-      if (session_.is_own(i)) items_[i] = Kind<Item>::own(mine, session_.rank_of(i));
+      if (session_.is_own(i)) items_[i].item = Kind<Item>::own(mine, session_.rank_of(i));
     }
   }
 
@@ -83,7 +88,7 @@ class Items final : public detail::RangeItems<Item> {
     std::vector<Json> configs;
     if constexpr (std::is_same_v<Item, RankedState>) {
       configs.reserve(items_.size());
-      for (auto& item : items_)
+      for (auto& [item, moved] : items_)
         if (item) configs.push_back(std::move(item->state.config));
     }
     items_.clear();
@@ -113,7 +118,7 @@ class Items final : public detail::RangeItems<Item> {
       session_.abort(e.what());
       throw;
     }
-    for (auto& item : items_) all.push_back(std::move(*item));
+    for (auto& entry : items_) all.push_back(std::move(*entry.item));
     close();
     return all;
   }
@@ -122,18 +127,29 @@ class Items final : public detail::RangeItems<Item> {
   Item const& received(std::size_t index) {
     if (index >= items_.size())
       session_.fail_usage("the item does not exist", std::to_string(index) + " of " + std::to_string(items_.size()));
-    auto& item = items_[index];
+    auto& [item, moved] = items_[index];
     if (!item) {
       typename Kind<Item>::Collector collector;
       session_.receive(index, collector);
       item = Kind<Item>::finish(std::move(collector), session_.rank_of(index));
+    }
+    if (!moved) {
+      TensorMover mover(to_);
+      Kind<Item>::move(*item, mover);
+      moved = true;
     }
     session_.progress();
     return *item;
   }
 
   RangeSession session_;
-  std::vector<std::optional<Item>> items_;
+  struct Entry {
+    std::optional<Item> item{};  ///< empty: not received yet
+    bool moved = false;          ///< whether its tensors are on `to_`
+  };
+
+  std::vector<Entry> items_;
+  Device to_;
   std::optional<Error> failed_{};  ///< the error of the last item that could not be received
 };
 

@@ -89,7 +89,7 @@ void RangeSession::choose_exchange() {
     auto const* const shared = options_.workspace ? options_.workspace->shared_memory() : nullptr;
     if (shared != nullptr && !shared->is_initialized())
       fail_usage("the workspace is not initialized", "SharedMemoryWorkspace()");
-    if (group_) exchange_ = make_arena_exchange(group_);
+    if (group_) exchange_ = make_arena_exchange(group_, timeout_policy_.timeout);
     return;
   }
   if (options_.workspace && !options_.workspace->nfs()->is_initialized())
@@ -150,8 +150,7 @@ void RangeSession::open(ItemKind kind, Contribution const& mine) {
       exchange_ = make_file_exchange(collective_.transport(), collective_.global_rank(), options_, timeout_policy_);
     if (is_writer_) exchange_->publish(mine, members_.front(), post);
   } catch (std::exception const& e) {
-    auto const* const known = dynamic_cast<Error const*>(&e);
-    if (known != nullptr && !known->group_usable()) throw;
+    if (has_ended_group(e)) throw;
     round_ = group_->post_error(post, describe_exception(std::current_exception()), timeout_policy_);
     close_round_after_failure();
     throw;

@@ -4,6 +4,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/tensor/transfer/tensor_mover.hpp"
 #include "workspace/nfs/file_state_store.hpp"
 
 namespace crossrank {
@@ -43,7 +44,9 @@ void NFSWorkspace::write_configs_and_weights(Json const& config, StateDict const
 
 std::optional<RankState> NFSWorkspace::read_configs_and_weights_from_rank(int rank,
                                                                           StateReadOptions const& options) const {
-  return initialized("NFSWorkspace.read").read_newest(rank, options.damaged);
+  auto state = initialized("NFSWorkspace.read").read_newest(rank, options.damaged);
+  if (state) TensorMover(options.to).move_all(state->weights);
+  return state;
 }
 
 void NFSWorkspace::clean() { initialized("NFSWorkspace.clean").clean(); }

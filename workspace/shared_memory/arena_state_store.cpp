@@ -94,6 +94,16 @@ class WriteWait {
   std::optional<platform::Deadline> deadline_{};
 };
 
+/// Returns the tensors on the CPU. The others were copied, so that their memory can be freed.
+StateDict on_cpu(StateDict const& weights) {
+  StateDict kept;
+  kept.reserve(weights.size());
+  for (auto const& [name, tensor] : weights) {
+    if (tensor.device().kind == Device::Kind::cpu) kept.insert_or_assign(name, tensor);
+  }
+  return kept;
+}
+
 }  // namespace
 
 std::shared_ptr<ArenaStateStore> ArenaStateStore::of(std::shared_ptr<node::NodeComm> const& comm) {
@@ -125,10 +135,11 @@ void ArenaStateStore::write(Json const& config, StateDict const& weights) {
   std::vector<NamedTensor> tensors;
   tensors.reserve(weights.size());
   for (auto const& [name, tensor] : weights) tensors.push_back({name, &tensor});
-  auto published = publish(*comm_, {.config = &config, .tensors = tensors}, everybody_, InlinePolicy::refused);
+  auto published =
+      publish(*comm_, {.config = &config, .tensors = tensors}, everybody_, {.small = InlinePolicy::refused});
   publish_record(&published);
   auto const before = std::exchange(published_state_->published, std::move(published));
-  auto const held_before = std::exchange(held_, weights);
+  auto const held_before = std::exchange(held_, on_cpu(weights));
   if (before) {
     revoke(*comm_, *before, everybody_);
     release(*comm_, *before);

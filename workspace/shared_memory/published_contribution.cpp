@@ -12,6 +12,9 @@
 #include "lib/node/group/bulk_copy.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/system.hpp"
+#include "lib/tensor/device_tensor.hpp"
+#include "lib/tensor/transfer/host_copies.hpp"
+#include "lib/tensor/transfer/staged_read.hpp"
 #include "workspace/shared_memory/arena_storage.hpp"
 
 namespace crossrank::workspace {
@@ -32,14 +35,6 @@ constexpr std::size_t aligned(std::size_t bytes) {
   return (bytes + tensor_alignment - 1) / tensor_alignment * tensor_alignment;
 }
 
-void refuse_device(Tensor const& tensor, std::string_view name) {
-  if (tensor.device().kind == Device::Kind::cpu) return;
-  throw UsageError({.operation = "publish",
-                    .message = "the tensor is not on the CPU",
-                    .got = to_string(tensor.device()),
-                    .resource = std::string(name)});
-}
-
 /// The table entries of a contribution. Arena-backed tensors name their slot; the others are laid out in the slab.
 struct Layout {
   codec::TableEntries entries;
@@ -56,7 +51,7 @@ Layout lay_out(node::NodeComm& comm, Contribution const& contribution, Published
     entry.name = name;
     entry.present = tensor->defined();
     if (!entry.present) continue;
-    refuse_device(*tensor, name);
+    if (on_gpu(*tensor)) require_usable(*tensor, "publish");
     entry.dtype = tensor->dtype();
     entry.shape = tensor->shape();
     entry.nbytes = tensor->nbytes();
@@ -74,8 +69,63 @@ Layout lay_out(node::NodeComm& comm, Contribution const& contribution, Published
   return layout;
 }
 
+/// Copies tensors into a slab. The GPU's copies run while this thread copies the tensors of the CPU.
+class SlabWriter {
+ public:
+  SlabWriter(node::NodeComm& comm, Contribution const& contribution, Layout const& layout, node::Slot const& slab,
+             std::byte* data)
+      : comm_(comm), contribution_(contribution), layout_(layout), slab_(slab), data_(data) {}
+
+  /// After an error the slab is used again once no copy is under way any more.
+  void run(std::chrono::milliseconds timeout) {
+    try {
+      enqueue_device_copies();
+      for (auto const index : layout_.copied) copy_on_host(index);
+      from_devices_.wait(timeout);
+    } catch (...) {
+      comm_.arena().release_when(from_devices_.ended(), slab_);
+      throw;
+    }
+  }
+
+ private:
+  [[nodiscard]] Tensor const& tensor(std::size_t index) const { return *contribution_.tensors[index].tensor; }
+  [[nodiscard]] std::byte* place(std::size_t index) const { return data_ + layout_.entries[index].offset; }
+
+  void enqueue_device_copies() {
+    for (auto const index : layout_.copied) {
+      if (!on_gpu(tensor(index))) continue;
+      from_devices_.prepare(tensor(index));
+      page_locked_ = comm_.arena().page_lock(slab_, tensor(index).device().kind);
+      if (!page_locked_) return;
+      from_devices_.add(place(index), tensor(index));
+    }
+  }
+
+  void copy_on_host(std::size_t index) {
+    auto const& from = tensor(index);
+    if (!on_gpu(from)) {
+      node::bulk_copy(comm_, place(index), from.data(), from.nbytes(), layout_.data_bytes);
+    } else if (!page_locked_) {
+      read_in_pieces(from, [this, to = place(index)](std::span<std::byte const> piece) mutable {
+        node::bulk_copy(comm_, to, piece.data(), piece.size(), layout_.data_bytes);
+        to += piece.size();
+      });
+    }
+  }
+
+  node::NodeComm& comm_;
+  Contribution const& contribution_;
+  Layout const& layout_;
+  node::Slot slab_;
+  std::byte* data_;
+  HostCopies from_devices_{"publish"};
+  bool page_locked_ = false;
+};
+
 void fill_slab(node::NodeComm& comm, Contribution const& contribution, Layout const& layout,
-               codec::TableInput const& table, std::size_t table_bytes, PublishedContribution& published) {
+               codec::TableInput const& table, PublishedContribution& published, std::chrono::milliseconds timeout) {
+  auto const table_bytes = codec::encoded_size(table);
   SlabHead const head{table_bytes, aligned(sizeof(SlabHead) + table_bytes)};
   published.bytes = head.data_offset + layout.data_bytes;
   published.slab = comm.arena().allocate(published.bytes);
@@ -83,11 +133,7 @@ void fill_slab(node::NodeComm& comm, Contribution const& contribution, Layout co
   auto* const base = comm.arena().at(*published.slab);
   std::memcpy(base, &head, sizeof head);
   codec::encode(table, {base + sizeof head, table_bytes});
-  for (auto const index : layout.copied) {
-    auto const& tensor = *contribution.tensors[index].tensor;
-    node::bulk_copy(comm, base + head.data_offset + layout.entries[index].offset, tensor.data(), tensor.nbytes(),
-                    layout.data_bytes);
-  }
+  SlabWriter(comm, contribution, layout, *published.slab, base + head.data_offset).run(timeout);
   CROSSRANK_CRASH_POINT("workspace.publish.copied");
 }
 
@@ -140,7 +186,7 @@ void PublishedContribution::describe(node::Post& post) const {
 }
 
 PublishedContribution publish(node::NodeComm& comm, Contribution const& contribution, std::span<int const> readers,
-                              InlinePolicy small) {
+                              PublishOptions const& options) {
   PublishedContribution published;
   auto const layout = lay_out(comm, contribution, published.arena_backed);
   fetch_words(comm, published, readers);
@@ -148,11 +194,11 @@ PublishedContribution publish(node::NodeComm& comm, Contribution const& contribu
       contribution.config == nullptr ? std::string() : codec::encode_config_binary(*contribution.config);
   codec::TableInput const table{config, {layout.entries.data(), layout.entries.size()}};
   auto const table_bytes = codec::encoded_size(table);
-  if (small == InlinePolicy::allowed && layout.data_bytes == 0 && fits_line(comm, published, table_bytes)) {
+  if (options.small == InlinePolicy::allowed && layout.data_bytes == 0 && fits_line(comm, published, table_bytes)) {
     published.inlined.resize(table_bytes);
     codec::encode(table, {published.inlined.data(), published.inlined.size()});
   } else {
-    fill_slab(comm, contribution, layout, table, table_bytes, published);
+    fill_slab(comm, contribution, layout, table, published, options.timeout);
   }
   try {
     offer_all(comm.arena(), published, readers);

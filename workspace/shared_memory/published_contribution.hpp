@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -59,10 +60,19 @@ struct PublishedContribution {
 /// Whether a small contribution may travel in the arrival line instead of the arena.
 enum class InlinePolicy : std::uint8_t { allowed, refused };
 
+/// How a contribution is published.
+struct PublishOptions {
+  InlinePolicy small = InlinePolicy::allowed;
+  std::chrono::milliseconds timeout{};  ///< for copies from GPUs; 0: as for `Event::synchronize`
+};
+
 /// Copies the tensors that are not in the arena, and offers every slot to `readers` (ranks of the node). Undoes
 /// everything when it throws.
+///
+/// Tensors on a GPU are copied straight into the slab, which is page-locked at its first such use. The host waits once
+/// for all of them. `UsageError` while the current stream of a GPU is being captured.
 [[nodiscard]] PublishedContribution publish(node::NodeComm& comm, Contribution const& contribution,
-                                            std::span<int const> readers, InlinePolicy small = InlinePolicy::allowed);
+                                            std::span<int const> readers, PublishOptions const& options = {});
 /// Revokes the offers that were not taken. The slab can be reused once nobody reads it.
 void revoke(node::NodeComm& comm, PublishedContribution const& published, std::span<int const> readers) noexcept;
 /// Ends the writer's use of the slab, which can be reused once its offers are gone.

@@ -6,6 +6,7 @@
 #include <crossrank/spi/transport.hpp>
 
 #include "collectives/message_queue/queue_node_comm.hpp"
+#include "lib/tensor/transfer/tensor_mover.hpp"
 #include "workspace/shared_memory/arena_state_store.hpp"
 
 namespace crossrank {
@@ -47,8 +48,11 @@ void SharedMemoryWorkspace::write_configs_and_weights(Json const& config, StateD
   initialized("SharedMemoryWorkspace.write").write(config, weights);
 }
 
-std::optional<RankState> SharedMemoryWorkspace::read_configs_and_weights_from_rank(int rank) const {
-  return initialized("SharedMemoryWorkspace.read").read(rank);
+std::optional<RankState> SharedMemoryWorkspace::read_configs_and_weights_from_rank(
+    int rank, StateReadOptions const& options) const {
+  auto state = initialized("SharedMemoryWorkspace.read").read(rank);
+  if (state) TensorMover(options.to).move_all(state->weights);
+  return state;
 }
 
 void SharedMemoryWorkspace::clean() { initialized("SharedMemoryWorkspace.clean").clean(); }

@@ -6,6 +6,8 @@
 #include <crossrank/error.hpp>
 
 #include "lib/codec/checksum/checksum.hpp"
+#include "lib/tensor/transfer/host_copies.hpp"
+#include "lib/tensor/transfer/staged_read.hpp"
 
 namespace crossrank::codec {
 namespace {
@@ -22,7 +24,7 @@ std::vector<ImageTensor> describe(StateDict const& weights) {
   tensors.reserve(weights.size());
   for (auto const& [name, tensor] : weights) {
     if (tensor.defined()) {
-      (void)tensor.bytes();  // refuses a tensor that is not on the CPU before anything is written
+      require_readable(tensor, "state image");
       tensors.push_back({name, tensor.dtype(), tensor.shape(), false});
     } else {
       tensors.push_back({.name = name, .absent = true});
@@ -64,13 +66,16 @@ void write_image(ImagePlan& plan, ByteSink& sink) {
   StreamingChecksum running;
   for (std::size_t i = 0; i < plan.extents().size(); ++i) {
     auto const& extent = plan.extents()[i];
-    auto const bytes = extent.tensor.bytes();
     running.restart();
-    for (std::size_t at = 0; at < bytes.size(); at += chunk_bytes) {
-      auto const chunk = bytes.subspan(at, std::min(chunk_bytes, bytes.size() - at));
-      running.update(chunk);
-      sink.write_at(extent.offset + at, chunk);
-    }
+    auto offset = extent.offset;
+    read_in_pieces(extent.tensor, [&](std::span<std::byte const> bytes) {
+      for (std::size_t at = 0; at < bytes.size(); at += chunk_bytes) {
+        auto const chunk = bytes.subspan(at, std::min(chunk_bytes, bytes.size() - at));
+        running.update(chunk);
+        sink.write_at(offset, chunk);
+        offset += chunk.size();
+      }
+    });
     plan.set_checksum(i, running.digest());
   }
   sink.write_at(0, plan.sealed_header());

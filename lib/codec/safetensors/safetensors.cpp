@@ -15,6 +15,8 @@
 #include "lib/codec/io/limits.hpp"
 #include "lib/codec/safetensors/state_image.hpp"
 #include "lib/tensor/copy_memory.hpp"
+#include "lib/tensor/transfer/host_copies.hpp"
+#include "lib/tensor/transfer/staged_read.hpp"
 #include "lib/platform/atomic_file.hpp"
 #include "lib/platform/directory.hpp"
 #include "lib/platform/fd.hpp"
@@ -136,7 +138,7 @@ void check_entry(std::filesystem::path const& path, std::string_view name, Tenso
   if (name.find('\0') != std::string_view::npos) refuse_write(path, "the name contains NUL", name);
   if (name.size() > codec::max_name_bytes) refuse_write(path, "the name is longer than 1,024 bytes", name);
   if (name == "__metadata__") refuse_write(path, "the format reserves this name", name);
-  (void)tensor.bytes();  // refuses a tensor that is not on the CPU before anything is written
+  require_readable(tensor, write_operation);
 }
 
 using Piece = StateDict::value_type const*;
@@ -233,7 +235,9 @@ void save_safetensors(std::filesystem::path const& path, StateDict const& weight
   auto const directory = platform::Directory::open(path.has_parent_path() ? path.parent_path() : ".", write_operation);
   platform::AtomicFile file(directory, path.filename().string(), header.size() + weights.nbytes(), write_operation);
   file.write(std::as_bytes(std::span(header)));
-  for (auto const* piece : pieces) file.write(piece->second.bytes());
+  for (auto const* piece : pieces) {
+    read_in_pieces(piece->second, [&](std::span<std::byte const> bytes) { file.write(bytes); });
+  }
   file.commit();
 }
 

@@ -9,6 +9,8 @@
 #include "lib/codec/json/json_text.hpp"
 #include "lib/codec/torch/pickle/pickle_writer.hpp"
 #include "lib/codec/torch/pickle/torch_dtype.hpp"
+#include "lib/tensor/transfer/host_copies.hpp"
+#include "lib/tensor/transfer/staged_read.hpp"
 
 namespace crossrank::codec {
 namespace {
@@ -93,10 +95,10 @@ std::vector<TorchOutput> torch_outputs(StateDict const& weights) {
   std::map<std::tuple<std::byte const*, std::size_t, Dtype>, std::size_t> known;
   for (auto const& [name, tensor] : weights) {
     if (!tensor.defined()) refuse_record(name, "the tensor is undefined");
-    auto const bytes = tensor.bytes();
+    require_readable(tensor, "archive write");
     TorchOutput output{name, tensor.dtype(), tensor.shape()};
-    auto const [before, is_new] = known.try_emplace({bytes.data(), bytes.size(), tensor.dtype()}, outputs.size());
-    if (!is_new && !bytes.empty()) output.same_as = before->second;
+    auto const [before, is_new] = known.try_emplace({tensor.data(), tensor.nbytes(), tensor.dtype()}, outputs.size());
+    if (!is_new && tensor.nbytes() != 0) output.same_as = before->second;
     outputs.push_back(std::move(output));
   }
   return outputs;
@@ -106,7 +108,8 @@ void write_torch_archive(TorchArchivePlan const& plan, std::span<TorchOutput con
                          ByteSink& sink) {
   TorchArchiveWriter writer(plan, sink);
   for (auto const& output : outputs) {
-    if (output.same_as == TorchOutput::own) writer.write(weights.at(output.name).bytes());
+    if (output.same_as != TorchOutput::own) continue;
+    read_in_pieces(weights.at(output.name), [&](std::span<std::byte const> piece) { writer.write(piece); });
   }
   writer.finish();
 }

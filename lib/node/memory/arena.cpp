@@ -1,12 +1,15 @@
 #include "lib/node/memory/arena.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cerrno>
 #include <utility>
 
 #include <crossrank/error.hpp>
+#include <crossrank/spi/device_provider.hpp>
 
+#include "lib/core/log.hpp"
 #include "lib/node/memory/counters.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/io_error.hpp"
@@ -22,6 +25,20 @@ constexpr int populate_write = 23;  // MADV_POPULATE_WRITE, Linux 5.14; where it
 std::size_t capacity_for(std::size_t bytes) {
   auto const step = std::max(least_slot, std::bit_floor(std::max(bytes, least_slot)) / 8);
   return (std::max(bytes, least_slot) + step - 1) / step * step;
+}
+
+/// Returns null when the driver refuses.
+std::shared_ptr<void> lock_pages(std::span<std::byte const> pages, Device::Kind kind) {
+  try {
+    return spi::device_provider(kind).register_host(pages, spi::DeviceProvider::HostAccess::read_write);
+  } catch (Error const& e) {
+    static std::atomic<bool> warned{false};
+    if (!warned.exchange(true)) {
+      log_event(LogLevel::warning, "shared memory cannot be page-locked; tensors on GPUs are copied twice",
+                {{"error", e.what()}});
+    }
+    return nullptr;
+  }
 }
 
 }  // namespace
@@ -226,6 +243,22 @@ std::optional<Slot> Arena::find(std::byte const* data, std::size_t bytes) const 
   return entry.slot;
 }
 
+bool Arena::page_lock(Slot const& slot, Device::Kind kind) {
+  {
+    std::lock_guard const lock(mutex_);
+    auto const& entry = entries_[slot.id];
+    if (entry.lock_tried) return entry.page_lock != nullptr;
+  }
+  // Without the mutex, because it takes long. The slot is in use, so its pages stay.
+  auto made = lock_pages({at(slot), slot.bytes}, kind);
+  bool const locked = made != nullptr;
+  std::lock_guard const lock(mutex_);
+  auto& entry = entries_[slot.id];
+  entry.page_lock = std::move(made);
+  entry.lock_tried = true;
+  return locked;
+}
+
 std::vector<int> Arena::holders(Slot const& slot) const {
   std::vector<int> ranks;
   for (int reader = 0; reader < parts_.ranks; ++reader) {
@@ -246,6 +279,8 @@ std::size_t Arena::trim_locked() {
   std::size_t given_back = 0;
   for (auto const& [capacity, id] : free_) {
     auto& entry = entries_[id];
+    entry.page_lock.reset();
+    entry.lock_tried = false;
     release_pages(*parts_.fd, entry.slot.offset, capacity);
     by_offset_.erase(entry.slot.offset);
     auto [range, inserted] = cold_.emplace(entry.slot.offset, capacity);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include <crossrank/device.hpp>
 #include <crossrank/error.hpp>
 
 #include "lib/node/memory/control_layout.hpp"
@@ -66,6 +67,10 @@ class Arena {
   /// Returns the pages of all free slots to the system. Returns the number of bytes.
   std::size_t trim();
 
+  /// Page-locks a slot in use, so that devices of that kind copy it without staging. The lock stays as long as the
+  /// slot's pages, over all uses of the slot. Returns false, with one warning per process, when the driver refuses.
+  [[nodiscard]] bool page_lock(Slot const& slot, Device::Kind kind);
+
   [[nodiscard]] std::byte* at(Slot const& slot) const noexcept { return parts_.memory->data() + slot.offset; }
   /// Returns the bytes that this arena has reserved, and how many of them are in use or under lease.
   struct Usage {
@@ -80,6 +85,8 @@ class Arena {
     Slot slot{};
     State state = State::unused;
     bool row_reserved = false;
+    bool lock_tried = false;            ///< whether `page_lock` has been called for these pages
+    std::shared_ptr<void> page_lock{};  ///< undone before the pages go
   };
 
   struct Deferred {

@@ -1,0 +1,63 @@
+#include "lib/tensor/transfer/staging_buffers.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include <crossrank/error.hpp>
+#include <crossrank/spi/device_provider.hpp>
+
+namespace crossrank::device {
+namespace {
+
+/// Page-locking costs a system call, so small buffers are as large as the smallest useful one.
+constexpr std::size_t smallest_buffer = std::size_t{64} << 10;
+
+}  // namespace
+
+/// Returns the smallest buffer that is free, else the oldest one when there are enough; nothing when the caller is to
+/// allocate one.
+std::optional<StagingBuffers::Buffer> StagingBuffers::take_idle(std::size_t bytes) {
+  std::lock_guard const lock(mutex_);
+  auto best = idle_.end();
+  for (auto at = idle_.begin(); at != idle_.end(); ++at) {
+    bool const fits = at->storage->size_bytes() >= bytes && at->last_use.passed();
+    if (fits && (best == idle_.end() || at->storage->size_bytes() < best->storage->size_bytes())) best = at;
+  }
+  if (best == idle_.end() && made_ >= enough_) {
+    best = std::find_if(idle_.begin(), idle_.end(),
+                        [bytes](Buffer const& one) { return one.storage->size_bytes() >= bytes; });
+  }
+  if (best == idle_.end()) {
+    ++made_;
+    return std::nullopt;
+  }
+  auto found = std::move(*best);
+  idle_.erase(best);
+  return found;
+}
+
+StagingBuffers::Buffer StagingBuffers::take(std::size_t bytes) {
+  if (auto found = take_idle(bytes)) {
+    found->last_use.synchronize();
+    return *std::move(found);
+  }
+  auto const wanted = std::bit_ceil(std::max(bytes, smallest_buffer));
+  return {.storage = spi::device_provider(kind_).allocate_pinned(wanted)};
+}
+
+void StagingBuffers::give_back(Buffer buffer, Event last_use) {
+  buffer.last_use = std::move(last_use);
+  std::lock_guard const lock(mutex_);
+  idle_.push_back(std::move(buffer));
+}
+
+StagingBuffers& process_staging(Device::Kind kind) {
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed: copies may run in threads that outlive `main`
+  static auto* const cuda = new StagingBuffers(Device::Kind::cuda, 2);
+  if (kind == Device::Kind::cuda) return *cuda;
+  throw UsageError(
+      {.operation = "process_staging", .message = "the CPU needs no staging", .expected = "a kind of GPU"});
+}
+
+}  // namespace crossrank::device

@@ -1,0 +1,29 @@
+#include "lib/tensor/transfer/stream_handover.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "lib/tensor/device_tensor.hpp"
+#include "lib/tensor/transfer/host_copies.hpp"
+
+namespace crossrank {
+
+StreamHandover::StreamHandover(StateDict const& weights, char const* operation) {
+  for (auto const& [name, tensor] : weights) {
+    if (!tensor.defined() || !on_gpu(tensor) || tensor.nbytes() == 0) continue;
+    require_readable(tensor, operation);
+    bool const known =
+        std::any_of(marks_.begin(), marks_.end(), [&](Event const& mark) { return mark.device() == tensor.device(); });
+    if (!known) marks_.push_back(current_stream(tensor.device()).record());
+  }
+}
+
+StreamHandover::Scope::Scope(StreamHandover const& from) {
+  for (auto const& mark : from.marks_) {
+    auto stream = Stream::create(mark.device());
+    stream.wait(mark);
+    guards_.emplace_back(std::move(stream));
+  }
+}
+
+}  // namespace crossrank

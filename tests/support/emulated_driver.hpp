@@ -1,0 +1,61 @@
+#pragma once
+#include <string>
+
+#include <dlfcn.h>
+
+/// The emulated CUDA driver, as a test sees it. The test defines CROSSRANK_TEST_CUDA as its path.
+namespace crossrank::test {
+
+/// Returns a function of the emulated driver: one of the driver's, or one of
+/// tests/support/emulated_gpu/cuda/emulated_gpu.hpp.
+template <class Function>
+Function* emulated(char const* name) {
+  auto* const library = ::dlopen(CROSSRANK_TEST_CUDA, RTLD_NOW | RTLD_LOCAL);
+  return reinterpret_cast<Function*>(::dlsym(library, name));
+}
+
+/// Returns how often this process has called a function of the driver since `reset_calls`.
+inline unsigned long long calls(char const* name) {
+  return emulated<unsigned long long(char const*)>("emulated_count")(name);
+}
+inline void reset_calls() { emulated<void()>("emulated_reset_counts")(); }
+/// Returns how many objects of a kind are alive: "allocation", "host", "stream", "event".
+inline unsigned long long live(char const* kind) {
+  return emulated<unsigned long long(char const*)>("emulated_live")(kind);
+}
+/// Returns how many misuses the driver has reported.
+inline unsigned long long reports() { return emulated<unsigned long long()>("emulated_report_count")(); }
+/// Lets the nth call of a function from now on fail.
+inline void fail_call(char const* name, unsigned long long nth, int code) {
+  emulated<void(char const*, unsigned long long, int)>("emulated_fail_call")(name, nth, code);
+}
+
+/// A capture of a stream, until the end of the scope; none for null.
+class Capture {
+ public:
+  explicit Capture(void* stream) : stream_(stream) {
+    if (stream == nullptr) return;
+    void* context = nullptr;
+    emulated<int(void**, int)>("cuDevicePrimaryCtxRetain")(&context, 0);
+    emulated<int(void*)>("cuCtxSetCurrent")(context);
+    emulated<int(void*, int)>("cuStreamBeginCapture_v2")(stream, 0);
+  }
+  ~Capture() { static_cast<void>(end()); }
+  Capture(Capture const&) = delete;
+  Capture& operator=(Capture const&) = delete;
+
+  /// Ends the capture. Returns whether it was still valid.
+  bool end() {
+    if (stream_ == nullptr) return true;
+    void* graph = nullptr;
+    auto const result = emulated<int(void*, void**)>("cuStreamEndCapture")(stream_, &graph);
+    stream_ = nullptr;
+    if (graph != nullptr) emulated<int(void*)>("cuGraphDestroy")(graph);
+    return result == 0;
+  }
+
+ private:
+  void* stream_;
+};
+
+}  // namespace crossrank::test
