@@ -7,6 +7,7 @@
 #include <crossrank/concat.hpp>
 #include <crossrank/cuda.hpp>
 #include <crossrank/device.hpp>
+#include <crossrank/dlpack.hpp>
 #include <crossrank/dtype.hpp>
 #include <crossrank/element_range.hpp>
 #include <crossrank/error.hpp>

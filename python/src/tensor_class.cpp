@@ -6,9 +6,9 @@
 #include <nanobind/stl/string_view.h>
 
 #include <crossrank/concat.hpp>
+#include <crossrank/dlpack.hpp>
 
-#include "dlpack.hpp"
-#include "dlpack_dtype.hpp"
+#include "dlpack_capsules.hpp"
 #include "errors.hpp"
 #include "module.hpp"
 #include "tensor.hpp"
@@ -19,51 +19,22 @@ namespace {
 
 bool is_read_only(Tensor const& tensor) { return tensor.defined() && !tensor.storage()->frozen_by().empty(); }
 
-/// The objects that an exported capsule holds until its consumer calls the deleter.
-struct Export {
-  dlpack::ManagedVersioned managed{};
-  Tensor tensor{};
-  std::vector<std::int64_t> lengths{};
-};
-
 void drop_unused_capsule(PyObject* capsule) {
-  if (PyCapsule_IsValid(capsule, dlpack::versioned_capsule) == 0) return;
-  auto* const managed =
-      static_cast<dlpack::ManagedVersioned*>(PyCapsule_GetPointer(capsule, dlpack::versioned_capsule));
-  managed->deleter(managed);
+  if (PyCapsule_IsValid(capsule, versioned_capsule_name) == 0) return;
+  dlpack::Deleter()(static_cast<dlpack::ManagedVersioned*>(PyCapsule_GetPointer(capsule, versioned_capsule_name)));
 }
 
 /// Exports a versioned capsule, because only these can say that memory is read-only.
-nb::object to_dlpack(Tensor const& tensor, nb::handle stream, nb::handle device, nb::handle copy) {
+nb::object capsule_of(Tensor const& tensor, nb::handle stream, nb::handle device, nb::handle copy) {
   if (!stream.is_none()) refuse("Tensor.__dlpack__", "a tensor on the CPU has no stream");
   if (!device.is_none() && nb::cast<std::int32_t>(device[0]) != dlpack::device_cpu)
     throw nb::buffer_error("crossrank exports tensors on the CPU only");
   bool const copied = !copy.is_none() && nb::cast<bool>(copy);
-  auto held = std::make_unique<Export>();
-  held->tensor = copied ? run_without_gil([&] { return tensor.clone(); }) : tensor;
-  auto const& shape = tensor.shape();
-  held->lengths.assign(shape.begin(), shape.end());
-  held->lengths.resize(2 * shape.size());
-  std::int64_t stride = 1;
-  for (auto i = shape.size(); i-- > 0;) {
-    held->lengths[shape.size() + i] = stride;
-    stride *= shape[i];
-  }
-  auto& managed = held->managed;
-  managed.version = {.major = 1, .minor = 1};
-  managed.context = held.get();
-  managed.deleter = [](dlpack::ManagedVersioned* self) { delete static_cast<Export*>(self->context); };
-  managed.flags = copied ? dlpack::flag_copied : is_read_only(tensor) ? dlpack::flag_read_only : 0;
-  managed.tensor = {.data = held->tensor.data(),
-                    .device = {.type = dlpack::device_cpu, .index = 0},
-                    .ndim = static_cast<std::int32_t>(shape.size()),
-                    .dtype = dlpack_type_of(tensor.dtype()),
-                    .shape = held->lengths.data(),
-                    .strides = held->lengths.data() + shape.size(),
-                    .byte_offset = 0};
-  auto capsule = nb::steal(PyCapsule_New(&managed, dlpack::versioned_capsule, &drop_unused_capsule));
+  auto exported =
+      run_without_gil([&] { return to_dlpack(tensor, {.copy = copied ? DlpackCopy::always : DlpackCopy::if_needed}); });
+  auto capsule = nb::steal(PyCapsule_New(exported.get(), versioned_capsule_name, &drop_unused_capsule));
   if (!capsule.is_valid()) throw nb::python_error();
-  static_cast<void>(held.release());  // the deleter of the capsule frees it
+  static_cast<void>(exported.release());  // the deleter of the capsule frees it
   return capsule;
 }
 
@@ -88,11 +59,12 @@ nb::object interop(char const* function, nb::handle tensor) {
 
 void bind_tensor(nb::module_& module) {
   static PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(&get_buffer)}, {0, nullptr}};
-  nb::class_<Tensor>(module, "Tensor", nb::type_slots(slots),
-                     "A dense row-major tensor on the CPU: a view of shared memory, of a file, or of memory of its own.\n\n"
-                     "    >>> t = crossrank.as_tensor(numpy.ones((2, 3), numpy.float32))\n"
-                     "    >>> t.shape, t.dtype\n"
-                     "    ((2, 3), 'F32')\n")
+  nb::class_<Tensor>(
+      module, "Tensor", nb::type_slots(slots),
+      "A dense row-major tensor on the CPU: a view of shared memory, of a file, or of memory of its own.\n\n"
+      "    >>> t = crossrank.as_tensor(numpy.ones((2, 3), numpy.float32))\n"
+      "    >>> t.shape, t.dtype\n"
+      "    ((2, 3), 'F32')\n")
       .def_prop_ro("shape", &shape_tuple, "The lengths of the dimensions.")
       .def_prop_ro(
           "dtype", [](Tensor const& t) { return std::string(name_of(t.dtype())); },
@@ -118,18 +90,24 @@ void bind_tensor(nb::module_& module) {
           "reshape", [](Tensor const& t, nb::handle shape) { return t.reshape(shape_from(shape)); }, nb::arg("shape"),
           "Returns a view of the same memory in another shape.\n\n    >>> tensor.reshape((6,))\n")
       .def(
-          "tobytes",
-          [](Tensor const& t) { return nb::bytes(t.data(), t.nbytes()); }, "Returns a copy of the bytes.\n\n"
-                                                                           "    >>> tensor.tobytes()\n")
-      .def("__dlpack__",
-           [](Tensor const& t, nb::handle stream, nb::handle, nb::handle device, nb::handle copy) {
-             return to_dlpack(t, stream, device, copy);
-           },
-           nb::kw_only(), nb::arg("stream") = nb::none(), nb::arg("max_version") = nb::none(),
-           nb::arg("dl_device") = nb::none(), nb::arg("copy") = nb::none(),
-           "Exports the tensor by DLPack, as a versioned capsule with the read-only flag.")
-      .def("__dlpack_device__", [](Tensor const&) { return nb::make_tuple(dlpack::device_cpu, 0); },
-           "Returns DLPack's number of the CPU.")
+          "tobytes", [](Tensor const& t) { return nb::bytes(t.data(), t.nbytes()); },
+          "Returns a copy of the bytes.\n\n"
+          "    >>> tensor.tobytes()\n")
+      .def(
+          "__dlpack__",
+          [](Tensor const& t, nb::handle stream, nb::handle, nb::handle device, nb::handle copy) {
+            return capsule_of(t, stream, device, copy);
+          },
+          nb::kw_only(), nb::arg("stream") = nb::none(), nb::arg("max_version") = nb::none(),
+          nb::arg("dl_device") = nb::none(), nb::arg("copy") = nb::none(),
+          "Exports the tensor by DLPack, as a versioned capsule with the read-only flag.")
+      .def(
+          "__dlpack_device__",
+          [](Tensor const& t) {
+            auto const device = dlpack::device_of(t);
+            return nb::make_tuple(device.type, device.index);
+          },
+          "Returns DLPack's kind and number of the device.")
       .def("__len__",
            [](Tensor const& t) {
              if (t.shape().empty()) throw nb::type_error("a scalar has no length");
