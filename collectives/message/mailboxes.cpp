@@ -15,24 +15,25 @@ constexpr std::uint64_t window = 8;  // as deep as a channel of the shm backend
 
 }  // namespace
 
-void Mailboxes::send(spi::RequestId request_id, spi::Source bytes, int dst, std::uint32_t tag) {
-  MessageOp op;
-  op.peer = dst;
-  op.tag = tag;
-  op.message = OutgoingMessage{.source = std::move(bytes)};
-  operations_.emplace(request_id, std::move(op));
-  queue(dst).sends.push_back(request_id);
-  advance(dst);
+MessageOp MessageOp::send(spi::Source bytes, int dst, std::uint32_t tag) {
+  return {{}, dst, tag, OutgoingMessage{.source = std::move(bytes)}};
 }
 
-void Mailboxes::receive(spi::RequestId request_id, spi::Sink bytes, int src, std::uint32_t tag) {
-  MessageOp op;
-  op.peer = src;
-  op.tag = tag;
-  op.message = IncomingMessage{.sink = std::move(bytes)};
+MessageOp MessageOp::receive(spi::Sink bytes, int src, std::uint32_t tag) {
+  return {{}, src, tag, IncomingMessage{.sink = std::move(bytes)}};
+}
+
+void Mailboxes::post(spi::RequestId request_id, MessageOp op) {
+  auto const peer = op.peer;
+  bool const sends = std::holds_alternative<OutgoingMessage>(op.message);
   operations_.emplace(request_id, std::move(op));
-  queue(src).receives.push_back(request_id);
-  match(src);
+  if (sends) {
+    queue(peer).sends.push_back(request_id);
+    advance(peer);
+  } else {
+    queue(peer).receives.push_back(request_id);
+    match(peer);
+  }
 }
 
 MessageOp* Mailboxes::find(spi::RequestId request_id) noexcept {

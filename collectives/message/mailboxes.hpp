@@ -32,6 +32,8 @@ struct MessageOp : OperationResult {
   std::uint32_t tag = 0;
   std::variant<OutgoingMessage, IncomingMessage> message{};
 
+  [[nodiscard]] static MessageOp send(spi::Source bytes, int dst, std::uint32_t tag);
+  [[nodiscard]] static MessageOp receive(spi::Sink bytes, int src, std::uint32_t tag);
   [[nodiscard]] char const* name() const noexcept { return message.index() == 0 ? "send" : "recv"; }
 };
 
@@ -43,8 +45,8 @@ class Mailboxes {
  public:
   explicit Mailboxes(GroupLink const& link) : link_(link), queues_(link.members().size()) {}
 
-  void send(spi::RequestId request_id, spi::Source bytes, int dst, std::uint32_t tag);
-  void receive(spi::RequestId request_id, spi::Sink bytes, int src, std::uint32_t tag);
+  /// Posts a send or receive, and moves what can move at once.
+  void post(spi::RequestId request_id, MessageOp op);
   /// Returns a posted operation; null for another id. The pointer is valid until the operation is dropped.
   [[nodiscard]] MessageOp* find(spi::RequestId request_id) noexcept;
   /// Removes an operation. A message that has come in part waits for the next receive.

@@ -255,22 +255,21 @@ std::optional<RequestId> MessageTransport::post_scatterv(spi::Signature signatur
   return post_all_to_allv(signature, all, rank() == root ? counts : std::span(none), mine, expects);
 }
 
-RequestId MessageTransport::post_send(spi::Source bytes, int dst, std::uint32_t tag) {
-  require_open("send");
+RequestId MessageTransport::post_message(MessageOp op) {
+  require_open(op.name());
   auto const guard = link_.network().lock();
-  begin_post("send");
+  begin_post(op.name());
   auto const request_id = next_request_id();
-  mailboxes_.send(request_id, std::move(bytes), dst, tag);
+  mailboxes_.post(request_id, std::move(op));
   return request_id;
 }
 
+RequestId MessageTransport::post_send(spi::Source bytes, int dst, std::uint32_t tag) {
+  return post_message(MessageOp::send(std::move(bytes), dst, tag));
+}
+
 RequestId MessageTransport::post_recv(spi::Sink bytes, int src, std::uint32_t tag) {
-  require_open("recv");
-  auto const guard = link_.network().lock();
-  begin_post("recv");
-  auto const request_id = next_request_id();
-  mailboxes_.receive(request_id, std::move(bytes), src, tag);
-  return request_id;
+  return post_message(MessageOp::receive(std::move(bytes), src, tag));
 }
 
 // ---------------------------------------------------------------- packets

@@ -117,6 +117,7 @@ class MessageTransport final : public spi::Transport, private PacketHandler {
   void begin_post(char const* operation);
   [[nodiscard]] spi::RequestId next_request_id() noexcept { return static_cast<spi::RequestId>(next_request_id_++); }
   [[nodiscard]] spi::RequestId post_round(spi::Signature const& signature, Action action, Rounds::Part const& mine);
+  [[nodiscard]] spi::RequestId post_message(MessageOp op);
   [[nodiscard]] bool can_exchange() const noexcept;
 
   // The end of a round.

@@ -10,11 +10,11 @@
 namespace crossrank::message {
 
 std::optional<RoundOutcome> Rounds::arrive(spi::Signature const& signature, Part const& mine) {
-  auto const round = ++arrived_;
+  ++arrived_;
   bool const whole = mine.bytes.size() <= small_payload;
   PacketHeader const head{.kind = PacketKind::arrival,
                           .op_kind = static_cast<std::uint32_t>(signature.op_kind),
-                          .round = round,
+                          .round = arrived_,
                           .digest = signature.digest,
                           .bytes = mine.bytes.size(),
                           .root = mine.root,
@@ -25,33 +25,21 @@ std::optional<RoundOutcome> Rounds::arrive(spi::Signature const& signature, Part
     link_.send(0, head, payload, std::as_bytes(std::span(arguments)));
     return {};
   }
-  return note(0, round,
-              {.op_kind = head.op_kind,
-               .digest = head.digest,
-               .bytes = head.bytes,
-               .flags = head.flags,
-               .root = head.root,
-               .payload = {payload.begin(), payload.end()},
-               .arguments = std::string(arguments)});
+  return note(0, {.head = head, .payload = {payload.begin(), payload.end()}, .arguments = std::string(arguments)});
 }
 
 std::optional<RoundOutcome> Rounds::take_arrival(int member, PacketHeader const& head, Bytes body) {
   auto const carried = (head.flags & flag_whole) != 0 ? std::min<std::size_t>(head.bytes, body.size()) : 0;
   auto const payload = body.first(carried);
   auto const arguments = body.subspan(carried);
-  return note(
-      member, head.round,
-      {.op_kind = head.op_kind,
-       .digest = head.digest,
-       .bytes = head.bytes,
-       .flags = head.flags,
-       .root = head.root,
-       .payload = {payload.begin(), payload.end()},
-       .arguments = {reinterpret_cast<char const*>(arguments.data()), std::min(arguments.size(), max_argument_bytes)}});
+  return note(member, {.head = head,
+                       .payload = {payload.begin(), payload.end()},
+                       .arguments = {reinterpret_cast<char const*>(arguments.data()),
+                                     std::min(arguments.size(), max_argument_bytes)}});
 }
 
-std::optional<RoundOutcome> Rounds::note(int member, std::uint64_t round, Arrival arrival) {
-  if (round != current()) return {};
+std::optional<RoundOutcome> Rounds::note(int member, Arrival arrival) {
+  if (arrival.head.round != current()) return {};
   auto& line = arrivals_[static_cast<std::size_t>(member)];
   if (!line) ++present_;
   line = std::move(arrival);
@@ -84,13 +72,13 @@ Verdict Rounds::decide() {
   auto const& first = *arrivals_.front();
   Verdict verdict{.round = current(), .whole = true};
   auto const add = [&](Arrival const& arrival) {
-    verdict.sizes.push_back(arrival.bytes);
-    verdict.whole = verdict.whole && (arrival.flags & flag_whole) != 0;
+    verdict.sizes.push_back(arrival.head.bytes);
+    verdict.whole = verdict.whole && (arrival.head.flags & flag_whole) != 0;
     verdict.storage.insert(verdict.storage.end(), arrival.payload.begin(), arrival.payload.end());
   };
-  if ((first.flags & flag_broadcast) != 0) {
-    add(*arrivals_[static_cast<std::size_t>(first.root)]);
-  } else if ((first.flags & flag_data) != 0) {
+  if ((first.head.flags & flag_broadcast) != 0) {
+    add(*arrivals_[static_cast<std::size_t>(first.head.root)]);
+  } else if ((first.head.flags & flag_data) != 0) {
     for (auto const& arrival : arrivals_) add(*arrival);
   }
   verdict.whole = verdict.whole && verdict.storage.size() <= chunk_bytes;

@@ -68,17 +68,13 @@ class Rounds {
 
  private:
   struct Arrival {
-    std::uint32_t op_kind = 0;
-    std::uint64_t digest = 0;
-    std::uint64_t bytes = 0;
-    std::uint32_t flags = 0;
-    int root = 0;
+    PacketHeader head{};
     std::vector<std::byte> payload{};
     std::string arguments{};  ///< of the call (`CallArguments`); may be empty
-    [[nodiscard]] auto call() const noexcept { return std::pair(op_kind, digest); }
+    [[nodiscard]] auto call() const noexcept { return std::pair(head.op_kind, head.digest); }
   };
 
-  [[nodiscard]] std::optional<RoundOutcome> note(int member, std::uint64_t round, Arrival arrival);
+  [[nodiscard]] std::optional<RoundOutcome> note(int member, Arrival arrival);
   [[nodiscard]] std::optional<Disagreement> compare() const;
   [[nodiscard]] Verdict decide();
 

@@ -18,10 +18,10 @@ TEST(Mailboxes, keep_a_message_that_comes_before_its_receive) {
   Members members(2);
   auto const sent = pattern(2 * message::chunk_bytes + 1, 3);
   std::vector<std::byte> got(sent.size());
-  members[0].mailboxes().send(id(1), {.bytes = sent}, 1, 9);
+  members[0].mailboxes().post(id(1), message::MessageOp::send({.bytes = sent}, 1, 9));
   members.settle();
   EXPECT_TRUE(members[0].mailboxes().find(id(1))->completed);
-  members[1].mailboxes().receive(id(1), {.bytes = got}, 0, 9);
+  members[1].mailboxes().post(id(1), message::MessageOp::receive({.bytes = got}, 0, 9));
   EXPECT_TRUE(members[1].mailboxes().find(id(1))->completed);
   EXPECT_EQ(got, sent);
 }
@@ -30,10 +30,11 @@ TEST(Mailboxes, match_messages_and_receives_in_order) {
   Members members(2);
   std::vector<std::vector<std::byte>> got(3, std::vector<std::byte>(4));
   for (int i = 0; i < 3; ++i)
-    members[1].mailboxes().receive(id(i + 1), {.bytes = got[static_cast<std::size_t>(i)]}, 0, 0);
+    members[1].mailboxes().post(id(i + 1),
+                                message::MessageOp::receive({.bytes = got[static_cast<std::size_t>(i)]}, 0, 0));
   for (int i = 0; i < 3; ++i) {
     auto const sent = pattern(4, i);
-    members[0].mailboxes().send(id(i + 1), {.bytes = sent}, 1, 0);
+    members[0].mailboxes().post(id(i + 1), message::MessageOp::send({.bytes = sent}, 1, 0));
   }
   members.settle();
   for (int i = 0; i < 3; ++i) EXPECT_EQ(got[static_cast<std::size_t>(i)], pattern(4, i));
@@ -43,11 +44,11 @@ TEST(Mailboxes, hold_back_the_ninth_message_until_one_was_taken) {
   Members members(2);
   auto const sent = pattern(4, 0);
   std::vector<std::byte> got(4);
-  for (int i = 1; i <= 9; ++i) members[0].mailboxes().send(id(i), {.bytes = sent}, 1, 0);
+  for (int i = 1; i <= 9; ++i) members[0].mailboxes().post(id(i), message::MessageOp::send({.bytes = sent}, 1, 0));
   members.settle();
   EXPECT_TRUE(members[0].mailboxes().find(id(8))->completed);
   EXPECT_FALSE(members[0].mailboxes().find(id(9))->completed);
-  members[1].mailboxes().receive(id(1), {.bytes = got}, 0, 0);
+  members[1].mailboxes().post(id(1), message::MessageOp::receive({.bytes = got}, 0, 0));
   members.settle();
   EXPECT_TRUE(members[0].mailboxes().find(id(9))->completed);
 }
@@ -56,8 +57,8 @@ TEST(Mailboxes, end_a_receive_of_another_size_with_a_mismatch) {
   Members members(2);
   auto const sent = pattern(4, 0);
   std::vector<std::byte> got(5);
-  members[0].mailboxes().send(id(1), {.bytes = sent}, 1, 2);
-  members[1].mailboxes().receive(id(1), {.bytes = got}, 0, 2);
+  members[0].mailboxes().post(id(1), message::MessageOp::send({.bytes = sent}, 1, 2));
+  members[1].mailboxes().post(id(1), message::MessageOp::receive({.bytes = got}, 0, 2));
   members.settle();
   auto const failure = members[1].mailboxes().find(id(1))->failure;
   ASSERT_TRUE(failure);
@@ -74,11 +75,11 @@ TEST(Mailboxes, send_the_rest_of_a_cancelled_message_from_a_copy) {
   auto const original = sent;
   std::vector<std::byte> got(sent.size());
   members[0].set_full(true);
-  members[0].mailboxes().send(id(1), {.bytes = sent}, 1, 0);  // begins, and finds no space
+  members[0].mailboxes().post(id(1), message::MessageOp::send({.bytes = sent}, 1, 0));  // begins, and finds no space
   members[0].mailboxes().cancel(id(1));
   std::ranges::fill(sent, std::byte{0});
   members[0].set_full(false);
-  members[1].mailboxes().receive(id(1), {.bytes = got}, 0, 0);
+  members[1].mailboxes().post(id(1), message::MessageOp::receive({.bytes = got}, 0, 0));
   members.settle();
   EXPECT_EQ(got, original);
   EXPECT_EQ(members[0].mailboxes().find(id(1)), nullptr);
@@ -89,12 +90,12 @@ TEST(Mailboxes, give_a_half_taken_message_to_the_next_receive) {
   auto const sent = pattern(2 * message::chunk_bytes, 6);
   std::vector<std::byte> given_up(sent.size());
   std::vector<std::byte> got(sent.size());
-  members[1].mailboxes().receive(id(1), {.bytes = given_up}, 0, 0);
+  members[1].mailboxes().post(id(1), message::MessageOp::receive({.bytes = given_up}, 0, 0));
   message::PacketHeader const head{.kind = message::PacketKind::message, .round = 1, .bytes = sent.size()};
   members[1].mailboxes().take(0, head, std::span(sent).first(message::chunk_bytes));
   members[1].mailboxes().cancel(id(1));
   members[1].mailboxes().take(0, head, std::span(sent).subspan(message::chunk_bytes));
-  members[1].mailboxes().receive(id(2), {.bytes = got}, 0, 0);
+  members[1].mailboxes().post(id(2), message::MessageOp::receive({.bytes = got}, 0, 0));
   EXPECT_TRUE(members[1].mailboxes().find(id(2))->completed);
   EXPECT_EQ(got, sent);
 }

@@ -2,11 +2,19 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 
 #include "lib/codec/torch/pickle/torch_dtype.hpp"
 
 namespace crossrank::codec {
 namespace {
+
+template <std::size_t first, std::size_t second>
+constexpr auto joined(std::array<std::string_view, first> const& a, std::array<std::string_view, second> const& b) {
+  std::array<std::string_view, first + second> all{};
+  std::copy(b.begin(), b.end(), std::copy(a.begin(), a.end(), all.begin()));
+  return all;
+}
 
 constexpr std::array<std::string_view, 18> torch_globals{
     "collections.OrderedDict",
@@ -34,32 +42,15 @@ constexpr std::array<std::string_view, 10> training_modules{
     "nemo",     "modelopt", "omegaconf", "pathlib",   "enum",
 };
 
-constexpr std::array<std::string_view, 24> training_globals{
-    "collections.OrderedDict",
-    "collections.Counter",
-    "collections.defaultdict",
-    "builtins.dict",
-    "builtins.getattr",
-    "torch._utils._rebuild_tensor",
-    "torch._utils._rebuild_tensor_v2",
-    "torch._utils._rebuild_tensor_v3",
-    "torch._utils._rebuild_parameter",
-    "torch._utils._rebuild_parameter_with_state",
-    "torch._utils._rebuild_meta_tensor_no_storage",
-    "torch._tensor._rebuild_from_type_v2",
-    "torch.nn.parameter.Parameter",
-    "torch.Tensor",
-    "torch.Size",
-    "torch.device",
-    "torch.serialization._get_layout",
-    "torch.nn.functional.gelu",
-    "torch._C._nn.gelu",
-    "_codecs.encode",
-    "_io.BytesIO",
-    "builtins.set",
-    "builtins.bytearray",
-    "builtins.complex",
-};
+// What training programs write besides.
+constexpr auto training_globals = joined(torch_globals, std::array<std::string_view, 6>{
+                                                            "collections.defaultdict",
+                                                            "builtins.dict",
+                                                            "builtins.getattr",
+                                                            "torch.nn.functional.gelu",
+                                                            "torch._C._nn.gelu",
+                                                            "_io.BytesIO",
+                                                        });
 
 constexpr std::array<std::string_view, 24> dcp_globals{
     "collections.OrderedDict",
