@@ -33,7 +33,7 @@ RequestId CompositeTransport::post_barrier(spi::Signature signature) {
 }
 
 RequestId CompositeTransport::post_broadcast(spi::Signature signature, spi::Sink buffer, int root) {
-  CompositeOp op{.op_kind = signature.op_kind, .sink = buffer};
+  CompositeOp op{.op_kind = signature.op_kind};
   if (buffer.bytes.size() <= small_bytes) {
     op.steps.push_back({&across(), [this, signature, buffer, root] {
                           return across().post_broadcast(with_way(signature, 1), buffer, root);
@@ -42,6 +42,7 @@ RequestId CompositeTransport::post_broadcast(spi::Signature signature, spi::Sink
     op.steps.push_back(
         {&across(), [this, way = with_way(signature, buffer.bytes.size())] { return across().post_barrier(way); }});
     spread(op.steps, buffer.bytes, root);
+    op.payload = LargeBroadcast{.buffer = std::move(buffer)};
   }
   return post_steps(std::move(op));
 }
@@ -56,50 +57,52 @@ RequestId CompositeTransport::post_all_gatherv(spi::Signature signature, spi::So
     return post_steps(std::move(op));
   }
   require_no_collective(spi::to_string(signature.op_kind));
+  auto const own = std::make_shared<std::uint64_t>(mine.bytes.size());
   auto const request_id = keep({.op_kind = signature.op_kind,
-                                .source = std::move(mine),
-                                .sink = std::move(out),
-                                .counts = {counts.begin(), counts.end()},
-                                .sizes = std::vector<std::uint64_t>(counts.size())});
+                                .payload = LargeGather{.mine = std::move(mine),
+                                                       .out = std::move(out),
+                                                       .counts = {counts.begin(), counts.end()},
+                                                       .sizes = std::vector<std::uint64_t>(counts.size())}});
   auto& op = operation(request_id);
+  auto& gather = std::get<LargeGather>(op.payload);
   // The sizes that the members send decide what follows, not the sizes that others expect.
-  auto const own = std::make_shared<std::uint64_t>(op.source.bytes.size());
-  op.steps.push_back({&across(), [this, signature, own, &op] {
-                        std::vector<std::size_t> const eight(op.counts.size(), sizeof *own);
+  op.steps.push_back({&across(), [this, signature, own, &gather] {
+                        std::vector<std::size_t> const eight(gather.counts.size(), sizeof *own);
                         return across().post_all_gatherv(
                             with_way(signature, 2), {.bytes = std::as_bytes(std::span(own.get(), 1)), .owner = own},
-                            eight, {.bytes = std::as_writable_bytes(std::span(op.sizes))});
+                            eight, {.bytes = std::as_writable_bytes(std::span(gather.sizes))});
                       }});
-  op.steps.push_back({parts_.local.get(), [this, &op] {
-                        gather_blocks(op);
+  op.steps.push_back({parts_.local.get(), [this, &op, &gather] {
+                        gather_blocks(op, gather);
                         return parts_.local->post_barrier({.op_kind = OpKind::all_gatherv});
                       }});
   return begin_kept(request_id);
 }
 
 /// Adds one spread for each member's block, once the sizes are known.
-void CompositeTransport::gather_blocks(CompositeOp& op) {
-  auto buffer = op.sink.bytes;
-  for (std::size_t member = 0; member < op.sizes.size() && !op.failure; ++member) {
-    if (op.sizes[member] == op.counts[member]) continue;
+void CompositeTransport::gather_blocks(CompositeOp& op, LargeGather& gather) {
+  auto const& sizes = gather.sizes;
+  auto buffer = gather.out.bytes;
+  for (std::size_t member = 0; member < sizes.size() && !op.failure; ++member) {
+    if (sizes[member] == gather.counts[member]) continue;
     op.failure = std::make_exception_ptr(
         MismatchError({.operation = spi::to_string(op.op_kind),
                        .message = "rank " + std::to_string(member) + " sent a different number of bytes than agreed",
-                       .expected = std::to_string(op.counts[member]),
-                       .got = std::to_string(op.sizes[member]),
+                       .expected = std::to_string(gather.counts[member]),
+                       .got = std::to_string(sizes[member]),
                        .group = name(),
                        .rank = rank(),
                        .world_size = world_size(),
                        .failed_ranks = {static_cast<int>(member)}}));
-    op.scratch.resize(std::accumulate(op.sizes.begin(), op.sizes.end(), std::size_t{0}));
-    buffer = op.scratch;
+    gather.scratch.resize(std::accumulate(sizes.begin(), sizes.end(), std::size_t{0}));
+    buffer = gather.scratch;
   }
   std::size_t offset = 0;
-  for (std::size_t member = 0; member < op.sizes.size(); ++member) {
-    auto const block = buffer.subspan(offset, op.sizes[member]);
-    offset += op.sizes[member];
-    if (static_cast<int>(member) == rank() && block.data() != op.source.bytes.data() && !block.empty())
-      copy_memory(block.data(), op.source.bytes.data(), block.size());
+  for (std::size_t member = 0; member < sizes.size(); ++member) {
+    auto const block = buffer.subspan(offset, sizes[member]);
+    offset += sizes[member];
+    if (static_cast<int>(member) == rank() && block.data() != gather.mine.bytes.data() && !block.empty())
+      copy_memory(block.data(), gather.mine.bytes.data(), block.size());
     spread(op.steps, block, static_cast<int>(member));
   }
 }
@@ -146,7 +149,7 @@ std::optional<RequestId> CompositeTransport::post_across(OpKind op_kind, Post po
   try {
     auto const request_id = post(across());
     if (!request_id) return {};
-    CompositeOp op{.op_kind = op_kind, .posted = true, .request_id = *request_id};
+    CompositeOp op{.op_kind = op_kind, .request_id = *request_id};
     op.steps.push_back({&across(), {}});
     return keep(std::move(op));
   } catch (Error const& e) {

@@ -37,7 +37,6 @@ CompositeTransport::~CompositeTransport() {
 
 RequestId CompositeTransport::keep(CompositeOp operation) {
   auto const request_id = static_cast<RequestId>(next_request_id_++);
-  operation.number = static_cast<std::uint64_t>(request_id);
   operations_.emplace(request_id, std::move(operation));
   return request_id;
 }
@@ -55,7 +54,6 @@ void CompositeTransport::begin(CompositeOp& op) {
     if (step.on == &across() && e.group_usable()) throw;
     end_with(step.on, spi::to_string(op.op_kind));
   }
-  op.posted = true;
 }
 
 bool CompositeTransport::advance(CompositeOp& op) {
@@ -89,7 +87,7 @@ void CompositeTransport::complete(CompositeOp& op, spi::TimeoutPolicy const& tim
 }
 
 RequestId CompositeTransport::post_steps(CompositeOp operation) {
-  if (!operation.message) require_no_collective(spi::to_string(operation.op_kind));
+  if (!operation.is_message()) require_no_collective(spi::to_string(operation.op_kind));
   return begin_kept(keep(std::move(operation)));
 }
 
@@ -104,7 +102,7 @@ RequestId CompositeTransport::begin_kept(RequestId request_id) {
 }
 
 void CompositeTransport::require_no_collective(char const* operation) const {
-  bool const under_way = std::ranges::any_of(operations_, [](auto const& entry) { return !entry.second.message; });
+  bool const under_way = std::ranges::any_of(operations_, [](auto const& entry) { return !entry.second.is_message(); });
   spi::require_one_collective(*this, operation, under_way);
 }
 
@@ -139,7 +137,7 @@ void CompositeTransport::cancel(RequestId request_id, std::string_view why) noex
   auto& op = found->second;
   if (!op.completed) {
     auto const said = "rank " + std::to_string(rank()) + " cancelled its " + spi::to_string(op.op_kind);
-    if (!op.message) abort(why.empty() ? said : why);
+    if (!op.is_message()) abort(why.empty() ? said : why);
     op.steps.front().on->cancel(op.request_id);
   }
   operations_.erase(found);
@@ -148,13 +146,13 @@ void CompositeTransport::cancel(RequestId request_id, std::string_view why) noex
 // ---------------------------------------------------------------- messages
 
 RequestId CompositeTransport::post_send(spi::Source bytes, int dst, std::uint32_t tag) {
-  CompositeOp op{.op_kind = OpKind::send, .message = true};
+  CompositeOp op{.op_kind = OpKind::send};
   op.steps.push_back({&across(), [this, bytes, dst, tag] { return across().post_send(bytes, dst, tag); }});
   return post_steps(std::move(op));
 }
 
 RequestId CompositeTransport::post_recv(spi::Sink bytes, int src, std::uint32_t tag) {
-  CompositeOp op{.op_kind = OpKind::recv, .message = true};
+  CompositeOp op{.op_kind = OpKind::recv};
   op.steps.push_back({&across(), [this, bytes, src, tag] { return across().post_recv(bytes, src, tag); }});
   return post_steps(std::move(op));
 }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include <crossrank/spi/transport.hpp>
@@ -95,20 +96,28 @@ class CompositeTransport final : public spi::Transport {
     spi::Transport* on = nullptr;
     std::function<spi::RequestId()> post{};
   };
+  /// The buffers are in the steps, or are the caller's.
+  struct StepsOnly {};
+  struct LargeBroadcast {
+    spi::Sink buffer{};
+  };
+  struct LargeGather {
+    spi::Source mine{};
+    spi::Sink out{};
+    std::vector<std::size_t> counts{};   ///< bytes that this member expects of each
+    std::vector<std::uint64_t> sizes{};  ///< bytes that each member gives
+    std::vector<std::byte> scratch{};    ///< takes the place of an `out` that does not fit
+  };
   struct CompositeOp {
     spi::OpKind op_kind = spi::OpKind::none;
-    bool message = false;
-    std::uint64_t number = 0;
-    std::deque<Step> steps{};
-    bool posted = false;  ///< the first of them
-    spi::RequestId request_id{};
-    spi::Source source{};
-    spi::Sink sink{};
-    std::vector<std::size_t> counts{};
-    std::vector<std::uint64_t> sizes{};  ///< what each member says that it gives
-    std::vector<std::byte> scratch{};    ///< takes the place of a sink that does not fit
+    std::variant<StepsOnly, LargeBroadcast, LargeGather> payload{};
+    std::deque<Step> steps{};     ///< the first one has been posted
+    spi::RequestId request_id{};  ///< of the first step
     bool completed = false;
     std::exception_ptr failure{};
+    [[nodiscard]] bool is_message() const noexcept {
+      return op_kind == spi::OpKind::send || op_kind == spi::OpKind::recv;
+    }
   };
 
   [[nodiscard]] spi::Transport& across() const noexcept { return *parts_.across; }
@@ -127,7 +136,7 @@ class CompositeTransport final : public spi::Transport {
   /// Steps that bring `bytes`, which lie at `root`, to all members.
   void spread(std::deque<Step>& steps, std::span<std::byte> bytes, int root);
   void spread_piece(std::deque<Step>& steps, std::span<std::byte> piece, int root);
-  void gather_blocks(CompositeOp& operation);
+  void gather_blocks(CompositeOp& operation, LargeGather& gather);
   void propagate_local_failure();
   /// Handles the current exception of one of the transports: ends the group on all nodes, and throws the error that all
   /// members get.

@@ -14,57 +14,91 @@ namespace crossrank::shm {
 using spi::OpKind;
 using spi::RequestId;
 
-RequestId ShmTransport::begin_message(Kind kind, int peer, std::uint32_t tag) {
-  auto const* const operation_name = kind == Kind::send ? "send" : "recv";
-  require_open(operation_name);
-  group_->throw_if_failed(operation_name);
-  auto const request_id = begin(kind, {});
-  auto& op = operation(request_id);
+/// Waits until a message has been sent or received.
+struct ShmTransport::ChannelCondition final : node::WaitCondition {
+  ChannelCondition(ShmTransport& its_owner, MessageOp& its_operation) : owner(its_owner), operation(its_operation) {}
+
+  bool done() override {
+    owner.drive_collectives();
+    // All messages: the peer may itself wait for one that this rank has posted and not sent yet.
+    for (auto const& op : owner.messages_) {
+      if (op.is_under_way()) owner.advance_messages(op);
+    }
+    return operation.completed;
+  }
+  bool waits_for(int member) override { return member == operation.peer; }
+
+  ShmTransport& owner;
+  MessageOp& operation;
+};
+
+template <class Payload>
+RequestId ShmTransport::begin_message(Payload payload, int peer, std::uint32_t tag) {
+  MessageOp op{.payload = std::move(payload), .peer = peer, .tag = tag};
+  require_open(op.name());
+  group_->throw_if_failed(op.name());
   op.sequence = ++messages_posted_;
-  op.peer = peer;
-  op.tag = tag;
-  return request_id;
+  if (free_messages_.empty()) {
+    free_messages_.push_back(messages_.size());
+    messages_.emplace_back();
+  }
+  auto const index = free_messages_.back();
+  free_messages_.pop_back();
+  messages_[index] = std::move(op);
+  note_message(messages_[index]);
+  return static_cast<RequestId>(index + first_message);
 }
 
 RequestId ShmTransport::post_send(spi::Source bytes, int dst, std::uint32_t tag) {
-  auto const request_id = begin_message(Kind::send, dst, tag);
-  operation(request_id).source = std::move(bytes);
-  note_message(operation(request_id));
-  advance_messages(Kind::send, dst);
+  auto const request_id = begin_message(std::move(bytes), dst, tag);
+  advance_messages(message(request_id));
   return request_id;
 }
 
 RequestId ShmTransport::post_recv(spi::Sink bytes, int src, std::uint32_t tag) {
-  auto const request_id = begin_message(Kind::recv, src, tag);
-  operation(request_id).sink = std::move(bytes);
-  note_message(operation(request_id));
-  return request_id;
+  return begin_message(std::move(bytes), src, tag);
 }
 
 /// Notes a message for the flight recorder, with its number on the channel.
-void ShmTransport::note_message(ShmOp const& op) const noexcept {
-  bool const sends = op.kind == Kind::send;
-  auto const& channel = sends ? group_->channel(rank(), op.peer) : group_->channel(op.peer, rank());
-  auto const moved = (sends ? channel.sent : channel.received).load(std::memory_order_relaxed);
-  auto const under_way = std::count_if(operations_.begin(), operations_.end(), [&](ShmOp const& other) {
-    return other.kind == op.kind && other.peer == op.peer && !other.completed;
-  });
-  group_->note_message({.op_kind = sends ? OpKind::send : OpKind::recv,
+void ShmTransport::note_message(MessageOp const& op) const noexcept {
+  auto const* const source = std::get_if<spi::Source>(&op.payload);
+  auto const* const sink = std::get_if<spi::Sink>(&op.payload);
+  auto const& channel = op.sends() ? group_->channel(rank(), op.peer) : group_->channel(op.peer, rank());
+  auto const moved = (op.sends() ? channel.sent : channel.received).load(std::memory_order_relaxed);
+  auto const under_way =
+      std::ranges::count_if(messages_, [&](MessageOp const& other) { return other.shares_channel(op); });
+  group_->note_message({.op_kind = op.sends() ? OpKind::send : OpKind::recv,
                         .round = moved + static_cast<std::uint64_t>(under_way),
-                        .bytes = sends ? op.source.bytes.size() : op.sink.bytes.size(),
+                        .bytes = source != nullptr ? source->bytes.size() : sink->bytes.size(),
                         .peer = static_cast<std::uint32_t>(op.peer)});
 }
 
-void ShmTransport::advance_messages(Kind kind, int peer) {
+bool ShmTransport::has_ended(MessageOp& op) {
+  if (op.completed) return true;
+  ChannelCondition condition(*this, op);
+  if (condition.done()) return true;
+  group_->fail_if_lost(condition);
+  group_->throw_if_failed(op.name());
+  return false;
+}
+
+void ShmTransport::complete(MessageOp& op, spi::TimeoutPolicy const& timeout_policy) {
+  if (!op.completed) {
+    ChannelCondition condition(*this, op);
+    if (!condition.done()) group_->wait_for(condition, timeout_policy, op.name());
+  }
+  if (op.failure) std::rethrow_exception(op.failure);
+}
+
+void ShmTransport::advance_messages(MessageOp const& like) {
   for (;;) {
-    ShmOp* first = nullptr;
-    for (auto& op : operations_) {
-      if (op.kind != kind || op.peer != peer || op.completed) continue;
-      if (first == nullptr || op.sequence < first->sequence) first = &op;
+    MessageOp* first = nullptr;
+    for (auto& op : messages_) {
+      if (op.shares_channel(like) && (first == nullptr || op.sequence < first->sequence)) first = &op;
     }
     if (first == nullptr) return;
     try {
-      if (!(kind == Kind::send ? try_send(*first) : try_recv(*first))) return;
+      if (!(first->sends() ? try_send(*first) : try_recv(*first))) return;
     } catch (...) {
       first->failure = std::current_exception();
     }
@@ -81,7 +115,8 @@ void ShmTransport::release_sent_slots(int dst) noexcept {
   }
 }
 
-bool ShmTransport::try_send(ShmOp& op) {
+bool ShmTransport::try_send(MessageOp& op) {
+  auto const bytes = std::get<spi::Source>(op.payload).bytes;
   auto& channel = group_->channel(rank(), op.peer);
   auto const sent = channel.sent.load(std::memory_order_relaxed);
   auto const taken = channel.received.load(std::memory_order_seq_cst);
@@ -92,12 +127,12 @@ bool ShmTransport::try_send(ShmOp& op) {
   release_sent_slots(op.peer);
   auto& message = channel.ring[sent % node::Channel::depth];
   message = {};
-  message.bytes = op.source.bytes.size();
+  message.bytes = bytes.size();
   message.tag = op.tag;
-  if (!op.source.bytes.empty()) {
+  if (!bytes.empty()) {
     auto& arena = group_->comm().arena();
-    auto const slot = arena.allocate(op.source.bytes.size());
-    node::bulk_copy(group_->comm(), arena.at(slot), op.source.bytes.data(), op.source.bytes.size());
+    auto const slot = arena.allocate(bytes.size());
+    node::bulk_copy(group_->comm(), arena.at(slot), bytes.data(), bytes.size());
     message.offset = slot.offset;
     message.slot = slot.id;
     message.generation = slot.generation;
@@ -109,7 +144,8 @@ bool ShmTransport::try_send(ShmOp& op) {
   return true;
 }
 
-bool ShmTransport::try_recv(ShmOp& op) {
+bool ShmTransport::try_recv(MessageOp& op) {
+  auto const bytes = std::get<spi::Sink>(op.payload).bytes;
   auto& channel = group_->channel(op.peer, rank());
   auto const received = channel.received.load(std::memory_order_relaxed);
   auto const sent = channel.sent.load(std::memory_order_seq_cst);
@@ -119,17 +155,17 @@ bool ShmTransport::try_recv(ShmOp& op) {
                          "0 to " + std::to_string(node::Channel::depth) + " more than " + std::to_string(received),
                          std::to_string(sent));
   auto const message = node::load_once(channel.ring[received % node::Channel::depth]);
-  bool const fits = message.bytes == op.sink.bytes.size() && message.tag == op.tag;
+  bool const fits = message.bytes == bytes.size() && message.tag == op.tag;
   if (fits && message.bytes != 0) {
     auto const payload = group_->payload(op.peer, message.offset, message.bytes);
-    node::bulk_copy(group_->comm(), op.sink.bytes.data(), payload.data(), payload.size());
+    node::bulk_copy(group_->comm(), bytes.data(), payload.data(), payload.size());
   }
   channel.received.exchange(received + 1, std::memory_order_seq_cst);
   group_->progress();
   group_->ring_member(op.peer);
   if (fits) return true;
-  throw MessageMismatch({.group = name(), .rank = rank(), .world_size = world_size()}, op.peer,
-                        {op.sink.bytes.size(), op.tag}, {message.bytes, message.tag});
+  throw MessageMismatch({.group = name(), .rank = rank(), .world_size = world_size()}, op.peer, {bytes.size(), op.tag},
+                        {message.bytes, message.tag});
 }
 
 }  // namespace crossrank::shm

@@ -41,6 +41,18 @@ std::vector<Span> parts_of(Span all, std::span<std::size_t const> counts) {
 
 // ---------------------------------------------------------------- operations
 
+template <class Action>
+RequestId ShmTransport::begin(Posted const& posted, Action action) {
+  auto& op = collective_.emplace();
+  op.posted = posted;
+  op.action = std::move(action);
+  return collective_request;
+}
+
+RequestId ShmTransport::post_barrier(spi::Signature signature) {
+  return begin(post_round(signature, {}, 0), Barrier{});
+}
+
 RequestId ShmTransport::post_broadcast(spi::Signature signature, spi::Sink buffer, int root) {
   auto const results = stores_of_results({}, buffer.bytes);
   if (buffer.bytes.size() > one_round_move) {
@@ -57,12 +69,8 @@ RequestId ShmTransport::post_broadcast(spi::Signature signature, spi::Sink buffe
     return post_staged(signature, std::make_unique<StagedMove>(group_->comm(), rank(), std::move(arguments)));
   }
   auto const payload = root == rank() ? as_const(buffer) : std::span<std::byte const>{};
-  auto const request_id = begin(Kind::broadcast, post_round(signature, payload, root));
-  auto& op = operation(request_id);
-  op.sink = std::move(buffer);
-  op.peer = root;
-  op.results = results;
-  return request_id;
+  auto const posted = post_round(signature, payload, root);
+  return begin(posted, Broadcast{.buffer = std::move(buffer), .root = root, .results = results});
 }
 
 RequestId ShmTransport::post_all_gatherv(spi::Signature signature, spi::Source mine,
@@ -77,13 +85,8 @@ RequestId ShmTransport::post_all_gatherv(spi::Signature signature, spi::Source m
   }
   auto const before = std::accumulate(counts.begin(), counts.begin() + rank(), std::size_t{0});
   auto const posted = post_round(signature, mine.bytes, 0, out.bytes.data() + before, results);
-  auto const request_id = begin(Kind::all_gatherv, posted);
-  auto& op = operation(request_id);
-  op.source = std::move(mine);
-  op.sink = std::move(out);
-  op.counts.assign(counts.begin(), counts.end());
-  op.results = results;
-  return request_id;
+  counts_.assign(counts.begin(), counts.end());
+  return begin(posted, AllGather{.mine = std::move(mine), .out = std::move(out), .results = results});
 }
 
 std::optional<RequestId> ShmTransport::post_all_reduce(spi::Signature signature, spi::Source const& in,
@@ -98,13 +101,8 @@ std::optional<RequestId> ShmTransport::post_reduce(spi::Signature signature, spi
     return post_staged(signature, std::make_unique<StagedAllReduce>(group_->comm(), rank(), world_size(), in, out,
                                                                     stores_of_results(in.bytes, out.bytes), reducer));
   }
-  auto const request_id = begin(Kind::reduce, post_round(signature, in.bytes, root));
-  auto& op = operation(request_id);
-  op.source = in;
-  op.sink = out;
-  op.reducer = reducer;
-  op.signature = signature;
-  return request_id;
+  auto const posted = post_round(signature, in.bytes, root);
+  return begin(posted, Reduce{.op_kind = signature.op_kind, .in = in, .out = out, .reducer = reducer});
 }
 
 std::optional<RequestId> ShmTransport::post_reduce_scatterv(spi::Signature signature, spi::Source const& in,
@@ -158,30 +156,45 @@ std::optional<RequestId> ShmTransport::post_all_to_allv(spi::Signature signature
   return post_staged(signature, std::make_unique<StagedExchange>(group_->comm(), name(), rank(), std::move(arguments)));
 }
 
-void ShmTransport::finish_reduce(ShmOp& op) {
-  if (op.sink.bytes.empty()) return;
+// ---------------------------------------------------------------- the end of a round
+
+void ShmTransport::finish(Posted const&, Barrier const&) {}
+
+void ShmTransport::finish(Posted const& posted, Broadcast const& action) {
+  if (action.root != rank()) read_payload(posted.round, action.root, action.buffer.bytes, action.results);
+}
+
+void ShmTransport::finish(Posted const& posted, AllGather const& action) {
+  std::size_t offset = 0;
+  for (int member = 0; member < world_size(); ++member) {
+    auto const bytes = counts_[static_cast<std::size_t>(member)];
+    auto const to = action.out.bytes.subspan(offset, bytes);
+    offset += bytes;
+    if (member != rank()) read_payload(posted.round, member, to, action.results);
+  }
+}
+
+void ShmTransport::finish(Posted const& posted, Reduce const& action) {
+  auto const& out = action.out.bytes;
+  auto const& in = action.in.bytes;
+  if (out.empty()) return;
   std::vector<std::byte const*> inputs;
   for (int member = 0; member < world_size(); ++member) {
-    auto const values =
-        member == rank() ? op.source.bytes : group_->payload(member, group_->arrival(member, op.posted.round));
-    require_size(member, values.size(), op.source.bytes.size());
+    auto const values = member == rank() ? in : group_->payload(member, group_->arrival(member, posted.round));
+    require_size(member, values.size(), in.size());
     inputs.push_back(values.data());
   }
-  op.reducer(op.sink.bytes.data(), inputs, op.source.bytes.size());
+  action.reducer(out.data(), inputs, in.size());
 }
 
 // ---------------------------------------------------------------- staged collectives
 
-RequestId ShmTransport::post_staged(spi::Signature signature, std::unique_ptr<StagedCollective> staged) {
+RequestId ShmTransport::post_staged(spi::Signature signature, std::unique_ptr<StagedCollective> steps) {
   require_open(spi::to_string(signature.op_kind));
-  spi::require_one_collective(*this, spi::to_string(signature.op_kind), collective_under_way_);
-  auto const request_id = begin(Kind::staged, {});
-  staged_under_way_ = true;
-  auto& op = operation(request_id);
-  op.signature = signature;
-  op.staged = std::move(staged);
+  spi::require_one_collective(*this, spi::to_string(signature.op_kind), collective_.has_value());
+  auto const request_id = begin({}, Staged{.signature = signature, .steps = std::move(steps)});
   try {
-    static_cast<void>(post_step(op, PeerAreas({})));
+    static_cast<void>(post_step(*collective_, std::get<Staged>(collective_->action), PeerAreas({})));
   } catch (...) {
     drop(request_id);
     throw;
@@ -207,52 +220,49 @@ struct ShmTransport::StepArea final : AreaAllocator {
   Stored stored{};
 };
 
-bool ShmTransport::post_step(ShmOp& op, PeerAreas const& peers) {
-  node::Post post{.op_kind = op.signature.op_kind, .digest = op.signature.digest, .arguments = op.signature.arguments};
+bool ShmTransport::post_step(CollectiveOp& op, Staged& staged, PeerAreas const& peers) {
+  auto const& signature = staged.signature;
+  node::Post post{.op_kind = signature.op_kind, .digest = signature.digest, .arguments = signature.arguments};
   StepArea area(*this, post);
-  bool const more = op.staged->step(op.step++, area, peers);
+  bool const more = staged.steps->step(staged.step++, area, peers);
   note_speed(op.posted.stored);
   if (more) op.posted = {.round = arrive(post), .stored = area.stored};
   return more;
 }
 
-bool ShmTransport::take_step(ShmOp& op) {
+bool ShmTransport::take_step(CollectiveOp& op, Staged& staged) {
   areas_.resize(static_cast<std::size_t>(world_size()));
   for (int member = 0; member < world_size(); ++member) {
     if (member == rank()) continue;
     areas_[static_cast<std::size_t>(member)] = group_->payload(member, group_->arrival(member, op.posted.round));
   }
-  return post_step(op, PeerAreas(areas_));
+  return post_step(op, staged, PeerAreas(areas_));
 }
 
-bool ShmTransport::staged_has_ended(ShmOp& op) {
-  while (group_->test(op.posted.round, name_of(op))) {
-    if (group_->wait(op.posted.round, timeout_policy_, name_of(op)) == node::Outcome::passed_failed) return true;
-    if (take_step(op)) continue;
+bool ShmTransport::staged_has_ended(CollectiveOp& op, Staged& staged) {
+  auto const* const name = op.name();
+  while (group_->test(op.posted.round, name)) {
+    if (group_->wait(op.posted.round, timeout_policy_, name) == node::Outcome::passed_failed) return true;
+    if (take_step(op, staged)) continue;
     op.completed = true;
     return true;
   }
   return false;
 }
 
-void ShmTransport::complete_staged(ShmOp& op, spi::TimeoutPolicy const& timeout_policy) {
-  op.completed = true;  // however it ends
-  do {
-    if (group_->wait(op.posted.round, timeout_policy, name_of(op)) == node::Outcome::passed_failed)
-      throw group_->remote_error(op.posted.round, name_of(op));
-  } while (take_step(op));
+void ShmTransport::complete_staged(CollectiveOp& op, Staged& staged, spi::TimeoutPolicy const& timeout_policy) {
+  do pass_round(op, timeout_policy);
+  while (take_step(op, staged));
 }
 
 void ShmTransport::drive_collectives() noexcept {
-  if (!staged_under_way_) return;
-  for (auto& op : operations_) {
-    if (op.kind != Kind::staged || op.completed) continue;
-    try {
-      if (staged_has_ended(op) && !op.completed) complete_staged(op, timeout_policy_);
-    } catch (...) {
-      op.failure = std::current_exception();
-      op.completed = true;
-    }
+  auto* const staged = collective_ ? std::get_if<Staged>(&collective_->action) : nullptr;
+  if (staged == nullptr || collective_->completed) return;
+  try {
+    if (staged_has_ended(*collective_, *staged)) complete(*collective_, timeout_policy_);
+  } catch (...) {
+    collective_->failure = std::current_exception();
+    collective_->completed = true;
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "collectives/spi/one_collective.hpp"
 #include "lib/core/error_record.hpp"
+#include "lib/core/overloads.hpp"
 #include "lib/node/group/copy_batch.hpp"
 #include "lib/platform/system.hpp"
 
@@ -54,84 +55,48 @@ ShmTransport::~ShmTransport() {
 
 // ---------------------------------------------------------------- operations under way
 
-ShmTransport::ShmOp& ShmTransport::operation(RequestId request_id) {
-  return operations_[static_cast<std::size_t>(request_id)];
+ShmTransport::MessageOp& ShmTransport::message(RequestId request_id) noexcept {
+  return messages_[static_cast<std::size_t>(request_id) - first_message];
 }
 
-void ShmTransport::ShmOp::clear() noexcept {
-  kind = Kind::unused;
-  completed = false;
-  step = 0;
-  counts.clear();
-  if (source.owner) source.owner.reset();
-  if (sink.owner) sink.owner.reset();
-  if (staged) staged.reset();
-  if (failure) failure = nullptr;
-}
-
-RequestId ShmTransport::begin(Kind kind, Posted const& posted) {
-  if (free_operations_.empty()) {
-    free_operations_.push_back(static_cast<std::uint32_t>(operations_.size()));
-    operations_.emplace_back();
-  }
-  auto const index = free_operations_.back();
-  free_operations_.pop_back();
-  auto& op = operations_[index];
-  op.kind = kind;
-  op.posted = posted;
-  if (!is_message(op)) collective_under_way_ = true;
-  return static_cast<RequestId>(index);
+template <class Use>
+auto ShmTransport::with_operation(RequestId request_id, Use use) {
+  return request_id == collective_request ? use(*collective_) : use(message(request_id));
 }
 
 void ShmTransport::drop(RequestId request_id) noexcept {
-  auto& op = operation(request_id);
-  if (op.kind == Kind::staged) staged_under_way_ = false;
-  if (!is_message(op)) collective_under_way_ = false;
-  op.clear();
-  free_operations_.push_back(static_cast<std::uint32_t>(request_id));
-}
-
-/// Waits until a message has been sent or received.
-struct ShmTransport::ChannelCondition final : node::WaitCondition {
-  bool done() override {
-    owner.drive_collectives();
-    // All messages: the peer may itself wait for one that this rank has posted and not sent yet.
-    for (auto const& op : owner.operations_) {
-      if (is_message(op) && !op.completed) owner.advance_messages(op.kind, op.peer);
-    }
-    return operation.completed;
+  if (request_id == collective_request) {
+    collective_.reset();
+  } else {
+    message(request_id) = {};
+    free_messages_.push_back(static_cast<std::size_t>(request_id) - first_message);
   }
-  bool waits_for(int member) override { return member == operation.peer; }
-  ShmTransport& owner;
-  ShmOp& operation;
-
-  ChannelCondition(ShmTransport& its_owner, ShmOp& its_operation) : owner(its_owner), operation(its_operation) {}
-};
-
-char const* ShmTransport::name_of(ShmOp const& op) noexcept {
-  static constexpr char const* names[] = {"", "barrier", "broadcast", "all_gatherv", "", "", "send", "recv"};
-  bool const known = op.kind != Kind::reduce && op.kind != Kind::staged;
-  return known ? names[static_cast<std::size_t>(op.kind)] : spi::to_string(op.signature.op_kind);
 }
 
-bool ShmTransport::has_ended(ShmOp& op) {
+char const* ShmTransport::CollectiveOp::name() const noexcept {
+  return std::visit(
+      Overloads{[](Barrier const&) { return "barrier"; },  //
+                [](Broadcast const&) { return "broadcast"; }, [](AllGather const&) { return "all_gatherv"; },
+                [](Reduce const& reduce) { return spi::to_string(reduce.op_kind); },
+                [](Staged const& staged) { return spi::to_string(staged.signature.op_kind); }},
+      action);
+}
+
+bool ShmTransport::has_ended(CollectiveOp& op) {
   if (op.completed) return true;
-  if (is_message(op)) {
-    ChannelCondition condition(*this, op);
-    if (condition.done()) return true;
-    group_->fail_if_lost(condition);
-    group_->throw_if_failed(name_of(op));
-    return false;
-  }
-  return op.kind == Kind::staged ? staged_has_ended(op) : group_->test(op.posted.round, name_of(op));
+  if (auto* const staged = std::get_if<Staged>(&op.action)) return staged_has_ended(op, *staged);
+  return group_->test(op.posted.round, op.name());
 }
 
 bool ShmTransport::test(RequestId request_id) {
-  auto& op = operation(request_id);
-  try {
-    group_->comm().require_own_process(name_of(op));
+  auto const ends = [this](auto& op) {
+    group_->comm().require_own_process(op.name());
     if (!has_ended(op)) return false;
     complete(op, timeout_policy_);
+    return true;
+  };
+  try {
+    if (!with_operation(request_id, ends)) return false;
   } catch (...) {
     drop(request_id);
     throw;
@@ -142,9 +107,10 @@ bool ShmTransport::test(RequestId request_id) {
 
 void ShmTransport::wait(RequestId request_id, spi::TimeoutPolicy const& timeout_policy) {
   try {
-    auto& op = operation(request_id);
-    group_->comm().require_own_process(name_of(op));
-    complete(op, timeout_policy);
+    with_operation(request_id, [&](auto& op) {
+      group_->comm().require_own_process(op.name());
+      complete(op, timeout_policy);
+    });
   } catch (...) {
     drop(request_id);
     throw;
@@ -152,27 +118,30 @@ void ShmTransport::wait(RequestId request_id, spi::TimeoutPolicy const& timeout_
   drop(request_id);
 }
 
-void ShmTransport::complete(ShmOp& op, spi::TimeoutPolicy const& timeout_policy) {
-  if (!op.completed && is_message(op)) {
-    ChannelCondition condition(*this, op);
-    if (!condition.done()) group_->wait_for(condition, timeout_policy, name_of(op));
-  } else if (!op.completed && op.kind == Kind::staged) {
-    complete_staged(op, timeout_policy);
-  } else if (!op.completed) {
-    op.completed = true;
-    if (group_->wait(op.posted.round, timeout_policy, name_of(op)) == node::Outcome::passed_failed) {
-      throw group_->remote_error(op.posted.round, name_of(op));
+void ShmTransport::complete(CollectiveOp& op, spi::TimeoutPolicy const& timeout_policy) {
+  if (!op.completed) {
+    op.completed = true;  // however it ends
+    if (auto* const staged = std::get_if<Staged>(&op.action)) {
+      complete_staged(op, *staged, timeout_policy);
+    } else {
+      pass_round(op, timeout_policy);
+      std::visit(Overloads{[](Staged const&) {}, [&](auto const& action) { finish(op.posted, action); }}, op.action);
+      note_speed(op.posted.stored);
     }
-    finish(op);
   }
   if (op.failure) std::rethrow_exception(op.failure);
 }
 
+void ShmTransport::pass_round(CollectiveOp const& op, spi::TimeoutPolicy const& timeout_policy) {
+  auto const* const name = op.name();
+  if (group_->wait(op.posted.round, timeout_policy, name) == node::Outcome::passed_failed)
+    throw group_->remote_error(op.posted.round, name);
+}
+
 void ShmTransport::cancel(RequestId request_id, std::string_view why) noexcept {
-  auto const& op = operation(request_id);
   // A message that has not moved leaves no trace. An arrival at a round cannot be taken back.
-  if (!is_message(op) && !op.completed) {
-    auto const said = "rank " + std::to_string(rank()) + " cancelled its " + name_of(op);
+  if (request_id == collective_request && !collective_->completed) {
+    auto const said = "rank " + std::to_string(rank()) + " cancelled its " + collective_->name();
     group_->abort(why.empty() ? said : why);
   }
   drop(request_id);
@@ -193,7 +162,7 @@ void ShmTransport::require_open(char const* operation) const {
 ShmTransport::Posted ShmTransport::post_round(spi::Signature signature, std::span<std::byte const> bytes, int root,
                                               std::byte* also_to, platform::StoreMode results) {
   require_open(spi::to_string(signature.op_kind));
-  spi::require_one_collective(*this, spi::to_string(signature.op_kind), collective_under_way_);
+  spi::require_one_collective(*this, spi::to_string(signature.op_kind), collective_.has_value());
   node::Post post{
       .op_kind = signature.op_kind, .digest = signature.digest, .root = root, .arguments = signature.arguments};
   Stored stored;
@@ -247,27 +216,6 @@ std::uint64_t ShmTransport::arrive(node::Post const& post) {
   return round;
 }
 
-RequestId ShmTransport::post_barrier(spi::Signature signature) {
-  return begin(Kind::barrier, post_round(signature, {}, 0));
-}
-
-void ShmTransport::finish(ShmOp& op) {
-  if (op.kind == Kind::broadcast && op.peer != rank()) read_payload(op, op.peer, op.sink.bytes);
-  if (op.kind == Kind::all_gatherv) finish_all_gatherv(op);
-  if (op.kind == Kind::reduce) finish_reduce(op);
-  note_speed(op.posted.stored);
-}
-
-void ShmTransport::finish_all_gatherv(ShmOp& op) {
-  std::size_t offset = 0;
-  for (int member = 0; member < world_size(); ++member) {
-    auto const bytes = op.counts[static_cast<std::size_t>(member)];
-    auto const to = op.sink.bytes.subspan(offset, bytes);
-    offset += bytes;
-    if (member != rank()) read_payload(op, member, to);
-  }
-}
-
 /// Throws `MismatchError` if a rank sent another number of bytes than agreed.
 void ShmTransport::require_size(int member, std::size_t got, std::size_t expected) const {
   if (got == expected) return;
@@ -281,11 +229,11 @@ void ShmTransport::require_size(int member, std::size_t got, std::size_t expecte
                        .failed_ranks = {member}});
 }
 
-void ShmTransport::read_payload(ShmOp const& op, int member, std::span<std::byte> to) {
-  auto const payload = group_->payload(member, group_->arrival(member, op.posted.round));
+void ShmTransport::read_payload(std::uint64_t round, int member, std::span<std::byte> to, platform::StoreMode results) {
+  auto const payload = group_->payload(member, group_->arrival(member, round));
   require_size(member, payload.size(), to.size());
   node::CopyBatch copies(group_->comm());
-  copies.add(to.data(), payload.data(), payload.size(), op.results);
+  copies.add(to.data(), payload.data(), payload.size(), results);
   copies.run();
 }
 
@@ -305,7 +253,7 @@ platform::StoreMode ShmTransport::stores_of_results(std::span<std::byte const> i
 std::shared_ptr<spi::Transport> ShmTransport::split(spi::Signature signature, std::span<int const> members,
                                                     std::string name, spi::TimeoutPolicy const& timeout_policy) {
   require_open("split");
-  spi::require_one_collective(*this, "split", collective_under_way_);
+  spi::require_one_collective(*this, "split", collective_.has_value());
   std::vector<int> const list(members.begin(), members.end());
   auto group = group_->split(list, std::move(name), signature, timeout_policy);
   if (!group) return nullptr;
@@ -331,7 +279,7 @@ void ShmTransport::enter_user_code(int change) noexcept {
 void ShmTransport::close(spi::TimeoutPolicy const& timeout_policy) {
   if (closed_) return;
   group_->comm().require_own_process("close");
-  spi::require_one_collective(*this, "close", collective_under_way_);
+  spi::require_one_collective(*this, "close", collective_.has_value());
   closed_ = true;
   auto const round = group_->post({.op_kind = OpKind::close}, timeout_policy);
   static_cast<void>(group_->wait(round, timeout_policy, "close"));

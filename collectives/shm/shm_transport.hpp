@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include <crossrank/spi/transport.hpp>
@@ -78,7 +79,6 @@ class ShmTransport final : public spi::Transport {
   [[nodiscard]] bool is_closed() const noexcept override { return closed_; }
 
  private:
-  enum class Kind : std::uint8_t { unused, barrier, broadcast, all_gatherv, reduce, staged, send, recv };
   /// What this rank has stored for its peers, and since when it does: how long they take together tells
   /// `StoreAutotuner`.
   struct Stored {
@@ -91,25 +91,56 @@ class ShmTransport final : public spi::Transport {
     std::uint64_t round = 0;
     Stored stored{};
   };
-  struct ShmOp {
-    Kind kind = Kind::unused;
-    Posted posted{};             ///< of a collective: the last
-    std::uint64_t sequence = 0;  ///< of a message, in the order of posting
-    spi::Source source{};
-    spi::Sink sink{};
-    std::vector<std::size_t> counts{};
+  /// Names the collective under way; messages have the numbers behind it.
+  static constexpr spi::RequestId collective_request{0};
+  static constexpr std::size_t first_message = 1;
+
+  struct Barrier {};
+  struct Broadcast {
+    spi::Sink buffer{};
+    int root = 0;
+    platform::StoreMode results = platform::StoreMode::normal;  ///< of what is read of the root
+  };
+  /// The counts are in `counts_`.
+  struct AllGather {
+    spi::Source mine{};
+    spi::Sink out{};
     platform::StoreMode results = platform::StoreMode::normal;  ///< of what is read of the peers
+  };
+  struct Reduce {
+    spi::OpKind op_kind = spi::OpKind::none;
+    spi::Source in{};
+    spi::Sink out{};
     algorithms::Reducer reducer{};
-    spi::Signature signature{};                  ///< of a staged one: each of its barrier rounds has the same
-    std::unique_ptr<StagedCollective> staged{};  ///< what a staged one does
-    std::size_t step = 0;                        ///< of a staged one, done last
-    int peer = 0;                                ///< root, dst or src
+  };
+  struct Staged {
+    spi::Signature signature{};  ///< of each of its barrier rounds
+    std::unique_ptr<StagedCollective> steps{};
+    std::size_t step = 0;  ///< number of the next step
+  };
+  /// The collective under way.
+  struct CollectiveOp {
+    Posted posted{};  ///< the last round
+    std::variant<Barrier, Broadcast, AllGather, Reduce, Staged> action{};
+    bool completed = false;  ///< has ended, but has not been waited for
+    std::exception_ptr failure{};
+    [[nodiscard]] char const* name() const noexcept;
+  };
+  /// A message that has been posted and not waited for. Without a payload: free for the next one.
+  struct MessageOp {
+    std::variant<std::monostate, spi::Source, spi::Sink> payload{};  ///< of a send, or of a receive
+    std::uint64_t sequence = 0;                                      ///< in the order of posting
+    int peer = 0;
     std::uint32_t tag = 0;
     bool completed = false;  ///< has ended, but has not been waited for
     std::exception_ptr failure{};
-
-    /// Resets the operation and keeps its allocations. Costs nothing for fields that were not set.
-    void clear() noexcept;
+    [[nodiscard]] bool sends() const noexcept { return std::holds_alternative<spi::Source>(payload); }
+    [[nodiscard]] bool is_under_way() const noexcept { return payload.index() != 0 && !completed; }
+    /// Returns whether it is under way in the same direction and with the same peer as `other`.
+    [[nodiscard]] bool shares_channel(MessageOp const& other) const noexcept {
+      return is_under_way() && payload.index() == other.payload.index() && peer == other.peer;
+    }
+    [[nodiscard]] char const* name() const noexcept { return sends() ? "send" : "recv"; }
   };
   struct SentSlot {
     node::Slot slot;
@@ -118,70 +149,77 @@ class ShmTransport final : public spi::Transport {
   struct ChannelCondition;
   struct StepArea;
 
-  [[nodiscard]] static bool is_message(ShmOp const& op) noexcept {
-    return op.kind == Kind::send || op.kind == Kind::recv;
-  }
-  [[nodiscard]] static char const* name_of(ShmOp const& op) noexcept;
   void require_open(char const* operation) const;
-  [[nodiscard]] bool has_ended(ShmOp& operation);
+  [[nodiscard]] bool has_ended(CollectiveOp& op);
+  [[nodiscard]] bool has_ended(MessageOp& op);
   /// Waits for the operation and throws its error.
-  void complete(ShmOp& operation, spi::TimeoutPolicy const& timeout_policy);
+  void complete(CollectiveOp& op, spi::TimeoutPolicy const& timeout_policy);
+  void complete(MessageOp& op, spi::TimeoutPolicy const& timeout_policy);
   [[nodiscard]] Area take_area(node::Post& post, std::size_t bytes, Stored& stored);
   /// Notes how long it took, now that the peers' bytes of the same round have been read.
   void note_speed(Stored const& stored) noexcept;
   [[nodiscard]] std::uint64_t arrive(node::Post const& post);
-  /// Moves messages to or from a peer without blocking, in the order of posting. Errors stay with their operation.
-  void note_message(ShmOp const& operation) const noexcept;
-  void advance_messages(Kind kind, int peer);
+  /// Waits until the operation's round has passed. Throws the error that a rank reported in it.
+  void pass_round(CollectiveOp const& op, spi::TimeoutPolicy const& timeout_policy);
+  void note_message(MessageOp const& op) const noexcept;
+  /// Moves messages in the direction and with the peer of `like` without blocking, in the order of posting. Errors stay
+  /// with their operation.
+  void advance_messages(MessageOp const& like);
 
-  [[nodiscard]] ShmOp& operation(spi::RequestId);
-  /// Makes a new operation.
-  [[nodiscard]] spi::RequestId begin(Kind kind, Posted const& posted);
-  [[nodiscard]] spi::RequestId begin_message(Kind kind, int peer, std::uint32_t tag);
+  [[nodiscard]] MessageOp& message(spi::RequestId request_id) noexcept;
+  /// Calls `use` with the operation, a `CollectiveOp` or a `MessageOp`.
+  template <class Use>
+  auto with_operation(spi::RequestId request_id, Use use);
+  template <class Action>
+  [[nodiscard]] spi::RequestId begin(Posted const& posted, Action action);
+  template <class Payload>
+  [[nodiscard]] spi::RequestId begin_message(Payload payload, int peer, std::uint32_t tag);
   void drop(spi::RequestId request_id) noexcept;
   /// Posts a round whose payload is `bytes`, copied into the arena unless it fits the line.
   /// They are also copied to `also_to`, stored as `results`, unless that is null or they stand there.
   [[nodiscard]] Posted post_round(spi::Signature signature, std::span<std::byte const> bytes, int root,
                                   std::byte* also_to = nullptr,
                                   platform::StoreMode results = platform::StoreMode::normal);
-  void finish(ShmOp& operation);
-  void finish_all_gatherv(ShmOp& operation);
-  void finish_reduce(ShmOp& operation);
+  // The end of a collective of one round: reads what the others have sent.
+  void finish(Posted const& posted, Barrier const& action);
+  void finish(Posted const& posted, Broadcast const& action);
+  void finish(Posted const& posted, AllGather const& action);
+  void finish(Posted const& posted, Reduce const& action);
 
   // staged collectives
   [[nodiscard]] spi::RequestId post_staged(spi::Signature signature, std::unique_ptr<StagedCollective> staged);
   /// Does the next step, from the peers' areas of the step before, and posts the barrier round after it. Returns false
   /// when there is no further step.
-  [[nodiscard]] bool post_step(ShmOp& operation, PeerAreas const& peers);
+  [[nodiscard]] bool post_step(CollectiveOp& op, Staged& staged, PeerAreas const& peers);
   /// Does the step after a barrier round. Returns false when there is no further step.
-  [[nodiscard]] bool take_step(ShmOp& operation);
-  [[nodiscard]] bool staged_has_ended(ShmOp& operation);
-  void complete_staged(ShmOp& operation, spi::TimeoutPolicy const& timeout_policy);
+  [[nodiscard]] bool take_step(CollectiveOp& op, Staged& staged);
+  [[nodiscard]] bool staged_has_ended(CollectiveOp& op, Staged& staged);
+  void complete_staged(CollectiveOp& op, Staged& staged, spi::TimeoutPolicy const& timeout_policy);
   /// Advances the collective under way, for a rank that waits for a message.
   void drive_collectives() noexcept;
 
   void require_size(int member, std::size_t got, std::size_t expected) const;
-  /// Copies the payload that a member has posted in the round of a collective.
-  void read_payload(ShmOp const& operation, int member, std::span<std::byte> to);
+  /// Copies the payload that a member has posted in a round.
+  void read_payload(std::uint64_t round, int member, std::span<std::byte> to, platform::StoreMode results);
   /// Returns how to store the results of a call: past the caches if the bytes that it touches do not fit into them.
   [[nodiscard]] platform::StoreMode stores_of_results(std::span<std::byte const> in,
                                                       std::span<std::byte const> out) const;
-  [[nodiscard]] bool try_send(ShmOp& operation);
-  [[nodiscard]] bool try_recv(ShmOp& operation);
+  [[nodiscard]] bool try_send(MessageOp& op);
+  [[nodiscard]] bool try_recv(MessageOp& op);
   void release_sent_slots(int dst) noexcept;
 
   std::shared_ptr<node::Group> group_;
   std::vector<int> global_ranks_;
   std::vector<int> node_ranks_;
-  std::vector<ShmOp> operations_;
-  std::vector<std::uint32_t> free_operations_;
+  std::optional<CollectiveOp> collective_{};  ///< one at a time
+  std::vector<std::size_t> counts_{};         ///< of the gather under way; kept for its memory
+  std::vector<MessageOp> messages_{};
+  std::vector<std::size_t> free_messages_{};
   node::StoreAutotuner store_autotuner_{};
   StagingRing ring_;                                 ///< payloads of rounds
   std::vector<std::span<std::byte const>> areas_{};  ///< of the peers, in the step under way
   std::vector<std::deque<SentSlot>> sent_;           ///< by receiver: payloads of messages not yet taken
   std::uint64_t messages_posted_ = 0;
-  bool collective_under_way_ = false;
-  bool staged_under_way_ = false;
   spi::TimeoutPolicy timeout_policy_;
   bool closed_ = false;
 };
