@@ -1,15 +1,20 @@
 // Weights in the memory of several ranks become one checkpoint.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 #include <random>
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <crossrank/checkpoint.hpp>
 #include <crossrank/error.hpp>
+#include <crossrank/log.hpp>
 #include <crossrank/memory_export.hpp>
+#include <crossrank/safetensors.hpp>
 
 #include "tests/checkpoint/memory/cut_model.hpp"
 #include "tests/checkpoint/support/checkpoint_files.hpp"
@@ -203,6 +208,90 @@ TEST(MemoryExport, translates_names_in_both_directions) {
     EXPECT_EQ(difference(bytes_of(huggingface), bytes_of(forward)), "");
     EXPECT_EQ(difference(bytes_of(megatron), bytes_of(backward)), "");
   });
+}
+
+TEST(MemoryExport, logs_the_warnings_of_its_plan_once) {
+  TemporaryDirectory const folder;
+  std::ofstream(folder.path() / "rules.json") << R"({"rules": [{"tensor": "no.such.tensor", "cut": "replicate"}]})";
+  std::mutex mutex;
+  std::vector<std::string> warnings;
+  set_log_sink([&](LogEvent const& event) {
+    std::lock_guard const lock(mutex);
+    if (event.level == LogLevel::warning) warnings.emplace_back(event.message);
+  });
+  run_thread_ranks(3, [&](Collective const& world) {
+    StateDict const weights{{"w", Tensor::of<float>({1, 2}, {2})}};
+    (void)consolidate(world, weights, {}, folder.path() / "out", {.model = {.rules = folder.path() / "rules.json"}});
+  });
+  set_log_sink({});
+  EXPECT_THAT(warnings, testing::ElementsAre(testing::HasSubstr("no.such.tensor")));
+}
+
+TEST(MemoryExport, logs_few_warnings_of_a_kind_and_their_number) {
+  constexpr int layers = 100;
+  StateDict weights;
+  for (int i = 0; i < layers; ++i)
+    weights.insert("model.layers." + std::to_string(i) + ".mlp.gate_proj.weight", Tensor::of<float>({1, 2}, {2, 1}));
+  std::vector<std::string> warnings;
+  set_log_sink([&](LogEvent const& event) {
+    for (auto const& field : event.fields) warnings.push_back(std::string(field.key) + " " + std::string(field.value));
+  });
+  run_thread_ranks(1, [&](Collective const& world) { (void)checkpoint::get_full_state_dict(world, weights, {}); });
+  set_log_sink({});
+  EXPECT_THAT(warnings, testing::SizeIs(21));
+  EXPECT_THAT(warnings, testing::Contains("more tensors 80"));
+}
+
+// Rules sample the values of embeddings and heads. The whole tensors are too large to send to all ranks.
+TEST(MemoryExport, sends_samples_of_large_tensors_that_rules_compare) {
+  TemporaryDirectory const folder;
+  constexpr std::int64_t rows = 20'480;
+  constexpr std::int64_t columns = 1024;
+  std::mt19937 random(11);
+  auto const noise = test::random_tensor(random, {rows / 2, columns}, Dtype::bf16);
+  Json config = llama_config();
+  config["hidden_size"] = columns;
+  config["vocab_size"] = rows;
+  config["tie_word_embeddings"] = true;
+  run_thread_ranks(2, [&](Collective const& world) {
+    StateDict weights;
+    for (auto const* const name : {"model.embed_tokens.weight", "lm_head.weight"}) {
+      auto own = noise.clone();
+      own.mutable_bytes()[0] = static_cast<std::byte>(world.rank());
+      weights.insert(name, own);
+    }
+    (void)consolidate(world, weights, {.tp_rank = world.rank(), .tp = 2}, folder.path() / "out",
+                      {.model = {.config = config}});
+  });
+  SafetensorsFile const made(folder.path() / "out" / "model.safetensors");
+  ASSERT_EQ(made.entries().size(), 1U) << "the head is tied to the embedding";
+  auto const embedding = made.read("model.embed_tokens.weight");
+  EXPECT_EQ(embedding.shape(), (Shape{rows, columns}));
+  EXPECT_EQ(embedding.bytes()[noise.nbytes()], std::byte{1});
+  EXPECT_TRUE(std::equal(noise.bytes().begin() + 1, noise.bytes().end(), embedding.bytes().begin() + 1));
+}
+
+TEST(MemoryExport, of_ranks_with_different_tensors_finds_each_once) {
+  // Ranks 0 and 1 have the same names, ranks 2 and 3 have other ones, and all hold "shared".
+  TemporaryDirectory const folder;
+  StateDict expected{{"shared", Tensor::of<float>({9, 8}, {2})}};
+  for (int half = 0; half < 2; ++half) {
+    for (int i = 0; i < 5; ++i)
+      expected.insert("layers." + std::to_string(5 * half + i) + ".w",
+                      Tensor::of<float>({static_cast<float>(half), static_cast<float>(i)}, {2}));
+  }
+  run_thread_ranks(4, [&](Collective const& world) {
+    int const half = world.rank() / 2;
+    StateDict weights{{"shared", expected.at("shared")}};
+    checkpoint::Placements placements{.tensors = {{"shared", {.mesh = {.ranks = {0, 1, 2, 3}}}}}};
+    placements.otherwise = {.placements = {checkpoint::Shard{0}}, .mesh = {.ranks = {2 * half, 2 * half + 1}}};
+    for (int i = 0; i < 5; ++i) {
+      auto const name = "layers." + std::to_string(5 * half + i) + ".w";
+      weights.insert(name, expected.at(name).narrow(0, world.rank() % 2, 1));
+    }
+    (void)consolidate(world, weights, placements, folder.path() / "out");
+  });
+  EXPECT_EQ(difference(bytes_of(expected), read_checkpoint(folder.path() / "out", false)), "");
 }
 
 TEST(MemoryExport, works_between_hosts) {

@@ -20,8 +20,8 @@ namespace {
 
 /// The description of one rank: a text that ranks may share, and numbers of its own.
 struct Encoded {
-  std::string names{};                  ///< JSON: dtype, name and placement of each tensor; distinct placements
-  std::vector<std::int64_t> numbers{};  ///< place and grid, then first element and shape of each tensor
+  std::string names{};                  ///< JSON: the names of the tensors, their kinds, and distinct placements
+  std::vector<std::int64_t> numbers{};  ///< place and grid, then the kinds
 };
 
 constexpr std::size_t grid_numbers = 8;
@@ -39,9 +39,14 @@ class Encoder {
     require_place("moe_ep", 0, p.moe_ep);
     Encoded out;
     out.numbers = {p.tp_rank, p.tp, p.pp_rank, p.pp, p.ep_rank, p.ep, p.moe_ep, 0};
-    Json tensors = Json::array();
-    for (auto const& [name, tensor] : weights) tensors.push_back(describe(name, tensor, out));
-    out.names = Json{std::move(tensors), std::move(known_)}.dump(-1, ' ', false, Json::error_handler_t::replace);
+    Json names = Json::array();
+    Json kinds = Json::array();
+    for (auto const& [name, tensor] : weights) {
+      names.push_back(name);
+      kinds.push_back(number_of(kind_of(name, tensor), out));
+    }
+    out.names = Json::array({std::move(names), std::move(kinds), std::move(known_)})
+                    .dump(-1, ' ', false, Json::error_handler_t::replace);
     return out;
   }
 
@@ -54,7 +59,8 @@ class Encoder {
                       .got = std::to_string(rank)});
   }
 
-  Json describe(std::string const& name, Tensor const& tensor, Encoded& out) {
+  /// Returns the numbers that a kind consists of: dtype, placement, first element, and the shape with its length.
+  std::vector<std::int64_t> kind_of(std::string const& name, Tensor const& tensor) {
     if (!tensor.defined()) {
       throw UsageError({.operation = operation_,
                         .message = "tensor is undefined",
@@ -72,13 +78,21 @@ class Encoder {
            .resource = name});
     }
     placement.first_element.reset();
-    out.numbers.push_back(first.value_or(-1));
-    out.numbers.push_back(static_cast<std::int64_t>(tensor.shape().size()));
-    out.numbers.insert(out.numbers.end(), tensor.shape().begin(), tensor.shape().end());
-    return {name, static_cast<int>(tensor.dtype()), number_of(placement)};
+    auto const& shape = tensor.shape();
+    std::vector<std::int64_t> kind{static_cast<std::int64_t>(tensor.dtype()),
+                                   static_cast<std::int64_t>(placement_number(placement)), first.value_or(-1),
+                                   static_cast<std::int64_t>(shape.size())};
+    kind.insert(kind.end(), shape.begin(), shape.end());
+    return kind;
   }
 
-  std::size_t number_of(TensorPlacement const& placement) {
+  std::size_t number_of(std::vector<std::int64_t> const& kind, Encoded& out) {
+    auto const [at, fresh] = kinds_.emplace(kind, kinds_.size());
+    if (fresh) out.numbers.insert(out.numbers.end(), kind.begin(), kind.end());
+    return at->second;
+  }
+
+  std::size_t placement_number(TensorPlacement const& placement) {
     // Neighbours usually have the same placement.
     if (last_ && *last_ == placement) return last_number_;
     auto json = to_json(placement);
@@ -91,50 +105,40 @@ class Encoder {
 
   Placements const& placements_;
   std::string const& operation_;
+  std::map<std::vector<std::int64_t>, std::size_t> kinds_{};
   Json known_ = Json::array();
   std::map<std::string, std::size_t> numbers_{};
   std::optional<TensorPlacement> last_{};
   std::size_t last_number_ = 0;
 };
 
-/// A text of names, parsed.
-struct ParsedNames {
-  std::shared_ptr<WeightNames const> names{};
-  std::vector<std::pair<Dtype, std::size_t>> tensors{};  ///< dtype and placement of each
-};
-
-ParsedNames parse_names(std::string_view text) {
+std::shared_ptr<WeightNames const> parse_names(std::string_view text) {
   auto const json = Json::parse(text);
   auto names = std::make_shared<WeightNames>();
-  ParsedNames parsed;
-  for (auto const& one : json.at(1)) names->placements.push_back(tensor_placement_from(one));
-  for (auto const& one : json.at(0)) {
-    names->names.push_back(one.at(0).get<std::string>());
-    parsed.tensors.emplace_back(static_cast<Dtype>(one.at(1).get<int>()), one.at(2).get<std::size_t>());
-  }
-  parsed.names = std::move(names);
-  return parsed;
+  names->names = json.at(0).get<std::vector<std::string>>();
+  names->kinds = json.at(1).get<std::vector<std::uint32_t>>();
+  for (auto const& one : json.at(2)) names->placements.push_back(tensor_placement_from(one));
+  return names;
 }
 
 std::string_view as_text(std::vector<std::byte> const& bytes) {
   return {reinterpret_cast<char const*>(bytes.data()), bytes.size()};
 }
 
-RankWeights decode(ParsedNames const& parsed, std::span<std::int64_t const> numbers) {
+RankWeights decode(std::shared_ptr<WeightNames const> names, std::span<std::int64_t const> numbers) {
   RankWeights rank{.place = {.tp = static_cast<int>(numbers[0]),
                              .pp = static_cast<int>(numbers[2]),
                              .ep = static_cast<int>(numbers[4])},
-                   .names = parsed.names};
+                   .names = std::move(names)};
   rank.place.moe = rank.place.tp % static_cast<int>(numbers[6]);
-  auto at = grid_numbers;
-  for (std::size_t i = 0; i < parsed.tensors.size(); ++i) {
-    auto const dims = static_cast<std::size_t>(numbers[at + 1]);
-    rank.tensors.push_back({.name = &parsed.names->names[i],
-                            .dtype = parsed.tensors[i].first,
-                            .shape = Shape(numbers.subspan(at + 2, dims)),
-                            .placement = &parsed.names->placements.at(parsed.tensors[i].second),
-                            .first_element = numbers[at]});
-    at += 2 + dims;
+  constexpr std::size_t before_shape = 4;
+  for (auto at = grid_numbers; at < numbers.size();) {
+    auto const dims = static_cast<std::size_t>(numbers[at + 3]);
+    rank.kinds.push_back({.dtype = static_cast<Dtype>(numbers[at]),
+                          .shape = Shape(numbers.subspan(at + before_shape, dims)),
+                          .placement = &rank.names->placements.at(static_cast<std::size_t>(numbers[at + 1])),
+                          .first_element = numbers[at + 2]});
+    at += before_shape + dims;
   }
   return rank;
 }
@@ -162,7 +166,7 @@ DescribedWeights describe_weights(Collective const& world, StateDict const& weig
   auto const texts = world.all_gatherv(tells ? std::as_bytes(std::span(mine.names)) : std::span<std::byte const>());
 
   DescribedWeights out;
-  std::map<std::int64_t, ParsedNames> parsed;
+  std::map<std::int64_t, std::shared_ptr<WeightNames const>> parsed;
   for (auto const& [key, rank] : first_with) parsed.emplace(key, parse_names(as_text(texts[rank])));
   auto const& grid = all.front();
   for (std::size_t rank = 0; rank < all.size(); ++rank) {

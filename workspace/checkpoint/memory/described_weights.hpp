@@ -12,18 +12,20 @@
 
 namespace crossrank::checkpoint {
 
-/// One tensor of a rank, as all ranks know it.
-struct DescribedTensor {
-  std::string const* name = nullptr;  ///< in `RankWeights::names`
+/// What all ranks know of a tensor of one rank, except for its name. A model has few kinds, because its layers are
+/// alike.
+struct TensorKind {
   Dtype dtype = Dtype::u8;
   Shape shape{};                               ///< of the rank's own tensor
-  TensorPlacement const* placement = nullptr;  ///< in `RankWeights::placements`, without `first_element`
+  TensorPlacement const* placement = nullptr;  ///< in `WeightNames::placements`, without `first_element`
   std::int64_t first_element = -1;             ///< as `TensorPlacement::first_element`; -1: not flattened
 };
 
-/// Names and placements of tensors. Ranks of one sharded group usually have equal ones and share them.
+/// The tensors of a rank, in the order of its dictionary. Ranks of one sharded group usually have equal names and share
+/// them, so that the memory for a description does not grow with the number of ranks.
 struct WeightNames {
   std::vector<std::string> names{};
+  std::vector<std::uint32_t> kinds{};  ///< of each tensor: number in `RankWeights::kinds`
   std::vector<TensorPlacement> placements{};
 };
 
@@ -31,8 +33,8 @@ struct WeightNames {
 struct RankWeights {
   ShardPlace place{};
   std::string host{};                          ///< equal for ranks that share memory
-  std::vector<DescribedTensor> tensors{};      ///< in the order of the rank's dictionary
-  std::shared_ptr<WeightNames const> names{};  ///< owns what the tensors point to
+  std::vector<TensorKind> kinds{};             ///< of this rank's tensors
+  std::shared_ptr<WeightNames const> names{};  ///< equal names are one object
 };
 
 /// The weights of all ranks.
@@ -44,8 +46,7 @@ struct DescribedWeights {
   std::vector<RankWeights> ranks{};
 };
 
-/// Tells all ranks which tensors each of them has. Collective; names and placements that several ranks share are sent
-/// once.
+/// Tells all ranks which tensors each of them has. Collective; names that several ranks share are sent once.
 ///
 /// Throws `UsageError` for an undefined tensor, a tensor that is not on the CPU and a place outside the grid, and
 /// `MismatchError` when ranks give different grids.

@@ -12,11 +12,15 @@
 #include "workspace/checkpoint/memory/described_weights.hpp"
 #include "workspace/checkpoint/memory/replica_digests.hpp"
 #include "workspace/checkpoint/memory/rule_direction.hpp"
+#include "workspace/checkpoint/memory/value_exchange.hpp"
 #include "workspace/checkpoint/plan/plan_shard_set.hpp"
+#include "workspace/checkpoint/plan/plan_warnings.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
+
+constexpr char const* all_weights = "the weights of all ranks";
 
 /// What rank 0 tells the others about the model.
 struct SharedDescription {
@@ -99,9 +103,16 @@ ExportPlan plan_export(Collective const& world, StateDict const& weights, Placem
   set.config = std::move(shared.config);
   set.quantization = std::move(shared.quantization);
   set.fused = shared.fused;
-  plan.layout = with_values(world, plan.cells, operation, [&] {
-                  return plan_shard_set(plan.cells.set, shared.rules, ScalePolicy::exact, "the weights of all ranks");
-                }).layout;
+  auto const planned = with_values(world, plan.cells, operation, [&] {
+    return plan_shard_set(plan.cells.set, shared.rules, ScalePolicy::exact, all_weights);
+  });
+  plan.layout = planned.layout;
+  if (world.rank() == 0)
+    log_plan_warnings({.layout = *planned.layout,
+                       .rules = planned.rules,
+                       .where = all_weights,
+                       .rule_file = shared.rules ? &*shared.rules : nullptr,
+                       .rule_path = model.rules.string()});
   require_equal_replicas_in_memory(world, plan.cells, *plan.layout, operation);
   return plan;
 }

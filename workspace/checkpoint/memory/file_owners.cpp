@@ -22,7 +22,7 @@ std::vector<std::uint64_t> held_bytes(OutputFile const& file, MergeLayout const&
         auto const share = static_cast<double>(bytes) / static_cast<double>(whole);
         auto const used = static_cast<std::uint64_t>(share * static_cast<double>(piece.copy.from.bytes()));
         for (auto const& copy : box.copies) {
-          if (copy.size() == 1) held[static_cast<std::size_t>(copy.front().rank)] += used;
+          if (copy.size() == 1) held[static_cast<std::size_t>(copy.front())] += used;
         }
       }
     }

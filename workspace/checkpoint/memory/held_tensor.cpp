@@ -216,7 +216,7 @@ class TensorHolding {
       if (out.held.boxes[at->second].box.size.front() != length)
         refuse("replicas of a piece have different lengths", std::to_string(out.held.boxes[at->second].box.size[0]),
                std::to_string(length), {member.rank});
-      out.held.boxes[at->second].copies.push_back({{member.rank, member.tensor}});
+      out.held.boxes[at->second].copies.push_back({member.rank});
     }
   }
 
@@ -274,7 +274,7 @@ class TensorHolding {
       auto& copies = out.held.boxes[box].copies;
       auto const at = copy_at.emplace(copy, copies.size()).first->second;
       if (at == copies.size()) copies.emplace_back();
-      copies[at].push_back({member.rank, member.tensor});
+      copies[at].push_back(member.rank);
     }
   }
 

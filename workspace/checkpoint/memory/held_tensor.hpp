@@ -16,14 +16,8 @@
 
 namespace crossrank::checkpoint {
 
-/// A rank that holds a box, and the tensor of its dictionary that has it.
-struct Holder {
-  int rank = 0;
-  std::uint32_t tensor = 0;
-};
-
 /// One copy of a box: the rank that holds it, or the ranks whose values make it up.
-using HeldCopy = std::vector<Holder>;
+using HeldCopy = std::vector<int>;
 
 /// A box of a tensor and the ranks that hold it. All lengths count units of whole bytes, see `HeldTensor`.
 struct HeldBox {
@@ -35,7 +29,8 @@ struct HeldBox {
   [[nodiscard]] StoredBox stored() const noexcept { return {.box = &box, .lengths = lengths, .begin = begin}; }
 };
 
-/// A tensor of a cell as the ranks of the cell hold it. The boxes cover it exactly once.
+/// A tensor of a cell as the ranks of the cell hold it. The boxes cover it exactly once. Tensors that are held in the
+/// same way share one.
 ///
 /// A unit is one element, or the smallest group of elements that fills whole bytes. Lengths of the last dimension count
 /// units.
@@ -59,8 +54,7 @@ struct HeldTensor {
 /// The tensor of one rank that takes part in a tensor of a cell.
 struct Member {
   int rank = 0;
-  std::uint32_t tensor = 0;
-  DescribedTensor const* described = nullptr;
+  TensorKind const* described = nullptr;
 };
 
 /// A tensor of a cell: its description and its boxes.

@@ -17,7 +17,8 @@ namespace {
 struct Digested {
   HeldTensor const* held = nullptr;
   HeldBox const* box = nullptr;
-  Holder holder{};
+  int rank = 0;
+  std::uint32_t tensor = 0;  ///< of this rank, if it is the rank
   StridedRuns runs{};
 };
 
@@ -43,7 +44,7 @@ class ReplicaDigests {
     std::vector<std::size_t> mine;
     std::uint64_t bytes = 0;
     for (std::size_t i = 0; i < list_.size(); ++i) {
-      if (list_[i].holder.rank != cells_.rank) continue;
+      if (list_[i].rank != cells_.rank) continue;
       mine.push_back(i);
       bytes += list_[i].runs.bytes();
     }
@@ -56,7 +57,7 @@ class ReplicaDigests {
     std::vector<std::size_t> next(all.size());
     std::vector<std::uint64_t> digests;
     for (auto const& one : list_) {
-      auto const rank = static_cast<std::size_t>(one.holder.rank);
+      auto const rank = static_cast<std::size_t>(one.rank);
       std::uint64_t digest = 0;
       std::memcpy(&digest, all[rank].data() + sizeof digest * next[rank]++, sizeof digest);
       digests.push_back(digest);
@@ -71,7 +72,7 @@ class ReplicaDigests {
       refuse(comparison.tensor,
              differ ? "ranks hold different values of a tensor that must agree"
                     : "ranks hold the same bytes of a tensor that should be in pieces",
-             {list_[pair.first].holder.rank, list_[pair.second].holder.rank},
+             {list_[pair.first].rank, list_[pair.second].rank},
              differ ? "synchronise the replicas, or pass placements that say how the tensor is cut"
                     : "give a rule that says whether each rank holds all of it or a piece");
     }
@@ -101,7 +102,8 @@ class ReplicaDigests {
         for (std::size_t copy = 0; copy < box.copies.size(); ++copy) {
           for (std::size_t part = 0; part < width; ++part) {
             if (copy > 0) comparison.pairs.emplace_back(first + part, list_.size());
-            list_.push_back({&held, &box, box.copies[copy].at(part), {.run_bytes = bytes, .stride_bytes = bytes}});
+            list_.push_back(
+                {&held, &box, box.copies[copy].at(part), cell.own(i), {.run_bytes = bytes, .stride_bytes = bytes}});
           }
         }
       }
@@ -110,8 +112,10 @@ class ReplicaDigests {
   }
 
   void add_replica(std::string const& name, ReplicaRuns const& replica) {
-    auto const& kept = cells_.cells[replica.kept.source]->held(replica.kept.tensor);
-    auto const& other = cells_.cells[replica.other.source]->held(replica.other.tensor);
+    auto const& kept_cell = *cells_.cells[replica.kept.source];
+    auto const& other_cell = *cells_.cells[replica.other.source];
+    auto const& kept = kept_cell.held(replica.kept.tensor);
+    auto const& other = other_cell.held(replica.other.tensor);
     Comparison comparison{.tensor = name, .must_differ = replica.must_differ};
     bool const alike = std::equal(kept.boxes.begin(), kept.boxes.end(), other.boxes.begin(), other.boxes.end(),
                                   [](auto const& a, auto const& b) {
@@ -120,14 +124,16 @@ class ReplicaDigests {
                                   });
     if (!alike) {
       refuse(name, "ranks cut replicas of a tensor differently",
-             {kept.boxes.front().copies.front().front().rank, other.boxes.front().copies.front().front().rank},
+             {kept.boxes.front().copies.front().front(), other.boxes.front().copies.front().front()},
              "use the same placements for all tensor-parallel ranks");
     }
     for (std::size_t i = 0; i < kept.boxes.size(); ++i) {
       for (std::size_t part = 0; part < kept.boxes[i].copies.front().size(); ++part) {
         comparison.pairs.emplace_back(list_.size(), list_.size() + 1);
-        list_.push_back({&kept, &kept.boxes[i], kept.boxes[i].copies.front()[part], replica.runs});
-        list_.push_back({&other, &other.boxes[i], other.boxes[i].copies.front()[part], replica.runs});
+        list_.push_back({&kept, &kept.boxes[i], kept.boxes[i].copies.front()[part], kept_cell.own(replica.kept.tensor),
+                         replica.runs});
+        list_.push_back({&other, &other.boxes[i], other.boxes[i].copies.front()[part],
+                         other_cell.own(replica.other.tensor), replica.runs});
       }
     }
     if (!comparison.pairs.empty()) comparisons_.push_back(std::move(comparison));
@@ -140,7 +146,7 @@ class ReplicaDigests {
       auto const first = static_cast<std::int64_t>(one.runs.start(run) / unit);
       auto const last = static_cast<std::int64_t>((one.runs.start(run) + one.runs.run_bytes + unit - 1) / unit);
       one.held->for_each_run(*one.box, first, last, [&](auto in, auto, auto count) {
-        digest.update(own_units(cells_, one.holder.tensor, one.held->unit, in, in + count));
+        digest.update(own_units(cells_, one.tensor, one.held->unit, in, in + count));
       });
     }
     return digest.digest();

@@ -17,6 +17,7 @@
 #include "workspace/checkpoint/memory/memory_fill.hpp"
 #include "workspace/checkpoint/memory/placed_source.hpp"
 #include "workspace/checkpoint/memory/placement_json.hpp"
+#include "workspace/checkpoint/memory/value_exchange.hpp"
 #include "workspace/checkpoint/plan/merged_source.hpp"
 #include "workspace/checkpoint/plan/split_source.hpp"
 #include "workspace/checkpoint/rules/rule_set/rule_set.hpp"

@@ -44,8 +44,8 @@ HeldCopy const& TransferSchedule::copy_for(int rank, HeldBox const& box, std::si
   auto const& host = cells_.hosts[static_cast<std::size_t>(rank)];
   std::vector<HeldCopy const*> near;
   for (auto const& copy : box.copies) {
-    if (copy.size() == 1 && copy.front().rank == rank) return copy;
-    if (cells_.hosts[static_cast<std::size_t>(copy.front().rank)] == host) near.push_back(&copy);
+    if (copy.size() == 1 && copy.front() == rank) return copy;
+    if (cells_.hosts[static_cast<std::size_t>(copy.front())] == host) near.push_back(&copy);
   }
   // Replicas share the sending.
   return near.empty() ? box.copies[salt % box.copies.size()] : *near[salt % near.size()];
@@ -63,7 +63,9 @@ void TransferSchedule::plan_items(int rank, PlannedBlock const& block, HeldTenso
       auto const last = std::min(block.last, first + step);
       auto const units = copy.size() == 1 ? part.units : part_of(held, box, first, last).units;
       if (units == 0) continue;
-      cursor.items.push_back({.held = &held,
+      cursor.items.push_back({.cell = block.cell,
+                              .tensor = block.tensor,
+                              .held = &held,
                               .box = &box,
                               .copy = &copy,
                               .first = first,
@@ -101,11 +103,12 @@ void TransferSchedule::plan_range(int rank, CellRange const& range, Cursor& curs
     auto block = whole;
     block.first = part.at;
     block.last = part.at + part.units;
-    block.from = copy.front().rank == rank ? PlannedBlock::From::own : PlannedBlock::From::item;
-    block.holder = copy.front();
+    block.from = copy.front() == rank ? PlannedBlock::From::own : PlannedBlock::From::item;
     block.own_at = part.own_at;
     if (block.from == PlannedBlock::From::item) {
-      cursor.items.push_back({.held = &held,
+      cursor.items.push_back({.cell = block.cell,
+                              .tensor = block.tensor,
+                              .held = &held,
                               .box = part.box,
                               .copy = &copy,
                               .first = block.first,
@@ -132,26 +135,26 @@ void TransferSchedule::open_unit(int rank, Cursor& cursor) {
 bool TransferSchedule::fits(int rank, TransferItem const& item, Budget const& budget) const {
   auto const fits_in = [&](std::uint64_t used, std::uint64_t more) { return used == 0 || used + more <= round_bytes; };
   std::uint64_t incoming = 0;
-  for (auto const& holder : *item.copy) {
+  for (auto const holder : *item.copy) {
     incoming += item.bytes;
-    if (holder.rank == rank) continue;
-    if (!fits_in(budget.sent[static_cast<std::size_t>(holder.rank)], item.bytes)) return false;
+    if (holder == rank) continue;
+    if (!fits_in(budget.sent[static_cast<std::size_t>(holder)], item.bytes)) return false;
   }
   return fits_in(budget.received[static_cast<std::size_t>(rank)], incoming);
 }
 
 void TransferSchedule::take(int rank, TransferItem const& item, Budget& budget, TransferRound& round) const {
-  for (auto const& holder : *item.copy) {
+  for (auto const holder : *item.copy) {
     // Bytes of its own also need memory of the receiver: they are put together with others.
     budget.received[static_cast<std::size_t>(rank)] += item.bytes;
-    if (holder.rank == rank) continue;
-    auto const from = static_cast<std::size_t>(holder.rank);
+    if (holder == rank) continue;
+    auto const from = static_cast<std::size_t>(holder);
     budget.sent[from] += item.bytes;
     round.transfers = true;
     if (rank == cells_.rank) round.receive_bytes[from] += static_cast<std::int64_t>(item.bytes);
-    if (holder.rank != cells_.rank) continue;
+    if (holder != cells_.rank) continue;
     round.send_bytes[static_cast<std::size_t>(rank)] += static_cast<std::int64_t>(item.bytes);
-    round.sent.push_back({.to = rank, .item = item, .tensor = holder.tensor});
+    round.sent.push_back({.to = rank, .item = item});
   }
   if (rank == cells_.rank) round.received.push_back(item);
 }

@@ -31,6 +31,8 @@ using InputsOf = std::function<std::vector<CellRange>(int rank, WorkUnit const& 
 
 /// A part of a box that goes to one rank. All ranks that hold the copy send it in the same round.
 struct TransferItem {
+  std::uint32_t cell = 0;
+  std::uint32_t tensor = 0;
   HeldTensor const* held = nullptr;
   HeldBox const* box = nullptr;
   HeldCopy const* copy = nullptr;
@@ -53,8 +55,7 @@ struct PlannedBlock {
     item,   ///< one item of one rank: the received bytes are the block
     items,  ///< several items, which are put together
   } from = From::item;
-  Holder holder{};          ///< own: the tensor
-  std::int64_t own_at = 0;  ///< own: first unit in that tensor
+  std::int64_t own_at = 0;  ///< own: first unit in the receiver's own tensor
 };
 
 /// A unit with its blocks.
@@ -69,7 +70,6 @@ struct TransferRound {
   struct Sent {
     int to = 0;
     TransferItem item{};
-    std::uint32_t tensor = 0;  ///< tensor of this rank
   };
   std::vector<Sent> sent{};                   ///< by receiver, in the order in which the receiver expects the items
   std::vector<std::int64_t> send_bytes{};     ///< to each rank

@@ -1,19 +1,17 @@
 #include "workspace/checkpoint/memory/weight_cells.hpp"
 
 #include <algorithm>
+#include <string_view>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 
 #include <crossrank/error.hpp>
 
 #include "lib/tensor/copy_memory.hpp"
-#include "workspace/checkpoint/memory/combine_values.hpp"
-#include "workspace/checkpoint/workers/worker_pool.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
-
-constexpr std::uint64_t most_value_bytes = std::uint64_t{64} << 20;
 
 std::string cell_name(ShardPlace const& place, DescribedWeights const& described, std::vector<int> const& ranks) {
   std::string name = "the weights of rank " + std::to_string(ranks.front());
@@ -24,129 +22,117 @@ std::string cell_name(ShardPlace const& place, DescribedWeights const& described
   return name;
 }
 
-std::vector<DescribedHeldTensor> tensors_of(std::vector<int> const& ranks, DescribedWeights const& described,
-                                            std::string const& operation) {
-  std::map<std::string_view, std::vector<Member>> members;
-  std::vector<std::string_view> order;
-  for (auto const rank : ranks) {
-    auto const& tensors = described.ranks[static_cast<std::size_t>(rank)].tensors;
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      auto& of_name = members[*tensors[i].name];
-      if (of_name.empty()) order.push_back(*tensors[i].name);
-      of_name.push_back({.rank = rank, .tensor = static_cast<std::uint32_t>(i), .described = &tensors[i]});
-    }
-  }
-  std::vector<DescribedHeldTensor> held;
-  for (auto const& name : order) held.push_back(hold_tensor(std::string(name), members.at(name), ranks, operation));
-  return held;
-}
-
-/// Returns the last element of a dotted name.
-std::string_view last_element(std::string_view name) {
-  auto const dot = name.rfind('.');
-  return dot == std::string_view::npos ? name : name.substr(dot + 1);
-}
-
-/// The values of some tensors, in a fixed order: for each box the tensors of the ranks of its first copy.
-class ValueExchange {
+/// The tensors of the ranks of a cell. Ranks with the same names are one entry, and tensors that all ranks hold in the
+/// same way are looked at once, so time and memory do not grow with ranks times tensors.
+class CellTensors {
  public:
-  ValueExchange(WeightCells& cells, NeedsValues needed) : cells_(cells) {
-    auto const ending = last_element(cells.cells[needed.cell]->tensors()[needed.tensor].name);
-    for (auto const& cell : cells.cells) {
-      for (std::size_t i = 0; i < cell->tensors().size(); ++i) {
-        auto const& tensor = cell->tensors()[i];
-        if (last_element(tensor.name) == ending) wanted_.emplace_back(cell.get(), i);
-      }
-    }
+  CellTensors(std::vector<int> const& ranks, DescribedWeights const& described, int own_rank,
+              std::string const& operation)
+      : ranks_(ranks), described_(described), operation_(operation) {
+    for (auto const rank : ranks) add_rank(rank, own_rank);
   }
 
-  [[nodiscard]] std::uint64_t bytes() const {
-    std::uint64_t sum = 0;
-    for (auto const& [cell, i] : wanted_) sum += dense_bytes(cell->tensors()[i].shape, cell->tensors()[i].dtype);
-    return sum;
-  }
-
-  [[nodiscard]] std::vector<std::byte> own() const {
-    std::vector<std::byte> bytes;
-    for_each_holder([&](HeldTensor const& held, HeldBox const& box, Holder const& holder) {
-      if (holder.rank != cells_.rank) return;
-      held.for_each_run(box, 0, units_of(held), [&](auto in, auto, auto count) {
-        auto const run = own_units(cells_, holder.tensor, held.unit, in, in + count);
-        bytes.insert(bytes.end(), run.begin(), run.end());
-      });
-    });
-    return bytes;
-  }
-
-  void take(std::vector<std::vector<std::byte>> const& all) {
-    std::vector<std::size_t> at(all.size());
-    for (auto const& [cell, i] : wanted_) {
-      auto const& held = cell->held(i);
-      std::vector<std::byte> value(dense_bytes(cell->tensors()[i].shape, cell->tensors()[i].dtype));
-      for (auto const& box : held.boxes) {
-        std::vector<std::byte const*> parts;
-        std::size_t bytes = held.unit;
-        for (auto const length : box.box.size) bytes *= static_cast<std::size_t>(length);
-        for (auto const& holder : box.copies.front()) {
-          auto const rank = static_cast<std::size_t>(holder.rank);
-          parts.push_back(all[rank].data() + at[rank]);
-          at[rank] += bytes;
-        }
-        std::vector<std::byte> combined(bytes);
-        combine_values(cell->tensors()[i].dtype, held.combine, parts, combined);
-        std::size_t from = 0;
-        held.for_each_run(box, 0, units_of(held), [&](auto, auto to, auto count) {
-          auto const size = static_cast<std::size_t>(count) * held.unit;
-          copy_memory(value.data() + static_cast<std::size_t>(to) * held.unit, combined.data() + from, size);
-          from += size;
-        });
-      }
-      cell->set_value(i, std::move(value));
-    }
+  [[nodiscard]] std::vector<CellTensor> make() {
+    std::vector<CellTensor> tensors;
+    for (auto const& name : order_) tensors.push_back(tensor_of(std::string(name), places_.at(name)));
+    return tensors;
   }
 
  private:
-  static std::int64_t units_of(HeldTensor const& held) {
-    std::int64_t units = 1;
-    for (auto const length : held.lengths) units *= length;
-    return units;
-  }
+  /// Ranks with the same names.
+  struct Listing {
+    WeightNames const* names = nullptr;
+    std::vector<int> ranks{};
+    bool has_own = false;  ///< whether this rank is one of them
+  };
+  /// A listing and the number of a tensor, or of a kind, in it.
+  using Entry = std::pair<std::uint32_t, std::uint32_t>;
 
-  template <class Visitor>
-  void for_each_holder(Visitor const& visit) const {
-    for (auto const& [cell, i] : wanted_) {
-      for (auto const& box : cell->held(i).boxes) {
-        for (auto const& holder : box.copies.front()) visit(cell->held(i), box, holder);
+  void add_rank(int rank, int own_rank) {
+    auto const* const names = described_.ranks[static_cast<std::size_t>(rank)].names.get();
+    auto found = std::find_if(listings_.begin(), listings_.end(), [&](auto const& one) { return one.names == names; });
+    if (found == listings_.end()) {
+      auto const listing = static_cast<std::uint32_t>(listings_.size());
+      for (std::size_t i = 0; i < names->names.size(); ++i) {
+        auto& places = places_[names->names[i]];
+        if (places.empty()) order_.emplace_back(names->names[i]);
+        places.emplace_back(listing, static_cast<std::uint32_t>(i));
       }
+      found = listings_.insert(listings_.end(), Listing{.names = names});
     }
+    found->ranks.push_back(rank);
+    found->has_own = found->has_own || rank == own_rank;
   }
 
-  WeightCells& cells_;
-  std::vector<std::pair<CellSource*, std::size_t>> wanted_{};
+  CellTensor tensor_of(std::string name, std::vector<Entry> const& places) {
+    std::vector<Entry> kinds;
+    CellTensor out;
+    for (auto const& [listing, tensor] : places) {
+      kinds.emplace_back(listing, listings_[listing].names->kinds[tensor]);
+      if (listings_[listing].has_own) out.own = tensor;
+    }
+    auto const [known, fresh] = held_.try_emplace(kinds);
+    if (fresh) known->second = hold(name, kinds);
+    out.tensor = known->second.tensor;
+    out.tensor.name = std::move(name);
+    out.held = known->second.held;
+    return out;
+  }
+
+  [[nodiscard]] CellTensor hold(std::string const& name, std::vector<Entry> const& kinds) const {
+    std::vector<Member> members;
+    for (auto const& [listing, kind] : kinds) {
+      for (auto const rank : listings_[listing].ranks)
+        members.push_back({.rank = rank, .described = &described_.ranks[static_cast<std::size_t>(rank)].kinds[kind]});
+    }
+    std::sort(members.begin(), members.end(), [](auto const& a, auto const& b) { return a.rank < b.rank; });
+    auto found = hold_tensor(name, members, ranks_, operation_);
+    return {.tensor = std::move(found.tensor), .held = std::make_shared<HeldTensor const>(std::move(found.held))};
+  }
+
+  std::vector<int> const& ranks_;
+  DescribedWeights const& described_;
+  std::string const& operation_;
+  std::vector<Listing> listings_{};
+  std::unordered_map<std::string_view, std::vector<Entry>> places_{};
+  std::vector<std::string_view> order_{};
+  std::map<std::vector<Entry>, CellTensor> held_{};
 };
 
 }  // namespace
 
-CellSource::CellSource(std::string name, std::uint32_t number, std::vector<DescribedHeldTensor> tensors)
+CellSource::CellSource(std::string name, std::uint32_t number, std::vector<CellTensor> tensors)
     : DescribedSource(std::move(name)), number_(number) {
   for (auto& tensor : tensors) {
     bytes_on_disk_ += dense_bytes(tensor.tensor.shape, tensor.tensor.dtype);
     tensors_.push_back(std::move(tensor.tensor));
     held_.push_back(std::move(tensor.held));
+    own_.push_back(tensor.own);
   }
 }
 
-void CellSource::set_value(std::size_t tensor, std::vector<std::byte> bytes) {
-  values_.insert_or_assign(tensor, std::move(bytes));
+void CellSource::set_value(std::size_t tensor, std::uint64_t offset, std::vector<std::byte> bytes) {
+  auto& known = values_[{tensor, offset}];
+  if (known.size() < bytes.size()) known = std::move(bytes);
+}
+
+/// Copies bytes whose values all ranks know. Returns false if they are not all known.
+bool CellSource::copy_value(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const {
+  for (auto at = values_.upper_bound({tensor, offset}); at != values_.begin();) {
+    --at;
+    auto const& [place, bytes] = *at;
+    if (place.first != tensor) return false;
+    if (offset + out.size() > place.second + bytes.size()) continue;
+    if (!out.empty()) copy_memory(out.data(), bytes.data() + (offset - place.second), out.size());
+    return true;
+  }
+  return false;
 }
 
 void CellSource::read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const {
   auto const number = static_cast<std::uint32_t>(tensor);
-  if (auto const value = values_.find(tensor); value != values_.end()) {
-    if (!out.empty()) copy_memory(out.data(), value->second.data() + offset, out.size());
-    return;
-  }
-  if (!received_) throw NeedsValues{number_, number};
+  if (copy_value(tensor, offset, out)) return;
+  if (!received_) throw NeedsValues{number_, number, offset, out.size()};
   while (!out.empty()) {
     auto const count = received_->copy(number_, number, offset, out);
     if (count == 0) {
@@ -170,7 +156,7 @@ WeightCells make_cells(DescribedWeights const& described, StateDict const& weigh
     out.hosts.push_back(one.host);
     auto& ranks = ranks_of[{one.place.pp, one.place.ep, one.place.tp}];
     // A rank without tensors takes no part in its cell.
-    if (!one.tensors.empty()) ranks.push_back(static_cast<int>(i));
+    if (!one.names->names.empty()) ranks.push_back(static_cast<int>(i));
   }
   auto& set = out.set;
   set.tp = described.tp;
@@ -191,9 +177,9 @@ WeightCells make_cells(DescribedWeights const& described, StateDict const& weigh
                              .hint = "pass the place of each rank and the sizes of the grid in `placements`",
                              .section = "placements"});
         }
-        out.cells.push_back(std::make_shared<CellSource>(cell_name(place, described, found->second),
-                                                         static_cast<std::uint32_t>(out.cells.size()),
-                                                         tensors_of(found->second, described, operation)));
+        out.cells.push_back(std::make_shared<CellSource>(
+            cell_name(place, described, found->second), static_cast<std::uint32_t>(out.cells.size()),
+            CellTensors(found->second, described, rank, operation).make()));
         set.sources.push_back(out.cells.back());
         set.places.push_back(place);
       }
@@ -201,20 +187,6 @@ WeightCells make_cells(DescribedWeights const& described, StateDict const& weigh
   }
   for (auto const& entry : weights) out.own.push_back(entry.second);
   return out;
-}
-
-void exchange_values(Collective const& world, WeightCells& cells, NeedsValues needed, std::string const& operation) {
-  ValueExchange exchange(cells, needed);
-  auto const& name = cells.cells[needed.cell]->tensors()[needed.tensor].name;
-  if (auto const bytes = exchange.bytes(); bytes > most_value_bytes) {
-    throw UsageError({.operation = operation,
-                      .message = "the rules depend on values that are too large to send to all ranks",
-                      .expected = "at most " + std::to_string(most_value_bytes) + " bytes",
-                      .got = std::to_string(bytes),
-                      .resource = name,
-                      .hint = "save shards, and merge their files"});
-  }
-  exchange.take(world.all_gatherv(exchange.own()));
 }
 
 std::span<std::byte const> own_units(WeightCells const& cells, std::uint32_t tensor, std::size_t unit,

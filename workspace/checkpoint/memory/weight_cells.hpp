@@ -1,13 +1,13 @@
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include <crossrank/collective.hpp>
 #include <crossrank/state.hpp>
 
 #include "workspace/checkpoint/memory/described_weights.hpp"
@@ -15,7 +15,6 @@
 #include "workspace/checkpoint/memory/received_bytes.hpp"
 #include "workspace/checkpoint/source/shard_set.hpp"
 #include "workspace/checkpoint/source/shard_source.hpp"
-#include "workspace/checkpoint/workers/worker_pool.hpp"
 
 namespace crossrank::checkpoint {
 
@@ -24,26 +23,42 @@ namespace crossrank::checkpoint {
 struct NeedsValues {
   std::uint32_t cell = 0;
   std::uint32_t tensor = 0;
+  std::uint64_t offset = 0;  ///< of the bytes that were asked for
+  std::uint64_t bytes = 0;
+};
+
+/// A tensor of a cell: its description, which ranks hold it, and this rank's piece of it.
+struct CellTensor {
+  static constexpr std::uint32_t none = std::numeric_limits<std::uint32_t>::max();
+
+  SourceTensor tensor{};
+  std::shared_ptr<HeldTensor const> held{};
+  std::uint32_t own = none;  ///< number of this rank's tensor in its dictionary
 };
 
 /// The tensors of a cell as a source. A read returns bytes that this rank has received.
 class CellSource final : public DescribedSource {
  public:
-  CellSource(std::string name, std::uint32_t number, std::vector<DescribedHeldTensor> tensors);
+  CellSource(std::string name, std::uint32_t number, std::vector<CellTensor> tensors);
 
   [[nodiscard]] bool is_in_memory() const noexcept override { return true; }
   void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;
 
-  [[nodiscard]] HeldTensor const& held(std::size_t tensor) const { return held_[tensor]; }
+  [[nodiscard]] HeldTensor const& held(std::size_t tensor) const { return *held_[tensor]; }
+  /// Returns the number of this rank's piece of a tensor in `WeightCells::own`. Only valid if this rank holds one.
+  [[nodiscard]] std::uint32_t own(std::size_t tensor) const { return own_[tensor]; }
   /// Takes the bytes from `received` from now on. Without it, only tensors with known values can be read.
   void read_from(std::shared_ptr<ReceivedBytes const> received) { received_ = std::move(received); }
-  /// Gives all bytes of a tensor.
-  void set_value(std::size_t tensor, std::vector<std::byte> bytes);
+  /// Gives bytes of a tensor from `offset` on.
+  void set_value(std::size_t tensor, std::uint64_t offset, std::vector<std::byte> bytes);
 
  private:
+  [[nodiscard]] bool copy_value(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const;
+
   std::uint32_t number_;
-  std::vector<HeldTensor> held_{};
-  std::map<std::size_t, std::vector<std::byte>> values_{};
+  std::vector<std::shared_ptr<HeldTensor const>> held_{};
+  std::vector<std::uint32_t> own_{};
+  std::map<std::pair<std::size_t, std::uint64_t>, std::vector<std::byte>> values_{};  ///< by tensor and offset
   std::shared_ptr<ReceivedBytes const> received_{};
 };
 
@@ -60,29 +75,6 @@ struct WeightCells {
 /// tensors.
 [[nodiscard]] WeightCells make_cells(DescribedWeights const& described, StateDict const& weights, int rank,
                                      std::string const& operation);
-
-/// Exchanges the values of a tensor and of all tensors whose names end in the same way, such as ".g_idx". Collective.
-/// Throws `UsageError` if they have more than 64 MiB.
-void exchange_values(Collective const& world, WeightCells& cells, NeedsValues needed, std::string const& operation);
-
-/// Returns the result of `choose`, which chooses rules. All ranks choose the same ones, because they see the same
-/// descriptions and the same values. If rules depend on values, the ranks exchange these and choose again. Collective.
-template <class Choose>
-auto with_values(Collective const& world, WeightCells& cells, std::string const& operation, Choose const& choose) {
-  for (;;) {
-    std::optional<NeedsValues> needed;
-    decltype(choose()) chosen;
-    agree(world, operation, [&] {
-      try {
-        chosen = choose();
-      } catch (NeedsValues const& values) {
-        needed = values;
-      }
-    });
-    if (!needed) return chosen;
-    exchange_values(world, cells, *needed, operation);
-  }
-}
 
 /// Returns the memory of units `[first, last)` of a tensor of this rank.
 [[nodiscard]] std::span<std::byte const> own_units(WeightCells const& cells, std::uint32_t tensor, std::size_t unit,

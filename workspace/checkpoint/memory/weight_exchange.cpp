@@ -53,8 +53,9 @@ void WeightExchange::pack() {
   auto* to = in_.data.get();
   for (auto const& sent : round_->sent) {
     auto const& item = sent.item;
+    auto const tensor = own_tensor(item.cell, item.tensor);
     item.held->for_each_run(*item.box, item.first, item.last, [&](auto in, auto, auto count) {
-      auto const run = own_units(cells_, sent.tensor, item.held->unit, in, in + count);
+      auto const run = own_units(cells_, tensor, item.held->unit, in, in + count);
       copy_memory(to, run.data(), run.size());
       to += run.size();
     });
@@ -89,8 +90,8 @@ void WeightExchange::open_units() {
           .cell = block.cell, .tensor = block.tensor, .begin = static_cast<std::uint64_t>(block.first) * held.unit};
       std::shared_ptr<std::byte> memory;
       if (block.from == PlannedBlock::From::own) {
-        made.bytes =
-            own_units(cells_, block.holder.tensor, held.unit, block.own_at, block.own_at + block.last - block.first);
+        made.bytes = own_units(cells_, own_tensor(block.cell, block.tensor), held.unit, block.own_at,
+                               block.own_at + block.last - block.first);
       } else if (block.from == PlannedBlock::From::items) {
         auto const allocated = receiving_->allocate(block_size(block));
         memory = allocated.data;
@@ -107,7 +108,12 @@ void WeightExchange::open_units() {
   }
 }
 
-std::vector<std::byte> WeightExchange::own_part(TransferItem const& item, std::uint32_t tensor) const {
+std::uint32_t WeightExchange::own_tensor(std::uint32_t cell, std::uint32_t tensor) const {
+  return cells_.cells[cell]->own(tensor);
+}
+
+std::vector<std::byte> WeightExchange::own_part(TransferItem const& item) const {
+  auto const tensor = own_tensor(item.cell, item.tensor);
   std::vector<std::byte> bytes(static_cast<std::size_t>(item.bytes));
   auto* to = bytes.data();
   item.held->for_each_run(*item.box, item.first, item.last, [&](auto in, auto, auto count) {
@@ -129,13 +135,13 @@ void WeightExchange::unpack() {
   for (auto const& item : round_->received) {
     std::vector<std::byte const*> parts;
     std::vector<std::byte> own;
-    for (auto const& holder : *item.copy) {
-      if (holder.rank == cells_.rank) {
-        own = own_part(item, holder.tensor);
+    for (auto const holder : *item.copy) {
+      if (holder == cells_.rank) {
+        own = own_part(item);
         parts.push_back(own.data());
         continue;
       }
-      auto const rank = static_cast<std::size_t>(holder.rank);
+      auto const rank = static_cast<std::size_t>(holder);
       parts.push_back(next[rank]);
       next[rank] += item.bytes;
     }

@@ -41,7 +41,9 @@ class WeightExchange final : public PoolExchange {
   [[nodiscard]] std::size_t block_size(PlannedBlock const& block) const;
   void unpack();
   void put(TransferItem const& item, std::vector<std::byte const*> const& parts);
-  [[nodiscard]] std::vector<std::byte> own_part(TransferItem const& item, std::uint32_t tensor) const;
+  /// Returns the number of this rank's piece of a tensor of a cell.
+  [[nodiscard]] std::uint32_t own_tensor(std::uint32_t cell, std::uint32_t tensor) const;
+  [[nodiscard]] std::vector<std::byte> own_part(TransferItem const& item) const;
   void finish_units();
 
   WeightCells const& cells_;

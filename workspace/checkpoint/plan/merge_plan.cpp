@@ -77,6 +77,17 @@ void require_same(Collective const& world, MergePlan::State const& state) {
   }
 }
 
+void log_warnings(MergePlan::State const& state) {
+  auto const& file = state.options.rules;
+  std::optional<RuleFile> rules;
+  if (!file.empty()) rules = RuleFile::read(file);
+  log_plan_warnings({.layout = *state.layout,
+                     .rules = state.rules,
+                     .where = state.shards.string(),
+                     .rule_file = rules ? &*rules : nullptr,
+                     .rule_path = file.string()});
+}
+
 MergePlan::State const& require(std::shared_ptr<MergePlan::State const> const& state) {
   if (!state)
     throw UsageError({.operation = plan_operation, .message = "the plan is empty: make one with MergePlan::make"});
@@ -121,7 +132,7 @@ MergePlan MergePlan::make_quietly(Collective const& world, std::filesystem::path
 
 MergePlan MergePlan::make(Collective const& world, std::filesystem::path const& shards, PlanOptions const& options) {
   auto plan = make_quietly(world, shards, options);
-  if (world.rank() == 0) log_plan_warnings(plan.state());
+  if (world.rank() == 0) log_warnings(plan.state());
   return plan;
 }
 

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
+#include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15,23 +17,34 @@
 namespace crossrank::checkpoint {
 namespace {
 
+// A model has thousands of layers with the same defect.
+constexpr std::size_t most_of_a_kind = 20;
+
 /// Warns of tensors that the model may lack by design, or because a part was not saved.
-void warn_of_missing_tensors(MergePlan::State const& state) {
-  auto const& layout = *state.layout;
+void warn_of_missing_tensors(PlannedMerge const& merge) {
+  auto const& layout = merge.layout;
   auto const names = names_of(layout);
   auto findings = check_missing_tensors(names);
   auto const add = [&](std::vector<Defect> more) {
     findings.insert(findings.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
   };
-  auto const config = state.rules.find("config");
-  add(check_vocabulary(layout.tensors, ModelSizes(config != state.rules.end() ? *config : layout.set.config)));
+  auto const config = merge.rules.find("config");
+  add(check_vocabulary(layout.tensors, ModelSizes(config != merge.rules.end() ? *config : layout.set.config)));
   // Only some serving programs fuse these layers.
   bool const served =
       std::filesystem::path(layout.set.sources.front()->name()).filename().string().starts_with("model-rank-");
   if (served) add(check_fused_layers(names, layout.set.config));
   add(check_stacked_layers(names));
-  add(ModelNames(layout.set.config).check(names, state.shards.string()));
-  for (auto const& finding : findings) log_event(LogLevel::warning, finding.text, {{"tensor", finding.resource}});
+  add(ModelNames(layout.set.config).check(names, merge.where));
+  std::map<std::string_view, std::size_t> counts;
+  for (auto const& finding : findings) {
+    if (++counts[finding.text] <= most_of_a_kind)
+      log_event(LogLevel::warning, finding.text, {{"tensor", finding.resource}});
+  }
+  for (auto const& [text, count] : counts) {
+    if (count > most_of_a_kind)
+      log_event(LogLevel::warning, text, {{"more tensors", std::to_string(count - most_of_a_kind)}});
+  }
 }
 
 /// Warns of assumptions that change the model if they are wrong.
@@ -46,19 +59,19 @@ void warn_of_assumptions(MergeLayout const& layout) {
 }
 
 /// Warns of rules that apply to no tensor, which are probably mistakes.
-void warn_of_unused_rules(MergePlan::State const& state) {
-  if (state.options.rules.empty()) return;
-  auto const& set = state.layout->set;
-  for (auto const& text : unused_rules(RuleFile::read(state.options.rules), set, ModelSizes(set.config).model_type()))
-    log_event(LogLevel::warning, text, {{"file", state.options.rules.string()}});
+void warn_of_unused_rules(PlannedMerge const& merge) {
+  if (merge.rule_file == nullptr) return;
+  auto const& set = merge.layout.set;
+  for (auto const& text : unused_rules(*merge.rule_file, set, ModelSizes(set.config).model_type()))
+    log_event(LogLevel::warning, text, {{"file", merge.rule_path}});
 }
 
 }  // namespace
 
-void log_plan_warnings(MergePlan::State const& state) {
-  warn_of_missing_tensors(state);
-  warn_of_assumptions(*state.layout);
-  warn_of_unused_rules(state);
+void log_plan_warnings(PlannedMerge const& merge) {
+  warn_of_missing_tensors(merge);
+  warn_of_assumptions(merge.layout);
+  warn_of_unused_rules(merge);
 }
 
 }  // namespace crossrank::checkpoint

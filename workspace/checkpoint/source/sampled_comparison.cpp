@@ -5,12 +5,6 @@
 #include <vector>
 
 namespace crossrank::checkpoint {
-namespace {
-
-constexpr std::uint64_t sample_bytes = std::uint64_t{16} << 10;
-
-}  // namespace
-
 bool samples_match(PlacedTensor a, PlacedTensor b) {
   auto const& first = a.source->tensors()[a.tensor];
   auto const& second = b.source->tensors()[b.tensor];
@@ -19,7 +13,7 @@ bool samples_match(PlacedTensor a, PlacedTensor b) {
   auto const size = std::min(bytes, sample_bytes);
   std::vector<std::byte> left(static_cast<std::size_t>(size));
   std::vector<std::byte> right(left.size());
-  for (auto const at : {std::uint64_t{0}, (bytes - size) / 2, bytes - size}) {
+  for (auto const at : sample_places(bytes)) {
     if (size == 0) break;
     a.source->read(a.tensor, at, left);
     b.source->read(b.tensor, at, right);
