@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <string>
 #include <string_view>
 
 #include <fcntl.h>
@@ -63,6 +64,17 @@ void fill_costs(Row& row, UsageMeter const& meter, Usage const& before, Usage co
   row.system_call_source = meter.system_call_source();
 }
 
+double peak_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    if (word != "VmHWM:") continue;
+    double kibibytes = 0.0;
+    status >> kibibytes;
+    return kibibytes * 1024.0;
+  }
+  fail("/proc/self/status has no VmHWM");
+}
+
 nlohmann::ordered_json to_json(Row const& row) {
   return {{"path", row.path},
           {"who", row.who},
@@ -113,6 +125,14 @@ Usage UsageMeter::now() const {
   ++looks;
   return usage;
 }
+
+PeakMemory::PeakMemory() {
+  // Sets the kernel's peak to what the process uses now.
+  std::ofstream("/proc/self/clear_refs") << "5";
+  before_ = peak_bytes();
+}
+
+double PeakMemory::growth() const { return peak_bytes() - before_; }
 
 Arguments parse(int argc, char** argv) {
   Arguments arguments;

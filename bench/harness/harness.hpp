@@ -31,6 +31,17 @@ class UsageMeter {
   int tracepoint_ = -1;
 };
 
+/// Measures by how much the memory of this process grows, at its peak.
+class PeakMemory {
+ public:
+  PeakMemory();
+  /// Returns the growth since the constructor, in bytes.
+  [[nodiscard]] double growth() const;
+
+ private:
+  double before_;
+};
+
 /// One line of a result file: a workload, and the measurement of one rank in one launch.
 struct Row {
   std::string path{};  ///< "gather", "configs", "barrier"

@@ -28,7 +28,8 @@ struct Tally {
 
 std::string size_text(bench::Workload const& w) {
   if (w.path == "barrier") return "-";
-  if (w.path == "configs" || w.path == "headers") return std::to_string(w.bytes) + " tensors";
+  if (w.path == "configs" || w.path == "headers" || w.path == "export_names")
+    return std::to_string(w.bytes) + " tensors";
   if (w.bytes >= (1U << 20)) return std::to_string(w.bytes >> 20) + " MiB";
   return w.bytes >= 1024 ? std::to_string(w.bytes >> 10) + " KiB" : std::to_string(w.bytes) + " B";
 }
@@ -152,8 +153,8 @@ Json cost_table(bench::Results const& results, unsigned cores, Tally& tally) {
               "median", "p99", "faults", "sys. calls", "switches", "copied", "targets");
   auto rows = Json::array();
   for (auto const& [ours, launches] : results) {
-    if (ours.who != "crossrank" || ours.path == "consolidate" || ours.path == "headers" || ours.path == "hosts" ||
-        ours.path == "scaling")
+    if (ours.who != "crossrank" || ours.path == "consolidate" || ours.path.starts_with("export") ||
+        ours.path == "headers" || ours.path == "hosts" || ours.path == "scaling")
       continue;
     auto const cost = [&launches = launches](double bench::Launch::*member) {
       return bench::typical(launches, member);
