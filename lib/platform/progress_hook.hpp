@@ -14,6 +14,9 @@ struct ProgressHook {
   static void set(MakeProgress make_progress) noexcept;
   /// Changes the number of started calls of all threads by `pieces`. While it is 0, `make_progress` costs one load.
   static void add(std::ptrdiff_t pieces) noexcept;
+  /// Calls the wait hook, in a wait that has no group. Returns the longest allowed next sleep; a negative value ends
+  /// the wait.
+  [[nodiscard]] static std::chrono::nanoseconds look() noexcept;
   /// Advances the calls between two sleeps of a wait. Returns the longest allowed next sleep.
   [[nodiscard]] static std::chrono::nanoseconds make_progress(std::chrono::nanoseconds nap) noexcept;
 };

@@ -6,6 +6,8 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
+#include <crossrank/spi/wait_hook.hpp>
+
 #include "lib/node/rendezvous/rendezvous.hpp"
 #include "tests/node/rendezvous_support.hpp"
 #include "tests/support/fake_procfs.hpp"
@@ -43,6 +45,26 @@ TEST_P(Rendezvous, names_a_rank_that_does_not_come) {
     EXPECT_THAT(info.message, HasSubstr("did not come within 300 ms: 1"));
     EXPECT_THAT(info.resource.empty() ? info.message : info.resource, HasSubstr(job));
   }
+}
+
+thread_local auto interrupted_at = steady_clock::time_point::max();
+
+/// A language binding that has seen a signal ends the wait of its thread. The others learn which rank gave up.
+TEST_P(Rendezvous, ends_on_all_ranks_when_the_wait_hook_of_one_ends_its_wait) {
+  spi::set_wait_hook([]() noexcept -> std::chrono::nanoseconds {
+    return milliseconds(steady_clock::now() < interrupted_at ? 10 : -1);
+  });
+  auto const join = [&](int rank, bool interrupt) {
+    return [&, rank, interrupt] {
+      if (interrupt) interrupted_at = steady_clock::now() + milliseconds(300);  // it has come by then
+      // The rank that leads the start keeps the verdict until the deadline for the rank that never comes.
+      static_cast<void>(node::NodeComm::join(options(rank, 3, milliseconds(1500))));
+    };
+  };
+  auto const errors = run_threads({join(0, true), join(2, false)});
+  spi::set_wait_hook(nullptr);
+  EXPECT_NE(text_of(errors[0]), "");
+  EXPECT_THAT(expect_error<PeerLostError>(errors[1]).failed_ranks, ElementsAre(0));
 }
 
 TEST_P(Rendezvous, refuses_a_rank_that_comes_twice) {

@@ -7,7 +7,8 @@ namespace crossrank::spi {
 
 /// Called by the caller's thread while it waits inside the library, before each sleep and never under a lock of the
 /// library. Returns how long the thread may sleep before the next call. It may abort a group or request a stop, which
-/// ends the wait.
+/// ends the wait. A negative value ends a wait inside `connect`, which has no group to abort yet: the start fails on
+/// all ranks with a `PeerLostError` that names this one.
 using WaitHook = std::chrono::nanoseconds (*)() noexcept;
 
 /// Sets the function that all waits of this process call, for language bindings that must look at signals. Local.

@@ -52,6 +52,9 @@ Error current_start_error(NodeOptions const& options) {
                  .group_usable = false};
   try {
     throw;
+  } catch (CancelledError const&) {  // the wait hook ended the wait
+    info.message = "rank " + std::to_string(options.rank) + " was interrupted while it waited for the other ranks";
+    return {ErrorCode::peer_lost, std::move(info)};
   } catch (Error const& e) {
     auto own = e.info();
     own.group_usable = false;

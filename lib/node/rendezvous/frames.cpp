@@ -4,7 +4,10 @@
 #include <cerrno>
 #include <cstring>
 
+#include <crossrank/error.hpp>
+
 #include "lib/platform/io_error.hpp"
+#include "lib/platform/progress_hook.hpp"
 
 namespace crossrank::node {
 namespace {
@@ -12,9 +15,17 @@ namespace {
 using platform::Fd;
 using platform::system;
 
+/// Returns the longest next sleep that the wait hook allows.
+std::chrono::nanoseconds look_for_interrupt() {
+  auto const longest = platform::ProgressHook::look();
+  if (longest >= std::chrono::nanoseconds::zero()) return longest;
+  throw CancelledError({.operation = "connect", .message = "the wait was interrupted", .group_usable = false});
+}
+
 int milliseconds_until(std::chrono::nanoseconds until) {
-  auto const left = std::chrono::ceil<std::chrono::milliseconds>(until - system().now()).count();
-  return static_cast<int>(std::clamp<std::int64_t>(left, 0, 1000));
+  auto const left = std::min(until - system().now(), look_for_interrupt());
+  return static_cast<int>(
+      std::clamp<std::int64_t>(std::chrono::ceil<std::chrono::milliseconds>(left).count(), 0, 1000));
 }
 
 /// Returns true when the socket is ready for `events` or has failed; false at the deadline.
@@ -46,6 +57,8 @@ struct alignas(cmsghdr) ControlBuffer {
 
 }  // namespace
 
+void pause_start(std::chrono::nanoseconds longest) { system().sleep(std::min(longest, look_for_interrupt())); }
+
 bool send_frame(int socket, Frame const& frame, std::span<int const> fds, std::chrono::nanoseconds until) {
   ControlBuffer control;
   std::size_t sent = 0;
@@ -72,7 +85,7 @@ bool send_frame(int socket, Frame const& frame, std::span<int const> fds, std::c
     } else if (bytes < 0 && errno == ETOOMANYREFS) {
       // Too many descriptors of this user are in flight: other ranks have yet to receive theirs.
       if (system().now() >= until) platform::throw_io("rendezvous", "sendmsg", errno, "raise ulimit -n");
-      system().sleep(std::chrono::milliseconds(1));
+      pause_start(std::chrono::milliseconds(1));
     } else if (bytes < 0 && errno != EINTR) {
       if (errno == EPIPE || errno == ECONNRESET) return false;
       platform::throw_io("rendezvous", "sendmsg", errno);

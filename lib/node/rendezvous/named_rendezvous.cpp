@@ -14,6 +14,7 @@
 #include "lib/node/liveness/watchdog_thread.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/io_error.hpp"
+#include "lib/platform/progress_hook.hpp"
 
 /// Where sockets are refused, the ranks meet at a named control segment. It appears complete: a rank makes it under a
 /// random name, fills it, locks it, then links it to the name of the job. Ranks that come later find it there. Every
@@ -128,6 +129,11 @@ class NamedRendezvous final : public Rendezvous {
     }
   }
 
+  /// Returns whether the wait hook ends this thread's waits.
+  [[nodiscard]] static bool is_interrupted() noexcept {
+    return platform::ProgressHook::look() < std::chrono::nanoseconds::zero();
+  }
+
   void tell_others(Error const& e) const {
     auto& header = *reinterpret_cast<ControlHeader*>(memory_.control->data());
     StartFailure const own{e.code(), e.failed_ranks().empty() ? options_.rank : e.failed_ranks().front(),
@@ -144,7 +150,8 @@ class NamedRendezvous final : public Rendezvous {
     // A dead rank reads nothing.
     auto const dead = failure.code == ErrorCode::peer_lost ? 1U : 0U;
     auto const expected = std::min(header.ranks, static_cast<std::uint32_t>(failure.ranks)) - dead;
-    while (header.failures_read.load(std::memory_order_acquire) < expected && system().now() < until_)
+    while (header.failures_read.load(std::memory_order_acquire) < expected && system().now() < until_ &&
+           !is_interrupted())
       system().sleep(look_again);
   }
 
@@ -282,6 +289,8 @@ class NamedRendezvous final : public Rendezvous {
   void pause_or_fail(std::string const& what, int rank) const {
     check_peers();
     if (system().now() >= until_) fail(ErrorCode::timeout, what, rank);
+    if (is_interrupted())
+      fail(ErrorCode::peer_lost, "was interrupted while it waited for the other ranks", options_.rank);
     system().sleep(look_again);
   }
 

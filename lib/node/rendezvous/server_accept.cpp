@@ -79,7 +79,7 @@ void RendezvousServer::accept_connections() {
                             .resource = "rendezvous",
                             .hint = "raise the limit of open files (ulimit -n)"},
                            error);
-      system().sleep(pause_without_descriptors);
+      pause_start(pause_without_descriptors);
       return;
     }
     auto const peer = peer_of(socket.get());

@@ -87,7 +87,7 @@ class SocketRendezvous final : public Rendezvous {
       } catch (ServerLost const& lost) {
         tell_others(lost.error);
       } catch (StartOver const&) {  // this rank's connection was of an earlier start
-        system().sleep(retry_pause);
+        pause_start(retry_pause);
       }
     }
   }
@@ -124,7 +124,7 @@ class SocketRendezvous final : public Rendezvous {
       }
       if (client_) return;
       if (system().now() >= until_) fail_without_answer();
-      system().sleep(retry_pause);
+      pause_start(retry_pause);
     }
   }
 
@@ -152,7 +152,7 @@ class SocketRendezvous final : public Rendezvous {
       } catch (ServerLost const&) {  // one more: somebody else serves next
       }
       if (system().now() >= until_) throw_as_own(error, options_);
-      system().sleep(retry_pause);
+      pause_start(retry_pause);
     }
   }
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -10,6 +11,7 @@
 
 #include "lib/core/no_destructor.hpp"
 #include "lib/node/rendezvous/rendezvous.hpp"
+#include "lib/platform/progress_hook.hpp"
 
 /// Ranks that are threads of one process share one writable mapping. A race between them is then a race on one address,
 /// which ThreadSanitizer detects.
@@ -139,8 +141,27 @@ class ThreadRendezvous final : public Rendezvous {
   template <class Done>
   void wait_all(std::unique_lock<std::mutex>& lock, Done done) {
     start_->moved.notify_all();
-    if (!start_->moved.wait_until(lock, until_, [&] { return done() || start_->failure; })) fail(missing());
+    constexpr std::chrono::nanoseconds longest = std::chrono::seconds(1);
+    auto const ended = [&] { return done() || start_->failure.has_value(); };
+    while (!ended()) {
+      if (std::chrono::steady_clock::now() >= until_) fail(missing());
+      lock.unlock();
+      auto const slice = platform::ProgressHook::look();
+      lock.lock();
+      if (slice < std::chrono::nanoseconds::zero()) fail(interrupted());
+      auto const next_look = std::chrono::steady_clock::now() + std::min(slice, longest);
+      start_->moved.wait_until(lock, std::min(until_, next_look), ended);
+    }
     if (start_->failure) rethrow();
+  }
+
+  [[nodiscard]] PeerLostError interrupted() const {
+    return PeerLostError(
+        {.operation = "connect",
+         .message = "rank " + std::to_string(options_.rank) + " was interrupted while it waited for the other ranks",
+         .resource = options_.key.text(),
+         .failed_ranks = {options_.rank},
+         .group_usable = false});
   }
 
   /// Ends the start for all ranks.
