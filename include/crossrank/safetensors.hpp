@@ -45,6 +45,12 @@ class CROSSRANK_EXPORT SafetensorsFile {
   /// Reads one tensor into memory of its own. One copy; verified if the file has crossrank's checksums, with a
   /// `FormatError` on a difference. `UsageError` for an unknown name.
   [[nodiscard]] Tensor read(std::string_view name) const;
+  /// Returns a read-only view of one tensor in the mapped file. Copies nothing and reads nothing before the bytes are
+  /// used, and so verifies nothing. The view keeps the file mapped.
+  ///
+  /// A file that is cut while it is mapped ends the process by SIGBUS: do not map files that others may write. The
+  /// first call maps the whole file; `IoError` when the system refuses. `UsageError` for an unknown name.
+  [[nodiscard]] Tensor map(std::string_view name) const;
   /// Reads `length` entries of dimension `dim`, from `begin` on.
   ///
   /// Allocates memory only for the slice. Along dimension 0 it reads only the slice, along other dimensions whole rows,

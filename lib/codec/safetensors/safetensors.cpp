@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 #include <set>
 #include <tuple>
 #include <utility>
 
 #include <crossrank/error.hpp>
+#include <crossrank/spi/mapped_storage.hpp>
 
 #include "lib/codec/io/byte_source.hpp"
 #include "lib/codec/safetensors/header_writer.hpp"
@@ -19,6 +21,7 @@
 #include "lib/tensor/transfer/staged_read.hpp"
 #include "lib/platform/atomic_file.hpp"
 #include "lib/platform/directory.hpp"
+#include "lib/platform/file_mapping.hpp"
 #include "lib/platform/fd.hpp"
 #include "lib/platform/io_error.hpp"
 
@@ -38,6 +41,31 @@ platform::Fd open_for_reading(std::filesystem::path const& path) {
   if (fd < 0) platform::throw_io(read_operation, path.string(), errno);
   return platform::Fd(fd);
 }
+
+}  // namespace
+
+namespace {
+
+/// A file mapped read-only. It has a descriptor of its own, because views may outlive the `SafetensorsFile`.
+class MappedFile final : public spi::MappedStorage {
+ public:
+  MappedFile(std::filesystem::path const& path, int fd, std::uint64_t bytes)
+      : name_(path.string()),
+        fd_(::fcntl(fd, F_DUPFD_CLOEXEC, 0)),
+        mapping_(fd_.get(), 0, static_cast<std::size_t>(bytes), platform::FileMapping::Access::read_only) {
+    if (!mapping_.is_mapped())
+      platform::throw_io(read_operation, name_, mapping_.error(), "raise ulimit -n or ulimit -v");
+  }
+  [[nodiscard]] std::byte* data() noexcept override { return mapping_.data(); }
+  [[nodiscard]] std::size_t size_bytes() const noexcept override { return mapping_.size(); }
+  [[nodiscard]] std::string frozen_by() const override { return "the file " + name_ + ", which is mapped"; }
+  [[nodiscard]] spi::Backing backing() const noexcept override { return {.descriptor = fd_.get(), .offset = 0}; }
+
+ private:
+  std::string name_;
+  platform::Fd fd_;
+  platform::FileMapping mapping_;
+};
 
 }  // namespace
 
@@ -67,7 +95,15 @@ struct SafetensorsFile::State {
   std::shared_ptr<codec::FileSource const> source;
   codec::StateImage image;
   std::vector<SafetensorsEntry> entries{};
+  /// Maps the file at the first call, which is thread-safe.
+  [[nodiscard]] std::shared_ptr<spi::Storage> const& mapped() const {
+    std::call_once(map_once, [this] { storage = std::make_shared<MappedFile>(path, fd.get(), source->size()); });
+    return storage;
+  }
+
   std::vector<std::uint32_t> by_name{};  ///< indices of `entries`, sorted by name
+  mutable std::once_flag map_once{};
+  mutable std::shared_ptr<spi::Storage> storage{};  ///< of the mapped file
 };
 
 namespace {
@@ -124,6 +160,12 @@ void read_row_slice(codec::FileSource const& source, std::uint64_t at, RowSlice 
                   static_cast<std::size_t>(slice.take));
     }
   }
+}
+
+[[noreturn]] void refuse_name(std::string_view name, std::string path) {
+  throw UsageError({.operation = read_operation,
+                    .message = "there is no tensor \"" + std::string(name) + "\"",
+                    .resource = std::move(path)});
 }
 
 [[noreturn]] void refuse_write(std::filesystem::path const& path, std::string message, std::string_view name) {
@@ -198,13 +240,18 @@ std::vector<std::pair<std::string, std::string>> const& SafetensorsFile::metadat
 
 Tensor SafetensorsFile::read(std::string_view name) const { return state_->image.read(name); }
 
+Tensor SafetensorsFile::map(std::string_view name) const {
+  auto const* const entry = state_->find(name);
+  if (entry == nullptr) refuse_name(name, state_->path.string());
+  if (entry->begin == entry->end) return Tensor::empty(entry->shape, entry->dtype);
+  return spi::tensor_from_storage(state_->mapped(), state_->image.header().data_start + entry->begin, entry->shape,
+                                  entry->dtype);
+}
+
 Tensor SafetensorsFile::read_slice(std::string_view name, Dim dim, std::int64_t begin, std::int64_t length) const {
   auto const path = state_->path.string();
   auto const* const entry = state_->find(name);
-  if (entry == nullptr) {
-    throw UsageError(
-        {.operation = read_operation, .message = "there is no tensor \"" + std::string(name) + "\"", .resource = path});
-  }
+  if (entry == nullptr) refuse_name(name, path);
   auto const dims = static_cast<std::int64_t>(entry->shape.size());
   auto const axis = dim.dim < 0 ? dim.dim + dims : dim.dim;
   if (axis < 0 || axis >= dims) refuse_slice(*entry, path, "the dimension does not exist", std::to_string(dim.dim));

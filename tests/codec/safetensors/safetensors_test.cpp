@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <crossrank/clone_on_write.hpp>
 #include <crossrank/concat.hpp>
 #include <crossrank/error.hpp>
 
@@ -73,6 +74,43 @@ TEST(Safetensors, writes_the_bytes_of_the_reference_implementation) {
   save_safetensors(folder.path() / "copy.safetensors", load_safetensors(source));
 
   EXPECT_EQ(contents(folder.path() / "copy.safetensors") == contents(source), true);
+}
+
+TEST(Safetensors, maps_tensors_that_outlive_the_file_object) {
+  test::TemporaryDirectory const directory;
+  auto const path = directory.path() / "mapped.safetensors";
+  StateDict const weights{{"large", Tensor::of(std::vector<std::int64_t>(20'000, 7), {20'000})},
+                          {"small", Tensor::of<float>({1, 2}, {2})},
+                          {"empty", Tensor::empty({0, 3}, Dtype::f32)}};
+  save_safetensors(path, weights);
+  StateDict mapped;
+  {
+    SafetensorsFile const file(path);
+    for (auto const& entry : file.entries()) mapped.insert_or_assign(entry.name, file.map(entry.name));
+    EXPECT_EQ(file.map("large").data(), mapped.at("large").data());
+    EXPECT_THROW((void)file.map("absent"), UsageError);
+  }
+  for (auto const& [name, tensor] : weights) EXPECT_TRUE(same(mapped.at(name), tensor)) << name;
+  EXPECT_THROW((void)mapped.at("large").mutable_bytes(), UsageError);
+}
+
+TEST(Safetensors, keeps_writes_to_a_private_copy_out_of_the_file) {
+  test::TemporaryDirectory const directory;
+  auto const path = directory.path() / "private.safetensors";
+  save_safetensors(path, {{"large", Tensor::of(std::vector<std::int64_t>(20'000, 7), {20'000})},
+                          {"small", Tensor::of<std::int64_t>({7, 7}, {2})}});
+  for (auto const* name : {"large", "small"}) {
+    SafetensorsFile const file(path);
+    auto const original = file.map(name);
+    auto mine = clone_on_write(original);
+    EXPECT_TRUE(same(mine, original)) << name;
+    mine.as_mutable<std::int64_t>().back() = 8;
+    EXPECT_EQ(mine.as<std::int64_t>().back(), 8) << name;
+    EXPECT_EQ(original.as<std::int64_t>().back(), 7) << name;
+    auto const in_file = file.read(name);
+    EXPECT_EQ(in_file.as<std::int64_t>().back(), 7) << name;
+  }
+  EXPECT_FALSE(clone_on_write({}).defined());
 }
 
 TEST(Safetensors, reads_the_same_slices_as_from_memory) {
