@@ -22,6 +22,8 @@ void NamedCalls::run(algorithms::Call call) const {
   group_.run(std::move(call));
 }
 
+GroupState& NamedCalls::state() const { return group_.state(name_); }
+
 void NamedCalls::broadcast(Tensor& tensor, int root) const {
   auto const& state = group_.state(name_);
   run(CallBuilder(*state.transport, state.check).broadcast(tensor, {root}));

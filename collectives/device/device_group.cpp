@@ -67,6 +67,11 @@ std::unique_ptr<DeviceCall> DeviceGroup::begin(Call const& call, spi::Transport 
   return std::make_unique<StagedCall>(call, is_source, staging_, std::move(stream));
 }
 
+std::shared_ptr<void> DeviceGroup::native() const noexcept {
+  auto* const communicator = nccl_ ? nccl_->native() : nullptr;
+  return communicator == nullptr ? nullptr : std::shared_ptr<void>(nccl_, communicator);
+}
+
 std::string_view DeviceGroup::backend() const noexcept {
   if (!is_decided_) return "none";
   return nccl_ ? "nccl" : "staged";

@@ -38,6 +38,8 @@ class DeviceGroup {
   }
   /// Ends the communicator, after its work.
   void close() noexcept { nccl_.reset(); }
+  /// Returns NCCL's communicator, or null. It lives as long as the result, unless it is aborted.
+  [[nodiscard]] std::shared_ptr<void> native() const noexcept;
   /// Returns "nccl" or "staged" as decided, "none" before.
   [[nodiscard]] std::string_view backend() const noexcept;
 

@@ -178,6 +178,11 @@ void Communicator::enqueue(char const* operation, std::span<Step const> steps, L
   settle(operation, function, timeout_, look);
 }
 
+api::Comm* Communicator::native() noexcept {
+  std::lock_guard const lock(mutex_);
+  return comm_;
+}
+
 Result Communicator::async_error() noexcept {
   std::lock_guard const lock(mutex_);
   if (comm_ == nullptr) return end_ == End::closed ? Result::success : Result::internal_error;

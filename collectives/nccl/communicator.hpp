@@ -36,6 +36,9 @@ class Communicator {
   [[nodiscard]] Place const& place() const noexcept { return place_; }
   [[nodiscard]] api::Functions const& functions() const noexcept { return library_.functions; }
 
+  /// Returns NCCL's handle, or null once it has ended. Any thread.
+  [[nodiscard]] api::Comm* native() noexcept;
+
   /// A call of NCCL, and the name of its function for errors.
   struct Step {
     char const* function = "";

@@ -20,6 +20,8 @@ class NcclGroup {
   NcclGroup& operator=(NcclGroup const&) = delete;
 
   [[nodiscard]] Communicator::Place const& place() const noexcept { return communicator_->place(); }
+  /// Returns NCCL's handle, or null once it has ended.
+  [[nodiscard]] api::Comm* native() const noexcept { return communicator_->native(); }
   /// Enqueues a call on the stream and returns its end. `BackendError` when NCCL refuses; the failure of the group.
   [[nodiscard]] Event enqueue(algorithms::Call const& call, Stream const& stream);
   /// Returns whether the communicator has been aborted because of a failure. Any thread; one load.

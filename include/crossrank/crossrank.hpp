@@ -18,6 +18,7 @@
 #include <crossrank/memory_export.hpp>
 #include <crossrank/mesh.hpp>
 #include <crossrank/message_queue.hpp>
+#include <crossrank/nccl.hpp>
 #include <crossrank/objects.hpp>
 #include <crossrank/parallel.hpp>
 #include <crossrank/placements.hpp>

@@ -18,7 +18,7 @@ using testing::HasSubstr;
 class DoctorCommand : public testing::Test {
  protected:
   ~DoctorCommand() override {
-    for (auto const* name : {"CROSSRANK_CUDA_LIBRARY", "EMULATED_GPU_COUNT"}) ::unsetenv(name);
+    for (auto const* name : {"CROSSRANK_CUDA_LIBRARY", "CROSSRANK_NCCL_LIBRARY", "EMULATED_GPU_COUNT"}) ::unsetenv(name);
   }
   static void use(char const* library, char const* gpus) {
     ::setenv("CROSSRANK_CUDA_LIBRARY", library, 1);
@@ -48,6 +48,19 @@ TEST_F(DoctorCommand, shows_each_gpu_and_sends_bytes_there_and_back) {
   ASSERT_EQ(report["devices"].size(), 2U);
   EXPECT_NE(report["devices"][0]["uuid"], report["devices"][1]["uuid"]);
   EXPECT_EQ(report["devices"][1]["error"], "");
+}
+
+TEST_F(DoctorCommand, shows_nccl_and_what_it_lacks) {
+  use(CROSSRANK_TEST_CUDA, "1");
+  ::setenv("CROSSRANK_NCCL_LIBRARY", CROSSRANK_TEST_NCCL_2_18, 1);
+  EXPECT_THAT(run_command({"doctor"}).out, HasSubstr("NCCL: 2.18.5"));
+  auto const report = Json::parse(run_command({"doctor", "--json"}).out);
+  EXPECT_EQ(report["nccl"]["version"], 21805);
+  EXPECT_THAT(report["nccl"]["missing"].dump(), HasSubstr("ncclGather"));
+  ::setenv("CROSSRANK_NCCL_LIBRARY", "/nowhere/libnccl.so.2", 1);
+  auto const end = run_command({"doctor"});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_THAT(end.out, HasSubstr("/nowhere/libnccl.so.2"));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <crossrank/cuda.hpp>
 #include <crossrank/error.hpp>
 #include <crossrank/json.hpp>
+#include <crossrank/nccl.hpp>
 #include <crossrank/tensor.hpp>
 #include <crossrank/version.hpp>
 
@@ -54,11 +55,22 @@ Json device_report(Device device) {
   }
 }
 
+/// NCCL's library, or why there is none.
+Json nccl_report() {
+  try {
+    auto const library = nccl::library_info();
+    return {{"library", library.path}, {"version", library.version}, {"missing", library.missing}};
+  } catch (UnavailableError const& error) {
+    return {{"unavailable", error.what()}};
+  }
+}
+
 /// Everything that the command prints. Never throws for a machine without a GPU.
 Json machine_report() {
   Json report{{"command", "doctor"},
               {"version", CROSSRANK_VERSION},
               {"cuda", Json::object()},
+              {"nccl", nccl_report()},
               {"devices", Json::array()}};
   try {
     auto const driver = cuda::driver_info();
@@ -97,24 +109,40 @@ void print_device(Json const& device) {
   std::printf("  round trip   %s\n", text("error").empty() ? "1 MiB, equal" : text("error").c_str());
 }
 
+void print_nccl(Json const& library) {
+  if (library.contains("unavailable")) {
+    std::printf("NCCL: not used on this machine\n  %s\n",
+                terminal_text(library["unavailable"].get<std::string>()).c_str());
+    return;
+  }
+  auto const version = library["version"].get<int>();
+  std::printf("NCCL: %d.%d.%d, %s\n", version / 10'000, version / 100 % 100, version % 100,
+              terminal_text(library["library"].get<std::string>()).c_str());
+  std::printf("  missing      %s\n", terminal_text(joined(library["missing"])).c_str());
+}
+
 void print_report(Json const& report) {
   std::printf("crossrank %s\n", CROSSRANK_VERSION);
   auto const& driver = report["cuda"];
   if (driver.contains("unavailable")) {
-    std::printf("CUDA: not used on this machine\n  %s\n", terminal_text(driver["unavailable"].get<std::string>()).c_str());
+    std::printf("CUDA: not used on this machine\n  %s\n",
+                terminal_text(driver["unavailable"].get<std::string>()).c_str());
+    print_nccl(report["nccl"]);
     return;
   }
   auto const version = driver["version"].get<int>();
   std::printf("CUDA: driver for CUDA %d.%d, %s\n", version / 1000, version % 1000 / 10,
               terminal_text(driver["library"].get<std::string>()).c_str());
   std::printf("  missing      %s\n", terminal_text(joined(driver["missing"])).c_str());
+  print_nccl(report["nccl"]);
   for (auto const& device : report["devices"]) print_device(device);
 }
 
 }  // namespace
 
 void add_doctor_command(CLI::App& app, int& exit_code) {
-  auto* const doctor = app.add_subcommand("doctor", "show what the library finds on this machine: driver and GPUs");
+  auto* const doctor =
+      app.add_subcommand("doctor", "show what the library finds on this machine: driver, NCCL and GPUs");
   auto const json = std::make_shared<bool>(false);
   doctor->add_flag("--json", *json, "print one JSON object");
   doctor->callback([json, &exit_code] {

@@ -3,11 +3,14 @@
 #include <utility>
 #include <vector>
 
+#include <dlfcn.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <crossrank/cuda.hpp>
 #include <crossrank/error.hpp>
+#include <crossrank/nccl.hpp>
 
 #include "tests/collectives/device/nccl_ranks.hpp"
 
@@ -180,6 +183,32 @@ CROSSRANK_RANK_SCENARIO(nccl_counts) {
 TEST_P(NcclCollectives, take_one_call_of_nccl_and_no_wait_of_the_host) { run("nccl_counts"); }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, NcclCollectives, testing::Values(1, 2, 4));
+
+// ---------------------------------------------------------------- the vendor's handle
+
+CROSSRANK_RANK_SCENARIO(nccl_handle) {
+  auto world = connect_gpu_rank();
+  EXPECT_FALSE(nccl::process_group(world).has_value());
+  auto tensor = filled(world, 4);
+  world.all_reduce(tensor);
+  auto const group = nccl::process_group(world);
+  EXPECT_TRUE(group.has_value());
+  if (!group) return 1;
+  EXPECT_EQ(group->vendor, "nccl");
+  auto* const library = ::dlopen(CROSSRANK_TEST_NCCL, RTLD_NOW | RTLD_LOCAL);
+  auto* const count_of = reinterpret_cast<int (*)(ncclComm*, int*)>(::dlsym(library, "ncclCommCount"));
+  int count = 0;
+  EXPECT_EQ(count_of(nccl::communicator_of(*group), &count), 0);
+  EXPECT_EQ(count, world.world_size());
+  EXPECT_THROW(static_cast<void>(nccl::communicator_of({.vendor = "mpi"})), UsageError);
+  EXPECT_EQ(nccl::library_info().version, 22809);
+  return end_gpu_rank();
+}
+
+TEST(NcclHandle, is_the_communicator_of_the_group) {
+  auto const job = run_ranks(2, "nccl_handle", gpu_ranks());
+  EXPECT_TRUE(job.ok()) << job.text();
+}
 
 // ---------------------------------------------------------------- which way
 
