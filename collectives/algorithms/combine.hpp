@@ -118,10 +118,10 @@ CROSSRANK_INTO_KERNEL void reduce_plain(std::byte* out, std::byte const* const* 
   }
 }
 
-/// Reduces elements in F32: `Format` widens and narrows blocks of them.
+/// Reduces elements in F32: `Format` decodes and encodes blocks of them.
 template <class Format, ReduceOp op>
-CROSSRANK_INTO_KERNEL void reduce_widened(std::byte* out, std::byte const* const* inputs, std::size_t count,
-                                          std::size_t elements) {
+CROSSRANK_INTO_KERNEL void reduce_in_f32(std::byte* out, std::byte const* const* inputs, std::size_t count,
+                                         std::size_t elements) {
   alignas(64) float result[block_elements];
   alignas(64) float next[block_elements];
   for (std::size_t done = 0; done < elements; done += block_elements) {
@@ -131,13 +131,13 @@ CROSSRANK_INTO_KERNEL void reduce_widened(std::byte* out, std::byte const* const
       if (out != inputs[0]) std::memmove(out + at, inputs[0] + at, n * Format::bytes);
       continue;
     }
-    Format::widen(result, inputs[0] + at, n);
+    Format::decode(result, inputs[0] + at, n);
     for (std::size_t rank = 1; rank < count; ++rank) {
-      Format::widen(next, inputs[rank] + at, n);
+      Format::decode(next, inputs[rank] + at, n);
       combine_next<float, op>(result, next, n);
     }
     average_block<float, op>(result, n, count);
-    Format::narrow(out + at, result, n);
+    Format::encode(out + at, result, n);
   }
 }
 

@@ -5,7 +5,7 @@
 #include <crossrank/error.hpp>
 
 #include "collectives/algorithms/combine.hpp"
-#include "collectives/algorithms/widen.hpp"
+#include "collectives/algorithms/small_float_blocks.hpp"
 
 namespace crossrank::algorithms {
 namespace {
@@ -18,8 +18,8 @@ struct Standard {
     reduce_plain<T, op>(out, inputs, count, elements);
   }
   template <class Format, ReduceOp op>
-  static void widened(std::byte* out, std::byte const* const* inputs, std::size_t count, std::size_t elements) {
-    reduce_widened<Format, op>(out, inputs, count, elements);
+  static void in_f32(std::byte* out, std::byte const* const* inputs, std::size_t count, std::size_t elements) {
+    reduce_in_f32<Format, op>(out, inputs, count, elements);
   }
 };
 
@@ -32,9 +32,9 @@ struct Avx2 {
     reduce_plain<T, op>(out, inputs, count, elements);
   }
   template <class Format, ReduceOp op>
-  __attribute__((target("avx2,f16c"))) static void widened(std::byte* out, std::byte const* const* inputs,
-                                                           std::size_t count, std::size_t elements) {
-    reduce_widened<Format, op>(out, inputs, count, elements);
+  __attribute__((target("avx2,f16c"))) static void in_f32(std::byte* out, std::byte const* const* inputs,
+                                                          std::size_t count, std::size_t elements) {
+    reduce_in_f32<Format, op>(out, inputs, count, elements);
   }
 };
 
@@ -46,9 +46,9 @@ struct Avx512 {
     reduce_plain<T, op>(out, inputs, count, elements);
   }
   template <class Format, ReduceOp op>
-  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c"))) static void widened(
+  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c"))) static void in_f32(
       std::byte* out, std::byte const* const* inputs, std::size_t count, std::size_t elements) {
-    reduce_widened<Format, op>(out, inputs, count, elements);
+    reduce_in_f32<Format, op>(out, inputs, count, elements);
   }
 };
 #endif
@@ -83,13 +83,13 @@ ReduceFunction float_function(ReduceOp op) {
 }
 
 template <class Kernel, class Format>
-ReduceFunction widened_function(ReduceOp op) {
+ReduceFunction f32_function(ReduceOp op) {
   switch (op) {
-    case ReduceOp::sum: return &Kernel::template widened<Format, ReduceOp::sum>;
-    case ReduceOp::prod: return &Kernel::template widened<Format, ReduceOp::prod>;
-    case ReduceOp::min: return &Kernel::template widened<Format, ReduceOp::min>;
-    case ReduceOp::max: return &Kernel::template widened<Format, ReduceOp::max>;
-    case ReduceOp::avg: return &Kernel::template widened<Format, ReduceOp::avg>;
+    case ReduceOp::sum: return &Kernel::template in_f32<Format, ReduceOp::sum>;
+    case ReduceOp::prod: return &Kernel::template in_f32<Format, ReduceOp::prod>;
+    case ReduceOp::min: return &Kernel::template in_f32<Format, ReduceOp::min>;
+    case ReduceOp::max: return &Kernel::template in_f32<Format, ReduceOp::max>;
+    case ReduceOp::avg: return &Kernel::template in_f32<Format, ReduceOp::avg>;
     default: return nullptr;
   }
 }
@@ -109,13 +109,13 @@ ReduceFunction function_for(Dtype dtype, ReduceOp op) {
     case Dtype::f64: return float_function<Kernel, double>(op);
     // GCC 12 fuses the product of complex numbers where the processor can, whatever it is told.
     case Dtype::c64: return float_function<Standard, Complex>(op);
-    case Dtype::bf16: return widened_function<Kernel, Bf16>(op);
-    case Dtype::f16: return widened_function<Kernel, typename Kernel::F16>(op);
+    case Dtype::bf16: return f32_function<Kernel, Bf16>(op);
+    case Dtype::f16: return f32_function<Kernel, typename Kernel::F16>(op);
     // A table has no wider form.
-    case Dtype::f8_e4m3: return widened_function<Standard, ByTable<Dtype::f8_e4m3, 1>>(op);
-    case Dtype::f8_e5m2: return widened_function<Standard, ByTable<Dtype::f8_e5m2, 1>>(op);
-    case Dtype::f8_e4m3fnuz: return widened_function<Standard, ByTable<Dtype::f8_e4m3fnuz, 1>>(op);
-    case Dtype::f8_e5m2fnuz: return widened_function<Standard, ByTable<Dtype::f8_e5m2fnuz, 1>>(op);
+    case Dtype::f8_e4m3: return f32_function<Standard, ByTable<Dtype::f8_e4m3, 1>>(op);
+    case Dtype::f8_e5m2: return f32_function<Standard, ByTable<Dtype::f8_e5m2, 1>>(op);
+    case Dtype::f8_e4m3fnuz: return f32_function<Standard, ByTable<Dtype::f8_e4m3fnuz, 1>>(op);
+    case Dtype::f8_e5m2fnuz: return f32_function<Standard, ByTable<Dtype::f8_e5m2fnuz, 1>>(op);
     default: return nullptr;
   }
 }

@@ -10,10 +10,10 @@ cd "$1"
 words=(
   meeting patrol lobby lobbies guest bell withhold withheld bury buried beat life.token watcher  # node
   patience ticket lookout                                                                        # transports
-  resident twin fellow team rulebook rule.book                                                   # workspaces, checkpoints
+  resident twin fellow team rulebook rule.book sharding.decision staged.file widen               # workspaces, checkpoints
   culprit remedy remedies last.words story stories room                                          # errors
 )
-types=(Awake Cut Flight Life Medium NfsMedium NodeDomain Port SharedMedium Turn Verb Wire)
+types=(Awake Cut Flight Life Medium NfsMedium NodeDomain Port SharedMedium Staging Turn Verb Wire)
 
 join() { local IFS='|'; echo "$*"; }
 lower=$(join "${words[@]}")

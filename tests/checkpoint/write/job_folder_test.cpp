@@ -118,14 +118,14 @@ TEST_F(ResumedJob, commits_every_requested_file_after_a_new_one_appeared) {
 
 TEST_F(ResumedJob, throws_when_a_file_of_the_job_is_missing) {
   kill_at("checkpoint.commit.moved_old", 1);
-  auto const staged = left_folder() / "tokenizer.json";
-  ASSERT_TRUE(fs::exists(staged));
-  fs::rename(staged, folder_.path() / "tokenizer.json");
+  auto const left = left_folder() / "tokenizer.json";
+  ASSERT_TRUE(fs::exists(left));
+  fs::rename(left, folder_.path() / "tokenizer.json");
 
   EXPECT_THROW(consolidate(options_for("safetensors")), FormatError);
 
-  ASSERT_TRUE(fs::exists(staged.parent_path()));
-  fs::rename(folder_.path() / "tokenizer.json", staged);
+  ASSERT_TRUE(fs::exists(left.parent_path()));
+  fs::rename(folder_.path() / "tokenizer.json", left);
   bring_to_its_end();
   EXPECT_EQ(state(), "new");
 }

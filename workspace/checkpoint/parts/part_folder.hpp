@@ -11,7 +11,7 @@
 #include "lib/platform/directory.hpp"
 #include "workspace/checkpoint/write/output_layout.hpp"
 #include "workspace/checkpoint/write/part_runs.hpp"
-#include "workspace/checkpoint/write/staging.hpp"
+#include "workspace/checkpoint/write/work_folder.hpp"
 
 namespace crossrank::checkpoint {
 
@@ -33,7 +33,7 @@ enum class PlanStage : std::uint8_t {
 ///
 /// Each run writes under names of its own. It renames a complete file to its final name in the folder, and then records
 /// the file. Runs of the same part replace each other's files by equal ones.
-class PartFolder final : public Staging {
+class PartFolder final : public WorkFolder {
  public:
   /// Opens the folder of the plan. Returns nothing if it does not exist or does not belong to a plan any more. Throws
   /// `IoError`.

@@ -171,12 +171,13 @@ class MergeLayoutBuilder {
     kept.shape = kept.shape.with(axis, old_width + more.shape[axis]);
     std::uint64_t inner = bits_of(kept.dtype);
     for (auto d = axis + 1; d < kept.shape.size(); ++d) inner *= static_cast<std::uint64_t>(kept.shape[d]);
-    Widening const in_kept{0, static_cast<std::uint64_t>(old_width) * inner / 8,
-                           static_cast<std::uint64_t>(kept.shape[axis]) * inner / 8};
-    Widening const in_more{in_kept.old_row, static_cast<std::uint64_t>(more.shape[axis]) * inner / 8, in_kept.new_row};
+    RowPlacement const in_kept{0, static_cast<std::uint64_t>(old_width) * inner / 8,
+                               static_cast<std::uint64_t>(kept.shape[axis]) * inner / 8};
+    RowPlacement const in_more{in_kept.old_row, static_cast<std::uint64_t>(more.shape[axis]) * inner / 8,
+                               in_kept.new_row};
     std::vector<InputRuns> pieces;
-    for (auto const& piece : kept.pieces) widen(piece, in_kept, pieces);
-    for (auto const& piece : more.pieces) widen(piece, in_more, pieces);
+    for (auto const& piece : kept.pieces) place_rows(piece, in_kept, pieces);
+    for (auto const& piece : more.pieces) place_rows(piece, in_more, pieces);
     kept.pieces = std::move(pieces);
     kept.bytes = dense_bytes(kept.shape, kept.dtype);
     if (kept.rule.given) {
@@ -190,15 +191,15 @@ class MergeLayoutBuilder {
     kept.changes.insert(kept.changes.end(), more.changes.begin(), more.changes.end());
   }
 
-  /// Rows of a narrower tensor that become parts of wider rows, `shift` bytes from their start.
-  struct Widening {
-    std::uint64_t shift = 0;
-    std::uint64_t old_row = 0;
-    std::uint64_t new_row = 0;
+  /// Where the rows of a tensor lie in the longer rows of the result.
+  struct RowPlacement {
+    std::uint64_t shift = 0;    ///< from the start of the new row, in bytes
+    std::uint64_t old_row = 0;  ///< length in bytes
+    std::uint64_t new_row = 0;  ///< length in bytes
   };
 
   /// Splits the runs of a piece at the ends of the old rows and moves them to the new places of these rows.
-  static void widen(InputRuns const& piece, Widening const& rows, std::vector<InputRuns>& out) {
+  static void place_rows(InputRuns const& piece, RowPlacement const& rows, std::vector<InputRuns>& out) {
     for (std::uint64_t row = 0; row < piece.copy.from.count; ++row) {
       auto from = piece.copy.from.start(row);
       auto to = piece.copy.to(row);

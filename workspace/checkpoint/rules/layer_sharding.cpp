@@ -41,9 +41,9 @@ std::vector<std::int64_t> relative(std::vector<std::int64_t> widths) {
 /// Whether the last piece may be padded so that it is as long as the others, as in a vocabulary.
 enum class Padding : std::uint8_t { none, last_piece };
 
-class ShardingDecision {
+class ShardingByLengths {
  public:
-  ShardingDecision(ShardingQuery const& query, ModelSizes const& sizes, bool from_file)
+  ShardingByLengths(ShardingQuery const& query, ModelSizes const& sizes, bool from_file)
       : query_(query), sizes_(sizes), from_file_(from_file), ranks_(static_cast<std::int64_t>(query.outputs.size())) {}
 
   LayerSharding decide(RuleKind const& kind) const {
@@ -299,7 +299,7 @@ std::string_view to_string(ShardAxis shard_axis) noexcept {
 }
 
 LayerSharding decide_sharding(ShardingQuery const& query, LayerRule const& rule, ModelSizes const& sizes) {
-  return ShardingDecision(query, sizes, rule.from_file).decide(rule.kind);
+  return ShardingByLengths(query, sizes, rule.from_file).decide(rule.kind);
 }
 
 }  // namespace crossrank::checkpoint

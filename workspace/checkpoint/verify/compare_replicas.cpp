@@ -142,9 +142,9 @@ std::vector<ReplicaFinding> duplicates(MergeLayout const& layout, Unreadable unr
 std::vector<ReplicaFinding> compare_replicas(Collective const& world, MergeLayout const& layout,
                                              WorkerPoolOptions const& options, Unreadable unreadable) {
   ReplicaComparison work(world, layout, all_tensors(layout), unreadable);
-  auto staged = options;
-  staged.stage = comparing_stage;
-  run_worker_pool(world, work, staged);
+  auto stage_options = options;
+  stage_options.stage = comparing_stage;
+  run_worker_pool(world, work, stage_options);
   Json mine = Json::array();
   if (world.rank() == 0) {
     for (auto const& finding : duplicates(layout, unreadable)) {
@@ -225,9 +225,9 @@ void require_equal_replicas(Collective const& world, MergeLayout const& layout, 
 void require_equal_replicas_of(Collective const& world, MergeLayout const& layout, std::span<std::size_t const> tensors,
                                WorkerPoolOptions const& options) {
   ReplicaComparison work(world, layout, tensors, Unreadable::fail);
-  auto staged = options;
-  staged.stage = comparing_stage;
-  run_worker_pool(world, work, staged);
+  auto stage_options = options;
+  stage_options.stage = comparing_stage;
+  run_worker_pool(world, work, stage_options);
   std::vector<ReplicaFinding> findings;
   for (auto const& [tensor, finding] : work.findings()) {
     findings.push_back(finding);

@@ -198,9 +198,9 @@ std::vector<Defect> gather_defects(Collective const& world, std::vector<Defect> 
 ScanResult scan_numbers(Collective const& world, std::span<std::shared_ptr<ShardSource const> const> sources,
                         WorkerPoolOptions const& options) {
   ScanWork work(world, sources);
-  auto staged = options;
-  staged.stage = "looking at numbers";
-  run_worker_pool(world, work, staged);
+  auto stage_options = options;
+  stage_options.stage = "looking at numbers";
+  run_worker_pool(world, work, stage_options);
   ScanResult result{.defects = gather_defects(world, work.findings()), .bytes_read = 0};
   std::uint64_t read = work.bytes_done();
   if (world.world_size() > 1) world.all_reduce(std::span<std::uint64_t>(&read, 1), ReduceOp::sum);

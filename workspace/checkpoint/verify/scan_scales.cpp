@@ -168,9 +168,9 @@ std::vector<Defect> scan_scales(Collective const& world, std::span<std::shared_p
                                 ScaleScope reach, WorkerPoolOptions const& options) {
   ScaleWork work(world, sources, reach);
   if (!work.any()) return {};
-  auto staged = options;
-  staged.stage = "looking at scales";
-  run_worker_pool(world, work, staged);
+  auto stage_options = options;
+  stage_options.stage = "looking at scales";
+  run_worker_pool(world, work, stage_options);
   return gather_defects(world, work.findings());
 }
 

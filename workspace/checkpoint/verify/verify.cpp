@@ -234,9 +234,9 @@ class Verification {
     }
     if (set_) add_beside_inventory(work);
     work.take_share(world_.rank(), world_.world_size());
-    auto staged = pool_options();
-    staged.stage = "comparing checksums";
-    run_worker_pool(world_, work, staged);
+    auto stage_options = pool_options();
+    stage_options.stage = "comparing checksums";
+    run_worker_pool(world_, work, stage_options);
     append(gather_defects(world_, work.defects()));
   }
 

@@ -181,7 +181,7 @@ void Commit::move_old_aside(CommitRecord const& plan) {
                    [](auto const& a, auto const& b) { return removal_rank(a) < removal_rank(b); });
   for (auto const& name : names) {
     // A file of the result that is not in the job's folder was already committed by a killed job.
-    if (result.contains(name) && entry_at(work_, staged_name(name)) != Entry::file) continue;
+    if (result.contains(name) && entry_at(work_, job_file_name(name)) != Entry::file) continue;
     if (move({.to_out = false, .from = name, .to = backup_name(name)}, "move the old checkpoint aside"))
       CROSSRANK_CRASH_POINT("checkpoint.commit.moved_old");
   }
@@ -192,13 +192,13 @@ void Commit::move_new_in(CommitRecord const& plan) {
   for (auto const& name : plan.to_out) {
     // The last file makes the output a checkpoint, so all other files must be durable before it appears.
     if (&name == &plan.to_out.back()) sync_out();
-    if (move({.to_out = true, .from = staged_name(name), .to = name}, "commit")) {
+    if (move({.to_out = true, .from = job_file_name(name), .to = name}, "commit")) {
       CROSSRANK_CRASH_POINT("checkpoint.commit.named");
     } else if (entry_at(out_, name) != Entry::file) {
       throw FormatError(
           {.operation = write_operation,
            .message = "a file that a killed job had finished is missing",
-           .resource = work_.path_of(staged_name(name)),
+           .resource = work_.path_of(job_file_name(name)),
            .hint = "put it back, or remove its folder; files in it that start with .old. are the previous checkpoint",
            .section = "files"});
     }

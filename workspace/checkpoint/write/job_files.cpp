@@ -23,7 +23,7 @@ constexpr int most_removals = 10;
 
 }  // namespace
 
-std::string staged_name(std::string const& name) {
+std::string job_file_name(std::string const& name) {
   if (name.find('/') == std::string::npos) return name;
   std::string flat = ".below.";
   for (char const c : name) {

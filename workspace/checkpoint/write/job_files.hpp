@@ -22,9 +22,9 @@ inline constexpr char const* published_name = ".published";  ///< the result of 
 inline constexpr char const* run_prefix = ".run.";           ///< locked file of a running part
 inline constexpr char const* part_file_prefix = ".part.";    ///< file that a running part writes
 /// Returns the name of an output file inside the job's folder, which has no subfolders.
-[[nodiscard]] std::string staged_name(std::string const& name);
+[[nodiscard]] std::string job_file_name(std::string const& name);
 /// Returns the name inside the job's folder of a file that the result replaces.
-[[nodiscard]] inline std::string backup_name(std::string const& name) { return ".old." + staged_name(name); }
+[[nodiscard]] inline std::string backup_name(std::string const& name) { return ".old." + job_file_name(name); }
 /// Returns the name of the marker of a finished file.
 [[nodiscard]] inline std::string finished_marker_name(std::string const& name) { return ".finished." + name; }
 

@@ -10,7 +10,7 @@
 #include "lib/platform/directory.hpp"
 #include "lib/platform/fd.hpp"
 #include "workspace/checkpoint/write/commit.hpp"
-#include "workspace/checkpoint/write/staging.hpp"
+#include "workspace/checkpoint/write/work_folder.hpp"
 
 namespace crossrank::checkpoint {
 
@@ -27,7 +27,7 @@ struct JobRequest {
 /// The hidden folder in which a job works, `.crossrank-<id>` inside the output folder, and the commit of its files.
 ///
 /// One rank makes, commits and removes the folder; the other ranks open it.
-class JobFolder final : public Staging {
+class JobFolder final : public WorkFolder {
  public:
   /// Checks the output folder, creates missing folders, locks the job, and checks that there is enough space.
   ///

@@ -58,7 +58,7 @@ void for_texts(std::span<OutputText const> texts, std::uint64_t begin, std::size
 
 struct OutputWriter::File {
   OutputFile const* layout = nullptr;
-  std::optional<StagedFile> staged{};
+  std::optional<TemporaryFile> temporary{};
   std::once_flag opened{};
   std::exception_ptr refusal{};          ///< why the file could not be opened
   std::vector<std::uint64_t> digests{};  ///< checksums of the slices without seals, set by the threads that write them
@@ -96,7 +96,7 @@ OutputWriter::File& OutputWriter::add_file(OutputFile const& layout) {
   return file;
 }
 
-OutputWriter::OutputWriter(std::span<OutputFile const> files, int rank, Staging const& folder, Options options)
+OutputWriter::OutputWriter(std::span<OutputFile const> files, int rank, WorkFolder const& folder, Options options)
     : folder_(&folder), options_(options) {
   for (auto const& layout : files) {
     if (layout.owner != rank) continue;
@@ -105,7 +105,7 @@ OutputWriter::OutputWriter(std::span<OutputFile const> files, int rank, Staging 
     if (facts) {
       ++resumed_files_;
       file.take_up(*facts);
-      file.staged.emplace(StagedFile::reopen(folder.directory(), layout.name, layout.bytes));
+      file.temporary.emplace(TemporaryFile::reopen(folder.directory(), layout.name, layout.bytes));
     }
     add_slices(file, file.resumed);
   }
@@ -159,12 +159,12 @@ bool OutputWriter::step() {
 void OutputWriter::open_file(File& file) {
   auto const& layout = *file.layout;
   if (compares()) {
-    file.staged.emplace(StagedFile::reopen(written_, layout.name, layout.bytes));
+    file.temporary.emplace(TemporaryFile::reopen(written_, layout.name, layout.bytes));
     return;
   }
   // A seal without CRCs reads the whole file again.
   auto const caching = layout.seal && !layout.takes_crcs ? Caching::page_cache : Caching::none;
-  file.staged.emplace(folder_->directory(), folder_->working_name(layout.name), layout.bytes, caching);
+  file.temporary.emplace(folder_->directory(), folder_->working_name(layout.name), layout.bytes, caching);
 }
 
 void OutputWriter::write_slice(File& file, std::size_t slice, std::span<std::byte> buffer) {
@@ -195,14 +195,14 @@ void OutputWriter::write_slice(File& file, std::size_t slice, std::span<std::byt
   }
   file.digests[slice] = codec::checksum(buffer);
   if (!compares()) {
-    file.staged->write_at(begin, buffer);
+    file.temporary->write_at(begin, buffer);
     CROSSRANK_CRASH_POINT("checkpoint.slice.written");
   }
   bytes_done_.fetch_add(buffer.size(), std::memory_order_relaxed);
 }
 
 void OutputWriter::verify_slice(File& file, std::size_t slice, std::span<std::byte> buffer) {
-  file.staged->read_at(file.slice_begin(slice), buffer);
+  file.temporary->read_at(file.slice_begin(slice), buffer);
   bool sealed = true;
   for_texts(file.seals, file.slice_begin(slice), buffer.size(), [&](TextPart const& part) {
     sealed = sealed && std::memcmp(buffer.data() + part.at, part.bytes.data(), part.bytes.size()) == 0;
@@ -256,19 +256,19 @@ std::vector<std::uint32_t> OutputWriter::tensor_crcs(File const& file) {
 
 /// Writes the texts that depend on the data.
 void OutputWriter::seal(File& file) {
-  auto& staged = *file.staged;
+  auto& temporary = *file.temporary;
   auto const crcs = tensor_crcs(file);
   file.seals = file.layout->seal(
-      {.read = [&](std::uint64_t offset, std::span<std::byte> out) { staged.read_at(offset, out); }, .crcs = crcs});
+      {.read = [&](std::uint64_t offset, std::span<std::byte> out) { temporary.read_at(offset, out); }, .crcs = crcs});
   if (compares()) return;
-  for (auto const& text : file.seals) staged.write_at(text.begin, std::as_bytes(std::span(text.text)));
+  for (auto const& text : file.seals) temporary.write_at(text.begin, std::as_bytes(std::span(text.text)));
   CROSSRANK_CRASH_POINT("checkpoint.file.sealed");
 }
 
 void OutputWriter::end_writing(File& file) {
   if (file.layout->seal) seal(file);
   if (!compares()) {
-    file.staged->sync();
+    file.temporary->sync();
     if (options_.read_back == ReadBack::none) return end_file(file);
   }
   std::lock_guard const lock(mutex_);
@@ -277,7 +277,7 @@ void OutputWriter::end_writing(File& file) {
 }
 
 void OutputWriter::end_file(File& file) {
-  file.staged->close();
+  file.temporary->close();
   if (!file.resumed && !compares()) {
     Json digests = Json::array();
     for (auto const digest : file.digests) digests.push_back(codec::to_hex(digest));

@@ -13,8 +13,8 @@
 
 #include "lib/platform/direct_io.hpp"
 #include "workspace/checkpoint/write/output_layout.hpp"
-#include "workspace/checkpoint/write/staged_file.hpp"
-#include "workspace/checkpoint/write/staging.hpp"
+#include "workspace/checkpoint/write/temporary_file.hpp"
+#include "workspace/checkpoint/write/work_folder.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 
 namespace crossrank::checkpoint {
@@ -34,7 +34,7 @@ class OutputWriter final : public PoolWork {
     bool resume = false;
   };
   /// Prepares to write the files that belong to `rank`. `files` and `folder` must outlive the writer.
-  OutputWriter(std::span<OutputFile const> files, int rank, Staging const& folder, Options options);
+  OutputWriter(std::span<OutputFile const> files, int rank, WorkFolder const& folder, Options options);
   /// Prepares to compare the files in `written` with the result and to write nothing. `step` throws `UsageError` if a
   /// file differs.
   OutputWriter(std::span<OutputFile const> files, int rank, platform::Directory written);
@@ -74,8 +74,8 @@ class OutputWriter final : public PoolWork {
   [[nodiscard]] File& add_file(OutputFile const& layout);
   void open_file(File& file);
 
-  Staging const* folder_ = nullptr;  ///< null if written files are compared
-  platform::Directory written_{};    ///< folder of the files to compare
+  WorkFolder const* folder_ = nullptr;  ///< null if written files are compared
+  platform::Directory written_{};       ///< folder of the files to compare
   Options options_{};
   std::vector<std::unique_ptr<File>> files_{};
   std::uint64_t bytes_total_ = 0;

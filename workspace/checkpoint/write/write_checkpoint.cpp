@@ -24,16 +24,16 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t copy_block = std::size_t{1} << 20;
 
 void stage(ExtraFile const& extra, platform::Directory const& work) {
-  auto const name = staged_name(extra.name);
+  auto const name = job_file_name(extra.name);
   (void)work.remove(name, "checkpoint write");  // left by a killed run
   if (extra.copy_of.empty()) {
-    StagedFile file(work, name, extra.text.size(), Caching::page_cache);
+    TemporaryFile file(work, name, extra.text.size(), Caching::page_cache);
     file.write_at(0, std::as_bytes(std::span(extra.text)));
     file.sync();
     return file.close();
   }
   auto const from = std::make_shared<FilePool>()->open(extra.copy_of);
-  StagedFile file(work, name, from->size(), Caching::page_cache);
+  TemporaryFile file(work, name, from->size(), Caching::page_cache);
   std::vector<std::byte> block(static_cast<std::size_t>(std::min<std::uint64_t>(copy_block, from->size())));
   for (std::uint64_t at = 0; at < from->size(); at += block.size()) {
     auto const part =

@@ -57,8 +57,8 @@ std::array<std::byte, Bytes> read_array(ByteSource const& source, std::uint64_t 
 }
 
 /// Takes a ZIP64 value. An ordinary value that is not the marker must agree with it.
-void widen(ByteSource const& source, std::uint64_t end_at, std::uint64_t& value, std::uint64_t wide,
-           std::uint64_t placeholder) {
+void take_zip64(ByteSource const& source, std::uint64_t end_at, std::uint64_t& value, std::uint64_t wide,
+                std::uint64_t placeholder) {
   if (value != placeholder && value != wide)
     refuse(source, directory_section, end_at, "the two end records of the archive disagree");
   value = wide;
@@ -80,9 +80,9 @@ void take_end64(ByteSource const& source, std::uint64_t end_at, Directory& direc
     refuse(source, directory_section, at, "the ZIP64 end record is not where the archive says");
   if (zip::load<std::uint64_t>(end.data() + 24) != zip::load<std::uint64_t>(end.data() + 32))
     refuse(source, directory_section, at, "the archive spans several volumes");
-  widen(source, end_at, directory.records, zip::load<std::uint64_t>(end.data() + 32), zip::in_zip64_16);
-  widen(source, end_at, directory.bytes, zip::load<std::uint64_t>(end.data() + 40), zip::in_zip64_32);
-  widen(source, end_at, directory.begin, zip::load<std::uint64_t>(end.data() + 48), zip::in_zip64_32);
+  take_zip64(source, end_at, directory.records, zip::load<std::uint64_t>(end.data() + 32), zip::in_zip64_16);
+  take_zip64(source, end_at, directory.bytes, zip::load<std::uint64_t>(end.data() + 40), zip::in_zip64_32);
+  take_zip64(source, end_at, directory.begin, zip::load<std::uint64_t>(end.data() + 48), zip::in_zip64_32);
   directory.limit = at;
 }
 

@@ -24,12 +24,13 @@ enum class Caching {
 ///
 /// Several threads may write and read at once. Transfers bypass the cache as far as `platform::direct_prefix_bytes`
 /// allows.
-class StagedFile {
+class TemporaryFile {
  public:
   /// Creates the file and reserves its bytes if the file system can. Throws `IoError`.
-  StagedFile(platform::Directory const& directory, std::string name, std::uint64_t bytes, Caching caching);
+  TemporaryFile(platform::Directory const& directory, std::string name, std::uint64_t bytes, Caching caching);
   /// Opens a file that an earlier run had finished, for reading. Throws `FormatError` if its size differs.
-  [[nodiscard]] static StagedFile reopen(platform::Directory const& directory, std::string name, std::uint64_t bytes);
+  [[nodiscard]] static TemporaryFile reopen(platform::Directory const& directory, std::string name,
+                                            std::uint64_t bytes);
 
   void write_at(std::uint64_t offset, std::span<std::byte const> bytes);
   void read_at(std::uint64_t offset, std::span<std::byte> bytes) const;
@@ -39,7 +40,7 @@ class StagedFile {
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
 
  private:
-  StagedFile(platform::Directory const& directory, std::string name, std::uint64_t bytes, platform::Fd fd);
+  TemporaryFile(platform::Directory const& directory, std::string name, std::uint64_t bytes, platform::Fd fd);
   void open_direct();
   /// Makes one system call, past the cache if possible, and returns its result.
   template <class Bytes, class Call>

@@ -16,13 +16,13 @@
 #include "lib/platform/system.hpp"
 #include "tests/support/faulty_system.hpp"
 #include "tests/support/temporary_directory.hpp"
-#include "workspace/checkpoint/write/staged_file.hpp"
+#include "workspace/checkpoint/write/temporary_file.hpp"
 
 namespace crossrank {
 namespace {
 
 using checkpoint::Caching;
-using checkpoint::StagedFile;
+using checkpoint::TemporaryFile;
 using platform::Directory;
 
 constexpr std::size_t slice = std::size_t{4} << 20;
@@ -64,15 +64,15 @@ class Watch final : public test::FaultySystem {
   }
 };
 
-class Staged : public testing::Test {
+class TemporaryFiles : public testing::Test {
  protected:
-  /// Writes a file slice by slice and reads it back, through StagedFile and through a stream.
+  /// Writes a file slice by slice and reads it back, through TemporaryFile and through a stream.
   void round_trip(std::size_t bytes, Caching caching) {
     platform::ScopedSystem const scope(os_);
     auto buffer = platform::make_direct_buffer(slice);
     {
       auto const directory = Directory::open(folder_.path().string(), "test");
-      StagedFile file(directory, "data", bytes, caching);
+      TemporaryFile file(directory, "data", bytes, caching);
       each_slice(bytes, [&](std::size_t at, std::size_t size) {
         for (std::size_t i = 0; i < size; ++i) buffer[i] = value(at + i);
         file.write_at(at, {buffer.get(), size});
@@ -115,42 +115,42 @@ class Staged : public testing::Test {
   Watch os_{};
 };
 
-TEST_F(Staged, writes_a_long_file_past_the_page_cache_except_its_unaligned_end) {
+TEST_F(TemporaryFiles, writes_a_long_file_past_the_page_cache_except_its_unaligned_end) {
   if (!direct_here()) GTEST_SKIP() << "the folder for temporary files does not support O_DIRECT";
   round_trip(long_file, Caching::none);
   EXPECT_EQ(os_.written, 4);
   EXPECT_EQ(os_.read, 4);
 }
 
-TEST_F(Staged, uses_the_page_cache_when_asked) {
+TEST_F(TemporaryFiles, uses_the_page_cache_when_asked) {
   round_trip(long_file, Caching::page_cache);
   EXPECT_EQ(os_.written, 0);
   EXPECT_EQ(os_.read, 0);
 }
 
-TEST_F(Staged, uses_the_page_cache_for_a_short_file) {
+TEST_F(TemporaryFiles, uses_the_page_cache_for_a_short_file) {
   round_trip(2 * slice + 123, Caching::none);
   EXPECT_EQ(os_.written, 0);
 }
 
-TEST_F(Staged, uses_the_page_cache_without_a_block_device) {
+TEST_F(TemporaryFiles, uses_the_page_cache_without_a_block_device) {
   os_.on_fstat = [](struct stat& status) { status.st_dev = makedev(0, 42); };
   round_trip(long_file, Caching::none);
   EXPECT_EQ(os_.written, 0);
 }
 
-TEST_F(Staged, uses_the_page_cache_when_direct_open_fails) {
+TEST_F(TemporaryFiles, uses_the_page_cache_when_direct_open_fails) {
   os_.refuse_open = true;
   round_trip(long_file, Caching::none);
   EXPECT_EQ(os_.written, 0);
 }
 
-TEST_F(Staged, uses_the_page_cache_when_blocks_are_longer) {
+TEST_F(TemporaryFiles, uses_the_page_cache_when_blocks_are_longer) {
   os_.refuse_transfers = true;
   round_trip(long_file, Caching::none);
 }
 
-TEST_F(Staged, loses_nothing_to_short_transfers) {
+TEST_F(TemporaryFiles, loses_nothing_to_short_transfers) {
   for (std::size_t const most : {(std::size_t{1} << 20) + 1, std::size_t{3} << 20, platform::direct_block + 512}) {
     os_.limit_transfers(most);
     round_trip(long_file, Caching::none);
@@ -158,13 +158,13 @@ TEST_F(Staged, loses_nothing_to_short_transfers) {
   }
 }
 
-TEST_F(Staged, reads_a_finished_file_past_the_page_cache) {
+TEST_F(TemporaryFiles, reads_a_finished_file_past_the_page_cache) {
   if (!direct_here()) GTEST_SKIP() << "the folder for temporary files does not support O_DIRECT";
   round_trip(long_file, Caching::none);
   platform::ScopedSystem const scope(os_);
   os_.read = 0;
   auto const directory = Directory::open(folder_.path().string(), "test");
-  auto const file = StagedFile::reopen(directory, "data", long_file);
+  auto const file = TemporaryFile::reopen(directory, "data", long_file);
   auto buffer = platform::make_direct_buffer(slice);
   file.read_at(slice, {buffer.get(), slice});
   expect_values({buffer.get(), slice}, slice);

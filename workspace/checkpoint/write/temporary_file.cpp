@@ -1,4 +1,4 @@
-#include "workspace/checkpoint/write/staged_file.hpp"
+#include "workspace/checkpoint/write/temporary_file.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -24,11 +24,13 @@ constexpr mode_t readable = S_IRUSR | S_IWUSR | S_IRGRP | S_IWGRP | S_IROTH | S_
 
 }  // namespace
 
-StagedFile::StagedFile(platform::Directory const& directory, std::string name, std::uint64_t bytes, platform::Fd fd)
+TemporaryFile::TemporaryFile(platform::Directory const& directory, std::string name, std::uint64_t bytes,
+                             platform::Fd fd)
     : directory_(&directory), name_(std::move(name)), bytes_(bytes), fd_(std::move(fd)) {}
 
-StagedFile::StagedFile(platform::Directory const& directory, std::string name, std::uint64_t bytes, Caching caching)
-    : StagedFile(directory, std::move(name), bytes, platform::Fd()) {
+TemporaryFile::TemporaryFile(platform::Directory const& directory, std::string name, std::uint64_t bytes,
+                             Caching caching)
+    : TemporaryFile(directory, std::move(name), bytes, platform::Fd()) {
   auto& os = platform::system();
   fd_ = platform::Fd(platform::retry_interrupted([&] {
     return os.openat(directory_->fd(), name_.c_str(), O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW | O_CLOEXEC, readable);
@@ -43,11 +45,11 @@ StagedFile::StagedFile(platform::Directory const& directory, std::string name, s
   if (errno != EOPNOTSUPP && errno != ENOSYS) fail("fallocate", errno);
 }
 
-StagedFile StagedFile::reopen(platform::Directory const& directory, std::string name, std::uint64_t bytes) {
+TemporaryFile TemporaryFile::reopen(platform::Directory const& directory, std::string name, std::uint64_t bytes) {
   auto& os = platform::system();
   platform::Fd fd(platform::retry_interrupted(
       [&] { return os.openat(directory.fd(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC, 0); }));
-  StagedFile file(directory, std::move(name), bytes, std::move(fd));
+  TemporaryFile file(directory, std::move(name), bytes, std::move(fd));
   if (!file.fd_) file.fail("open", errno);
   struct stat status {};
   if (os.fstat(file.fd_.get(), &status) != 0) file.fail("fstat", errno);
@@ -66,7 +68,7 @@ StagedFile StagedFile::reopen(platform::Directory const& directory, std::string 
 
 /// Opens the file for direct I/O if it is on a block device. Network, memory and user-space file systems have better
 /// ways or only pretend to support it.
-void StagedFile::open_direct() {
+void TemporaryFile::open_direct() {
   auto& os = platform::system();
   struct stat status {};
   if (bytes_ < worth_direct || os.fstat(fd_.get(), &status) != 0 || major(status.st_dev) == 0) return;
@@ -75,7 +77,7 @@ void StagedFile::open_direct() {
 }
 
 template <class Bytes, class Call>
-ssize_t StagedFile::transfer(std::uint64_t offset, Bytes bytes, Call const& call) const {
+ssize_t TemporaryFile::transfer(std::uint64_t offset, Bytes bytes, Call const& call) const {
   bytes = bytes.first(std::min(bytes.size(), longest_transfer));
   auto const at = static_cast<off_t>(offset);
   if (auto const front = direct_ ? platform::direct_prefix_bytes(offset, bytes.data(), bytes.size()) : 0; front > 0) {
@@ -85,7 +87,7 @@ ssize_t StagedFile::transfer(std::uint64_t offset, Bytes bytes, Call const& call
   return platform::retry_interrupted([&] { return call(fd_.get(), bytes, at); });
 }
 
-void StagedFile::write_at(std::uint64_t offset, std::span<std::byte const> bytes) {
+void TemporaryFile::write_at(std::uint64_t offset, std::span<std::byte const> bytes) {
   auto const begin = static_cast<off_t>(offset);
   auto const length = static_cast<off_t>(bytes.size());
   while (!bytes.empty()) {
@@ -100,7 +102,7 @@ void StagedFile::write_at(std::uint64_t offset, std::span<std::byte const> bytes
   static_cast<void>(platform::system().sync_file_range(fd_.get(), begin, length, SYNC_FILE_RANGE_WRITE));
 }
 
-void StagedFile::read_at(std::uint64_t offset, std::span<std::byte> bytes) const {
+void TemporaryFile::read_at(std::uint64_t offset, std::span<std::byte> bytes) const {
   while (!bytes.empty()) {
     auto const got = transfer(offset, bytes, [](int fd, auto part, off_t at) {
       return platform::system().pread(fd, part.data(), part.size(), at);
@@ -111,7 +113,7 @@ void StagedFile::read_at(std::uint64_t offset, std::span<std::byte> bytes) const
   }
 }
 
-void StagedFile::sync() {
+void TemporaryFile::sync() {
   CROSSRANK_CRASH_POINT("checkpoint.file.written");
   // After a failed fsync the kernel may drop the pages and mark them clean, so fsync is never repeated on the same
   // file.
@@ -128,7 +130,7 @@ void StagedFile::sync() {
   CROSSRANK_CRASH_POINT("checkpoint.file.synced");
 }
 
-void StagedFile::close() {
+void TemporaryFile::close() {
   // A full NFS export may report an error here for the first time. EINTR is harmless: the bytes are durable since
   // fsync.
   if (int const error = direct_.close(); error != 0 && error != EINTR) fail("close", error);
@@ -136,7 +138,7 @@ void StagedFile::close() {
   CROSSRANK_CRASH_POINT("checkpoint.file.closed");
 }
 
-void StagedFile::fail(char const* call, int error) const {
+void TemporaryFile::fail(char const* call, int error) const {
   bool const full = error == ENOSPC || error == EDQUOT;
   platform::throw_io(ErrorInfo{.operation = std::string(write_operation) + ": " + call,
                                .message = "nothing was committed",

@@ -9,9 +9,9 @@
 namespace crossrank::checkpoint {
 
 /// The folder in which output files are written before they are committed, and what it records about them.
-class Staging {
+class WorkFolder {
  public:
-  virtual ~Staging() = default;
+  virtual ~WorkFolder() = default;
 
   [[nodiscard]] virtual platform::Directory const& directory() const noexcept = 0;
   /// Returns the name of a file in the folder while it is written.
@@ -22,11 +22,11 @@ class Staging {
   virtual void mark_finished(std::string const& name, Json const& facts) const = 0;
 
  protected:
-  Staging() = default;
-  Staging(Staging const&) = default;
-  Staging& operator=(Staging const&) = default;
-  Staging(Staging&&) = default;
-  Staging& operator=(Staging&&) = default;
+  WorkFolder() = default;
+  WorkFolder(WorkFolder const&) = default;
+  WorkFolder& operator=(WorkFolder const&) = default;
+  WorkFolder(WorkFolder&&) = default;
+  WorkFolder& operator=(WorkFolder&&) = default;
 };
 
 }  // namespace crossrank::checkpoint
