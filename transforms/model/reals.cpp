@@ -20,16 +20,42 @@ namespace {
                     .got = to_string(tensor)});
 }
 
-template <class T, class Convert>
-void read_as(Tensor const& tensor, std::size_t begin, std::span<double> out, Convert&& convert_one) {
+template <class T, class Real, class Convert>
+void read_as(Tensor const& tensor, std::size_t begin, std::span<Real> out, Convert&& convert_one) {
   auto const* const from = reinterpret_cast<T const*>(tensor.bytes().data()) + begin;
-  for (std::size_t i = 0; i < out.size(); ++i) out[i] = convert_one(from[i]);
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<Real>(convert_one(from[i]));
 }
 
-template <class T, class Convert>
-void write_as(Tensor& tensor, std::size_t begin, std::span<double const> values, Convert&& convert_one) {
+template <class Real>
+void read_any(Tensor const& tensor, std::size_t begin, std::span<Real> out) {
+  auto const same = [](auto value) { return value; };
+  switch (tensor.dtype()) {
+    case Dtype::f64: return read_as<double>(tensor, begin, out, same);
+    case Dtype::f32: return read_as<float>(tensor, begin, out, same);
+    case Dtype::bf16: return read_as<std::uint16_t>(tensor, begin, out, bf16_to_float);
+    case Dtype::f16: return read_as<std::uint16_t>(tensor, begin, out, f16_to_float);
+    default: refuse(tensor);
+  }
+}
+
+template <class T, class Real, class Convert>
+void write_as(Tensor& tensor, std::size_t begin, std::span<Real const> values, Convert&& convert_one) {
   auto* const to = reinterpret_cast<T*>(tensor.mutable_bytes().data()) + begin;
   for (std::size_t i = 0; i < values.size(); ++i) to[i] = convert_one(values[i]);
+}
+
+template <class Real>
+void write_any(Tensor& tensor, std::size_t begin, std::span<Real const> values) {
+  auto const narrow = [](Real value) { return static_cast<float>(value); };
+  switch (tensor.dtype()) {
+    case Dtype::f64: return write_as<double>(tensor, begin, values, [](Real value) { return double{value}; });
+    case Dtype::f32: return write_as<float>(tensor, begin, values, narrow);
+    case Dtype::bf16:
+      return write_as<std::uint16_t>(tensor, begin, values, [&](Real v) { return float_to_bf16(narrow(v)); });
+    case Dtype::f16:
+      return write_as<std::uint16_t>(tensor, begin, values, [&](Real v) { return float_to_f16(narrow(v)); });
+    default: refuse(tensor);
+  }
 }
 
 }  // namespace
@@ -38,30 +64,12 @@ bool is_real(Dtype dtype) noexcept {
   return dtype == Dtype::f64 || dtype == Dtype::f32 || dtype == Dtype::bf16 || dtype == Dtype::f16;
 }
 
-void read_reals(Tensor const& tensor, std::size_t begin, std::span<double> out) {
-  switch (tensor.dtype()) {
-    case Dtype::f64: return read_as<double>(tensor, begin, out, [](double value) { return value; });
-    case Dtype::f32: return read_as<float>(tensor, begin, out, [](float value) { return double{value}; });
-    case Dtype::bf16:
-      return read_as<std::uint16_t>(tensor, begin, out, [](std::uint16_t code) { return double{bf16_to_float(code)}; });
-    case Dtype::f16:
-      return read_as<std::uint16_t>(tensor, begin, out, [](std::uint16_t code) { return double{f16_to_float(code)}; });
-    default: refuse(tensor);
-  }
-}
-
+void read_reals(Tensor const& tensor, std::size_t begin, std::span<double> out) { read_any(tensor, begin, out); }
+void read_reals(Tensor const& tensor, std::size_t begin, std::span<float> out) { read_any(tensor, begin, out); }
 void write_reals(Tensor& tensor, std::size_t begin, std::span<double const> values) {
-  auto const narrow = [](double value) { return static_cast<float>(value); };
-  switch (tensor.dtype()) {
-    case Dtype::f64: return write_as<double>(tensor, begin, values, [](double value) { return value; });
-    case Dtype::f32: return write_as<float>(tensor, begin, values, narrow);
-    case Dtype::bf16:
-      return write_as<std::uint16_t>(tensor, begin, values, [&](double v) { return float_to_bf16(narrow(v)); });
-    case Dtype::f16:
-      return write_as<std::uint16_t>(tensor, begin, values, [&](double v) { return float_to_f16(narrow(v)); });
-    default: refuse(tensor);
-  }
+  write_any(tensor, begin, values);
 }
+void write_reals(Tensor& tensor, std::size_t begin, std::span<float const> values) { write_any(tensor, begin, values); }
 
 void for_each_chunk(std::size_t count, std::function<void(std::size_t, std::size_t)> const& step) {
   for (std::size_t begin = 0; begin < count; begin += chunk_elements)

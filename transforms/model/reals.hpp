@@ -12,10 +12,12 @@ inline constexpr std::size_t chunk_elements = 1024;
 
 /// Returns whether the functions below can read the dtype: F64, F32, BF16, F16.
 [[nodiscard]] bool is_real(Dtype dtype) noexcept;
-/// Reads elements from `begin` on.
+/// Read elements from `begin` on, rounded to the nearest.
 void read_reals(Tensor const& tensor, std::size_t begin, std::span<double> out);
-/// Writes elements from `begin` on, rounded to the nearest.
+void read_reals(Tensor const& tensor, std::size_t begin, std::span<float> out);
+/// Write elements from `begin` on, rounded to the nearest.
 void write_reals(Tensor& tensor, std::size_t begin, std::span<double const> values);
+void write_reals(Tensor& tensor, std::size_t begin, std::span<float const> values);
 /// Calls `step(begin, count)` for the chunks of `count` elements.
 void for_each_chunk(std::size_t count, std::function<void(std::size_t begin, std::size_t count)> const& step);
 /// Converts all elements of `from` into `to`, which has as many. Copies bytes where the dtypes are equal.

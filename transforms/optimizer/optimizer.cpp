@@ -1,29 +1,23 @@
-#include <array>
 #include <cmath>
 #include <exception>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <crossrank/error.hpp>
 #include <crossrank/transforms_optimizer.hpp>
 
-#include "transforms/model/reals.hpp"
+#include "transforms/optimizer/element_update.hpp"
 
 namespace crossrank {
 namespace {
 
-using transforms::chunk_elements;
-using transforms::for_each_chunk;
-using transforms::read_reals;
-using transforms::write_reals;
-
-using Chunk = std::array<double, chunk_elements>;
+using transforms::update_elements;
+using transforms::with_real;
 
 std::string state_name(TrainedTensor const& tensor, std::string_view kind) {
   return tensor.name + "." + std::string(kind);
 }
-
-std::size_t count_of(Tensor const& tensor) { return static_cast<std::size_t>(tensor.numel()); }
 
 }  // namespace
 
@@ -31,13 +25,15 @@ Optimizer::Optimizer(std::shared_ptr<TrainableModel> model) : model_(std::move(m
 Optimizer::~Optimizer() = default;
 
 void Optimizer::step() {
+  std::string place;
   try {
     ++steps_;
     for (auto& tensor : model_->trained_tensors()) {
+      place = " at " + tensor.name;
       if (tensor.grad.defined()) update(tensor);
     }
   } catch (std::exception const& e) {
-    model_->abort(std::string("the optimizer's step failed: ") + e.what());
+    model_->abort("the optimizer's step failed" + place + ": " + e.what());
     throw;
   }
 }
@@ -81,21 +77,23 @@ std::vector<std::string_view> SGD::kinds() const {
 }
 
 void SGD::update(TrainedTensor& tensor) {
-  auto* const direction = options_.momentum != 0 ? &state_of(tensor, "momentum_buffer") : nullptr;
-  Chunk value{};
-  Chunk grad{};
-  Chunk moved{};
-  for_each_chunk(count_of(tensor.value), [&](std::size_t begin, std::size_t count) {
-    read_reals(tensor.value, begin, std::span(value).first(count));
-    read_reals(tensor.grad, begin, std::span(grad).first(count));
-    if (direction != nullptr) read_reals(*direction, begin, std::span(moved).first(count));
-    for (std::size_t i = 0; i < count; ++i) {
-      auto step = grad[i] + options_.weight_decay * value[i];
-      if (direction != nullptr) step = moved[i] = options_.momentum * moved[i] + step;
-      value[i] -= options_.lr * step;
+  with_real(tensor.value.dtype(), [&]<class Real>(Real) {
+    auto const lr = static_cast<Real>(options_.lr);
+    auto const decay = static_cast<Real>(options_.weight_decay);
+    auto const momentum = static_cast<Real>(options_.momentum);
+    if (options_.momentum == 0) {
+      auto const kernel = [=](std::size_t count, Real* value, Real const* grad) {
+        for (std::size_t i = 0; i < count; ++i) value[i] -= lr * (grad[i] + decay * value[i]);
+      };
+      return update_elements<Real>(kernel, tensor.value, std::as_const(tensor.grad));
     }
-    if (direction != nullptr) write_reals(*direction, begin, std::span(moved).first(count));
-    write_reals(tensor.value, begin, std::span(value).first(count));
+    auto const kernel = [=](std::size_t count, Real* value, Real const* grad, Real* buffer) {
+      for (std::size_t i = 0; i < count; ++i) {
+        buffer[i] = momentum * buffer[i] + (grad[i] + decay * value[i]);
+        value[i] -= lr * buffer[i];
+      }
+    };
+    update_elements<Real>(kernel, tensor.value, std::as_const(tensor.grad), state_of(tensor, "momentum_buffer"));
   });
 }
 
@@ -104,54 +102,51 @@ AdamW::AdamW(std::shared_ptr<TrainableModel> model, AdamWOptions options)
 
 std::vector<std::string_view> AdamW::kinds() const { return {"step", "exp_avg", "exp_avg_sq"}; }
 
+/// The factors that are the same for all elements are computed as doubles, as PyTorch does.
 void AdamW::update(TrainedTensor& tensor) {
-  auto step = state_of(tensor, "step");
+  auto const step = ++state_of(tensor, "step").as_mutable<double>()[0];
   auto mean = state_of(tensor, "exp_avg");
   auto square = state_of(tensor, "exp_avg_sq");
-  auto const n = ++step.as_mutable<double>()[0];
-  auto const scale = options_.lr / (1 - std::pow(options_.beta1, n));
-  auto const square_scale = 1 / std::sqrt(1 - std::pow(options_.beta2, n));
-  Chunk value{};
-  Chunk grad{};
-  Chunk m{};
-  Chunk v{};
-  for_each_chunk(count_of(tensor.value), [&](std::size_t begin, std::size_t count) {
-    read_reals(tensor.value, begin, std::span(value).first(count));
-    read_reals(tensor.grad, begin, std::span(grad).first(count));
-    read_reals(mean, begin, std::span(m).first(count));
-    read_reals(square, begin, std::span(v).first(count));
-    for (std::size_t i = 0; i < count; ++i) {
-      m[i] = options_.beta1 * m[i] + (1 - options_.beta1) * grad[i];
-      v[i] = options_.beta2 * v[i] + (1 - options_.beta2) * grad[i] * grad[i];
-      value[i] *= 1 - options_.lr * options_.weight_decay;
-      value[i] -= scale * m[i] / (std::sqrt(v[i]) * square_scale + options_.eps);
-    }
-    write_reals(mean, begin, std::span(m).first(count));
-    write_reals(square, begin, std::span(v).first(count));
-    write_reals(tensor.value, begin, std::span(value).first(count));
+  with_real(tensor.value.dtype(), [&]<class Real>(Real) {
+    auto const kept = static_cast<Real>(1 - options_.lr * options_.weight_decay);
+    auto const mean_weight = static_cast<Real>(1 - options_.beta1);
+    auto const square_kept = static_cast<Real>(options_.beta2);
+    auto const square_weight = static_cast<Real>(1 - options_.beta2);
+    auto const rate = static_cast<Real>(options_.lr / (1 - std::pow(options_.beta1, step)));
+    auto const root = static_cast<Real>(std::sqrt(1 - std::pow(options_.beta2, step)));
+    auto const eps = static_cast<Real>(options_.eps);
+    auto const kernel = [=](std::size_t count, Real* value, Real const* grad, Real* m, Real* v) {
+      for (std::size_t i = 0; i < count; ++i) {
+        m[i] += mean_weight * (grad[i] - m[i]);
+        v[i] = square_kept * v[i] + square_weight * grad[i] * grad[i];
+        value[i] = kept * value[i] - rate * (m[i] / (std::sqrt(v[i]) / root + eps));
+      }
+    };
+    update_elements<Real>(kernel, tensor.value, std::as_const(tensor.grad), mean, square);
   });
 }
 
 double clip_grad_norm(TrainableModel& model, double max_norm) {
   auto trained = model.trained_tensors();
+  std::erase_if(trained, [](auto const& tensor) { return !tensor.grad.defined(); });
   double squares = 0;
-  Chunk grad{};
   for (auto const& tensor : trained) {
-    if (!tensor.grad.defined()) continue;
-    for_each_chunk(count_of(tensor.grad), [&](std::size_t begin, std::size_t count) {
-      read_reals(tensor.grad, begin, std::span(grad).first(count));
-      for (std::size_t i = 0; i < count; ++i) squares += grad[i] * grad[i];
-    });
+    update_elements<double>(
+        [&](std::size_t count, double const* grad) {
+          for (std::size_t i = 0; i < count; ++i) squares += grad[i] * grad[i];
+        },
+        tensor.grad);
   }
   auto const norm = std::sqrt(model.sum_over_shards(squares));
   if (norm <= max_norm) return norm;
   for (auto& tensor : trained) {
-    if (!tensor.grad.defined()) continue;
-    for_each_chunk(count_of(tensor.grad), [&](std::size_t begin, std::size_t count) {
-      auto const part = std::span(grad).first(count);
-      read_reals(tensor.grad, begin, part);
-      for (auto& value : part) value *= max_norm / (norm + 1e-6);
-      write_reals(tensor.grad, begin, part);
+    with_real(tensor.grad.dtype(), [&]<class Real>(Real) {
+      auto const factor = static_cast<Real>(max_norm / (norm + 1e-6));
+      update_elements<Real>(
+          [=](std::size_t count, Real* grad) {
+            for (std::size_t i = 0; i < count; ++i) grad[i] *= factor;
+          },
+          tensor.grad);
     });
   }
   return norm;
