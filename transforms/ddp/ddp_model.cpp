@@ -30,7 +30,7 @@ DDPWrappedModel::~DDPWrappedModel() { state_->model->observe(nullptr); }
 std::vector<ModelUnit> DDPWrappedModel::units() const { return state_->model->units(); }
 std::vector<std::shared_ptr<Parameter>> DDPWrappedModel::buffers() const { return state_->model->buffers(); }
 void DDPWrappedModel::observe(TrainingObserver* observer) { state_->observer = observer; }
-void DDPWrappedModel::abort(std::string_view why) noexcept { state_->group.abort(why); }
+void DDPWrappedModel::abort(std::string_view why) noexcept { transforms::abort_group(state_->group, why); }
 void DDPWrappedModel::register_comm_hook(CommunicationHook hook) { state_->reducer.set_hook(std::move(hook)); }
 std::vector<std::vector<std::string>> DDPWrappedModel::buckets() const { return state_->reducer.names(); }
 

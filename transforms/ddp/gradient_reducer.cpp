@@ -10,6 +10,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/objects.hpp>
 
+#include "transforms/model/common_values.hpp"
 #include "transforms/model/reals.hpp"
 
 namespace crossrank::transforms {
@@ -119,7 +120,7 @@ void GradientReducer::start_complete_buckets() {
   for (; next_ < buckets_.size() && buckets_[next_].missing == 0; ++next_) {
     auto& bucket = buckets_[next_];
     bucket.sent = hook_.compress ? hook_.compress(bucket.gradients) : bucket.gradients;
-    bucket.request = group_.iall_reduce(bucket.sent, ReduceOp::avg);
+    run_on([&] { return names_in(bucket); }, [&] { bucket.request = group_.iall_reduce(bucket.sent, ReduceOp::avg); });
   }
 }
 
@@ -153,8 +154,9 @@ void GradientReducer::check_order() const {
       return i < order.size() ? entries_[order[i]].parameter->name : std::string("nothing");
     };
     if (name(order_) == name(first_order_)) continue;
-    refuse("the graph is not static: gradient " + std::to_string(i) + " was " + name(first_order_) + " in the first step",
-           name(order_), name(order_), "leave out static_graph");
+    refuse(
+        "the graph is not static: gradient " + std::to_string(i) + " was " + name(first_order_) + " in the first step",
+        name(order_), name(order_), "leave out static_graph");
   }
 }
 
@@ -185,7 +187,7 @@ void GradientReducer::finish() {
     used.as_mutable<std::uint8_t>()[place] = entries_[place].is_ready ? 1 : 0;
   if (config_.find_unused_parameters && !entries_.empty()) group_.all_reduce(used, ReduceOp::max);
   for (auto& bucket : buckets_) {
-    bucket.request.wait();
+    run_on([&] { return names_in(bucket); }, [&] { bucket.request.wait(); });
     if (hook_.decompress) hook_.decompress(bucket.sent, bucket.gradients);
     bucket.sent = {};
   }
@@ -215,11 +217,14 @@ void GradientReducer::drop() noexcept {
 
 std::vector<std::vector<std::string>> GradientReducer::names() const {
   std::vector<std::vector<std::string>> all;
-  for (auto const& bucket : buckets_) {
-    all.emplace_back();
-    for (auto const place : bucket.members) all.back().push_back(entries_[place].parameter->name);
-  }
+  for (auto const& bucket : buckets_) all.push_back(names_in(bucket));
   return all;
+}
+
+std::vector<std::string> GradientReducer::names_in(Bucket const& bucket) const {
+  std::vector<std::string> names;
+  for (auto const place : bucket.members) names.push_back(entries_[place].parameter->name);
+  return names;
 }
 
 }  // namespace crossrank::transforms

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -30,8 +31,7 @@ class GradientReducer {
 
  private:
   struct Bucket {
-    std::vector<std::size_t> members{};  ///< places in `parameters_`
-    std::vector<std::int64_t> offsets{};
+    std::vector<std::size_t> members{};  ///< places in `entries_`
     std::int64_t elements = 0;
     Tensor gradients{};
     Tensor sent{};  ///< what the ranks average: the gradients, or what the hook made of them
@@ -46,6 +46,7 @@ class GradientReducer {
     bool had_none = false;  ///< no gradient before this pass
   };
 
+  [[nodiscard]] std::vector<std::string> names_in(Bucket const& bucket) const;
   void build(std::vector<std::size_t> const& order);
   void rebuild();
   [[nodiscard]] Tensor view_of(Entry const& entry) const;

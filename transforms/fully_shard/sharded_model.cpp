@@ -48,7 +48,7 @@ struct FullyShardedModel::State {
     try {
       return run_step(groups.shard, part, std::forward<Body>(body));
     } catch (std::exception const& e) {
-      if (groups.replicate.connected()) groups.replicate.abort(e.what());
+      if (groups.replicate.connected()) transforms::abort_group(groups.replicate, e.what());
       cancel();
       throw;
     }
@@ -96,8 +96,8 @@ NoSync FullyShardedModel::accumulation_context(bool is_last_microbatch) noexcept
 }
 
 void FullyShardedModel::abort(std::string_view why) noexcept {
-  state_->groups.shard.abort(why);
-  if (state_->groups.replicate.connected()) state_->groups.replicate.abort(why);
+  transforms::abort_group(state_->groups.shard, why);
+  if (state_->groups.replicate.connected()) transforms::abort_group(state_->groups.replicate, why);
 }
 
 std::vector<Tensor> FullyShardedModel::forward(std::span<Tensor const> inputs) {

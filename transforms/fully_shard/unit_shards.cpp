@@ -9,6 +9,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/tensor/small_float.hpp"
+#include "transforms/model/common_values.hpp"
 #include "transforms/model/reals.hpp"
 
 namespace crossrank::transforms {
@@ -129,13 +130,14 @@ void UnitShards::start_gather(bool exact) {
     }
   }
   memory_.peak_gathered = std::max(memory_.peak_gathered, memory_.gathered);
-  gather_ = (from_parts ? groups_.smaller : groups_.shard).iall_gather(outs, ins);
+  run_on([&] { return names(); },
+         [&] { gather_ = (from_parts ? groups_.smaller : groups_.shard).iall_gather(outs, ins); });
   state_ = State::gathering;
 }
 
 void UnitShards::finish_gather() {
   if (state_ != State::gathering) return;
-  gather_.wait();
+  run_on([&] { return names(); }, [&] { gather_.wait(); });
   for (auto& member : members_) {
     if (member.wire.defined()) decode(member);
     member.parameter->value = member.full.narrow(0, 0, member.rows).reshape(member.shape);
@@ -203,15 +205,19 @@ void UnitShards::start_reduction() {
     ins.push_back(Tensor::empty({ranks, count}, dtype));
     for (int rank = 0; rank < ranks; ++rank) write_reals(ins.back(), static_cast<std::size_t>(rank * count), used);
     reduction.results.push_back(Tensor::empty({count}, dtype));
-    reduction.request = groups_.shard.ireduce_scatter(reduction.results, ins, ReduceOp::avg);
+    run_on([&] { return names(); },
+           [&] { reduction.request = groups_.shard.ireduce_scatter(reduction.results, ins, ReduceOp::avg); });
     reductions_.push_back(std::move(reduction));
   }
 }
 
 void UnitShards::finish_reduction() {
   for (auto& reduction : reductions_) {
-    reduction.request.wait();
-    if (groups_.replicate.connected()) groups_.replicate.iall_reduce(reduction.results, ReduceOp::avg).wait();
+    run_on([&] { return names(); },
+           [&] {
+             reduction.request.wait();
+             if (groups_.replicate.connected()) groups_.replicate.iall_reduce(reduction.results, ReduceOp::avg).wait();
+           });
     std::vector<double> used(reduction.members.size());
     read_reals(reduction.results.back(), 0, used);
     for (std::size_t i = 0; i < used.size(); ++i) {
@@ -246,6 +252,12 @@ void UnitShards::cancel() noexcept {
   gather_.cancel();
   for (auto& reduction : reductions_) reduction.request.cancel();
   reductions_.clear();
+}
+
+std::vector<std::string> UnitShards::names() const {
+  std::vector<std::string> names;
+  for (auto const& member : members_) names.push_back(member.parameter->name);
+  return names;
 }
 
 void UnitShards::add_trained(std::vector<TrainedTensor>& trained) const {

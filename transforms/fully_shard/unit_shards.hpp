@@ -79,6 +79,7 @@ class UnitShards {
   };
 
   void add(std::shared_ptr<Parameter> const& parameter);
+  [[nodiscard]] std::vector<std::string> names() const;
   [[nodiscard]] Dtype gathered_dtype(Member const& member, bool exact) const;
   [[nodiscard]] bool travels_as_fp8(Member const& member, bool exact) const;
   void encode(Member& member, std::vector<Tensor>& ins, std::vector<Tensor>& outs);

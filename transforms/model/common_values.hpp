@@ -2,10 +2,12 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <crossrank/collective.hpp>
+#include <crossrank/error.hpp>
 #include <crossrank/transforms_model.hpp>
 
 namespace crossrank::transforms {
@@ -17,16 +19,34 @@ void require_same_parameters(Collective const& group, std::vector<std::shared_pt
 /// Gives all ranks the values of rank 0, in one broadcast for each 256 MiB. Collective.
 void broadcast_values(Collective const& group, std::vector<std::shared_ptr<Parameter>> const& parameters);
 
+/// Names parameters in an error: "fc.weight and 2 more".
+[[nodiscard]] std::string names_of(std::vector<std::string> const& names);
+
+/// Runs a call on parameters. An error of it that names no other resource names them. `names` returns their names.
+template <class Names, class Body>
+void run_on(Names const& names, Body&& body) {
+  try {
+    std::forward<Body>(body)();
+  } catch (Error const& error) {
+    auto info = error.info();
+    if (info.resource.empty()) info.resource = names_of(names());
+    throw_error(error.code(), std::move(info));
+  }
+}
+
+/// Ends a group. The errors of all ranks name this rank and say why.
+void abort_group(Collective const& group, std::string_view why) noexcept;
+
 /// Runs a part of a training step. An exception of it ends the group, so that all ranks get its message.
 template <class Body>
 decltype(auto) run_step(Collective const& group, char const* part, Body&& body) {
   try {
     return std::forward<Body>(body)();
   } catch (std::exception const& e) {
-    group.abort(std::string(part) + " failed: " + e.what());
+    abort_group(group, std::string(part) + " failed: " + e.what());
     throw;
   } catch (...) {
-    group.abort(std::string(part) + " failed with an exception of an unknown type");
+    abort_group(group, std::string(part) + " failed with an exception of an unknown type");
     throw;
   }
 }
