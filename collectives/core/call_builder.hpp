@@ -64,7 +64,7 @@ class CallBuilder {
   /// Throws unless there are as many results as inputs, and at least one.
   void require_pairs(std::size_t outs, std::size_t ins, char const* operation) const;
   void require_same_dtype(std::span<Tensor const> tensors, char const* operation) const;
-  /// Throws for tensors on a device: a fused call packs them with the host.
+  /// Throws unless all tensors are on one device.
   void require_fusable(std::span<Tensor const> tensors, char const* operation) const;
 
   spi::Transport const& transport_;

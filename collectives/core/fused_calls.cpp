@@ -7,6 +7,7 @@
 #include "collectives/algorithms/reduce.hpp"
 #include "collectives/core/agreed_arguments.hpp"
 #include "collectives/core/call_builder.hpp"
+#include "lib/tensor/device_tensor.hpp"
 
 /// Calls on several tensors in one operation. Tensors that follow each other in memory are used where they are; others
 /// go through a buffer that the call owns.
@@ -45,8 +46,10 @@ AgreedArguments& add_shapes(AgreedArguments& arguments, std::span<Tensor const> 
   return arguments.shape({elements}).rows(numbers);
 }
 
-/// A buffer for tensors that do not follow each other in memory: `parts` times all of them.
-Tensor make_buffer(std::size_t bytes) { return Tensor::empty({static_cast<std::int64_t>(bytes)}, Dtype::u8); }
+/// A buffer on the device of the tensors, for tensors that do not follow each other in memory.
+Tensor make_buffer(std::size_t bytes, Device device) {
+  return Tensor::empty({static_cast<std::int64_t>(bytes)}, Dtype::u8, device);
+}
 
 /// Copies between tensors and a buffer that holds, for each of `parts`, that part of every tensor in turn.
 template <class Copy>
@@ -61,15 +64,47 @@ void for_each_part(std::span<Tensor const> tensors, std::size_t parts, Copy&& co
   }
 }
 
-void pack(std::byte* buffer, std::span<Tensor const> tensors, std::size_t parts) {
+/// The bytes of one tensor inside itself, and inside a buffer of that layout.
+struct Place {
+  Tensor const& tensor;
+  StridedRuns inside;
+  StridedRuns buffered;
+};
+
+/// Copies on a GPU in the order of its current stream: one strided copy per tensor.
+template <class Copy>
+void for_each_place(std::span<Tensor const> tensors, std::size_t parts, Copy&& copy) {
+  auto const stride = bytes_of(tensors) / parts;
+  std::size_t at = 0;
+  for (auto const& tensor : tensors) {
+    auto const bytes = tensor.nbytes() / parts;
+    Place const place{.tensor = tensor,
+                      .inside = {.count = parts, .run_bytes = bytes, .stride_bytes = bytes},
+                      .buffered = {.count = parts, .run_bytes = bytes, .first_byte = at, .stride_bytes = stride}};
+    if (bytes != 0) copy(place);
+    at += bytes;
+  }
+}
+
+void pack(Tensor const& buffer, std::span<Tensor const> tensors, std::size_t parts) {
+  if (on_gpu(buffer)) {
+    return for_each_place(tensors, parts, [&](Place const& place) {
+      copy_runs_on_gpu(buffer, place.buffered, place.tensor, place.inside, "pack");
+    });
+  }
   for_each_part(tensors, parts, [&](std::byte const* from, std::size_t at, std::size_t bytes) {
-    std::memcpy(buffer + at, from, bytes);
+    std::memcpy(buffer.data() + at, from, bytes);
   });
 }
 
-void unpack(std::byte const* buffer, std::span<Tensor const> tensors, std::size_t parts) {
+void unpack(Tensor const& buffer, std::span<Tensor const> tensors, std::size_t parts) {
+  if (on_gpu(buffer)) {
+    return for_each_place(tensors, parts, [&](Place const& place) {
+      copy_runs_on_gpu(place.tensor, place.inside, buffer, place.buffered, "unpack");
+    });
+  }
   for_each_part(tensors, parts,
-                [&](std::byte* to, std::size_t at, std::size_t bytes) { std::memcpy(to, buffer + at, bytes); });
+                [&](std::byte* to, std::size_t at, std::size_t bytes) { std::memcpy(to, buffer.data() + at, bytes); });
 }
 
 std::vector<Tensor> list_of(std::span<Tensor const> tensors) { return {tensors.begin(), tensors.end()}; }
@@ -81,21 +116,25 @@ void set_input(Call& call, std::span<Tensor const> tensors, std::size_t parts) {
     call.in = {.bytes = {tensors.front().data(), bytes}, .owner = tensors.front().storage()};
     return;
   }
-  auto buffer = make_buffer(bytes);
-  call.in = {.bytes = buffer.bytes(), .owner = buffer.storage()};
-  call.pack = [to = buffer.data(), list = list_of(tensors), parts] { pack(to, list, parts); };
+  auto const buffer = make_buffer(bytes, tensors.front().device());
+  call.in = {.bytes = {buffer.data(), bytes}, .owner = buffer.storage()};
+  call.pack = [buffer, list = list_of(tensors), parts] { pack(buffer, list, parts); };
 }
 
-void set_output(Call& call, std::span<Tensor> tensors, std::size_t parts) {
-  for (auto& tensor : tensors) static_cast<void>(tensor.mutable_bytes());  // refuses a tensor that others hold
+/// Sets the output in the same way. Returns the buffer; undefined when there is none.
+Tensor set_output(Call& call, std::span<Tensor> tensors, std::size_t parts) {
+  for (auto& tensor : tensors) {
+    if (!on_gpu(tensor)) static_cast<void>(tensor.mutable_bytes());  // refuses a tensor that others hold
+  }
   auto const bytes = bytes_of(tensors);
   if ((parts == 1 && are_adjacent(tensors)) || tensors.size() == 1) {
     call.out = {.bytes = {tensors.front().data(), bytes}, .owner = tensors.front().storage()};
-    return;
+    return {};
   }
-  auto buffer = make_buffer(bytes);
-  call.out = {.bytes = buffer.mutable_bytes(), .owner = buffer.storage()};
-  call.unpack = [from = buffer.data(), list = list_of(tensors), parts] { unpack(from, list, parts); };
+  auto const buffer = make_buffer(bytes, tensors.front().device());
+  call.out = {.bytes = {buffer.data(), bytes}, .owner = buffer.storage()};
+  call.unpack = [buffer, list = list_of(tensors), parts] { unpack(buffer, list, parts); };
+  return buffer;
 }
 
 }  // namespace
@@ -120,9 +159,9 @@ void CallBuilder::require_same_dtype(std::span<Tensor const> tensors, char const
 void CallBuilder::require_fusable(std::span<Tensor const> tensors, char const* operation) const {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     require_tensor(tensors[i], operation);
-    if (tensors[i].device().kind == Device::Kind::cpu) continue;
-    refuse(operation, "a fused call takes tensors on the CPU only; tensor " + std::to_string(i) + " is on a device",
-           to_string(Device::cpu()), to_string(tensors[i].device()));
+    if (tensors[i].device() == tensors.front().device()) continue;
+    refuse(operation, "tensor " + std::to_string(i) + " is on another device than the first",
+           to_string(tensors.front().device()), to_string(tensors[i].device()));
   }
 }
 
@@ -133,13 +172,12 @@ Call CallBuilder::all_reduce(std::span<Tensor> tensors, ReduceOp op) const {
   spi::Reduction const reduction{tensors.front().dtype(), op};
   static_cast<void>(algorithms::reducer(reduction, "all_reduce"));
   Call call{.reduction = reduction};
-  set_output(call, tensors, 1);
+  auto const buffer = set_output(call, tensors, 1);
   call.in = {.bytes = call.out.bytes, .owner = call.out.owner};
-  if (call.unpack) {
-    call.pack = [to = call.out.bytes.data(), list = list_of(tensors)] { pack(to, list, 1); };
-  }
+  if (buffer.defined()) call.pack = [buffer, list = list_of(tensors)] { pack(buffer, list, 1); };
   AgreedArguments arguments(check_);
-  add_shapes(arguments.dtype(reduction.dtype).op(op), tensors).into(call, OpKind::all_reduce);
+  add_shapes(arguments.device(tensors.front().device()).dtype(reduction.dtype).op(op), tensors)
+      .into(call, OpKind::all_reduce);
   return call;
 }
 
@@ -156,9 +194,10 @@ Call CallBuilder::reduce_scatter(std::span<Tensor> outs, std::span<Tensor const>
   static_cast<void>(algorithms::reducer(reduction, "reduce_scatter"));
   Call call{.counts = equal_counts(bytes_of(outs)), .reduction = reduction};
   set_input(call, ins, ranks());
-  set_output(call, outs, 1);
+  static_cast<void>(set_output(call, outs, 1));
   AgreedArguments arguments(check_);
-  add_shapes(arguments.dtype(reduction.dtype).op(op), outs).into(call, OpKind::reduce_scatterv, "reduce_scatter");
+  add_shapes(arguments.device(outs.front().device()).dtype(reduction.dtype).op(op), outs)
+      .into(call, OpKind::reduce_scatterv, "reduce_scatter");
   return call;
 }
 
@@ -172,9 +211,9 @@ Call CallBuilder::all_gather(std::span<Tensor> outs, std::span<Tensor const> ins
   }
   Call call{.counts = equal_counts(bytes_of(ins))};
   set_input(call, ins, 1);
-  set_output(call, outs, ranks());
+  static_cast<void>(set_output(call, outs, ranks()));
   AgreedArguments arguments(check_);
-  add_shapes(arguments, ins).into(call, OpKind::all_gatherv, "all_gather");
+  add_shapes(arguments.device(ins.front().device()), ins).into(call, OpKind::all_gatherv, "all_gather");
   return call;
 }
 

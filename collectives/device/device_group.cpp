@@ -5,6 +5,7 @@
 #include <crossrank/error.hpp>
 
 #include "collectives/device/nccl_call.hpp"
+#include "collectives/device/packed_call.hpp"
 #include "collectives/device/staged_call.hpp"
 #include "collectives/nccl/agreement.hpp"
 #include "collectives/nccl/nccl_calls.hpp"
@@ -59,8 +60,15 @@ std::vector<Call> DeviceGroup::pieces(Call&& call) const {
 
 std::unique_ptr<DeviceCall> DeviceGroup::begin(Call const& call, spi::Transport const& transport, CheckLevel check) {
   require_own_device(call, transport);
+  require_no_capture(call, current_stream(call.device));
+  auto const begin_one = [&](Call const& one) { return begin_unpacked(one, transport, check); };
+  if (call.pack || call.unpack) return std::make_unique<PackedCall>(call, begin_one);
+  return begin_one(call);
+}
+
+std::unique_ptr<DeviceCall> DeviceGroup::begin_unpacked(Call const& call, spi::Transport const& transport,
+                                                        CheckLevel check) {
   auto stream = current_stream(call.device);
-  require_no_capture(call, stream);
   if (uses_nccl(call)) return std::make_unique<NcclCall>(call, check != CheckLevel::off, nccl_, std::move(stream));
   if (!staging_) staging_ = std::make_shared<StagingBuffers>(call.device.kind);
   bool const is_source = call.signature.op_kind == OpKind::broadcast && call.root == transport.rank();

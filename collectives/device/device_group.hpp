@@ -46,6 +46,9 @@ class DeviceGroup {
  private:
   /// Returns whether NCCL carries the call. The others go through host memory.
   [[nodiscard]] bool uses_nccl(algorithms::Call const& call) const noexcept;
+  /// Begins a call whose tensors are in one run of bytes.
+  [[nodiscard]] std::unique_ptr<DeviceCall> begin_unpacked(algorithms::Call const& call,
+                                                           spi::Transport const& transport, CheckLevel check);
   void require_own_device(algorithms::Call const& call, spi::Transport const& transport);
 
   std::optional<Device> own_device_{};  ///< of this rank's tensors, as its first call on a device has chosen it

@@ -82,6 +82,9 @@ std::vector<algorithms::Call> staged_pieces(algorithms::Call&& call) {
     auto& piece = pieces.emplace_back(call);
     if (!call.in.bytes.empty()) piece.in.bytes = call.in.bytes.subspan(at, length);
     if (!call.out.bytes.empty()) piece.out.bytes = call.out.bytes.subspan(at, length);
+    // The buffer of a fused call is packed before the first piece and unpacked after the last one.
+    if (at > 0) piece.pack = nullptr;
+    if (at + length < bytes) piece.unpack = nullptr;
   }
   return pieces;
 }

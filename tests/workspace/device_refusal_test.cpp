@@ -92,6 +92,18 @@ std::vector<OperationCase> operations_on_one_device() {
       {"send", [](auto const& world, Tensor& t) { world.send(t, 1 - world.rank()); }},
       {"recv", [](auto const& world, Tensor& t) { world.recv(t, 1 - world.rank()); }},
       {"iall_reduce", [](auto const& world, Tensor& t) { world.iall_reduce(t).wait(); }},
+      {"fused reduce_scatter",
+       [](auto const& world, Tensor& t) {
+         std::vector<Tensor> outs{on_device({4})};
+         std::vector<Tensor> const ins{t};
+         world.ireduce_scatter(std::span<Tensor>(outs), std::span<Tensor const>(ins)).wait();
+       }},
+      {"fused all_gather",
+       [](auto const& world, Tensor& t) {
+         std::vector<Tensor> outs{on_device({16})};
+         std::vector<Tensor> const ins{t};
+         world.iall_gather(std::span<Tensor>(outs), std::span<Tensor const>(ins)).wait();
+       }},
   };
 }
 
@@ -134,18 +146,6 @@ std::vector<OperationCase> impossible_operations() {
        [](auto const& world, Tensor& t) {
          std::vector<Tensor> tensors{on_host(), t};
          world.iall_reduce(std::span<Tensor>(tensors)).wait();
-       }},
-      {"fused reduce_scatter",
-       [](auto const& world, Tensor& t) {
-         std::vector<Tensor> outs{on_device({4})};
-         std::vector<Tensor> const ins{t};
-         world.ireduce_scatter(std::span<Tensor>(outs), std::span<Tensor const>(ins)).wait();
-       }},
-      {"fused all_gather",
-       [](auto const& world, Tensor& t) {
-         std::vector<Tensor> outs{on_device({16})};
-         std::vector<Tensor> const ins{t};
-         world.iall_gather(std::span<Tensor>(outs), std::span<Tensor const>(ins)).wait();
        }},
   };
 }

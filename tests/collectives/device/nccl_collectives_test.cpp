@@ -36,6 +36,9 @@ void reduce_and_move(Collective const& world) {
   world.all_reduce(reduced);
   EXPECT_EQ(world.device_backend(), "nccl");
   EXPECT_EQ(values(reduced), std::vector<float>(1'000, sum));
+  std::vector<Tensor> several{filled(world, 2), filled(world, 3)};
+  world.iall_reduce(std::span<Tensor>(several)).wait();
+  for (auto const& tensor : several) EXPECT_THAT(values(tensor), testing::Each(sum));
   auto averaged = filled(world, 3);
   world.all_reduce(averaged, ReduceOp::avg);
   EXPECT_EQ(values(averaged), std::vector<float>(3, sum / static_cast<float>(ranks)));
