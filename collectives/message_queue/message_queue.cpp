@@ -1,6 +1,7 @@
 #include <crossrank/message_queue.hpp>
 
 #include <array>
+#include <optional>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -25,6 +26,17 @@ class Taking {
  private:
   State& state_;
 };
+
+/// Waits for the next message, passes it to `read` and takes it. Returns nothing when the time has passed.
+template <class State, class Read>
+auto take_message(State& its, char const* operation, QueueWait const& wait, Read read)
+    -> std::optional<decltype(read(its))> {
+  typename State::EndLock const end_lock(its, operation);
+  its.require_reader(operation);
+  if (!its.await_message(operation, wait)) return std::nullopt;
+  Taking const taking(its);
+  return read(its);
+}
 
 }  // namespace
 
@@ -82,13 +94,11 @@ void MessageQueue::enqueue_dict(TensorDict const& dict, QueueWait const& wait) c
 
 bool MessageQueue::read_bytes(std::function<void(std::span<std::byte const>)> const& body,
                               QueueWait const& wait) const {
-  auto& its = state("dequeue");
-  State::EndLock const end_lock(its, "dequeue");
-  its.require_reader("dequeue");
-  if (!its.await_message("dequeue", wait)) return false;
-  Taking const taking(its);
-  body(its.peek());
-  return true;
+  auto const read = [&](State const& its) {
+    body(its.peek());
+    return true;
+  };
+  return take_message(state("dequeue"), "dequeue", wait, read).has_value();
 }
 
 std::optional<std::vector<std::byte>> MessageQueue::dequeue_bytes(QueueWait const& wait) const {
@@ -98,21 +108,13 @@ std::optional<std::vector<std::byte>> MessageQueue::dequeue_bytes(QueueWait cons
 }
 
 std::optional<Tensor> MessageQueue::dequeue_tensor(QueueWait const& wait) const {
-  auto& its = state("dequeue_tensor");
-  State::EndLock const end_lock(its, "dequeue_tensor");
-  its.require_reader("dequeue_tensor");
-  if (!its.await_message("dequeue_tensor", wait)) return std::nullopt;
-  Taking const taking(its);
-  return queue::read_tensor(its.peek(), its.keep());
+  return take_message(state("dequeue_tensor"), "dequeue_tensor", wait,
+                      [](State const& its) { return queue::read_tensor(its.peek(), its.keep()); });
 }
 
 std::optional<TensorDict> MessageQueue::dequeue_dict(QueueWait const& wait) const {
-  auto& its = state("dequeue_dict");
-  State::EndLock const end_lock(its, "dequeue_dict");
-  its.require_reader("dequeue_dict");
-  if (!its.await_message("dequeue_dict", wait)) return std::nullopt;
-  Taking const taking(its);
-  return queue::read_dict(its.peek(), its.keep());
+  return take_message(state("dequeue_dict"), "dequeue_dict", wait,
+                      [](State const& its) { return queue::read_dict(its.peek(), its.keep()); });
 }
 
 bool MessageQueue::wait_for(std::chrono::nanoseconds timeout) const {
