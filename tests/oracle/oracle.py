@@ -11,7 +11,8 @@ import time
 import comparison
 
 PROGRAMS = {"transformers": "transformers_cases", "deepspeed": "deepspeed_cases", "dcp": "dcp_cases",
-            "compressed-tensors": "compressed_tensors_cases"}
+            "compressed-tensors": "compressed_tensors_cases", "accelerate": "accelerate_cases",
+            "megatron": "megatron_cases", "export": "export_cases"}
 
 
 def main():
@@ -23,7 +24,12 @@ def main():
         folder = f"{work}/{program}"
         os.makedirs(folder)
         arguments = {"wanted": names.split(",")} if names else {}
-        cases, failed = importlib.import_module(PROGRAMS[program]).make(folder, **arguments)
+        try:
+            cases, failed = importlib.import_module(PROGRAMS[program]).make(folder, **arguments)
+        except ImportError as error:
+            counts[program]["skipped"] += 1
+            print(f"{program} | skipped | {error}", flush=True)
+            continue
         for name, reason in failed.items():
             counts[program]["not made"] += 1
             print(f"{program} | {name} | not made | {' '.join(reason.split())[:200]}", flush=True)
@@ -36,9 +42,10 @@ def main():
             wrong += outcome.verdict == "wrong"
             print(f"{program} | {case.name} | {outcome.verdict} | {outcome.reason}", flush=True)
         print(f"{program}: {time.monotonic() - start:.0f} s", flush=True)
-    print("\nprogram | equal | refused | wrong | not made")
+    columns = ("equal", "refused", "wrong", "not made", "skipped")
+    print("\nprogram | " + " | ".join(columns))
     for program, verdicts in counts.items():
-        print(" | ".join([program] + [str(verdicts[key]) for key in ("equal", "refused", "wrong", "not made")]))
+        print(" | ".join([program] + [str(verdicts[key]) for key in columns]))
     sys.exit(1 if wrong else 0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -38,8 +39,9 @@ def export_checkpoint(
     """
     group = groups.world()
     weights, placements = _weights_and_placements(model)
-    if config is None and hasattr(model, "config") and hasattr(model.config, "to_dict"):
-        config = model.config.to_dict()
+    if config is None and hasattr(model, "config") and hasattr(model.config, "to_json_string"):
+        # As transformers saves it: its dictionary has keys that are numbers.
+        config = json.loads(model.config.to_json_string())
     options = {"config": config, "assets": assets, "max_shard_bytes": max_shard_bytes, "force": force}
     return Summary(**_core.export_checkpoint(group._native, weights, placements, os.fspath(out), progress, options))
 
