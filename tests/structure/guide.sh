@@ -36,5 +36,5 @@ for chapter in [0-9]*.md; do
   check_chapter "$chapter"
   grep -q "($chapter)" README.md || complain "docs/guide/README.md does not link $chapter"
 done
-[[ $count -eq 10 ]] || complain "there are $count chapters, not ten"
+[[ $count -eq 11 ]] || complain "there are $count chapters, not eleven"
 exit "$status"
