@@ -11,10 +11,10 @@ timed() {
     --bytes "$number" --warm "$set" -- "$@"
 }
 
-# Commands on models of 10^3, 10^4 and 10^5 tensors, with 75 tensors in a file. Usage: headers_round NUMBER
+# Commands on models of 10^3, 10^4, 10^5 and 150,000 tensors, with 75 tensors in a file. Usage: headers_round NUMBER
 headers_round() {
   local tensors set at out=$place/headers-out
-  for tensors in 1000 10000 100000; do
+  for tensors in 1000 10000 100000 150000; do
     set=$place/headers-$tensors
     [[ -d $set ]] || "$programs/bench_make_headers" "$tensors" 75 "$set" || finish 7 "the headers cannot be made"
     at=$scratch/headers-$1-$tensors
