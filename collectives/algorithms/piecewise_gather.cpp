@@ -1,5 +1,7 @@
 #include "collectives/algorithms/piecewise_gather.hpp"
 
+#include "lib/core/at_rank.hpp"
+
 namespace crossrank::algorithms {
 
 void PiecewiseGather::show_pieces() {
@@ -23,7 +25,7 @@ std::optional<spi::RequestId> PiecewiseGather::next(spi::Transport& transport) {
   step_counts_.clear();
   for (auto const count : counts_) step_counts_.push_back(std::min(piece_bytes, count - std::min(count, at_)));
   scratch_.resize(std::accumulate(step_counts_.begin(), step_counts_.end(), std::size_t{0}));
-  auto const own = step_counts_[static_cast<std::size_t>(transport.rank())];
+  auto const own = at_rank(step_counts_, transport.rank());
   auto const piece = own == 0 ? std::span<std::byte const>{} : mine_.subspan(at_, own);
   return transport.post_all_gatherv(signature_, {.bytes = piece}, step_counts_, {.bytes = scratch_});
 }

@@ -7,6 +7,7 @@
 
 #include "collectives/composite/composite_transport.hpp"
 #include "collectives/shm/node_transport.hpp"
+#include "lib/core/at_rank.hpp"
 #include "lib/node/memory/segment_names.hpp"
 
 namespace crossrank::spi {
@@ -23,12 +24,12 @@ std::shared_ptr<Transport> add_node_memory(std::shared_ptr<Transport> across, No
   auto const& here = map.members_of(map.own);
   auto const global = across->global_ranks();
   std::vector<int> global_here;
-  for (int const member : here) global_here.push_back(global[static_cast<std::size_t>(member)]);
+  for (int const member : here) global_here.push_back(at_rank(global, member));
   node::NodeOptions const on_node{
       .key = {.job_id = std::to_string(nonce[0]) + "-" + std::to_string(nonce[1]), .step = std::to_string(map.own)},
       .rank = map.place_of(across->rank()),
       .ranks = static_cast<int>(here.size()),
-      .global_rank = global[static_cast<std::size_t>(across->rank())],
+      .global_rank = at_rank(global, across->rank()),
       .timeout = options.connect_timeout,
       .cap_bytes = options.arena_cap,
       .threads = options.threads};

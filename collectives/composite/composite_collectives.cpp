@@ -7,6 +7,7 @@
 #include <crossrank/error.hpp>
 
 #include "collectives/spi/argument_digest.hpp"
+#include "lib/core/at_rank.hpp"
 #include "lib/tensor/copy_memory.hpp"
 
 /// The steps that each collective is made of.
@@ -117,7 +118,7 @@ void CompositeTransport::spread(std::deque<Step>& steps, std::span<std::byte> by
 void CompositeTransport::spread_piece(std::deque<Step>& steps, std::span<std::byte> piece, int root) {
   auto const& map = parts_.map;
   auto const nodes = static_cast<int>(map.nodes.size());
-  auto const start = map.node_of[static_cast<std::size_t>(root)];
+  auto const start = at_rank(map.node_of, root);
   auto const speaker = [&](int node) {
     return node == start ? root : map.members_of((node % nodes + nodes) % nodes).front();
   };

@@ -7,6 +7,7 @@
 #include <crossrank/error.hpp>
 
 #include "collectives/spi/one_collective.hpp"
+#include "lib/core/at_rank.hpp"
 #include "lib/node/group/group.hpp"
 #include "lib/core/rank_list.hpp"
 #include "lib/platform/system.hpp"
@@ -191,8 +192,7 @@ void CompositeTransport::end_with(spi::Transport const* on, char const* operatio
       bool const inside = on == parts_.local.get();
       auto const& members = parts_.map.members_of(parts_.map.own);
       if (!inside) failed_ranks.push_back(member);
-      if (inside && member < static_cast<int>(members.size()))
-        failed_ranks.push_back(members[static_cast<std::size_t>(member)]);
+      if (inside && member < static_cast<int>(members.size())) failed_ranks.push_back(at_rank(members, member));
     }
     if (on != &across()) {
       // The error counts ranks on the node: name the node's ranks in this group.
@@ -250,8 +250,7 @@ std::shared_ptr<spi::Transport> CompositeTransport::split(spi::Signature signatu
     auto group = across().split(signature, members, name, timeout_policy);
     std::vector<int> here;
     for (int const member : members) {
-      if (parts_.map.node_of[static_cast<std::size_t>(member)] == parts_.map.own)
-        here.push_back(parts_.map.place_of(member));
+      if (at_rank(parts_.map.node_of, member) == parts_.map.own) here.push_back(parts_.map.place_of(member));
     }
     bool const one_node = here.size() == members.size();
     if (one_node && !members.empty()) {

@@ -1,11 +1,12 @@
 #include <algorithm>
 
 #include "collectives/composite/composite_transport.hpp"
+#include "lib/core/at_rank.hpp"
 
 namespace crossrank::composite {
 
 int NodeMap::place_of(int member) const {
-  auto const& members = members_of(node_of[static_cast<std::size_t>(member)]);
+  auto const& members = members_of(at_rank(node_of, member));
   return static_cast<int>(std::lower_bound(members.begin(), members.end(), member) - members.begin());
 }
 
@@ -29,7 +30,7 @@ NodeMap NodeMap::exchange(spi::Transport& across, spi::TimeoutPolicy const& time
       found->push_back(static_cast<int>(member));
     }
   }
-  map.own = map.node_of[static_cast<std::size_t>(across.rank())];
+  map.own = at_rank(map.node_of, across.rank());
   return map;
 }
 

@@ -9,6 +9,7 @@
 
 #include "collectives/coordinator/dense_operations.hpp"
 #include "collectives/coordinator/coordinator_state.hpp"
+#include "lib/core/at_rank.hpp"
 #include "lib/tensor/strided_runs.hpp"
 
 namespace crossrank {
@@ -54,7 +55,7 @@ Tensor reduce_scatter_along(Collective const& group, Tensor const& tensor, std::
     throw UsageError(usage_in(group, operation, "the sizes do not add up to the dimension", std::to_string(length),
                               std::to_string(std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0}))));
   }
-  auto const mine = sizes[static_cast<std::size_t>(group.rank())];
+  auto const mine = at_rank(sizes, group.rank());
   auto const shape = tensor.shape().with(at, mine);
   if (tensor.numel() == 0) return Tensor::zeros(shape, tensor.dtype(), tensor.device());
   auto const per_entry = tensor.numel() / length;
@@ -137,9 +138,9 @@ std::vector<Tensor> join_rows(Collective const& group, std::vector<Tensor> const
   if (sizes.empty()) sizes = group.all_gather_objects(rows);
   require_sizes(group, sizes, operation);
   for (auto const& tensor : tensors) {
-    if (tensor.shape()[0] == sizes[static_cast<std::size_t>(group.rank())]) continue;
+    if (tensor.shape()[0] == at_rank(sizes, group.rank())) continue;
     throw UsageError(usage_in(group, operation, "the number of rows differs from this rank's size",
-                              std::to_string(sizes[static_cast<std::size_t>(group.rank())]), to_string(tensor)));
+                              std::to_string(at_rank(sizes, group.rank())), to_string(tensor)));
   }
   if (group.world_size() == 1) return tensors;
   bool const equal = std::adjacent_find(sizes.begin(), sizes.end(), std::not_equal_to<>()) == sizes.end();

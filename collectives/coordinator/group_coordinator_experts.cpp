@@ -8,6 +8,7 @@
 
 #include "collectives/coordinator/dense_operations.hpp"
 #include "collectives/coordinator/coordinator_state.hpp"
+#include "lib/core/at_rank.hpp"
 
 namespace crossrank {
 namespace {
@@ -71,7 +72,7 @@ Tensor GroupCoordinator::combine(Tensor const& hidden_states, ExpertRoute const&
     throw UsageError(usage_in(held.cpu, "combine", "the number of rows differs from the number dispatched",
                               std::to_string(total), to_string(hidden_states)));
   }
-  auto const mine = sizes[static_cast<std::size_t>(route.group_->rank())];
+  auto const mine = at_rank(sizes, route.group_->rank());
   auto const shape = hidden_states.shape().with(0, mine);
   if (total == 0 || hidden_states.numel() == 0)
     return Tensor::zeros(shape, hidden_states.dtype(), hidden_states.device());

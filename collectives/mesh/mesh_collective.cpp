@@ -10,6 +10,7 @@
 #include <crossrank/spi/transport.hpp>
 
 #include "collectives/mesh/job_collective_state.hpp"
+#include "lib/core/at_rank.hpp"
 
 namespace crossrank {
 namespace {
@@ -42,7 +43,7 @@ std::vector<int> first_on_nodes(Collective const& group) {
 /// nodes.
 void require_rows(Collective const& group, std::vector<int> const& firsts, int local) {
   for (int rank = 0; rank < group.world_size(); ++rank) {
-    int const first = firsts[static_cast<std::size_t>(rank)];
+    int const first = at_rank(firsts, rank);
     if (first == rank / local * local) continue;
     throw UsageError(
         {.operation = "MeshCollective",

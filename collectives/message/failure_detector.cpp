@@ -4,6 +4,7 @@
 #include <exception>
 #include <utility>
 
+#include "lib/core/at_rank.hpp"
 #include "lib/core/error_record.hpp"
 #include "lib/core/log.hpp"
 #include "lib/core/peer_errors.hpp"
@@ -70,7 +71,7 @@ void FailureDetector::fail_if_gone(std::span<int const> awaited) noexcept {
   if (failure_ || !anyone_gone_) return;
   std::vector<int> lost;
   for (int const member : awaited) {
-    if (member >= 0 && gone_[static_cast<std::size_t>(member)]) lost.push_back(member);
+    if (member >= 0 && at_rank(gone_, member)) lost.push_back(member);
   }
   if (lost.empty()) return;
   auto text = node::name_ranks(lost) + " left the group without closing it: " + link_.describe(lost.front());
@@ -117,7 +118,7 @@ void FailureDetector::apply_deferred_failure_if_due() noexcept {
 }
 
 void FailureDetector::take_gone(int member) noexcept {
-  gone_[static_cast<std::size_t>(member)] = true;
+  at_rank(gone_, member) = true;
   anyone_gone_ = true;
   fail_if_missing_are_gone();
 }

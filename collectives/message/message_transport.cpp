@@ -9,6 +9,7 @@
 #include "collectives/algorithms/exchange_table.hpp"
 #include "collectives/spi/argument_digest.hpp"
 #include "collectives/spi/one_collective.hpp"
+#include "lib/core/at_rank.hpp"
 #include "lib/platform/cgroup.hpp"
 #include "lib/platform/progress_hook.hpp"
 #include "lib/platform/system.hpp"
@@ -241,7 +242,7 @@ std::optional<RequestId> MessageTransport::post_gatherv(spi::Signature signature
   if (sum(counts) <= small_payload) return {};  // an all-gather carries them in its round
   std::vector<std::size_t> const none(counts.size());
   auto sends = none;
-  sends[static_cast<std::size_t>(root)] = mine.bytes.size();
+  at_rank(sends, root) = mine.bytes.size();
   return post_all_to_allv(signature, mine, sends, out, rank() == root ? counts : std::span(none));
 }
 
@@ -251,7 +252,7 @@ std::optional<RequestId> MessageTransport::post_scatterv(spi::Signature signatur
   if (sum(counts) <= small_payload) return {};
   std::vector<std::size_t> const none(counts.size());
   auto expects = none;
-  expects[static_cast<std::size_t>(root)] = mine.bytes.size();
+  at_rank(expects, root) = mine.bytes.size();
   return post_all_to_allv(signature, all, rank() == root ? counts : std::span(none), mine, expects);
 }
 

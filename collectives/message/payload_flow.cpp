@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "lib/core/at_rank.hpp"
 #include "lib/tensor/copy_memory.hpp"
 
 namespace crossrank::message {
@@ -98,8 +99,8 @@ Exchange Exchange::of(Bytes source, std::span<std::size_t const> send_counts, st
 }
 
 void Exchange::copy_own(int member) {
-  auto& to_self = out[static_cast<std::size_t>(member)];
-  auto& from_self = in[static_cast<std::size_t>(member)];
+  auto& to_self = at_rank(out, member);
+  auto& from_self = at_rank(in, member);
   if (to_self.bytes != 0) move_memory(sink.data() + from_self.offset, source.data() + to_self.offset, to_self.bytes);
   to_self.moved = to_self.bytes;
   from_self.moved = from_self.bytes;
@@ -138,7 +139,7 @@ void PayloadFlow::store(int member, Bytes chunk) {
     return;
   }
   auto& exchange = std::get<Exchange>(*payload_);
-  auto& part = exchange.in[static_cast<std::size_t>(member)];
+  auto& part = at_rank(exchange.in, member);
   if (chunk.size() > part.bytes - part.moved) {
     overrun_ = {member, part.bytes, part.moved + chunk.size()};
     return;
@@ -168,7 +169,7 @@ bool PayloadFlow::send(Exchange& exchange) {
   bool moved = false;
   for (int step = 1; step < link_.size(); ++step) {
     auto const dst = (link_.rank() + step) % link_.size();
-    auto& part = exchange.out[static_cast<std::size_t>(dst)];
+    auto& part = at_rank(exchange.out, dst);
     while (!part.complete() && link_.has_space(dst)) {
       auto const chunk =
           exchange.source.subspan(part.offset + part.moved, std::min(chunk_bytes, part.bytes - part.moved));

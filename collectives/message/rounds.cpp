@@ -4,6 +4,7 @@
 #include <cstring>
 #include <span>
 
+#include "lib/core/at_rank.hpp"
 #include "lib/node/group/call_variants.hpp"
 #include "lib/node/memory/call_arguments.hpp"
 
@@ -40,7 +41,7 @@ std::optional<RoundOutcome> Rounds::take_arrival(int member, PacketHeader const&
 
 std::optional<RoundOutcome> Rounds::note(int member, Arrival arrival) {
   if (arrival.head.round != current()) return {};
-  auto& line = arrivals_[static_cast<std::size_t>(member)];
+  auto& line = at_rank(arrivals_, member);
   if (!line) ++present_;
   line = std::move(arrival);
   if (present_ < arrivals_.size()) return {};
@@ -54,7 +55,7 @@ std::optional<Disagreement> Rounds::compare() const {
   if (std::ranges::all_of(arrivals_, [&](auto const& arrival) { return arrival->call() == first.call(); })) return {};
   std::vector<std::pair<Call, std::vector<int>>> calls;
   for (int member = 0; member < link_.size(); ++member) {
-    auto const call = arrivals_[static_cast<std::size_t>(member)]->call();
+    auto const call = at_rank(arrivals_, member)->call();
     auto found = std::ranges::find(calls, call, [](auto const& entry) { return entry.first; });
     if (found == calls.end()) found = calls.insert(calls.end(), {call, {}});
     found->second.push_back(member);
@@ -62,7 +63,7 @@ std::optional<Disagreement> Rounds::compare() const {
   std::ranges::stable_sort(calls, {}, [](auto const& entry) { return entry.second.size(); });
   std::vector<node::CallVariant> variants;
   for (auto const& [call, members] : calls) {
-    auto const& arguments = arrivals_[static_cast<std::size_t>(members.front())]->arguments;
+    auto const& arguments = at_rank(arrivals_, members.front())->arguments;
     variants.push_back({members, describe_call(spi::to_string(static_cast<spi::OpKind>(call.first)), arguments)});
   }
   return Disagreement{.failed_ranks = calls.front().second, .text = node::describe_call_variants(variants)};
@@ -77,7 +78,7 @@ Verdict Rounds::decide() {
     verdict.storage.insert(verdict.storage.end(), arrival.payload.begin(), arrival.payload.end());
   };
   if ((first.head.flags & flag_broadcast) != 0) {
-    add(*arrivals_[static_cast<std::size_t>(first.head.root)]);
+    add(*at_rank(arrivals_, first.head.root));
   } else if ((first.head.flags & flag_data) != 0) {
     for (auto const& arrival : arrivals_) add(*arrival);
   }
@@ -105,7 +106,7 @@ Verdict Rounds::read_verdict(PacketHeader const& head, Bytes body) {
 
 void Rounds::append_missing(std::vector<int>& to) const {
   for (int member = 0; member < link_.size(); ++member) {
-    if (!arrivals_[static_cast<std::size_t>(member)]) to.push_back(member);
+    if (!at_rank(arrivals_, member)) to.push_back(member);
   }
 }
 

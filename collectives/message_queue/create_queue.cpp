@@ -11,6 +11,7 @@
 #include "collectives/message_queue/queue_handle.hpp"
 #include "collectives/message_queue/queue_offer.hpp"
 #include "collectives/message_queue/queue_state.hpp"
+#include "lib/core/at_rank.hpp"
 #include "lib/core/environment.hpp"
 #include "lib/node/group/group.hpp"
 #include "lib/node/group/process_exit.hpp"
@@ -99,7 +100,7 @@ MessageQueue MessageQueue::create(Collective const& group, QueueOptions const& o
     });
   }
   auto const offers = queue::exchange(group, options, making, offer);
-  auto const ring = queue::read_offer(offers[static_cast<std::size_t>(options.writer_rank)], group.world_size());
+  auto const ring = queue::read_offer(at_rank(offers, options.writer_rank), group.world_size());
 
   queue::LocalStep attaching;
   auto const place = std::find(ring.readers.begin(), ring.readers.end(), group.rank()) - ring.readers.begin();

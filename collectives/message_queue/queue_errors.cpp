@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "collectives/message_queue/queue_state.hpp"
+#include "lib/core/at_rank.hpp"
 #include "lib/core/peer_errors.hpp"
 #include "lib/core/rank_list.hpp"
 #include "lib/node/liveness/root_cause.hpp"
@@ -55,7 +56,7 @@ std::vector<int> MessageQueue::State::in_group_ranks(std::vector<int> const& ran
 }
 
 int MessageQueue::State::writer_global_rank() const {
-  return job_ranks.empty() ? writer_rank : job_ranks[static_cast<std::size_t>(writer_rank)];
+  return job_ranks.empty() ? writer_rank : at_rank(job_ranks, writer_rank);
 }
 
 /// Describes what is known about a rank.

@@ -6,6 +6,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/at_rank.hpp"
 #include "lib/core/error_record.hpp"
 
 namespace crossrank::queue {
@@ -57,7 +58,7 @@ void check_agreement(Collective const& group, QueueOptions const& options,
                      std::vector<std::vector<std::byte>> const& all) {
   auto const first = offer_in(all.front());
   for (int rank = 1; rank < group.world_size(); ++rank) {
-    auto const its = offer_in(all[static_cast<std::size_t>(rank)]);
+    auto const its = offer_in(at_rank(all, rank));
     if (its.writer == first.writer && its.chunk_bytes == first.chunk_bytes && its.chunks == first.chunks) continue;
     auto const say = [](Offer const& offer) {
       return "writer " + std::to_string(offer.writer) + ", " + std::to_string(offer.chunks) + " chunks of " +
@@ -89,7 +90,7 @@ std::vector<std::vector<std::byte>> exchange(Collective const& group, QueueOptio
   auto all = group.all_gatherv(put_ahead(offer, part.failure() ? encoded : mine));
   part.rethrow();
   for (int rank = 0; rank < group.world_size(); ++rank) {
-    auto const& bytes = all[static_cast<std::size_t>(rank)];
+    auto const& bytes = at_rank(all, rank);
     if (offer_in(bytes).failed != 0) throw_remote(group, options, rank, rest_of(bytes));
   }
   check_agreement(group, options, all);

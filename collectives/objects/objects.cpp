@@ -15,6 +15,7 @@
 #include "collectives/core/named_calls.hpp"
 #include "collectives/objects/block_header.hpp"
 #include "collectives/objects/user_code_scope.hpp"
+#include "lib/core/at_rank.hpp"
 
 namespace crossrank::detail {
 namespace {
@@ -170,7 +171,7 @@ std::vector<Bytes> gather_bytes(Collective const& group, char const* operation, 
       if (static_cast<int>(rank) == root || heads[rank].is_inlined()) continue;
       move_rest(bytes, heads[rank].size, [&](Tensor& piece) { group.recv(piece, static_cast<int>(rank), body_tag); });
     }
-    out[static_cast<std::size_t>(root)] = std::move(part.bytes);
+    at_rank(out, root) = std::move(part.bytes);
   });
   return out;
 }
@@ -197,7 +198,7 @@ Bytes scatter_bytes(Collective const& group, char const* operation, int root,
     if (static_cast<int>(rank) != root)
       send_bytes(group, operation, static_cast<int>(rank), [&] { return std::move(parts[rank]); });
   }
-  return std::move(parts[static_cast<std::size_t>(root)]);
+  return std::move(at_rank(parts, root));
 }
 
 void send_bytes(Collective const& group, char const* operation, int dst, Produce const& produce) {

@@ -5,6 +5,7 @@
 
 #include "collectives/spi/message_mismatch.hpp"
 #include "collectives/shm/shm_transport.hpp"
+#include "lib/core/at_rank.hpp"
 #include "lib/node/group/bulk_copy.hpp"
 #include "lib/node/memory/corruption.hpp"
 
@@ -107,7 +108,7 @@ void ShmTransport::advance_messages(MessageOp const& like) {
 }
 
 void ShmTransport::release_sent_slots(int dst) noexcept {
-  auto& channel = sent_[static_cast<std::size_t>(dst)];
+  auto& channel = at_rank(sent_, dst);
   auto const taken = group_->channel(rank(), dst).received.load(std::memory_order_acquire);
   while (!channel.empty() && channel.front().until <= taken) {
     group_->comm().arena().release(channel.front().slot);
@@ -136,7 +137,7 @@ bool ShmTransport::try_send(MessageOp& op) {
     message.offset = slot.offset;
     message.slot = slot.id;
     message.generation = slot.generation;
-    sent_[static_cast<std::size_t>(op.peer)].push_back({slot, sent + 1});
+    at_rank(sent_, op.peer).push_back({slot, sent + 1});
   }
   channel.sent.exchange(sent + 1, std::memory_order_seq_cst);
   group_->progress();

@@ -8,6 +8,7 @@
 #include "collectives/shm/staged_move.hpp"
 #include "collectives/shm/staged_reduce.hpp"
 #include "collectives/spi/one_collective.hpp"
+#include "lib/core/at_rank.hpp"
 #include "lib/node/group/bulk_copy.hpp"
 
 /// How each operation runs on shared memory, and how the long ones advance.
@@ -63,7 +64,7 @@ RequestId ShmTransport::post_broadcast(spi::Signature signature, spi::Sink buffe
     if (root == rank()) {
       arguments.outgoing = {as_const(buffer)};
     } else {
-      arguments.incoming[static_cast<std::size_t>(root)] = buffer.bytes;
+      at_rank(arguments.incoming, root) = buffer.bytes;
     }
     arguments.sink = std::move(buffer);
     return post_staged(signature, std::make_unique<StagedMove>(group_->comm(), rank(), std::move(arguments)));
@@ -125,7 +126,7 @@ std::optional<RequestId> ShmTransport::post_gatherv(spi::Signature signature, sp
   // The root's own bytes go straight to their place.
   if (root != rank() || world_size() == 1) arguments.outgoing = {mine.bytes};
   if (root == rank() && world_size() > 1) {
-    auto const to = arguments.incoming[static_cast<std::size_t>(rank())];
+    auto const to = at_rank(arguments.incoming, rank());
     if (to.data() != mine.bytes.data()) node::bulk_copy(group_->comm(), to.data(), mine.bytes.data(), to.size());
   }
   return post_staged(signature, std::make_unique<StagedMove>(group_->comm(), rank(), std::move(arguments)));
@@ -140,7 +141,7 @@ std::optional<RequestId> ShmTransport::post_scatterv(spi::Signature signature, s
                                   .results = stores_of_results(all.bytes, mine.bytes),
                                   .source = all,
                                   .sink = mine};
-  arguments.incoming[static_cast<std::size_t>(root)] = mine.bytes;
+  at_rank(arguments.incoming, root) = mine.bytes;
   if (root == rank()) arguments.outgoing = parts_of(all.bytes, counts);
   return post_staged(signature, std::make_unique<StagedMove>(group_->comm(), rank(), std::move(arguments)));
 }
@@ -167,7 +168,7 @@ void ShmTransport::finish(Posted const& posted, Broadcast const& action) {
 void ShmTransport::finish(Posted const& posted, AllGather const& action) {
   std::size_t offset = 0;
   for (int member = 0; member < world_size(); ++member) {
-    auto const bytes = counts_[static_cast<std::size_t>(member)];
+    auto const bytes = at_rank(counts_, member);
     auto const to = action.out.bytes.subspan(offset, bytes);
     offset += bytes;
     if (member != rank()) read_payload(posted.round, member, to, action.results);
@@ -234,7 +235,7 @@ bool ShmTransport::take_step(CollectiveOp& op, Staged& staged) {
   areas_.resize(static_cast<std::size_t>(world_size()));
   for (int member = 0; member < world_size(); ++member) {
     if (member == rank()) continue;
-    areas_[static_cast<std::size_t>(member)] = group_->payload(member, group_->arrival(member, op.posted.round));
+    at_rank(areas_, member) = group_->payload(member, group_->arrival(member, op.posted.round));
   }
   return post_step(op, staged, PeerAreas(areas_));
 }

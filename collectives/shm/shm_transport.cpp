@@ -8,6 +8,7 @@
 #include <crossrank/error.hpp>
 
 #include "collectives/spi/one_collective.hpp"
+#include "lib/core/at_rank.hpp"
 #include "lib/core/error_record.hpp"
 #include "lib/core/overloads.hpp"
 #include "lib/node/group/copy_batch.hpp"
@@ -48,8 +49,7 @@ ShmTransport::~ShmTransport() {
   // A receive that was posted before may take a message after all ranks have closed.
   for (int dst = 0; dst < world_size(); ++dst) {
     release_sent_slots(dst);
-    for (auto const& held : sent_[static_cast<std::size_t>(dst)])
-      arena.release_when(group_->everyone_left(), held.slot);
+    for (auto const& held : at_rank(sent_, dst)) arena.release_when(group_->everyone_left(), held.slot);
   }
 }
 
@@ -258,7 +258,7 @@ std::shared_ptr<spi::Transport> ShmTransport::split(spi::Signature signature, st
   auto group = group_->split(list, std::move(name), signature, timeout_policy);
   if (!group) return nullptr;
   std::vector<int> global;
-  for (int const member : list) global.push_back(global_ranks_[static_cast<std::size_t>(member)]);
+  for (int const member : list) global.push_back(at_rank(global_ranks_, member));
   return std::make_shared<ShmTransport>(std::move(group), std::move(global), timeout_policy_);
 }
 

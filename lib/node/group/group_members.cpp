@@ -5,6 +5,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/at_rank.hpp"
+
 namespace crossrank::node {
 
 GroupMembers::GroupMembers(std::shared_ptr<NodeComm> comm, std::uint32_t block, std::string name, int rank,
@@ -69,8 +71,8 @@ std::function<bool()> GroupMembers::everyone_left() const {
     if (reused()) return true;
     for (int member = 0; member < static_cast<int>(ranks.size()); ++member) {
       auto const& its = comm->blocks().members(block)[member];
-      bool const left = member == self || its.gone.load(std::memory_order_acquire) != 0 ||
-                        comm->has_departed(ranks[static_cast<std::size_t>(member)]);
+      bool const left =
+          member == self || its.gone.load(std::memory_order_acquire) != 0 || comm->has_departed(at_rank(ranks, member));
       if (!left) return reused();
     }
     return true;

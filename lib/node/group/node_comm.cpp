@@ -16,6 +16,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/spi/operation.hpp>
 
+#include "lib/core/at_rank.hpp"
 #include "lib/core/log.hpp"
 #include "lib/node/memory/counters.hpp"
 #include "lib/node/inspect/flight_file.hpp"
@@ -126,7 +127,7 @@ void NodeComm::attach(Attachment attachment) {
   check_control(header(), options_);
   leases_ = std::make_unique<LeaseTable>(control(), options_.ranks);
   blocks_ = std::make_unique<GroupBlocks>(control(), options_.ranks, options_.rank, attachment_.control_fd);
-  arena_ = std::make_unique<Arena>(Arena::Parts{.memory = attachment_.arenas[static_cast<std::size_t>(options_.rank)],
+  arena_ = std::make_unique<Arena>(Arena::Parts{.memory = at_rank(attachment_.arenas, options_.rank),
                                                 .fd = attachment_.arena_fd,
                                                 .control_fd = attachment_.control_fd,
                                                 .control = attachment_.control,
@@ -221,9 +222,7 @@ void NodeComm::note(FlightOperation const& note) const noexcept {
   write_flight(flight(options_.rank), note, at);
 }
 
-std::byte const* NodeComm::arena_of(int rank) const noexcept {
-  return attachment_.arenas[static_cast<std::size_t>(rank)]->data();
-}
+std::byte const* NodeComm::arena_of(int rank) const noexcept { return at_rank(attachment_.arenas, rank)->data(); }
 
 void NodeComm::record_departure(int rank, RankState how) const noexcept {
   auto& record = records()[rank];

@@ -9,6 +9,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/at_rank.hpp"
 #include "lib/node/memory/corruption.hpp"
 #include "lib/node/liveness/failure_record.hpp"
 #include "lib/node/inspect/flight_recorder.hpp"
@@ -168,7 +169,7 @@ class Reader {
 
   [[nodiscard]] RankView view_rank(int rank) const {
     auto const& record = records_[rank];
-    auto const life = lives_[static_cast<std::size_t>(rank)];
+    auto const life = at_rank(lives_, rank);
     RankView view{.rank = global(rank), .pid = record.pid, .life = life};
     if (life == RankStatus::absent) {
       view.rank = ranks_ == 1 ? 0 : rank;  // it has not said which one it is
@@ -252,7 +253,7 @@ class Reader {
     for (int member = 0; member < block.size; ++member) {
       bool const there = block.posted(member, round);
       if (there && view.arrived.empty()) view.op_kind = block.op_kind(member, round);
-      (there ? view.arrived : view.missing).push_back(view.ranks[static_cast<std::size_t>(member)]);
+      (there ? view.arrived : view.missing).push_back(at_rank(view.ranks, member));
     }
     if (decided.failed()) {
       view.round = round;
@@ -269,11 +270,11 @@ class Reader {
   [[nodiscard]] static FailureView view_failure(Block const& block, Decision decided, std::vector<int> const& ranks) {
     FailureView failure{.verdict = decided.verdict};
     if (decided.decider >= block.size) return failure;
-    failure.decided_by = ranks[static_cast<std::size_t>(decided.decider)];
+    failure.decided_by = at_rank(ranks, decided.decider);
     auto const told = read_failure_record(block.members[decided.decider].failure);
     failure.text = told.info.message;
     for (int const member : told.info.failed_ranks) {
-      if (member < block.size) failure.blamed.push_back(ranks[static_cast<std::size_t>(member)]);
+      if (member < block.size) failure.blamed.push_back(at_rank(ranks, member));
     }
     return failure;
   }

@@ -9,6 +9,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/spi/device_provider.hpp>
 
+#include "lib/core/at_rank.hpp"
 #include "lib/core/log.hpp"
 #include "lib/node/memory/counters.hpp"
 #include "lib/platform/crash_point.hpp"
@@ -317,11 +318,11 @@ std::string Arena::who_holds() {
   for (auto const& entry : entries_) {
     if (entry.state == State::held) own += entry.slot.bytes;
     if (entry.state != State::held && entry.state != State::released) continue;
-    for (int const reader : holders(entry.slot)) held[static_cast<std::size_t>(reader)] += entry.slot.bytes;
+    for (int const reader : holders(entry.slot)) at_rank(held, reader) += entry.slot.bytes;
   }
   std::string text = "this rank's own tensors " + std::to_string(own) + " bytes";
   for (int reader = 0; reader < parts_.ranks; ++reader) {
-    if (auto const bytes = held[static_cast<std::size_t>(reader)]; bytes != 0) {
+    if (auto const bytes = at_rank(held, reader); bytes != 0) {
       text += ", leased by rank " + std::to_string(reader) + " " + std::to_string(bytes) + " bytes";
     }
   }

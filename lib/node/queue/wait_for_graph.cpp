@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include "lib/core/at_rank.hpp"
 #include "lib/node/queue/ring_layout.hpp"
 #include "lib/node/group/atomic_ops.hpp"
 
@@ -83,13 +84,13 @@ class Blockers {
 
 std::vector<int> blocking_ranks(NodeComm const& comm, std::vector<int> const& direct, int waiter) {
   std::vector<bool> seen(static_cast<std::size_t>(comm.ranks()), false);
-  if (waiter >= 0) seen[static_cast<std::size_t>(waiter)] = true;
+  if (waiter >= 0) at_rank(seen, waiter) = true;
   std::vector<int> ends;
   for (auto open = direct; !open.empty();) {
     int const rank = open.back();
     open.pop_back();
-    if (seen[static_cast<std::size_t>(rank)]) continue;
-    seen[static_cast<std::size_t>(rank)] = true;
+    if (at_rank(seen, rank)) continue;
+    at_rank(seen, rank) = true;
     auto const its = comm.has_departed(rank) ? std::vector<int>{} : Blockers(comm, rank).find();
     if (its.empty()) ends.push_back(rank);
     open.insert(open.end(), its.begin(), its.end());

@@ -11,6 +11,7 @@
 #include <linux/memfd.h>
 #include <unistd.h>
 
+#include "lib/core/at_rank.hpp"
 #include "lib/node/inspect/find_jobs.hpp"
 #include "lib/node/liveness/watchdog_thread.hpp"
 #include "lib/platform/host.hpp"
@@ -61,7 +62,7 @@ std::optional<PendingRendezvousView> view_of(std::string const& path) {
   view.waiting = now > head.began ? static_cast<double>(now - head.began) * 1e-9 : 0;
   view.timeout = static_cast<double>(head.timeout) * 1e-9;
   for (int rank = 0; rank < view.ranks; ++rank) {
-    auto const pid = pids[static_cast<std::size_t>(rank)];
+    auto const pid = at_rank(pids, rank);
     if (pid == 0) {
       view.missing.push_back(rank);
     } else {

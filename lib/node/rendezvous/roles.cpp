@@ -5,6 +5,8 @@
 
 #include <unistd.h>
 
+#include "lib/core/at_rank.hpp"
+
 namespace crossrank::node {
 
 Attachment map_memory(NodeOptions const& options, platform::Fd control_fd, platform::Fd own_arena,
@@ -17,7 +19,7 @@ Attachment map_memory(NodeOptions const& options, platform::Fd control_fd, platf
   for (int rank = 0; rank < options.ranks; ++rank) {
     auto const what = "arena of rank " + std::to_string(rank);
     bool const own = rank == options.rank;
-    auto const& fd = own ? own_arena : arenas[static_cast<std::size_t>(rank)];
+    auto const& fd = own ? own_arena : at_rank(arenas, rank);
     if (!own) check_shared_memory(fd, arena_bytes, what);
     auto const access = own ? Mapping::Access::read_write : Mapping::Access::read_only;
     out.arenas.push_back(std::make_shared<Mapping>(fd, arena_bytes, access, what));

@@ -5,6 +5,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/at_rank.hpp"
 #include "lib/node/rendezvous/start_errors.hpp"
 #include "lib/node/rendezvous/roles.hpp"
 #include "lib/node/rendezvous/error_frame.hpp"
@@ -58,9 +59,9 @@ Attachment RendezvousServer::attach_all() {
     tell(rank, welcome, std::vector<int>{control.get()});
     auto heard = await(Kind::arena, rank);
     if (heard.fds.size() != 1) throw protocol_error(options_, rank, "one descriptor", std::to_string(heard.fds.size()));
-    arenas[static_cast<std::size_t>(rank)] = std::move(heard.fds.front());
+    at_rank(arenas, rank) = std::move(heard.fds.front());
   }
-  arenas[static_cast<std::size_t>(options_.rank)] = reopen_read_only(own);
+  at_rank(arenas, options_.rank) = reopen_read_only(own);
   CROSSRANK_CRASH_POINT("node.rendezvous.server_has_arenas");
   for (auto& [rank, client] : clients_) {
     hand_out(rank, arenas);

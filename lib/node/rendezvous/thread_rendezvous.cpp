@@ -9,6 +9,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/at_rank.hpp"
 #include "lib/core/no_destructor.hpp"
 #include "lib/node/rendezvous/rendezvous.hpp"
 #include "lib/platform/progress_hook.hpp"
@@ -107,7 +108,7 @@ class ThreadRendezvous final : public Rendezvous {
     }
     wait_all(lock, [this] { return static_cast<int>(start_->came.size()) == options_.ranks; });
     auto out = start_->memory;
-    out.arena_fd = start_->arena_fds[static_cast<std::size_t>(options_.rank)];
+    out.arena_fd = at_rank(start_->arena_fds, options_.rank);
     return out;
   }
 
