@@ -28,11 +28,8 @@ fi
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 export TMPDIR=$scratch
-PATH=$tools/bin:$PATH "$tools/bin/pip" wheel -q --no-deps --no-build-isolation -w "$scratch/wheels" "$source_tree" \
-  --config-settings=cmake.source-dir=python --config-settings=cmake.define.crossrank_DIR="$build" \
-  --config-settings=build-dir="$here/wheel" >"$scratch/log" 2>&1 ||
-  { tail -n 40 "$scratch/log"; exit 1; }
-ls -l "$scratch/wheels"
+wheel=$("$source_tree/python/wheel.sh" "$tools/bin/python" "$build" "$scratch/wheels")
+ls -l "$wheel"
 
 user=$here/user
 if [[ ! -x $user/bin/python ]]; then
@@ -40,7 +37,7 @@ if [[ ! -x $user/bin/python ]]; then
   "$user/bin/pip" install -q pytest numpy 'nanobind-backend>=1.0' >"$here/user.log" 2>&1 ||
     skip "pytest and numpy cannot be installed from PyPI: $(tail -n 1 "$here/user.log")"
 fi
-"$user/bin/pip" install -q --force-reinstall --no-deps "$scratch"/wheels/crossrank-*.whl
+"$user/bin/pip" install -q --force-reinstall --no-deps "$wheel"
 # The wheel must not find the libraries of the build folder.
 cd "$scratch"
 "$user/bin/crossrank" --version
