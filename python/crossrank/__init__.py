@@ -8,6 +8,7 @@
 from ._core import __version__
 from .checkpoint import (
     Defect,
+    MergePlan,
     Summary,
     VerifyReport,
     consolidate,
@@ -20,7 +21,7 @@ from .checkpoint import (
     verify,
 )
 from .collective import Collective, Request, connect, statistics
-from .coordinator import GroupCoordinator
+from .coordinator import Dispatched, GroupCoordinator
 from .errors import (
     BackendError,
     CancelledError,
@@ -36,7 +37,7 @@ from .errors import (
 )
 from .gather import CollectiveRange, RankedState, get_configs_parallel, get_tensors_parallel
 from .helpers import compute_and_broadcast, gather_from_all_ranks, reduce_and_broadcast, zero_first, zero_only
-from .mesh import Mesh
+from .mesh import JobCollective, Mesh, MeshCollective
 from .message_queue import MessageQueue
 from .tensor import Tensor, as_tensor, concat, empty
 from .workspace import NFSWorkspace, SharedMemoryWorkspace
@@ -47,11 +48,15 @@ __all__ = [
     "Collective",
     "CollectiveRange",
     "Defect",
+    "Dispatched",
     "Error",
     "FormatError",
     "GroupCoordinator",
     "IoError",
+    "JobCollective",
+    "MergePlan",
     "Mesh",
+    "MeshCollective",
     "MessageQueue",
     "MismatchError",
     "NFSWorkspace",

@@ -89,10 +89,67 @@ def _world(world: Collective | None) -> Any:
     return (connect() if world is None else world)._native
 
 
+class MergePlan:
+    """How the tensors of sharded files become those of one model. Making it reads only headers. Collective.
+
+    Options are those of `consolidate` that find and merge the input.
+
+    >>> plan = crossrank.MergePlan("shards/")
+    >>> print(plan.explain("lm_head.weight"))
+    >>> crossrank.consolidate(plan, "model/")
+    """
+
+    __slots__ = ("_native",)
+
+    def __init__(self, shards: Path, *, world: Collective | None = None, **options: Any) -> None:
+        self._native = _core.make_plan(_world(world), os.fspath(shards), options)
+
+    @classmethod
+    def load(cls, file: Path, *, world: Collective | None = None) -> MergePlan:
+        """Returns the plan that `save` wrote. `FormatError` when its inputs have changed.
+
+        >>> plan = crossrank.MergePlan.load("plan.json")
+        """
+        plan = cls.__new__(cls)
+        plan._native = _core.load_plan(_world(world), os.fspath(file))
+        return plan
+
+    @property
+    def tensors(self) -> list[str]:
+        """The names of all tensors of the result."""
+        return self._native.tensors()
+
+    @property
+    def bytes(self) -> int:
+        """The size of all tensors of the result."""
+        return self._native.bytes()
+
+    def explain(self, tensor: str) -> str:
+        """Returns which shards, which rule and which bytes make up a tensor.
+
+        >>> print(plan.explain("lm_head.weight"))
+        """
+        return self._native.explain(tensor)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the whole plan.
+
+        >>> plan.to_json().keys()
+        """
+        return self._native.to_json()
+
+    def save(self, file: Path) -> None:
+        """Writes the plan to a new file.
+
+        >>> plan.save("plan.json")
+        """
+        self._native.save(os.fspath(file))
+
+
 def consolidate(
-    shards: Path, out: Path, *, world: Collective | None = None, progress: bool | OnProgress = False, **options: Any
+    shards: Path | MergePlan, out: Path, *, world: Collective | None = None, progress: bool | OnProgress = False, **options: Any
 ) -> Summary:
-    """Writes the merged model of sharded files as a Hugging Face checkpoint. Collective over `world`.
+    """Writes the merged model of sharded files, or of a plan, as a Hugging Face checkpoint. Collective over `world`.
 
     Options: max_shard_bytes, force, resume, threads, single_file, format ("safetensors", "torch", "images"), rules,
     source_tp, pp, ep, moe_ep, pattern, scales ("exact", "rescale", "requantize"), model_key.
@@ -100,9 +157,8 @@ def consolidate(
     >>> crossrank.consolidate("shards/", "model/", progress=True)
     """
     native = _world(world)
-    return Summary(
-        **_run(lambda on: _core.consolidate(native, os.fspath(shards), os.fspath(out), on, options), progress)
-    )
+    source = shards._native if isinstance(shards, MergePlan) else os.fspath(shards)
+    return Summary(**_run(lambda on: _core.consolidate(native, source, os.fspath(out), on, options), progress))
 
 
 def convert(
@@ -169,14 +225,15 @@ def inspect(path: Path) -> dict[str, Any]:
 
 
 class LazyTensors(Mapping[str, Tensor]):
-    """The tensors of safetensors files by name. A tensor is read when it is asked for.
+    """The tensors of safetensors files by name: read-only views of the mapped files.
 
     >>> weights = crossrank.load("model/")
     >>> weights["lm_head.weight"].torch()
     """
 
-    def __init__(self, files: list[str]) -> None:
-        self._places: dict[str, Any] = {}
+    def __init__(self, files: list[str], checksums: bool = False) -> None:
+        self._checksums = checksums
+        self._places: dict[str, _core.SafetensorsFile] = {}
         for path in files:
             file = _core.SafetensorsFile(path)
             for name in file.names():
@@ -185,7 +242,8 @@ class LazyTensors(Mapping[str, Tensor]):
                 self._places[name] = file
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._places[name].read(name)
+        file = self._places[name]
+        return file.read(name) if self._checksums else file.map(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._places)
@@ -194,20 +252,22 @@ class LazyTensors(Mapping[str, Tensor]):
         return len(self._places)
 
 
-def load(path: Path) -> LazyTensors:
+def load(path: Path, *, checksums: bool = False) -> LazyTensors:
     """Returns the tensors of a safetensors file, or of all such files of a directory, without reading their data.
 
-    For another format, `convert` it first.
+    A tensor is a view of the mapped file, and stays valid without the result of this call. Nobody may write or shorten a
+    mapped file. With `checksums=True` a tensor is read into memory of its own instead, and compared with the checksums in
+    files of crossrank. For another format, `convert` the checkpoint first.
 
     >>> crossrank.load("model/")["lm_head.weight"].shape
     """
     place = os.fspath(path)
     if not os.path.isdir(place):
-        return LazyTensors([place])
+        return LazyTensors([place], checksums)
     files = sorted(os.path.join(place, name) for name in os.listdir(place) if name.endswith(".safetensors"))
     if not files:
         raise UsageError(f"load: {place} holds no safetensors file. Convert the checkpoint with crossrank.convert")
-    return LazyTensors(files)
+    return LazyTensors(files, checksums)
 
 
 def save(path: Path, weights: Weights, *, metadata: Mapping[str, str] | None = None) -> None:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import _core
 from ._types import Shape, TensorLike
 from .collective import Collective
 from .tensor import Tensor
+
+
+class Dispatched(NamedTuple):
+    """The tokens of all ranks, joined along their first dimension, and their way back."""
+
+    hidden_states: Tensor
+    router_logits: Tensor
+    extra_tensors: list[Tensor]
+    route: _core.ExpertRoute
 
 
 class GroupCoordinator:
@@ -32,12 +41,16 @@ class GroupCoordinator:
         name: str = "anonymous",
         device_communicator: bool = False,
         broadcaster: bool = False,
+        data_parallel: Collective | None = None,
     ) -> GroupCoordinator:
         """Makes the listed groups and returns the one that holds this rank. Collective.
 
+        `data_parallel` is the group whose tokens `dispatch` joins.
+
         >>> tp = crossrank.GroupCoordinator.create(world, [[0, 1]])
         """
-        return cls(_core.create_coordinator(world._native, groups, name, device_communicator, broadcaster))
+        dp = None if data_parallel is None else data_parallel._native
+        return cls(_core.create_coordinator(world._native, groups, name, device_communicator, broadcaster, dp))
 
     @property
     def cpu_group(self) -> Collective:
@@ -164,6 +177,34 @@ class GroupCoordinator:
         >>> values = pp.recv_tensor_dict()
         """
         return self._native.recv_tensor_dict(src, None if all_gather_group is None else all_gather_group._native)
+
+    def dispatch(
+        self,
+        hidden_states: TensorLike,
+        router_logits: TensorLike,
+        *,
+        is_sequence_parallel: bool = False,
+        sizes: Sequence[int] = (),
+        extra_tensors: Sequence[TensorLike] = (),
+    ) -> Dispatched:
+        """Joins the tokens of all ranks, for experts that are spread over them. Collective.
+
+        Uses the group given as `data_parallel`, or this one with `is_sequence_parallel`; without either the tokens stay
+        local. `sizes` are the rows of each rank; without them the ranks exchange them.
+
+        >>> tokens = ep.dispatch(hidden_states, router_logits)
+        >>> mine = ep.combine(experts(tokens.hidden_states), tokens.route)
+        """
+        return Dispatched(
+            *self._native.dispatch(hidden_states, router_logits, is_sequence_parallel, list(sizes), extra_tensors)
+        )
+
+    def combine(self, hidden_states: TensorLike, route: _core.ExpertRoute) -> Tensor:
+        """Adds all ranks' results for the dispatched tokens and returns this rank's own rows. Collective.
+
+        >>> mine = ep.combine(results, tokens.route)
+        """
+        return self._native.combine(hidden_states, route)
 
     def destroy(self) -> None:
         """Leaves the group.

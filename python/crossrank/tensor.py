@@ -60,7 +60,7 @@ def _to_numpy(tensor: Tensor) -> numpy.ndarray:
         dtype = numpy.dtype(_NUMPY[tensor.dtype])
     elif tensor.dtype in _ML_DTYPES:
         try:
-            import ml_dtypes
+            import ml_dtypes  # pyright: ignore[reportMissingImports]
         except ImportError:
             raise UsageError(
                 f"Tensor.numpy: numpy has no {tensor.dtype}. Install ml_dtypes, or use tensor.torch() or tobytes()"
@@ -81,8 +81,7 @@ def _to_torch(tensor: Tensor) -> torch.Tensor:
         raise UsageError(f"Tensor.torch: this torch has no {tensor.dtype}. Use tensor.tobytes()")
     if tensor.nbytes == 0:
         return torch.empty(tensor.shape, dtype=dtype)
-    # torch has no read-only tensors, so it gets memory of its own where the tensor must not be written.
-    own = tensor.clone() if tensor.readonly else tensor
+    own = tensor.clone_on_write() if tensor.readonly else tensor
     return torch.frombuffer(memoryview(own), dtype=dtype).reshape(tensor.shape)
 
 

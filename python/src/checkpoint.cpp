@@ -38,11 +38,39 @@ cp::PlanOptions plan_options(OptionReader& options) {
   return plan;
 }
 
-nb::dict consolidate(Collective const& world, std::filesystem::path const& shards, std::filesystem::path const& out,
+cp::MergePlan make_plan(Collective const& world, std::filesystem::path const& shards, nb::dict given) {
+  OptionReader reader(std::move(given));
+  auto const options = plan_options(reader);
+  reader.finish("MergePlan");
+  return run_waiting(world, [&] { return cp::MergePlan::make(world, shards, options); });
+}
+
+cp::MergePlan load_plan(Collective const& world, std::filesystem::path const& file) {
+  return run_waiting(world, [&] { return cp::MergePlan::load(world, file); });
+}
+
+void bind_plan(nb::module_& module) {
+  nb::class_<cp::MergePlan>(module, "MergePlan")
+      .def("tensors", &cp::MergePlan::tensors)
+      .def("explain", [](cp::MergePlan const& plan, std::string const& tensor) { return plan.explain(tensor); })
+      .def("to_json", [](cp::MergePlan const& plan) { return to_python(plan.to_json()); })
+      .def("save",
+           [](cp::MergePlan const& plan, std::filesystem::path const& file) { run_without_gil([&] { plan.save(file); }); })
+      .def("bytes", &cp::MergePlan::bytes)
+      .def("hash", &cp::MergePlan::hash);
+  module.def("make_plan", &make_plan);
+  module.def("load_plan", &load_plan);
+}
+
+/// Merges by a finished plan, or by the plan of a directory of shards.
+nb::dict consolidate(Collective const& world, nb::handle shards, std::filesystem::path const& out,
                      nb::object on_progress, nb::dict given) {
   Job job(std::move(on_progress));
   OptionReader reader(std::move(given));
-  auto const plan = plan_options(reader);
+  bool const has_plan = nb::isinstance<cp::MergePlan>(shards);
+  auto const finished = has_plan ? nb::cast<cp::MergePlan>(shards) : cp::MergePlan();
+  auto const place = has_plan ? std::filesystem::path() : nb::cast<std::filesystem::path>(shards);
+  auto const plan = has_plan ? cp::PlanOptions() : plan_options(reader);
   cp::ConsolidateOptions options{.on_progress = job.reporter(), .stop = job.token()};
   reader.read("max_shard_bytes", options.max_shard_bytes);
   reader.read("force", options.force);
@@ -52,7 +80,7 @@ nb::dict consolidate(Collective const& world, std::filesystem::path const& shard
   reader.read("format", formats, options.format);
   reader.finish("consolidate");
   return summary_to_python(job.run(
-      [&] { return cp::consolidate(world, cp::MergePlan::make(world, shards, plan), out, options); }));
+      [&] { return cp::consolidate(world, has_plan ? finished : cp::MergePlan::make(world, place, plan), out, options); }));
 }
 
 nb::dict split(Collective const& world, std::filesystem::path const& model, std::filesystem::path const& out, int tp,
@@ -107,6 +135,7 @@ nb::dict save_sharded(Collective const& world, nb::handle weights, std::filesyst
 }  // namespace
 
 void bind_checkpoint(nb::module_& module) {
+  bind_plan(module);
   module.def("consolidate", &consolidate, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg());
   module.def("split", &split, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg());
   module.def("verify", &verify, nb::arg(), nb::arg(), nb::arg().none(), nb::arg());
@@ -127,7 +156,8 @@ void bind_checkpoint(nb::module_& module) {
       .def("metadata", [](SafetensorsFile const& file) { return file.metadata(); })
       .def("read", [](SafetensorsFile const& file, std::string const& name) {
         return run_without_gil([&] { return file.read(name); });
-      });
+      })
+      .def("map", [](SafetensorsFile const& file, std::string const& name) { return file.map(name); });
 }
 
 }  // namespace crossrank::python

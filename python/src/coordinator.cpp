@@ -101,6 +101,27 @@ void bind_dicts(nb::class_<GroupCoordinator>& coordinator) {
            }, nb::arg().none(), nb::arg().none());
 }
 
+/// Returns (hidden_states, router_logits, extra_tensors, route).
+nb::tuple dispatch(GroupCoordinator const& group, nb::handle hidden_states, nb::handle router_logits,
+                   bool is_sequence_parallel, Sizes const& sizes, nb::handle extra_tensors) {
+  auto const states = tensor_from(hidden_states);
+  auto const logits = tensor_from(router_logits);
+  DispatchOptions options{.is_sequence_parallel = is_sequence_parallel, .sizes = sizes};
+  for (auto const extra : extra_tensors) options.extra_tensors.push_back(tensor_from(extra));
+  auto const all = run_waiting(group.cpu_group(), [&] { return group.dispatch(states, logits, std::move(options)); });
+  nb::list extra;
+  for (auto const& tensor : all.extra_tensors) extra.append(to_python(tensor));
+  return nb::make_tuple(to_python(all.hidden_states), to_python(all.router_logits), extra, all.route);
+}
+
+void bind_experts(nb::module_& module, nb::class_<GroupCoordinator>& coordinator) {
+  nb::class_<ExpertRoute>(module, "ExpertRoute").def("sizes", [](ExpertRoute const& route) { return route.sizes(); });
+  coordinator.def("dispatch", &dispatch)
+      .def("combine", [](GroupCoordinator const& group, nb::handle hidden_states, ExpertRoute const& route) {
+        return returning_tensor(group, hidden_states, [&](Tensor const& t) { return group.combine(t, route); });
+      });
+}
+
 }  // namespace
 
 void bind_coordinator(nb::module_& module) {
@@ -114,14 +135,16 @@ void bind_coordinator(nb::module_& module) {
       .def("destroy", [](GroupCoordinator const& group) { run_without_gil([&] { group.destroy(); }); });
   bind_dense(coordinator);
   bind_dicts(coordinator);
+  bind_experts(module, coordinator);
   module.def("create_coordinator",
              [](Collective const& world, std::vector<std::vector<int>> const& groups, std::string name,
-                bool device_communicator, bool broadcaster) {
+                bool device_communicator, bool broadcaster, std::optional<Collective> data_parallel) {
                GroupOptions const options{.name = std::move(name),
                                           .device_communicator = device_communicator,
-                                          .broadcaster = broadcaster};
+                                          .broadcaster = broadcaster,
+                                          .data_parallel = std::move(data_parallel)};
                return run_waiting(world, [&] { return GroupCoordinator::create(world, groups, options); });
-             });
+             }, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
 }
 
 }  // namespace crossrank::python

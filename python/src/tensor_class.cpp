@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 
+#include <crossrank/clone_on_write.hpp>
 #include <crossrank/concat.hpp>
 #include <crossrank/dlpack.hpp>
 
@@ -81,11 +82,16 @@ void bind_tensor(nb::module_& module) {
           "BF16 and the F8 formats need the package ml_dtypes.\n\n    >>> tensor.numpy().sum()\n")
       .def(
           "torch", [](nb::handle self) { return interop("_to_torch", self); },
-          "Returns a torch tensor, which may be written. Writing never changes memory of another rank: a read-only\n"
-          "tensor is copied, a writable one shares its memory.\n\n    >>> tensor.torch().float()\n")
+          "Returns a torch tensor, which may be written. A writable tensor shares its memory. Torch has no read-only\n"
+          "tensors, so of a read-only one it gets a private view: a page is copied when torch writes it, and writing never\n"
+          "changes memory of another rank or a file.\n\n    >>> tensor.torch().float()\n")
       .def(
           "clone", [](Tensor const& t) { return run_without_gil([&] { return t.clone(); }); },
           "Returns a writable copy in memory of its own.\n\n    >>> mine = tensor.clone()\n")
+      .def(
+          "clone_on_write", [](Tensor const& t) { return run_without_gil([&] { return clone_on_write(t); }); },
+          "Returns a writable tensor with the same bytes, whose writes nobody else sees. Large tensors in shared memory or\n"
+          "in a mapped file are copied page by page, when they are written.\n\n    >>> mine = tensor.clone_on_write()\n")
       .def(
           "reshape", [](Tensor const& t, nb::handle shape) { return t.reshape(shape_from(shape)); }, nb::arg("shape"),
           "Returns a view of the same memory in another shape.\n\n    >>> tensor.reshape((6,))\n")

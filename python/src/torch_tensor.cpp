@@ -77,8 +77,9 @@ void require_plain(Torch const& torch, nb::handle tensor) {
     refuse("tensor", "a DTensor has a part on each rank", "a plain tensor", "DTensor", "pass tensor.to_local()");
   }
   if (!nb::cast<bool>(tensor.attr("is_cpu"))) {
-    refuse("tensor", "the tensor is not on the CPU", "device cpu",
-           nb::cast<std::string>(nb::str(tensor.attr("device"))), "pass tensor.cpu()");
+    nb::object const device = tensor.attr("device");
+    refuse("tensor", "the tensor is not on the CPU", "device cpu", nb::cast<std::string>(nb::str(device)),
+           "pass tensor.cpu()");
   }
   nb::object const layout = tensor.attr("layout");
   if (layout.ptr() != torch.strided) {

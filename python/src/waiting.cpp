@@ -15,7 +15,7 @@ thread_local Wait* current = nullptr;
 std::chrono::nanoseconds look() noexcept {
   if (current == nullptr) return std::chrono::nanoseconds::max();
   current->look();
-  return look_every;
+  return current->has_raised() ? std::chrono::nanoseconds(-1) : look_every;
 }
 
 }  // namespace

@@ -24,6 +24,8 @@ class Wait {
 
   /// Runs Python's signal handlers now and then. Called without the GIL.
   void look() noexcept;
+  /// Returns whether a signal handler has raised an exception.
+  [[nodiscard]] bool has_raised() const noexcept { return type_ != nullptr; }
   /// Throws the exception that a signal handler has raised. Needs the GIL.
   void rethrow();
 

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from torch_ranks import run_ranks  # noqa: E402
+from torch_ranks import run_ranks
 
 
 def helpers(rank: int, size: int) -> None:

@@ -56,7 +56,7 @@ def _model() -> Any:
                 decoder_type="llama",
                 input_layernorm=LayernormConfig(weight=torch.randn(16)),
                 attention=AttentionConfig(qkv=qkv, dense=dense, kv_cache_dtype="FP8",
-                                          k_cache_scaling_factor=torch.rand(1), v_cache_scaling_factor=torch.rand(1)),  # fmt: skip
+                                          k_cache_scaling_factor=torch.rand(1), v_cache_scaling_factor=torch.rand(1)),
                 post_layernorm=LayernormConfig(weight=torch.randn(16)),
                 mlp=MLPConfig(fc=fc, proj=_linear(LINEAR_ROW, 16, 32), hidden_act="silu"),
                 num_attention_heads=4,
@@ -103,10 +103,9 @@ def _assert_equal(ours: Any, theirs: Any, path: str = "model") -> None:
 
 
 def tensor_parallel_merge(rank: int, size: int) -> None:
+    import crossrank.compat.modelopt
     import modelopt.torch.export.postprocess as postprocess
     import torch.distributed as dist
-
-    import crossrank.compat.modelopt
 
     part = _without_views(postprocess._split_model_config_for_tp(_model(), size)[rank])
     results = []
@@ -122,10 +121,9 @@ def tensor_parallel_merge(rank: int, size: int) -> None:
 
 
 def pipeline_merge(rank: int, size: int) -> None:
+    import crossrank.compat.modelopt
     import modelopt.torch.export.postprocess as postprocess
     import torch.distributed as dist
-
-    import crossrank.compat.modelopt
 
     part = _without_views(postprocess._split_model_config_for_pp(_model(), size)[rank])
     folder = [tempfile.mkdtemp() if rank == 0 else None]
@@ -138,6 +136,7 @@ def pipeline_merge(rank: int, size: int) -> None:
             path = os.path.join(str(folder[0]), str(install)) if use_files else None
             postprocess._model_model_configs_to_first_pp(config, list(range(size)), workspace_path=path)
             results.append(config)
+        dist.barrier()  # each rank removes its own files
         if rank == 0:
             _assert_equal(results[1], results[0])
             assert not use_files or not os.listdir(os.path.join(str(folder[0]), "True"))
@@ -147,7 +146,6 @@ def pipeline_merge(rank: int, size: int) -> None:
 
 def configs_of_none(rank: int, size: int) -> None:
     import torch.distributed as dist
-
     from crossrank.compat.modelopt import NFSWorkspace, get_configs_parallel, get_tensors_parallel
 
     own = _model().ln_f if rank != 1 else None

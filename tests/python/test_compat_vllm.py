@@ -13,7 +13,6 @@ from torch_ranks import run_ranks  # noqa: E402
 
 def queue(rank: int, size: int) -> None:
     import torch.distributed as dist
-
     from crossrank.compat.vllm import MessageQueue, StatelessProcessGroup
 
     port = [12000 + dist.get_rank() if rank == 0 else None]

@@ -36,6 +36,14 @@ assert crossrank.Mesh(world, {"dp": 1, "tp": n})["tp"].world_size == n
 group = crossrank.GroupCoordinator.create(world, [list(range(n))], name="tp")
 assert group.all_gather(make([r]), dim=0).shape == (n,)
 assert list(group.broadcast_tensor_dict({"t": make([7]), "n": {"k": 1}} if r == 0 else None)) == ["t", "n"]
+job = crossrank.MeshCollective(world, tp_size=n)
+assert (job.tp_rank, job.dp_world_size, job.rank) == (r, 1, r)
+parts = [make([0]) for _ in range(n)]; job.all_gather_to_list(parts, make([r]))
+for i in range(n): same(parts[i], [i])
+assert job.mesh["tp"].world_size == n and job.tp_world.tp_world_size == n
+tokens = group.dispatch(make([[r, r]] * (r + 1)), make([[r]] * (r + 1)), is_sequence_parallel=True)
+assert tokens.hidden_states.shape == (sum(rows), 2) and tokens.route.sizes() == rows
+assert group.combine(tokens.hidden_states, tokens.route).shape == (r + 1, 2)
 queue = crossrank.MessageQueue.create(world)
 if queue.is_writer: queue.enqueue_dict({"t": make([7]), "k": "v"}); queue.close()
 else: assert queue.dequeue_dict(timeout=60)["k"] == "v"; assert queue.dequeue_dict(timeout=60) is None

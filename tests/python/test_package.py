@@ -1,7 +1,11 @@
 """Import, version, errors, signals, fork and exit."""
 
+import ast
+import os
 import subprocess
 import sys
+import textwrap
+from pathlib import Path
 
 import crossrank
 import pytest
@@ -51,6 +55,59 @@ def test_ctrl_c_ends_a_wait_with_keyboard_interrupt(ranks):
     )
     assert "interrupted" in done.stdout
     assert "lost (0,)" in done.stdout
+
+
+def test_ctrl_c_ends_connect_with_keyboard_interrupt():
+    program = """
+        import crossrank, os, signal, sys, threading, time
+        if sys.argv[1] == "0":
+            threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        try:
+            crossrank.connect(rank=int(sys.argv[1]), world_size=3, job_id=sys.argv[2], connect_timeout=8)
+        except KeyboardInterrupt:
+            print("interrupted")
+        except crossrank.PeerLostError as error:
+            print("lost", error.failed_ranks)
+    """
+    job = f"ctrl-c-{os.getpid()}"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(program), str(rank), job], stdout=subprocess.PIPE, text=True
+        )
+        for rank in range(2)
+    ]
+    try:
+        outputs = [process.communicate(timeout=30)[0].strip() for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert outputs == ["interrupted", "lost (0,)"]
+
+
+def _members(stub: ast.Module) -> set[str]:
+    names = set()
+    for node in stub.body:
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{each.name}" for each in node.body if isinstance(each, ast.FunctionDef)}
+            names.add(node.name)
+        elif isinstance(node, ast.FunctionDef):
+            names.add(node.name)
+    return {name for name in names if not name.rsplit(".", 1)[-1].startswith("_")}
+
+
+def test_the_stub_names_everything_in_the_module():
+    from crossrank import _core
+
+    stub = Path(_core.__file__).with_name("_core.pyi")
+    real = set()
+    for name, value in vars(_core).items():
+        if name.startswith("_"):
+            continue
+        real.add(name)
+        if isinstance(value, type):
+            real |= {f"{name}.{each}" for each in vars(value) if not each.startswith("_")}
+    assert _members(ast.parse(stub.read_text())) == real
+    assert stub.with_name("py.typed").exists()
 
 
 def test_killed_rank_is_named(ranks):

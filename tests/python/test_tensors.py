@@ -99,6 +99,49 @@ def test_saved_tensors_are_loaded_when_asked_for(tmp_path):
     assert crossrank.verify(tmp_path).ok
 
 
+def test_a_loaded_tensor_is_a_view_of_the_file(tmp_path):
+    file = tmp_path / "model.safetensors"
+    crossrank.save(file, {"w": numpy.arange(1 << 18, dtype=numpy.int64)})
+    before = file.read_bytes()
+    weights = crossrank.load(file)
+    first, second = weights["w"], weights["w"]
+    assert first.readonly and first.data_ptr == second.data_ptr
+    assert not first.numpy().flags.writeable
+    del weights
+    mine = first.clone_on_write()
+    mine.numpy()[:] = 7
+    assert mine.numpy()[-1] == 7 and first.numpy()[-1] == (1 << 18) - 1 and second.numpy()[0] == 0
+    assert file.read_bytes() == before
+    verified = crossrank.load(file, checksums=True)["w"]
+    assert not verified.readonly and verified.numpy().tolist() == first.numpy().tolist()
+
+
+def test_writing_to_a_torch_tensor_changes_no_file(tmp_path):
+    torch = pytest.importorskip("torch")
+    file = tmp_path / "model.safetensors"
+    crossrank.save(file, {"large": torch.arange(1 << 18), "small": torch.ones(3)})
+    before = file.read_bytes()
+    weights = crossrank.load(file)
+    for name in weights:
+        weights[name].torch().fill_(9)
+    assert file.read_bytes() == before and weights["small"].torch().tolist() == [1, 1, 1]
+
+
+def test_merge_plan_explains_and_merges(tmp_path):
+    for rank in range(2):
+        weight = numpy.full((2, 4), rank, numpy.float32)
+        crossrank.save(tmp_path / f"rank{rank}.safetensors", {"model.layers.0.mlp.up_proj.weight": weight})
+    plan = crossrank.MergePlan(tmp_path)
+    assert plan.tensors == ["model.layers.0.mlp.up_proj.weight"] and plan.bytes == 64
+    assert "rank1" in plan.explain(plan.tensors[0])
+    (tmp_path / "out").mkdir()
+    plan.save(tmp_path / "out" / "plan.json")
+    again = crossrank.MergePlan.load(tmp_path / "out" / "plan.json")
+    assert again.to_json()["hash"] == plan.to_json()["hash"]
+    crossrank.consolidate(again, tmp_path / "out" / "model")
+    assert crossrank.load(tmp_path / "out" / "model")[plan.tensors[0]].shape == (4, 4)
+
+
 def test_checkpoint_round_trip(tmp_path):
     for rank in range(2):
         weight = numpy.full((2, 4), rank, numpy.float32)

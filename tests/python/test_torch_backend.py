@@ -176,11 +176,10 @@ def export(rank: int, size: int) -> None:
     import os
     import tempfile
 
-    from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor import init_device_mesh
-
     import crossrank
     import crossrank.torch
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import init_device_mesh
 
     torch.manual_seed(5)
     model = torch.nn.Sequential(torch.nn.Linear(6, 9), torch.nn.LayerNorm(9), torch.nn.Linear(9, 5, bias=False))
@@ -228,7 +227,9 @@ def test_every_collective(ranks: int) -> None:
     run_ranks(__file__, "every_collective", ranks)
 
 
-@pytest.mark.parametrize("scenario", ["point_to_point", "asynchronous", "sparse", "training", "export", "late_at_monitored_barrier"])
+@pytest.mark.parametrize(
+    "scenario", ["point_to_point", "asynchronous", "sparse", "training", "export", "late_at_monitored_barrier"]
+)
 def test_scenario(scenario: str) -> None:
     run_ranks(__file__, scenario, 2)
 

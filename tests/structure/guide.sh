@@ -1,5 +1,5 @@
 #!/bin/bash
-# Checks that each chapter of docs/guide links a program under examples/, that each cpp and cmake block of it is found
+# Checks that each chapter of docs/guide links a program under examples/, that each cpp, cmake and python block of it is found
 # there line by line (with any indentation), and that the index links every chapter. Usage: guide.sh SOURCE_TREE
 set -euo pipefail
 cd "$1/docs/guide"
@@ -13,11 +13,11 @@ check_chapter() { # CHAPTER
   local -a files=()
   while read -r file; do
     [[ -f $file ]] && files+=("$file") || complain "$chapter links $file, which does not exist"
-  done < <(grep -oE '\(\.\./\.\./examples/[A-Za-z0-9_./-]+\.(cpp|hpp|txt)\)' "$chapter" | tr -d '()' | sort -u)
+  done < <(grep -oE '\(\.\./\.\./examples/[A-Za-z0-9_./-]+\.(cpp|hpp|txt|py)\)' "$chapter" | tr -d '()' | sort -u)
   [[ ${#files[@]} -gt 0 ]] || { complain "$chapter links no file of examples/"; return; }
   program=$(for file in "${files[@]}"; do echo; flat "$file"; echo; done)
   while IFS= read -r line; do
-    if [[ $line =~ ^\`\`\`(cpp|cmake)$ ]]; then
+    if [[ $line =~ ^\`\`\`(cpp|cmake|python)$ ]]; then
       open=yes block="" blocks=$((blocks + 1))
     elif [[ $line == '```' && -n $open ]]; then
       open=""
@@ -36,5 +36,5 @@ for chapter in [0-9]*.md; do
   check_chapter "$chapter"
   grep -q "($chapter)" README.md || complain "docs/guide/README.md does not link $chapter"
 done
-[[ $count -eq 11 ]] || complain "there are $count chapters, not eleven"
+[[ $count -eq 12 ]] || complain "there are $count chapters, not twelve"
 exit "$status"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import crossrank
 
-__all__ = ["rank", "world", "group_of", "subgroup"]
+__all__ = ["group_of", "rank", "subgroup", "world"]
 
 _groups: dict[tuple[int, tuple[int, ...]], crossrank.Collective] = {}
 
@@ -50,6 +50,7 @@ def group_of(process_group: object | None) -> crossrank.Collective:
 def subgroup(ranks: Sequence[int]) -> crossrank.Collective:
     """Returns a group of some of torch's ranks, in that order. Only these ranks call it. They connect once."""
     import torch.distributed as dist
+    from torch._C._distributed_c10d import PrefixStore
 
     if not _torch_is_initialized():
         raise crossrank.UsageError(f"the ranks {list(ranks)} need torch.distributed: call init_process_group first")
@@ -58,7 +59,7 @@ def subgroup(ranks: Sequence[int]) -> crossrank.Collective:
         raise crossrank.UsageError(f"rank {own} calls an operation of the ranks {list(members)}, which it is not one of")
     key = (id(dist.group.WORLD), members)
     if key not in _groups:
-        store = dist.PrefixStore("crossrank/compat", dist.distributed_c10d._get_default_store())
+        store = PrefixStore("crossrank/compat", dist.distributed_c10d._get_default_store())
         name = ",".join(map(str, members))
         if own == members[0]:
             store.set(name, secrets.token_hex(16))

@@ -91,7 +91,7 @@ def get_configs_parallel(
 
     A config is a dataclass of ModelOpt's `model_config`. With `workspace_path` it travels through files of that directory.
     """
-    from modelopt.torch.export.model_config_utils import (
+    from modelopt.torch.export.model_config_utils import (  # pyright: ignore[reportMissingImports]
         model_config_from_dict,
         model_config_to_dict,
         restore_model_config,
@@ -123,8 +123,8 @@ def get_configs_parallel(
 
 def install() -> None:
     """Replaces ModelOpt's functions by those of this module, also where ModelOpt has imported them. Local; idempotent."""
-    import modelopt.torch.export.distribute
-    import modelopt.torch.export.postprocess  # noqa: F401 - its names are replaced below
+    import modelopt.torch.export.distribute  # pyright: ignore[reportMissingImports]
+    import modelopt.torch.export.postprocess  # noqa: F401  # pyright: ignore[reportMissingImports]
 
     for module_name in ("modelopt.torch.export.distribute", "modelopt.torch.export.postprocess"):
         module = sys.modules[module_name]
@@ -145,7 +145,7 @@ def _dense(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
 
 
-def _to_torch(weights: Any) -> dict[str, torch.Tensor]:
+def _to_torch(weights: Any) -> dict[str, Any]:
     return {name: tensor.torch() for name, tensor in weights.items()}
 
 

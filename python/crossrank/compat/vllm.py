@@ -141,7 +141,7 @@ class MessageQueue:
         `RuntimeError`. `indefinite` waits without a limit.
         """
         message = self._wait(timeout, cancel, indefinite)
-        return None if message is None else pickle.loads(message)  # noqa: S301 - between ranks of one job
+        return None if message is None else pickle.loads(message)
 
     def _wait(self, timeout: float | None, cancel: Any, indefinite: bool) -> bytes | None:
         if self.shutting_down:

@@ -39,9 +39,10 @@ def export_checkpoint(
     """
     group = groups.world()
     weights, placements = _weights_and_placements(model)
-    if config is None and hasattr(model, "config") and hasattr(model.config, "to_json_string"):
+    if config is None:
         # As transformers saves it: its dictionary has keys that are numbers.
-        config = json.loads(model.config.to_json_string())
+        to_json = getattr(getattr(model, "config", None), "to_json_string", None)
+        config = None if to_json is None else json.loads(to_json())
     options = {"config": config, "assets": assets, "max_shard_bytes": max_shard_bytes, "force": force}
     return Summary(**_core.export_checkpoint(group._native, weights, placements, os.fspath(out), progress, options))
 

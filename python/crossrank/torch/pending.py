@@ -161,7 +161,7 @@ class Operations:
                 try:
                     requests, finish = start()
                     running.append((requests, finish, work))
-                except BaseException as error:  # noqa: BLE001 - whoever waits for the operation gets it
+                except BaseException as error:
                     self._end(work, [], error)
             running = [operation for operation in running if not self._advance(*operation)]
             if running:
@@ -173,7 +173,7 @@ class Operations:
             if not all(request.test() for request in requests):
                 return False
             self._end(work, finish())
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the operation gets it
+        except BaseException as error:
             self._end(work, [], error)
         return True
 
@@ -184,7 +184,7 @@ class Operations:
                 if not request.test():
                     request.wait(timeout=0.0005)
                     return
-        except BaseException:  # noqa: BLE001 - `_advance` meets the error again and reports it
+        except BaseException:
             return
 
     def _end(self, work: OperationWork, result: list[Any], error: BaseException | None = None) -> None:

@@ -1,11 +1,14 @@
 """The `torch.distributed` backend "crossrank" for CPU tensors."""
 
+# The stubs of torch declare several overloads of each method. Torch itself calls the one that is defined here.
+# pyright: reportIncompatibleMethodOverride=false, reportAssignmentType=false
+
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -20,15 +23,17 @@ from torch._C._distributed_c10d import (
     ReduceOptions,
     ReduceScatterOptions,
     ScatterOptions,
+    Store,
 )
 
 import crossrank
+from crossrank._types import ReduceOp
 
 from .pending import Operations, OperationWork, Started
 
 __all__ = ["CrossrankProcessGroup", "register"]
 
-_OPERATORS = {
+_OPERATORS: dict[Any, ReduceOp] = {
     dist.ReduceOp.SUM: "sum",
     dist.ReduceOp.PRODUCT: "prod",
     dist.ReduceOp.MIN: "min",
@@ -38,7 +43,9 @@ _OPERATORS = {
     dist.ReduceOp.BXOR: "bxor",
 }
 # A sum of booleans is true where one of them is, a product where all of them are.
-_BOOLEAN_OPERATORS = {"sum": "bor", "max": "bor", "bor": "bor", "prod": "band", "min": "band", "band": "band", "bxor": "bxor"}
+_BOOLEAN_OPERATORS: dict[ReduceOp, ReduceOp] = {
+    "sum": "bor", "max": "bor", "bor": "bor", "prod": "band", "min": "band", "band": "band", "bxor": "bxor",
+}  # fmt: skip
 
 Finish = Callable[[], list[Any]]
 
@@ -71,13 +78,12 @@ class _Reduction:
         kind = op.op if hasattr(op, "op") else op
         self.factor: Any = None
         self.divisor = 0
-        if kind == dist.ReduceOp.RedOpType.PREMUL_SUM:
+        self.name: ReduceOp = "sum"
+        if kind == getattr(dist.ReduceOp.RedOpType, "PREMUL_SUM", None):
             # Torch hands the factor over only in the pickled state of the operator.
             self.factor = op.__getstate__()[1]
-            self.name = "sum"
         elif kind == dist.ReduceOp.AVG:
             self.divisor = world_size
-            self.name = "sum"
         elif kind in _OPERATORS:
             self.name = _OPERATORS[kind]
         else:
@@ -93,7 +99,7 @@ class _Reduction:
             return torch.view_as_real(dense)
         return dense.view(torch.uint8) if dense.dtype == torch.bool else dense
 
-    def operator(self, dtype: torch.dtype) -> str:
+    def operator(self, dtype: torch.dtype) -> ReduceOp:
         """Returns crossrank's name of the operation for elements of `dtype`."""
         return _BOOLEAN_OPERATORS[self.name] if dtype == torch.bool else self.name
 
@@ -110,7 +116,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
     alive until it has completed.
     """
 
-    def __init__(self, collective: crossrank.Collective, name: str, store: dist.Store, timeout: timedelta) -> None:
+    def __init__(self, collective: crossrank.Collective, name: str, store: Store, timeout: timedelta) -> None:
         super().__init__(collective.rank, collective.world_size)
         self._collective = collective
         self._store = store
@@ -122,7 +128,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
 
     # Names and sizes
 
-    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+    def getBackendName(self) -> str:
         """Returns "crossrank"."""
         return "crossrank"
 
@@ -132,7 +138,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
 
     def _set_group_name(self, name: str) -> None:
         self._name = name
-        super()._set_group_name(name)
+        super()._set_group_name(cast(Any, name))
 
     @property
     def group_name(self) -> str:
@@ -256,7 +262,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
             _copy_back(tensor, own)
         return list(tensors)
 
-    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> OperationWork:  # noqa: A002
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> OperationWork:
         """Joins the tensors of all ranks in `output`, along its first dimension."""
         return self.all_gather_single_coalesced([output], [input], opts)
 
@@ -341,7 +347,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
 
         return self._run(opts, start)
 
-    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> OperationWork:  # noqa: A002
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> OperationWork:
         """Reduces the inputs of all ranks and gives rank r the r-th part."""
         return self.reduce_scatter_single_coalesced([output], [input], opts)
 
@@ -392,7 +398,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
     def all_to_all_single(
         self,
         output: Tensor,
-        input: Tensor,  # noqa: A002
+        input: Tensor,
         output_split_sizes: Sequence[int] | None,
         input_split_sizes: Sequence[int] | None,
         opts: Any = None,
@@ -457,17 +463,22 @@ class CrossrankProcessGroup(dist.ProcessGroup):
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """Blocks until all ranks have called it. Rank 0 names the ranks that are late; the group stays usable."""
         self._operations.wait_until_idle()
-        limit = timeout or self._timeout
+        limit = self._timeout if timeout is None else timeout
         round_number, self._barriers = self._barriers, self._barriers + 1
         prefix = f"monitored_barrier/{round_number}"
         if self.rank() != 0:
-            self._store.set(f"{prefix}/{self.rank()}", "here")
-            self._store.wait([f"{prefix}/verdict"], limit)
-            verdict = self._store.get(f"{prefix}/verdict").decode()
-            if verdict:
-                raise RuntimeError(verdict)
+            self._wait_for_verdict(prefix, limit)
             return
-        late = []
+        verdict = self._verdict(prefix, limit, wait_all_ranks)
+        self._store.set(f"{prefix}/verdict", verdict)
+        if verdict:
+            raise RuntimeError(verdict)
+
+    def _verdict(self, prefix: str, limit: timedelta, wait_all_ranks: bool) -> str:
+        """Waits for the other ranks and returns which are late, or an empty text."""
+        if limit <= timedelta():
+            return f"[Rank 0]: Rank 0 timed out in monitoredBarrier after {limit.total_seconds():g} s"
+        late: list[int] = []
         for rank in range(1, self.size()):
             try:
                 self._store.wait([f"{prefix}/{rank}"], limit if not late else timedelta(milliseconds=1))
@@ -475,23 +486,31 @@ class CrossrankProcessGroup(dist.ProcessGroup):
                 late.append(rank)
                 if not wait_all_ranks:
                     break
-        seconds = limit.total_seconds()
         if not late:
-            verdict = ""
-        elif wait_all_ranks:
-            verdict = f"[Rank 0]: Ranks {', '.join(map(str, late))} failed to pass monitoredBarrier in {seconds:g} s"
-        else:
-            verdict = f"[Rank 0]: Rank {late[0]} failed to pass monitoredBarrier in {seconds:g} s"
-        self._store.set(f"{prefix}/verdict", verdict)
+            return ""
+        who = f"Ranks {', '.join(map(str, late))}" if wait_all_ranks else f"Rank {late[0]}"
+        return f"[Rank 0]: {who} failed to pass monitoredBarrier in {limit.total_seconds():g} s"
+
+    def _wait_for_verdict(self, prefix: str, limit: timedelta) -> None:
+        """Tells rank 0 that this rank has come, and raises when rank 0 says that another one is late."""
+        came = f"[Rank {self.rank()}]: Rank {self.rank()} successfully reached monitoredBarrier, but received errors while "
+        came += "waiting for send/recv from rank 0"
+        self._store.set(f"{prefix}/{self.rank()}", "here")
+        try:
+            # Rank 0 itself waits up to the limit for a rank that is late.
+            self._store.wait([f"{prefix}/verdict"], 2 * limit + timedelta(seconds=1))
+            verdict = self._store.get(f"{prefix}/verdict").decode()
+        except RuntimeError as error:
+            raise RuntimeError(f"{came}: {error}") from None
         if verdict:
-            raise RuntimeError(verdict)
+            raise RuntimeError(f"{came}: {verdict}")
 
     # End
 
     def shutdown(self) -> None:
         """Completes what is in progress and leaves the group. The last call on the group."""
         self._operations.close()
-        self._collective = None  # type: ignore[assignment]
+        del self._collective
 
     def abort(self) -> None:
         """Ends the operations of all ranks with an error."""
