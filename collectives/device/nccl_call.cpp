@@ -53,13 +53,7 @@ Call NcclCall::on_host(std::chrono::milliseconds) {
 }
 
 void NcclCall::finish() {
-  StreamGuard const guard(stream_);  // the parts of a fused call are copied there
-  if (call_.pack) call_.pack();
   ended_ = group_->enqueue(call_, stream_);
-  if (call_.unpack) {
-    call_.unpack();
-    ended_ = stream_.record();
-  }
   auto& provider = spi::device_provider(stream_.device().kind);
   if (call_.in.owner) provider.keep_alive(stream_, call_.in.owner);
   if (call_.out.owner && call_.out.owner != call_.in.owner) provider.keep_alive(stream_, call_.out.owner);
