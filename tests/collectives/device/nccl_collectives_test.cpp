@@ -49,15 +49,7 @@ void reduce_and_move(Collective const& world) {
   auto sent = filled(world, 5);
   world.broadcast(sent, {root});
   EXPECT_EQ(values(sent), std::vector<float>(5, static_cast<float>(ranks)));
-  auto joined = Tensor::empty({world.world_size(), 3}, Dtype::f32, gpu);
-  world.all_gather(joined, filled(world, 3));
-  for (std::size_t i = 0; i < 3 * ranks; ++i) EXPECT_EQ(values(joined)[i], static_cast<float>(i / 3 + 1));
-  auto exchanged = Tensor::empty({world.world_size(), 2}, Dtype::f32, gpu);
-  world.all_to_all(exchanged, filled(world, 2 * world.world_size()));
-  for (std::size_t i = 0; i < 2 * ranks; ++i) EXPECT_EQ(values(exchanged)[i], static_cast<float>(i / 2 + 1));
-  auto part = Tensor::empty({4}, Dtype::f32, gpu);
-  world.reduce_scatter(part, filled(world, 4 * world.world_size()));
-  EXPECT_EQ(values(part), std::vector<float>(4, sum));
+  expect_exchanges(world, gpu);
   auto gathered = world.rank() == root ? Tensor::empty({world.world_size(), 3}, Dtype::f32, gpu) : Tensor{};
   world.gather(gathered, filled(world, 3), {root});
   auto own = Tensor::empty({3}, Dtype::f32, gpu);

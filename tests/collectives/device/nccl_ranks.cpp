@@ -28,16 +28,7 @@ RankOptions gpu_ranks(EmulatedNccl version) {
 
 Collective connect_gpu_rank() { return connect({.backend = "shm", .timeout = std::chrono::seconds(60)}); }
 
-Tensor filled(Collective const& world, std::int64_t count) {
-  return Tensor::of(std::vector<float>(static_cast<std::size_t>(count), static_cast<float>(world.rank() + 1)), {count})
-      .to(default_device());
-}
-
-std::vector<float> values(Tensor const& tensor) {
-  auto const host = tensor.to(Device::cpu());
-  auto const all = host.as<float>();
-  return {all.begin(), all.end()};
-}
+Tensor filled(Collective const& world, std::int64_t count) { return filled(world, count, default_device()); }
 
 unsigned long long emulated_count(char const* name) {
   return emulator<unsigned long long(char const*)>("emulated_count")(name);

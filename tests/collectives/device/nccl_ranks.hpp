@@ -5,6 +5,7 @@
 #include <crossrank/collective.hpp>
 #include <crossrank/tensor.hpp>
 
+#include "tests/collectives/device/gpu_tensors.hpp"
 #include "tests/support/process_ranks.hpp"
 
 /// Ranks as processes, each with an emulated GPU of its own and the emulated NCCL.
@@ -24,9 +25,6 @@ enum class EmulatedNccl { newest, v2_18, none };
 
 /// Returns a tensor on this rank's GPU whose elements on rank r are r + 1.
 [[nodiscard]] Tensor filled(Collective const& world, std::int64_t count);
-
-/// Returns the elements of a tensor, copied to the host.
-[[nodiscard]] std::vector<float> values(Tensor const& tensor);
 
 /// Returns how often this process has called a function of the emulated libraries, or an event has happened.
 [[nodiscard]] unsigned long long emulated_count(char const* name);

@@ -14,6 +14,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/group.hpp>
 
+#include "tests/collectives/device/gpu_tensors.hpp"
 #include "tests/support/thread_ranks.hpp"
 
 /// Collectives on GPU tensors of the emulated driver, which has two GPUs.
@@ -34,17 +35,8 @@ void run_gpu_ranks(int ranks, std::function<void(Collective const&)> const& body
   run_thread_ranks(ranks, body);
 }
 
-/// Returns a GPU tensor whose elements on rank r are r + 1.
-Tensor filled(Collective const& world, std::int64_t count) {
-  return Tensor::of(std::vector<float>(static_cast<std::size_t>(count), static_cast<float>(world.rank() + 1)), {count})
-      .to(gpu);
-}
-
-std::vector<float> values(Tensor const& tensor) {
-  auto const host = tensor.to(Device::cpu());
-  auto const all = host.as<float>();
-  return {all.begin(), all.end()};
-}
+/// Returns a tensor on the first GPU whose elements on rank r are r + 1.
+Tensor filled(Collective const& world, std::int64_t count) { return test::filled(world, count, gpu); }
 
 class StagedCollectives : public testing::TestWithParam<int> {};
 
@@ -58,15 +50,7 @@ TEST_P(StagedCollectives, reduce_and_move_gpu_tensors) {
     auto sent = filled(world, 5);
     world.broadcast(sent);
     EXPECT_EQ(values(sent), std::vector<float>(5, 1));
-    auto joined = Tensor::empty({world.world_size(), 3}, Dtype::f32, gpu);
-    world.all_gather(joined, filled(world, 3));
-    for (std::size_t i = 0; i < 3 * ranks; ++i) EXPECT_EQ(values(joined)[i], static_cast<float>(i / 3 + 1));
-    auto exchanged = Tensor::empty({world.world_size(), 2}, Dtype::f32, gpu);
-    world.all_to_all(exchanged, filled(world, 2 * world.world_size()));
-    for (std::size_t i = 0; i < 2 * ranks; ++i) EXPECT_EQ(values(exchanged)[i], static_cast<float>(i / 2 + 1));
-    auto part = Tensor::empty({4}, Dtype::f32, gpu);
-    world.reduce_scatter(part, filled(world, 4 * world.world_size()));
-    EXPECT_EQ(values(part), std::vector<float>(4, sum));
+    expect_exchanges(world, gpu);
   });
 }
 

@@ -1,0 +1,34 @@
+#include "tests/collectives/device/gpu_tensors.hpp"
+
+#include <cstddef>
+
+#include <gtest/gtest.h>
+
+namespace crossrank::test {
+
+Tensor filled(Collective const& world, std::int64_t count, Device device) {
+  return Tensor::of(std::vector<float>(static_cast<std::size_t>(count), static_cast<float>(world.rank() + 1)), {count})
+      .to(device);
+}
+
+std::vector<float> values(Tensor const& tensor) {
+  auto const host = tensor.to(Device::cpu());
+  auto const all = host.as<float>();
+  return {all.begin(), all.end()};
+}
+
+void expect_exchanges(Collective const& world, Device device) {
+  auto const ranks = static_cast<std::size_t>(world.world_size());
+  auto const sum = static_cast<float>(ranks * (ranks + 1)) / 2;
+  auto joined = Tensor::empty({world.world_size(), 3}, Dtype::f32, device);
+  world.all_gather(joined, filled(world, 3, device));
+  for (std::size_t i = 0; i < 3 * ranks; ++i) EXPECT_EQ(values(joined)[i], static_cast<float>(i / 3 + 1));
+  auto exchanged = Tensor::empty({world.world_size(), 2}, Dtype::f32, device);
+  world.all_to_all(exchanged, filled(world, 2 * world.world_size(), device));
+  for (std::size_t i = 0; i < 2 * ranks; ++i) EXPECT_EQ(values(exchanged)[i], static_cast<float>(i / 2 + 1));
+  auto part = Tensor::empty({4}, Dtype::f32, device);
+  world.reduce_scatter(part, filled(world, 4 * world.world_size(), device));
+  EXPECT_EQ(values(part), std::vector<float>(4, sum));
+}
+
+}  // namespace crossrank::test

@@ -1,0 +1,20 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include <crossrank/collective.hpp>
+#include <crossrank/tensor.hpp>
+
+/// Tensors on emulated GPUs, and checks that hold whichever way the collectives go.
+namespace crossrank::test {
+
+/// Returns a tensor on the device whose elements on rank r are r + 1.
+[[nodiscard]] Tensor filled(Collective const& world, std::int64_t count, Device device);
+
+/// Returns the elements of a tensor, copied to the host.
+[[nodiscard]] std::vector<float> values(Tensor const& tensor);
+
+/// Expects the results of all_gather, all_to_all and reduce_scatter on tensors of the device.
+void expect_exchanges(Collective const& world, Device device);
+
+}  // namespace crossrank::test
