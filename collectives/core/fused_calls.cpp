@@ -121,7 +121,7 @@ void set_input(Call& call, std::span<Tensor const> tensors, std::size_t parts) {
   call.pack = [buffer, list = list_of(tensors), parts] { pack(buffer, list, parts); };
 }
 
-/// Sets the output in the same way. Returns the buffer; undefined when there is none.
+/// Sets the output of the call in the same way. Returns the buffer, or an undefined tensor when the call needs none.
 Tensor set_output(Call& call, std::span<Tensor> tensors, std::size_t parts) {
   for (auto& tensor : tensors) {
     if (!on_gpu(tensor)) static_cast<void>(tensor.mutable_bytes());  // refuses a tensor that others hold

@@ -33,7 +33,7 @@ Text text_of(std::string_view from) {
 }
 std::string string_of(Text const& text) { return {text.data(), ::strnlen(text.data(), text.size())}; }
 
-/// What a rank tells the others.
+/// The choice and the equipment of a rank, as it tells the others.
 struct Offer {
   enum class Choice : std::uint32_t { automatic, nccl, staged };
   Choice choice = Choice::automatic;  ///< its `CROSSRANK_DEVICE`

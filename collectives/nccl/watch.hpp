@@ -43,7 +43,7 @@ class Watch {
   void look();
   /// Tells the other ranks, before `start`, that this one gives up.
   void give_up(std::string_view why) noexcept;
-  /// Starts the thread. Where the backend serves one thread only, there is none, and each call looks.
+  /// Starts the thread. A backend that serves one thread only gets none; then each call looks.
   void start(Communicator& communicator);
 
   /// Notes a call that this rank has enqueued; `ended` is its end.

@@ -35,7 +35,7 @@ void rotate(Gradient x, PassShape const& shape);
 /// Rotates gradients back.
 void rotate_backward(Gradient dx, PassShape const& shape);
 
-/// What attention has computed: its output, and the weights of all pairs of tokens for the backward pass.
+/// The results of attention: its output, and the weights of all pairs of tokens for the backward pass.
 struct Attention {
   Floats output{};
   Floats weights{};  ///< [sequences, heads, length, length]

@@ -85,7 +85,7 @@ void Llama::add_layer(std::size_t number) {
   auto const h = signed_size(config_.hidden);
   auto const f = signed_size(config_.feed_forward);
   auto const deviation = 1 / std::sqrt(static_cast<float>(h));
-  // What a layer adds to its input is small at first.
+  // At first, a layer adds only a little to its input.
   auto const small = deviation / std::sqrt(static_cast<float>(2 * config_.layers));
   Layer layer;
   layer.input_norm = add_parameter(unit, prefix + "input_layernorm", {h}, 0);

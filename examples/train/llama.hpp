@@ -43,7 +43,7 @@ class Llama final : public xr::TrainableModel {
   struct Layer {
     ParameterPtr input_norm{}, q{}, k{}, v{}, o{}, post_norm{}, gate{}, up{}, down{};
   };
-  /// What the backward pass of a layer needs.
+  /// Values of the forward pass that the backward pass of a layer needs.
   struct Saved {
     Floats x{}, normed{}, q{}, k{}, v{}, middle{}, middle_normed{}, gate{}, up{}, product{};
     Attention attention{};

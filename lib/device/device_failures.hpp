@@ -9,7 +9,7 @@ namespace crossrank {
 /// device go on as if nothing had happened, so the next wait of the host throws `failure`. Any thread.
 void note_device_failure(Device device, std::exception_ptr failure) noexcept;
 
-/// Throws a failure that was noted for the device, once. Costs one load when there is none. Any thread.
+/// Throws a failure that was noted for the device, once. Without a failure it costs one load. Any thread may call it.
 void throw_device_failure(Device device);
 
 /// Forgets a failure that the caller has learnt in another way. Any thread.

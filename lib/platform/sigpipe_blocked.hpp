@@ -12,11 +12,10 @@ class SigpipeBlocked {
     sigemptyset(&sigpipe_);
     sigaddset(&sigpipe_, SIGPIPE);
     pthread_sigmask(SIG_BLOCK, &sigpipe_, &before_);
-    // Whoever has blocked the signal also sees to the one that is pending.
-    was_blocked_ = sigismember(&before_, SIGPIPE) == 1;
   }
   ~SigpipeBlocked() {
-    if (was_blocked_) return;
+    // A caller who has blocked the signal handles the pending one.
+    if (sigismember(&before_, SIGPIPE) == 1) return;
     constexpr timespec no_wait{};
     while (sigtimedwait(&sigpipe_, nullptr, &no_wait) == SIGPIPE) {
     }
@@ -28,7 +27,6 @@ class SigpipeBlocked {
  private:
   sigset_t sigpipe_{};
   sigset_t before_{};
-  bool was_blocked_ = false;
 };
 
 }  // namespace crossrank::platform

@@ -15,7 +15,7 @@ namespace {
 constexpr auto const* operation = "to_dlpack";
 constexpr std::intptr_t no_stream = -1;
 
-/// What a consumer holds until it calls the deleter.
+/// The state that a consumer holds until it calls the deleter.
 template <class Managed>
 struct Export {
   Managed managed{};

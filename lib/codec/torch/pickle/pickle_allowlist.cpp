@@ -42,7 +42,7 @@ constexpr std::array<std::string_view, 10> training_modules{
     "nemo",     "modelopt", "omegaconf", "pathlib",   "enum",
 };
 
-// What training programs write besides.
+// Names that training programs write as well.
 constexpr auto training_globals = joined(torch_globals, std::array<std::string_view, 6>{
                                                             "collections.defaultdict",
                                                             "builtins.dict",
