@@ -7,7 +7,7 @@
 namespace crossrank::bench {
 namespace {
 
-constexpr double mebibyte = 1048576.0;
+constexpr double bytes_per_mebibyte = 1048576.0;
 /// For all ranks together, in cores: waiting must not use the processor time that the late rank needs.
 constexpr double allowed_cores = 0.25;
 
@@ -41,7 +41,7 @@ nlohmann::ordered_json scaling_table(Results const& results) {
               "barrier us", "memory MiB", "MiB per rank", "cores while waiting");
   for (auto const& [ranks, costs] : rows) {
     bool const met = costs.cores <= allowed_cores;
-    auto const memory = costs.memory / mebibyte;
+    auto const memory = costs.memory / bytes_per_mebibyte;
     std::printf("%5d %12.0f %12.0f %14.1f %12.2f %20.3f  %s\n", ranks, costs.connect_us / 1e3, costs.barrier_us, memory,
                 memory / ranks, costs.cores, met ? "met" : "MISSED");
     out.push_back({{"path", "scaling"},

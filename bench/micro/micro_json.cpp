@@ -26,7 +26,7 @@ std::string document(std::string const& before, std::string const& value, std::s
 }
 
 void count(benchmark::State& state, std::string const& text) {
-  state.SetBytesProcessed(static_cast<std::int64_t>(state.iterations() * text.size()));
+  state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(text.size()));
   state.SetItemsProcessed(static_cast<std::int64_t>(state.iterations()) * state.range(0));
 }
 

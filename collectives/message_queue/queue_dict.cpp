@@ -38,7 +38,7 @@ void require_on_cpu(std::string const& path, Tensor const& tensor) {
                     .hint = "to(Device::cpu()) copies it to the host"});
 }
 
-[[noreturn]] void refuse(std::string expected, std::string got) {
+[[noreturn]] void refuse_dict(std::string expected, std::string got) {
   throw FormatError({.operation = "dequeue_dict",
                      .message = "the message is not a tensor dictionary",
                      .expected = std::move(expected),
@@ -58,7 +58,7 @@ class Following {
   [[nodiscard]] Tensor next(Shape const& shape, Dtype dtype) {
     auto const bytes = dense_bytes(shape, dtype);
     auto const left = message_.size() - at_;
-    if (bytes > left) refuse(std::to_string(bytes) + " bytes of " + to_string(shape), std::to_string(left));
+    if (bytes > left) refuse_dict(std::to_string(bytes) + " bytes of " + to_string(shape), std::to_string(left));
     auto const from = at_;
     skip(bytes);
     if (storage_) return spi::tensor_from_storage(storage_, from, shape, dtype);
@@ -67,13 +67,13 @@ class Following {
     return tensor;
   }
   void finish() const {
-    if (at_ != message_.size()) refuse(std::to_string(at_) + " bytes", std::to_string(message_.size()));
+    if (at_ != message_.size()) refuse_dict(std::to_string(at_) + " bytes", std::to_string(message_.size()));
   }
 
  private:
   void skip(std::size_t bytes) {
     auto const padded = bytes + padding_of(bytes);
-    if (padded > message_.size() - at_) refuse("a tensor padded to a full cache line", "fewer bytes");
+    if (padded > message_.size() - at_) refuse_dict("a tensor padded to a full cache line", "fewer bytes");
     at_ += padded;
   }
 
@@ -109,16 +109,16 @@ void DictMessage::add(std::span<std::byte const> bytes) {
 TensorDict read_dict(std::span<std::byte const> message, std::shared_ptr<void const> const& owner) {
   DictHead head{};
   if (message.size() < sizeof head)
-    refuse("at least " + std::to_string(sizeof head) + " bytes", std::to_string(message.size()));
+    refuse_dict("at least " + std::to_string(sizeof head) + " bytes", std::to_string(message.size()));
   std::memcpy(&head, message.data(), sizeof head);
-  if (head.magic != dict_magic) refuse("a tensor dictionary", "other bytes");
+  if (head.magic != dict_magic) refuse_dict("a tensor dictionary", "other bytes");
   auto const behind = message.size() - sizeof head;
   if (head.metadata_bytes > behind || padding_of(head.metadata_bytes) > behind - head.metadata_bytes)
-    refuse(std::to_string(head.metadata_bytes) + " bytes of metadata", std::to_string(behind));
+    refuse_dict(std::to_string(head.metadata_bytes) + " bytes of metadata", std::to_string(behind));
   auto const metadata = message.subspan(sizeof head, head.metadata_bytes);
   Following following(message, sizeof head + metadata.size() + padding_of(metadata.size()), owner);
   auto decoded = decode_dict(metadata, [&](Shape const& shape, Dtype dtype, Device::Kind kind) {
-    if (kind != Device::Kind::cpu) refuse("tensors on the CPU", "a tensor on a device");
+    if (kind != Device::Kind::cpu) refuse_dict("tensors on the CPU", "a tensor on a device");
     return shape.numel() == 0 ? Tensor::empty(shape, dtype) : following.next(shape, dtype);
   });
   following.finish();

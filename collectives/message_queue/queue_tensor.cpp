@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint64_t tensor_magic = 0x31303054455352;  // "RSET001"
 
-[[noreturn]] void refuse(std::string expected, std::string got) {
+[[noreturn]] void refuse_tensor(std::string expected, std::string got) {
   throw FormatError({.operation = "dequeue_tensor",
                      .message = "the message is not a tensor",
                      .expected = std::move(expected),
@@ -40,11 +40,11 @@ TensorHead head_of(Tensor const& tensor) {
 Tensor read_tensor(std::span<std::byte const> message, std::shared_ptr<void const> owner) {
   TensorHead head{};
   if (message.size() < sizeof head)
-    refuse("at least " + std::to_string(sizeof head) + " bytes", std::to_string(message.size()));
+    refuse_tensor("at least " + std::to_string(sizeof head) + " bytes", std::to_string(message.size()));
   std::memcpy(&head, message.data(), sizeof head);
   bool const sound = head.magic == tensor_magic && head.dimensions <= Shape::max_rank && head.dtype < dtype_count &&
                      std::all_of(head.lengths.begin(), head.lengths.end(), [](auto length) { return length >= 0; });
-  if (!sound) refuse("a tensor's dtype and shape", "other bytes");
+  if (!sound) refuse_tensor("a tensor's dtype and shape", "other bytes");
   Shape const shape(std::span<std::int64_t const>(head.lengths.data(), head.dimensions));
   auto const dtype = static_cast<Dtype>(head.dtype);
   auto const data = message.subspan(sizeof head);
@@ -52,10 +52,10 @@ Tensor read_tensor(std::span<std::byte const> message, std::shared_ptr<void cons
   try {
     bytes = dense_bytes(shape, dtype);
   } catch (UsageError const& e) {
-    refuse("a valid shape", e.what());
+    refuse_tensor("a valid shape", e.what());
   }
   if (bytes != data.size())
-    refuse(std::to_string(bytes) + " bytes of " + to_string(shape), std::to_string(data.size()));
+    refuse_tensor(std::to_string(bytes) + " bytes of " + to_string(shape), std::to_string(data.size()));
   if (owner) return spi::tensor_from_storage(std::make_shared<MessageStorage>(data, std::move(owner)), 0, shape, dtype);
   auto tensor = Tensor::empty(shape, dtype);
   if (!data.empty()) copy_memory(tensor.mutable_bytes().data(), data.data(), data.size());

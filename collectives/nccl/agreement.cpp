@@ -20,7 +20,7 @@
 namespace crossrank::nccl {
 namespace {
 
-constexpr char const* operation = "make a communicator";
+constexpr char const* agreement_operation = "make a communicator";
 // Keeps these operations apart from the comparison of a call.
 constexpr std::uint64_t agreement_mark = 0x6e63'636c'6167;
 
@@ -161,7 +161,7 @@ std::optional<std::size_t> first_failure(std::vector<Report> const& reports) {
 void settle_for_staged(spi::Transport const& transport, std::vector<Offer> const& offers, std::string const& why) {
   auto const wants = [](Offer const& offer) { return offer.choice == Offer::Choice::nccl; };
   if (std::any_of(offers.begin(), offers.end(), wants)) {
-    throw UnavailableError({.operation = operation,
+    throw UnavailableError({.operation = agreement_operation,
                             .message = "NCCL cannot carry the collectives of this group: " + why,
                             .hint = "install the same NCCL for all ranks, give each rank its own GPU, or unset "
                                     "CROSSRANK_DEVICE",

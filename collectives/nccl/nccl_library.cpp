@@ -14,7 +14,7 @@ namespace {
 
 using api::Result;
 
-constexpr char const* operation = "load NCCL";
+constexpr char const* load_operation = "load NCCL";
 
 void bind_functions(FunctionBinder& to, api::Functions& f) {
   to.required("ncclGetVersion", f.ncclGetVersion);
@@ -53,7 +53,7 @@ NcclLibrary open() {
   auto const& f = out.functions;
   bool const known = f.ncclGetVersion != nullptr && f.ncclGetVersion(&out.version) == Result::success;
   if (!known || out.version < api::oldest_version || !binder.absent().empty()) {
-    throw UnavailableError({.operation = operation,
+    throw UnavailableError({.operation = load_operation,
                             .message = "the library is too old",
                             .expected = "NCCL " + version_text(api::oldest_version) + " or later",
                             .got = known ? "NCCL " + version_text(out.version) : "another library",
@@ -97,11 +97,11 @@ std::string version_text(int version) {
          std::to_string(version % 100);
 }
 
-void throw_nccl_error(api::Functions const& functions, Result result, char const* function, char const* operation) {
+void throw_nccl_error(api::Functions const& functions, Result result, char const* function, char const* load_operation) {
   std::string text = functions.ncclGetErrorString(result);
   auto const* const last = functions.ncclGetLastError(nullptr);
   if (last != nullptr && *last != '\0') text += std::string(": ") + last;
-  throw BackendError({.operation = operation,
+  throw BackendError({.operation = load_operation,
                       .message = std::string(function) + " failed",
                       .system = std::move(text),
                       .hint = "NCCL_DEBUG=INFO makes NCCL print what it does"});

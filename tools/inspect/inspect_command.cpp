@@ -15,7 +15,7 @@
 namespace crossrank::tools {
 namespace {
 
-constexpr char const* footer =
+constexpr char const* inspect_footer =
     R"(With a path: shows the content of a file or directory: tensors with dtypes, shapes and sizes, number formats, grid
 and metadata. Reads headers only, no data, and never runs code from a file. For a directory that is not a complete
 checkpoint, shows every readable file. Exit code: 0, 1 when a file is damaged, 2 for wrong usage, 3 for an error of the
@@ -85,7 +85,7 @@ void add_inspect_command(CLI::App& app, int& exit_code) {
   of_jobs(command->add_option("--last", arguments->job.last, "Number of operations to show per rank")
               ->capture_default_str());
   command->add_flag("--json", arguments->json, "Print the result as one JSON object");
-  command->footer(footer);
+  command->footer(inspect_footer);
   command->callback([arguments, &exit_code] { exit_code = inspect(*arguments); });
 }
 

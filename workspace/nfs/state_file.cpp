@@ -18,7 +18,7 @@ namespace crossrank::workspace {
 namespace {
 
 /// Bytes per read or write, so that a large transfer reports progress often enough.
-constexpr std::size_t piece = std::size_t{16} << 20;
+constexpr std::size_t piece_bytes = std::size_t{16} << 20;
 
 /// Merges small neighbouring writes, so that ten thousand scalars do not cost ten thousand system calls.
 class GatheringSink final : public codec::ByteSink {
@@ -46,8 +46,8 @@ class GatheringSink final : public codec::ByteSink {
   static constexpr std::size_t capacity = std::size_t{1} << 20;
 
   void write_pieces(std::uint64_t offset, std::span<std::byte const> from) {
-    for (std::size_t done = 0; done < from.size(); done += piece) {
-      file_.write_at(offset + done, from.subspan(done, std::min(piece, from.size() - done)));
+    for (std::size_t done = 0; done < from.size(); done += piece_bytes) {
+      file_.write_at(offset + done, from.subspan(done, std::min(piece_bytes, from.size() - done)));
       if (on_progress_) on_progress_();
     }
   }
@@ -68,8 +68,8 @@ class SteppingSource final : public codec::ByteSource {
   /// The progress callback must run in the reading thread; a thread that waits for helper threads would report nothing.
   [[nodiscard]] bool wants_one_reader() const noexcept override { return on_progress_ != nullptr; }
   void read_at(std::uint64_t offset, std::span<std::byte> to) const override {
-    for (std::size_t done = 0; done < to.size(); done += piece) {
-      file_.read_at(offset + done, to.subspan(done, std::min(piece, to.size() - done)));
+    for (std::size_t done = 0; done < to.size(); done += piece_bytes) {
+      file_.read_at(offset + done, to.subspan(done, std::min(piece_bytes, to.size() - done)));
       if (on_progress_) on_progress_();
     }
   }

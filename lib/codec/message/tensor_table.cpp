@@ -15,7 +15,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the table is copied byte by byte");
 
-constexpr std::uint32_t magic = 0x3242'5458;  // "XTB2"
+constexpr std::uint32_t table_magic = 0x3242'5458;  // "XTB2"
 constexpr std::uint8_t flag_present = 1;
 
 struct TableHead {
@@ -168,7 +168,7 @@ void encode(TableInput const& input, std::span<std::byte> out) {
                       .got = std::to_string(out.size())});
   }
   Writer writer(out);
-  TableHead const head{magic, static_cast<std::uint32_t>(input.entries.size()), bytes, input.config.size()};
+  TableHead const head{table_magic, static_cast<std::uint32_t>(input.entries.size()), bytes, input.config.size()};
   writer.put(&head, sizeof(head));
   writer.put_text(input.config);
   for (auto const& entry : input.entries) {
@@ -191,7 +191,7 @@ TableView decode(std::span<std::byte const> bytes, std::uint64_t payload_bytes) 
   Reader reader(bytes);
   TableHead head{};
   reader.take(&head, sizeof(head), "the table is shorter than its header");
-  if (head.magic != magic) refuse(0, "not a tensor table of this version");
+  if (head.magic != table_magic) refuse(0, "not a tensor table of this version");
   if (head.total_bytes != bytes.size()) {
     refuse(8, "the table does not have the length that it states", std::to_string(head.total_bytes),
            std::to_string(bytes.size()));

@@ -13,9 +13,9 @@ namespace crossrank::codec {
 namespace {
 
 // Small enough to stay in a core's cache between hashing and writing, large enough to make system calls rare.
-constexpr std::size_t chunk_bytes = std::size_t{512} << 10;
+constexpr std::size_t hashed_chunk_bytes = std::size_t{512} << 10;
 
-[[noreturn]] void refuse(std::string message, std::string resource = {}) {
+[[noreturn]] void refuse_write(std::string message, std::string resource = {}) {
   throw UsageError({.operation = "state image", .message = std::move(message), .resource = std::move(resource)});
 }
 
@@ -48,14 +48,14 @@ ImagePlan::ImagePlan(Json const& config, StateDict const& weights, ImageOptions 
 }
 
 void ImagePlan::set_checksum(std::size_t extent, std::uint64_t digest) {
-  if (extent >= extents_.size()) refuse("there is no such extent", std::to_string(extent));
+  if (extent >= extents_.size()) refuse_write("there is no such extent", std::to_string(extent));
   digests_[extent] = digest;
   known_[extent] = true;
 }
 
 std::span<std::byte const> ImagePlan::sealed_header() {
   if (auto const missing = std::find(known_.begin(), known_.end(), false); missing != known_.end()) {
-    refuse("a tensor has no checksum yet",
+    refuse_write("a tensor has no checksum yet",
            std::string(extents_[static_cast<std::size_t>(missing - known_.begin())].name));
   }
   header_ = layout_.sealed_header(digests_);
@@ -69,8 +69,8 @@ void write_image(ImagePlan& plan, ByteSink& sink) {
     running.restart();
     auto offset = extent.offset;
     read_in_pieces(extent.tensor, [&](std::span<std::byte const> bytes) {
-      for (std::size_t at = 0; at < bytes.size(); at += chunk_bytes) {
-        auto const chunk = bytes.subspan(at, std::min(chunk_bytes, bytes.size() - at));
+      for (std::size_t at = 0; at < bytes.size(); at += hashed_chunk_bytes) {
+        auto const chunk = bytes.subspan(at, std::min(hashed_chunk_bytes, bytes.size() - at));
         running.update(chunk);
         sink.write_at(offset, chunk);
         offset += chunk.size();

@@ -15,7 +15,6 @@ namespace {
 using api::DevicePointer;
 using api::Result;
 
-DevicePointer address_of(void const* data) noexcept { return reinterpret_cast<DevicePointer>(data); }
 bool on_gpu(Device device) noexcept { return device.kind == Device::Kind::cuda; }
 
 /// Copies one run.
@@ -25,16 +24,16 @@ void copy_run(DeviceState const& state, CUstream_st* stream, spi::DeviceCopy con
   constexpr auto const* operation = "copy on a GPU";
   auto const bytes = copy.run_bytes;
   if (!on_gpu(copy.from_device)) {
-    check(state.driver(), f.cuMemcpyHtoDAsync_v2(address_of(to), from, bytes, stream), "cuMemcpyHtoDAsync", operation);
+    check(state.driver(), f.cuMemcpyHtoDAsync_v2(api::device_address(to), from, bytes, stream), "cuMemcpyHtoDAsync", operation);
   } else if (!on_gpu(copy.to_device)) {
-    check(state.driver(), f.cuMemcpyDtoHAsync_v2(to, address_of(from), bytes, stream), "cuMemcpyDtoHAsync", operation);
+    check(state.driver(), f.cuMemcpyDtoHAsync_v2(to, api::device_address(from), bytes, stream), "cuMemcpyDtoHAsync", operation);
   } else if (copy.to_device == copy.from_device) {
-    check(state.driver(), f.cuMemcpyDtoDAsync_v2(address_of(to), address_of(from), bytes, stream), "cuMemcpyDtoDAsync",
+    check(state.driver(), f.cuMemcpyDtoDAsync_v2(api::device_address(to), api::device_address(from), bytes, stream), "cuMemcpyDtoDAsync",
           operation);
   } else {
     auto* const source = device_state(copy.from_device).context();
     auto* const target = device_state(copy.to_device).context();
-    check(state.driver(), f.cuMemcpyPeerAsync(address_of(to), target, address_of(from), source, bytes, stream),
+    check(state.driver(), f.cuMemcpyPeerAsync(api::device_address(to), target, api::device_address(from), source, bytes, stream),
           "cuMemcpyPeerAsync", operation);
   }
 }
@@ -46,14 +45,14 @@ void copy_rows(DeviceState const& state, CUstream_st* stream, spi::DeviceCopy co
   api::Copy2d rows{};
   rows.from_type = from_gpu ? api::MemoryType::device : api::MemoryType::host;
   if (from_gpu) {
-    rows.from_device = address_of(copy.from);
+    rows.from_device = api::device_address(copy.from);
   } else {
     rows.from_host = copy.from;
   }
   rows.from_pitch = copy.from_stride;
   rows.to_type = to_gpu ? api::MemoryType::device : api::MemoryType::host;
   if (to_gpu) {
-    rows.to_device = address_of(copy.to);
+    rows.to_device = api::device_address(copy.to);
   } else {
     rows.to_host = copy.to;
   }
@@ -142,7 +141,7 @@ class CudaProvider final : public spi::DeviceProvider {
     ContextScope const scope(state);
     check(
         state.driver(),
-        state.functions().cuMemsetD8Async(address_of(at), std::to_integer<unsigned char>(value), bytes, native(stream)),
+        state.functions().cuMemsetD8Async(api::device_address(at), std::to_integer<unsigned char>(value), bytes, native(stream)),
         "cuMemsetD8Async", "fill GPU memory");
   }
   void keep_alive(Stream const& stream, std::shared_ptr<void const> object) override {

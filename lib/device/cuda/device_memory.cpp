@@ -20,7 +20,6 @@ using api::PointerAttribute;
 using api::Result;
 
 void* pointer_of(DevicePointer data) noexcept { return reinterpret_cast<void*>(data); }
-DevicePointer address_of(void const* data) noexcept { return reinterpret_cast<DevicePointer>(data); }
 
 /// Memory that was allocated, of one of the three sources.
 class Block {
@@ -51,7 +50,7 @@ class PoolBlock final : public Block {
   using Block::Block;
   ~PoolBlock() override {
     auto const& f = state().functions();
-    log_driver_error(f, f.cuMemFreeAsync(address_of(data()), native(stream())), "cuMemFreeAsync");
+    log_driver_error(f, f.cuMemFreeAsync(api::device_address(data()), native(stream())), "cuMemFreeAsync");
   }
 };
 
@@ -62,7 +61,7 @@ class PlainBlock final : public Block {
   ~PlainBlock() override {
     if (open_driver() == nullptr) return;
     auto const& f = state().functions();
-    log_driver_error(f, f.cuMemFree_v2(address_of(data())), "cuMemFree");
+    log_driver_error(f, f.cuMemFree_v2(api::device_address(data())), "cuMemFree");
   }
   [[nodiscard]] bool frees_in_order() const noexcept override { return false; }
 };
@@ -246,7 +245,7 @@ std::unique_ptr<Block> allocate_block(DeviceState& state, Stream const& stream, 
 
 void require_device_memory(DeviceState const& state, void* data, std::size_t bytes) {
   auto const& f = state.functions();
-  auto const at = address_of(data);
+  auto const at = api::device_address(data);
   unsigned type = 0;
   unsigned managed = 0;
   int ordinal = 0;

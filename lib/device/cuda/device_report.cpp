@@ -15,7 +15,7 @@ namespace {
 using api::DeviceAttribute;
 using api::Result;
 
-constexpr char const* operation = "cuda.device_info";
+constexpr char const* info_operation = "cuda.device_info";
 constexpr std::size_t text_length = 256;
 
 std::string hex_groups(api::Uuid const& uuid) {
@@ -32,7 +32,7 @@ std::string hex_groups(api::Uuid const& uuid) {
 
 int attribute(Driver const& driver, DeviceAttribute which, int handle) {
   int value = 0;
-  check(driver, driver.functions.cuDeviceGetAttribute(&value, which, handle), "cuDeviceGetAttribute", operation);
+  check(driver, driver.functions.cuDeviceGetAttribute(&value, which, handle), "cuDeviceGetAttribute", info_operation);
   return value;
 }
 
@@ -62,27 +62,27 @@ DeviceInfo device_info(Device device) {
   ContextScope const scope(state);
   DeviceInfo out{.device = device, .has_memory_pools = state.pool() != nullptr};
   int handle = 0;
-  check(opened, f.cuDeviceGet(&handle, device.index), "cuDeviceGet", operation);
+  check(opened, f.cuDeviceGet(&handle, device.index), "cuDeviceGet", info_operation);
   std::array<char, text_length> text{};
-  check(opened, f.cuDeviceGetName(text.data(), static_cast<int>(text.size()), handle), "cuDeviceGetName", operation);
+  check(opened, f.cuDeviceGetName(text.data(), static_cast<int>(text.size()), handle), "cuDeviceGetName", info_operation);
   out.name = text.data();
   check(opened, f.cuDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), handle), "cuDeviceGetPCIBusId",
-        operation);
+        info_operation);
   out.pci = text.data();
   api::Uuid uuid{};
   if (f.cuDeviceGetUuid_v2 != nullptr) {
-    check(opened, f.cuDeviceGetUuid_v2(&uuid, handle), "cuDeviceGetUuid", operation);
+    check(opened, f.cuDeviceGetUuid_v2(&uuid, handle), "cuDeviceGetUuid", info_operation);
     out.uuid = hex_groups(uuid);
   }
   out.compute_capability = {attribute(opened, DeviceAttribute::compute_capability_major, handle),
                             attribute(opened, DeviceAttribute::compute_capability_minor, handle)};
-  check(opened, f.cuMemGetInfo_v2(&out.free_bytes, &out.total_bytes), "cuMemGetInfo", operation);
+  check(opened, f.cuMemGetInfo_v2(&out.free_bytes, &out.total_bytes), "cuMemGetInfo", info_operation);
   for (int other = 0; other < opened.device_count; ++other) {
     int peer = 0;
     int reaches = 0;
     if (other == device.index) continue;
-    check(opened, f.cuDeviceGet(&peer, other), "cuDeviceGet", operation);
-    check(opened, f.cuDeviceCanAccessPeer(&reaches, handle, peer), "cuDeviceCanAccessPeer", operation);
+    check(opened, f.cuDeviceGet(&peer, other), "cuDeviceGet", info_operation);
+    check(opened, f.cuDeviceCanAccessPeer(&reaches, handle, peer), "cuDeviceCanAccessPeer", info_operation);
     if (reaches != 0) out.peers.push_back(Device::cuda(other));
   }
   return out;

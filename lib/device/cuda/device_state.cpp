@@ -18,7 +18,7 @@ using api::Result;
 // pool that keeps everything starves other libraries of the process.
 constexpr std::uint64_t pool_keeps = std::uint64_t{1} << 30;
 
-int attribute(Driver const& driver, DeviceAttribute which, int device) {
+int attribute_or_zero(Driver const& driver, DeviceAttribute which, int device) {
   int value = 0;
   // An older driver does not know a newer attribute: the device then lacks the feature.
   return driver.functions.cuDeviceGetAttribute(&value, which, device) == Result::success ? value : 0;
@@ -43,9 +43,9 @@ DeviceState::DeviceState(Driver const& driver, int index) : driver_(driver), ind
   int device = 0;
   check(driver_, functions().cuDeviceGet(&device, index), "cuDeviceGet", operation);
   check(driver_, functions().cuDevicePrimaryCtxRetain(&context_, device), "cuDevicePrimaryCtxRetain", operation);
-  max_pitch_ = static_cast<std::size_t>(attribute(driver_, DeviceAttribute::max_pitch, device));
-  registers_read_only_ = attribute(driver_, DeviceAttribute::read_only_host_register_supported, device) != 0;
-  if (attribute(driver_, DeviceAttribute::memory_pools_supported, device) != 0) make_pool();
+  max_pitch_ = static_cast<std::size_t>(attribute_or_zero(driver_, DeviceAttribute::max_pitch, device));
+  registers_read_only_ = attribute_or_zero(driver_, DeviceAttribute::read_only_host_register_supported, device) != 0;
+  if (attribute_or_zero(driver_, DeviceAttribute::memory_pools_supported, device) != 0) make_pool();
 }
 
 void DeviceState::make_pool() {

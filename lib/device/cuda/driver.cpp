@@ -21,7 +21,7 @@ using api::Result;
 
 // CUDA 11.0: the oldest driver whose binary interface is the one that is declared here.
 constexpr int oldest_version = 11'000;
-constexpr char const* operation = "load the NVIDIA driver";
+constexpr char const* load_operation = "load the NVIDIA driver";
 
 std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
@@ -82,7 +82,7 @@ void bind_optional(FunctionBinder& to, api::Functions& f) {
 }
 
 [[noreturn]] void refuse_old(std::string const& path, std::string got, std::vector<std::string> details) {
-  throw UnavailableError({.operation = operation,
+  throw UnavailableError({.operation = load_operation,
                           .message = "the driver is too old",
                           .expected = "a driver for CUDA " + version_text(oldest_version) + " or later",
                           .got = std::move(got),
@@ -112,14 +112,14 @@ Driver open() {
   auto const started = f.cuInit(0);
   if (started == Result::no_device) return out;
   if (started == Result::stub_library || started == Result::system_driver_mismatch) {
-    throw UnavailableError({.operation = operation,
+    throw UnavailableError({.operation = load_operation,
                             .message = started == Result::stub_library ? "the library is a stub for linking"
                                                                        : "the library does not fit the kernel module",
                             .resource = out.path,
                             .hint = "use the libcuda.so.1 that belongs to the loaded driver"});
   }
-  check(out, started, "cuInit", operation);
-  check(out, f.cuDeviceGetCount(&out.device_count), "cuDeviceGetCount", operation);
+  check(out, started, "cuInit", load_operation);
+  check(out, f.cuDeviceGetCount(&out.device_count), "cuDeviceGetCount", load_operation);
   return out;
 }
 

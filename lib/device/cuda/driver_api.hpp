@@ -21,6 +21,9 @@ struct CUarray_st;
 namespace crossrank::cuda::api {
 
 using DevicePointer = unsigned long long;
+[[nodiscard]] inline DevicePointer device_address(void const* data) noexcept {
+  return reinterpret_cast<DevicePointer>(data);
+}
 
 /// CUresult, as far as the library distinguishes its values.
 enum class Result : unsigned {

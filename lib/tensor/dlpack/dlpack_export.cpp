@@ -12,7 +12,7 @@
 namespace crossrank {
 namespace {
 
-constexpr auto const* operation = "to_dlpack";
+constexpr auto const* export_operation = "to_dlpack";
 constexpr std::intptr_t no_stream = -1;
 
 /// The state that a consumer holds until it calls the deleter.
@@ -37,14 +37,14 @@ struct Export {
 std::optional<Stream> consumer_stream(Tensor const& tensor, std::optional<std::intptr_t> number) {
   if (!number) return std::nullopt;
   if (!on_gpu(tensor)) {
-    throw UsageError({.operation = operation,
+    throw UsageError({.operation = export_operation,
                       .message = "a tensor on the CPU has no stream",
                       .expected = "no stream",
                       .got = std::to_string(*number)});
   }
   if (*number == no_stream) return std::nullopt;
   if (*number == 0) {
-    throw UsageError({.operation = operation,
+    throw UsageError({.operation = export_operation,
                       .message = "DLPack does not define stream 0",
                       .expected = "1 for the legacy default stream, 2 for that of the thread, or a CUstream",
                       .got = "0"});
@@ -56,7 +56,7 @@ std::optional<Stream> consumer_stream(Tensor const& tensor, std::optional<std::i
 /// Fills the part that both kinds of capsules have.
 template <class Managed>
 std::unique_ptr<Export<Managed>> make_export(Tensor const& tensor, DlpackExport const& options) {
-  require_usable(tensor, operation);
+  require_usable(tensor, export_operation);
   auto const consumer = consumer_stream(tensor, options.stream);
   auto made = std::make_unique<Export<Managed>>();
   made->tensor = options.copy == DlpackCopy::always ? tensor.clone() : tensor;

@@ -15,10 +15,10 @@
 namespace crossrank {
 namespace {
 
-constexpr auto const* operation = "from_dlpack";
+constexpr auto const* import_operation = "from_dlpack";
 
 [[noreturn]] void refuse(std::string message, std::string expected, std::string got, std::string hint = {}) {
-  throw UsageError({.operation = operation,
+  throw UsageError({.operation = import_operation,
                     .message = std::move(message),
                     .expected = std::move(expected),
                     .got = std::move(got),

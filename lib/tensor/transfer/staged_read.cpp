@@ -15,7 +15,7 @@
 namespace crossrank {
 namespace {
 
-constexpr auto const* operation = "read a tensor from a GPU";
+constexpr auto const* staged_read_operation = "read a tensor from a GPU";
 
 /// Copies one tensor to the host, alternately through two buffers.
 class PieceReader {
@@ -85,7 +85,7 @@ class PieceReader {
 }  // namespace
 
 void read_in_pieces(Tensor const& tensor, TakePiece const& take) {
-  require_readable(tensor, operation);
+  require_readable(tensor, staged_read_operation);
   if (tensor.nbytes() == 0) return;
   if (!on_gpu(tensor)) return take(tensor.bytes());
   PieceReader(tensor).run(take);

@@ -187,7 +187,7 @@ void all_reduce_combines_in_rank_order(ConformanceRank& self) {
   EXPECT_TRUE(std::ranges::all_of(many, [&](double v) { return v == expected; }));
 }
 
-constexpr ConformanceCase cases[] = {
+constexpr ConformanceCase data_list[] = {
     {"no_rank_passes_a_barrier_alone", no_rank_passes_a_barrier_alone, 2},
     {"broadcast_gives_all_the_roots_bytes", broadcast_gives_all_the_roots_bytes},
     {"all_gather_joins_in_rank_order", all_gather_joins_in_rank_order},
@@ -203,6 +203,6 @@ constexpr ConformanceCase cases[] = {
 
 }  // namespace
 
-std::span<ConformanceCase const> data_cases() { return cases; }
+std::span<ConformanceCase const> data_cases() { return data_list; }
 
 }  // namespace crossrank::test

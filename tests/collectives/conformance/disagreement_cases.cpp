@@ -260,7 +260,7 @@ void a_message_that_does_not_fit_is_refused(ConformanceRank& self) {
   world.barrier();
 }
 
-constexpr ConformanceCase cases[] = {
+constexpr ConformanceCase disagreement_list[] = {
     {"another_operation_is_a_mismatch_on_all", another_operation_is_a_mismatch_on_all, 2, true},
     {"another_root_is_a_mismatch_on_all", another_root_is_a_mismatch_on_all, 2, true},
     {"another_root_or_operation_of_objects_is_a_mismatch_on_all",
@@ -282,6 +282,6 @@ constexpr ConformanceCase cases[] = {
 
 }  // namespace
 
-std::span<ConformanceCase const> disagreement_cases() { return cases; }
+std::span<ConformanceCase const> disagreement_cases() { return disagreement_list; }
 
 }  // namespace crossrank::test

@@ -228,7 +228,7 @@ void different_elements_are_a_mismatch(ConformanceRank& self) {
   EXPECT_THAT(info.message, HasSubstr("broadcast root 0 I32 [4]"));
 }
 
-constexpr ConformanceCase cases[] = {
+constexpr ConformanceCase elements_list[] = {
     {"elements_are_broadcast_and_reduced", elements_are_broadcast_and_reduced},
     {"elements_are_gathered_and_scattered", elements_are_gathered_and_scattered},
     {"elements_are_divided_unevenly", elements_are_divided_unevenly},
@@ -242,6 +242,6 @@ constexpr ConformanceCase cases[] = {
 
 }  // namespace
 
-std::span<ConformanceCase const> element_cases() { return cases; }
+std::span<ConformanceCase const> element_cases() { return elements_list; }
 
 }  // namespace crossrank::test

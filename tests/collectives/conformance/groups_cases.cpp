@@ -186,7 +186,7 @@ void an_abort_stays_in_its_group(ConformanceRank& self) {
   EXPECT_EQ(sum_over(world, 1), static_cast<std::uint64_t>(world.world_size()));
 }
 
-constexpr ConformanceCase cases[] = {
+constexpr ConformanceCase groups_list[] = {
     {"the_world_knows_its_ranks", the_world_knows_its_ranks},
     {"split_orders_ranks_as_listed", split_orders_ranks_as_listed, 2},
     {"a_group_keeps_the_local_ranks_of_the_job", a_group_keeps_the_local_ranks_of_the_job},
@@ -201,6 +201,6 @@ constexpr ConformanceCase cases[] = {
 
 }  // namespace
 
-std::span<ConformanceCase const> group_cases() { return cases; }
+std::span<ConformanceCase const> group_cases() { return groups_list; }
 
 }  // namespace crossrank::test

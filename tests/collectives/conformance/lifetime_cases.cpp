@@ -185,7 +185,7 @@ void errors_name_the_call_that_the_user_made(ConformanceRank& self) {
   EXPECT_EQ(error_of<UsageError>([&] { closed.send_object(1, 0); }).operation, "send_object");
 }
 
-constexpr ConformanceCase cases[] = {
+constexpr ConformanceCase lifetime_list[] = {
     {"errors_name_the_call_that_the_user_made", errors_name_the_call_that_the_user_made},
     {"a_closed_group_refuses_calls_by_name", a_closed_group_refuses_calls_by_name},
     {"a_second_connect_returns_the_same_job", a_second_connect_returns_the_same_job},
@@ -197,6 +197,6 @@ constexpr ConformanceCase cases[] = {
 
 }  // namespace
 
-std::span<ConformanceCase const> lifetime_cases() { return cases; }
+std::span<ConformanceCase const> lifetime_cases() { return lifetime_list; }
 
 }  // namespace crossrank::test

@@ -220,7 +220,7 @@ void dictionaries_arrive_in_order(ConformanceRank& self) {
   }
 }
 
-constexpr ConformanceCase cases[] = {
+constexpr ConformanceCase messages_list[] = {
     {"messages_arrive_in_order", messages_arrive_in_order},
     {"a_sender_waits_after_eight_unreceived_messages", a_sender_waits_after_eight_unreceived_messages, 2},
     {"receives_complete_in_the_order_of_posting", receives_complete_in_the_order_of_posting},
@@ -235,6 +235,6 @@ constexpr ConformanceCase cases[] = {
 
 }  // namespace
 
-std::span<ConformanceCase const> message_cases() { return cases; }
+std::span<ConformanceCase const> message_cases() { return messages_list; }
 
 }  // namespace crossrank::test

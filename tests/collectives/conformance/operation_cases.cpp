@@ -178,7 +178,7 @@ void wrong_sizes_are_refused(ConformanceRank& self) {
   world.barrier();
 }
 
-constexpr ConformanceCase cases[] = {
+constexpr ConformanceCase operation_list[] = {
     {"all_gatherv_joins_rows", all_gatherv_joins_rows},
     {"gather_joins_only_at_the_root", gather_joins_only_at_the_root},
     {"scatter_gives_each_rank_its_part", scatter_gives_each_rank_its_part},
@@ -190,6 +190,6 @@ constexpr ConformanceCase cases[] = {
 
 }  // namespace
 
-std::span<ConformanceCase const> operation_cases() { return cases; }
+std::span<ConformanceCase const> operation_cases() { return operation_list; }
 
 }  // namespace crossrank::test

@@ -97,7 +97,7 @@ void reduce_scatterv_takes_any_rows(ConformanceRank& self) {
   }
 }
 
-constexpr ConformanceCase cases[] = {
+constexpr ConformanceCase reductions_list[] = {
     {"all_reduce_gives_the_bits_of_the_serial_model", all_reduce_gives_the_bits_of_the_serial_model},
     {"long_reductions_give_the_bits_of_the_serial_model", long_reductions_give_the_bits_of_the_serial_model},
     {"reduce_changes_only_the_roots_tensor", reduce_changes_only_the_roots_tensor},
@@ -107,6 +107,6 @@ constexpr ConformanceCase cases[] = {
 
 }  // namespace
 
-std::span<ConformanceCase const> reduction_cases() { return cases; }
+std::span<ConformanceCase const> reduction_cases() { return reductions_list; }
 
 }  // namespace crossrank::test

@@ -382,7 +382,7 @@ void a_cancelled_request_is_reported(ConformanceRank& self) {
   EXPECT_THAT(error_of<PeerLostError>(reduce).message, HasSubstr("rank 0 cancelled its iall_reduce"));
 }
 
-constexpr ConformanceCase cases[] = {
+constexpr ConformanceCase requests_list[] = {
     {"requests_complete_in_any_order", requests_complete_in_any_order},
     {"fused_calls_treat_each_tensor", fused_calls_treat_each_tensor},
     {"fused_calls_reject_invalid_lists", fused_calls_reject_invalid_lists},
@@ -406,6 +406,6 @@ constexpr ConformanceCase cases[] = {
 
 }  // namespace
 
-std::span<ConformanceCase const> request_cases() { return cases; }
+std::span<ConformanceCase const> request_cases() { return requests_list; }
 
 }  // namespace crossrank::test

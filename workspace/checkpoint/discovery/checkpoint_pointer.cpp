@@ -14,12 +14,12 @@ namespace {
 
 constexpr char const* megatron = "latest_checkpointed_iteration.txt";
 constexpr char const* deepspeed = "latest";
-constexpr std::uint64_t longest = 255;  // longest file name in bytes
+constexpr std::uint64_t longest_name = 255;  // longest_name file name in bytes
 
 /// Returns the content of a file without surrounding white space, or nothing if it cannot be a file name.
 std::optional<std::string> name_in(std::filesystem::path const& path) {
   auto const file = std::make_shared<FilePool>()->open(path);
-  if (file->size() > longest) return std::nullopt;
+  if (file->size() > longest_name) return std::nullopt;
   std::string text(static_cast<std::size_t>(file->size()), '\0');
   file->read_at(0, std::as_writable_bytes(std::span(text)));
   auto const begin = text.find_first_not_of(" \t\r\n");

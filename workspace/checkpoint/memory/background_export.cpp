@@ -19,7 +19,7 @@
 namespace crossrank::checkpoint {
 namespace {
 
-constexpr char const* operation = "iconsolidate";
+constexpr char const* background_operation = "iconsolidate";
 constexpr std::size_t alignment = 64;
 
 std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
@@ -29,7 +29,7 @@ StateDict copy_into_arena(StateDict const& weights, std::uint64_t limit) {
   std::size_t bytes = 0;
   for (auto const& [name, tensor] : weights) bytes += aligned(tensor.nbytes());
   if (bytes > limit) {
-    throw UnavailableError({.operation = operation,
+    throw UnavailableError({.operation = background_operation,
                             .message = "the copy of this rank's weights would exceed the limit",
                             .expected = "at most " + std::to_string(limit) + " bytes",
                             .got = std::to_string(bytes),
@@ -95,7 +95,7 @@ Summary ExportRequest::wait() {
 ExportRequest iconsolidate(Collective const& world, StateDict const& weights, Placements const& placements,
                            std::filesystem::path const& out, BackgroundOptions const& options) {
   StateDict copies;
-  agree(world, operation, [&] {
+  agree(world, background_operation, [&] {
     auto const limit = options.max_copy_bytes > 0 ? options.max_copy_bytes : platform::usable_memory() / 2;
     copies = copy_into_arena(weights, limit);
   });

@@ -15,7 +15,7 @@ namespace crossrank::checkpoint {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr char const* operation = "consolidate part";
+constexpr char const* part_operation = "consolidate part";
 
 /// One run of one part.
 class PartWork {
@@ -34,7 +34,7 @@ class PartWork {
 
  private:
   [[nodiscard]] WorkerPoolOptions pool_options(std::string_view stage) const {
-    return {.operation = operation,
+    return {.operation = part_operation,
             .threads = options_.threads,
             .on_progress = options_.on_progress,
             .stop = options_.stop,

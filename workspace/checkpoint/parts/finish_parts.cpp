@@ -23,7 +23,7 @@ namespace crossrank::checkpoint {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr char const* operation = "finish parts";
+constexpr char const* finish_operation = "finish parts";
 constexpr std::size_t most_named = 20;
 
 /// The publication of a plan's result.
@@ -43,7 +43,7 @@ class Publication {
 
  private:
   [[nodiscard]] WorkerPoolOptions pool_options() const {
-    return {.operation = operation,
+    return {.operation = finish_operation,
             .threads = options_.threads,
             .on_progress = options_.on_progress,
             .stop = options_.stop,
@@ -78,13 +78,13 @@ class Publication {
     auto const& work = folder.directory();
     if (platform::system().renameat(work.fd(), commit_record_name, work.fd(), published_name) != 0 &&
         !folder.is_published())
-      platform::throw_io(std::string(operation) + ": rename", work.path_of(commit_record_name), errno);
+      platform::throw_io(std::string(finish_operation) + ": rename", work.path_of(commit_record_name), errno);
     CROSSRANK_CRASH_POINT("parts.published");
   }
 
   void remove_published(PartFolder const& folder) const {
     auto const lock = take_lock(folder.directory());
-    if (lock) remove_job(platform::Directory::open(plan_.file.out, operation), folder.directory());
+    if (lock) remove_job(platform::Directory::open(plan_.file.out, finish_operation), folder.directory());
   }
 
   /// Throws `FormatError` with the missing and damaged parts.
@@ -110,7 +110,7 @@ class Publication {
       details.push_back("part " + std::to_string(part) + ": " + why);
     }
     auto const parts = std::to_string(plan_.file.options.parts);
-    throw FormatError({.operation = operation,
+    throw FormatError({.operation = finish_operation,
                        .message = std::to_string(wrong.size()) + " of " + parts +
                                   " parts are missing or damaged: " + list_text(numbers, most_named),
                        .resource = plan_.file.out.string(),

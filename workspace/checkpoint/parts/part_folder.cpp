@@ -9,11 +9,11 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/codec/checksum/checksum.hpp"
 #include "lib/platform/atomic_file.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/io_error.hpp"
 #include "lib/platform/system.hpp"
+#include "workspace/checkpoint/parts/json_checksum.hpp"
 #include "workspace/checkpoint/write/commit.hpp"
 #include "workspace/checkpoint/write/job_files.hpp"
 
@@ -31,12 +31,6 @@ std::optional<struct stat> status_of(platform::Directory const& work, std::strin
 
 std::int64_t changed_at(struct stat const& status) {
   return std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
-}
-
-std::string checksum_of(Json record) {
-  record.erase("checksum");
-  auto const text = record.dump();
-  return codec::to_hex(codec::checksum(std::as_bytes(std::span(text))));
 }
 
 }  // namespace
@@ -67,7 +61,7 @@ std::optional<Json> PartFolder::finished(std::string const& name) const {
   if (!file || !status_of(work_, marker)) return std::nullopt;
   try {
     auto record = load_json(work_, marker, repeat_hint);
-    bool const valid = record.is_object() && record.value("checksum", std::string()) == checksum_of(record) &&
+    bool const valid = record.is_object() && record.value("checksum", std::string()) == json_checksum(record) &&
                        record.at("bytes").get<std::uint64_t>() == static_cast<std::uint64_t>(file->st_size) &&
                        record.at("changed").is_number_integer() && record.at("read_back").is_boolean();
     return valid ? std::optional(std::move(record)) : std::nullopt;
@@ -87,7 +81,7 @@ void PartFolder::mark_finished(std::string const& name, Json const& facts) const
   auto record = facts;
   record["read_back"] = read_back_ == ReadBack::all;
   record["changed"] = changed_at(*status);
-  record["checksum"] = checksum_of(record);
+  record["checksum"] = json_checksum(record);
   if (platform::system().renameat(work_.fd(), from.c_str(), work_.fd(), name.c_str()) != 0)
     platform::throw_io(std::string(write_operation) + ": rename", work_.path_of(from), errno);
   CROSSRANK_CRASH_POINT("parts.renamed");

@@ -16,6 +16,7 @@
 #include "lib/codec/checksum/checksum.hpp"
 #include "lib/codec/json/json_document.hpp"
 #include "lib/platform/io_error.hpp"
+#include "workspace/checkpoint/parts/json_checksum.hpp"
 #include "workspace/checkpoint/source/directory_listing.hpp"
 
 namespace crossrank::checkpoint {
@@ -24,12 +25,6 @@ namespace {
 constexpr char const* format_name = "crossrank parts plan";
 constexpr int format_version = 1;
 constexpr char const* make_again = "make the plan again";
-
-std::string checksum_of(Json plan) {
-  plan.erase("checksum");
-  auto const text = plan.dump();
-  return codec::to_hex(codec::checksum(std::as_bytes(std::span(text))));
-}
 
 Json stamp_json(FileStamp const& stamp) {
   return {{"path", stamp.path}, {"size", stamp.size}, {"changed", stamp.changed}};
@@ -146,7 +141,7 @@ void require_this_format(std::string const& file, Json const& plan) {
     refuse(file, "version", "the plan was made by another version of crossrank", std::to_string(format_version),
            version == plan.end() ? "none" : version->dump(), "use the same version for the plan and for all its parts");
   auto const checksum = plan.find("checksum");
-  auto const found = checksum_of(plan);
+  auto const found = json_checksum(plan);
   if (checksum == plan.end() || *checksum != found)
     refuse(file, "checksum", "the plan is damaged or was edited", found,
            checksum != plan.end() && checksum->is_string() ? checksum->get<std::string>() : "none", make_again);
@@ -235,7 +230,7 @@ std::string to_text(PlanFile const& plan) {
             {"stamps", std::move(stamps)},
             {"files", std::move(files)}};
   try {
-    json["checksum"] = checksum_of(json);
+    json["checksum"] = json_checksum(json);
     return json.dump(1) + "\n";
   } catch (Json::exception const& error) {
     throw UsageError({.operation = parts_operation,

@@ -5,7 +5,7 @@
 #include <vector>
 
 namespace crossrank::checkpoint {
-bool samples_match(PlacedTensor a, PlacedTensor b) {
+bool samples_match(SampledTensor a, SampledTensor b) {
   auto const& first = a.source->tensors()[a.tensor];
   auto const& second = b.source->tensors()[b.tensor];
   if (first.dtype != second.dtype || !(first.shape == second.shape)) return false;
@@ -22,7 +22,7 @@ bool samples_match(PlacedTensor a, PlacedTensor b) {
   return true;
 }
 
-bool has_distinctive_values(PlacedTensor tensor) {
+bool has_distinctive_values(SampledTensor tensor) {
   auto const& description = tensor.source->tensors()[tensor.tensor];
   auto const size = std::min(dense_bytes(description.shape, description.dtype), sample_bytes);
   auto const width = std::max<std::size_t>(1, bits_of(description.dtype) / 8);

@@ -9,7 +9,7 @@
 namespace crossrank::checkpoint {
 
 /// A tensor and its source.
-struct PlacedTensor {
+struct SampledTensor {
   ShardSource const* source = nullptr;
   std::size_t tensor = 0;
 };
@@ -26,10 +26,10 @@ inline constexpr std::uint64_t sample_bytes = std::uint64_t{16} << 10;
 /// Returns whether two tensors have the same dtype, shape, and bytes at begin, middle and end.
 ///
 /// This tells a copy from another tensor at the cost of at most six reads of 16 KiB. Throws `IoError` or `FormatError`.
-[[nodiscard]] bool samples_match(PlacedTensor a, PlacedTensor b);
+[[nodiscard]] bool samples_match(SampledTensor a, SampledTensor b);
 
 /// Returns whether the values at the tensor's begin differ from each other. All ones or all zeros do not identify a
 /// tensor.
-[[nodiscard]] bool has_distinctive_values(PlacedTensor tensor);
+[[nodiscard]] bool has_distinctive_values(SampledTensor tensor);
 
 }  // namespace crossrank::checkpoint

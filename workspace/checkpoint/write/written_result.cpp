@@ -17,7 +17,7 @@
 namespace crossrank::checkpoint {
 namespace {
 
-constexpr std::size_t block_bytes = std::size_t{1} << 20;
+constexpr std::size_t read_block_bytes = std::size_t{1} << 20;
 
 /// Returns whether `out` has a regular file of that name and size.
 bool has_file(platform::Directory const& out, std::string const& name, std::uint64_t bytes) {
@@ -44,9 +44,9 @@ bool is_same(PooledFile const& file, ExtraFile const& extra) {
   if (extra.copy_of.empty()) return has_bytes(file, 0, std::as_bytes(std::span(extra.text)));
   auto const from = std::make_shared<FilePool>()->open(extra.copy_of);
   if (from->size() != file.size()) return false;
-  std::vector<std::byte> block(block_bytes);
-  for (std::uint64_t at = 0; at < from->size(); at += block_bytes) {
-    auto const size = static_cast<std::size_t>(std::min<std::uint64_t>(block_bytes, from->size() - at));
+  std::vector<std::byte> block(read_block_bytes);
+  for (std::uint64_t at = 0; at < from->size(); at += read_block_bytes) {
+    auto const size = static_cast<std::size_t>(std::min<std::uint64_t>(read_block_bytes, from->size() - at));
     auto const part = std::span(block).first(size);
     from->read_at(at, part);
     if (!has_bytes(file, at, part)) return false;

@@ -5,34 +5,26 @@
 #include <utility>
 #include <vector>
 
+#include "lib/codec/io/append_value.hpp"
 #include "lib/codec/torch/pickle/latin1.hpp"
 
 namespace crossrank::codec {
-namespace {
-
-template <class Number>
-void append(std::string& out, Number value) {
-  out.append(reinterpret_cast<char const*>(&value), sizeof(value));
-}
-
-}  // namespace
-
 void PickleWriter::text(std::string_view utf8) {
   out_ += 'X';
-  append(out_, static_cast<std::uint32_t>(utf8.size()));
+  append_value(out_, static_cast<std::uint32_t>(utf8.size()));
   out_ += utf8;
 }
 
 void PickleWriter::integer(std::int64_t value) {
   if (value >= 0 && value <= 0xff) {
     out_ += 'K';
-    append(out_, static_cast<std::uint8_t>(value));
+    append_value(out_, static_cast<std::uint8_t>(value));
   } else if (value >= std::numeric_limits<std::int32_t>::min() && value <= std::numeric_limits<std::int32_t>::max()) {
     out_ += 'J';
-    append(out_, static_cast<std::int32_t>(value));
+    append_value(out_, static_cast<std::int32_t>(value));
   } else {
     out_ += "\x8a\x08";
-    append(out_, value);
+    append_value(out_, value);
   }
 }
 
@@ -40,13 +32,13 @@ void PickleWriter::natural(std::uint64_t value) {
   if (value <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
     return integer(static_cast<std::int64_t>(value));
   out_ += "\x8a\x09";
-  append(out_, value);
+  append_value(out_, value);
   out_ += '\0';
 }
 
 void PickleWriter::real(double value) {
   out_ += 'G';
-  append(out_, __builtin_bswap64(std::bit_cast<std::uint64_t>(value)));
+  append_value(out_, __builtin_bswap64(std::bit_cast<std::uint64_t>(value)));
 }
 
 void PickleWriter::bytes(Json::binary_t const& value) {

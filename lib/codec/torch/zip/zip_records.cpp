@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lib/codec/io/append_value.hpp"
 #include "lib/codec/torch/zip/zip_format.hpp"
 
 namespace crossrank::codec {
@@ -13,11 +14,6 @@ constexpr std::uint16_t version_needed = 45;  // first version of the format wit
 constexpr std::size_t wide_field_bytes = 20;
 // "FB", torch's padding field.
 constexpr std::uint16_t padding_id = 0x4246;
-
-template <class Number>
-void append(std::string& out, Number value) {
-  out.append(reinterpret_cast<char const*>(&value), sizeof(value));
-}
 
 bool is_wide(std::uint64_t value) noexcept { return value >= zip::in_zip64_32; }
 
@@ -38,33 +34,33 @@ std::string zip_local_header(std::uint64_t header_at, ZipEntry const& entry) {
   std::string out;
   auto const padding = padding_bytes(header_at, entry);
   auto const wide = is_wide(entry.size);
-  append(out, zip::local_magic);
-  append(out, version_needed);
-  append(out, flags);
+  append_value(out, zip::local_magic);
+  append_value(out, version_needed);
+  append_value(out, flags);
   out.append(2 + 4 + 4 + 8, '\0');  // stored, no time; CRC and sizes follow the data
-  append(out, static_cast<std::uint16_t>(entry.name.size()));
-  append(out, static_cast<std::uint16_t>((wide ? wide_field_bytes : 0) + 4 + padding));
+  append_value(out, static_cast<std::uint16_t>(entry.name.size()));
+  append_value(out, static_cast<std::uint16_t>((wide ? wide_field_bytes : 0) + 4 + padding));
   out += entry.name;
   if (wide) {
-    append(out, zip::zip64_extra_id);
-    append(out, std::uint16_t{16});
+    append_value(out, zip::zip64_extra_id);
+    append_value(out, std::uint16_t{16});
     out.append(16, '\0');
   }
-  append(out, padding_id);
-  append(out, static_cast<std::uint16_t>(padding));
+  append_value(out, padding_id);
+  append_value(out, static_cast<std::uint16_t>(padding));
   out.append(padding, 'Z');
   return out;
 }
 
 std::string zip_descriptor(ZipEntry const& entry, std::uint32_t crc) {
   std::string out;
-  append(out, zip::descriptor_magic);
-  append(out, crc);
+  append_value(out, zip::descriptor_magic);
+  append_value(out, crc);
   for (int i = 0; i < 2; ++i) {
     if (is_wide(entry.size)) {
-      append(out, entry.size);
+      append_value(out, entry.size);
     } else {
-      append(out, static_cast<std::uint32_t>(entry.size));
+      append_value(out, static_cast<std::uint32_t>(entry.size));
     }
   }
   return out;
@@ -73,27 +69,27 @@ std::string zip_descriptor(ZipEntry const& entry, std::uint32_t crc) {
 std::string zip_central_header(ZipEntry const& entry, std::uint64_t header_at, std::uint32_t crc) {
   std::string extra;
   if (is_wide(entry.size)) {
-    append(extra, entry.size);
-    append(extra, entry.size);
+    append_value(extra, entry.size);
+    append_value(extra, entry.size);
   }
-  if (is_wide(header_at)) append(extra, header_at);
+  if (is_wide(header_at)) append_value(extra, header_at);
   std::string out;
-  append(out, zip::central_magic);
-  append(out, version_needed);
-  append(out, version_needed);
-  append(out, flags);
+  append_value(out, zip::central_magic);
+  append_value(out, version_needed);
+  append_value(out, version_needed);
+  append_value(out, flags);
   out.append(2 + 4, '\0');
-  append(out, crc);
-  append(out, narrow(entry.size));
-  append(out, narrow(entry.size));
-  append(out, static_cast<std::uint16_t>(entry.name.size()));
-  append(out, static_cast<std::uint16_t>(extra.empty() ? 0 : extra.size() + 4));
+  append_value(out, crc);
+  append_value(out, narrow(entry.size));
+  append_value(out, narrow(entry.size));
+  append_value(out, static_cast<std::uint16_t>(entry.name.size()));
+  append_value(out, static_cast<std::uint16_t>(extra.empty() ? 0 : extra.size() + 4));
   out.append(2 + 2 + 2 + 4, '\0');
-  append(out, narrow(header_at));
+  append_value(out, narrow(header_at));
   out += entry.name;
   if (!extra.empty()) {
-    append(out, zip::zip64_extra_id);
-    append(out, static_cast<std::uint16_t>(extra.size()));
+    append_value(out, zip::zip64_extra_id);
+    append_value(out, static_cast<std::uint16_t>(extra.size()));
     out += extra;
   }
   return out;
@@ -101,27 +97,27 @@ std::string zip_central_header(ZipEntry const& entry, std::uint64_t header_at, s
 
 std::string zip_end_records(std::uint64_t count, std::uint64_t bytes, std::uint64_t begin) {
   std::string out;
-  append(out, zip::end64_magic);
-  append(out, std::uint64_t{zip::end64_bytes - 12});
-  append(out, version_needed);
-  append(out, version_needed);
+  append_value(out, zip::end64_magic);
+  append_value(out, std::uint64_t{zip::end64_bytes - 12});
+  append_value(out, version_needed);
+  append_value(out, version_needed);
   out.append(8, '\0');
-  append(out, count);
-  append(out, count);
-  append(out, bytes);
-  append(out, begin);
-  append(out, zip::locator_magic);
-  append(out, std::uint32_t{0});
-  append(out, begin + bytes);
-  append(out, std::uint32_t{1});
-  append(out, zip::end_magic);
+  append_value(out, count);
+  append_value(out, count);
+  append_value(out, bytes);
+  append_value(out, begin);
+  append_value(out, zip::locator_magic);
+  append_value(out, std::uint32_t{0});
+  append_value(out, begin + bytes);
+  append_value(out, std::uint32_t{1});
+  append_value(out, zip::end_magic);
   out.append(4, '\0');
   auto const short_count = static_cast<std::uint16_t>(std::min<std::uint64_t>(count, zip::in_zip64_16));
-  append(out, short_count);
-  append(out, short_count);
-  append(out, narrow(bytes));
-  append(out, narrow(begin));
-  append(out, std::uint16_t{0});
+  append_value(out, short_count);
+  append_value(out, short_count);
+  append_value(out, narrow(bytes));
+  append_value(out, narrow(begin));
+  append_value(out, std::uint16_t{0});
   return out;
 }
 

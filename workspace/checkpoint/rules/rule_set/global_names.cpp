@@ -33,7 +33,7 @@ bool all_count_from_zero(Members const& members) {
                      [](auto const& member) { return counts_from_zero(member.second); });
 }
 
-[[noreturn]] void refuse(std::string const& what, std::string const& where, std::string const& problem) {
+[[noreturn]] void refuse_numbers(std::string const& what, std::string const& where, std::string const& problem) {
   throw FormatError({.operation = "merge rules",
                      .message = what + " " + problem,
                      .expected = "numbers that continue from one rank to the next, or start at 0 on each",
@@ -63,14 +63,14 @@ void GlobalNames::number_layers(ShardSet const& set, ModelSizes const& sizes) {
   }
   for (auto const& [before, stages] : stacks) {
     if (disjoint(stages)) continue;
-    if (!all_count_from_zero(stages)) refuse("the layers of the pipeline stages", before + "*", "overlap in part");
+    if (!all_count_from_zero(stages)) refuse_numbers("the layers of the pipeline stages", before + "*", "overlap in part");
     std::int64_t offset = 0;
     for (auto const& [stage, layers] : stages) {
       layer_offsets_[{before, stage, 0}] = offset;
       offset += static_cast<std::int64_t>(layers.size());
     }
     if (auto const said = sizes[SizeName::layers]; said && offset > *said) {
-      refuse("the layers of the pipeline stages", before + "*",
+      refuse_numbers("the layers of the pipeline stages", before + "*",
              "are " + std::to_string(offset) + " in all where the config has " + std::to_string(*said));
     }
   }
@@ -95,14 +95,14 @@ void GlobalNames::number_experts(ShardSet const& set, ModelSizes const& sizes) {
                        });
     if (whole) continue;  // every expert rank has all of them: copies
     if (!all_count_from_zero(members))
-      refuse("the experts of the expert-parallel ranks", before + "*", "overlap in part");
+      refuse_numbers("the experts of the expert-parallel ranks", before + "*", "overlap in part");
     std::int64_t offset = 0;
     for (auto const& [rank, experts] : members) {
       expert_offsets_[{before, key.second, rank}] = offset;
       offset += static_cast<std::int64_t>(experts.size());
     }
     if (said && offset != *said) {
-      refuse("the experts of the expert-parallel ranks", before + "*",
+      refuse_numbers("the experts of the expert-parallel ranks", before + "*",
              "are " + std::to_string(offset) + " in all where the config has " + std::to_string(*said));
     }
   }

@@ -31,7 +31,7 @@ bool is_embedding(std::string_view module) {
 bool is_head(std::string_view module) { return ends_in(module, {"lm_head", "embed_out", "output_layer"}); }
 
 /// Returns the place of `tensor`, one of the source's own descriptions.
-PlacedTensor placed(ShardSource const& source, SourceTensor const& tensor) {
+SampledTensor placed(ShardSource const& source, SourceTensor const& tensor) {
   return {&source, static_cast<std::size_t>(&tensor - source.tensors().data())};
 }
 
