@@ -1,4 +1,6 @@
+#include <cmath>
 #include <map>
+#include <optional>
 #include <stdexcept>
 
 #include <gmock/gmock.h>
@@ -154,6 +156,39 @@ TEST(FullyShard, accumulates_and_clips_as_one_process) {
       }
       EXPECT_NEAR(clip_grad_norm(*model, 0.5), expected, 1e-9);
       EXPECT_NEAR(clip_grad_norm(*model, 1e9), 0.5, 1e-5);
+      job.close();
+    });
+  }
+}
+
+/// A sum in BF16 would lose most of the later microbatches: 256 + 1 is 256 there.
+TEST(FullyShard, sums_the_gradients_of_many_microbatches_in_the_dtype_of_the_reduction) {
+  constexpr int microbatches = 300;
+  for (auto const reduced : {std::optional<Dtype>(), std::optional(Dtype::f32)}) {
+    run_jobs(2, 2, [&](MeshCollective const& job) {
+      TinyOptions const options{.dtype = Dtype::f32, .bias_dtype = Dtype::f32};
+      auto const model =
+          FullyShardTransform({.mixed_precision = {.param_dtype = Dtype::bf16, .reduce_dtype = reduced}}, job)
+              .apply(std::make_shared<TinyMlp>(options));
+      auto& sharded = dynamic_cast<FullyShardedModel&>(*model);
+      run_pass(*model, 0, 0, 3);
+      auto const once = model->trained_tensors();
+      std::vector<std::vector<double>> expected;
+      for (auto const& tensor : once) {
+        expected.push_back(reals_of(tensor.grad));
+        for (auto& value : expected.back()) value *= microbatches;
+      }
+      model->zero_grad();
+      for (int i = 0; i < microbatches; ++i) {
+        auto const scope = sharded.accumulation_context(i + 1 == microbatches);
+        run_pass(*model, 0, 0, 3);
+      }
+      auto const got = model->trained_tensors();
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        auto const values = reals_of(got[i].grad);
+        for (std::size_t k = 0; k < values.size(); ++k)
+          EXPECT_NEAR(values[k], expected[i][k], 0.01 * std::abs(expected[i][k]) + 1e-6) << got[i].name;
+      }
       job.close();
     });
   }

@@ -129,6 +129,7 @@ void FullyShardedModel::backward(std::span<Tensor const> gradients) {
     for (std::size_t unit = state.units.size(); sync_ && unit-- > 0;) {
       if (!state.reduced[unit]) state.reduce(unit);
     }
+    if (!sync_) state.units.back().accumulate();
     if (state.reducing != nullptr) std::exchange(state.reducing, nullptr)->finish_reduction();
     state.release_all();
   });
@@ -155,7 +156,8 @@ void FullyShardedModel::after_unit(std::size_t unit, Pass pass) {
     return;
   }
   state.units[unit].release();
-  if (sync_) state.reduce(unit);
+  if (sync_) return state.reduce(unit);
+  state.units[unit].accumulate();
 }
 
 void FullyShardedModel::gradient_ready(Parameter& parameter) {

@@ -173,6 +173,32 @@ void UnitShards::prepare_gradients() {
   memory_.peak_full_gradients = std::max(memory_.peak_full_gradients, memory_.full_gradients);
 }
 
+void UnitShards::accumulate() {
+  for (auto& member : members_) {
+    auto& grad = member.full_grad;
+    auto const dtype = config_.mixed_precision.reduce_dtype.value_or(member.shard.dtype());
+    if (!grad.defined() || bits_of(dtype) <= bits_of(grad.dtype())) continue;
+    if (member.accumulated.defined()) {
+      add_reals(member.accumulated, grad);
+    } else {
+      member.accumulated = as_dtype(grad, dtype);
+      memory_.full_gradients += member.accumulated.nbytes();
+    }
+    memory_.peak_full_gradients = std::max(memory_.peak_full_gradients, memory_.full_gradients);
+    memory_.full_gradients -= grad.nbytes();
+    grad = {};
+    member.parameter->grad = {};
+  }
+}
+
+void UnitShards::drop_full_gradients(Member& member) noexcept {
+  memory_.full_gradients -= member.full_grad.nbytes() + member.accumulated.nbytes();
+  member.full_grad = {};
+  member.accumulated = {};
+  member.parameter->grad = {};
+  member.is_used = false;
+}
+
 bool UnitShards::mark_used(Parameter const& parameter) {
   for (auto& member : members_) {
     if (member.parameter.get() != &parameter) continue;
@@ -197,9 +223,11 @@ void UnitShards::start_reduction() {
     std::vector<Tensor> ins;
     std::vector<double> used;
     for (auto const i : list) {
-      ins.push_back(as_dtype(members_[i].full_grad, dtype));
-      reduction.results.push_back(Tensor::empty(members_[i].shard.shape(), dtype));
-      used.push_back(members_[i].is_used ? 1 : 0);
+      auto& member = members_[i];
+      if (member.accumulated.defined()) add_reals(member.accumulated, member.full_grad);
+      ins.push_back(as_dtype(member.accumulated.defined() ? member.accumulated : member.full_grad, dtype));
+      reduction.results.push_back(Tensor::empty(member.shard.shape(), dtype));
+      used.push_back(member.is_used ? 1 : 0);
     }
     auto const count = static_cast<std::int64_t>(list.size());
     ins.push_back(Tensor::empty({ranks, count}, dtype));
@@ -222,10 +250,7 @@ void UnitShards::finish_reduction() {
     read_reals(reduction.results.back(), 0, used);
     for (std::size_t i = 0; i < used.size(); ++i) {
       auto& member = members_[reduction.members[i]];
-      memory_.full_gradients -= member.full_grad.nbytes();
-      member.full_grad = {};
-      member.parameter->grad = {};
-      member.is_used = false;
+      drop_full_gradients(member);
       if (used[i] == 0) continue;
       auto const result = as_dtype(reduction.results[i], member.shard.dtype());
       if (member.grad.defined()) {
@@ -240,11 +265,8 @@ void UnitShards::finish_reduction() {
 
 void UnitShards::drop_gradients() noexcept {
   for (auto& member : members_) {
-    memory_.full_gradients -= member.full_grad.nbytes();
     member.grad = {};
-    member.full_grad = {};
-    member.parameter->grad = {};
-    member.is_used = false;
+    drop_full_gradients(member);
   }
 }
 

@@ -41,6 +41,9 @@ class UnitShards {
   void prepare_gradients();
   /// Notes that a gradient was computed. Returns false for a parameter of another unit.
   bool mark_used(Parameter const& parameter);
+  /// Adds the gradients of a microbatch that is not reduced to those of earlier ones, where the reduction or the shards
+  /// have more bits than gradients. Sums of many microbatches would lose the later ones otherwise.
+  void accumulate();
   /// Starts to average the gradients and to scatter the result.
   void start_reduction();
   /// Waits for the reduction and adds the result to the gradients of the shards.
@@ -66,6 +69,7 @@ class UnitShards {
     Tensor grad{};              ///< of the shard; undefined: none
     Tensor full{};              ///< padded, while gathered
     Tensor full_grad{};         ///< padded, until it is reduced
+    Tensor accumulated{};       ///< gradients of earlier microbatches
     Tensor part{};              ///< of the smaller group
     Tensor wire{};              ///< FP8 codes of all ranks, while they are gathered
     double scale = 1;           ///< of the FP8 codes
@@ -79,6 +83,7 @@ class UnitShards {
   };
 
   void add(std::shared_ptr<Parameter> const& parameter);
+  void drop_full_gradients(Member& member) noexcept;
   [[nodiscard]] std::vector<std::string> names() const;
   [[nodiscard]] Dtype gathered_dtype(Member const& member, bool exact) const;
   [[nodiscard]] bool travels_as_fp8(Member const& member, bool exact) const;
