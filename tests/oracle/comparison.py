@@ -17,6 +17,7 @@ class Case:
     options: tuple = ()  # options of `crossrank consolidate`
     refusal: bool = False  # the program's files are incomplete, so an error is the correct result
     merged: bool = False  # `shards` is crossrank's result already
+    verdict: tuple = ()  # verdict and reason, if the program has compared already
 
 
 @dataclasses.dataclass
@@ -56,6 +57,8 @@ def difference(made, truth):
 
 def run_case(crossrank, case, out):
     """Merges the shards of `case` into `out`, unless they are merged, and compares."""
+    if case.verdict:
+        return Outcome(case, *case.verdict)
     if case.merged:
         return compared(case, case.shards)
     command = [crossrank, "consolidate", case.shards, out, "--json", *case.options]

@@ -12,7 +12,7 @@ import comparison
 
 PROGRAMS = {"transformers": "transformers_cases", "deepspeed": "deepspeed_cases", "dcp": "dcp_cases",
             "compressed-tensors": "compressed_tensors_cases", "accelerate": "accelerate_cases",
-            "megatron": "megatron_cases", "export": "export_cases"}
+            "megatron": "megatron_cases", "export": "export_cases", "transforms": "transforms_cases"}
 
 
 def main():

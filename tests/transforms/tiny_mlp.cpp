@@ -1,6 +1,8 @@
 #include "tests/transforms/tiny_mlp.hpp"
 
 #include <cmath>
+#include <numeric>
+#include <utility>
 
 #include "transforms/model/reals.hpp"
 
@@ -49,26 +51,47 @@ void TinyMlp::event(std::size_t unit, Pass pass, bool before) {
   observer_->after_unit(unit, pass);
 }
 
+/// Rounds to the dtype that the weights have now, which a transform may change.
+TinyMlp::Reals TinyMlp::rounded(Reals values) const {
+  auto const dtype = weights_[0]->value.dtype();
+  if (!options_.rounds || dtype == Dtype::f64) return values;
+  auto tensor = Tensor::empty({static_cast<std::int64_t>(values.size())}, dtype);
+  transforms::write_reals(tensor, 0, values);
+  return reals_of(tensor);
+}
+
+/// Returns the output of a layer before its tanh.
+TinyMlp::Reals TinyMlp::layer_forward(std::size_t layer) const {
+  auto const w = reals_of(weights_[layer]->value);
+  auto const b = reals_of(biases_[layer]->value);
+  auto const in = static_cast<std::size_t>(options_.widths[layer]);
+  auto const out = static_cast<std::size_t>(options_.widths[layer + 1]);
+  auto const& x = inputs_[layer];
+  Reals y(static_cast<std::size_t>(rows_) * out);
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    y[i] = skip_last_bias && layer + 1 == weights_.size() ? 0 : b[i % out];
+    for (std::size_t k = 0; k < in; ++k) y[i] += x[i / out * in + k] * w[i % out * in + k];
+  }
+  return rounded(std::move(y));
+}
+
 std::vector<Tensor> TinyMlp::forward(std::span<Tensor const> inputs) {
   rows_ = inputs[0].shape()[0];
-  inputs_.assign(1, reals_of(inputs[0]));
+  inputs_.clear();
   auto const layers = weights_.size();
   for (std::size_t layer = 0; layer < layers; ++layer) {
     event(layer, Pass::forward, true);
-    auto const w = reals_of(weights_[layer]->value);
-    auto const b = reals_of(biases_[layer]->value);
-    auto const in = static_cast<std::size_t>(options_.widths[layer]);
-    auto const out = static_cast<std::size_t>(options_.widths[layer + 1]);
-    auto const& x = inputs_[layer];
-    Reals y(static_cast<std::size_t>(rows_) * out);
-    for (std::size_t i = 0; i < y.size(); ++i) {
-      double sum = skip_last_bias && layer + 1 == layers ? 0 : b[i % out];
-      for (std::size_t k = 0; k < in; ++k) sum += x[i / out * in + k] * w[i % out * in + k];
-      y[i] = layer + 1 < layers ? std::tanh(sum) : sum;
+    if (layer == 0) inputs_.push_back(rounded(reals_of(inputs[0])));
+    auto y = layer_forward(layer);
+    bool const is_last = layer + 1 == layers;
+    if (!is_last) {
+      for (auto& value : y) value = std::tanh(value);
     }
-    inputs_.push_back(y);
-    if (layer + 1 == layers) {
+    inputs_.push_back(rounded(std::move(y)));
+    if (is_last) {
+      y = inputs_.back();
       for (auto& value : y) value *= reals_of(scale_->value)[0];
+      y = rounded(std::move(y));
       event(layer, Pass::forward, false);
       auto output = Tensor::empty({rows_, options_.widths.back()}, Dtype::f64);
       transforms::write_reals(output, 0, y);
@@ -96,9 +119,15 @@ void TinyMlp::layer_backward(std::size_t layer, Reals& gradient) {
   Reals dw(in * out);
   Reals db(out);
   Reals dx(x.size());
+  if (!is_last) {
+    for (std::size_t i = 0; i < gradient.size(); ++i) {
+      auto const y = inputs_[layer + 1][i];
+      gradient[i] *= 1 - y * y;
+    }
+    gradient = rounded(std::move(gradient));
+  }
   for (std::size_t i = 0; i < gradient.size(); ++i) {
-    auto const y = inputs_[layer + 1][i];
-    auto const g = is_last ? gradient[i] : gradient[i] * (1 - y * y);
+    auto const g = gradient[i];
     db[i % out] += g;
     for (std::size_t k = 0; k < in; ++k) {
       dw[i % out * in + k] += g * x[i / out * in + k];
@@ -106,13 +135,26 @@ void TinyMlp::layer_backward(std::size_t layer, Reals& gradient) {
     }
   }
   auto const report = [&](Parameter& parameter, Reals const& values) {
-    add_gradient(parameter, values);
+    add_gradient(parameter, rounded(values));
     bool const complete = !(options_.tied && layer == 2 && &parameter == weights_[2].get());
     if (complete && parameter.requires_grad && observer_ != nullptr) observer_->gradient_ready(parameter);
   };
   if (!(skip_last_bias && is_last)) report(*biases_[layer], db);
   report(*weights_[layer], dw);
-  gradient = std::move(dx);
+  gradient = rounded(std::move(dx));
+}
+
+void TinyMlp::scale_backward(Reals& gradient) {
+  auto const scale = reals_of(scale_->value)[0];
+  Reals products = gradient;
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    products[i] *= inputs_.back()[i];
+    gradient[i] *= scale;
+  }
+  products = rounded(std::move(products));
+  gradient = rounded(std::move(gradient));
+  add_gradient(*scale_, rounded({std::accumulate(products.begin(), products.end(), 0.0)}));
+  if (observer_ != nullptr) observer_->gradient_ready(*scale_);
 }
 
 void TinyMlp::backward(std::span<Tensor const> gradients) {
@@ -120,14 +162,8 @@ void TinyMlp::backward(std::span<Tensor const> gradients) {
   for (auto layer = weights_.size(); layer-- > 0;) {
     event(layer, Pass::backward, true);
     if (layer + 1 == weights_.size()) {
-      auto const scale = reals_of(scale_->value)[0];
-      double sum = 0;
-      for (std::size_t i = 0; i < gradient.size(); ++i) {
-        sum += gradient[i] * inputs_.back()[i];
-        gradient[i] *= scale;
-      }
-      add_gradient(*scale_, {sum});
-      if (observer_ != nullptr) observer_->gradient_ready(*scale_);
+      gradient = rounded(std::move(gradient));
+      scale_backward(gradient);
     }
     layer_backward(layer, gradient);
     event(layer, Pass::backward, false);

@@ -17,6 +17,7 @@ struct TinyOptions {
   bool unused = false;  ///< the last unit has a parameter without a use
   bool frozen = false;  ///< the first bias is frozen
   bool buffer = false;  ///< the model has a buffer, which its passes do not use
+  bool rounds = false;  ///< each operation rounds its result to the dtype of the values, as other engines do
   double seed = 1;      ///< of the values
 };
 
@@ -33,14 +34,17 @@ class TinyMlp final : public TrainableModel {
 
   /// Called at each event, for faults: "forward 0", "backward 2".
   std::function<void(std::string const& where)> on_event{};
-  /// Layers that the next passes skip the bias of, so that it gets no gradient.
+  /// Whether the next passes skip the bias of the last layer, so that it gets no gradient.
   bool skip_last_bias = false;
 
  private:
   using Reals = std::vector<double>;
   void event(std::size_t unit, Pass pass, bool before);
   void add_gradient(Parameter& parameter, Reals const& gradient);
+  [[nodiscard]] Reals rounded(Reals values) const;
+  [[nodiscard]] Reals layer_forward(std::size_t layer) const;
   void layer_backward(std::size_t layer, Reals& gradient);
+  void scale_backward(Reals& gradient);
 
   TinyOptions options_;
   std::vector<ModelUnit> units_{};
