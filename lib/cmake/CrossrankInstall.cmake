@@ -25,7 +25,7 @@ endif()
 configure_package_config_file(lib/cmake/crossrank-config.cmake.in ${PROJECT_BINARY_DIR}/crossrank-config.cmake
                               INSTALL_DESTINATION ${crossrank_package_dir} NO_SET_AND_CHECK_MACRO)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/crossrank-config-version.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${PROJECT_BINARY_DIR}/crossrank-config.cmake ${PROJECT_BINARY_DIR}/crossrank-config-version.cmake
+install(FILES ${PROJECT_BINARY_DIR}/crossrank-config.cmake ${PROJECT_BINARY_DIR}/crossrank-config-version.cmake lib/cmake/crossrank-torch.cmake
         DESTINATION ${crossrank_package_dir})
 
 file(RELATIVE_PATH crossrank_pc_to_prefix ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})

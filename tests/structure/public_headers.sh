@@ -13,6 +13,8 @@ while IFS=: read -r file line; do
   case $name in
     crossrank/* | nlohmann/json.hpp | nlohmann/json_fwd.hpp) ;;
     cereal/*) [[ $file == include/crossrank/serialize.hpp ]] || problem "$file includes $name: only serialize.hpp may" ;;
+    ATen/* | c10/* | torch/*)
+      [[ $file == include/crossrank/torch.hpp || $file == include/crossrank/torch/* ]] || problem "$file includes $name: only torch.hpp and torch/ may" ;;
     mpi.h) [[ $file == include/crossrank/mpi.hpp ]] || problem "$file includes $name: only mpi.hpp may" ;;
     */* | *.h | *.hpp) problem "$file includes $name: public headers include the standard library, nlohmann/json and each other" ;;
   esac

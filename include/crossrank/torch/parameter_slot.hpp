@@ -1,0 +1,124 @@
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <c10/core/Storage.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <crossrank/torch/call.hpp>
+#include <crossrank/transforms_model.hpp>
+
+namespace crossrank::torch::detail {
+
+/// One parameter of a module, on both sides: the variable of LibTorch and the `Parameter` of the transforms.
+///
+/// A whole parameter shares its memory with the variable. A sharded one has memory only while it is gathered. The
+/// variable then has a storage whose pointer changes, because autograd keeps views of that storage between the forward
+/// and the backward pass. In between, the variable is empty.
+class ParameterSlot {
+ public:
+  ParameterSlot(std::string name, at::Tensor variable) : variable_(std::move(variable)) {
+    parameter_ = std::make_shared<Parameter>();
+    parameter_->name = std::move(name);
+    parameter_->requires_grad = variable_.requires_grad();
+    parameter_->value = from_torch(variable_);
+    whole_ = parameter_->value.storage();
+  }
+
+  [[nodiscard]] std::shared_ptr<Parameter> const& parameter() const noexcept { return parameter_; }
+  [[nodiscard]] at::Tensor const& variable() const noexcept { return variable_; }
+  /// Returns whether a transform has taken the whole values away.
+  [[nodiscard]] bool is_sharded() const noexcept { return parameter_->value.storage() != whole_.lock(); }
+
+  /// Makes the variable empty, in the dtype in which the parameter is gathered.
+  void empty_variable() {
+    sizes_.assign(parameter_->value.shape().begin(), parameter_->value.shape().end());
+    auto const dtype = to_scalar_type(parameter_->value.dtype());
+    storage_ = c10::Storage(c10::Storage::use_byte_size_t(), 0, at::DataPtr(nullptr, at::kCPU), nullptr, false);
+    auto fresh = at::empty({0}, dtype);
+    fresh.set_(storage_, 0, {0}, {1});
+    variable_.set_data(fresh);
+  }
+
+  /// Calls `ready` whenever autograd has added to the gradient.
+  template <class Ready>
+  void on_gradient(Ready ready) {
+    struct Hook final : ::torch::autograd::FunctionPostHook {
+      explicit Hook(Ready ready_call) : call(std::move(ready_call)) {}
+      Tensors operator()(Tensors const& outputs, Tensors const&) override {
+        call();
+        return outputs;
+      }
+      Ready call;
+    };
+    if (is_sharded()) variable_.unsafeGetTensorImpl()->set_sizes_contiguous(sizes_);  // autograd remembers the shape
+    accumulator_ = ::torch::autograd::impl::grad_accumulator(variable_);
+    if (is_sharded()) variable_.unsafeGetTensorImpl()->set_sizes_contiguous(empty_sizes);
+    accumulator_->add_post_hook(std::make_unique<Hook>(std::move(ready)));
+  }
+  [[nodiscard]] bool has_hook() const noexcept { return static_cast<bool>(accumulator_); }
+
+  /// Gives a sharded variable the gathered values, for each unit that begins to use it.
+  void attach() {
+    if (!is_sharded() || uses_++ > 0) return;
+    auto const& value = parameter_->value;
+    storage_.set_data_ptr_noswap(at::DataPtr(value.data(), at::kCPU));
+    storage_.set_nbytes(value.nbytes());
+    variable_.unsafeGetTensorImpl()->set_sizes_contiguous(sizes_);
+  }
+  /// Takes them away, once no unit uses them.
+  void detach() {
+    if (!is_sharded() || --uses_ > 0) return;
+    variable_.unsafeGetTensorImpl()->set_sizes_contiguous(empty_sizes);
+    storage_.set_nbytes(std::size_t{0});
+    storage_.set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
+  }
+
+  /// Lets autograd add to the gradient of the parameter.
+  void give_gradient() {
+    if (parameter_->requires_grad) variable_.mutable_grad() = share(parameter_->grad);
+  }
+  void drop_gradient() {
+    if (parameter_->requires_grad) variable_.mutable_grad() = at::Tensor();
+  }
+  /// Takes over the gradient of the variable, unless it is that of the parameter already.
+  void take_gradient() {
+    auto const& grad = variable_.grad();
+    if (!grad.defined()) {
+      parameter_->grad = {};
+    } else if (!parameter_->grad.defined() || parameter_->grad.data() != grad.data_ptr()) {
+      parameter_->grad = from_torch(grad);
+    }
+  }
+
+  /// Before a pass: either side may have dropped or replaced the gradient since the last one.
+  void pull_gradient() {
+    bool const dropped = was_given_ && !parameter_->grad.defined();
+    if (dropped) drop_gradient();
+    take_gradient();
+  }
+  /// After a pass: the gradient is that of the parameter.
+  void publish_gradient() {
+    give_gradient();
+    was_given_ = parameter_->grad.defined();
+  }
+
+ private:
+  static constexpr std::array<std::int64_t, 1> empty_sizes{0};
+
+  std::shared_ptr<Parameter> parameter_{};
+  at::Tensor variable_;
+  std::weak_ptr<spi::Storage> whole_{};  ///< memory of the whole values
+  NodePtr accumulator_{};                ///< kept, because the variable does not own it
+  std::vector<std::int64_t> sizes_{};
+  c10::Storage storage_{};
+  int uses_ = 0;
+  bool was_given_ = false;
+};
+
+}  // namespace crossrank::torch::detail

@@ -1,0 +1,203 @@
+#include <cmath>
+#include <functional>
+#include <map>
+#include <stdexcept>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <torch/optim/adamw.h>
+
+#include <crossrank/error.hpp>
+
+#include "tests/transforms/torch/small_net.hpp"
+#include "tests/transforms/training_job.hpp"
+
+namespace libtorch_test {
+namespace {
+
+using testing::HasSubstr;
+using xr::test::run_jobs;
+
+struct ShardSetting {
+  char const* name;
+  xr::FullyShardTransformConfig config{};
+  NetOptions net{};
+  double most = rounding;
+};
+
+std::vector<ShardSetting> shard_settings() {
+  return {{"default"},
+          {"reshard, frozen", {.reshard_after_forward = true}, {.frozen = true}},
+          {"reshard, tied", {.reshard_after_forward = true}, {.tied = true}},
+          {"unused", {.reshard_after_forward = true}, {.unused = true}},
+          {"float", {.reshard_after_forward = true}, {.dtype = at::kFloat}, 2e-5},
+          {"computes in BF16",
+           {.reshard_after_forward = true, .mixed_precision = {.param_dtype = xr::Dtype::bf16}},
+           {.dtype = at::kFloat},
+           0.2}};
+}
+
+/// Returns the whole parameters in the order of the module.
+std::vector<at::Tensor> whole(xr::torch::DistributedModule<NetImpl> const& model) {
+  auto* const sharded = model.sharded();
+  if (sharded == nullptr) return unique_parameters(*model.module());
+  std::map<std::string, at::Tensor> by_name;
+  sharded->for_each_parameter([&](std::string const& name, xr::Tensor const& value) {
+    EXPECT_TRUE(by_name.emplace(name, xr::torch::to_torch(value.clone())).second) << name;
+  });
+  std::vector<at::Tensor> values;
+  for (auto const& item : model.module()->named_parameters()) {
+    if (auto const found = by_name.find(item.key()); found != by_name.end()) values.push_back(found->second);
+  }
+  EXPECT_EQ(values.size(), by_name.size());
+  return values;
+}
+
+TEST(TorchFullyShard, trains_as_one_process_on_the_whole_batch) {
+  for (auto const& setting : shard_settings()) {
+    SCOPED_TRACE(setting.name);
+    auto const expected = trained_alone(setting.net);
+    for (int const ranks : {1, 2, 3}) {
+      run_jobs(ranks, ranks, [&](xr::MeshCollective const& job) {
+        auto mine = setting.net;
+        mine.seed += job.rank();  // only the values of rank 0 count
+        auto model = xr::torch::fully_shard(Net(mine), job, setting.config);
+        ASSERT_EQ(model.sharded() != nullptr, ranks > 1);
+        torch::optim::AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(0.02));
+        train(model, optimizer, job.rank(), ranks, setting.net.dtype);
+        EXPECT_LE(largest_difference(whole(model), expected), setting.most) << ranks << " ranks";
+        job.close();
+      });
+    }
+  }
+}
+
+TEST(TorchFullyShard, trains_with_the_optimizer_of_crossrank) {
+  auto const expected = trained_alone({});
+  run_jobs(2, 2, [&](xr::MeshCollective const& job) {
+    auto model = xr::torch::fully_shard(Net(), job, {.reshard_after_forward = true});
+    xr::AdamW optimizer(model.model(), {.lr = 0.02});
+    for (int step = 0; step < steps; ++step) {
+      model.zero_grad();
+      run_pass(model, step, job.rank() * 6, job.rank() * 6 + 6);
+      optimizer.step();
+    }
+    EXPECT_LE(largest_difference(whole(model), expected), rounding);
+    job.close();
+  });
+}
+
+/// The memory of a unit is there only while it runs, in both directions.
+TEST(TorchFullyShard, holds_two_units_at_most) {
+  run_jobs(2, 2, [](xr::MeshCollective const& job) {
+    Net net;
+    auto model = xr::torch::fully_shard(net, job, {.reshard_after_forward = true});
+    std::vector<std::int64_t> sizes;
+    net->blocks[0]->on_forward = [&] {
+      sizes = {net->blocks[0]->weight.numel(), net->blocks[1]->weight.numel(), net->first->weight.numel()};
+    };
+    run_pass(model, 0, 0, 3);
+    EXPECT_THAT(sizes, testing::ElementsAre(25, 0, 15));
+    for (auto const& parameter : net->parameters()) {
+      EXPECT_EQ(parameter.numel(), 0);
+      EXPECT_FALSE(parameter.grad().defined());
+    }
+    auto const memory = model.sharded()->memory();
+    EXPECT_GT(memory.peak_gathered, memory.largest_unit);
+    EXPECT_LE(memory.peak_gathered, 3 * memory.largest_unit);  // the root unit and two blocks
+    EXPECT_EQ(memory.gathered, 0U);
+    EXPECT_EQ(memory.full_gradients, 0U);
+    // A sharded parameter is an error to compute with, not a wrong number.
+    EXPECT_THROW(static_cast<void>(net->first->forward(at::ones({1, 3}, at::kDouble))), c10::Error);
+    job.close();
+  });
+}
+
+TEST(TorchFullyShard, accumulates_as_one_process) {
+  NetImpl alone;
+  run_pass(alone, 0, 0, batch_rows);
+  double square = 0;
+  for (auto const& parameter : alone.parameters()) square += (parameter.grad() * 2).pow(2).sum().item<double>();
+  for (bool const sync : {false, true}) {
+    run_jobs(2, 2, [&](xr::MeshCollective const& job) {
+      auto model = xr::torch::fully_shard(Net(), job, {.reshard_after_forward = true, .sync_grad_accum = sync});
+      for (int i = 0; i < 2; ++i) {
+        auto const scope = model.accumulation_context(i == 1);
+        auto const begin = job.rank() * 6 + i * 3;
+        run_pass(model, 0, begin, begin + 3);
+      }
+      EXPECT_NEAR(xr::clip_grad_norm(*model.model(), 0.5), std::sqrt(square), 1e-9);
+      // The optimizer of LibTorch sees the clipped gradients.
+      double mine = 0;
+      for (auto const& rows : model.parameters()) mine += rows.grad().pow(2).sum().item<double>();
+      EXPECT_NEAR(job.dp_world().all_reduce_value(mine), 0.25, 1e-5);
+      job.close();
+    });
+  }
+}
+
+TEST(TorchFullyShard, drops_gradients_that_the_optimizer_drops) {
+  run_jobs(2, 2, [](xr::MeshCollective const& job) {
+    auto model = xr::torch::fully_shard(Net(), job, {.reshard_after_forward = true});
+    run_pass(model, 0, 0, 3);
+    std::vector<at::Tensor> expected;
+    for (auto const& rows : model.parameters()) expected.push_back(rows.grad().clone());
+    auto parameters = model.parameters();
+    parameters.front().mutable_grad() = at::Tensor();  // an optimizer of one parameter
+    run_pass(model, 0, 0, 3);
+    for (std::size_t i = 1; i < expected.size(); ++i) expected[i] = expected[i] * 2;
+    std::vector<at::Tensor> got;
+    for (auto const& rows : model.parameters()) got.push_back(rows.grad());
+    EXPECT_LE(largest_difference(got, expected), rounding);
+    for (auto& rows : parameters) rows.mutable_grad() = at::Tensor();
+    run_pass(model, 0, 0, 3);
+    EXPECT_LE(largest_difference({model.parameters().back().grad() * 2}, {expected.back()}), rounding);
+    job.close();
+  });
+}
+
+TEST(TorchFullyShard, gives_gradients_to_its_inputs_and_runs_without_them) {
+  NetImpl alone;
+  auto const expected = inputs(0, 0, 3).set_requires_grad(true);
+  auto const output = alone.forward(expected * 2);
+  loss_of(output, 0, 3).backward();
+  run_jobs(2, 2, [&](xr::MeshCollective const& job) {
+    auto model = xr::torch::fully_shard(Net(), job, {.reshard_after_forward = true});
+    auto const input = inputs(0, 0, 3).set_requires_grad(true);
+    loss_of(model.forward(input * 2), 0, 3).backward();
+    EXPECT_LE(largest_difference({input.grad()}, {expected.grad()}), rounding);
+    at::NoGradGuard const no_grad;
+    auto const again = model.forward(input * 2);
+    EXPECT_FALSE(again.requires_grad());
+    EXPECT_LE(largest_difference({again}, {output.detach()}), rounding);
+    job.close();
+  });
+}
+
+TEST(TorchFullyShard, ends_the_step_on_all_ranks_when_one_throws) {
+  for (bool const in_backward : {false, true}) {
+    run_jobs(3, 3, [&](xr::MeshCollective const& job) {
+      Net net;
+      auto model = xr::torch::fully_shard(net, job);
+      run_pass(model, 0, 0, 3);
+      auto const burn = [] { throw std::runtime_error("tensor on fire"); };
+      if (job.rank() == 1 && !in_backward) net->blocks[1]->on_forward = burn;
+      if (job.rank() == 1 && in_backward) {
+        net->blocks[0]->weight.register_hook([&](at::Tensor const& grad) {
+          burn();
+          return grad;
+        });
+      }
+      try {
+        run_pass(model, 1, 0, 3);
+        ADD_FAILURE() << "no error on rank " << job.rank();
+      } catch (std::exception const& e) {
+        EXPECT_THAT(e.what(), HasSubstr("tensor on fire"));
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace libtorch_test

@@ -1,0 +1,86 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+
+#include <crossrank/torch.hpp>
+
+/// A module for the tests of the LibTorch adapter. Outside `crossrank`, where `torch` is the adapter's namespace.
+namespace libtorch_test {
+
+namespace xr = crossrank;
+
+/// What the network contains besides its layers.
+struct NetOptions {
+  at::ScalarType dtype = at::kDouble;
+  bool tied = false;    ///< both blocks share their weight
+  bool unused = false;  ///< has a parameter that no pass uses
+  bool frozen = false;  ///< the first bias is frozen
+  bool buffer = false;  ///< has a buffer, which scales the output
+  double seed = 1;      ///< of the values
+};
+
+/// y = tanh(x W^T + b), with a hook for faults.
+struct BlockImpl : torch::nn::Module {
+  explicit BlockImpl(std::int64_t width, at::Tensor const& tied = {});
+  at::Tensor forward(at::Tensor const& x);
+  at::Tensor weight, bias;
+  std::function<void()> on_forward{};
+};
+
+/// A layer outside of units, two blocks that are units, and a scale.
+struct NetImpl : torch::nn::Module {
+  explicit NetImpl(NetOptions options = {});
+  at::Tensor forward(at::Tensor const& x);
+  torch::nn::Linear first{nullptr};
+  std::vector<std::shared_ptr<xr::torch::Unit<BlockImpl>>> blocks{};
+  torch::nn::Linear last{nullptr};
+  at::Tensor scale, mean;
+  bool skip_last = false;  ///< the next passes leave the last layer out on this rank
+};
+TORCH_MODULE(Net);
+
+/// Fills all parameters with values that depend on the seed only.
+void fill(torch::nn::Module& module, double seed);
+/// Steps of a training.
+inline constexpr int steps = 20;
+/// Bound of differences in double precision: the sums of a batch are taken in another order.
+inline constexpr double rounding = 1e-12;
+/// The rows of the batch.
+inline constexpr std::int64_t batch_rows = 12;
+/// Returns rows of the inputs of a step, and their targets.
+[[nodiscard]] at::Tensor inputs(int step, std::int64_t begin, std::int64_t end, at::ScalarType dtype = at::kDouble);
+[[nodiscard]] at::Tensor targets(std::int64_t begin, std::int64_t end, at::ScalarType dtype = at::kDouble);
+/// Returns the mean squared error.
+[[nodiscard]] at::Tensor loss_of(at::Tensor const& output, std::int64_t begin, std::int64_t end);
+/// Returns the unique parameters of a module after training with LibTorch alone on the whole batch.
+[[nodiscard]] std::vector<at::Tensor> trained_alone(NetOptions const& options);
+/// Returns the parameters of a module, each once: tied ones have several names.
+[[nodiscard]] std::vector<at::Tensor> unique_parameters(torch::nn::Module const& module);
+/// Returns the largest difference between two lists of tensors; infinite if they do not match.
+[[nodiscard]] double largest_difference(std::vector<at::Tensor> const& a, std::vector<at::Tensor> const& b);
+
+/// Runs forward and backward on rows `begin` to `end`.
+template <class Model>
+void run_pass(Model& model, int step, std::int64_t begin, std::int64_t end, at::ScalarType dtype = at::kDouble) {
+  loss_of(model.forward(inputs(step, begin, end, dtype)), begin, end).backward();
+}
+
+/// Trains on rows `rank` of `ranks` of each batch.
+template <class Model, class Optimizer>
+void train(Model& model, Optimizer& optimizer, int rank, int ranks, at::ScalarType dtype = at::kDouble) {
+  auto const share = batch_rows / ranks;
+  for (int step = 0; step < steps; ++step) {
+    optimizer.zero_grad();
+    run_pass(model, step, rank * share, (rank + 1) * share, dtype);
+    optimizer.step();
+  }
+}
+
+}  // namespace libtorch_test
