@@ -6,7 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "lib/node/group/lost_members.hpp"
+#include "lib/node/wait/lost_members.hpp"
 #include "lib/platform/crash_point.hpp"
 
 namespace crossrank {

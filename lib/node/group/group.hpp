@@ -18,10 +18,10 @@
 #include "lib/node/group/group_decision.hpp"
 #include "lib/node/group/group_errors.hpp"
 #include "lib/node/group/group_members.hpp"
-#include "lib/node/group/group_wait.hpp"
+#include "lib/node/wait/group_wait.hpp"
 #include "lib/node/group/node_comm.hpp"
 #include "lib/node/group/rounds.hpp"
-#include "lib/node/group/wait_condition.hpp"
+#include "lib/node/wait/wait_condition.hpp"
 
 namespace crossrank::node {
 

@@ -13,7 +13,7 @@
 #include "lib/node/group/group_decision.hpp"
 #include "lib/node/group/group_errors.hpp"
 #include "lib/node/group/group_members.hpp"
-#include "lib/node/group/wait_condition.hpp"
+#include "lib/node/wait/wait_condition.hpp"
 #include "lib/node/memory/arena.hpp"
 
 namespace crossrank::node {

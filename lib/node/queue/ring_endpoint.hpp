@@ -7,7 +7,7 @@
 #include <memory>
 #include <stop_token>
 
-#include "lib/node/group/adaptive_spin.hpp"
+#include "lib/node/wait/adaptive_spin.hpp"
 #include "lib/node/group/node_comm.hpp"
 #include "lib/node/queue/ring_status.hpp"
 #include "lib/node/group/atomic_ops.hpp"

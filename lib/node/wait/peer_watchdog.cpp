@@ -1,4 +1,4 @@
-#include "lib/node/group/peer_watchdog.hpp"
+#include "lib/node/wait/peer_watchdog.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -6,7 +6,7 @@
 
 #include "lib/core/log.hpp"
 #include "lib/core/rank_list.hpp"
-#include "lib/node/group/lost_members.hpp"
+#include "lib/node/wait/lost_members.hpp"
 #include "lib/node/liveness/watchdog_thread.hpp"
 #include "lib/platform/system.hpp"
 

@@ -1,7 +1,7 @@
 #pragma once
 #include "lib/node/group/group_members.hpp"
 #include "lib/node/group/rounds.hpp"
-#include "lib/node/group/wait_condition.hpp"
+#include "lib/node/wait/wait_condition.hpp"
 
 namespace crossrank::node {
 

@@ -8,7 +8,7 @@
 
 #include "lib/node/group/group_members.hpp"
 #include "lib/node/group/rounds.hpp"
-#include "lib/node/group/wait_condition.hpp"
+#include "lib/node/wait/wait_condition.hpp"
 #include "lib/platform/warning_schedule.hpp"
 
 namespace crossrank::node {

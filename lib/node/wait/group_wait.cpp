@@ -1,8 +1,8 @@
-#include "lib/node/group/group_wait.hpp"
+#include "lib/node/wait/group_wait.hpp"
 
 #include "lib/node/group/atomic_ops.hpp"
-#include "lib/node/group/lost_members.hpp"
-#include "lib/node/group/peer_watchdog.hpp"
+#include "lib/node/wait/lost_members.hpp"
+#include "lib/node/wait/peer_watchdog.hpp"
 #include "lib/node/memory/counters.hpp"
 #include "lib/platform/progress_hook.hpp"
 #include "lib/platform/system.hpp"

@@ -1,4 +1,4 @@
-#include "lib/node/group/lost_members.hpp"
+#include "lib/node/wait/lost_members.hpp"
 
 #include <algorithm>
 #include <atomic>

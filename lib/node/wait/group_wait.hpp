@@ -4,12 +4,12 @@
 
 #include <crossrank/spi/operation.hpp>
 
-#include "lib/node/group/adaptive_spin.hpp"
+#include "lib/node/wait/adaptive_spin.hpp"
 #include "lib/node/group/group_decision.hpp"
 #include "lib/node/group/group_errors.hpp"
 #include "lib/node/group/group_members.hpp"
 #include "lib/node/group/rounds.hpp"
-#include "lib/node/group/wait_condition.hpp"
+#include "lib/node/wait/wait_condition.hpp"
 
 namespace crossrank::node {
 
