@@ -1,6 +1,5 @@
 #include <crossrank/spi/add_node_memory.hpp>
 
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,8 +33,7 @@ std::shared_ptr<Transport> add_node_memory(std::shared_ptr<Transport> across, No
       .cap_bytes = options.arena_cap,
       .threads = options.threads};
   auto local = node_transport(on_node, across->name(), std::move(global_here), options.timeout_policy);
-  std::vector<int> all(global.size());
-  std::iota(all.begin(), all.end(), 0);
+  auto const all = all_ranks(static_cast<int>(global.size()));
   auto bulk = across->split({.op_kind = OpKind::split}, all, across->name() + "/bulk", timeout_policy);
   return std::make_shared<composite::CompositeTransport>(composite::CompositeTransport::Parts{
       .across = std::move(across), .bulk = std::move(bulk), .local = std::move(local), .map = std::move(map)});

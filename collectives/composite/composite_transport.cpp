@@ -1,7 +1,6 @@
 #include "collectives/composite/composite_transport.hpp"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -261,8 +260,7 @@ std::shared_ptr<spi::Transport> CompositeTransport::split(spi::Signature signatu
     auto local = parts_.local->split(signature, here, name, timeout_policy);
     if (!group) return nullptr;
     auto map = NodeMap::exchange(*group, timeout_policy);
-    std::vector<int> all(members.size());
-    std::iota(all.begin(), all.end(), 0);
+    auto const all = all_ranks(static_cast<int>(members.size()));
     auto bulk = group->split({.op_kind = OpKind::split}, all, name + "/bulk", timeout_policy);
     return std::make_shared<CompositeTransport>(
         Parts{.across = std::move(group), .bulk = std::move(bulk), .local = std::move(local), .map = std::move(map)});

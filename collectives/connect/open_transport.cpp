@@ -1,7 +1,6 @@
 #include "collectives/connect/open_transport.hpp"
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "collectives/fake/fake_transport.hpp"
 #include "collectives/shm/node_transport.hpp"
 #include "collectives/connect/plugin_loader.hpp"
+#include "lib/core/at_rank.hpp"
 #include "lib/node/memory/control_layout.hpp"
 #include "lib/node/memory/segment_names.hpp"
 
@@ -47,9 +47,7 @@ std::shared_ptr<spi::Transport> open_shm(ConnectOptions const& options, JobDescr
                             .host_id = job.host_id};
   // A single rank has no peers, and without a job id it must not join the rendezvous of another job.
   if (on_node.ranks == 1) on_node.key.step += "/" + std::to_string(node::random_nonce()[0]);
-  std::vector<int> global(static_cast<std::size_t>(job.world_size));
-  std::iota(global.begin(), global.end(), 0);
-  return node_transport(on_node, "world", std::move(global), timeout_policy);
+  return node_transport(on_node, "world", all_ranks(job.world_size), timeout_policy);
 }
 
 std::shared_ptr<spi::Transport> open_mpi(ConnectOptions const& options, JobDescription const& job,

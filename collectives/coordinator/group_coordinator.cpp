@@ -6,6 +6,7 @@
 #include <crossrank/error.hpp>
 
 #include "collectives/coordinator/coordinator_state.hpp"
+#include "lib/core/at_rank.hpp"
 #include "lib/core/no_destructor.hpp"
 
 namespace crossrank {
@@ -33,7 +34,7 @@ constexpr char const* creating = "GroupCoordinator.create";
 
 /// Rejects lists in which a rank of the world is missing or listed twice, or that list an unknown rank.
 void require_partition(Collective const& world, std::vector<std::vector<int>> const& groups) {
-  std::vector<int> listed(static_cast<std::size_t>(world.world_size()));
+  auto listed = per_rank<int>(world.world_size());
   for (auto const& group : groups) {
     for (int const rank : group)
       ++listed[static_cast<std::size_t>(checked_rank(world, rank, creating, "a listed rank"))];

@@ -9,6 +9,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/at_rank.hpp"
 #include "lib/core/peer_errors.hpp"
 #include "lib/node/memory/call_arguments.hpp"
 #include "lib/node/group/call_variants.hpp"
@@ -52,7 +53,7 @@ std::vector<Side> sides_of(std::vector<Record> const& records) {
 void compare_calls(spi::Transport& transport, algorithms::Call const& call, spi::TimeoutPolicy const& timeout_policy) {
   Record mine{.op_kind = static_cast<std::uint64_t>(call.signature.op_kind), .digest = call.signature.digest};
   describe_call(call.name(), call.arguments.bytes()).copy(mine.text.data(), mine.text.size());
-  std::vector<Record> all(static_cast<std::size_t>(transport.world_size()));
+  auto all = per_rank<Record>(transport.world_size());
   std::vector<std::size_t> const counts(all.size(), sizeof mine);
   transport.wait(transport.post_all_gatherv({spi::OpKind::check, 0}, {.bytes = std::as_bytes(std::span(&mine, 1))},
                                             counts, {.bytes = std::as_writable_bytes(std::span(all))}),

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "collectives/spi/argument_digest.hpp"
 #include "collectives/message/message_transport.hpp"
 #include "lib/codec/checksum/checksum.hpp"
+#include "lib/core/at_rank.hpp"
 #include "lib/core/environment.hpp"
 #include "lib/platform/host.hpp"
 #include "lib/platform/system.hpp"
@@ -48,13 +48,12 @@ std::shared_ptr<spi::Transport> Network::open_world(spi::WorldOptions const& opt
   {
     auto const guard = lock();
     identity.rank = packet_transport().rank();
-    identity.members.resize(static_cast<std::size_t>(packet_transport().world_size()));
+    identity.members = all_ranks(packet_transport().world_size());
     identity.number = ArgumentDigest()
                           .add(codec::checksum(std::as_bytes(std::span(options.job))))
                           .add(count_world(options.job))
                           .value();
   }
-  std::iota(identity.members.begin(), identity.members.end(), 0);
   auto world = std::make_shared<MessageTransport>(shared_from_this(), identity);
   auto timeout_policy = options.timeout_policy;
   timeout_policy.timeout = options.connect_timeout;

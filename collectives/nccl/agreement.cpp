@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,6 +13,7 @@
 #include <crossrank/cuda.hpp>
 #include <crossrank/error.hpp>
 
+#include "lib/core/at_rank.hpp"
 #include "lib/core/environment.hpp"
 #include "lib/core/log.hpp"
 
@@ -64,7 +64,7 @@ Offer own_offer(Device device) {
 
 template <class Record>
 std::vector<Record> gather(spi::Transport& transport, Record const& mine, spi::TimeoutPolicy const& timeout_policy) {
-  std::vector<Record> all(static_cast<std::size_t>(transport.world_size()));
+  auto all = per_rank<Record>(transport.world_size());
   std::vector<std::size_t> const counts(all.size(), sizeof mine);
   transport.wait(
       transport.post_all_gatherv({spi::OpKind::check, agreement_mark}, {.bytes = std::as_bytes(std::span(&mine, 1))},
@@ -118,8 +118,7 @@ std::optional<api::UniqueId> share_id(spi::Transport& transport, Report& report,
 
 /// Makes a group of the same ranks for the watch. Returns null, on all ranks, when their node has no space for it.
 std::unique_ptr<Watch> make_watch(spi::Transport& transport, Report& report, spi::TimeoutPolicy const& timeout_policy) {
-  std::vector<int> all(static_cast<std::size_t>(transport.world_size()));
-  std::iota(all.begin(), all.end(), 0);
+  auto all = all_ranks(transport.world_size());
   try {
     return std::make_unique<Watch>(
         transport.split({spi::OpKind::split, agreement_mark}, all, transport.name() + "/nccl", timeout_policy),

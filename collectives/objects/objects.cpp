@@ -103,7 +103,7 @@ void broadcast_block(Collective const& group, char const* operation, int root, B
 /// `root`: the rank that receives the blocks; empty: all ranks.
 std::vector<BlockHeader> all_gather_heads(Collective const& group, char const* operation, std::optional<int> root,
                                           BlockHeader mine) {
-  std::vector<BlockHeader> heads(static_cast<std::size_t>(group.world_size()));
+  auto heads = per_rank<BlockHeader>(group.world_size());
   auto out = over(heads.data(), heads.size() * sizeof(BlockHeader));
   NamedCalls(group, operation, root).all_gather(out, over(&mine, sizeof mine));
   return heads;

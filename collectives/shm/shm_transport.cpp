@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -28,12 +27,10 @@ ShmTransport::ShmTransport(std::shared_ptr<node::Group> group, std::vector<int> 
                            spi::TimeoutPolicy const& timeout_policy)
     : group_(std::move(group)),
       global_ranks_(std::move(global_ranks)),
-      node_ranks_(static_cast<std::size_t>(group_->size())),
+      node_ranks_(all_ranks(group_->size())),
       ring_(group_->comm().arena()),
       sent_(static_cast<std::size_t>(group_->size())),
-      timeout_policy_(timeout_policy) {
-  std::iota(node_ranks_.begin(), node_ranks_.end(), 0);
-}
+      timeout_policy_(timeout_policy) {}
 
 ShmTransport::~ShmTransport() {
   if (!group_->comm().is_own_process()) return;

@@ -11,15 +11,26 @@ elseif(CROSSRANK_SANITIZE MATCHES "thread")
   set(crossrank_test_environment ENVIRONMENT TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1)
 endif()
 
+# Options with which all tests are compiled.
+function(crossrank_set_test_options target)
+  target_link_libraries(${target} PRIVATE crossrank_internal crossrank_warnings crossrank_crash_point_list GTest::gmock GTest::gtest)
+  # Only the product is optimised: tests compile in two thirds of the time without optimisation.
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  target_compile_definitions(${target} PRIVATE CROSSRANK_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
+endfunction()
+
+# One precompiled header for all tests, compiled with their options.
+file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/tests/precompiled.cpp CONTENT "")
+add_library(crossrank_test_precompiled OBJECT ${PROJECT_BINARY_DIR}/tests/precompiled.cpp)
+target_precompile_headers(crossrank_test_precompiled PRIVATE <nlohmann/json.hpp> <gtest/gtest.h> <gmock/gmock.h> <string> <vector>)
+crossrank_set_test_options(crossrank_test_precompiled)
+
 # Common settings of all test executables. The properties after PROPERTIES apply to each of its tests.
 function(crossrank_add_test_executable name)
   cmake_parse_arguments(test "" "" "PROPERTIES" ${ARGN})
   add_executable(${name} ${test_UNPARSED_ARGUMENTS})
-  target_link_libraries(${name} PRIVATE crossrank_internal crossrank_warnings crossrank_crash_point_list GTest::gmock GTest::gtest)
-  # Only the product is optimised: tests compile in two thirds of the time without optimisation.
-  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
-  target_compile_definitions(${name} PRIVATE CROSSRANK_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
-  target_precompile_headers(${name} PRIVATE <nlohmann/json.hpp> <gtest/gtest.h> <gmock/gmock.h> <string> <vector>)
+  crossrank_set_test_options(${name})
+  target_precompile_headers(${name} REUSE_FROM crossrank_test_precompiled)
   gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_TIMEOUT 600 PROPERTIES TIMEOUT ${crossrank_test_timeout} ${crossrank_test_environment} ${test_PROPERTIES})
 endfunction()
 

@@ -1,5 +1,7 @@
 #pragma once
 #include <cstddef>
+#include <numeric>
+#include <vector>
 
 namespace crossrank {
 
@@ -7,6 +9,23 @@ namespace crossrank {
 template <class PerRank>
 [[nodiscard]] constexpr decltype(auto) at_rank(PerRank&& values, int rank) noexcept {
   return values[static_cast<std::size_t>(rank)];
+}
+
+/// Returns a vector with one element for each of `ranks` ranks.
+template <class T>
+[[nodiscard]] std::vector<T> per_rank(int ranks) {
+  return std::vector<T>(static_cast<std::size_t>(ranks));
+}
+template <class T>
+[[nodiscard]] std::vector<T> per_rank(int ranks, T const& value) {
+  return std::vector<T>(static_cast<std::size_t>(ranks), value);
+}
+
+/// Returns 0, 1, ..., `ranks` - 1.
+[[nodiscard]] inline std::vector<int> all_ranks(int ranks) {
+  auto all = per_rank<int>(ranks);
+  std::iota(all.begin(), all.end(), 0);
+  return all;
 }
 
 }  // namespace crossrank

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
-#include <numeric>
 #include <string>
 #include <utility>
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/at_rank.hpp"
 #include "lib/core/error_record.hpp"
 #include "lib/node/group/group.hpp"
 #include "lib/core/no_destructor.hpp"
@@ -43,8 +43,7 @@ std::shared_ptr<spi::Transport> channel_of(std::shared_ptr<spi::Transport> const
     auto const found = channels().all.find(transport.get());
     if (found != channels().all.end()) return found->second.channel;
   }
-  std::vector<int> everybody(static_cast<std::size_t>(transport->world_size()));
-  std::iota(everybody.begin(), everybody.end(), 0);
+  auto everybody = all_ranks(transport->world_size());
   auto channel = transport->split({.op_kind = OpKind::split}, everybody, transport->name() + "/ranges", timeout_policy);
   std::lock_guard const lock(channels().mutex);
   channels().all[transport.get()] = {transport, channel};

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <map>
 #include <mutex>
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -11,6 +10,7 @@
 #include <crossrank/spi/storage.hpp>
 #include <crossrank/spi/transport.hpp>
 
+#include "lib/core/at_rank.hpp"
 #include "lib/core/environment.hpp"
 #include "lib/core/no_destructor.hpp"
 #include "lib/platform/crash_point.hpp"
@@ -119,9 +119,7 @@ std::shared_ptr<ArenaStateStore> ArenaStateStore::of(std::shared_ptr<node::NodeC
 ArenaStateStore::ArenaStateStore(std::shared_ptr<node::NodeComm> comm, std::shared_ptr<PublishedState> published_state)
     : comm_(std::move(comm)),
       published_state_(std::move(published_state)),
-      everybody_(static_cast<std::size_t>(comm_->ranks())) {
-  std::iota(everybody_.begin(), everybody_.end(), 0);
-}
+      everybody_(all_ranks(comm_->ranks())) {}
 
 Tensor ArenaStateStore::empty(Shape const& shape, Dtype dtype) const {
   comm_->require_own_process("SharedMemoryWorkspace.empty");

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <numeric>
 #include <utility>
 
+#include "lib/core/at_rank.hpp"
 #include "lib/node/wait/lost_members.hpp"
 #include "lib/platform/crash_point.hpp"
 
@@ -30,8 +30,7 @@ Group::Group(std::shared_ptr<NodeComm> comm, std::uint32_t block, std::string na
 
 std::shared_ptr<Group> Group::of_node(std::shared_ptr<NodeComm> comm, std::string name) {
   int const rank = comm->rank();
-  std::vector<int> all(static_cast<std::size_t>(comm->ranks()));
-  std::iota(all.begin(), all.end(), 0);
+  auto all = all_ranks(comm->ranks());
   comm->blocks().require_group(0, all, {}, "connect");
   return std::shared_ptr<Group>(new Group(std::move(comm), 0, std::move(name), rank, std::move(all)));
 }

@@ -6,7 +6,6 @@
 #include <climits>
 #include <cstdio>
 #include <cstring>
-#include <numeric>
 #include <utility>
 
 #include <sched.h>
@@ -164,8 +163,7 @@ void NodeComm::attach(Attachment attachment) {
   own.state.store(static_cast<std::uint32_t>(RankState::attached), std::memory_order_release);
   if (options_.rank == 0) {
     // The group of all ranks has the first block: no rank makes another one before all are ready.
-    std::vector<int> all(static_cast<std::size_t>(options_.ranks));
-    std::iota(all.begin(), all.end(), 0);
+    auto all = all_ranks(options_.ranks);
     static_cast<void>(blocks_->make(all, options_.group_name, {}));
   }
 }

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
+#include "lib/core/at_rank.hpp"
 #include "lib/core/log.hpp"
 #include "lib/node/group/atomic_ops.hpp"
 #include "lib/node/liveness/failure_record.hpp"
@@ -139,8 +139,7 @@ bool Rounds::veto(Decision decision, std::vector<int> const& members) const noex
 }
 
 void Rounds::fail(Blame const& blame, WaitCondition* condition) noexcept {
-  std::vector<int> all(static_cast<std::size_t>(members_.size()));
-  std::iota(all.begin(), all.end(), 0);
+  auto all = all_ranks(members_.size());
   auto const& awaited = blame.awaited.empty() ? blame.members : blame.awaited;
   auto const still_waits = [&] {
     return condition == nullptr ||

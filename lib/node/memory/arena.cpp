@@ -313,7 +313,7 @@ Arena::Usage Arena::usage() {
 }
 
 std::string Arena::who_holds() {
-  std::vector<std::size_t> held(static_cast<std::size_t>(parts_.ranks));
+  auto held = per_rank<std::size_t>(parts_.ranks);
   std::size_t own = 0;
   for (auto const& entry : entries_) {
     if (entry.state == State::held) own += entry.slot.bytes;

@@ -88,7 +88,7 @@ PendingRendezvous::PendingRendezvous(NodeOptions const& options) noexcept {
                        .host = {}};
     put(head.job, options.key.job_id.empty() ? options.key.master : options.key.job_id);
     put(head.host, platform::this_host().name);
-    std::vector<std::int32_t> const nobody(static_cast<std::size_t>(options.ranks), 0);
+    auto const nobody = per_rank<std::int32_t>(options.ranks, 0);
     auto const bytes = nobody.size() * sizeof(std::int32_t);
     // Written last: without it a reader sees nothing here.
     if (system().pwrite(fd_.get(), nobody.data(), bytes, sizeof head) != static_cast<ssize_t>(bytes)) return;

@@ -52,7 +52,7 @@ Attachment RendezvousServer::attach_all() {
   auto const sizes = choose_sizes(options_, space_);
   auto control = make_control(options_, sizes);
   auto own = make_shared_memory("arena of rank " + std::to_string(options_.rank), sizes.arena_bytes);
-  std::vector<Fd> arenas(static_cast<std::size_t>(options_.ranks));
+  auto arenas = per_rank<Fd>(options_.ranks);
   auto welcome = make_frame(options_, Kind::welcome);
   welcome.value = sizes.arena_bytes;
   for (auto& [rank, client] : clients_) {

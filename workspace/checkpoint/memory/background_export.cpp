@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <exception>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <thread>
@@ -13,6 +12,7 @@
 #include <crossrank/spi/storage.hpp>
 
 #include "lib/platform/cgroup.hpp"
+#include "lib/core/at_rank.hpp"
 #include "lib/tensor/copy_memory.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 
@@ -99,8 +99,7 @@ ExportRequest iconsolidate(Collective const& world, StateDict const& weights, Pl
     auto const limit = options.max_copy_bytes > 0 ? options.max_copy_bytes : platform::usable_memory() / 2;
     copies = copy_into_arena(weights, limit);
   });
-  std::vector<int> all(static_cast<std::size_t>(world.world_size()));
-  std::iota(all.begin(), all.end(), 0);
+  auto all = all_ranks(world.world_size());
   auto group = world.split({all}, "export");
   auto state = std::make_unique<ExportRequest::State>();
   auto write = options.write;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "lib/core/at_rank.hpp"
 #include "workspace/checkpoint/write/output_writer.hpp"
 
 namespace crossrank::checkpoint {
@@ -53,7 +54,7 @@ void assign_owners_by_bytes(std::span<OutputFile> files, MergeLayout const& layo
 
 std::vector<std::vector<WorkUnit>> units_of(std::span<OutputFile const> files, int ranks) {
   constexpr auto slice = OutputWriter::slice_bytes;
-  std::vector<std::vector<WorkUnit>> units(static_cast<std::size_t>(ranks));
+  auto units = per_rank<std::vector<WorkUnit>>(ranks);
   for (auto const& file : files) {
     auto& own = units[static_cast<std::size_t>(file.owner)];
     for (auto const& tensor : file.tensors) {

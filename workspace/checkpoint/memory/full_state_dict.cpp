@@ -7,6 +7,7 @@
 #include <crossrank/error.hpp>
 
 #include "workspace/checkpoint/memory/memory_fill.hpp"
+#include "lib/core/at_rank.hpp"
 #include "workspace/checkpoint/plan/merged_source.hpp"
 
 namespace crossrank::checkpoint {
@@ -21,7 +22,7 @@ StateDict get_full_state_dict(Collective const& world, StateDict const& weights,
                       .got = std::to_string(options.dst)});
   }
   auto const plan = plan_export(world, weights, placements, options.model, operation);
-  std::vector<FillTarget> targets(static_cast<std::size_t>(world.world_size()));
+  auto targets = per_rank<FillTarget>(world.world_size());
   targets[static_cast<std::size_t>(options.dst)] = {
       .source = std::make_shared<MergedSource>(plan.layout),
       .inputs_of = [&](WorkUnit const& unit) { return inputs_of(*plan.layout, unit.tensor, unit.offset, unit.bytes); }};

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lib/codec/safetensors/header_writer.hpp"
+#include "lib/core/at_rank.hpp"
 #include "workspace/checkpoint/write/checksummed_output.hpp"
 #include "workspace/nfs/state_file_names.hpp"
 
@@ -124,7 +125,7 @@ void assign_owners(std::vector<OutputFile>& files, int ranks) {
   std::vector<std::size_t> order(files.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return files[a].bytes > files[b].bytes; });
-  std::vector<std::uint64_t> load(static_cast<std::size_t>(ranks));
+  auto load = per_rank<std::uint64_t>(ranks);
   for (auto const i : order) {
     auto const least = std::min_element(load.begin(), load.end());
     files[i].owner = static_cast<int>(least - load.begin());
