@@ -1,4 +1,6 @@
 #pragma once
+#include <atomic>
+#include <memory>
 #include <string>
 
 #include <dlfcn.h>
@@ -30,14 +32,46 @@ inline void fail_call(char const* name, unsigned long long nth, int code) {
   emulated<void(char const*, unsigned long long, int)>("emulated_fail_call")(name, nth, code);
 }
 
+/// Makes the primary context of GPU 0 current in this thread, for calls of the driver.
+inline void use_gpu_context() {
+  void* context = nullptr;
+  emulated<int(void**, int)>("cuDevicePrimaryCtxRetain")(&context, 0);
+  emulated<int(void*)>("cuCtxSetCurrent")(context);
+}
+
+/// Holds back the work that a stream of GPU 0 gets from now on.
+class HeldStream {
+ public:
+  explicit HeldStream(void* stream) {
+    use_gpu_context();
+    auto const wait = [](void* data) {
+      std::unique_ptr<std::shared_ptr<std::atomic<bool>>> const released(
+          static_cast<std::shared_ptr<std::atomic<bool>>*>(data));
+      (*released)->wait(false);
+    };
+    emulated<int(void*, void (*)(void*), void*)>("cuLaunchHostFunc")(
+        stream, wait, std::make_unique<std::shared_ptr<std::atomic<bool>>>(released_).release());
+  }
+  ~HeldStream() { release(); }
+  HeldStream(HeldStream const&) = delete;
+  HeldStream& operator=(HeldStream const&) = delete;
+
+  /// Lets the work begin. Any thread.
+  void release() {
+    *released_ = true;
+    released_->notify_all();
+  }
+
+ private:
+  std::shared_ptr<std::atomic<bool>> released_ = std::make_shared<std::atomic<bool>>(false);
+};
+
 /// A capture of a stream, until the end of the scope; none for null.
 class Capture {
  public:
   explicit Capture(void* stream) : stream_(stream) {
     if (stream == nullptr) return;
-    void* context = nullptr;
-    emulated<int(void**, int)>("cuDevicePrimaryCtxRetain")(&context, 0);
-    emulated<int(void*)>("cuCtxSetCurrent")(context);
+    use_gpu_context();
     emulated<int(void*, int)>("cuStreamBeginCapture_v2")(stream, 0);
   }
   ~Capture() { static_cast<void>(end()); }

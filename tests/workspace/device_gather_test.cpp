@@ -167,35 +167,6 @@ TEST(DeviceGatherCalls, a_warm_gather_allocates_and_registers_nothing) {
   EXPECT_TRUE(job.ok()) << job.text();
 }
 
-/// Rank 1 contributes what its slow GPU has yet to compute. Rank 0 has no GPU in use and looks at once.
-CROSSRANK_RANK_SCENARIO(gathers_unfinished_work) {
-  auto const world = connect();
-  auto const options = options_of(self);
-  auto mine = Tensor::of<float>({1, 2, 3}, {3});
-  if (self.rank == 1) {
-    auto const source = mine.to(gpu);
-    current_stream(gpu).synchronize();
-    StreamGuard const guard(Stream::create(gpu));
-    mine = Tensor::zeros({3}, Dtype::f32, gpu);
-    mine.copy_from(source);
-    get_tensors_parallel(mine, world, options).close();
-    return 0;
-  }
-  auto const tensors = get_tensors_parallel(mine, world, options).take();
-  EXPECT_THAT(tensors.at(1).as<float>(), testing::ElementsAre(1, 2, 3));
-  return 0;
-}
-
-TEST(DeviceGatherOrder, a_contribution_comes_after_the_work_of_the_stream) {
-  test::RankOptions slow{.rank_environment = {{1, {{"EMULATED_GPU_DELAY_US", "200000"}}}}};
-  auto const memory = run_on_gpus(2, "gathers_unfinished_work", slow);
-  EXPECT_TRUE(memory.ok()) << memory.text();
-  test::TemporaryDirectory const directory;
-  slow.arguments = {directory.path().string()};
-  auto const files = run_on_gpus(2, "gathers_unfinished_work", slow);
-  EXPECT_TRUE(files.ok()) << files.text();
-}
-
 CROSSRANK_RANK_SCENARIO(gathers_without_page_locks) {
   auto const world = connect();
   auto states = get_configs_parallel(on_gpu(self.rank), world).take();

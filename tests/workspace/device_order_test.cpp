@@ -1,0 +1,150 @@
+// Tensors whose values a GPU has yet to write, in gathers and workspaces. Whoever does not wait for them sees zeros.
+#include <functional>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <crossrank/crossrank.hpp>
+#include <crossrank/cuda.hpp>
+
+#include "tests/support/emulated_driver.hpp"
+#include "tests/support/message_ranks.hpp"
+#include "tests/support/process_ranks.hpp"
+#include "tests/support/temporary_directory.hpp"
+
+namespace crossrank {
+namespace {
+
+constexpr auto held_gpu = Device::cuda(0);
+constexpr std::int64_t held_elements = (9 << 20) / 4 + 1;  // three pieces, the last one short
+// A wait of the host first looks 200 times without a pause. More looks than that mean that the copy does not end.
+constexpr unsigned long long looks_in_vain = 300;
+
+std::vector<float> finished_values() {
+  std::vector<float> values(static_cast<std::size_t>(held_elements));
+  std::iota(values.begin(), values.end(), 1.0F);
+  return values;
+}
+
+void expect_finished(Tensor const& tensor) {
+  auto const got = tensor.as<float>();
+  auto const wanted = finished_values();
+  EXPECT_TRUE(std::equal(got.begin(), got.end(), wanted.begin(), wanted.end())) << "first value " << got[0];
+}
+
+/// Calls `use` with a tensor whose values come behind a held stream. Releases the stream once the host has waited for
+/// it for a while, or once `use` has returned without a wait: readers must have looked by then.
+void with_unfinished_tensor(std::function<void(Tensor const&)> const& use) {
+  auto const source = Tensor::of(finished_values(), {held_elements}).to(held_gpu);
+  auto const tensor = Tensor::zeros({held_elements}, Dtype::f32, held_gpu);
+  current_stream(held_gpu).synchronize();
+  auto const stream = Stream::create(held_gpu);
+  StreamGuard const guard(stream);
+  test::HeldStream held(stream.native());
+  auto target = tensor;
+  target.copy_from(source);
+  test::reset_calls();
+  std::jthread const releaser([&held](std::stop_token const& ended) {
+    while (!ended.stop_requested() && test::calls("cuEventQuery") < looks_in_vain) std::this_thread::yield();
+    held.release();
+  });
+  use(tensor);
+}
+
+/// The driver adds no delays, so that a copy that waits for nothing runs at once.
+test::JobOutcome run_on_prompt_gpus(int ranks, std::string_view scenario, std::vector<std::string> arguments) {
+  return test::run_ranks(
+      ranks, scenario,
+      {.arguments = std::move(arguments),
+       .environment = {{"CROSSRANK_CUDA_LIBRARY", CROSSRANK_TEST_CUDA}, {"EMULATED_GPU_DELAY_US", "0"}}});
+}
+
+CROSSRANK_RANK_SCENARIO(gathers_unfinished_work) {
+  auto const world = connect();
+  GatherOptions options;
+  if (!self.arguments.empty()) options.workspace_path = self.arguments.front();
+  if (self.rank == 1) {
+    with_unfinished_tensor([&](Tensor const& mine) { get_tensors_parallel(mine, world, options).close(); });
+    return 0;
+  }
+  auto tensors = get_tensors_parallel(Tensor::of<float>({1}, {1}), world, options);
+  expect_finished(tensors[1]);  // before rank 1 goes on
+  tensors.close();
+  return 0;
+}
+
+TEST(DeviceOrder, of_a_gather_through_memory_comes_after_the_work_of_the_stream) {
+  auto const job = run_on_prompt_gpus(2, "gathers_unfinished_work", {});
+  EXPECT_TRUE(job.ok()) << job.text();
+}
+
+/// The files are written by another thread, on a stream of its own.
+TEST(DeviceOrder, of_a_gather_through_files_comes_after_the_work_of_the_stream) {
+  test::TemporaryDirectory const directory;
+  auto const job = run_on_prompt_gpus(2, "gathers_unfinished_work", {directory.path().string()});
+  EXPECT_TRUE(job.ok()) << job.text();
+}
+
+/// Two threads as ranks on two hosts: rank 1 sends a packed contribution.
+CROSSRANK_RANK_SCENARIO(sends_unfinished_work) {
+  test::run_message_ranks(2, [](Collective const& world, test::MemoryHub&) {
+    if (world.rank() == 1)
+      return with_unfinished_tensor([&](Tensor const& mine) { get_tensors_parallel(mine, world).close(); });
+    auto tensors = get_tensors_parallel(Tensor::of<float>({1}, {1}), world);
+    expect_finished(tensors[1]);
+    tensors.close();
+  });
+  return testing::Test::HasFailure() ? 1 : 0;
+}
+
+TEST(DeviceOrder, of_a_gather_between_hosts_comes_after_the_work_of_the_stream) {
+  auto const job = run_on_prompt_gpus(1, "sends_unfinished_work", {});
+  EXPECT_TRUE(job.ok()) << job.text();
+}
+
+CROSSRANK_RANK_SCENARIO(writes_unfinished_work) {
+  auto const format = self.arguments.at(1) == "torch" ? StateFormat::torch : StateFormat::safetensors;
+  NFSWorkspace files(self.arguments.front(), {.rank = 0, .format = format});
+  with_unfinished_tensor([&](Tensor const& mine) { files.write_configs_and_weights(1, {{"w", mine}}); });
+  expect_finished(files.read_configs_and_weights_from_rank(0).value().weights.at("w"));
+  files.clean();
+  return 0;
+}
+
+TEST(DeviceOrder, of_a_state_in_a_file_comes_after_the_work_of_the_stream) {
+  for (auto const* format : {"safetensors", "torch"}) {
+    test::TemporaryDirectory const directory;
+    auto const job = run_on_prompt_gpus(1, "writes_unfinished_work", {directory.path().string(), format});
+    EXPECT_TRUE(job.ok()) << format << job.text();
+  }
+}
+
+CROSSRANK_RANK_SCENARIO(publishes_unfinished_work) {
+  auto const world = connect();
+  SharedMemoryWorkspace memory(world);
+  auto const look = [&] {
+    world.barrier();
+    expect_finished(memory.read_configs_and_weights_from_rank(1).value().weights.at("w"));
+    world.barrier();
+  };
+  if (self.rank != 1) {
+    look();
+    return 0;
+  }
+  with_unfinished_tensor([&](Tensor const& mine) {
+    memory.write_configs_and_weights(1, {{"w", mine}});
+    look();
+  });
+  return 0;
+}
+
+TEST(DeviceOrder, of_a_state_in_shared_memory_comes_after_the_work_of_the_stream) {
+  auto const job = run_on_prompt_gpus(2, "publishes_unfinished_work", {});
+  EXPECT_TRUE(job.ok()) << job.text();
+}
+
+}  // namespace
+}  // namespace crossrank
