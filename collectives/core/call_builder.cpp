@@ -11,6 +11,7 @@
 #include "collectives/algorithms/reduce.hpp"
 #include "collectives/core/agreed_arguments.hpp"
 #include "collectives/core/group_state.hpp"
+#include "lib/tensor/transfer/host_copies.hpp"
 
 namespace crossrank {
 
@@ -20,17 +21,17 @@ using spi::OpKind;
 namespace {
 
 /// For a transport that reads here, though a broadcast has one buffer for both directions.
-spi::Sink read_only_sink(Tensor const& tensor) {
-  if (tensor.device().kind == Device::Kind::cpu) static_cast<void>(tensor.bytes());  // refuses memory that has ended
+spi::Sink read_only_sink(Tensor const& tensor, char const* operation) {
+  require_usable(tensor, operation);
   return {.bytes = {tensor.data(), tensor.nbytes()}, .owner = tensor.storage()};
 }
-spi::Source source(Tensor const& tensor) {
-  auto all = read_only_sink(tensor);
+spi::Source source(Tensor const& tensor, char const* operation) {
+  auto all = read_only_sink(tensor, operation);
   return {.bytes = all.bytes, .owner = std::move(all.owner)};
 }
-spi::Sink sink(Tensor& tensor) {
-  if (tensor.device().kind == Device::Kind::cpu) static_cast<void>(tensor.mutable_bytes());  // refuses read-only memory
-  return read_only_sink(tensor);
+spi::Sink sink(Tensor const& tensor, char const* operation) {
+  require_writable(tensor, operation);
+  return read_only_sink(tensor, operation);
 }
 
 bool have_common_bytes(Tensor const& a, Tensor const& b) {
@@ -135,8 +136,12 @@ Call CallBuilder::broadcast(Tensor& tensor, Root root) const {
   require_tensor(tensor, "broadcast");
   require_rank(root.root, "broadcast", "the root");
   Call call{.root = root.root};
-  call.out = root.root == transport_.rank() ? read_only_sink(tensor) : sink(tensor);
-  AgreedArguments(check_).device(tensor.device()).root(root.root).dtype(tensor.dtype()).shape(tensor.shape())
+  call.out = root.root == transport_.rank() ? read_only_sink(tensor, "broadcast") : sink(tensor, "broadcast");
+  AgreedArguments(check_)
+      .device(tensor.device())
+      .root(root.root)
+      .dtype(tensor.dtype())
+      .shape(tensor.shape())
       .into(call, OpKind::broadcast);
   return call;
 }
@@ -152,8 +157,12 @@ Call CallBuilder::all_reduce(std::span<std::byte> values, Dtype dtype, ReduceOp 
 Call CallBuilder::all_reduce(Tensor& tensor, ReduceOp op) const {
   require_tensor(tensor, "all_reduce");
   static_cast<void>(algorithms::reducer({tensor.dtype(), op}, "all_reduce"));
-  Call call{.in = source(tensor), .out = sink(tensor), .reduction = {tensor.dtype(), op}};
-  AgreedArguments(check_).device(tensor.device()).dtype(tensor.dtype()).op(op).shape(tensor.shape())
+  Call call{.in = source(tensor, "all_reduce"), .out = sink(tensor, "all_reduce"), .reduction = {tensor.dtype(), op}};
+  AgreedArguments(check_)
+      .device(tensor.device())
+      .dtype(tensor.dtype())
+      .op(op)
+      .shape(tensor.shape())
       .into(call, OpKind::all_reduce);
   return call;
 }
@@ -162,9 +171,14 @@ Call CallBuilder::reduce(Tensor& tensor, ReduceOp op, Root root) const {
   require_tensor(tensor, "reduce");
   require_rank(root.root, "reduce", "the root");
   static_cast<void>(algorithms::reducer({tensor.dtype(), op}, "reduce"));
-  Call call{.in = source(tensor), .root = root.root, .reduction = {tensor.dtype(), op}};
-  if (root.root == transport_.rank()) call.out = sink(tensor);
-  AgreedArguments(check_).device(tensor.device()).root(root.root).dtype(tensor.dtype()).op(op).shape(tensor.shape())
+  Call call{.in = source(tensor, "reduce"), .root = root.root, .reduction = {tensor.dtype(), op}};
+  if (root.root == transport_.rank()) call.out = sink(tensor, "reduce");
+  AgreedArguments(check_)
+      .device(tensor.device())
+      .root(root.root)
+      .dtype(tensor.dtype())
+      .op(op)
+      .shape(tensor.shape())
       .into(call, OpKind::reduce);
   return call;
 }
@@ -173,8 +187,15 @@ Call CallBuilder::reduce_scatter(Tensor& out, Tensor const& in, ReduceOp op) con
   require_whole(in, out, "reduce_scatter");
   require_apart(out, in, "reduce_scatter");
   static_cast<void>(algorithms::reducer({in.dtype(), op}, "reduce_scatter"));
-  Call call{.in = source(in), .out = sink(out), .counts = equal_counts(out.nbytes()), .reduction = {in.dtype(), op}};
-  AgreedArguments(check_).device(in.device()).dtype(in.dtype()).op(op).shape(out.shape())
+  Call call{.in = source(in, "reduce_scatter"),
+            .out = sink(out, "reduce_scatter"),
+            .counts = equal_counts(out.nbytes()),
+            .reduction = {in.dtype(), op}};
+  AgreedArguments(check_)
+      .device(in.device())
+      .dtype(in.dtype())
+      .op(op)
+      .shape(out.shape())
       .into(call, OpKind::reduce_scatterv, "reduce_scatter");
   return call;
 }
@@ -186,8 +207,16 @@ Call CallBuilder::reduce_scatterv(Tensor& out, Tensor const& in, Rows rows, Redu
   require_same_rows(in, out, "reduce_scatterv");
   require_apart(out, in, "reduce_scatterv");
   static_cast<void>(algorithms::reducer({in.dtype(), op}, "reduce_scatterv"));
-  Call call{.in = source(in), .out = sink(out), .counts = std::move(division.counts), .reduction = {in.dtype(), op}};
-  AgreedArguments(check_).device(in.device()).dtype(in.dtype()).op(op).row(in.shape()).rows(rows.rows)
+  Call call{.in = source(in, "reduce_scatterv"),
+            .out = sink(out, "reduce_scatterv"),
+            .counts = std::move(division.counts),
+            .reduction = {in.dtype(), op}};
+  AgreedArguments(check_)
+      .device(in.device())
+      .dtype(in.dtype())
+      .op(op)
+      .row(in.shape())
+      .rows(rows.rows)
       .into(call, OpKind::reduce_scatterv);
   return call;
 }
@@ -195,8 +224,11 @@ Call CallBuilder::reduce_scatterv(Tensor& out, Tensor const& in, Rows rows, Redu
 Call CallBuilder::all_gather(Tensor& out, Tensor const& in) const {
   require_whole(out, in, "all_gather");
   require_own_part(out, in, rank() * in.nbytes(), "all_gather");
-  Call call{.in = source(in), .out = sink(out), .counts = equal_counts(in.nbytes())};
-  AgreedArguments(check_).device(in.device()).dtype(in.dtype()).shape(in.shape())
+  Call call{.in = source(in, "all_gather"), .out = sink(out, "all_gather"), .counts = equal_counts(in.nbytes())};
+  AgreedArguments(check_)
+      .device(in.device())
+      .dtype(in.dtype())
+      .shape(in.shape())
       .into(call, OpKind::all_gatherv, "all_gather");
   return call;
 }
@@ -207,8 +239,12 @@ Call CallBuilder::all_gatherv(Tensor& out, Tensor const& in, Rows rows) const {
   require_rows(out, division.rows, "all_gatherv");
   require_same_rows(in, out, "all_gatherv");
   require_own_part(out, in, before(division.counts), "all_gatherv");
-  Call call{.in = source(in), .out = sink(out), .counts = std::move(division.counts)};
-  AgreedArguments(check_).device(in.device()).dtype(in.dtype()).row(in.shape()).rows(rows.rows)
+  Call call{.in = source(in, "all_gatherv"), .out = sink(out, "all_gatherv"), .counts = std::move(division.counts)};
+  AgreedArguments(check_)
+      .device(in.device())
+      .dtype(in.dtype())
+      .row(in.shape())
+      .rows(rows.rows)
       .into(call, OpKind::all_gatherv);
   return call;
 }
@@ -216,13 +252,17 @@ Call CallBuilder::all_gatherv(Tensor& out, Tensor const& in, Rows rows) const {
 Call CallBuilder::gather(Tensor& out, Tensor const& in, Root root) const {
   require_rank(root.root, "gather", "the root");
   require_tensor(in, "gather");
-  Call call{.in = source(in), .counts = equal_counts(in.nbytes()), .root = root.root};
+  Call call{.in = source(in, "gather"), .counts = equal_counts(in.nbytes()), .root = root.root};
   if (root.root == transport_.rank()) {
     require_whole(out, in, "gather");
     require_own_part(out, in, rank() * in.nbytes(), "gather");
-    call.out = sink(out);
+    call.out = sink(out, "gather");
   }
-  AgreedArguments(check_).device(in.device()).root(root.root).dtype(in.dtype()).shape(in.shape())
+  AgreedArguments(check_)
+      .device(in.device())
+      .root(root.root)
+      .dtype(in.dtype())
+      .shape(in.shape())
       .into(call, OpKind::gatherv, "gather");
   return call;
 }
@@ -231,14 +271,19 @@ Call CallBuilder::gatherv(Tensor& out, Tensor const& in, Rows rows) const {
   require_rank(rows.root, "gatherv", "the root");
   auto division = divide(rows.rows, in, "gatherv");
   require_rows(in, rows.rows[rank()], "gatherv");
-  Call call{.in = source(in), .counts = std::move(division.counts), .root = rows.root};
+  Call call{.in = source(in, "gatherv"), .counts = std::move(division.counts), .root = rows.root};
   if (rows.root == transport_.rank()) {
     require_rows(out, division.rows, "gatherv");
     require_same_rows(in, out, "gatherv");
     require_own_part(out, in, before(call.counts), "gatherv");
-    call.out = sink(out);
+    call.out = sink(out, "gatherv");
   }
-  AgreedArguments(check_).device(in.device()).root(rows.root).dtype(in.dtype()).row(in.shape()).rows(rows.rows)
+  AgreedArguments(check_)
+      .device(in.device())
+      .root(rows.root)
+      .dtype(in.dtype())
+      .row(in.shape())
+      .rows(rows.rows)
       .into(call, OpKind::gatherv);
   return call;
 }
@@ -246,13 +291,17 @@ Call CallBuilder::gatherv(Tensor& out, Tensor const& in, Rows rows) const {
 Call CallBuilder::scatter(Tensor& out, Tensor const& in, Root root) const {
   require_rank(root.root, "scatter", "the root");
   require_tensor(out, "scatter");
-  Call call{.out = sink(out), .counts = equal_counts(out.nbytes()), .root = root.root};
+  Call call{.out = sink(out, "scatter"), .counts = equal_counts(out.nbytes()), .root = root.root};
   if (root.root == transport_.rank()) {
     require_whole(in, out, "scatter");
     require_own_part(in, out, rank() * out.nbytes(), "scatter");
-    call.in = source(in);
+    call.in = source(in, "scatter");
   }
-  AgreedArguments(check_).device(out.device()).root(root.root).dtype(out.dtype()).shape(out.shape())
+  AgreedArguments(check_)
+      .device(out.device())
+      .root(root.root)
+      .dtype(out.dtype())
+      .shape(out.shape())
       .into(call, OpKind::scatterv, "scatter");
   return call;
 }
@@ -261,14 +310,19 @@ Call CallBuilder::scatterv(Tensor& out, Tensor const& in, Rows rows) const {
   require_rank(rows.root, "scatterv", "the root");
   auto division = divide(rows.rows, out, "scatterv");
   require_rows(out, rows.rows[rank()], "scatterv");
-  Call call{.out = sink(out), .counts = std::move(division.counts), .root = rows.root};
+  Call call{.out = sink(out, "scatterv"), .counts = std::move(division.counts), .root = rows.root};
   if (rows.root == transport_.rank()) {
     require_rows(in, division.rows, "scatterv");
     require_same_rows(out, in, "scatterv");
     require_own_part(in, out, before(call.counts), "scatterv");
-    call.in = source(in);
+    call.in = source(in, "scatterv");
   }
-  AgreedArguments(check_).device(out.device()).root(rows.root).dtype(out.dtype()).row(out.shape()).rows(rows.rows)
+  AgreedArguments(check_)
+      .device(out.device())
+      .root(rows.root)
+      .dtype(out.dtype())
+      .row(out.shape())
+      .rows(rows.rows)
       .into(call, OpKind::scatterv);
   return call;
 }
@@ -285,8 +339,14 @@ Call CallBuilder::all_to_all(Tensor& out, Tensor const& in) const {
   }
   require_apart(out, in, "all_to_all");
   auto const part = in.nbytes() / ranks();
-  Call call{.in = source(in), .out = sink(out), .counts = equal_counts(part), .receive_counts = equal_counts(part)};
-  AgreedArguments(check_).device(in.device()).dtype(in.dtype()).shape(in.shape())
+  Call call{.in = source(in, "all_to_all"),
+            .out = sink(out, "all_to_all"),
+            .counts = equal_counts(part),
+            .receive_counts = equal_counts(part)};
+  AgreedArguments(check_)
+      .device(in.device())
+      .dtype(in.dtype())
+      .shape(in.shape())
       .into(call, OpKind::all_to_allv, "all_to_all");
   return call;
 }
@@ -298,8 +358,8 @@ Call CallBuilder::all_to_allv(Tensor& out, Tensor const& in, ExchangedRows rows)
   require_rows(out, received.rows, "all_to_allv");
   require_same_rows(in, out, "all_to_allv");
   require_apart(out, in, "all_to_allv");
-  Call call{.in = source(in),
-            .out = sink(out),
+  Call call{.in = source(in, "all_to_allv"),
+            .out = sink(out, "all_to_allv"),
             .counts = std::move(sent.counts),
             .receive_counts = std::move(received.counts)};
   AgreedArguments(check_).device(in.device()).dtype(in.dtype()).row(in.shape()).into(call, OpKind::all_to_allv);
@@ -321,7 +381,7 @@ Call CallBuilder::send(Tensor const& tensor, int dst, Tag tag) const {
   require_rank(dst, "send", "the destination");
   if (dst == transport_.rank() && ranks() > 1) refuse("send", "a rank cannot send to itself");
   auto call = message(OpKind::send, tensor, dst, tag);
-  call.in = source(tensor);
+  call.in = source(tensor, "send");
   return call;
 }
 
@@ -330,7 +390,7 @@ Call CallBuilder::recv(Tensor& tensor, int src, Tag tag) const {
   require_rank(src, "recv", "the source");
   if (src == transport_.rank() && ranks() > 1) refuse("recv", "a rank cannot receive from itself");
   auto call = message(OpKind::recv, tensor, src, tag);
-  call.out = sink(tensor);
+  call.out = sink(tensor, "recv");
   return call;
 }
 

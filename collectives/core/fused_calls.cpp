@@ -8,6 +8,7 @@
 #include "collectives/core/agreed_arguments.hpp"
 #include "collectives/core/call_builder.hpp"
 #include "lib/tensor/device_tensor.hpp"
+#include "lib/tensor/transfer/host_copies.hpp"
 
 /// Calls on several tensors in one operation. Tensors that follow each other in memory are used where they are; others
 /// go through a buffer that the call owns.
@@ -110,7 +111,8 @@ void unpack(Tensor const& buffer, std::span<Tensor const> tensors, std::size_t p
 std::vector<Tensor> list_of(std::span<Tensor const> tensors) { return {tensors.begin(), tensors.end()}; }
 
 /// Sets the input: the tensors themselves if they are one run of bytes in the order of the buffer.
-void set_input(Call& call, std::span<Tensor const> tensors, std::size_t parts) {
+void set_input(Call& call, std::span<Tensor const> tensors, std::size_t parts, char const* operation) {
+  for (auto const& tensor : tensors) require_usable(tensor, operation);
   auto const bytes = bytes_of(tensors);
   if ((parts == 1 && are_adjacent(tensors)) || tensors.size() == 1) {
     call.in = {.bytes = {tensors.front().data(), bytes}, .owner = tensors.front().storage()};
@@ -122,10 +124,8 @@ void set_input(Call& call, std::span<Tensor const> tensors, std::size_t parts) {
 }
 
 /// Sets the output of the call in the same way. Returns the buffer, or an undefined tensor when the call needs none.
-Tensor set_output(Call& call, std::span<Tensor> tensors, std::size_t parts) {
-  for (auto& tensor : tensors) {
-    if (!on_gpu(tensor)) static_cast<void>(tensor.mutable_bytes());  // refuses a tensor that others hold
-  }
+Tensor set_output(Call& call, std::span<Tensor> tensors, std::size_t parts, char const* operation) {
+  for (auto const& tensor : tensors) require_writable(tensor, operation);
   auto const bytes = bytes_of(tensors);
   if ((parts == 1 && are_adjacent(tensors)) || tensors.size() == 1) {
     call.out = {.bytes = {tensors.front().data(), bytes}, .owner = tensors.front().storage()};
@@ -172,7 +172,7 @@ Call CallBuilder::all_reduce(std::span<Tensor> tensors, ReduceOp op) const {
   spi::Reduction const reduction{tensors.front().dtype(), op};
   static_cast<void>(algorithms::reducer(reduction, "all_reduce"));
   Call call{.reduction = reduction};
-  auto const buffer = set_output(call, tensors, 1);
+  auto const buffer = set_output(call, tensors, 1, "all_reduce");
   call.in = {.bytes = call.out.bytes, .owner = call.out.owner};
   if (buffer.defined()) call.pack = [buffer, list = list_of(tensors)] { pack(buffer, list, 1); };
   AgreedArguments arguments(check_);
@@ -193,8 +193,8 @@ Call CallBuilder::reduce_scatter(std::span<Tensor> outs, std::span<Tensor const>
   spi::Reduction const reduction{ins.front().dtype(), op};
   static_cast<void>(algorithms::reducer(reduction, "reduce_scatter"));
   Call call{.counts = equal_counts(bytes_of(outs)), .reduction = reduction};
-  set_input(call, ins, ranks());
-  static_cast<void>(set_output(call, outs, 1));
+  set_input(call, ins, ranks(), "reduce_scatter");
+  static_cast<void>(set_output(call, outs, 1, "reduce_scatter"));
   AgreedArguments arguments(check_);
   add_shapes(arguments.device(outs.front().device()).dtype(reduction.dtype).op(op), outs)
       .into(call, OpKind::reduce_scatterv, "reduce_scatter");
@@ -210,8 +210,8 @@ Call CallBuilder::all_gather(std::span<Tensor> outs, std::span<Tensor const> ins
     require_own_part(outs[i], ins[i], rank() * ins[i].nbytes(), "all_gather");
   }
   Call call{.counts = equal_counts(bytes_of(ins))};
-  set_input(call, ins, 1);
-  static_cast<void>(set_output(call, outs, ranks()));
+  set_input(call, ins, 1, "all_gather");
+  static_cast<void>(set_output(call, outs, ranks(), "all_gather"));
   AgreedArguments arguments(check_);
   add_shapes(arguments.device(ins.front().device()), ins).into(call, OpKind::all_gatherv, "all_gather");
   return call;

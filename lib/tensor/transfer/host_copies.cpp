@@ -37,6 +37,17 @@ void require_usable(Tensor const& tensor, char const* operation) {
     throw UsageError({.operation = operation, .message = std::move(why), .resource = to_string(tensor)});
 }
 
+void require_writable(Tensor const& tensor, char const* operation) {
+  require_usable(tensor, operation);
+  auto holder = tensor.storage()->frozen_by();
+  if (holder.empty()) return;
+  throw UsageError({.operation = operation,
+                    .message = "the bytes cannot be written while others hold them",
+                    .got = std::move(holder),
+                    .resource = to_string(tensor),
+                    .hint = "clone() makes a writable copy"});
+}
+
 void require_readable(Tensor const& tensor, char const* operation) {
   require_usable(tensor, operation);
   if (on_gpu(tensor) && tensor.nbytes() > 0) require_no_capture(current_stream(tensor.device()), operation);

@@ -15,6 +15,9 @@ void require_no_capture(Stream const& stream, char const* operation);
 /// Throws `UsageError` for a tensor that is undefined or whose memory was given back.
 void require_usable(Tensor const& tensor, char const* operation);
 
+/// Throws `UsageError` for a tensor that is not usable, and while others hold its bytes. It names them.
+void require_writable(Tensor const& tensor, char const* operation);
+
 /// Throws `UsageError` for a tensor that cannot be read now: not usable, or on a GPU whose current stream is being
 /// captured.
 void require_readable(Tensor const& tensor, char const* operation);

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <crossrank/cuda.hpp>
+#include <crossrank/dlpack.hpp>
 #include <crossrank/error.hpp>
 #include <crossrank/group.hpp>
 
@@ -206,6 +207,64 @@ TEST(StagedCollectives, refuse_tensors_on_two_devices) {
     auto other = Tensor::zeros({2}, Dtype::f32, Device::cuda(1));
     EXPECT_THROW(world.all_reduce(other), UsageError);
     world.barrier();
+  });
+}
+
+/// Returns a tensor on the GPU as another library hands it over that does not allow writes.
+Tensor read_only(std::int64_t count) {
+  auto exported = to_dlpack(Tensor::zeros({count}, Dtype::f32, gpu));
+  exported->flags |= dlpack::flag_read_only;
+  return from_dlpack(std::move(exported));
+}
+
+/// Expects that a call refuses its result before anything is sent.
+void expect_refused(char const* operation, std::function<void()> const& call) {
+  try {
+    call();
+    ADD_FAILURE() << operation << " writes read-only memory";
+  } catch (UsageError const& e) {
+    EXPECT_EQ(e.info().operation, operation);
+    EXPECT_EQ(e.info().got, "read-only memory of another library");
+    EXPECT_TRUE(e.group_usable());
+  }
+}
+
+TEST(StagedCollectives, refuse_read_only_memory_for_the_result) {
+  run_gpu_ranks(2, [](Collective const& world) {
+    auto part = read_only(2);
+    auto whole = read_only(4);
+    auto const in_part = filled(world, 2);
+    auto const in_whole = filled(world, 4);
+    Root const self{world.rank()};
+    std::vector<std::int64_t> const rows{2, 2};
+    expect_refused("broadcast", [&] { world.broadcast(part, {1 - world.rank()}); });
+    expect_refused("all_reduce", [&] { world.all_reduce(part); });
+    expect_refused("reduce", [&] { world.reduce(part, ReduceOp::sum, self); });
+    expect_refused("reduce_scatter", [&] { world.reduce_scatter(part, in_whole); });
+    expect_refused("reduce_scatterv", [&] { world.reduce_scatterv(part, in_whole, {.rows = rows}); });
+    expect_refused("all_gather", [&] { world.all_gather(whole, in_part); });
+    expect_refused("all_gatherv", [&] { world.all_gatherv(whole, in_part, {.rows = rows}); });
+    expect_refused("gather", [&] { world.gather(whole, in_part, self); });
+    expect_refused("gatherv", [&] { world.gatherv(whole, in_part, {.rows = rows, .root = self.root}); });
+    expect_refused("scatter", [&] { world.scatter(part, in_whole, self); });
+    expect_refused("scatterv", [&] { world.scatterv(part, in_whole, {.rows = rows, .root = self.root}); });
+    expect_refused("all_to_all", [&] { world.all_to_all(whole, in_whole); });
+    expect_refused("all_to_allv", [&] { world.all_to_allv(whole, in_whole, {.send = rows, .receive = rows}); });
+    expect_refused("recv", [&] { world.recv(part, 1 - world.rank()); });
+    std::vector<Tensor> list{filled(world, 2), part};
+    std::vector<Tensor> wholes{filled(world, 4), whole};
+    std::vector<Tensor> const ins{in_part, in_part};
+    std::vector<Tensor> const in_wholes{in_whole, in_whole};
+    expect_refused("all_reduce", [&] { world.iall_reduce(std::span<Tensor>(list)).wait(); });
+    expect_refused("all_gather",
+                   [&] { world.iall_gather(std::span<Tensor>(wholes), std::span<Tensor const>(ins)).wait(); });
+    expect_refused("reduce_scatter",
+                   [&] { world.ireduce_scatter(std::span<Tensor>(list), std::span<Tensor const>(in_wholes)).wait(); });
+    // It may be read.
+    if (world.rank() == 0) return world.send(part, 1);
+    auto got = filled(world, 2);
+    world.recv(got, 0);
+    EXPECT_EQ(values(got), std::vector<float>(2, 0));
   });
 }
 
