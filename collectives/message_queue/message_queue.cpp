@@ -69,7 +69,8 @@ void MessageQueue::enqueue_bytes(std::span<std::byte const> message, QueueWait c
   State::EndLock const end_lock(its, "enqueue");
   its.require_writer("enqueue");
   its.await_space("enqueue", wait);
-  its.put(std::span(&message, 1));
+  node::MessagePart const whole(message);
+  its.put(std::span(&whole, 1));
 }
 
 void MessageQueue::enqueue_tensor(Tensor const& tensor, QueueWait const& wait) const {
@@ -79,7 +80,7 @@ void MessageQueue::enqueue_tensor(Tensor const& tensor, QueueWait const& wait) c
   if (!tensor.defined()) throw UsageError(its.error("enqueue_tensor", "the tensor is undefined"));
   auto const head = queue::head_of(tensor);
   its.await_space("enqueue_tensor", wait);
-  std::array<std::span<std::byte const>, 2> const parts{std::as_bytes(std::span(&head, 1)), tensor.bytes()};
+  std::array<node::MessagePart, 2> const parts{std::as_bytes(std::span(&head, 1)), queue::part_of(tensor)};
   its.put(parts);
 }
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -10,7 +11,9 @@
 
 #include "collectives/message_queue/message_storage.hpp"
 #include "collectives/tensor_dict/dict_codec.hpp"
-#include "lib/tensor/copy_memory.hpp"
+#include "collectives/message_queue/queue_tensor.hpp"
+#include "lib/tensor/transfer/host_copies.hpp"
+#include "lib/tensor/transfer/tensor_mover.hpp"
 
 namespace crossrank::queue {
 namespace {
@@ -28,16 +31,6 @@ static_assert(sizeof(DictHead) == line_bytes);
 
 std::size_t padding_of(std::size_t bytes) noexcept { return (line_bytes - bytes % line_bytes) % line_bytes; }
 
-void require_on_cpu(std::string const& path, Tensor const& tensor) {
-  if (tensor.device().kind == Device::Kind::cpu) return;
-  throw UsageError({.operation = "enqueue_dict",
-                    .message = "the tensor is not on the CPU",
-                    .expected = to_string(Device::cpu()),
-                    .got = to_string(tensor.device()),
-                    .resource = path,
-                    .hint = "to(Device::cpu()) copies it to the host"});
-}
-
 [[noreturn]] void refuse_dict(std::string expected, std::string got) {
   throw FormatError({.operation = "dequeue_dict",
                      .message = "the message is not a tensor dictionary",
@@ -53,18 +46,21 @@ class Following {
   Following(std::span<std::byte const> message, std::size_t at, std::shared_ptr<void const> const& owner)
       : message_(message),
         at_(at),
-        storage_(owner == nullptr ? nullptr : std::make_shared<MessageStorage>(message, owner)) {}
+        is_kept_(owner != nullptr),
+        storage_(std::make_shared<MessageStorage>(message, owner)) {}
 
+  /// Returns a tensor that may outlive the message.
   [[nodiscard]] Tensor next(Shape const& shape, Dtype dtype) {
+    auto view = next_view(shape, dtype);
+    return is_kept_ ? view : view.clone();
+  }
+  [[nodiscard]] Tensor next_view(Shape const& shape, Dtype dtype) {
     auto const bytes = dense_bytes(shape, dtype);
     auto const left = message_.size() - at_;
     if (bytes > left) refuse_dict(std::to_string(bytes) + " bytes of " + to_string(shape), std::to_string(left));
     auto const from = at_;
     skip(bytes);
-    if (storage_) return spi::tensor_from_storage(storage_, from, shape, dtype);
-    auto tensor = Tensor::empty(shape, dtype);
-    if (bytes > 0) copy_memory(tensor.mutable_bytes().data(), message_.data() + from, bytes);
-    return tensor;
+    return spi::tensor_from_storage(storage_, from, shape, dtype);
   }
   void finish() const {
     if (at_ != message_.size()) refuse_dict(std::to_string(at_) + " bytes", std::to_string(message_.size()));
@@ -79,14 +75,15 @@ class Following {
 
   std::span<std::byte const> message_;
   std::size_t at_;
+  bool is_kept_;  ///< the message stays as long as its views
   std::shared_ptr<spi::Storage> storage_;
 };
 
 }  // namespace
 
 DictMessage::DictMessage(TensorDict const& dict) {
-  auto metadata = encode_dict(dict, [](std::string const& path, Tensor const& tensor) {
-    require_on_cpu(path, tensor);
+  auto metadata = encode_dict(dict, [](std::string const&, Tensor const& tensor) {
+    require_readable(tensor, "enqueue_dict");
     return 1;
   });
   DictHead const head{.magic = dict_magic, .metadata_bytes = metadata.bytes.size(), .unused = {}};
@@ -94,16 +91,14 @@ DictMessage::DictMessage(TensorDict const& dict) {
   front_.reserve(head_bytes.size() + metadata.bytes.size());
   front_.insert(front_.end(), head_bytes.begin(), head_bytes.end());
   front_.insert(front_.end(), metadata.bytes.begin(), metadata.bytes.end());
-  add(front_);
-  for (auto& travelling : metadata.tensors) {
-    add(travelling.tensor.bytes());
-    tensors_.push_back(std::move(travelling.tensor));
-  }
+  add(std::span<std::byte const>(front_));
+  for (auto& travelling : metadata.tensors) tensors_.push_back(std::move(travelling.tensor));
+  for (auto const& tensor : tensors_) add(part_of(tensor));
 }
 
-void DictMessage::add(std::span<std::byte const> bytes) {
-  parts_.push_back(bytes);
-  parts_.push_back(std::span(zeros).first(padding_of(bytes.size())));
+void DictMessage::add(node::MessagePart const& part) {
+  parts_.push_back(part);
+  parts_.emplace_back(std::span(zeros).first(padding_of(part.size())));
 }
 
 TensorDict read_dict(std::span<std::byte const> message, std::shared_ptr<void const> const& owner) {
@@ -117,9 +112,12 @@ TensorDict read_dict(std::span<std::byte const> message, std::shared_ptr<void co
     refuse_dict(std::to_string(head.metadata_bytes) + " bytes of metadata", std::to_string(behind));
   auto const metadata = message.subspan(sizeof head, head.metadata_bytes);
   Following following(message, sizeof head + metadata.size() + padding_of(metadata.size()), owner);
+  std::optional<TensorMover> mover;  // one for all, because small tensors share its buffers
   auto decoded = decode_dict(metadata, [&](Shape const& shape, Dtype dtype, Device::Kind kind) {
-    if (kind != Device::Kind::cpu) refuse_dict("tensors on the CPU", "a tensor on a device");
-    return shape.numel() == 0 ? Tensor::empty(shape, dtype) : following.next(shape, dtype);
+    if (shape.numel() == 0) return memory_for_tensor(shape, dtype, kind);
+    if (kind == Device::Kind::cpu) return following.next(shape, dtype);
+    if (!mover) mover.emplace(own_device(kind));
+    return mover->move(following.next_view(shape, dtype));
   });
   following.finish();
   return std::move(decoded.dict);

@@ -156,11 +156,19 @@ void MessageQueue::State::await_space(char const* operation, QueueWait const& wa
 }
 
 void MessageQueue::State::put(node::MessageParts parts) {
-  if (out) out->put(parts);
-  ++written;
-  if (remote_writers.empty()) return;
+  if (remote_writers.empty()) {
+    if (out) out->put(parts);
+    ++written;
+    return;
+  }
   auto const message = std::make_shared<std::vector<std::byte>>();
-  for (auto const part : parts) message->insert(message->end(), part.begin(), part.end());
+  for (auto const& part : parts) {
+    part.read(
+        [&message](std::span<std::byte const> piece) { message->insert(message->end(), piece.begin(), piece.end()); });
+  }
+  node::MessagePart const whole(*message);
+  if (out) out->put(std::span(&whole, 1));
+  ++written;
   for (auto const& far : remote_writers) far->put(written, message);
 }
 

@@ -8,7 +8,11 @@
 #include <crossrank/error.hpp>
 
 #include "collectives/message_queue/message_storage.hpp"
+#include "collectives/tensor_dict/dict_codec.hpp"
 #include "lib/tensor/copy_memory.hpp"
+#include "lib/tensor/device_tensor.hpp"
+#include "lib/tensor/transfer/host_copies.hpp"
+#include "lib/tensor/transfer/tensor_mover.hpp"
 
 namespace crossrank::queue {
 namespace {
@@ -27,14 +31,19 @@ constexpr std::uint64_t tensor_magic = 0x31303054455352;  // "RSET001"
 }  // namespace
 
 TensorHead head_of(Tensor const& tensor) {
-  static_cast<void>(tensor.bytes());  // throws when the tensor is undefined or not on the CPU
+  require_readable(tensor, "enqueue_tensor");
   TensorHead head{.magic = tensor_magic,
                   .dtype = static_cast<std::uint32_t>(tensor.dtype()),
                   .dimensions = static_cast<std::uint32_t>(tensor.shape().size()),
                   .lengths = {},
+                  .device_kind = static_cast<std::uint64_t>(tensor.device().kind),
                   .unused = {}};
   std::copy(tensor.shape().begin(), tensor.shape().end(), head.lengths.begin());
   return head;
+}
+
+node::MessagePart part_of(Tensor const& tensor) {
+  return on_gpu(tensor) ? node::MessagePart(tensor) : node::MessagePart(tensor.bytes());
 }
 
 Tensor read_tensor(std::span<std::byte const> message, std::shared_ptr<void const> owner) {
@@ -42,7 +51,10 @@ Tensor read_tensor(std::span<std::byte const> message, std::shared_ptr<void cons
   if (message.size() < sizeof head)
     refuse_tensor("at least " + std::to_string(sizeof head) + " bytes", std::to_string(message.size()));
   std::memcpy(&head, message.data(), sizeof head);
-  bool const sound = head.magic == tensor_magic && head.dimensions <= Shape::max_rank && head.dtype < dtype_count &&
+  bool const known_device = head.device_kind == static_cast<std::uint64_t>(Device::Kind::cpu) ||
+                            head.device_kind == static_cast<std::uint64_t>(Device::Kind::cuda);
+  bool const sound = known_device && head.magic == tensor_magic && head.dimensions <= Shape::max_rank &&
+                     head.dtype < dtype_count &&
                      std::all_of(head.lengths.begin(), head.lengths.end(), [](auto length) { return length >= 0; });
   if (!sound) refuse_tensor("a tensor's dtype and shape", "other bytes");
   Shape const shape(std::span<std::int64_t const>(head.lengths.data(), head.dimensions));
@@ -56,7 +68,11 @@ Tensor read_tensor(std::span<std::byte const> message, std::shared_ptr<void cons
   }
   if (bytes != data.size())
     refuse_tensor(std::to_string(bytes) + " bytes of " + to_string(shape), std::to_string(data.size()));
-  if (owner) return spi::tensor_from_storage(std::make_shared<MessageStorage>(data, std::move(owner)), 0, shape, dtype);
+  auto const kind = static_cast<Device::Kind>(head.device_kind);
+  if (owner || kind != Device::Kind::cpu) {
+    auto view = spi::tensor_from_storage(std::make_shared<MessageStorage>(data, std::move(owner)), 0, shape, dtype);
+    return kind == Device::Kind::cpu ? view : TensorMover(own_device(kind)).move(view);
+  }
   auto tensor = Tensor::empty(shape, dtype);
   if (!data.empty()) copy_memory(tensor.mutable_bytes().data(), data.data(), data.size());
   return tensor;

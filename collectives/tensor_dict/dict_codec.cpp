@@ -180,10 +180,15 @@ class Decoder {
 
 }  // namespace
 
+Device own_device(Device::Kind kind) {
+  if (kind == Device::Kind::cpu) return Device::cpu();
+  auto const own = default_device();
+  return own.kind == kind ? own : Device{kind, 0};
+}
+
 Tensor memory_for_tensor(Shape const& shape, Dtype dtype, Device::Kind kind) {
   if (kind == Device::Kind::cpu) return Tensor::empty(shape, dtype);
-  auto const own = default_device();
-  return Tensor::empty(shape, dtype, own.kind == kind ? own : Device{kind, 0});  // the other one says what is missing
+  return Tensor::empty(shape, dtype, own_device(kind));
 }
 
 DictMetadata encode_dict(TensorDict const& dict, PartsOf const& parts_of) {

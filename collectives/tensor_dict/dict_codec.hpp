@@ -45,6 +45,8 @@ struct DecodedDict {
 /// Allocates the memory of a tensor: on the CPU, or on this rank's device of that kind.
 using MemoryFor = std::function<Tensor(Shape const& shape, Dtype dtype, Device::Kind kind)>;
 
+/// Returns this rank's device of a kind. Where it has none, the first use of the result says what is missing.
+[[nodiscard]] Device own_device(Device::Kind kind);
 /// Allocates it as the group's own calls do. `UnavailableError` for a tensor on a GPU where this rank has none.
 [[nodiscard]] Tensor memory_for_tensor(Shape const& shape, Dtype dtype, Device::Kind kind);
 

@@ -90,8 +90,7 @@ class CROSSRANK_EXPORT MessageQueue {
   /// until the writer's last handle is dropped.
   [[nodiscard]] std::vector<std::byte> handle() const;
 
-  /// Writes an object: any type that cereal serializes, a scalar, a string, `Json`, a `Tensor` or a `TensorDict` with
-  /// tensors on the CPU.
+  /// Writes an object: any type that cereal serializes, a scalar, a string, `Json`, a `Tensor` or a `TensorDict`.
   ///
   /// Returns when the caller may change `value`. Blocks while a reader is `chunks` messages behind.
   template <class T>
@@ -110,12 +109,19 @@ class CROSSRANK_EXPORT MessageQueue {
   /// is consumed even if `body` throws.
   bool read_bytes(std::function<void(std::span<std::byte const>)> const& body, QueueWait const& wait = {}) const;
 
-  /// Writes a tensor on the CPU: dtype, shape and bytes. Blocks as `enqueue` does.
+  /// Writes a tensor: dtype, shape, kind of device and bytes. Blocks as `enqueue` does.
+  ///
+  /// A tensor on a GPU is read in the order of its current stream, in pieces of 4 MiB through page-locked memory, and
+  /// the host waits for each. `UsageError` while that stream is being captured, `BackendError` when the GPU fails; the
+  /// message has not been sent then.
   void enqueue_tensor(Tensor const& tensor, QueueWait const& wait = {}) const;
   /// Returns the tensor of the next message; nothing after the last message of a closed writer.
   ///
   /// A tensor of up to `chunk_bytes` is a copy. A longer one is a read-only view of the writer's memory, valid as long
   /// as the tensor exists; `clone()` makes a writable copy. `FormatError` when the message is not a tensor.
+  ///
+  /// A tensor that was on a GPU arrives on this rank's `default_device()`, in the order of its current stream, and is
+  /// writable. `UnavailableError` without a GPU or without enough of its memory. The message is consumed even then.
   [[nodiscard]] std::optional<Tensor> dequeue_tensor(QueueWait const& wait = {}) const;
 
   /// Writes a tree of tensors and JSON. Blocks as `enqueue` does.

@@ -31,9 +31,11 @@ std::function<bool()> all_readers_gone(NodeComm& comm, std::uint32_t block, std:
 }
 
 void copy_parts(NodeComm& comm, std::byte* to, MessageParts parts) {
-  for (auto const part : parts) {
-    bulk_copy(comm, to, part.data(), part.size());
-    to += part.size();
+  for (auto const& part : parts) {
+    part.read([&comm, &to](std::span<std::byte const> piece) {
+      bulk_copy(comm, to, piece.data(), piece.size());
+      to += piece.size();
+    });
   }
 }
 
@@ -120,7 +122,7 @@ void RingWriter::put(MessageParts parts) {
   auto* const payload = at + sizeof(QueueChunk);
   auto& chunk = *reinterpret_cast<QueueChunk*>(at);
   std::size_t bytes = 0;
-  for (auto const part : parts) bytes += part.size();
+  for (auto const& part : parts) bytes += part.size();
   if (bytes > chunk_bytes_) {
     put_large(payload, parts, bytes);
     chunk.bytes = bytes | QueueChunk::large;
@@ -142,7 +144,12 @@ void RingWriter::put(MessageParts parts) {
 void RingWriter::put_large(std::byte* payload, MessageParts parts, std::size_t bytes) {
   release_taken();
   auto const slot = comm_->arena().allocate(bytes);
-  copy_parts(*comm_, comm_->arena().at(slot), parts);
+  try {
+    copy_parts(*comm_, comm_->arena().at(slot), parts);
+  } catch (...) {
+    comm_->arena().release(slot);
+    throw;
+  }
   QueueLarge const large{.offset = slot.offset, .generation = slot.generation, .slot = slot.id, .unused = 0};
   std::memcpy(payload, &large, sizeof large);
   held_.push_back({slot, next_});

@@ -8,12 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "lib/node/queue/message_parts.hpp"
 #include "lib/node/queue/ring_endpoint.hpp"
 
 namespace crossrank::node {
-
-/// A message in several parts.
-using MessageParts = std::span<std::span<std::byte const> const>;
 
 /// The writer's endpoint. Messages are numbered from 1. Message n goes to chunk (n - 1) mod `chunks`, which is
 /// overwritten once every reader has taken its message.
@@ -33,7 +31,7 @@ class RingWriter final : public RingEndpoint {
   /// Returns whether the next message has a place. Asks the readers only when it seems to have none.
   [[nodiscard]] bool has_space() noexcept;
   /// Publishes a message, the concatenation of `parts`, after `has_space` has returned true. `UnavailableError` when
-  /// there is no memory for a large one.
+  /// there is no memory for a large one; errors of `MessagePart::read`. After an error the message has not been sent.
   void put(MessageParts parts);
   /// Announces that no message will follow. Idempotent.
   void close() noexcept;

@@ -148,7 +148,8 @@ TEST(MessageQueue, carries_tensor_dictionaries) {
 std::vector<std::byte> message_of(TensorDict const& dict) {
   queue::DictMessage const message(dict);
   std::vector<std::byte> bytes;
-  for (auto const part : message.parts()) bytes.insert(bytes.end(), part.begin(), part.end());
+  for (auto const& part : message.parts())
+    part.read([&bytes](std::span<std::byte const> piece) { bytes.insert(bytes.end(), piece.begin(), piece.end()); });
   return bytes;
 }
 
