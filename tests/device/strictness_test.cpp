@@ -1,4 +1,5 @@
 // What the emulated driver reports although the real one is silent, and the faults that tests can ask for.
+#include <thread>
 #include <vector>
 
 #include "tests/device/driver.hpp"
@@ -151,6 +152,53 @@ TEST_F(Strictness, counts_calls_and_host_waits) {
   EXPECT_EQ(count("host_wait"), 1U);
   EXPECT_EQ(count("copy"), 1U);
   free(address);
+}
+
+/// A host that waits by asking again and again counts as one wait; one that looks now and then does not wait.
+TEST_F(Strictness, counts_polled_waits_and_copied_bytes) {
+  auto const amount = emulated<unsigned long long(char const*)>("emulated_amount");
+  auto const held = stream();
+  auto const flag = allocate(4);
+  auto const copy = allocate(4096);
+  auto const passed = event();
+  auto const hold = [&](cuuint32_t value) {
+    EXPECT_EQ(cu("cuStreamWaitValue32_v2", held, flag, value, 0U), CUDA_SUCCESS);
+    EXPECT_EQ(cu("cuEventRecord", passed, held), CUDA_SUCCESS);
+  };
+  auto const other = stream();
+  auto const release = [&](cuuint32_t value) {
+    EXPECT_EQ(cu("cuStreamWriteValue32_v2", other, flag, value, 0U), CUDA_SUCCESS);
+  };
+  ASSERT_EQ(cu("cuMemsetD32_v2", flag, 0U, std::size_t{1}), CUDA_SUCCESS);
+  ASSERT_EQ(cu("cuCtxSynchronize"), CUDA_SUCCESS);
+  emulated<void()>("emulated_reset_counts")();
+
+  hold(1);
+  for (int look = 0; look < 20; ++look) {
+    EXPECT_EQ(cu("cuEventQuery", passed), CUDA_ERROR_NOT_READY);
+    EXPECT_EQ(cu("cuMemcpyDtoDAsync_v2", copy, copy + 1024, std::size_t{100}, other), CUDA_SUCCESS);
+  }
+  release(1);
+  EXPECT_EQ(cu("cuStreamSynchronize", held), CUDA_SUCCESS);
+  EXPECT_EQ(cu("cuEventQuery", passed), CUDA_SUCCESS);
+  EXPECT_EQ(count("polled_wait"), 0U);
+  EXPECT_EQ(count("copy"), 20U);
+  EXPECT_EQ(amount("copied_bytes"), 2000U);
+
+  hold(2);
+  for (int look = 0; look < 20; ++look) EXPECT_EQ(cu("cuEventQuery", passed), CUDA_ERROR_NOT_READY);
+  std::thread([&] {
+    EXPECT_EQ(cu("cuCtxSetCurrent", context), CUDA_SUCCESS);
+    release(2);
+  }).join();
+  while (cu("cuEventQuery", passed) == CUDA_ERROR_NOT_READY) std::this_thread::yield();
+  EXPECT_EQ(count("polled_wait"), 1U);
+
+  EXPECT_EQ(cu("cuEventDestroy_v2", passed), CUDA_SUCCESS);
+  destroy(held);
+  destroy(other);
+  free(flag);
+  free(copy);
 }
 
 }  // namespace

@@ -58,6 +58,7 @@ Side side_of(CUdeviceptr address, Where kind, Shape const& shape, std::size_t pi
 
 void copy(Side const& dst, Side const& src, Shape const& shape, std::shared_ptr<Stream> const& stream, bool wait) {
   static_cast<void>(log_call("copy"));
+  log_amount("copied_bytes", shape.width * shape.height * shape.depth);
   int const device = stream->context.device;
   bool const pageable = dst.pageable || src.pageable;
   if (pageable && captured_end(*stream).capture) forbid_captured(*stream);

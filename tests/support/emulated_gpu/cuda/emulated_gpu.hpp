@@ -52,7 +52,9 @@ void emulated_report(char const* text);
 
 /// Returns how often this process has called `name`, or how often the event happened; null counts all calls.
 unsigned long long emulated_count(char const* name);
-/// Sets all counters to zero.
+/// Returns the sum of an amount, such as "copied_bytes".
+unsigned long long emulated_amount(char const* name);
+/// Sets all counters and amounts to zero.
 void emulated_reset_counts();
 /// Returns the number of reports of misuse so far.
 unsigned long long emulated_report_count();

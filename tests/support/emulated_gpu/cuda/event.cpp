@@ -161,8 +161,11 @@ CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) 
 }
 
 CUresult cuEventQuery(CUevent handle) {
-  return call("cuEventQuery", Needs::context,
-              [&] { require(target_of(asked(handle, "cuEventQuery")).passed(), CUDA_ERROR_NOT_READY); });
+  return call("cuEventQuery", Needs::context, [&] {
+    bool const passed = target_of(asked(handle, "cuEventQuery")).passed();
+    note_question(handle, passed);
+    require(passed, CUDA_ERROR_NOT_READY);
+  });
 }
 
 CUresult cuEventSynchronize(CUevent handle) {

@@ -25,8 +25,9 @@ struct Fault {
 
 struct Log {
   std::mutex mutex;
-  std::map<std::string, unsigned long long> counts;  // since the last reset
-  std::map<std::string, unsigned long long> totals;  // since the start, for faults
+  std::map<std::string, unsigned long long> counts;   // since the last reset
+  std::map<std::string, unsigned long long> amounts;  // since the last reset
+  std::map<std::string, unsigned long long> totals;   // since the start, for faults
   std::map<std::string, std::vector<Fault>> faults;
   unsigned long long reports = 0;
   std::string last_report;
@@ -61,6 +62,23 @@ Log& log() {
 
 constexpr std::array<char const*, 6> kind_names = {"allocation", "host", "stream", "event", "graph", "pool"};
 
+/// What a thread has asked for last.
+struct Question {
+  void const* event;
+  unsigned in_vain;
+};
+thread_local Question question{};
+
+/// Calls between two questions of a thread that waits.
+bool belongs_to_a_question(char const* name) {
+  static constexpr std::array<char const*, 4> calls = {"cuEventQuery", "cuCtxGetCurrent", "cuCtxPushCurrent_v2",
+                                                       "cuCtxPopCurrent_v2"};
+  for (auto const* call : calls) {
+    if (std::strcmp(name, call) == 0) return true;
+  }
+  return false;
+}
+
 CUresult take_fault(Log& l, std::string const& name, unsigned long long count) {
   auto const found = l.faults.find(name);
   if (found == l.faults.end()) return CUDA_SUCCESS;
@@ -85,6 +103,7 @@ __attribute__((destructor)) void check_at_exit() {
 
 CUresult log_call(char const* name) {
   Log& l = log();
+  if (!belongs_to_a_question(name)) question = {};
   {
     std::lock_guard const lock(l.mutex);
     ++l.counts[name];
@@ -92,6 +111,24 @@ CUresult log_call(char const* name) {
   }
   if (!options().log.empty()) append_line(options().log, std::to_string(::getpid()) + " " + name + "\n");
   return CUDA_SUCCESS;
+}
+
+void log_amount(char const* name, unsigned long long amount) {
+  std::lock_guard const lock(log().mutex);
+  log().amounts[name] += amount;
+}
+
+void note_question(void const* event, bool passed) {
+  // Whoever only looks, and comes back later, makes other calls in between.
+  constexpr unsigned looks_of_a_wait = 8;
+  if (event != question.event) question = {event, 0};
+  if (!passed) {
+    ++question.in_vain;
+    return;
+  }
+  bool const waited = question.in_vain >= looks_of_a_wait;
+  question = {};
+  if (waited) static_cast<void>(log_call("polled_wait"));
 }
 
 void report(std::string const& text) {
@@ -155,9 +192,16 @@ unsigned long long emulated_count(char const* name) {
   return sum;
 }
 
+unsigned long long emulated_amount(char const* name) {
+  std::lock_guard const lock(log().mutex);
+  auto const found = log().amounts.find(name);
+  return found == log().amounts.end() ? 0 : found->second;
+}
+
 void emulated_reset_counts() {
   std::lock_guard const lock(log().mutex);
   log().counts.clear();
+  log().amounts.clear();
 }
 
 unsigned long long emulated_report_count() {

@@ -11,6 +11,13 @@ namespace emulated {
 /// Counts a call or an event and returns the error that a test asked for, or success.
 CUresult log_call(char const* name);
 
+/// Adds an amount to a counter of its own, such as bytes.
+void log_amount(char const* name, unsigned long long amount);
+
+/// Notes that the calling thread has asked for an event. A thread that asks for the same one several times in vain, and
+/// then with success, has waited: that counts as "polled_wait".
+void note_question(void const* event, bool passed);
+
 /// Reports a misuse of the API that the real driver would not notice.
 void report(std::string const& text);
 
