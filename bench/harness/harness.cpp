@@ -76,25 +76,29 @@ double peak_bytes() {
 }
 
 nlohmann::ordered_json to_json(Row const& row) {
-  return {{"path", row.path},
-          {"who", row.who},
-          {"variant", row.variant},
-          {"rank", row.rank},
-          {"ranks", row.ranks},
-          {"bytes", row.bytes},
-          {"reads", row.reads},
-          {"calls", row.calls},
-          {"min_us", row.min_us},
-          {"median_us", row.median_us},
-          {"p99_us", row.p99_us},
-          {"faults", row.faults},
-          {"switches", row.switches},
-          {"system_calls", row.system_calls},
-          {"copied", row.copied},
-          {"payload", row.payload},
-          {"system_call_source", row.system_call_source},
-          {"peak_bytes", row.peak_bytes},
-          {"processor_us", row.processor_us}};
+  nlohmann::ordered_json all{{"path", row.path},
+                             {"who", row.who},
+                             {"variant", row.variant},
+                             {"rank", row.rank},
+                             {"ranks", row.ranks},
+                             {"bytes", row.bytes},
+                             {"reads", row.reads},
+                             {"calls", row.calls},
+                             {"min_us", row.min_us},
+                             {"median_us", row.median_us},
+                             {"p99_us", row.p99_us},
+                             {"faults", row.faults},
+                             {"switches", row.switches},
+                             {"system_calls", row.system_calls},
+                             {"copied", row.copied},
+                             {"payload", row.payload},
+                             {"system_call_source", row.system_call_source},
+                             {"peak_bytes", row.peak_bytes},
+                             {"processor_us", row.processor_us}};
+  if (!row.backend.empty()) all["backend"] = row.backend;
+  if (!row.counts.empty()) all["counts"] = row.counts;
+  if (!row.limits.empty()) all["limits"] = row.limits;
+  return all;
 }
 
 }  // namespace
@@ -168,7 +172,7 @@ double microseconds_now() noexcept {
 }
 
 void measure(Row& row, UsageMeter const& meter, std::size_t samples, std::size_t batch, std::uint64_t first,
-             std::function<void(std::uint64_t)> const& call) {
+             std::function<void(std::uint64_t)> const& call, std::function<void()> const& between) {
   std::vector<double> times(samples);
   auto number = first;
   auto const before = meter.now();
@@ -176,6 +180,7 @@ void measure(Row& row, UsageMeter const& meter, std::size_t samples, std::size_t
     auto const start = microseconds_now();
     for (std::size_t i = 0; i < batch; ++i) call(number++);
     time = (microseconds_now() - start) / static_cast<double>(batch);
+    if (between) between();
   }
   auto const after = meter.now();
   fill_costs(row, meter, before, after, samples * batch);

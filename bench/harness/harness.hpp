@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,10 @@ struct Row {
   std::string system_call_source{};
   double peak_bytes = 0.0;    ///< memory of the largest process, for a whole command
   double processor_us = 0.0;  ///< of all processes of the command
+  // Of operations on GPU tensors.
+  std::string backend{};                   ///< "nccl" or "staged": how collectives go
+  std::map<std::string, double> counts{};  ///< per call: see `GpuLog::counts`
+  std::map<std::string, double> limits{};  ///< how large these may be
 };
 
 /// The command line of every measuring program.
@@ -78,8 +83,9 @@ struct Arguments {
 [[nodiscard]] double microseconds_now() noexcept;
 
 /// Runs `call(number)` samples x batch times and stores times and costs per call. Numbers start at `first`.
+/// `between` runs after each batch, outside the measured time.
 void measure(Row& row, UsageMeter const& meter, std::size_t samples, std::size_t batch, std::uint64_t first,
-             std::function<void(std::uint64_t)> const& call);
+             std::function<void(std::uint64_t)> const& call, std::function<void()> const& between = {});
 /// Measures a single call, for example the first one of its kind.
 void measure_once(Row& row, UsageMeter const& meter, std::function<void()> const& call);
 

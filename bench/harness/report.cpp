@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bench/harness/bandwidth.hpp"
+#include "bench/harness/device.hpp"
 #include "bench/harness/scaling.hpp"
 #include "bench/harness/memory.hpp"
 #include "bench/harness/results.hpp"
@@ -25,6 +26,9 @@ struct Tally {
   int missed = 0;
   int count(bool is_met) { return is_met ? ++met : ++missed; }
 };
+
+/// The operations on GPU tensors have a table of their own.
+bool is_of_gpus(bench::Workload const& w) { return w.path == "device" || w.path == "device_time"; }
 
 std::string size_text(bench::Workload const& w) {
   if (w.path == "barrier") return "-";
@@ -117,7 +121,7 @@ Json speed_table(bench::Results const& results, unsigned cores, Tally& tally) {
               "peer", "ratio", "target");
   auto rows = Json::array();
   for (auto const& [ours, launches] : results) {
-    if (ours.who != "crossrank" || ours.path == "scaling") continue;
+    if (ours.who != "crossrank" || ours.path == "scaling" || is_of_gpus(ours)) continue;
     auto const time = bench::typical(launches, &bench::Launch::median_us);
     if (auto const limit = bench::wanted_time(ours, cores)) {
       bool const met = time <= *limit;
@@ -154,7 +158,7 @@ Json cost_table(bench::Results const& results, unsigned cores, Tally& tally) {
   auto rows = Json::array();
   for (auto const& [ours, launches] : results) {
     if (ours.who != "crossrank" || ours.path == "consolidate" || ours.path.starts_with("export") ||
-        ours.path == "headers" || ours.path == "hosts" || ours.path == "scaling")
+        ours.path == "headers" || ours.path == "hosts" || ours.path == "scaling" || is_of_gpus(ours))
       continue;
     auto const cost = [&launches = launches](double bench::Launch::*member) {
       return bench::typical(launches, member);
@@ -246,6 +250,10 @@ int report(std::string const& target, std::string const& machine_file, std::vect
   all["bandwidths"] = bench::bandwidth_table(results);
   all["memory"] = bench::memory_table(results);
   for (auto const& row : all.at("memory")) {
+    if (row.contains("met")) tally.count(row.at("met").get<bool>());
+  }
+  all["device"] = bench::device_table(rows);
+  for (auto const& row : all.at("device")) {
     if (row.contains("met")) tally.count(row.at("met").get<bool>());
   }
   all["scaling"] = bench::scaling_table(results);
