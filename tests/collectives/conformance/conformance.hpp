@@ -13,12 +13,20 @@ struct ConformanceRank {
   ConnectOptions options{};  ///< its connect options; connecting again with them returns the same job
 };
 
+/// Whether a case also holds for tensors on GPUs. Such a case makes its tensors by `on_device`.
+enum class OnDevices {
+  no,  ///< the case is not about tensors
+  yes,
+  staged,  ///< only where they go through host memory: NCCL adds in an order of its own
+};
+
 /// One property of the SPI and its collectives that every backend has for every number of ranks.
 struct ConformanceCase {
   std::string_view name;
   void (*body)(ConformanceRank&);
   int min_ranks = 1;         ///< smallest number of ranks for which the case makes sense
   bool kills_group = false;  ///< the case ends the group, so it cannot be closed in order
+  OnDevices on_devices = OnDevices::no;
 };
 
 /// Returns all cases.

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <thread>
 
+#include "tests/collectives/conformance/case_device.hpp"
 #include "tests/collectives/conformance/conformance.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
 
@@ -38,8 +39,9 @@ void broadcast_gives_all_the_roots_bytes(ConformanceRank& self) {
       auto const expected = pattern(size, root + 1);
       auto tensor = Tensor::zeros({static_cast<std::int64_t>(size)}, Dtype::u8);
       if (root == world.rank()) std::copy(expected.begin(), expected.end(), tensor.mutable_bytes().begin());
+      tensor = on_device(tensor);
       world.broadcast(tensor, {root});
-      EXPECT_TRUE(std::ranges::equal(tensor.bytes(), expected)) << size << " bytes from " << root;
+      EXPECT_TRUE(std::ranges::equal(on_host(tensor).bytes(), expected)) << size << " bytes from " << root;
     }
   }
 }
@@ -49,11 +51,12 @@ void all_gather_joins_in_rank_order(ConformanceRank& self) {
   auto const ranks = world.world_size();
   for (auto const size : boundary_sizes) {
     auto const length = static_cast<std::int64_t>(size);
-    auto const in = Tensor::of(
-        std::span<std::uint8_t const>(reinterpret_cast<std::uint8_t const*>(pattern(size, world.rank()).data()), size),
-        {length});
-    auto out = Tensor::zeros({ranks, length}, Dtype::u8);
-    world.all_gather(out, in);
+    auto const mine = pattern(size, world.rank());
+    auto const in = on_device(
+        Tensor::of(std::span<std::uint8_t const>(reinterpret_cast<std::uint8_t const*>(mine.data()), size), {length}));
+    auto joined = on_device(Tensor::zeros({ranks, length}, Dtype::u8));
+    world.all_gather(joined, in);
+    auto const out = on_host(joined);
     for (int rank = 0; rank < ranks; ++rank) {
       auto const part = out.bytes().subspan(static_cast<std::size_t>(rank) * size, size);
       EXPECT_TRUE(std::ranges::equal(part, pattern(size, rank))) << size << " bytes of " << rank;
@@ -118,14 +121,15 @@ void operations_started_ahead_keep_their_data(ConformanceRank& self) {
       ins.push_back(Tensor::empty({size}, Dtype::u8));
       auto const bytes = pattern(static_cast<std::size_t>(size), world.rank() * 10 + i);
       std::ranges::copy(bytes, ins.back().mutable_bytes().begin());
-      outs.push_back(Tensor::empty({ranks * size}, Dtype::u8));
+      ins.back() = on_device(ins.back());
+      outs.push_back(on_device(Tensor::empty({ranks * size}, Dtype::u8)));
     }
     for (std::size_t i = 0; i < 6; ++i) requests.push_back(world.iall_gather(outs[i], ins[i]));
     for (std::size_t i = 6; i-- > 0;) requests[i].wait();
     for (std::size_t i = 0; i < 6; ++i) {
+      auto const out = on_host(outs[i]);
       for (int rank = 0; rank < ranks; ++rank) {
-        auto const part =
-            outs[i].bytes().subspan(static_cast<std::size_t>(rank * size), static_cast<std::size_t>(size));
+        auto const part = out.bytes().subspan(static_cast<std::size_t>(rank * size), static_cast<std::size_t>(size));
         EXPECT_TRUE(std::ranges::equal(part, pattern(part.size(), rank * 10 + static_cast<int>(i))))
             << "operation " << i << " rank " << rank;
       }
@@ -189,12 +193,12 @@ void all_reduce_combines_in_rank_order(ConformanceRank& self) {
 
 constexpr ConformanceCase data_list[] = {
     {"no_rank_passes_a_barrier_alone", no_rank_passes_a_barrier_alone, 2},
-    {"broadcast_gives_all_the_roots_bytes", broadcast_gives_all_the_roots_bytes},
-    {"all_gather_joins_in_rank_order", all_gather_joins_in_rank_order},
+    {"broadcast_gives_all_the_roots_bytes", broadcast_gives_all_the_roots_bytes, 1, false, OnDevices::yes},
+    {"all_gather_joins_in_rank_order", all_gather_joins_in_rank_order, 1, false, OnDevices::yes},
     {"all_gatherv_takes_any_sizes", all_gatherv_takes_any_sizes},
     {"all_gather_works_in_place", all_gather_works_in_place},
     {"test_completes_an_operation_without_wait", test_completes_an_operation_without_wait},
-    {"operations_started_ahead_keep_their_data", operations_started_ahead_keep_their_data},
+    {"operations_started_ahead_keep_their_data", operations_started_ahead_keep_their_data, 1, false, OnDevices::yes},
     {"a_second_collective_is_refused_until_the_first_has_ended",
      a_second_collective_is_refused_until_the_first_has_ended},
     {"a_source_may_be_written_once_its_operation_has_ended", a_source_may_be_written_once_its_operation_has_ended},

@@ -3,6 +3,7 @@
 
 #include <crossrank/objects.hpp>
 
+#include "tests/collectives/conformance/case_device.hpp"
 #include "tests/collectives/conformance/conformance.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
 
@@ -36,7 +37,7 @@ ErrorInfo disagree(Collective const& world, One one, Other other) {
 }
 
 void another_operation_is_a_mismatch_on_all(ConformanceRank& self) {
-  auto tensor = Tensor::zeros({4}, Dtype::f32);
+  auto tensor = on_device(Tensor::zeros({4}, Dtype::f32));
   auto const info = disagree(
       self.world, [&] { self.world.barrier(); }, [&] { self.world.broadcast(tensor); });
   EXPECT_THAT(info.message, HasSubstr("barrier"));
@@ -44,7 +45,7 @@ void another_operation_is_a_mismatch_on_all(ConformanceRank& self) {
 }
 
 void another_root_is_a_mismatch_on_all(ConformanceRank& self) {
-  auto tensor = Tensor::zeros({4}, Dtype::f32);
+  auto tensor = on_device(Tensor::zeros({4}, Dtype::f32));
   disagree(
       self.world, [&] { self.world.broadcast(tensor, {0}); }, [&] { self.world.broadcast(tensor, {1}); });
 }
@@ -76,8 +77,8 @@ void another_root_or_operation_of_objects_is_a_mismatch_on_all(ConformanceRank& 
 void another_shape_is_a_mismatch_on_all(ConformanceRank& self) {
   auto const ranks = self.world.world_size();
   auto const gather = [&](Shape const& shape) {
-    auto const in = Tensor::zeros(shape, Dtype::f32);
-    auto out = Tensor::zeros({ranks, in.numel()}, Dtype::f32);
+    auto const in = on_device(Tensor::zeros(shape, Dtype::f32));
+    auto out = on_device(Tensor::zeros({ranks, in.numel()}, Dtype::f32));
     self.world.all_gather(out, in);
   };
   disagree(
@@ -91,8 +92,8 @@ void another_shape_is_a_mismatch_on_all(ConformanceRank& self) {
 }
 
 void another_dtype_is_a_mismatch_on_all(ConformanceRank& self) {
-  auto a = Tensor::zeros({4}, Dtype::f32);
-  auto b = Tensor::zeros({4}, Dtype::i32);
+  auto a = on_device(Tensor::zeros({4}, Dtype::f32));
+  auto b = on_device(Tensor::zeros({4}, Dtype::i32));
   disagree(
       self.world, [&] { self.world.broadcast(a); }, [&] { self.world.broadcast(b); });
 }
@@ -120,9 +121,9 @@ void another_division_is_a_mismatch_on_all(ConformanceRank& self) {
   auto const n = static_cast<std::size_t>(world.world_size());
   std::vector<std::int64_t> rows(n, 2);
   auto const scatter = [&](std::vector<std::int64_t> const& given) {
-    auto out = Tensor::zeros({given[static_cast<std::size_t>(world.rank())], 3}, Dtype::f32);
+    auto out = on_device(Tensor::zeros({given[static_cast<std::size_t>(world.rank())], 3}, Dtype::f32));
     auto const total = std::accumulate(given.begin(), given.end(), std::int64_t{0});
-    auto const in = world.rank() == 0 ? Tensor::zeros({total, 3}, Dtype::f32) : Tensor();
+    auto const in = world.rank() == 0 ? on_device(Tensor::zeros({total, 3}, Dtype::f32)) : Tensor();
     world.scatterv(out, in, {.rows = given});
   };
   auto other = rows;
@@ -138,8 +139,8 @@ void an_exchange_that_does_not_fit_is_a_mismatch_on_all(ConformanceRank& self) {
   std::vector<std::int64_t> receive(n, 4);
   if (world.rank() == 0) send[1] = 6;  // rank 1 expects 4
   auto const sum = [](auto const& rows) { return std::accumulate(rows.begin(), rows.end(), std::int64_t{0}); };
-  auto const in = Tensor::zeros({sum(send)}, Dtype::i32);
-  auto out = Tensor::zeros({sum(receive)}, Dtype::i32);
+  auto const in = on_device(Tensor::zeros({sum(send)}, Dtype::i32));
+  auto out = on_device(Tensor::zeros({sum(receive)}, Dtype::i32));
   auto const info = error_of<MismatchError>([&] { world.all_to_allv(out, in, {.send = send, .receive = receive}); });
   EXPECT_THAT(info.failed_ranks, testing::ElementsAre(0, 1));
   EXPECT_EQ(info.expected, "16");
@@ -261,12 +262,12 @@ void a_message_that_does_not_fit_is_refused(ConformanceRank& self) {
 }
 
 constexpr ConformanceCase disagreement_list[] = {
-    {"another_operation_is_a_mismatch_on_all", another_operation_is_a_mismatch_on_all, 2, true},
-    {"another_root_is_a_mismatch_on_all", another_root_is_a_mismatch_on_all, 2, true},
+    {"another_operation_is_a_mismatch_on_all", another_operation_is_a_mismatch_on_all, 2, true, OnDevices::yes},
+    {"another_root_is_a_mismatch_on_all", another_root_is_a_mismatch_on_all, 2, true, OnDevices::yes},
     {"another_root_or_operation_of_objects_is_a_mismatch_on_all",
      another_root_or_operation_of_objects_is_a_mismatch_on_all, 2},
-    {"another_shape_is_a_mismatch_on_all", another_shape_is_a_mismatch_on_all, 2, true},
-    {"another_dtype_is_a_mismatch_on_all", another_dtype_is_a_mismatch_on_all, 2, true},
+    {"another_shape_is_a_mismatch_on_all", another_shape_is_a_mismatch_on_all, 2, true, OnDevices::yes},
+    {"another_dtype_is_a_mismatch_on_all", another_dtype_is_a_mismatch_on_all, 2, true, OnDevices::yes},
     {"another_reduce_op_is_a_mismatch_on_all", another_reduce_op_is_a_mismatch_on_all, 2, true},
     {"other_lists_to_split_are_a_mismatch_on_all", other_lists_to_split_are_a_mismatch_on_all, 2, true},
     {"wrong_counts_are_a_mismatch", wrong_counts_are_a_mismatch, 2},
@@ -276,8 +277,9 @@ constexpr ConformanceCase disagreement_list[] = {
     {"a_rank_that_drops_its_handle_is_reported", a_rank_that_drops_its_handle_is_reported, 2, true},
     {"invalid_arguments_are_refused_before_anything_is_sent", invalid_arguments_are_refused_before_anything_is_sent},
     {"a_message_that_does_not_fit_is_refused", a_message_that_does_not_fit_is_refused, 2},
-    {"another_division_is_a_mismatch_on_all", another_division_is_a_mismatch_on_all, 2, true},
-    {"an_exchange_that_does_not_fit_is_a_mismatch_on_all", an_exchange_that_does_not_fit_is_a_mismatch_on_all, 2},
+    {"another_division_is_a_mismatch_on_all", another_division_is_a_mismatch_on_all, 2, true, OnDevices::yes},
+    {"an_exchange_that_does_not_fit_is_a_mismatch_on_all", an_exchange_that_does_not_fit_is_a_mismatch_on_all, 2, false,
+     OnDevices::yes},
 };
 
 }  // namespace

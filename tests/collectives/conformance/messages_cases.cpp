@@ -3,6 +3,7 @@
 
 #include <crossrank/group.hpp>
 
+#include "tests/collectives/conformance/case_device.hpp"
 #include "tests/collectives/conformance/conformance.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
 
@@ -202,7 +203,7 @@ void dictionaries_arrive_in_order(ConformanceRank& self) {
     auto const bytes = bytes_of(i);
     auto tensor = Tensor::empty({static_cast<std::int64_t>(bytes.size())}, Dtype::u8);
     std::ranges::copy(bytes, tensor.mutable_bytes().begin());
-    return TensorDict{{"i", i}, {"t", tensor}};
+    return TensorDict{{"i", i}, {"t", on_device(tensor)}};
   };
   for (std::size_t const first : {0U, 3U, 2U}) {
     std::vector<TensorDictReceive> coming;
@@ -213,8 +214,8 @@ void dictionaries_arrive_in_order(ConformanceRank& self) {
       auto const i = (first + count - step) % count;
       auto const& came = coming[i].wait();
       EXPECT_EQ(came.get<std::size_t>("i"), i);
-      auto const tensor = came.tensor("t").bytes();
-      EXPECT_EQ(std::vector<std::byte>(tensor.begin(), tensor.end()), bytes_of(i));
+      EXPECT_EQ(came.tensor("t").device(), CaseDevice::current());
+      EXPECT_TRUE(std::ranges::equal(on_host(came.tensor("t")).bytes(), bytes_of(i)));
     }
     for (auto& each : going) each.wait();
   }
@@ -230,7 +231,7 @@ constexpr ConformanceCase messages_list[] = {
     {"a_cancelled_message_has_no_effect", a_cancelled_message_has_no_effect},
     {"all_pairs_exchange_at_once", all_pairs_exchange_at_once, 2},
     {"a_message_may_be_received_after_later_collectives", a_message_may_be_received_after_later_collectives},
-    {"dictionaries_arrive_in_order", dictionaries_arrive_in_order, 2},
+    {"dictionaries_arrive_in_order", dictionaries_arrive_in_order, 2, false, OnDevices::yes},
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "tests/collectives/conformance/case_device.hpp"
 #include "tests/collectives/conformance/conformance.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
 
@@ -27,17 +28,18 @@ std::int64_t sum_of(std::vector<std::int64_t> const& rows) {
 Tensor rows_of(std::int64_t rows, int seed) {
   auto tensor = Tensor::empty({rows, row_bytes}, Dtype::u8);
   std::ranges::copy(pattern(tensor.nbytes(), seed), tensor.mutable_bytes().begin());
-  return tensor;
+  return on_device(tensor);
 }
 
-Tensor buffer_for(std::int64_t rows) { return Tensor::zeros({rows, row_bytes}, Dtype::u8); }
+Tensor buffer_for(std::int64_t rows) { return on_device(Tensor::zeros({rows, row_bytes}, Dtype::u8)); }
 
 /// Expects that `tensor` is the rows of all ranks, one after the other. Those of rank r have the seed `seed + r`.
 void expect_joined(Tensor const& tensor, std::vector<std::int64_t> const& rows, int seed) {
+  auto const joined = on_host(tensor);
   std::size_t at = 0;
   for (std::size_t rank = 0; rank < rows.size(); ++rank) {
     auto const expected = pattern(static_cast<std::size_t>(rows[rank] * row_bytes), seed + static_cast<int>(rank));
-    EXPECT_TRUE(std::ranges::equal(tensor.bytes().subspan(at, expected.size()), expected)) << "part of rank " << rank;
+    EXPECT_TRUE(std::ranges::equal(joined.bytes().subspan(at, expected.size()), expected)) << "part of rank " << rank;
     at += expected.size();
   }
 }
@@ -80,7 +82,7 @@ void scatter_gives_each_rank_its_part(ConformanceRank& self) {
       auto out = buffer_for(rows);
       world.scatter(out, in, {root});
       auto const all = pattern(static_cast<std::size_t>(total * row_bytes), root);
-      EXPECT_TRUE(std::ranges::equal(out.bytes(), std::span(all).subspan(mine * out.nbytes(), out.nbytes())));
+      EXPECT_TRUE(std::ranges::equal(on_host(out).bytes(), std::span(all).subspan(mine * out.nbytes(), out.nbytes())));
     }
     auto const rows = varied_rows(world, root + 1);
     auto const in = world.rank() == root ? rows_of(sum_of(rows), root + 50) : Tensor();
@@ -89,7 +91,7 @@ void scatter_gives_each_rank_its_part(ConformanceRank& self) {
     auto const all = pattern(static_cast<std::size_t>(sum_of(rows) * row_bytes), root + 50);
     auto const before = static_cast<std::size_t>(
         std::accumulate(rows.begin(), rows.begin() + world.rank(), std::int64_t{0}) * row_bytes);
-    EXPECT_TRUE(std::ranges::equal(out.bytes(), std::span(all).subspan(before, out.nbytes())));
+    EXPECT_TRUE(std::ranges::equal(on_host(out).bytes(), std::span(all).subspan(before, out.nbytes())));
   }
 }
 
@@ -105,8 +107,9 @@ void all_to_all_exchanges_equal_parts(ConformanceRank& self) {
     auto const size = static_cast<std::int64_t>(part);
     auto in = Tensor::empty({world.world_size(), size}, Dtype::u8);
     std::ranges::copy(sent, in.mutable_bytes().begin());
-    auto out = Tensor::zeros({world.world_size(), size}, Dtype::u8);
-    world.all_to_all(out, in);
+    auto exchanged = on_device(Tensor::zeros({world.world_size(), size}, Dtype::u8));
+    world.all_to_all(exchanged, on_device(in));
+    auto const out = on_host(exchanged);
     for (std::size_t from = 0; from < n; ++from) {
       EXPECT_TRUE(std::ranges::equal(out.bytes().subspan(from * part, part),
                                      pattern(part, static_cast<int>(from) * 100 + world.rank())))
@@ -134,11 +137,11 @@ void all_to_allv_exchanges_any_parts(ConformanceRank& self) {
     sent.insert(sent.end(), there.begin(), there.end());
     expected.insert(expected.end(), here.begin(), here.end());
   }
-  auto in = buffer_for(sum_of(send));
+  auto in = Tensor::zeros({sum_of(send), row_bytes}, Dtype::u8);
   std::ranges::copy(sent, in.mutable_bytes().begin());
   auto out = buffer_for(sum_of(receive));
-  world.all_to_allv(out, in, {.send = send, .receive = receive});
-  EXPECT_TRUE(std::ranges::equal(out.bytes(), expected));
+  world.all_to_allv(out, on_device(in), {.send = send, .receive = receive});
+  EXPECT_TRUE(std::ranges::equal(on_host(out).bytes(), expected));
 }
 
 void sendrecv_passes_data_round_a_ring(ConformanceRank& self) {
@@ -149,7 +152,7 @@ void sendrecv_passes_data_round_a_ring(ConformanceRank& self) {
     auto in = buffer_for(rows);
     int const before = (world.rank() + n - 1) % n;
     world.sendrecv(in, out, {.dst = (world.rank() + 1) % n, .src = before, .tag = 3});
-    EXPECT_TRUE(std::ranges::equal(in.bytes(), pattern(in.nbytes(), before)));
+    EXPECT_TRUE(std::ranges::equal(on_host(in).bytes(), pattern(in.nbytes(), before)));
     auto part = in.narrow(0, 0, rows);
     error_of<UsageError>([&] { world.sendrecv(part, in, {.dst = 0, .src = 0}); });
   }
@@ -168,24 +171,24 @@ void wrong_sizes_are_refused(ConformanceRank& self) {
   EXPECT_EQ(error_of<UsageError>([&] { world.all_gatherv(out, in, {.rows = negative}); }).got, "-1");
   error_of<UsageError>([&] { world.gatherv(out, in, {.rows = huge}); });
   error_of<UsageError>([&] { world.all_to_all(in, in); });
-  auto other = Tensor::zeros({static_cast<std::int64_t>(2 * n), row_bytes}, Dtype::i8);
+  auto other = on_device(Tensor::zeros({static_cast<std::int64_t>(2 * n), row_bytes}, Dtype::i8));
   error_of<UsageError>([&] { world.all_to_all(other, in); });
   error_of<UsageError>([&] { world.reduce_scatter(in, in); });
   error_of<UsageError>([&] { world.gather(out, in, {world.world_size()}); });
-  auto scalar = Tensor::scalar<std::uint8_t>(1);
+  auto scalar = on_device(Tensor::scalar<std::uint8_t>(1));
   std::vector<std::int64_t> const ones(n, 1);
   error_of<UsageError>([&] { world.all_gatherv(out, scalar, {.rows = ones}); });
   world.barrier();
 }
 
 constexpr ConformanceCase operation_list[] = {
-    {"all_gatherv_joins_rows", all_gatherv_joins_rows},
-    {"gather_joins_only_at_the_root", gather_joins_only_at_the_root},
-    {"scatter_gives_each_rank_its_part", scatter_gives_each_rank_its_part},
-    {"all_to_all_exchanges_equal_parts", all_to_all_exchanges_equal_parts},
-    {"all_to_allv_exchanges_any_parts", all_to_allv_exchanges_any_parts},
-    {"sendrecv_passes_data_round_a_ring", sendrecv_passes_data_round_a_ring},
-    {"wrong_sizes_are_refused", wrong_sizes_are_refused},
+    {"all_gatherv_joins_rows", all_gatherv_joins_rows, 1, false, OnDevices::yes},
+    {"gather_joins_only_at_the_root", gather_joins_only_at_the_root, 1, false, OnDevices::yes},
+    {"scatter_gives_each_rank_its_part", scatter_gives_each_rank_its_part, 1, false, OnDevices::yes},
+    {"all_to_all_exchanges_equal_parts", all_to_all_exchanges_equal_parts, 1, false, OnDevices::yes},
+    {"all_to_allv_exchanges_any_parts", all_to_allv_exchanges_any_parts, 1, false, OnDevices::yes},
+    {"sendrecv_passes_data_round_a_ring", sendrecv_passes_data_round_a_ring, 1, false, OnDevices::yes},
+    {"wrong_sizes_are_refused", wrong_sizes_are_refused, 1, false, OnDevices::yes},
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "tests/collectives/conformance/case_device.hpp"
 #include "tests/collectives/conformance/conformance.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
 #include "tests/collectives/algorithms/serial_reduction.hpp"
@@ -13,7 +14,7 @@ namespace {
 Tensor tensor_of(std::vector<std::byte> const& bytes, Dtype dtype) {
   auto tensor = Tensor::empty({static_cast<std::int64_t>(bytes.size() * 8 / bits_of(dtype))}, dtype);
   if (!bytes.empty()) std::memcpy(tensor.mutable_bytes().data(), bytes.data(), bytes.size());
-  return tensor;
+  return on_device(tensor);
 }
 
 /// The input of each rank and the expected result.
@@ -38,7 +39,7 @@ void all_reduce_gives_the_bits_of_the_serial_model(ConformanceRank& self) {
     for (std::size_t const count : {std::size_t{3}, std::size_t{9001}}) {
       Problem problem(world, dtype, op, count, ++seed * 100);
       world.all_reduce(problem.mine, op);
-      EXPECT_TRUE(std::ranges::equal(problem.mine.bytes(), problem.expected))
+      EXPECT_TRUE(std::ranges::equal(on_host(problem.mine).bytes(), problem.expected))
           << name_of(dtype) << " op " << static_cast<int>(op) << " count " << count;
     }
   });
@@ -50,7 +51,7 @@ void long_reductions_give_the_bits_of_the_serial_model(ConformanceRank& self) {
     for (std::size_t const count : {std::size_t{0}, std::size_t{300'007}}) {
       Problem all(world, dtype, ReduceOp::sum, count, 5);
       world.all_reduce(all.mine, ReduceOp::sum);
-      EXPECT_TRUE(std::ranges::equal(all.mine.bytes(), all.expected)) << name_of(dtype) << " " << count;
+      EXPECT_TRUE(std::ranges::equal(on_host(all.mine).bytes(), all.expected)) << name_of(dtype) << " " << count;
     }
   }
 }
@@ -62,7 +63,7 @@ void reduce_changes_only_the_roots_tensor(ConformanceRank& self) {
       Problem problem(world, Dtype::f16, ReduceOp::avg, count, static_cast<std::uint32_t>(root) + 40);
       world.reduce(problem.mine, ReduceOp::avg, {root});
       auto const& own = problem.inputs[static_cast<std::size_t>(world.rank())];
-      EXPECT_TRUE(std::ranges::equal(problem.mine.bytes(), world.rank() == root ? problem.expected : own));
+      EXPECT_TRUE(std::ranges::equal(on_host(problem.mine).bytes(), world.rank() == root ? problem.expected : own));
     }
   }
 }
@@ -73,9 +74,10 @@ void reduce_scatter_gives_each_rank_its_part(ConformanceRank& self) {
   auto const mine = static_cast<std::size_t>(world.rank());
   for (std::size_t const part : {std::size_t{0}, std::size_t{5}, std::size_t{70'001}}) {
     Problem problem(world, Dtype::f64, ReduceOp::sum, part * n, 9);
-    auto out = Tensor::zeros({static_cast<std::int64_t>(part)}, Dtype::f64);
+    auto out = on_device(Tensor::zeros({static_cast<std::int64_t>(part)}, Dtype::f64));
     world.reduce_scatter(out, problem.mine, ReduceOp::sum);
-    EXPECT_TRUE(std::ranges::equal(out.bytes(), std::span(problem.expected).subspan(mine * out.nbytes(), out.nbytes())))
+    EXPECT_TRUE(std::ranges::equal(on_host(out).bytes(),
+                                   std::span(problem.expected).subspan(mine * out.nbytes(), out.nbytes())))
         << part;
   }
 }
@@ -90,19 +92,21 @@ void reduce_scatterv_takes_any_rows(ConformanceRank& self) {
     auto const total = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
     auto const before = std::accumulate(rows.begin(), rows.begin() + world.rank(), std::int64_t{0});
     Problem problem(world, Dtype::i32, ReduceOp::sum, static_cast<std::size_t>(total * 2), 11);
-    auto out = Tensor::zeros({rows[static_cast<std::size_t>(world.rank())], 2}, Dtype::i32);
+    auto out = on_device(Tensor::zeros({rows[static_cast<std::size_t>(world.rank())], 2}, Dtype::i32));
     world.reduce_scatterv(out, problem.mine.reshape({total, 2}), {.rows = rows}, ReduceOp::sum);
     EXPECT_TRUE(std::ranges::equal(
-        out.bytes(), std::span(problem.expected).subspan(static_cast<std::size_t>(before) * 8, out.nbytes())));
+        on_host(out).bytes(), std::span(problem.expected).subspan(static_cast<std::size_t>(before) * 8, out.nbytes())));
   }
 }
 
 constexpr ConformanceCase reductions_list[] = {
-    {"all_reduce_gives_the_bits_of_the_serial_model", all_reduce_gives_the_bits_of_the_serial_model},
-    {"long_reductions_give_the_bits_of_the_serial_model", long_reductions_give_the_bits_of_the_serial_model},
-    {"reduce_changes_only_the_roots_tensor", reduce_changes_only_the_roots_tensor},
-    {"reduce_scatter_gives_each_rank_its_part", reduce_scatter_gives_each_rank_its_part},
-    {"reduce_scatterv_takes_any_rows", reduce_scatterv_takes_any_rows},
+    {"all_reduce_gives_the_bits_of_the_serial_model", all_reduce_gives_the_bits_of_the_serial_model, 1, false,
+     OnDevices::staged},
+    {"long_reductions_give_the_bits_of_the_serial_model", long_reductions_give_the_bits_of_the_serial_model, 1, false,
+     OnDevices::staged},
+    {"reduce_changes_only_the_roots_tensor", reduce_changes_only_the_roots_tensor, 1, false, OnDevices::staged},
+    {"reduce_scatter_gives_each_rank_its_part", reduce_scatter_gives_each_rank_its_part, 1, false, OnDevices::staged},
+    {"reduce_scatterv_takes_any_rows", reduce_scatterv_takes_any_rows, 1, false, OnDevices::yes},
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <numeric>
 #include <vector>
 
+#include "tests/collectives/conformance/case_device.hpp"
 #include "tests/collectives/conformance/conformance.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
 
@@ -15,11 +16,12 @@ using testing::HasSubstr;
 Tensor filled(std::int64_t count, std::int32_t value) {
   auto tensor = Tensor::empty({count}, Dtype::i32);
   std::ranges::fill(tensor.as_mutable<std::int32_t>(), value);
-  return tensor;
+  return on_device(tensor);
 }
 
 bool all_are(Tensor const& tensor, std::int32_t value) {
-  return std::ranges::all_of(tensor.as<std::int32_t>(), [&](auto v) { return v == value; });
+  auto const host = on_host(tensor);
+  return std::ranges::all_of(host.as<std::int32_t>(), [&](auto v) { return v == value; });
 }
 
 /// Several long and short calls are pending at once. Each rank waits for them in a different order.
@@ -31,7 +33,7 @@ void requests_complete_in_any_order(ConformanceRank& self) {
   auto first = filled(long_one, world.rank() + 1);
   auto second = filled(10, world.rank() == n - 1 ? 77 : 0);
   auto const part = filled(long_one, world.rank());
-  auto third = Tensor::zeros({n, long_one}, Dtype::i32);
+  auto third = on_device(Tensor::zeros({n, long_one}, Dtype::i32));
   std::vector<Request> requests;
   requests.push_back(world.iall_reduce(first));
   requests.push_back(world.ibroadcast(second, {n - 1}));
@@ -66,7 +68,8 @@ void fused_calls_treat_each_tensor(ConformanceRank& self) {
   EXPECT_TRUE(all_are(whole, n));
 
   std::vector<Tensor> const parts{filled(2, world.rank()), filled(5, 100 + world.rank())};
-  std::vector<Tensor> gathered{Tensor::zeros({n, 2}, Dtype::i32), Tensor::zeros({n, 5}, Dtype::i32)};
+  std::vector<Tensor> gathered{on_device(Tensor::zeros({n, 2}, Dtype::i32)),
+                               on_device(Tensor::zeros({n, 5}, Dtype::i32))};
   world.iall_gather(gathered, parts).wait();
   for (int rank = 0; rank < n; ++rank) {
     EXPECT_TRUE(all_are(gathered[0].narrow(0, rank, 1), rank));
@@ -82,7 +85,7 @@ void fused_calls_reject_invalid_lists(ConformanceRank& self) {
   auto& world = self.world;
   std::vector<Tensor> none;
   EXPECT_THAT(error_of<UsageError>([&] { static_cast<void>(world.iall_reduce(none)); }).message, HasSubstr("empty"));
-  std::vector<Tensor> mixed{filled(2, 0), Tensor::zeros({2}, Dtype::f32)};
+  std::vector<Tensor> mixed{filled(2, 0), on_device(Tensor::zeros({2}, Dtype::f32))};
   auto const info = error_of<UsageError>([&] { static_cast<void>(world.iall_reduce(mixed)); });
   EXPECT_THAT(info.message, HasSubstr("tensor 1 has another dtype"));
   EXPECT_EQ(info.got, "F32");
@@ -116,15 +119,15 @@ void a_wait_with_a_huge_limit_waits(ConformanceRank& self) {
 void waiting_for_a_message_progresses_collectives(ConformanceRank& self) {
   auto& world = self.world;
   auto values = filled(500'000, 1);
-  auto token = Tensor::scalar<std::int32_t>(5);
+  auto token = on_device(Tensor::scalar<std::int32_t>(5));
   auto request = world.iall_reduce(values);
   if (world.rank() == 0) {
     request.wait();
     for (int peer = 1; peer < world.world_size(); ++peer) world.send(token, peer);
   } else {
-    auto got = Tensor::scalar<std::int32_t>(0);
+    auto got = on_device(Tensor::scalar<std::int32_t>(0));
     world.recv(got, 0);
-    EXPECT_EQ(got.item<std::int32_t>(), 5);
+    EXPECT_EQ(on_host(got).item<std::int32_t>(), 5);
     request.wait();
   }
   EXPECT_TRUE(all_are(values, world.world_size()));
@@ -383,25 +386,29 @@ void a_cancelled_request_is_reported(ConformanceRank& self) {
 }
 
 constexpr ConformanceCase requests_list[] = {
-    {"requests_complete_in_any_order", requests_complete_in_any_order},
-    {"fused_calls_treat_each_tensor", fused_calls_treat_each_tensor},
-    {"fused_calls_reject_invalid_lists", fused_calls_reject_invalid_lists},
-    {"fused_calls_of_different_shapes_are_reported", fused_calls_of_different_shapes_are_reported, 3, true},
-    {"a_wait_with_a_huge_limit_waits", a_wait_with_a_huge_limit_waits},
-    {"waiting_for_a_message_progresses_collectives", waiting_for_a_message_progresses_collectives, 2},
+    {"requests_complete_in_any_order", requests_complete_in_any_order, 1, false, OnDevices::yes},
+    {"fused_calls_treat_each_tensor", fused_calls_treat_each_tensor, 1, false, OnDevices::yes},
+    {"fused_calls_reject_invalid_lists", fused_calls_reject_invalid_lists, 1, false, OnDevices::yes},
+    {"fused_calls_of_different_shapes_are_reported", fused_calls_of_different_shapes_are_reported, 3, true,
+     OnDevices::yes},
+    {"a_wait_with_a_huge_limit_waits", a_wait_with_a_huge_limit_waits, 1, false, OnDevices::yes},
+    {"waiting_for_a_message_progresses_collectives", waiting_for_a_message_progresses_collectives, 2, false,
+     OnDevices::yes},
     {"a_blocking_call_completes_earlier_requests", a_blocking_call_completes_earlier_requests},
-    {"pending_messages_reach_their_receiver", pending_messages_reach_their_receiver},
-    {"an_expired_limit_has_no_other_effect", an_expired_limit_has_no_other_effect, 2},
-    {"a_cancelled_message_request_has_no_effect", a_cancelled_message_request_has_no_effect, 2},
+    {"pending_messages_reach_their_receiver", pending_messages_reach_their_receiver, 1, false, OnDevices::yes},
+    {"an_expired_limit_has_no_other_effect", an_expired_limit_has_no_other_effect, 2, false, OnDevices::yes},
+    {"a_cancelled_message_request_has_no_effect", a_cancelled_message_request_has_no_effect, 2, false, OnDevices::yes},
     {"messages_progress_while_their_rank_waits_for_something_else",
-     messages_progress_while_their_rank_waits_for_something_else, 2},
-    {"calls_of_other_groups_progress_while_a_rank_waits", calls_of_other_groups_progress_while_a_rank_waits, 2},
+     messages_progress_while_their_rank_waits_for_something_else, 2, false, OnDevices::yes},
+    {"calls_of_other_groups_progress_while_a_rank_waits", calls_of_other_groups_progress_while_a_rank_waits, 2, false,
+     OnDevices::yes},
     {"calls_of_other_groups_progress_while_a_rank_waits_for_a_message",
-     calls_of_other_groups_progress_while_a_rank_waits_for_a_message, 2},
-    {"a_pending_message_ends_with_its_group", a_pending_message_ends_with_its_group, 2},
-    {"a_dropped_collective_request_ends_the_group", a_dropped_collective_request_ends_the_group, 2, true},
-    {"a_replaced_request_is_dropped", a_replaced_request_is_dropped, 2, true},
-    {"a_cancelled_request_is_reported", a_cancelled_request_is_reported, 2, true},
+     calls_of_other_groups_progress_while_a_rank_waits_for_a_message, 2, false, OnDevices::yes},
+    {"a_pending_message_ends_with_its_group", a_pending_message_ends_with_its_group, 2, false, OnDevices::yes},
+    {"a_dropped_collective_request_ends_the_group", a_dropped_collective_request_ends_the_group, 2, true,
+     OnDevices::yes},
+    {"a_replaced_request_is_dropped", a_replaced_request_is_dropped, 2, true, OnDevices::yes},
+    {"a_cancelled_request_is_reported", a_cancelled_request_is_reported, 2, true, OnDevices::yes},
 };
 
 }  // namespace
