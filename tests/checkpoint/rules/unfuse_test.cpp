@@ -102,7 +102,7 @@ class Unfuse : public testing::TestWithParam<Layer> {
     }));
     EXPECT_EQ(engine_differs(expected_, MergedSource(model)), "");
     // Replicas of shared heads are compared.
-    for (auto const& planned : model->tensors) EXPECT_FALSE(planned.rule.outputs.size() > 0);
+    for (auto const& planned : model->tensors) EXPECT_FALSE(planned.rule->outputs.size() > 0);
   }
 
   std::mt19937 random_{11};

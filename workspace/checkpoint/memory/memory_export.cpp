@@ -60,7 +60,7 @@ WeightFiles lay_out(std::shared_ptr<ShardSource const> const& source, ShardSet c
 /// Returns the files beside the weights. Only rank 0 needs them.
 std::vector<ExtraFile> extras_of(ShardSet const& set, std::span<OutputFile const> files, ExportOptions const& options) {
   ExtraFile index;
-  if (files.size() > 1) index = {.name = index_name(options.format), .text = make_index(files).dump(2) + "\n"};
+  if (files.size() > 1) index = {.name = index_name(options.format), .text = index_text(files)};
   auto extras = extra_files(set, {}, index);
   if (options.model.config.empty()) return extras;
   // The config of the options replaces that of the directory.

@@ -159,20 +159,23 @@ void TransferSchedule::take(int rank, TransferItem const& item, Budget& budget, 
   if (rank == cells_.rank) round.received.push_back(item);
 }
 
-/// Adds items of one rank until they do not fit.
+/// Adds items of one rank until they do not fit or are too many.
 void TransferSchedule::fill(int rank, Budget& budget, TransferRound& round) {
   auto& cursor = cursors_[static_cast<std::size_t>(rank)];
   auto const& units = units_[static_cast<std::size_t>(rank)];
-  while (cursor.unit || cursor.next_unit < units.size()) {
+  auto& items_left = budget.items[static_cast<std::size_t>(rank)];
+  while (items_left > 0 && (cursor.unit || cursor.next_unit < units.size())) {
     if (!cursor.unit) open_unit(rank, cursor);
+    if (cursor.items.empty()) --items_left;
     if (cursor.next_item < cursor.items.size() && !fits(rank, cursor.items[cursor.next_item], budget)) return;
     if (!cursor.opened && rank == cells_.rank) round.opened.push_back(*cursor.unit);
     cursor.opened = true;
     while (cursor.next_item < cursor.items.size()) {
       auto const& item = cursor.items[cursor.next_item];
-      if (!fits(rank, item, budget)) return;
+      if (items_left == 0 || !fits(rank, item, budget)) return;
       take(rank, item, budget, round);
       ++cursor.next_item;
+      --items_left;
     }
     cursor.unit.reset();
     --units_left_;
@@ -184,7 +187,9 @@ TransferRound TransferSchedule::next() {
   TransferRound round;
   round.send_bytes.resize(ranks);
   round.receive_bytes.resize(ranks);
-  Budget budget{.sent = std::vector<std::uint64_t>(ranks), .received = std::vector<std::uint64_t>(ranks)};
+  Budget budget{.sent = std::vector<std::uint64_t>(ranks),
+                .received = std::vector<std::uint64_t>(ranks),
+                .items = std::vector<std::size_t>(ranks, std::max<std::size_t>(1, round_items / ranks))};
   // Another rank begins in each round, so that all of them go on at the same pace.
   for (std::size_t i = 0; i < ranks; ++i) fill(static_cast<int>((i + rounds_) % ranks), budget, round);
   ++rounds_;

@@ -83,10 +83,14 @@ struct TransferRound {
 /// ask for bytes.
 ///
 /// In a round, a rank sends and receives at most `round_bytes` bytes. Units of a rank are completed in their order.
+/// A unit that needs no items counts as one.
 class TransferSchedule {
  public:
   /// Limit of the bytes that a rank sends in a round, and of those that it receives.
   static constexpr std::uint64_t round_bytes = std::uint64_t{24} << 20;
+  /// Limit of the items of all ranks in a round. A round of small tensors would need more memory for their
+  /// descriptions than for their bytes.
+  static constexpr std::size_t round_items = 8192;
   /// Limit of the bytes of an item.
   static constexpr std::uint64_t item_bytes = std::uint64_t{8} << 20;
 
@@ -110,6 +114,7 @@ class TransferSchedule {
   struct Budget {
     std::vector<std::uint64_t> sent;
     std::vector<std::uint64_t> received;
+    std::vector<std::size_t> items;  ///< that each rank may still begin
   };
 
   void open_unit(int rank, Cursor& cursor);

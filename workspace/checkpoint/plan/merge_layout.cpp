@@ -1,6 +1,7 @@
 #include "workspace/checkpoint/plan/merge_layout.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -32,17 +33,23 @@ class MergeLayoutBuilder {
   }
 
  private:
-  /// Sorts the tensors by name. Moves each one once, because they are large.
+  /// Sorts the tensors by name. Moves each one once and in place, because they are large.
   void sort_tensors() {
     auto& tensors = layout_.tensors;
     std::vector<std::size_t> order(tensors.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::sort(order.begin(), order.end(),
               [&](auto a, auto b) { return natural_less(tensors[a].name, tensors[b].name); });
-    std::vector<MergedTensor> sorted;
-    sorted.reserve(tensors.size());
-    for (auto const at : order) sorted.push_back(std::move(tensors[at]));
-    tensors = std::move(sorted);
+    for (std::size_t start = 0; start < order.size(); ++start) {
+      if (order[start] == start) continue;
+      auto first = std::move(tensors[start]);
+      auto at = start;
+      for (auto from = std::exchange(order[at], at); from != start; from = std::exchange(order[at], at)) {
+        tensors[at] = std::move(tensors[from]);
+        at = from;
+      }
+      tensors[at] = std::move(first);
+    }
   }
 
   /// Lists the contents of archives that are not part of the model.
@@ -65,22 +72,31 @@ class MergeLayoutBuilder {
     return all;
   }
 
-  /// Adds the tensor-parallel group of one stage and expert rank.
+  /// Adds the tensor-parallel group of one stage and expert rank. Makes one group at a time, because they are large.
   void add_cell(std::size_t first, std::size_t width) {
-    std::unordered_map<std::string_view, std::size_t> index;
-    std::vector<ShardGroup> groups;
+    constexpr auto absent = std::numeric_limits<std::uint32_t>::max();
+    std::unordered_map<std::string_view, std::size_t> rows;
+    std::vector<std::string_view> names;
+    std::vector<std::uint32_t> numbers;  // of each name's tensor on each rank
     for (std::size_t t = 0; t < width; ++t) {
-      auto const& source = *layout_.set.sources[first + t];
-      for (std::size_t i = 0; i < source.tensors().size(); ++i) {
-        auto const& tensor = source.tensors()[i];
-        auto const [at, fresh] = index.emplace(tensor.name, groups.size());
-        if (fresh) groups.push_back(empty_group(tensor.name, first, width));
-        auto& group = groups[at->second];
-        group.shards[t] = &tensor;
-        group.places[t] = {static_cast<std::uint32_t>(first + t), static_cast<std::uint32_t>(i)};
+      auto const tensors = layout_.set.sources[first + t]->tensors();
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        auto const [row, fresh] = rows.emplace(tensors[i].name, names.size());
+        if (fresh) {
+          names.emplace_back(tensors[i].name);
+          numbers.resize(numbers.size() + width, absent);
+        }
+        numbers[row->second * width + t] = static_cast<std::uint32_t>(i);
       }
     }
-    for (auto const& group : groups) {
+    for (std::size_t row = 0; row < names.size(); ++row) {
+      auto group = empty_group(names[row], first, width);
+      for (std::size_t t = 0; t < width; ++t) {
+        auto const number = numbers[row * width + t];
+        if (number == absent) continue;
+        group.shards[t] = &layout_.set.sources[first + t]->tensors()[number];
+        group.places[t] = {static_cast<std::uint32_t>(first + t), number};
+      }
       try {
         add_group(group);
       } catch (Error const& error) {
@@ -139,7 +155,18 @@ class MergeLayoutBuilder {
     return out;
   }
 
+  /// Returns an equal rule of a tensor before, or else this one. A model has few different rules.
+  std::shared_ptr<MergeRule const> shared(std::shared_ptr<MergeRule const> rule) {
+    constexpr std::size_t most_remembered = 32;
+    for (auto const& known : rules_) {
+      if (*known == *rule) return known;
+    }
+    if (rules_.size() == most_remembered) rules_.erase(rules_.begin());
+    return rules_.emplace_back(std::move(rule));
+  }
+
   void add_tensor(MergedTensor tensor) {
+    tensor.rule = shared(std::move(tensor.rule));
     auto const [at, fresh] = by_name_.emplace(tensor.name, layout_.tensors.size());
     if (fresh) {
       layout_.tensors.push_back(std::move(tensor));
@@ -147,7 +174,7 @@ class MergeLayoutBuilder {
     }
     auto& kept = layout_.tensors[at->second];
     refuse_one_name_for_two(kept, tensor);
-    if (tensor.rule.ep_axis >= 0) return append(kept, tensor);
+    if (tensor.rule->ep_axis >= 0) return append(kept, tensor);
     if (kept.dtype != tensor.dtype || !(kept.shape == tensor.shape) || kept.inputs.size() != tensor.inputs.size())
       refuse_collision(kept, tensor);
     for (std::size_t t = 0; t < tensor.inputs.size(); ++t) {
@@ -161,10 +188,10 @@ class MergeLayoutBuilder {
 
   /// Appends the piece of another expert rank.
   void append(MergedTensor& kept, MergedTensor const& more) {
-    auto const axis = static_cast<std::size_t>(more.rule.ep_axis);
+    auto const axis = static_cast<std::size_t>(more.rule->ep_axis);
     bool same = kept.dtype == more.dtype && kept.shape.size() == more.shape.size() && axis < kept.shape.size() &&
-                kept.rule.kind != MergeKind::reduce && (!kept.rule.given == !more.rule.given) &&
-                (!kept.rule.given || axis == 0);
+                kept.rule->kind != MergeKind::reduce && (!kept.rule->given == !more.rule->given) &&
+                (!kept.rule->given || axis == 0);
     for (std::size_t d = 0; same && d < kept.shape.size(); ++d) same = d == axis || kept.shape[d] == more.shape[d];
     if (!same) refuse_collision(kept, more);
     auto const old_width = kept.shape[axis];
@@ -180,11 +207,13 @@ class MergeLayoutBuilder {
     for (auto const& piece : more.pieces) place_rows(piece, in_more, pieces);
     kept.pieces = std::move(pieces);
     kept.bytes = dense_bytes(kept.shape, kept.dtype);
-    if (kept.rule.given) {
-      auto values = std::make_shared<PrecomputedValues>(*kept.rule.given);
+    if (kept.rule->given) {
+      auto values = std::make_shared<PrecomputedValues>(*kept.rule->given);
       values->shape = kept.shape;
-      values->bytes.insert(values->bytes.end(), more.rule.given->bytes.begin(), more.rule.given->bytes.end());
-      kept.rule.given = std::move(values);
+      values->bytes.insert(values->bytes.end(), more.rule->given->bytes.begin(), more.rule->given->bytes.end());
+      auto rule = *kept.rule;
+      rule.given = std::move(values);
+      kept.rule = std::make_shared<MergeRule const>(std::move(rule));
     }
     kept.replica_runs.insert(kept.replica_runs.end(), more.replica_runs.begin(), more.replica_runs.end());
     kept.inputs.insert(kept.inputs.end(), more.inputs.begin(), more.inputs.end());
@@ -267,6 +296,7 @@ class MergeLayoutBuilder {
   RuleFor const& rule_for_;
   OnRefused const& on_refused_;
   std::unordered_map<std::string, std::size_t> by_name_{};
+  std::vector<std::shared_ptr<MergeRule const>> rules_{};
 };
 
 }  // namespace

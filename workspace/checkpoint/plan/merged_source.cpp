@@ -73,9 +73,9 @@ void MergedSource::read(std::size_t tensor, std::uint64_t offset, std::span<std:
                              std::to_string(tensor)});
   }
   auto const& planned = layout_->tensors[tensor];
-  if (planned.rule.kind == MergeKind::reduce) return read_computed(planned, offset, out);
-  if (planned.rule.given) {
-    if (!out.empty()) copy_memory(out.data(), planned.rule.given->bytes.data() + offset, out.size());
+  if (planned.rule->kind == MergeKind::reduce) return read_computed(planned, offset, out);
+  if (planned.rule->given) {
+    if (!out.empty()) copy_memory(out.data(), planned.rule->given->bytes.data() + offset, out.size());
     return;
   }
   for (auto const& piece : planned.pieces) read_input_runs(piece, offset, out);
@@ -100,11 +100,11 @@ void MergedSource::read_computed(MergedTensor const& tensor, std::uint64_t offse
     layout_->set.sources[input.source]->read(input.tensor, 0, values.back());
   }
   std::vector<std::byte> result(static_cast<std::size_t>(tensor.bytes));
-  if (tensor.rule.sum_element >= 0) {
-    sum_element(tensor.dtype, static_cast<std::size_t>(tensor.rule.sum_element), values,
-                kept_shares(tensor.rule, values.size()), result);
+  if (tensor.rule->sum_element >= 0) {
+    sum_element(tensor.dtype, static_cast<std::size_t>(tensor.rule->sum_element), values,
+                kept_shares(*tensor.rule, values.size()), result);
   } else {
-    reduce_values(tensor.dtype, tensor.rule.op, values, result);
+    reduce_values(tensor.dtype, tensor.rule->op, values, result);
   }
   if (!out.empty()) copy_memory(out.data(), result.data() + offset, out.size());
 }

@@ -85,19 +85,18 @@ std::vector<std::int64_t> widths_of(ShardGroup const& group, std::vector<std::in
 /// Concatenates the parts of all shards: in each block of ranks first all first parts, then all second parts.
 class Concatenation {
  public:
-  Concatenation(ShardGroup const& group, MergedTensor& out)
-      : group_(group), out_(out), axis_(static_cast<std::size_t>(out.rule.axis)) {
+  Concatenation(ShardGroup const& group, MergeRule const& rule, MergedTensor& out)
+      : group_(group), rule_(rule), out_(out), axis_(static_cast<std::size_t>(rule.axis)) {
     for (std::size_t t = 0; t < group.shards.size(); ++t)
-      widths_.push_back(widths_of(group, out.rule.parts, group.shards[t]->shape[axis_], t));
+      widths_.push_back(widths_of(group, rule.parts, group.shards[t]->shape[axis_], t));
     for (std::size_t part = 0; part < widths_.front().size(); ++part) {
-      bool const own = part < out.rule.part_replicas.size();
-      replicas_.push_back(
-          static_cast<std::size_t>(std::max(1, own ? out.rule.part_replicas[part] : out.rule.replicas)));
+      bool const own = part < rule.part_replicas.size();
+      replicas_.push_back(static_cast<std::size_t>(std::max(1, own ? rule.part_replicas[part] : rule.replicas)));
     }
-    auto const block = out.rule.rank_block > 0 ? static_cast<std::size_t>(out.rule.rank_block) : group.shards.size();
+    auto const block = rule.rank_block > 0 ? static_cast<std::size_t>(rule.rank_block) : group.shards.size();
     for (std::size_t first = 0; first < group.shards.size(); first += block) {
       for (std::size_t part = 0; part < replicas_.size(); ++part) {
-        if (out.rule.only_part >= 0 && part != static_cast<std::size_t>(out.rule.only_part)) continue;
+        if (rule.only_part >= 0 && part != static_cast<std::size_t>(rule.only_part)) continue;
         for (auto t = first; t < std::min(first + block, group.shards.size()); ++t) slots_.push_back({t, part});
       }
     }
@@ -107,7 +106,7 @@ class Concatenation {
     auto const& first = *group_.shards.front();
     std::int64_t total = 0;
     for (auto const& slot : slots_) total += is_kept(slot) ? width(slot) : 0;
-    auto const wanted = out_.rule.true_size;
+    auto const wanted = rule_.true_size;
     if (wanted > total)
       refuse(group_, "the shards are shorter than the result must be", std::to_string(wanted), std::to_string(total),
              0);
@@ -124,7 +123,7 @@ class Concatenation {
         add_replica(slot);
       }
     }
-    if (out_.rule.unproven) add_opposites();
+    if (rule_.unproven) add_opposites();
   }
 
  private:
@@ -150,8 +149,8 @@ class Concatenation {
     if (length <= 0 || rows_ == 0) return;
     auto const shard = slot.shard;
     InputRuns piece{.input = group_.places[shard],
-                    .add = out_.rule.add_per_rank * static_cast<std::int64_t>(shard),
-                    .change = out_.rule.requantization.get(),
+                    .add = rule_.add_per_rank * static_cast<std::int64_t>(shard),
+                    .change = rule_.requantization.get(),
                     .shard = static_cast<std::uint32_t>(shard)};
     piece.copy = {.from = {.count = rows_,
                            .run_bytes = bytes(length, shard),
@@ -188,6 +187,7 @@ class Concatenation {
   }
 
   ShardGroup const& group_;
+  MergeRule const& rule_;
   MergedTensor& out_;
   std::size_t axis_;
   std::vector<std::vector<std::int64_t>> widths_{};  ///< of the parts of each shard
@@ -208,22 +208,22 @@ void merge_replicas(ShardGroup const& group, MergedTensor& out) {
     out.replica_runs.push_back({.kept = group.places.front(), .other = group.places[t], .runs = {.run_bytes = bytes}});
 }
 
-void merge_concat(ShardGroup const& group, MergedTensor& out) {
+void merge_concat(ShardGroup const& group, MergeRule& rule, MergedTensor& out) {
   auto const dims = static_cast<int>(group.shards.front()->shape.size());
-  int const axis = out.rule.axis < 0 ? out.rule.axis + dims : out.rule.axis;
+  int const axis = rule.axis < 0 ? rule.axis + dims : rule.axis;
   if (axis < 0 || axis >= dims) {
-    refuse(group, "the dimension to concatenate along does not exist", "dimension " + std::to_string(out.rule.axis),
+    refuse(group, "the dimension to concatenate along does not exist", "dimension " + std::to_string(rule.axis),
            describe(*group.shards.front()), 0);
   }
-  out.rule.axis = axis;
+  rule.axis = axis;
   require_compatible(group, axis);
-  if (out.rule.add_per_rank != 0 && out.dtype != Dtype::i32)
+  if (rule.add_per_rank != 0 && out.dtype != Dtype::i32)
     refuse(group, "`add_per_rank` needs I32 ids", "I32", std::string(name_of(out.dtype)), 0);
-  if (group.shards.size() % static_cast<std::size_t>(std::max(1, out.rule.replicas)) != 0) {
-    refuse(group, "`replicas` does not divide the number of ranks",
-           "a multiple of " + std::to_string(out.rule.replicas), std::to_string(group.shards.size()) + " ranks", 0);
+  if (group.shards.size() % static_cast<std::size_t>(std::max(1, rule.replicas)) != 0) {
+    refuse(group, "`replicas` does not divide the number of ranks", "a multiple of " + std::to_string(rule.replicas),
+           std::to_string(group.shards.size()) + " ranks", 0);
   }
-  Concatenation(group, out).lay_out();
+  Concatenation(group, rule, out).lay_out();
 }
 
 }  // namespace
@@ -231,22 +231,22 @@ void merge_concat(ShardGroup const& group, MergedTensor& out) {
 MergedTensor merge_tensor(ShardGroup const& group, MergeRule rule) {
   require_all(group);
   MergedTensor out;
-  out.name = rule.output_name.empty() ? std::string(group.name) : rule.output_name;
-  out.rule = std::move(rule);
+  out.name = rule.output_name.empty() ? std::string(group.name) : std::exchange(rule.output_name, {});
   out.dtype = group.shards.front()->dtype;
   out.inputs = group.places;
-  if (out.rule.requantization) out.changes.push_back(out.rule.requantization);
-  switch (out.rule.kind) {
+  if (rule.requantization) out.changes.push_back(rule.requantization);
+  switch (rule.kind) {
     case MergeKind::replicate: merge_replicas(group, out); break;
-    case MergeKind::concat: merge_concat(group, out); break;
+    case MergeKind::concat: merge_concat(group, rule, out); break;
     case MergeKind::reduce:
       require_compatible(group, -1);
       out.shape = group.shards.front()->shape;
       break;
-    case MergeKind::requantize: merge_concat(group, out); break;
-    case MergeKind::given: out.shape = out.rule.given->shape; break;
+    case MergeKind::requantize: merge_concat(group, rule, out); break;
+    case MergeKind::given: out.shape = rule.given->shape; break;
   }
   out.bytes = dense_bytes(out.shape, out.dtype);
+  out.rule = std::make_shared<MergeRule const>(std::move(rule));
   return out;
 }
 

@@ -45,9 +45,9 @@ struct MergedTensor {
   Dtype dtype = Dtype::u8;
   Shape shape{};
   std::uint64_t bytes = 0;
-  MergeRule rule{};
-  std::vector<InputRuns> pieces{};  ///< replicate and concat: cover the tensor exactly once
-  std::vector<TensorAt> inputs{};   ///< one per tensor-parallel rank, in rank order
+  std::shared_ptr<MergeRule const> rule{};  ///< without its `output_name`; tensors with equal rules share one
+  std::vector<InputRuns> pieces{};          ///< replicate and concat: cover the tensor exactly once
+  std::vector<TensorAt> inputs{};           ///< one per tensor-parallel rank, in rank order
   std::vector<std::shared_ptr<Requantization const>> changes{};  ///< owners of `InputRuns::change`
   std::vector<ReplicaRuns> replica_runs{};                       ///< compared before the result is committed
 };

@@ -40,7 +40,7 @@ char const* op_name(ReduceOp op) {
 }
 
 Json rule_json(MergedTensor const& tensor) {
-  auto const& rule = tensor.rule;
+  auto const& rule = *tensor.rule;
   Json out{{"kind", kind_name(rule.kind)}};
   if (rule.kind == MergeKind::concat) {
     out["axis"] = rule.axis;
@@ -144,8 +144,27 @@ std::uint64_t hash_of(MergeLayout const& layout, Json const& rules) {
     running.update(std::as_bytes(std::span(text)));
   };
   add(describe_set(layout, rules));
-  // One tensor at a time, because all of them together are large.
-  for (auto const& tensor : layout.tensors) add(tensor_json(tensor));
+  // One tensor at a time, because all of them together are large. The text is that of `tensor_json`.
+  MergeRule const* known = nullptr;
+  std::string rule;
+  std::string text;
+  for (auto const& tensor : layout.tensors) {
+    if (tensor.rule.get() != known || !tensor.changes.empty()) {
+      known = tensor.changes.empty() ? tensor.rule.get() : nullptr;
+      rule = rule_json(tensor).dump(-1, ' ', false, Json::error_handler_t::replace);
+    }
+    text = R"({"name":)" + Json(tensor.name).dump(-1, ' ', false, Json::error_handler_t::replace) + R"(,"dtype":")";
+    text += name_of(tensor.dtype);
+    text += R"(","shape":[)";
+    for (auto const length : tensor.shape) text += std::to_string(length) + ",";
+    if (text.back() == ',') text.pop_back();
+    text += R"(],"rule":)" + rule + R"(,"from":[)";
+    for (auto const& input : tensor.inputs)
+      text += "[" + std::to_string(input.source) + "," + std::to_string(input.tensor) + "],";
+    if (text.back() == ',') text.pop_back();
+    text += "]}\n";
+    running.update(std::as_bytes(std::span(text)));
+  }
   return running.digest();
 }
 
@@ -159,7 +178,7 @@ std::string explain_tensor(MergeLayout const& layout, std::string_view name) {
               "rule: " + terminal_text(rule_json(tensor).dump(-1, ' ', false, Json::error_handler_t::replace)) + "\n";
   for (auto const& piece : tensor.pieces) text += input_runs_text(layout, piece);
   for (auto const& change : tensor.changes) text += "  requantized: " + change->bound() + "\n";
-  if (tensor.rule.kind == MergeKind::reduce) {
+  if (tensor.rule->kind == MergeKind::reduce) {
     for (auto const& input : tensor.inputs)
       text += "  one value of " + terminal_text(layout.set.sources[input.source]->name()) + "\n";
   }

@@ -50,7 +50,7 @@ void warn_of_missing_tensors(PlannedMerge const& merge) {
 /// Warns of assumptions that change the model if they are wrong.
 void warn_of_assumptions(MergeLayout const& layout) {
   auto const found = std::find_if(layout.tensors.begin(), layout.tensors.end(),
-                                  [](auto const& tensor) { return tensor.rule.assumed_layout; });
+                                  [](auto const& tensor) { return tensor.rule->assumed_layout; });
   if (found == layout.tensors.end()) return;
   log_event(LogLevel::warning,
             "assumed that fused layers are sharded part by part (`fused_layout` per_rank); transformers' own tensor "

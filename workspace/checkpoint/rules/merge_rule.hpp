@@ -60,6 +60,7 @@ struct MergeRule {
   bool assumed_layout = false;       ///< concat: nothing proves that each shard holds all parts; most programs do so
   std::vector<MergeRule> outputs{};  ///< rules of the parts of a fused tensor, which become separate tensors. If there
                                      ///< are any, the other members are unused
+  bool operator==(MergeRule const&) const = default;
 };
 
 }  // namespace crossrank::checkpoint

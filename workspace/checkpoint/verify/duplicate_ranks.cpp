@@ -16,8 +16,8 @@ constexpr std::size_t most_tensors = 8;
 
 /// Returns whether each rank has its own piece.
 bool is_sharded(MergedTensor const& tensor) {
-  bool const joined = tensor.rule.kind == MergeKind::concat || tensor.rule.kind == MergeKind::requantize;
-  return joined && tensor.rule.replicas == 1 && tensor.rule.part_replicas.empty() && tensor.rule.ep_axis < 0 &&
+  bool const joined = tensor.rule->kind == MergeKind::concat || tensor.rule->kind == MergeKind::requantize;
+  return joined && tensor.rule->replicas == 1 && tensor.rule->part_replicas.empty() && tensor.rule->ep_axis < 0 &&
          tensor.inputs.size() > 1;
 }
 

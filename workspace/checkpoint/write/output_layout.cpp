@@ -92,12 +92,17 @@ std::vector<OutputFile> lay_out_model(std::shared_ptr<ShardSource const> const& 
 
 namespace {
 
-OutputFile whole_file(std::shared_ptr<ShardSource const> const& source, std::string name) {
+OutputFile file_of(std::shared_ptr<ShardSource const> const& source, std::string name, std::size_t first,
+                   std::size_t count) {
   OutputFile file;
   file.name = std::move(name);
   file.source = source;
-  for (std::size_t i = 0; i < source->tensors().size(); ++i) file.tensors.push_back(output_tensor(*source, i));
+  for (auto i = first; i < first + count; ++i) file.tensors.push_back(output_tensor(*source, i));
   return file;
+}
+
+OutputFile whole_file(std::shared_ptr<ShardSource const> const& source, std::string name) {
+  return file_of(source, std::move(name), 0, source->tensors().size());
 }
 
 }  // namespace
@@ -106,6 +111,13 @@ OutputFile lay_out_file(std::shared_ptr<ShardSource const> const& source, std::s
                         FileMetadata const& metadata) {
   auto file = whole_file(source, std::move(name));
   arrange(file, format, metadata);
+  return file;
+}
+
+OutputFile lay_out_file_of(std::shared_ptr<ShardSource const> const& source, std::string name, std::size_t first,
+                           std::size_t count, OutputFormat format) {
+  auto file = file_of(source, std::move(name), first, count);
+  arrange(file, format);
   return file;
 }
 
@@ -133,19 +145,28 @@ void assign_owners(std::vector<OutputFile>& files, int ranks) {
   }
 }
 
-Json make_index(std::span<OutputFile const> files) {
+std::string index_text(std::span<OutputFile const> files) {
   std::uint64_t total = 0;
-  Json map = Json::object();
+  std::string map;
   for (auto const& file : files) {
     auto placed = file.tensors;
     std::sort(placed.begin(), placed.end(), [](auto const& a, auto const& b) { return a.tensor < b.tensor; });
+    auto const file_name = Json(file.name).dump();
     for (auto const& tensor : placed) {
-      // Names are unique, so the linear search of an assignment is unnecessary.
-      map.get_ref<Json::object_t&>().push_back({file.source->tensors()[tensor.tensor].name, file.name});
+      // Written without a document in memory, which needs several times the space of the text.
+      map += map.empty() ? "\n    " : ",\n    ";
+      map += Json(file.source->tensors()[tensor.tensor].name).dump();
+      map += ": " + file_name;
       total += tensor.bytes;
     }
   }
-  return {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(map)}};
+  auto const size = std::to_string(total);
+  std::string text;
+  text.reserve(map.size() + size.size() + 128);
+  text += "{\n  \"metadata\": {\n    \"total_size\": " + size + "\n  },\n  \"weight_map\": {";
+  text += map;
+  text += map.empty() ? "}\n}\n" : "\n  }\n}\n";
+  return text;
 }
 
 }  // namespace crossrank::checkpoint

@@ -71,6 +71,10 @@ using FileMetadata = std::vector<std::pair<std::string, std::string>>;
                                       OutputFormat format = OutputFormat::safetensors,
                                       FileMetadata const& metadata = {});
 
+/// Returns one file with tensors `[first, first + count)` of a source, as `lay_out_model` lays out its files.
+[[nodiscard]] OutputFile lay_out_file_of(std::shared_ptr<ShardSource const> const& source, std::string name,
+                                         std::size_t first, std::size_t count, OutputFormat format);
+
 /// The rank and the writer that a state image records.
 struct ImagePlace {
   int rank = 0;
@@ -88,7 +92,7 @@ void assign_owners(std::vector<OutputFile>& files, int ranks);
 
 /// Returns "model.safetensors.index.json", or the index name of torch archives.
 [[nodiscard]] std::string index_name(OutputFormat format);
-/// Returns the contents of the index.
-[[nodiscard]] Json make_index(std::span<OutputFile const> files);
+/// Returns the text of the index.
+[[nodiscard]] std::string index_text(std::span<OutputFile const> files);
 
 }  // namespace crossrank::checkpoint

@@ -62,8 +62,7 @@ WriteRequest consolidate_request(MergePlan const& plan, std::filesystem::path co
     request.files = lay_out_model(source, {.max_file_bytes = limit, .ranks = ranks, .format = options.format});
   }
   ExtraFile index;
-  if (request.files.size() > 1)
-    index = {.name = index_name(options.format), .text = make_index(request.files).dump(2) + "\n"};
+  if (request.files.size() > 1) index = {.name = index_name(options.format), .text = index_text(request.files)};
   request.extras = extra_files(state.layout->set, {}, index);
   request.inputs = state.layout->set.files;
   take_options(request, options);
