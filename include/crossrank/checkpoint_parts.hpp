@@ -31,7 +31,7 @@ struct PartsOptions {
 /// The output files are those that `consolidate` writes with the same options. Each part has whole files. A part is as
 /// large as the others, as far as the sizes of files allow; which part has which file depends only on these sizes.
 ///
-/// A handle, cheap to copy. The inputs stay open as long as a handle exists. All members are local.
+/// A handle, cheap to copy, and thread-safe. All members are local.
 class CROSSRANK_EXPORT PartsPlan {
  public:
   /// The implementation.
@@ -47,13 +47,15 @@ class CROSSRANK_EXPORT PartsPlan {
   /// `FormatError` when one shard is a copy of another; `IoError` when space is too small.
   [[nodiscard]] static PartsPlan make(MergePlan const& plan, std::filesystem::path const& out,
                                       PartsOptions const& options = {});
-  /// Makes a plan that `save` wrote, from the inputs that the file names. Reads only headers.
+  /// Reads a plan that `save` wrote. Opens no inputs: `consolidate_part` opens those of its part; `merge_plan`, `save`
+  /// and `finish_parts` open all, and throw `FormatError` when one has changed: its size, its time of modification, or
+  /// its header.
   ///
-  /// Throws `IoError` when there is no such file, and `FormatError` when it is damaged, from another version, or when
-  /// an input has changed: its size, its time of modification, or its header.
+  /// Throws `IoError` when there is no such file, and `FormatError` when it is damaged or from another version.
   [[nodiscard]] static PartsPlan load(std::filesystem::path const& file);
-  /// Makes the hidden folder for the parts in the output, and writes the plan to a file, which it replaces if it
-  /// exists. Both are durable then. Files of this plan that earlier parts have finished stay.
+  /// Makes the hidden folder for the parts in the output, with what each part needs to know, and writes the plan to a
+  /// file, which it replaces if it exists. Both are durable then. Files of this plan that earlier parts have finished
+  /// stay.
   ///
   /// Throws the errors of `make`, and `IoError`.
   void save(std::filesystem::path const& file) const;
@@ -73,7 +75,8 @@ class CROSSRANK_EXPORT PartsPlan {
   /// Throws `UsageError` if the folder of the plan is gone.
   [[nodiscard]] std::vector<int> missing() const;
 
-  /// Returns the plan of the merge.
+  /// Returns the plan of the merge. The first call after `load` opens all inputs, and throws the errors of
+  /// `MergePlan::make`, and `FormatError` when an input has changed.
   [[nodiscard]] MergePlan const& merge_plan() const;
   /// Returns the implementation, for the functions of this header.
   [[nodiscard]] State const& state() const;
@@ -93,8 +96,9 @@ struct PartOptions {
 
 /// Writes the files of one part, from 0 to `plan.parts() - 1`, and records their sizes and checksums.
 ///
-/// Local. Reads only the slices that these files need, and compares replicas of their tensors before it writes. No
-/// process holds more than 256 MiB beside the plan. The part may be run again, by any host: files that are complete
+/// Local. Opens only the inputs that these files need, if `plan` was loaded. Opens all inputs if requantized values or
+/// a format demand it. Compares replicas of the files' tensors before it writes. No process holds more than 256 MiB
+/// beside the plan. The part may be run again, by any host: files that are complete
 /// stay, and `Summary::resumed_files` counts them. Runs of the same part at once do no harm, since each writes under
 /// names of its own and renames complete files. A part that is run after `finish_parts` compares its files with the
 /// published ones.

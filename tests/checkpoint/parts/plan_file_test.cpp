@@ -37,10 +37,10 @@ class PlanFile : public test::PlannedParts {
     plan["checksum"] = codec::to_hex(codec::checksum(std::as_bytes(std::span(text))));
     std::ofstream(plan_file()) << plan.dump();
   }
-  /// Returns the section of the `FormatError` that loading throws.
+  /// Returns the section of the `FormatError` that loading, or comparing with the inputs, throws.
   [[nodiscard]] std::string refused_section() const {
     try {
-      (void)load_plan();
+      (void)load_plan().merge_plan();
       ADD_FAILURE() << "loaded";
     } catch (FormatError const& error) {
       EXPECT_EQ(error.info().resource, plan_file().string());
@@ -153,7 +153,8 @@ std::vector<Attack> attacks() {
   };
   return {
       {"another_format", set("format", "crossrank merge plan"), "format"},
-      {"a_newer_version", set("version", 2), "version"},
+      {"a_newer_version", set("version", 3), "version"},
+      {"an_older_version", set("version", 1), "version"},
       {"version_0", set("version", 0), "version"},
       {"an_unknown_field", set("run", "rm -rf /"), "run"},
       {"an_unknown_field_of_a_file", [](Json& plan) { plan["files"][0]["mode"] = 511; }, "files.mode"},
@@ -169,7 +170,9 @@ std::vector<Attack> attacks() {
       {"a_file_less", [](Json& plan) { plan["files"].erase(plan["files"].begin()); }, "files"},
       {"a_file_more",
        [](Json& plan) {
-         plan["files"].push_back({{"name", "x"}, {"bytes", 1}, {"part", 0}});
+         auto file = plan["files"][0];
+         file["name"] = "x";
+         plan["files"].push_back(file);
        },
        "files"},
       {"a_file_twice", [](Json& plan) { plan["files"].push_back(plan["files"][0]); }, "files.name"},
@@ -183,6 +186,11 @@ std::vector<Attack> attacks() {
       {"the_commit_record_as_file_name", file_name(".committing"), "files.name"},
       {"a_file_name_with_a_zero_byte", file_name(std::string("a\0b", 3)), "files.name"},
       {"a_file_name_of_10000_characters", file_name(std::string(10'000, 'a')), "files.name"},
+      {"a_recipe_beyond_63_bits", [](Json& plan) { plan["files"][0]["recipe_begin"] = ~std::uint64_t{0}; },
+       "files.recipe_begin"},
+      {"a_recipe_of_a_gigabyte", [](Json& plan) { plan["files"][0]["recipe_bytes"] = 1 << 30; }, "files.recipe_bytes"},
+      {"a_recipe_without_a_checksum", [](Json& plan) { plan["files"][0]["recipe_checksum"] = ""; },
+       "files.recipe_checksum"},
       {"a_relative_output", set("out", "out"), "out"},
       {"an_empty_output", set("out", ""), "out"},
       {"an_output_with_a_zero_byte", set("out", std::string("/tmp/a\0b", 8)), "out"},

@@ -30,8 +30,10 @@ class PlannedParts : public Interrupted {
     for (int part = 0; part < count; ++part) (void)checkpoint::consolidate_part(loaded, part);
     return loaded;
   }
-  /// Returns the plan's folder.
-  [[nodiscard]] std::filesystem::path staged(std::string const& name = {}) const { return left_folder() / name; }
+  /// Returns a file in the plan's folder, or the folder itself.
+  [[nodiscard]] std::filesystem::path in_plan_folder(std::string const& name = {}) const {
+    return left_folder() / name;
+  }
   /// Changes one byte of a file and keeps its size.
   static void flip_last_byte(std::filesystem::path const& path) {
     std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);

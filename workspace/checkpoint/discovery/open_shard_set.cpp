@@ -34,8 +34,8 @@ namespace crossrank::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-ShardSet set_of(std::shared_ptr<ShardSource const> source) {
-  ShardSet set;
+ShardSet set_of(std::shared_ptr<ShardSource const> source, OpenedFrom opened_from) {
+  ShardSet set{.opened_from = opened_from};
   set.sources.push_back(std::move(source));
   set.places.emplace_back();
   return set;
@@ -170,15 +170,16 @@ FusedLayout fused_layout_of(ShardSet const& set, std::vector<ShardFiles> const& 
 }
 
 ShardSet open_shards(DirectoryListing const& listing, ShardSetOptions const& options, TorchSourceOptions const& torch) {
-  ShardSet set;
+  ShardSet set{.opened_from = OpenedFrom::files};
   auto const beside = read_json_object(listing.path / "config.json").value_or(Json::object());
   // Names come before contents, so that a missing rank is reported before a damaged one.
-  auto shards = find_shards(listing, options.pattern, sizes_from(options, beside));
+  auto found = find_shards(listing, options.pattern, sizes_from(options, beside));
+  auto& shards = found.shards;
   if (!has_index(listing)) distinguish_parts_from_ranks(shards, torch);
   set.sources.resize(shards.size());
   for_each_index(shards.size(), [&](std::size_t i) { set.sources[i] = open_shard(shards[i], torch); });
   bool const indexed = options.pattern.empty() && options.model_key.empty() && !shards.front().images;
-  if (indexed && shards.size() == 1) set.absent = absent_of(set, listed_tensors(listing));
+  if (indexed && shards.size() == 1) set.absent = absent_of(set, std::move(found.listed));
   describe(set, listing, shards.front().files.front().parent_path());
   auto const arguments = config_of_arguments(set.sources.front()->attributes());
   for (auto& shard : shards) resolve_second_number(shard.shard, arguments);
@@ -194,10 +195,11 @@ bool has_weights(DirectoryListing const& listing) {
 
 ShardSet open_any(fs::path const& path, ShardSetOptions const& options, TorchSourceOptions const& torch) {
   std::error_code error;
-  if (fs::is_regular_file(path, error)) return set_of(open_shard_file(path, torch));
+  if (fs::is_regular_file(path, error)) return set_of(open_shard_file(path, torch), OpenedFrom::files);
   auto const listing = list_directory(path);
   if (find_dcp(path) != DcpFlavour::none) {
-    auto whole = set_of(open_dcp(path, {.crc = options.crc, .model_key = options.model_key, .pool = torch.pool}));
+    auto whole = set_of(open_dcp(path, {.crc = options.crc, .model_key = options.model_key, .pool = torch.pool}),
+                        OpenedFrom::pieces);
     take_description(whole, listing);
     return whole;
   }

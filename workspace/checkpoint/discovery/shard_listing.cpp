@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -127,6 +128,41 @@ std::vector<ShardFiles> by_pattern(DirectoryListing const& listing, std::string 
   return group_by_place(named, listing);
 }
 
+/// The contents of an index.
+struct ShardIndex {
+  std::vector<std::string> files{};    ///< sorted
+  std::vector<std::string> tensors{};  ///< in the order of the index
+};
+
+/// Reads the index of one format, if there is one. Throws `FormatError` if a listed file is missing or the index is
+/// damaged.
+std::optional<ShardIndex> read_index(DirectoryListing const& listing, WeightFormat family) {
+  auto const name = index_of(listing, family);
+  if (name.empty()) return std::nullopt;
+  auto const json = read_json_object(listing.path / name, codec::listing_limits);
+  auto const map = json->find("weight_map");
+  if (map == json->end() || !map->is_object())
+    refuse_index("the index has no weight_map", listing, name, {}, "remove the index or write it again");
+  ShardIndex index;
+  std::set<std::string_view> files;
+  for (auto const& [tensor, file] : map->items()) {
+    if (!file.is_string() || file.get_ref<std::string const&>().find('/') != std::string::npos)
+      refuse_index("the index has no plain file name for \"" + tensor + "\"", listing, name, file.dump(),
+                   "write the index again");
+    files.insert(file.get_ref<std::string const&>());
+    index.tensors.push_back(tensor);
+  }
+  index.files.assign(files.begin(), files.end());
+  for (auto const& file : index.files) {
+    if (!listing.has(file))
+      refuse_index("a file that the index lists is missing: " + file, listing, name, {},
+                   "copy the missing file to the directory");
+  }
+  if (index.files.empty())
+    refuse_index("the index lists no tensors", listing, name, {}, "remove the index or write it again");
+  return index;
+}
+
 /// Makes one shard of each directory of a rank.
 std::vector<ShardFiles> rank_directories(DirectoryListing const& listing, WeightFormat family) {
   std::vector<ShardFiles> shards;
@@ -138,40 +174,12 @@ std::vector<ShardFiles> rank_directories(DirectoryListing const& listing, Weight
     if (files.empty()) continue;
     ShardFiles shard;
     shard.shard = {name, numbers};
-    auto const listed = files_of_index(inner, family);
-    for (auto const& file : listed ? *listed : files) shard.files.push_back(inner.path / file);
+    auto const index = read_index(inner, family);
+    for (auto const& file : index ? index->files : files) shard.files.push_back(inner.path / file);
     shards.push_back(std::move(shard));
   }
   return shards;
 }
-
-}  // namespace
-
-std::optional<std::vector<std::string>> files_of_index(DirectoryListing const& listing, WeightFormat family) {
-  auto const name = index_of(listing, family);
-  if (name.empty()) return std::nullopt;
-  auto const index = read_json_object(listing.path / name, codec::listing_limits);
-  auto const map = index->find("weight_map");
-  if (map == index->end() || !map->is_object())
-    refuse_index("the index has no weight_map", listing, name, {}, "remove the index or write it again");
-  std::set<std::string> files;
-  for (auto const& [tensor, file] : map->items()) {
-    if (!file.is_string() || file.get<std::string>().find('/') != std::string::npos)
-      refuse_index("the index has no plain file name for \"" + tensor + "\"", listing, name, file.dump(),
-                   "write the index again");
-    files.insert(file.get<std::string>());
-  }
-  for (auto const& file : files) {
-    if (!listing.has(file))
-      refuse_index("a file that the index lists is missing: " + file, listing, name, {},
-                   "copy the missing file to the directory");
-  }
-  if (files.empty())
-    refuse_index("the index lists no tensors", listing, name, {}, "remove the index or write it again");
-  return std::vector<std::string>(files.begin(), files.end());
-}
-
-namespace {
 
 /// Groups the files of one format in one directory into shards by their names.
 std::vector<ShardFiles> by_names(DirectoryListing const& listing, std::vector<std::string> const& files,
@@ -244,29 +252,17 @@ std::vector<std::string> checkpoints_below(DirectoryListing const& listing) {
 
 }  // namespace
 
-std::vector<std::string> listed_tensors(DirectoryListing const& listing) {
+FoundShards find_shards(DirectoryListing const& listing, std::string const& pattern, AnnouncedGrid const& announced) {
+  if (!pattern.empty()) return {.shards = by_pattern(listing, pattern)};
+  if (auto images = state_images(listing); !images.empty()) return {.shards = std::move(images)};
   for (auto const family : families) {
-    auto const name = index_of(listing, family);
-    if (name.empty() && weights_of(listing, family).empty()) continue;
-    std::vector<std::string> tensors;
-    if (name.empty()) return tensors;
-    auto const index = read_json_object(listing.path / name, codec::listing_limits);
-    for (auto const& [tensor, file] : index->at("weight_map").items()) tensors.push_back(tensor);
-    return tensors;
-  }
-  return {};
-}
-
-std::vector<ShardFiles> find_shards(DirectoryListing const& listing, std::string const& pattern,
-                                    AnnouncedGrid const& announced) {
-  if (!pattern.empty()) return by_pattern(listing, pattern);
-  if (auto images = state_images(listing); !images.empty()) return images;
-  for (auto const family : families) {
-    if (auto const listed = files_of_index(listing, family)) return one_shard(listing, *listed);
-    if (auto const files = weights_of(listing, family); !files.empty()) return by_names(listing, files, announced);
+    if (auto index = read_index(listing, family))
+      return {.shards = one_shard(listing, index->files), .listed = std::move(index->tensors)};
+    if (auto const files = weights_of(listing, family); !files.empty())
+      return {.shards = by_names(listing, files, announced)};
   }
   for (auto const family : families) {
-    if (auto shards = rank_directories(listing, family); !shards.empty()) return shards;
+    if (auto shards = rank_directories(listing, family); !shards.empty()) return {.shards = std::move(shards)};
   }
   if (std::any_of(listing.files.begin(), listing.files.end(),
                   [](auto const& name) { return name.ends_with(".distcp"); }))

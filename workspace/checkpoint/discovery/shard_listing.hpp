@@ -24,18 +24,17 @@ enum class WeightFormat : std::uint8_t {
   torch,        ///< ".pt", ".pth", ".bin", ".ckpt" of `torch.save`, except optimizer and scheduler states
 };
 
-/// Groups the weight files of a directory, or of one directory per rank, into shards.
+/// The shards of a directory.
+struct FoundShards {
+  std::vector<ShardFiles> shards{};
+  std::vector<std::string> listed{};  ///< the tensors that the index of the directory lists; empty without an index
+};
+
+/// Groups the weight files of a directory, or of one directory per rank, into shards. Reads the index once.
 ///
-/// Throws `FormatError` if a part is missing or the names do not give the ranks.
-[[nodiscard]] std::vector<ShardFiles> find_shards(DirectoryListing const& listing, std::string const& pattern,
-                                                  AnnouncedGrid const& announced);
-
-/// Returns the files that the index of a directory lists, or nothing if there is no index. Throws `FormatError` if a
-/// listed file is missing or the index is damaged.
-[[nodiscard]] std::optional<std::vector<std::string>> files_of_index(DirectoryListing const& listing,
-                                                                     WeightFormat family);
-
-/// Returns the names of the tensors in the index that `find_shards` uses; empty without an index.
-[[nodiscard]] std::vector<std::string> listed_tensors(DirectoryListing const& listing);
+/// Throws `FormatError` if a part is missing, if the index is damaged or lists a file that is missing, or if the names
+/// do not give the ranks.
+[[nodiscard]] FoundShards find_shards(DirectoryListing const& listing, std::string const& pattern,
+                                      AnnouncedGrid const& announced);
 
 }  // namespace crossrank::checkpoint

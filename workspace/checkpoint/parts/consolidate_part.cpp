@@ -5,6 +5,7 @@
 #include <crossrank/error.hpp>
 
 #include "workspace/checkpoint/parts/part_folder.hpp"
+#include "workspace/checkpoint/parts/part_merge.hpp"
 #include "workspace/checkpoint/parts/parts_plan_state.hpp"
 #include "workspace/checkpoint/plan/merge_plan_state.hpp"
 #include "workspace/checkpoint/verify/compare_replicas.hpp"
@@ -20,8 +21,11 @@ constexpr char const* part_operation = "consolidate part";
 /// One run of one part.
 class PartWork {
  public:
-  PartWork(PartsPlan::State const& plan, int part, PartOptions const& options)
-      : plan_(plan), files_(files_of_part(plan, part)), options_(options) {}
+  PartWork(PartsPlan::State const& plan, int part, PartOptions const& options) : plan_(plan), options_(options) {
+    for (auto const& file : plan.file.files) {
+      if (file.part == part) files_.push_back(file);
+    }
+  }
 
   Summary run() {
     auto const started = Clock::now();
@@ -43,7 +47,7 @@ class PartWork {
 
   /// Returns the number of files that other runs have finished.
   int write() {
-    auto folder = PartFolder::open(plan_.file.out, plan_.request.id);
+    auto folder = PartFolder::open(plan_.file.out, plan_.id);
     if (!folder) return compare_published();
     try {
       return write_into(*folder);
@@ -60,41 +64,48 @@ class PartWork {
 
   int write_into(PartFolder& folder) {
     if (folder.stage() == PlanStage::publishing) return static_cast<int>(files_.size());
-    std::vector<OutputFile> wanted;
-    for (auto& file : files_) {
-      auto const state = folder.state_of(file);
+    std::vector<PlannedFile> wanted;
+    for (auto const& file : files_) {
+      auto const state = folder.state_of(without_contents(file));
       bool const keep =
           state == PartFile::complete || (state == PartFile::unproven && options_.read_back == ReadBack::none);
-      if (keep) continue;
-      wanted.push_back(file);
-      wanted.back().owner = 0;
+      if (!keep) wanted.push_back(file);
     }
     if (wanted.empty()) return static_cast<int>(files_.size());
+    auto merge = open_merge(wanted, folder);
+    for (auto& file : merge.files) file.owner = 0;
     folder.begin_run(options_.read_back);
     auto const world = lone_world();
-    compare_replicas(world, wanted);
-    OutputWriter writer(wanted, 0, folder, {.read_back = options_.read_back});
+    compare_replicas(world, merge);
+    OutputWriter writer(merge.files, 0, folder, {.read_back = options_.read_back});
     run_worker_pool(world, writer, pool_options("writing"));
-    require_unchanged(plan_.request);
+    require_unchanged({.operation = part_operation, .inputs = std::move(merge.inputs)});
     folder.end_run();
     return static_cast<int>(files_.size() - wanted.size());
   }
 
-  void compare_replicas(Collective const& world, std::vector<OutputFile> const& wanted) const {
+  /// Opens only the inputs of the wanted files, if the plan has recipes for them.
+  [[nodiscard]] PartMerge open_merge(std::vector<PlannedFile> const& wanted, PartFolder const& folder) const {
+    if (auto const* const whole = plan_.known_whole()) return take_part(*whole, wanted);
+    if (auto merge = open_part(plan_, wanted, folder.directory())) return *std::move(merge);
+    return take_part(plan_.whole(), wanted);
+  }
+
+  void compare_replicas(Collective const& world, PartMerge const& merge) const {
     std::vector<std::size_t> tensors;
-    for (auto const& file : wanted) {
+    for (auto const& file : merge.files) {
       for (auto const& tensor : file.tensors) tensors.push_back(tensor.tensor);
     }
-    require_equal_replicas_of(world, *plan_.merge.state().layout, tensors, pool_options({}));
+    require_equal_replicas_of(world, *merge.layout, tensors, pool_options({}));
   }
 
   int compare_published() {
-    require_published(plan_, files_, pool_options("comparing"));
+    require_published(plan_, take_part(plan_.whole(), files_).files, pool_options("comparing"));
     return static_cast<int>(files_.size());
   }
 
   PartsPlan::State const& plan_;
-  std::vector<OutputFile> files_;
+  std::vector<PlannedFile> files_{};
   PartOptions const& options_;
 };
 

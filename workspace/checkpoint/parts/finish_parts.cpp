@@ -29,12 +29,13 @@ constexpr std::size_t most_named = 20;
 /// The publication of a plan's result.
 class Publication {
  public:
-  Publication(PartsPlan::State const& plan, FinishOptions const& options) : plan_(plan), options_(options) {}
+  Publication(PartsPlan::State const& plan, FinishOptions const& options)
+      : plan_(plan), request_(plan.whole().request), options_(options) {}
 
   Summary run() {
     auto const started = Clock::now();
-    Summary summary{.files = static_cast<int>(plan_.request.files.size())};
-    for (auto const& file : plan_.request.files) summary.bytes += file.bytes;
+    Summary summary{.files = static_cast<int>(request_.files.size())};
+    for (auto const& file : request_.files) summary.bytes += file.bytes;
     publish();
     summary.resumed_files = summary.files;
     summary.elapsed = Clock::now() - started;
@@ -51,26 +52,26 @@ class Publication {
   }
 
   void publish() {
-    auto folder = PartFolder::open(plan_.file.out, plan_.request.id);
+    auto folder = PartFolder::open(plan_.file.out, plan_.id);
     if (!folder) return compare_published();
     if (folder->is_published()) return remove_published(*folder);
     auto job = JobFolder::make(folder_request(plan_, options_.force));
     if (folder->is_published() || folder->stage() == PlanStage::gone) {
       // Another process has published the result, or somebody has removed the parts.
-      if (!PartFolder::open(plan_.file.out, plan_.request.id)) job.remove();
+      if (!PartFolder::open(plan_.file.out, plan_.id)) job.remove();
       return compare_published();
     }
-    if (!job.was_committing()) check_and_stage(*folder);
+    if (!job.was_committing()) check_and_write_extras(*folder);
     job.commit();
     mark_published(*folder);
     job.remove_after_success();
   }
 
-  void check_and_stage(PartFolder const& folder) {
+  void check_and_write_extras(PartFolder const& folder) {
     require_complete(folder);
-    require_unchanged(plan_.request);
-    stage_extra_files(plan_.request, folder.directory());
-    CROSSRANK_CRASH_POINT("parts.staged");
+    require_unchanged(request_);
+    write_extra_files(request_, folder.directory());
+    CROSSRANK_CRASH_POINT("parts.written");
   }
 
   /// Marks the folder, so that its files are not taken for missing parts while they are removed.
@@ -90,7 +91,7 @@ class Publication {
   /// Throws `FormatError` with the missing and damaged parts.
   void require_complete(PartFolder const& folder) {
     std::map<int, std::string> wrong;
-    for (auto const& file : plan_.request.files) {
+    for (auto const& file : request_.files) {
       if (wrong.contains(file.owner)) continue;
       auto const state = folder.state_of(file);
       bool const reads =
@@ -137,17 +138,18 @@ class Publication {
   }
 
   void compare_published() {
-    require_published(plan_, plan_.request.files, pool_options());
-    auto request = plan_.request;
+    require_published(plan_, request_.files, pool_options());
+    auto request = request_;
     request.resume = true;
     request.force = false;
     auto const result = WrittenResult::find(request);
     if (!result) throw output_differs(plan_.file.out, "another checkpoint's file");
     result->compare_extras(request);
-    require_unchanged(plan_.request);
+    require_unchanged(request_);
   }
 
   PartsPlan::State const& plan_;
+  WriteRequest const& request_;
   FinishOptions const& options_;
 };
 

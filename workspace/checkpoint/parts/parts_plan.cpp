@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -13,9 +15,11 @@
 #include <crossrank/version.hpp>
 
 #include "lib/codec/checksum/checksum.hpp"
+#include "lib/codec/json/json_document.hpp"
 #include "lib/core/log.hpp"
 #include "lib/platform/atomic_file.hpp"
 #include "lib/platform/crash_point.hpp"
+#include "workspace/checkpoint/parts/file_recipe.hpp"
 #include "workspace/checkpoint/parts/part_folder.hpp"
 #include "workspace/checkpoint/plan/merge_plan_state.hpp"
 #include "workspace/checkpoint/verify/compare_replicas.hpp"
@@ -78,45 +82,7 @@ WriteRequest request_of(MergePlan const& merge, fs::path const& out, PartsOption
                              options.parts);
 }
 
-/// File systems and network protocols may cut a time to whole seconds.
-bool is_same_time(std::int64_t a, std::int64_t b) {
-  constexpr std::int64_t second = 1'000'000'000;
-  if (a % second != 0 && b % second != 0) return a == b;
-  return a / second == b / second;
-}
-
-std::string stamp_text(FileStamp const& stamp) {
-  return std::to_string(stamp.size) + " bytes, modified at " + std::to_string(stamp.changed / 1'000'000'000) + " s";
-}
-
-/// Throws `FormatError` if the inputs are not those of the plan. Names all that differ.
-void require_recorded(std::vector<FileStamp> const& recorded, std::vector<FileStamp> const& found,
-                      std::string const& plan_file) {
-  std::vector<std::string> changed;
-  FileStamp expected;
-  FileStamp got;
-  for (std::size_t i = 0; i < std::max(recorded.size(), found.size()); ++i) {
-    auto const before = i < recorded.size() ? recorded[i] : FileStamp{};
-    auto const now = i < found.size() ? found[i] : FileStamp{.path = before.path};
-    if (before.path == now.path && before.size == now.size && is_same_time(before.changed, now.changed)) continue;
-    if (changed.empty()) {
-      expected = before;
-      got = now;
-    }
-    changed.push_back(now.path);
-  }
-  if (changed.empty()) return;
-  throw FormatError({.operation = parts_operation,
-                     .message = "an input has changed since the plan was made: " + changed.front(),
-                     .expected = expected.path == got.path ? stamp_text(expected) : expected.path,
-                     .got = stamp_text(got),
-                     .resource = plan_file,
-                     .hint = "make a new plan",
-                     .details = changed,
-                     .section = "stamps"});
-}
-
-[[noreturn]] void refuse_result(std::string const& plan_file, PlanFile const& plan, char const* section,
+[[noreturn]] void refuse_result(fs::path const& plan_file, PlanFile const& plan, char const* section,
                                 std::string expected, std::string got) {
   std::string const version = CROSSRANK_VERSION;
   bool const same_version = plan.made_by == version;
@@ -127,17 +93,62 @@ void require_recorded(std::vector<FileStamp> const& recorded, std::vector<FileSt
                                           plan.made_by + ", which made the plan",
                      .expected = std::move(expected),
                      .got = std::move(got),
-                     .resource = plan_file,
+                     .resource = plan_file.string(),
                      .hint = same_version ? "make a new plan" : "use one version for the plan and for all parts",
                      .section = section});
 }
 
+/// Returns whether two files agree, apart from their recipes.
+bool is_same_file(PlannedFile const& a, PlannedFile const& b) {
+  return a.name == b.name && a.bytes == b.bytes && a.part == b.part;
+}
+
+/// Opens all inputs of a plan that was read from a file, and makes its merge again.
+std::unique_ptr<WholeMerge const> make_whole(PartsPlan::State const& state, MergePlan merge) {
+  auto whole = std::make_unique<WholeMerge>();
+  whole->merge = std::move(merge);
+  auto const& saved = state.file;
+  auto found = stamps_of(whole->merge.state().layout->set);
+  require_recorded(saved.stamps, found, state.saved_as);
+  if (whole->merge.hash() != saved.merge_hash)
+    refuse_result(state.saved_as, saved, "merge_hash", codec::to_hex(saved.merge_hash),
+                  codec::to_hex(whole->merge.hash()));
+  whole->request = request_of(whole->merge, saved.out, saved.options);
+  auto const files = planned_files(whole->request);
+  auto const [mine, theirs] =
+      std::mismatch(files.begin(), files.end(), saved.files.begin(), saved.files.end(), is_same_file);
+  if (mine != files.end() || theirs != saved.files.end()) {
+    refuse_result(state.saved_as, saved, "files", theirs == saved.files.end() ? "no more files" : theirs->name,
+                  mine == files.end() ? "no more files" : mine->name);
+  }
+  whole->request.inputs = std::move(found);
+  whole->request.id = state.id;
+  return whole;
+}
+
+/// Writes the recipes of all files to the plan's folder, durably, and sets their places.
+void save_recipes(WholeMerge const& whole, platform::Directory const& folder, PlanFile& file) {
+  platform::AtomicFile out(folder, recipes_name, 0, parts_operation);
+  RecipeWriter const recipes(*whole.merge.state().layout);
+  for (std::size_t i = 0; i < file.files.size(); ++i) {
+    // An image holds the config too.
+    auto const text =
+        file.options.format == OutputFormat::images ? std::nullopt : recipes.text_for(whole.request.files[i]);
+    file.files[i].recipe = {};
+    if (!text || text->size() > codec::listing_limits.bytes) continue;
+    auto const bytes = std::as_bytes(std::span(*text));
+    file.files[i].recipe = {.begin = out.size(), .bytes = bytes.size(), .checksum = codec::checksum(bytes)};
+    out.write(bytes);
+  }
+  out.commit(platform::IfExists::replace);
+}
+
 void warn_of_empty_parts(PartsPlan::State const& state) {
-  auto const files = state.request.files.size();
+  auto const files = state.file.files.size();
   auto const parts = static_cast<std::size_t>(state.file.options.parts);
   if (parts <= files) return;
   std::uint64_t bytes = 0;
-  for (auto const& file : state.request.files) bytes += file.bytes;
+  for (auto const& file : state.file.files) bytes += file.bytes;
   log_event(LogLevel::warning, "there are more parts than output files, so some parts have nothing to do",
             {{"files", std::to_string(files)},
              {"parts", std::to_string(parts)},
@@ -159,16 +170,28 @@ void require_part(PartsPlan::State const& plan, int part) {
                     .hint = "parts count from 0"});
 }
 
-std::vector<OutputFile> files_of_part(PartsPlan::State const& plan, int part) {
-  std::vector<OutputFile> files;
-  for (auto const& file : plan.request.files) {
-    if (file.owner == part) files.push_back(file);
-  }
-  return files;
+OutputFile without_contents(PlannedFile const& file) {
+  OutputFile out;
+  out.name = file.name;
+  out.bytes = file.bytes;
+  out.owner = file.part;
+  return out;
+}
+
+WholeMerge const& PartsPlan::State::whole() const {
+  std::lock_guard const lock(mutex_);
+  if (!whole_)
+    whole_ = make_whole(*this, MergePlan::make_quietly(lone_world(), file.inputs.shards, file.inputs.options));
+  return *whole_;
+}
+
+WholeMerge const* PartsPlan::State::known_whole() const {
+  std::lock_guard const lock(mutex_);
+  return whole_.get();
 }
 
 JobRequest folder_request(PartsPlan::State const& plan, bool force) {
-  auto request = job_request(plan.request);
+  auto request = job_request(plan.whole().request);
   request.force = force || plan.file.options.force;
   request.resume = true;
   return request;
@@ -204,21 +227,24 @@ PartsPlan PartsPlan::make(MergePlan const& plan, fs::path const& out, PartsOptio
                       .got = std::to_string(options.parts)});
   }
   auto const& merge = plan.state();
-  auto state = std::make_shared<State>();
-  state->merge = plan;
-  state->request = request_of(plan, absolute_path(out), options);
+  auto whole = std::make_unique<WholeMerge>();
+  whole->merge = plan;
+  whole->request = request_of(plan, absolute_path(out), options);
   auto recorded = merge.options;
   recorded.rules = absolute_path(recorded.rules);
+  auto state = std::make_shared<State>();
   state->file = PlanFile{.inputs = {absolute_path(merge.shards), std::move(recorded)},
                          .merge_hash = merge.hash,
                          .stamps = stamps_of(merge.layout->set),
                          .out = absolute_path(out),
                          .options = options,
-                         .files = planned_files(state->request),
+                         .files = planned_files(whole->request),
                          .made_by = CROSSRANK_VERSION};
-  state->request.inputs = state->file.stamps;
-  state->request.id = id_of(state->file);
-  if (!PartFolder::open(state->file.out, state->request.id)) JobFolder::check(folder_request(*state, false));
+  state->id = id_of(state->file);
+  whole->request.inputs = state->file.stamps;
+  whole->request.id = state->id;
+  state->set_whole(std::move(whole));
+  if (!PartFolder::open(state->file.out, state->id)) JobFolder::check(folder_request(*state, false));
   require_distinct_ranks(*merge.layout, parts_operation);
   warn_of_empty_parts(*state);
   return PartsPlan(std::move(state));
@@ -227,28 +253,15 @@ PartsPlan PartsPlan::make(MergePlan const& plan, fs::path const& out, PartsOptio
 PartsPlan PartsPlan::load(fs::path const& file) {
   auto state = std::make_shared<State>();
   state->file = read_plan_file(file);
-  auto const& saved = state->file;
-  state->merge = MergePlan::make_quietly(lone_world(), saved.inputs.shards, saved.inputs.options);
-  auto const found = stamps_of(state->merge.state().layout->set);
-  require_recorded(saved.stamps, found, file.string());
-  if (state->merge.hash() != saved.merge_hash)
-    refuse_result(file.string(), saved, "merge_hash", codec::to_hex(saved.merge_hash),
-                  codec::to_hex(state->merge.hash()));
-  state->request = request_of(state->merge, saved.out, saved.options);
-  auto const files = planned_files(state->request);
-  if (files != saved.files) {
-    auto const [mine, theirs] = std::mismatch(files.begin(), files.end(), saved.files.begin(), saved.files.end());
-    refuse_result(file.string(), saved, "files", theirs == saved.files.end() ? "no more files" : theirs->name,
-                  mine == files.end() ? "no more files" : mine->name);
-  }
-  state->request.inputs = found;
-  state->request.id = id_of(saved);
+  state->id = id_of(state->file);
+  state->saved_as = file;
   return PartsPlan(std::move(state));
 }
 
 void PartsPlan::save(fs::path const& file) const {
   auto const& state = require(state_);
-  auto const text = to_text(state.file);
+  auto contents = state.file;
+  static_cast<void>(to_text(contents));  // before anything is made
   auto const folder = platform::Directory::open(absolute_path(file).parent_path(), parts_operation);
   auto job = JobFolder::make(folder_request(state, false));
   if (entry_at(job.directory(), published_name) == Entry::file) {
@@ -258,6 +271,8 @@ void PartsPlan::save(fs::path const& file) const {
   }
   bool const is_known = entry_at(job.directory(), parts_record_name) == Entry::file;
   try {
+    save_recipes(state.whole(), job.directory(), contents);
+    auto const text = to_text(contents);
     platform::AtomicFile out(folder, file.filename().string(), text.size(), parts_operation);
     out.write(std::as_bytes(std::span(text)));
     out.commit(platform::IfExists::replace);
@@ -273,7 +288,7 @@ void PartsPlan::save(fs::path const& file) const {
 
 int PartsPlan::parts() const { return require(state_).file.options.parts; }
 fs::path const& PartsPlan::out() const { return require(state_).file.out; }
-MergePlan const& PartsPlan::merge_plan() const { return require(state_).merge; }
+MergePlan const& PartsPlan::merge_plan() const { return require(state_).whole().merge; }
 PartsPlan::State const& PartsPlan::state() const { return require(state_); }
 
 std::vector<std::string> PartsPlan::files(int part) const {
@@ -296,7 +311,7 @@ std::uint64_t PartsPlan::bytes(int part) const {
 
 std::vector<int> PartsPlan::missing() const {
   auto const& state = require(state_);
-  auto const folder = PartFolder::open(state.file.out, state.request.id);
+  auto const folder = PartFolder::open(state.file.out, state.id);
   if (!folder) {
     throw UsageError({.operation = parts_operation,
                       .message = "the folder of this plan is gone: its result was published, or its parts were removed",
@@ -305,8 +320,9 @@ std::vector<int> PartsPlan::missing() const {
   }
   if (folder->stage() != PlanStage::open) return {};
   std::set<int> missing;
-  for (auto const& file : state.request.files) {
-    if (!missing.contains(file.owner) && folder->state_of(file) == PartFile::missing) missing.insert(file.owner);
+  for (auto const& file : state.file.files) {
+    if (!missing.contains(file.part) && folder->state_of(without_contents(file)) == PartFile::missing)
+      missing.insert(file.part);
   }
   return {missing.begin(), missing.end()};
 }

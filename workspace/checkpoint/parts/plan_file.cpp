@@ -23,14 +23,21 @@ namespace crossrank::checkpoint {
 namespace {
 
 constexpr char const* format_name = "crossrank parts plan";
-constexpr int format_version = 1;
+constexpr int format_version = 2;
 constexpr char const* make_again = "make the plan again";
 
 Json stamp_json(FileStamp const& stamp) {
   return {{"path", stamp.path}, {"size", stamp.size}, {"changed", stamp.changed}};
 }
 
-Json file_json(PlannedFile const& file) { return {{"name", file.name}, {"bytes", file.bytes}, {"part", file.part}}; }
+Json file_json(PlannedFile const& file) {
+  return {{"name", file.name},
+          {"bytes", file.bytes},
+          {"part", file.part},
+          {"recipe_begin", file.recipe.begin},
+          {"recipe_bytes", file.recipe.bytes},
+          {"recipe_checksum", codec::to_hex(file.recipe.checksum)}};
+}
 
 /// Reads the fields of a plan file. Every field must exist, and no other.
 class FieldReader {
@@ -179,10 +186,14 @@ std::vector<PlannedFile> files_of(std::string const& file, FieldReader const& pl
   std::vector<PlannedFile> files;
   std::set<std::string> names;
   for (auto const& entry : plan.list("files", most_files)) {
-    FieldReader const fields(file, entry, "files", {"name", "bytes", "part"});
+    FieldReader const fields(file, entry, "files",
+                             {"name", "bytes", "part", "recipe_begin", "recipe_bytes", "recipe_checksum"});
     files.push_back({.name = fields.file_name("name"),
                      .bytes = fields.number("bytes", std::numeric_limits<std::int64_t>::max()),
-                     .part = static_cast<int>(fields.number("part", static_cast<std::uint64_t>(parts) - 1))});
+                     .part = static_cast<int>(fields.number("part", static_cast<std::uint64_t>(parts) - 1)),
+                     .recipe = {.begin = fields.number("recipe_begin", std::numeric_limits<std::int64_t>::max()),
+                                .bytes = fields.number("recipe_bytes", codec::listing_limits.bytes),
+                                .checksum = fields.digest("recipe_checksum")}});
     if (!names.insert(files.back().name).second) fields.refuse("name", "a name that occurs once", files.back().name);
   }
   return files;

@@ -13,12 +13,19 @@ namespace crossrank::checkpoint {
 
 inline constexpr char const* parts_operation = "parts plan";
 
+/// The place of a recipe among the recipes of a plan.
+struct RecipePlace {
+  std::uint64_t begin = 0;
+  std::uint64_t bytes = 0;  ///< 0: the file has no recipe
+  std::uint64_t checksum = 0;
+};
+
 /// One output file of a plan.
 struct PlannedFile {
   std::string name{};
   std::uint64_t bytes = 0;
   int part = 0;
-  bool operator==(PlannedFile const&) const = default;
+  RecipePlace recipe{};
 };
 
 /// The contents of a plan file.

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,6 +22,13 @@ struct ShardPlace {
   bool operator==(ShardPlace const&) const = default;
 };
 
+/// How the files of a set can be opened without the others.
+enum class OpenedFrom : std::uint8_t {
+  files,    ///< each file alone holds whole tensors of its source
+  pieces,   ///< the files hold pieces of whole tensors: a distributed checkpoint
+  together  ///< the tensors of a source need all of its files
+};
+
 /// All inputs of one checkpoint.
 struct ShardSet {
   std::vector<std::shared_ptr<ShardSource const>> sources{};
@@ -35,6 +43,7 @@ struct ShardSet {
   std::vector<SidecarFile> sidecars{};         ///< files to copy: tokenizer, generation config, ...
   std::vector<std::string> absent{};           ///< tensors that an index lists but no file has
   std::vector<FileStamp> files{};              ///< all opened files, as they were at that time
+  OpenedFrom opened_from = OpenedFrom::together;
 };
 
 }  // namespace crossrank::checkpoint

@@ -157,7 +157,7 @@ class Writing {
   void commit() {
     if (!folder_->was_committing()) {
       require_unchanged(request_);
-      stage_extra_files(request_, folder_->directory());
+      write_extra_files(request_, folder_->directory());
     }
     folder_->commit();
     folder_->remove_after_success();
@@ -211,7 +211,7 @@ JobRequest job_request(WriteRequest const& request) {
   return job;
 }
 
-void stage_extra_files(WriteRequest const& request, platform::Directory const& work) {
+void write_extra_files(WriteRequest const& request, platform::Directory const& work) {
   for (auto const& extra : request.extras) stage(extra, work);
   work.sync(request.operation);
 }

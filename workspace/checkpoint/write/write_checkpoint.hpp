@@ -44,7 +44,7 @@ struct WriteRequest {
 
 /// Writes the files beside the weights to the job's folder, durably, in place of any from a killed run. Throws
 /// `IoError`.
-void stage_extra_files(WriteRequest const& request, platform::Directory const& work);
+void write_extra_files(WriteRequest const& request, platform::Directory const& work);
 
 /// Throws `FormatError` if an input has changed since it was opened. The result would be a mixture of old and new data,
 /// which checksums cannot detect.

@@ -98,7 +98,8 @@ void check_whole(ChunkedTensor& tensor, std::string const& name) {
 
 std::shared_ptr<ShardSource const> open_dcp_safetensors(std::string name,
                                                         std::vector<std::filesystem::path> const& files,
-                                                        std::shared_ptr<FilePool> const& pool) {
+                                                        std::shared_ptr<FilePool> const& pool,
+                                                        std::function<bool(std::string const&)> const& wants) {
   std::vector<ChunkedTensor> tensors;
   std::map<std::string, std::size_t> known;
   std::uint64_t bytes = 0;
@@ -110,6 +111,7 @@ std::shared_ptr<ShardSource const> open_dcp_safetensors(std::string name,
     auto const sharding = sharding_of(image.header(), path.string());
     JsonIndex const info(sharding);
     for (auto const& entry : image.entries()) {
+      if (wants && !wants(entry.name)) continue;
       auto const [at, is_new] = known.try_emplace(entry.name, tensors.size());
       if (is_new) tensors.push_back({.tensor = {entry.name, entry.dtype, {}}});
       auto& tensor = tensors[at->second];

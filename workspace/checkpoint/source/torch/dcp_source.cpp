@@ -46,7 +46,7 @@ std::optional<bool> has_sharding_info(fs::path const& file) {
 
 DcpFlavour find_dcp(fs::path const& directory) {
   std::error_code error;
-  if (fs::is_regular_file(directory / ".metadata", error)) return DcpFlavour::torch;
+  if (fs::is_regular_file(directory / dcp_metadata_name, error)) return DcpFlavour::torch;
   // The first file that is not damaged decides.
   for (auto const& file : safetensors_files(directory)) {
     if (auto const says = has_sharding_info(file)) return *says ? DcpFlavour::safetensors : DcpFlavour::none;
@@ -58,7 +58,8 @@ std::shared_ptr<ShardSource const> open_dcp(fs::path const& directory, DcpOption
   auto const pool = options.pool ? options.pool : std::make_shared<FilePool>();
   switch (find_dcp(directory)) {
     case DcpFlavour::torch: return open_dcp_torch(directory, options, pool);
-    case DcpFlavour::safetensors: return open_dcp_safetensors(directory.string(), safetensors_files(directory), pool);
+    case DcpFlavour::safetensors:
+      return open_dcp_safetensors(directory.string(), safetensors_files(directory), pool, options.wants);
     case DcpFlavour::none: break;
   }
   throw FormatError({.operation = open_operation,
@@ -67,6 +68,15 @@ std::shared_ptr<ShardSource const> open_dcp(fs::path const& directory, DcpOption
                      .resource = directory.string(),
                      .hint = "a missing .metadata means that the save was not finished",
                      .section = "files"});
+}
+
+std::shared_ptr<ShardSource const> open_dcp_files(std::vector<fs::path> const& files, DcpOptions const& options) {
+  auto const pool = options.pool ? options.pool : std::make_shared<FilePool>();
+  auto const directory = files.empty() ? fs::path() : files.front().parent_path();
+  bool const has_metadata =
+      std::any_of(files.begin(), files.end(), [](auto const& file) { return file.filename() == dcp_metadata_name; });
+  if (has_metadata) return open_dcp_torch(directory, options, pool);
+  return open_dcp_safetensors(directory.string(), files, pool, options.wants);
 }
 
 }  // namespace crossrank::checkpoint

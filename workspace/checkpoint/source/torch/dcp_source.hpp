@@ -1,6 +1,9 @@
 #pragma once
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "lib/codec/torch/torch_archive.hpp"
 #include "workspace/checkpoint/source/file_pool.hpp"
@@ -24,6 +27,8 @@ struct DcpOptions {
   codec::CrcPolicy crc = codec::CrcPolicy::require;
   std::string model_key{};           ///< first part of the model's tensor names; empty: a known key; ".": everything
   std::shared_ptr<FilePool> pool{};  ///< pool of the open files; null: a new one
+  /// Selects tensors. The source has only these, without other objects, and opens no other files. Empty: everything.
+  std::function<bool(std::string const& tensor)> wants{};
 };
 
 /// Opens a distributed checkpoint as one source with whole tensors, independent of the number of ranks that saved it.
@@ -32,5 +37,13 @@ struct DcpOptions {
 /// Throws `FormatError` otherwise and if the directory holds no distributed checkpoint, and `IoError`.
 [[nodiscard]] std::shared_ptr<ShardSource const> open_dcp(std::filesystem::path const& directory,
                                                           DcpOptions const& options = {});
+
+/// The name of the file that describes a distributed checkpoint of flavour torch.
+inline constexpr char const* dcp_metadata_name = ".metadata";
+
+/// Opens some tensors of a distributed checkpoint from the files that hold them; `.metadata` is one of them if the
+/// checkpoint has it. `options.wants` must select the tensors. Errors as for `open_dcp`.
+[[nodiscard]] std::shared_ptr<ShardSource const> open_dcp_files(std::vector<std::filesystem::path> const& files,
+                                                                DcpOptions const& options);
 
 }  // namespace crossrank::checkpoint

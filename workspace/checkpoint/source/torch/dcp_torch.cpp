@@ -165,7 +165,7 @@ Json object_value(std::shared_ptr<PooledFile const> const& file, codec::DcpItem 
 }
 
 std::vector<std::byte> read_metadata(std::filesystem::path const& directory, FilePool& pool) {
-  auto const opened = pool.open(directory / ".metadata");
+  auto const opened = pool.open(directory / dcp_metadata_name);
   auto const& file = *opened;
   constexpr std::uint64_t most = std::uint64_t{256} << 20;
   if (file.size() > most) {
@@ -184,7 +184,7 @@ std::vector<std::byte> read_metadata(std::filesystem::path const& directory, Fil
 
 codec::DcpMetadata described(std::filesystem::path const& directory, FilePool& pool) {
   try {
-    return codec::read_dcp_metadata(read_metadata(directory, pool), (directory / ".metadata").string());
+    return codec::read_dcp_metadata(read_metadata(directory, pool), (directory / dcp_metadata_name).string());
   } catch (FormatError const& error) {
     auto info = error.info();
     if (info.hint.empty()) info.hint = "the file is damaged or incompletely copied: copy it again";
@@ -280,7 +280,7 @@ std::shared_ptr<ShardSource const> open_dcp_torch(std::filesystem::path const& d
   std::vector<ShardedTensor> cut;
   for (auto& tensor : metadata.tensors) {
     auto name = model.own_name(tensor.name);
-    if (!name) continue;
+    if (!name || (options.wants && !options.wants(*name))) continue;
     ChunkedTensor chunked{.tensor = {*std::move(name), tensor.dtype, tensor.shape}};
     ShardedTensor pieces{.name = tensor.name, .bytes = dense_bytes(tensor.shape, tensor.dtype)};
     for (std::size_t i = 0; i < tensor.items.size(); ++i) {
@@ -292,11 +292,13 @@ std::shared_ptr<ShardSource const> open_dcp_torch(std::filesystem::path const& d
     chunked.boxes = std::move(tensor.boxes);
     tensors.push_back(std::move(chunked));
   }
-  require_no_copies(std::move(cut), directory.string());
   JsonMembers attributes;
-  if (!model.left_out.empty()) attributes.set(left_out_keys, model.left_out);
-  for (auto const& object : metadata.objects)
-    attributes.set(object.name, object_value(files.at(object.item, object.name), object.item));
+  if (!options.wants) {
+    require_no_copies(std::move(cut), directory.string());
+    if (!model.left_out.empty()) attributes.set(left_out_keys, model.left_out);
+    for (auto const& object : metadata.objects)
+      attributes.set(object.name, object_value(files.at(object.item, object.name), object.item));
+  }
   return std::make_shared<ChunkedSource>(directory.string(), std::move(tensors), std::move(attributes).take(),
                                          files.bytes());
 }
