@@ -1,6 +1,5 @@
 #include <cmath>
 #include <functional>
-#include <map>
 #include <stdexcept>
 
 #include <gmock/gmock.h>
@@ -36,22 +35,6 @@ std::vector<ShardSetting> shard_settings() {
            {.reshard_after_forward = true, .mixed_precision = {.param_dtype = xr::Dtype::bf16}},
            {.dtype = at::kFloat},
            0.2}};
-}
-
-/// Returns the whole parameters in the order of the module.
-std::vector<at::Tensor> whole(xr::torch::DistributedModule<NetImpl> const& model) {
-  auto* const sharded = model.sharded();
-  if (sharded == nullptr) return unique_parameters(*model.module());
-  std::map<std::string, at::Tensor> by_name;
-  sharded->for_each_parameter([&](std::string const& name, xr::Tensor const& value) {
-    EXPECT_TRUE(by_name.emplace(name, xr::torch::to_torch(value.clone())).second) << name;
-  });
-  std::vector<at::Tensor> values;
-  for (auto const& item : model.module()->named_parameters()) {
-    if (auto const found = by_name.find(item.key()); found != by_name.end()) values.push_back(found->second);
-  }
-  EXPECT_EQ(values.size(), by_name.size());
-  return values;
 }
 
 TEST(TorchFullyShard, trains_as_one_process_on_the_whole_batch) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <string>
 
 #include <torch/optim/adamw.h>
 
@@ -81,6 +83,20 @@ std::vector<at::Tensor> unique_parameters(torch::nn::Module const& module) {
     if (std::none_of(all.begin(), all.end(), same)) all.push_back(parameter);
   }
   return all;
+}
+
+std::vector<at::Tensor> whole(xr::torch::DistributedModule<NetImpl> const& model) {
+  auto* const sharded = model.sharded();
+  if (sharded == nullptr) return unique_parameters(*model.module());
+  std::map<std::string, at::Tensor> by_name;
+  sharded->for_each_parameter([&](std::string const& name, xr::Tensor const& value) {
+    by_name.emplace(name, xr::torch::to_torch(value.clone()));
+  });
+  std::vector<at::Tensor> values;
+  for (auto const& item : model.module()->named_parameters()) {
+    if (auto const found = by_name.find(item.key()); found != by_name.end()) values.push_back(found->second);
+  }
+  return values;
 }
 
 double largest_difference(std::vector<at::Tensor> const& a, std::vector<at::Tensor> const& b) {

@@ -63,6 +63,8 @@ inline constexpr std::int64_t batch_rows = 12;
 [[nodiscard]] std::vector<at::Tensor> trained_alone(NetOptions const& options);
 /// Returns the parameters of a module, each once: tied ones have several names.
 [[nodiscard]] std::vector<at::Tensor> unique_parameters(torch::nn::Module const& module);
+/// Returns the whole parameters of a model, each once, in the order of the module. Collective if it is sharded.
+[[nodiscard]] std::vector<at::Tensor> whole(xr::torch::DistributedModule<NetImpl> const& model);
 /// Returns the largest difference between two lists of tensors; infinite if they do not match.
 [[nodiscard]] double largest_difference(std::vector<at::Tensor> const& a, std::vector<at::Tensor> const& b);
 
