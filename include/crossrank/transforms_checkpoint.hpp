@@ -13,34 +13,50 @@
 /// Checkpoints of models in training. Link `crossrank::checkpoint`.
 namespace crossrank {
 
+/// Selects the files of a checkpoint of a model in training.
+enum class CheckpointFormat : std::uint8_t {
+  hugging_face,  ///< whole tensors in safetensors files; the result does not depend on the number of ranks
+  dcp,           ///< each rank's own rows in one file, as `torch.distributed.checkpoint` saves and loads them
+};
+
 /// Options of `save_checkpoint`. Only rank 0's `training_state`, `directory` and `config` count.
 struct SaveCheckpointOptions {
   Optimizer const* optimizer = nullptr;           ///< optimizer of the model, saved as well; null: only the model
   Json training_state = nullptr;                  ///< what `load_checkpoint` returns, such as the place in the data
   std::filesystem::path directory{};              ///< directory with config.json, tokenizer and similar files to copy
   Json config = Json::object();                   ///< config of the model; an empty object: the one in `directory`
-  std::uint64_t max_shard_bytes = 5'000'000'000;  ///< size limit of an output file; a larger tensor gets its own
+  CheckpointFormat format = CheckpointFormat::hugging_face;  ///< the same on all ranks
+  /// Size limit of an output file; a larger tensor gets its own. Not for `CheckpointFormat::dcp`.
+  std::uint64_t max_shard_bytes = 5'000'000'000;
   bool force = false;                             ///< replace an existing checkpoint
   std::function<void(checkpoint::Progress const&)> on_progress{};  ///< as in `checkpoint::ConsolidateOptions`
   std::stop_token stop{};                                          ///< stops with `CancelledError`
 };
 
-/// Saves a model that trains on all ranks of `group` as one Hugging Face checkpoint.
+/// Saves a model that trains on all ranks of `group` as one checkpoint.
 ///
 /// Collective; `group` holds all data-parallel ranks, as `JobCollective::dp_world`. The model is one that
-/// `DDPTransform` or `FullyShardTransform` returned, or a model of one rank. The result does not depend on the number
-/// of ranks:
+/// `DDPTransform` or `FullyShardTransform` returned, or a model of one rank.
+///
+/// `CheckpointFormat::hugging_face` writes files that do not depend on the number of ranks:
 /// - `model.safetensors`, or several files and an index, with whole parameters and buffers; `config.json` if there is
 /// one
 /// - `optimizer.safetensors`, or several files, with "optimizer.state.PARAMETER.KIND", where PyTorch names the kinds
 /// - `training_state.json` with the name of the optimizer, its steps and its files, and `training_state`
 ///
-/// Every byte is sent at most once, to the rank that writes its file. No rank holds more than 256 MiB beyond its own
+/// `CheckpointFormat::dcp` writes files that torch 2.4 and later loads with `torch.distributed.checkpoint.load`:
+/// - `__R_0.distcp` of each rank R with the rows that it holds, under "model.PARAMETER" and "optim.state.PARAMETER.KIND",
+/// and in that of rank 0 the settings of the optimizer under "optim.param_groups.0". Ranks with equal rows share them
+/// out. CRC-32 checksums of all items.
+/// - `.metadata`, which says where the items are; `config.json` if there is one, and `training_state.json`
+///
+/// Every byte is sent at most once, to the rank that writes its file; in a distributed checkpoint none is sent. No rank holds more than 256 MiB beyond its own
 /// shards. All files get their names together, as in `checkpoint::consolidate`: if a rank is killed at any step, the
 /// disk is full or the job stops, `out` holds the old checkpoint, no checkpoint or the new one, never a mixture. The
 /// next call completes or removes what a killed job has left.
 ///
-/// Throws on all ranks: `UsageError` when the output exists or the optimizer has another model; `FormatError` when
+/// Throws on all ranks: `UsageError` when the output exists, the optimizer has another model or torch does not have the
+/// dtype of a tensor; `FormatError` when
 /// replicas differ or `group` lacks ranks of the model; `CancelledError`, `IoError`, `PeerLostError` and `TimeoutError`
 /// as `checkpoint::consolidate`.
 CROSSRANK_EXPORT checkpoint::Summary save_checkpoint(Collective const& group, TrainableModel& model,
@@ -52,10 +68,12 @@ struct LoadCheckpointOptions {
   Optimizer* optimizer = nullptr;  ///< optimizer of the model, gets the state that was saved; null: only the model
 };
 
-/// Loads a checkpoint of `save_checkpoint` into a model, for any number of ranks and either transform. Without an
-/// optimizer, also any other Hugging Face checkpoint. Returns the `training_state` that was saved, or null.
+/// Loads a checkpoint of `save_checkpoint` in either format into a model, for any number of ranks and either transform.
+/// Without an optimizer, also any other Hugging Face or distributed checkpoint. Returns the `training_state` that was
+/// saved, or null.
 ///
-/// Collective. Each rank reads only its own rows from the files. Parameters are rounded to the dtype of the model where
+/// Collective. Each rank reads only its own rows from the files, and of a distributed checkpoint all rows of the items
+/// that have some of them, to check their CRCs. Parameters are rounded to the dtype of the model where
 /// it differs. Names, shapes and dtypes are checked before anything changes; after `IoError` the values are
 /// unspecified.
 ///

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <crossrank/export.hpp>
+#include <crossrank/json.hpp>
 #include <crossrank/state.hpp>
 #include <crossrank/transforms_model.hpp>
 
@@ -32,6 +33,9 @@ class CROSSRANK_EXPORT Optimizer {
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
   /// Returns the kinds of tensors that the algorithm keeps for each parameter. The names are those of PyTorch.
   [[nodiscard]] virtual std::vector<std::string_view> kinds() const = 0;
+  /// Returns the settings under the names that PyTorch gives them in `param_groups`, without the parameters; an empty
+  /// object if PyTorch has no such optimizer.
+  [[nodiscard]] virtual Json param_group() const;
   /// Returns the model that this optimizer trains.
   [[nodiscard]] TrainableModel& model() const noexcept { return *model_; }
   /// Replaces the state and the number of steps. `UsageError` names a tensor that no parameter has, of an unknown kind,
@@ -67,6 +71,7 @@ class CROSSRANK_EXPORT SGD final : public Optimizer {
   SGD(std::shared_ptr<TrainableModel> model, SGDOptions options);
   [[nodiscard]] std::string_view name() const noexcept override { return "SGD"; }
   [[nodiscard]] std::vector<std::string_view> kinds() const override;
+  [[nodiscard]] Json param_group() const override;
 
  private:
   void update(TrainedTensor& tensor) override;
@@ -89,6 +94,7 @@ class CROSSRANK_EXPORT AdamW final : public Optimizer {
   AdamW(std::shared_ptr<TrainableModel> model, AdamWOptions options);
   [[nodiscard]] std::string_view name() const noexcept override { return "AdamW"; }
   [[nodiscard]] std::vector<std::string_view> kinds() const override;
+  [[nodiscard]] Json param_group() const override;
 
  private:
   void update(TrainedTensor& tensor) override;

@@ -1,6 +1,8 @@
-// A rank is killed at every step of saving, or the disk is full. The output then has the old checkpoint or the new one,
-// every other rank gets a typed error, and nothing is left behind.
+// A rank is killed at every step of saving or stopped, or the disk is full. The output then has the old checkpoint or the
+// new one, every other rank gets a typed error, and nothing is left behind. In both formats.
+#include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -18,6 +20,7 @@
 #include "tests/support/faulty_system.hpp"
 #include "tests/support/process_ranks.hpp"
 #include "tests/support/temporary_directory.hpp"
+#include "tests/support/timeouts.hpp"
 #include "tests/transforms/tiny_mlp.hpp"
 #include "tests/transforms/training_job.hpp"
 
@@ -30,15 +33,19 @@ constexpr int ranks = 3;
 constexpr int lost_a_peer = 7;
 Json const config{{"model_type", "tiny"}};
 
+CheckpointFormat format_of(std::string const& name) {
+  return name == "dcp" ? CheckpointFormat::dcp : CheckpointFormat::hugging_face;
+}
+
 class SavedCheckpoint : public testing::Test {
  protected:
   /// Saves after one step.
-  void save_old() const {
+  void save_old(CheckpointFormat format) const {
     run_jobs(2, 1, [&](MeshCollective const& job) {
       auto const model = distributed(job, std::make_shared<TinyMlp>());
       AdamW optimizer(model, {});
       train(*model, optimizer, 1, job.rank(), 2);
-      save_checkpoint(job.dp_world(), *model, out(), {.optimizer = &optimizer, .config = config, .force = true});
+      save_checkpoint(job.dp_world(), *model, out(), {.optimizer = &optimizer, .config = config, .format = format, .force = true});
       job.close();
     });
   }
@@ -46,7 +53,7 @@ class SavedCheckpoint : public testing::Test {
 
   /// Returns the step of the checkpoint: 1 for the old one, 2 for the new one, 0 for none. Loads all of it.
   [[nodiscard]] std::int64_t step() const {
-    if (read_checkpoint(out(), true).empty()) return 0;
+    if (!fs::exists(out() / ".metadata") && read_checkpoint(out(), true).empty()) return 0;
     auto const model = std::make_shared<TinyMlp>();
     AdamW optimizer(model, {});
     load_checkpoint(connect({.backend = "fake"}), *model, out(), {.optimizer = &optimizer});
@@ -58,8 +65,14 @@ class SavedCheckpoint : public testing::Test {
   TemporaryDirectory folder_{};
 };
 
-TEST_F(SavedCheckpoint, stays_when_the_disk_is_full_and_training_goes_on) {
-  save_old();
+/// No folder of a job is left.
+auto has_no_folder_of_a_job() { return testing::Each(testing::Not(testing::StartsWith(".crossrank"))); }
+
+class FullDisk : public SavedCheckpoint, public testing::WithParamInterface<std::string> {};
+
+TEST_P(FullDisk, keeps_the_checkpoint_and_training_goes_on) {
+  auto const format = format_of(GetParam());
+  save_old(format);
   for (auto const call : {Call::pwrite, Call::fsync}) {
     FaultySystem os;
     os.fail_always(call, ENOSPC);
@@ -72,7 +85,8 @@ TEST_F(SavedCheckpoint, stays_when_the_disk_is_full_and_training_goes_on) {
         if (job.rank() == 0) scope.emplace(os);
         job.barrier();
         EXPECT_THROW(
-            save_checkpoint(job.dp_world(), *model, out(), {.optimizer = &optimizer, .config = config, .force = true}),
+            save_checkpoint(job.dp_world(), *model, out(),
+                            {.optimizer = &optimizer, .config = config, .format = format, .force = true}),
             IoError);
         job.barrier();
       }
@@ -80,12 +94,15 @@ TEST_F(SavedCheckpoint, stays_when_the_disk_is_full_and_training_goes_on) {
       job.close();
     });
     EXPECT_EQ(step(), 1);
-    EXPECT_THAT(names_in(out()), testing::Each(testing::Not(testing::StartsWith("."))));
+    EXPECT_THAT(names_in(out()), has_no_folder_of_a_job());
   }
 }
 
-/// Trains two steps and saves; rank `arguments[1]` is killed at a crash point. The others return 7 after an error that
-/// names the lost rank.
+INSTANTIATE_TEST_SUITE_P(All, FullDisk, testing::Values("hugging_face", "dcp"),
+                         [](auto const& tested) { return tested.param; });
+
+/// Trains two steps and saves in format `arguments[3]`; rank `arguments[1]` is killed at a crash point. The others return
+/// 7 after an error that names the lost rank.
 CROSSRANK_RANK_SCENARIO(save_until) {
   auto const world = connect({.timeout = std::chrono::seconds(20), .progress = Progress::thread});
   MeshCollective const job(world, {.sharding_world_size = world.world_size()});
@@ -97,7 +114,11 @@ CROSSRANK_RANK_SCENARIO(save_until) {
   if (world.rank() == victim) platform::arm_crash_point(self.arguments.at(2), 1);
   try {
     save_checkpoint(job.dp_world(), *model, self.arguments.at(0),
-                    {.optimizer = &optimizer, .config = config, .max_shard_bytes = 200, .force = true});
+                    {.optimizer = &optimizer,
+                     .config = config,
+                     .format = format_of(self.arguments.at(3)),
+                     .max_shard_bytes = 200,
+                     .force = true});
   } catch (PeerLostError const& e) {
     EXPECT_THAT(e.failed_ranks(), testing::ElementsAre(victim));
     return testing::Test::HasFailure() ? 1 : lost_a_peer;
@@ -105,15 +126,21 @@ CROSSRANK_RANK_SCENARIO(save_until) {
   return 0;
 }
 
-class KilledSave : public SavedCheckpoint, public testing::WithParamInterface<std::string_view> {};
+/// A crash point and the format that is saved.
+struct KilledAt {
+  std::string format{};
+  std::string point{};
+};
+
+class KilledSave : public SavedCheckpoint, public testing::WithParamInterface<KilledAt> {};
 
 TEST_P(KilledSave, leaves_the_old_or_the_new_checkpoint_and_names_the_rank) {
-  std::string const point(GetParam());
+  auto const& [format, point] = GetParam();
   bool const of_first = point.starts_with("checkpoint.commit") || point.starts_with("checkpoint.job");
   int const victim = of_first ? 0 : 1;
-  save_old();
+  save_old(format_of(format));
 
-  auto const outcome = run_ranks(ranks, "save_until", {.arguments = {out(), std::to_string(victim), point}});
+  auto const outcome = run_ranks(ranks, "save_until", {.arguments = {out(), std::to_string(victim), point, format}});
 
   ASSERT_EQ(outcome.ranks.at(static_cast<std::size_t>(victim)).signal, SIGKILL) << outcome.text();
   EXPECT_FALSE(outcome.timed_out);
@@ -131,28 +158,104 @@ TEST_P(KilledSave, leaves_the_old_or_the_new_checkpoint_and_names_the_rank) {
   }
 
   // The next call cleans up after the killed one.
-  auto const again = run_ranks(ranks, "save_until", {.arguments = {out(), "-1", point}});
+  auto const again = run_ranks(ranks, "save_until", {.arguments = {out(), "-1", point, format}});
 
   EXPECT_TRUE(again.ok()) << again.text();
   EXPECT_EQ(step(), 2);
-  EXPECT_THAT(names_in(out()), testing::Each(testing::Not(testing::StartsWith("."))));
+  EXPECT_THAT(names_in(out()), has_no_folder_of_a_job());
 }
 
-std::vector<std::string_view> points_of_a_save() {
-  std::vector<std::string_view> points;
+std::vector<KilledAt> points_of_a_save() {
+  std::vector<KilledAt> points;
   for (auto const point : crash_points) {
+    if (!point.starts_with("export.") && !point.starts_with("checkpoint.")) continue;
     // Only archives have a seal.
-    if (point == "checkpoint.file.sealed") continue;
-    if (point.starts_with("export.") || point.starts_with("checkpoint.")) points.push_back(point);
+    if (point != "checkpoint.file.sealed") points.push_back({"hugging_face", std::string(point)});
+    points.push_back({"dcp", std::string(point)});
   }
   return points;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, KilledSave, testing::ValuesIn(points_of_a_save()), [](auto const& tested) {
-  std::string name(tested.param);
+  auto name = tested.param.format + "_" + tested.param.point;
   for (auto& c : name) c = c == '.' ? '_' : c;
   return name;
 });
+
+/// The call at which a rank stops while it saves.
+struct StoppedAt {
+  std::string format{};
+  std::string place{};  ///< "write" or "commit"
+};
+
+/// Trains two steps and saves in format `arguments[1]`. A rank stops when it opens its first file, or rank 0 when it
+/// moves the old config aside. The others return 7 after an error that names it.
+CROSSRANK_RANK_SCENARIO(save_with_a_stop) {
+  auto const world = connect({.backend = "shm", .timeout = std::chrono::seconds(6), .progress = Progress::thread});
+  MeshCollective const job(world, {.sharding_world_size = world.world_size()});
+  auto const model = distributed(job, std::make_shared<TinyMlp>());
+  AdamW optimizer(model, {});
+  train(*model, optimizer, 2, world.rank(), world.world_size());
+  bool const commits = self.arguments.at(2) == "commit";
+  int const victim = commits ? 0 : 1;
+  FaultySystem os;
+  std::atomic<bool> stopped{false};
+  os.on_name = [&](Call call, std::string const& name) {
+    bool const is_weights = name.find("safetensors") != std::string::npos || name.find("distcp") != std::string::npos;
+    bool const is_config = name.find("config.json") != std::string::npos;
+    bool const is_place = commits ? call == Call::renameat && is_config : call == Call::openat && is_weights;
+    if (is_place && !stopped.exchange(true)) std::raise(SIGSTOP);
+  };
+  world.barrier();
+  std::optional<platform::ScopedSystem> scope;
+  if (world.rank() == victim) scope.emplace(os);
+  try {
+    save_checkpoint(job.dp_world(), *model, self.arguments.at(0),
+                    {.optimizer = &optimizer,
+                     .config = config,
+                     .format = format_of(self.arguments.at(1)),
+                     .max_shard_bytes = 200,
+                     .force = true});
+  } catch (TimeoutError const& e) {
+    EXPECT_THAT(e.failed_ranks(), testing::ElementsAre(victim));
+    return testing::Test::HasFailure() ? 1 : lost_a_peer;
+  }
+  return 0;
+}
+
+class StoppedSave : public SavedCheckpoint, public testing::WithParamInterface<StoppedAt> {};
+
+TEST_P(StoppedSave, ends_at_the_deadline_and_names_the_rank) {
+  auto const& [format, place] = GetParam();
+  int const victim = place == "commit" ? 0 : 1;
+  save_old(format_of(format));
+
+  ProcessRanks job(ranks, "save_with_a_stop", {.arguments = {out(), format, place}});
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (rank != victim) {
+      EXPECT_TRUE(job.wait_for_exit(rank, step_timeout));
+    }
+  }
+  EXPECT_TRUE(job.running(victim));
+  auto const found = step();
+  if (place == "commit") {
+    EXPECT_NE(found, 2);
+  } else {
+    EXPECT_EQ(found, 1);
+  }
+  job.signal(victim, SIGCONT);
+  auto const outcome = job.wait();
+
+  EXPECT_THAT(outcome.leaks, testing::IsEmpty());
+  for (auto const& rank : outcome.ranks) EXPECT_EQ(rank.exit_code, lost_a_peer) << outcome.text();
+  // The first rank finishes the commit that it had begun.
+  EXPECT_EQ(step(), place == "commit" ? 2 : 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StoppedSave,
+                         testing::Values(StoppedAt{"hugging_face", "write"}, StoppedAt{"hugging_face", "commit"},
+                                         StoppedAt{"dcp", "write"}, StoppedAt{"dcp", "commit"}),
+                         [](auto const& tested) { return tested.param.format + "_" + tested.param.place; });
 
 }  // namespace
 }  // namespace crossrank::test

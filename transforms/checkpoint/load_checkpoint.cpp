@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -13,6 +15,7 @@
 #include "workspace/checkpoint/discovery/open_shard_set.hpp"
 #include "workspace/checkpoint/source/directory_listing.hpp"
 #include "workspace/checkpoint/source/safetensors_source.hpp"
+#include "workspace/checkpoint/source/torch/dcp_source.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 
 namespace crossrank {
@@ -44,9 +47,14 @@ struct Rows {
 /// Reads rows of the tensors of a checkpoint.
 class RowReader {
  public:
-  explicit RowReader(std::shared_ptr<ShardSource const> source) : source_(std::move(source)) {
+  /// Reads the tensors whose names begin with `prefix`. Their names begin with `as` instead.
+  explicit RowReader(std::shared_ptr<ShardSource const> source, std::string_view prefix = {}, std::string_view as = {})
+      : source_(std::move(source)) {
     auto const tensors = source_->tensors();
-    for (std::size_t i = 0; i < tensors.size(); ++i) places_.emplace(tensors[i].name, i);
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      auto const& name = tensors[i].name;
+      if (name.starts_with(prefix)) places_.emplace(std::string(as) + name.substr(prefix.size()), i);
+    }
   }
 
   [[nodiscard]] bool has(std::string const& name) const { return places_.contains(name); }
@@ -71,10 +79,11 @@ class RowReader {
   void require_all_wanted(char const* owner) const {
     std::vector<bool> wanted(source_->tensors().size());
     for (auto const& rows : wanted_) wanted[rows.tensor] = true;
-    auto const missing = std::find(wanted.begin(), wanted.end(), false);
-    if (missing == wanted.end()) return;
-    refuse(std::string("the ") + owner + " has no such tensor", "no such tensor", "a tensor in the checkpoint",
-           source_->tensors()[static_cast<std::size_t>(missing - wanted.begin())].name);
+    for (auto const& [name, tensor] : places_) {
+      if (!wanted[tensor])
+        refuse(std::string("the ") + owner + " has no such tensor", "no such tensor", "a tensor in the checkpoint",
+               name);
+    }
   }
 
   void read() const {
@@ -110,7 +119,10 @@ class RowReader {
 /// A checkpoint that is opened and compared with the model.
 class Loading {
  public:
-  Loading(TrainableModel& model, fs::path const& from, Optimizer* optimizer) : optimizer_(optimizer), from_(from) {
+  Loading(TrainableModel& model, fs::path const& from, Optimizer* optimizer)
+      : optimizer_(optimizer),
+        from_(from),
+        is_dcp_(checkpoint::find_dcp(from) == checkpoint::DcpFlavour::torch) {
     transforms::require_optimizer_of(model, optimizer, load_operation);
     saved_ = checkpoint::read_json_object(from / transforms::training_state_name).value_or(Json::object());
     auto const shards = model.sharded_state_dict();
@@ -120,7 +132,9 @@ class Loading {
 
   void read() {
     for (auto const& reader : readers_) reader.read();
-    if (optimizer_ != nullptr) optimizer_->load_state(std::move(state_), steps_);
+    if (optimizer_ == nullptr) return;
+    auto const steps = steps_.value_or(counted_steps());
+    optimizer_->load_state(std::move(state_), steps);
   }
 
   [[nodiscard]] Json training_state() const {
@@ -142,20 +156,9 @@ class Loading {
 
   void open_optimizer(std::vector<TensorShard> const& shards) {
     std::vector<fs::path> files;
-    try {
-      auto const& saved = saved_.at("optimizer");
-      auto const name = saved.at("name").get<std::string>();
-      if (name != optimizer_->name())
-        refuse("the checkpoint has the state of another optimizer", std::string(optimizer_->name()), name,
-               from_.string());
-      steps_ = saved.at("steps").get<std::int64_t>();
-      for (auto const& file : saved.at("files")) files.push_back(from_ / fs::path(file.get<std::string>()).filename());
-    } catch (Json::exception const&) {
-      refuse("the checkpoint has no state of an optimizer", "a state of " + std::string(optimizer_->name()), "none",
-             (from_ / transforms::training_state_name).string(), "load without an optimizer");
-    }
-    auto& reader = readers_.emplace_back(std::make_shared<checkpoint::SafetensorsSource>(
-        from_.string(), files, std::make_shared<checkpoint::FilePool>()));
+    // A distributed checkpoint that torch saved has no file of ours, and its steps are a tensor.
+    if (!is_dcp_ || !saved_.empty()) files = read_optimizer_facts();
+    auto& reader = readers_.emplace_back(open_state(files));
     for (auto const& kinds : transforms::optimizer_tensors(*optimizer_, shards)) {
       auto const is_saved = [&](auto const& tensor) { return reader.has(tensor.shard.name); };
       // A parameter that never had a gradient has no state of any kind.
@@ -168,12 +171,50 @@ class Loading {
     reader.require_all_wanted("optimizer");
   }
 
+  /// Takes name and steps of the optimizer from the file beside the tensors. Returns the files with its tensors.
+  std::vector<fs::path> read_optimizer_facts() {
+    std::vector<fs::path> files;
+    try {
+      auto const& saved = saved_.at("optimizer");
+      auto const name = saved.at("name").get<std::string>();
+      if (name != optimizer_->name())
+        refuse("the checkpoint has the state of another optimizer", std::string(optimizer_->name()), name,
+               from_.string());
+      steps_ = saved.at("steps").get<std::int64_t>();
+      for (auto const& file : saved.at("files")) files.push_back(from_ / fs::path(file.get<std::string>()).filename());
+    } catch (Json::exception const&) {
+      refuse("the checkpoint has no state of an optimizer", "a state of " + std::string(optimizer_->name()), "none",
+             (from_ / transforms::training_state_name).string(), "load without an optimizer");
+    }
+    return files;
+  }
+
+  /// Returns the steps that the optimizer counts in its state; 0 if it does not.
+  [[nodiscard]] std::int64_t counted_steps() const {
+    double most = 0;
+    for (auto const& [name, tensor] : state_) {
+      if (name.ends_with(".step")) most = std::max(most, tensor.item<double>());
+    }
+    return static_cast<std::int64_t>(most);
+  }
+
+  /// Returns the tensors of the optimizer, under the names of `transforms::optimizer_tensors`.
+  [[nodiscard]] RowReader open_state(std::vector<fs::path> const& files) const {
+    if (is_dcp_) {
+      return RowReader(checkpoint::open_dcp(from_, {.model_key = "."}), transforms::dcp_state_prefix,
+                       transforms::optimizer_prefix);
+    }
+    return RowReader(std::make_shared<checkpoint::SafetensorsSource>(from_.string(), files,
+                                                                     std::make_shared<checkpoint::FilePool>()));
+  }
+
   Optimizer* optimizer_;
   fs::path const& from_;
+  bool is_dcp_;
   Json saved_{};
   std::vector<RowReader> readers_{};
   StateDict state_{};
-  std::int64_t steps_ = 0;
+  std::optional<std::int64_t> steps_{};
 };
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include <crossrank/placements.hpp>
 #include <crossrank/transforms_checkpoint.hpp>
@@ -39,12 +41,36 @@ HeldState held_state(TrainableModel& model, Optimizer const* optimizer) {
   return held;
 }
 
+/// Returns where a tensor goes in the dicts that torch restores.
+checkpoint::DcpPath dcp_path(std::string const& name) {
+  std::string_view const prefix = transforms::optimizer_prefix;
+  if (!name.starts_with(prefix)) return {transforms::dcp_model_key, name};
+  auto const dot = name.rfind('.');
+  return {transforms::dcp_optimizer_key, "state", name.substr(prefix.size(), dot - prefix.size()),
+          name.substr(dot + 1)};
+}
+
+checkpoint::DcpForm dcp_form(Optimizer const* optimizer) {
+  checkpoint::DcpForm form{.path_of = dcp_path};
+  if (optimizer == nullptr) return form;
+  auto group = optimizer->param_group();
+  if (group.empty()) return form;
+  auto& parameters = group["params"] = Json::array();
+  for (auto const& tensor : optimizer->model().trained_tensors()) parameters.push_back(tensor.name);
+  for (auto const& [key, value] : group.items())
+    form.values.push_back({.path = {transforms::dcp_optimizer_key, "param_groups", "0", key}, .value = value});
+  return form;
+}
+
 checkpoint::ExtraFile state_file(SaveCheckpointOptions const& options,
                                  std::span<checkpoint::OutputFile const> optimizer_files) {
   Json optimizer = nullptr;
   if (options.optimizer != nullptr) {
     auto names = Json::array();
-    for (auto const& file : optimizer_files) names.push_back(file.name);
+    // A distributed checkpoint has no files of the optimizer alone.
+    if (options.format == CheckpointFormat::hugging_face) {
+      for (auto const& file : optimizer_files) names.push_back(file.name);
+    }
     optimizer = {{"name", options.optimizer->name()}, {"steps", options.optimizer->steps()}, {"files", names}};
   }
   Json const text{{"optimizer", std::move(optimizer)}, {"training_state", options.training_state}};
@@ -57,16 +83,17 @@ checkpoint::Summary save_checkpoint(Collective const& group, TrainableModel& mod
                                     SaveCheckpointOptions const& options) {
   HeldState held;
   checkpoint::agree(group, save_operation, [&] { held = held_state(model, options.optimizer); });
+  checkpoint::ExportExtras extras{.prefix = transforms::optimizer_prefix,
+                                  .stem = transforms::optimizer_stem,
+                                  .files = [&](auto files) { return std::vector{state_file(options, files)}; }};
+  if (options.format == CheckpointFormat::dcp) extras.dcp = dcp_form(options.optimizer);
   return checkpoint::export_weights(group, held.tensors, held.placements, out,
                                     {.model = {.directory = options.directory, .config = options.config},
                                      .max_shard_bytes = options.max_shard_bytes,
                                      .force = options.force,
                                      .on_progress = options.on_progress,
                                      .stop = options.stop},
-                                    save_operation,
-                                    {.prefix = transforms::optimizer_prefix,
-                                     .stem = transforms::optimizer_stem,
-                                     .files = [&](auto files) { return std::vector{state_file(options, files)}; }});
+                                    save_operation, extras);
 }
 
 }  // namespace crossrank

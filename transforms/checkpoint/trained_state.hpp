@@ -13,6 +13,10 @@ inline constexpr char const* training_state_name = "training_state.json";
 /// Beginning of the names of the optimizer's files, and of its tensors in them.
 inline constexpr char const* optimizer_stem = "optimizer";
 inline constexpr char const* optimizer_prefix = "optimizer.state.";
+/// Keys of the dicts of a distributed checkpoint, as PyTorch's recipes name them.
+inline constexpr char const* dcp_model_key = "model";
+inline constexpr char const* dcp_optimizer_key = "optim";
+inline constexpr char const* dcp_state_prefix = "optim.state.";
 
 /// One tensor of the optimizer's state: like this rank's part of its parameter, or one number that all ranks have.
 struct OptimizerTensor {

@@ -24,6 +24,8 @@ std::string state_name(TrainedTensor const& tensor, std::string_view kind) {
 Optimizer::Optimizer(std::shared_ptr<TrainableModel> model) : model_(std::move(model)) {}
 Optimizer::~Optimizer() = default;
 
+Json Optimizer::param_group() const { return Json::object(); }
+
 void Optimizer::step() {
   std::string place;
   try {
@@ -76,6 +78,18 @@ std::vector<std::string_view> SGD::kinds() const {
   return {"momentum_buffer"};
 }
 
+Json SGD::param_group() const {
+  return {{"lr", options_.lr},
+          {"momentum", options_.momentum},
+          {"dampening", 0},
+          {"weight_decay", options_.weight_decay},
+          {"nesterov", false},
+          {"maximize", false},
+          {"foreach", nullptr},
+          {"differentiable", false},
+          {"fused", nullptr}};
+}
+
 void SGD::update(TrainedTensor& tensor) {
   with_real(tensor.value.dtype(), [&]<class Real>(Real) {
     auto const lr = static_cast<Real>(options_.lr);
@@ -101,6 +115,20 @@ AdamW::AdamW(std::shared_ptr<TrainableModel> model, AdamWOptions options)
     : Optimizer(std::move(model)), options_(options) {}
 
 std::vector<std::string_view> AdamW::kinds() const { return {"step", "exp_avg", "exp_avg_sq"}; }
+
+Json AdamW::param_group() const {
+  return {{"lr", options_.lr},
+          {"betas", {options_.beta1, options_.beta2}},
+          {"eps", options_.eps},
+          {"weight_decay", options_.weight_decay},
+          {"amsgrad", false},
+          {"maximize", false},
+          {"foreach", nullptr},
+          {"capturable", false},
+          {"differentiable", false},
+          {"fused", nullptr},
+          {"decoupled_weight_decay", true}};
+}
 
 /// The factors that are the same for all elements are computed as doubles, as PyTorch does.
 void AdamW::update(TrainedTensor& tensor) {

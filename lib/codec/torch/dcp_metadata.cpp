@@ -46,7 +46,7 @@ class MetadataReader {
         auto const path = paths_.find(out.tensors.back().name);
         if (path != paths_.end()) out.tensors.back().path = path->second;
       } else {
-        out.objects.push_back({name, place(about, name, {})});
+        out.objects.push_back({.name = name, .item = place(about, name, {})});
       }
     }
     return out;

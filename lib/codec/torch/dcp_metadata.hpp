@@ -31,6 +31,7 @@ struct DcpTensor {
 /// A saved object that is not a tensor.
 struct DcpObject {
   std::string name{};
+  std::vector<std::string> path{};  ///< as in `DcpTensor`; not read
   DcpItem item{};
 };
 

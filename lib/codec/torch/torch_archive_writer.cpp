@@ -51,14 +51,19 @@ void check_output(std::span<TorchOutput const> tensors, std::size_t i) {
 }  // namespace
 
 TorchArchivePlan::TorchArchivePlan(std::span<TorchOutput const> tensors, TorchRoot root, Json const& config) {
+  bool const is_named = root == TorchRoot::state_dict || root == TorchRoot::modelopt;
+  if (!is_named && tensors.size() != (root == TorchRoot::tensor ? 1U : 0U))
+    refuse_record(tensors.empty() ? std::string_view() : tensors.front().name,
+                  "the root of the archive does not have " + std::to_string(tensors.size()) + " tensors");
   PickleWriter pickle;
-  pickle.begin_dict();
   if (root == TorchRoot::modelopt) {
+    pickle.begin_dict();
     pickle.text("config");
     pickle.value(config);
     pickle.text("weight");
-    pickle.begin_dict();
   }
+  if (root == TorchRoot::value) pickle.value(config);
+  if (is_named) pickle.begin_dict();
   std::vector<std::string> keys(tensors.size());
   std::vector<ZipEntry> data;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -68,11 +73,11 @@ TorchArchivePlan::TorchArchivePlan(std::span<TorchOutput const> tensors, TorchRo
     auto const own = tensor.same_as == TorchOutput::own;
     keys[i] = own ? std::to_string(data.size()) : keys[tensor.same_as];
     if (own) data.push_back({std::string(folder) + "data/" + keys[i], dense_bytes(tensor.shape, tensor.dtype)});
-    pickle.text(tensor.name);
+    if (is_named) pickle.text(tensor.name);
     pickle.tensor(dtype, keys[i], lengths_for(tensor, dtype));
   }
+  if (is_named) pickle.end_dict();
   if (root == TorchRoot::modelopt) pickle.end_dict();
-  pickle.end_dict();
   pickle_ = std::move(pickle).finish();
   entries_.push_back({std::string(folder) + "data.pkl", pickle_.size()});
   entries_.push_back({std::string(folder) + "byteorder", byte_order.size()});

@@ -27,13 +27,16 @@ struct TorchOutput {
 enum class TorchRoot : std::uint8_t {
   state_dict,  ///< a dict of the tensors
   modelopt,    ///< {"config": values, "weight": a dict of the tensors}
+  tensor,      ///< the only tensor itself
+  value,       ///< plain values, without tensors
 };
 
 /// The plan of an archive that `torch.load` opens, also with `weights_only`: everything except the tensors' bytes.
 class TorchArchivePlan {
  public:
-  /// Plans an archive. `config` is written only with `TorchRoot::modelopt`. `UsageError` for a dtype that torch does
-  /// not have, and for a dtype stored in pairs with an odd last dimension.
+  /// Plans an archive. `config` is written only with `TorchRoot::modelopt` and `TorchRoot::value`. `UsageError` for a
+  /// dtype that torch does not have, for a dtype stored in pairs with an odd last dimension, and for a number of tensors
+  /// that the root does not have.
   TorchArchivePlan(std::span<TorchOutput const> tensors, TorchRoot root, Json const& config = {});
 
   [[nodiscard]] std::uint64_t file_bytes() const { return zip_file_bytes(entries_); }

@@ -1,12 +1,14 @@
 #pragma once
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include <crossrank/memory_export.hpp>
 
+#include "workspace/checkpoint/memory/dcp_export.hpp"
 #include "workspace/checkpoint/write/output_layout.hpp"
 #include "workspace/checkpoint/write/write_checkpoint.hpp"
 
@@ -19,6 +21,8 @@ struct ExportExtras {
   /// Returns the files beside the weights that the description of the model does not have. `others` are the files of
   /// `stem`. Called on rank 0.
   std::function<std::vector<ExtraFile>(std::span<OutputFile const> others)> files{};
+  /// Writes a distributed checkpoint instead, with all tensors, and without `prefix` and `stem`.
+  std::optional<DcpForm> dcp{};
 };
 
 /// Exports as `consolidate` of weights in memory, and `extras` in the same commit. `operation` is for messages.

@@ -57,6 +57,35 @@ WeightFiles lay_out(std::shared_ptr<ShardSource const> const& source, ShardSet c
   return files;
 }
 
+/// Everything that the ranks write, and where the bytes of each rank's work come from.
+struct Output {
+  WeightFiles files{};
+  std::shared_ptr<ExportedSource> source{};  ///< of this rank's files
+  InputsOf inputs_of{};
+  std::string dcp_metadata{};  ///< text of `.metadata`; empty: none
+};
+
+Output lay_out_whole(ExportPlan const& plan, ExportOptions const& options, ExportExtras const& extras,
+                     std::uint64_t writer, int ranks) {
+  Output out{.source = std::make_shared<ExportedSource>(std::make_shared<MergedSource>(plan.layout))};
+  out.files = lay_out(out.source, plan.cells.set, options, extras, writer, ranks);
+  assign_owners_by_bytes(out.files.all, *plan.layout, plan.cells);
+  out.inputs_of = [layout = plan.layout](int, WorkUnit const& unit) {
+    return inputs_of(*layout, unit.tensor, unit.offset, unit.bytes);
+  };
+  return out;
+}
+
+Output lay_out_distributed(ExportPlan const& plan, DcpForm const& form) {
+  auto made = lay_out_dcp(plan, form);
+  Output out{.source = std::move(made.source), .dcp_metadata = std::move(made.metadata)};
+  out.files.all = std::move(made.files);
+  out.inputs_of = [layout = plan.layout, pieces = std::move(made.pieces)](int rank, WorkUnit const& unit) {
+    return inputs_of_piece(*layout, *pieces[static_cast<std::size_t>(rank)], unit);
+  };
+  return out;
+}
+
 /// Returns the files beside the weights. Only rank 0 needs them.
 std::vector<ExtraFile> extras_of(ShardSet const& set, std::span<OutputFile const> files, ExportOptions const& options) {
   ExtraFile index;
@@ -84,23 +113,23 @@ Summary export_weights(Collective const& world, StateDict const& weights, Placem
   auto const number = draw_number(world, operation);
   CROSSRANK_CRASH_POINT("export.planned");
   WriteRequest request{.operation = operation, .out = out, .id = codec::to_hex(number)};
-  auto const source = std::make_shared<ExportedSource>(std::make_shared<MergedSource>(plan.layout));
   std::unique_ptr<WeightExchange> exchange;
   agree(world, operation, [&] {
-    auto files = lay_out(source, plan.cells.set, options, extras, number, world.world_size());
-    assign_owners_by_bytes(files.all, *plan.layout, plan.cells);
+    auto output = extras.dcp ? lay_out_distributed(plan, *extras.dcp)
+                             : lay_out_whole(plan, options, extras, number, world.world_size());
+    auto const& files = output.files;
     auto const units = units_of(files.all, world.world_size());
-    exchange = std::make_unique<WeightExchange>(plan.cells, units, [&](int, WorkUnit const& unit) {
-      return inputs_of(*plan.layout, unit.tensor, unit.offset, unit.bytes);
-    });
+    exchange = std::make_unique<WeightExchange>(plan.cells, units, std::move(output.inputs_of));
     for (auto const& cell : plan.cells.cells) cell->read_from(exchange->received());
-    source->start(units[static_cast<std::size_t>(world.rank())], exchange->received());
+    output.source->start(units[static_cast<std::size_t>(world.rank())], exchange->received());
     if (world.rank() == 0) {
       if (extras.files) request.extras = extras.files(files.others());
       auto const beside = extras_of(plan.cells.set, files.model(), options);
       request.extras.insert(request.extras.end(), beside.begin(), beside.end());
+      // Last, because it makes the files a checkpoint.
+      if (extras.dcp) request.extras.push_back({.name = ".metadata", .text = std::move(output.dcp_metadata)});
     }
-    request.files = std::move(files.all);
+    request.files = std::move(output.files.all);
   });
   request.force = options.force;
   request.read_back = options.read_back;

@@ -21,10 +21,12 @@
 namespace crossrank::checkpoint {
 namespace {
 
-/// Returns the order of removal. The config and then the index go first, because no loader takes the remaining files
-/// for a checkpoint without them.
+constexpr std::string_view dcp_metadata_name = ".metadata";
+
+/// Returns the order of removal. The config and the metadata of a distributed checkpoint, and then the index, go first,
+/// because no loader takes the remaining files for a checkpoint without them.
 int removal_rank(std::string const& name) {
-  if (name == "config.json") return 0;
+  if (name == "config.json" || name == dcp_metadata_name) return 0;
   return name.ends_with(".index.json") ? 1 : 2;
 }
 
@@ -53,11 +55,12 @@ std::pair<std::vector<std::string>, std::string> split_path(std::string const& n
 }  // namespace
 
 bool is_checkpoint_file(std::string const& name) {
+  if (name == dcp_metadata_name) return true;
   if (name.starts_with('.')) return false;
   if (name == "config.json" || name == "training_state.json" || name.ends_with(".safetensors.index.json") ||
       name.ends_with(".bin.index.json"))
     return true;
-  return name.ends_with(".safetensors") || name.ends_with(".pth") || name.ends_with(".pt") ||
+  return name.ends_with(".safetensors") || name.ends_with(".pth") || name.ends_with(".pt") || name.ends_with(".distcp") ||
          (name.starts_with("pytorch_model") && name.ends_with(".bin"));
 }
 

@@ -14,7 +14,7 @@ namespace crossrank::checkpoint {
 
 inline constexpr char const* restart_hint = "run again without `resume`";
 
-// Files of a job in its folder. Names of the result's files never start with a dot.
+// Files of a job in its folder. No file of a result has such a name: only `.metadata` begins with a dot.
 inline constexpr char const* lock_name = ".lock";
 inline constexpr char const* commit_record_name = ".committing";
 inline constexpr char const* parts_record_name = ".parts";   ///< the folder belongs to a plan of parts

@@ -51,7 +51,7 @@ void PickleWriter::bytes(Json::binary_t const& value) {
 
 void PickleWriter::value(Json const& value) {
   switch (value.type()) {
-    case Json::value_t::boolean: out_ += value.get<bool>() ? '\x88' : '\x89'; break;
+    case Json::value_t::boolean: return boolean(value.get<bool>());
     case Json::value_t::number_integer: return integer(value.get<std::int64_t>());
     case Json::value_t::number_unsigned: return natural(value.get<std::uint64_t>());
     case Json::value_t::number_float: return real(value.get<double>());
@@ -70,7 +70,7 @@ void PickleWriter::value(Json const& value) {
       }
       end_dict();
       break;
-    default: out_ += 'N';
+    default: none();
   }
 }
 
@@ -78,6 +78,56 @@ void PickleWriter::global(std::string_view name) {
   auto const dot = name.rfind('.');
   out_ += 'c';
   out_.append(name.substr(0, dot)).append("\n").append(name.substr(dot + 1)).append("\n");
+}
+
+/// Writes a reference to what was written before under this key. Returns false if nothing was: the caller writes it, and
+/// then `remember` gives it a number.
+bool PickleWriter::recall(std::string const& key) {
+  auto const found = memo_.find(key);
+  if (found == memo_.end()) return false;
+  out_ += found->second <= 0xff ? 'h' : 'j';
+  if (found->second <= 0xff) {
+    append(out_, static_cast<std::uint8_t>(found->second));
+  } else {
+    append(out_, found->second);
+  }
+  return true;
+}
+
+void PickleWriter::remember(std::string key) {
+  auto const number = static_cast<std::uint32_t>(memo_.size());
+  out_ += 'r';
+  append(out_, number);
+  memo_.emplace(std::move(key), number);
+}
+
+void PickleWriter::shared_text(std::string_view utf8) {
+  auto key = std::string("text ").append(utf8);
+  if (recall(key)) return;
+  text(utf8);
+  remember(std::move(key));
+}
+
+void PickleWriter::shared_global(std::string_view name) {
+  auto key = std::string("global ").append(name);
+  if (recall(key)) return;
+  global(name);
+  remember(std::move(key));
+}
+
+void PickleWriter::begin_object(std::string_view type) {
+  begin_state(type);
+  begin_dict();
+}
+
+void PickleWriter::begin_state(std::string_view type) {
+  shared_global(type);
+  out_ += ")\x81";
+}
+
+void PickleWriter::begin_call(std::string_view function) {
+  shared_global(function);
+  out_ += '(';
 }
 
 void PickleWriter::numbers(std::span<std::int64_t const> values) {
