@@ -45,7 +45,7 @@ std::vector<double> train_rank(xr::MeshCollective const& job, Plan const& plan, 
 
   if (!plan.save_to.empty()) {
     xr::save_checkpoint(job.dp_world(), *model, plan.save_to,
-                        {.optimizer = &optimizer, .config = config.json(), .force = true});
+                        {.optimizer = &optimizer, .config = config.json(), .format = plan.format, .force = true});
   }
   return losses;
 }

@@ -17,6 +17,7 @@ struct Plan {
   int steps = 0;                        ///< last step, counted from the beginning of the training
   std::filesystem::path resume_from{};  ///< checkpoint to go on from; empty: train from the beginning
   std::filesystem::path save_to{};      ///< where to save a checkpoint at the end; empty: nowhere
+  xr::CheckpointFormat format = xr::CheckpointFormat::hugging_face;  ///< of the checkpoint
 };
 
 /// Called on rank 0 after each step.

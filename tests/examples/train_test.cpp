@@ -64,6 +64,8 @@ TEST(TrainExample, has_equal_curves_and_writes_one_checkpoint) {
   EXPECT_EQ(end.exit_code, 0) << end.out << end.err;
   EXPECT_THAT(end.out, testing::HasSubstr("FullyShard, 2 ranks              step   6 of 6, loss "));
   EXPECT_THAT(contents(folder.path() / "losses.svg"), testing::HasSubstr("resumed with DDP, 2 ranks</text>"));
+  EXPECT_THAT(names_in(folder.path() / "half"),
+              testing::IsSupersetOf({".metadata", "__0_0.distcp", "__3_0.distcp", "config.json"}));
   auto const model = folder.path() / "model";
   EXPECT_THAT(names_in(model),
               testing::ElementsAre("config.json", "model.safetensors", "optimizer.safetensors", "training_state.json"));

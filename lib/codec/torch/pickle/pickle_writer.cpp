@@ -87,9 +87,9 @@ bool PickleWriter::recall(std::string const& key) {
   if (found == memo_.end()) return false;
   out_ += found->second <= 0xff ? 'h' : 'j';
   if (found->second <= 0xff) {
-    append(out_, static_cast<std::uint8_t>(found->second));
+    append_value(out_, static_cast<std::uint8_t>(found->second));
   } else {
-    append(out_, found->second);
+    append_value(out_, found->second);
   }
   return true;
 }
@@ -97,7 +97,7 @@ bool PickleWriter::recall(std::string const& key) {
 void PickleWriter::remember(std::string key) {
   auto const number = static_cast<std::uint32_t>(memo_.size());
   out_ += 'r';
-  append(out_, number);
+  append_value(out_, number);
   memo_.emplace(std::move(key), number);
 }
 
