@@ -21,14 +21,14 @@ enum class CheckpointFormat : std::uint8_t {
 
 /// Options of `save_checkpoint`. Only rank 0's `training_state`, `directory` and `config` count.
 struct SaveCheckpointOptions {
-  Optimizer const* optimizer = nullptr;           ///< optimizer of the model, saved as well; null: only the model
-  Json training_state = nullptr;                  ///< what `load_checkpoint` returns, such as the place in the data
-  std::filesystem::path directory{};              ///< directory with config.json, tokenizer and similar files to copy
-  Json config = Json::object();                   ///< config of the model; an empty object: the one in `directory`
+  Optimizer const* optimizer = nullptr;  ///< optimizer of the model, saved as well; null: only the model
+  Json training_state = nullptr;         ///< what `load_checkpoint` returns, such as the place in the data
+  std::filesystem::path directory{};     ///< directory with config.json, tokenizer and similar files to copy
+  Json config = Json::object();          ///< config of the model; an empty object: the one in `directory`
   CheckpointFormat format = CheckpointFormat::hugging_face;  ///< the same on all ranks
   /// Size limit of an output file; a larger tensor gets its own. Not for `CheckpointFormat::dcp`.
   std::uint64_t max_shard_bytes = 5'000'000'000;
-  bool force = false;                             ///< replace an existing checkpoint
+  bool force = false;                                              ///< replace an existing checkpoint
   std::function<void(checkpoint::Progress const&)> on_progress{};  ///< as in `checkpoint::ConsolidateOptions`
   std::stop_token stop{};                                          ///< stops with `CancelledError`
 };
@@ -45,15 +45,15 @@ struct SaveCheckpointOptions {
 /// - `training_state.json` with the name of the optimizer, its steps and its files, and `training_state`
 ///
 /// `CheckpointFormat::dcp` writes files that torch 2.4 and later loads with `torch.distributed.checkpoint.load`:
-/// - `__R_0.distcp` of each rank R with the rows that it holds, under "model.PARAMETER" and "optim.state.PARAMETER.KIND",
-/// and in that of rank 0 the settings of the optimizer under "optim.param_groups.0". Ranks with equal rows share them
-/// out. CRC-32 checksums of all items.
+/// - `__R_0.distcp` of each rank R with the rows that it holds, under "model.PARAMETER" and
+/// "optim.state.PARAMETER.KIND", and in that of rank 0 the settings of the optimizer under "optim.param_groups.0".
+/// Ranks with equal rows share them out. CRC-32 checksums of all items.
 /// - `.metadata`, which says where the items are; `config.json` if there is one, and `training_state.json`
 ///
-/// Every byte is sent at most once, to the rank that writes its file; in a distributed checkpoint none is sent. No rank holds more than 256 MiB beyond its own
-/// shards. All files get their names together, as in `checkpoint::consolidate`: if a rank is killed at any step, the
-/// disk is full or the job stops, `out` holds the old checkpoint, no checkpoint or the new one, never a mixture. The
-/// next call completes or removes what a killed job has left.
+/// Every byte is sent at most once, to the rank that writes its file; in a distributed checkpoint none is sent. No rank
+/// holds more than 256 MiB beyond its own shards. All files get their names together, as in `checkpoint::consolidate`:
+/// if a rank is killed at any step, the disk is full or the job stops, `out` holds the old checkpoint, no checkpoint or
+/// the new one, never a mixture. The next call completes or removes what a killed job has left.
 ///
 /// Throws on all ranks: `UsageError` when the output exists, the optimizer has another model or torch does not have the
 /// dtype of a tensor; `FormatError` when

@@ -1,5 +1,5 @@
-// A rank is killed at every step of saving or stopped, or the disk is full. The output then has the old checkpoint or the
-// new one, every other rank gets a typed error, and nothing is left behind. In both formats.
+// A rank is killed at every step of saving or stopped, or the disk is full. The output then has the old checkpoint or
+// the new one, every other rank gets a typed error, and nothing is left behind. In both formats.
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -45,7 +45,8 @@ class SavedCheckpoint : public testing::Test {
       auto const model = distributed(job, std::make_shared<TinyMlp>());
       AdamW optimizer(model, {});
       train(*model, optimizer, 1, job.rank(), 2);
-      save_checkpoint(job.dp_world(), *model, out(), {.optimizer = &optimizer, .config = config, .format = format, .force = true});
+      save_checkpoint(job.dp_world(), *model, out(),
+                      {.optimizer = &optimizer, .config = config, .format = format, .force = true});
       job.close();
     });
   }
@@ -84,10 +85,9 @@ TEST_P(FullDisk, keeps_the_checkpoint_and_training_goes_on) {
         std::optional<platform::ScopedSystem> scope;
         if (job.rank() == 0) scope.emplace(os);
         job.barrier();
-        EXPECT_THROW(
-            save_checkpoint(job.dp_world(), *model, out(),
-                            {.optimizer = &optimizer, .config = config, .format = format, .force = true}),
-            IoError);
+        EXPECT_THROW(save_checkpoint(job.dp_world(), *model, out(),
+                                     {.optimizer = &optimizer, .config = config, .format = format, .force = true}),
+                     IoError);
         job.barrier();
       }
       train(*model, optimizer, 1, job.rank(), ranks);
@@ -101,8 +101,8 @@ TEST_P(FullDisk, keeps_the_checkpoint_and_training_goes_on) {
 INSTANTIATE_TEST_SUITE_P(All, FullDisk, testing::Values("hugging_face", "dcp"),
                          [](auto const& tested) { return tested.param; });
 
-/// Trains two steps and saves in format `arguments[3]`; rank `arguments[1]` is killed at a crash point. The others return
-/// 7 after an error that names the lost rank.
+/// Trains two steps and saves in format `arguments[3]`; rank `arguments[1]` is killed at a crash point. The others
+/// return 7 after an error that names the lost rank.
 CROSSRANK_RANK_SCENARIO(save_until) {
   auto const world = connect({.timeout = std::chrono::seconds(20), .progress = Progress::thread});
   MeshCollective const job(world, {.sharding_world_size = world.world_size()});

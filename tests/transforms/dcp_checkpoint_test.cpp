@@ -73,8 +73,8 @@ class DcpCheckpoint : public testing::Test {
 TEST_F(DcpCheckpoint, has_a_file_of_each_rank_with_its_rows) {
   train_and_save(2, 2, 3, folder(), {}, mixed);
 
-  EXPECT_THAT(names_in(folder()), testing::ElementsAre(".metadata", "__0_0.distcp", "__1_0.distcp", "config.json",
-                                                       "training_state.json"));
+  EXPECT_THAT(names_in(folder()),
+              testing::ElementsAre(".metadata", "__0_0.distcp", "__1_0.distcp", "config.json", "training_state.json"));
   auto const source = checkpoint::open_dcp(folder(), {.model_key = "."});
   std::map<std::string, std::size_t> numbers;
   for (std::size_t i = 0; i < source->tensors().size(); ++i) numbers[source->tensors()[i].name] = i;
@@ -151,8 +151,8 @@ TEST_F(DcpCheckpoint, has_checksums_of_its_tensors) {
 TEST_F(DcpCheckpoint, replaces_the_other_format_and_more_ranks_completely) {
   train_and_save(3, 3, 1, folder());
   train_and_save(2, 2, 2, folder());
-  EXPECT_THAT(names_in(folder()), testing::ElementsAre(".metadata", "__0_0.distcp", "__1_0.distcp", "config.json",
-                                                       "training_state.json"));
+  EXPECT_THAT(names_in(folder()),
+              testing::ElementsAre(".metadata", "__0_0.distcp", "__1_0.distcp", "config.json", "training_state.json"));
   run_jobs(2, 2, [&](MeshCollective const& job) {
     auto const model = distributed(job, std::make_shared<TinyMlp>());
     EXPECT_THROW(save_checkpoint(job.dp_world(), *model, folder()), UsageError);
@@ -161,8 +161,8 @@ TEST_F(DcpCheckpoint, replaces_the_other_format_and_more_ranks_completely) {
   });
   EXPECT_THAT(names_in(folder()), testing::ElementsAre("model.safetensors", "training_state.json"));
   train_and_save(2, 2, 2, folder());
-  EXPECT_THAT(names_in(folder()), testing::ElementsAre(".metadata", "__0_0.distcp", "__1_0.distcp", "config.json",
-                                                       "training_state.json"));
+  EXPECT_THAT(names_in(folder()),
+              testing::ElementsAre(".metadata", "__0_0.distcp", "__1_0.distcp", "config.json", "training_state.json"));
 }
 
 TEST_F(DcpCheckpoint, is_refused_by_another_model_or_optimizer) {

@@ -120,9 +120,7 @@ class RowReader {
 class Loading {
  public:
   Loading(TrainableModel& model, fs::path const& from, Optimizer* optimizer)
-      : optimizer_(optimizer),
-        from_(from),
-        is_dcp_(checkpoint::find_dcp(from) == checkpoint::DcpFlavour::torch) {
+      : optimizer_(optimizer), from_(from), is_dcp_(checkpoint::find_dcp(from) == checkpoint::DcpFlavour::torch) {
     transforms::require_optimizer_of(model, optimizer, load_operation);
     saved_ = checkpoint::read_json_object(from / transforms::training_state_name).value_or(Json::object());
     auto const shards = model.sharded_state_dict();

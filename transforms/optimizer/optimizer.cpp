@@ -79,14 +79,10 @@ std::vector<std::string_view> SGD::kinds() const {
 }
 
 Json SGD::param_group() const {
-  return {{"lr", options_.lr},
-          {"momentum", options_.momentum},
-          {"dampening", 0},
-          {"weight_decay", options_.weight_decay},
-          {"nesterov", false},
-          {"maximize", false},
-          {"foreach", nullptr},
-          {"differentiable", false},
+  return {{"lr", options_.lr},  {"momentum", options_.momentum},
+          {"dampening", 0},     {"weight_decay", options_.weight_decay},
+          {"nesterov", false},  {"maximize", false},
+          {"foreach", nullptr}, {"differentiable", false},
           {"fused", nullptr}};
 }
 

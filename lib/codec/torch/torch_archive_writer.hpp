@@ -35,8 +35,8 @@ enum class TorchRoot : std::uint8_t {
 class TorchArchivePlan {
  public:
   /// Plans an archive. `config` is written only with `TorchRoot::modelopt` and `TorchRoot::value`. `UsageError` for a
-  /// dtype that torch does not have, for a dtype stored in pairs with an odd last dimension, and for a number of tensors
-  /// that the root does not have.
+  /// dtype that torch does not have, for a dtype stored in pairs with an odd last dimension, and for a number of
+  /// tensors that the root does not have.
   TorchArchivePlan(std::span<TorchOutput const> tensors, TorchRoot root, Json const& config = {});
 
   [[nodiscard]] std::uint64_t file_bytes() const { return zip_file_bytes(entries_); }

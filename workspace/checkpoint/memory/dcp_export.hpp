@@ -30,10 +30,10 @@ struct DcpForm {
 
 /// A distributed checkpoint that is to be written: each rank writes its own pieces of the tensors to a file of its own.
 struct DcpExport {
-  std::vector<OutputFile> files{};                             ///< of the ranks that write any
+  std::vector<OutputFile> files{};                            ///< of the ranks that write any
   std::vector<std::shared_ptr<PlacedSource const>> pieces{};  ///< of each rank
-  std::shared_ptr<ExportedSource> source{};                    ///< the pieces of this rank
-  std::string metadata{};                                      ///< the text of `.metadata`; only on rank 0
+  std::shared_ptr<ExportedSource> source{};                   ///< the pieces of this rank
+  std::string metadata{};                                     ///< the text of `.metadata`; only on rank 0
 };
 
 /// Lays out a distributed checkpoint. Each rank gets the pieces that it holds; one of the ranks with equal pieces gets

@@ -60,8 +60,8 @@ bool is_checkpoint_file(std::string const& name) {
   if (name == "config.json" || name == "training_state.json" || name.ends_with(".safetensors.index.json") ||
       name.ends_with(".bin.index.json"))
     return true;
-  return name.ends_with(".safetensors") || name.ends_with(".pth") || name.ends_with(".pt") || name.ends_with(".distcp") ||
-         (name.starts_with("pytorch_model") && name.ends_with(".bin"));
+  return name.ends_with(".safetensors") || name.ends_with(".pth") || name.ends_with(".pt") ||
+         name.ends_with(".distcp") || (name.starts_with("pytorch_model") && name.ends_with(".bin"));
 }
 
 std::vector<std::string> files_to_replace(platform::Directory const& out, std::vector<std::string> const& names) {

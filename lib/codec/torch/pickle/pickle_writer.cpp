@@ -80,8 +80,8 @@ void PickleWriter::global(std::string_view name) {
   out_.append(name.substr(0, dot)).append("\n").append(name.substr(dot + 1)).append("\n");
 }
 
-/// Writes a reference to what was written before under this key. Returns false if nothing was: the caller writes it, and
-/// then `remember` gives it a number.
+/// Writes a reference to what was written before under this key. Returns false if nothing was: the caller writes it,
+/// and then `remember` gives it a number.
 bool PickleWriter::recall(std::string const& key) {
   auto const found = memo_.find(key);
   if (found == memo_.end()) return false;
