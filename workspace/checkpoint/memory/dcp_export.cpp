@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lib/codec/torch/dcp_metadata_writer.hpp"
+#include "lib/core/at_rank.hpp"
 #include "workspace/checkpoint/plan/merged_source.hpp"
 #include "workspace/checkpoint/source/box_runs.hpp"
 #include "workspace/checkpoint/write/dcp_output.hpp"
@@ -46,19 +47,18 @@ class ChunkPlan {
     }
     std::vector<std::vector<PlacedTensor>> all(load_.size());
     for (std::size_t i = 0; i < chunks_.size(); ++i)
-      all[static_cast<std::size_t>(owner[i])].push_back({chunks_[i].tensor, std::move(chunks_[i].entries)});
+      at_rank(all, owner[i]).push_back({chunks_[i].tensor, std::move(chunks_[i].entries)});
     return all;
   }
 
  private:
-  [[nodiscard]] std::uint64_t& load(int rank) { return load_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] std::uint64_t& load(int rank) { return at_rank(load_, rank); }
 
   void add_tensor(std::size_t number, MergedTensor const& tensor) {
     if (add_held_boxes(number, tensor)) return;
     Chunk whole{.tensor = number, .bytes = tensor.bytes};
     for (auto const length : tensor.shape) whole.entries.push_back(range_of(0, length));
-    whole.holders.resize(load_.size());
-    std::iota(whole.holders.begin(), whole.holders.end(), 0);
+    whole.holders = all_ranks(static_cast<int>(load_.size()));
     chunks_.push_back(std::move(whole));
   }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lib/codec/checksum/checksum.hpp"
+#include "lib/core/at_rank.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "workspace/checkpoint/memory/export_plan.hpp"
 #include "workspace/checkpoint/memory/export_weights.hpp"
@@ -81,7 +82,7 @@ Output lay_out_distributed(ExportPlan const& plan, DcpForm const& form) {
   Output out{.source = std::move(made.source), .dcp_metadata = std::move(made.metadata)};
   out.files.all = std::move(made.files);
   out.inputs_of = [layout = plan.layout, pieces = std::move(made.pieces)](int rank, WorkUnit const& unit) {
-    return inputs_of_piece(*layout, *pieces[static_cast<std::size_t>(rank)], unit);
+    return inputs_of_piece(*layout, *at_rank(pieces, rank), unit);
   };
   return out;
 }
@@ -121,7 +122,7 @@ Summary export_weights(Collective const& world, StateDict const& weights, Placem
     auto const units = units_of(files.all, world.world_size());
     exchange = std::make_unique<WeightExchange>(plan.cells, units, std::move(output.inputs_of));
     for (auto const& cell : plan.cells.cells) cell->read_from(exchange->received());
-    output.source->start(units[static_cast<std::size_t>(world.rank())], exchange->received());
+    output.source->start(at_rank(units, world.rank()), exchange->received());
     if (world.rank() == 0) {
       if (extras.files) request.extras = extras.files(files.others());
       auto const beside = extras_of(plan.cells.set, files.model(), options);
