@@ -1,7 +1,8 @@
 #!/bin/bash
 # Installs the build into a separate folder and builds programs against that copy, as users do.
-# Usage: consumer.sh install|documents|cmake|mpi|pkg-config|moved|readme|examples|embedding
-# Environment: SOURCE, BUILD, PROJECT, PREFIX, COMPILER, FLAGS, and WITH_MPI (yes or no: whether the build has MPI).
+# Usage: consumer.sh install|documents|cmake|mpi|torch|pkg-config|moved|readme|examples|embedding
+# Environment: SOURCE, BUILD, PROJECT, PREFIX, COMPILER, FLAGS, WITH_MPI (yes or no: whether the build has MPI)
+# and TORCH (the folder with LibTorch's include and lib).
 set -euo pipefail
 
 runs() { # PROGRAM: runs it with the installed library and checks its output
@@ -108,6 +109,12 @@ case $1 in
     cmake --build "$PREFIX-mpi"
     said=$(bash "$SOURCE/tests/collectives/mpi/run_mpi.sh" 2 "$PREFIX-mpi/owner")
     [[ $said == "crossrank "*" joined 6" ]] || { echo "unexpected output: $said"; exit 1; }
+    ;;
+  torch)
+    cmake -S "$PROJECT" -B "$PREFIX-torch" -G Ninja --fresh -DCMAKE_PREFIX_PATH="$PREFIX" -DCMAKE_CXX_COMPILER="$COMPILER" -DCMAKE_CXX_FLAGS="$FLAGS" \
+      -DWITH_TORCH=ON -DTorch_ROOT="$TORCH"
+    cmake --build "$PREFIX-torch" --target trainer
+    runs "$PREFIX-torch/trainer"
     ;;
   pkg-config) build_with_pkg_config "$PREFIX" ;;
   moved)
