@@ -42,7 +42,7 @@ class CROSSRANK_EXPORT Optimizer {
   /// or of another shape or dtype. Local.
   void load_state(StateDict state, std::int64_t steps);
   /// Returns a new tensor for one kind of a parameter's state, filled with zeros: F64 for a number and for F64
-  /// parameters, else F32.
+  /// parameters, else F32. In pinned memory if the tensor is.
   [[nodiscard]] static Tensor make_state(TrainedTensor const& tensor, std::string_view kind);
 
  protected:

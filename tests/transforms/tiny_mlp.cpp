@@ -23,7 +23,7 @@ std::shared_ptr<Parameter> make(std::string name, Shape const& shape, Dtype dtyp
 
 std::vector<double> reals_of(Tensor const& tensor) {
   std::vector<double> values(static_cast<std::size_t>(tensor.numel()));
-  transforms::read_reals(tensor, 0, values);
+  transforms::read_reals(tensor.to(Device::cpu()), 0, values);
   return values;
 }
 
@@ -42,6 +42,7 @@ TinyMlp::TinyMlp(TinyOptions options) : options_(std::move(options)) {
   units_.back().parameters.push_back(scale_);
   if (options_.buffer) buffers_.push_back(make("mean", {4}, Dtype::f32, seed));
   if (options_.unused) units_.back().parameters.push_back(make("unused", {7, 2}, options_.dtype, seed));
+  for (auto const& parameter : parameters()) parameter->value = parameter->value.to(options_.device);
 }
 
 void TinyMlp::event(std::size_t unit, Pass pass, bool before) {
@@ -104,10 +105,13 @@ std::vector<Tensor> TinyMlp::forward(std::span<Tensor const> inputs) {
 
 void TinyMlp::add_gradient(Parameter& parameter, Reals const& gradient) {
   if (!parameter.requires_grad) return;
-  if (!parameter.grad.defined()) parameter.grad = Tensor::zeros(parameter.value.shape(), parameter.value.dtype());
+  auto const& value = parameter.value;
+  if (!parameter.grad.defined()) parameter.grad = Tensor::zeros(value.shape(), value.dtype(), value.device());
   auto sum = reals_of(parameter.grad);
   for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += gradient[i];
-  transforms::write_reals(parameter.grad, 0, sum);
+  auto host = Tensor::empty(value.shape(), value.dtype());
+  transforms::write_reals(host, 0, sum);
+  parameter.grad.copy_from(host);
 }
 
 void TinyMlp::layer_backward(std::size_t layer, Reals& gradient) {

@@ -19,6 +19,7 @@ struct TinyOptions {
   bool buffer = false;  ///< the model has a buffer, which its passes do not use
   bool rounds = false;  ///< each operation rounds its result to the dtype of the values, as other engines do
   double seed = 1;      ///< of the values
+  Device device{};      ///< of parameters and gradients
 };
 
 /// A multi-layer perceptron with a backward pass by hand: layers y = tanh(x W^T + b), the last one without tanh, and a

@@ -223,6 +223,8 @@ std::shared_ptr<TrainableModel> FullyShardTransform::apply(std::shared_ptr<Train
                       .world_size = job.world_size()});
   };
   if (job.mesh() == nullptr) refuse("the job has no mesh", "a MeshCollective", "none");
+  if (device() != Device::cpu() && !config_.offload.cpu_offload)
+    refuse("the optimizers compute on the CPU, so a model on a GPU needs offload.cpu_offload", "true", "false");
   require_parameters(*model, "FullyShardTransform.apply");
   FullyShardedModel::Groups groups;
   auto const& mesh = *job.mesh();

@@ -17,8 +17,8 @@ namespace {
 
 Shape with_rows(Shape const& shape, std::int64_t rows) { return shape.empty() ? Shape{rows} : shape.with(0, rows); }
 
-Tensor zeros_like_rows(Shape const& shape, std::int64_t rows, Dtype dtype) {
-  return Tensor::zeros(with_rows(shape, rows), dtype);
+Tensor zeros_like_rows(Shape const& shape, std::int64_t rows, Dtype dtype, MemoryOptions const& memory = {}) {
+  return Tensor::zeros(with_rows(shape, rows), dtype, memory);
 }
 
 std::vector<float> floats_of(Tensor const& tensor) {
@@ -34,10 +34,16 @@ std::string GatheredStorage::revoked_by() const {
   return "the full values of " + name_ + " were given back after its unit ran; read them while the unit runs";
 }
 
+bool GatheredStorage::used_on(Stream const& stream) {
+  if (memory_.defined()) memory_.record_stream(stream);
+  return true;
+}
+
 UnitShards::UnitShards(std::vector<std::shared_ptr<Parameter>> const& parameters,
                        FullyShardedModel::Groups const& groups, FullyShardTransformConfig const& config,
                        ShardedMemory& memory)
     : groups_(groups), config_(config), memory_(memory) {
+  if (!parameters.empty()) device_ = parameters.front()->value.device();
   std::size_t bytes = 0;
   for (auto const& parameter : parameters) {
     add(parameter);
@@ -46,15 +52,21 @@ UnitShards::UnitShards(std::vector<std::shared_ptr<Parameter>> const& parameters
   memory_.largest_unit = std::max(memory_.largest_unit, bytes);
 }
 
+/// Returns where shards, their gradients and the optimizer's state live. The GPU of a model copies pinned memory
+/// itself.
+MemoryOptions UnitShards::host_memory() const {
+  return {.pinned = device_ != Device::cpu() && config_.offload.pin_memory};
+}
+
 /// Scatters the values of rank 0, so that all ranks begin with the same.
 void UnitShards::add(std::shared_ptr<Parameter> const& parameter) {
   auto const& group = groups_.shard;
-  auto const& value = parameter->value;
+  auto const value = parameter->value.to(Device::cpu());
   Member member{.parameter = parameter, .shape = value.shape()};
   member.rows = value.shape().empty() ? 1 : value.shape()[0];
   auto const chunk = (member.rows + group.world_size() - 1) / group.world_size();
   member.own_rows = std::clamp<std::int64_t>(member.rows - chunk * group.rank(), 0, chunk);
-  member.shard = zeros_like_rows(member.shape, chunk, value.dtype());
+  member.shard = zeros_like_rows(member.shape, chunk, value.dtype(), host_memory());
   Tensor padded;
   if (group.rank() == 0) {
     padded = zeros_like_rows(member.shape, chunk * group.world_size(), value.dtype());
@@ -65,7 +77,7 @@ void UnitShards::add(std::shared_ptr<Parameter> const& parameter) {
   memory_.shards += member.shard.nbytes();
   auto const dtype = gathered_dtype(member, false);
   auto const bytes = dense_bytes(with_rows(member.shape, chunk * group.world_size()), dtype);
-  member.storage = std::make_shared<GatheredStorage>(parameter->name, bytes);
+  member.storage = std::make_shared<GatheredStorage>(parameter->name, bytes, device_);
   parameter->value = spi::tensor_from_storage(member.storage, 0, member.shape, dtype);
   parameter->grad = {};
   members_.push_back(std::move(member));
@@ -92,18 +104,22 @@ void UnitShards::encode(Member& member, std::vector<Tensor>& ins, std::vector<Te
   for (auto& value : values) value = static_cast<float>(static_cast<double>(value) * member.scale);
   auto codes = Tensor::empty(member.shard.shape(), format);
   encode_small_floats(format, values, codes.mutable_bytes(), Overflow::saturate);
-  member.wire = Tensor::empty(with_rows(member.shape, member.shard.shape()[0] * groups_.shard.world_size()), format);
-  ins.push_back(std::move(codes));
+  member.wire =
+      Tensor::empty(with_rows(member.shape, member.shard.shape()[0] * groups_.shard.world_size()), format, device_);
+  ins.push_back(codes.to(device_));
   outs.push_back(member.wire);
 }
 
 void UnitShards::decode(Member& member) const {
   std::vector<float> values(static_cast<std::size_t>(member.wire.numel()));
-  decode_small_floats(member.wire.dtype(), member.wire.bytes(), values);
+  auto const codes = member.wire.to(Device::cpu());
+  decode_small_floats(codes.dtype(), codes.bytes(), values);
   std::vector<double> scaled(values.size());
   std::transform(values.begin(), values.end(), scaled.begin(),
                  [&](float value) { return static_cast<double>(value) / member.scale; });
-  write_reals(member.full, 0, scaled);
+  auto decoded = device_ == Device::cpu() ? member.full : Tensor::empty(member.full.shape(), member.full.dtype());
+  write_reals(decoded, 0, scaled);
+  if (device_ != Device::cpu()) member.full.copy_from(decoded);
   member.wire = {};
 }
 
@@ -115,7 +131,7 @@ void UnitShards::start_gather(bool exact) {
   for (auto& member : members_) {
     auto const dtype = gathered_dtype(member, exact);
     auto const shape = with_rows(member.shape, member.shard.shape()[0] * groups_.shard.world_size());
-    member.storage = std::make_shared<GatheredStorage>(member.parameter->name, dense_bytes(shape, dtype));
+    member.storage = std::make_shared<GatheredStorage>(member.parameter->name, dense_bytes(shape, dtype), device_);
     member.storage->allocate();
     member.full = spi::tensor_from_storage(member.storage, 0, shape, dtype);
     memory_.gathered += member.full.nbytes();
@@ -125,7 +141,7 @@ void UnitShards::start_gather(bool exact) {
     } else if (travels_as_fp8(member, exact)) {
       encode(member, ins, outs);
     } else {
-      ins.push_back(as_dtype(member.shard, dtype));
+      ins.push_back(as_dtype(member.shard, dtype).to(device_));
       outs.push_back(member.full);
     }
   }
@@ -166,7 +182,7 @@ void UnitShards::prepare_gradients() {
   for (auto& member : members_) {
     if (!member.parameter->requires_grad || member.full_grad.defined()) continue;
     auto const rows = member.shard.shape()[0] * groups_.shard.world_size();
-    member.full_grad = zeros_like_rows(member.shape, rows, gathered_dtype(member, false));
+    member.full_grad = zeros_like_rows(member.shape, rows, gathered_dtype(member, false), {.device = device_});
     member.parameter->grad = member.full_grad.narrow(0, 0, member.rows).reshape(member.shape);
     memory_.full_gradients += member.full_grad.nbytes();
   }
@@ -179,9 +195,9 @@ void UnitShards::accumulate() {
     auto const dtype = config_.mixed_precision.reduce_dtype.value_or(member.shard.dtype());
     if (!grad.defined() || bits_of(dtype) <= bits_of(grad.dtype())) continue;
     if (member.accumulated.defined()) {
-      add_reals(member.accumulated, grad);
+      add_reals(member.accumulated, grad.to(Device::cpu()));
     } else {
-      member.accumulated = as_dtype(grad, dtype);
+      member.accumulated = as_dtype(grad.to(Device::cpu()), dtype);
       memory_.full_gradients += member.accumulated.nbytes();
     }
     memory_.peak_full_gradients = std::max(memory_.peak_full_gradients, memory_.full_gradients);
@@ -224,15 +240,16 @@ void UnitShards::start_reduction() {
     std::vector<double> used;
     for (auto const i : list) {
       auto& member = members_[i];
-      if (member.accumulated.defined()) add_reals(member.accumulated, member.full_grad);
-      ins.push_back(as_dtype(member.accumulated.defined() ? member.accumulated : member.full_grad, dtype));
-      reduction.results.push_back(Tensor::empty(member.shard.shape(), dtype));
+      if (member.accumulated.defined()) add_reals(member.accumulated, member.full_grad.to(Device::cpu()));
+      ins.push_back(as_dtype(member.accumulated.defined() ? member.accumulated : member.full_grad, dtype).to(device_));
+      reduction.results.push_back(Tensor::empty(member.shard.shape(), dtype, device_));
       used.push_back(member.is_used ? 1 : 0);
     }
     auto const count = static_cast<std::int64_t>(list.size());
-    ins.push_back(Tensor::empty({ranks, count}, dtype));
-    for (int rank = 0; rank < ranks; ++rank) write_reals(ins.back(), static_cast<std::size_t>(rank * count), used);
-    reduction.results.push_back(Tensor::empty({count}, dtype));
+    auto uses = Tensor::empty({ranks, count}, dtype);
+    for (int rank = 0; rank < ranks; ++rank) write_reals(uses, static_cast<std::size_t>(rank * count), used);
+    ins.push_back(uses.to(device_));
+    reduction.results.push_back(Tensor::empty({count}, dtype, device_));
     run_on([&] { return names(); },
            [&] { reduction.request = groups_.shard.ireduce_scatter(reduction.results, ins, ReduceOp::avg); });
     reductions_.push_back(std::move(reduction));
@@ -247,12 +264,16 @@ void UnitShards::finish_reduction() {
              if (groups_.replicate.connected()) groups_.replicate.iall_reduce(reduction.results, ReduceOp::avg).wait();
            });
     std::vector<double> used(reduction.members.size());
-    read_reals(reduction.results.back(), 0, used);
+    read_reals(reduction.results.back().to(Device::cpu()), 0, used);
     for (std::size_t i = 0; i < used.size(); ++i) {
       auto& member = members_[reduction.members[i]];
       drop_full_gradients(member);
       if (used[i] == 0) continue;
-      auto const result = as_dtype(reduction.results[i], member.shard.dtype());
+      auto result = as_dtype(reduction.results[i], member.shard.dtype());
+      if (device_ != Device::cpu()) {
+        auto const on_gpu = std::exchange(result, Tensor::empty(result.shape(), result.dtype(), host_memory()));
+        result.copy_from(on_gpu);
+      }
       if (member.grad.defined()) {
         add_reals(member.grad, result);
       } else {

@@ -12,20 +12,27 @@ namespace crossrank::transforms {
 /// Memory of a gathered parameter. Once it is given back, each access to a tensor over it is an error.
 class GatheredStorage final : public spi::Storage {
  public:
-  GatheredStorage(std::string name, std::size_t bytes) : name_(std::move(name)), bytes_(bytes) {}
-  void allocate() { memory_ = Tensor::empty({static_cast<std::int64_t>(bytes_)}, Dtype::u8); }
+  GatheredStorage(std::string name, std::size_t bytes, Device device)
+      : name_(std::move(name)), bytes_(bytes), device_(device) {}
+  void allocate() { memory_ = Tensor::empty({static_cast<std::int64_t>(bytes_)}, Dtype::u8, device_); }
   void release() noexcept { memory_ = {}; }
   [[nodiscard]] std::byte* data() noexcept override { return memory_.data(); }
   [[nodiscard]] std::size_t size_bytes() const noexcept override { return bytes_; }
+  [[nodiscard]] Device device() const noexcept override { return device_; }
   [[nodiscard]] std::string revoked_by() const override;
+  [[nodiscard]] bool used_on(Stream const& stream) override;
 
  private:
   std::string name_;
   std::size_t bytes_;
+  Device device_;
   Tensor memory_{};
 };
 
 /// The parameters of one unit, sharded on dimension 0 and padded, and the calls that gather and reduce them.
+///
+/// Shards and their gradients are in host memory. Of a model on a GPU, gathered parameters and full gradients are on
+/// the GPU, and travel from there.
 class UnitShards {
  public:
   UnitShards(std::vector<std::shared_ptr<Parameter>> const& parameters, FullyShardedModel::Groups const& groups,
@@ -83,6 +90,7 @@ class UnitShards {
   };
 
   void add(std::shared_ptr<Parameter> const& parameter);
+  [[nodiscard]] MemoryOptions host_memory() const;
   void drop_full_gradients(Member& member) noexcept;
   [[nodiscard]] std::vector<std::string> names() const;
   [[nodiscard]] Dtype gathered_dtype(Member const& member, bool exact) const;
@@ -93,6 +101,7 @@ class UnitShards {
   FullyShardedModel::Groups const& groups_;
   FullyShardTransformConfig const& config_;
   ShardedMemory& memory_;
+  Device device_{};  ///< of the model
   std::vector<Member> members_{};
   std::vector<Reduction> reductions_{};
   Request gather_{};

@@ -92,8 +92,8 @@ void convert(Tensor const& from, Tensor& to) {
 Tensor as_dtype(Tensor const& tensor, Dtype dtype) {
   if (tensor.dtype() == dtype) return tensor;
   auto converted = Tensor::empty(tensor.shape(), dtype);
-  convert(tensor, converted);
-  return converted;
+  convert(tensor.to(Device::cpu()), converted);
+  return converted.to(tensor.device());
 }
 
 void add_reals(Tensor& to, Tensor const& from) {

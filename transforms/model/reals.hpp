@@ -22,7 +22,7 @@ void write_reals(Tensor& tensor, std::size_t begin, std::span<float const> value
 void for_each_chunk(std::size_t count, std::function<void(std::size_t begin, std::size_t count)> const& step);
 /// Converts all elements of `from` into `to`, which has as many. Copies bytes where the dtypes are equal.
 void convert(Tensor const& from, Tensor& to);
-/// Returns the tensor itself if it has the dtype, else a converted copy.
+/// Returns the tensor itself if it has the dtype, else a converted copy on the same device. The host converts.
 [[nodiscard]] Tensor as_dtype(Tensor const& tensor, Dtype dtype);
 /// Adds `from` to `to`, element by element.
 void add_reals(Tensor& to, Tensor const& from);

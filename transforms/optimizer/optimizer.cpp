@@ -42,7 +42,8 @@ void Optimizer::step() {
 
 Tensor Optimizer::make_state(TrainedTensor const& tensor, std::string_view kind) {
   if (kind == "step") return Tensor::scalar(0.0);
-  return Tensor::zeros(tensor.value.shape(), tensor.value.dtype() == Dtype::f64 ? Dtype::f64 : Dtype::f32);
+  auto const dtype = tensor.value.dtype() == Dtype::f64 ? Dtype::f64 : Dtype::f32;
+  return Tensor::zeros(tensor.value.shape(), dtype, {.pinned = tensor.value.is_pinned()});
 }
 
 Tensor& Optimizer::state_of(TrainedTensor const& tensor, std::string_view kind) {
