@@ -128,10 +128,15 @@ TEST_F(CpuOffload, keeps_shards_gradients_and_state_in_pinned_memory_and_units_o
   }
 }
 
-TEST_F(CpuOffload, is_required_for_a_model_on_a_gpu) {
+TEST_F(CpuOffload, is_required_for_a_model_on_a_gpu_and_ddp_refuses_it) {
   run_jobs(offload_ranks, offload_ranks, [&](MeshCollective const& job) {
     auto const tiny = std::make_shared<TinyMlp>(TinyOptions{.device = gpu});
     EXPECT_THROW((void)sharded(job, tiny, {}, gpu), UsageError);
+    job.close();
+  });
+  run_jobs(offload_ranks, 1, [&](MeshCollective const& job) {
+    auto const tiny = std::make_shared<TinyMlp>(TinyOptions{.device = gpu});
+    EXPECT_THROW((void)DDPTransform({}, job, gpu).apply(tiny), UsageError);
     job.close();
   });
 }

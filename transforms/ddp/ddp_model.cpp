@@ -92,6 +92,15 @@ std::shared_ptr<TrainableModel> DDPTransform::apply(std::shared_ptr<TrainableMod
                       .rank = job.rank(),
                       .world_size = job.world_size()});
   }
+  if (device() != Device::cpu()) {
+    throw UsageError({.operation = "DDPTransform.apply",
+                      .message = "DDP trains models on the CPU only",
+                      .expected = to_string(Device::cpu()),
+                      .got = to_string(device()),
+                      .hint = "use FullyShardTransform with offload.cpu_offload",
+                      .rank = job.rank(),
+                      .world_size = job.world_size()});
+  }
   require_parameters(*model, "DDPTransform.apply");
   auto group = job.dp_world().split_by(0);
   auto all = model->parameters();
