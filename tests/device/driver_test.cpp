@@ -175,6 +175,12 @@ TEST_F(Driver, copies_rows_with_pitches) {
   copy.WidthInBytes = 16;
   copy.Height = 4;
   ASSERT_EQ(cu("cuMemcpy2D_v2", static_cast<CUDA_MEMCPY2D const*>(&copy)), CUDA_SUCCESS);
+  int max_pitch = 0;
+  ASSERT_EQ(cu("cuDeviceGetAttribute", &max_pitch, CU_DEVICE_ATTRIBUTE_MAX_PITCH, CUdevice{0}), CUDA_SUCCESS);
+  EXPECT_GE(max_pitch, 1 << 20);
+  auto too_far = copy;
+  too_far.dstPitch = static_cast<std::size_t>(max_pitch) + 1;
+  EXPECT_EQ(cu("cuMemcpy2D_v2", static_cast<CUDA_MEMCPY2D const*>(&too_far)), CUDA_ERROR_INVALID_VALUE);
   ASSERT_EQ(cu("cuMemcpyDtoH_v2", static_cast<void*>(back.data), address, std::size_t{64}), CUDA_SUCCESS);
   for (int i = 0; i < 16; ++i) EXPECT_EQ(back.data[i], (i / 4) * 8 + 2 + i % 4);
   free(address);

@@ -89,7 +89,9 @@ TEST_F(DeviceTensor, slices_and_joins_inner_dimensions_without_the_host) {
   auto const downloads = calls("cuMemcpyDtoHAsync_v2");
   auto const left = slice(there, {1}, 0, 1);
   auto const right = slice(there, {1}, 1, 2);
+  auto const copies = calls("copy");
   auto const joined = concat(std::vector{right, left}, {1});
+  EXPECT_EQ(calls("copy"), copies + 2) << "one strided copy for each tensor";
   EXPECT_EQ(calls("cuMemcpyDtoHAsync_v2"), downloads);
   EXPECT_THAT(host_values(left), ElementsAre(0, 3));
   EXPECT_THAT(host_values(joined), ElementsAre(1, 2, 0, 4, 5, 3));

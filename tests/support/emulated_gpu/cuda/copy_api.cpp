@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "tests/support/emulated_gpu/cuda/capture.hpp"
+#include "tests/support/emulated_gpu/cuda/device.hpp"
 #include "tests/support/emulated_gpu/cuda/log.hpp"
 #include "tests/support/emulated_gpu/cuda/memory.hpp"
 #include "tests/support/emulated_gpu/cuda/stream.hpp"
@@ -107,6 +108,7 @@ void copy_3d(CUDA_MEMCPY3D const& c, std::shared_ptr<Stream> const& stream, bool
   auto const dst_pitch = c.dstPitch == 0 ? c.WidthInBytes : c.dstPitch;
   auto const src_height = c.srcHeight == 0 ? c.Height : c.srcHeight;
   auto const dst_height = c.dstHeight == 0 ? c.Height : c.dstHeight;
+  require(src_pitch <= max_pitch && dst_pitch <= max_pitch, CUDA_ERROR_INVALID_VALUE);
   require(src_pitch >= c.WidthInBytes + c.srcXInBytes || c.Height * c.Depth == 1, CUDA_ERROR_INVALID_VALUE);
   require(dst_pitch >= c.WidthInBytes + c.dstXInBytes || c.Height * c.Depth == 1, CUDA_ERROR_INVALID_VALUE);
   auto const src_offset = (c.srcZ * src_height + c.srcY) * src_pitch + c.srcXInBytes;

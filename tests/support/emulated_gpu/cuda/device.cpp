@@ -69,6 +69,7 @@ int attribute_of(Device const& device, CUdevice_attribute attribute) {
   switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK: return 1024;
     case CU_DEVICE_ATTRIBUTE_WARP_SIZE: return 32;
+    case CU_DEVICE_ATTRIBUTE_MAX_PITCH: return max_pitch;
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: return 8;
     case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT: return 2;
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: return device.physical + 1;

@@ -7,6 +7,9 @@
 
 namespace emulated {
 
+/// The largest pitch of a copy of several rows, in bytes.
+inline constexpr int max_pitch = 0x7fffffff;
+
 struct Device {
   int physical = 0;  // index on the host, independent of CUDA_VISIBLE_DEVICES
   std::array<unsigned char, 16> uuid{};
