@@ -51,7 +51,7 @@ std::map<std::string, double> GpuLog::counts() const {
           {"copied_bytes", static_cast<double>(amount_("copied_bytes"))},
           {"host_waits", sum({"host_wait", "polled_wait"})},
           {"made", sum({"cuMemAlloc_v2", "cuMemAllocAsync", "cuMemAllocFromPoolAsync", "cuMemCreate", "cuMemHostAlloc",
-                        "cuMemHostRegister_v2", "cuStreamCreate", "cuStreamCreateWithPriority", "cuEventCreate"})}};
+                        "cuMemHostRegister_v2", "cuStreamCreate", "cuStreamCreateWithPriority"})}};
 }
 
 }  // namespace crossrank::bench

@@ -16,7 +16,7 @@ class GpuLog {
   /// - "kernels": collective kernels of NCCL
   /// - "copies", "copied_bytes": copies from, to and between GPUs
   /// - "host_waits": how often the host has waited for the GPU
-  /// - "made": allocations of GPU and page-locked memory, page locks, streams and events
+  /// - "made": allocations of GPU and page-locked memory, page locks, and streams. Events are used again.
   [[nodiscard]] std::map<std::string, double> counts() const;
 
  private:

@@ -89,6 +89,8 @@ std::vector<Operation> movements(Rank const& rank) {
   auto const whole = rank.floats(rank.whole(short_bytes));
   auto const other = rank.floats(rank.whole(short_bytes));
   std::vector<std::int64_t> const rows(static_cast<std::size_t>(rank.ranks), part.numel());
+  auto exchange = rank.collective(2);
+  if (!rank.staged) exchange["copies"] = 1;  // of this rank's part for itself
   return {
       {"broadcast", short_bytes, [=, t = part]() mutable { world.broadcast(t); }, rank.collective(1)},
       {"all_gather", short_bytes, [=, out = whole]() mutable { world.all_gather(out, part); }, rank.collective(2)},
@@ -103,8 +105,7 @@ std::vector<Operation> movements(Rank const& rank) {
       {"all_to_all", rank.whole(short_bytes), [=, out = whole]() mutable { world.all_to_all(out, other); },
        rank.collective(2)},
       {"all_to_allv", rank.whole(short_bytes),
-       [=, out = whole]() mutable { world.all_to_allv(out, other, {.send = rows, .receive = rows}); },
-       rank.collective(2)},
+       [=, out = whole]() mutable { world.all_to_allv(out, other, {.send = rows, .receive = rows}); }, exchange},
   };
 }
 
