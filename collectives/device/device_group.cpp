@@ -1,5 +1,6 @@
 #include "collectives/device/device_group.hpp"
 
+#include <cstddef>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -15,6 +16,10 @@ namespace {
 
 using algorithms::Call;
 using spi::OpKind;
+
+/// How far the GPU may lag behind calls that go through host memory: each holds one or two until its results have
+/// left it.
+constexpr std::size_t most_buffers = 16;
 
 /// Throws while a graph is captured from the stream, because the host takes part in the call.
 void require_no_capture(Call const& call, Stream const& stream) {
@@ -70,7 +75,7 @@ std::unique_ptr<DeviceCall> DeviceGroup::begin_unpacked(Call const& call, spi::T
                                                         CheckLevel check) {
   auto stream = current_stream(call.device);
   if (uses_nccl(call)) return std::make_unique<NcclCall>(call, check != CheckLevel::off, nccl_, std::move(stream));
-  if (!staging_) staging_ = std::make_shared<StagingBuffers>(call.device.kind);
+  if (!staging_) staging_ = std::make_shared<StagingBuffers>(call.device.kind, most_buffers);
   bool const is_source = call.signature.op_kind == OpKind::broadcast && call.root == transport.rank();
   return std::make_unique<StagedCall>(call, is_source, staging_, std::move(stream));
 }

@@ -3,9 +3,9 @@
 #include <functional>
 #include <numeric>
 #include <span>
+#include <stop_token>
+#include <thread>
 #include <vector>
-
-#include <dlfcn.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,6 +16,7 @@
 #include <crossrank/group.hpp>
 
 #include "tests/collectives/device/gpu_tensors.hpp"
+#include "tests/support/emulated_driver.hpp"
 #include "tests/support/thread_ranks.hpp"
 
 /// Collectives on GPU tensors of the emulated driver, which has two GPUs.
@@ -23,13 +24,6 @@ namespace crossrank::test {
 namespace {
 
 constexpr Device gpu = Device::cuda(0);
-
-/// Lets the nth call of the driver's function from now on fail.
-void fail_call(char const* name, unsigned long long nth, int code) {
-  auto* const library = ::dlopen(CROSSRANK_TEST_CUDA, RTLD_NOW | RTLD_LOCAL);
-  using Fail = void(char const*, unsigned long long, int);
-  reinterpret_cast<Fail*>(::dlsym(library, "emulated_fail_call"))(name, nth, code);
-}
 
 void run_gpu_ranks(int ranks, std::function<void(Collective const&)> const& body) {
   ::setenv("CROSSRANK_CUDA_LIBRARY", CROSSRANK_TEST_CUDA, 1);
@@ -288,6 +282,32 @@ TEST(StagedCollectives, a_copy_that_fails_between_two_pieces_ends_the_call_on_al
   });
   EXPECT_EQ(failed, 1);
   EXPECT_EQ(told, 1);
+}
+
+/// The receiver's GPU does not go on until the host has waited for it, or until all broadcasts have been made.
+TEST(StagedCollectives, a_gpu_that_lags_behind_does_not_cost_ever_more_memory) {
+  constexpr int broadcasts = 60;
+  run_gpu_ranks(2, [](Collective const& world) {
+    auto tensor = filled(world, 100);
+    world.broadcast(tensor);
+    current_stream(gpu).synchronize();
+    world.barrier();
+    if (world.rank() == 0) {
+      for (int i = 0; i < broadcasts; ++i) world.broadcast(tensor);
+      return;
+    }
+    auto const stream = Stream::create(gpu);
+    StreamGuard const guard(stream);
+    HeldStream held(stream.native());
+    reset_calls();
+    std::jthread const releaser([&held](std::stop_token const& ended) {
+      while (!ended.stop_requested() && calls("cuEventQuery") < 2'000) std::this_thread::yield();
+      held.release();
+    });
+    for (int i = 0; i < broadcasts; ++i) world.broadcast(tensor);
+    EXPECT_LE(calls("cuMemHostAlloc"), 18U);  // the root has some too
+    EXPECT_EQ(values(tensor), std::vector<float>(100, 1));
+  });
 }
 
 TEST(StagedCollectives, cpu_on_one_rank_and_gpu_on_another_is_a_mismatch) {
