@@ -309,6 +309,28 @@ TEST(MemoryExport, works_between_hosts) {
   }
 }
 
+// A round has a limited number of items, so these tensors need several rounds.
+TEST(MemoryExport, gives_thousands_of_small_tensors) {
+  constexpr int count = 3000;
+  constexpr int ranks = 4;
+  TemporaryDirectory const folder;
+  run_thread_ranks(ranks, [&](Collective const& world) {
+    StateDict weights;
+    for (int i = 0; i < count; ++i) {
+      auto const value = static_cast<float>(i * ranks + world.rank());
+      weights.insert("w." + std::to_string(i), Tensor::of<float>({value}, {1}));
+    }
+    (void)consolidate(world, weights, {.otherwise = {.placements = {checkpoint::Shard{0}}}}, folder.path() / "out");
+  });
+  auto const written = load_safetensors(folder.path() / "out" / "model.safetensors");
+  ASSERT_EQ(written.size(), std::size_t{count});
+  for (int i = 0; i < count; ++i) {
+    auto const first = static_cast<float>(i * ranks);
+    EXPECT_THAT(written.at("w." + std::to_string(i)).as<float>(),
+                testing::ElementsAre(first, first + 1, first + 2, first + 3));
+  }
+}
+
 TEST(MemoryExport, needs_less_than_256_MiB_beside_the_weights) {
   // Rows of all ranks alternate, so every block is put together.
   constexpr std::int64_t rows = 1024;

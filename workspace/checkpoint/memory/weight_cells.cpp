@@ -34,6 +34,7 @@ class CellTensors {
 
   [[nodiscard]] std::vector<CellTensor> make() {
     std::vector<CellTensor> tensors;
+    tensors.reserve(order_.size());
     for (auto const& name : order_) tensors.push_back(tensor_of(std::string(name), places_.at(name)));
     return tensors;
   }
@@ -103,6 +104,9 @@ class CellTensors {
 
 CellSource::CellSource(std::string name, std::uint32_t number, std::vector<CellTensor> tensors)
     : DescribedSource(std::move(name)), number_(number) {
+  tensors_.reserve(tensors.size());
+  held_.reserve(tensors.size());
+  own_.reserve(tensors.size());
   for (auto& tensor : tensors) {
     bytes_on_disk_ += dense_bytes(tensor.tensor.shape, tensor.tensor.dtype);
     tensors_.push_back(std::move(tensor.tensor));
@@ -185,14 +189,15 @@ WeightCells make_cells(DescribedWeights const& described, StateDict const& weigh
       }
     }
   }
-  for (auto const& entry : weights) out.own.push_back(entry.second);
+  out.own.reserve(weights.size());
+  for (auto const& entry : weights) out.own.push_back(entry.second.bytes());
   return out;
 }
 
 std::span<std::byte const> own_units(WeightCells const& cells, std::uint32_t tensor, std::size_t unit,
                                      std::int64_t first, std::int64_t last) {
-  return cells.own.at(tensor).bytes().subspan(static_cast<std::size_t>(first) * unit,
-                                              static_cast<std::size_t>(last - first) * unit);
+  return cells.own.at(tensor).subspan(static_cast<std::size_t>(first) * unit,
+                                      static_cast<std::size_t>(last - first) * unit);
 }
 
 }  // namespace crossrank::checkpoint

@@ -65,14 +65,14 @@ class CellSource final : public DescribedSource {
 /// The weights of all ranks as shards of one model.
 struct WeightCells {
   std::vector<std::shared_ptr<CellSource>> cells{};
-  std::vector<std::string> hosts{};  ///< of each rank
-  std::vector<Tensor> own{};         ///< tensors of this rank, by number
-  ShardSet set{};                    ///< its sources are the cells
+  std::vector<std::string> hosts{};               ///< of each rank
+  std::vector<std::span<std::byte const>> own{};  ///< bytes of the tensors of this rank, by number
+  ShardSet set{};                                 ///< its sources are the cells
   int rank = 0;
 };
 
-/// Arranges the weights of all ranks in cells. Local. Errors as for `hold_tensor`, and `FormatError` for a cell without
-/// tensors.
+/// Arranges the weights of all ranks in cells. Local. `weights` must outlive the cells. Errors as for `hold_tensor`,
+/// and `FormatError` for a cell without tensors.
 [[nodiscard]] WeightCells make_cells(DescribedWeights const& described, StateDict const& weights, int rank,
                                      std::string const& operation);
 

@@ -89,6 +89,8 @@ class MergeLayoutBuilder {
         numbers[row->second * width + t] = static_cast<std::uint32_t>(i);
       }
     }
+    // Most tensors of the result have the name of an input, so that the first cell, at least, makes room at once.
+    if (layout_.tensors.empty()) layout_.tensors.reserve(names.size());
     for (std::size_t row = 0; row < names.size(); ++row) {
       auto group = empty_group(names[row], first, width);
       for (std::size_t t = 0; t < width; ++t) {
