@@ -89,7 +89,7 @@ class MergeLayoutBuilder {
         numbers[row->second * width + t] = static_cast<std::uint32_t>(i);
       }
     }
-    // Most tensors of the result have the name of an input, so that the first cell, at least, makes room at once.
+    // Most tensors of the result have the name of an input, so the list does not grow step by step.
     if (layout_.tensors.empty()) layout_.tensors.reserve(names.size());
     for (std::size_t row = 0; row < names.size(); ++row) {
       auto group = empty_group(names[row], first, width);
