@@ -187,6 +187,24 @@ TEST_F(DcpCheckpoint, is_loaded_without_the_files_of_this_library) {
   EXPECT_EQ(optimizer.steps(), 4);
 }
 
+/// The gradients were ones in both steps, and the learning rate was 0.
+TEST_F(DcpCheckpoint, is_loaded_from_torch_with_its_optimizer) {
+  auto const golden = fs::path(CROSSRANK_TEST_DATA) / "dcp" / "dcp_training";
+  run_jobs(2, 2, [&](MeshCollective const& job) {
+    auto const model = distributed(job, std::make_shared<TinyMlp>(TinyOptions{.widths = {3, 2}}));
+    AdamW optimizer(model, {});
+    load_checkpoint(job.dp_world(), *model, golden, {.optimizer = &optimizer});
+    EXPECT_EQ(optimizer.steps(), 2);
+    auto const weight = model->sharded_state_dict().front();
+    EXPECT_EQ(weight.name, "layer0.weight");
+    auto const first = 0.75 * static_cast<double>(weight.first_row);
+    EXPECT_EQ(reals_of(weight.value), (std::vector{first, first + 0.25, first + 0.5}));
+    EXPECT_THAT(reals_of(optimizer.state().at("layer0.weight.exp_avg")), testing::Each(testing::DoubleEq(0.19)));
+    EXPECT_THAT(reals_of(optimizer.state().at("layer0.bias.exp_avg_sq")), testing::Each(testing::DoubleEq(0.001999)));
+    job.close();
+  });
+}
+
 TEST_F(DcpCheckpoint, saves_a_model_without_an_optimizer_and_an_optimizer_without_state) {
   run_jobs(2, 2, [&](MeshCollective const& job) {
     auto const model = distributed(job, std::make_shared<TinyMlp>());
