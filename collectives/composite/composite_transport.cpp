@@ -181,6 +181,14 @@ void CompositeTransport::propagate_local_failure() {
   report_lost(lost, what);
 }
 
+bool CompositeTransport::have_departed(std::vector<int> const& members) const {
+  auto const group = node::group_of(node_memory());
+  return group && std::ranges::all_of(members, [&](int member) {
+           return at_rank(parts_.map.node_of, member) == parts_.map.own &&
+                  group->comm().has_departed_slow(group->node_rank(parts_.map.place_of(member)));
+         });
+}
+
 void CompositeTransport::end_with(spi::Transport const* on, char const* operation) {
   try {
     throw;
@@ -198,7 +206,12 @@ void CompositeTransport::end_with(spi::Transport const* on, char const* operatio
       auto const text =
           info.message + " (on the node of ranks " + node::format_ranks(parts_.map.members_of(parts_.map.own)) + ")";
       if (failed_ranks.empty()) failed_ranks.push_back(rank());
-      across().report_lost(failed_ranks, text);
+      // A rank of this node that is only late, or that has given this group up, lives on in its other groups.
+      if (have_departed(failed_ranks)) {
+        across().report_lost(failed_ranks, text);
+      } else {
+        across().report_failure(e.code(), failed_ranks, text);
+      }
     }
     parts_.local->abort(info.message);
     parts_.bulk->abort(info.message);
@@ -228,6 +241,11 @@ void CompositeTransport::abort(std::string_view why) noexcept {
 void CompositeTransport::report_lost(std::span<int const> members, std::string_view why) noexcept {
   across().report_lost(members, why);
   parts_.bulk->report_lost(members, why);
+}
+
+void CompositeTransport::report_failure(ErrorCode code, std::span<int const> members, std::string_view why) noexcept {
+  across().report_failure(code, members, why);
+  parts_.bulk->report_failure(code, members, why);
 }
 
 void CompositeTransport::keep_alive() noexcept {

@@ -85,6 +85,7 @@ class CompositeTransport final : public spi::Transport {
                                                       spi::TimeoutPolicy const& timeout_policy) override;
   void abort(std::string_view why) noexcept override;
   void report_lost(std::span<int const> members, std::string_view why) noexcept override;
+  void report_failure(ErrorCode code, std::span<int const> members, std::string_view why) noexcept override;
   void keep_alive() noexcept override;
   void enter_user_code(int change) noexcept override;
   void close(spi::TimeoutPolicy const& timeout_policy) override;
@@ -138,6 +139,8 @@ class CompositeTransport final : public spi::Transport {
   void spread_piece(std::deque<Step>& steps, std::span<std::byte> piece, int root);
   void gather_blocks(CompositeOp& operation, LargeGather& gather);
   void propagate_local_failure();
+  /// Returns whether `members` are ranks of this node that have died or left it.
+  [[nodiscard]] bool have_departed(std::vector<int> const& members) const;
   /// Handles the current exception of one of the transports: ends the group on all nodes, and throws the error that all
   /// members get.
   [[noreturn]] void end_with(spi::Transport const* on, char const* operation);

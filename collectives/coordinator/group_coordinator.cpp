@@ -143,11 +143,6 @@ bool GroupCoordinator::is_last_rank() const { return global_rank() == last_rank(
 
 void GroupCoordinator::barrier() const { state("barrier").cpu.barrier(); }
 
-GraphCapture GroupCoordinator::graph_capture(GraphContext context) const {
-  static_cast<void>(state("graph_capture"));
-  return GraphCapture(std::move(context));
-}
-
 void GroupCoordinator::prepare_communication_buffer_for_model(std::vector<BufferDescription> const& buffers) const {
   constexpr char const* operation = "prepare_communication_buffer_for_model";
   auto& held = state(operation);

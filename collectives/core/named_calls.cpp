@@ -39,4 +39,10 @@ void NamedCalls::agree() const {
     run(CallBuilder(*state.transport, state.check).barrier());
 }
 
+void NamedCalls::prepare_device(Device device) const {
+  auto& state = group_.state(name_);
+  GroupLockGuard const guard(state, name_);
+  state.decide_on_device({.signature = {.op_kind = spi::OpKind::barrier}, .device = device, .called = name_});
+}
+
 }  // namespace crossrank::detail

@@ -18,6 +18,9 @@ class NamedCalls {
 
   void broadcast(Tensor& tensor, int root) const;
   void all_gather(Tensor& out, Tensor const& in) const;
+  /// Decides how the group's collectives move tensors of `device`, which makes the communicator. Collective the first
+  /// time.
+  void prepare_device(Device device) const;
   /// Returns the group's state. `UsageError` for a handle without a group, and once it is closed.
   [[nodiscard]] GroupState& state() const;
   /// Compares only the call, at check level `collective`, for calls that otherwise need no communication.

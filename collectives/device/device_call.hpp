@@ -18,6 +18,8 @@ class DeviceCall {
   virtual void finish() = 0;
   /// Returns the end of the whole call in the order of the stream; call `finish` first.
   [[nodiscard]] virtual Event const& ended() const noexcept = 0;
+  /// Returns whether the call is a part of a graph, so that it is not done now.
+  [[nodiscard]] virtual bool is_captured() const noexcept { return false; }
   /// Returns the stream, the current one when the call was made.
   [[nodiscard]] virtual Stream const& stream() const noexcept = 0;
 };

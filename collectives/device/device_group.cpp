@@ -5,11 +5,13 @@
 
 #include <crossrank/error.hpp>
 
+#include "collectives/algorithms/recorded_call.hpp"
 #include "collectives/device/nccl_call.hpp"
 #include "collectives/device/packed_call.hpp"
 #include "collectives/device/staged_call.hpp"
 #include "collectives/nccl/agreement.hpp"
 #include "collectives/nccl/nccl_calls.hpp"
+#include "lib/device/cuda/capture.hpp"
 
 namespace crossrank::device {
 namespace {
@@ -21,12 +23,8 @@ using spi::OpKind;
 /// left it.
 constexpr std::size_t most_buffers = 16;
 
-/// Throws while a graph is captured from the stream, because the host takes part in the call.
-void require_no_capture(Call const& call, Stream const& stream) {
-  if (!stream.is_capturing()) return;
-  throw UsageError({.operation = call.name(),
-                    .message = "a call on GPU tensors cannot be captured, because the host takes part in it",
-                    .hint = "end the capture before the call"});
+[[noreturn]] void refuse_capture(Call const& call, char const* message, char const* hint) {
+  throw UsageError({.operation = call.name(), .message = message, .hint = hint});
 }
 
 }  // namespace
@@ -47,11 +45,28 @@ void DeviceGroup::require_own_device(Call const& call, spi::Transport const& tra
 void DeviceGroup::decide(Call const& call, CheckLevel check, spi::Transport& transport,
                          spi::TimeoutPolicy const& timeout_policy) {
   require_own_device(call, transport);
-  require_no_capture(call, current_stream(call.device));
+  if (current_stream(call.device).is_capturing()) {
+    refuse_capture(
+        call, "the first collective of a group on GPU tensors cannot be captured, because it makes the communicator",
+        "make a call before the capture, or capture inside GroupCoordinator::graph_capture");
+  }
   // A rank whose tensors are on the CPU does not decide: the difference is found here.
   if (check != CheckLevel::off) transport.wait(transport.post_barrier(call.noted()), timeout_policy);
   nccl_ = nccl::agree_on_communicator(transport, call.device, timeout_policy);
   is_decided_ = true;
+}
+
+void DeviceGroup::require_capturable(Call const& call, Stream const& stream) const {
+  if (!stream.is_capturing()) return;
+  if (!uses_nccl(call)) {
+    refuse_capture(call, "a call that goes through host memory cannot be captured, because the host takes part in it",
+                   "end the capture before the call");
+  }
+  if (cuda::Capture::of(stream) == nullptr) {
+    refuse_capture(call,
+                   "the stream is being captured by another library or thread, which does not watch the collectives",
+                   "capture with crossrank::cuda::Graph");
+  }
 }
 
 bool DeviceGroup::uses_nccl(Call const& call) const noexcept { return nccl_ && nccl::can_run(call); }
@@ -65,7 +80,7 @@ std::vector<Call> DeviceGroup::pieces(Call&& call) const {
 
 std::unique_ptr<DeviceCall> DeviceGroup::begin(Call const& call, spi::Transport const& transport, CheckLevel check) {
   require_own_device(call, transport);
-  require_no_capture(call, current_stream(call.device));
+  require_capturable(call, current_stream(call.device));
   auto const begin_one = [&](Call const& one) { return begin_unpacked(one, transport, check); };
   if (call.pack || call.unpack) return std::make_unique<PackedCall>(call, begin_one);
   return begin_one(call);
@@ -77,7 +92,12 @@ std::unique_ptr<DeviceCall> DeviceGroup::begin_unpacked(Call const& call, spi::T
   if (uses_nccl(call)) return std::make_unique<NcclCall>(call, check != CheckLevel::off, nccl_, std::move(stream));
   if (!staging_) staging_ = std::make_shared<StagingBuffers>(call.device.kind, most_buffers);
   bool const is_source = call.signature.op_kind == OpKind::broadcast && call.root == transport.rank();
-  return std::make_unique<StagedCall>(call, is_source, staging_, std::move(stream));
+  if (!recorder_) recorder_.emplace(transport.node_memory(), transport.global_ranks());
+  bool const is_message = call.signature.op_kind == OpKind::send || call.signature.op_kind == OpKind::recv;
+  auto const way = is_message ? node::DeviceWay::message : node::DeviceWay::staged;
+  auto const sequence = is_message ? ++messages_ : ++staged_;
+  auto note = recorder_->note(algorithms::recorded_call(call, way, stream, sequence));
+  return std::make_unique<StagedCall>(call, is_source, staging_, std::move(stream), std::move(note));
 }
 
 std::shared_ptr<void> DeviceGroup::native() const noexcept {

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -11,6 +12,7 @@
 #include "collectives/algorithms/call.hpp"
 #include "collectives/device/device_call.hpp"
 #include "collectives/nccl/nccl_group.hpp"
+#include "lib/node/group/device_recorder.hpp"
 #include "lib/tensor/transfer/staging_buffers.hpp"
 
 namespace crossrank::device {
@@ -26,8 +28,8 @@ class DeviceGroup {
   [[nodiscard]] bool is_decided() const noexcept { return is_decided_; }
   /// Divides a call that goes through host memory; see `staged_pieces`. One of NCCL stays whole.
   [[nodiscard]] std::vector<algorithms::Call> pieces(algorithms::Call&& call) const;
-  /// Begins a call. `UsageError` when this rank has used another device in this group, and while a stream is being
-  /// captured.
+  /// Begins a call. `UsageError` when this rank has used another device in this group, and for a call that
+  /// cannot be captured from a stream that is being captured.
   [[nodiscard]] std::unique_ptr<DeviceCall> begin(algorithms::Call const& call, spi::Transport const& transport,
                                                   CheckLevel check);
   /// Returns whether NCCL's part of the group has failed. One load.
@@ -37,7 +39,10 @@ class DeviceGroup {
     if (nccl_) nccl_->throw_failure();
   }
   /// Ends the communicator, after its work.
-  void close() noexcept { nccl_.reset(); }
+  void close() noexcept {
+    if (nccl_) nccl_->close();
+    nccl_.reset();
+  }
   /// Returns NCCL's communicator, or null. It lives as long as the result, unless it is aborted.
   [[nodiscard]] std::shared_ptr<void> native() const noexcept;
   /// Returns "nccl" or "staged" as decided, "none" before.
@@ -49,12 +54,17 @@ class DeviceGroup {
   /// Begins a call whose tensors are in one run of bytes.
   [[nodiscard]] std::unique_ptr<DeviceCall> begin_unpacked(algorithms::Call const& call,
                                                            spi::Transport const& transport, CheckLevel check);
+  /// Throws when a graph is being captured from the stream and the call cannot be a part of it.
+  void require_capturable(algorithms::Call const& call, Stream const& stream) const;
   void require_own_device(algorithms::Call const& call, spi::Transport const& transport);
 
   std::optional<Device> own_device_{};  ///< of this rank's tensors, as its first call on a device has chosen it
   bool is_decided_ = false;
-  std::shared_ptr<nccl::NcclGroup> nccl_{};    ///< null: staged, or not decided
-  std::shared_ptr<StagingBuffers> staging_{};  ///< from the first staged call on
+  std::shared_ptr<nccl::NcclGroup> nccl_{};         ///< null: staged, or not decided
+  std::shared_ptr<StagingBuffers> staging_{};       ///< from the first staged call on
+  std::optional<node::DeviceRecorder> recorder_{};  ///< likewise
+  std::uint64_t staged_ = 0;                        ///< number of collectives that have gone through host memory
+  std::uint64_t messages_ = 0;                      ///< number of messages
 };
 
 }  // namespace crossrank::device

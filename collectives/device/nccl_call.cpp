@@ -8,6 +8,7 @@
 #include <crossrank/spi/device_provider.hpp>
 
 #include "collectives/algorithms/exchange_table.hpp"
+#include "lib/device/cuda/capture.hpp"
 
 namespace crossrank::device {
 namespace {
@@ -53,6 +54,7 @@ Call NcclCall::on_host(std::chrono::milliseconds) {
 }
 
 void NcclCall::finish() {
+  is_captured_ = cuda::Capture::of(stream_) != nullptr;
   ended_ = group_->enqueue(call_, stream_);
   auto& provider = spi::device_provider(stream_.device().kind);
   if (call_.in.owner) provider.keep_alive(stream_, call_.in.owner);

@@ -16,6 +16,7 @@ class NcclCall final : public DeviceCall {
   [[nodiscard]] algorithms::Call on_host(std::chrono::milliseconds timeout) override;
   void finish() override;
   [[nodiscard]] Event const& ended() const noexcept override { return ended_; }
+  [[nodiscard]] bool is_captured() const noexcept override { return is_captured_; }
   [[nodiscard]] Stream const& stream() const noexcept override { return stream_; }
 
  private:
@@ -24,6 +25,7 @@ class NcclCall final : public DeviceCall {
   std::shared_ptr<nccl::NcclGroup> group_;
   Stream stream_;
   Event ended_{};
+  bool is_captured_ = false;
 };
 
 }  // namespace crossrank::device

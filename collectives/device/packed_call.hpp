@@ -21,6 +21,7 @@ class PackedCall final : public DeviceCall {
   [[nodiscard]] algorithms::Call on_host(std::chrono::milliseconds timeout) override;
   void finish() override;
   [[nodiscard]] Event const& ended() const noexcept override { return ended_; }
+  [[nodiscard]] bool is_captured() const noexcept override { return inner_->is_captured(); }
   [[nodiscard]] Stream const& stream() const noexcept override { return inner_->stream(); }
 
  private:

@@ -19,8 +19,12 @@ std::span<std::byte> host_bytes(StagingBuffers::Buffer const& buffer, std::size_
 }  // namespace
 
 StagedCall::StagedCall(algorithms::Call const& call, bool is_source, std::shared_ptr<StagingBuffers> buffers,
-                       Stream stream)
-    : call_(call), is_source_(is_source), buffers_(std::move(buffers)), stream_(std::move(stream)) {
+                       Stream stream, node::DeviceFlightNote note)
+    : call_(call),
+      is_source_(is_source),
+      buffers_(std::move(buffers)),
+      stream_(std::move(stream)),
+      note_(std::move(note)) {
   auto const out_bytes = call_.out.bytes.size();
   auto& provider = spi::device_provider(call_.device.kind);
   auto const to_host = [&](StagingBuffers::Buffer const& buffer, std::span<std::byte const> from) {
@@ -35,9 +39,11 @@ StagedCall::StagedCall(algorithms::Call const& call, bool is_source, std::shared
   if (out_bytes > 0) out_ = buffers_->take(out_bytes);
   if (is_source_ && out_bytes > 0) to_host(out_, call_.out.bytes);
   if (in_.storage || is_source_) copied_ = stream_.record();
+  note_.advance(node::DeviceStage::enqueued);
 }
 
 StagedCall::~StagedCall() {
+  if (!is_finished_) note_.advance(node::DeviceStage::aborted);
   try {
     if (in_.storage) buffers_->give_back(std::move(in_), copied_);
     // Without `finish` nothing is copied back, but the copy to the host may still be under way.
@@ -48,6 +54,7 @@ StagedCall::~StagedCall() {
 
 algorithms::Call StagedCall::on_host(std::chrono::milliseconds timeout) {
   copied_.synchronize(timeout);
+  note_.advance(node::DeviceStage::started);
   auto call = call_;
   call.device = Device::cpu();
   call.in = {.bytes = host_bytes(in_, call_.in.bytes.size()), .owner = in_.storage};
@@ -64,6 +71,8 @@ void StagedCall::finish() {
         {.to = call_.out.bytes.data(), .to_device = call_.device, .from = out_.storage->data(), .run_bytes = bytes});
   }
   ended_ = stream_.record();
+  is_finished_ = true;
+  note_.advance(node::DeviceStage::ended);
   if (call_.in.owner) provider.keep_alive(stream_, call_.in.owner);
   if (call_.out.owner && call_.out.owner != call_.in.owner) provider.keep_alive(stream_, call_.out.owner);
 }

@@ -8,6 +8,7 @@
 
 #include "collectives/algorithms/call.hpp"
 #include "collectives/device/device_call.hpp"
+#include "lib/node/group/device_recorder.hpp"
 #include "lib/tensor/transfer/staging_buffers.hpp"
 
 namespace crossrank::device {
@@ -16,8 +17,10 @@ namespace crossrank::device {
 /// runs there, and its results are copied back in the order of a stream.
 class StagedCall final : public DeviceCall {
  public:
-  /// Enqueues the copies to the host on `stream`. `is_source`: this rank is the root of a broadcast.
-  StagedCall(algorithms::Call const& call, bool is_source, std::shared_ptr<StagingBuffers> buffers, Stream stream);
+  /// Enqueues the copies to the host on `stream`. `is_source`: this rank is the root of a broadcast. `note` is
+  /// the call's place in the flight recorder.
+  StagedCall(algorithms::Call const& call, bool is_source, std::shared_ptr<StagingBuffers> buffers, Stream stream,
+             node::DeviceFlightNote note);
   /// Gives the buffers back.
   ~StagedCall() override;
   StagedCall(StagedCall const&) = delete;
@@ -39,6 +42,8 @@ class StagedCall final : public DeviceCall {
   StagingBuffers::Buffer out_{};
   Event copied_{};  ///< the inputs are on the host
   Event ended_{};
+  node::DeviceFlightNote note_;
+  bool is_finished_ = false;
 };
 
 /// Divides a call whose elements do not depend on each other into calls of some megabytes, so that the copies of one

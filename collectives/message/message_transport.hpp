@@ -70,6 +70,7 @@ class MessageTransport final : public spi::Transport, private PacketHandler {
                                                       spi::TimeoutPolicy const& timeout_policy) override;
   void abort(std::string_view why) noexcept override;
   void report_lost(std::span<int const> members, std::string_view why) noexcept override;
+  void report_failure(ErrorCode code, std::span<int const> members, std::string_view why) noexcept override;
   void keep_alive() noexcept override;
   void enter_user_code(int change) noexcept override;
   void set_poll_hook(std::function<void()> look) override { poll_hook_ = std::move(look); }

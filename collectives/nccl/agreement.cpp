@@ -195,7 +195,8 @@ std::shared_ptr<NcclGroup> agree_on_communicator(spi::Transport& transport, Devi
     settle_for_staged(transport, offers, "on " + rank_text(*r) + " " + string_of(reports[*r].failure));
     return nullptr;
   }
-  return std::make_shared<NcclGroup>(std::move(communicator), std::move(watch));
+  return std::make_shared<NcclGroup>(std::move(communicator), std::move(watch),
+                                     node::DeviceRecorder(transport.node_memory(), transport.global_ranks()));
 }
 
 }  // namespace crossrank::nccl

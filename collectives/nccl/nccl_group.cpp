@@ -5,6 +5,8 @@
 #include <exception>
 #include <utility>
 
+#include "collectives/algorithms/recorded_call.hpp"
+#include "collectives/nccl/graph_replay.hpp"
 #include "collectives/nccl/nccl_calls.hpp"
 #include "lib/device/device_failures.hpp"
 #include "lib/platform/system.hpp"
@@ -17,8 +19,9 @@ constexpr auto verdict_limit = std::chrono::seconds(2);
 
 }  // namespace
 
-NcclGroup::NcclGroup(std::unique_ptr<Communicator> communicator, std::unique_ptr<Watch> watch)
-    : communicator_(std::move(communicator)), watch_(std::move(watch)) {
+NcclGroup::NcclGroup(std::unique_ptr<Communicator> communicator, std::unique_ptr<Watch> watch,
+                     node::DeviceRecorder recorder)
+    : communicator_(std::move(communicator)), watch_(std::move(watch)), recorder_(std::move(recorder)) {
   watch_->start(*communicator_);
 }
 
@@ -31,16 +34,67 @@ void NcclGroup::throw_failure() const {
   std::rethrow_exception(failure);
 }
 
-Event NcclGroup::enqueue(algorithms::Call const& call, Stream const& stream) {
+void NcclGroup::require_open(char const* operation) const {
+  if (!closed_.load(std::memory_order_relaxed)) return;
+  throw UsageError({.operation = operation,
+                    .message = "a group whose collectives are in the graph has been closed",
+                    .hint = "keep the group as long as its graphs are replayed",
+                    .rank = place().rank,
+                    .world_size = place().ranks});
+}
+
+void NcclGroup::give_up(char const* why) noexcept {
+  try {
+    watch_->request_failure(why);
+  } catch (std::bad_alloc const&) {  // the other ranks wait for their deadline
+  }
+}
+
+NcclGroup::Begun NcclGroup::begin_work(node::DeviceFlightOperation operation, Stream const& stream) {
   throw_failure();
+  operation.sequence = watch_->next_sequence();
+  operation.communicator = reinterpret_cast<std::uintptr_t>(communicator_->native());
+  return {.started = stream.record(), .note = recorder_.note(operation)};
+}
+
+Event NcclGroup::end_work(Begun begun, Stream const& stream, std::string name) {
+  auto ended = stream.record();
+  begun.note.advance(node::DeviceStage::enqueued);
+  watch_->note_enqueued(
+      {.started = std::move(begun.started), .ended = ended, .name = std::move(name), .note = std::move(begun.note)});
+  return ended;
+}
+
+Event NcclGroup::enqueue(algorithms::Call const& call, Stream const& stream) {
+  if (auto* const into = cuda::Capture::of(stream)) {
+    throw_failure();
+    capture(*into, call, stream);
+    return stream.record();
+  }
+  auto begun = begin_work(algorithms::recorded_call(call, node::DeviceWay::nccl, stream, 0), stream);
+  auto const note = begun.note;
   try {
     enqueue_call(*communicator_, call, stream, [this] { throw_failure(); });
-    auto ended = stream.record();
-    watch_->note_enqueued(ended, call.name());
-    return ended;
+    return end_work(std::move(begun), stream, call.name());
   } catch (BackendError const& e) {
+    note.advance(node::DeviceStage::aborted);
     end_after(e);
+  } catch (...) {
+    note.advance(node::DeviceStage::aborted);
+    throw;
   }
+}
+
+void NcclGroup::capture(cuda::Capture& into, algorithms::Call const& call, Stream const& stream) {
+  auto part = graph_replay_.lock();
+  if (!part || capture_number_ != into.number()) {
+    part = std::make_shared<GraphReplay>(shared_from_this());
+    into.add(part);
+    graph_replay_ = part;
+    capture_number_ = into.number();
+  }
+  enqueue_call(*communicator_, call, stream, [this] { throw_failure(); });
+  part->add(algorithms::recorded_call(call, node::DeviceWay::graph, stream, 0), call.name());
 }
 
 /// The other ranks cannot end the call without this one.

@@ -1,5 +1,8 @@
 #pragma once
+#include <atomic>
+#include <cstdint>
 #include <memory>
+#include <string>
 
 #include <crossrank/error.hpp>
 #include <crossrank/stream.hpp>
@@ -7,13 +10,17 @@
 #include "collectives/algorithms/call.hpp"
 #include "collectives/nccl/communicator.hpp"
 #include "collectives/nccl/watch.hpp"
+#include "lib/device/cuda/capture.hpp"
+#include "lib/node/group/device_recorder.hpp"
 
 namespace crossrank::nccl {
 
+class GraphReplay;
+
 /// The GPUs of a group: its communicator, and the watch over it.
-class NcclGroup {
+class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
  public:
-  NcclGroup(std::unique_ptr<Communicator> communicator, std::unique_ptr<Watch> watch);
+  NcclGroup(std::unique_ptr<Communicator> communicator, std::unique_ptr<Watch> watch, node::DeviceRecorder recorder);
   /// Ends the communicator after its work, then leaves the watch.
   ~NcclGroup();
   NcclGroup(NcclGroup const&) = delete;
@@ -22,18 +29,42 @@ class NcclGroup {
   [[nodiscard]] Communicator::Place const& place() const noexcept { return communicator_->place(); }
   /// Returns NCCL's handle, or null once it has ended.
   [[nodiscard]] api::Comm* native() const noexcept { return communicator_->native(); }
-  /// Enqueues a call on the stream and returns its end. `BackendError` when NCCL refuses; the failure of the group.
+  /// Enqueues a call on the stream and returns its end. `BackendError` when NCCL refuses; the failure of the group. On
+  /// a stream that is being captured the call becomes a part of the graph.
   [[nodiscard]] Event enqueue(algorithms::Call const& call, Stream const& stream);
+
+  /// Work that this rank has begun to enqueue.
+  struct Begun {
+    Event started{};
+    node::DeviceFlightNote note{};
+  };
+  /// Marks the begin of work on the stream that uses the communicator. Throws the failure of the group.
+  [[nodiscard]] Begun begin_work(node::DeviceFlightOperation operation, Stream const& stream);
+  /// Lets the watch look at the work until the stream has passed it, and returns its end.
+  [[nodiscard]] Event end_work(Begun begun, Stream const& stream, std::string name);
+
+  /// Makes the group fail on all ranks, because this one cannot do its part of what the others have enqueued.
+  void give_up(char const* why) noexcept;
+
+  /// Refuses replays of graphs from now on.
+  void close() noexcept { closed_.store(true, std::memory_order_relaxed); }
+  /// Throws `UsageError` after `close`.
+  void require_open(char const* operation) const;
   /// Returns whether the communicator has been aborted because of a failure. Any thread; one load.
   [[nodiscard]] bool has_failed() const noexcept { return watch_->has_failed(); }
   /// Throws the failure, if there is one, each time.
   void throw_failure() const;
 
  private:
+  void capture(cuda::Capture& into, algorithms::Call const& call, Stream const& stream);
   [[noreturn]] void end_after(Error const& error);
 
   std::unique_ptr<Communicator> communicator_;
   std::unique_ptr<Watch> watch_;  ///< its thread uses the communicator, so that it ends first
+  node::DeviceRecorder recorder_;
+  std::atomic<bool> closed_{false};
+  std::uint64_t capture_number_ = 0;           ///< of the last capture with a call of this group
+  std::weak_ptr<GraphReplay> graph_replay_{};  ///< in that capture
 };
 
 }  // namespace crossrank::nccl

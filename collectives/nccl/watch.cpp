@@ -8,6 +8,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/log.hpp"
+#include "lib/core/peer_errors.hpp"
 #include "lib/core/rank_list.hpp"
 #include "lib/device/cuda/driver.hpp"
 #include "lib/device/device_failures.hpp"
@@ -49,14 +50,16 @@ Watch::~Watch() {
   }
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
-  if (!has_failed()) peers_.leave(enqueued_);
+  if (has_failed()) return;
+  close_records();
+  peers_.leave(progress_);
 }
 
-void Watch::look() { peers_.look(0); }
+void Watch::look() { peers_.look({}); }
 
 void Watch::give_up(std::string_view why) noexcept {
   try {
-    peers_.blame({peers_.rank()}, std::string(why));
+    peers_.blame(ErrorCode::peer_lost, {peers_.rank()}, std::string(why));
   } catch (std::bad_alloc const&) {  // the other ranks wait for their deadline
   }
 }
@@ -68,10 +71,16 @@ void Watch::start(Communicator& communicator) {
   thread_ = std::thread([this] { run(); });
 }
 
-void Watch::note_enqueued(Event ended, char const* name) {
+std::uint64_t Watch::next_sequence() const {
+  std::lock_guard const lock(mutex_);
+  return progress_.enqueued + 1;
+}
+
+void Watch::note_enqueued(Work work) {
   {
     std::lock_guard const lock(mutex_);
-    work_.push_back({.ended = std::move(ended), .sequence = ++enqueued_, .name = name});
+    work.sequence = ++progress_.enqueued;
+    work_.push_back(std::move(work));
   }
   if (!thread_.joinable() && !has_failed()) look_once();
 }
@@ -109,8 +118,10 @@ void Watch::look_once() noexcept {
       look_at_everything();
     } catch (PeerLostError const&) {
       throw;
+    } catch (TimeoutError const&) {
+      throw;
     } catch (Error const& e) {  // of the driver
-      blame({peers_.rank()}, e.what());
+      blame_itself(e.what());
     }
   } catch (...) {
     fail(std::current_exception());
@@ -119,49 +130,82 @@ void Watch::look_once() noexcept {
 
 void Watch::look_at_everything() {
   std::string requested;
-  std::uint64_t enqueued = 0;
+  WatchPeers::Progress progress;
   {
     std::lock_guard const lock(mutex_);
     requested.swap(requested_failure_);
-    enqueued = enqueued_;
+    progress = progress_;
   }
-  peers_.look(enqueued);
-  if (!requested.empty()) blame({peers_.rank()}, requested);
+  peers_.look(progress);
+  if (!requested.empty()) blame_itself(requested);
   look_at_work();
   look_at_nccl();
 }
 
 void Watch::look_at_work() {
-  Work oldest;
+  std::optional<Work> oldest;
   {
     std::lock_guard const lock(mutex_);
-    while (!work_.empty() && work_.front().ended.passed()) work_.pop_front();
-    if (work_.empty()) return;
-    oldest = work_.front();
+    oldest = take_progress();
   }
-  if (auto const left = peers_.left_without(oldest.sequence); !left.empty())
-    blame(left, describe(oldest) + " cannot end: " + node::name_ranks(left) + " left the group without it");
-  if (!deadline_ || timed_ != oldest.sequence) {
+  if (!oldest) return;
+  if (auto const left = peers_.left_without(oldest->sequence); !left.empty())
+    blame(ErrorCode::peer_lost, left,
+          describe(*oldest) + " cannot end: " + node::name_ranks(left) + " left the group without it");
+  if (!deadline_ || timed_ != oldest->sequence) {
     deadline_.emplace(timeout_);
-    timed_ = oldest.sequence;
+    timed_ = oldest->sequence;
   }
   deadline_->tick();
-  if (deadline_->expired()) report_timeout(oldest);
+  if (deadline_->expired()) report_timeout(*oldest);
+}
+
+std::optional<Watch::Work> Watch::take_progress() {
+  while (!work_.empty()) {
+    for (auto& work : work_) {
+      if (work.has_started) continue;
+      if (!work.started.passed()) break;
+      work.has_started = true;
+      work.note.advance(node::DeviceStage::started);
+      progress_.started = std::max(progress_.started, work.sequence);
+    }
+    auto const& oldest = work_.front();
+    if (!oldest.ended.passed()) return oldest;
+    oldest.note.advance(node::DeviceStage::ended);
+    work_.pop_front();
+  }
+  return {};
+}
+
+void Watch::close_records() noexcept {
+  try {
+    std::lock_guard const lock(mutex_);
+    static_cast<void>(take_progress());
+  } catch (Error const&) {  // the driver has shut down
+  }
+  for (auto const& work : work_) work.note.advance(node::DeviceStage::aborted);
 }
 
 void Watch::report_timeout(Work const& work) {
   peers_.ask();
   auto& system = platform::system();
   for (auto const until = system.now() + answer_limit; system.now() < until;) {
-    peers_.look(work.sequence);
+    peers_.look({.enqueued = work.sequence, .started = work.has_started ? work.sequence : work.sequence - 1});
     if (work.ended.passed()) return;
     if (peers_.ranks_without(work.sequence).empty()) break;
     system.sleep(answer_nap);
   }
-  auto const late = peers_.ranks_without(work.sequence);
   auto const text = describe(work) + " has not ended within " + std::to_string(timeout_.count()) + " ms: ";
-  if (late.empty()) blame({peers_.rank()}, text + "all ranks have enqueued it");
-  blame(late, text + node::name_ranks(late) + " did not enqueue it");
+  if (auto const late = peers_.ranks_without(work.sequence); !late.empty())
+    blame(ErrorCode::timeout, late, text + node::name_ranks(late) + " did not enqueue it");
+  auto behind = peers_.ranks_before_start(work.sequence);
+  if (!work.has_started) behind.push_back(peers_.rank());
+  std::sort(behind.begin(), behind.end());
+  if (!behind.empty()) {
+    blame(ErrorCode::timeout, behind,
+          text + "other work on the stream of " + node::name_ranks(behind) + " does not end, so that it cannot start");
+  }
+  blame(ErrorCode::timeout, peers_.all_ranks(), text + "all ranks have started it");
 }
 
 std::string Watch::describe(Work const& work) {
@@ -171,23 +215,26 @@ std::string Watch::describe(Work const& work) {
 void Watch::look_at_nccl() {
   auto const state = communicator_->async_error();
   if (state == Result::success || state == Result::in_progress) return;
-  blame({peers_.rank()}, std::string("NCCL reports: ") + communicator_->functions().ncclGetErrorString(state));
+  blame_itself(std::string("NCCL reports: ") + communicator_->functions().ncclGetErrorString(state));
 }
 
-void Watch::blame(std::vector<int> const& ranks, std::string const& why) {
-  peers_.blame(ranks, why);
-  peers_.look(0);  // throws the group's failure, which may be an earlier one
-  throw PeerLostError({.operation = "watch the GPUs",
-                       .message = why,
-                       .rank = peers_.rank(),
-                       .failed_ranks = ranks,
-                       .group_usable = false});
+void Watch::blame(ErrorCode code, std::vector<int> const& ranks, std::string const& why) {
+  peers_.blame(code, ranks, why);
+  peers_.look({});  // throws the group's failure, which may be an earlier one
+  throw_peer_error(code, {.operation = "watch the GPUs",
+                          .message = why,
+                          .rank = peers_.rank(),
+                          .failed_ranks = ranks,
+                          .group_usable = false});
 }
+
+void Watch::blame_itself(std::string const& why) { blame(ErrorCode::peer_lost, {peers_.rank()}, why); }
 
 void Watch::fail(std::exception_ptr failure) noexcept {
   {
     std::lock_guard const lock(mutex_);
     failure_ = failure;
+    for (auto const& work : work_) work.note.advance(node::DeviceStage::aborted);
     work_.clear();
   }
   failed_.store(true, std::memory_order_release);

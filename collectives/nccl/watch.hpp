@@ -14,11 +14,13 @@
 
 #include <sys/types.h>
 
+#include <crossrank/error.hpp>
 #include <crossrank/spi/transport.hpp>
 #include <crossrank/stream.hpp>
 
 #include "collectives/nccl/communicator.hpp"
 #include "collectives/nccl/watch_peers.hpp"
+#include "lib/node/group/device_recorder.hpp"
 #include "lib/platform/deadline.hpp"
 
 namespace crossrank::nccl {
@@ -46,8 +48,19 @@ class Watch {
   /// Starts the thread. A backend that serves one thread only gets none; then each call looks.
   void start(Communicator& communicator);
 
-  /// Notes a call that this rank has enqueued; `ended` is its end.
-  void note_enqueued(Event ended, char const* name);
+  /// A call under way.
+  struct Work {
+    Event started{};  ///< before its work on the stream
+    Event ended{};    ///< after it
+    std::string name{};
+    node::DeviceFlightNote note{};
+    std::uint64_t sequence = 0;  ///< set by `note_enqueued`
+    bool has_started = false;    ///< as the thread has seen
+  };
+  /// Returns the number that the next call gets, from 1.
+  [[nodiscard]] std::uint64_t next_sequence() const;
+  /// Notes a call that this rank has enqueued.
+  void note_enqueued(Work work);
   /// Lets the thread give up in the name of this rank, because it failed to enqueue a call.
   void request_failure(std::string why);
   /// Returns the failure, or null. Any thread.
@@ -56,22 +69,21 @@ class Watch {
   [[nodiscard]] bool has_failed() const noexcept { return failed_.load(std::memory_order_acquire); }
 
  private:
-  /// A call under way.
-  struct Work {
-    Event ended{};
-    std::uint64_t sequence = 0;
-    std::string name{};
-  };
-
   void run() noexcept;
   void look_once() noexcept;
   void look_at_everything();
   void look_at_work();
+  /// Takes over what the device has done, and returns the oldest call under way. Needs the mutex.
+  [[nodiscard]] std::optional<Work> take_progress();
+  /// Records how the calls under way end, when no thread looks any more.
+  void close_records() noexcept;
   void look_at_nccl();
   void report_timeout(Work const& work);
   [[nodiscard]] static std::string describe(Work const& work);
   /// Makes all ranks fail, and throws their error.
-  [[noreturn]] void blame(std::vector<int> const& ranks, std::string const& why);
+  [[noreturn]] void blame(ErrorCode code, std::vector<int> const& ranks, std::string const& why);
+  /// Makes all ranks fail because of this one.
+  [[noreturn]] void blame_itself(std::string const& why);
   void fail(std::exception_ptr failure) noexcept;
 
   WatchPeers peers_;
@@ -83,7 +95,7 @@ class Watch {
   std::condition_variable changed_{};
   std::exception_ptr failure_{};
   std::deque<Work> work_{};
-  std::uint64_t enqueued_ = 0;
+  WatchPeers::Progress progress_{};  ///< of this rank
   std::string requested_failure_{};
   bool stopping_ = false;
   std::optional<platform::Deadline> deadline_{};  ///< of the oldest call under way; of the thread alone

@@ -1,10 +1,12 @@
 #include "collectives/nccl/watch_peers.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include <crossrank/error.hpp>
 
+#include "lib/node/group/group.hpp"
 #include "lib/platform/system.hpp"
 
 namespace crossrank::nccl {
@@ -17,6 +19,8 @@ constexpr auto leave_limit = std::chrono::seconds(1);
 }  // namespace
 
 WatchPeers::WatchPeers(std::shared_ptr<spi::Transport> transport) : transport_(std::move(transport)) {
+  // A rank would seem to wait for all others.
+  if (auto const group = node::group_of(transport_->node_memory())) group->leave_messages_unrecorded();
   auto const ranks = transport_->world_size();
   peers_.reserve(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
@@ -60,15 +64,15 @@ void WatchPeers::drop_sent() {
   }
 }
 
-void WatchPeers::take(Peer& peer, std::uint64_t enqueued) {
+void WatchPeers::take(Peer& peer, Progress const& own) {
   auto const note = peer.incoming;
-  if (note.kind == Kind::question) return send(peer.rank, {.kind = Kind::answer, .enqueued = enqueued});
-  peer.enqueued = note.enqueued;
+  if (note.kind == Kind::question) return send(peer.rank, {.kind = Kind::answer, .progress = own});
+  peer.progress = note.progress;
   peer.has_answered = true;
   peer.has_left = peer.has_left || note.kind == Kind::leaving;
 }
 
-void WatchPeers::look(std::uint64_t enqueued) {
+void WatchPeers::look(Progress const& own) {
   drop_sent();
   for (auto& peer : peers_) {
     while (peer.receive) {
@@ -77,7 +81,7 @@ void WatchPeers::look(std::uint64_t enqueued) {
         peer.receive = request_id;
         break;
       }
-      take(peer, enqueued);
+      take(peer, own);
       if (!peer.has_left) post_receive(peer);
     }
   }
@@ -94,7 +98,21 @@ void WatchPeers::ask() {
 std::vector<int> WatchPeers::ranks_without(std::uint64_t sequence) const {
   std::vector<int> ranks;
   for (auto const& peer : peers_) {
-    if (!peer.has_answered || peer.enqueued < sequence) ranks.push_back(peer.rank);
+    if (!peer.has_answered || peer.progress.enqueued < sequence) ranks.push_back(peer.rank);
+  }
+  return ranks;
+}
+
+std::vector<int> WatchPeers::all_ranks() const {
+  std::vector<int> ranks(peers_.size() + 1);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+std::vector<int> WatchPeers::ranks_before_start(std::uint64_t sequence) const {
+  std::vector<int> ranks;
+  for (auto const& peer : peers_) {
+    if (peer.has_answered && peer.progress.started < sequence) ranks.push_back(peer.rank);
   }
   return ranks;
 }
@@ -102,21 +120,19 @@ std::vector<int> WatchPeers::ranks_without(std::uint64_t sequence) const {
 std::vector<int> WatchPeers::left_without(std::uint64_t sequence) const {
   std::vector<int> ranks;
   for (auto const& peer : peers_) {
-    if (peer.has_left && peer.enqueued < sequence) ranks.push_back(peer.rank);
+    if (peer.has_left && peer.progress.enqueued < sequence) ranks.push_back(peer.rank);
   }
   return ranks;
 }
 
-void WatchPeers::blame(std::vector<int> const& ranks, std::string const& why) {
-  // This rank is alive: its other groups go on.
-  if (ranks == std::vector<int>{rank()}) return transport_->abort(why);
-  transport_->report_lost(ranks, why);
+void WatchPeers::blame(ErrorCode code, std::vector<int> const& ranks, std::string const& why) {
+  transport_->report_failure(code, ranks, why);
 }
 
-void WatchPeers::leave(std::uint64_t enqueued) noexcept {
+void WatchPeers::leave(Progress const& own) noexcept {
   try {
     for (auto const& peer : peers_) {
-      if (!peer.has_left) send(peer.rank, {.kind = Kind::leaving, .enqueued = enqueued});
+      if (!peer.has_left) send(peer.rank, {.kind = Kind::leaving, .progress = own});
     }
     auto& system = platform::system();
     auto const until = system.now() + leave_limit;

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include <crossrank/error.hpp>
 #include <crossrank/spi/transport.hpp>
 
 namespace crossrank::nccl {
@@ -17,6 +18,12 @@ namespace crossrank::nccl {
 /// that the transport notices a death. One thread at a time.
 class WatchPeers {
  public:
+  /// How many calls a rank has enqueued, and how many of them its streams have reached.
+  struct Progress {
+    std::uint64_t enqueued = 0;
+    std::uint64_t started = 0;
+  };
+
   explicit WatchPeers(std::shared_ptr<spi::Transport> transport);
   /// Cancels what is under way.
   ~WatchPeers();
@@ -25,26 +32,30 @@ class WatchPeers {
 
   [[nodiscard]] int rank() const noexcept { return transport_->rank(); }
   [[nodiscard]] bool may_use_threads() const noexcept { return transport_->may_use_threads(); }
-  /// Takes the messages that have arrived. `enqueued` is the number of this rank's calls, for ranks that ask. Throws
-  /// the group's failure.
-  void look(std::uint64_t enqueued);
+  /// Takes the messages that have arrived. `own` is this rank's progress, for ranks that ask. Throws the group's
+  /// failure.
+  void look(Progress const& own);
   /// Asks the other ranks how many calls they have enqueued.
   void ask();
   /// Returns the ranks that have not enqueued the call `sequence`, as far as they have answered or left.
   [[nodiscard]] std::vector<int> ranks_without(std::uint64_t sequence) const;
+  [[nodiscard]] std::vector<int> all_ranks() const;
+  /// Returns the ranks whose streams have not reached the call `sequence`, as far as they have answered.
+  [[nodiscard]] std::vector<int> ranks_before_start(std::uint64_t sequence) const;
   /// Returns the ranks that have left without the call `sequence`.
   [[nodiscard]] std::vector<int> left_without(std::uint64_t sequence) const;
-  /// Makes all ranks fail with the same error, which names `ranks`.
-  void blame(std::vector<int> const& ranks, std::string const& why);
-  /// Tells the other ranks that this one leaves after `enqueued` calls.
-  void leave(std::uint64_t enqueued) noexcept;
+  /// Makes all ranks fail with the same error, which names `ranks`: a `TimeoutError` or a `PeerLostError`. The ranks
+  /// are alive as far as this one knows, so that their other groups go on.
+  void blame(ErrorCode code, std::vector<int> const& ranks, std::string const& why);
+  /// Tells the other ranks that this one leaves after these calls.
+  void leave(Progress const& own) noexcept;
 
  private:
   enum class Kind : std::uint32_t { leaving, question, answer };
   struct Note {
     Kind kind = Kind::leaving;
     std::uint32_t reserved = 0;
-    std::uint64_t enqueued = 0;
+    Progress progress{};
   };
   struct Peer {
     int rank = 0;
@@ -52,7 +63,7 @@ class WatchPeers {
     std::optional<spi::RequestId> receive{};  ///< none once the rank has left
     bool has_left = false;
     bool has_answered = false;
-    std::uint64_t enqueued = 0;  ///< as last heard
+    Progress progress{};  ///< as last heard
   };
   struct Sent {
     Note note{};
@@ -61,7 +72,7 @@ class WatchPeers {
 
   void post_receive(Peer& peer);
   void send(int to, Note note);
-  void take(Peer& peer, std::uint64_t enqueued);
+  void take(Peer& peer, Progress const& own);
   void drop_sent();
 
   std::shared_ptr<spi::Transport> transport_;

@@ -262,8 +262,13 @@ std::shared_ptr<spi::Transport> ShmTransport::split(spi::Signature signature, st
 void ShmTransport::abort(std::string_view why) noexcept { group_->abort(why); }
 
 void ShmTransport::report_lost(std::span<int const> members, std::string_view why) noexcept {
+  report_failure(ErrorCode::peer_lost, members, why);
+}
+
+void ShmTransport::report_failure(ErrorCode code, std::span<int const> members, std::string_view why) noexcept {
   if (members.empty()) return abort(why);
-  group_->abort(why, {members.begin(), members.end()});
+  group_->fail(code == ErrorCode::timeout ? node::Verdict::timeout : node::Verdict::aborted, why,
+               {members.begin(), members.end()});
 }
 
 void ShmTransport::keep_alive() noexcept { group_->progress(); }

@@ -73,6 +73,7 @@ class ShmTransport final : public spi::Transport {
                                                       spi::TimeoutPolicy const& timeout_policy) override;
   void abort(std::string_view why) noexcept override;
   void report_lost(std::span<int const> members, std::string_view why) noexcept override;
+  void report_failure(ErrorCode code, std::span<int const> members, std::string_view why) noexcept override;
   void keep_alive() noexcept override;
   void enter_user_code(int change) noexcept override;
   void close(spi::TimeoutPolicy const& timeout_policy) override;

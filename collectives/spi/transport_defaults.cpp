@@ -30,6 +30,8 @@ std::optional<RequestId> Transport::post_all_to_allv(Signature, Source const&, s
 
 void Transport::report_lost(std::span<int const>, std::string_view why) noexcept { abort(why); }
 
+void Transport::report_failure(ErrorCode, std::span<int const>, std::string_view why) noexcept { abort(why); }
+
 void Transport::keep_alive() noexcept {}
 
 void Transport::enter_user_code(int) noexcept {}

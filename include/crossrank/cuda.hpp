@@ -2,6 +2,7 @@
 #include <array>
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,44 @@ CROSSRANK_EXPORT void require_driver();
 [[nodiscard]] inline CUevent_st* native(Event const& event) noexcept {
   return static_cast<CUevent_st*>(event.native());
 }
+
+/// Work of a GPU that was captured once and can be replayed many times. Copies are the same graph.
+///
+/// Captures copies and fills of tensors, and collectives that NCCL carries. A replay reads and writes the same memory
+/// as the captured calls: write new inputs into the same tensors, and read the results after it.
+class CROSSRANK_EXPORT Graph {
+ public:
+  /// Makes an empty graph.
+  Graph() noexcept = default;
+
+  /// Runs `body` with `stream` as the current one and captures the work instead of doing it.
+  ///
+  /// Collective when `body` calls collectives: all ranks capture the same calls. Those compare their arguments during
+  /// the capture, so replays do not. Tensors that are made in `body` and those that its calls use live as long as the
+  /// graph. Streams that `body` joins by events must be joined again. What `body` throws passes through, and nothing
+  /// stays captured. `UsageError` for the default stream, for a capture in a capture, for work that cannot be captured
+  /// (a collective through host memory, the first collective of a group, a wait of the host), and when other calls have
+  /// invalidated the capture; `UnavailableError` for a driver before CUDA 11.4.
+  [[nodiscard]] static Graph capture(Stream const& stream, std::function<void()> const& body);
+
+  /// Enqueues the captured work on `stream`. Does not block.
+  ///
+  /// Collective when collectives were captured: all ranks replay the same graphs in the same order, also relative to
+  /// the other collectives of those groups. A replay counts as one call of each group: a death or a timeout ends the
+  /// stream and is thrown as for calls. Throws that failure without enqueuing anything when the group has failed
+  /// before, `UsageError` when it was closed, for an empty graph, a stream of another GPU or one that is being
+  /// captured. Any thread; replays of one graph run one after the other.
+  void replay(Stream const& stream) const;
+  /// Enqueues the work on the current stream of the graph's GPU.
+  void replay() const;
+
+  /// Returns whether there is something to replay.
+  [[nodiscard]] explicit operator bool() const noexcept { return state_ != nullptr; }
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_{};
+};
 
 /// The driver and its devices, for reports.
 struct DriverInfo {

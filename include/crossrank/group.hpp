@@ -16,6 +16,7 @@
 #include <crossrank/message_queue.hpp>
 #include <crossrank/objects.hpp>
 #include <crossrank/state.hpp>
+#include <crossrank/stream.hpp>
 #include <crossrank/tensor.hpp>
 #include <crossrank/tensor_dict.hpp>
 
@@ -100,18 +101,21 @@ struct BufferDescription {
   Dtype dtype = Dtype::f32;  ///< its element type
 };
 
-/// Context of a graph capture.
+/// Context of a graph capture, which several groups can share.
 struct GraphContext {
-  std::shared_ptr<void> stream{};  ///< belongs to a device's backend
+  Stream stream{};  ///< that is captured from; default: a new one of the group's device
 };
 
-/// A scope that captures the work of a device. Without a device it only holds its context.
+/// A scope in which graphs are captured: its stream is the current one of its device in this thread.
+///
+/// The stream waits for the work of the previous current stream at the begin, and that one for the scope's at the end.
+/// Without a GPU the scope only holds its context.
 class CROSSRANK_EXPORT GraphCapture {
  public:
   /// Begins the scope.
-  explicit GraphCapture(GraphContext context) noexcept : context_(std::move(context)) {}
+  explicit GraphCapture(GraphContext context);
   /// Ends the scope.
-  ~GraphCapture() = default;
+  ~GraphCapture();
   GraphCapture(GraphCapture const&) = delete;
   GraphCapture& operator=(GraphCapture const&) = delete;
   /// Returns the context.
@@ -119,6 +123,8 @@ class CROSSRANK_EXPORT GraphCapture {
 
  private:
   GraphContext context_;
+  Stream previous_{};
+  std::optional<StreamGuard> guard_{};
 };
 
 /// A send of a dictionary in progress. Holds tensors and metadata until they have been sent.
@@ -342,7 +348,11 @@ class CROSSRANK_EXPORT GroupCoordinator {
   [[nodiscard]] SingleReaderQueues create_single_reader_mq_broadcasters(int reader = 0,
                                                                         QueueOptions options = {}) const;
 
-  /// Begins a capture. Without a device it only holds the given or an empty context.
+  /// Begins a scope for the capture of graphs with `cuda::Graph::capture`, and makes the group's communicator first.
+  ///
+  /// Collective where the group has tensors on GPUs: with `device_communicator`, or when the context has a stream of a
+  /// GPU; local and free otherwise. Blocks until all ranks have come, the first time. Pass the context of one group's
+  /// scope to the next to capture the calls of both. Follows vLLM's `GroupCoordinator.graph_capture`.
   [[nodiscard]] GraphCapture graph_capture(GraphContext context = {}) const;
   /// Reserves named buffers of zero bytes. Local. `UsageError` for a name that already exists with another shape.
   void prepare_communication_buffer_for_model(std::vector<BufferDescription> const& buffers) const;

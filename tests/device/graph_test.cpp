@@ -129,6 +129,62 @@ TEST_F(Capture, is_isolated_from_events_outside) {
   destroy(other);
 }
 
+// API, cuStreamIsCapturing: none, active, and invalidated until the capture is ended.
+TEST_F(Capture, tells_its_status) {
+  auto status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  auto const now = [&] {
+    EXPECT_EQ(cu("cuStreamIsCapturing", s, &status), CUDA_SUCCESS);
+    return status;
+  };
+  EXPECT_EQ(now(), CU_STREAM_CAPTURE_STATUS_NONE);
+  begin();
+  EXPECT_EQ(now(), CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  EXPECT_EQ(cu("cuStreamQuery", s), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  EXPECT_EQ(now(), CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+  EXPECT_EQ(end(), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  EXPECT_EQ(now(), CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
+// Guide, Prohibited and Unhandled Operations: an event that was recorded in a capture stands for nodes of the graph, so
+// that it can be neither asked nor waited for, also in relaxed mode.
+TEST_F(Capture, is_invalidated_by_a_look_at_its_events) {
+  auto const inside = event();
+  begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+  ASSERT_EQ(cu("cuEventRecord", inside, s), CUDA_SUCCESS);
+  EXPECT_EQ(cu("cuEventQuery", inside), CUDA_ERROR_CAPTURED_EVENT);
+  EXPECT_EQ(end(), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  EXPECT_EQ(cu("cuEventDestroy_v2", inside), CUDA_SUCCESS);
+}
+
+// API, cuThreadExchangeStreamCaptureMode: in relaxed mode a thread may look at other events and allocate memory.
+TEST_F(Capture, stays_valid_in_relaxed_mode_when_its_thread_looks_at_other_events) {
+  auto const outside = event();
+  auto const other = stream();
+  ASSERT_EQ(cu("cuEventRecord", outside, other), CUDA_SUCCESS);
+  begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+  while (cu("cuEventQuery", outside) == CUDA_ERROR_NOT_READY) std::this_thread::yield();
+  auto const fresh = allocate(4096);
+  EXPECT_EQ(end(), CUDA_SUCCESS);
+  free(fresh);
+  EXPECT_EQ(cu("cuEventDestroy_v2", outside), CUDA_SUCCESS);
+  destroy(other);
+}
+
+// Guide, Prohibited and Unhandled Operations: two captures cannot be joined.
+TEST_F(Capture, is_invalidated_by_a_merge_with_another_one) {
+  auto const other = stream();
+  auto const inside = event();
+  begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+  ASSERT_EQ(cu("cuStreamBeginCapture_v2", other, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  ASSERT_EQ(cu("cuEventRecord", inside, s), CUDA_SUCCESS);
+  EXPECT_EQ(cu("cuStreamWaitEvent", other, inside, 0U), CUDA_ERROR_STREAM_CAPTURE_MERGE);
+  CUgraph none = nullptr;
+  EXPECT_EQ(cu("cuStreamEndCapture", other, &none), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  EXPECT_EQ(end(), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  EXPECT_EQ(cu("cuEventDestroy_v2", inside), CUDA_SUCCESS);
+  destroy(other);
+}
+
 // API, cuStreamEndCapture: by the thread that began it.
 TEST_F(Capture, is_ended_by_the_thread_that_began_it) {
   begin();

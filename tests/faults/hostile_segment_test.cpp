@@ -55,7 +55,8 @@ class Overwriter {
     switch (below(8)) {
       case 0: return below(node::page_bytes / 8) * 8;
       case 1: return geometry_.records_offset() + below(ranks * sizeof(node::RankRecord) / 8) * 8;
-      case 2: return geometry_.flights_offset() + below(ranks * sizeof(node::FlightRing) / 8) * 8;
+      case 2:
+        return geometry_.flights_offset() + below((geometry_.groups_offset() - geometry_.flights_offset()) / 8) * 8;
       case 3: return block + below(32) * 8;                              // state, size, parent, name, decision
       case 4: return block + sizeof(node::GroupHeader) + below(80) * 8;  // header and endpoints of a queue
       case 5: return member(block) + below(sizeof(node::MemberBlock) / 8) * 8;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "lib/node/memory/device_flight_layout.hpp"
+
 namespace crossrank::node {
 namespace {
 
@@ -11,7 +13,8 @@ TEST(ControlGeometry, lays_out_the_parts_without_overlap) {
     auto const n = static_cast<std::size_t>(ranks);
     EXPECT_EQ(geometry.records_offset(), sizeof(ControlHeader));
     EXPECT_GE(geometry.flights_offset(), geometry.records_offset() + n * sizeof(RankRecord)) << ranks;
-    EXPECT_EQ(geometry.groups_offset(), geometry.flights_offset() + n * sizeof(FlightRing)) << ranks;
+    EXPECT_EQ(geometry.device_flights_offset(), geometry.flights_offset() + n * sizeof(FlightRing)) << ranks;
+    EXPECT_GE(geometry.groups_offset(), geometry.device_flights_offset() + n * sizeof(DeviceFlightRing)) << ranks;
     EXPECT_EQ(geometry.leases_offset(), geometry.groups_offset() + geometry.group_capacity() * geometry.group_stride())
         << ranks;
     EXPECT_GE(geometry.total_bytes(),

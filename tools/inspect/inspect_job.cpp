@@ -19,6 +19,7 @@
 namespace crossrank::tools {
 namespace {
 
+using node::DeviceOperationView;
 using node::GroupView;
 using node::JobView;
 using node::OperationState;
@@ -84,6 +85,26 @@ bool is_message(OperationView const& operation) {
   return operation.peer || op_kind == spi::OpKind::enqueue || op_kind == spi::OpKind::dequeue;
 }
 
+std::string handle(std::uint64_t value) {
+  std::array<char, 24> text{};
+  std::snprintf(text.data(), text.size(), "0x%" PRIx64, value);
+  return text.data();
+}
+
+void print_device_operation(JobView const& job, DeviceOperationView const& operation) {
+  std::printf("            %-8s %s", to_string(operation.stage), spi::to_string(operation.op_kind));
+  if (operation.root)
+    std::printf(" %s rank %d", operation.way == node::DeviceWay::message ? "with" : "of root", *operation.root);
+  std::printf(" on cuda:%d, %s call %" PRIu64 " in %s of %d ranks, %" PRIu64 " bytes, stream %s", operation.device,
+              to_string(operation.way), operation.sequence, group_name(operation.group, operation.block).c_str(),
+              operation.group_ranks, operation.bytes, handle(operation.stream).c_str());
+  if (operation.communicator != 0) std::printf(", communicator %s", handle(operation.communicator).c_str());
+  std::printf(", called %s%s", seconds(operation.age).c_str(), ago(job));
+  if (operation.started_age) std::printf(", started %s%s", seconds(*operation.started_age).c_str(), ago(job));
+  if (operation.ended_age) std::printf(", over %s%s", seconds(*operation.ended_age).c_str(), ago(job));
+  std::printf("\n");
+}
+
 void print_rank(JobView const& job, RankView const& rank, std::size_t last) {
   std::printf("  %-7s rank %d", to_string(rank.life), rank.rank);
   if (rank.life == RankStatus::absent) {
@@ -107,6 +128,24 @@ void print_rank(JobView const& job, RankView const& rank, std::size_t last) {
                 operation.round, group_name(operation.group, operation.block).c_str(), operation.bytes,
                 seconds(operation.age).c_str(), ago(job));
   }
+  auto const on_devices = std::min(rank.device_operations.size(), last);
+  for (auto i = rank.device_operations.size() - on_devices; i < rank.device_operations.size(); ++i)
+    print_device_operation(job, rank.device_operations[i]);
+}
+
+void print_device_call(GroupView const& group) {
+  if (!group.device_call) return;
+  auto const& call = *group.device_call;
+  std::printf("  group %s on its GPUs: %s (%s call %" PRIu64 ")", group_name(group.name, group.block).c_str(),
+              spi::to_string(call.op_kind), to_string(call.way), call.sequence);
+  auto const print = [](char const* what, std::vector<int> const& ranks) {
+    if (!ranks.empty()) std::printf("; %s: %s", what, node::name_ranks(ranks).c_str());
+  };
+  print("started", call.started);
+  print("enqueued", call.enqueued);
+  print("ended", call.ended);
+  print("not enqueued", call.missing);
+  std::printf("\n");
 }
 
 void print_group(GroupView const& group) {
@@ -160,6 +199,7 @@ void print_job(Shown const& shown, std::size_t last) {
     std::printf("  look first at %s: waited for by other ranks, but not waiting\n", node::name_ranks(first).c_str());
   for (auto const& rank : job.ranks) print_rank(job, rank, last);
   for (auto const& group : job.groups) print_group(group);
+  for (auto const& group : job.groups) print_device_call(group);
   for (auto const& queue : job.queues) print_queue(queue);
 }
 
@@ -175,11 +215,43 @@ Json to_json(OperationView const& operation) {
   return out;
 }
 
+Json to_json(DeviceOperationView const& operation) {
+  Json out{{"name", spi::to_string(operation.op_kind)},
+           {"way", to_string(operation.way)},
+           {"group", operation.group},
+           {"block", operation.block},
+           {"group_ranks", operation.group_ranks},
+           {"sequence", operation.sequence},
+           {"bytes", operation.bytes},
+           {"device", operation.device},
+           {"stream", handle(operation.stream)},
+           {"communicator", handle(operation.communicator)},
+           {"stage", to_string(operation.stage)},
+           {"age_s", operation.age}};
+  if (operation.root) out["root"] = *operation.root;
+  if (operation.started_age) out["started_age_s"] = *operation.started_age;
+  if (operation.ended_age) out["ended_age_s"] = *operation.ended_age;
+  return out;
+}
+
+Json to_json(node::DeviceCallView const& call) {
+  return {{"name", spi::to_string(call.op_kind)},
+          {"way", to_string(call.way)},
+          {"sequence", call.sequence},
+          {"started", call.started},
+          {"enqueued", call.enqueued},
+          {"ended", call.ended},
+          {"missing", call.missing}};
+}
+
+template <class View>
+Json last_as_json(std::vector<View> const& all, std::size_t last) {
+  auto out = Json::array();
+  for (auto i = all.size() - std::min(all.size(), last); i < all.size(); ++i) out.push_back(to_json(all[i]));
+  return out;
+}
+
 Json to_json(RankView const& rank, std::size_t last) {
-  auto operations = Json::array();
-  auto const count = std::min(rank.operations.size(), last);
-  for (auto i = rank.operations.size() - count; i < rank.operations.size(); ++i)
-    operations.push_back(to_json(rank.operations[i]));
   return {{"rank", rank.rank},
           {"pid", rank.pid},
           {"life", to_string(rank.life)},
@@ -187,7 +259,8 @@ Json to_json(RankView const& rank, std::size_t last) {
           {"in_user_code", rank.in_user_code},
           {"exit_reason", rank.exit_reason},
           {"waits_for", rank.waits_for},
-          {"operations", std::move(operations)}};
+          {"operations", last_as_json(rank.operations, last)},
+          {"device_operations", last_as_json(rank.device_operations, last)}};
 }
 
 Json to_json(GroupView const& group) {
@@ -198,6 +271,7 @@ Json to_json(GroupView const& group) {
            {"op_kind", spi::to_string(group.op_kind)},
            {"arrived", group.arrived},
            {"missing", group.missing}};
+  if (group.device_call) out["device_call"] = to_json(*group.device_call);
   if (group.failure) {
     out["failure"] = {{"verdict", to_string(group.failure->verdict)},
                       {"text", group.failure->text},

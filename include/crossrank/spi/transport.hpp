@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <crossrank/dtype.hpp>
+#include <crossrank/error.hpp>
 #include <crossrank/export.hpp>
 #include <crossrank/process_group.hpp>
 #include <crossrank/reduce_op.hpp>
@@ -140,8 +141,12 @@ class CROSSRANK_EXPORT Transport {
                                                          TimeoutPolicy const& timeout_policy) = 0;
   /// Kills the group: the current and later calls of every rank throw `PeerLostError` with `why`.
   virtual void abort(std::string_view why) noexcept = 0;
-  /// Kills the group because another transport has found that `members` are dead or have left.
+  /// Kills the group because another transport has found that `members` are dead or have left. They count as lost in
+  /// every group.
   virtual void report_lost(std::span<int const> members, std::string_view why) noexcept;
+  /// Kills the group because of `members`, which may live on in their other groups. The current and later calls of
+  /// every rank, theirs too, throw `TimeoutError` when `code` is `timeout`, else `PeerLostError`.
+  virtual void report_failure(ErrorCode code, std::span<int const> members, std::string_view why) noexcept;
   /// Counts as progress of this rank, so that waiting ranks restart their timeouts.
   virtual void keep_alive() noexcept;
   /// Begins (1) or ends (-1) a section in which this rank runs the caller's code and `user_limit` applies to it.

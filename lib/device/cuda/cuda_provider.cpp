@@ -5,6 +5,7 @@
 #include <crossrank/cuda.hpp>
 #include <crossrank/error.hpp>
 
+#include "lib/device/cuda/capture.hpp"
 #include "lib/device/cuda/device_memory.hpp"
 #include "lib/device/cuda/device_state.hpp"
 #include "lib/device/cuda/host_memory.hpp"
@@ -24,16 +25,19 @@ void copy_run(DeviceState const& state, CUstream_st* stream, spi::DeviceCopy con
   constexpr auto const* operation = "copy on a GPU";
   auto const bytes = copy.run_bytes;
   if (!on_gpu(copy.from_device)) {
-    check(state.driver(), f.cuMemcpyHtoDAsync_v2(api::device_address(to), from, bytes, stream), "cuMemcpyHtoDAsync", operation);
-  } else if (!on_gpu(copy.to_device)) {
-    check(state.driver(), f.cuMemcpyDtoHAsync_v2(to, api::device_address(from), bytes, stream), "cuMemcpyDtoHAsync", operation);
-  } else if (copy.to_device == copy.from_device) {
-    check(state.driver(), f.cuMemcpyDtoDAsync_v2(api::device_address(to), api::device_address(from), bytes, stream), "cuMemcpyDtoDAsync",
+    check(state.driver(), f.cuMemcpyHtoDAsync_v2(api::device_address(to), from, bytes, stream), "cuMemcpyHtoDAsync",
           operation);
+  } else if (!on_gpu(copy.to_device)) {
+    check(state.driver(), f.cuMemcpyDtoHAsync_v2(to, api::device_address(from), bytes, stream), "cuMemcpyDtoHAsync",
+          operation);
+  } else if (copy.to_device == copy.from_device) {
+    check(state.driver(), f.cuMemcpyDtoDAsync_v2(api::device_address(to), api::device_address(from), bytes, stream),
+          "cuMemcpyDtoDAsync", operation);
   } else {
     auto* const source = device_state(copy.from_device).context();
     auto* const target = device_state(copy.to_device).context();
-    check(state.driver(), f.cuMemcpyPeerAsync(api::device_address(to), target, api::device_address(from), source, bytes, stream),
+    check(state.driver(),
+          f.cuMemcpyPeerAsync(api::device_address(to), target, api::device_address(from), source, bytes, stream),
           "cuMemcpyPeerAsync", operation);
   }
 }
@@ -139,14 +143,15 @@ class CudaProvider final : public spi::DeviceProvider {
     if (bytes == 0) return;
     auto const& state = device_state(stream.device());
     ContextScope const scope(state);
-    check(
-        state.driver(),
-        state.functions().cuMemsetD8Async(api::device_address(at), std::to_integer<unsigned char>(value), bytes, native(stream)),
-        "cuMemsetD8Async", "fill GPU memory");
+    check(state.driver(),
+          state.functions().cuMemsetD8Async(api::device_address(at), std::to_integer<unsigned char>(value), bytes,
+                                            native(stream)),
+          "cuMemsetD8Async", "fill GPU memory");
   }
   void keep_alive(Stream const& stream, std::shared_ptr<void const> object) override {
     auto& state = device_state(stream.device());
     ContextScope const scope(state);
+    if (auto* const capture = Capture::of(stream)) return capture->keep(std::move(object));
     state.drop_passed();
     state.keep_alive(native(stream), std::move(object));
   }

@@ -11,6 +11,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/log.hpp"
+#include "lib/device/cuda/capture.hpp"
 
 namespace crossrank::cuda {
 namespace {
@@ -117,6 +118,11 @@ class DeviceStorage final : public spi::Storage {
  private:
   /// Lets the block's stream wait for the others, and frees the block there.
   void free_in_order() {
+    if (auto* const capture = capture_that_uses_it()) {
+      auto moved = std::make_shared<DeviceStorage>(device_, std::move(block_));
+      moved->others_ = std::move(others_);
+      return capture->keep(std::move(moved));
+    }
     auto& state = block_->state();
     auto const& f = state.functions();
     auto* const home = native(block_->stream());
@@ -137,6 +143,15 @@ class DeviceStorage final : public spi::Storage {
       state.keep_alive(home, std::shared_ptr<Block>(std::move(block_)));
       state.drop_passed();
     }
+  }
+
+  /// Returns the capture whose work uses the memory, or null.
+  [[nodiscard]] Capture* capture_that_uses_it() const {
+    if (auto* const capture = Capture::of(block_->stream())) return capture;
+    for (auto const& other : others_) {
+      if (auto* const capture = Capture::of(other)) return capture;
+    }
+    return nullptr;
   }
 
   Device device_;
@@ -224,7 +239,9 @@ std::unique_ptr<Block> allocate_block(DeviceState& state, Stream const& stream, 
     if (data == nullptr) refuse_full(state, bytes, "the plugged allocator");
     return std::make_unique<PluggedBlock>(state, stream, data, bytes, allocator);
   }
-  if (state.pool() != nullptr && !request.shareable) {
+  // The pool's memory would belong to a captured graph, which allocates it anew with each replay.
+  bool const is_captured = Capture::of(stream) != nullptr;
+  if (state.pool() != nullptr && !request.shareable && !is_captured) {
     auto* const data = allocate_twice(state, bytes, "cuMemAllocFromPoolAsync", [&](DevicePointer* out) {
       return f.cuMemAllocFromPoolAsync(out, bytes, state.pool(), native(stream));
     });
@@ -278,7 +295,9 @@ std::shared_ptr<spi::Storage> allocate_device_memory(Stream const& stream, spi::
   if (request.bytes == 0) return std::make_shared<DeviceStorage>(stream.device(), nullptr);
   ContextScope const scope(state);
   state.drop_passed();
-  return std::make_shared<DeviceStorage>(stream.device(), allocate_block(state, stream, request));
+  auto storage = std::make_shared<DeviceStorage>(stream.device(), allocate_block(state, stream, request));
+  if (auto* const capture = Capture::of(stream)) capture->keep(storage);
+  return storage;
 }
 
 std::shared_ptr<spi::Storage> borrow_device_memory(DeviceState& state, void* data, std::size_t bytes,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -108,17 +109,29 @@ void DeviceState::keep_alive(CUstream_st* stream, std::shared_ptr<void const> ob
   found->held.push_back({.event = std::move(event), .object = std::move(object)});
 }
 
+void DeviceState::keep_until(Event event, std::shared_ptr<void const> object) {
+  if (event.native() == nullptr) return;
+  std::lock_guard const lock(mutex_);
+  held_until_.push_back({.event = std::move(event), .object = std::move(object)});
+}
+
 void DeviceState::drop_passed() {
   std::vector<Held> dropped;  // destroyed after the lock: a destructor may come back here
   std::lock_guard const lock(mutex_);
+  auto const has_passed = [this](Held const& one) {
+    return functions().cuEventQuery(static_cast<CUevent_st*>(one.event.native())) != Result::not_ready;
+  };
   for (auto& [stream, held] : held_) {
-    while (!held.empty() &&
-           functions().cuEventQuery(static_cast<CUevent_st*>(held.front().event.native())) != Result::not_ready) {
+    while (!held.empty() && has_passed(held.front())) {
       dropped.push_back(std::move(held.front()));
       held.pop_front();
     }
   }
   std::erase_if(held_, [](auto const& one) { return one.held.empty(); });
+  auto const passed =
+      std::stable_partition(held_until_.begin(), held_until_.end(), [&](Held const& one) { return !has_passed(one); });
+  std::move(passed, held_until_.end(), std::back_inserter(dropped));
+  held_until_.erase(passed, held_until_.end());
 }
 
 DeviceState& device_state(Device device) {

@@ -35,6 +35,8 @@ class DeviceState {
   [[nodiscard]] bool passed(CUevent_st* event) const;
   /// Keeps an object until the stream has passed the work that is enqueued now; the context must be current.
   void keep_alive(CUstream_st* stream, std::shared_ptr<void const> object);
+  /// Keeps an object until a stream has passed the event.
+  void keep_until(Event event, std::shared_ptr<void const> object);
   /// Drops the objects whose streams have passed; the context must be current. Never blocks.
   void drop_passed();
 
@@ -61,6 +63,7 @@ class DeviceState {
   std::mutex mutex_{};  // guards the members below
   std::vector<CUevent_st*> idle_events_{};
   std::vector<HeldByStream> held_{};
+  std::vector<Held> held_until_{};
 };
 
 /// Returns the state of a GPU, which the first call makes. `UsageError` when there is no such GPU; errors of

@@ -78,6 +78,13 @@ void bind_optional(FunctionBinder& to, api::Functions& f) {
   to.optional("cuMemFreeAsync", pools, f.cuMemFreeAsync);
   to.optional("cuThreadExchangeStreamCaptureMode", "looking at events during captures",
               f.cuThreadExchangeStreamCaptureMode);
+  constexpr auto const* graphs = "graphs";
+  to.optional("cuStreamBeginCapture_v2", graphs, f.cuStreamBeginCapture_v2);
+  to.optional("cuStreamEndCapture", graphs, f.cuStreamEndCapture);
+  to.optional("cuGraphInstantiateWithFlags", graphs, f.cuGraphInstantiateWithFlags);
+  to.optional("cuGraphLaunch", graphs, f.cuGraphLaunch);
+  to.optional("cuGraphDestroy", graphs, f.cuGraphDestroy);
+  to.optional("cuGraphExecDestroy", graphs, f.cuGraphExecDestroy);
   to.optional("cuDeviceGetUuid_v2", "identity of GPUs", f.cuDeviceGetUuid_v2);
 }
 

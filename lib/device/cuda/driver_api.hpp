@@ -16,8 +16,8 @@ struct CUarray_st;
 /// Our own declarations of the part of the CUDA driver API that the library calls, so that no build needs CUDA.
 ///
 /// The binary interface is the same from CUDA 11 to 13. Members of `Functions` have the names of the exported symbols.
-/// The emulated driver of the tests has the same declarations; `Device.declarations_match_the_vendor` compares those with the
-/// vendor's header where one is installed.
+/// The emulated driver of the tests has the same declarations; `Device.declarations_match_the_vendor` compares those
+/// with the vendor's header where one is installed.
 namespace crossrank::cuda::api {
 
 using DevicePointer = unsigned long long;
@@ -55,6 +55,13 @@ enum class Result : unsigned {
   system_driver_mismatch = 803,
   stream_capture_unsupported = 900,
   stream_capture_invalidated = 901,
+  stream_capture_merge = 902,
+  stream_capture_unmatched = 903,
+  stream_capture_unjoined = 904,
+  stream_capture_isolation = 905,
+  stream_capture_implicit = 906,
+  captured_event = 907,
+  stream_capture_wrong_thread = 908,
 };
 
 /// CUdevice_attribute.
@@ -194,6 +201,14 @@ struct Functions {
 
   // Optional: lets a thread ask about events while another one captures a graph, since 10.1.
   Result (*cuThreadExchangeStreamCaptureMode)(CaptureMode* mode);
+
+  // Optional: graphs, since 10.1 and, to instantiate them with flags, 11.4.
+  Result (*cuStreamBeginCapture_v2)(CUstream_st* stream, CaptureMode mode);
+  Result (*cuStreamEndCapture)(CUstream_st* stream, CUgraph_st** graph);
+  Result (*cuGraphInstantiateWithFlags)(CUgraphExec_st** executable, CUgraph_st* graph, unsigned long long flags);
+  Result (*cuGraphLaunch)(CUgraphExec_st* executable, CUstream_st* stream);
+  Result (*cuGraphDestroy)(CUgraph_st* graph);
+  Result (*cuGraphExecDestroy)(CUgraphExec_st* executable);
 
   // Optional: identity of devices that does not change in a virtual machine, since 11.4.
   Result (*cuDeviceGetUuid_v2)(Uuid* uuid, int device);

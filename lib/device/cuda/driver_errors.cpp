@@ -21,6 +21,11 @@ std::string text_of(api::Functions const& functions, Result result) {
   return std::string(name) + ": " + text;
 }
 
+/// Returns whether a call failed because it cannot be captured, or because of what an earlier call did to the capture.
+bool is_of_capture(Result result) noexcept {
+  return result >= Result::stream_capture_unsupported && result <= Result::stream_capture_wrong_thread;
+}
+
 }  // namespace
 
 bool is_sticky(Result result) noexcept {
@@ -54,6 +59,11 @@ void throw_driver_error(api::Functions const& functions, Result result, char con
   if (result == Result::out_of_memory) {
     info.message = "not enough memory";
     throw UnavailableError(std::move(info));
+  }
+  if (is_of_capture(result)) {
+    info.message = std::string(function) + " failed because of a capture";
+    info.hint = "in a capture, do not wait for its streams, and order other streams by events that are recorded in it";
+    throw UsageError(std::move(info));
   }
   if (is_sticky(result)) {
     info.message = "work on the GPU has failed, and " + std::string(function) + " reports it";

@@ -152,13 +152,13 @@ std::span<std::byte const> Group::payload(int member, Arrival const& arrival) co
 
 // ---------------------------------------------------------------- failing
 
-void Group::abort(std::string_view why) noexcept { abort(why, {rank()}); }
+void Group::abort(std::string_view why) noexcept { fail(Verdict::aborted, why, {rank()}); }
 
-void Group::abort(std::string_view why, std::vector<int> members) noexcept {
+void Group::fail(Verdict verdict, std::string_view why, std::vector<int> members) noexcept {
   if (!comm().is_own_process()) return;
   std::string const text(why);
-  auto const status = "gave up: " + text;
-  rounds_.fail({.verdict = Verdict::aborted, .members = std::move(members), .text = text, .status = status}, nullptr);
+  auto const status = (verdict == Verdict::timeout ? "was too late: " : "gave up: ") + text;
+  rounds_.fail({.verdict = verdict, .members = std::move(members), .text = text, .status = status}, nullptr);
   decision_.adopt_root_cause(decision_.get());
 }
 
@@ -173,6 +173,7 @@ void Group::fail_corrupt(std::string operation, std::string field, std::string e
 }
 
 void Group::note_message(FlightOperation note) const noexcept {
+  if (!records_messages_) return;
   note.block = members_.block();
   comm().note(note);
 }

@@ -48,6 +48,8 @@ class Group final : public spi::NodeMemory {
   [[nodiscard]] std::string const& name() const noexcept { return members_.name(); }
   [[nodiscard]] int rank() const noexcept { return members_.rank(); }
   [[nodiscard]] int size() const noexcept { return members_.size(); }
+  /// Returns the number of the group's block on the node.
+  [[nodiscard]] std::uint32_t block() const noexcept { return members_.block(); }
   /// Returns the rank of a member on the node.
   [[nodiscard]] int node_rank(int member) const noexcept { return members_.node_rank(member); }
 
@@ -92,8 +94,8 @@ class Group final : public spi::NodeMemory {
 
   /// Fails the first undecided round, and with it all later ones, on all members.
   void abort(std::string_view why) noexcept;
-  /// Makes the group fail with an error that blames `members`, at least one.
-  void abort(std::string_view why, std::vector<int> members) noexcept;
+  /// Makes the group fail with an error that blames `members`, at least one. `verdict` is `timeout` or `aborted`.
+  void fail(Verdict verdict, std::string_view why, std::vector<int> members) noexcept;
   /// Records that the members have closed the group, so that dropping the handle is not a departure.
   void closed() noexcept { closed_ = true; }
   /// Throws the group's error if the group has failed.
@@ -118,6 +120,8 @@ class Group final : public spi::NodeMemory {
   [[nodiscard]] std::function<bool()> everyone_left() const { return members_.everyone_left(); }
   /// Notes in the flight recorder a message that this rank begins to send or waits for.
   void note_message(FlightOperation note) const noexcept;
+  /// Leaves the messages of this group out of the flight recorder from now on: no call of the user waits for them.
+  void leave_messages_unrecorded() noexcept { records_messages_ = false; }
   /// Counts as progress of this rank for the peers that wait for it.
   void progress() noexcept { comm().count_progress(); }
 
@@ -133,6 +137,7 @@ class Group final : public spi::NodeMemory {
   GroupWait wait_;
   std::uint64_t ranges_ = 0;
   bool closed_ = false;
+  bool records_messages_ = true;
 };
 
 /// Returns the group behind the handle of a transport; null for a null handle, or one that the library has not made.

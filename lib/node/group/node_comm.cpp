@@ -209,6 +209,10 @@ FlightRing& NodeComm::flight(int rank) const noexcept {
   return reinterpret_cast<FlightRing*>(control() + geometry_.flights_offset())[rank];
 }
 
+DeviceFlightRing& NodeComm::device_flight(int rank) const noexcept {
+  return reinterpret_cast<DeviceFlightRing*>(control() + geometry_.device_flights_offset())[rank];
+}
+
 void NodeComm::note(FlightOperation const& note) const noexcept {
   auto& record = own_record();
   record.last_op_kind.store(static_cast<std::uint32_t>(note.op_kind), std::memory_order_relaxed);

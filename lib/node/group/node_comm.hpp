@@ -14,6 +14,7 @@
 #include "lib/node/inspect/flight_recorder.hpp"
 #include "lib/node/memory/group_blocks.hpp"
 #include "lib/node/memory/control_layout.hpp"
+#include "lib/node/memory/device_flight_layout.hpp"
 #include "lib/node/memory/leases.hpp"
 
 namespace crossrank::node {
@@ -39,6 +40,7 @@ class NodeComm : public std::enable_shared_from_this<NodeComm> {
   [[nodiscard]] RankRecord& record(int rank) const noexcept { return records()[rank]; }
   [[nodiscard]] RankRecord& own_record() const noexcept { return records()[options_.rank]; }
   [[nodiscard]] FlightRing& flight(int rank) const noexcept;
+  [[nodiscard]] DeviceFlightRing& device_flight(int rank) const noexcept;
   /// Notes in the flight recorder an operation that this rank begins, for error messages and `crossrank inspect`. Costs
   /// a few stores and a lock, because threads of the rank may use different groups.
   void note(FlightOperation const& note) const noexcept;

@@ -103,6 +103,7 @@ class Reader {
         geometry_(ranks_),
         records_(reinterpret_cast<RankRecord const*>(control.data() + geometry_.records_offset())),
         flights_(reinterpret_cast<FlightRing const*>(control.data() + geometry_.flights_offset())),
+        device_flights_(reinterpret_cast<DeviceFlightRing const*>(control.data() + geometry_.device_flights_offset())),
         // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): only asked where things stand, never to write there
         blocks_(const_cast<std::byte*>(control.data()), ranks_, 0, nullptr) {}
 
@@ -190,7 +191,31 @@ class Reader {
       auto const& operation = view.operations.back();
       if (operation.state == OperationState::waiting && operation.peer) view.waits_for.push_back(*operation.peer);
     }
+    for (auto const& flight : read_device_flight(device_flights_[rank])) {
+      auto& operation = view.device_operations.emplace_back(view_device_operation(flight, now_));
+      if (is_member_of(operation.block, rank)) operation.group = text_in(blocks_.header(operation.block).name);
+    }
     return view;
+  }
+
+  [[nodiscard]] bool is_member_of(std::uint32_t block, int rank) const {
+    if (block >= blocks_.made()) return false;
+    auto const state = BlockLife::unpack(blocks_.header(block).life.load(std::memory_order_acquire)).state;
+    return state == BlockState::ready && block_at(block).member_of(rank) >= 0;
+  }
+
+  /// Adds what the group's members do on their devices, and the waits of those that have started a call for those that
+  /// have not enqueued it.
+  void add_device_call(Block const& block, GroupView& view, JobView& job) const {
+    std::vector<DeviceOperationsOfRank> members;
+    for (int member = 0; member < block.size; ++member) {
+      auto const rank = block.node_rank(member);
+      if (rank < 0 || rank >= ranks_) continue;
+      members.push_back({.rank = global(rank), .operations = &at_rank(job.ranks, rank).device_operations});
+    }
+    view.device_call = view_device_call(view.block, members);
+    if (!view.device_call) return;
+    for (int const rank : view.device_call->started) add_waits(job, rank, view.device_call->missing);
   }
 
   [[nodiscard]] OperationView view_operation(int rank, FlightRecord const& flight) const {
@@ -264,6 +289,7 @@ class Reader {
     } else {
       view.missing.clear();
     }
+    add_device_call(block, view, job);
     return view;
   }
 
@@ -318,6 +344,7 @@ class Reader {
   ControlGeometry geometry_;
   RankRecord const* records_;
   FlightRing const* flights_;
+  DeviceFlightRing const* device_flights_;
   GroupBlocks blocks_;
   std::vector<RankStatus> lives_{};
   std::uint64_t now_ = 0;

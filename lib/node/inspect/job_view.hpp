@@ -8,6 +8,7 @@
 
 #include <crossrank/spi/operation.hpp>
 
+#include "lib/node/inspect/device_view.hpp"
 #include "lib/node/memory/control_layout.hpp"
 #include "lib/node/liveness/process_state.hpp"
 
@@ -43,9 +44,10 @@ struct RankView {
   RankStatus life = RankStatus::absent;
   double since = 0;  ///< seconds since the rank ended, or since it last made progress
   bool in_user_code = false;
-  std::string exit_reason{};                ///< why it ended
-  std::vector<OperationView> operations{};  ///< oldest first
-  std::vector<int> waits_for{};             ///< ascending
+  std::string exit_reason{};                             ///< why it ended
+  std::vector<OperationView> operations{};               ///< oldest first
+  std::vector<DeviceOperationView> device_operations{};  ///< oldest first
+  std::vector<int> waits_for{};                          ///< ascending
 };
 
 /// The reason why a group has failed.
@@ -65,6 +67,7 @@ struct GroupView {
   std::vector<int> arrived{};
   std::vector<int> missing{};
   std::optional<FailureView> failure{};
+  std::optional<DeviceCallView> device_call{};  ///< under way on the devices of ranks of this node
 };
 
 struct QueueView {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "lib/node/memory/device_flight_layout.hpp"
+
 namespace crossrank::node {
 namespace {
 
@@ -19,8 +21,12 @@ std::size_t ControlGeometry::flights_offset() const noexcept {
   return round_up(records_offset() + static_cast<std::size_t>(ranks_) * sizeof(RankRecord), page_bytes);
 }
 
-std::size_t ControlGeometry::groups_offset() const noexcept {
+std::size_t ControlGeometry::device_flights_offset() const noexcept {
   return flights_offset() + static_cast<std::size_t>(ranks_) * sizeof(FlightRing);
+}
+
+std::size_t ControlGeometry::groups_offset() const noexcept {
+  return round_up(device_flights_offset() + static_cast<std::size_t>(ranks_) * sizeof(DeviceFlightRing), page_bytes);
 }
 
 std::size_t ControlGeometry::group_bytes(int members) noexcept {

@@ -11,13 +11,14 @@
 
 /// The contents of a node's control segment: fixed-width, standard-layout structs. Each cache line has one writer.
 ///
-/// The segment holds `ControlHeader`, `RankRecord[ranks]`, `FlightRing[ranks]`, `group_capacity` group blocks and the
-/// lease table. `ControlGeometry` computes the offsets from the number of ranks alone, so all ranks agree about them.
+/// The segment holds `ControlHeader`, `RankRecord[ranks]`, `FlightRing[ranks]`, `DeviceFlightRing[ranks]`,
+/// `group_capacity` group blocks and the lease table. `ControlGeometry` computes the offsets from the number of ranks
+/// alone, so all ranks agree about them.
 namespace crossrank::node {
 
 inline constexpr std::uint64_t control_magic = 0x314b4e5253535243;  // "CRSSRNK1"
 /// Incremented with every change of this file: ranks that were built from different layouts refuse each other.
-inline constexpr std::uint32_t layout_version = 10;
+inline constexpr std::uint32_t layout_version = 11;
 inline constexpr std::size_t page_bytes = 4096;
 inline constexpr int max_ranks = 4096;  ///< what 12 bits of a `Decision` can name
 
@@ -412,6 +413,7 @@ class ControlGeometry {
   [[nodiscard]] int ranks() const noexcept { return ranks_; }
   [[nodiscard]] std::size_t records_offset() const noexcept { return sizeof(ControlHeader); }
   [[nodiscard]] std::size_t flights_offset() const noexcept;
+  [[nodiscard]] std::size_t device_flights_offset() const noexcept;
   [[nodiscard]] std::size_t groups_offset() const noexcept;
   [[nodiscard]] std::size_t group_stride() const noexcept;
   /// Returns the bytes of a group block with `members` members.

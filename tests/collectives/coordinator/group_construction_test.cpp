@@ -115,10 +115,10 @@ TEST(GroupConstruction, gives_dense_data_its_own_group_on_request) {
 TEST(GroupConstruction, has_a_no_op_graph_capture) {
   run_thread_ranks(1, [](Collective const& world) {
     auto const group = whole(world);
-    EXPECT_EQ(group.graph_capture().context().stream, nullptr);
-    auto const stream = std::make_shared<int>(7);
-    auto const capture = group.graph_capture({stream});
-    EXPECT_EQ(capture.context().stream, stream);
+    EXPECT_EQ(group.graph_capture().context().stream, Stream());
+    auto const capture = group.graph_capture({Stream()});
+    EXPECT_EQ(capture.context().stream, Stream());
+    EXPECT_EQ(current_stream(Device::cpu()), Stream());
   });
 }
 

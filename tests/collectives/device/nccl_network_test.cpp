@@ -87,7 +87,7 @@ CROSSRANK_RANK_SCENARIO(nccl_network_cut) {
           world.all_reduce(tensor);
           current_stream(gpu_of(world)).synchronize();
           ADD_FAILURE() << "no error";
-        } catch (PeerLostError const& e) {
+        } catch (TimeoutError const& e) {
           EXPECT_THAT(e.info().failed_ranks, testing::ElementsAre(2)) << e.what();
         }
         ++told;
@@ -97,6 +97,35 @@ CROSSRANK_RANK_SCENARIO(nccl_network_cut) {
 }
 
 TEST_P(NcclNetwork, names_a_rank_that_is_cut_off) { run("nccl_network_cut", "short"); }
+
+/// Rank 2 does not make a call that the others have enqueued, but lives.
+CROSSRANK_RANK_SCENARIO(nccl_network_late) {
+  std::atomic<int> told{0};
+  run_message_ranks(
+      4,
+      [&](Collective const& checked, MemoryHub&) {
+        auto const other_group = checked.split({{0, 1, 2, 3}});
+        auto const world = make_collective(checked.transport(), checked.timeout_policy(), CheckLevel::off);
+        auto tensor = filled_on_own_gpu(world, 1'000);
+        world.all_reduce(tensor);
+        EXPECT_EQ(values(tensor), std::vector<float>(1'000, 10));
+        world.barrier();
+        while (world.rank() == 2 && told < 3) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        try {
+          world.all_reduce(tensor);
+          current_stream(gpu_of(world)).synchronize();
+          ADD_FAILURE() << "no error on rank " << world.rank();
+        } catch (TimeoutError const& e) {
+          EXPECT_THAT(e.info().failed_ranks, testing::ElementsAre(2)) << e.what();
+        }
+        ++told;
+        other_group.barrier();
+      },
+      network_options(self));
+  return 0;
+}
+
+TEST_P(NcclNetwork, names_a_late_rank_and_lets_it_live) { run("nccl_network_late", "short"); }
 
 INSTANTIATE_TEST_SUITE_P(Backends, NcclNetwork, testing::Values("messages", "composite"));
 

@@ -1,6 +1,7 @@
 #include "tests/collectives/device/nccl_ranks.hpp"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <gtest/gtest.h>
 
@@ -37,6 +38,22 @@ unsigned long long emulated_count(char const* name) {
 int end_gpu_rank() {
   EXPECT_EQ(emulator<unsigned long long()>("emulated_report_count")(), 0U);
   return 0;
+}
+
+void block_stream(Stream const& stream) {
+  using HostFunction = void (*)(void*);
+  auto* const retain = emulator<int(void**, int)>("cuDevicePrimaryCtxRetain");
+  auto* const push = emulator<int(void*)>("cuCtxPushCurrent_v2");
+  auto* const launch = emulator<int(void*, HostFunction, void*)>("cuLaunchHostFunc");
+  auto* const pop = emulator<int(void**)>("cuCtxPopCurrent_v2");
+  void* context = nullptr;
+  EXPECT_EQ(retain(&context, stream.device().index), 0);
+  EXPECT_EQ(push(context), 0);
+  auto const wait_for_ever = [](void*) {
+    for (;;) ::pause();
+  };
+  EXPECT_EQ(launch(stream.native(), wait_for_ever, nullptr), 0);
+  EXPECT_EQ(pop(&context), 0);
 }
 
 void reset_emulated_counts() { emulator<void()>("emulated_reset_counts")(); }

@@ -3,6 +3,7 @@
 #include <string>
 
 #include <crossrank/collective.hpp>
+#include <crossrank/stream.hpp>
 #include <crossrank/tensor.hpp>
 
 #include "tests/collectives/device/gpu_tensors.hpp"
@@ -28,6 +29,8 @@ enum class EmulatedNccl { newest, v2_18, none };
 
 /// Returns how often this process has called a function of the emulated libraries, or an event has happened.
 [[nodiscard]] unsigned long long emulated_count(char const* name);
+/// Blocks a stream for ever: the work that is enqueued later does not start.
+void block_stream(Stream const& stream);
 /// Sets all counters to zero.
 void reset_emulated_counts();
 

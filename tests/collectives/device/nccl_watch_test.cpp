@@ -101,6 +101,28 @@ INSTANTIATE_TEST_SUITE_P(Ways, NcclDeathInAKernel, testing::Values("synchronize"
 
 // ---------------------------------------------------------------- deadlines and departures
 
+/// A call that rank 1 has enqueued does not start there, because its stream is blocked.
+CROSSRANK_RANK_SCENARIO(nccl_blocked_stream) {
+  auto const world = connect({.backend = "shm", .timeout = short_timeout, .check = CheckLevel::off});
+  auto tensor = filled(world, 1'000);
+  world.all_reduce(tensor);
+  current_stream(default_device()).synchronize();
+  if (self.rank == 1) block_stream(current_stream(default_device()));
+  auto request = world.iall_reduce(tensor);
+  say_verdict(self, "end", [&] {
+    while (!request.test()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  });
+  if (self.rank == 1) ::_exit(0);  // its stream never ends
+  return 0;
+}
+
+TEST(NcclDeadline, names_the_rank_whose_stream_has_not_reached_the_call) {
+  auto const job = run_ranks(3, "nccl_blocked_stream", gpu_ranks());
+  auto const verdict = expect_one_verdict(job, {}, "end", short_timeout);
+  EXPECT_EQ(verdict.code, "timeout") << job.text();
+  EXPECT_TRUE(verdict.blames_only(1)) << job.text();
+}
+
 /// Rank 1 does not make a call that the others have enqueued.
 CROSSRANK_RANK_SCENARIO(nccl_missing_call) {
   return end_with_verdict(self, [&] {
@@ -123,9 +145,62 @@ TEST(NcclDeadline, names_the_rank_that_has_not_enqueued_the_call) {
   auto options = gpu_ranks();
   auto const job = run_ranks(3, "nccl_missing_call", std::move(options));
   auto const verdict = expect_one_verdict(job, {}, "end", short_timeout);
-  EXPECT_EQ(verdict.code, "peer_lost") << job.text();
+  EXPECT_EQ(verdict.code, "timeout") << job.text();
   EXPECT_TRUE(verdict.blames_only(1)) << job.text();
   EXPECT_THAT(verdict.text, testing::HasSubstr("all_reduce")) << job.text();
+}
+
+/// Rank 1 is stopped for longer than the timeout while the others have enqueued a call.
+CROSSRANK_RANK_SCENARIO(nccl_stopped_rank) {
+  auto const world = connect({.backend = "shm", .timeout = short_timeout, .check = CheckLevel::off});
+  auto const other_group = world.split({{0, 1, 2}});
+  auto tensor = filled(world, 1'000);
+  world.all_reduce(tensor);
+  current_stream(default_device()).synchronize();
+  world.barrier();
+  say_verdict(self, "end", [&] {
+    self.say("late");
+    while (self.rank == 1 && emulated_count("ncclCommAbort") == 0)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    note_progress();
+    world.all_reduce(tensor);
+    current_stream(default_device()).synchronize();
+  });
+  self.say("failed");
+  say_verdict(self, "other_group", [&] { other_group.barrier(); });
+  return 0;
+}
+
+TEST(NcclDeadline, names_a_stopped_rank_which_learns_it_too_and_lives_on) {
+  auto options = gpu_ranks();
+  options.signals = {{.rank = 1, .signal = SIGSTOP, .marker = "late"},
+                     {.rank = 1, .signal = SIGCONT, .marker = "failed", .marker_rank = 0}};
+  auto const job = run_ranks(3, "nccl_stopped_rank", std::move(options));
+  auto const verdict = expect_one_verdict(job, {}, "end", short_timeout);
+  EXPECT_EQ(verdict.code, "timeout") << job.text();
+  EXPECT_TRUE(verdict.blames_only(1)) << job.text();
+  EXPECT_EQ(expect_one_verdict(job, {}, "other_group").code, "ok") << job.text();
+}
+
+/// A kernel that all ranks have enqueued does not end.
+CROSSRANK_RANK_SCENARIO(nccl_hung_kernel) {
+  return end_with_verdict(self, [&] {
+    auto const world = connect({.backend = "shm", .timeout = short_timeout, .check = CheckLevel::off});
+    auto tensor = filled(world, 1'000);
+    world.all_reduce(tensor);
+    current_stream(default_device()).synchronize();
+    world.all_reduce(tensor);
+    current_stream(default_device()).synchronize();
+  });
+}
+
+TEST(NcclDeadline, names_all_ranks_when_all_have_enqueued_the_call) {
+  auto options = gpu_ranks();
+  options.rank_environment[2]["EMULATED_GPU_HANG"] = "2";
+  auto const job = run_ranks(3, "nccl_hung_kernel", std::move(options));
+  auto const verdict = expect_one_verdict(job, {}, "end", short_timeout);
+  EXPECT_EQ(verdict.code, "timeout") << job.text();
+  EXPECT_THAT(verdict.blames, testing::ElementsAre(0, 1, 2)) << job.text();
 }
 
 /// Rank 1 leaves the group without a call that the others have enqueued.

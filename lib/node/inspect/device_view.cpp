@@ -1,0 +1,114 @@
+#include "lib/node/inspect/device_view.hpp"
+
+#include <algorithm>
+
+namespace crossrank::node {
+namespace {
+
+double seconds_since(std::uint64_t then, std::uint64_t now) {
+  return now > then ? static_cast<double>(now - then) * 1e-9 : 0.0;
+}
+
+std::optional<double> age_of(std::uint64_t then, std::uint64_t now) {
+  if (then == 0) return {};
+  return seconds_since(then, now);
+}
+
+bool is_under_way(DeviceOperationView const& operation) {
+  return operation.stage != DeviceStage::ended && operation.stage != DeviceStage::aborted;
+}
+
+bool is_collective_of(DeviceOperationView const& operation, std::uint32_t block) {
+  return operation.block == block && operation.way != DeviceWay::message && operation.way != DeviceWay::none;
+}
+
+/// Returns whether both ways count their operations together.
+bool share_sequence(DeviceWay one, DeviceWay other) {
+  return (one == DeviceWay::staged) == (other == DeviceWay::staged);
+}
+
+/// Returns the oldest operation of a rank that is under way in the group, or null.
+DeviceOperationView const* oldest_under_way(std::vector<DeviceOperationView> const& operations, std::uint32_t block) {
+  for (auto const& operation : operations) {
+    if (is_collective_of(operation, block) && is_under_way(operation)) return &operation;
+  }
+  return nullptr;
+}
+
+/// Returns the stage at which a rank has the operation `sequence`, or nothing when it has not called it.
+std::optional<DeviceStage> stage_of(std::vector<DeviceOperationView> const& operations, std::uint32_t block,
+                                    DeviceCallView const& call) {
+  std::optional<DeviceStage> stage;
+  for (auto const& operation : operations) {
+    if (!is_collective_of(operation, block) || !share_sequence(operation.way, call.way)) continue;
+    if (operation.sequence == call.sequence) return operation.stage;
+    // Its entry has been displaced by those of later operations.
+    if (operation.sequence > call.sequence) stage = DeviceStage::ended;
+  }
+  return stage;
+}
+
+}  // namespace
+
+char const* to_string(DeviceStage stage) noexcept {
+  switch (stage) {
+    case DeviceStage::calling: return "calling";
+    case DeviceStage::enqueued: return "enqueued";
+    case DeviceStage::started: return "started";
+    case DeviceStage::ended: return "ended";
+    case DeviceStage::aborted: return "aborted";
+  }
+  return "unknown";
+}
+
+char const* to_string(DeviceWay way) noexcept {
+  switch (way) {
+    case DeviceWay::none: break;
+    case DeviceWay::nccl: return "nccl";
+    case DeviceWay::staged: return "staged";
+    case DeviceWay::message: return "message";
+    case DeviceWay::graph: return "graph";
+  }
+  return "unknown";
+}
+
+DeviceOperationView view_device_operation(DeviceFlightRecord const& record, std::uint64_t now) {
+  auto const& operation = record.operation;
+  return {.op_kind = operation.op_kind,
+          .way = operation.way,
+          .block = operation.block,
+          .sequence = operation.sequence,
+          .bytes = operation.bytes,
+          .device = operation.device,
+          .stream = operation.stream,
+          .communicator = operation.communicator,
+          .group_ranks = operation.ranks,
+          .root = operation.root,
+          .stage = record.stage,
+          .age = seconds_since(record.called_at, now),
+          .started_age = age_of(record.started_at, now),
+          .ended_age = age_of(record.ended_at, now)};
+}
+
+std::optional<DeviceCallView> view_device_call(std::uint32_t block, std::vector<DeviceOperationsOfRank> const& ranks) {
+  std::optional<DeviceCallView> call;
+  for (auto const& rank : ranks) {
+    auto const* const oldest = oldest_under_way(*rank.operations, block);
+    if (oldest == nullptr || (call && call->sequence <= oldest->sequence)) continue;
+    call = DeviceCallView{.op_kind = oldest->op_kind, .way = oldest->way, .sequence = oldest->sequence};
+  }
+  if (!call) return {};
+  for (auto const& rank : ranks) {
+    auto const stage = stage_of(*rank.operations, block, *call);
+    if (!stage || *stage == DeviceStage::calling) {
+      call->missing.push_back(rank.rank);
+    } else if (*stage == DeviceStage::enqueued) {
+      call->enqueued.push_back(rank.rank);
+    } else {
+      (*stage == DeviceStage::started ? call->started : call->ended).push_back(rank.rank);
+    }
+  }
+  return call;
+}
+
+}  // namespace crossrank::node

@@ -1,0 +1,216 @@
+// Graphs of work on tensors, on the emulated driver, which invalidates captures by the rules of the real one.
+#include <cstdlib>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include <dlfcn.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/cuda.hpp>
+#include <crossrank/error.hpp>
+#include <crossrank/tensor.hpp>
+
+namespace crossrank {
+namespace {
+
+using cuda::Graph;
+using testing::Each;
+using testing::ElementsAre;
+
+constexpr auto gpu = Device::cuda(0);
+
+template <class Function>
+Function* emulated(char const* name) {
+  auto* const library = ::dlopen(CROSSRANK_TEST_CUDA, RTLD_NOW | RTLD_LOCAL);
+  return reinterpret_cast<Function*>(::dlsym(library, name));
+}
+unsigned long long calls(char const* name) { return emulated<unsigned long long(char const*)>("emulated_count")(name); }
+unsigned long long live(char const* kind) { return emulated<unsigned long long(char const*)>("emulated_live")(kind); }
+
+class DeviceGraph : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { ::setenv("CROSSRANK_CUDA_LIBRARY", CROSSRANK_TEST_CUDA, 1); }
+  void TearDown() override { EXPECT_EQ(emulated<unsigned long long()>("emulated_report_count")(), 0U); }
+};
+
+/// Returns a tensor that the work of any stream can use.
+Tensor on_gpu(std::vector<float> const& values) {
+  auto made = Tensor::of(values, {static_cast<std::int64_t>(values.size())}).to(gpu);
+  current_stream(gpu).synchronize();
+  return made;
+}
+
+std::vector<float> host_values(Tensor const& tensor) {
+  auto const host = tensor.to(Device::cpu());
+  auto const values = host.as<float>();
+  return {values.begin(), values.end()};
+}
+
+/// Writes new elements into a tensor, in the order of `stream`.
+void write(Tensor& tensor, std::vector<float> const& values, Stream const& stream) {
+  StreamGuard const guard(stream);
+  tensor.copy_from(Tensor::of(values, tensor.shape()));
+}
+
+std::vector<float> read(Tensor const& tensor, Stream const& stream) {
+  StreamGuard const guard(stream);
+  return host_values(tensor);
+}
+
+TEST_F(DeviceGraph, does_the_captured_work_at_each_replay_and_not_before) {
+  auto const stream = Stream::create(gpu);
+  StreamGuard const guard(stream);
+  auto in = on_gpu({1, 2});
+  auto out = on_gpu({0, 0});
+  auto const graph = Graph::capture(stream, [&] { out.copy_from(in); });
+  EXPECT_TRUE(graph);
+  EXPECT_THAT(host_values(out), ElementsAre(0, 0));
+  graph.replay();
+  EXPECT_THAT(host_values(out), ElementsAre(1, 2));
+  write(in, {3, 4}, stream);
+  graph.replay(stream);
+  EXPECT_THAT(host_values(out), ElementsAre(3, 4));
+}
+
+TEST_F(DeviceGraph, keeps_the_memory_that_its_work_uses) {
+  auto const stream = Stream::create(gpu);
+  StreamGuard const guard(stream);
+  auto in = on_gpu({1, 2});
+  auto out = on_gpu({0, 0});
+  auto made_before = on_gpu({0, 0});
+  auto const live_before = live("allocation");
+  {
+    auto const graph = Graph::capture(stream, [&, used = std::exchange(made_before, Tensor{})]() mutable {
+      used.copy_from(in);
+      auto const made_inside = used.clone();
+      out.copy_from(made_inside);
+      used = {};
+    });
+    // Fresh memory must not be that of the graph.
+    std::vector<Tensor> others;
+    for (int i = 0; i < 8; ++i) others.push_back(on_gpu({7, 7}));
+    graph.replay();
+    EXPECT_THAT(host_values(out), ElementsAre(1, 2));
+    for (auto const& other : others) EXPECT_THAT(host_values(other), Each(7));
+    EXPECT_GT(live("allocation"), live_before);
+  }
+  for (int i = 0; i < 2; ++i) {  // the end of the graph frees tensors, whose memory then waits for their stream
+    stream.synchronize();
+    cuda::trim(gpu);
+  }
+  EXPECT_LT(live("allocation"), live_before) << "the memory of the graph and the tensor that it was given";
+}
+
+TEST_F(DeviceGraph, follows_events_into_other_streams) {
+  auto const stream = Stream::create(gpu);
+  auto const other = Stream::create(gpu);
+  StreamGuard const guard(stream);
+  auto in = on_gpu({1, 2});
+  auto middle = on_gpu({0, 0});
+  auto out = on_gpu({0, 0});
+  stream.synchronize();
+  auto const graph = Graph::capture(stream, [&] {
+    other.wait(stream.record());
+    {
+      StreamGuard const on_other(other);
+      middle.copy_from(in);
+    }
+    stream.wait(other.record());
+    out.copy_from(middle);
+  });
+  graph.replay();
+  EXPECT_THAT(host_values(out), ElementsAre(1, 2));
+}
+
+TEST_F(DeviceGraph, a_wait_of_the_host_inside_is_a_usage_error) {
+  auto const stream = Stream::create(gpu);
+  auto tensor = on_gpu({1, 2});
+  EXPECT_THROW(static_cast<void>(Graph::capture(stream, [&] { static_cast<void>(host_values(tensor)); })), UsageError);
+  EXPECT_FALSE(stream.is_capturing());
+  EXPECT_THAT(read(tensor, stream), ElementsAre(1, 2)) << "the stream goes on";
+}
+
+TEST_F(DeviceGraph, an_invalidated_capture_is_a_usage_error_also_when_the_cause_was_caught) {
+  auto const stream = Stream::create(gpu);
+  auto in = on_gpu({1, 2});
+  auto out = on_gpu({0, 0});
+  auto const capture = [&] {
+    return Graph::capture(stream, [&] {
+      out.copy_from(in);
+      EXPECT_THROW(stream.synchronize(), UsageError);
+    });
+  };
+  EXPECT_THROW(static_cast<void>(capture()), UsageError);
+  EXPECT_FALSE(stream.is_capturing());
+  auto const graph = Graph::capture(stream, [&] { out.copy_from(in); });
+  graph.replay(stream);
+  EXPECT_THAT(read(out, stream), ElementsAre(1, 2));
+}
+
+TEST_F(DeviceGraph, a_stream_that_is_not_joined_again_is_a_usage_error) {
+  auto const stream = Stream::create(gpu);
+  auto const other = Stream::create(gpu);
+  auto tensor = on_gpu({1, 2});
+  auto const source = on_gpu({3, 4});
+  stream.synchronize();
+  EXPECT_THROW(static_cast<void>(Graph::capture(stream,
+                                                [&] {
+                                                  other.wait(stream.record());
+                                                  StreamGuard const guard(other);
+                                                  tensor.copy_from(source);
+                                                })),
+               UsageError);
+  EXPECT_FALSE(other.is_capturing());
+}
+
+TEST_F(DeviceGraph, passes_the_errors_of_its_body_on) {
+  auto const stream = Stream::create(gpu);
+  EXPECT_THROW(static_cast<void>(Graph::capture(stream, [] { throw std::runtime_error("mine"); })), std::runtime_error);
+  EXPECT_FALSE(stream.is_capturing());
+  EXPECT_EQ(calls("cuGraphInstantiateWithFlags"), 0U);
+}
+
+TEST_F(DeviceGraph, refuses_streams_that_cannot_be_captured) {
+  auto const stream = Stream::create(gpu);
+  auto const nothing = [] {};
+  EXPECT_THROW(static_cast<void>(Graph::capture(current_stream(gpu), nothing)), UsageError) << "the default stream";
+  EXPECT_THROW(static_cast<void>(Graph::capture(Stream(), nothing)), UsageError) << "the CPU";
+  auto const nested = [&] { static_cast<void>(Graph::capture(Stream::create(gpu), nothing)); };
+  EXPECT_THROW(static_cast<void>(Graph::capture(stream, nested)), UsageError);
+  EXPECT_FALSE(stream.is_capturing());
+}
+
+TEST_F(DeviceGraph, refuses_replays_that_cannot_be) {
+  auto const stream = Stream::create(gpu);
+  auto tensor = on_gpu({1, 2});
+  auto const source = on_gpu({3, 4});
+  stream.synchronize();
+  auto const graph = Graph::capture(stream, [&] { tensor.copy_from(source); });
+  EXPECT_THROW(Graph().replay(), UsageError);
+  EXPECT_THROW(graph.replay(Stream::create(Device::cuda(1))), UsageError);
+  EXPECT_THROW(static_cast<void>(Graph::capture(stream, [&] { graph.replay(stream); })), UsageError);
+  EXPECT_EQ(calls("cuGraphLaunch"), 0U);
+  graph.replay(stream);
+  EXPECT_THAT(read(tensor, stream), ElementsAre(3, 4));
+}
+
+TEST_F(DeviceGraph, leaves_nothing_behind) {
+  auto const stream = Stream::create(gpu);
+  {
+    auto tensor = on_gpu({1, 2});
+    auto const source = on_gpu({3, 4});
+    stream.synchronize();
+    auto const graph = Graph::capture(stream, [&] { tensor.copy_from(source); });
+    EXPECT_EQ(live("graph"), 1U);
+    auto const same = graph;
+    same.replay(stream);
+    EXPECT_EQ(calls("cuGraphInstantiateWithFlags"), 1U);
+  }
+  EXPECT_EQ(live("graph"), 0U);
+}
+
+}  // namespace
+}  // namespace crossrank
