@@ -32,6 +32,14 @@ Function* find(std::string const& library, char const* name) {
   return reinterpret_cast<Function*>(found);
 }
 
+/// Makes the GPU current in this thread, for direct calls of the driver and of NCCL.
+void use_gpu(xr::Device gpu) {
+  auto const driver = xr::cuda::driver_info().path;
+  void* context = nullptr;
+  bench::require(find<int(void**, int)>(driver, "cuDevicePrimaryCtxRetain")(&context, gpu.index) == 0, "no context");
+  bench::require(find<int(void*)>(driver, "cuCtxSetCurrent")(context) == 0, "the context cannot be made current");
+}
+
 bench::Row row_of(xr::Collective const& world, char const* who, std::string variant, std::size_t bytes) {
   return {.path = "device_time",
           .who = who,
@@ -118,7 +126,7 @@ int main(int argc, char** argv) {
   try {
     xr::cuda::require_driver();
   } catch (xr::UnavailableError const& error) {
-    std::printf("skipped: times on GPUs: %s\n", error.info().message.c_str());
+    std::printf("skipped: times on GPUs: %s\n", error.what());
     return skipped;
   }
   if (xr::cuda::device_count() == 0) {
@@ -126,6 +134,7 @@ int main(int argc, char** argv) {
     return skipped;
   }
   auto const world = xr::connect({.check = xr::CheckLevel::off});
+  use_gpu(xr::default_device());
   bench::UsageMeter const meter;
   auto rows = enqueue_times(world, meter, arguments.quick ? 10 : 50);
   if (world.world_size() > 1) {
