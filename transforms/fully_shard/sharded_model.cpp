@@ -20,6 +20,7 @@ struct FullyShardedModel::State {
   Groups groups;
   FullyShardTransformConfig config;
   ShardedMemory memory{};
+  transforms::BlockPool pool{};
   std::deque<UnitShards> units{};  ///< as the model has them; the last one holds parameters of several units
   std::vector<bool> reduced{};     ///< units whose reduction has begun in this backward pass
   UnitShards* reducing = nullptr;
@@ -31,6 +32,7 @@ struct FullyShardedModel::State {
   }
   void release_all() {
     for (auto& unit : units) unit.release();
+    pool.clear();
   }
   /// One reduction at a time, so that the full gradients of one unit at most wait for it.
   void reduce(std::size_t unit) {
@@ -75,9 +77,9 @@ FullyShardedModel::FullyShardedModel(std::shared_ptr<TrainableModel> model, Grou
       if (is_shared && std::find(shared.begin(), shared.end(), parameter) != shared.end()) continue;
       (is_shared ? shared : own).push_back(parameter);
     }
-    state.units.emplace_back(own, state.groups, state.config, state.memory);
+    state.units.emplace_back(own, state.groups, state.config, state.memory, state.pool);
   }
-  state.units.emplace_back(shared, state.groups, state.config, state.memory);
+  state.units.emplace_back(shared, state.groups, state.config, state.memory, state.pool);
   state.model->observe(this);
 }
 
@@ -112,6 +114,7 @@ std::vector<Tensor> FullyShardedModel::forward(std::span<Tensor const> inputs) {
         input = transforms::as_dtype(input, *mixed.param_dtype);
     }
     auto outputs = state.model->forward(cast);
+    state.pool.clear();
     for (auto& output : outputs) {
       if (mixed.output_dtype && transforms::is_real(output.dtype()))
         output = transforms::as_dtype(output, *mixed.output_dtype);
@@ -143,6 +146,7 @@ void FullyShardedModel::before_unit(std::size_t unit, Pass pass) {
   if (pass == Pass::forward && unit + 1 < own_units) state.units[unit + 1].start_gather();
   if (pass == Pass::backward && unit > 0) state.units[unit - 1].start_gather();
   if (pass == Pass::backward) state.units[unit].prepare_gradients();
+  if (pass == Pass::backward && unit == 0) state.pool.clear();  // no other unit comes
   if (state.observer != nullptr) state.observer->before_unit(unit, pass);
 }
 
@@ -198,6 +202,7 @@ void FullyShardedModel::for_each_parameter(std::function<void(std::string const&
       unit.visit(use);
       unit.release();
     }
+    state_->pool.clear();
   });
 }
 

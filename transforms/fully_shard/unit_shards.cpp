@@ -15,6 +15,34 @@
 namespace crossrank::transforms {
 namespace {
 
+/// From this length on, a tensor travels by itself: straight from where it is to where it belongs. Shorter ones travel
+/// together, through a buffer.
+constexpr std::size_t travels_alone = std::size_t{256} << 10;
+
+/// Starts `call(outs, ins)` for each pair of long tensors, and once for all short ones. All ranks have the same lengths.
+template <class Call>
+std::vector<Request> start_calls(std::span<Tensor const> outs, std::span<Tensor const> ins, Call const& call) {
+  std::vector<Request> requests;
+  std::vector<Tensor> short_outs;
+  std::vector<Tensor> short_ins;
+  for (std::size_t i = 0; i < outs.size(); ++i) {
+    if (outs[i].nbytes() < travels_alone) {
+      short_outs.push_back(outs[i]);
+      short_ins.push_back(ins[i]);
+    } else {
+      std::vector<Tensor> one{outs[i]};
+      requests.push_back(call(std::span(one), ins.subspan(i, 1)));
+    }
+  }
+  if (!short_outs.empty()) requests.push_back(call(std::span(short_outs), std::span<Tensor const>(short_ins)));
+  return requests;
+}
+
+void wait_for_all(std::vector<Request>& requests) {
+  for (auto& request : requests) request.wait();
+  requests.clear();
+}
+
 Shape with_rows(Shape const& shape, std::int64_t rows) { return shape.empty() ? Shape{rows} : shape.with(0, rows); }
 
 Tensor zeros_like_rows(Shape const& shape, std::int64_t rows, Dtype dtype, MemoryOptions const& memory = {}) {
@@ -41,8 +69,8 @@ bool GatheredStorage::used_on(Stream const& stream) {
 
 UnitShards::UnitShards(std::vector<std::shared_ptr<Parameter>> const& parameters,
                        FullyShardedModel::Groups const& groups, FullyShardTransformConfig const& config,
-                       ShardedMemory& memory)
-    : groups_(groups), config_(config), memory_(memory) {
+                       ShardedMemory& memory, BlockPool& pool)
+    : groups_(groups), config_(config), memory_(memory), pool_(pool) {
   if (!parameters.empty()) device_ = parameters.front()->value.device();
   std::size_t bytes = 0;
   for (auto const& parameter : parameters) {
@@ -132,7 +160,7 @@ void UnitShards::start_gather(bool exact) {
     auto const dtype = gathered_dtype(member, exact);
     auto const shape = with_rows(member.shape, member.shard.shape()[0] * groups_.shard.world_size());
     member.storage = std::make_shared<GatheredStorage>(member.parameter->name, dense_bytes(shape, dtype), device_);
-    member.storage->allocate();
+    member.storage->allocate(pool_);
     member.full = spi::tensor_from_storage(member.storage, 0, shape, dtype);
     memory_.gathered += member.full.nbytes();
     if (from_parts) {
@@ -146,14 +174,15 @@ void UnitShards::start_gather(bool exact) {
     }
   }
   memory_.peak_gathered = std::max(memory_.peak_gathered, memory_.gathered);
+  auto const& group = from_parts ? groups_.smaller : groups_.shard;
   run_on([&] { return names(); },
-         [&] { gather_ = (from_parts ? groups_.smaller : groups_.shard).iall_gather(outs, ins); });
+         [&] { gathers_ = start_calls(outs, ins, [&](auto to, auto from) { return group.iall_gather(to, from); }); });
   state_ = State::gathering;
 }
 
 void UnitShards::finish_gather() {
   if (state_ != State::gathering) return;
-  run_on([&] { return names(); }, [&] { gather_.wait(); });
+  run_on([&] { return names(); }, [&] { wait_for_all(gathers_); });
   for (auto& member : members_) {
     if (member.wire.defined()) decode(member);
     member.parameter->value = member.full.narrow(0, 0, member.rows).reshape(member.shape);
@@ -173,7 +202,7 @@ void UnitShards::release(bool keep_part) {
     }
     memory_.gathered -= member.full.nbytes();
     member.full = {};
-    if (state_ == State::gathered) member.storage->release();
+    if (state_ == State::gathered) member.storage->release(pool_);
   }
   state_ = State::sharded;
 }
@@ -181,8 +210,15 @@ void UnitShards::release(bool keep_part) {
 void UnitShards::prepare_gradients() {
   for (auto& member : members_) {
     if (!member.parameter->requires_grad || member.full_grad.defined()) continue;
-    auto const rows = member.shard.shape()[0] * groups_.shard.world_size();
-    member.full_grad = zeros_like_rows(member.shape, rows, gathered_dtype(member, false), {.device = device_});
+    auto const shape = with_rows(member.shape, member.shard.shape()[0] * groups_.shard.world_size());
+    auto const dtype = gathered_dtype(member, false);
+    if (device_ == Device::cpu()) {
+      auto const block = pool_.take(dense_bytes(shape, dtype), device_);
+      member.full_grad = spi::tensor_from_storage(block.storage(), 0, shape, dtype);
+      if (block.nbytes() != 0) std::memset(member.full_grad.mutable_bytes().data(), 0, block.nbytes());
+    } else {
+      member.full_grad = Tensor::zeros(shape, dtype, {.device = device_});
+    }
     member.parameter->grad = member.full_grad.narrow(0, 0, member.rows).reshape(member.shape);
     memory_.full_gradients += member.full_grad.nbytes();
   }
@@ -201,17 +237,20 @@ void UnitShards::accumulate() {
       memory_.full_gradients += member.accumulated.nbytes();
     }
     memory_.peak_full_gradients = std::max(memory_.peak_full_gradients, memory_.full_gradients);
-    memory_.full_gradients -= grad.nbytes();
-    grad = {};
-    member.parameter->grad = {};
+    recycle_full_gradient(member);
   }
 }
 
-void UnitShards::drop_full_gradients(Member& member) noexcept {
-  memory_.full_gradients -= member.full_grad.nbytes() + member.accumulated.nbytes();
-  member.full_grad = {};
-  member.accumulated = {};
+void UnitShards::recycle_full_gradient(Member& member) noexcept {
+  memory_.full_gradients -= member.full_grad.nbytes();
   member.parameter->grad = {};
+  pool_.give(std::exchange(member.full_grad, {}));
+}
+
+void UnitShards::drop_full_gradients(Member& member) noexcept {
+  recycle_full_gradient(member);
+  memory_.full_gradients -= member.accumulated.nbytes();
+  member.accumulated = {};
   member.is_used = false;
 }
 
@@ -251,7 +290,11 @@ void UnitShards::start_reduction() {
     ins.push_back(uses.to(device_));
     reduction.results.push_back(Tensor::empty({count}, dtype, device_));
     run_on([&] { return names(); },
-           [&] { reduction.request = groups_.shard.ireduce_scatter(reduction.results, ins, ReduceOp::avg); });
+           [&] {
+             reduction.requests = start_calls(reduction.results, ins, [&](auto to, auto from) {
+               return groups_.shard.ireduce_scatter(to, from, ReduceOp::avg);
+             });
+           });
     reductions_.push_back(std::move(reduction));
   }
 }
@@ -260,7 +303,7 @@ void UnitShards::finish_reduction() {
   for (auto& reduction : reductions_) {
     run_on([&] { return names(); },
            [&] {
-             reduction.request.wait();
+             wait_for_all(reduction.requests);
              if (groups_.replicate.connected()) groups_.replicate.iall_reduce(reduction.results, ReduceOp::avg).wait();
            });
     std::vector<double> used(reduction.members.size());
@@ -292,8 +335,10 @@ void UnitShards::drop_gradients() noexcept {
 }
 
 void UnitShards::cancel() noexcept {
-  gather_.cancel();
-  for (auto& reduction : reductions_) reduction.request.cancel();
+  for (auto& gather : gathers_) gather.cancel();
+  for (auto& reduction : reductions_) {
+    for (auto& request : reduction.requests) request.cancel();
+  }
   reductions_.clear();
 }
 

@@ -1,11 +1,14 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <crossrank/collective.hpp>
 #include <crossrank/spi/storage.hpp>
 #include <crossrank/transforms_fully_shard.hpp>
+
+#include "transforms/fully_shard/block_pool.hpp"
 
 namespace crossrank::transforms {
 
@@ -14,8 +17,8 @@ class GatheredStorage final : public spi::Storage {
  public:
   GatheredStorage(std::string name, std::size_t bytes, Device device)
       : name_(std::move(name)), bytes_(bytes), device_(device) {}
-  void allocate() { memory_ = Tensor::empty({static_cast<std::int64_t>(bytes_)}, Dtype::u8, device_); }
-  void release() noexcept { memory_ = {}; }
+  void allocate(BlockPool& pool) { memory_ = pool.take(bytes_, device_); }
+  void release(BlockPool& pool) noexcept { pool.give(std::exchange(memory_, {})); }
   [[nodiscard]] std::byte* data() noexcept override { return memory_.data(); }
   [[nodiscard]] std::size_t size_bytes() const noexcept override { return bytes_; }
   [[nodiscard]] Device device() const noexcept override { return device_; }
@@ -36,7 +39,7 @@ class GatheredStorage final : public spi::Storage {
 class UnitShards {
  public:
   UnitShards(std::vector<std::shared_ptr<Parameter>> const& parameters, FullyShardedModel::Groups const& groups,
-             FullyShardTransformConfig const& config, ShardedMemory& memory);
+             FullyShardTransformConfig const& config, ShardedMemory& memory, BlockPool& pool);
 
   /// Starts to gather the full parameters, unless they are gathered already. `exact`: in the dtypes of the shards.
   void start_gather(bool exact = false);
@@ -86,11 +89,12 @@ class UnitShards {
   struct Reduction {
     std::vector<std::size_t> members{};
     std::vector<Tensor> results{};  ///< of the members, then how many ranks used each
-    Request request{};
+    std::vector<Request> requests{};
   };
 
   void add(std::shared_ptr<Parameter> const& parameter);
   [[nodiscard]] MemoryOptions host_memory() const;
+  void recycle_full_gradient(Member& member) noexcept;
   void drop_full_gradients(Member& member) noexcept;
   [[nodiscard]] std::vector<std::string> names() const;
   [[nodiscard]] Dtype gathered_dtype(Member const& member, bool exact) const;
@@ -101,10 +105,11 @@ class UnitShards {
   FullyShardedModel::Groups const& groups_;
   FullyShardTransformConfig const& config_;
   ShardedMemory& memory_;
+  BlockPool& pool_;
   Device device_{};  ///< of the model
   std::vector<Member> members_{};
   std::vector<Reduction> reductions_{};
-  Request gather_{};
+  std::vector<Request> gathers_{};
   enum class State : std::uint8_t { sharded, gathering, gathered } state_ = State::sharded;
 };
 
