@@ -62,7 +62,7 @@ Json memory_table(Results const& results) {
   auto rows = Json::array();
   for (auto const& [w, launches] : results) {
     auto const peak = typical(launches, &Launch::peak_bytes);
-    if (peak <= 0.0 || w.path == "scaling") continue;
+    if (peak <= 0.0 || w.path == "scaling" || w.path == "transforms") continue;
     if (rows.empty())
       std::printf(
           "\nWhole commands: memory of the largest process, processor time of all processes, shortest launch\n%-18s "

@@ -15,6 +15,7 @@
 #include "bench/harness/memory.hpp"
 #include "bench/harness/results.hpp"
 #include "bench/harness/targets.hpp"
+#include "bench/harness/training.hpp"
 
 namespace bench = crossrank::bench;
 using Json = nlohmann::ordered_json;
@@ -54,7 +55,7 @@ std::vector<bench::Workload> peers_of(bench::Workload const& ours, bench::Result
   std::vector<bench::Workload> peers;
   for (auto const& [w, launches] : results) {
     if (w.who == "crossrank" || w.path != ours.path || w.ranks != ours.ranks || w.bytes != ours.bytes) continue;
-    if (ours.path == "consolidate" || ours.path == "files") {
+    if (ours.path == "consolidate" || ours.path == "files" || ours.path == "transforms") {
       if (w.variant == ours.variant) peers.push_back(w);
       continue;
     }
@@ -122,6 +123,7 @@ Json speed_table(bench::Results const& results, unsigned cores, Tally& tally) {
   auto rows = Json::array();
   for (auto const& [ours, launches] : results) {
     if (ours.who != "crossrank" || ours.path == "scaling" || is_of_gpus(ours)) continue;
+    if (ours.variant == "fully_shard memory") continue;
     auto const time = bench::typical(launches, &bench::Launch::median_us);
     if (auto const limit = bench::wanted_time(ours, cores)) {
       bool const met = time <= *limit;
@@ -158,7 +160,8 @@ Json cost_table(bench::Results const& results, unsigned cores, Tally& tally) {
   auto rows = Json::array();
   for (auto const& [ours, launches] : results) {
     if (ours.who != "crossrank" || ours.path == "consolidate" || ours.path.starts_with("export") ||
-        ours.path == "headers" || ours.path == "hosts" || ours.path == "scaling" || is_of_gpus(ours))
+        ours.path == "headers" || ours.path == "hosts" || ours.path == "scaling" || is_of_gpus(ours) ||
+        (ours.path == "transforms" && !ours.variant.ends_with("step")))
       continue;
     auto const cost = [&launches = launches](double bench::Launch::*member) {
       return bench::typical(launches, member);
@@ -257,7 +260,12 @@ int report(std::string const& target, std::string const& machine_file, std::vect
     if (row.contains("met")) tally.count(row.at("met").get<bool>());
   }
   all["scaling"] = bench::scaling_table(results);
-  for (auto const& row : all.at("scaling")) tally.count(row.at("met").get<bool>());
+  all["training"] = bench::training_table(results);
+  for (auto const* const table : {"scaling", "training"}) {
+    for (auto const& row : all.at(table)) {
+      if (row.contains("met")) tally.count(row.at("met").get<bool>());
+    }
+  }
   all["costs"] = cost_table(results, cores, tally);
   std::printf("\n");
   all["size_independence"] = size_independence(results, tally);
