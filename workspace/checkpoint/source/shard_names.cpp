@@ -207,6 +207,11 @@ std::optional<ShardNumbers> match_shard_pattern(std::string_view pattern, std::s
 bool natural_less(std::string_view a, std::string_view b) noexcept {
   auto const whole_a = a;
   auto const whole_b = b;
+  // Names of one model mostly begin alike. A number must be compared from its first digit on.
+  auto same = static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+  while (same > 0 && is_digit(a[same - 1])) --same;
+  a.remove_prefix(same);
+  b.remove_prefix(same);
   while (!a.empty() && !b.empty()) {
     if (is_digit(a.front()) && is_digit(b.front())) {
       auto const digits = [](std::string_view& text) {
