@@ -4,8 +4,10 @@
 #include <utility>
 
 #include <crossrank/error.hpp>
+#include <crossrank/spi/storage.hpp>
 
 #include "collectives/coordinator/coordinator_state.hpp"
+#include "collectives/core/named_calls.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/no_destructor.hpp"
 
@@ -143,14 +145,32 @@ bool GroupCoordinator::is_last_rank() const { return global_rank() == last_rank(
 
 void GroupCoordinator::barrier() const { state("barrier").cpu.barrier(); }
 
+namespace {
+
+/// Makes a buffer of zero bytes for collectives of `group`.
+Tensor new_buffer(Collective const& group, Device device, BufferDescription const& buffer) {
+  if (device.kind == Device::Kind::cuda && group.world_size() > 1) {
+    detail::NamedCalls const calls(group, "prepare_communication_buffer_for_model");
+    if (auto memory = calls.make_buffer(device, dense_bytes(buffer.shape, buffer.dtype))) {
+      auto tensor = spi::tensor_from_storage(std::move(memory), 0, buffer.shape, buffer.dtype);
+      tensor.copy_from(Tensor::zeros(buffer.shape, buffer.dtype, device));
+      return tensor;
+    }
+  }
+  return Tensor::zeros(buffer.shape, buffer.dtype, device);
+}
+
+}  // namespace
+
 void GroupCoordinator::prepare_communication_buffer_for_model(std::vector<BufferDescription> const& buffers) const {
   constexpr char const* operation = "prepare_communication_buffer_for_model";
   auto& held = state(operation);
   std::lock_guard const lock(held.buffers_mutex);
-  for (auto const& [name, shape, dtype] : buffers) {
+  for (auto const& buffer : buffers) {
+    auto const& [name, shape, dtype] = buffer;
     auto const found = held.buffers.find(name);
     if (found == held.buffers.end()) {
-      held.buffers.emplace(name, Tensor::zeros(shape, dtype, held.tensor_device));
+      held.buffers.emplace(name, new_buffer(held.device, held.tensor_device, buffer));
     } else if (found->second.shape() != shape || found->second.dtype() != dtype) {
       auto info = usage_in(held.cpu, operation, "a different buffer of that name already exists",
                            to_string(found->second), std::string(name_of(dtype)) + " " + to_string(shape));

@@ -5,6 +5,7 @@
 
 #include "collectives/spi/argument_digest.hpp"
 #include "collectives/core/group_state.hpp"
+#include "collectives/core/with_operation_name.hpp"
 #include "collectives/core/call_builder.hpp"
 
 namespace crossrank::detail {
@@ -43,6 +44,13 @@ void NamedCalls::prepare_device(Device device) const {
   auto& state = group_.state(name_);
   GroupLockGuard const guard(state, name_);
   state.decide_on_device({.signature = {.op_kind = spi::OpKind::barrier}, .device = device, .called = name_});
+}
+
+std::shared_ptr<spi::Storage> NamedCalls::make_buffer(Device device, std::size_t bytes) const {
+  prepare_device(device);
+  auto& state = group_.state(name_);
+  GroupLockGuard const guard(state, name_);
+  return with_operation_name(name_, [&] { return state.devices.make_buffer(bytes); });
 }
 
 }  // namespace crossrank::detail

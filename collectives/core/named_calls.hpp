@@ -21,6 +21,8 @@ class NamedCalls {
   /// Decides how the group's collectives move tensors of `device`, which makes the communicator. Collective the first
   /// time.
   void prepare_device(Device device) const;
+  /// Returns device memory for the group's collectives on GPUs, or null where ordinary memory is as good. Collective.
+  [[nodiscard]] std::shared_ptr<spi::Storage> make_buffer(Device device, std::size_t bytes) const;
   /// Returns the group's state. `UsageError` for a handle without a group, and once it is closed.
   [[nodiscard]] GroupState& state() const;
   /// Compares only the call, at check level `collective`, for calls that otherwise need no communication.

@@ -43,6 +43,11 @@ class DeviceGroup {
     if (nccl_) nccl_->close();
     nccl_.reset();
   }
+  /// Returns device memory that NCCL uses without copies of its own, or null where NCCL does not carry the group's
+  /// collectives. Collective, after `decide`.
+  [[nodiscard]] std::shared_ptr<spi::Storage> make_buffer(std::size_t bytes) {
+    return nccl_ ? nccl_->make_buffer(bytes) : nullptr;
+  }
   /// Returns NCCL's communicator, or null. It lives as long as the result, unless it is aborted.
   [[nodiscard]] std::shared_ptr<void> native() const noexcept;
   /// Returns "nccl" or "staged" as decided, "none" before.

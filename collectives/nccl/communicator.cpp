@@ -95,6 +95,7 @@ void Communicator::close() noexcept {
     abort();
     return;
   }
+  deregister_memory();
   auto* const comm = take(End::closed);
   if (comm == nullptr) return;
   run_with_grace("ncclCommDestroy", place_.device,
@@ -176,6 +177,45 @@ void Communicator::enqueue(char const* operation, std::span<Step const> steps, L
     check(result, function, operation);
   }
   settle(operation, function, timeout_, look);
+}
+
+void Communicator::register_memory(std::shared_ptr<spi::Storage> memory, Look const& look) {
+  constexpr auto const* operation = "register a communication buffer";
+  auto const& f = functions();
+  bool const as_window = f.ncclCommWindowRegister != nullptr && f.ncclCommWindowDeregister != nullptr;
+  if (!as_window && (f.ncclCommRegister == nullptr || f.ncclCommDeregister == nullptr)) return;
+  auto const* const function = as_window ? "ncclCommWindowRegister" : "ncclCommRegister";
+  {
+    std::lock_guard const lock(mutex_);
+    if (comm_ == nullptr) {
+      throw BackendError({.operation = operation,
+                          .message = "the communicator of the GPUs has been aborted",
+                          .rank = place_.rank,
+                          .world_size = place_.ranks,
+                          .group_usable = false});
+    }
+    cuda::ContextScope const scope(cuda::device_state(place_.device));
+    auto& made = registered_.emplace_back(Registered{.memory = std::move(memory)});
+    auto* const data = static_cast<void*>(made.memory->data());
+    auto const bytes = made.memory->size_bytes();
+    auto const result = as_window ? f.ncclCommWindowRegister(comm_, data, bytes, &made.window, 0)
+                                  : f.ncclCommRegister(comm_, data, bytes, &made.handle);
+    check(result, function, operation);
+  }
+  settle(operation, function, timeout_, look);
+}
+
+void Communicator::deregister_memory() noexcept {
+  std::lock_guard const lock(mutex_);
+  if (comm_ == nullptr) return;
+  for (auto const& one : registered_) {
+    auto result = Result::success;
+    if (one.window != nullptr) result = functions().ncclCommWindowDeregister(comm_, one.window);
+    if (one.handle != nullptr) result = functions().ncclCommDeregister(comm_, one.handle);
+    if (result != Result::success && result != Result::in_progress)
+      log_event(LogLevel::warning, "NCCL does not deregister a buffer",
+                {{"error", functions().ncclGetErrorString(result)}});
+  }
 }
 
 api::Comm* Communicator::native() noexcept {

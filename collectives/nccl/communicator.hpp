@@ -2,10 +2,13 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <list>
+#include <memory>
 #include <mutex>
 #include <span>
 
 #include <crossrank/device.hpp>
+#include <crossrank/spi/storage.hpp>
 
 #include "collectives/nccl/nccl_library.hpp"
 
@@ -48,6 +51,11 @@ class Communicator {
   /// `BackendError` when NCCL refuses or the communicator has been aborted, and what `look` throws.
   void enqueue(char const* operation, std::span<Step const> steps, Look const& look);
 
+  /// Registers memory of NCCL's allocator, so that calls on it need no copies of NCCL's own: as a window of all ranks
+  /// where NCCL has windows, then collective with the same number of bytes, else local. Keeps the memory until the
+  /// communicator ends. Does nothing where NCCL cannot register memory. Errors as for `enqueue`.
+  void register_memory(std::shared_ptr<spi::Storage> memory, Look const& look);
+
   /// Ends the communicator after its work, or aborts it where that takes longer than five seconds.
   void close() noexcept;
   /// Ends the communicator's kernels on this rank, so that streams go on; their results are undetermined. Any thread.
@@ -65,6 +73,13 @@ class Communicator {
   void settle(char const* operation, char const* function, std::chrono::milliseconds timeout, Look const& look);
   void check(api::Result result, char const* function, char const* operation) const;
   [[nodiscard]] api::Result post(std::span<Step const> steps, char const*& function);
+  /// Memory that this rank has registered. One of the two handles is set.
+  struct Registered {
+    std::shared_ptr<spi::Storage> memory{};
+    void* handle = nullptr;
+    api::Window* window = nullptr;
+  };
+  void deregister_memory() noexcept;
   enum class End : std::uint8_t { none, closed, aborted };
   /// Takes the communicator, so that no other thread uses it.
   [[nodiscard]] api::Comm* take(End how) noexcept;
@@ -75,6 +90,7 @@ class Communicator {
   std::mutex mutex_{};  ///< guards the members below, also during each call of NCCL: an abort frees the communicator
   api::Comm* comm_ = nullptr;
   End end_ = End::none;
+  std::list<Registered> registered_{};  ///< a list, because NCCL writes a window later
 };
 
 }  // namespace crossrank::nccl

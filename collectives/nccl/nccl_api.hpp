@@ -3,6 +3,7 @@
 
 // The opaque types of nccl.h and cuda.h, so that these headers can be included together.
 struct ncclComm;
+struct ncclWindow_vidmem;
 struct CUstream_st;
 
 /// Our own declarations of the part of NCCL that the library calls, so that no build needs NCCL.
@@ -13,6 +14,7 @@ struct CUstream_st;
 namespace crossrank::nccl::api {
 
 using Comm = ncclComm;
+using Window = ncclWindow_vidmem;
 
 /// ncclResult_t.
 enum class Result : int {
@@ -99,6 +101,14 @@ struct Functions {
                        CUstream_st* stream);
   Result (*ncclScatter)(void const* in, void* out, std::size_t count, DataType type, int root, Comm* comm,
                         CUstream_st* stream);
+
+  // Optional: memory that NCCL uses without copies of its own: since 2.19, and windows of all ranks since 2.27.
+  Result (*ncclMemAlloc)(void** data, std::size_t bytes);
+  Result (*ncclMemFree)(void* data);
+  Result (*ncclCommRegister)(Comm* comm, void* data, std::size_t bytes, void** handle);
+  Result (*ncclCommDeregister)(Comm* comm, void* handle);
+  Result (*ncclCommWindowRegister)(Comm* comm, void* data, std::size_t bytes, Window** window, int flags);
+  Result (*ncclCommWindowDeregister)(Comm* comm, Window* window);
 };
 
 }  // namespace crossrank::nccl::api

@@ -8,6 +8,7 @@
 #include "collectives/algorithms/recorded_call.hpp"
 #include "collectives/nccl/graph_replay.hpp"
 #include "collectives/nccl/nccl_calls.hpp"
+#include "collectives/nccl/registered_memory.hpp"
 #include "lib/device/device_failures.hpp"
 #include "lib/platform/system.hpp"
 
@@ -41,6 +42,13 @@ void NcclGroup::require_open(char const* operation) const {
                     .hint = "keep the group as long as its graphs are replayed",
                     .rank = place().rank,
                     .world_size = place().ranks});
+}
+
+std::shared_ptr<spi::Storage> NcclGroup::make_buffer(std::size_t bytes) {
+  throw_failure();
+  auto memory = allocate_with_nccl(place().device, bytes);
+  if (memory) communicator_->register_memory(memory, [this] { throw_failure(); });
+  return memory;
 }
 
 void NcclGroup::give_up(char const* why) noexcept {

@@ -46,6 +46,10 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   /// Makes the group fail on all ranks, because this one cannot do its part of what the others have enqueued.
   void give_up(char const* why) noexcept;
 
+  /// Returns memory of NCCL's allocator that the communicator knows, or null where NCCL has none. Collective, with the
+  /// same number of bytes on all ranks.
+  [[nodiscard]] std::shared_ptr<spi::Storage> make_buffer(std::size_t bytes);
+
   /// Refuses replays of graphs from now on.
   void close() noexcept { closed_.store(true, std::memory_order_relaxed); }
   /// Throws `UsageError` after `close`.

@@ -38,6 +38,13 @@ void bind_functions(FunctionBinder& to, api::Functions& f) {
   to.optional("ncclAlltoAll", "all_to_all in one call", f.ncclAlltoAll);
   to.optional("ncclGather", "gather in one call", f.ncclGather);
   to.optional("ncclScatter", "scatter in one call", f.ncclScatter);
+  constexpr auto const* buffers = "registered buffers";
+  to.optional("ncclMemAlloc", buffers, f.ncclMemAlloc);
+  to.optional("ncclMemFree", buffers, f.ncclMemFree);
+  to.optional("ncclCommRegister", buffers, f.ncclCommRegister);
+  to.optional("ncclCommDeregister", buffers, f.ncclCommDeregister);
+  to.optional("ncclCommWindowRegister", "windows of registered buffers", f.ncclCommWindowRegister);
+  to.optional("ncclCommWindowDeregister", "windows of registered buffers", f.ncclCommWindowDeregister);
 }
 
 NcclLibrary open() {
@@ -97,7 +104,8 @@ std::string version_text(int version) {
          std::to_string(version % 100);
 }
 
-void throw_nccl_error(api::Functions const& functions, Result result, char const* function, char const* load_operation) {
+void throw_nccl_error(api::Functions const& functions, Result result, char const* function,
+                      char const* load_operation) {
   std::string text = functions.ncclGetErrorString(result);
   auto const* const last = functions.ncclGetLastError(nullptr);
   if (last != nullptr && *last != '\0') text += std::string(": ") + last;

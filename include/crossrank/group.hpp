@@ -354,7 +354,13 @@ class CROSSRANK_EXPORT GroupCoordinator {
   /// GPU; local and free otherwise. Blocks until all ranks have come, the first time. Pass the context of one group's
   /// scope to the next to capture the calls of both. Follows vLLM's `GroupCoordinator.graph_capture`.
   [[nodiscard]] GraphCapture graph_capture(GraphContext context = {}) const;
-  /// Reserves named buffers of zero bytes. Local. `UsageError` for a name that already exists with another shape.
+  /// Reserves named buffers of zero bytes, for tensors of later collectives. `UsageError` for a name that already
+  /// exists with another shape.
+  ///
+  /// Local for a group on the CPU. With `device_communicator` on GPUs it is collective, with the same list on all
+  /// ranks: where NCCL carries the group's collectives, the buffers come from NCCL's allocator and are registered with
+  /// the communicator, as windows since NCCL 2.27, so that collectives on them need no copies of NCCL's own. End your
+  /// own work on such a buffer before its last view goes and before the group ends.
   void prepare_communication_buffer_for_model(std::vector<BufferDescription> const& buffers) const;
   /// Returns the reserved buffer of that name. Local.
   [[nodiscard]] Tensor communication_buffer(std::string_view name) const;

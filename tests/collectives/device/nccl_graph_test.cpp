@@ -140,6 +140,55 @@ TEST_P(NcclGraph, joins_the_calls_of_several_groups) { run("nccl_graph_of_two_gr
 
 INSTANTIATE_TEST_SUITE_P(Ranks, NcclGraph, testing::Values(2, 4));
 
+// ---------------------------------------------------------------- communication buffers
+
+CROSSRANK_RANK_SCENARIO(nccl_communication_buffers) {
+  auto const world = connect_gpu_rank();
+  auto const& function = self.arguments.at(0);
+  auto const other = self.arguments.at(1);
+  {
+    auto const group = GroupCoordinator::create(world, {everyone(world)}, {.name = "tp", .device_communicator = true});
+    group.prepare_communication_buffer_for_model({{"tokens", {4, 1'000}, Dtype::f32}, {"logits", {3}, Dtype::f32}});
+    group.prepare_communication_buffer_for_model({{"logits", {3}, Dtype::f32}});
+    EXPECT_EQ(emulated_count(function.c_str()), function == "none" ? 0U : 2U);
+    EXPECT_EQ(emulated_count("ncclMemAlloc"), function == "none" ? 0U : 2U);
+    EXPECT_EQ(emulated_count(other.c_str()), 0U);
+    auto buffer = group.communication_buffer("tokens");
+    EXPECT_EQ(buffer.device(), default_device());
+    EXPECT_EQ(values(buffer), std::vector<float>(4'000));
+    fill(buffer, 2);
+    group.device_group().all_reduce(buffer);
+    EXPECT_EQ(values(buffer), std::vector<float>(4'000, 2 * static_cast<float>(world.world_size())));
+    current_stream(default_device()).synchronize();
+    buffer = {};
+    group.destroy();
+    EXPECT_EQ(emulated_count(function == "ncclCommRegister" ? "ncclCommDeregister" : "ncclCommWindowDeregister"),
+              function == "none" ? 0U : 2U);
+  }
+  EXPECT_EQ(emulated_count("ncclMemFree"), emulated_count("ncclMemAlloc"));
+  return end_gpu_rank();
+}
+
+void run_with_buffers(int ranks, EmulatedNccl version, std::string function, std::string other) {
+  auto options = gpu_ranks(version);
+  options.arguments = {std::move(function), std::move(other)};
+  auto const job = run_ranks(ranks, "nccl_communication_buffers", std::move(options));
+  EXPECT_TRUE(job.ok()) << job.text();
+}
+
+TEST(NcclBuffers, are_windows_of_the_communicator) {
+  run_with_buffers(3, EmulatedNccl::newest, "ncclCommWindowRegister", "ncclCommRegister");
+}
+TEST(NcclBuffers, are_registered_where_there_are_no_windows) {
+  run_with_buffers(2, EmulatedNccl::v2_22, "ncclCommRegister", "ncclCommWindowRegister");
+}
+TEST(NcclBuffers, are_ordinary_memory_with_an_older_library) {
+  run_with_buffers(2, EmulatedNccl::v2_18, "none", "ncclCommRegister");
+}
+TEST(NcclBuffers, are_ordinary_memory_without_nccl) {
+  run_with_buffers(2, EmulatedNccl::none, "none", "ncclCommRegister");
+}
+
 // ---------------------------------------------------------------- captures that cannot be
 
 CROSSRANK_RANK_SCENARIO(nccl_graph_refusals) {

@@ -22,6 +22,7 @@ RankOptions gpu_ranks(EmulatedNccl version) {
                          {"EMULATED_GPU_COUNT", "4"},
                          {"EMULATED_GPU_MEMORY", "268435456"}};
   if (version == EmulatedNccl::newest) options.environment["CROSSRANK_NCCL_LIBRARY"] = CROSSRANK_TEST_NCCL;
+  if (version == EmulatedNccl::v2_22) options.environment["CROSSRANK_NCCL_LIBRARY"] = CROSSRANK_TEST_NCCL_2_22;
   if (version == EmulatedNccl::v2_18) options.environment["CROSSRANK_NCCL_LIBRARY"] = CROSSRANK_TEST_NCCL_2_18;
   if (version == EmulatedNccl::none) options.environment["CROSSRANK_NCCL_LIBRARY"] = "/nowhere/libnccl.so.2";
   return options;

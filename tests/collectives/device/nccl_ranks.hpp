@@ -13,7 +13,7 @@
 namespace crossrank::test {
 
 /// Which emulated NCCL the ranks have.
-enum class EmulatedNccl { newest, v2_18, none };
+enum class EmulatedNccl { newest, v2_22, v2_18, none };
 
 /// Returns options for ranks on four emulated GPUs.
 [[nodiscard]] RankOptions gpu_ranks(EmulatedNccl version = EmulatedNccl::newest);
