@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include <crossrank/device.hpp>
@@ -27,6 +28,7 @@ struct Call {
   std::vector<std::size_t> counts{};          ///< by rank, of what is gathered, scattered or sent
   std::vector<std::size_t> receive_counts{};  ///< by rank, of an exchange
   int root = 0;                               ///< or the other side of a message
+  std::shared_ptr<int> source{};              ///< where a receive from any rank stores the sender
   std::uint32_t tag = 0;
   spi::Reduction reduction{};
   Device device{};  ///< where the tensors are

@@ -20,6 +20,7 @@ std::optional<spi::RequestId> Execution::post_own(spi::Transport& transport) con
     case OpKind::all_gatherv: return transport.post_all_gatherv(c.noted(), c.in, c.counts, c.out);
     case OpKind::send: return transport.post_send(c.in, c.root, c.tag);
     case OpKind::recv: return transport.post_recv(c.out, c.root, c.tag);
+    case OpKind::recv_any: return transport.post_recv_any(c.out, c.tag, c.source);
     case OpKind::all_reduce: return transport.post_all_reduce(c.noted(), c.in, c.out, c.reduction);
     case OpKind::reduce: return transport.post_reduce(c.noted(), c.in, c.out, c.root, c.reduction);
     case OpKind::reduce_scatterv: return transport.post_reduce_scatterv(c.noted(), c.in, c.counts, c.out, c.reduction);

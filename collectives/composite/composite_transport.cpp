@@ -157,6 +157,12 @@ RequestId CompositeTransport::post_recv(spi::Sink bytes, int src, std::uint32_t 
   return post_steps(std::move(op));
 }
 
+RequestId CompositeTransport::post_recv_any(spi::Sink bytes, std::uint32_t tag, std::shared_ptr<int> source) {
+  CompositeOp op{.op_kind = OpKind::recv_any};
+  op.steps.push_back({&across(), [this, bytes, tag, source] { return across().post_recv_any(bytes, tag, source); }});
+  return post_steps(std::move(op));
+}
+
 // ---------------------------------------------------------------- failure
 
 void CompositeTransport::propagate_local_failure() {

@@ -77,6 +77,7 @@ class CompositeTransport final : public spi::Transport {
                                                                std::span<std::size_t const> recv_counts) override;
   [[nodiscard]] spi::RequestId post_send(spi::Source bytes, int dst, std::uint32_t tag) override;
   [[nodiscard]] spi::RequestId post_recv(spi::Sink bytes, int src, std::uint32_t tag) override;
+  [[nodiscard]] spi::RequestId post_recv_any(spi::Sink bytes, std::uint32_t tag, std::shared_ptr<int> source) override;
   [[nodiscard]] bool test(spi::RequestId) override;
   void wait(spi::RequestId, spi::TimeoutPolicy const& timeout_policy) override;
   using spi::Transport::cancel;
@@ -116,9 +117,7 @@ class CompositeTransport final : public spi::Transport {
     spi::RequestId request_id{};  ///< of the first step
     bool completed = false;
     std::exception_ptr failure{};
-    [[nodiscard]] bool is_message() const noexcept {
-      return op_kind == spi::OpKind::send || op_kind == spi::OpKind::recv;
-    }
+    [[nodiscard]] bool is_message() const noexcept { return spi::is_message(op_kind); }
   };
 
   [[nodiscard]] spi::Transport& across() const noexcept { return *parts_.across; }

@@ -394,4 +394,12 @@ Call CallBuilder::recv(Tensor& tensor, int src, Tag tag) const {
   return call;
 }
 
+Call CallBuilder::recv_any(Tensor& tensor, Tag tag) const {
+  require_tensor(tensor, "recv_any");
+  auto call = message(OpKind::recv_any, tensor, 0, tag);
+  call.out = sink(tensor, "recv_any");
+  call.source = std::make_shared<int>(-1);
+  return call;
+}
+
 }  // namespace crossrank

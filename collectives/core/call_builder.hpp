@@ -34,6 +34,8 @@ class CallBuilder {
   [[nodiscard]] Call all_to_allv(Tensor& out, Tensor const& in, ExchangedRows rows) const;
   [[nodiscard]] Call send(Tensor const& tensor, int dst, Tag tag) const;
   [[nodiscard]] Call recv(Tensor& tensor, int src, Tag tag) const;
+  /// The call's `source` names the sender once it has ended.
+  [[nodiscard]] Call recv_any(Tensor& tensor, Tag tag) const;
   /// Throws if the operation would overwrite memory while it reads it.
   void require_apart(Tensor const& out, Tensor const& in, char const* operation) const;
 

@@ -17,9 +17,7 @@
 namespace crossrank::detail {
 namespace {
 
-bool is_message(algorithms::Call const& call) {
-  return call.signature.op_kind == spi::OpKind::send || call.signature.op_kind == spi::OpKind::recv;
-}
+bool is_message(algorithms::Call const& call) { return spi::is_message(call.signature.op_kind); }
 bool is_message(PendingOp const& pending_op) { return is_message(pending_op.call); }
 
 /// Runs `body`, which receives a message. If the tag encodes dtype and shape, a mismatch is reported in these words.

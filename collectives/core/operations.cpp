@@ -163,6 +163,16 @@ Request Collective::irecv(Tensor& tensor, int src, Tag tag) const {
   return start(call_builder(state("recv")).recv(tensor, src, tag));
 }
 
+int Collective::recv_any(Tensor& tensor, Tag tag) const {
+  auto call = call_builder(state("recv_any")).recv_any(tensor, tag);
+  auto const source = call.source;
+  run(std::move(call));
+  return *source;
+}
+Request Collective::irecv_any(Tensor& tensor, Tag tag) const {
+  return start(call_builder(state("recv_any")).recv_any(tensor, tag));
+}
+
 void Collective::all_reduce_bytes(std::span<std::byte> values, Dtype dtype, ReduceOp op) const {
   run(call_builder(state("all_reduce")).all_reduce(values, dtype, op));
 }

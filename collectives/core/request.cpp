@@ -23,6 +23,7 @@ Request& Request::operator=(Request&& other) noexcept {
     drop();
     group_ = std::move(other.group_);
     pending_op_ = std::move(other.pending_op_);
+    source_ = other.source_;
   }
   return *this;
 }
@@ -53,7 +54,7 @@ bool Request::test() {
     group_->throw_device_failure(pending_op_->call.name());
     if (!passed) return false;
   }
-  pending_op_.reset();
+  finish();
   return true;
 }
 
@@ -63,6 +64,11 @@ void Request::wait() {
   group_->wait(*pending_op_);
   if (pending_op_->on_device) group_->throw_device_failure(pending_op_->call.name());
   join_stream(*pending_op_);
+  finish();
+}
+
+void Request::finish() noexcept {
+  if (pending_op_->call.source) source_ = *pending_op_->call.source;
   pending_op_.reset();
 }
 

@@ -93,7 +93,7 @@ std::unique_ptr<DeviceCall> DeviceGroup::begin_unpacked(Call const& call, spi::T
   if (!staging_) staging_ = std::make_shared<StagingBuffers>(call.device.kind, most_buffers);
   bool const is_source = call.signature.op_kind == OpKind::broadcast && call.root == transport.rank();
   if (!recorder_) recorder_.emplace(transport.node_memory(), transport.global_ranks());
-  bool const is_message = call.signature.op_kind == OpKind::send || call.signature.op_kind == OpKind::recv;
+  bool const is_message = spi::is_message(call.signature.op_kind);
   auto const way = is_message ? node::DeviceWay::message : node::DeviceWay::staged;
   auto const sequence = is_message ? ++messages_ : ++staged_;
   auto note = recorder_->note(algorithms::recorded_call(call, way, stream, sequence));

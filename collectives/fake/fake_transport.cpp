@@ -71,21 +71,30 @@ spi::RequestId FakeTransport::post_send(spi::Source bytes, int, std::uint32_t ta
 }
 
 spi::RequestId FakeTransport::post_recv(spi::Sink bytes, int, std::uint32_t tag) {
-  require_usable("recv");
+  return post_receive({.sink = std::move(bytes), .tag = tag});
+}
+
+spi::RequestId FakeTransport::post_recv_any(spi::Sink bytes, std::uint32_t tag, std::shared_ptr<int> source) {
+  return post_receive({.sink = std::move(bytes), .tag = tag, .source = std::move(source)});
+}
+
+spi::RequestId FakeTransport::post_receive(Receive receive) {
+  require_usable(receive.name());
   auto const request_id = next_request_id_++;
-  receives_.emplace(request_id, Receive{.sink = std::move(bytes), .tag = tag});
+  receives_.emplace(request_id, std::move(receive));
   return static_cast<spi::RequestId>(request_id);
 }
 
 void FakeTransport::take(Receive& receive) {
   auto const message = std::move(messages_.front());
   messages_.pop_front();
+  if (receive.source) *receive.source = 0;
   if (message.bytes.size() == receive.sink.bytes.size() && message.tag == receive.tag) {
     copy_memory(receive.sink.bytes.data(), message.bytes.data(), message.bytes.size());
     return;
   }
-  throw MessageMismatch({.group = name_, .rank = 0, .world_size = 1}, 0, {receive.sink.bytes.size(), receive.tag},
-                        {message.bytes.size(), message.tag});
+  throw MessageMismatch({.operation = receive.name(), .group = name_, .rank = 0, .world_size = 1}, 0,
+                        {receive.sink.bytes.size(), receive.tag}, {message.bytes.size(), message.tag});
 }
 
 void FakeTransport::deliver() {
@@ -106,7 +115,7 @@ bool FakeTransport::test(spi::RequestId request_id) {
   if (found == receives_.end()) return true;
   deliver();
   if (!found->second.completed) {
-    require_usable("recv");
+    require_usable(found->second.name());
     return false;
   }
   auto const failure = found->second.failure;
@@ -117,8 +126,8 @@ bool FakeTransport::test(spi::RequestId request_id) {
 
 void FakeTransport::wait(spi::RequestId request_id, spi::TimeoutPolicy const&) {
   if (test(request_id)) return;
-  receives_.erase(static_cast<std::uint64_t>(request_id));
-  throw UsageError({.operation = "recv",
+  auto const receive = receives_.extract(static_cast<std::uint64_t>(request_id));
+  throw UsageError({.operation = receive.mapped().name(),
                     .message = "this receive would never end: the only rank of the group has sent no message",
                     .expected = "a send to this rank before the wait",
                     .group = name_,

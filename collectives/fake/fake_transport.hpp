@@ -31,6 +31,7 @@ class FakeTransport final : public spi::Transport {
                                                 spi::Sink out) override;
   [[nodiscard]] spi::RequestId post_send(spi::Source bytes, int dst, std::uint32_t tag) override;
   [[nodiscard]] spi::RequestId post_recv(spi::Sink bytes, int src, std::uint32_t tag) override;
+  [[nodiscard]] spi::RequestId post_recv_any(spi::Sink bytes, std::uint32_t tag, std::shared_ptr<int> source) override;
   [[nodiscard]] bool test(spi::RequestId) override;
   void wait(spi::RequestId, spi::TimeoutPolicy const& timeout_policy) override;
   using spi::Transport::cancel;
@@ -51,9 +52,12 @@ class FakeTransport final : public spi::Transport {
   struct Receive {
     spi::Sink sink;
     std::uint32_t tag;
+    std::shared_ptr<int> source{};  ///< of a receive from any rank
     bool completed = false;
     std::exception_ptr failure{};
+    [[nodiscard]] char const* name() const noexcept { return source ? "recv_any" : "recv"; }
   };
+  [[nodiscard]] spi::RequestId post_receive(Receive receive);
   /// Gives the messages that have come to the receives that were posted, in order.
   void deliver();
   void take(Receive& receive);

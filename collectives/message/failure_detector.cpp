@@ -78,6 +78,17 @@ void FailureDetector::fail_if_gone(std::span<int const> awaited) noexcept {
   fail({.code = ErrorCode::peer_lost, .failed_ranks = std::move(lost), .text = std::move(text)});
 }
 
+void FailureDetector::append_possible_senders(std::vector<int>& to) const {
+  auto const append_others = [&](auto const& include) {
+    for (int member = 0; member < link_.size(); ++member) {
+      if (is_other(member) && include(member)) to.push_back(member);
+    }
+  };
+  append_others([this](int member) { return !at_rank(gone_, member); });
+  if (to.empty()) append_others([](int) { return true; });
+  if (to.empty()) to.push_back(link_.rank());
+}
+
 void FailureDetector::fail_if_missing_are_gone() noexcept {
   if (anyone_gone_ && link_.rank() == 0 && rounds_.has_arrivals()) fail_if_gone(rounds_.missing());
 }

@@ -76,6 +76,8 @@ class FailureDetector {
   void fail_at(std::uint64_t round, Cause cause) noexcept;
   /// Fails the group when one of `awaited` has dropped its handle.
   void fail_if_gone(std::span<int const> awaited) noexcept;
+  /// Appends the other members that have not dropped their handles; all others if all have, this one if there are none.
+  void append_possible_senders(std::vector<int>& to) const;
   /// Fails the group when members that the current round waits for have dropped their handles. First member only.
   void fail_if_missing_are_gone() noexcept;
 

@@ -12,6 +12,7 @@ namespace crossrank::message {
 namespace {
 
 constexpr std::uint64_t window = 8;  // as deep as a channel of the shm backend
+constexpr spi::RequestId no_receive{};     // request ids begin at 1
 
 }  // namespace
 
@@ -23,6 +24,16 @@ MessageOp MessageOp::receive(spi::Sink bytes, int src, std::uint32_t tag) {
   return {{}, src, tag, IncomingMessage{.sink = std::move(bytes)}};
 }
 
+MessageOp MessageOp::receive_any(spi::Sink bytes, std::uint32_t tag, std::shared_ptr<int> source) {
+  return {{}, any, tag, IncomingMessage{.sink = std::move(bytes), .source = std::move(source)}};
+}
+
+char const* MessageOp::name() const noexcept {
+  auto const* const incoming = std::get_if<IncomingMessage>(&message);
+  if (incoming == nullptr) return "send";
+  return incoming->source ? "recv_any" : "recv";
+}
+
 void Mailboxes::post(spi::RequestId request_id, MessageOp op) {
   auto const peer = op.peer;
   bool const sends = std::holds_alternative<OutgoingMessage>(op.message);
@@ -30,6 +41,9 @@ void Mailboxes::post(spi::RequestId request_id, MessageOp op) {
   if (sends) {
     queue(peer).sends.push_back(request_id);
     advance(peer);
+  } else if (peer == MessageOp::any) {
+    any_receives_.push_back(request_id);
+    match_any();
   } else {
     queue(peer).receives.push_back(request_id);
     match(peer);
@@ -44,7 +58,9 @@ MessageOp* Mailboxes::find(spi::RequestId request_id) noexcept {
 void Mailboxes::drop(spi::RequestId request_id) noexcept {
   auto const* const op = find(request_id);
   if (op == nullptr) return;
-  if (!op->completed) {
+  if (op->peer == MessageOp::any) {
+    std::erase(any_receives_, request_id);
+  } else if (!op->completed) {
     auto& peer_queue = queue(op->peer);
     std::erase(peer_queue.sends, request_id);
     std::erase(peer_queue.receives, request_id);
@@ -136,9 +152,8 @@ void Mailboxes::match(int member) {
   auto& peer_queue = queue(member);
   for (auto& arrived : peer_queue.arrived) {
     if (arrived.matched) continue;
-    if (peer_queue.receives.empty()) break;
-    auto const request_id = peer_queue.receives.front();
-    peer_queue.receives.pop_front();
+    auto const request_id = take_receive(member);
+    if (request_id == no_receive) break;
     start_receive(member, arrived, request_id);
   }
   while (!peer_queue.arrived.empty() && peer_queue.arrived.front().matched && peer_queue.arrived.front().complete()) {
@@ -148,16 +163,38 @@ void Mailboxes::match(int member) {
   }
 }
 
+void Mailboxes::match_any() {
+  for (int step = 0, first = first_source_; step < link_.size() && !any_receives_.empty(); ++step)
+    match((first + step) % link_.size());
+}
+
+/// Ids rise in the order of posting, so the lower one was posted first.
+spi::RequestId Mailboxes::take_receive(int member) noexcept {
+  auto& own = queue(member).receives;
+  bool const from_any = own.empty() || (!any_receives_.empty() && any_receives_.front() < own.front());
+  auto& receives = from_any ? any_receives_ : own;
+  if (receives.empty()) return no_receive;
+  auto const request_id = receives.front();
+  receives.pop_front();
+  return request_id;
+}
+
 void Mailboxes::start_receive(int member, Arrived& arrived, spi::RequestId request_id) {
   auto& op = operations_.at(request_id);
-  auto const sink = std::get<IncomingMessage>(op.message).sink.bytes;
+  auto const& incoming = std::get<IncomingMessage>(op.message);
+  auto const sink = incoming.sink.bytes;
+  if (incoming.source) {
+    op.peer = member;
+    *incoming.source = member;
+    first_source_ = (member + 1) % link_.size();
+  }
   arrived.matched = true;
   if (arrived.bytes == sink.size() && arrived.tag == op.tag) {
     arrived.receive = request_id;
     if (!arrived.kept.empty()) copy_memory(sink.data(), arrived.kept.data(), arrived.kept.size());
   } else {
     op.fail(std::make_exception_ptr(
-        MessageMismatch(link_.info("recv"), member, {sink.size(), op.tag}, {arrived.bytes, arrived.tag})));
+        MessageMismatch(link_.info(op.name()), member, {sink.size(), op.tag}, {arrived.bytes, arrived.tag})));
   }
   arrived.kept = {};
 }

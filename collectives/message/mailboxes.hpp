@@ -24,23 +24,27 @@ struct OutgoingMessage {
 /// A message that this member receives.
 struct IncomingMessage {
   spi::Sink sink{};
+  std::shared_ptr<int> source{};  ///< of a receive from any member: takes the sender
 };
 
 /// A send or receive that has been posted.
 struct MessageOp : OperationResult {
-  int peer = 0;
+  static constexpr int any = -1;
+  int peer = 0;  ///< `any` until a receive from any member has a message
   std::uint32_t tag = 0;
   std::variant<OutgoingMessage, IncomingMessage> message{};
 
   [[nodiscard]] static MessageOp send(spi::Source bytes, int dst, std::uint32_t tag);
   [[nodiscard]] static MessageOp receive(spi::Sink bytes, int src, std::uint32_t tag);
-  [[nodiscard]] char const* name() const noexcept { return message.index() == 0 ? "send" : "recv"; }
+  [[nodiscard]] static MessageOp receive_any(spi::Sink bytes, std::uint32_t tag, std::shared_ptr<int> source);
+  [[nodiscard]] char const* name() const noexcept;
 };
 
 /// Messages between pairs of members.
 ///
 /// A pair matches its messages to receives in order, and a member may send up to eight messages before the receiver has
-/// taken them. A message that arrives before its receive is kept here. Needs the network's lock.
+/// taken them. A message that arrives before its receive is kept here. A receive from any member takes the first
+/// message that no earlier receive takes; members whose messages are kept take turns. Needs the network's lock.
 class Mailboxes {
  public:
   explicit Mailboxes(GroupLink const& link) : link_(link), queues_(link.members().size()) {}
@@ -86,11 +90,17 @@ class Mailboxes {
   /// Sends what can go of the first message. Returns whether it has gone whole.
   [[nodiscard]] bool send_first(int member, bool& moved);
   void match(int member);
+  /// Matches kept messages to the receives from any member.
+  void match_any();
+  /// Removes and returns the receive that takes the next message of `member`; `no_receive` if there is none.
+  [[nodiscard]] spi::RequestId take_receive(int member) noexcept;
   void start_receive(int member, Arrived& arrived, spi::RequestId request_id);
 
   GroupLink const& link_;
   std::map<spi::RequestId, MessageOp> operations_{};
   std::vector<PeerQueue> queues_;
+  std::deque<spi::RequestId> any_receives_{};  ///< from any member, not yet matched, in the order of posting
+  int first_source_ = 0;                       ///< the member whose turn it is
 };
 
 }  // namespace crossrank::message

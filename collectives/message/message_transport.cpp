@@ -281,6 +281,10 @@ RequestId MessageTransport::post_recv(spi::Sink bytes, int src, std::uint32_t ta
   return post_message(MessageOp::receive(std::move(bytes), src, tag));
 }
 
+RequestId MessageTransport::post_recv_any(spi::Sink bytes, std::uint32_t tag, std::shared_ptr<int> source) {
+  return post_message(MessageOp::receive_any(std::move(bytes), tag, std::move(source)));
+}
+
 // ---------------------------------------------------------------- packets
 
 void MessageTransport::handle(int src, PacketHeader const& head, Bytes body) {
@@ -448,7 +452,11 @@ Awaited const& MessageTransport::awaited(RequestId request_id) {
     awaited_.what = Awaited::For::message;
     awaited_.operation = message->name();
     awaited_.round = 0;
-    awaited_.members.push_back(message->peer);
+    if (message->peer == MessageOp::any) {
+      failures_.append_possible_senders(awaited_.members);
+    } else {
+      awaited_.members.push_back(message->peer);
+    }
     return awaited_;
   }
   awaited_.operation = collective_->name();

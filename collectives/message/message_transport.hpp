@@ -62,6 +62,7 @@ class MessageTransport final : public spi::Transport, private PacketHandler {
                                                                std::span<std::size_t const> recv_counts) override;
   [[nodiscard]] spi::RequestId post_send(spi::Source bytes, int dst, std::uint32_t tag) override;
   [[nodiscard]] spi::RequestId post_recv(spi::Sink bytes, int src, std::uint32_t tag) override;
+  [[nodiscard]] spi::RequestId post_recv_any(spi::Sink bytes, std::uint32_t tag, std::shared_ptr<int> source) override;
   [[nodiscard]] bool test(spi::RequestId) override;
   void wait(spi::RequestId, spi::TimeoutPolicy const& timeout_policy) override;
   using spi::Transport::cancel;

@@ -249,7 +249,7 @@ class Plan {
 
 bool can_run(Call const& call) noexcept {
   auto const kind = call.signature.op_kind;
-  if (kind == OpKind::send || kind == OpKind::recv) return false;
+  if (spi::is_message(kind)) return false;
   return !reduces(kind) || (data_type(call.reduction.dtype) && reduce_op(call.reduction.op));
 }
 

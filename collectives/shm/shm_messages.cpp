@@ -27,15 +27,29 @@ struct ShmTransport::ChannelCondition final : node::WaitCondition {
     }
     return operation.completed;
   }
-  bool waits_for(int member) override { return member == operation.peer; }
+  bool waits_for(int member) override {
+    if (!operation.is_from_any()) return member == operation.peer;
+    return member != owner.rank() && (!owner.group_->has_left(member) || all_others_left());
+  }
+  bool any_member_suffices() override { return operation.is_from_any(); }
+
+  [[nodiscard]] bool all_others_left() const {
+    for (int member = 0; member < owner.world_size(); ++member) {
+      if (member != owner.rank() && !owner.group_->has_left(member)) return false;
+    }
+    return true;
+  }
 
   ShmTransport& owner;
   MessageOp& operation;
 };
 
-template <class Payload>
-RequestId ShmTransport::begin_message(Payload payload, int peer, std::uint32_t tag) {
-  MessageOp op{.payload = std::move(payload), .peer = peer, .tag = tag};
+OpKind ShmTransport::MessageOp::op_kind() const noexcept {
+  if (sends()) return OpKind::send;
+  return is_from_any() ? OpKind::recv_any : OpKind::recv;
+}
+
+RequestId ShmTransport::begin_message(MessageOp op) {
   require_open(op.name());
   group_->throw_if_failed(op.name());
   op.sequence = ++messages_posted_;
@@ -51,25 +65,36 @@ RequestId ShmTransport::begin_message(Payload payload, int peer, std::uint32_t t
 }
 
 RequestId ShmTransport::post_send(spi::Source bytes, int dst, std::uint32_t tag) {
-  auto const request_id = begin_message(std::move(bytes), dst, tag);
+  auto const request_id = begin_message({.payload = std::move(bytes), .peer = dst, .tag = tag});
   advance_messages(message(request_id));
   return request_id;
 }
 
 RequestId ShmTransport::post_recv(spi::Sink bytes, int src, std::uint32_t tag) {
-  return begin_message(std::move(bytes), src, tag);
+  return begin_message({.payload = std::move(bytes), .peer = src, .tag = tag});
 }
 
-/// Notes a message for the flight recorder, with its number on the channel.
+RequestId ShmTransport::post_recv_any(spi::Sink bytes, std::uint32_t tag, std::shared_ptr<int> source) {
+  return begin_message({.payload = std::move(bytes), .tag = tag, .source = std::move(source)});
+}
+
+/// Notes a message for the flight recorder, with its number on the channel, or among all that this rank receives.
 void ShmTransport::note_message(MessageOp const& op) const noexcept {
   auto const* const source = std::get_if<spi::Source>(&op.payload);
   auto const* const sink = std::get_if<spi::Sink>(&op.payload);
-  auto const& channel = op.sends() ? group_->channel(rank(), op.peer) : group_->channel(op.peer, rank());
-  auto const moved = (op.sends() ? channel.sent : channel.received).load(std::memory_order_relaxed);
-  auto const under_way =
-      std::ranges::count_if(messages_, [&](MessageOp const& other) { return other.shares_channel(op); });
-  group_->note_message({.op_kind = op.sends() ? OpKind::send : OpKind::recv,
-                        .round = moved + static_cast<std::uint64_t>(under_way),
+  auto const moved = [&](int peer) {
+    auto const& channel = op.sends() ? group_->channel(rank(), peer) : group_->channel(peer, rank());
+    return (op.sends() ? channel.sent : channel.received).load(std::memory_order_relaxed);
+  };
+  std::uint64_t number = op.is_from_any() ? 0 : moved(op.peer);
+  for (int peer = 0; op.is_from_any() && peer < world_size(); ++peer) number += moved(peer);
+  for (auto const& other : messages_) {
+    bool const counts =
+        op.is_from_any() ? other.is_under_way() && !other.sends() : ChannelEnd{op.sends(), op.peer}.serves(other);
+    if (counts) ++number;
+  }
+  group_->note_message({.op_kind = op.op_kind(),
+                        .round = number,
                         .bytes = source != nullptr ? source->bytes.size() : sink->bytes.size(),
                         .peer = static_cast<std::uint32_t>(op.peer)});
 }
@@ -86,20 +111,40 @@ bool ShmTransport::has_ended(MessageOp& op) {
 void ShmTransport::complete(MessageOp& op, spi::TimeoutPolicy const& timeout_policy) {
   if (!op.completed) {
     ChannelCondition condition(*this, op);
-    if (!condition.done()) group_->wait_for(condition, timeout_policy, op.name());
+    if (!condition.done()) {
+      require_other_ranks(op);
+      group_->wait_for(condition, timeout_policy, op.name());
+    }
   }
   if (op.failure) std::rethrow_exception(op.failure);
 }
 
-void ShmTransport::advance_messages(MessageOp const& like) {
+void ShmTransport::require_other_ranks(MessageOp const& op) const {
+  if (world_size() > 1) return;
+  throw UsageError(
+      {.operation = op.name(),
+       .message = "this wait would never end: the only rank of the group waits for itself",
+       .expected = op.sends() ? "a receive of this rank's messages" : "a send to this rank before the wait",
+       .group = name(),
+       .rank = 0,
+       .world_size = 1});
+}
+
+void ShmTransport::advance_messages(MessageOp const& op) {
+  if (!op.is_from_any()) return advance_messages(ChannelEnd{op.sends(), op.peer});
+  for (int step = 0, first = first_source_; step < world_size() && op.is_under_way(); ++step)
+    advance_messages(ChannelEnd{false, (first + step) % world_size()});
+}
+
+void ShmTransport::advance_messages(ChannelEnd const& end) {
   for (;;) {
     MessageOp* first = nullptr;
     for (auto& op : messages_) {
-      if (op.shares_channel(like) && (first == nullptr || op.sequence < first->sequence)) first = &op;
+      if (end.serves(op) && (first == nullptr || op.sequence < first->sequence)) first = &op;
     }
     if (first == nullptr) return;
     try {
-      if (!(first->sends() ? try_send(*first) : try_recv(*first))) return;
+      if (!(end.sends ? try_send(*first) : try_recv(*first, end.peer))) return;
     } catch (...) {
       first->failure = std::current_exception();
     }
@@ -145,28 +190,32 @@ bool ShmTransport::try_send(MessageOp& op) {
   return true;
 }
 
-bool ShmTransport::try_recv(MessageOp& op) {
+bool ShmTransport::try_recv(MessageOp& op, int src) {
   auto const bytes = std::get<spi::Sink>(op.payload).bytes;
-  auto& channel = group_->channel(op.peer, rank());
+  auto& channel = group_->channel(src, rank());
   auto const received = channel.received.load(std::memory_order_relaxed);
   auto const sent = channel.sent.load(std::memory_order_seq_cst);
   if (sent == received) return false;
   if (sent < received || sent - received > node::Channel::depth)
-    group_->fail_corrupt("recv", "messages sent by rank " + std::to_string(op.peer),
+    group_->fail_corrupt(op.name(), "messages sent by rank " + std::to_string(src),
                          "0 to " + std::to_string(node::Channel::depth) + " more than " + std::to_string(received),
                          std::to_string(sent));
   auto const message = node::load_once(channel.ring[received % node::Channel::depth]);
+  if (op.is_from_any()) {
+    *op.source = src;
+    first_source_ = (src + 1) % world_size();
+  }
   bool const fits = message.bytes == bytes.size() && message.tag == op.tag;
   if (fits && message.bytes != 0) {
-    auto const payload = group_->payload(op.peer, message.offset, message.bytes);
+    auto const payload = group_->payload(src, message.offset, message.bytes);
     node::bulk_copy(group_->comm(), bytes.data(), payload.data(), payload.size());
   }
   channel.received.exchange(received + 1, std::memory_order_seq_cst);
   group_->progress();
-  group_->ring_member(op.peer);
+  group_->ring_member(src);
   if (fits) return true;
-  throw MessageMismatch({.group = name(), .rank = rank(), .world_size = world_size()}, op.peer, {bytes.size(), op.tag},
-                        {message.bytes, message.tag});
+  throw MessageMismatch({.operation = op.name(), .group = name(), .rank = rank(), .world_size = world_size()}, src,
+                        {bytes.size(), op.tag}, {message.bytes, message.tag});
 }
 
 }  // namespace crossrank::shm

@@ -48,6 +48,7 @@ class ShmTransport final : public spi::Transport {
                                                 spi::Sink out) override;
   [[nodiscard]] spi::RequestId post_send(spi::Source bytes, int dst, std::uint32_t tag) override;
   [[nodiscard]] spi::RequestId post_recv(spi::Sink bytes, int src, std::uint32_t tag) override;
+  [[nodiscard]] spi::RequestId post_recv_any(spi::Sink bytes, std::uint32_t tag, std::shared_ptr<int> source) override;
   [[nodiscard]] std::optional<spi::RequestId> post_all_reduce(spi::Signature, spi::Source const& in,
                                                               spi::Sink const& out, spi::Reduction) override;
   [[nodiscard]] std::optional<spi::RequestId> post_reduce(spi::Signature, spi::Source const& in, spi::Sink const& out,
@@ -130,18 +131,26 @@ class ShmTransport final : public spi::Transport {
   /// A message that has been posted and not waited for. Without a payload: free for the next one.
   struct MessageOp {
     std::variant<std::monostate, spi::Source, spi::Sink> payload{};  ///< of a send, or of a receive
-    std::uint64_t sequence = 0;                                      ///< in the order of posting
-    int peer = 0;
+    int peer = 0;                                                    ///< unused by a receive from any rank
     std::uint32_t tag = 0;
-    bool completed = false;  ///< has ended, but has not been waited for
+    std::shared_ptr<int> source{};  ///< of a receive from any rank
+    std::uint64_t sequence = 0;     ///< in the order of posting
+    bool completed = false;         ///< has ended, but has not been waited for
     std::exception_ptr failure{};
     [[nodiscard]] bool sends() const noexcept { return std::holds_alternative<spi::Source>(payload); }
+    [[nodiscard]] bool is_from_any() const noexcept { return source != nullptr; }
     [[nodiscard]] bool is_under_way() const noexcept { return payload.index() != 0 && !completed; }
-    /// Returns whether it is under way in the same direction and with the same peer as `other`.
-    [[nodiscard]] bool shares_channel(MessageOp const& other) const noexcept {
-      return is_under_way() && payload.index() == other.payload.index() && peer == other.peer;
+    [[nodiscard]] spi::OpKind op_kind() const noexcept;
+    [[nodiscard]] char const* name() const noexcept { return spi::to_string(op_kind()); }
+  };
+  /// One direction of the messages between this rank and a peer.
+  struct ChannelEnd {
+    bool sends = false;
+    int peer = 0;
+    /// Returns whether the operation is under way and can move a message here.
+    [[nodiscard]] bool serves(MessageOp const& op) const noexcept {
+      return op.is_under_way() && op.sends() == sends && (op.peer == peer || op.is_from_any());
     }
-    [[nodiscard]] char const* name() const noexcept { return sends() ? "send" : "recv"; }
   };
   struct SentSlot {
     node::Slot slot;
@@ -163,9 +172,13 @@ class ShmTransport final : public spi::Transport {
   /// Waits until the operation's round has passed. Throws the error that a rank reported in it.
   void pass_round(CollectiveOp const& op, spi::TimeoutPolicy const& timeout_policy);
   void note_message(MessageOp const& op) const noexcept;
-  /// Moves messages in the direction and with the peer of `like` without blocking, in the order of posting. Errors stay
-  /// with their operation.
-  void advance_messages(MessageOp const& like);
+  /// Throws where no other rank could end a wait for the operation.
+  void require_other_ranks(MessageOp const& op) const;
+  /// Moves messages for the operation without blocking, and those that come before them. Errors stay with their
+  /// operation.
+  void advance_messages(MessageOp const& op);
+  /// Moves messages at one end of a channel, in the order of posting.
+  void advance_messages(ChannelEnd const& end);
 
   [[nodiscard]] MessageOp& message(spi::RequestId request_id) noexcept;
   /// Calls `use` with the operation, a `CollectiveOp` or a `MessageOp`.
@@ -173,8 +186,7 @@ class ShmTransport final : public spi::Transport {
   auto with_operation(spi::RequestId request_id, Use use);
   template <class Action>
   [[nodiscard]] spi::RequestId begin(Posted const& posted, Action action);
-  template <class Payload>
-  [[nodiscard]] spi::RequestId begin_message(Payload payload, int peer, std::uint32_t tag);
+  [[nodiscard]] spi::RequestId begin_message(MessageOp op);
   void drop(spi::RequestId request_id) noexcept;
   /// Posts a round whose payload is `bytes`, copied into the arena unless it fits the line.
   /// They are also copied to `also_to`, stored as `results`, unless that is null or they stand there.
@@ -206,7 +218,7 @@ class ShmTransport final : public spi::Transport {
   [[nodiscard]] platform::StoreMode stores_of_results(std::span<std::byte const> in,
                                                       std::span<std::byte const> out) const;
   [[nodiscard]] bool try_send(MessageOp& op);
-  [[nodiscard]] bool try_recv(MessageOp& op);
+  [[nodiscard]] bool try_recv(MessageOp& op, int src);
   void release_sent_slots(int dst) noexcept;
 
   std::shared_ptr<node::Group> group_;
@@ -221,6 +233,7 @@ class ShmTransport final : public spi::Transport {
   std::vector<std::span<std::byte const>> areas_{};  ///< of the peers, in the step under way
   std::vector<std::deque<SentSlot>> sent_;           ///< by receiver: payloads of messages not yet taken
   std::uint64_t messages_posted_ = 0;
+  int first_source_ = 0;  ///< the rank whose turn it is when several have sent to a receive from any rank
   spi::TimeoutPolicy timeout_policy_;
   bool closed_ = false;
 };

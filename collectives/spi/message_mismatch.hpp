@@ -19,7 +19,7 @@ struct MessageKind {
 /// numbers.
 class MessageMismatch : public MismatchError {
  public:
-  /// `info` says who received in which group; `src` is the sender in it.
+  /// `info` says who received in which group, and by which operation; `src` is the sender in it.
   MessageMismatch(ErrorInfo info, int src, MessageKind expected, MessageKind got)
       : MismatchError(complete(std::move(info), src, expected, got)), got_(got) {}
 
@@ -30,7 +30,6 @@ class MessageMismatch : public MismatchError {
     return std::to_string(kind.bytes) + " bytes with tag " + std::to_string(kind.tag);
   }
   static ErrorInfo complete(ErrorInfo info, int src, MessageKind expected, MessageKind got) {
-    info.operation = "recv";
     info.message = "the message from rank " + std::to_string(src) + " has another size or tag than expected";
     info.expected = describe_call(expected);
     info.got = describe_call(got);

@@ -130,6 +130,9 @@ class CROSSRANK_EXPORT Request {
   /// Cancels the call and gives its tensors back to the caller. Cancelling a collective kills the group. Cancelling a
   /// message that has not been sent or received yet has no effect on others.
   void cancel() noexcept;
+  /// Returns the rank in the group whose message a finished `irecv_any` has received; -1 before that and for other
+  /// calls. Local.
+  [[nodiscard]] int source() const noexcept { return source_; }
 
  private:
   friend class Collective;
@@ -137,8 +140,12 @@ class CROSSRANK_EXPORT Request {
   void drop() noexcept;
   void give_up(bool dropped) noexcept;
 
+  /// Forgets a call that has finished.
+  void finish() noexcept;
+
   std::shared_ptr<detail::GroupState> group_{};
   std::shared_ptr<detail::PendingOp> pending_op_{};
+  int source_ = -1;
 };
 
 /// A handle to a group of ranks. Cheap to copy; all copies name the same group.
@@ -441,6 +448,25 @@ class CROSSRANK_EXPORT Collective {
   /// Starts a `recv` into the caller's elements and returns at once.
   template <MutableElementRange R>
   [[nodiscard]] Request irecv(R&& values, int src, Tag tag = {}) const;
+
+  /// Receives the next message from any other rank into `tensor` and returns the sender's rank in the group.
+  ///
+  /// Ranks whose messages wait take turns, so each is received after at most one message of every other rank. Messages
+  /// of one rank stay in order; each goes to the receive that was called first among those that name its sender and
+  /// those from any rank. Errors for another size or tag as for `recv`: use another group for messages of another kind.
+  ///
+  /// Messages that have arrived are received even if their sender has died or left. Otherwise the death of any rank of
+  /// the group is a `PeerLostError`, and so is the departure of all other ranks. `TimeoutError` when no other rank has
+  /// made progress for the timeout. Follows `MPI_Recv` with `MPI_ANY_SOURCE`.
+  int recv_any(Tensor& tensor, Tag tag = {}) const;
+  /// Starts a `recv_any` and returns at once. `Request::source` names the sender afterwards.
+  [[nodiscard]] Request irecv_any(Tensor& tensor, Tag tag = {}) const;
+  /// Receives from any other rank into the caller's elements.
+  template <MutableElementRange R>
+  int recv_any(R&& values, Tag tag = {}) const;
+  /// Starts a `recv_any` into the caller's elements and returns at once.
+  template <MutableElementRange R>
+  [[nodiscard]] Request irecv_any(R&& values, Tag tag = {}) const;
 
   /// Sends `out` to one rank and receives `in` from another at the same time, so that ranks can shift data in a circle.
   ///

@@ -197,6 +197,15 @@ Request Collective::irecv(R&& values, int src, Tag tag) const {
   return irecv(detail::ElementsOfRequest(values).tensor(), src, tag);
 }
 
+template <MutableElementRange R>
+int Collective::recv_any(R&& values, Tag tag) const {
+  return recv_any(detail::ElementsOfCall(values).tensor(), tag);
+}
+template <MutableElementRange R>
+Request Collective::irecv_any(R&& values, Tag tag) const {
+  return irecv_any(detail::ElementsOfRequest(values).tensor(), tag);
+}
+
 template <MutableElementRange In, ElementRange Out>
 void Collective::sendrecv(In&& in, Out&& out, Partners partners) const {
   sendrecv(detail::ElementsOfCall(in).tensor(), detail::ElementsOfCall(out).tensor(), partners);

@@ -6,6 +6,7 @@ set(conformance_suite
   conformance/groups_cases.cpp
   conformance/lifetime_cases.cpp
   conformance/messages_cases.cpp
+  conformance/any_source_cases.cpp
   conformance/reductions_cases.cpp
   conformance/requests_cases.cpp
   conformance/operation_cases.cpp)

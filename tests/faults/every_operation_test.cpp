@@ -162,6 +162,12 @@ constexpr std::array operation_cases{
                     if (w.rank() == 0) w.irecv(tensor, victim).wait();
                     w.barrier();
                   }},
+    OperationCase{"recv_any", "recv_any",
+                  [](Collective& w, std::int64_t n) {
+                    auto tensor = rows_of(n);
+                    if (w.rank() == 0) w.recv_any(tensor);
+                    w.barrier();
+                  }},
     OperationCase{"sendrecv", "sendrecv",
                   [](Collective& w, std::int64_t n) {
                     auto in = rows_of(n);

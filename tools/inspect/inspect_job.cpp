@@ -82,7 +82,8 @@ char const* ago(JobView const& job) { return job.running ? " ago" : " before the
 
 bool is_message(OperationView const& operation) {
   auto const op_kind = operation.op_kind;
-  return operation.peer || op_kind == spi::OpKind::enqueue || op_kind == spi::OpKind::dequeue;
+  return operation.peer || op_kind == spi::OpKind::recv_any || op_kind == spi::OpKind::enqueue ||
+         op_kind == spi::OpKind::dequeue;
 }
 
 std::string handle(std::uint64_t value) {

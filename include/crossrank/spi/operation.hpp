@@ -15,6 +15,7 @@ enum class OpKind : std::uint8_t {
   all_gatherv,
   send,
   recv,
+  recv_any,
   split,
   all_reduce,
   reduce,
@@ -32,6 +33,11 @@ enum class OpKind : std::uint8_t {
 
 /// Returns the name that users know the operation by ("all_gatherv").
 [[nodiscard]] CROSSRANK_EXPORT char const* to_string(OpKind op_kind) noexcept;
+
+/// Returns whether the operation is a message between two ranks.
+[[nodiscard]] constexpr bool is_message(OpKind op_kind) noexcept {
+  return op_kind == OpKind::send || op_kind == OpKind::recv || op_kind == OpKind::recv_any;
+}
 
 /// Describes the call that a rank posts. Ranks whose signatures differ get a `MismatchError` before any data moves.
 struct Signature {

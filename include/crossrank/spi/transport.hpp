@@ -43,7 +43,7 @@ enum class RequestId : std::uint64_t {};
 /// The interface that a backend implements: non-blocking collectives and messages of one group, in bytes.
 ///
 /// The library calls a transport from one thread at a time. All ranks of the group post the same collectives in the
-/// same order; send and recv are ordered only within a pair of ranks and a direction. There is one collective at a
+/// same order; messages are ordered only within a pair of ranks and a direction. There is one collective at a
 /// time: a second one that is posted before the first has ended throws `UsageError`, and so does a post after `close`.
 /// A rank that waits for a message advances all operations that it has posted. The library waits for every operation,
 /// tests it until it has ended, or cancels it.
@@ -84,6 +84,12 @@ class CROSSRANK_EXPORT Transport {
   [[nodiscard]] virtual RequestId post_send(Source bytes, int dst, std::uint32_t tag) = 0;
   /// Posts a receive. It ends when the next message from `src` has arrived. Another size or tag is a `MismatchError`.
   [[nodiscard]] virtual RequestId post_recv(Sink bytes, int src, std::uint32_t tag) = 0;
+  /// Posts a receive from any rank. It ends when the next message of some rank has arrived, and has stored that rank in
+  /// `source` by then. Errors as for `post_recv`.
+  ///
+  /// A message goes to the receive that was posted first among those that name its sender and those from any rank.
+  /// Where several ranks have sent, they take turns. A rank that has left the group is not waited for, unless all have.
+  [[nodiscard]] virtual RequestId post_recv_any(Sink bytes, std::uint32_t tag, std::shared_ptr<int> source) = 0;
 
   /// Returns whether the transport compares signatures and throws `MismatchError` before any data moves. If it does
   /// not, the library compares them itself at `CheckLevel::collective`.

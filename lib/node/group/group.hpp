@@ -109,6 +109,9 @@ class Group final : public spi::NodeMemory {
   /// Fails the group if a member that the condition waits for has died or left. Never blocks.
   void fail_if_lost(WaitCondition& condition) noexcept;
 
+  /// Returns whether a member has left in order: it has dropped its handle, or has ended without an error.
+  [[nodiscard]] bool has_left(int member) const noexcept { return members_.has_left(member); }
+
   /// Returns the messages from one member to another.
   [[nodiscard]] Channel& channel(int src, int dst) const noexcept { return members_.channel(src, dst); }
   /// Wakes a member that may sleep.

@@ -44,6 +44,12 @@ std::span<std::byte const> GroupMembers::arena_range(int member, std::uint64_t o
   return {comm_->arena_of(node_rank(member)) + offset, bytes};
 }
 
+bool GroupMembers::has_left(int member) const noexcept {
+  auto const how = static_cast<HandleStatus>(block_of(member).gone.load(std::memory_order_acquire));
+  if (how != HandleStatus::kept) return how == HandleStatus::dropped;
+  return comm_->has_departed(node_rank(member)) && !is_dead(member);
+}
+
 std::vector<int> GroupMembers::dead() const {
   std::vector<int> dead;
   for (int member = 0; member < size_; ++member) {

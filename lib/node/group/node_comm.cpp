@@ -324,8 +324,7 @@ std::string NodeComm::describe(int rank) const {
           std::to_string(record.pid) + ")";
   auto const op_kind = static_cast<spi::OpKind>(record.last_op_kind.load(std::memory_order_relaxed));
   if (op_kind != spi::OpKind::none) {
-    bool const message = op_kind == spi::OpKind::send || op_kind == spi::OpKind::recv ||
-                         op_kind == spi::OpKind::enqueue || op_kind == spi::OpKind::dequeue;
+    bool const message = spi::is_message(op_kind) || op_kind == spi::OpKind::enqueue || op_kind == spi::OpKind::dequeue;
     text += ", last in " + std::string(spi::to_string(op_kind)) + (message ? " number " : " round ") +
             std::to_string(record.last_round.load(std::memory_order_relaxed));
   }

@@ -10,6 +10,7 @@ char const* to_string(OpKind op_kind) noexcept {
     case OpKind::all_gatherv: return "all_gatherv";
     case OpKind::send: return "send";
     case OpKind::recv: return "recv";
+    case OpKind::recv_any: return "recv_any";
     case OpKind::split: return "split";
     case OpKind::all_reduce: return "all_reduce";
     case OpKind::reduce: return "reduce";

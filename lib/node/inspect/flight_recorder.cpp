@@ -5,7 +5,7 @@
 namespace crossrank::node {
 namespace {
 
-bool is_message(spi::OpKind op_kind) noexcept {
+bool is_queue_message(spi::OpKind op_kind) noexcept {
   return op_kind == spi::OpKind::enqueue || op_kind == spi::OpKind::dequeue;
 }
 
@@ -20,7 +20,7 @@ void write_flight(FlightRing& ring, FlightOperation const& note, std::uint32_t a
   auto number = ring.position.load(std::memory_order_relaxed);
   auto const what = what_of(note, at).pack();
   bool goes_on = false;
-  if (is_message(note.op_kind) && number != 0) {
+  if (is_queue_message(note.op_kind) && number != 0) {
     auto before = FlightTag::unpack(ring.ring[(number - 1) % FlightRing::entries].what.load(std::memory_order_relaxed));
     before.at = at;
     goes_on = before.pack() == what;

@@ -237,8 +237,9 @@ class Reader {
       view.group.clear();
       return view;
     }
-    bool const message = note.op_kind == spi::OpKind::send || note.op_kind == spi::OpKind::recv;
-    if (message && note.peer < static_cast<std::uint32_t>(block.size)) {
+    if (note.op_kind == spi::OpKind::recv_any) {
+      view.state = any_message_state(block, member, note);
+    } else if (spi::is_message(note.op_kind) && note.peer < static_cast<std::uint32_t>(block.size)) {
       view.peer = global(block.node_rank(static_cast<int>(note.peer)));
       view.state = message_state(block, member, note);
     } else {
@@ -254,6 +255,16 @@ class Reader {
     auto const& channel = sends ? channels[member * block.size + peer] : channels[peer * block.size + member];
     auto const moved = (sends ? channel.sent : channel.received).load(std::memory_order_acquire);
     if (moved >= note.round) return OperationState::done;
+    return block.decision().failed() ? OperationState::failed : OperationState::waiting;
+  }
+
+  /// The note counts all messages to the rank. The receive is done when it has received as many.
+  [[nodiscard]] OperationState any_message_state(Block const& block, int member, FlightOperation const& note) const {
+    auto const* const channels = reinterpret_cast<Channel const*>(block.members + block.size);
+    std::uint64_t received = 0;
+    for (int src = 0; src < block.size; ++src)
+      received += channels[src * block.size + member].received.load(std::memory_order_acquire);
+    if (received >= note.round) return OperationState::done;
     return block.decision().failed() ? OperationState::failed : OperationState::waiting;
   }
 

@@ -131,6 +131,7 @@ void PeerWatchdog::look(WaitCondition& condition) {
   last_look_ = now;
   check_one_suspect(condition);
   bool lost = false;
+  bool well = false;  // whether a member that is waited for makes progress
   std::vector<int> slow;
   for (int member = 0; member < members_.size(); ++member) {
     if (member == members_.rank()) continue;
@@ -141,12 +142,14 @@ void PeerWatchdog::look(WaitCondition& condition) {
       lost = true;
     } else if (is_too_slow(member, awake, condition)) {
       slow.push_back(member);
+    } else {
+      well = true;
     }
   }
   if (condition.done()) return;
   if (lost) {
     fail_if_lost(members_, rounds_, condition);
-  } else if (!slow.empty()) {
+  } else if (!slow.empty() && !(well && condition.any_member_suffices())) {
     drop_ranks_that_only_wait(slow);
     int const first = slow.front();
     auto const status = "made no progress for " + milliseconds(watched(first).limit) + ": " +

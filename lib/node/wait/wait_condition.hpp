@@ -9,6 +9,9 @@ struct WaitCondition {
   [[nodiscard]] virtual bool done() = 0;
   /// Returns whether the condition cannot hold before this member does something.
   [[nodiscard]] virtual bool waits_for(int member) = 0;
+  /// Returns whether any one of these members can make the condition hold. Then a slow one is no reason to give up
+  /// while another makes progress.
+  [[nodiscard]] virtual bool any_member_suffices() { return false; }
 };
 
 }  // namespace crossrank::node

@@ -8,7 +8,7 @@ namespace crossrank::test {
 std::vector<ConformanceCase> conformance_cases() {
   std::vector<ConformanceCase> all;
   for (auto const part : {data_cases(), operation_cases(), reduction_cases(), element_cases(), request_cases(),
-                          message_cases(), disagreement_cases(), group_cases(), lifetime_cases()}) {
+                          message_cases(), any_source_cases(), disagreement_cases(), group_cases(), lifetime_cases()}) {
     all.insert(all.end(), part.begin(), part.end());
   }
   return all;

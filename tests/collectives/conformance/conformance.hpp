@@ -38,6 +38,7 @@ struct ConformanceCase {
 [[nodiscard]] std::span<ConformanceCase const> element_cases();
 [[nodiscard]] std::span<ConformanceCase const> request_cases();
 [[nodiscard]] std::span<ConformanceCase const> message_cases();
+[[nodiscard]] std::span<ConformanceCase const> any_source_cases();
 [[nodiscard]] std::span<ConformanceCase const> disagreement_cases();
 [[nodiscard]] std::span<ConformanceCase const> group_cases();
 

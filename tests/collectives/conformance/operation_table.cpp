@@ -135,6 +135,14 @@ void add_messages_and_groups(std::vector<OperationCase>& operations) {
     world.recv(in, last, {4});
     expect_all(in, last + 1, "recv");
   };
+  operations.push_back({"recv_any", [](Collective& world) {
+                          int const last = world.world_size() - 1;
+                          if (world.rank() == last) world.send(filled(world, rows), 0);
+                          if (world.rank() != 0) return;
+                          auto in = buffer(rows);
+                          EXPECT_EQ(world.recv_any(in), last);
+                          expect_all(in, last + 1, "recv_any");
+                        }});
   operations.push_back({"send", message});
   operations.push_back({"recv", message});
   operations.push_back({"sendrecv", [](Collective& world) {

@@ -46,6 +46,9 @@ class RecordingTransport final : public spi::Transport {
   [[nodiscard]] spi::RequestId post_recv(spi::Sink bytes, int src, std::uint32_t tag) override {
     return below_->post_recv(std::move(bytes), src, tag);
   }
+  [[nodiscard]] spi::RequestId post_recv_any(spi::Sink bytes, std::uint32_t tag, std::shared_ptr<int> source) override {
+    return below_->post_recv_any(std::move(bytes), tag, std::move(source));
+  }
   [[nodiscard]] std::optional<spi::RequestId> post_all_reduce(spi::Signature signature, spi::Source const& in,
                                                               spi::Sink const& out, spi::Reduction reduction) override {
     return note(signature, below_->post_all_reduce(signature, in, out, reduction));

@@ -30,6 +30,7 @@ class OneOfFour final : public spi::Transport {
   }
   spi::RequestId post_send(spi::Source, int, std::uint32_t) override { return {}; }
   spi::RequestId post_recv(spi::Sink, int, std::uint32_t) override { return {}; }
+  spi::RequestId post_recv_any(spi::Sink, std::uint32_t, std::shared_ptr<int>) override { return {}; }
   bool test(spi::RequestId) override { return true; }
   void wait(spi::RequestId, spi::TimeoutPolicy const&) override {}
   void cancel(spi::RequestId, std::string_view) noexcept override {}

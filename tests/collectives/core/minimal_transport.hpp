@@ -38,6 +38,9 @@ class MinimalTransport final : public spi::Transport {
   [[nodiscard]] spi::RequestId post_recv(spi::Sink bytes, int src, std::uint32_t tag) override {
     return below_->post_recv(std::move(bytes), src, tag);
   }
+  [[nodiscard]] spi::RequestId post_recv_any(spi::Sink bytes, std::uint32_t tag, std::shared_ptr<int> source) override {
+    return below_->post_recv_any(std::move(bytes), tag, std::move(source));
+  }
   [[nodiscard]] bool test(spi::RequestId request_id) override { return below_->test(request_id); }
   void wait(spi::RequestId request_id, spi::TimeoutPolicy const& timeout_policy) override {
     below_->wait(request_id, timeout_policy);

@@ -1,6 +1,7 @@
 #include "collectives/message/mailboxes.hpp"
 
 #include <algorithm>
+#include <memory>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -83,6 +84,48 @@ TEST(Mailboxes, send_the_rest_of_a_cancelled_message_from_a_copy) {
   members.settle();
   EXPECT_EQ(got, original);
   EXPECT_EQ(members[0].mailboxes().find(id(1)), nullptr);
+}
+
+TEST(Mailboxes, give_each_message_to_the_receive_that_was_posted_first) {
+  Members members(3);
+  std::vector<std::vector<std::byte>> got(3, std::vector<std::byte>(4));
+  auto const source = std::make_shared<int>(-1);
+  auto const other = std::make_shared<int>(-1);
+  auto& receiver = members[0].mailboxes();
+  receiver.post(id(1), message::MessageOp::receive_any({.bytes = got[0]}, 0, source));
+  receiver.post(id(2), message::MessageOp::receive({.bytes = got[1]}, 2, 0));
+  receiver.post(id(3), message::MessageOp::receive_any({.bytes = got[2]}, 0, other));
+  auto const first = pattern(4, 1);
+  auto const second = pattern(4, 2);
+  auto const third = pattern(4, 3);
+  members[2].mailboxes().post(id(1), message::MessageOp::send({.bytes = first}, 0, 0));
+  members[2].mailboxes().post(id(2), message::MessageOp::send({.bytes = second}, 0, 0));
+  members.settle();
+  members[1].mailboxes().post(id(1), message::MessageOp::send({.bytes = third}, 0, 0));
+  members.settle();
+  EXPECT_EQ(got, (std::vector{first, second, third}));
+  EXPECT_EQ(*source, 2);
+  EXPECT_EQ(*other, 1);
+}
+
+/// The receive from any member has taken the first bytes of a message. When it is cancelled, the next receive from that
+/// member gets the message.
+TEST(Mailboxes, give_a_message_that_a_cancelled_receive_from_any_has_half_taken_to_the_next) {
+  Members members(3);
+  auto const sent = pattern(2 * message::chunk_bytes, 6);
+  std::vector<std::byte> given_up(sent.size());
+  std::vector<std::byte> got(sent.size());
+  auto const source = std::make_shared<int>(-1);
+  auto& receiver = members[1].mailboxes();
+  receiver.post(id(1), message::MessageOp::receive_any({.bytes = given_up}, 0, source));
+  message::PacketHeader const head{.kind = message::PacketKind::message, .round = 1, .bytes = sent.size()};
+  receiver.take(2, head, std::span(sent).first(message::chunk_bytes));
+  EXPECT_EQ(*source, 2);
+  receiver.cancel(id(1));
+  receiver.take(2, head, std::span(sent).subspan(message::chunk_bytes));
+  receiver.post(id(2), message::MessageOp::receive({.bytes = got}, 2, 0));
+  EXPECT_TRUE(receiver.find(id(2))->completed);
+  EXPECT_EQ(got, sent);
 }
 
 TEST(Mailboxes, give_a_half_taken_message_to_the_next_receive) {

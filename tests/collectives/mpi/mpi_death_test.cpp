@@ -88,6 +88,14 @@ void recv(Collective& world, int doomed) {
   world.barrier();
 }
 
+/// The first rank waits for a message of any rank, and the others wait for the first.
+void recv_any(Collective& world, int doomed) {
+  auto token = Tensor::scalar<std::int32_t>(0);
+  if (world.rank() == doomed) world.send(token, 0);
+  if (world.rank() == 0) world.recv_any(token);
+  world.barrier();
+}
+
 /// The first rank sends more than fits on the way to the dead rank.
 void send(Collective& world, int doomed) {
   auto much = block(3'000'000);
@@ -119,7 +127,7 @@ constexpr Work works[] = {
     {"gather", gather},         {"scatter", scatter},     {"reduce_scatter", reduce_scatter},
     {"all_to_all", all_to_all}, {"recv", recv},           {"send", send},
     {"object", object},         {"split", split},         {"close", close},
-    {"tensors", tensors},       {"configs", configs},
+    {"tensors", tensors},       {"configs", configs},     {"recv_any", recv_any},
 };
 
 /// Writes what this rank was told, for the script to compare: first the cause, then the durations.
