@@ -48,6 +48,11 @@ class Request:
         """
         self._native.cancel()
 
+    @property
+    def source(self) -> int:
+        """The rank whose message a finished `irecv_any` has received; -1 before that and for other calls."""
+        return self._native.source()
+
 
 class Collective:
     """A group of ranks. All ranks make the same calls in the same order, from one thread at a time.
@@ -401,6 +406,22 @@ class Collective:
         >>> request = world.irecv(activations, src=0)
         """
         return Request(self._native.irecv(tensor, src, tag), tensor)
+
+    def recv_any(self, tensor: TensorLike, *, tag: int = 0) -> int:
+        """Fills the tensor with the next message from any other rank, and returns the sender's rank.
+
+        Ranks whose messages wait take turns. Messages of one rank stay in order.
+
+        >>> worker = world.recv_any(result)
+        """
+        return self._native.recv_any(tensor, tag)
+
+    def irecv_any(self, tensor: TensorLike, *, tag: int = 0) -> Request:
+        """Starts `recv_any` and returns at once. `Request.source` names the sender afterwards.
+
+        >>> request = world.irecv_any(result)
+        """
+        return Request(self._native.irecv_any(tensor, tag), tensor)
 
     def ibarrier(self) -> Request:
         """Starts a `barrier` and returns at once.

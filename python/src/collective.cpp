@@ -251,6 +251,16 @@ void bind_messages(nb::class_<Collective>& collective) {
              auto tensor = writable_tensor_from(object);
              return PendingCall{group, run_waiting(group, [&] { return group.irecv(tensor, src, {tag}); })};
            })
+      .def("recv_any",
+           [](Collective const& group, nb::handle object, std::uint32_t tag) {
+             auto tensor = writable_tensor_from(object);
+             return run_waiting(group, [&] { return group.recv_any(tensor, {tag}); });
+           })
+      .def("irecv_any",
+           [](Collective const& group, nb::handle object, std::uint32_t tag) {
+             auto tensor = writable_tensor_from(object);
+             return PendingCall{group, run_waiting(group, [&] { return group.irecv_any(tensor, {tag}); })};
+           })
       .def("sendrecv", [](Collective const& group, nb::handle to, nb::handle from, int dst, int src,
                           std::uint32_t tag) {
         auto in = writable_tensor_from(to);
@@ -291,7 +301,8 @@ void bind_requests(nb::module_& module) {
              auto const limit = milliseconds_of(seconds);
              return run_waiting(call.group, [&] { return call.request.wait_for(limit); });
            })
-      .def("cancel", [](PendingCall& call) { run_without_gil([&] { call.request.cancel(); }); });
+      .def("cancel", [](PendingCall& call) { run_without_gil([&] { call.request.cancel(); }); })
+      .def("source", [](PendingCall const& call) { return call.request.source(); });
 }
 
 }  // namespace

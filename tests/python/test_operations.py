@@ -23,6 +23,15 @@ requests = [world.iall_reduce(make([1])), world.ibarrier()]
 for request in requests: assert request.wait(timeout=60)
 if r == 0: world.send(make([5]), dst=1, tag=3)
 if r == 1: x = make([0]); world.recv(x, src=0, tag=3); same(x, [5])
+if r != 0: world.send(make([r]), dst=0, tag=4)
+if r == 0: x = make([0]); seen = []
+for _ in range(n - 1 if r == 0 else 0): seen.append(world.recv_any(x, tag=4)); same(x, seen[-1:])
+if r == 0: assert sorted(seen) == list(range(1, n)), seen
+request = world.irecv_any(x) if r == 0 else None
+if r == 0: assert not request.test() and request.source == -1
+world.barrier()
+if r == n - 1: world.send(make([8]), dst=0)
+if r == 0: request.wait(); same(x, [8]); assert request.source == n - 1
 assert world.broadcast_object({"a": [1, 2.5, None, "x", b"y"]} if r == 0 else None) == {"a": [1, 2.5, None, "x", b"y"]}
 assert world.all_gather_objects(r) == list(range(n))
 assert world.broadcast_object({1, 2} if r == 0 else None, pickle=True) == {1, 2}

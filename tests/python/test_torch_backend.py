@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 torch = pytest.importorskip("torch")
+import crossrank  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch_ranks import run_ranks  # noqa: E402
 
@@ -106,6 +107,64 @@ def point_to_point(rank: int, size: int) -> None:
         work.wait()
     assert (first.item(), second.item()) == (7.0, 8.0)
     dist.barrier()
+    dist.destroy_process_group()
+
+
+def any_source(rank: int, size: int) -> None:
+    each = 5
+    if rank == 0:
+        received = torch.empty(1000)
+        sources = []
+        for _ in range(each * (size - 1)):
+            sources.append(dist.recv(received, tag=3))
+            assert torch.equal(received, torch.full((1000,), float(sources[-1])))
+        assert sorted(sources) == sorted(list(range(1, size)) * each)
+    else:
+        for _ in range(each):
+            dist.send(torch.full((1000,), float(rank)), 0, tag=3)
+    # The sender is a rank of the job, also where the group counts otherwise.
+    later = dist.new_group(list(range(1, size)))
+    if rank == 1:
+        one = torch.zeros(2, 3).t()
+        work = dist.irecv(one, group=later)
+        assert work is not None and work.wait()
+        assert torch.equal(one, torch.full((3, 2), 7.0))
+        assert dist.recv(one, group=later) == size - 1
+    elif rank == size - 1:
+        for _ in range(2):
+            dist.send(torch.full((3, 2), 7.0), 1, group=later)
+    values = [None, None]
+    if rank == 0:
+        assert dist.recv_object_list(values) == size - 1
+        assert values == [{"rank": size - 1}, "text"]
+    elif rank == size - 1:
+        dist.send_object_list([{"rank": rank}, "text"], dst=0)
+    dist.barrier()
+    if rank == 0:
+        with pytest.raises(crossrank.MismatchError, match="rank 1"):
+            dist.recv(torch.empty(3))
+    elif rank == 1:
+        dist.send(torch.empty(4), 0)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def leaving(rank: int, size: int) -> None:
+    # Ranks that have sent everything leave, while rank 0 still receives from others.
+    if rank != 0:
+        if rank == size - 1:
+            dist.distributed_c10d._get_default_store().wait(["go"])
+        dist.send(torch.tensor([rank]), 0)
+        dist.destroy_process_group()
+        return
+    received = torch.zeros(1, dtype=torch.int64)
+    sources = [dist.recv(received) for _ in range(size - 2)]
+    last = dist.irecv(received)
+    assert last is not None and not last.is_completed()
+    dist.distributed_c10d._get_default_store().set("go", "")
+    assert last.wait()
+    assert sorted(sources) == list(range(1, size - 1))
+    assert received.item() == size - 1
     dist.destroy_process_group()
 
 
@@ -232,6 +291,11 @@ def test_every_collective(ranks: int) -> None:
 )
 def test_scenario(scenario: str) -> None:
     run_ranks(__file__, scenario, 2)
+
+
+@pytest.mark.parametrize("scenario", ["any_source", "leaving"])
+def test_a_receive_from_any_rank(scenario: str) -> None:
+    run_ranks(__file__, scenario, 3)
 
 
 def test_a_dead_rank_is_named() -> None:

@@ -26,8 +26,9 @@ def _value_or_raise(future: Future) -> Any:
 class OperationWork(Work):
     """The handle that torch returns for an operation. `wait` raises the library's own error."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: Callable[[], int] | None = None) -> None:
         super().__init__()
+        self._source = source
         self._done = threading.Event()
         self._error: BaseException | None = None
         self._outcome: Future = Future()
@@ -70,6 +71,12 @@ class OperationWork(Work):
         """Returns the tensors of the operation after it has completed."""
         return self._result
 
+    def _source_rank(self) -> int:
+        """Returns the sender of a message that was received from any rank. Torch asks for it after `wait`."""
+        if self._source is None:
+            raise RuntimeError("only a receive from any source has a source rank")
+        return self._source()
+
     def get_future(self) -> Future:
         """Returns a future with the tensors of the operation. It carries the error of an operation that failed."""
         with self._lock:
@@ -98,9 +105,11 @@ class Operations:
         self._closed = False
         self._thread: threading.Thread | None = None
 
-    def run(self, start: Callable[[], Started], waits: bool) -> OperationWork:
-        """Runs an operation. `waits`: the caller waits for it at once."""
-        work = OperationWork()
+    def run(
+        self, start: Callable[[], Started], waits: bool, source: Callable[[], int] | None = None
+    ) -> OperationWork:
+        """Runs an operation. `waits`: the caller waits for it at once. `source` returns the sender of its message."""
+        work = OperationWork(source)
         with self._changed:
             if self._closed:
                 raise RuntimeError(f"the process group {self._name} has been destroyed")

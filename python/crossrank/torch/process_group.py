@@ -452,8 +452,15 @@ class CrossrankProcessGroup(dist.ProcessGroup):
         return self._operations.run(start, waits=False)
 
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> OperationWork:
-        """Is an error: a receive must name the sender, as with NCCL."""
-        raise crossrank.UsageError("recv of the backend crossrank needs the rank of the sender: give src")
+        """Receives a tensor from any rank."""
+        requests: list[crossrank.Request] = []
+
+        def start() -> Started:
+            dense = [_dense(tensor) for tensor in tensors]
+            requests.extend(self._collective.irecv_any(_bytes(tensor), tag=tag) for tensor in dense)
+            return list(requests), lambda: self._filled(tensors, dense)
+
+        return self._operations.run(start, waits=False, source=lambda: requests[0].source)
 
     def barrier(self, opts: Any = None) -> OperationWork:
         """Blocks until all ranks have called it."""
