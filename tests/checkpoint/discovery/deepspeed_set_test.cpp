@@ -33,6 +33,7 @@ struct Training {
   std::vector<Group> groups{};
   int world = 2;
   int stage = 2;
+  std::string stage_name{};          ///< name of the stage in the files; empty: its number
   std::int64_t partition_count = 0;  ///< partition count in the files; 0: the world size
   float next = 1;                    ///< next value
   TorchFile::Entries more{};         ///< more entries of the model states in stages 1 and 2
@@ -129,7 +130,10 @@ class DeepSpeedSet : public testing::Test {
     }
     auto const moment = file.filled(3, 0.5F);
     auto const count = pickled(training.partition_count > 0 ? training.partition_count : training.world);
-    auto const stage = "cdeepspeed.runtime.zero.config\nZeroStageEnum\n(" + pickled(training.stage) + "tR";
+    std::string const enumeration = "cdeepspeed.runtime.zero.config\nZeroStageEnum\n";
+    auto const stage = training.stage_name.empty()
+                           ? enumeration + "(" + pickled(training.stage) + "tR"
+                           : "c__builtin__\ngetattr\n(" + enumeration + pickled(training.stage_name) + "tR";
     auto const key = training.stage == 3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups";
     auto const state = dict_of({{"loss_scaler", "cdeepspeed.runtime.fp16.loss_scaler\nLossScaler\n)\x81}b"},
                                 {"zero_stage", stage},
@@ -162,6 +166,28 @@ TEST_F(DeepSpeedSet, reassembles_random_models_of_every_zero_stage) {
     expect_all(*set.sources[0], training);
     EXPECT_EQ(set.sources[0]->attributes().at("zero_stage"), training.stage);
   }
+}
+
+/// Python 3.11.0 to 3.11.3 pickle an enumeration as the look-up of its name.
+TEST_F(DeepSpeedSet, knows_the_stages_by_name) {
+  char const* const names[] = {"optimizer_states", "gradients", "weights"};
+  for (int stage = 1; stage <= 3; ++stage) {
+    Training training{.stage = stage, .stage_name = names[stage - 1]};
+    training.add(0, "weight", {5, 3});
+    auto const place = "stage" + std::to_string(stage);
+    put(training, place);
+    auto const set = open_shard_set(root_.path() / place);
+    ASSERT_EQ(set.sources.size(), 1U);
+    expect_all(*set.sources[0], training);
+    EXPECT_EQ(set.sources[0]->attributes().at("zero_stage"), stage);
+  }
+}
+
+TEST_F(DeepSpeedSet, refuses_a_stage_with_an_unknown_name) {
+  Training training{.stage_name = "activations"};
+  training.add(0, "weight", {4});
+  put(training);
+  EXPECT_THAT(refusal(), HasSubstr("the ZeRO stage is not 1, 2 or 3"));
 }
 
 TEST_F(DeepSpeedSet, reads_any_range_across_shard_boundaries) {

@@ -1,9 +1,11 @@
 #include "workspace/checkpoint/source/torch/deepspeed_source.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -81,11 +83,21 @@ class Assembly {
       return value[1][0].integer();
     return std::nullopt;
   }
+  [[nodiscard]] static std::optional<std::int64_t> stage_of(PickleValue value) {
+    // Python 3.11.0 to 3.11.3 pickle an enumeration as the look-up of its name.
+    if (value.is(PickleKind::call) && value[1].size() == 2 && value[1][1].is(PickleKind::text)) {
+      constexpr std::string_view names[] = {"disabled", "optimizer_states", "gradients", "weights"};
+      auto const* const found = std::ranges::find(names, value[1][1].text());
+      if (found == std::end(names)) return std::nullopt;
+      return found - std::begin(names);
+    }
+    return integer_of(value);
+  }
 
   void read_stage() {
     auto const& archive = *optimizers_.front();
     auto const state = field(archive, archive.root(), "optimizer_state_dict");
-    auto const stage = integer_of(field(archive, state, "zero_stage"));
+    auto const stage = stage_of(field(archive, state, "zero_stage"));
     if (!stage || *stage < 1 || *stage > 3) archive.refuse(state, "the ZeRO stage is not 1, 2 or 3");
     stage_ = static_cast<int>(*stage);
     auto count = state.find("partition_count");
