@@ -40,4 +40,6 @@ void refuse(char const* operation, std::string message, std::string expected, st
                     .hint = std::move(hint)});
 }
 
+std::string type_text(nanobind::handle object) { return nanobind::cast<std::string>(nanobind::str(object.type())); }
+
 }  // namespace crossrank::python

@@ -1,6 +1,8 @@
 #pragma once
 #include <string>
 
+#include <nanobind/nanobind.h>
+
 namespace crossrank::python {
 
 /// Turns the library's errors into the classes of crossrank.errors. Call it once.
@@ -9,5 +11,8 @@ void translate_errors();
 /// Throws a `UsageError`.
 [[noreturn]] void refuse(char const* operation, std::string message, std::string expected = {}, std::string got = {},
                          std::string hint = {});
+
+/// Returns the type of an object as text, for errors.
+[[nodiscard]] std::string type_text(nanobind::handle object);
 
 }  // namespace crossrank::python

@@ -24,8 +24,6 @@ std::string text_of(nb::handle value) {
   return {text, static_cast<std::size_t>(size)};
 }
 
-std::string type_text(nb::handle value) { return nb::cast<std::string>(nb::str(value.type())); }
-
 Json integer(nb::handle value) {
   int overflow = 0;
   long long const number = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);

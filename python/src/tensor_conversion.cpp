@@ -13,8 +13,6 @@
 namespace crossrank::python {
 namespace {
 
-std::string type_text(nb::handle object) { return nb::cast<std::string>(nb::str(object.type())); }
-
 std::optional<Tensor> find_tensor(nb::handle object, Access access) {
   if (nb::isinstance<Tensor>(object)) return nb::cast<Tensor>(object);
   if (auto tensor = tensor_from_torch(object, access)) return tensor;
