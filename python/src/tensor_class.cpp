@@ -39,12 +39,63 @@ nb::object capsule_of(Tensor const& tensor, nb::handle stream, nb::handle device
   return capsule;
 }
 
-/// Fills a view of the bytes, for `memoryview(tensor)`.
+/// Returns the format of the buffer protocol, of module `struct`; null for an element type that it does not have.
+char const* buffer_format(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::boolean: return "?";
+    case Dtype::u8: return "B";
+    case Dtype::i8: return "b";
+    case Dtype::u16: return "H";
+    case Dtype::i16: return "h";
+    case Dtype::f16: return "e";
+    case Dtype::u32: return "I";
+    case Dtype::i32: return "i";
+    case Dtype::f32: return "f";
+    case Dtype::u64: return "Q";
+    case Dtype::i64: return "q";
+    case Dtype::f64: return "d";
+    case Dtype::c64: return "Zf";
+    default: return nullptr;
+  }
+}
+
+/// Lengths and strides of a buffer, which live as long as its view.
+struct BufferLayout {
+  std::vector<Py_ssize_t> lengths{};
+  std::vector<Py_ssize_t> strides{};
+};
+
+/// Fills a view of the elements, for `memoryview(tensor)` and `numpy.asarray(tensor)`. Of an element type that the
+/// buffer protocol does not have, such as BF16, it is a view of the bytes.
 int get_buffer(PyObject* self, Py_buffer* view, int flags) {
   auto const& tensor = *nb::inst_ptr<Tensor>(self);
   auto const size = static_cast<Py_ssize_t>(tensor.nbytes());
-  return PyBuffer_FillInfo(view, self, tensor.data(), size, is_read_only(tensor) ? 1 : 0, flags);
+  auto const* const format = buffer_format(tensor.dtype());
+  bool const wants_shape = (flags & PyBUF_ND) == PyBUF_ND;
+  if (format != nullptr && tensor.shape().size() > 1 && (flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS) {
+    PyErr_SetString(PyExc_BufferError, "a tensor is row-major");
+    return -1;
+  }
+  if (PyBuffer_FillInfo(view, self, tensor.data(), size, is_read_only(tensor) ? 1 : 0, flags) != 0) return -1;
+  if (format == nullptr || !wants_shape) return 0;
+  auto layout = std::make_unique<BufferLayout>();
+  for (auto const length : tensor.shape()) layout->lengths.push_back(static_cast<Py_ssize_t>(length));
+  layout->strides.resize(layout->lengths.size());
+  view->itemsize = static_cast<Py_ssize_t>(bits_of(tensor.dtype()) / 8);
+  auto stride = view->itemsize;
+  for (auto i = layout->strides.size(); i-- > 0;) {
+    layout->strides[i] = stride;
+    stride *= layout->lengths[i];
+  }
+  view->ndim = static_cast<int>(layout->lengths.size());
+  view->shape = layout->lengths.data();
+  if ((flags & PyBUF_FORMAT) == PyBUF_FORMAT) view->format = const_cast<char*>(format);
+  if ((flags & PyBUF_STRIDES) == PyBUF_STRIDES) view->strides = layout->strides.data();
+  view->internal = layout.release();
+  return 0;
 }
+
+void release_buffer(PyObject*, Py_buffer* view) { delete static_cast<BufferLayout*>(view->internal); }
 
 nb::tuple shape_tuple(Tensor const& tensor) {
   nb::list lengths;
@@ -59,7 +110,9 @@ nb::object interop(char const* function, nb::handle tensor) {
 }  // namespace
 
 void bind_tensor(nb::module_& module) {
-  static PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(&get_buffer)}, {0, nullptr}};
+  static PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(&get_buffer)},
+                                {Py_bf_releasebuffer, reinterpret_cast<void*>(&release_buffer)},
+                                {0, nullptr}};
   nb::class_<Tensor>(
       module, "Tensor", nb::type_slots(slots),
       "A dense row-major tensor on the CPU: a view of shared memory, of a file, or of memory of its own.\n\n"
@@ -83,15 +136,18 @@ void bind_tensor(nb::module_& module) {
       .def(
           "torch", [](nb::handle self) { return interop("_to_torch", self); },
           "Returns a torch tensor, which may be written. A writable tensor shares its memory. Torch has no read-only\n"
-          "tensors, so of a read-only one it gets a private view: a page is copied when torch writes it, and writing never\n"
+          "tensors, so of a read-only one it gets a private view: a page is copied when torch writes it, and writing "
+          "never\n"
           "changes memory of another rank or a file.\n\n    >>> tensor.torch().float()\n")
       .def(
           "clone", [](Tensor const& t) { return run_without_gil([&] { return t.clone(); }); },
           "Returns a writable copy in memory of its own.\n\n    >>> mine = tensor.clone()\n")
       .def(
           "clone_on_write", [](Tensor const& t) { return run_without_gil([&] { return clone_on_write(t); }); },
-          "Returns a writable tensor with the same bytes, whose writes nobody else sees. Large tensors in shared memory or\n"
-          "in a mapped file are copied page by page, when they are written.\n\n    >>> mine = tensor.clone_on_write()\n")
+          "Returns a writable tensor with the same bytes, whose writes nobody else sees. Large tensors in shared "
+          "memory or\n"
+          "in a mapped file are copied page by page, when they are written.\n\n    >>> mine = "
+          "tensor.clone_on_write()\n")
       .def(
           "reshape", [](Tensor const& t, nb::handle shape) { return t.reshape(shape_from(shape)); }, nb::arg("shape"),
           "Returns a view of the same memory in another shape.\n\n    >>> tensor.reshape((6,))\n")

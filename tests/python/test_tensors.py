@@ -25,6 +25,17 @@ def test_numpy_arrays_keep_dtype_and_bytes(dtype):
     assert tensor.shape == (2, 3) and tensor.data_ptr == array.ctypes.data
     assert numpy.array_equal(tensor.numpy(), array) and tensor.numpy().dtype == array.dtype
     assert numpy.array_equal(numpy.from_dlpack(tensor), array)
+    viewed = numpy.asarray(tensor)
+    assert numpy.array_equal(viewed, array) and viewed.dtype == array.dtype and viewed.ctypes.data == tensor.data_ptr
+
+
+def test_buffers_have_shape_and_format():
+    view = memoryview(crossrank.as_tensor(numpy.arange(6, dtype=numpy.float32).reshape(2, 3)))
+    assert view.shape == (2, 3) and view.format == "f" and view.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert bytes(view) == numpy.arange(6, dtype=numpy.float32).tobytes()
+    assert numpy.asarray(crossrank.as_tensor(numpy.float64(7.0))).shape == ()
+    assert numpy.asarray(crossrank.as_tensor(numpy.zeros((0, 4)))).shape == (0, 4)
+    assert not numpy.asarray(crossrank.as_tensor(bytes(4))).flags.writeable
 
 
 def test_arrays_of_ml_dtypes_keep_their_dtype():
