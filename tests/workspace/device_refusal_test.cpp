@@ -162,22 +162,6 @@ TEST_F(DeviceTensors, are_refused_by_every_operation_before_anything_is_sent) {
   });
 }
 
-TEST_F(DeviceTensors, are_refused_by_a_queue) {
-  run_thread_ranks(2, [](Collective const& world) {
-    auto const queue = MessageQueue::create(world, {.writer_rank = 0});
-    if (queue.is_writer()) {
-      expect_refused([&] { queue.enqueue_tensor(on_device()); }, "enqueue_tensor");
-      expect_refused([&] { queue.enqueue(on_device()); }, "enqueue");
-      TensorDict const batch{{"a", on_host()}, {"nested", TensorDict{{"list", TensorDict::List{on_device()}}}}};
-      expect_refused([&] { queue.enqueue(batch); }, "enqueue of a dictionary", "nested.list.0");
-      queue.enqueue_tensor(on_host());
-    } else {
-      EXPECT_EQ(queue.dequeue_tensor()->numel(), 8) << "a refused message must not arrive";
-    }
-    world.barrier();
-  });
-}
-
 TEST_F(DeviceTensors, are_refused_by_gathers_on_the_contributing_rank) {
   test::TemporaryDirectory const directory;
   run_thread_ranks(2, [&](Collective const& world) {

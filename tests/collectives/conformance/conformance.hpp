@@ -17,7 +17,8 @@ struct ConformanceRank {
 enum class OnDevices {
   no,  ///< the case is not about tensors
   yes,
-  staged,  ///< only where they go through host memory: NCCL adds in an order of its own
+  staged,  ///< only where they go through host memory: NCCL adds in an order of its own, and calls of two groups on one
+           ///< stream run one after the other
 };
 
 /// One property of the SPI and its collectives that every backend has for every number of ranks.
