@@ -15,7 +15,7 @@
 
 #include <crossrank/crossrank.hpp>
 #include <crossrank/torch.hpp>
-#include <crossrank/transforms_checkpoint.hpp>
+#include <crossrank/transforms/checkpoint.hpp>
 #include <torch/nn/modules/linear.h>
 
 namespace {

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include <crossrank/crossrank.hpp>
-#include <crossrank/memory_export.hpp>
+#include <crossrank/checkpoint/memory_export.hpp>
 #include <crossrank/safetensors.hpp>
 
 #include "bench/harness/harness.hpp"

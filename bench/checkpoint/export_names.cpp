@@ -10,7 +10,7 @@
 #include <string>
 
 #include <crossrank/crossrank.hpp>
-#include <crossrank/memory_export.hpp>
+#include <crossrank/checkpoint/memory_export.hpp>
 
 #include "bench/harness/harness.hpp"
 

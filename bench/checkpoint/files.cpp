@@ -13,7 +13,7 @@
 #include <malloc.h>
 #include <unistd.h>
 
-#include <crossrank/nfs_workspace.hpp>
+#include <crossrank/workspace/nfs_workspace.hpp>
 #include <crossrank/safetensors.hpp>
 
 #include "bench/harness/consume.h"

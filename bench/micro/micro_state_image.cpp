@@ -11,7 +11,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include <crossrank/nfs_workspace.hpp>
+#include <crossrank/workspace/nfs_workspace.hpp>
 #include <crossrank/safetensors.hpp>
 
 #include "bench/harness/consume.h"

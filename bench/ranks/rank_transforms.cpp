@@ -1,11 +1,12 @@
-// Trains a model of 100 million parameters without arithmetic, under DDP and FullyShard, and measures what a step costs.
-// bench/peers/torch_transforms.py measures the same with PyTorch.
+// Trains a model of 100 million parameters without arithmetic, under DDP and FullyShard, and measures what a step
+// costs. bench/peers/torch_transforms.py measures the same with PyTorch.
 //
 // Usage: bench_rank_transforms --out FILE [--quick] [--only ddp|fully_shard|memory]
 //
-// Times are those of the slowest rank: of backward for DDP, of forward and backward for FullyShard. "communication" is the
-// time of DDP beyond that of a step which does not communicate. "exposed" is the same for a backward pass that takes twice
-// as long as communication, and so could hide all of it: while it waits, as the host of a GPU does, or uses its core.
+// Times are those of the slowest rank: of backward for DDP, of forward and backward for FullyShard. "communication" is
+// the time of DDP beyond that of a step which does not communicate. "exposed" is the same for a backward pass that
+// takes twice as long as communication, and so could hide all of it: while it waits, as the host of a GPU does, or uses
+// its core.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -15,7 +16,7 @@
 #include <vector>
 
 #include <crossrank/mesh.hpp>
-#include <crossrank/transforms_fully_shard.hpp>
+#include <crossrank/transforms/fully_shard.hpp>
 
 #include "bench/harness/harness.hpp"
 #include "bench/ranks/layer_stack.hpp"

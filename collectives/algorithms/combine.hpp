@@ -5,7 +5,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include <crossrank/reduce_op.hpp>
+#include <crossrank/collective/reduce_op.hpp>
 
 /// The work of reduce kernels on one element and on a block. All of it is inlined into functions that are each compiled
 /// for one instruction set.

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include <crossrank/concat.hpp>
+#include <crossrank/tensor/concat.hpp>
 #include <crossrank/error.hpp>
 
 #include "collectives/coordinator/dense_operations.hpp"

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <span>
 
-#include <crossrank/check_level.hpp>
+#include <crossrank/collective/check_level.hpp>
 #include <crossrank/collective.hpp>
 #include <crossrank/tensor.hpp>
 

@@ -1,4 +1,4 @@
-#include <crossrank/collective_elements.hpp>
+#include <crossrank/collective/elements.hpp>
 
 namespace crossrank::detail {
 namespace {

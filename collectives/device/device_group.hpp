@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include <crossrank/check_level.hpp>
+#include <crossrank/collective/check_level.hpp>
 #include <crossrank/device.hpp>
 #include <crossrank/spi/transport.hpp>
 

@@ -10,12 +10,12 @@
 #include <string_view>
 #include <vector>
 
-#include <crossrank/check_level.hpp>
-#include <crossrank/dtype.hpp>
-#include <crossrank/element_range.hpp>
+#include <crossrank/collective/check_level.hpp>
+#include <crossrank/tensor/dtype.hpp>
+#include <crossrank/tensor/element_range.hpp>
 #include <crossrank/export.hpp>
-#include <crossrank/rank_span.hpp>
-#include <crossrank/reduce_op.hpp>
+#include <crossrank/collective/rank_span.hpp>
+#include <crossrank/collective/reduce_op.hpp>
 #include <crossrank/tensor.hpp>
 
 namespace crossrank {
@@ -581,4 +581,4 @@ class CROSSRANK_EXPORT Collective {
 
 }  // namespace crossrank
 
-#include <crossrank/collective_elements.hpp>
+#include <crossrank/collective/elements.hpp>

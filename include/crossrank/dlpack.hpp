@@ -3,7 +3,7 @@
 #include <memory>
 #include <optional>
 
-#include <crossrank/dtype.hpp>
+#include <crossrank/tensor/dtype.hpp>
 #include <crossrank/export.hpp>
 #include <crossrank/stream.hpp>
 #include <crossrank/tensor.hpp>

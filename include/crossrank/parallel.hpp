@@ -5,11 +5,11 @@
 #include <optional>
 
 #include <crossrank/collective.hpp>
-#include <crossrank/collective_range.hpp>
+#include <crossrank/collective/range.hpp>
 #include <crossrank/device.hpp>
-#include <crossrank/concat.hpp>
+#include <crossrank/tensor/concat.hpp>
 #include <crossrank/export.hpp>
-#include <crossrank/rank_span.hpp>
+#include <crossrank/collective/rank_span.hpp>
 #include <crossrank/state.hpp>
 #include <crossrank/workspace.hpp>
 

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include <crossrank/dtype.hpp>
+#include <crossrank/tensor/dtype.hpp>
 #include <crossrank/export.hpp>
-#include <crossrank/shape.hpp>
+#include <crossrank/tensor/shape.hpp>
 #include <crossrank/state.hpp>
 #include <crossrank/tensor.hpp>
 

@@ -10,11 +10,11 @@
 #include <type_traits>
 
 #include <crossrank/device.hpp>
-#include <crossrank/dtype.hpp>
-#include <crossrank/element_range.hpp>
+#include <crossrank/tensor/dtype.hpp>
+#include <crossrank/tensor/element_range.hpp>
 #include <crossrank/error.hpp>
 #include <crossrank/export.hpp>
-#include <crossrank/shape.hpp>
+#include <crossrank/tensor/shape.hpp>
 #include <crossrank/spi/storage.hpp>
 #include <crossrank/stream.hpp>
 

@@ -10,9 +10,9 @@
 
 #include <crossrank/export.hpp>
 #include <crossrank/mesh.hpp>
-#include <crossrank/transforms_config.hpp>
-#include <crossrank/transforms_model.hpp>
-#include <crossrank/transforms_optimizer.hpp>
+#include <crossrank/transforms/config.hpp>
+#include <crossrank/transforms/model.hpp>
+#include <crossrank/transforms/optimizer.hpp>
 
 namespace crossrank {
 
@@ -76,8 +76,8 @@ class CROSSRANK_EXPORT NoSync {
 /// A model whose gradients are averaged over the data-parallel ranks during the backward pass.
 ///
 /// A bucket is reduced as soon as its last gradient is ready. With `Progress::thread` that overlaps the rest of the
-/// backward pass. `backward` returns when all gradients are reduced. An exception in `forward` or `backward` of one rank
-/// ends the step on all ranks, whose errors contain its message. Follows `DistributedDataParallel` of PyTorch.
+/// backward pass. `backward` returns when all gradients are reduced. An exception in `forward` or `backward` of one
+/// rank ends the step on all ranks, whose errors contain its message. Follows `DistributedDataParallel` of PyTorch.
 class CROSSRANK_EXPORT DDPWrappedModel final : public TrainableModel, private TrainingObserver {
  public:
   /// For `DDPTransform`.
@@ -122,8 +122,8 @@ class CROSSRANK_EXPORT DDPTransform final : public BaseDistributedTransform {
   DDPTransform(DDPTransformConfig config, JobCollective collective, Device device = {});
   /// Returns a `DDPWrappedModel`; the model itself in a job of one data-parallel rank.
   ///
-  /// Collective over the data-parallel group. Compares names, shapes and dtypes, then broadcasts the values of rank 0 in
-  /// one call for each 256 MiB. `MismatchError` names the first parameter that differs. `UsageError` for a mesh that
+  /// Collective over the data-parallel group. Compares names, shapes and dtypes, then broadcasts the values of rank 0
+  /// in one call for each 256 MiB. `MismatchError` names the first parameter that differs. `UsageError` for a mesh that
   /// shards, for a model on a GPU, and for a parameter with a sparse gradient.
   [[nodiscard]] std::shared_ptr<TrainableModel> apply(std::shared_ptr<TrainableModel> model) override;
 

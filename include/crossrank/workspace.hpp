@@ -1,9 +1,9 @@
 #pragma once
 #include <variant>
 
-#include <crossrank/nfs_workspace.hpp>
-#include <crossrank/shared_memory_workspace.hpp>
-#include <crossrank/workspace_options.hpp>
+#include <crossrank/workspace/nfs_workspace.hpp>
+#include <crossrank/workspace/shared_memory_workspace.hpp>
+#include <crossrank/workspace/options.hpp>
 
 namespace crossrank {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include <crossrank/check_level.hpp>
+#include <crossrank/collective/check_level.hpp>
 
 #include "lib/core/log.hpp"
 #include "lib/core/variable_reader.hpp"

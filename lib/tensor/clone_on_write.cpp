@@ -1,4 +1,4 @@
-#include <crossrank/clone_on_write.hpp>
+#include <crossrank/tensor/clone_on_write.hpp>
 
 #include <cstddef>
 #include <memory>

@@ -1,4 +1,4 @@
-#include <crossrank/concat.hpp>
+#include <crossrank/tensor/concat.hpp>
 
 #include <string>
 

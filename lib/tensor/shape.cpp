@@ -1,4 +1,4 @@
-#include <crossrank/shape.hpp>
+#include <crossrank/tensor/shape.hpp>
 
 #include <algorithm>
 #include <limits>

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include <crossrank/dtype.hpp>
+#include <crossrank/tensor/dtype.hpp>
 
 namespace crossrank {
 

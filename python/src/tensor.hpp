@@ -1,7 +1,7 @@
 #pragma once
 #include <nanobind/nanobind.h>
 
-#include <crossrank/dtype.hpp>
+#include <crossrank/tensor/dtype.hpp>
 #include <crossrank/state.hpp>
 #include <crossrank/tensor.hpp>
 #include <crossrank/tensor_dict.hpp>

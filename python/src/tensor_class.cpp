@@ -5,8 +5,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 
-#include <crossrank/clone_on_write.hpp>
-#include <crossrank/concat.hpp>
+#include <crossrank/tensor/clone_on_write.hpp>
+#include <crossrank/tensor/concat.hpp>
 #include <crossrank/dlpack.hpp>
 
 #include "dlpack_capsules.hpp"

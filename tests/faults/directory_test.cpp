@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include <crossrank/error.hpp>
-#include <crossrank/nfs_workspace.hpp>
+#include <crossrank/workspace/nfs_workspace.hpp>
 #include <crossrank/parallel.hpp>
 
 #include "lib/platform/directory.hpp"

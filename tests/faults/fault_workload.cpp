@@ -11,7 +11,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/message_queue.hpp>
 #include <crossrank/parallel.hpp>
-#include <crossrank/shared_memory_workspace.hpp>
+#include <crossrank/workspace/shared_memory_workspace.hpp>
 
 #include "tests/faults/fault_report.hpp"
 

@@ -10,8 +10,8 @@
 
 #include <crossrank/error.hpp>
 #include <crossrank/message_queue.hpp>
-#include <crossrank/nfs_workspace.hpp>
-#include <crossrank/shared_memory_workspace.hpp>
+#include <crossrank/workspace/nfs_workspace.hpp>
+#include <crossrank/workspace/shared_memory_workspace.hpp>
 
 #include "tests/faults/fault_report.hpp"
 #include "tests/faults/fault_workload.hpp"

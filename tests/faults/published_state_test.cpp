@@ -13,7 +13,7 @@
 #include <gtest/gtest.h>
 
 #include <crossrank/error.hpp>
-#include <crossrank/shared_memory_workspace.hpp>
+#include <crossrank/workspace/shared_memory_workspace.hpp>
 
 #include "tests/faults/fault_report.hpp"
 

@@ -19,7 +19,7 @@
 
 #include <crossrank/error.hpp>
 #include <crossrank/parallel.hpp>
-#include <crossrank/shared_memory_workspace.hpp>
+#include <crossrank/workspace/shared_memory_workspace.hpp>
 
 #include "tests/faults/fault_report.hpp"
 #include "tests/faults/fault_workload.hpp"

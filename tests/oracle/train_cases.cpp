@@ -14,8 +14,8 @@
 #include <vector>
 
 #include <crossrank/safetensors.hpp>
-#include <crossrank/transforms_checkpoint.hpp>
-#include <crossrank/transforms_fully_shard.hpp>
+#include <crossrank/transforms/checkpoint.hpp>
+#include <crossrank/transforms/fully_shard.hpp>
 
 #include "tests/transforms/tiny_mlp.hpp"
 
@@ -45,9 +45,9 @@ std::shared_ptr<TinyMlp> make_model(xr::Json const& model, int rank) {
 
 std::unique_ptr<xr::Optimizer> make_optimizer(std::shared_ptr<xr::TrainableModel> const& model, xr::Json const& one) {
   if (one.at("name") == "SGD") {
-    return std::make_unique<xr::SGD>(model, xr::SGDOptions{.lr = one.at("lr"),
-                                                           .momentum = one.at("momentum"),
-                                                           .weight_decay = one.at("weight_decay")});
+    return std::make_unique<xr::SGD>(
+        model,
+        xr::SGDOptions{.lr = one.at("lr"), .momentum = one.at("momentum"), .weight_decay = one.at("weight_decay")});
   }
   return std::make_unique<xr::AdamW>(model,
                                      xr::AdamWOptions{.lr = one.at("lr"), .weight_decay = one.at("weight_decay")});
@@ -124,10 +124,8 @@ std::string train_case(xr::Json const& one) {
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        auto world = xr::connect({.rank = rank,
-                                  .world_size = ranks,
-                                  .ranks_are = xr::RanksAre::threads,
-                                  .progress = xr::Progress::thread});
+        auto world = xr::connect(
+            {.rank = rank, .world_size = ranks, .ranks_are = xr::RanksAre::threads, .progress = xr::Progress::thread});
         xr::MeshCollective const job(world, {.sharding_world_size = one.at("sharding").get<int>()});
         train_rank(one, job);
         job.close();

@@ -36,6 +36,6 @@ change() { # same|other DESCRIPTION HEADER
 }
 change same "a header that the interface does not include" checkpoint.hpp
 change other "a header of the interface" spi/transport.hpp
-change other "a header that the interface includes" dtype.hpp
-change other "a header that an included header includes" rank_span.hpp
+change other "a header that the interface includes" tensor/dtype.hpp
+change other "a header that an included header includes" collective/rank_span.hpp
 change other "a header that is new" spi/new_header.hpp

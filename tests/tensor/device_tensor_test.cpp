@@ -12,7 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <crossrank/concat.hpp>
+#include <crossrank/tensor/concat.hpp>
 #include <crossrank/cuda.hpp>
 #include <crossrank/error.hpp>
 #include <crossrank/spi/device_provider.hpp>

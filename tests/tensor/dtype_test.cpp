@@ -1,4 +1,4 @@
-#include <crossrank/dtype.hpp>
+#include <crossrank/tensor/dtype.hpp>
 
 #include <cstdint>
 #include <set>

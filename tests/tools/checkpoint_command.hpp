@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include <crossrank/concat.hpp>
+#include <crossrank/tensor/concat.hpp>
 #include <crossrank/json.hpp>
 #include <crossrank/safetensors.hpp>
 

@@ -10,7 +10,7 @@
 #include <sys/file.h>
 
 #include <crossrank/json.hpp>
-#include <crossrank/nfs_workspace.hpp>
+#include <crossrank/workspace/nfs_workspace.hpp>
 #include <crossrank/safetensors.hpp>
 
 #include "lib/node/memory/segment_names.hpp"

@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include <crossrank/error.hpp>
-#include <crossrank/transforms_checkpoint.hpp>
+#include <crossrank/transforms/checkpoint.hpp>
 
 #include "crash_points.generated.hpp"
 #include "lib/platform/crash_point.hpp"

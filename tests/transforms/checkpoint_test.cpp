@@ -8,7 +8,7 @@
 
 #include <crossrank/error.hpp>
 #include <crossrank/safetensors.hpp>
-#include <crossrank/transforms_checkpoint.hpp>
+#include <crossrank/transforms/checkpoint.hpp>
 
 #include "tests/checkpoint/support/checkpoint_files.hpp"
 #include "tests/support/temporary_directory.hpp"

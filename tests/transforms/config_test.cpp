@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <crossrank/error.hpp>
-#include <crossrank/transforms_config.hpp>
+#include <crossrank/transforms/config.hpp>
 
 namespace crossrank {
 namespace {

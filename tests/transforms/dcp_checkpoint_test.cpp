@@ -11,13 +11,13 @@
 
 #include <crossrank/error.hpp>
 #include <crossrank/safetensors.hpp>
-#include <crossrank/transforms_checkpoint.hpp>
+#include <crossrank/transforms/checkpoint.hpp>
 
 #include "tests/checkpoint/support/checkpoint_files.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/transforms/tiny_mlp.hpp"
 #include "tests/transforms/training_job.hpp"
-#include "workspace/checkpoint/memory/export_buffers.hpp"
+#include "workspace/checkpoint/memory/exchange/export_buffers.hpp"
 #include "workspace/checkpoint/source/torch/dcp_source.hpp"
 
 namespace crossrank::test {

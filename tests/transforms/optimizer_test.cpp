@@ -9,7 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <crossrank/transforms_optimizer.hpp>
+#include <crossrank/transforms/optimizer.hpp>
 
 #include "tests/transforms/tiny_mlp.hpp"
 #include "transforms/model/reals.hpp"

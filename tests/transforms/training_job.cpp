@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include <crossrank/transforms_fully_shard.hpp>
+#include <crossrank/transforms/fully_shard.hpp>
 
 #include "tests/support/spawn_rank.hpp"
 #include "tests/support/thread_ranks.hpp"

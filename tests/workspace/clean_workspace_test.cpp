@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <crossrank/error.hpp>
-#include <crossrank/nfs_workspace.hpp>
+#include <crossrank/workspace/nfs_workspace.hpp>
 
 #include "lib/platform/fd.hpp"
 #include "tests/support/faulty_system.hpp"

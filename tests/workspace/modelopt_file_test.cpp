@@ -14,7 +14,7 @@
 #include <gtest/gtest.h>
 
 #include <crossrank/error.hpp>
-#include <crossrank/nfs_workspace.hpp>
+#include <crossrank/workspace/nfs_workspace.hpp>
 
 #include "lib/platform/crash_point.hpp"
 #include "tests/support/faulty_system.hpp"

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <crossrank/error.hpp>
-#include <crossrank/nfs_workspace.hpp>
+#include <crossrank/workspace/nfs_workspace.hpp>
 
 #include "tests/support/temporary_directory.hpp"
 #include "tests/workspace/state_samples.hpp"

@@ -1,4 +1,4 @@
-#include <crossrank/nfs_workspace.hpp>
+#include <crossrank/workspace/nfs_workspace.hpp>
 
 #include <algorithm>
 #include <filesystem>

@@ -7,7 +7,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include <crossrank/checkpoint_parts.hpp>
+#include <crossrank/checkpoint/parts.hpp>
 #include <crossrank/error.hpp>
 
 #include "lib/core/terminal_text.hpp"

@@ -8,7 +8,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include <crossrank/checkpoint_parts.hpp>
+#include <crossrank/checkpoint/parts.hpp>
 
 #include "lib/core/terminal_text.hpp"
 #include "tools/checkpoint/checkpoint_options.hpp"

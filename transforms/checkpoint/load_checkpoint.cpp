@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <crossrank/error.hpp>
-#include <crossrank/transforms_checkpoint.hpp>
+#include <crossrank/transforms/checkpoint.hpp>
 
 #include "transforms/checkpoint/trained_state.hpp"
 #include "transforms/model/reals.hpp"

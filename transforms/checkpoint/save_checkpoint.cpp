@@ -3,8 +3,8 @@
 #include <utility>
 #include <vector>
 
-#include <crossrank/placements.hpp>
-#include <crossrank/transforms_checkpoint.hpp>
+#include <crossrank/checkpoint/placements.hpp>
+#include <crossrank/transforms/checkpoint.hpp>
 
 #include "transforms/checkpoint/trained_state.hpp"
 #include "workspace/checkpoint/memory/export_weights.hpp"

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include <crossrank/transforms_model.hpp>
-#include <crossrank/transforms_optimizer.hpp>
+#include <crossrank/transforms/model.hpp>
+#include <crossrank/transforms/optimizer.hpp>
 
 namespace crossrank::transforms {
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include <crossrank/error.hpp>
-#include <crossrank/transforms_fully_shard.hpp>
+#include <crossrank/transforms/fully_shard.hpp>
 
 #include "transforms/fully_shard/unit_shards.hpp"
 #include "transforms/model/common_values.hpp"

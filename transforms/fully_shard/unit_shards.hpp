@@ -6,7 +6,7 @@
 
 #include <crossrank/collective.hpp>
 #include <crossrank/spi/storage.hpp>
-#include <crossrank/transforms_fully_shard.hpp>
+#include <crossrank/transforms/fully_shard.hpp>
 
 #include "transforms/fully_shard/block_pool.hpp"
 

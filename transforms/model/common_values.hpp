@@ -8,7 +8,7 @@
 
 #include <crossrank/collective.hpp>
 #include <crossrank/error.hpp>
-#include <crossrank/transforms_model.hpp>
+#include <crossrank/transforms/model.hpp>
 
 namespace crossrank::transforms {
 

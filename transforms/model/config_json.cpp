@@ -3,7 +3,7 @@
 #include <utility>
 
 #include <crossrank/error.hpp>
-#include <crossrank/transforms_config.hpp>
+#include <crossrank/transforms/config.hpp>
 
 namespace crossrank {
 namespace {
@@ -78,7 +78,9 @@ class Fields {
   /// Throws if the object has another field.
   void finish() const {
     if (found_ == json_.size()) return;
-    auto const is_known = [&](std::string const& name) { return (", " + known_ + ",").find(", " + name + ",") != std::string::npos; };
+    auto const is_known = [&](std::string const& name) {
+      return (", " + known_ + ",").find(", " + name + ",") != std::string::npos;
+    };
     for (auto const& [name, value] : json_.items()) {
       if (!is_known(name)) refuse(path_ + name, "the field is unknown", known_, name);
     }
@@ -138,7 +140,8 @@ FullyShardTransformConfig fully_shard_config_from_json(Json const& json) {
     } else if (reshard->is_number_integer()) {
       config.reshard_after_forward = reshard->get<int>();
     } else {
-      refuse("reshard_after_forward", "the field has another type", "true, false or a number of ranks", reshard->dump());
+      refuse("reshard_after_forward", "the field has another type", "true, false or a number of ranks",
+             reshard->dump());
     }
   }
   if (auto const* const mixed = fields.find("mixed_precision")) {

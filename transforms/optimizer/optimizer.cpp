@@ -5,7 +5,7 @@
 #include <vector>
 
 #include <crossrank/error.hpp>
-#include <crossrank/transforms_optimizer.hpp>
+#include <crossrank/transforms/optimizer.hpp>
 
 #include "transforms/optimizer/element_update.hpp"
 

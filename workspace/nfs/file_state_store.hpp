@@ -9,7 +9,7 @@
 
 #include <crossrank/json.hpp>
 #include <crossrank/state.hpp>
-#include <crossrank/workspace_options.hpp>
+#include <crossrank/workspace/options.hpp>
 
 #include "lib/platform/directory.hpp"
 #include "workspace/nfs/published_file.hpp"

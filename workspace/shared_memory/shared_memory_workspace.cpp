@@ -1,4 +1,4 @@
-#include <crossrank/shared_memory_workspace.hpp>
+#include <crossrank/workspace/shared_memory_workspace.hpp>
 
 #include <cstring>
 

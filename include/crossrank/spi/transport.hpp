@@ -9,11 +9,11 @@
 #include <string_view>
 #include <vector>
 
-#include <crossrank/dtype.hpp>
+#include <crossrank/tensor/dtype.hpp>
 #include <crossrank/error.hpp>
 #include <crossrank/export.hpp>
 #include <crossrank/process_group.hpp>
-#include <crossrank/reduce_op.hpp>
+#include <crossrank/collective/reduce_op.hpp>
 #include <crossrank/spi/node_memory.hpp>
 #include <crossrank/spi/operation.hpp>
 

@@ -10,7 +10,7 @@
 
 #include <crossrank/torch/module_model.hpp>
 #include <crossrank/transforms.hpp>
-#include <crossrank/transforms_fully_shard.hpp>
+#include <crossrank/transforms/fully_shard.hpp>
 
 namespace crossrank::torch {
 

@@ -14,7 +14,7 @@
 
 #include <crossrank/torch/parameter_slot.hpp>
 #include <crossrank/torch/unit.hpp>
-#include <crossrank/transforms_model.hpp>
+#include <crossrank/transforms/model.hpp>
 
 namespace crossrank::torch {
 

@@ -11,7 +11,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <crossrank/torch/call.hpp>
-#include <crossrank/transforms_model.hpp>
+#include <crossrank/transforms/model.hpp>
 
 namespace crossrank::torch::detail {
 

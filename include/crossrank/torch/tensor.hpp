@@ -10,7 +10,7 @@
 #include <ATen/ATen.h>
 #include <torch/version.h>
 
-#include <crossrank/dtype.hpp>
+#include <crossrank/tensor/dtype.hpp>
 #include <crossrank/error.hpp>
 #include <crossrank/tensor.hpp>
 

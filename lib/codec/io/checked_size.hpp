@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <span>
 
-#include <crossrank/dtype.hpp>
+#include <crossrank/tensor/dtype.hpp>
 
 namespace crossrank::codec {
 

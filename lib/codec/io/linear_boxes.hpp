@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include <crossrank/shape.hpp>
+#include <crossrank/tensor/shape.hpp>
 
 namespace crossrank::codec {
 

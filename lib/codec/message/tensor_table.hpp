@@ -6,8 +6,8 @@
 
 #include <boost/container/small_vector.hpp>
 
-#include <crossrank/dtype.hpp>
-#include <crossrank/shape.hpp>
+#include <crossrank/tensor/dtype.hpp>
+#include <crossrank/tensor/shape.hpp>
 
 namespace crossrank::codec {
 

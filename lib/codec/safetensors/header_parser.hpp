@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include <crossrank/dtype.hpp>
-#include <crossrank/shape.hpp>
+#include <crossrank/tensor/dtype.hpp>
+#include <crossrank/tensor/shape.hpp>
 
 #include "lib/codec/io/limits.hpp"
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
-#include <crossrank/dtype.hpp>
-#include <crossrank/shape.hpp>
+#include <crossrank/tensor/dtype.hpp>
+#include <crossrank/tensor/shape.hpp>
 
 namespace crossrank::codec {
 

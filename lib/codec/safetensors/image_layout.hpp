@@ -6,9 +6,9 @@
 #include <string_view>
 #include <vector>
 
-#include <crossrank/dtype.hpp>
+#include <crossrank/tensor/dtype.hpp>
 #include <crossrank/json.hpp>
-#include <crossrank/shape.hpp>
+#include <crossrank/tensor/shape.hpp>
 
 #include "lib/codec/safetensors/image_metadata.hpp"
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include <crossrank/dtype.hpp>
-#include <crossrank/shape.hpp>
+#include <crossrank/tensor/dtype.hpp>
+#include <crossrank/tensor/shape.hpp>
 
 #include "lib/codec/io/chunk_coverage.hpp"
 

@@ -9,8 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include <crossrank/dtype.hpp>
-#include <crossrank/shape.hpp>
+#include <crossrank/tensor/dtype.hpp>
+#include <crossrank/tensor/shape.hpp>
 
 #include "lib/codec/torch/pickle/pickle_reader.hpp"
 #include "lib/codec/io/strided_read.hpp"

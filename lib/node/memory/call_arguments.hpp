@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
-#include <crossrank/dtype.hpp>
-#include <crossrank/reduce_op.hpp>
+#include <crossrank/tensor/dtype.hpp>
+#include <crossrank/collective/reduce_op.hpp>
 
 namespace crossrank {
 

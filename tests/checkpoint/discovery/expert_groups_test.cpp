@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <crossrank/checkpoint.hpp>
-#include <crossrank/concat.hpp>
+#include <crossrank/tensor/concat.hpp>
 #include <crossrank/error.hpp>
 #include <crossrank/safetensors.hpp>
 

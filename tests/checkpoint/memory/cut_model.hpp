@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <crossrank/memory_export.hpp>
+#include <crossrank/checkpoint/memory_export.hpp>
 
 #include "tests/checkpoint/support/checkpoint_files.hpp"
 

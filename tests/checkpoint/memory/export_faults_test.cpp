@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include <crossrank/error.hpp>
-#include <crossrank/memory_export.hpp>
+#include <crossrank/checkpoint/memory_export.hpp>
 #include <crossrank/safetensors.hpp>
 
 #include "crash_points.generated.hpp"

@@ -13,7 +13,7 @@
 #include <crossrank/checkpoint.hpp>
 #include <crossrank/error.hpp>
 #include <crossrank/log.hpp>
-#include <crossrank/memory_export.hpp>
+#include <crossrank/checkpoint/memory_export.hpp>
 #include <crossrank/safetensors.hpp>
 
 #include "tests/checkpoint/memory/cut_model.hpp"
@@ -21,7 +21,7 @@
 #include "tests/support/message_ranks.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/support/thread_ranks.hpp"
-#include "workspace/checkpoint/memory/export_buffers.hpp"
+#include "workspace/checkpoint/memory/exchange/export_buffers.hpp"
 
 namespace crossrank {
 namespace {

@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <crossrank/crossrank.hpp>
-#include <crossrank/memory_export.hpp>
+#include <crossrank/checkpoint/memory_export.hpp>
 #include <crossrank/safetensors.hpp>
 
 #include "tests/checkpoint/memory/cut_model.hpp"

@@ -15,7 +15,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <crossrank/checkpoint_parts.hpp>
+#include <crossrank/checkpoint/parts.hpp>
 #include <crossrank/error.hpp>
 #include <crossrank/json.hpp>
 #include <crossrank/safetensors.hpp>

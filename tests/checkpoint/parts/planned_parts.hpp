@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include <crossrank/checkpoint_parts.hpp>
+#include <crossrank/checkpoint/parts.hpp>
 
 #include "tests/checkpoint/write/interrupted.hpp"
 

@@ -11,8 +11,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <crossrank/clone_on_write.hpp>
-#include <crossrank/concat.hpp>
+#include <crossrank/tensor/clone_on_write.hpp>
+#include <crossrank/tensor/concat.hpp>
 #include <crossrank/error.hpp>
 
 #include "tests/support/temporary_directory.hpp"

@@ -5,7 +5,7 @@
 #include <type_traits>
 #include <vector>
 
-#include <crossrank/reduce_op.hpp>
+#include <crossrank/collective/reduce_op.hpp>
 #include <crossrank/tensor.hpp>
 
 #include "lib/tensor/small_float.hpp"

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <crossrank/parallel.hpp>
-#include <crossrank/shared_memory_workspace.hpp>
+#include <crossrank/workspace/shared_memory_workspace.hpp>
 #include <crossrank/spi/transport.hpp>
 
 #include "tests/collectives/conformance/conformance.hpp"

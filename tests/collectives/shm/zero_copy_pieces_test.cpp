@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include <crossrank/shared_memory_workspace.hpp>
+#include <crossrank/workspace/shared_memory_workspace.hpp>
 #include <crossrank/statistics.hpp>
 
 #include "collectives/shm/staged_collective.hpp"

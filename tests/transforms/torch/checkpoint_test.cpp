@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <crossrank/error.hpp>
-#include <crossrank/transforms_checkpoint.hpp>
+#include <crossrank/transforms/checkpoint.hpp>
 
 #include "tests/support/temporary_directory.hpp"
 #include "tests/transforms/torch/small_net.hpp"

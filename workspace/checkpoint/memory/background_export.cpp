@@ -1,4 +1,4 @@
-#include <crossrank/memory_export.hpp>
+#include <crossrank/checkpoint/memory_export.hpp>
 
 #include <atomic>
 #include <exception>

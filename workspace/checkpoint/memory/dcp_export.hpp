@@ -7,7 +7,7 @@
 #include <crossrank/json.hpp>
 
 #include "workspace/checkpoint/memory/export_plan.hpp"
-#include "workspace/checkpoint/memory/exported_source.hpp"
+#include "workspace/checkpoint/memory/exchange/exported_source.hpp"
 #include "workspace/checkpoint/memory/placed_source.hpp"
 #include "workspace/checkpoint/write/output_layout.hpp"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include <crossrank/collective.hpp>
-#include <crossrank/placements.hpp>
+#include <crossrank/checkpoint/placements.hpp>
 #include <crossrank/state.hpp>
 
 #include "workspace/checkpoint/source/shard_set.hpp"

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include <crossrank/collective.hpp>
-#include <crossrank/memory_export.hpp>
+#include <crossrank/checkpoint/memory_export.hpp>
 
-#include "workspace/checkpoint/memory/transfer_schedule.hpp"
+#include "workspace/checkpoint/memory/exchange/transfer_schedule.hpp"
 #include "workspace/checkpoint/memory/weight_cells.hpp"
 #include "workspace/checkpoint/plan/merge_layout.hpp"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <crossrank/memory_export.hpp>
+#include <crossrank/checkpoint/memory_export.hpp>
 
 #include "workspace/checkpoint/memory/dcp_export.hpp"
 #include "workspace/checkpoint/write/output_layout.hpp"

@@ -2,7 +2,7 @@
 #include <span>
 #include <vector>
 
-#include "workspace/checkpoint/memory/transfer_schedule.hpp"
+#include "workspace/checkpoint/memory/exchange/transfer_schedule.hpp"
 #include "workspace/checkpoint/plan/merge_layout.hpp"
 #include "workspace/checkpoint/write/output_layout.hpp"
 

@@ -1,4 +1,4 @@
-#include <crossrank/memory_export.hpp>
+#include <crossrank/checkpoint/memory_export.hpp>
 
 #include <memory>
 #include <string>
@@ -6,7 +6,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "workspace/checkpoint/memory/memory_fill.hpp"
+#include "workspace/checkpoint/memory/exchange/memory_fill.hpp"
 #include "lib/core/at_rank.hpp"
 #include "workspace/checkpoint/plan/merged_source.hpp"
 

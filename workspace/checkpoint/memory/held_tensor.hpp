@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <crossrank/placements.hpp>
+#include <crossrank/checkpoint/placements.hpp>
 
 #include "lib/codec/io/chunk_coverage.hpp"
 #include "workspace/checkpoint/memory/described_weights.hpp"

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <crossrank/placements.hpp>
+#include <crossrank/checkpoint/placements.hpp>
 
 namespace crossrank::checkpoint {
 

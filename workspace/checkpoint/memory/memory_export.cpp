@@ -1,4 +1,4 @@
-#include <crossrank/memory_export.hpp>
+#include <crossrank/checkpoint/memory_export.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -11,9 +11,9 @@
 #include "lib/platform/crash_point.hpp"
 #include "workspace/checkpoint/memory/export_plan.hpp"
 #include "workspace/checkpoint/memory/export_weights.hpp"
-#include "workspace/checkpoint/memory/exported_source.hpp"
+#include "workspace/checkpoint/memory/exchange/exported_source.hpp"
 #include "workspace/checkpoint/memory/file_owners.hpp"
-#include "workspace/checkpoint/memory/weight_exchange.hpp"
+#include "workspace/checkpoint/memory/exchange/weight_exchange.hpp"
 #include "workspace/checkpoint/plan/merged_source.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 #include "workspace/checkpoint/write/draw_number.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 #include <crossrank/json.hpp>
-#include <crossrank/placements.hpp>
+#include <crossrank/checkpoint/placements.hpp>
 
 namespace crossrank::checkpoint {
 

@@ -1,4 +1,4 @@
-#include <crossrank/memory_export.hpp>
+#include <crossrank/checkpoint/memory_export.hpp>
 
 #include <algorithm>
 #include <map>
@@ -14,10 +14,10 @@
 #include <crossrank/error.hpp>
 
 #include "workspace/checkpoint/memory/held_tensor.hpp"
-#include "workspace/checkpoint/memory/memory_fill.hpp"
+#include "workspace/checkpoint/memory/exchange/memory_fill.hpp"
 #include "workspace/checkpoint/memory/placed_source.hpp"
 #include "workspace/checkpoint/memory/placement_json.hpp"
-#include "workspace/checkpoint/memory/value_exchange.hpp"
+#include "workspace/checkpoint/memory/exchange/value_exchange.hpp"
 #include "workspace/checkpoint/plan/merged_source.hpp"
 #include "workspace/checkpoint/plan/split_source.hpp"
 #include "workspace/checkpoint/rules/rule_set/rule_set.hpp"

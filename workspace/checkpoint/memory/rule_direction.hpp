@@ -1,7 +1,7 @@
 #pragma once
 #include <string>
 
-#include <crossrank/memory_export.hpp>
+#include <crossrank/checkpoint/memory_export.hpp>
 
 #include "workspace/checkpoint/rules/rule_file.hpp"
 

@@ -12,7 +12,7 @@
 
 #include "workspace/checkpoint/memory/described_weights.hpp"
 #include "workspace/checkpoint/memory/held_tensor.hpp"
-#include "workspace/checkpoint/memory/received_bytes.hpp"
+#include "workspace/checkpoint/memory/exchange/received_bytes.hpp"
 #include "workspace/checkpoint/source/shard_set.hpp"
 #include "workspace/checkpoint/source/shard_source.hpp"
 

@@ -1,4 +1,4 @@
-#include <crossrank/checkpoint_parts.hpp>
+#include <crossrank/checkpoint/parts.hpp>
 
 #include <limits>
 #include <optional>

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <crossrank/checkpoint_parts.hpp>
+#include <crossrank/checkpoint/parts.hpp>
 
 #include "workspace/checkpoint/parts/plan_file.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"

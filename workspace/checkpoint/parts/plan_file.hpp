@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include <crossrank/checkpoint_parts.hpp>
+#include <crossrank/checkpoint/parts.hpp>
 
 #include "workspace/checkpoint/plan/plan_inputs.hpp"
 #include "workspace/checkpoint/source/file_pool.hpp"

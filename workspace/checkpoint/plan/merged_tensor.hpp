@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include <crossrank/dtype.hpp>
-#include <crossrank/shape.hpp>
+#include <crossrank/tensor/dtype.hpp>
+#include <crossrank/tensor/shape.hpp>
 
 #include "workspace/checkpoint/rules/merge_rule.hpp"
 #include "workspace/checkpoint/source/shard_source.hpp"

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include <crossrank/dtype.hpp>
+#include <crossrank/tensor/dtype.hpp>
 
 namespace crossrank::checkpoint {
 

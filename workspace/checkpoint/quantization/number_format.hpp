@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include <crossrank/shape.hpp>
+#include <crossrank/tensor/shape.hpp>
 
 #include "workspace/checkpoint/quantization/quantization_hints.hpp"
 #include "workspace/checkpoint/source/shard_source.hpp"

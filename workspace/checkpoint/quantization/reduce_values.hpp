@@ -6,7 +6,7 @@
 #include <vector>
 
 #include <crossrank/collective.hpp>
-#include <crossrank/dtype.hpp>
+#include <crossrank/tensor/dtype.hpp>
 
 namespace crossrank::checkpoint {
 

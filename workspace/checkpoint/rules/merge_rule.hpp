@@ -6,7 +6,7 @@
 #include <vector>
 
 #include <crossrank/collective.hpp>
-#include <crossrank/shape.hpp>
+#include <crossrank/tensor/shape.hpp>
 
 namespace crossrank::checkpoint {
 

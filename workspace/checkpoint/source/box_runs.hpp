@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <span>
 
-#include <crossrank/dtype.hpp>
-#include <crossrank/shape.hpp>
+#include <crossrank/tensor/dtype.hpp>
+#include <crossrank/tensor/shape.hpp>
 
 #include "lib/codec/io/chunk_coverage.hpp"
 #include "lib/codec/io/linear_boxes.hpp"

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include <crossrank/dtype.hpp>
+#include <crossrank/tensor/dtype.hpp>
 #include <crossrank/json.hpp>
-#include <crossrank/shape.hpp>
+#include <crossrank/tensor/shape.hpp>
 
 namespace crossrank::checkpoint {
 

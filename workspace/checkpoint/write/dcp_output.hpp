@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <crossrank/dtype.hpp>
+#include <crossrank/tensor/dtype.hpp>
 #include <crossrank/json.hpp>
 
 #include "lib/codec/torch/dcp_metadata.hpp"

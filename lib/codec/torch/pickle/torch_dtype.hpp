@@ -3,7 +3,7 @@
 #include <optional>
 #include <string_view>
 
-#include <crossrank/dtype.hpp>
+#include <crossrank/tensor/dtype.hpp>
 
 namespace crossrank::codec {
 

@@ -6,9 +6,9 @@
 #include <optional>
 #include <vector>
 
-#include "workspace/checkpoint/memory/export_buffers.hpp"
-#include "workspace/checkpoint/memory/received_bytes.hpp"
-#include "workspace/checkpoint/memory/transfer_schedule.hpp"
+#include "workspace/checkpoint/memory/exchange/export_buffers.hpp"
+#include "workspace/checkpoint/memory/exchange/received_bytes.hpp"
+#include "workspace/checkpoint/memory/exchange/transfer_schedule.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 
 namespace crossrank::checkpoint {

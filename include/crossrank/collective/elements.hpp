@@ -6,8 +6,8 @@
 #include <type_traits>
 
 #include <crossrank/collective.hpp>
-#include <crossrank/dtype.hpp>
-#include <crossrank/element_range.hpp>
+#include <crossrank/tensor/dtype.hpp>
+#include <crossrank/tensor/element_range.hpp>
 #include <crossrank/export.hpp>
 #include <crossrank/spi/storage.hpp>
 #include <crossrank/tensor.hpp>

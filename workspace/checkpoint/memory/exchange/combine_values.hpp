@@ -3,8 +3,8 @@
 #include <optional>
 #include <span>
 
-#include <crossrank/dtype.hpp>
-#include <crossrank/reduce_op.hpp>
+#include <crossrank/tensor/dtype.hpp>
+#include <crossrank/collective/reduce_op.hpp>
 
 namespace crossrank::checkpoint {
 

@@ -1,11 +1,11 @@
-#include "workspace/checkpoint/memory/weight_exchange.hpp"
+#include "workspace/checkpoint/memory/exchange/weight_exchange.hpp"
 
 #include <numeric>
 #include <utility>
 
 #include "lib/platform/crash_point.hpp"
 #include "lib/tensor/copy_memory.hpp"
-#include "workspace/checkpoint/memory/combine_values.hpp"
+#include "workspace/checkpoint/memory/exchange/combine_values.hpp"
 
 namespace crossrank::checkpoint {
 namespace {

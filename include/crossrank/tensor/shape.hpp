@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <crossrank/dtype.hpp>
+#include <crossrank/tensor/dtype.hpp>
 #include <crossrank/export.hpp>
 
 namespace crossrank {

@@ -7,7 +7,7 @@
 #include <crossrank/export.hpp>
 #include <crossrank/json.hpp>
 #include <crossrank/state.hpp>
-#include <crossrank/transforms_model.hpp>
+#include <crossrank/transforms/model.hpp>
 
 namespace crossrank {
 

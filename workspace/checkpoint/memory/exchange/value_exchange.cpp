@@ -1,4 +1,4 @@
-#include "workspace/checkpoint/memory/value_exchange.hpp"
+#include "workspace/checkpoint/memory/exchange/value_exchange.hpp"
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/tensor/copy_memory.hpp"
-#include "workspace/checkpoint/memory/combine_values.hpp"
+#include "workspace/checkpoint/memory/exchange/combine_values.hpp"
 #include "workspace/checkpoint/model/name_pattern.hpp"
 #include "workspace/checkpoint/source/sampled_comparison.hpp"
 

@@ -9,8 +9,8 @@
 
 #include <crossrank/json.hpp>
 
-#include "workspace/checkpoint/memory/received_bytes.hpp"
-#include "workspace/checkpoint/memory/transfer_schedule.hpp"
+#include "workspace/checkpoint/memory/exchange/received_bytes.hpp"
+#include "workspace/checkpoint/memory/exchange/transfer_schedule.hpp"
 #include "workspace/checkpoint/source/shard_source.hpp"
 
 namespace crossrank::checkpoint {

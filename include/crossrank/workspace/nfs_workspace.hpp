@@ -6,7 +6,7 @@
 #include <crossrank/export.hpp>
 #include <crossrank/json.hpp>
 #include <crossrank/state.hpp>
-#include <crossrank/workspace_options.hpp>
+#include <crossrank/workspace/options.hpp>
 
 namespace crossrank::workspace {
 class FileStateStore;

@@ -1,4 +1,4 @@
-#include "workspace/checkpoint/memory/export_buffers.hpp"
+#include "workspace/checkpoint/memory/exchange/export_buffers.hpp"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "workspace/checkpoint/memory/combine_values.hpp"
+#include "workspace/checkpoint/memory/exchange/combine_values.hpp"
 
 #include "collectives/algorithms/reduce.hpp"
 #include "lib/tensor/copy_memory.hpp"

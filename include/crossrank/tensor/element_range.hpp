@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <utility>
 
-#include <crossrank/dtype.hpp>
+#include <crossrank/tensor/dtype.hpp>
 
 namespace crossrank {
 

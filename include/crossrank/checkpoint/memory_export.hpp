@@ -10,7 +10,7 @@
 #include <crossrank/checkpoint.hpp>
 #include <crossrank/export.hpp>
 #include <crossrank/json.hpp>
-#include <crossrank/placements.hpp>
+#include <crossrank/checkpoint/placements.hpp>
 #include <crossrank/state.hpp>
 
 /// Writes weights that are spread over the memory of the ranks as one checkpoint, without shards on disk.

@@ -7,8 +7,8 @@
 #include <crossrank/checkpoint.hpp>
 #include <crossrank/export.hpp>
 #include <crossrank/json.hpp>
-#include <crossrank/transforms_model.hpp>
-#include <crossrank/transforms_optimizer.hpp>
+#include <crossrank/transforms/model.hpp>
+#include <crossrank/transforms/optimizer.hpp>
 
 /// Checkpoints of models in training. Link `crossrank::checkpoint`.
 namespace crossrank {

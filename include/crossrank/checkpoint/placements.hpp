@@ -7,8 +7,8 @@
 #include <variant>
 #include <vector>
 
-#include <crossrank/reduce_op.hpp>
-#include <crossrank/shape.hpp>
+#include <crossrank/collective/reduce_op.hpp>
+#include <crossrank/tensor/shape.hpp>
 
 /// Says how the ranks of a job hold the tensors of one model. Follows the placements of PyTorch's DTensor.
 namespace crossrank::checkpoint {

@@ -1,4 +1,4 @@
-#include "workspace/checkpoint/memory/received_bytes.hpp"
+#include "workspace/checkpoint/memory/exchange/received_bytes.hpp"
 
 #include <algorithm>
 #include <utility>

@@ -1,10 +1,10 @@
-#include "workspace/checkpoint/memory/memory_fill.hpp"
+#include "workspace/checkpoint/memory/exchange/memory_fill.hpp"
 
 #include <algorithm>
 #include <utility>
 
-#include "workspace/checkpoint/memory/exported_source.hpp"
-#include "workspace/checkpoint/memory/weight_exchange.hpp"
+#include "workspace/checkpoint/memory/exchange/exported_source.hpp"
+#include "workspace/checkpoint/memory/exchange/weight_exchange.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 
 namespace crossrank::checkpoint {

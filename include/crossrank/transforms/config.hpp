@@ -4,7 +4,7 @@
 #include <string>
 #include <variant>
 
-#include <crossrank/dtype.hpp>
+#include <crossrank/tensor/dtype.hpp>
 #include <crossrank/export.hpp>
 #include <crossrank/json.hpp>
 
@@ -17,20 +17,20 @@ struct ModelTransformConfig {
 
 /// Says how gradients are reduced under data parallelism.
 struct DDPTransformConfig {
-  bool find_unused_parameters = false;   ///< parameters without a gradient take part with zeros
-  bool gradient_as_bucket_view = true;   ///< gradients are views into the buckets, without a second copy
-  bool static_graph = false;             ///< gradients become ready in the order of the first step, which is checked
-  ModelTransformConfig common{};         ///< what all transforms share
+  bool find_unused_parameters = false;  ///< parameters without a gradient take part with zeros
+  bool gradient_as_bucket_view = true;  ///< gradients are views into the buckets, without a second copy
+  bool static_graph = false;            ///< gradients become ready in the order of the first step, which is checked
+  ModelTransformConfig common{};        ///< what all transforms share
 };
 
 /// Says in which dtypes a sharded model computes and communicates. Shards keep their own dtype.
 struct MixedPrecisionConfig {
-  std::optional<Dtype> param_dtype{};    ///< of gathered parameters; empty: as the shards
-  std::optional<Dtype> reduce_dtype{};   ///< of gradients while they are reduced; empty: as the gradients
-  std::optional<Dtype> output_dtype{};   ///< of the outputs of `forward`; empty: as the model made them
-  bool cast_forward_inputs = true;       ///< whether inputs of `forward` are cast to `param_dtype`
-  bool fp8_enabled = false;              ///< whether parameters of two or more dimensions are gathered in `fp8_format`
-  Dtype fp8_format = Dtype::f8_e4m3;     ///< F8_E4M3 or F8_E5M2, with one scale for each parameter
+  std::optional<Dtype> param_dtype{};   ///< of gathered parameters; empty: as the shards
+  std::optional<Dtype> reduce_dtype{};  ///< of gradients while they are reduced; empty: as the gradients
+  std::optional<Dtype> output_dtype{};  ///< of the outputs of `forward`; empty: as the model made them
+  bool cast_forward_inputs = true;      ///< whether inputs of `forward` are cast to `param_dtype`
+  bool fp8_enabled = false;             ///< whether parameters of two or more dimensions are gathered in `fp8_format`
+  Dtype fp8_format = Dtype::f8_e4m3;    ///< F8_E4M3 or F8_E5M2, with one scale for each parameter
 };
 
 /// Says where shards, their gradients and optimizer state live. Of a model on the CPU they are in host memory anyway.
@@ -44,8 +44,8 @@ struct OffloadConfig {
 
 /// Says how parameters are sharded.
 struct FullyShardTransformConfig {
-  /// Whether a unit gives its full parameters back after its forward pass. A number keeps them sharded in smaller groups
-  /// of as many ranks, which must divide the sharding group.
+  /// Whether a unit gives its full parameters back after its forward pass. A number keeps them sharded in smaller
+  /// groups of as many ranks, which must divide the sharding group.
   std::variant<bool, int> reshard_after_forward = false;
   MixedPrecisionConfig mixed_precision{};  ///< dtypes of copies and reductions
   OffloadConfig offload{};                 ///< where the shards live

@@ -1,4 +1,4 @@
-#include "workspace/checkpoint/memory/transfer_schedule.hpp"
+#include "workspace/checkpoint/memory/exchange/transfer_schedule.hpp"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "workspace/checkpoint/memory/exported_source.hpp"
+#include "workspace/checkpoint/memory/exchange/exported_source.hpp"
 
 #include <algorithm>
 #include <tuple>
