@@ -133,8 +133,10 @@ void GroupState::run_on_device(algorithms::Call&& call) {
       auto const current = std::move(next);
       auto on_host = current->on_host(timeout_policy.timeout);
       if (i + 1 < pieces.size()) next = devices.begin(pieces[i + 1], *transport, check);
-      run(std::move(on_host));
+      auto const* const operation = on_host.name();
+      with_operation_name(operation, [&] { run(std::move(on_host)); });
       begun = true;
+      wait_for_turn(*current, operation, timeout_policy);
       current->finish();
     }
   } catch (std::exception const& e) {
@@ -186,16 +188,13 @@ std::shared_ptr<PendingOp> GroupState::start(algorithms::Call&& call) {
     return pending_op;
   }
   try {
-    pending_op->request_id = pending_op->execution.next(*transport);
-    if (!pending_op->request_id && pending_op->on_device) finish_on_device(*pending_op->on_device);
+    if (!post_or_finish(*pending_op)) return pending_op;
   } catch (...) {
     pending_collectives.pop_back();
     throw;
   }
-  if (!pending_op->request_id) {
-    pending_op->ended = true;
-    pending_collectives.pop_back();
-  }
+  end(*pending_op, nullptr);
+  pending_collectives.pop_back();
   return pending_op;
 }
 
@@ -237,13 +236,53 @@ void GroupState::admit() noexcept {
 
 void GroupState::post_next(PendingOp& pending_op) noexcept {
   try {
-    pending_op.request_id = pending_op.execution.next(*transport);
-    if (!pending_op.request_id && pending_op.on_device) finish_on_device(*pending_op.on_device);
-    pending_op.ended = !pending_op.request_id;
+    if (post_or_finish(pending_op)) end(pending_op, nullptr);
   } catch (...) {
-    pending_op.request_id.reset();
-    pending_op.failure = std::current_exception();
-    pending_op.ended = true;
+    end(pending_op, std::current_exception());
+  }
+}
+
+bool GroupState::post_or_finish(PendingOp& pending_op) {
+  if (!pending_op.has_ended_on_host) {
+    pending_op.request_id = pending_op.execution.next(*transport);
+    pending_op.has_ended_on_host = !pending_op.request_id;
+  }
+  if (!pending_op.has_ended_on_host) return false;
+  if (!pending_op.on_device) return true;
+  if (!pending_op.on_device->has_turn()) return false;
+  finish_on_device(*pending_op.on_device);
+  return true;
+}
+
+void GroupState::end(PendingOp& pending_op, std::exception_ptr failure) noexcept {
+  if (pending_op.on_device) pending_op.on_device->give_up_turn();
+  pending_op.request_id.reset();
+  pending_op.failure = std::move(failure);
+  pending_op.ended = true;
+}
+
+void GroupState::wait_for_turn(device::DeviceCall& on_device, char const* operation, spi::TimeoutPolicy const& policy) {
+  platform::Deadline deadline(policy.timeout);
+  auto nap = std::chrono::nanoseconds(0);
+  constexpr auto longest_nap = std::chrono::microseconds(200);
+  while (!on_device.has_turn()) {
+    nap = platform::ProgressHook::make_progress(nap);
+    if (on_device.has_turn()) return;
+    if (nap == std::chrono::nanoseconds::zero()) {
+      platform::system().yield();
+      nap = std::chrono::microseconds(1);
+    } else {
+      platform::system().sleep(nap);
+      nap = std::min<std::chrono::nanoseconds>(2 * nap, longest_nap);
+    }
+    deadline.tick();
+    if (!deadline.expired()) continue;
+    auto info = usage_in(*transport, operation,
+                         "an earlier call of this thread on the GPU has not been made by all its ranks: " +
+                             on_device.who_has_turn());
+    info.expected = "within " + std::to_string(policy.timeout.count()) + " ms";
+    info.hint = "all ranks must make the collectives of several groups on GPU tensors in the same order";
+    throw TimeoutError(std::move(info));
   }
 }
 
@@ -252,10 +291,16 @@ void GroupState::step(PendingOp& pending_op, spi::TimeoutPolicy const& policy) n
     try {
       transport->wait(*std::exchange(pending_op.request_id, std::nullopt), policy);
     } catch (...) {
-      pending_op.failure = std::current_exception();
-      pending_op.ended = true;
-      return;
+      return end(pending_op, std::current_exception());
     }
+  }
+  post_next(pending_op);
+  if (pending_op.ended || !pending_op.has_ended_on_host) return;
+  try {
+    wait_for_turn(*pending_op.on_device, pending_op.call.name(), policy);
+  } catch (std::exception const& e) {
+    end_because_of(e);
+    return end(pending_op, std::current_exception());
   }
   post_next(pending_op);
 }
@@ -265,14 +310,12 @@ bool GroupState::try_step(PendingOp& pending_op) noexcept {
     try {
       if (!transport->test(*pending_op.request_id)) return false;
     } catch (...) {
-      pending_op.request_id.reset();
-      pending_op.failure = std::current_exception();
-      pending_op.ended = true;
+      end(pending_op, std::current_exception());
       return true;
     }
   }
   post_next(pending_op);
-  return true;
+  return pending_op.ended || !pending_op.has_ended_on_host;
 }
 
 bool GroupState::advance() noexcept {
@@ -333,6 +376,8 @@ void GroupState::end_if_closed(PendingOp& pending_op) {
 
 bool GroupState::test(PendingOp& pending_op) {
   end_if_closed(pending_op);
+  if (pending_op.on_device && !pending_op.ended)  // it may wait for its turn behind a call of another group
+    static_cast<void>(platform::ProgressHook::make_progress({}));
   if (!pending_op.ended) advance();
   if (!pending_op.ended && is_message(pending_op)) try_step(pending_op);
   if (!pending_op.ended) return false;
@@ -384,6 +429,7 @@ void GroupState::wait_for_message(PendingOp& pending_op) {
 
 void GroupState::give_up(std::shared_ptr<PendingOp> const& pending_op, AbandonReason how) noexcept {
   if (pending_op->ended) return;
+  if (pending_op->on_device) pending_op->on_device->give_up_turn();
   pending_op->ended = true;
   auto const who = "rank " + std::to_string(transport->rank());
   auto const called = "i" + std::string(pending_op->call.name());

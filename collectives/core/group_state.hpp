@@ -29,6 +29,7 @@ struct PendingOp {
   algorithms::Call const call;
   algorithms::Execution execution{call};
   std::optional<spi::RequestId> request_id{};  ///< of the operation under way
+  bool has_ended_on_host = false;              ///< whether only the part on the device is left
   std::exception_ptr failure{};
   std::unique_ptr<device::DeviceCall> on_device{};  ///< of a call on device tensors
   std::atomic<bool> ended{false};  ///< stored after the results and `failure`, for a thread that polls it
@@ -80,6 +81,8 @@ struct GroupState {
   void throw_device_failure(char const* operation);
   /// Kills the group with the ranks that an error blames.
   void end_because_of(std::exception const& error) noexcept;
+  /// Waits until a call may be enqueued: until the calls on GPUs that this thread has started before, in any group, are.
+  void wait_for_turn(device::DeviceCall& on_device, char const* operation, spi::TimeoutPolicy const& policy);
   /// Enqueues the part of a call that follows the one on the host. Kills the group when that fails.
   void finish_on_device(device::DeviceCall& on_device);
   [[nodiscard]] std::shared_ptr<PendingOp> start(algorithms::Call&& call);
@@ -115,9 +118,12 @@ struct GroupState {
  private:
   /// Waits for the operation under way, then posts the next one.
   void step(PendingOp& pending_op, spi::TimeoutPolicy const& policy) noexcept;
-  /// Posts the next operation, or notes the end.
+  /// Posts the next operation, or notes the end. Does neither while the call waits for its turn on the device.
   void post_next(PendingOp& pending_op) noexcept;
   bool try_step(PendingOp& pending_op) noexcept;
+  /// Posts the next operation. After the last one enqueues the part on the device, if it is its turn, and returns true.
+  bool post_or_finish(PendingOp& pending_op);
+  static void end(PendingOp& pending_op, std::exception_ptr failure) noexcept;
   void end_if_closed(PendingOp& pending_op);
   void forget_ended_messages() noexcept;
   void wait_for_message(PendingOp& pending_op);

@@ -1,5 +1,6 @@
 #pragma once
 #include <chrono>
+#include <string>
 
 #include <crossrank/stream.hpp>
 
@@ -14,7 +15,14 @@ class DeviceCall {
 
   /// Returns the part for the CPU transport. May block the host for work of the device.
   [[nodiscard]] virtual algorithms::Call on_host(std::chrono::milliseconds timeout) = 0;
-  /// Enqueues the rest on the stream. Call it once the part on the host has ended.
+  /// Returns whether `finish` may come now: not before the calls that this thread has started earlier on the GPU, where
+  /// those must keep their order.
+  [[nodiscard]] virtual bool has_turn() const noexcept { return true; }
+  /// Returns the name of the call that has the turn, for errors.
+  [[nodiscard]] virtual std::string who_has_turn() const { return {}; }
+  /// Lets later calls go first, because this one has failed.
+  virtual void give_up_turn() noexcept {}
+  /// Enqueues the rest on the stream. Call it once the part on the host has ended, and the call has its turn.
   virtual void finish() = 0;
   /// Returns the end of the whole call in the order of the stream; call `finish` first.
   [[nodiscard]] virtual Event const& ended() const noexcept = 0;

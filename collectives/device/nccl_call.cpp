@@ -39,7 +39,11 @@ void exchange_counts(Call& agreement, Call const& call, nccl::Communicator::Plac
 }  // namespace
 
 NcclCall::NcclCall(Call const& call, bool is_checked, std::shared_ptr<nccl::NcclGroup> group, Stream stream)
-    : call_(call), is_checked_(is_checked), group_(std::move(group)), stream_(std::move(stream)) {}
+    : call_(call),
+      is_checked_(is_checked),
+      group_(std::move(group)),
+      stream_(std::move(stream)),
+      turn_(call.name(), group_->name()) {}
 
 Call NcclCall::on_host(std::chrono::milliseconds) {
   Call agreement{.signature = call_.signature, .arguments = call_.arguments, .called = call_.called};
@@ -56,6 +60,7 @@ Call NcclCall::on_host(std::chrono::milliseconds) {
 void NcclCall::finish() {
   is_captured_ = cuda::Capture::of(stream_) != nullptr;
   ended_ = group_->enqueue(call_, stream_);
+  turn_.release();
   auto& provider = spi::device_provider(stream_.device().kind);
   if (call_.in.owner) provider.keep_alive(stream_, call_.in.owner);
   if (call_.out.owner && call_.out.owner != call_.in.owner) provider.keep_alive(stream_, call_.out.owner);

@@ -1,8 +1,10 @@
 #pragma once
 #include <chrono>
 #include <memory>
+#include <string>
 
 #include "collectives/device/device_call.hpp"
+#include "collectives/device/enqueue_turn.hpp"
 #include "collectives/nccl/nccl_group.hpp"
 
 namespace crossrank::device {
@@ -14,6 +16,9 @@ class NcclCall final : public DeviceCall {
   NcclCall(algorithms::Call const& call, bool is_checked, std::shared_ptr<nccl::NcclGroup> group, Stream stream);
 
   [[nodiscard]] algorithms::Call on_host(std::chrono::milliseconds timeout) override;
+  [[nodiscard]] bool has_turn() const noexcept override { return turn_.has_come(); }
+  [[nodiscard]] std::string who_has_turn() const override { return turn_.who_has_it(); }
+  void give_up_turn() noexcept override { turn_.release(); }
   void finish() override;
   [[nodiscard]] Event const& ended() const noexcept override { return ended_; }
   [[nodiscard]] bool is_captured() const noexcept override { return is_captured_; }
@@ -24,6 +29,7 @@ class NcclCall final : public DeviceCall {
   bool is_checked_;
   std::shared_ptr<nccl::NcclGroup> group_;
   Stream stream_;
+  EnqueueTurn turn_;
   Event ended_{};
   bool is_captured_ = false;
 };

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "collectives/algorithms/call.hpp"
 #include "collectives/device/device_call.hpp"
@@ -19,6 +20,9 @@ class PackedCall final : public DeviceCall {
   PackedCall(algorithms::Call const& call, Begin const& begin);
 
   [[nodiscard]] algorithms::Call on_host(std::chrono::milliseconds timeout) override;
+  [[nodiscard]] bool has_turn() const noexcept override { return inner_->has_turn(); }
+  [[nodiscard]] std::string who_has_turn() const override { return inner_->who_has_turn(); }
+  void give_up_turn() noexcept override { inner_->give_up_turn(); }
   void finish() override;
   [[nodiscard]] Event const& ended() const noexcept override { return ended_; }
   [[nodiscard]] bool is_captured() const noexcept override { return inner_->is_captured(); }

@@ -122,7 +122,7 @@ std::unique_ptr<Watch> make_watch(spi::Transport& transport, Report& report, spi
   try {
     return std::make_unique<Watch>(
         transport.split({spi::OpKind::split, agreement_mark}, all, transport.name() + "/nccl", timeout_policy),
-        timeout_policy.timeout);
+        transport.name(), timeout_policy.timeout);
   } catch (UnavailableError const& e) {
     report.failure = text_of(e.what());
     return nullptr;
@@ -195,7 +195,7 @@ std::shared_ptr<NcclGroup> agree_on_communicator(spi::Transport& transport, Devi
     settle_for_staged(transport, offers, "on " + rank_text(*r) + " " + string_of(reports[*r].failure));
     return nullptr;
   }
-  return std::make_shared<NcclGroup>(std::move(communicator), std::move(watch),
+  return std::make_shared<NcclGroup>(transport.name(), std::move(communicator), std::move(watch),
                                      node::DeviceRecorder(transport.node_memory(), transport.global_ranks()));
 }
 

@@ -20,9 +20,12 @@ constexpr auto verdict_limit = std::chrono::seconds(2);
 
 }  // namespace
 
-NcclGroup::NcclGroup(std::unique_ptr<Communicator> communicator, std::unique_ptr<Watch> watch,
+NcclGroup::NcclGroup(std::string name, std::unique_ptr<Communicator> communicator, std::unique_ptr<Watch> watch,
                      node::DeviceRecorder recorder)
-    : communicator_(std::move(communicator)), watch_(std::move(watch)), recorder_(std::move(recorder)) {
+    : name_(std::move(name)),
+      communicator_(std::move(communicator)),
+      watch_(std::move(watch)),
+      recorder_(std::move(recorder)) {
   watch_->start(*communicator_);
 }
 

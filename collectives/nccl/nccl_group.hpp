@@ -20,12 +20,15 @@ class GraphReplay;
 /// The GPUs of a group: its communicator, and the watch over it.
 class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
  public:
-  NcclGroup(std::unique_ptr<Communicator> communicator, std::unique_ptr<Watch> watch, node::DeviceRecorder recorder);
+  NcclGroup(std::string name, std::unique_ptr<Communicator> communicator, std::unique_ptr<Watch> watch,
+            node::DeviceRecorder recorder);
   /// Ends the communicator after its work, then leaves the watch.
   ~NcclGroup();
   NcclGroup(NcclGroup const&) = delete;
   NcclGroup& operator=(NcclGroup const&) = delete;
 
+  /// Returns the name of the group on the CPU.
+  [[nodiscard]] std::string const& name() const noexcept { return name_; }
   [[nodiscard]] Communicator::Place const& place() const noexcept { return communicator_->place(); }
   /// Returns NCCL's handle, or null once it has ended.
   [[nodiscard]] api::Comm* native() const noexcept { return communicator_->native(); }
@@ -63,6 +66,7 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   void capture(cuda::Capture& into, algorithms::Call const& call, Stream const& stream);
   [[noreturn]] void end_after(Error const& error);
 
+  std::string const name_;
   std::unique_ptr<Communicator> communicator_;
   std::unique_ptr<Watch> watch_;  ///< its thread uses the communicator, so that it ends first
   node::DeviceRecorder recorder_;

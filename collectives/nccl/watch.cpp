@@ -23,6 +23,8 @@ using api::Result;
 constexpr auto interval = std::chrono::milliseconds(100);
 /// How long the other ranks have to say which calls they have enqueued.
 constexpr auto answer_limit = std::chrono::seconds(1);
+/// How long before its deadline a call keeps waits of the host from giving up. A look of this thread can be that late.
+constexpr auto verdict_ahead = 5 * interval;
 constexpr auto answer_nap = std::chrono::milliseconds(10);
 
 /// Lets this thread ask about events while another thread captures a graph.
@@ -36,8 +38,11 @@ void allow_looks_during_captures() noexcept {
 
 }  // namespace
 
-Watch::Watch(std::shared_ptr<spi::Transport> transport, std::chrono::milliseconds timeout)
-    : peers_(std::move(transport)), timeout_(timeout), process_(::getpid()) {}
+Watch::Watch(std::shared_ptr<spi::Transport> transport, std::string group, std::chrono::milliseconds timeout)
+    : group_(std::move(group)),
+      peers_(std::move(transport), [this](std::uint64_t sequence) { return describe_call_ahead(sequence); }),
+      timeout_(timeout),
+      process_(::getpid()) {}
 
 Watch::~Watch() {
   if (process_ != ::getpid()) {
@@ -80,6 +85,8 @@ void Watch::note_enqueued(Work work) {
   {
     std::lock_guard const lock(mutex_);
     work.sequence = ++progress_.enqueued;
+    work.enqueued = add_enqueued_call(
+        {.group = &group_, .name = work.name, .sequence = work.sequence, .ended = work.ended});
     work_.push_back(std::move(work));
   }
   if (!thread_.joinable() && !has_failed()) look_once();
@@ -148,15 +155,17 @@ void Watch::look_at_work() {
     std::lock_guard const lock(mutex_);
     oldest = take_progress();
   }
-  if (!oldest) return;
+  if (!oldest) return verdict_due_.reset();
   if (auto const left = peers_.left_without(oldest->sequence); !left.empty())
     blame(ErrorCode::peer_lost, left,
           describe(*oldest) + " cannot end: " + node::name_ranks(left) + " left the group without it");
   if (!deadline_ || timed_ != oldest->sequence) {
     deadline_.emplace(timeout_);
     timed_ = oldest->sequence;
+    verdict_due_.reset();
   }
   deadline_->tick();
+  if (deadline_->left() <= verdict_ahead && !verdict_due_) verdict_due_.emplace();
   if (deadline_->expired()) report_timeout(*oldest);
 }
 
@@ -187,7 +196,7 @@ void Watch::close_records() noexcept {
 }
 
 void Watch::report_timeout(Work const& work) {
-  peers_.ask();
+  peers_.ask(work.sequence);
   auto& system = platform::system();
   for (auto const until = system.now() + answer_limit; system.now() < until;) {
     peers_.look({.enqueued = work.sequence, .started = work.has_started ? work.sequence : work.sequence - 1});
@@ -198,6 +207,16 @@ void Watch::report_timeout(Work const& work) {
   auto const text = describe(work) + " has not ended within " + std::to_string(timeout_.count()) + " ms: ";
   if (auto const late = peers_.ranks_without(work.sequence); !late.empty())
     blame(ErrorCode::timeout, late, text + node::name_ranks(late) + " did not enqueue it");
+  auto const ahead = peers_.calls_ahead(describe_call_ahead(work.sequence));
+  if (!ahead.empty()) {
+    auto why = text;
+    std::vector<int> ranks;
+    for (auto const& [rank, call] : ahead) {
+      why += (ranks.empty() ? "rank " : ", rank ") + std::to_string(rank) + " has " + call + " first";
+      ranks.push_back(rank);
+    }
+    blame(ErrorCode::timeout, ranks, why + "; all ranks must start the calls of several groups in the same order");
+  }
   auto behind = peers_.ranks_before_start(work.sequence);
   if (!work.has_started) behind.push_back(peers_.rank());
   std::sort(behind.begin(), behind.end());
@@ -210,6 +229,17 @@ void Watch::report_timeout(Work const& work) {
 
 std::string Watch::describe(Work const& work) {
   return work.name + " on the GPUs (call " + std::to_string(work.sequence) + " of NCCL)";
+}
+
+std::string Watch::describe_call_ahead(std::uint64_t sequence) const {
+  std::shared_ptr<EnqueuedCall const> call;
+  {
+    std::lock_guard const lock(mutex_);
+    auto const found =
+        std::find_if(work_.begin(), work_.end(), [&](auto const& one) { return one.sequence == sequence; });
+    if (found != work_.end()) call = found->enqueued;
+  }
+  return call ? describe_call_ahead_of(*call) : std::string();
 }
 
 void Watch::look_at_nccl() {
@@ -241,6 +271,7 @@ void Watch::fail(std::exception_ptr failure) noexcept {
   // The host must find the failure when it sees that the stream goes on.
   note_device_failure(communicator_->place().device, failure);
   communicator_->abort();
+  verdict_due_.reset();
 }
 
 }  // namespace crossrank::nccl

@@ -19,7 +19,9 @@
 #include <crossrank/stream.hpp>
 
 #include "collectives/nccl/communicator.hpp"
+#include "collectives/nccl/enqueued_calls.hpp"
 #include "collectives/nccl/watch_peers.hpp"
+#include "lib/device/device_failures.hpp"
 #include "lib/node/group/device_recorder.hpp"
 #include "lib/platform/deadline.hpp"
 
@@ -33,9 +35,9 @@ namespace crossrank::nccl {
 /// of the watch's own group on the CPU.
 class Watch {
  public:
-  /// `transport` is a group of the same ranks for the watch alone. `timeout` is the limit of a call that does not go
-  /// on.
-  Watch(std::shared_ptr<spi::Transport> transport, std::chrono::milliseconds timeout);
+  /// `transport` is a group of the same ranks for the watch alone, and `group` the name of the group that it watches.
+  /// `timeout` is the limit of a call that does not go on.
+  Watch(std::shared_ptr<spi::Transport> transport, std::string group, std::chrono::milliseconds timeout);
   /// Tells the other ranks that this one leaves, and ends the thread.
   ~Watch();
   Watch(Watch const&) = delete;
@@ -56,6 +58,7 @@ class Watch {
     node::DeviceFlightNote note{};
     std::uint64_t sequence = 0;  ///< set by `note_enqueued`
     bool has_started = false;    ///< as the thread has seen
+    std::shared_ptr<EnqueuedCall const> enqueued{};  ///< set by `note_enqueued`
   };
   /// Returns the number that the next call gets, from 1.
   [[nodiscard]] std::uint64_t next_sequence() const;
@@ -80,12 +83,15 @@ class Watch {
   void look_at_nccl();
   void report_timeout(Work const& work);
   [[nodiscard]] static std::string describe(Work const& work);
+  /// Describes the call of another group that the GPU must end before this one; empty when there is none.
+  [[nodiscard]] std::string describe_call_ahead(std::uint64_t sequence) const;
   /// Makes all ranks fail, and throws their error.
   [[noreturn]] void blame(ErrorCode code, std::vector<int> const& ranks, std::string const& why);
   /// Makes all ranks fail because of this one.
   [[noreturn]] void blame_itself(std::string const& why);
   void fail(std::exception_ptr failure) noexcept;
 
+  std::string const group_;
   WatchPeers peers_;
   std::chrono::milliseconds const timeout_;
   Communicator* communicator_ = nullptr;
@@ -100,6 +106,7 @@ class Watch {
   bool stopping_ = false;
   std::optional<platform::Deadline> deadline_{};  ///< of the oldest call under way; of the thread alone
   std::uint64_t timed_ = 0;                       ///< that call; of the thread alone
+  std::optional<VerdictDue> verdict_due_{};       ///< shortly before the deadline; of the thread alone
   std::thread thread_{};
 };
 

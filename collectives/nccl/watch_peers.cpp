@@ -18,7 +18,8 @@ constexpr auto leave_limit = std::chrono::seconds(1);
 
 }  // namespace
 
-WatchPeers::WatchPeers(std::shared_ptr<spi::Transport> transport) : transport_(std::move(transport)) {
+WatchPeers::WatchPeers(std::shared_ptr<spi::Transport> transport, DescribeCallAhead describe_call_ahead)
+    : transport_(std::move(transport)), describe_call_ahead_(std::move(describe_call_ahead)) {
   // A rank would seem to wait for all others.
   if (auto const group = node::group_of(transport_->node_memory())) group->leave_messages_unrecorded();
   auto const ranks = transport_->world_size();
@@ -66,9 +67,15 @@ void WatchPeers::drop_sent() {
 
 void WatchPeers::take(Peer& peer, Progress const& own) {
   auto const note = peer.incoming;
-  if (note.kind == Kind::question) return send(peer.rank, {.kind = Kind::answer, .progress = own});
+  if (note.kind == Kind::question) {
+    Note answer{.kind = Kind::answer, .progress = own};
+    auto const ahead = describe_call_ahead_(note.progress.enqueued);
+    std::copy_n(ahead.begin(), std::min(ahead.size(), answer.ahead.size() - 1), answer.ahead.begin());
+    return send(peer.rank, answer);
+  }
   peer.progress = note.progress;
   peer.has_answered = true;
+  peer.ahead = note.ahead.data();
   peer.has_left = peer.has_left || note.kind == Kind::leaving;
 }
 
@@ -87,11 +94,12 @@ void WatchPeers::look(Progress const& own) {
   }
 }
 
-void WatchPeers::ask() {
+void WatchPeers::ask(std::uint64_t sequence) {
   for (auto& peer : peers_) {
     if (peer.has_left) continue;
     peer.has_answered = false;
-    send(peer.rank, {.kind = Kind::question});
+    peer.ahead.clear();
+    send(peer.rank, {.kind = Kind::question, .progress = {.enqueued = sequence}});
   }
 }
 
@@ -115,6 +123,15 @@ std::vector<int> WatchPeers::ranks_before_start(std::uint64_t sequence) const {
     if (peer.has_answered && peer.progress.started < sequence) ranks.push_back(peer.rank);
   }
   return ranks;
+}
+
+std::map<int, std::string> WatchPeers::calls_ahead(std::string own) const {
+  std::map<int, std::string> calls;
+  for (auto const& peer : peers_) {
+    if (!peer.ahead.empty()) calls.emplace(peer.rank, peer.ahead);
+  }
+  if (!own.empty()) calls.emplace(rank(), std::move(own));
+  return calls;
 }
 
 std::vector<int> WatchPeers::left_without(std::uint64_t sequence) const {

@@ -2,7 +2,9 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,7 +26,10 @@ class WatchPeers {
     std::uint64_t started = 0;
   };
 
-  explicit WatchPeers(std::shared_ptr<spi::Transport> transport);
+  /// Describes what keeps the GPU of this rank from a call that it has enqueued; empty when nothing does.
+  using DescribeCallAhead = std::function<std::string(std::uint64_t sequence)>;
+
+  WatchPeers(std::shared_ptr<spi::Transport> transport, DescribeCallAhead describe_call_ahead);
   /// Cancels what is under way.
   ~WatchPeers();
   WatchPeers(WatchPeers const&) = delete;
@@ -35,13 +40,16 @@ class WatchPeers {
   /// Takes the messages that have arrived. `own` is this rank's progress, for ranks that ask. Throws the group's
   /// failure.
   void look(Progress const& own);
-  /// Asks the other ranks how many calls they have enqueued.
-  void ask();
+  /// Asks the other ranks how many calls they have enqueued, and what comes before the call `sequence`.
+  void ask(std::uint64_t sequence);
   /// Returns the ranks that have not enqueued the call `sequence`, as far as they have answered or left.
   [[nodiscard]] std::vector<int> ranks_without(std::uint64_t sequence) const;
   [[nodiscard]] std::vector<int> all_ranks() const;
   /// Returns the ranks whose streams have not reached the call `sequence`, as far as they have answered.
   [[nodiscard]] std::vector<int> ranks_before_start(std::uint64_t sequence) const;
+  /// Returns the ranks that have answered that a call comes before the one that `ask` named, with that call. `own` is
+  /// what comes before it on this rank.
+  [[nodiscard]] std::map<int, std::string> calls_ahead(std::string own) const;
   /// Returns the ranks that have left without the call `sequence`.
   [[nodiscard]] std::vector<int> left_without(std::uint64_t sequence) const;
   /// Makes all ranks fail with the same error, which names `ranks`: a `TimeoutError` or a `PeerLostError`. The ranks
@@ -55,7 +63,8 @@ class WatchPeers {
   struct Note {
     Kind kind = Kind::leaving;
     std::uint32_t reserved = 0;
-    Progress progress{};
+    Progress progress{};             ///< in a question, `enqueued` is the call that it is about
+    std::array<char, 192> ahead{};   ///< in an answer: what comes before that call; shorter than the array
   };
   struct Peer {
     int rank = 0;
@@ -64,6 +73,7 @@ class WatchPeers {
     bool has_left = false;
     bool has_answered = false;
     Progress progress{};  ///< as last heard
+    std::string ahead{};  ///< what comes before the call that this rank has asked about
   };
   struct Sent {
     Note note{};
@@ -76,6 +86,7 @@ class WatchPeers {
   void drop_sent();
 
   std::shared_ptr<spi::Transport> transport_;
+  DescribeCallAhead describe_call_ahead_;
   std::vector<Peer> peers_{};  ///< never resized, because receives write into it
   std::list<Sent> sent_{};
 };

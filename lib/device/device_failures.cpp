@@ -24,6 +24,8 @@ struct DeviceFailures {
 
 constinit std::atomic<std::size_t> noted{0};  // the number of entries; a thread that waits loads it without the mutex
 
+constinit std::atomic<int> verdicts_due{0};
+
 DeviceFailures& failures() {
   static NoDestructor<DeviceFailures> all;  // tensors may outlive statics
   return all.value;
@@ -65,5 +67,11 @@ void forget_device_failure(Device device, std::exception_ptr const& failure) noe
   std::erase_if(all.entries, [&](auto const& one) { return one.device == device && one.failure == failure; });
   noted.store(all.entries.size(), std::memory_order_release);
 }
+
+VerdictDue::VerdictDue() noexcept { verdicts_due.fetch_add(1, std::memory_order_relaxed); }
+
+VerdictDue::~VerdictDue() { verdicts_due.fetch_sub(1, std::memory_order_relaxed); }
+
+bool verdict_is_due() noexcept { return verdicts_due.load(std::memory_order_relaxed) > 0; }
 
 }  // namespace crossrank

@@ -1,6 +1,7 @@
 #include <crossrank/stream.hpp>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,8 @@ constexpr auto default_timeout = std::chrono::minutes(5);
 constexpr int looks_before_a_nap = 200;
 constexpr auto shortest_nap = std::chrono::microseconds(10);
 constexpr auto longest_nap = std::chrono::milliseconds(1);
+// A watch over the same work asks other ranks before it reports, which may take more than a second.
+constexpr auto verdict_grace = std::chrono::seconds(5);
 
 std::chrono::nanoseconds limit_of(std::chrono::milliseconds timeout) {
   if (timeout > std::chrono::milliseconds(0)) return std::min(timeout, platform::max_wait);
@@ -48,10 +51,14 @@ void wait_for(Event const& event, std::chrono::milliseconds timeout) {
     if (provider.passed(event)) return;
   }
   platform::Deadline deadline(limit_of(timeout));
+  std::optional<platform::Deadline> grace;
   std::chrono::nanoseconds nap = shortest_nap;
   while (!provider.passed(event)) {
-    deadline.tick();
-    if (deadline.expired()) {
+    auto& limit = grace ? *grace : deadline;
+    limit.tick();
+    if (limit.expired() && !grace && verdict_is_due()) {
+      grace.emplace(verdict_grace);
+    } else if (limit.expired()) {
       throw TimeoutError(
           {.operation = "Event.synchronize",
            .message = "the stream has not passed the event in time",
@@ -62,7 +69,7 @@ void wait_for(Event const& event, std::chrono::milliseconds timeout) {
            .resource = to_string(event.device()),
            .hint = "look for a kernel that does not end, or set CROSSRANK_TIMEOUT"});
     }
-    platform::system().sleep(std::min(nap, deadline.next_wait()));
+    platform::system().sleep(std::min(nap, limit.next_wait()));
     nap = std::min<std::chrono::nanoseconds>(nap * 2, longest_nap);
   }
 }

@@ -150,6 +150,15 @@ TEST(NcclDeadline, names_the_rank_that_has_not_enqueued_the_call) {
   EXPECT_THAT(verdict.text, testing::HasSubstr("all_reduce")) << job.text();
 }
 
+TEST(NcclDeadline, is_told_by_a_wait_of_the_host_with_the_same_limit) {
+  auto options = gpu_ranks();
+  options.environment["CROSSRANK_TIMEOUT"] = std::to_string(short_timeout.count()) + "ms";
+  auto const job = run_ranks(3, "nccl_missing_call", std::move(options));
+  auto const verdict = expect_one_verdict(job, {}, "end", short_timeout);
+  EXPECT_EQ(verdict.code, "timeout") << job.text();
+  EXPECT_TRUE(verdict.blames_only(1)) << job.text();
+}
+
 /// Rank 1 is stopped for longer than the timeout while the others have enqueued a call.
 CROSSRANK_RANK_SCENARIO(nccl_stopped_rank) {
   auto const world = connect({.backend = "shm", .timeout = short_timeout, .check = CheckLevel::off});

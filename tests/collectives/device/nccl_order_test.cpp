@@ -1,0 +1,265 @@
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/cuda.hpp>
+#include <crossrank/error.hpp>
+
+#include "tests/collectives/device/nccl_ranks.hpp"
+#include "tests/faults/fault_report.hpp"
+
+/// Collectives of two groups on the GPUs of the same ranks. A GPU runs them one after the other, in the order in which
+/// they were enqueued, so that ranks with different orders wait for each other for ever.
+namespace crossrank::test {
+namespace {
+
+using testing::HasSubstr;
+
+Collective connect_with_deadline(CheckLevel check) {
+  return connect({.backend = "shm", .timeout = short_timeout, .check = check});
+}
+
+Collective second_group(Collective const& world) { return world.split({{0, 1}}, "second"); }
+
+/// Makes the communicators.
+void use_once(Collective const& world, Collective const& second) {
+  auto tensor = filled(world, 1);
+  world.all_reduce(tensor);
+  second.all_reduce(tensor);
+  current_stream(default_device()).synchronize();
+}
+
+/// Says how a further call of each group ends. One that has failed throws its failure.
+void say_states(RankSelf const& self, Collective const& world, Collective const& second) {
+  auto tensor = filled(world, 10);
+  for (auto const* group : {&world, &second}) {
+    say_verdict(self, group == &world ? "world" : "second", [&] {
+      group->all_reduce(tensor);
+      current_stream(default_device()).synchronize();
+    });
+  }
+}
+
+/// Expects that a group has failed with one error for all ranks, which names both calls.
+void expect_crossed(JobOutcome const& job) {
+  int failed = 0;
+  for (auto const* const label : {"world", "second"}) {
+    auto const verdict = verdict_of(job.ranks.at(0), label);
+    for (auto const& rank : job.ranks) EXPECT_TRUE(verdict_of(rank, label).same(verdict)) << job.text();
+    if (verdict.code == "ok") continue;
+    ++failed;
+    EXPECT_EQ(verdict.code, "timeout") << job.text();
+    auto const* const other = std::string_view(label) == "world" ? "second" : "world";
+    EXPECT_THAT(verdict.text, HasSubstr("all_reduce of group \"" + std::string(other) + "\" (call 2 of NCCL)"))
+        << job.text();
+    EXPECT_EQ(verdict.blames.size(), 1U) << "the rank whose GPU has the other call first: " << job.text();
+    EXPECT_LT(verdict.milliseconds, (short_timeout + allowance).count()) << job.text();
+  }
+  EXPECT_GE(failed, 1) << job.text();
+  EXPECT_FALSE(job.timed_out) << job.text();
+}
+
+// ---------------------------------------------------------------- the same order
+
+/// Ranks start calls of two groups in one order, and wait for them in different ones.
+CROSSRANK_RANK_SCENARIO(nccl_waits_in_different_orders) {
+  auto const world = connect_with_deadline(CheckLevel::local);
+  auto const second = second_group(world);
+  use_once(world, second);
+  for (int round = 0; round < 50; ++round) {
+    auto a = filled(world, 100);
+    auto b = filled(world, 100);
+    auto first = world.iall_reduce(a);
+    auto other = second.iall_reduce(b);
+    if (self.rank == 0) {
+      first.wait();
+      other.wait();
+    } else if (round % 2 == 0) {
+      other.wait();
+      first.wait();
+    } else {
+      while (!other.test()) std::this_thread::yield();
+      first.wait();
+    }
+    EXPECT_EQ(values(a), std::vector<float>(100, 3));
+    EXPECT_EQ(values(b), std::vector<float>(100, 3));
+  }
+  return end_gpu_rank();
+}
+
+TEST(NcclOrder, is_that_of_the_starts) {
+  auto const job = run_ranks(2, "nccl_waits_in_different_orders", gpu_ranks());
+  EXPECT_TRUE(job.ok()) << job.text();
+}
+
+/// A blocking call behind one of another group that has not been agreed on yet.
+CROSSRANK_RANK_SCENARIO(nccl_call_behind_a_started_one) {
+  auto const world = connect_with_deadline(CheckLevel::local);
+  auto const second = second_group(world);
+  use_once(world, second);
+  for (int round = 0; round < 50; ++round) {
+    auto a = filled(world, 100);
+    auto b = filled(world, 100);
+    auto first = world.iall_reduce(a);
+    second.all_reduce(b);
+    first.wait();
+    EXPECT_EQ(values(a), std::vector<float>(100, 3));
+    EXPECT_EQ(values(b), std::vector<float>(100, 3));
+  }
+  return end_gpu_rank();
+}
+
+TEST(NcclOrder, holds_for_a_blocking_call_behind_a_started_one) {
+  auto const job = run_ranks(2, "nccl_call_behind_a_started_one", gpu_ranks());
+  EXPECT_TRUE(job.ok()) << job.text();
+}
+
+/// A request that is dropped does not keep later calls of other groups waiting.
+CROSSRANK_RANK_SCENARIO(nccl_dropped_request_before_a_call) {
+  auto const world = connect_with_deadline(CheckLevel::local);
+  auto const second = second_group(world);
+  use_once(world, second);
+  auto a = filled(world, 100);
+  auto b = filled(world, 100);
+  if (self.rank == 0) static_cast<void>(world.iall_reduce(a));
+  second.all_reduce(b);
+  EXPECT_EQ(values(b), std::vector<float>(100, 3));
+  return end_gpu_rank();
+}
+
+TEST(NcclOrder, forgets_a_dropped_request) {
+  auto const job = run_ranks(2, "nccl_dropped_request_before_a_call", gpu_ranks());
+  EXPECT_TRUE(job.ok()) << job.text();
+}
+
+// ---------------------------------------------------------------- different orders
+
+/// Ranks enqueue calls of two groups in different orders. Argument: whether they compare their arguments.
+CROSSRANK_RANK_SCENARIO(nccl_calls_in_different_orders) {
+  bool const is_checked = self.arguments.at(0) == "checked";
+  auto const world = connect_with_deadline(is_checked ? CheckLevel::local : CheckLevel::off);
+  auto const second = second_group(world);
+  use_once(world, second);
+  auto a = filled(world, 100);
+  auto b = filled(world, 100);
+  say_verdict(self, "calls", [&] {
+    auto const& first_group = self.rank == 0 ? world : second;
+    auto const& other_group = self.rank == 0 ? second : world;
+    auto first = first_group.iall_reduce(a);
+    auto other = other_group.iall_reduce(b);
+    first.wait();
+    other.wait();
+    current_stream(default_device()).synchronize();
+  });
+  say_states(self, world, second);
+  return 0;
+}
+
+class NcclCrossedCalls : public testing::TestWithParam<char const*> {};
+
+TEST_P(NcclCrossedCalls, are_an_error_that_names_both_calls) {
+  auto options = gpu_ranks();
+  options.arguments = {GetParam()};
+  auto const job = run_ranks(2, "nccl_calls_in_different_orders", std::move(options));
+  expect_crossed(job);
+  for (auto const& rank : job.ranks) EXPECT_EQ(verdict_of(rank, "calls").code, "timeout") << job.text();
+}
+
+TEST_P(NcclCrossedCalls, are_an_error_on_streams_of_their_own_too) {
+  auto options = gpu_ranks();
+  options.arguments = {GetParam()};
+  auto const job = run_ranks(2, "nccl_calls_on_two_streams", std::move(options));
+  expect_crossed(job);
+}
+
+INSTANTIATE_TEST_SUITE_P(Checks, NcclCrossedCalls, testing::Values("checked", "unchecked"));
+
+/// As above; each group has a stream of its own.
+CROSSRANK_RANK_SCENARIO(nccl_calls_on_two_streams) {
+  bool const is_checked = self.arguments.at(0) == "checked";
+  auto const world = connect_with_deadline(is_checked ? CheckLevel::local : CheckLevel::off);
+  auto const second = second_group(world);
+  use_once(world, second);
+  auto a = filled(world, 100);
+  auto b = filled(world, 100);
+  auto const stream_of_world = Stream::create(default_device());
+  auto const stream_of_second = Stream::create(default_device());
+  current_stream(default_device()).synchronize();
+  say_verdict(self, "calls", [&] {
+    auto const start = [&](Collective const& group, Tensor& tensor, Stream const& stream) {
+      StreamGuard const guard(stream);
+      return group.iall_reduce(tensor);
+    };
+    Request first;
+    Request other;
+    if (self.rank == 0) first = start(world, a, stream_of_world);
+    other = start(second, b, stream_of_second);
+    if (self.rank != 0) first = start(world, a, stream_of_world);
+    first.wait();
+    other.wait();
+    stream_of_world.synchronize();
+    stream_of_second.synchronize();
+  });
+  say_states(self, world, second);
+  return 0;
+}
+
+/// Blocking calls that ranks compare fail on the host already.
+CROSSRANK_RANK_SCENARIO(nccl_blocking_calls_in_different_orders) {
+  auto const world = connect_with_deadline(CheckLevel::local);
+  auto const second = second_group(world);
+  use_once(world, second);
+  return end_with_verdict(self, [&] {
+    auto tensor = filled(world, 100);
+    (self.rank == 0 ? world : second).all_reduce(tensor);
+    (self.rank == 0 ? second : world).all_reduce(tensor);
+  });
+}
+
+TEST(NcclCrossedBlockingCalls, are_an_error_before_they_are_enqueued) {
+  auto const job = run_ranks(2, "nccl_blocking_calls_in_different_orders", gpu_ranks());
+  int timeouts = 0;  // a rank that ends first is lost for the other one
+  for (int rank = 0; rank < 2; ++rank) {
+    auto const verdict = verdict_of(job.ranks.at(static_cast<std::size_t>(rank)));
+    EXPECT_TRUE(verdict.code == "timeout" || verdict.code == "peer_lost") << job.text();
+    EXPECT_TRUE(verdict.blames_only(1 - rank)) << job.text();
+    EXPECT_THAT(verdict.text, HasSubstr("all_reduce")) << job.text();
+    EXPECT_THAT(verdict.text, HasSubstr(rank == 0 ? "group world" : "group second")) << job.text();
+    EXPECT_LT(verdict.milliseconds, (short_timeout + allowance).count()) << job.text();
+    timeouts += verdict.code == "timeout" ? 1 : 0;
+  }
+  EXPECT_GE(timeouts, 1) << job.text();
+}
+
+/// A call waits behind one of another group that rank 1 never makes.
+CROSSRANK_RANK_SCENARIO(nccl_call_behind_a_missing_one) {
+  auto const world = connect_with_deadline(CheckLevel::local);
+  auto const second = second_group(world);
+  use_once(world, second);
+  auto a = filled(world, 100);
+  auto b = filled(world, 100);
+  return end_with_verdict(self, [&] {
+    Request first;
+    if (self.rank == 0) first = world.iall_reduce(a);
+    second.all_reduce(b);
+    current_stream(default_device()).synchronize();
+  });
+}
+
+TEST(NcclOrder, that_a_missing_call_holds_up_is_an_error_that_names_it) {
+  auto const job = run_ranks(2, "nccl_call_behind_a_missing_one", gpu_ranks());
+  auto const verdict = verdict_of(job.ranks.at(0));
+  EXPECT_EQ(verdict.code, "timeout") << job.text();
+  EXPECT_THAT(verdict.text, HasSubstr("all_reduce of group \"world\"")) << job.text();
+  EXPECT_NE(verdict_of(job.ranks.at(1)).code, "ok") << job.text();
+  EXPECT_FALSE(job.timed_out) << job.text();
+}
+
+}  // namespace
+}  // namespace crossrank::test
