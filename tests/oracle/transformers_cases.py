@@ -3,11 +3,11 @@ import os
 
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch.distributed.tensor import DTensor
 
 import small_models
-from comparison import Case
+from comparison import Case, same_bits
 from ranks import run_ranks
 
 CHUNK = 12  # architectures per pair of processes; a crash loses only these
@@ -23,6 +23,14 @@ def parts_of(model):
     return parts
 
 
+def require_whole(model, memory):
+    """Throws unless the ranks hold the model: transformers' own merge of their parts must give the tensors of one process."""
+    for name, tensor in model.state_dict().items():
+        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        if name in memory and not same_bits(whole.detach(), memory[name]):
+            raise ValueError(f"transformers spreads {name} so that its ranks do not hold the model")
+
+
 def options_for(model):
     """Returns the options for the command: no file says that a fused layer was split as one block."""
     plain = any(layer.endswith(("gate_up_proj", "qkv_proj")) and style.startswith("colwise") for layer, style in model.tp_plan.items())
@@ -36,6 +44,7 @@ def save_ranks(rank, world, work, architectures):
             model = getattr(transformers, class_name).from_pretrained(
                 f"{folder}/whole", dtype=torch.bfloat16,
                 distributed_config=transformers.distributed.DistributedConfig(tp_size=world))
+            require_whole(model, load_file(f"{folder}/memory.safetensors"))
             save_file(parts_of(model), f"{folder}/shards/model-rank{rank}.safetensors", metadata={"format": "pt"})
         except Exception as error:
             with open(f"{folder}/failed", "w") as file:
