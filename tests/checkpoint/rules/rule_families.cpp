@@ -112,6 +112,14 @@ std::vector<Architecture> other_families() {
                  with(config("mimo_v2_flash"), {{"layer_types", {"full_attention", "sliding_attention"}}}),
                  {{"model.layers.0.self_attn.k_proj.weight", {32, 64}, 0, second_half(32)},
                   {"model.layers.1.self_attn.k_proj.weight", {64, 64}, 0, second_half(64)}}});
+  all.push_back({"laguna",
+                 with(config("laguna"), {{"head_dim", 8}, {"num_attention_heads_per_layer", {8, 12}}}),
+                 {{"model.layers.0.self_attn.q_proj.weight", {64, 64}, 0, second_half(64)},
+                  {"model.layers.0.self_attn.g_proj.weight", {8, 64}, 0, second_half(8)},
+                  {"model.layers.1.self_attn.q_proj.weight", {96, 64}, 0, second_half(96)},
+                  {"model.layers.1.self_attn.g_proj.weight", {12, 64}, 0, second_half(12)},
+                  {"model.layers.1.self_attn.k_proj.weight", {32, 64}, 0, second_half(32)},
+                  {"model.layers.1.self_attn.o_proj.weight", {64, 96}, 1, second_half(96)}}});
   // The config does not have this length; equal values show that the shards are replicas.
   all.push_back({"olmo_hybrid",
                  with(config("olmo_hybrid"), {{"linear_num_key_heads", 2}, {"linear_key_head_dim", 16}}),

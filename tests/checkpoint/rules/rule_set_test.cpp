@@ -173,6 +173,39 @@ TEST(RuleSet, treats_equal_tower_layers_as_replicas_despite_the_config) {
   EXPECT_EQ(ask(samples, "model.vision_tower.layers.0.self_attn.q_proj.bias").kind, MergeKind::replicate);
 }
 
+struct TowerLayer {
+  char const* model;
+  char const* name;
+  Shape shape;
+  int axis;
+};
+
+/// The tower's config does not give the sizes of these layers.
+TEST(RuleSet, joins_the_sharded_layers_of_the_towers_of_special_models) {
+  for (auto const& [model, name, shape, axis] :
+       {TowerLayer{"llama4_text", "vision_model.vision_adapter.mlp.fc1.weight", {40, 32}, 0},
+        TowerLayer{"llama4_text", "vision_model.vision_adapter.mlp.fc2.weight", {80, 40}, 1},
+        TowerLayer{"llama4_text", "vision_model.patch_embedding.linear.weight", {16, 12}, 0},
+        TowerLayer{"llama4_text", "multi_modal_projector.linear_1.weight", {32, 80}, 0},
+        TowerLayer{"muse_glimmer_text", "model.vision_adapter.fc1.weight", {40, 32}, 0},
+        TowerLayer{"muse_glimmer_text", "model.vision_adapter.fc2.weight", {80, 40}, 1},
+        TowerLayer{"muse_glimmer_text", "model.vision_projection.weight", {32, 80}, 0},
+        TowerLayer{"muse_glimmer_text", "model.vision_tower.layers.0.attn.proj.weight", {32, 16}, 1},
+        TowerLayer{"muse_glimmer_text", "model.vision_tower.patch_embedder.patch_embedding.weight", {16, 12}, 0}}) {
+    auto text = llama();
+    text["model_type"] = model;
+    SampleSet samples(
+        2, {{"text_config", text},
+            {"vision_config", {{"hidden_size", 32}, {"num_attention_heads", 4}, {"intermediate_size", 48}}}});
+    auto const bytes = static_cast<std::size_t>(shape[0] * shape[1]) * 2;
+    for (int t = 0; t < 2; ++t)
+      samples.at(t).add(name, Dtype::bf16, shape, std::vector<std::byte>(bytes, static_cast<std::byte>(t + 1)));
+    auto const rule = ask(samples, name);
+    EXPECT_EQ(rule.kind, MergeKind::concat) << name << ": " << rule.reason;
+    EXPECT_EQ(rule.axis, axis) << name << ": " << rule.reason;
+  }
+}
+
 TEST(RuleSet, lists_all_layers_without_a_rule) {
   SampleSet samples(2, llama());
   samples.add("model.layers.3.adapter.mixer.weight", Dtype::bf16, {7, 64});

@@ -190,6 +190,14 @@ TEST(VerifyContents, names_a_missing_matrix_of_a_feed_forward) {
   }
 }
 
+TEST(VerifyContents, expects_no_up_projection_beside_the_gate_of_an_attention) {
+  StateDict weights;
+  for (std::string const part : {"q_proj", "k_proj", "v_proj", "gate_proj", "o_proj"})
+    weights.insert_or_assign("model.layers.0.self_attn." + part + ".weight", Tensor::zeros({4, 4}, Dtype::bf16));
+  auto const report = verify_weights(weights);
+  EXPECT_TRUE(report.ok()) << list(report);
+}
+
 TEST(VerifyContents, reports_a_damaged_training_file_as_damaged) {
   TemporaryDirectory const folder;
   fs::create_directories(folder.path() / "global_step1");

@@ -66,6 +66,13 @@ Changes changes_of_layers(Json const& config) {
     }
     return all;
   }
+  if (auto const heads = config.find("num_attention_heads_per_layer"); heads != config.end() && heads->is_array()) {
+    for (std::size_t i = 0; i < heads->size() && i < most_layers; ++i) {
+      if ((*heads)[i].is_number_integer())
+        all.emplace(static_cast<std::int64_t>(i), Json{{"num_attention_heads", (*heads)[i]}});
+    }
+    return all;
+  }
   if (auto const kinds = config.find("hybrid_layer_pattern"); kinds != config.end())
     return listed(*kinds, 1, changes(config, of_window_layers));
   auto const kinds = config.find("layer_types");

@@ -52,7 +52,8 @@ std::vector<std::string_view> tower_patterns() {
 }
 
 bool Towers::can_apply(LayerRule const& rule, ModelSizes const& sizes) {
-  if (rule.from_file) return true;
+  // A rule for named models was written for their towers.
+  if (rule.from_file || !rule.models.empty()) return true;
   auto const known = [&](std::optional<RuleSize> const& size) { return resolve(size, sizes).has_value(); };
   return std::visit(Overloads{[&](ColumnLayer const& layer) {
                                 return !layer.parts.empty() &&

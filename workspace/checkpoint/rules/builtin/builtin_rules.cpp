@@ -35,6 +35,20 @@ void add_special_experts(Rules& rules) {
   rules.push_back(only({"dbrx"}, repeated(SizeName::experts, column("**.experts.mlp.{w1,v1,w2}", {ffn}))));
 }
 
+/// Adds layers of vision towers that are sharded although the tower's config does not have their sizes.
+void add_special_towers(Rules& rules) {
+  auto const* const llama4 = "llama4_text";
+  rules.push_back(only({llama4}, column("**.vision_adapter.mlp.fc1", {})));
+  rules.push_back(only({llama4}, by_name(row("**.vision_adapter.mlp.fc2", SizeName::ffn))));
+  rules.push_back(only({llama4}, column("**.patch_embedding.linear", {})));
+  rules.push_back(only({llama4}, column("**.multi_modal_projector.linear_1", {})));
+  auto const* const muse = "muse_glimmer_text";
+  rules.push_back(only({muse}, column("**.vision_adapter.fc1", {})));
+  rules.push_back(only({muse}, by_name(row("**.vision_adapter.fc2", SizeName::ffn))));
+  rules.push_back(only({muse}, column("**.{vision_projection,patch_embedding}", {})));
+  rules.push_back(only({muse}, row("**.vision_tower.layers.*.attn.proj", SizeName::value)));
+}
+
 /// Adds layers whose names have a special meaning in one model family. They come before the general rules.
 void add_special(Rules& rules) {
   auto const q = SizeName::query;
@@ -89,6 +103,7 @@ void add_special(Rules& rules) {
         only({"olmo2", "olmo3", "olmoe", "flex_olmo", "minimax_m2"}, replicated_when_split(column(name, {width}))));
   }
   add_gates_of_attention(rules);
+  add_special_towers(rules);
 }
 
 void add_attention(Rules& rules) {
