@@ -125,10 +125,14 @@ void MessageQueue::State::make_progress() noexcept {
   if (!timed_out) return;
   timed_out.reset();
   if (auto* const shared = status()) {
-    shared->withdraw();
+    shared->try_again();
     node::clear_cause(comm()->own_record().cause);
   }
   if (remote_reader) remote_reader->note_timeout({});
+}
+
+void MessageQueue::State::withdraw_note() const noexcept {
+  if (auto* const shared = status()) shared->withdraw();
 }
 
 void MessageQueue::State::require_readers(char const* operation) {
@@ -143,7 +147,7 @@ void MessageQueue::State::await_space(char const* operation, QueueWait const& wa
   if (!out && remote_writers.empty()) return;
   make_progress();
   require_readers(operation);
-  if (has_space()) return;
+  if (has_space()) return withdraw_note();
   auto limit = limits(wait);
   limit.warn = [&](std::chrono::nanoseconds waited) {
     log_event(LogLevel::warning, "a queue waits for readers", {{"queue", name}, {"why", lag_of_readers(waited)}});
@@ -175,6 +179,7 @@ void MessageQueue::State::put(node::MessageParts parts) {
 void MessageQueue::State::close() noexcept {
   closed = true;
   make_progress();
+  withdraw_note();
   if (out) out->close();
   if (in) in->close();
   if (remote_reader) remote_reader->close();
@@ -242,7 +247,10 @@ void MessageQueue::State::report_waiting(std::vector<int>& told) {
 bool MessageQueue::State::await_message(char const* operation, QueueWait const& wait) {
   if (cancelled.load(std::memory_order_acquire)) throw_cancelled(operation);
   make_progress();
-  if (has_message()) return true;
+  if (has_message()) {
+    withdraw_note();
+    return true;
+  }
   auto limit = limits(wait);
   limit.warn = [&](std::chrono::nanoseconds waited) {
     log_event(LogLevel::warning, "a queue waits for its writer",
@@ -268,7 +276,7 @@ bool MessageQueue::State::wait_without_throwing(std::chrono::nanoseconds limit) 
   }
   if (ended == WaitResult::lost) throw_failure(operation);
   if (ended == WaitResult::cancelled) throw_cancelled(operation);
-  if (auto* const shared = status(); shared != nullptr && ended == WaitResult::timeout) shared->withdraw();
+  withdraw_note();
   return ended == WaitResult::ready;
 }
 

@@ -110,15 +110,25 @@ void MessageQueue::State::note_cause(int job_rank, std::string const& status) co
   if (auto* const shared = comm()) node::set_cause(shared->own_record().cause, {job_rank, status});
 }
 
+void MessageQueue::State::agree_on_timeout(ErrorInfo& info, std::vector<int>& ranks, std::chrono::nanoseconds waited) {
+  auto* const shared = status();
+  if (shared == nullptr) return;
+  auto const found = std::exchange(ranks, shared->agree_on_timeout(ranks, waited));
+  if (shared->has_failed() && find_failure()) throw_failure(info.operation.c_str());
+  if (ranks == found) return;
+  info.failed_ranks = in_group_ranks(ranks);
+  info.message += "; another end of the queue timed out first, waiting for " + named(info.failed_ranks);
+}
+
 void MessageQueue::State::note_timeout(std::vector<int> ranks, std::string const& status) {
   if (ranks.empty()) return;
   note_cause(ranks.front(), status);
-  if (auto* const shared = this->status()) shared->note_timeout(ranks);
   if (remote_reader) remote_reader->note_timeout(ranks);
   timed_out = node::RingFailure{.timed_out = true, .ranks = std::move(ranks)};
 }
 
 void MessageQueue::State::throw_failure(char const* operation) const {
+  withdraw_note();
   auto const failed_ranks = in_group_ranks(failure->ranks);
   bool const is_writer = failure->ranks == std::vector<int>{writer_global_rank()};
   auto const who = is_writer ? "the writer, " + named(failed_ranks) + "," : named(failed_ranks);
@@ -176,8 +186,9 @@ std::string MessageQueue::State::lag_of_readers(std::chrono::nanoseconds waited)
 void MessageQueue::State::throw_slow_readers(char const* operation, std::chrono::nanoseconds waited) {
   auto const number = written + 1 - chunks;
   auto info = error(operation, lag_of_readers(waited));
-  auto const ranks = readers_waited_for(number);
+  auto ranks = readers_waited_for(number);
   info.failed_ranks = in_group_ranks(ranks);
+  agree_on_timeout(info, ranks, waited);
   describe_readers(info, [&](std::uint64_t taken, int each) {
     return taken < number || std::find(ranks.begin(), ranks.end(), each) != ranks.end();
   });
@@ -190,12 +201,13 @@ void MessageQueue::State::throw_slow_readers(char const* operation, std::chrono:
 }
 
 void MessageQueue::State::throw_no_message(char const* operation, std::chrono::nanoseconds waited) {
-  auto const ranks = in ? in->waited_for() : remote_reader->waited_for();
+  auto ranks = in ? in->waited_for() : remote_reader->waited_for();
   auto info = error(operation, "no message arrived for " + milliseconds(waited));
   info.failed_ranks = in_group_ranks(ranks);
-  bool const is_writer = ranks == std::vector<int>{writer_global_rank()};
-  if (!is_writer)
+  if (ranks != std::vector<int>{writer_global_rank()})
     info.message += ": the writer, rank " + std::to_string(writer_rank) + ", waits for " + named(info.failed_ranks);
+  agree_on_timeout(info, ranks, waited);
+  bool const is_writer = ranks == std::vector<int>{writer_global_rank()};
   info.details.push_back("rank " + std::to_string(writer_rank) + ", the writer: " + status_of(writer_global_rank()));
   for (int const each : is_writer ? std::vector<int>{} : ranks)
     info.details.push_back(named(in_group_ranks({each})) + ": " + status_of(each));

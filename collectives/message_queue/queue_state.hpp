@@ -98,6 +98,8 @@ struct MessageQueue::State {
   void require_readers(char const* operation);
   /// Withdraws the timeout of the last call, because this end continues.
   void make_progress() noexcept;
+  /// Records that this end does not wait.
+  void withdraw_note() const noexcept;
 
   // Detection of failures.
   [[nodiscard]] bool find_failure();
@@ -110,6 +112,9 @@ struct MessageQueue::State {
   [[noreturn]] void throw_failure(char const* operation) const;
   [[noreturn]] void throw_slow_readers(char const* operation, std::chrono::nanoseconds waited);
   [[noreturn]] void throw_no_message(char const* operation, std::chrono::nanoseconds waited);
+  /// Agrees with the other ends on the ranks to blame for a timeout, of which this end has found `ranks`. Changes them
+  /// and adds to the message if another end was first. Throws when the queue has failed meanwhile.
+  void agree_on_timeout(ErrorInfo& info, std::vector<int>& ranks, std::chrono::nanoseconds waited);
   /// Records the ranks that a timeout names, for the other ends if this end goes away, and for this rank's groups.
   void note_timeout(std::vector<int> ranks, std::string const& status);
   void note_cause(int job_rank, std::string const& status) const noexcept;

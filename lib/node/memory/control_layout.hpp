@@ -324,28 +324,42 @@ struct QueueNote {
     waits = 1,      ///< the owner waits for the other side
     timed_out = 2,  ///< the owner's last call ended with a timeout, for which it blames `ranks`
     lost = 3,       ///< `ranks` died, or left without closing their ends
+    judging = 4,    ///< the owner still waits, and `ranks` are being written
   };
+  /// Returns whether the owner waits, or has waited in vain.
+  [[nodiscard]] static constexpr bool says_waiting(std::uint32_t kind) noexcept {
+    return kind == waits || kind == timed_out || kind == judging;
+  }
   std::atomic<std::uint32_t> kind;  ///< stored last (release)
   std::uint32_t count;              ///< how many of `ranks` are set
   std::uint32_t ranks[most_ranks];  ///< of the job
 };
 
-/// How a queue has ended, in the `decision` of its block. One word, set once by compare-and-swap by the endpoint that
-/// decides first. All others follow it. 0 while the queue goes on.
+/// How a queue goes on or has ended, in the `decision` of its block: one word, changed by compare-and-swap only.
+///
+/// The endpoint that decides first ends the queue, and all others follow it. A timeout does not end the queue. Its
+/// verdict stands until the endpoint that gave it goes on; the timeouts of others meanwhile blame the same ranks.
 struct QueueStatus {
   enum class How : std::uint8_t {
     goes_on = 0,
-    closed = 1,  ///< by the writer, in order
-    failed = 2,  ///< the `QueueNote` of end `decider` says why
+    closed = 1,     ///< by the writer, in order
+    failed = 2,     ///< the `QueueNote` of end `decider` says why
+    timed_out = 3,  ///< goes on; the `QueueNote` of end `decider` names the ranks to blame for timeouts
   };
   How how = How::goes_on;
-  std::uint32_t decider = 0;  ///< among the ends
+  std::uint32_t decider = 0;  ///< among the ends; 24 bits
+  std::uint8_t waited = 0;    ///< how long the verdict's end has waited: the binary logarithm of nanoseconds
+  std::uint32_t verdict = 0;  ///< number of the last verdict of a timeout; 24 bits
 
+  static constexpr std::uint32_t field_mask = (std::uint32_t{1} << 24) - 1;
+  [[nodiscard]] bool ended() const noexcept { return how == How::closed || how == How::failed; }
   [[nodiscard]] std::uint64_t pack() const noexcept {
-    return static_cast<std::uint64_t>(decider) << 8 | static_cast<std::uint64_t>(how);
+    return static_cast<std::uint64_t>(verdict & field_mask) << 40 | static_cast<std::uint64_t>(waited) << 32 |
+           static_cast<std::uint64_t>(decider & field_mask) << 8 | static_cast<std::uint64_t>(how);
   }
   [[nodiscard]] static QueueStatus unpack(std::uint64_t word) noexcept {
-    return {static_cast<How>(word & 0xff), static_cast<std::uint32_t>(word >> 8)};
+    return {static_cast<How>(word & 0xff), static_cast<std::uint32_t>(word >> 8) & field_mask,
+            static_cast<std::uint8_t>(word >> 32 & 0xff), static_cast<std::uint32_t>(word >> 40)};
   }
 };
 

@@ -58,10 +58,12 @@ class RingEndpoint {
   /// records which ranks it blames.
   template <class Done, class Lost>
   [[nodiscard]] WaitResult wait(Done done, Lost lost, RingWaitLimits const& limits) {
-    if (cancelled()) return WaitResult::cancelled;
-    if (done()) return WaitResult::ready;
-    if (limits.timeout > std::chrono::nanoseconds(0) && spin_.wait(comm_->may_spin(), done)) return WaitResult::ready;
-    return wait_asleep(done, lost, limits);
+    bool const is_cancelled = cancelled();
+    bool const spins = limits.timeout > std::chrono::nanoseconds(0);
+    if (!is_cancelled && !done() && !(spins && spin_.wait(comm_->may_spin(), done)))
+      return wait_asleep(done, lost, limits);
+    status_.withdraw();
+    return is_cancelled ? WaitResult::cancelled : WaitResult::ready;
   }
 
  protected:

@@ -1,6 +1,9 @@
 #include "lib/node/queue/ring_status.hpp"
 
 #include <algorithm>
+#include <atomic>
+#include <bit>
+#include <utility>
 
 #include "lib/node/liveness/root_cause.hpp"
 #include "lib/node/queue/ring_layout.hpp"
@@ -11,11 +14,25 @@
 namespace crossrank::node {
 namespace {
 
+/// Words of a note may be read while their owner replaces them; the reader then checks the queue's word again.
+std::uint32_t load_relaxed(std::uint32_t const& word) noexcept {
+  return std::atomic_ref(const_cast<std::uint32_t&>(word)).load(std::memory_order_relaxed);
+}
+
+void store_relaxed(std::uint32_t& word, std::uint32_t value) noexcept {
+  std::atomic_ref(word).store(value, std::memory_order_relaxed);
+}
+
 /// A peer wrote the note, so its length is not trusted beyond the field.
 std::vector<int> ranks_in(QueueNote const& note) {
-  auto const count = std::min<std::size_t>(note.count, QueueNote::most_ranks);
-  return {note.ranks, note.ranks + count};
+  auto const count = std::min<std::size_t>(load_relaxed(note.count), QueueNote::most_ranks);
+  std::vector<int> ranks;
+  for (std::size_t i = 0; i < count; ++i) ranks.push_back(static_cast<int>(load_relaxed(note.ranks[i])));
+  return ranks;
 }
+
+/// A wait that was more than some four times shorter does not count as a wait of the same kind.
+bool much_shorter(int waited, int than) noexcept { return waited + 2 < than; }
 
 std::uint32_t kind_of(QueueNote const& note) noexcept { return note.kind.load(std::memory_order_acquire); }
 
@@ -40,53 +57,117 @@ std::optional<RingFailure> RingStatus::failure() const {
 }
 
 bool RingStatus::close() noexcept {
-  std::uint64_t open = 0;
-  return atomic_ops::set_once(*word_, open, QueueStatus{.how = QueueStatus::How::closed}.pack()) ||
-         QueueStatus::unpack(open).how == QueueStatus::How::closed;
+  auto seen = atomic_ops::published(*word_);
+  while (!QueueStatus::unpack(seen).ended()) {
+    if (atomic_ops::set_once(*word_, seen, QueueStatus{.how = QueueStatus::How::closed}.pack())) return true;
+  }
+  return QueueStatus::unpack(seen).how == QueueStatus::How::closed;
 }
 
 RingFailure RingStatus::declare(RingFailure const& failure) {
   if (auto known = this->failure()) return *known;
+  retract();
   write_note(failure.timed_out ? QueueNote::timed_out : QueueNote::lost, failure.ranks);
-  CROSSRANK_CRASH_POINT("node.queue.failing");
-  std::uint64_t open = 0;
-  if (atomic_ops::set_once(
-          *word_, open,
-          QueueStatus{.how = QueueStatus::How::failed, .decider = static_cast<std::uint32_t>(own_)}.pack())) {
-    // Wakes the sleeping ends, and the writer, which looks when this counter has changed.
-    comm_->header().departures.fetch_add(1, std::memory_order_seq_cst);
-    for (int other = 0; other <= readers_; ++other) {
-      if (other != own_) ring(end(other).doorbell);
-    }
-  }
+  fail_as_noted();
   return this->failure().value_or(failure);
 }
 
+void RingStatus::fail_as_noted() noexcept {
+  CROSSRANK_CRASH_POINT("node.queue.failing");
+  auto const failed = QueueStatus{.how = QueueStatus::How::failed, .decider = static_cast<std::uint32_t>(own_)}.pack();
+  auto seen = atomic_ops::published(*word_);
+  do {
+    if (QueueStatus::unpack(seen).ended()) return;
+  } while (!atomic_ops::set_once(*word_, seen, failed));
+  // Wakes the sleeping ends, and the writer, which looks when this counter has changed.
+  comm_->header().departures.fetch_add(1, std::memory_order_seq_cst);
+  for (int other = 0; other <= readers_; ++other) {
+    if (other != own_) ring(end(other).doorbell);
+  }
+}
+
+/// An end that waits never looks as if it did not, not even while its note changes: others would blame it.
 void RingStatus::write_note(QueueNote::Kind kind, std::vector<int> const& ranks) noexcept {
   auto& note = end(own_).note;
-  note.kind.store(QueueNote::none, std::memory_order_seq_cst);
-  note.count = static_cast<std::uint32_t>(std::min(ranks.size(), QueueNote::most_ranks));
-  std::transform(ranks.begin(), ranks.begin() + note.count, note.ranks,
-                 [](int rank) { return static_cast<std::uint32_t>(rank); });
+  bool const waits = QueueNote::says_waiting(note.kind.load(std::memory_order_relaxed));
+  note.kind.store(waits ? QueueNote::judging : QueueNote::none, std::memory_order_seq_cst);
+  // Partner of the fence in ranks_of_verdict: a rank that is read below also shows that the verdict was retracted.
+  std::atomic_thread_fence(std::memory_order_release);
+  auto const count = std::min(ranks.size(), QueueNote::most_ranks);
+  store_relaxed(note.count, static_cast<std::uint32_t>(count));
+  for (std::size_t i = 0; i < count; ++i) store_relaxed(note.ranks[i], static_cast<std::uint32_t>(ranks[i]));
   note.kind.store(kind, std::memory_order_release);
+  noted_ = true;
 }
 
 void RingStatus::wait_begins(std::vector<int> const& others) noexcept {
-  if (!has_failed()) write_note(QueueNote::waits, others);
+  auto const status = look();
+  if (!std::exchange(waiting_, true)) verdict_before_ = status.verdict;
+  if (status.how != QueueStatus::How::failed) write_note(QueueNote::waits, others);
 }
 
-void RingStatus::withdraw() noexcept {
-  if (!has_failed()) end(own_).note.kind.store(QueueNote::none, std::memory_order_release);
+void RingStatus::withdraw_slow() noexcept {
+  noted_ = waiting_ = false;
+  retract();
+  auto const status = look();
+  bool const is_reason = status.how == QueueStatus::How::failed && status.decider == static_cast<std::uint32_t>(own_);
+  if (!is_reason) end(own_).note.kind.store(QueueNote::none, std::memory_order_release);
 }
 
-void RingStatus::note_timeout(std::vector<int> const& ranks) noexcept {
-  if (!has_failed()) write_note(QueueNote::timed_out, ranks);
+void RingStatus::try_again() noexcept {
+  waiting_ = false;
+  retract();
+  wait_begins();
 }
 
 void RingStatus::leave() {
-  auto const& note = end(own_).note;
-  if (kind_of(note) == QueueNote::timed_out && !has_failed())
-    static_cast<void>(declare({.timed_out = true, .ranks = ranks_in(note)}));
+  if (kind_of(end(own_).note) == QueueNote::timed_out) fail_as_noted();
+}
+
+// ---------------------------------------------------------------- timeouts
+
+void RingStatus::retract() noexcept {
+  auto seen = atomic_ops::published(*word_);
+  auto status = QueueStatus::unpack(seen);
+  if (status.how != QueueStatus::How::timed_out || status.decider != static_cast<std::uint32_t>(own_)) return;
+  // If this fails, another end's verdict has replaced this one, or the queue has ended.
+  static_cast<void>(atomic_ops::set_once(*word_, seen, QueueStatus{.verdict = status.verdict}.pack()));
+}
+
+std::vector<int> RingStatus::ranks_of_verdict(std::uint64_t word) const {
+  auto const status = QueueStatus::unpack(word);
+  if (status.how != QueueStatus::How::timed_out || status.decider > static_cast<std::uint32_t>(readers_)) return {};
+  auto const& note = end(static_cast<int>(status.decider)).note;
+  if (kind_of(note) != QueueNote::timed_out) return {};
+  auto ranks = ranks_in(note);
+  // The decider retracts its verdict before it changes its note.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return atomic_ops::published(*word_) == word ? ranks : std::vector<int>{};
+}
+
+std::vector<int> RingStatus::agree_on_timeout(std::vector<int> const& found, std::chrono::nanoseconds waited) {
+  waiting_ = false;
+  auto const nanoseconds = static_cast<std::uint64_t>(std::max<std::int64_t>(waited.count(), 0));
+  int const own_wait = static_cast<int>(std::bit_width(nanoseconds));
+  for (auto seen = atomic_ops::published(*word_);;) {
+    if (auto const known = failure()) return known->ranks;
+    auto const status = QueueStatus::unpack(seen);
+    auto const standing = ranks_of_verdict(seen);
+    bool const given_meanwhile = status.verdict != verdict_before_;
+    if (!standing.empty() && given_meanwhile && !much_shorter(status.waited, own_wait)) {
+      write_note(QueueNote::timed_out, standing);
+      return standing;
+    }
+    if (found.empty()) return found;
+    write_note(QueueNote::timed_out, found);
+    bool const is_poll = !standing.empty() && much_shorter(own_wait, status.waited);
+    if (is_poll || status.ended()) return found;
+    auto const verdict = QueueStatus{.how = QueueStatus::How::timed_out,
+                                     .decider = static_cast<std::uint32_t>(own_),
+                                     .waited = static_cast<std::uint8_t>(own_wait),
+                                     .verdict = status.verdict + 1};
+    if (atomic_ops::set_once(*word_, seen, verdict.pack())) return found;
+  }
 }
 
 // ---------------------------------------------------------------- losses
@@ -187,13 +268,11 @@ RingFailure RingStatus::cause_of(std::vector<int> const& lost) const {
   return found;
 }
 
-bool RingStatus::waits(int index) const noexcept {
-  auto const kind = kind_of(end(index).note);
-  return kind == QueueNote::waits || kind == QueueNote::timed_out;
-}
+bool RingStatus::waits(int index) const noexcept { return QueueNote::says_waiting(kind_of(end(index).note)); }
 
 std::vector<int> RingStatus::remote_ranks_awaited() const {
-  if (!waits(0)) return {};
+  auto const kind = kind_of(end(0).note);
+  if (kind != QueueNote::waits && kind != QueueNote::timed_out) return {};
   auto ranks = ranks_in(end(0).note);
   std::erase_if(ranks, [&](int rank) {
     for (int index = 0; index <= readers_; ++index) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -21,8 +22,10 @@ struct RingFailure {
 /// reads the word before it judges by itself, so all blame the same ranks.
 ///
 /// A call that times out does not end the queue, because the caller may try again. Its verdict stays in the endpoint's
-/// note until the next call. If the endpoint goes away instead, that verdict is the reason: the others blame the ranks
-/// in the note, not this endpoint.
+/// note until the next call, and the word points to it. The first verdict binds the others: an endpoint whose wait was
+/// under way when the verdict was given, and times out as well, blames the same ranks, even if the queue has moved
+/// since. A call with a much shorter limit is a poll, and its verdict does not bind longer waits. If the endpoint goes
+/// away instead of trying again, its verdict is the reason: the others blame the ranks in the note, not this endpoint.
 class RingStatus {
  public:
   /// `own`: index of this endpoint. `readers`: number of readers' endpoints, which follow the writer's.
@@ -42,10 +45,16 @@ class RingStatus {
   /// Notes that this endpoint waits for the other side or, if it is the writer's, for readers without an endpoint:
   /// these ranks of the job.
   void wait_begins(std::vector<int> const& others = {}) noexcept;
-  /// Withdraws the note: this endpoint goes on.
-  void withdraw() noexcept;
-  /// Notes that a call of this endpoint has timed out because of these ranks.
-  void note_timeout(std::vector<int> const& ranks) noexcept;
+  /// Withdraws the note and the verdict of a timeout: this endpoint goes on.
+  void withdraw() noexcept {
+    if (noted_) withdraw_slow();
+  }
+  /// Withdraws the verdict of a timeout, but still waits: this endpoint calls again.
+  void try_again() noexcept;
+  /// Notes that a call of this endpoint has timed out after `waited`, because of the ranks `found`. Returns the ranks
+  /// to blame: those of a verdict that another end has given meanwhile, or `found`. Another end may also have failed
+  /// the queue meanwhile; then the ranks are those of the failure.
+  [[nodiscard]] std::vector<int> agree_on_timeout(std::vector<int> const& found, std::chrono::nanoseconds waited);
   /// Records that this endpoint goes away without closing. If its last call has timed out, that ends the queue.
   void leave();
 
@@ -75,6 +84,13 @@ class RingStatus {
 
  private:
   [[nodiscard]] QueueStatus look() const noexcept;
+  /// Ends the queue with the note of this endpoint as the reason, unless it has ended before.
+  void fail_as_noted() noexcept;
+  /// Takes this endpoint's verdict of a timeout back, if it stands.
+  void retract() noexcept;
+  void withdraw_slow() noexcept;
+  /// Returns the ranks of the standing verdict `word`; empty when it no longer stands.
+  [[nodiscard]] std::vector<int> ranks_of_verdict(std::uint64_t word) const;
   [[nodiscard]] QueueEndpoint& end(int index) const noexcept { return ends_[index]; }
   /// Returns the rank on the node; -1 when no rank holds the endpoint.
   [[nodiscard]] int holder(int end) const noexcept;
@@ -92,6 +108,9 @@ class RingStatus {
   int own_;
   int readers_;
   bool blames_any_ = false;
+  bool noted_ = false;                ///< the own note is not `none`
+  bool waiting_ = false;              ///< a wait is under way ...
+  std::uint32_t verdict_before_ = 0;  ///< ... and this was the last verdict when it began
 };
 
 }  // namespace crossrank::node

@@ -55,9 +55,8 @@ class Blockers {
 
   void in_queue(std::span<QueueEndpoint const> ends, std::uint32_t chunks) {
     auto const own = std::find_if(ends.begin(), ends.end(), [&](QueueEndpoint const& end) {
-      auto const kind = end.note.kind.load(std::memory_order_acquire);
       return end.node_rank.load(std::memory_order_relaxed) == rank_ &&
-             (kind == QueueNote::waits || kind == QueueNote::timed_out);
+             QueueNote::says_waiting(end.note.kind.load(std::memory_order_acquire));
     });
     if (own == ends.end()) return;
     auto const written = ends.front().cursor.load(std::memory_order_acquire);

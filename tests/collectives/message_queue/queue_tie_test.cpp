@@ -1,0 +1,223 @@
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/error.hpp>
+#include <crossrank/message_queue.hpp>
+
+#include "lib/platform/system.hpp"
+#include "tests/support/thread_ranks.hpp"
+
+/// Timeouts of two ends of a queue at nearly the same time: both blame the same rank. Each rank has a clock that the
+/// test moves, so that the order of the timeouts does not depend on the machine.
+namespace crossrank::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+/// The limit of calls that are to time out. One step of a clock covers it.
+constexpr auto tie_limit = std::chrono::milliseconds(150);
+
+/// A clock for each rank, which stands still until the test moves it.
+class RankClocks final : public platform::System {
+ public:
+  /// The calling thread is this rank from now on.
+  void take(int rank) noexcept { own_ = &clocks_.at(static_cast<std::size_t>(rank)); }
+  /// The calling rank is about to make a call that `await_sleep` waits for.
+  void before_call() noexcept { own_->phase = Phase::calls; }
+  /// Waits until a rank sleeps in the call that it has announced.
+  void await_sleep(int rank) const noexcept {
+    while (clocks_.at(static_cast<std::size_t>(rank)).phase != Phase::sleeps) std::this_thread::yield();
+  }
+  /// Lets the deadlines of a rank's calls pass.
+  void pass(int rank) noexcept {
+    clocks_.at(static_cast<std::size_t>(rank)).moved += std::chrono::nanoseconds(tie_limit).count();
+  }
+
+  std::chrono::nanoseconds now() override {
+    return std::chrono::nanoseconds(base_ + (own_ == nullptr ? 0 : own_->moved.load()));
+  }
+  int futex_wait(std::uint32_t const* word, std::uint32_t expected, std::chrono::nanoseconds limit) override {
+    auto calls = Phase::calls;
+    if (own_ != nullptr) own_->phase.compare_exchange_strong(calls, Phase::sleeps);
+    return System::futex_wait(word, expected, limit);
+  }
+
+ private:
+  enum class Phase { idle, calls, sleeps };
+  struct Clock {
+    std::atomic<Phase> phase{Phase::idle};
+    std::atomic<std::int64_t> moved{0};
+  };
+
+  static thread_local Clock* own_;
+  std::int64_t base_ = platform::System::now().count();
+  std::array<Clock, 4> clocks_{};
+};
+
+thread_local RankClocks::Clock* RankClocks::own_ = nullptr;
+
+/// Points of a test that ranks wait for. Unlike barriers they leave the ranks' clocks alone.
+class Steps {
+ public:
+  void reach(int step) noexcept { reached_ = step; }
+  void await(int step) const noexcept {
+    while (reached_ < step) std::this_thread::yield();
+  }
+
+ private:
+  std::atomic<int> reached_{0};
+};
+
+ErrorInfo timeout_of(std::function<void()> const& call) {
+  try {
+    call();
+  } catch (TimeoutError const& e) {
+    return e.info();
+  }
+  ADD_FAILURE() << "no timeout";
+  return {};
+}
+
+class QueueTie : public testing::Test {
+ protected:
+  /// Runs ranks whose queue has `chunks` messages, all of which every reader but rank 2 has taken.
+  void run(int ranks, std::uint64_t chunks, std::function<void(Collective const&, MessageQueue&)> const& body) {
+    platform::ScopedSystem const installed(clocks_);
+    run_thread_ranks(ranks, [&](Collective world) {
+      clocks_.take(world.rank());
+      auto queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = chunks});
+      for (std::uint64_t i = 0; i < chunks; ++i) {
+        if (queue.is_writer()) {
+          queue.enqueue(1);
+        } else if (world.rank() != 2) {
+          EXPECT_EQ(queue.dequeue<int>(), 1);
+        }
+      }
+      world.barrier();
+      body(world, queue);
+      world.barrier();
+      world.close();
+    });
+  }
+
+  ErrorInfo enqueue_in_vain(MessageQueue const& queue) {
+    clocks_.before_call();
+    return timeout_of([&] { queue.enqueue(2, {.timeout = tie_limit}); });
+  }
+  ErrorInfo dequeue_in_vain(MessageQueue const& queue) {
+    clocks_.before_call();
+    return timeout_of([&] { static_cast<void>(queue.dequeue<int>({.timeout = tie_limit})); });
+  }
+
+  RankClocks clocks_;
+  Steps steps_;
+};
+
+TEST_F(QueueTie, makes_a_reader_follow_the_writer_although_the_slow_reader_has_gone_on) {
+  run(3, 2, [&](Collective const& world, MessageQueue& queue) {
+    if (world.rank() == 0) {
+      clocks_.await_sleep(1);
+      EXPECT_THAT(enqueue_in_vain(queue).failed_ranks, ElementsAre(2));
+      steps_.reach(1);
+    }
+    if (world.rank() == 1) {
+      auto const info = dequeue_in_vain(queue);
+      EXPECT_THAT(info.failed_ranks, ElementsAre(2));
+      EXPECT_THAT(info.message, HasSubstr("another end of the queue timed out first, waiting for rank 2"));
+    }
+    if (world.rank() == 2) {
+      clocks_.await_sleep(0);
+      clocks_.pass(0);
+      steps_.await(1);
+      EXPECT_EQ(queue.dequeue<int>(), 1);
+      EXPECT_EQ(queue.dequeue<int>(), 1);
+      clocks_.pass(1);
+    }
+    world.barrier();
+    // The verdict ends when the writer goes on.
+    if (queue.is_writer()) queue.enqueue(3);
+    if (world.rank() == 1) {
+      EXPECT_EQ(queue.dequeue<int>(), 3);
+      EXPECT_THAT(timeout_of([&] {
+                    static_cast<void>(queue.dequeue<int>({.timeout = std::chrono::nanoseconds(0)}));
+                  }).failed_ranks,
+                  ElementsAre(0));
+    }
+  });
+}
+
+TEST_F(QueueTie, makes_all_ends_follow_the_first_reader_although_the_writer_waits_since) {
+  run(4, 1, [&](Collective const& world, MessageQueue& queue) {
+    if (world.rank() == 0) {
+      steps_.await(1);
+      EXPECT_THAT(enqueue_in_vain(queue).failed_ranks, ElementsAre(0)) << "its first reader has left";
+    }
+    if (world.rank() == 1) {
+      EXPECT_THAT(dequeue_in_vain(queue).failed_ranks, ElementsAre(0));
+      steps_.reach(1);
+      steps_.await(2);
+      queue = {};
+    }
+    if (world.rank() == 2) {
+      clocks_.await_sleep(1);
+      clocks_.await_sleep(3);
+      clocks_.pass(1);
+      clocks_.await_sleep(0);
+      clocks_.pass(3);
+    }
+    if (world.rank() == 3) {
+      EXPECT_THAT(dequeue_in_vain(queue).failed_ranks, ElementsAre(0));
+      steps_.reach(2);
+    }
+  });
+}
+
+TEST_F(QueueTie, is_not_decided_by_a_poll) {
+  run(4, 1, [&](Collective const& world, MessageQueue& queue) {
+    if (world.rank() == 0) {
+      steps_.await(1);
+      EXPECT_THAT(enqueue_in_vain(queue).failed_ranks, ElementsAre(2));
+    }
+    if (world.rank() == 1) {
+      clocks_.await_sleep(3);
+      auto const poll =
+          timeout_of([&] { static_cast<void>(queue.dequeue<int>({.timeout = std::chrono::nanoseconds(0)})); });
+      EXPECT_THAT(poll.failed_ranks, ElementsAre(0));
+      steps_.reach(1);
+      clocks_.await_sleep(0);
+      clocks_.pass(3);
+    }
+    if (world.rank() == 3) {
+      EXPECT_THAT(dequeue_in_vain(queue).failed_ranks, ElementsAre(2));
+      clocks_.pass(0);
+    }
+  });
+}
+
+TEST_F(QueueTie, is_not_decided_by_a_timeout_from_before_the_wait) {
+  run(2, 1, [&](Collective const& world, MessageQueue& queue) {
+    if (world.rank() == 0) {
+      clocks_.await_sleep(1);
+      clocks_.pass(1);
+      steps_.await(1);
+      queue.enqueue(2);
+      EXPECT_THAT(enqueue_in_vain(queue).failed_ranks, ElementsAre(1)) << "it has not taken a message since";
+    } else {
+      EXPECT_THAT(dequeue_in_vain(queue).failed_ranks, ElementsAre(0));
+      steps_.reach(1);
+      clocks_.await_sleep(0);
+      clocks_.pass(0);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace crossrank::test
