@@ -64,15 +64,16 @@ void fill_costs(Row& row, UsageMeter const& meter, Usage const& before, Usage co
   row.system_call_source = meter.system_call_source();
 }
 
-double peak_bytes() {
-  std::ifstream status("/proc/self/status");
+/// Returns a field of a file such as /proc/self/status, such as "VmHWM:", in bytes.
+double status_bytes(std::string const& field, char const* file = "/proc/self/status") {
+  std::ifstream status(file);
   for (std::string word; status >> word;) {
-    if (word != "VmHWM:") continue;
+    if (word != field) continue;
     double kibibytes = 0.0;
     status >> kibibytes;
     return kibibytes * 1024.0;
   }
-  fail("/proc/self/status has no VmHWM");
+  fail(std::string(file) + " has no " + field);
 }
 
 nlohmann::ordered_json to_json(Row const& row) {
@@ -131,12 +132,23 @@ Usage UsageMeter::now() const {
 }
 
 PeakMemory::PeakMemory() {
-  // Sets the kernel's peak to what the process uses now.
-  std::ofstream("/proc/self/clear_refs") << "5";
-  before_ = peak_bytes();
+  restart();
+  before_ = status_bytes("VmHWM:");
+  files_before_ = status_bytes("RssFile:");
 }
 
-double PeakMemory::growth() const { return peak_bytes() - before_; }
+double PeakMemory::growth() const { return status_bytes("VmHWM:") - before_; }
+
+void PeakMemory::restart() const {
+  // Sets the kernel's peak to what the process uses now.
+  std::ofstream("/proc/self/clear_refs") << "5";
+}
+
+double PeakMemory::growth_of_data() const {
+  auto const files = status_bytes("RssFile:") - files_before_;
+  auto const others = status_bytes("RssShmem:") - status_bytes("Pss_Shmem:", "/proc/self/smaps_rollup");
+  return growth() - files - others;
+}
 
 Arguments parse(int argc, char** argv) {
   Arguments arguments;

@@ -38,9 +38,16 @@ class PeakMemory {
   PeakMemory();
   /// Returns the growth since the constructor, in bytes.
   [[nodiscard]] double growth() const;
+  /// Forgets the peak so far, but not what the process used before.
+  void restart() const;
+  /// Returns the growth without pages of files, which are code and libraries that the process has used meanwhile. What
+  /// remains are the heap, the stacks, and shared memory, of which each page counts in equal parts for the processes
+  /// that use it.
+  [[nodiscard]] double growth_of_data() const;
 
  private:
   double before_;
+  double files_before_;
 };
 
 /// One line of a result file: a workload, and the measurement of one rank in one launch.
