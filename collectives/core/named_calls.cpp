@@ -10,10 +10,16 @@
 
 namespace crossrank::detail {
 
+namespace {
+
+std::uint64_t checksum_of(std::string_view text) { return codec::checksum(std::as_bytes(std::span(text))); }
+
+}  // namespace
+
 void NamedCalls::run(algorithms::Call call) const {
   auto const check = group_.state(name_).check;
   if (check != CheckLevel::off) {
-    auto const name = codec::checksum(std::as_bytes(std::span(std::string_view(name_))));
+    auto const name = checksum_of(name_);
     auto const root = root_ ? static_cast<std::uint64_t>(*root_) + 1 : 0;
     call.signature.digest = ArgumentDigest().add(call.signature.digest).add(name).add(root).value();
   }
@@ -21,6 +27,26 @@ void NamedCalls::run(algorithms::Call call) const {
   if (root_) call.arguments.root(*root_);
   call.called = name_;
   group_.run(std::move(call));
+}
+
+Request NamedCalls::start(algorithms::Call call, std::string_view subject) const {
+  if (group_.state(name_).check != CheckLevel::off)
+    call.signature.digest = ArgumentDigest().add(call.signature.digest).add(checksum_of(subject)).value();
+  call.arguments = CallArguments().name(name_).text(subject);
+  call.called = name_;
+  return group_.start(std::move(call));
+}
+
+Request NamedCalls::start_all_gather(std::span<Tensor> outs, std::span<Tensor const> ins,
+                                     std::string_view subject) const {
+  auto const& state = group_.state(name_);
+  return start(CallBuilder(*state.transport, state.check).all_gather(outs, ins), subject);
+}
+
+Request NamedCalls::start_reduce_scatter(std::span<Tensor> outs, std::span<Tensor const> ins, ReduceOp op,
+                                         std::string_view subject) const {
+  auto const& state = group_.state(name_);
+  return start(CallBuilder(*state.transport, state.check).reduce_scatter(outs, ins, op), subject);
 }
 
 GroupState& NamedCalls::state() const { return group_.state(name_); }

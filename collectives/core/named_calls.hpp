@@ -1,5 +1,7 @@
 #pragma once
 #include <optional>
+#include <span>
+#include <string_view>
 
 #include <crossrank/collective.hpp>
 
@@ -18,6 +20,12 @@ class NamedCalls {
 
   void broadcast(Tensor& tensor, int root) const;
   void all_gather(Tensor& out, Tensor const& in) const;
+  /// Start a fused call for `subject`, such as "of unit layer1". Ranks that compare calls also compare the subject, and
+  /// a mismatch names it.
+  [[nodiscard]] Request start_all_gather(std::span<Tensor> outs, std::span<Tensor const> ins,
+                                         std::string_view subject) const;
+  [[nodiscard]] Request start_reduce_scatter(std::span<Tensor> outs, std::span<Tensor const> ins, ReduceOp op,
+                                             std::string_view subject) const;
   /// Decides how the group's collectives move tensors of `device`, which makes the communicator. Collective the first
   /// time.
   void prepare_device(Device device) const;
@@ -30,6 +38,7 @@ class NamedCalls {
 
  private:
   void run(algorithms::Call call) const;
+  [[nodiscard]] Request start(algorithms::Call call, std::string_view subject) const;
 
   Collective const& group_;
   char const* name_;

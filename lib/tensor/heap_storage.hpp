@@ -23,6 +23,23 @@ class HeapStorage final : public spi::Storage {
   std::size_t size_;
 };
 
+/// Whole pages of the kernel, filled with zeros. The kernel gets them back at the end of the storage, where an
+/// allocator would keep much of what is freed.
+class PageStorage final : public spi::Storage {
+ public:
+  /// Maps the memory. `UnavailableError` when there is not enough.
+  explicit PageStorage(std::size_t bytes);
+  ~PageStorage() override;
+  PageStorage(PageStorage const&) = delete;
+  PageStorage& operator=(PageStorage const&) = delete;
+  [[nodiscard]] std::byte* data() noexcept override { return bytes_; }
+  [[nodiscard]] std::size_t size_bytes() const noexcept override { return size_; }
+
+ private:
+  std::byte* bytes_ = nullptr;
+  std::size_t size_;
+};
+
 /// The caller's memory, returned through the caller's deleter.
 class BorrowedStorage final : public spi::Storage {
  public:

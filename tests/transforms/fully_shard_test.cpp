@@ -41,6 +41,8 @@ std::vector<Setting> settings() {
   return {{"default", {}, {}},
           {"reshard", {.reshard_after_forward = true}, {.frozen = true}},
           {"tied", {.reshard_after_forward = true}, tied},
+          {"frozen_unit", {.reshard_after_forward = true}, {.frozen_layer = 1}},
+          {"frozen_tied_unit", {}, {.widths = {3, 5, 5, 5, 2}, .tied = true, .frozen_layer = 2}},
           {"flattened", {.use_hybrid_sharding = false}, {.unused = true}},
           {"two_dtypes", {.reshard_after_forward = true}, {.bias_dtype = Dtype::f32}, 1e-5}};
 }

@@ -38,10 +38,15 @@ TinyMlp::TinyMlp(TinyOptions options) : options_(std::move(options)) {
     units_.push_back({name, {weights_[i], biases_[i]}});
   }
   if (options_.frozen) biases_.front()->requires_grad = false;
+  if (options_.frozen_layer >= 0) {
+    for (auto const& parameter : units_[static_cast<std::size_t>(options_.frozen_layer)].parameters)
+      parameter->requires_grad = false;
+  }
   scale_ = make("scale", {}, options_.dtype, seed);
   units_.back().parameters.push_back(scale_);
   if (options_.buffer) buffers_.push_back(make("mean", {4}, Dtype::f32, seed));
-  if (options_.unused) units_.back().parameters.push_back(make("unused", {7, 2}, options_.dtype, seed));
+  if (options_.unused)
+    units_.back().parameters.push_back(make("unused", {options_.unused_rows, 2}, options_.dtype, seed));
   for (auto const& parameter : parameters()) parameter->value = parameter->value.to(options_.device);
 }
 
@@ -81,6 +86,10 @@ std::vector<Tensor> TinyMlp::forward(std::span<Tensor const> inputs) {
   inputs_.clear();
   auto const layers = weights_.size();
   for (std::size_t layer = 0; layer < layers; ++layer) {
+    if (is_skipped(layer)) {
+      inputs_.push_back(Reals(inputs_.back()));
+      continue;
+    }
     event(layer, Pass::forward, true);
     if (layer == 0) inputs_.push_back(rounded(reals_of(inputs[0])));
     auto y = layer_forward(layer);
@@ -164,6 +173,7 @@ void TinyMlp::scale_backward(Reals& gradient) {
 void TinyMlp::backward(std::span<Tensor const> gradients) {
   auto gradient = reals_of(gradients[0]);
   for (auto layer = weights_.size(); layer-- > 0;) {
+    if (is_skipped(layer)) continue;
     event(layer, Pass::backward, true);
     if (layer + 1 == weights_.size()) {
       gradient = rounded(std::move(gradient));

@@ -13,13 +13,15 @@ struct TinyOptions {
   std::vector<std::int64_t> widths{3, 5, 5, 2};  ///< of the input and of each layer's output
   Dtype dtype = Dtype::f64;                      ///< of weights
   Dtype bias_dtype = Dtype::f64;
-  bool tied = false;    ///< the second and third layer share their weight
-  bool unused = false;  ///< the last unit has a parameter without a use
-  bool frozen = false;  ///< the first bias is frozen
-  bool buffer = false;  ///< the model has a buffer, which its passes do not use
-  bool rounds = false;  ///< each operation rounds its result to the dtype of the values, as other engines do
-  double seed = 1;      ///< of the values
-  Device device{};      ///< of parameters and gradients
+  bool tied = false;             ///< the second and third layer share their weight
+  bool unused = false;           ///< the last unit has a parameter without a use
+  bool frozen = false;           ///< the first bias is frozen
+  int frozen_layer = -1;         ///< layer of which all parameters are frozen
+  std::int64_t unused_rows = 7;  ///< rows of the parameter without a use
+  bool buffer = false;           ///< the model has a buffer, which its passes do not use
+  bool rounds = false;           ///< each operation rounds its result to the dtype of the values, as other engines do
+  double seed = 1;               ///< of the values
+  Device device{};               ///< of parameters and gradients
 };
 
 /// A multi-layer perceptron with a backward pass by hand: layers y = tanh(x W^T + b), the last one without tanh, and a
@@ -37,9 +39,12 @@ class TinyMlp final : public TrainableModel {
   std::function<void(std::string const& where)> on_event{};
   /// Whether the next passes skip the bias of the last layer, so that it gets no gradient.
   bool skip_last_bias = false;
+  /// Layer that the next passes leave out, neither the first nor the last; its input and output have the same width.
+  int skipped_layer = -1;
 
  private:
   using Reals = std::vector<double>;
+  [[nodiscard]] bool is_skipped(std::size_t layer) const { return static_cast<int>(layer) == skipped_layer; }
   void event(std::size_t unit, Pass pass, bool before);
   void add_gradient(Parameter& parameter, Reals const& gradient);
   [[nodiscard]] Reals rounded(Reals values) const;

@@ -6,6 +6,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/transforms/fully_shard.hpp>
 
+#include "transforms/fully_shard/backward_budget.hpp"
 #include "transforms/fully_shard/unit_shards.hpp"
 #include "transforms/model/common_values.hpp"
 #include "transforms/model/reals.hpp"
@@ -23,6 +24,10 @@ struct FullyShardedModel::State {
   transforms::BlockPool pool{};
   std::deque<UnitShards> units{};  ///< as the model has them; the last one holds parameters of several units
   std::vector<bool> reduced{};     ///< units whose reduction has begun in this backward pass
+  transforms::BackwardBudget budget{};
+  bool is_limited = false;             ///< whether the budget limits this backward pass
+  std::vector<std::size_t> running{};  ///< units inside each other, whose backward pass has begun and not ended
+  std::size_t nesting = 0;             ///< most units around another one so far
   UnitShards* reducing = nullptr;
   TrainingObserver* observer = nullptr;
 
@@ -30,16 +35,84 @@ struct FullyShardedModel::State {
     units[unit].start_gather();
     units[unit].finish_gather();
   }
+  /// Returns the number of units of the model, without the last one of this class.
+  [[nodiscard]] std::size_t own_units() const noexcept { return units.size() - 1; }
+  void begin_backward(bool reduces) {
+    reduced.assign(units.size(), false);
+    running.clear();
+    nesting = 0;
+    auto const* const reshards = std::get_if<bool>(&config.reshard_after_forward);
+    // Otherwise all parameters or all full gradients are there at the end of the pass.
+    is_limited = (reshards == nullptr || *reshards) && reduces && memory.full_gradients == 0;
+    if (!is_limited) return budget.lift();
+    limit_backward();
+  }
+  /// Limits what is in flight, knowing which units run around the others.
+  void limit_backward() {
+    std::vector<transforms::BackwardBudget::Unit> limits;
+    std::size_t always = 0;
+    for (std::size_t unit = 0; unit < units.size(); ++unit) {
+      auto const& sizes = units[unit].sizes();
+      auto const full = sizes.gathered + sizes.full_gradients;
+      bool const has_gradients = units[unit].has_gradients();
+      bool const is_outer = std::find(running.begin(), running.end(), unit) != running.end();
+      if (unit == own_units() || is_outer) {
+        always += full + (has_gradients ? sizes.gradients : 0);
+      } else {
+        limits.push_back({.running = full, .reduced = sizes.gradients, .has_gradients = has_gradients});
+      }
+    }
+    budget.limit(limits, always);
+  }
+  void enter_backward(std::size_t unit) {
+    if (is_limited && running.size() > nesting) {
+      nesting = running.size();
+      limit_backward();
+    }
+    running.push_back(unit);
+  }
+  /// Returns the bytes that the backward pass may take beyond those that it uses.
+  [[nodiscard]] std::size_t space() const noexcept {
+    return budget.left(memory.gathered + memory.full_gradients + memory.gradients);
+  }
+  void finish_reduction() {
+    if (reducing != nullptr) std::exchange(reducing, nullptr)->finish_reduction();
+    pool.keep_at_most(space());
+  }
+  /// Gathers a unit and makes its full gradients, once there is space for them.
+  void prepare_backward(std::size_t unit) {
+    auto const& sizes = units[unit].sizes();
+    auto const needed = (units[unit].has_parameters() ? 0 : sizes.gathered) + sizes.full_gradients;
+    if (space() < needed) finish_reduction();
+    gather(unit);
+    units[unit].prepare_gradients();
+  }
+  /// Fetches the parameters of a unit ahead, if there is space for them and `besides`.
+  void prefetch(std::size_t unit, std::size_t besides = 0) {
+    if (!units[unit].has_parameters() && space() >= units[unit].sizes().gathered + besides) units[unit].start_gather();
+  }
   void release_all() {
     for (auto& unit : units) unit.release();
     pool.clear();
   }
+  /// Returns the bytes that the reduction of a unit takes besides its full gradients.
+  [[nodiscard]] std::size_t growth_in_reduction(std::size_t unit) const {
+    auto const& sizes = units[unit].sizes();
+    return std::max(sizes.in_reduction, sizes.full_gradients) - sizes.full_gradients + sizes.gradients;
+  }
   /// One reduction at a time, so that the full gradients of one unit at most wait for it.
   void reduce(std::size_t unit) {
-    if (reducing != nullptr) reducing->finish_reduction();
+    finish_reduction();
+    pool.keep_at_most(space() - std::min(space(), growth_in_reduction(unit)));
     reducing = &units[unit];
     reduced[unit] = true;
     reducing->start_reduction();
+  }
+  /// Reduces a unit that has run. The parameters of the next one go first, because it waits for them.
+  void end_backward(std::size_t unit) {
+    finish_reduction();
+    if (unit > 0) prefetch(unit - 1, growth_in_reduction(unit));
+    reduce(unit);
   }
   void cancel() noexcept {
     reducing = nullptr;
@@ -77,9 +150,11 @@ FullyShardedModel::FullyShardedModel(std::shared_ptr<TrainableModel> model, Grou
       if (is_shared && std::find(shared.begin(), shared.end(), parameter) != shared.end()) continue;
       (is_shared ? shared : own).push_back(parameter);
     }
-    state.units.emplace_back(own, state.groups, state.config, state.memory, state.pool);
+    ModelUnit const part{"unit " + unit.name, std::move(own)};
+    state.units.emplace_back(part, state.groups, state.config, state.memory, state.pool);
   }
-  state.units.emplace_back(shared, state.groups, state.config, state.memory, state.pool);
+  ModelUnit const tied{"the tied parameters", std::move(shared)};
+  state.units.emplace_back(tied, state.groups, state.config, state.memory, state.pool);
   state.model->observe(this);
 }
 
@@ -126,14 +201,14 @@ std::vector<Tensor> FullyShardedModel::forward(std::span<Tensor const> inputs) {
 void FullyShardedModel::backward(std::span<Tensor const> gradients) {
   auto& state = *state_;
   state.run("backward", [&] {
-    state.reduced.assign(state.units.size(), false);
+    state.begin_backward(sync_);
     state.units.back().prepare_gradients();
     state.model->backward(gradients);
     for (std::size_t unit = state.units.size(); sync_ && unit-- > 0;) {
       if (!state.reduced[unit]) state.reduce(unit);
     }
     if (!sync_) state.units.back().accumulate();
-    if (state.reducing != nullptr) std::exchange(state.reducing, nullptr)->finish_reduction();
+    state.finish_reduction();
     state.release_all();
   });
 }
@@ -141,12 +216,15 @@ void FullyShardedModel::backward(std::span<Tensor const> gradients) {
 /// The unit that is about to run is gathered, and the one behind it is fetched meanwhile.
 void FullyShardedModel::before_unit(std::size_t unit, Pass pass) {
   auto& state = *state_;
-  state.gather(unit);
-  auto const own_units = state.units.size() - 1;
-  if (pass == Pass::forward && unit + 1 < own_units) state.units[unit + 1].start_gather();
-  if (pass == Pass::backward && unit > 0) state.units[unit - 1].start_gather();
-  if (pass == Pass::backward) state.units[unit].prepare_gradients();
-  if (pass == Pass::backward && unit == 0) state.pool.clear();  // no other unit comes
+  if (pass == Pass::forward) {
+    state.gather(unit);
+    if (unit + 1 < state.own_units()) state.units[unit + 1].start_gather();
+  } else {
+    state.enter_backward(unit);
+    state.prepare_backward(unit);
+    if (unit > 0) state.prefetch(unit - 1);
+    state.pool.keep_at_most(unit > 0 ? state.space() : 0);  // no other unit comes after the first
+  }
   if (state.observer != nullptr) state.observer->before_unit(unit, pass);
 }
 
@@ -159,9 +237,11 @@ void FullyShardedModel::after_unit(std::size_t unit, Pass pass) {
     if (always == nullptr || *always) state.units[unit].release(always == nullptr);
     return;
   }
+  std::erase(state.running, unit);
   state.units[unit].release();
-  if (sync_) return state.reduce(unit);
+  if (sync_) return state.end_backward(unit);
   state.units[unit].accumulate();
+  if (unit > 0) state.prefetch(unit - 1);
 }
 
 void FullyShardedModel::gradient_ready(Parameter& parameter) {

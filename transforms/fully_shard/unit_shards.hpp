@@ -17,7 +17,7 @@ class GatheredStorage final : public spi::Storage {
  public:
   GatheredStorage(std::string name, std::size_t bytes, Device device)
       : name_(std::move(name)), bytes_(bytes), device_(device) {}
-  void allocate(BlockPool& pool) { memory_ = pool.take(bytes_, device_); }
+  void allocate(BlockPool& pool) { memory_ = pool.take(bytes_, device_).memory; }
   void release(BlockPool& pool) noexcept { pool.give(std::exchange(memory_, {})); }
   [[nodiscard]] std::byte* data() noexcept override { return memory_.data(); }
   [[nodiscard]] std::size_t size_bytes() const noexcept override { return bytes_; }
@@ -38,8 +38,22 @@ class GatheredStorage final : public spi::Storage {
 /// the GPU, and travel from there.
 class UnitShards {
  public:
-  UnitShards(std::vector<std::shared_ptr<Parameter>> const& parameters, FullyShardedModel::Groups const& groups,
-             FullyShardTransformConfig const& config, ShardedMemory& memory, BlockPool& pool);
+  /// Bytes of the unit, which are the same on all ranks.
+  struct Sizes {
+    std::size_t gathered = 0;        ///< full parameters
+    std::size_t full_gradients = 0;  ///< full gradients, in the dtype of the engine
+    std::size_t in_reduction = 0;    ///< full gradients, in the dtype of the reduction
+    std::size_t gradients = 0;       ///< gradients of the shards
+  };
+
+  UnitShards(ModelUnit const& unit, FullyShardedModel::Groups const& groups, FullyShardTransformConfig const& config,
+             ShardedMemory& memory, BlockPool& pool);
+
+  [[nodiscard]] Sizes const& sizes() const noexcept { return sizes_; }
+  /// Returns whether the full parameters are here, or on their way.
+  [[nodiscard]] bool has_parameters() const noexcept { return state_ != State::sharded; }
+  /// Returns whether the shards have gradients.
+  [[nodiscard]] bool has_gradients() const noexcept;
 
   /// Starts to gather the full parameters, unless they are gathered already. `exact`: in the dtypes of the shards.
   void start_gather(bool exact = false);
@@ -97,16 +111,25 @@ class UnitShards {
   void recycle_full_gradient(Member& member) noexcept;
   void drop_full_gradients(Member& member) noexcept;
   [[nodiscard]] std::vector<std::string> names() const;
+  void prepare_gradient(Member& member);
+  void take_over(Member& member);
+  void take_full_gradients_as(Dtype dtype, Member& member);
+  void note_peak() noexcept;
   [[nodiscard]] Dtype gathered_dtype(Member const& member, bool exact) const;
+  [[nodiscard]] Dtype reduction_dtype(Dtype gradient) const {
+    return config_.mixed_precision.reduce_dtype.value_or(gradient);
+  }
   [[nodiscard]] bool travels_as_fp8(Member const& member, bool exact) const;
   void encode(Member& member, std::vector<Tensor>& ins, std::vector<Tensor>& outs);
   void decode(Member& member) const;
 
+  std::string name_;  ///< for errors: "unit layer1"
   FullyShardedModel::Groups const& groups_;
   FullyShardTransformConfig const& config_;
   ShardedMemory& memory_;
   BlockPool& pool_;
   Device device_{};  ///< of the model
+  Sizes sizes_{};
   std::vector<Member> members_{};
   std::vector<Reduction> reductions_{};
   std::vector<Request> gathers_{};

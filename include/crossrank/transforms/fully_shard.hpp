@@ -20,6 +20,8 @@ struct ShardedMemory {
   std::size_t largest_unit = 0;         ///< gathered parameters of the largest unit
   std::size_t full_gradients = 0;       ///< unreduced gradients at the moment
   std::size_t peak_full_gradients = 0;  ///< largest value of `full_gradients` so far
+  std::size_t gradients = 0;            ///< gradients of the shards at the moment
+  std::size_t peak = 0;                 ///< largest sum of `gathered`, `full_gradients` and `gradients` so far
 };
 
 /// A model whose parameters are sharded over ranks and gathered unit by unit.
