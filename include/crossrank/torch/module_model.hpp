@@ -285,7 +285,7 @@ class ModuleModel final : public TrainableModel,
                         .resource = slot.parameter()->name,
                         .hint = "call forward of what ddp or fully_shard returned, not of the module"});
     }
-    if (!slot.is_sharded()) slot.take_gradient();
+    slot.take_gradient();
     observer_->gradient_ready(*slot.parameter());
   }
 

@@ -67,6 +67,7 @@ class ParameterSlot {
   void attach() {
     if (!is_sharded() || uses_++ > 0) return;
     auto const& value = parameter_->value;
+    allow_access(*storage_.unsafeGetStorageImpl());
     storage_.set_data_ptr_noswap(at::DataPtr(value.data(), at::kCPU));
     storage_.set_nbytes(value.nbytes());
     variable_.unsafeGetTensorImpl()->set_sizes_contiguous(sizes_);
@@ -77,6 +78,7 @@ class ParameterSlot {
     variable_.unsafeGetTensorImpl()->set_sizes_contiguous(empty_sizes);
     storage_.set_nbytes(std::size_t{0});
     storage_.set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
+    refuse_access(*storage_.unsafeGetStorageImpl());
   }
 
   /// Lets autograd add to the gradient of the parameter.
@@ -110,6 +112,20 @@ class ParameterSlot {
 
  private:
   static constexpr std::array<std::int64_t, 1> empty_sizes{0};
+
+  /// Makes access to the storage an error that says why, also through views that the caller has kept. Older versions of
+  /// LibTorch cannot do that; such a view has a null pointer there.
+  template <class Impl>
+  void refuse_access(Impl& storage) const {
+    if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); }) {
+      storage.release_data_and_set_meta_custom_data_ptr_error_msg_(
+          "the full values of " + parameter_->name + " were given back after its unit ran; read them while it runs");
+    }
+  }
+  template <class Impl>
+  static void allow_access(Impl& storage) {
+    if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); }) storage.clear_data_ptr_access_error_msg_();
+  }
 
   std::shared_ptr<Parameter> parameter_{};
   at::Tensor variable_;

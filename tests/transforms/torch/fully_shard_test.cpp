@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <torch/optim/adamw.h>
+#include <torch/version.h>
 
 #include <crossrank/error.hpp>
 
@@ -93,6 +94,33 @@ TEST(TorchFullyShard, holds_two_units_at_most) {
     EXPECT_EQ(memory.full_gradients, 0U);
     // A sharded parameter is an error to compute with, not a wrong number.
     EXPECT_THROW(static_cast<void>(net->first->forward(at::ones({1, 3}, at::kDouble))), c10::Error);
+    job.close();
+  });
+}
+
+/// A view that the caller keeps has the values while the unit runs. Later it is never stale.
+TEST(TorchFullyShard, makes_views_that_are_kept_errors) {
+  run_jobs(2, 2, [](xr::MeshCollective const& job) {
+    Net net;
+    auto model = xr::torch::fully_shard(net, job, {.reshard_after_forward = true});
+    std::vector<at::Tensor> views;
+    net->blocks[0]->on_forward = [&] {
+      views.push_back(net->blocks[0]->weight.detach());
+      EXPECT_NE(views.back().sum().item<double>(), 0.0);
+    };
+    for (int step = 0; step < 2; ++step) run_pass(model, step, 0, 3);
+    ASSERT_EQ(views.size(), 2U);
+    for (auto const& view : views) {
+      EXPECT_EQ(view.storage().nbytes(), 0U);
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 9)
+      try {
+        static_cast<void>(view.sum());
+        ADD_FAILURE() << "readable";
+      } catch (c10::Error const& e) {
+        EXPECT_THAT(e.what(), testing::HasSubstr("were given back"));
+      }
+#endif
+    }
     job.close();
   });
 }
