@@ -124,7 +124,8 @@ class CROSSRANK_EXPORT DDPTransform final : public BaseDistributedTransform {
   ///
   /// Collective over the data-parallel group. Compares names, shapes and dtypes, then broadcasts the values of rank 0
   /// in one call for each 256 MiB. `MismatchError` names the first parameter that differs. `UsageError` for a mesh that
-  /// shards, for a model on a GPU, and for a parameter with a sparse gradient.
+  /// shards, and for a parameter with a sparse gradient or on another device. Of a model on a GPU, the buckets are
+  /// there too.
   [[nodiscard]] std::shared_ptr<TrainableModel> apply(std::shared_ptr<TrainableModel> model) override;
 
  private:

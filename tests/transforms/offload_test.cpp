@@ -1,4 +1,5 @@
-// Models on emulated GPUs whose shards, gradients and optimizer state are in pinned host memory.
+// Models on emulated GPUs: under FullyShard, whose shards, gradients and optimizer state are in pinned host memory, and
+// under DDP.
 #include <cstdlib>
 #include <map>
 #include <string>
@@ -43,24 +44,27 @@ std::shared_ptr<FullyShardedModel> sharded(MeshCollective const& job, std::share
 
 using Values = std::map<std::string, std::vector<double>>;
 
-/// Trains on 2 ranks and returns the shards of rank 0.
-Values trained(FullyShardTransformConfig config, Device device, TinyOptions options = {}) {
+struct OffloadJob {
+  int ranks = offload_ranks;
+  int sharding = offload_ranks;
+};
+
+/// Trains with accumulation and clipping, and returns the shards of rank 0.
+Values trained(FullyShardTransformConfig config, Device device, TinyOptions options = {}, OffloadJob shape = {}) {
   Values values;
   config.offload.cpu_offload = true;
   options.device = device;
-  run_jobs(offload_ranks, offload_ranks, [&](MeshCollective const& job) {
+  run_jobs(shape.ranks, shape.sharding, [&](MeshCollective const& job) {
     auto const model = sharded(job, std::make_shared<TinyMlp>(options), config, device);
     AdamW optimizer(model, {.lr = 0.02});
-    train(*model, optimizer, 3, job.rank(), offload_ranks);
-    for (int step = 0; step < 2; ++step) {
-      model->zero_grad();
-      for (int part = 0; part < 2; ++part) {
-        auto const scope = model->accumulation_context(part == 1);
-        run_pass(*model, part, job.rank(), job.rank() + 1);
-      }
-      clip_grad_norm(*model, 1.0);
-      optimizer.step();
+    train(*model, optimizer, 1, job.rank(), shape.ranks);
+    model->zero_grad();
+    for (int part = 0; part < 2; ++part) {
+      auto const scope = model->accumulation_context(part == 1);
+      run_pass(*model, part, job.rank(), job.rank() + 1);
     }
+    clip_grad_norm(*model, 1.0);
+    optimizer.step();
     if (job.rank() == 0) {
       for (auto const& shard : model->sharded_state_dict()) values[shard.name] = reals_of(shard.value);
     }
@@ -69,16 +73,45 @@ Values trained(FullyShardTransformConfig config, Device device, TinyOptions opti
   return values;
 }
 
-TEST_F(CpuOffload, gives_the_values_of_a_training_on_the_cpu) {
-  EXPECT_EQ(trained({.reshard_after_forward = true}, gpu), trained({.reshard_after_forward = true}, Device::cpu()));
-  EXPECT_EQ(trained({.reshard_after_forward = 1}, gpu), trained({.reshard_after_forward = 1}, Device::cpu()));
+struct OffloadSetting {
+  char const* name;
+  FullyShardTransformConfig config{};
+  TinyOptions model{};
+  OffloadJob job{};
+};
+
+std::vector<OffloadSetting> offload_settings() {
   TinyOptions const single{
       .widths = {3, 5, 5, 5, 2}, .dtype = Dtype::f32, .bias_dtype = Dtype::f32, .tied = true, .frozen = true};
-  FullyShardTransformConfig const mixed{
-      .mixed_precision = {.param_dtype = Dtype::bf16, .reduce_dtype = Dtype::f32, .output_dtype = Dtype::f32}};
-  EXPECT_EQ(trained(mixed, gpu, single), trained(mixed, Device::cpu(), single));
-  FullyShardTransformConfig const small{.mixed_precision = {.fp8_enabled = true}};
-  EXPECT_EQ(trained(small, gpu, single), trained(small, Device::cpu(), single));
+  MixedPrecisionConfig const bf16{.param_dtype = Dtype::bf16, .reduce_dtype = Dtype::f32, .output_dtype = Dtype::f32};
+  return {{"keep", {}, {}},
+          {"reshard", {.reshard_after_forward = true}, {}},
+          {"smaller", {.reshard_after_forward = 1}, {}},
+          {"smaller_of_four", {.reshard_after_forward = 2}, {}, {4, 4}},
+          {"three_ranks", {.reshard_after_forward = true}, {.unused = true}, {3, 3}},
+          {"two_dtypes", {.reshard_after_forward = true}, {.bias_dtype = Dtype::f32}},
+          {"frozen_unit", {.reshard_after_forward = true}, {.frozen_layer = 1}},
+          {"hybrid", {.reshard_after_forward = true}, single, {4, 2}},
+          {"flattened", {.use_hybrid_sharding = false}, {}, {4, 2}},
+          {"every_microbatch", {.sync_grad_accum = true}, {}},
+          {"mixed", {.mixed_precision = bf16}, single},
+          {"mixed_hybrid", {.reshard_after_forward = true, .mixed_precision = bf16}, single, {4, 2}},
+          {"mixed_every_microbatch", {.mixed_precision = bf16, .sync_grad_accum = true}, single},
+          {"fp8", {.mixed_precision = {.fp8_enabled = true}}, single},
+          {"fp8_e5m2_reshard",
+           {.reshard_after_forward = true,
+            .mixed_precision = {.param_dtype = Dtype::bf16, .fp8_enabled = true, .fp8_format = Dtype::f8_e5m2}},
+           single},
+          {"not_pinned", {.reshard_after_forward = true, .offload = {.pin_memory = false}}, {}}};
+}
+
+TEST_F(CpuOffload, gives_the_values_of_a_training_on_the_cpu) {
+  for (auto const& setting : offload_settings()) {
+    SCOPED_TRACE(setting.name);
+    auto const expected = trained(setting.config, Device::cpu(), setting.model, setting.job);
+    EXPECT_FALSE(expected.empty());
+    EXPECT_EQ(trained(setting.config, gpu, setting.model, setting.job), expected);
+  }
 }
 
 /// Returns the names of the tensors that are not in pinned host memory.
@@ -128,17 +161,69 @@ TEST_F(CpuOffload, keeps_shards_gradients_and_state_in_pinned_memory_and_units_o
   }
 }
 
-TEST_F(CpuOffload, is_required_for_a_model_on_a_gpu_and_ddp_refuses_it) {
+TEST_F(CpuOffload, is_required_for_a_model_on_a_gpu) {
   run_jobs(offload_ranks, offload_ranks, [&](MeshCollective const& job) {
     auto const tiny = std::make_shared<TinyMlp>(TinyOptions{.device = gpu});
     EXPECT_THROW((void)sharded(job, tiny, {}, gpu), UsageError);
     job.close();
   });
-  run_jobs(offload_ranks, 1, [&](MeshCollective const& job) {
-    auto const tiny = std::make_shared<TinyMlp>(TinyOptions{.device = gpu});
-    EXPECT_THROW((void)DDPTransform({}, job, gpu).apply(tiny), UsageError);
+}
+
+struct DdpSetting {
+  char const* name;
+  DDPTransformConfig config{};
+  TinyOptions model{};
+  bool sends_bf16 = false;
+  int ranks = offload_ranks;
+};
+
+DdpSetting const ddp_settings[] = {
+    {"default", {}, {}},
+    {"copied_gradients", {.gradient_as_bucket_view = false}, {.frozen = true, .buffer = true}},
+    {"static_graph_and_tied", {.static_graph = true}, {.widths = {3, 5, 5, 5, 2}, .tied = true}},
+    {"unused", {.find_unused_parameters = true}, {.unused = true}},
+    {"unused_with_copies", {.find_unused_parameters = true, .gradient_as_bucket_view = false}, {.unused = true}},
+    {"two_dtypes_on_three_ranks", {}, {.bias_dtype = Dtype::f32}, false, 3},
+    {"bf16_hook", {}, {.dtype = Dtype::f32, .bias_dtype = Dtype::f32}, true},
+};
+
+/// Trains under DDP with accumulation and clipping, and returns the values of rank 0.
+Values trained_by_ddp(DdpSetting const& setting, Device device) {
+  Values values;
+  run_jobs(setting.ranks, 1, [&](MeshCollective const& job) {
+    auto options = setting.model;
+    options.device = device;
+    options.seed += job.rank();  // only the values of rank 0 count
+    auto const model = std::dynamic_pointer_cast<DDPWrappedModel>(
+        DDPTransform(setting.config, job, device).apply(std::make_shared<TinyMlp>(options)));
+    if (setting.sends_bf16) model->register_comm_hook(bf16_compress_hook());
+    AdamW optimizer(model, {.lr = 0.02});
+    train(*model, optimizer, 2, job.rank(), setting.ranks);
+    model->zero_grad();
+    for (int part = 0; part < 2; ++part) {
+      auto const scope = model->accumulation_context(part == 1);
+      run_pass(*model, part, job.rank(), job.rank() + 1);
+    }
+    clip_grad_norm(*model, 1.0);
+    optimizer.step();
+    for (auto const& parameter : model->parameters()) EXPECT_EQ(parameter->value.device(), device) << parameter->name;
+    if (job.rank() == 0) {
+      for (auto const& shard : model->sharded_state_dict()) values[shard.name] = reals_of(shard.value);
+    }
     job.close();
   });
+  return values;
+}
+
+class DDPOnGpu : public CpuOffload {};
+
+TEST_F(DDPOnGpu, gives_the_values_of_a_training_on_the_cpu) {
+  for (auto const& setting : ddp_settings) {
+    SCOPED_TRACE(setting.name);
+    auto const expected = trained_by_ddp(setting, Device::cpu());
+    EXPECT_FALSE(expected.empty());
+    EXPECT_EQ(trained_by_ddp(setting, gpu), expected);
+  }
 }
 
 }  // namespace

@@ -92,6 +92,7 @@ class RowReader {
 
  private:
   void read(Rows const& rows) const {
+    if (rows.to.value.device() != Device::cpu()) return read_to_gpu(rows);
     auto value = rows.to.value.reshape({rows.to.value.numel()});
     auto const dtype = source_->tensors()[rows.tensor].dtype;
     auto const first = transforms::first_element(rows.to);
@@ -109,6 +110,14 @@ class RowReader {
       auto part = value.narrow(0, at, count);
       transforms::convert(block, part);
     }
+  }
+
+  void read_to_gpu(Rows const& rows) const {
+    auto on_gpu = rows.to.value;
+    auto host = rows;
+    host.to.value = Tensor::empty(on_gpu.shape(), on_gpu.dtype());
+    read(host);
+    on_gpu.copy_from(host.to.value);
   }
 
   std::shared_ptr<ShardSource const> source_;

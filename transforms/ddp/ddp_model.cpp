@@ -68,12 +68,7 @@ void DDPWrappedModel::gradient_ready(Parameter& parameter) {
 }
 
 CommunicationHook bf16_compress_hook() {
-  return {.compress =
-              [](Tensor const& gradients) {
-                auto sent = Tensor::empty(gradients.shape(), Dtype::bf16);
-                transforms::convert(gradients, sent);
-                return sent;
-              },
+  return {.compress = [](Tensor const& gradients) { return transforms::as_dtype(gradients, Dtype::bf16); },
           .decompress = [](Tensor const& reduced, Tensor& gradients) { transforms::convert(reduced, gradients); }};
 }
 
@@ -89,15 +84,6 @@ std::shared_ptr<TrainableModel> DDPTransform::apply(std::shared_ptr<TrainableMod
                       .expected = "dp_replicate of " + std::to_string(job.dp_world_size()),
                       .got = "dp_shard of " + std::to_string((*mesh)["dp_shard"].world_size()),
                       .hint = "make the mesh with sharding_world_size = 1, or use FullyShardTransform",
-                      .rank = job.rank(),
-                      .world_size = job.world_size()});
-  }
-  if (device() != Device::cpu()) {
-    throw UsageError({.operation = "DDPTransform.apply",
-                      .message = "DDP trains models on the CPU only",
-                      .expected = to_string(Device::cpu()),
-                      .got = to_string(device()),
-                      .hint = "use FullyShardTransform with offload.cpu_offload",
                       .rank = job.rank(),
                       .world_size = job.world_size()});
   }

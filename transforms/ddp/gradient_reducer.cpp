@@ -1,7 +1,6 @@
 #include "transforms/ddp/gradient_reducer.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <numeric>
 #include <string>
@@ -62,8 +61,8 @@ void GradientReducer::build(std::vector<std::size_t> const& order) {
     if (static_cast<std::size_t>(bucket.elements) * bits_of(value.dtype()) / 8 >= limit) open.erase(found);
   }
   for (auto& bucket : buckets_) {
-    auto const dtype = entries_[bucket.members.front()].parameter->value.dtype();
-    bucket.gradients = Tensor::zeros({bucket.elements}, dtype);
+    auto const& like = entries_[bucket.members.front()].parameter->value;
+    bucket.gradients = Tensor::zeros({bucket.elements}, like.dtype(), like.device());
   }
 }
 
@@ -79,8 +78,8 @@ void GradientReducer::attach(Entry& entry) {
   if (grad.defined() && grad.data() == view.data() && grad.storage() == view.storage()) return;
   if (grad.defined()) {
     convert(grad, view);
-  } else if (view.nbytes() != 0) {
-    std::memset(view.mutable_bytes().data(), 0, view.nbytes());
+  } else {
+    set_zero(view);
   }
   grad = std::move(view);
 }
@@ -137,8 +136,8 @@ void GradientReducer::complete_missing(std::vector<std::size_t> const& missing) 
       auto view = view_of(entry);
       if (entry.parameter->grad.defined()) {
         convert(entry.parameter->grad, view);
-      } else if (view.nbytes() != 0) {
-        std::memset(view.mutable_bytes().data(), 0, view.nbytes());
+      } else {
+        set_zero(view);
       }
     }
     --buckets_[entry.bucket].missing;
@@ -166,7 +165,8 @@ void GradientReducer::take_back(Entry& entry, bool used) {
   if (!used && entry.had_none) {
     grad = {};
   } else if (!config_.gradient_as_bucket_view) {
-    if (!grad.defined()) grad = Tensor::empty(entry.parameter->value.shape(), entry.parameter->value.dtype());
+    auto const& value = entry.parameter->value;
+    if (!grad.defined()) grad = Tensor::empty(value.shape(), value.dtype(), value.device());
     convert(view_of(entry), grad);
   }
 }

@@ -1,7 +1,6 @@
 #include "transforms/model/common_values.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include <crossrank/error.hpp>
 #include <crossrank/objects.hpp>
@@ -89,11 +88,12 @@ void broadcast_values(Collective const& group, std::vector<std::shared_ptr<Param
         at += value.nbytes();
       }
     };
-    if (group.rank() == 0) for_each([](Tensor& v, std::byte* at) { std::memcpy(at, v.bytes().data(), v.nbytes()); });
+    auto const view = [](Tensor const& like, std::byte* at) {
+      return Tensor::from_blob(at, like.shape(), like.dtype());
+    };
+    if (group.rank() == 0) for_each([&](Tensor const& value, std::byte* at) { view(value, at).copy_from(value); });
     group.broadcast(buffer);
-    if (group.rank() != 0) {
-      for_each([](Tensor& v, std::byte const* at) { std::memcpy(v.mutable_bytes().data(), at, v.nbytes()); });
-    }
+    if (group.rank() != 0) for_each([&](Tensor& value, std::byte* at) { value.copy_from(view(value, at)); });
   }
 }
 

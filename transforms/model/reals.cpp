@@ -77,6 +77,10 @@ void for_each_chunk(std::size_t count, std::function<void(std::size_t, std::size
 }
 
 void convert(Tensor const& from, Tensor& to) {
+  if (from.device() != Device::cpu() || to.device() != Device::cpu()) {
+    to.copy_from(as_dtype(from, to.dtype()).reshape(to.shape()));
+    return;
+  }
   if (from.dtype() == to.dtype()) {
     if (from.nbytes() != 0) std::memcpy(to.mutable_bytes().data(), from.bytes().data(), from.nbytes());
     return;
@@ -94,6 +98,14 @@ Tensor as_dtype(Tensor const& tensor, Dtype dtype) {
   auto converted = Tensor::empty(tensor.shape(), dtype);
   convert(tensor.to(Device::cpu()), converted);
   return converted.to(tensor.device());
+}
+
+void set_zero(Tensor& tensor) {
+  if (tensor.device() != Device::cpu()) {
+    tensor.copy_from(Tensor::zeros(tensor.shape(), tensor.dtype(), tensor.device()));
+  } else if (tensor.nbytes() != 0) {
+    std::memset(tensor.mutable_bytes().data(), 0, tensor.nbytes());
+  }
 }
 
 void add_reals(Tensor& to, Tensor const& from) {

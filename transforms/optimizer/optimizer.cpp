@@ -15,6 +15,15 @@ namespace {
 using transforms::update_elements;
 using transforms::with_real;
 
+/// Calls `change` with copies on the host of what is on a GPU, and copies the result back.
+template <class Change>
+void on_host(TrainedTensor& tensor, Tensor& changed, Change const& change) {
+  if (changed.device() == Device::cpu()) return change(tensor);
+  TrainedTensor host{tensor.name, tensor.value.to(Device::cpu()), tensor.grad.to(Device::cpu())};
+  change(host);
+  changed.copy_from(&changed == &tensor.value ? host.value : host.grad);
+}
+
 std::string state_name(TrainedTensor const& tensor, std::string_view kind) {
   return tensor.name + "." + std::string(kind);
 }
@@ -32,7 +41,7 @@ void Optimizer::step() {
     ++steps_;
     for (auto& tensor : model_->trained_tensors()) {
       place = " at " + tensor.name;
-      if (tensor.grad.defined()) update(tensor);
+      if (tensor.grad.defined()) on_host(tensor, tensor.value, [&](TrainedTensor& host) { update(host); });
     }
   } catch (std::exception const& e) {
     model_->abort("the optimizer's step failed" + place + ": " + e.what());
@@ -156,15 +165,16 @@ double clip_grad_norm(TrainableModel& model, double max_norm) {
   std::erase_if(trained, [](auto const& tensor) { return !tensor.grad.defined(); });
   double squares = 0;
   for (auto const& tensor : trained) {
+    auto const grad = tensor.grad.to(Device::cpu());
     update_elements<double>(
-        [&](std::size_t count, double const* grad) {
-          for (std::size_t i = 0; i < count; ++i) squares += grad[i] * grad[i];
+        [&](std::size_t count, double const* values) {
+          for (std::size_t i = 0; i < count; ++i) squares += values[i] * values[i];
         },
-        tensor.grad);
+        grad);
   }
   auto const norm = std::sqrt(model.sum_over_shards(squares));
   if (norm <= max_norm) return norm;
-  for (auto& tensor : trained) {
+  auto const scale = [&](TrainedTensor& tensor) {
     with_real(tensor.grad.dtype(), [&]<class Real>(Real) {
       auto const factor = static_cast<Real>(max_norm / (norm + 1e-6));
       update_elements<Real>(
@@ -173,7 +183,8 @@ double clip_grad_norm(TrainableModel& model, double max_norm) {
           },
           tensor.grad);
     });
-  }
+  };
+  for (auto& tensor : trained) on_host(tensor, tensor.grad, scale);
   return norm;
 }
 
