@@ -44,18 +44,23 @@ std::shared_ptr<FullyShardedModel> sharded(MeshCollective const& job, std::share
 
 using Values = std::map<std::string, std::vector<double>>;
 
+/// Returns the GPU of a rank, of which the emulated host has two, or the CPU.
+Device of_rank(Device device, int rank) { return device == Device::cpu() ? device : Device::cuda(rank % 2); }
+
 struct OffloadJob {
   int ranks = offload_ranks;
   int sharding = offload_ranks;
 };
 
 /// Trains with accumulation and clipping, and returns the shards of rank 0.
-Values trained(FullyShardTransformConfig config, Device device, TinyOptions options = {}, OffloadJob shape = {}) {
+Values trained(FullyShardTransformConfig config, Device device, TinyOptions const& options = {},
+               OffloadJob shape = {}) {
   Values values;
   config.offload.cpu_offload = true;
-  options.device = device;
   run_jobs(shape.ranks, shape.sharding, [&](MeshCollective const& job) {
-    auto const model = sharded(job, std::make_shared<TinyMlp>(options), config, device);
+    auto mine = options;
+    mine.device = of_rank(device, job.rank());
+    auto const model = sharded(job, std::make_shared<TinyMlp>(mine), config, mine.device);
     AdamW optimizer(model, {.lr = 0.02});
     train(*model, optimizer, 1, job.rank(), shape.ranks);
     model->zero_grad();
@@ -192,10 +197,10 @@ Values trained_by_ddp(DdpSetting const& setting, Device device) {
   Values values;
   run_jobs(setting.ranks, 1, [&](MeshCollective const& job) {
     auto options = setting.model;
-    options.device = device;
+    options.device = of_rank(device, job.rank());
     options.seed += job.rank();  // only the values of rank 0 count
     auto const model = std::dynamic_pointer_cast<DDPWrappedModel>(
-        DDPTransform(setting.config, job, device).apply(std::make_shared<TinyMlp>(options)));
+        DDPTransform(setting.config, job, options.device).apply(std::make_shared<TinyMlp>(options)));
     if (setting.sends_bf16) model->register_comm_hook(bf16_compress_hook());
     AdamW optimizer(model, {.lr = 0.02});
     train(*model, optimizer, 2, job.rank(), setting.ranks);
@@ -206,7 +211,8 @@ Values trained_by_ddp(DdpSetting const& setting, Device device) {
     }
     clip_grad_norm(*model, 1.0);
     optimizer.step();
-    for (auto const& parameter : model->parameters()) EXPECT_EQ(parameter->value.device(), device) << parameter->name;
+    for (auto const& parameter : model->parameters())
+      EXPECT_EQ(parameter->value.device(), options.device) << parameter->name;
     if (job.rank() == 0) {
       for (auto const& shard : model->sharded_state_dict()) values[shard.name] = reals_of(shard.value);
     }

@@ -10,8 +10,11 @@ namespace {
 
 constexpr std::size_t most_bytes = std::size_t{256} << 20;
 
+/// Leaves out the number of the device, because each rank may have its own.
 std::string describe(Parameter const& parameter) {
-  return parameter.name + " " + to_string(parameter.value) + (parameter.requires_grad ? "" : ", frozen");
+  auto const& value = parameter.value;
+  return parameter.name + " " + std::string(name_of(value.dtype())) + " " + to_string(value.shape()) +
+         (value.device() == Device::cpu() ? "" : " on a GPU") + (parameter.requires_grad ? "" : ", frozen");
 }
 
 [[noreturn]] void refuse(Collective const& group, char const* operation, int rank, std::string expected,
