@@ -67,6 +67,26 @@ TEST(JobOutcome, lists_all_ranks_in_order_of_time_and_marks_the_root_cause) {
   EXPECT_EQ(outcome.exit_code(), 7);
 }
 
+TEST(JobOutcome, blames_no_rank_when_a_signal_to_the_command_ended_the_job) {
+  JobOutcome outcome;
+  outcome.end_requested(SIGINT);
+  outcome.add({.rank = 1, .pid = 11, .status = exited(1), .after = milliseconds(20)});
+  outcome.add({.rank = 0, .pid = 10, .status = SIGTERM, .after = milliseconds(30), .by_launcher = true});
+  EXPECT_EQ(outcome.summary(),
+            "the job was ended by signal 2 (SIGINT); its ranks in the order in which they ended:\n"
+            "  rank 1 (pid 11): exit code 1 after 0.02 s\n"
+            "  rank 0 (pid 10): signal 15 (SIGTERM), sent by this command, after 0.03 s");
+  EXPECT_EQ(outcome.exit_code(), 1);
+}
+
+TEST(JobOutcome, keeps_the_root_cause_when_a_signal_comes_after_the_first_failure) {
+  JobOutcome outcome;
+  outcome.add({.rank = 1, .status = exited(7)});
+  outcome.end_requested(SIGTERM);
+  outcome.add({.rank = 0, .status = SIGTERM, .by_launcher = true});
+  EXPECT_THAT(outcome.summary(), testing::ContainsRegex("the job failed.*\n.*rank 1 .*<- root cause"));
+}
+
 TEST(JobOutcome, blames_a_rank_that_returned_0_while_the_others_waited_for_it_in_connect) {
   JobOutcome outcome;
   outcome.add({.rank = 1, .status = exited(0)});

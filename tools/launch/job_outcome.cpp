@@ -42,6 +42,10 @@ std::string line_of(RankExit const& end) {
 
 void JobOutcome::add(RankExit const& end) { exits_.push_back(end); }
 
+void JobOutcome::end_requested(int signal) noexcept {
+  if (!failed() && requested_by_ == 0) requested_by_ = signal;
+}
+
 void JobOutcome::annotate(std::function<void(RankExit&)> const& note) {
   for (auto& end : exits_) note(end);
 }
@@ -102,11 +106,14 @@ int JobOutcome::exit_code() const noexcept {
 std::string JobOutcome::summary() const {
   auto const* const first = cause();
   if (first == nullptr) return {};
-  if (exits_.size() == 1) return line_of(*first);
-  std::string text = "the job failed; its ranks in the order in which they ended:";
+  bool const requested = requested_by_ != 0;
+  auto const how =
+      requested ? "the job was ended by " + node::describe_status(requested_by_) : std::string("the job failed");
+  if (exits_.size() == 1) return requested ? how + "; " + line_of(*first) : line_of(*first);
+  auto text = how + "; its ranks in the order in which they ended:";
   std::vector<int> rest;
   for (std::size_t i = 0; i < exits_.size(); ++i) {
-    bool const is_cause = &exits_[i] == first;
+    bool const is_cause = &exits_[i] == first && !requested;
     if (i >= most_lines && !is_cause) {
       rest.push_back(exits_[i].rank);
       continue;

@@ -31,6 +31,9 @@ class JobOutcome {
  public:
   /// Adds an end. Must be called in order of time.
   void add(RankExit const& end);
+  /// Notes that the user or a scheduler asked the job to end, by a signal to the launcher. Has no effect once a rank
+  /// has failed.
+  void end_requested(int signal) noexcept;
   /// Calls `note` for each end, to add information that arrived later.
   void annotate(std::function<void(RankExit&)> const& note);
 
@@ -41,7 +44,8 @@ class JobOutcome {
   [[nodiscard]] bool by_external_signal() const noexcept;
   /// Returns 0, the exit code of the rank that failed first, or 128 + the signal that ended it.
   [[nodiscard]] int exit_code() const noexcept;
-  /// Lists all ranks in the order in which they ended and marks the root cause; empty when no rank failed.
+  /// Lists all ranks in the order in which they ended and marks the root cause, or names the signal that ended the job;
+  /// empty when no rank failed.
   [[nodiscard]] std::string summary() const;
 
  private:
@@ -52,6 +56,7 @@ class JobOutcome {
   [[nodiscard]] RankExit const* deciding() const noexcept;
 
   std::vector<RankExit> exits_{};
+  int requested_by_ = 0;  ///< signal of the request to end; 0: none
 };
 
 }  // namespace crossrank::tools

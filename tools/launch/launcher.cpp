@@ -240,6 +240,7 @@ void Launch::pass_on(int number) {
   bool const ends = number == SIGINT || number == SIGTERM || number == SIGHUP || number == SIGQUIT;
   if (number != SIGCONT && number != SIGWINCH) sent_.push_back(number);
   if (!ends) return;
+  outcome_.end_requested(number);
   if (number != SIGINT) processes_.signal_ranks(SIGCONT);  // a stopped rank would not see it
   if (interrupted_) kill_at_ = Clock::now();               // second signal: kill at once
   interrupted_ = true;

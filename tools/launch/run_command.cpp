@@ -22,6 +22,7 @@ SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT and SIGWINC
 request to end kills the ranks. After the first failure the other ranks may end by themselves; they get SIGTERM after
 half of the grace time and SIGKILL after all of it. Ranks that wait in connect() are told at once when a rank ends
 before it gets there. When the job fails, lists all ranks in the order in which they ended and marks the root cause.
+When a signal to this command ended the job, names the signal.
 
 Exit code: that of the rank that failed first, 128 + signal when a signal ended it, 127 when the program is not found,
 126 when it cannot be run, 0 when all ranks returned 0.)";
