@@ -20,6 +20,13 @@
 namespace crossrank::tools {
 namespace {
 
+constexpr char const* footer =
+    R"(Opens the CUDA driver and NCCL as the library does. Shows their files and versions, the functions that they lack, and
+each GPU with its identity, its memory and the GPUs whose memory it can access. Sends 1 MiB to each GPU and back, and
+compares the bytes. Without a driver or NCCL it says what was tried and what to install. CROSSRANK_CUDA_LIBRARY and
+CROSSRANK_NCCL_LIBRARY name other files. Exit code: 0, also without a GPU; 1 when a GPU does not work.
+With --json: command, ok, exit_code, version, cuda, nccl and devices.)";
+
 /// Sends 1 MiB to the device and back. Returns the error, or an empty text when all bytes came back.
 std::string round_trip(Device device) {
   try {
@@ -142,9 +149,10 @@ void print_report(Json const& report) {
 
 void add_doctor_command(CLI::App& app, int& exit_code) {
   auto* const doctor =
-      app.add_subcommand("doctor", "show what the library finds on this machine: driver, NCCL and GPUs");
+      app.add_subcommand("doctor", "Show what the library finds on this machine: driver, NCCL and GPUs");
   auto const json = std::make_shared<bool>(false);
-  doctor->add_flag("--json", *json, "print one JSON object");
+  doctor->add_flag("--json", *json, "Print the result as one JSON object");
+  doctor->footer(footer);
   doctor->callback([json, &exit_code] {
     auto report = machine_report();
     exit_code = report["ok"].get<bool>() ? 0 : 1;

@@ -352,7 +352,8 @@ int inspect_jobs(InspectJobRequest const& request) {
     for (auto const& rendezvous : pending_rendezvous) print_pending_rendezvous(rendezvous);
   }
   if (!jobs.empty() || !pending_rendezvous.empty()) return 0;
-  std::fprintf(stderr, "crossrank inspect: this user has no such job on this machine\n");
+  std::fprintf(stderr, "crossrank inspect: this user has no %s on this machine\n",
+               request.job || request.pid || request.directory ? "such job" : "running job");
   return 1;
 }
 
