@@ -14,15 +14,23 @@ std::string errno_text(int error) {
   return text;
 }
 
-void throw_io(std::string operation, std::string resource, int error, std::string hint) {
-  throw_io(ErrorInfo{.operation = std::move(operation),
-                     .message = "the system call failed",
-                     .resource = std::move(resource),
-                     .hint = std::move(hint)},
-           error);
-}
-
 namespace {
+
+/// Says what went wrong, for callers that know only the error.
+char const* default_message(int error) noexcept {
+  switch (error) {
+    case ENOENT: return "there is no such file or directory";
+    case EACCES:
+    case EPERM: return "the system does not permit this";
+    case EEXIST: return "it exists already";
+    case ENOTDIR: return "a part of the path is not a directory";
+    case EISDIR: return "it is a directory";
+    case EROFS: return "the file system is read-only";
+    case ENOSPC: return "the file system is full";
+    case EDQUOT: return "the disk quota is used up";
+    default: return "the system call failed";
+  }
+}
 
 /// Returns the most common hint, for callers without a better hint.
 char const* default_hint(int error) noexcept {
@@ -34,6 +42,7 @@ char const* default_hint(int error) noexcept {
     case EDQUOT: return "free space there, or use a directory on another file system";
     case EMFILE:
     case ENFILE: return "allow more open files (ulimit -n)";
+    case ENOENT: return "check the path";
     case ELOOP: return "a symbolic link leads to itself or is not followed here: use the path of its target";
     case ENAMETOOLONG: return "use a shorter path";
     default: return "";
@@ -41,6 +50,14 @@ char const* default_hint(int error) noexcept {
 }
 
 }  // namespace
+
+void throw_io(std::string operation, std::string resource, int error, std::string hint) {
+  throw_io(ErrorInfo{.operation = std::move(operation),
+                     .message = default_message(error),
+                     .resource = std::move(resource),
+                     .hint = std::move(hint)},
+           error);
+}
 
 void throw_io(ErrorInfo info, int error) {
   if (info.hint.empty()) info.hint = default_hint(error);
