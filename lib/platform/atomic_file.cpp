@@ -46,8 +46,12 @@ std::string free_space_text(int directory) {
 }  // namespace
 
 AtomicFile::AtomicFile(Directory const& directory, std::string name, std::uint64_t expected_bytes,
-                       std::string operation)
-    : directory_(directory), name_(std::move(name)), operation_(std::move(operation)), expected_(expected_bytes) {
+                       std::string operation, Readers readers)
+    : directory_(directory),
+      name_(std::move(name)),
+      operation_(std::move(operation)),
+      expected_(expected_bytes),
+      readers_(readers) {
   create();
   CROSSRANK_CRASH_POINT("platform.atomic_file.created");
   reserve();
@@ -69,8 +73,9 @@ bool AtomicFile::try_create() {
   if (random.empty()) throw_io(operation_ + ": getrandom", directory_.path_of(name_), errno);
   temporary_ = '.' + name_ + '.' + random + std::string(temporary_suffix);
   constexpr int flags = O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW;
-  fd_ = Fd(retry_interrupted(
-      [&] { return system().openat(directory_.fd(), temporary_.c_str(), flags, S_IRUSR | S_IWUSR); }));
+  constexpr mode_t owner = S_IRUSR | S_IWUSR;
+  mode_t const mode = readers_ == Readers::owner ? owner : owner | S_IRGRP | S_IWGRP | S_IROTH | S_IWOTH;
+  fd_ = Fd(retry_interrupted([&] { return system().openat(directory_.fd(), temporary_.c_str(), flags, mode); }));
   if (!fd_) fail("create", errno);
   temporary_exists_ = true;
   // The lock shows a cleaner that the writer is alive. Without working locks a cleaner leaves the file alone. The lock

@@ -11,6 +11,12 @@ namespace crossrank::platform {
 /// What to do when a file with the name exists.
 enum class IfExists : std::uint8_t { refuse, replace };
 
+/// Who may read a new file.
+enum class Readers : std::uint8_t {
+  owner,     ///< only this user
+  as_umask,  ///< whom the process's umask allows, as for the files of other programs
+};
+
 /// A file that appears under its name complete and durable, or not at all.
 ///
 /// Bytes go to a hidden temporary file in the same directory, which is locked (`flock`) while this process writes it.
@@ -20,7 +26,8 @@ enum class IfExists : std::uint8_t { refuse, replace };
 class AtomicFile {
  public:
   /// Creates the temporary file and reserves space for `expected_bytes`, if the file system can.
-  AtomicFile(Directory const& directory, std::string name, std::uint64_t expected_bytes, std::string operation);
+  AtomicFile(Directory const& directory, std::string name, std::uint64_t expected_bytes, std::string operation,
+             Readers readers = Readers::owner);
   ~AtomicFile();
   AtomicFile(AtomicFile const&) = delete;
   AtomicFile& operator=(AtomicFile const&) = delete;
@@ -54,6 +61,7 @@ class AtomicFile {
   std::string operation_;
   std::string temporary_{};
   std::uint64_t expected_;
+  Readers readers_;
   std::uint64_t written_ = 0;
   Fd fd_{};
   dev_t device_ = 0;  ///< identity of the file, known once it is complete

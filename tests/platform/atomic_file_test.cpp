@@ -4,12 +4,14 @@
 #include <array>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <utility>
 
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -54,6 +56,20 @@ TEST_F(AtomicFileTest, appears_with_all_its_bytes_and_nothing_beside_it) {
   commit();
   EXPECT_EQ(read("file"), content);
   EXPECT_THAT(names(), ::testing::ElementsAre("file"));
+}
+
+TEST_F(AtomicFileTest, is_readable_for_the_owner_only_or_as_the_umask_allows) {
+  auto const permissions = [&](std::string const& name, Readers readers) {
+    AtomicFile file(directory_, name, 0, "test", readers);
+    file.commit();
+    return std::filesystem::status(root_.path() / name).permissions();
+  };
+  auto const before = ::umask(S_IWGRP | S_IRWXO);
+  auto const own = permissions("own", Readers::owner);
+  auto const shared = permissions("shared", Readers::as_umask);
+  ::umask(before);
+  EXPECT_EQ(own, std::filesystem::perms{0600});
+  EXPECT_EQ(shared, std::filesystem::perms{0640});
 }
 
 TEST_F(AtomicFileTest, is_hidden_and_locked_until_committed) {

@@ -280,7 +280,8 @@ void save_safetensors(std::filesystem::path const& path, StateDict const& weight
   auto const pieces = arrange(path, weights);
   auto const header = compose_header(path, pieces, options);
   auto const directory = platform::Directory::open(path.has_parent_path() ? path.parent_path() : ".", write_operation);
-  platform::AtomicFile file(directory, path.filename().string(), header.size() + weights.nbytes(), write_operation);
+  platform::AtomicFile file(directory, path.filename().string(), header.size() + weights.nbytes(), write_operation,
+                            platform::Readers::as_umask);
   file.write(std::as_bytes(std::span(header)));
   for (auto const* piece : pieces) {
     read_in_pieces(piece->second, [&](std::span<std::byte const> bytes) { file.write(bytes); });

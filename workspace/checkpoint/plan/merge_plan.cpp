@@ -183,7 +183,8 @@ void MergePlan::save(std::filesystem::path const& file) const {
   auto const text = to_json().dump(1) + "\n";
   auto const directory = platform::Directory::open(
       file.has_parent_path() ? file.parent_path() : std::filesystem::path("."), plan_operation);
-  platform::AtomicFile out(directory, file.filename().string(), text.size(), plan_operation);
+  platform::AtomicFile out(directory, file.filename().string(), text.size(), plan_operation,
+                           platform::Readers::as_umask);
   out.write(std::as_bytes(std::span(text)));
   out.commit();
 }
