@@ -29,7 +29,15 @@ platform::Fd make_flight_file(std::filesystem::path const& path, std::size_t byt
   if (path.native().size() >= sizeof(ControlHeader::flight_file))
     platform::throw_io("make a flight record", path.string(), ENAMETOOLONG, hint);
   platform::check_links_above(path.has_parent_path() ? path.parent_path() : ".", "make a flight record");
-  platform::Fd fd(system().openat(AT_FDCWD, path.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600));
+  auto const open = [&path] {
+    return system().openat(AT_FDCWD, path.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600);
+  };
+  platform::Fd fd(open());
+  if (!fd && errno == ENOENT) {
+    // Another rank may create the directory at the same time, so the result does not matter.
+    static_cast<void>(system().mkdirat(AT_FDCWD, path.parent_path().c_str(), 0700));
+    fd = platform::Fd(open());
+  }
   if (!fd) platform::throw_io("make a flight record", path.string(), errno, hint);
   // On a file system without locks it cannot be told whether the job lives, and `crossrank clean` leaves the file
   // alone.
