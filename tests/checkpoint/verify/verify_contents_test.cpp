@@ -71,6 +71,53 @@ TEST(VerifyContents, compares_the_crcs_of_a_distributed_checkpoint) {
                          [&](Collective const& world) { EXPECT_EQ(list(verify(world, folder.path())), list(report)); });
 }
 
+TEST(VerifyContents, compares_the_crcs_of_the_optimizer_in_a_distributed_checkpoint) {
+  TemporaryDirectory const folder;
+  DcpFiles files;
+  files.add({"model", "a"}, {1, 2, 3, 4});
+  files.add({"optim", "state", "a", "exp_avg"}, {5, 6, 1234.5F, 8});
+  files.write(folder.path());
+  auto const clean = verify_alone(folder.path());
+  EXPECT_TRUE(clean.ok()) << list(clean);
+  EXPECT_EQ(clean.tensors, 1U) << "the optimizer is no part of the model";
+  float const value = 1234.5F;
+  flip_byte(folder.path() / "__0_0.distcp", std::string(reinterpret_cast<char const*>(&value), sizeof value));
+
+  auto const report = verify_alone(folder.path());
+
+  EXPECT_THAT(report.defects, ElementsAre(defect(DefectKind::checksum, "__0_0.distcp", "CRC"))) << list(report);
+}
+
+TEST(VerifyContents, names_a_missing_file_of_the_optimizer_and_a_torn_training_state) {
+  TemporaryDirectory const folder;
+  save_safetensors(folder.path() / "model.safetensors", {{"a", Tensor::zeros({2}, Dtype::f32)}});
+  auto const state = folder.path() / "training_state.json";
+  std::ofstream(state) << R"({"optimizer": {"name": "AdamW", "steps": 3, "files": ["optimizer.safetensors"]}})";
+
+  auto const missing = verify_alone(folder.path());
+  save_safetensors(folder.path() / "optimizer.safetensors", {{"b", Tensor::zeros({2}, Dtype::f32)}});
+  auto const complete = verify_alone(folder.path());
+  fs::resize_file(state, 20);
+  auto const torn = verify_alone(folder.path());
+
+  EXPECT_THAT(missing.defects,
+              ElementsAre(defect(DefectKind::coverage, "training_state.json", "optimizer.safetensors")))
+      << list(missing);
+  EXPECT_TRUE(complete.ok()) << list(complete);
+  EXPECT_THAT(torn.defects, ElementsAre(defect(DefectKind::file, "training_state.json", "JSON"))) << list(torn);
+}
+
+TEST(VerifyContents, names_a_missing_index) {
+  TemporaryDirectory const folder;
+  save_safetensors(folder.path() / "model-00001-of-00002.safetensors", {{"a", Tensor::zeros({2}, Dtype::f32)}});
+  save_safetensors(folder.path() / "model-00002-of-00002.safetensors", {{"b", Tensor::zeros({2}, Dtype::f32)}});
+
+  auto const report = verify_alone(folder.path());
+
+  EXPECT_THAT(report.defects, ElementsAre(defect(DefectKind::index, "model.safetensors.index.json", "2 files")))
+      << list(report);
+}
+
 std::string module(int layer) { return "model.layers." + std::to_string(layer) + ".mlp.up_proj"; }
 
 /// Returns two layers of NVFP4.

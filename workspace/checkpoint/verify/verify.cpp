@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string_view>
+#include <system_error>
 #include <tuple>
 #include <utility>
 
@@ -14,6 +15,7 @@
 
 #include "workspace/checkpoint/plan/check_model.hpp"
 #include "workspace/checkpoint/plan/check_layers.hpp"
+#include "workspace/checkpoint/verify/beside_the_model.hpp"
 #include "workspace/checkpoint/verify/checksum_check.hpp"
 #include "workspace/checkpoint/discovery/inventory.hpp"
 #include "workspace/checkpoint/plan/merge_layout.hpp"
@@ -26,6 +28,7 @@
 #include "workspace/checkpoint/model/model_names.hpp"
 #include "workspace/checkpoint/rules/rule_set/rule_set.hpp"
 #include "workspace/checkpoint/source/safetensors_source.hpp"
+#include "workspace/checkpoint/source/torch/dcp_source.hpp"
 #include "workspace/checkpoint/verify/scan_numbers.hpp"
 #include "workspace/checkpoint/verify/scan_scales.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
@@ -108,6 +111,11 @@ class Verification {
       add_unless_known(error);
     } catch (UsageError const& error) {
       add_unless_known(error);
+    }
+    std::error_code ignored;
+    if (std::filesystem::is_directory(path_, ignored)) {
+      append(check_training_state(path_));
+      if (set_ && set_->sources.size() == 1) append(check_index_exists(path_));
     }
     report_.files = count_files();
     std::vector<std::string> names;
@@ -242,10 +250,8 @@ class Verification {
 
   /// Adds the files that only the set knows: chunks of a distributed checkpoint, training states, folders of ranks.
   void add_beside_inventory(ChecksumCheck& work) {
-    for (auto const& source : set_->sources) {
-      if (std::dynamic_pointer_cast<ChunkedSource const>(source)) work.add(*source);
-    }
     auto const crc = plan_.crc == ArchiveCrc::ignore ? codec::CrcPolicy::ignore : codec::CrcPolicy::require;
+    add_chunks(work, crc);
     auto const pool = std::make_shared<FilePool>();
     for (auto const& path : beside_inventory()) {
       try {
@@ -262,6 +268,22 @@ class Verification {
       } catch (Error const& error) {
         report_.defects.push_back(defect_of(error, path));
       }
+    }
+  }
+
+  /// Adds the chunks of a distributed checkpoint: all of them, also those of the optimizer, unless the caller has named
+  /// the model's key.
+  void add_chunks(ChecksumCheck& work, codec::CrcPolicy crc) {
+    auto const chunked = [](auto const& source) {
+      return std::dynamic_pointer_cast<ChunkedSource const>(source) != nullptr;
+    };
+    if (std::none_of(set_->sources.begin(), set_->sources.end(), chunked)) return;
+    if (plan_.model_key.empty() && find_dcp(path_) == DcpFlavour::torch) {
+      unmerged_.push_back(open_dcp(path_, {.crc = crc, .model_key = "."}));
+      return work.add(*unmerged_.back());
+    }
+    for (auto const& source : set_->sources) {
+      if (chunked(source)) work.add(*source);
     }
   }
 
