@@ -22,9 +22,11 @@ using test::difference;
 using test::names_in;
 using test::read_checkpoint;
 using test::run_command;
+using testing::AllOf;
 using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 class PartsCommand : public test::CheckpointCommand {
@@ -114,6 +116,41 @@ TEST_F(PartsCommand, refuses_wrong_numbers_and_combinations) {
   EXPECT_EQ(run_command({"consolidate", "--finish", shards().string(), out().string()}).exit_code, 2);
   EXPECT_EQ(run_command({"consolidate", shards().string()}).exit_code, 2);
   EXPECT_EQ(run_command({"plan", shards().string(), out().string(), "--parts", "0", "--output", file()}).exit_code, 2);
+}
+
+TEST_F(PartsCommand, prints_commands_that_a_shell_understands) {
+  auto const file = (folder_.path() / "the plan.json").string();
+  auto const end = run_command({"plan", shards().string(), out().string(), "--parts", "1", "--output", file});
+  ASSERT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_THAT(end.out, HasSubstr("--plan '" + file + "' --finish"));
+}
+
+TEST_F(PartsCommand, suggests_more_files_only_if_the_model_has_enough_tensors) {
+  auto const few = run_command(
+      {"plan", shards().string(), out().string(), "--parts", "100000", "--output", file(), "--max-shard-size", "1B"});
+  ASSERT_EQ(few.exit_code, 0) << few.err;
+  EXPECT_THAT(few.err, AllOf(HasSubstr("make fewer parts"), Not(HasSubstr("--max-shard-size"))));
+  fs::remove_all(out());
+  auto const one_file = run_command({"plan", shards().string(), out().string(), "--parts", "2", "--output", file()});
+  ASSERT_EQ(one_file.exit_code, 0) << one_file.err;
+  EXPECT_THAT(one_file.err, HasSubstr("--max-shard-size"));
+}
+
+TEST_F(PartsCommand, may_keep_its_plan_in_the_new_output_but_not_in_the_name_of_a_directory) {
+  auto const inside = (out() / "plan.json").string();
+  EXPECT_EQ(
+      run_command({"plan", shards().string(), out().string(), "--parts", "1", "--output", out().string()}).exit_code,
+      2);
+  EXPECT_FALSE(fs::exists(out()));
+  auto const end = run_command({"plan", shards().string(), out().string(), "--parts", "1", "--output", inside});
+  ASSERT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_EQ(run_command({"consolidate", "--plan", inside, "--part", "0"}).exit_code, 0);
+  EXPECT_EQ(run_command({"consolidate", "--plan", inside, "--finish"}).exit_code, 0);
+}
+
+TEST_F(PartsCommand, names_its_own_options_in_hints) {
+  ASSERT_EQ(plan().exit_code, 0);
+  EXPECT_THAT(with_plan({}).err, HasSubstr("--part"));
 }
 
 TEST_F(PartsCommand, has_an_exit_code_for_each_kind_of_error) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include <CLI/CLI.hpp>
 
@@ -50,6 +51,16 @@ struct PlanRequest {
   SessionOptions session{};
 };
 
+/// Returns a path as one word of a shell's command line.
+std::string shell_word(std::filesystem::path const& path) {
+  auto const text = path.string();
+  constexpr std::string_view plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./:=@%+,-";
+  if (text.find_first_not_of(plain) == std::string::npos) return text;
+  std::string word = "'";
+  for (char const c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return word + "'";
+}
+
 CommandResult describe(PartsPlan const& plan, std::filesystem::path const& file) {
   Json parts = Json::array();
   std::uint64_t bytes = 0;
@@ -63,7 +74,7 @@ CommandResult describe(PartsPlan const& plan, std::filesystem::path const& file)
     files += names.size();
   }
   auto const count = std::to_string(plan.parts());
-  auto const command = "crossrank consolidate --plan " + terminal_text(file.string());
+  auto const command = "crossrank consolidate --plan " + terminal_text(shell_word(file));
   CommandResult result;
   result.text = terminal_text(plan.out().string()) + ": " + size_text(bytes) + " in " + std::to_string(files) +
                 (files == 1 ? " file, " : " files, ") + count + (plan.parts() == 1 ? " part" : " parts") +

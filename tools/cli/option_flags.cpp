@@ -26,6 +26,8 @@ constexpr std::array flags{
     OptionFlag{"force", "--force"},
     OptionFlag{"all", "--all"},
     OptionFlag{"resume", "--resume"},
+    OptionFlag{"max_shard_bytes", "--max-shard-size"},
+    OptionFlag{"part", "--part"},
 };
 
 }  // namespace

@@ -21,7 +21,7 @@ void require_count(char const* variable, int count, int parts) {
                     .message = std::string("the scheduler runs another number of tasks than the plan has parts"),
                     .expected = std::to_string(parts) + " parts of the plan",
                     .got = std::string(variable) + "=" + std::to_string(count),
-                    .hint = "make the plan with as many parts as tasks, or give the number of the part yourself"});
+                    .hint = "make the plan with as many parts as tasks, or pass `part` yourself"});
 }
 
 /// Returns the part of a task of a Slurm array. The array may count from any number and in steps.
@@ -42,7 +42,7 @@ std::optional<int> slurm_part(VariableReader const& reader, int parts) {
        .message = "the numbers of this Slurm array do not tell which part this is",
        .expected = std::to_string(parts) + " numbers in a row",
        .got = "SLURM_ARRAY_TASK_ID=" + std::to_string(*task) + " in an array from " + std::to_string(first),
-       .hint = "submit the array as 0-" + std::to_string(parts - 1) + ", or give the number of the part yourself"});
+       .hint = "submit the array as 0-" + std::to_string(parts - 1) + ", or pass `part` yourself"});
 }
 
 std::optional<int> indexed(VariableReader const& reader, char const* variable, int parts) {
@@ -70,7 +70,7 @@ int part_from_environment(PartsPlan const& plan) {
   throw UsageError({.operation = parts_operation,
                     .message = "no scheduler says which part this is",
                     .expected = "SLURM_ARRAY_TASK_ID, JOB_COMPLETION_INDEX, or RANK and WORLD_SIZE",
-                    .hint = "give the number of the part, from 0 to " + std::to_string(parts - 1)});
+                    .hint = "pass `part`, from 0 to " + std::to_string(parts - 1)});
 }
 
 }  // namespace crossrank::checkpoint

@@ -147,13 +147,16 @@ void warn_of_empty_parts(PartsPlan::State const& state) {
   auto const files = state.file.files.size();
   auto const parts = static_cast<std::size_t>(state.file.options.parts);
   if (parts <= files) return;
-  std::uint64_t bytes = 0;
-  for (auto const& file : state.file.files) bytes += file.bytes;
+  auto const tensors = state.whole().merge.state().layout->tensors.size();
+  std::string hint = "make fewer parts";
+  if (tensors > files && !state.file.options.single_file) {
+    std::uint64_t bytes = 0;
+    for (auto const& file : state.file.files) bytes += file.bytes;
+    // A file holds whole tensors, so there may still be fewer files than parts.
+    hint += ", or more files with a smaller `max_shard_bytes`, such as " + std::to_string(bytes / parts + 1);
+  }
   log_event(LogLevel::warning, "there are more parts than output files, so some parts have nothing to do",
-            {{"files", std::to_string(files)},
-             {"parts", std::to_string(parts)},
-             {"hint",
-              "a size limit of " + std::to_string(bytes / parts + 1) + " bytes for a file would give each part one"}});
+            {{"files", std::to_string(files)}, {"parts", std::to_string(parts)}, {"hint", hint}});
 }
 
 }  // namespace
@@ -203,7 +206,7 @@ void require_published(PartsPlan::State const& plan, std::vector<OutputFile> fil
                        .message = "the folder of this plan is gone, and the output does not have its result",
                        .got = std::move(got),
                        .resource = plan.file.out.string(),
-                       .hint = "save the plan again, and run all of its parts"});
+                       .hint = "make the plan again, and run all of its parts"});
   };
   std::error_code error;
   for (auto& file : files) {
@@ -262,7 +265,12 @@ void PartsPlan::save(fs::path const& file) const {
   auto const& state = require(state_);
   auto contents = state.file;
   static_cast<void>(to_text(contents));  // before anything is made
-  auto const folder = platform::Directory::open(absolute_path(file).parent_path(), parts_operation);
+  std::error_code ignored;
+  if (fs::is_directory(file, ignored) || absolute_path(file) == state.file.out) {
+    throw UsageError({.operation = parts_operation,
+                      .message = "the plan needs the name of a file, but this is a directory",
+                      .resource = file.string()});
+  }
   auto job = JobFolder::make(folder_request(state, false));
   if (entry_at(job.directory(), published_name) == Entry::file) {
     // An earlier publication of the same plan was killed before it removed the folder.
@@ -271,9 +279,12 @@ void PartsPlan::save(fs::path const& file) const {
   }
   bool const is_known = entry_at(job.directory(), parts_record_name) == Entry::file;
   try {
+    // Opened late, because it may be the output, which did not exist before.
+    auto const folder = platform::Directory::open(absolute_path(file).parent_path(), parts_operation);
     save_recipes(state.whole(), job.directory(), contents);
     auto const text = to_text(contents);
-    platform::AtomicFile out(folder, file.filename().string(), text.size(), parts_operation);
+    platform::AtomicFile out(folder, file.filename().string(), text.size(), parts_operation,
+                             platform::Readers::as_umask);
     out.write(std::as_bytes(std::span(text)));
     out.commit(platform::IfExists::replace);
     CROSSRANK_CRASH_POINT("parts.saved");
@@ -316,7 +327,7 @@ std::vector<int> PartsPlan::missing() const {
     throw UsageError({.operation = parts_operation,
                       .message = "the folder of this plan is gone: its result was published, or its parts were removed",
                       .resource = state.file.out.string(),
-                      .hint = "save the plan again, and run all of its parts"});
+                      .hint = "make the plan again, and run all of its parts"});
   }
   if (folder->stage() != PlanStage::open) return {};
   std::set<int> missing;
