@@ -423,6 +423,33 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{.name = "flat_without_shape", .placement = {.first_element = 1}}),
     [](auto const& tested) { return std::string(tested.param.name); });
 
+TEST(MemoryExport, refuses_a_grid_without_ranks_and_weights_of_another_length_than_the_config_gives) {
+  TemporaryDirectory const folder;
+  auto const world = connect({.backend = "fake"});
+  auto const error_of = [&](StateDict const& weights, checkpoint::Placements const& placements) {
+    Json const config{{"model_type", "llama"},
+                      {"hidden_size", 8},
+                      {"intermediate_size", 16},
+                      {"num_attention_heads", 2},
+                      {"num_hidden_layers", 1},
+                      {"num_key_value_heads", 2},
+                      {"architectures", Json{"LlamaForCausalLM"}}};
+    try {
+      (void)consolidate(world, weights, placements, folder.path() / "out", {.model = {.config = config}});
+    } catch (Error const& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(error_of({{"a", Tensor::scalar(1.F)}}, {.tp_rank = 0, .tp = 0}),
+              testing::AllOf(testing::HasSubstr("`tp`"), testing::HasSubstr("expected 1 or more, got 0")));
+  StateDict weights;
+  for (auto const* const name : {"gate_proj", "up_proj"})
+    weights.insert(std::string("model.layers.0.mlp.") + name + ".weight", Tensor::zeros({32, 8}, Dtype::f32));
+  EXPECT_THAT(error_of(weights, {}), testing::AllOf(testing::HasSubstr("hint: correct the placements"),
+                                                    testing::Not(testing::HasSubstr("copy the missing files"))));
+}
+
 TEST(MemoryExport, refuses_replicas_that_differ) {
   TemporaryDirectory const folder;
   auto const errors = test::try_thread_ranks(3, [&](Collective const& world) {

@@ -33,10 +33,13 @@ class Encoder {
 
   [[nodiscard]] Encoded encode(StateDict const& weights) {
     auto const& p = placements_;
+    require_size("tp", p.tp);
+    require_size("pp", p.pp);
+    require_size("ep", p.ep);
+    require_size("moe_ep", p.moe_ep);
     require_place("tp_rank", p.tp_rank, p.tp);
     require_place("pp_rank", p.pp_rank, p.pp);
     require_place("ep_rank", p.ep_rank, p.ep);
-    require_place("moe_ep", 0, p.moe_ep);
     Encoded out;
     out.numbers = {p.tp_rank, p.tp, p.pp_rank, p.pp, p.ep_rank, p.ep, p.moe_ep, 0};
     Json names = Json::array();
@@ -51,8 +54,16 @@ class Encoder {
   }
 
  private:
+  void require_size(char const* name, int size) const {
+    if (size >= 1) return;
+    throw UsageError({.operation = operation_,
+                      .message = std::string("`") + name + "` of the placements is not a number of ranks",
+                      .expected = "1 or more",
+                      .got = std::to_string(size)});
+  }
+
   void require_place(char const* name, int rank, int size) const {
-    if (size >= 1 && rank >= 0 && rank < size) return;
+    if (rank >= 0 && rank < size) return;
     throw UsageError({.operation = operation_,
                       .message = std::string("`") + name + "` of the placements is outside the grid",
                       .expected = "0 to " + std::to_string(size - 1),

@@ -80,7 +80,7 @@ class TensorHolding {
                       .expected = std::move(expected),
                       .got = std::move(got),
                       .resource = name_,
-                      .hint = "correct the mesh of the tensor's placement"});
+                      .hint = "correct the tensor's placement, or its mesh"});
   }
 
   void require_same_kind(Member const& member) const {

@@ -41,6 +41,17 @@ std::optional<FormatError> check_single_shard(ShardSet const& set, std::optional
     if (named) break;
   }
   if (!finding || (!named && kinds.size() < enough_kinds)) return std::nullopt;
+  if (set.files.empty()) {  // weights in memory
+    return FormatError({.operation = "merge plan",
+                        .message = "the weights do not have the lengths that the config gives",
+                        .expected = finding->info().expected + " in " + finding->info().resource,
+                        .got = finding->info().got,
+                        .resource = source.name(),
+                        .hint =
+                            "correct the placements: each rank passes its own piece, its place, and the sizes of the "
+                            "grid such as `tp`",
+                        .section = lengths_section});
+  }
   if (finding->section() == missing_ranks_section) return missing_ranks(set, *finding);
   return FormatError({.operation = "merge plan",
                       .message = "the only shard is a part of the model: the files of other ranks are missing",

@@ -23,6 +23,7 @@ template <class Options>
 void take_options(WriteRequest& request, Options const& options) {
   request.force = options.force;
   request.resume = options.resume;
+  request.can_resume = true;
   request.read_back = options.read_back;
   request.threads = options.threads;
   request.on_progress = options.on_progress;

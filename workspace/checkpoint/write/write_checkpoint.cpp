@@ -103,11 +103,12 @@ class Writing {
     } catch (Error const& error) {
       // After the loss of a rank, the finished files of all ranks stay for a run with --resume.
       bool const lost = error.code() == ErrorCode::peer_lost || error.code() == ErrorCode::timeout;
-      if (lost) {
+      if (lost && request_.can_resume) {
         auto info = error.info();
         info.hint = "run again with `resume`: finished files are kept";
         throw_error(error.code(), std::move(info));
       }
+      if (lost) throw;
       if (world_.rank() == 0 && folder_ && !request_.resume) folder_->remove();
       throw;
     }

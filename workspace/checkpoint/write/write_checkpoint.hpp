@@ -29,6 +29,7 @@ struct WriteRequest {
   std::vector<FileStamp> inputs{};  ///< stamps of the inputs, taken when they were opened
   bool force = false;
   bool resume = false;
+  bool can_resume = false;  ///< whether the caller offers `resume`
   ReadBack read_back = ReadBack::all;
   int threads = 0;
   std::function<void(Progress const&)> on_progress{};
