@@ -1,4 +1,7 @@
 #pragma once
+#if __cplusplus < 202002L
+#error "crossrank needs C++20: compile with -std=c++20"
+#endif
 #include <crossrank/collective/check_level.hpp>
 #include <crossrank/checkpoint.hpp>
 #include <crossrank/collective.hpp>
@@ -16,6 +19,7 @@
 #include <crossrank/json.hpp>
 #include <crossrank/log.hpp>
 #include <crossrank/checkpoint/memory_export.hpp>
+#include <crossrank/checkpoint/parts.hpp>
 #include <crossrank/mesh.hpp>
 #include <crossrank/message_queue.hpp>
 #include <crossrank/nccl.hpp>
