@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "examples/fp8_codec.hpp"
+#include "fp8_codec.hpp"
 
 /// Returns `weight`, whose values count in units of `from`, with the same values in units of `to`.
 xr::Tensor requantise(xr::Tensor const& weight, float from, float to) {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "examples/shared_folder.hpp"
+#include "shared_folder.hpp"
 
 std::vector<xr::RankState> merge_stages(std::span<xr::RankState const> mine, xr::Mesh const& mesh,
                                         xr::NFSWorkspace const& ws) {

@@ -1,4 +1,4 @@
-#include "examples/tp_export/checkpoint.hpp"
+#include "checkpoint.hpp"
 
 #include <algorithm>
 

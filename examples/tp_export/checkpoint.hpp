@@ -5,8 +5,8 @@
 
 #include <crossrank/crossrank.hpp>
 
-#include "examples/tp_export/llama_sharding.hpp"
-#include "examples/tp_export/source_model.hpp"
+#include "llama_sharding.hpp"
+#include "source_model.hpp"
 
 namespace tp_export {
 

@@ -1,12 +1,12 @@
-#include "examples/tp_export/export.hpp"
+#include "export.hpp"
 
 #include <cstdio>
 #include <utility>
 
 #include <crossrank/safetensors.hpp>
 
-#include "examples/tp_export/checkpoint.hpp"
-#include "examples/tp_export/merge.hpp"
+#include "checkpoint.hpp"
+#include "merge.hpp"
 
 namespace tp_export {
 namespace {

@@ -6,8 +6,8 @@
 
 #include <crossrank/crossrank.hpp>
 
-#include "examples/tp_export/job.hpp"
-#include "examples/tp_export/report.hpp"
+#include "job.hpp"
+#include "report.hpp"
 
 namespace tp_export {
 

@@ -1,4 +1,4 @@
-#include "examples/tp_export/job.hpp"
+#include "job.hpp"
 
 #include <exception>
 #include <span>

@@ -1,4 +1,4 @@
-#include "examples/tp_export/leftovers.hpp"
+#include "leftovers.hpp"
 
 #include <chrono>
 #include <thread>

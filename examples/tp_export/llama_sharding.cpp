@@ -1,4 +1,4 @@
-#include "examples/tp_export/llama_sharding.hpp"
+#include "llama_sharding.hpp"
 
 #include <algorithm>
 #include <array>

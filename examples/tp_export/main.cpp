@@ -13,10 +13,10 @@
 
 #include <crossrank/crossrank.hpp>
 
-#include "examples/shared_folder.hpp"
-#include "examples/tp_export/export.hpp"
-#include "examples/tp_export/leftovers.hpp"
-#include "examples/tp_export/make_model.hpp"
+#include "shared_folder.hpp"
+#include "export.hpp"
+#include "leftovers.hpp"
+#include "make_model.hpp"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "examples/tp_export/make_model.hpp"
+#include "make_model.hpp"
 
 #include <algorithm>
 #include <cstddef>

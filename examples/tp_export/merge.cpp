@@ -1,4 +1,4 @@
-#include "examples/tp_export/merge.hpp"
+#include "merge.hpp"
 
 #include <algorithm>
 #include <stdexcept>

@@ -5,8 +5,8 @@
 
 #include <crossrank/crossrank.hpp>
 
-#include "examples/tp_export/llama_sharding.hpp"
-#include "examples/tp_export/shards.hpp"
+#include "llama_sharding.hpp"
+#include "shards.hpp"
 
 namespace tp_export {
 

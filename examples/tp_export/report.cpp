@@ -1,4 +1,4 @@
-#include "examples/tp_export/report.hpp"
+#include "report.hpp"
 
 #include <array>
 #include <chrono>

@@ -1,4 +1,4 @@
-#include "examples/tp_export/shards.hpp"
+#include "shards.hpp"
 
 #include <map>
 

@@ -1,4 +1,4 @@
-#include "examples/tp_export/source_model.hpp"
+#include "source_model.hpp"
 
 #include <fstream>
 #include <set>

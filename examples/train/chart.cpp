@@ -1,4 +1,4 @@
-#include "examples/train/chart.hpp"
+#include "chart.hpp"
 
 #include <algorithm>
 #include <array>

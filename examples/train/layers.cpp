@@ -1,4 +1,4 @@
-#include "examples/train/layers.hpp"
+#include "layers.hpp"
 
 #include <algorithm>
 #include <cmath>

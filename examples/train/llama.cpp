@@ -1,4 +1,4 @@
-#include "examples/train/llama.hpp"
+#include "llama.hpp"
 
 #include <cmath>
 #include <cstdint>

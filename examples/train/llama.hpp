@@ -7,7 +7,7 @@
 
 #include <crossrank/crossrank.hpp>
 
-#include "examples/train/layers.hpp"
+#include "layers.hpp"
 
 namespace train {
 

@@ -11,8 +11,8 @@
 #include <fstream>
 #include <vector>
 
-#include "examples/train/chart.hpp"
-#include "examples/train/training.hpp"
+#include "chart.hpp"
+#include "training.hpp"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "examples/train/text.hpp"
+#include "text.hpp"
 
 #include <cstdint>
 #include <fstream>

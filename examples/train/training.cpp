@@ -1,4 +1,4 @@
-#include "examples/train/training.hpp"
+#include "training.hpp"
 
 #include <cstdio>
 #include <cstdlib>

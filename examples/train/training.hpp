@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "examples/train/llama.hpp"
-#include "examples/train/text.hpp"
+#include "llama.hpp"
+#include "text.hpp"
 
 namespace train {
 

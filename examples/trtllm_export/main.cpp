@@ -11,9 +11,9 @@
 
 #include <crossrank/crossrank.hpp>
 
-#include "examples/trtllm_export/merge.hpp"
-#include "examples/trtllm_export/model.hpp"
-#include "examples/trtllm_export/pack.hpp"
+#include "merge.hpp"
+#include "model.hpp"
+#include "pack.hpp"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "examples/trtllm_export/merge.hpp"
+#include "merge.hpp"
 
 #include <algorithm>
 #include <span>

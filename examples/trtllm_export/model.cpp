@@ -1,4 +1,4 @@
-#include "examples/trtllm_export/model.hpp"
+#include "model.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,11 +1,11 @@
-#include "examples/trtllm_export/pack.hpp"
+#include "pack.hpp"
 
 #include <algorithm>
 #include <array>
 #include <string>
 #include <utility>
 
-#include "examples/fp8_codec.hpp"
+#include "fp8_codec.hpp"
 
 namespace trtllm_export {
 namespace {

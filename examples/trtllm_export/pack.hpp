@@ -1,8 +1,8 @@
 #pragma once
 #include <crossrank/crossrank.hpp>
 
-#include "examples/trtllm_export/merge.hpp"
-#include "examples/trtllm_export/model.hpp"
+#include "merge.hpp"
+#include "model.hpp"
 
 namespace trtllm_export {
 

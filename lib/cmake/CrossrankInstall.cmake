@@ -33,12 +33,14 @@ foreach(name crossrank crossrank-checkpoint)
   configure_file(lib/cmake/${name}.pc.in ${PROJECT_BINARY_DIR}/${name}.pc @ONLY)
 endforeach()
 install(FILES ${PROJECT_BINARY_DIR}/crossrank.pc ${PROJECT_BINARY_DIR}/crossrank-checkpoint.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
-# Installs all documents that the README links, so that its links work in an installed copy, and the examples.
-install(FILES LICENSE README.md THIRD_PARTY_LICENSES lib/codec/FORMAT.md workspace/checkpoint/RULES.md
-        DESTINATION ${CMAKE_INSTALL_DOCDIR})
-install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
-install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DOCDIR}
-        FILES_MATCHING PATTERN "*.cpp" PATTERN "*.hpp" PATTERN CMakeLists.txt)
+# Installs the documents and the examples in the folders of the source tree, so that their links work in an installed copy.
+install(FILES LICENSE README.md THIRD_PARTY_LICENSES DESTINATION ${CMAKE_INSTALL_DOCDIR})
+foreach(crossrank_document lib/codec/FORMAT.md workspace/checkpoint/RULES.md python/README.md)
+  cmake_path(GET crossrank_document PARENT_PATH crossrank_folder)
+  install(FILES ${crossrank_document} DESTINATION ${CMAKE_INSTALL_DOCDIR}/${crossrank_folder})
+endforeach()
+install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN "*.json")
+install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DOCDIR} PATTERN run EXCLUDE)
 install(FILES CHANGELOG.md CONTRIBUTING.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 if(CROSSRANK_BUILD_TOOLS)
   install(TARGETS crossrank_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})

@@ -43,6 +43,11 @@ readme() {
   folder=$(mktemp -d "$PREFIX-readme.XXXXXX")
   awk '/^```/ { if (on) exit; on = /^```cpp/; next } on' "$SOURCE/README.md" >"$folder/hello.cpp"
   compile "$folder/hello.cpp" "$folder/hello"
+  if "$COMPILER" -std=c++17 -fsyntax-only "$folder/hello.cpp" $(pkg-config --cflags crossrank) 2>"$folder/errors"; then
+    echo "C++17 is not enough, but there was no error"
+    exit 1
+  fi
+  head -n 3 "$folder/errors" | grep -q "needs C++20" || { echo "the first error does not name C++20"; head -n 3 "$folder/errors"; exit 1; }
   four=$("$PREFIX/bin/crossrank" run -n 4 -- "$folder/hello")
   one=$("$folder/hello")
   rm -rf "$folder"
@@ -61,16 +66,31 @@ documents() {
   done
   while read -r name; do
     [[ -e $folder/$name ]] || { echo "$name was not installed"; missing=1; }
-  done < <(cd "$SOURCE" && find examples -name '*.cpp' -o -name '*.hpp' -o -name CMakeLists.txt)
+  done < <(cd "$SOURCE" && find examples -type f -not -name run)
+  # Links into the source are for people who change the library.
+  while read -r name; do
+    while read -r link; do
+      case $link in
+        *://* | ../include/* | ../lib/* | *../tests/*) continue ;;
+      esac
+      [[ -e $(dirname "$name")/$link ]] || { echo "$name links $link, which is not installed"; missing=1; }
+    done < <(grep -oE '\]\([A-Za-z0-9_/-]*\.[A-Za-z0-9_./-]+' "$name" | sed 's/^](//')
+  done < <(find "$folder/README.md" "$folder/docs" -name '*.md' -not -name ARCHITECTURE.md)
   exit "$missing"
 }
 
-# Builds the installed examples against the installed library.
+# Builds the installed examples against the installed library, from a copy with another name.
 examples() {
-  local said
-  cmake -S "$PREFIX/share/doc/crossrank/examples" -B "$PREFIX-examples" -G Ninja --fresh -DCMAKE_PREFIX_PATH="$PREFIX" \
+  local said folder
+  folder=$(mktemp -d "$PREFIX-copies.XXXXXX")
+  cp -r "$PREFIX/share/doc/crossrank/examples" "$folder/programs"
+  use_package "$PREFIX"
+  compile "$folder/programs/fp8.cpp" "$folder/fp8"
+  [[ $("$folder/fp8") == *"8 of 8 are 1"* ]] || { echo "unexpected output of fp8"; exit 1; }
+  cmake -S "$folder/programs" -B "$PREFIX-examples" -G Ninja --fresh -DCMAKE_PREFIX_PATH="$PREFIX" \
     -DCMAKE_CXX_COMPILER="$COMPILER" -DCMAKE_CXX_FLAGS="$FLAGS"
   cmake --build "$PREFIX-examples" --target hello
+  rm -rf "$folder"
   said=$("$PREFIX/bin/crossrank" run -n 2 -- "$PREFIX-examples/hello")
   [[ $said == "[0] 48 bytes" ]] || { echo "unexpected output: $said"; exit 1; }
 }
