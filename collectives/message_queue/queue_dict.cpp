@@ -9,7 +9,6 @@
 
 #include <crossrank/error.hpp>
 
-#include "collectives/message_queue/message_storage.hpp"
 #include "collectives/tensor_dict/dict_codec.hpp"
 #include "collectives/message_queue/queue_tensor.hpp"
 #include "lib/tensor/transfer/host_copies.hpp"
@@ -43,11 +42,11 @@ std::size_t padding_of(std::size_t bytes) noexcept { return (line_bytes - bytes 
 /// Returns the tensors that follow the metadata, in order.
 class Following {
  public:
-  Following(std::span<std::byte const> message, std::size_t at, std::shared_ptr<void const> const& owner)
+  Following(std::span<std::byte const> message, std::size_t at, KeptMessage const& kept)
       : message_(message),
         at_(at),
-        is_kept_(owner != nullptr),
-        storage_(std::make_shared<MessageStorage>(message, owner)) {}
+        is_kept_(kept.owner != nullptr),
+        storage_(std::make_shared<MessageStorage>(message, kept)) {}
 
   /// Returns a tensor that may outlive the message.
   [[nodiscard]] Tensor next(Shape const& shape, Dtype dtype) {
@@ -101,7 +100,7 @@ void DictMessage::add(node::MessagePart const& part) {
   parts_.emplace_back(std::span(zeros).first(padding_of(part.size())));
 }
 
-TensorDict read_dict(std::span<std::byte const> message, std::shared_ptr<void const> const& owner) {
+TensorDict read_dict(std::span<std::byte const> message, KeptMessage const& kept) {
   DictHead head{};
   if (message.size() < sizeof head)
     refuse_dict("at least " + std::to_string(sizeof head) + " bytes", std::to_string(message.size()));
@@ -111,7 +110,7 @@ TensorDict read_dict(std::span<std::byte const> message, std::shared_ptr<void co
   if (head.metadata_bytes > behind || padding_of(head.metadata_bytes) > behind - head.metadata_bytes)
     refuse_dict(std::to_string(head.metadata_bytes) + " bytes of metadata", std::to_string(behind));
   auto const metadata = message.subspan(sizeof head, head.metadata_bytes);
-  Following following(message, sizeof head + metadata.size() + padding_of(metadata.size()), owner);
+  Following following(message, sizeof head + metadata.size() + padding_of(metadata.size()), kept);
   std::optional<TensorMover> mover;  // one for all, because small tensors share its buffers
   auto decoded = decode_dict(metadata, [&](Shape const& shape, Dtype dtype, Device::Kind kind) {
     if (shape.numel() == 0) return memory_for_tensor(shape, dtype, kind);

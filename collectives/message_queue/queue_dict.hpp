@@ -6,6 +6,7 @@
 
 #include <crossrank/tensor_dict.hpp>
 
+#include "collectives/message_queue/message_storage.hpp"
 #include "lib/node/queue/message_parts.hpp"
 
 namespace crossrank::queue {
@@ -33,6 +34,6 @@ class DictMessage {
 /// Decodes a dictionary. On the CPU, with an owner the larger tensors are read-only views of the message, and without
 /// one they are copies. Tensors of GPUs are copied to this rank's own. Throws `FormatError` when the message is not a
 /// complete dictionary, and any error of `TensorMover::move`.
-[[nodiscard]] TensorDict read_dict(std::span<std::byte const> message, std::shared_ptr<void const> const& owner);
+[[nodiscard]] TensorDict read_dict(std::span<std::byte const> message, KeptMessage const& kept);
 
 }  // namespace crossrank::queue

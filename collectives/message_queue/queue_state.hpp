@@ -11,6 +11,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/message_queue.hpp>
 
+#include "collectives/message_queue/message_storage.hpp"
 #include "collectives/message_queue/remote_reader.hpp"
 #include "collectives/message_queue/remote_writer.hpp"
 #include "lib/node/queue/ring_reader.hpp"
@@ -77,8 +78,11 @@ struct MessageQueue::State {
   void put(node::MessageParts parts);
   /// Returns the next message in place. Requires that `await_message` returned true.
   [[nodiscard]] std::span<std::byte const> peek() const { return in ? in->peek() : remote_reader->peek(); }
-  /// Keeps the next message beyond `take` when that needs no copy; null otherwise.
-  [[nodiscard]] std::shared_ptr<void const> keep() const { return in ? in->keep() : remote_reader->keep(); }
+  /// Keeps the next message beyond `take` when that needs no copy; without an owner otherwise.
+  [[nodiscard]] queue::KeptMessage keep() const {
+    if (!in) return {.owner = remote_reader->keep()};
+    return {.owner = in->keep(), .backing = in->backing()};
+  }
   void take() noexcept { in ? in->take() : remote_reader->take(); }
   void close() noexcept;
   void require_writer(char const* operation) const;

@@ -7,7 +7,6 @@
 
 #include <crossrank/error.hpp>
 
-#include "collectives/message_queue/message_storage.hpp"
 #include "collectives/tensor_dict/dict_codec.hpp"
 #include "lib/tensor/copy_memory.hpp"
 #include "lib/tensor/device_tensor.hpp"
@@ -46,7 +45,7 @@ node::MessagePart part_of(Tensor const& tensor) {
   return on_gpu(tensor) ? node::MessagePart(tensor) : node::MessagePart(tensor.bytes());
 }
 
-Tensor read_tensor(std::span<std::byte const> message, std::shared_ptr<void const> owner) {
+Tensor read_tensor(std::span<std::byte const> message, KeptMessage const& kept) {
   TensorHead head{};
   if (message.size() < sizeof head)
     refuse_tensor("at least " + std::to_string(sizeof head) + " bytes", std::to_string(message.size()));
@@ -69,8 +68,8 @@ Tensor read_tensor(std::span<std::byte const> message, std::shared_ptr<void cons
   if (bytes != data.size())
     refuse_tensor(std::to_string(bytes) + " bytes of " + to_string(shape), std::to_string(data.size()));
   auto const kind = static_cast<Device::Kind>(head.device_kind);
-  if (owner || kind != Device::Kind::cpu) {
-    auto view = spi::tensor_from_storage(std::make_shared<MessageStorage>(data, std::move(owner)), 0, shape, dtype);
+  if (kept.owner || kind != Device::Kind::cpu) {
+    auto view = spi::tensor_from_storage(std::make_shared<MessageStorage>(data, kept, sizeof head), 0, shape, dtype);
     return kind == Device::Kind::cpu ? view : TensorMover(own_device(kind)).move(view);
   }
   auto tensor = Tensor::empty(shape, dtype);

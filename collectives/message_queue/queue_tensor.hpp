@@ -7,6 +7,7 @@
 
 #include <crossrank/tensor.hpp>
 
+#include "collectives/message_queue/message_storage.hpp"
 #include "lib/node/queue/message_parts.hpp"
 
 namespace crossrank::queue {
@@ -29,6 +30,6 @@ static_assert(sizeof(TensorHead) == 192);
 /// Decodes a tensor. On the CPU, with an owner it is a read-only view of the message, and without one it is a copy. A
 /// tensor of a GPU is copied to this rank's own. Throws `FormatError` when the message is not a complete tensor, and
 /// any error of `TensorMover::move`.
-[[nodiscard]] Tensor read_tensor(std::span<std::byte const> message, std::shared_ptr<void const> owner);
+[[nodiscard]] Tensor read_tensor(std::span<std::byte const> message, KeptMessage const& kept);
 
 }  // namespace crossrank::queue

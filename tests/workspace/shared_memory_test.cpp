@@ -1,14 +1,17 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <fstream>
 #include <latch>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <crossrank/tensor/clone_on_write.hpp>
 #include <crossrank/crossrank.hpp>
 
 #include "tests/support/thread_ranks.hpp"
@@ -32,6 +35,19 @@ Tensor filled(Tensor tensor, int value) {
 bool all_bytes_are(Tensor const& tensor, int value) {
   auto const bytes = tensor.bytes();
   return std::all_of(bytes.begin(), bytes.end(), [&](std::byte b) { return b == static_cast<std::byte>(value); });
+}
+
+/// Returns the line of /proc/self/maps about the mapping that holds an address.
+std::string mapping_of(std::byte const* address) {
+  auto const wanted = reinterpret_cast<std::uintptr_t>(address);
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    auto const dash = line.find('-');
+    auto const first = std::stoull(line.substr(0, dash), nullptr, 16);
+    auto const end = std::stoull(line.substr(dash + 1), nullptr, 16);
+    if (wanted >= first && wanted < end) return line;
+  }
+  return {};
 }
 
 TEST(SharedMemory, does_not_copy_an_arena_backed_tensor) {
@@ -84,6 +100,38 @@ TEST(SharedMemory, stops_the_owner_from_writing_a_tensor_that_a_reader_holds) {
     EXPECT_NO_THROW(static_cast<void>(mine.mutable_bytes()));
   });
 }
+
+class PrivateView : public testing::TestWithParam<bool> {};
+
+/// A reader that wants to write gets the sender's pages once more, copy-on-write, and keeps the lease as long.
+TEST_P(PrivateView, of_a_received_tensor_is_no_copy_and_keeps_the_lease) {
+  run_thread_ranks(2, [](Collective const& world) {
+    SharedMemoryWorkspace const workspace(world);
+    auto mine = filled(GetParam() ? workspace.empty({mebi}, Dtype::u8) : Tensor::empty({mebi}, Dtype::u8), 7);
+    auto all = get_tensors_parallel(mine, world).take();
+    Tensor own;
+    if (!all.empty()) {
+      own = clone_on_write(all[1]);
+      EXPECT_THAT(mapping_of(own.data()), testing::ContainsRegex("rw-p.*crossrank"));
+      EXPECT_TRUE(all_bytes_are(own, 7));
+      filled(own, 9);
+      EXPECT_TRUE(all_bytes_are(all[1], 7)) << "the reader's other views";
+      all.clear();
+    }
+    world.barrier();
+    if (world.rank() == 1 && GetParam()) {
+      EXPECT_THROW(static_cast<void>(mine.mutable_bytes()), UsageError);
+    }
+    EXPECT_TRUE(all_bytes_are(mine, 7)) << "the sender's tensor";
+    world.barrier();
+    own = {};
+    world.barrier();
+    EXPECT_NO_THROW(static_cast<void>(mine.mutable_bytes()));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(SharedMemory, PrivateView, testing::Bool(),
+                         [](auto const& one) { return one.param ? "in_the_arena" : "in_a_slab"; });
 
 TEST(SharedMemory, reuses_memory_for_gathers_in_a_loop) {
   run_thread_ranks(3, [](Collective const& world) {

@@ -2,6 +2,7 @@
 #include <memory>
 #include <string>
 
+#include <crossrank/spi/mapped_storage.hpp>
 #include <crossrank/spi/storage.hpp>
 
 #include "lib/node/group/node_comm.hpp"
@@ -27,7 +28,7 @@ class ArenaStorage final : public spi::Storage {
 };
 
 /// Memory in another rank's arena, on which this rank holds a lease. The destructor ends the lease.
-class LeasedStorage final : public spi::Storage {
+class LeasedStorage final : public spi::MappedStorage {
  public:
   /// Adopts a lease that has already been taken. `range` lies inside the arena of `owner`.
   LeasedStorage(std::shared_ptr<node::NodeComm> comm, int owner, std::uint32_t slot, std::uint64_t generation,
@@ -40,6 +41,7 @@ class LeasedStorage final : public spi::Storage {
   [[nodiscard]] std::byte* data() noexcept override { return const_cast<std::byte*>(range_.data()); }
   [[nodiscard]] std::size_t size_bytes() const noexcept override { return range_.size(); }
   [[nodiscard]] std::string frozen_by() const override;
+  [[nodiscard]] spi::Backing backing() const noexcept override { return comm_->backing_of(owner_, range_.data()); }
 
  private:
   std::shared_ptr<node::NodeComm> comm_;

@@ -127,7 +127,7 @@ void NodeComm::attach(Attachment attachment) {
   leases_ = std::make_unique<LeaseTable>(control(), options_.ranks);
   blocks_ = std::make_unique<GroupBlocks>(control(), options_.ranks, options_.rank, attachment_.control_fd);
   arena_ = std::make_unique<Arena>(Arena::Parts{.memory = at_rank(attachment_.arenas, options_.rank),
-                                                .fd = attachment_.arena_fd,
+                                                .fd = at_rank(attachment_.arena_fds, options_.rank),
                                                 .control_fd = attachment_.control_fd,
                                                 .control = attachment_.control,
                                                 .rank = options_.rank,
@@ -225,6 +225,11 @@ void NodeComm::note(FlightOperation const& note) const noexcept {
 }
 
 std::byte const* NodeComm::arena_of(int rank) const noexcept { return at_rank(attachment_.arenas, rank)->data(); }
+
+spi::Backing NodeComm::backing_of(int rank, std::byte const* data) const noexcept {
+  return {.descriptor = at_rank(attachment_.arena_fds, rank)->get(),
+          .offset = static_cast<std::uint64_t>(data - arena_of(rank))};
+}
 
 void NodeComm::record_departure(int rank, RankState how) const noexcept {
   auto& record = records()[rank];

@@ -9,6 +9,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include <crossrank/spi/mapped_storage.hpp>
+
 #include "lib/node/memory/arena.hpp"
 #include "lib/node/rendezvous/rendezvous.hpp"
 #include "lib/node/inspect/flight_recorder.hpp"
@@ -50,6 +52,8 @@ class NodeComm : public std::enable_shared_from_this<NodeComm> {
   [[nodiscard]] LeaseTable& leases() const noexcept { return *leases_; }
   /// Returns the first byte of a rank's arena in this process. Only this rank's own arena is writable.
   [[nodiscard]] std::byte const* arena_of(int rank) const noexcept;
+  /// Returns the memory file and the offset of a byte of a rank's arena. The descriptor stays open as long as this.
+  [[nodiscard]] spi::Backing backing_of(int rank, std::byte const* data) const noexcept;
   [[nodiscard]] std::size_t arena_bytes() const noexcept { return attachment_.arenas.front()->size(); }
   /// Returns the number of lease slots of each arena. The numbers of slots are below this.
   [[nodiscard]] std::uint32_t slot_capacity() const noexcept { return geometry_.slot_capacity(); }

@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include <crossrank/spi/mapped_storage.hpp>
+
 #include "lib/node/queue/ring_endpoint.hpp"
 
 namespace crossrank::node {
@@ -28,6 +30,8 @@ class RingReader final : public RingEndpoint {
   [[nodiscard]] std::span<std::byte const> peek() const;
   /// Returns an owner that keeps the message of `peek` readable beyond `take`; null for a message in a chunk.
   [[nodiscard]] std::shared_ptr<void const> keep() const;
+  /// Returns where the message of `peek` is in the writer's memory.
+  [[nodiscard]] spi::Backing backing() const { return comm_->backing_of(writer_, peek().data()); }
   /// Finishes the message: its place may be overwritten.
   void take() noexcept;
   /// Returns whether the writer has closed in order and everything is taken.

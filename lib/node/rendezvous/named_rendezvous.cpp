@@ -88,16 +88,14 @@ class NamedRendezvous final : public Rendezvous {
     memory_.control_fd = std::make_shared<Fd>(std::move(control));
     auto const& header = *reinterpret_cast<ControlHeader const*>(memory_.control->data());
     arena_bytes_ = load_once(header.arena_bytes);
-    make_own_arena(header);
+    auto const own_arena = make_own_arena(header);
     for (int rank = 0; rank < options_.ranks; ++rank) {
-      auto const what = "arena of rank " + std::to_string(rank);
-      if (rank == options_.rank) {
-        memory_.arenas.push_back(
-            std::make_shared<Mapping>(*memory_.arena_fd, arena_bytes_, Mapping::Access::read_write, what));
-        continue;
-      }
-      auto const fd = await_arena(header, rank);
-      memory_.arenas.push_back(std::make_shared<Mapping>(fd, arena_bytes_, Mapping::Access::read_only, what));
+      bool const own = rank == options_.rank;
+      auto fd = own ? own_arena : std::make_shared<Fd>(await_arena(header, rank));
+      auto const access = own ? Mapping::Access::read_write : Mapping::Access::read_only;
+      memory_.arenas.push_back(
+          std::make_shared<Mapping>(*fd, arena_bytes_, access, "arena of rank " + std::to_string(rank)));
+      memory_.arena_fds.push_back(std::move(fd));
     }
     CROSSRANK_CRASH_POINT("node.named.attached");
     return memory_;
@@ -218,7 +216,7 @@ class NamedRendezvous final : public Rendezvous {
     init_control(fd, options_, sizes);
   }
 
-  void make_own_arena(ControlHeader const& header) {
+  std::shared_ptr<Fd> make_own_arena(ControlHeader const& header) {
     own_name_ = arena_name(options_, header, options_.rank);
     Fd fd(system().shm_open(own_name_.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
     while (fd && !hold(fd, own_name_)) {  // a sweep came between
@@ -240,8 +238,8 @@ class NamedRendezvous final : public Rendezvous {
     if (!fd) platform::throw_io("connect", in_shm(own_name_), errno, "make /dev/shm writable");
     if (system().ftruncate(fd.get(), static_cast<off_t>(arena_bytes_)) != 0)
       platform::throw_io("connect", in_shm(own_name_), errno);
-    memory_.arena_fd = std::make_shared<Fd>(std::move(fd));
     CROSSRANK_CRASH_POINT("node.named.arena_made");
+    return std::make_shared<Fd>(std::move(fd));
   }
 
   /// Returns a peer's arena once it exists and has its size.

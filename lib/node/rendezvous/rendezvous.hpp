@@ -35,8 +35,8 @@ struct NodeOptions {
 struct Attachment {
   std::shared_ptr<Mapping> control{};
   std::shared_ptr<platform::Fd> control_fd{};
-  std::vector<std::shared_ptr<Mapping>> arenas{};  ///< by rank; read-only except this rank's own
-  std::shared_ptr<platform::Fd> arena_fd{};        ///< of this rank's own arena
+  std::vector<std::shared_ptr<Mapping>> arenas{};          ///< by rank; read-only except this rank's own
+  std::vector<std::shared_ptr<platform::Fd>> arena_fds{};  ///< by rank; with them pages can be mapped again
 };
 
 /// Brings all ranks of a node together and maps the same memory in each.

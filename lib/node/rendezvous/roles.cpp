@@ -19,12 +19,12 @@ Attachment map_memory(NodeOptions const& options, platform::Fd control_fd, platf
   for (int rank = 0; rank < options.ranks; ++rank) {
     auto const what = "arena of rank " + std::to_string(rank);
     bool const own = rank == options.rank;
-    auto const& fd = own ? own_arena : at_rank(arenas, rank);
-    if (!own) check_shared_memory(fd, arena_bytes, what);
+    auto fd = std::make_shared<platform::Fd>(std::move(own ? own_arena : at_rank(arenas, rank)));
+    if (!own) check_shared_memory(*fd, arena_bytes, what);
     auto const access = own ? Mapping::Access::read_write : Mapping::Access::read_only;
-    out.arenas.push_back(std::make_shared<Mapping>(fd, arena_bytes, access, what));
+    out.arenas.push_back(std::make_shared<Mapping>(*fd, arena_bytes, access, what));
+    out.arena_fds.push_back(std::move(fd));
   }
-  out.arena_fd = std::make_shared<platform::Fd>(std::move(own_arena));
   return out;
 }
 

@@ -23,7 +23,6 @@ struct ThreadStart {
   std::mutex mutex;
   std::condition_variable moved;
   Attachment memory;
-  std::vector<std::shared_ptr<platform::Fd>> arena_fds;
   std::set<int> came;
   int ranks = 0;  ///< as the first one expects
   int ready = 0;
@@ -107,9 +106,7 @@ class ThreadRendezvous final : public Rendezvous {
       }
     }
     wait_all(lock, [this] { return static_cast<int>(start_->came.size()) == options_.ranks; });
-    auto out = start_->memory;
-    out.arena_fd = at_rank(start_->arena_fds, options_.rank);
-    return out;
+    return start_->memory;
   }
 
   void refuse(Error const& error) override {
@@ -132,7 +129,7 @@ class ThreadRendezvous final : public Rendezvous {
       auto const what = "arena of rank " + std::to_string(rank);
       auto fd = std::make_shared<platform::Fd>(make_shared_memory(what, sizes.arena_bytes));
       memory.arenas.push_back(std::make_shared<Mapping>(*fd, sizes.arena_bytes, Mapping::Access::read_write, what));
-      start_->arena_fds.push_back(std::move(fd));
+      memory.arena_fds.push_back(std::move(fd));
     }
     memory.control = std::make_shared<Mapping>(*control, ControlGeometry(options_.ranks).total_bytes(),
                                                Mapping::Access::read_write, "control segment");
@@ -170,7 +167,6 @@ class ThreadRendezvous final : public Rendezvous {
     if (!start_->failure) {
       start_->failure = e;
       start_->memory = {};
-      start_->arena_fds.clear();
       keep_failed(options_.key.digest(), start_, start_->ranks);
     }
     start_->moved.notify_all();

@@ -156,19 +156,19 @@ std::vector<std::byte> message_of(TensorDict const& dict) {
 TEST(QueueDict, aligns_larger_tensors_to_cache_lines) {
   auto const bytes = message_of(sample_dict());
   EXPECT_EQ(bytes.size() % 64, 0U);
-  expect_sample(queue::read_dict(bytes, nullptr));
+  expect_sample(queue::read_dict(bytes, {}));
 }
 
 TEST(QueueDict, refuses_a_truncated_extended_or_damaged_message) {
   auto const whole = message_of(TensorDict{{"a", ramp(600)}, {"b", "json"}});
   for (std::size_t bytes = 0; bytes < whole.size(); ++bytes)
-    EXPECT_THROW(static_cast<void>(queue::read_dict(std::span(whole).first(bytes), nullptr)), FormatError) << bytes;
+    EXPECT_THROW(static_cast<void>(queue::read_dict(std::span(whole).first(bytes), {})), FormatError) << bytes;
   auto longer = whole;
   longer.resize(longer.size() + 64);
-  EXPECT_THROW(static_cast<void>(queue::read_dict(longer, nullptr)), FormatError);
+  EXPECT_THROW(static_cast<void>(queue::read_dict(longer, {})), FormatError);
   auto damaged = whole;
   damaged[15] = std::byte{0xff};  // the highest byte of the length of the metadata
-  EXPECT_THROW(static_cast<void>(queue::read_dict(damaged, nullptr)), FormatError);
+  EXPECT_THROW(static_cast<void>(queue::read_dict(damaged, {})), FormatError);
 }
 
 TEST(QueueObjects, refuse_an_undefined_tensor_by_name_and_go_on) {
