@@ -63,6 +63,7 @@ ConnectOptions spi::resolve_options(ConnectOptions options, char const* operatio
   }
   for (auto* const time : {&options.timeout, &*options.connect_timeout, &options.user_limit})
     *time = std::min(*time, platform::max_wait);
+  if (options.linger) *options.linger = std::clamp(*options.linger, std::chrono::milliseconds(0), platform::max_wait);
   return options;
 }
 

@@ -41,6 +41,7 @@ std::shared_ptr<spi::Transport> open_shm(ConnectOptions const& options, JobDescr
                             .ranks = job.world_size,
                             .global_rank = job.rank,
                             .timeout = options.connect_timeout.value_or(default_connect_timeout),
+                            .linger = options.linger,
                             .cap_bytes = options.arena_cap,
                             .threads = options.ranks_are == RanksAre::threads,
                             .launcher = job.launcher,

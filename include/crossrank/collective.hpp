@@ -84,6 +84,9 @@ struct ConnectOptions {
   /// Longest wait for all ranks to call `connect`. `CROSSRANK_CONNECT_TIMEOUT` overrides it. Empty: 120 s, or
   /// `CROSSRANK_TIMEOUT` if that is shorter.
   std::optional<std::chrono::milliseconds> connect_timeout{};
+  /// How long a start that has failed is kept, so that ranks which call `connect` later learn why. One of the ranks
+  /// stays in `connect` until then, or until all have come. Empty: until `connect_timeout`.
+  std::optional<std::chrono::milliseconds> linger{};
   /// Replaces `timeout` while the awaited rank runs the caller's code in a range or guard. `CROSSRANK_USER_LIMIT`
   /// overrides it.
   std::chrono::milliseconds user_limit{21'600'000};

@@ -284,6 +284,7 @@ def connect(
     ranks_are: str,
     arena_cap: int | None,
     check: str | None,
+    linger: float | None,
     /,
 ) -> Collective: ...
 def statistics() -> dict[str, int]: ...

@@ -516,17 +516,19 @@ def connect(
     ranks_are: Literal["processes", "threads"] = "processes",
     arena_cap: int | None = None,
     check: Literal["off", "local", "collective"] | None = None,
+    linger: Timeout | None = None,
 ) -> Collective:
     """Joins the job that the launcher announced, and returns the group of all its ranks.
 
-    Without a launcher the job consists of this process. Call it after `fork`, never before.
+    Without a launcher the job consists of this process. Call it after `fork`, never before. A start that has failed is
+    kept for `linger`, so that ranks that come later learn why; without it until `connect_timeout`.
 
     >>> world = crossrank.connect(timeout=60)
     """
     return Collective(
         _core.connect(
             backend, seconds(timeout), seconds(connect_timeout), seconds(user_limit), rank, world_size, job_id,
-            ranks_are, arena_cap, check,
+            ranks_are, arena_cap, check, seconds(linger),
         )
     )  # fmt: skip
 

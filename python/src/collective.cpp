@@ -43,7 +43,7 @@ struct PendingCall {
 Collective connect_with(std::string backend, std::optional<double> timeout, std::optional<double> connect_timeout,
                         std::optional<double> user_limit, std::optional<int> rank, std::optional<int> world_size,
                         std::string job_id, std::string_view ranks_are, std::optional<std::uint64_t> arena_cap,
-                        std::optional<std::string> check) {
+                        std::optional<std::string> check, std::optional<double> linger) {
   ConnectOptions options;
   options.backend = std::move(backend);
   if (timeout) options.timeout = milliseconds_of(*timeout);
@@ -55,6 +55,7 @@ Collective connect_with(std::string backend, std::optional<double> timeout, std:
   options.ranks_are = named(rank_kinds, "ranks_are", ranks_are);
   options.arena_cap = arena_cap;
   if (check) options.check = named(check_levels, "check", *check);
+  options.linger = milliseconds_of(linger);
   return run_waiting([] {}, [&] { return connect(options); });
 }
 
@@ -316,7 +317,8 @@ void bind_collective(nb::module_& module) {
   bind_movement(collective);
   bind_messages(collective);
   module.def("connect", &connect_with, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
-             nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none());
+             nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
+             nb::arg().none());
   module.def("statistics", [] {
     auto const now = statistics();
     nb::dict counters;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import timedelta
 
 import pytest
@@ -10,6 +12,18 @@ torch = pytest.importorskip("torch")
 import crossrank  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch_ranks import run_ranks  # noqa: E402
+
+_JOIN = """
+import sys
+from datetime import timedelta
+import torch.distributed as dist
+import crossrank.torch
+rank, size, store = int(sys.argv[1]), int(sys.argv[2]), "file://" + sys.argv[3]
+try:
+    dist.init_process_group("crossrank", init_method=store, rank=rank, world_size=size, timeout=timedelta(hours=1))
+except Exception as error:
+    print(type(error).__name__, error)
+"""
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64]
 
@@ -295,3 +309,21 @@ def test_a_receive_from_any_rank(scenario: str) -> None:
 def test_a_dead_rank_is_named() -> None:
     with pytest.raises(AssertionError, match="rank 1 of death exited with -9"):
         run_ranks(__file__, "death", 2)
+
+
+def test_a_failed_start_waits_for_no_late_rank_and_is_known_to_it(tmp_path) -> None:
+    def join(rank: int, size: int) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", _JOIN, str(rank), str(size), str(tmp_path / "store")]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    first = [join(0, 3), join(1, 4)]
+    try:
+        # They end long before torch's timeout, although rank 2 never came.
+        for one in first:
+            assert one.communicate(timeout=120)[0].startswith("MismatchError")
+    finally:
+        for one in first:
+            one.kill()
+            one.wait()
+    late = join(2, 3)
+    assert "could not be made" in late.communicate(timeout=120)[0]

@@ -115,7 +115,8 @@ class NamedRendezvous final : public Rendezvous {
   }
 
   /// Runs `step`. If it fails, writes the reason into the control segment. The first failure is that of all ranks, also
-  /// of late ones: the rank that made the segment keeps its name until all have read it, or until the deadline.
+  /// of late ones: the rank that made the segment keeps its name until all have read it, or until `linger` or the
+  /// deadline has passed.
   template <class Step>
   auto or_tell_others(Step step) -> decltype(step()) {
     try {
@@ -148,7 +149,9 @@ class NamedRendezvous final : public Rendezvous {
     // A dead rank reads nothing.
     auto const dead = failure.code == ErrorCode::peer_lost ? 1U : 0U;
     auto const expected = std::min(header.ranks, static_cast<std::uint32_t>(failure.ranks)) - dead;
-    while (header.failures_read.load(std::memory_order_acquire) < expected && system().now() < until_ &&
+    auto const until =
+        options_.linger ? std::min(until_, system().now() + std::chrono::nanoseconds(*options_.linger)) : until_;
+    while (header.failures_read.load(std::memory_order_acquire) < expected && system().now() < until &&
            !is_interrupted())
       system().sleep(look_again);
   }

@@ -19,13 +19,14 @@ namespace crossrank::node {
 
 struct NodeOptions {
   JobKey key{};
-  int rank = 0;                                ///< among the ranks of this node
-  int ranks = 1;                               ///< number of ranks on this node
-  int global_rank = 0;                         ///< of the job
-  std::chrono::milliseconds timeout{120'000};  ///< longest wait for all ranks to join
-  std::optional<std::uint64_t> cap_bytes{};    ///< limit for all arenas together; empty: half of the memory
-  bool threads = false;                        ///< the ranks are threads of this process
-  std::string group_name{"node"};              ///< name of the group of all ranks, for messages
+  int rank = 0;                                       ///< among the ranks of this node
+  int ranks = 1;                                      ///< number of ranks on this node
+  int global_rank = 0;                                ///< of the job
+  std::chrono::milliseconds timeout{120'000};         ///< longest wait for all ranks to join
+  std::optional<std::chrono::milliseconds> linger{};  ///< how long a failed start is kept; empty: until `timeout`
+  std::optional<std::uint64_t> cap_bytes{};           ///< limit for all arenas together; empty: half of the memory
+  bool threads = false;                               ///< the ranks are threads of this process
+  std::string group_name{"node"};                     ///< name of the group of all ranks, for messages
   std::string
       launcher{};  ///< job id of the `crossrank run` that started the ranks with these numbers; empty: another launcher
   std::string host_id{};  ///< CROSSRANK_HOST_ID, the same on all ranks of a node

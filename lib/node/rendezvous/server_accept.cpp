@@ -21,7 +21,7 @@
 /// The server waits for events in any order: connections, first frames, ends of connections, and reports of the
 /// launcher. It alone decides a failure, which becomes the error of every rank. It tells the ranks that have joined at
 /// once. Then it keeps the name for those that come later, until each rank has been told or is known to have ended, or
-/// the deadline has passed.
+/// the deadline or `NodeOptions::linger` has passed.
 namespace crossrank::node {
 namespace {
 
@@ -238,6 +238,7 @@ void RendezvousServer::broadcast_verdict() noexcept {
     if (verdict_->code() == ErrorCode::peer_lost)
       told_.insert(verdict_->failed_ranks().begin(), verdict_->failed_ranks().end());
     answer_hellos();
+    if (options_.linger) until_ = std::min(until_, system().now() + std::chrono::nanoseconds(*options_.linger));
     while (!over_ && !all_told() && system().now() < until_) serve();
   } catch (...) {  // nothing more can be done: the ranks that come yet find the next start, or nobody
   }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, cast
 
@@ -48,6 +49,9 @@ _BOOLEAN_OPERATORS: dict[ReduceOp, ReduceOp] = {
 }  # fmt: skip
 
 Finish = Callable[[], list[Any]]
+
+# Covers the time between a rank's look for a failure in torch's store and its connection.
+_LINGER = timedelta(seconds=5)
 
 
 def _dense(tensor: Tensor) -> Tensor:
@@ -576,13 +580,24 @@ def _create(options: Any, _backend_options: Any) -> CrossrankProcessGroup:
     if rank == 0:
         store.set("crossrank/job", secrets.token_hex(16))
     store.wait(["crossrank/job"], options.timeout)
-    collective = crossrank.connect(
-        rank=rank,
-        world_size=size,
-        job_id=store.get("crossrank/job").decode(),
-        timeout=options.timeout,
-        connect_timeout=options.timeout,
-    )
+    job = store.get("crossrank/job").decode()
+    # Torch's timeout is long. Ranks that come after a failure find it here, so the start need not be kept for them.
+    failure = f"crossrank/failed/{job}"
+    if store.check([failure]):
+        raise RuntimeError(f"the process group could not be made: {store.get(failure).decode()}")
+    try:
+        collective = crossrank.connect(
+            rank=rank,
+            world_size=size,
+            job_id=job,
+            timeout=options.timeout,
+            connect_timeout=options.timeout,
+            linger=_LINGER,
+        )
+    except crossrank.Error as error:
+        with suppress(RuntimeError):  # the store may be gone as well
+            store.set(failure, str(error))
+        raise
     return CrossrankProcessGroup(collective, options.group_id or "", store, options.timeout)
 
 
