@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import crossrank  # noqa: E402
 from torch_ranks import run_ranks  # noqa: E402
 
 
@@ -29,7 +30,8 @@ def queue(rank: int, size: int) -> None:
                 broadcaster.dequeue(timeout=0.01)
             stop = threading.Timer(0.05, broadcaster.shutdown)
             stop.start()
-            assert broadcaster.dequeue(timeout=30) is None
+            with pytest.raises(RuntimeError, match="cancelled"):
+                broadcaster.dequeue(timeout=30)
             assert broadcaster.shutting_down
             stop.join()
         stateless.barrier()
@@ -41,6 +43,106 @@ def queue(rank: int, size: int) -> None:
         assert stateless.recv_obj(0) == b"bytes"
     stateless.barrier()
     dist.destroy_process_group()
+
+
+def test_queue_outside_a_group() -> None:
+    run_ranks(__file__, "outside_a_group", 3, backend="gloo")
+
+
+def outside_a_group(rank: int, size: int) -> None:
+    """The writer has a queue for readers that form a group without it."""
+    import torch.distributed as dist
+    from crossrank.compat.vllm import MessageQueue
+
+    workers = dist.new_group([1, 2])
+    writer = MessageQueue(2, 2, max_chunk_bytes=1 << 16, max_chunks=3) if rank == 0 else None
+    handle = [writer.export_handle() if writer else None]
+    dist.broadcast_object_list(handle, src=0)
+    if writer:
+        writer.wait_until_ready()
+        queue = writer
+    else:
+        queue = MessageQueue.create_from_process_group(workers, 0, 0, external_writer_handle=handle[0])
+    for step in range(20):
+        assert queue.broadcast_object((step, b"x" * 100_000) if rank == 0 else None)[0] == step
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+TENSORS = {
+    "bf16": torch.arange(6, dtype=torch.bfloat16).view(2, 3),
+    "u16": torch.arange(6).to(torch.uint16),
+    "fp8": torch.ones(4).to(torch.float8_e4m3fn),
+    "empty": torch.empty(0, 8),
+    "scalar": torch.tensor(3.5),
+    "strided": torch.arange(12).view(3, 4).t(),
+    "gradient": torch.ones(2, requires_grad=True),
+    "conjugate": torch.ones(2, dtype=torch.complex64).conj(),
+    "parameter": torch.nn.Parameter(torch.ones(2)),
+}
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_queue_in_one_process_keeps_tensors(name: str) -> None:
+    from crossrank.compat.vllm import MessageQueue
+
+    sent = TENSORS[name]
+    writer = MessageQueue(1, 1, max_chunk_bytes=1 << 16, max_chunks=2)
+    reader = MessageQueue.create_from_handle(writer.export_handle(), rank=0)
+    for end in (writer, reader):
+        end.wait_until_ready()
+    writer.enqueue({"tensor": sent, "other": [1, {2}]})
+    message = reader.dequeue(timeout=30)
+    got = message["tensor"]
+    assert message["other"] == [1, {2}] and type(got) is type(sent) and got.requires_grad == sent.requires_grad
+    assert got.dtype == sent.dtype and got.shape == sent.shape
+    assert bytes(crossrank.as_tensor(got)) == bytes(crossrank.as_tensor(sent))
+    if not got.requires_grad and got.numel():
+        got.view(-1)[0] = 1
+
+
+def coordinator(rank: int, size: int) -> None:
+    from crossrank.compat.vllm import GroupCoordinator
+
+    tp = GroupCoordinator([[0, 1], [2, 3]], rank, "gloo", True, group_name="tp")
+    pp = GroupCoordinator([[0, 2], [1, 3]], rank, "gloo", True, group_name="pp")
+    one = GroupCoordinator([[each] for each in range(size)], rank, "gloo", True)
+    me = tp.rank_in_group
+    assert (tp.first_rank, tp.last_rank) == (rank - me, rank - me + 1)
+    assert pp.next_rank == pp.prev_rank == (rank + 2) % 4
+    assert tp.is_first_rank == (me == 0) and tp.is_last_rank == (me == 1)
+    rows = torch.arange(6.0).view(2, 3) + me
+    assert torch.equal(tp.all_reduce(rows), 2 * torch.arange(6.0).view(2, 3) + 1)
+    assert tp.all_gather(rows).shape == (2, 6) and tp.all_gather(rows, 0).shape == (4, 3)
+    assert torch.equal(tp.reduce_scatter(rows, 0), (2 * torch.arange(6.0).view(2, 3) + 1)[me : me + 1])
+    gathered = tp.gather(rows, dst=1)
+    assert (gathered is None) == (me == 0) and (gathered is None or gathered.shape == (2, 6))
+    several = tp.all_gatherv([rows[: me + 1], rows[: me + 1, :1]], sizes=[1, 2])
+    assert [tuple(each.shape) for each in several] == [(3, 3), (3, 1)]
+    assert torch.equal(tp.broadcast(torch.full((2,), float(me)), src=1), torch.ones(2))
+    assert tp.broadcast_object_list([me, {me}], src=1) == [1, {1}]
+    values = {"a": torch.arange(8, dtype=torch.bfloat16), "b": {1, 2}, "c": torch.empty(0), "d": (None, "text")}
+    got = tp.broadcast_tensor_dict(values if me == 1 else None, src=1)
+    assert list(got) == list(values) and got["b"] == {1, 2} and got["d"] == (None, "text")
+    assert torch.equal(got["a"], values["a"]) and got["c"].shape == (0,)
+    if pp.is_first_rank:
+        pp.send_tensor_dict(values, all_gather_group=tp)
+        pp.send(rows)
+        pp.send_object({3}, 1)
+    else:
+        got = pp.recv_tensor_dict(all_gather_group=tp)
+        assert torch.equal(got["a"], values["a"]) and got["d"] == (None, "text")
+        assert pp.recv((2, 3), torch.float32).shape == (2, 3)
+        assert pp.recv_object(0) == {3}
+    assert one.all_reduce(rows) is rows and one.all_gather(rows) is rows and one.broadcast_tensor_dict(values) is values
+    assert one.recv_tensor_dict() is None
+    tp.barrier()
+    for group in (tp, pp, one):
+        group.destroy()
+
+
+def test_coordinator() -> None:
+    run_ranks(__file__, "coordinator", 4, backend="gloo")
 
 
 def test_queue() -> None:

@@ -1,24 +1,39 @@
 """vLLM's message queue and stateless process group, over crossrank.
 
-`MessageQueue` has the interface of `vllm.distributed.device_communicators.shm_broadcast.MessageQueue`. A reader or writer that
+`MessageQueue` has the interface of `vllm.distributed.device_communicators.shm_broadcast.MessageQueue`, `GroupCoordinator` that
+of `vllm.distributed.parallel_state`, and `StatelessProcessGroup` that of `vllm.distributed.utils`. A reader or writer that
 dies ends the waits of the others with an error that names it. Objects are pickled, as in vLLM: use the queue only between ranks
-of one job. `crossrank.GroupCoordinator` has the calls of vLLM's coordinator.
+of one job.
 """
 
 from __future__ import annotations
 
+import io
+import os
 import pickle
 import secrets
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 import crossrank
+from crossrank._types import ReduceOp
 
 from . import groups
+from .vllm_coordinator import GroupCoordinator
 
-__all__ = ["MessageQueue", "QueueHandle", "StatelessProcessGroup"]
+__all__ = ["GroupCoordinator", "MessageQueue", "QueueHandle", "StatelessProcessGroup"]
+
+
+_OPERATORS: dict[Any, ReduceOp] = {
+    dist.ReduceOp.SUM: "sum",
+    dist.ReduceOp.PRODUCT: "prod",
+    dist.ReduceOp.MIN: "min",
+    dist.ReduceOp.MAX: "max",
+}
 
 
 class StatelessProcessGroup:
@@ -58,15 +73,59 @@ class StatelessProcessGroup:
     def barrier(self, timeout: float = 30.0) -> None:
         """Blocks until all ranks have called it."""
         if not self.collective.ibarrier().wait(timeout):
-            raise TimeoutError(f"not all ranks came to the barrier within {timeout} s")
+            raise RuntimeError(f"not all ranks came to the barrier within {timeout} s")
+
+    def broadcast(self, tensor: torch.Tensor, src: int) -> torch.Tensor:
+        """Returns the tensor of rank `src` on all ranks."""
+        return self.broadcast_obj(tensor, src)
+
+    def send(self, tensor: torch.Tensor, dst: int) -> None:
+        """Sends a tensor to rank `dst`."""
+        self.send_obj(tensor, dst)
+
+    def recv(self, tensor: torch.Tensor, src: int) -> torch.Tensor:
+        """Fills the tensor with the next one from rank `src` and returns it."""
+        return tensor.copy_(self.recv_obj(src))
+
+    def all_reduce(self, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM) -> torch.Tensor:
+        """Returns the sum, product, minimum or maximum of the tensors of all ranks."""
+        result = tensor.clone()
+        self.collective.all_reduce(result, op=_OPERATORS[op])
+        return result
 
 
 @dataclass(frozen=True)
 class QueueHandle:
     """What a process needs to read a queue. It can be pickled."""
 
-    remote_handle: bytes
     local_reader_ranks: list[int]
+    job: str = ""  # of a queue whose ends still have to connect
+    native: bytes = b""  # of a queue that its ranks have made together
+    max_chunk_bytes: int = 0
+    max_chunks: int = 0
+
+
+def _tensor_of(memory: bytearray, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
+    """Returns a tensor over memory of its own."""
+    return torch.frombuffer(memory, dtype=dtype).view(shape) if len(memory) else torch.empty(shape, dtype=dtype)
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles plain tensors as their bytes. Torch's own way takes several copies, and fails for some dtypes."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Returns how a tensor is rebuilt, and leaves everything else to its class."""
+        plain = type(obj) is torch.Tensor and obj.device.type == "cpu" and obj.layout == torch.strided
+        if not plain or obj.requires_grad or obj.is_quantized or obj.is_conj() or obj.is_neg():
+            return NotImplemented
+        elements = obj.contiguous().view(-1).view(torch.uint8)
+        return _tensor_of, (pickle.PickleBuffer(memoryview(crossrank.as_tensor(elements))), obj.dtype, obj.shape)
+
+
+def _pickled(obj: Any) -> bytes:
+    stream = io.BytesIO()
+    _Pickler(stream, protocol=pickle.HIGHEST_PROTOCOL).dump(obj)
+    return stream.getvalue()
 
 
 def _collective_of(pg: Any) -> crossrank.Collective:
@@ -79,16 +138,58 @@ def _collective_of(pg: Any) -> crossrank.Collective:
     return crossrank.connect(rank=pg.rank, world_size=pg.world_size, job_id=job)
 
 
-class MessageQueue:
-    """A queue from one rank to all others. Objects arrive in order, each at every reader."""
+# The writers of this process whose readers have not attached yet.
+_writers: weakref.WeakValueDictionary[str, MessageQueue] = weakref.WeakValueDictionary()
 
-    def __init__(self, queue: crossrank.MessageQueue, handle: QueueHandle | None = None) -> None:
-        self._queue = queue
+
+class MessageQueue:
+    """A queue from one rank to all others. Objects arrive in order, each at every reader.
+
+    The constructor makes the writer's end, for a writer outside the readers' group: readers attach by its handle, and
+    `wait_until_ready` connects all ends. With a group, `create_from_process_group` does all of this.
+    """
+
+    def __init__(
+        self,
+        n_reader: int,
+        n_local_reader: int,
+        local_reader_ranks: list[int] | None = None,
+        max_chunk_bytes: int = 24 << 20,
+        max_chunks: int = 10,
+        connect_ip: str | None = None,
+    ) -> None:
+        """Makes the writer's end of a queue for readers on this host. `connect_ip` is not needed."""
+        del connect_ip
+        if n_local_reader != n_reader:
+            raise crossrank.UsageError(f"{n_reader - n_local_reader} of {n_reader} readers are on other hosts")
+        readers = list(range(n_reader)) if local_reader_ranks is None else list(local_reader_ranks)
+        job = f"queue-{secrets.token_hex(16)}"
+        self._start(None, QueueHandle(readers, job=job, max_chunk_bytes=max_chunk_bytes, max_chunks=max_chunks))
+        self._is_writer = True
+        self._is_local_reader = False
+        self._pid = os.getpid()
+        _writers[job] = self
+
+    def _start(self, queue: crossrank.MessageQueue | None, handle: QueueHandle | None) -> None:
+        self._connected = queue
         self.handle = handle
         self.shutting_down = False
-        self._is_writer = queue.is_writer
+        self._is_writer = queue is not None and queue.is_writer
         self._is_local_reader = not self._is_writer
         self._is_remote_reader = False
+        self._place = 0
+
+    @staticmethod
+    def _of(queue: crossrank.MessageQueue | None, handle: QueueHandle | None) -> MessageQueue:
+        made = MessageQueue.__new__(MessageQueue)
+        made._start(queue, handle)
+        return made
+
+    @property
+    def _queue(self) -> crossrank.MessageQueue:
+        if self._connected is None:
+            raise crossrank.UsageError("the ends of this queue have not met: call wait_until_ready() on each of them")
+        return self._connected
 
     @staticmethod
     def create_from_process_group(
@@ -99,27 +200,49 @@ class MessageQueue:
         external_writer_handle: QueueHandle | None = None,
         blocking: bool = True,
     ) -> MessageQueue:
-        """Makes a queue between the ranks of a group. Collective. `blocking` is not needed: the queue is ready at once.
+        """Makes a queue between the ranks of a group. Collective.
 
         `max_chunk_bytes` is the length up to which a message takes the fast path; longer ones are sent all the same.
-        With `external_writer_handle` all ranks of the group read a queue whose writer is outside.
+        With `external_writer_handle` all ranks of the group read a queue whose writer is outside; if not `blocking`, they
+        call `wait_until_ready` themselves.
         """
-        del blocking
         collective = _collective_of(pg)
         if external_writer_handle is not None:
-            return MessageQueue.create_from_handle(external_writer_handle, collective.rank)
+            reader = MessageQueue.create_from_handle(external_writer_handle, collective.rank)
+            if blocking:
+                reader.wait_until_ready()
+            return reader
         queue = crossrank.MessageQueue.create(
             collective, writer_rank=writer_rank, chunk_bytes=max_chunk_bytes, chunks=max_chunks
         )
         readers = [rank for rank in range(collective.world_size) if rank != writer_rank]
-        return MessageQueue(queue, QueueHandle(queue.handle(), readers) if collective.rank == writer_rank else None)
+        handle = QueueHandle(readers, native=queue.handle()) if collective.rank == writer_rank else None
+        return MessageQueue._of(queue, handle)
 
     @staticmethod
     def create_from_handle(handle: QueueHandle, rank: int) -> MessageQueue:
-        """Attaches a reader to a queue of another process of this node."""
-        return MessageQueue(
-            crossrank.MessageQueue.attach(handle.remote_handle, reader=handle.local_reader_ranks.index(rank)), handle
-        )
+        """Attaches a reader to a queue of another process of this host."""
+        place = handle.local_reader_ranks.index(rank)
+        if handle.native:
+            return MessageQueue._of(crossrank.MessageQueue.attach(handle.native, reader=place), handle)
+        reader = MessageQueue._of(None, handle)
+        reader._place = place
+        writer = _writers.get(handle.job)
+        if writer is not None and writer._pid == os.getpid():  # a forked child has the parent's writer, too
+            reader._connected = crossrank.MessageQueue.attach(writer._queue_of_this_process(), reader=place)
+        return reader
+
+    def _queue_of_this_process(self) -> bytes:
+        """Makes the queue of a writer whose readers are in this process too, and returns its native handle."""
+        assert self.handle is not None
+        if self._connected is None:
+            self._connected = crossrank.MessageQueue.create_writer(
+                crossrank.connect(rank=0, world_size=1, job_id=self.handle.job),
+                readers=len(self.handle.local_reader_ranks),
+                chunk_bytes=self.handle.max_chunk_bytes,
+                chunks=self.handle.max_chunks,
+            )
+        return self._connected.handle()
 
     def export_handle(self) -> QueueHandle:
         """Returns the handle with which others can attach."""
@@ -128,30 +251,41 @@ class MessageQueue:
         return self.handle
 
     def wait_until_ready(self) -> None:
-        """Returns at once: a queue is ready when it has been made."""
+        """Connects the ends of a queue that was made without a group. Each end calls it; it returns when all have."""
+        if self._connected is not None:
+            return
+        assert self.handle is not None
+        collective = crossrank.connect(
+            rank=0 if self._is_writer else self._place + 1,
+            world_size=len(self.handle.local_reader_ranks) + 1,
+            job_id=self.handle.job,
+        )
+        self._connected = crossrank.MessageQueue.create(
+            collective, chunk_bytes=self.handle.max_chunk_bytes, chunks=self.handle.max_chunks
+        )
 
     def enqueue(self, obj: Any, timeout: float | None = None) -> None:
         """Sends an object. `TimeoutError` when the slowest reader has not read a message within `timeout` seconds."""
-        self._queue.enqueue_bytes(pickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL), timeout=timeout)
+        self._queue.enqueue_bytes(_pickled(obj), timeout=timeout)
 
     def dequeue(self, timeout: float | None = None, cancel: Any = None, indefinite: bool = False) -> Any:
         """Returns the next object. `TimeoutError` when none came within `timeout` seconds.
 
-        After `shutdown`, here or at the writer, it returns None. `cancel` is an event: when it is set, the wait ends with
-        `RuntimeError`. `indefinite` waits without a limit.
+        After `shutdown` it raises `RuntimeError`, as it does when the event `cancel` is set. After the writer's `shutdown`
+        it returns None once all messages have been read. `indefinite` waits without a limit.
         """
         message = self._wait(timeout, cancel, indefinite)
         return None if message is None else pickle.loads(message)
 
     def _wait(self, timeout: float | None, cancel: Any, indefinite: bool) -> bytes | None:
         if self.shutting_down:
-            return None
+            raise RuntimeError("cancelled: the queue was shut down")
         try:
             if cancel is None:
                 return self._queue.dequeue_bytes(timeout=float("inf") if indefinite else timeout)
             while True:
                 if cancel.is_set():
-                    raise RuntimeError("the wait for a message was cancelled")
+                    raise RuntimeError("cancelled: the wait for a message was ended")
                 step = 0.05 if timeout is None else min(0.05, timeout)
                 if self._queue.wait_for(step):
                     return self._queue.dequeue_bytes(timeout=timeout)
@@ -159,10 +293,10 @@ class MessageQueue:
                     timeout -= step
                     if timeout <= 0:
                         raise TimeoutError("no message came in time")
-        except crossrank.CancelledError:
+        except crossrank.CancelledError as error:
             if not self.shutting_down:
                 raise
-            return None
+            raise RuntimeError("cancelled: the queue was shut down") from error
 
     def broadcast_object(self, obj: Any = None) -> Any:
         """Sends `obj` on the writer, and returns the next object on readers."""
@@ -174,7 +308,9 @@ class MessageQueue:
     def shutdown(self) -> None:
         """Ends the waits of this process on the queue. Can be called by another thread."""
         self.shutting_down = True
+        if self._connected is None:
+            return
         if self._is_writer:
-            self._queue.close()
+            self._connected.close()
         else:
-            self._queue.cancel()
+            self._connected.cancel()

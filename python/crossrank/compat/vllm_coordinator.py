@@ -1,0 +1,234 @@
+"""vLLM's group coordinator over crossrank. Import it from `crossrank.compat.vllm`."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any, overload
+
+import torch
+
+import crossrank
+
+from . import groups
+
+__all__ = ["GroupCoordinator"]
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    """Returns crossrank's name of a dtype of torch."""
+    return crossrank.as_tensor(torch.empty(0, dtype=dtype)).dtype
+
+
+def _packed(values: dict[str, Any]) -> dict[str, Any]:
+    """Returns a message with the tensors of a dict as they are, and everything else pickled."""
+    tensors: dict[str, Any] = {}
+    others: list[tuple[str, Any]] = []
+    for key, value in values.items():
+        if isinstance(value, torch.Tensor):
+            others.append((key, None))
+            tensors[key] = value
+        else:
+            others.append((key, (value,)))
+    return {"others": pickle.dumps(others), "tensors": tensors}
+
+
+def _unpacked(message: dict[str, Any]) -> dict[str, Any]:
+    """Returns the dict of a message, in its order."""
+    tensors = message["tensors"]
+    return {key: tensors[key].torch() if other is None else other[0] for key, other in pickle.loads(message["others"])}
+
+
+class GroupCoordinator:
+    """Follows `vllm.distributed.parallel_state.GroupCoordinator`, for CPU tensors of the ranks of one host.
+
+    `src` and `dst` count inside the group, `ranks`, `first_rank` and their like are ranks of the job. Values that are not
+    tensors are pickled, as in vLLM.
+    """
+
+    def __init__(
+        self,
+        group_ranks: list[list[int]],
+        local_rank: int,
+        torch_distributed_backend: Any = None,
+        use_device_communicator: bool = True,
+        use_message_queue_broadcaster: bool = False,
+        group_name: str | None = None,
+    ) -> None:
+        """Makes all the listed groups. Collective over the job. `torch_distributed_backend` is not needed."""
+        del torch_distributed_backend
+        self._group = crossrank.GroupCoordinator.create(
+            groups.world(),
+            group_ranks,
+            name=group_name or "anonymous",
+            device_communicator=use_device_communicator,
+            broadcaster=use_message_queue_broadcaster,
+        )
+        self.rank = groups.rank()
+        self.local_rank = local_rank
+        self.ranks = self._group.ranks
+        self.world_size = self._group.world_size
+        self.rank_in_group = self._group.rank_in_group
+        self.unique_name = self._group.unique_name
+        self.cpu_group = self._group.cpu_group
+        self.device = torch.device("cpu")
+
+    # Ranks
+
+    @property
+    def first_rank(self) -> int:
+        """The job rank of the group's first member."""
+        return self.ranks[0]
+
+    @property
+    def last_rank(self) -> int:
+        """The job rank of the group's last member."""
+        return self.ranks[-1]
+
+    @property
+    def is_first_rank(self) -> bool:
+        """Whether this rank is the group's first member."""
+        return self.rank == self.first_rank
+
+    @property
+    def is_last_rank(self) -> bool:
+        """Whether this rank is the group's last member."""
+        return self.rank == self.last_rank
+
+    @property
+    def next_rank(self) -> int:
+        """The job rank of the next member; after the last comes the first."""
+        return self.ranks[(self.rank_in_group + 1) % self.world_size]
+
+    @property
+    def prev_rank(self) -> int:
+        """The job rank of the previous member; before the first comes the last."""
+        return self.ranks[(self.rank_in_group - 1) % self.world_size]
+
+    # Collectives on tensors
+
+    def barrier(self) -> None:
+        """Blocks until all ranks have called it."""
+        self._group.barrier()
+
+    def all_reduce(self, input_: torch.Tensor) -> torch.Tensor:
+        """Returns the sum of all ranks' tensors; in a group of one rank the tensor itself."""
+        return input_ if self.world_size == 1 else self._group.all_reduce(input_).torch()
+
+    def all_gather(self, input_: torch.Tensor, dim: int = -1) -> torch.Tensor:
+        """Returns the tensors of all ranks joined along `dim`; in a group of one rank the tensor itself."""
+        return input_ if self.world_size == 1 else self._group.all_gather(input_, dim=dim).torch()
+
+    @overload
+    def all_gatherv(self, input_: torch.Tensor, dim: int = 0, sizes: Sequence[int] | None = None) -> torch.Tensor: ...
+    @overload
+    def all_gatherv(
+        self, input_: list[torch.Tensor], dim: int = 0, sizes: Sequence[int] | None = None
+    ) -> list[torch.Tensor]: ...
+    def all_gatherv(
+        self, input_: torch.Tensor | list[torch.Tensor], dim: int = 0, sizes: Sequence[int] | None = None
+    ) -> torch.Tensor | list[torch.Tensor]:
+        """Returns tensors of `sizes[r]` rows on rank r joined along their first dimension; a list for a list."""
+        if dim != 0:
+            raise crossrank.UsageError(f"all_gatherv joins along dimension 0, and not {dim}")
+        if isinstance(input_, list):
+            return [self.all_gatherv(each, dim, sizes) for each in input_]
+        return self._group.all_gatherv(input_, sizes=sizes or ()).torch()
+
+    def reduce_scatter(self, input_: torch.Tensor, dim: int = -1) -> torch.Tensor:
+        """Adds the tensors of all ranks and returns the r-th of equal parts on rank r."""
+        return input_ if self.world_size == 1 else self._group.reduce_scatter(input_, dim=dim).torch()
+
+    def reduce_scatterv(self, input_: torch.Tensor, dim: int = -1, sizes: Sequence[int] | None = None) -> torch.Tensor:
+        """Adds the tensors of all ranks and returns `sizes[r]` entries on rank r."""
+        return self._group.reduce_scatterv(input_, dim=dim, sizes=sizes or ()).torch()
+
+    def gather(self, input_: torch.Tensor, dst: int = 0, dim: int = -1) -> torch.Tensor | None:
+        """Returns the tensors of all ranks joined, on rank `dst`; None elsewhere."""
+        if self.world_size == 1:
+            return input_
+        gathered = self._group.gather(input_, dst=dst, dim=dim)
+        return None if gathered is None else gathered.torch()
+
+    def broadcast(self, input_: torch.Tensor, src: int = 0) -> torch.Tensor:
+        """Fills the tensor with that of rank `src` and returns it."""
+        self._group.broadcast(input_, src=src)
+        return input_
+
+    def send(self, tensor: torch.Tensor, dst: int | None = None) -> None:
+        """Sends a tensor to rank `dst`; without it to the next one."""
+        self._group.send(tensor, dst=dst)
+
+    def recv(self, size: int | Sequence[int], dtype: torch.dtype, src: int | None = None) -> torch.Tensor:
+        """Returns the next tensor from rank `src`; without it from the previous one."""
+        shape = (size,) if isinstance(size, int) else tuple(size)
+        return self._group.recv(shape, _dtype_name(dtype), src=src).torch()
+
+    # Objects and dicts
+
+    def broadcast_object(self, obj: Any | None = None, src: int = 0) -> Any:
+        """Returns the object of rank `src` on every rank."""
+        return obj if self.world_size == 1 else self._group.broadcast_object(obj, src=src, pickle=True)
+
+    def broadcast_object_list(self, obj_list: list[Any], src: int = 0, group: Any = None) -> list[Any]:
+        """Fills the list with the objects of rank `src` and returns it. `group` is not needed."""
+        del group
+        obj_list[:] = self.broadcast_object(obj_list, src)
+        return obj_list
+
+    def send_object(self, obj: Any, dst: int) -> None:
+        """Sends an object to rank `dst`."""
+        self.cpu_group.send_object(obj, dst=dst, pickle=True)
+
+    def recv_object(self, src: int) -> Any:
+        """Returns the next object from rank `src`."""
+        return self.cpu_group.recv_object(src=src, pickle=True)
+
+    def broadcast_tensor_dict(
+        self, tensor_dict: dict[str, Any] | None = None, src: int = 0, group: Any = None, metadata_group: Any = None
+    ) -> dict[str, Any] | None:
+        """Returns the dict of rank `src` on every rank. `group` and `metadata_group` are not needed."""
+        del group, metadata_group
+        if self.world_size == 1:
+            return tensor_dict
+        if self.rank_in_group == src:
+            if tensor_dict is None:
+                raise crossrank.UsageError(f"rank {src} broadcasts None instead of a dict")
+            self._group.broadcast_tensor_dict(_packed(tensor_dict), src=src)
+            return tensor_dict
+        return _unpacked(self._group.broadcast_tensor_dict(src=src))
+
+    def send_tensor_dict(
+        self,
+        tensor_dict: dict[str, Any],
+        dst: int | None = None,
+        all_gather_group: GroupCoordinator | None = None,
+        all_gather_tensors: dict[str, bool] | None = None,
+    ) -> None:
+        """Sends a dict to rank `dst`; without it to the next one. With `all_gather_group` each of its ranks sends a part.
+
+        All tensors that can be divided are; `all_gather_tensors` is not needed.
+        """
+        del all_gather_tensors
+        if self.world_size > 1:
+            self._group.send_tensor_dict(_packed(tensor_dict), dst=dst, all_gather_group=_members(all_gather_group))
+
+    def recv_tensor_dict(
+        self,
+        src: int | None = None,
+        all_gather_group: GroupCoordinator | None = None,
+        all_gather_tensors: dict[str, bool] | None = None,
+    ) -> dict[str, Any] | None:
+        """Returns the next dict from rank `src`; without it from the previous one."""
+        del all_gather_tensors
+        if self.world_size == 1:
+            return None
+        return _unpacked(self._group.recv_tensor_dict(src=src, all_gather_group=_members(all_gather_group)))
+
+    def destroy(self) -> None:
+        """Leaves the group."""
+        self._group.destroy()
+
+
+def _members(group: GroupCoordinator | None) -> crossrank.Collective | None:
+    return None if group is None else group.cpu_group
