@@ -14,20 +14,22 @@
 namespace crossrank::node {
 namespace {
 
-/// Words of a note may be read while their owner replaces them; the reader then checks the queue's word again.
-std::uint32_t load_relaxed(std::uint32_t const& word) noexcept {
-  return std::atomic_ref(const_cast<std::uint32_t&>(word)).load(std::memory_order_relaxed);
+/// Words of a note may be read while their owner replaces them; the reader then checks the queue's word again. Whoever
+/// loads a word that was stored after the owner had retracted its verdict sees the retraction, too. Orders at each
+/// word, because the thread sanitizer knows no fences.
+std::uint32_t load_note(std::uint32_t const& word) noexcept {
+  return std::atomic_ref(const_cast<std::uint32_t&>(word)).load(std::memory_order_acquire);  // partner: store_note
 }
 
-void store_relaxed(std::uint32_t& word, std::uint32_t value) noexcept {
-  std::atomic_ref(word).store(value, std::memory_order_relaxed);
+void store_note(std::uint32_t& word, std::uint32_t value) noexcept {
+  std::atomic_ref(word).store(value, std::memory_order_release);  // partner: load_note
 }
 
 /// A peer wrote the note, so its length is not trusted beyond the field.
 std::vector<int> ranks_in(QueueNote const& note) {
-  auto const count = std::min<std::size_t>(load_relaxed(note.count), QueueNote::most_ranks);
+  auto const count = std::min<std::size_t>(load_note(note.count), QueueNote::most_ranks);
   std::vector<int> ranks;
-  for (std::size_t i = 0; i < count; ++i) ranks.push_back(static_cast<int>(load_relaxed(note.ranks[i])));
+  for (std::size_t i = 0; i < count; ++i) ranks.push_back(static_cast<int>(load_note(note.ranks[i])));
   return ranks;
 }
 
@@ -91,11 +93,9 @@ void RingStatus::write_note(QueueNote::Kind kind, std::vector<int> const& ranks)
   auto& note = end(own_).note;
   bool const waits = QueueNote::says_waiting(note.kind.load(std::memory_order_relaxed));
   note.kind.store(waits ? QueueNote::judging : QueueNote::none, std::memory_order_seq_cst);
-  // Partner of the fence in ranks_of_verdict: a rank that is read below also shows that the verdict was retracted.
-  std::atomic_thread_fence(std::memory_order_release);
   auto const count = std::min(ranks.size(), QueueNote::most_ranks);
-  store_relaxed(note.count, static_cast<std::uint32_t>(count));
-  for (std::size_t i = 0; i < count; ++i) store_relaxed(note.ranks[i], static_cast<std::uint32_t>(ranks[i]));
+  store_note(note.count, static_cast<std::uint32_t>(count));
+  for (std::size_t i = 0; i < count; ++i) store_note(note.ranks[i], static_cast<std::uint32_t>(ranks[i]));
   note.kind.store(kind, std::memory_order_release);
   noted_ = true;
 }
@@ -141,7 +141,6 @@ std::vector<int> RingStatus::ranks_of_verdict(std::uint64_t word) const {
   if (kind_of(note) != QueueNote::timed_out) return {};
   auto ranks = ranks_in(note);
   // The decider retracts its verdict before it changes its note.
-  std::atomic_thread_fence(std::memory_order_acquire);
   return atomic_ops::published(*word_) == word ? ranks : std::vector<int>{};
 }
 
