@@ -162,6 +162,26 @@ CROSSRANK_RANK_SCENARIO(counts_calls_of_a_warm_gather) {
   return 0;
 }
 
+CROSSRANK_RANK_SCENARIO(counts_streams_of_warm_file_gathers) {
+  auto const world = connect();
+  auto const mine = on_gpu(self.rank);
+  auto const gather = [&] { get_configs_parallel(mine, world, options_of(self)).close(); };
+  gather();
+  world.barrier();
+  test::reset_calls();
+  for (int round = 0; round < 5; ++round) gather();
+  EXPECT_EQ(calls("cuStreamCreateWithPriority"), 0U);
+  EXPECT_EQ(calls("cuStreamDestroy_v2"), 0U);
+  world.barrier();
+  return 0;
+}
+
+TEST(DeviceGatherCalls, a_warm_gather_through_files_makes_no_stream) {
+  test::TemporaryDirectory const directory;
+  auto const job = run_on_gpus(2, "counts_streams_of_warm_file_gathers", {.arguments = {directory.path().string()}});
+  EXPECT_TRUE(job.ok()) << job.text();
+}
+
 TEST(DeviceGatherCalls, a_warm_gather_allocates_and_registers_nothing) {
   auto const job = run_on_gpus(2, "counts_calls_of_a_warm_gather");
   EXPECT_TRUE(job.ok()) << job.text();

@@ -1,7 +1,6 @@
 #include "lib/tensor/transfer/stream_handover.hpp"
 
 #include <algorithm>
-#include <utility>
 
 #include "lib/tensor/device_tensor.hpp"
 #include "lib/tensor/transfer/host_copies.hpp"
@@ -20,9 +19,9 @@ StreamHandover::StreamHandover(StateDict const& weights, char const* operation) 
 
 StreamHandover::Scope::Scope(StreamHandover const& from) {
   for (auto const& mark : from.marks_) {
-    auto stream = Stream::create(mark.device());
+    auto const& stream = streams_.emplace_back(mark.device()).stream();
     stream.wait(mark);
-    guards_.emplace_back(std::move(stream));
+    guards_.emplace_back(stream);
   }
 }
 

@@ -5,6 +5,8 @@
 #include <crossrank/state.hpp>
 #include <crossrank/stream.hpp>
 
+#include "lib/tensor/transfer/idle_streams.hpp"
+
 namespace crossrank {
 
 /// Lets another thread read tensors on GPUs after the work that this thread has enqueued for them.
@@ -14,12 +16,13 @@ class StreamHandover {
   /// `require_readable`, except that tensors may be undefined.
   StreamHandover(StateDict const& weights, char const* operation);
 
-  /// In the other thread: makes streams of its own current that wait for the marks, until the end of the scope.
+  /// In the other thread: makes other streams current that wait for the marks, until the end of the scope.
   class Scope {
    public:
     explicit Scope(StreamHandover const& from);
 
    private:
+    std::deque<device::IdleStream> streams_{};
     std::deque<StreamGuard> guards_{};
   };
 
