@@ -59,6 +59,27 @@ TEST_F(Strictness, reports_a_free_that_another_stream_does_not_know) {
   EXPECT_EQ(cu("cuEventDestroy_v2", late), CUDA_SUCCESS);
 }
 
+TEST_F(Strictness, reports_a_replay_that_uses_freed_memory) {
+  auto const address = allocate(4096);
+  auto const s = stream();
+  CUgraph graph = nullptr;
+  CUgraphExec executable = nullptr;
+  ASSERT_EQ(cu("cuStreamBeginCapture_v2", s, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  ASSERT_EQ(cu("cuMemsetD32Async", address, 1U, std::size_t{16}, s), CUDA_SUCCESS);
+  ASSERT_EQ(cu("cuStreamEndCapture", s, &graph), CUDA_SUCCESS);
+  ASSERT_EQ(cu("cuGraphInstantiateWithFlags", &executable, graph, 0ULL), CUDA_SUCCESS);
+  ASSERT_EQ(cu("cuGraphDestroy", graph), CUDA_SUCCESS);
+  ASSERT_EQ(cu("cuGraphLaunch", executable, s), CUDA_SUCCESS);
+  ASSERT_EQ(cu("cuStreamSynchronize", s), CUDA_SUCCESS);
+  EXPECT_EQ(reports(), 0U);
+  free(address);
+  ASSERT_EQ(cu("cuGraphLaunch", executable, s), CUDA_SUCCESS);
+  EXPECT_EQ(cu("cuStreamSynchronize", s), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_GE(reports(), 1U);
+  reset();
+  EXPECT_EQ(cu("cuGraphExecDestroy", executable), CUDA_SUCCESS);
+}
+
 TEST_F(Strictness, copies_late_enough_for_a_missing_wait_to_show) {
   auto const address = allocate(1024);
   auto const s = stream();

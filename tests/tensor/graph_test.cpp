@@ -104,6 +104,35 @@ TEST_F(DeviceGraph, keeps_the_memory_that_its_work_uses) {
   EXPECT_LT(live("allocation"), live_before) << "the memory of the graph and the tensor that it was given";
 }
 
+/// A tensor that was made inside and is dropped after the capture: only the graph keeps its memory.
+TEST_F(DeviceGraph, keeps_the_memory_of_a_tensor_that_leaves_its_body) {
+  auto const stream = Stream::create(gpu);
+  StreamGuard const guard(stream);
+  auto in = on_gpu({1, 2});
+  auto out = on_gpu({0, 0});
+  auto const live_before = live("allocation");
+  {
+    Tensor made_inside;
+    auto const graph = Graph::capture(stream, [&] {
+      made_inside = in.clone();
+      out.copy_from(made_inside);
+    });
+    made_inside = {};
+    stream.synchronize();
+    cuda::trim(gpu);  // frees what nobody keeps
+    EXPECT_GT(live("allocation"), live_before);
+    for (int replays = 0; replays < 3; ++replays) {
+      graph.replay();
+      EXPECT_THAT(host_values(out), ElementsAre(1, 2));
+    }
+  }
+  for (int i = 0; i < 2; ++i) {  // as above
+    stream.synchronize();
+    cuda::trim(gpu);
+  }
+  EXPECT_EQ(live("allocation"), live_before);
+}
+
 TEST_F(DeviceGraph, follows_events_into_other_streams) {
   auto const stream = Stream::create(gpu);
   auto const other = Stream::create(gpu);
