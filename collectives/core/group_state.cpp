@@ -277,9 +277,9 @@ void GroupState::wait_for_turn(device::DeviceCall& on_device, char const* operat
     }
     deadline.tick();
     if (!deadline.expired()) continue;
-    auto info = usage_in(*transport, operation,
-                         "an earlier call of this thread on the GPU has not been made by all its ranks: " +
-                             on_device.who_has_turn());
+    auto info = usage_in(
+        *transport, operation,
+        "an earlier call of this thread on the GPU has not been made by all its ranks: " + on_device.who_has_turn());
     info.expected = "within " + std::to_string(policy.timeout.count()) + " ms";
     info.hint = "all ranks must make the collectives of several groups on GPU tensors in the same order";
     throw TimeoutError(std::move(info));

@@ -81,7 +81,8 @@ struct GroupState {
   void throw_device_failure(char const* operation);
   /// Kills the group with the ranks that an error blames.
   void end_because_of(std::exception const& error) noexcept;
-  /// Waits until a call may be enqueued: until the calls on GPUs that this thread has started before, in any group, are.
+  /// Waits until a call may be enqueued: until the calls on GPUs that this thread has started before, in any group,
+  /// are.
   void wait_for_turn(device::DeviceCall& on_device, char const* operation, spi::TimeoutPolicy const& policy);
   /// Enqueues the part of a call that follows the one on the host. Kills the group when that fails.
   void finish_on_device(device::DeviceCall& on_device);

@@ -85,8 +85,8 @@ void Watch::note_enqueued(Work work) {
   {
     std::lock_guard const lock(mutex_);
     work.sequence = ++progress_.enqueued;
-    work.enqueued = add_enqueued_call(
-        {.group = &group_, .name = work.name, .sequence = work.sequence, .ended = work.ended});
+    work.enqueued =
+        add_enqueued_call({.group = &group_, .name = work.name, .sequence = work.sequence, .ended = work.ended});
     work_.push_back(std::move(work));
   }
   if (!thread_.joinable() && !has_failed()) look_once();

@@ -56,8 +56,8 @@ class Watch {
     Event ended{};    ///< after it
     std::string name{};
     node::DeviceFlightNote note{};
-    std::uint64_t sequence = 0;  ///< set by `note_enqueued`
-    bool has_started = false;    ///< as the thread has seen
+    std::uint64_t sequence = 0;                      ///< set by `note_enqueued`
+    bool has_started = false;                        ///< as the thread has seen
     std::shared_ptr<EnqueuedCall const> enqueued{};  ///< set by `note_enqueued`
   };
   /// Returns the number that the next call gets, from 1.

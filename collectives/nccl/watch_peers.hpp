@@ -63,8 +63,8 @@ class WatchPeers {
   struct Note {
     Kind kind = Kind::leaving;
     std::uint32_t reserved = 0;
-    Progress progress{};             ///< in a question, `enqueued` is the call that it is about
-    std::array<char, 192> ahead{};   ///< in an answer: what comes before that call; shorter than the array
+    Progress progress{};            ///< in a question, `enqueued` is the call that it is about
+    std::array<char, 192> ahead{};  ///< in an answer: what comes before that call; shorter than the array
   };
   struct Peer {
     int rank = 0;
