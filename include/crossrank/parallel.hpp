@@ -37,6 +37,8 @@ struct GatherOptions {
   std::optional<std::chrono::milliseconds> timeout{};  ///< empty: the group's timeout
   GatherFiles files = GatherFiles::remove;             ///< applies to every gather through files
   Device to{};  ///< where the receiver gets all tensors, its own too; for a GPU in the order of its current stream
+  /// Whether tensors on a GPU stay there, and the receiver gets views of their owners' memory; see docs/DEVICES.md.
+  bool in_place = false;
 };
 
 /// One rank's state.
@@ -50,7 +52,9 @@ struct RankedState {
 /// Collective over `group`; all ranks pass the same ranks, workspace and release. Two barrier rounds; ranks other than
 /// the receiver wait only once. Through shared memory, each tensor is copied once, by its owner, into memory that stays
 /// mapped; a tensor made by `SharedMemoryWorkspace::empty` is not copied at all. A tensor on a GPU is copied straight
-/// into that memory, in the order of the current stream, and the host waits once for all tensors of a rank.
+/// into that memory, in the order of the current stream, and the host waits once for all tensors of a rank. With
+/// `GatherOptions::in_place` it is not copied: the receiver views the memory on the owner's GPU, and the owner cannot
+/// write it until the last view goes.
 ///
 /// Shapes, dtypes and devices may differ, tensors may be empty, and an undefined tensor arrives undefined. A received
 /// tensor is a read-only view of its owner's memory, or of a copy when it came through files or from another node;

@@ -7,6 +7,7 @@
 #include "lib/tensor/copy_memory.hpp"
 #include "lib/tensor/strided_runs.hpp"
 #include "lib/tensor/heap_storage.hpp"
+#include "lib/tensor/revoked_tensor.hpp"
 
 namespace crossrank {
 
@@ -86,8 +87,7 @@ void Tensor::require_pointer(void const* data, std::size_t bytes, Shape const& s
 
 void Tensor::require_usable(char const* operation) const {
   if (!defined()) throw UsageError({.operation = operation, .message = "the tensor is undefined"});
-  if (auto why = storage_->revoked_by(); !why.empty())
-    throw UsageError({.operation = operation, .message = std::move(why), .resource = to_string(*this)});
+  if (auto why = storage_->revoked_by(); !why.empty()) throw_revoked(*this, operation, std::move(why));
 }
 
 void Tensor::require_cpu(char const* operation) const {

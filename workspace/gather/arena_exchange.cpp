@@ -11,12 +11,13 @@ namespace {
 
 class ArenaExchange final : public ExchangeBackend {
  public:
-  ArenaExchange(std::shared_ptr<node::Group> group, std::chrono::milliseconds timeout)
-      : group_(std::move(group)), timeout_(timeout) {}
+  ArenaExchange(std::shared_ptr<node::Group> group, std::chrono::milliseconds timeout, bool in_place)
+      : group_(std::move(group)), timeout_(timeout), in_place_(in_place) {}
 
   void publish(Contribution const& contribution, int receiver, node::Post& post) override {
     readers_ = {group_->node_rank(receiver)};
-    published_ = workspace::publish(group_->comm(), contribution, readers_, {.timeout = timeout_});
+    published_ =
+        workspace::publish(group_->comm(), contribution, readers_, {.timeout = timeout_, .in_place = in_place_});
     published_.describe(post);
     // The offers protect the slab until they are taken and dropped, declined, or revoked.
     release(group_->comm(), published_);
@@ -64,6 +65,7 @@ class ArenaExchange final : public ExchangeBackend {
 
   std::shared_ptr<node::Group> group_;
   std::chrono::milliseconds timeout_;
+  bool in_place_;
   std::array<int, 1> readers_{0};
   PublishedContribution published_{};
 };
@@ -71,8 +73,8 @@ class ArenaExchange final : public ExchangeBackend {
 }  // namespace
 
 std::unique_ptr<ExchangeBackend> make_arena_exchange(std::shared_ptr<node::Group> group,
-                                                     std::chrono::milliseconds timeout) {
-  return std::make_unique<ArenaExchange>(std::move(group), timeout);
+                                                     std::chrono::milliseconds timeout, bool in_place) {
+  return std::make_unique<ArenaExchange>(std::move(group), timeout, in_place);
 }
 
 }  // namespace crossrank::workspace

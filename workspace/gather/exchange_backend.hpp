@@ -50,9 +50,10 @@ class ExchangeBackend {
 /// of a GPU that has failed ends the use of that GPU, not the group, which is on the CPU.
 [[nodiscard]] bool has_ended_group(std::exception const& error) noexcept;
 
-/// Creates an exchange through the arenas of the node. `timeout` limits copies from GPUs.
+/// Creates an exchange through the arenas of the node. `timeout` limits copies from GPUs. `in_place` gives the memory
+/// of GPUs itself where it can be shared.
 [[nodiscard]] std::unique_ptr<ExchangeBackend> make_arena_exchange(std::shared_ptr<node::Group> group,
-                                                                   std::chrono::milliseconds timeout);
+                                                                   std::chrono::milliseconds timeout, bool in_place);
 /// Creates an exchange through files, either of the caller's workspace or of one that exists only for this range.
 [[nodiscard]] std::unique_ptr<ExchangeBackend> make_file_exchange(std::shared_ptr<spi::Transport> transport,
                                                                   int global_rank, GatherOptions const& options,

@@ -8,6 +8,7 @@
 
 #include <crossrank/error.hpp>
 #include <crossrank/spi/transport.hpp>
+#include <crossrank/stream.hpp>
 
 #include "lib/tensor/transfer/tensor_mover.hpp"
 #include "workspace/gather/range_session.hpp"
@@ -20,6 +21,16 @@ using workspace::Contribution;
 using workspace::ItemKind;
 using workspace::NamedTensor;
 using workspace::RangeSession;
+
+/// Blocks the host until the GPU of a tensor has done what this thread has enqueued.
+void wait_for_gpu(Tensor const& tensor) {
+  if (!tensor.defined() || tensor.device().kind == Device::Kind::cpu) return;
+  if (auto const stream = current_stream(tensor.device()); !stream.is_capturing()) stream.synchronize();
+}
+
+void wait_for_gpus(StateDict const& weights) {
+  for (auto const& [name, tensor] : weights) wait_for_gpu(tensor);
+}
 
 /// How to receive and copy one kind of item.
 template <class Item>
@@ -38,6 +49,7 @@ struct Kind<Tensor> {
   static Tensor finish(Collector&& collector, int) { return std::move(collector.item); }
   static Tensor own(Tensor const& mine, int) { return mine; }
   static void move(Tensor& item, TensorMover& mover) { item = mover.move(item); }
+  static void wait(Tensor const& item) { wait_for_gpu(item); }
 };
 
 template <>
@@ -55,6 +67,7 @@ struct Kind<StateDict> {
   static StateDict finish(Collector&& collector, int) { return std::move(collector.item); }
   static StateDict own(StateDict const& mine, int) { return mine; }
   static void move(StateDict& item, TensorMover& mover) { mover.move_all(item); }
+  static void wait(StateDict const& item) { wait_for_gpus(item); }
 };
 
 template <>
@@ -65,6 +78,7 @@ struct Kind<RankedState> {
   static RankedState finish(Collector&& collector, int rank) { return {rank, std::move(collector).take()}; }
   static RankedState own(RankState const& mine, int rank) { return {rank, mine}; }
   static void move(RankedState& item, TensorMover& mover) { mover.move_all(item.state.weights); }
+  static void wait(RankedState const& item) { wait_for_gpus(item.state.weights); }
 };
 
 template <class Item, class Mine>
@@ -74,7 +88,8 @@ class Items final : public detail::RangeItems<Item> {
         GatherOptions const& options)
       : session_(Kind<Item>::operation, Kind<Item>::number, contribution, ranks, group, options),
         items_(session_.size()),
-        to_(options.to) {
+        to_(options.to),
+        in_place_(options.in_place) {
     for (std::size_t i = 0; i < items_.size(); ++i) {
       if (session_.is_own(i)) items_[i].item = Kind<Item>::own(mine, session_.rank_of(i));
     }
@@ -91,6 +106,7 @@ class Items final : public detail::RangeItems<Item> {
       for (auto& [item, moved] : items_)
         if (item) configs.push_back(std::move(item->state.config));
     }
+    if (in_place_) wait_for_reads();
     items_.clear();
     session_.close();
   }
@@ -124,6 +140,17 @@ class Items final : public detail::RangeItems<Item> {
   }
 
  private:
+  /// Views of other ranks' GPUs end with the work that uses them. Waits for it, so that the owners can write again
+  /// after the second round.
+  void wait_for_reads() noexcept {
+    for (std::size_t i = 0; i < items_.size(); ++i) {
+      try {
+        if (items_[i].item && !session_.is_own(i)) Kind<Item>::wait(*items_[i].item);
+      } catch (Error const&) {  // the GPU has failed: its next use says so
+      }
+    }
+  }
+
   Item const& received(std::size_t index) {
     if (index >= items_.size())
       session_.fail_usage("the item does not exist", std::to_string(index) + " of " + std::to_string(items_.size()));
@@ -134,7 +161,7 @@ class Items final : public detail::RangeItems<Item> {
       item = Kind<Item>::finish(std::move(collector), session_.rank_of(index));
     }
     if (!moved) {
-      TensorMover mover(to_);
+      TensorMover mover(to_, in_place_ ? TensorMover::OnGpu::stays : TensorMover::OnGpu::moves);
       Kind<Item>::move(*item, mover);
       moved = true;
     }
@@ -150,6 +177,7 @@ class Items final : public detail::RangeItems<Item> {
 
   std::vector<Entry> items_;
   Device to_;
+  bool in_place_;
   std::optional<Error> failed_{};  ///< the error of the last item that could not be received
 };
 

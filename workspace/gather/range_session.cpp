@@ -89,7 +89,7 @@ void RangeSession::choose_exchange() {
     auto const* const shared = options_.workspace ? options_.workspace->shared_memory() : nullptr;
     if (shared != nullptr && !shared->is_initialized())
       fail_usage("the workspace is not initialized", "SharedMemoryWorkspace()");
-    if (group_) exchange_ = make_arena_exchange(group_, timeout_policy_.timeout);
+    if (group_) exchange_ = make_arena_exchange(group_, timeout_policy_.timeout, options_.in_place);
     return;
   }
   if (options_.workspace && !options_.workspace->nfs()->is_initialized())

@@ -117,9 +117,7 @@ std::shared_ptr<ArenaStateStore> ArenaStateStore::of(std::shared_ptr<node::NodeC
 }
 
 ArenaStateStore::ArenaStateStore(std::shared_ptr<node::NodeComm> comm, std::shared_ptr<PublishedState> published_state)
-    : comm_(std::move(comm)),
-      published_state_(std::move(published_state)),
-      everybody_(all_ranks(comm_->ranks())) {}
+    : comm_(std::move(comm)), published_state_(std::move(published_state)), everybody_(all_ranks(comm_->ranks())) {}
 
 Tensor ArenaStateStore::empty(Shape const& shape, Dtype dtype) const {
   comm_->require_own_process("SharedMemoryWorkspace.empty");
@@ -128,13 +126,13 @@ Tensor ArenaStateStore::empty(Shape const& shape, Dtype dtype) const {
   return spi::tensor_from_storage(std::make_shared<ArenaStorage>(comm_, slot, bytes), 0, shape, dtype);
 }
 
-void ArenaStateStore::write(Json const& config, StateDict const& weights) {
+void ArenaStateStore::write(Json const& config, StateDict const& weights, StateWriteOptions const& options) {
   comm_->require_own_process("SharedMemoryWorkspace.write");
   std::vector<NamedTensor> tensors;
   tensors.reserve(weights.size());
   for (auto const& [name, tensor] : weights) tensors.push_back({name, &tensor});
-  auto published =
-      publish(*comm_, {.config = &config, .tensors = tensors}, everybody_, {.small = InlinePolicy::refused});
+  auto published = publish(*comm_, {.config = &config, .tensors = tensors}, everybody_,
+                           {.small = InlinePolicy::refused, .in_place = options.in_place});
   publish_record(&published);
   auto const before = std::exchange(published_state_->published, std::move(published));
   auto const held_before = std::exchange(held_, on_cpu(weights));

@@ -6,6 +6,7 @@
 
 #include <crossrank/json.hpp>
 #include <crossrank/state.hpp>
+#include <crossrank/workspace/options.hpp>
 
 #include "lib/node/group/node_comm.hpp"
 #include "workspace/shared_memory/published_contribution.hpp"
@@ -31,7 +32,7 @@ class ArenaStateStore {
 
   [[nodiscard]] std::shared_ptr<node::NodeComm> const& comm() const noexcept { return comm_; }
   [[nodiscard]] Tensor empty(Shape const& shape, Dtype dtype) const;
-  void write(Json const& config, StateDict const& weights);
+  void write(Json const& config, StateDict const& weights, StateWriteOptions const& options = {});
   /// Returns the state of a rank of the job; empty when that rank never wrote one or has withdrawn it.
   [[nodiscard]] std::optional<RankState> read(int global_rank) const;
   void clean() noexcept;

@@ -31,4 +31,15 @@ std::string LeasedStorage::frozen_by() const {
   return "received from rank " + std::to_string(owner_) + " of this node, which owns the memory";
 }
 
+std::string LentDeviceStorage::frozen_by() const {
+  return "received in place from rank " + std::to_string(owner_) + " of this node, which owns the memory";
+}
+
+std::string LentDeviceStorage::revoked_by() const {
+  if (!comm_->has_departed(owner_)) return {};
+  return "rank " + std::to_string(owner_) + " of this node, on whose GPU the tensor was received in place, has gone";
+}
+
+std::optional<int> LentDeviceStorage::revoked_by_rank() const { return owner_; }
+
 }  // namespace crossrank::workspace

@@ -1,6 +1,11 @@
 #pragma once
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
+#include <utility>
 
 #include <crossrank/spi/mapped_storage.hpp>
 #include <crossrank/spi/storage.hpp>
@@ -49,6 +54,26 @@ class LeasedStorage final : public spi::MappedStorage {
   std::uint32_t slot_;
   std::uint64_t generation_;
   std::span<std::byte const> range_;
+};
+
+/// Memory on a GPU of another rank, which gives it in place. Its use is an error once that rank has gone.
+class LentDeviceStorage final : public spi::Storage {
+ public:
+  LentDeviceStorage(std::shared_ptr<node::NodeComm> comm, int owner, std::shared_ptr<spi::Storage> opened)
+      : comm_(std::move(comm)), owner_(owner), opened_(std::move(opened)) {}
+
+  [[nodiscard]] std::byte* data() noexcept override { return opened_->data(); }
+  [[nodiscard]] std::size_t size_bytes() const noexcept override { return opened_->size_bytes(); }
+  [[nodiscard]] Device device() const noexcept override { return opened_->device(); }
+  [[nodiscard]] bool used_on(Stream const& stream) override { return opened_->used_on(stream); }
+  [[nodiscard]] std::string frozen_by() const override;
+  [[nodiscard]] std::string revoked_by() const override;
+  [[nodiscard]] std::optional<int> revoked_by_rank() const override;
+
+ private:
+  std::shared_ptr<node::NodeComm> comm_;
+  int owner_;
+  std::shared_ptr<spi::Storage> opened_;
 };
 
 }  // namespace crossrank::workspace

@@ -5,10 +5,13 @@
 #include <utility>
 
 #include <crossrank/error.hpp>
+#include <crossrank/spi/device_provider.hpp>
 #include <crossrank/spi/storage.hpp>
 
 #include "lib/codec/message/config_binary.hpp"
 #include "lib/codec/message/tensor_table.hpp"
+#include "lib/core/log.hpp"
+#include "lib/core/rank_list.hpp"
 #include "lib/node/group/bulk_copy.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/system.hpp"
@@ -39,10 +42,27 @@ constexpr std::size_t aligned(std::size_t bytes) {
 struct Layout {
   codec::TableEntries entries;
   boost::container::small_vector<std::size_t, 2> copied;  ///< indices of tensors that must be copied
+  /// A tensor whose handle is in the slab.
+  struct InPlace {
+    std::size_t index = 0;
+    spi::SharedDeviceMemory memory{};
+  };
+  std::vector<InPlace> in_place;
   std::size_t data_bytes = 0;
 };
 
-Layout lay_out(node::NodeComm& comm, Contribution const& contribution, PublishedContribution::Slots& arena_backed) {
+/// Describes a tensor on a GPU for other processes. Nothing when it must be copied.
+std::optional<spi::SharedDeviceMemory> share_in_place(Tensor const& tensor, std::string_view name) {
+  auto memory = spi::device_provider(tensor.device().kind).share(tensor.device(), tensor.data(), tensor.nbytes());
+  if (!memory) {
+    log_event(LogLevel::info, "a tensor is copied, because other processes cannot open its memory",
+              {{"tensor", std::string(name)}, {"hint", "make it with MemoryOptions::shareable"}});
+  }
+  return memory;
+}
+
+Layout lay_out(node::NodeComm& comm, Contribution const& contribution, bool in_place,
+               PublishedContribution::Slots& arena_backed) {
   Layout layout;
   layout.entries.reserve(contribution.tensors.size());
   auto const* const arena = comm.arena_of(comm.rank());
@@ -63,6 +83,14 @@ Layout lay_out(node::NodeComm& comm, Contribution const& contribution, Published
       continue;
     }
     entry.offset = layout.data_bytes;
+    if (in_place && on_gpu(*tensor) && entry.nbytes != 0) {
+      if (auto const memory = share_in_place(*tensor, name)) {
+        entry.slot = codec::in_place;
+        layout.data_bytes = aligned(layout.data_bytes + sizeof *memory);
+        layout.in_place.push_back({layout.entries.size() - 1, *memory});
+        continue;
+      }
+    }
     layout.data_bytes = aligned(layout.data_bytes + entry.nbytes);
     if (entry.nbytes != 0) layout.copied.push_back(layout.entries.size() - 1);
   }
@@ -80,6 +108,7 @@ class SlabWriter {
   void run(std::chrono::milliseconds timeout) {
     try {
       enqueue_device_copies();
+      write_handles();
       for (auto const index : layout_.copied) copy_on_host(index);
       from_devices_.wait(timeout);
     } catch (...) {
@@ -91,6 +120,13 @@ class SlabWriter {
  private:
   [[nodiscard]] Tensor const& tensor(std::size_t index) const { return *contribution_.tensors[index].tensor; }
   [[nodiscard]] std::byte* place(std::size_t index) const { return data_ + layout_.entries[index].offset; }
+
+  void write_handles() {
+    for (auto const& one : layout_.in_place) {
+      from_devices_.prepare(tensor(one.index));
+      std::memcpy(place(one.index), &one.memory, sizeof one.memory);
+    }
+  }
 
   void enqueue_device_copies() {
     for (auto const index : layout_.copied) {
@@ -123,6 +159,22 @@ class SlabWriter {
   bool page_locked_ = false;
 };
 
+/// Keeps the memory that the slab has handles of, and freezes it, as long as readers hold the slab.
+void lend_in_place(node::NodeComm& comm, Contribution const& contribution, Layout const& layout,
+                   PublishedContribution& published) {
+  auto const slab = *published.slab;
+  for (auto const& one : layout.in_place) {
+    auto const& storage = contribution.tensors[one.index].tensor->storage();
+    static_cast<void>(storage->hold([lender = comm.weak_from_this(), slab] {
+      auto const alive = lender.lock();
+      auto const readers = alive ? alive->arena().readers_of(slab) : std::vector<int>();
+      return readers.empty() ? std::string()
+                             : "given in place to rank " + node::format_ranks(readers) + " of this node";
+    }));
+    comm.arena().keep_with(slab, storage);
+  }
+}
+
 void fill_slab(node::NodeComm& comm, Contribution const& contribution, Layout const& layout,
                codec::TableInput const& table, PublishedContribution& published, std::chrono::milliseconds timeout) {
   auto const table_bytes = codec::encoded_size(table);
@@ -134,6 +186,7 @@ void fill_slab(node::NodeComm& comm, Contribution const& contribution, Layout co
   std::memcpy(base, &head, sizeof head);
   codec::encode(table, {base + sizeof head, table_bytes});
   SlabWriter(comm, contribution, layout, *published.slab, base + head.data_offset).run(timeout);
+  lend_in_place(comm, contribution, layout, published);
   CROSSRANK_CRASH_POINT("workspace.publish.copied");
 }
 
@@ -188,7 +241,8 @@ void PublishedContribution::describe(node::Post& post) const {
 PublishedContribution publish(node::NodeComm& comm, Contribution const& contribution, std::span<int const> readers,
                               PublishOptions const& options) {
   PublishedContribution published;
-  auto const layout = lay_out(comm, contribution, published.arena_backed);
+  comm.arena().drop_kept();
+  auto const layout = lay_out(comm, contribution, options.in_place, published.arena_backed);
   fetch_words(comm, published, readers);
   auto const config =
       contribution.config == nullptr ? std::string() : codec::encode_config_binary(*contribution.config);
@@ -336,6 +390,19 @@ class DeclineGuard {
   std::span<codec::TableEntry const> left_;
 };
 
+/// Opens a tensor that stays on its owner's GPU. The lease of the slab ends after the last view.
+Tensor open_in_place(std::shared_ptr<node::NodeComm> const& comm, RemoteContribution const& at, Parts const& parts,
+                     std::shared_ptr<spi::Storage> const& slab, codec::TableEntry const& entry) {
+  spi::SharedDeviceMemory memory;
+  if (entry.offset > parts.data.size() || parts.data.size() - entry.offset < sizeof memory)
+    fail_slab(at, "a handle of GPU memory lies outside its slab");
+  std::memcpy(&memory, parts.data.data() + entry.offset, sizeof memory);
+  if (memory.bytes != entry.nbytes) fail_slab(at, "a handle of GPU memory is of another length than its tensor");
+  auto opened = spi::device_provider(Device::Kind::cuda).open_shared(memory, slab);
+  return spi::tensor_from_storage(std::make_shared<LentDeviceStorage>(comm, at.owner, std::move(opened)), 0,
+                                  entry.shape, entry.dtype);
+}
+
 }  // namespace
 
 bool receive(std::shared_ptr<node::NodeComm> const& comm, RemoteContribution const& at, LeaseMode how,
@@ -356,6 +423,9 @@ bool receive(std::shared_ptr<node::NodeComm> const& comm, RemoteContribution con
   for (auto const& entry : parts.table.entries) {
     if (!entry.present) {
       collector.tensor(entry.name, Tensor());
+    } else if (entry.slot == codec::in_place) {
+      collector.tensor(entry.name, open_in_place(comm, at, parts, slab, entry));
+      rest.taken(entry);
     } else if (entry.slot != codec::own_payload) {
       std::shared_ptr<spi::Storage> storage;
       if (!leases.take_arena_backed(entry, storage)) return false;

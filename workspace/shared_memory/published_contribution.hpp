@@ -64,13 +64,15 @@ enum class InlinePolicy : std::uint8_t { allowed, refused };
 struct PublishOptions {
   InlinePolicy small = InlinePolicy::allowed;
   std::chrono::milliseconds timeout{};  ///< for copies from GPUs; 0: as for `Event::synchronize`
+  bool in_place = false;                ///< whether readers get the memory of GPUs itself where that can be shared
 };
 
 /// Copies the tensors that are not in the arena, and offers every slot to `readers` (ranks of the node). Undoes
 /// everything when it throws.
 ///
 /// Tensors on a GPU are copied straight into the slab, which is page-locked at its first such use. The host waits once
-/// for all of them. `UsageError` while the current stream of a GPU is being captured.
+/// for all of them. `UsageError` while the current stream of a GPU is being captured. Tensors that are given in place
+/// cannot be written until the last reader drops them.
 [[nodiscard]] PublishedContribution publish(node::NodeComm& comm, Contribution const& contribution,
                                             std::span<int const> readers, PublishOptions const& options = {});
 /// Revokes the offers that were not taken. The slab can be reused once nobody reads it.

@@ -44,14 +44,16 @@ Tensor SharedMemoryWorkspace::zeros(Shape const& shape, Dtype dtype) const {
   return tensor;
 }
 
-void SharedMemoryWorkspace::write_configs_and_weights(Json const& config, StateDict const& weights) {
-  initialized("SharedMemoryWorkspace.write").write(config, weights);
+void SharedMemoryWorkspace::write_configs_and_weights(Json const& config, StateDict const& weights,
+                                                      StateWriteOptions const& options) {
+  initialized("SharedMemoryWorkspace.write").write(config, weights, options);
 }
 
 std::optional<RankState> SharedMemoryWorkspace::read_configs_and_weights_from_rank(
     int rank, StateReadOptions const& options) const {
   auto state = initialized("SharedMemoryWorkspace.read").read(rank);
-  if (state) TensorMover(options.to).move_all(state->weights);
+  auto const on_gpu = options.in_place ? TensorMover::OnGpu::stays : TensorMover::OnGpu::moves;
+  if (state) TensorMover(options.to, on_gpu).move_all(state->weights);
   return state;
 }
 

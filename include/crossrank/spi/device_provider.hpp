@@ -1,7 +1,10 @@
 #pragma once
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include <crossrank/device.hpp>
@@ -27,6 +30,12 @@ struct DeviceCopy {
   std::size_t runs = 1;             ///< number of runs
   std::size_t to_stride = 0;        ///< bytes from one run to the next, if there are several
   std::size_t from_stride = 0;      ///< bytes from one run to the next, if there are several
+};
+
+/// Device memory of one process for the other processes of its host, as plain bytes.
+struct SharedDeviceMemory {
+  std::array<std::byte, 104> handle{};  ///< the vendor's
+  std::uint64_t bytes = 0;              ///< length
 };
 
 /// The interface that a vendor's devices implement: memory, streams, copies and events of one kind of device.
@@ -60,6 +69,15 @@ class CROSSRANK_EXPORT DeviceProvider {
   /// Costs 0.2 to 0.4 ms per MiB, so do it once per mapping, not per call. Destroy the result before you unmap the
   /// memory, and after the streams that copy it have passed. `access` says what the mapping allows.
   [[nodiscard]] virtual std::shared_ptr<void> register_host(std::span<std::byte const> bytes, HostAccess access) = 0;
+
+  /// Describes device memory for other processes. Nothing when they cannot open it, such as memory of a pool.
+  [[nodiscard]] virtual std::optional<SharedDeviceMemory> share(Device device, std::byte const* data,
+                                                                std::size_t bytes) = 0;
+  /// Makes a storage of memory that `share` has described, also in this process. Its owner must keep the memory until
+  /// `lease` has ended: after the last view, and all streams that `used_on` names. `UnavailableError` when this process
+  /// does not see the device.
+  [[nodiscard]] virtual std::shared_ptr<Storage> open_shared(SharedDeviceMemory const& shared,
+                                                             std::shared_ptr<void const> lease) = 0;
 
   /// Makes a stream.
   [[nodiscard]] virtual Stream create_stream(Device device, StreamOptions const& options) = 0;

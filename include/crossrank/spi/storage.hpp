@@ -1,7 +1,9 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <crossrank/device.hpp>
@@ -39,6 +41,11 @@ class CROSSRANK_EXPORT Storage {
   [[nodiscard]] virtual std::string frozen_by() const;
   /// Returns why the bytes may not be used any more, for people ("the parameter was resharded"); empty while they may.
   [[nodiscard]] virtual std::string revoked_by() const;
+  /// Returns the rank whose end has revoked the bytes, if that is the reason. Their use is then a `PeerLostError`.
+  [[nodiscard]] virtual std::optional<int> revoked_by_rank() const;
+  /// Notes that others hold the bytes as long as `who` returns a text, which `frozen_by` then returns. Returns whether
+  /// the storage can note it.
+  [[nodiscard]] virtual bool hold(std::function<std::string()> who);
   /// Returns whether this is host memory that devices copy directly, without staging.
   [[nodiscard]] virtual bool is_pinned() const noexcept;
   /// Notes that work that is enqueued on `stream` uses the bytes. Returns whether the storage frees them only after

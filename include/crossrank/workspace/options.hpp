@@ -38,6 +38,15 @@ enum class Damaged : std::uint8_t {
 struct StateReadOptions {
   Damaged damaged = Damaged::refuse;  ///< what to do with a damaged file; memory is never damaged
   Device to{};                        ///< where the tensors go; to a GPU in the order of its current stream
+  /// Whether tensors that were written in place stay on their owner's GPU, as views; else they are copied to `to`.
+  bool in_place = false;
+};
+
+/// Options of a write to shared memory.
+struct StateWriteOptions {
+  /// Whether readers get the memory of tensors on GPUs itself where processes can share it; see docs/DEVICES.md. These
+  /// tensors cannot be written until another state replaces this one and the last reader has dropped them.
+  bool in_place = false;
 };
 
 }  // namespace crossrank

@@ -49,8 +49,9 @@ class CROSSRANK_EXPORT SharedMemoryWorkspace {
   ///
   /// Local; one copy into the arena, except of tensors that are there already. Tensors on a GPU are copied straight
   /// into the arena, in the order of the current stream, and the host waits once for all of them. On an error, such as
-  /// an `UnavailableError` as for `empty`, the previous state stays.
-  void write_configs_and_weights(Json const& config, StateDict const& weights);
+  /// an `UnavailableError` as for `empty`, the previous state stays. `StateWriteOptions::in_place` copies no tensor on
+  /// a GPU.
+  void write_configs_and_weights(Json const& config, StateDict const& weights, StateWriteOptions const& options = {});
   /// Returns the newest state of `rank` of the job, which may be this rank; nothing when it never wrote or called
   /// `clean`.
   ///

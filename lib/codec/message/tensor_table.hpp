@@ -14,6 +14,9 @@ namespace crossrank::codec {
 /// Slot number of a tensor in the table's own payload.
 inline constexpr std::uint32_t own_payload = 0xffff'ffff;
 
+/// Slot number of a tensor that stays on its GPU; the payload has the handle of its memory at `offset`.
+inline constexpr std::uint32_t in_place = 0xffff'fffe;
+
 /// One tensor that a rank publishes.
 struct TableEntry {
   std::string_view name{};
@@ -21,7 +24,7 @@ struct TableEntry {
   Shape shape{};
   std::uint64_t offset = 0;          ///< first byte, in the payload or in the arena of the slot
   std::uint64_t nbytes = 0;          ///< size according to shape and dtype
-  std::uint32_t slot = own_payload;  ///< arena slot of the tensor, or `own_payload`
+  std::uint32_t slot = own_payload;  ///< arena slot of the tensor, `own_payload` or `in_place`
   std::uint64_t generation = 0;      ///< generation of the slot
   bool present = true;               ///< false for `Tensor{}`; then only the name is used
 };

@@ -1,5 +1,6 @@
 #include "lib/device/cuda/cuda_provider.hpp"
 
+#include <optional>
 #include <utility>
 
 #include <crossrank/cuda.hpp>
@@ -9,6 +10,7 @@
 #include "lib/device/cuda/device_memory.hpp"
 #include "lib/device/cuda/device_state.hpp"
 #include "lib/device/cuda/host_memory.hpp"
+#include "lib/device/cuda/shared_memory.hpp"
 
 namespace crossrank::cuda {
 namespace {
@@ -83,6 +85,15 @@ class CudaProvider final : public spi::DeviceProvider {
   }
   [[nodiscard]] std::shared_ptr<void> register_host(std::span<std::byte const> bytes, HostAccess access) override {
     return register_host_memory(bytes, access);
+  }
+
+  [[nodiscard]] std::optional<spi::SharedDeviceMemory> share(Device device, std::byte const* data,
+                                                             std::size_t bytes) override {
+    return share_device_memory(device_state(device), data, bytes);
+  }
+  [[nodiscard]] std::shared_ptr<spi::Storage> open_shared(spi::SharedDeviceMemory const& shared,
+                                                          std::shared_ptr<void const> lease) override {
+    return open_shared_device_memory(shared, std::move(lease));
   }
 
   [[nodiscard]] Stream create_stream(Device device, StreamOptions const& options) override {

@@ -12,6 +12,7 @@
 
 #include "lib/core/log.hpp"
 #include "lib/device/cuda/capture.hpp"
+#include "lib/device/holders.hpp"
 
 namespace crossrank::cuda {
 namespace {
@@ -108,6 +109,11 @@ class DeviceStorage final : public spi::Storage {
   [[nodiscard]] std::byte* data() noexcept override { return block_ ? block_->data() : nullptr; }
   [[nodiscard]] std::size_t size_bytes() const noexcept override { return block_ ? block_->bytes() : 0; }
   [[nodiscard]] Device device() const noexcept override { return device_; }
+  [[nodiscard]] std::string frozen_by() const override { return holders_.describe(); }
+  [[nodiscard]] bool hold(std::function<std::string()> who) override {
+    holders_.add(std::move(who));
+    return true;
+  }
   [[nodiscard]] bool used_on(Stream const& stream) override {
     if (!block_ || stream == block_->stream()) return true;
     std::lock_guard const lock(mutex_);
@@ -156,6 +162,7 @@ class DeviceStorage final : public spi::Storage {
 
   Device device_;
   std::unique_ptr<Block> block_;
+  Holders holders_{};
   std::mutex mutex_{};
   std::vector<Stream> others_{};
 };
@@ -178,9 +185,15 @@ class BorrowedDeviceStorage final : public spi::Storage {
   [[nodiscard]] std::byte* data() noexcept override { return static_cast<std::byte*>(data_); }
   [[nodiscard]] std::size_t size_bytes() const noexcept override { return bytes_; }
   [[nodiscard]] Device device() const noexcept override { return device_; }
+  [[nodiscard]] std::string frozen_by() const override { return holders_.describe(); }
+  [[nodiscard]] bool hold(std::function<std::string()> who) override {
+    holders_.add(std::move(who));
+    return true;
+  }
 
  private:
   Device device_;
+  Holders holders_{};
   void* data_;
   std::size_t bytes_;
   std::function<void(void*)> deleter_;

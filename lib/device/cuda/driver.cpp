@@ -85,6 +85,10 @@ void bind_optional(FunctionBinder& to, api::Functions& f) {
   to.optional("cuGraphLaunch", graphs, f.cuGraphLaunch);
   to.optional("cuGraphDestroy", graphs, f.cuGraphDestroy);
   to.optional("cuGraphExecDestroy", graphs, f.cuGraphExecDestroy);
+  constexpr auto const* sharing = "memory that processes share";
+  to.optional("cuIpcGetMemHandle", sharing, f.cuIpcGetMemHandle);
+  to.optional("cuIpcOpenMemHandle_v2", sharing, f.cuIpcOpenMemHandle_v2);
+  to.optional("cuIpcCloseMemHandle", sharing, f.cuIpcCloseMemHandle);
   to.optional("cuDeviceGetUuid_v2", "identity of GPUs", f.cuDeviceGetUuid_v2);
 }
 

@@ -98,12 +98,18 @@ enum class LocationType : unsigned { device = 1 };
 inline constexpr unsigned stream_non_blocking = 1;         // CU_STREAM_NON_BLOCKING
 inline constexpr unsigned event_disable_timing = 2;        // CU_EVENT_DISABLE_TIMING
 inline constexpr unsigned host_alloc_portable = 1;         // CU_MEMHOSTALLOC_PORTABLE
+inline constexpr unsigned ipc_lazy_peer_access = 1;        // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 inline constexpr unsigned host_register_portable = 1;      // CU_MEMHOSTREGISTER_PORTABLE
 inline constexpr unsigned host_register_read_only = 0x08;  // CU_MEMHOSTREGISTER_READ_ONLY
 
 /// CUuuid.
 struct Uuid {
   char bytes[16];
+};
+
+/// CUipcMemHandle.
+struct IpcMemoryHandle {
+  char reserved[64];
 };
 
 /// CUmemLocation.
@@ -209,6 +215,11 @@ struct Functions {
   Result (*cuGraphLaunch)(CUgraphExec_st* executable, CUstream_st* stream);
   Result (*cuGraphDestroy)(CUgraph_st* graph);
   Result (*cuGraphExecDestroy)(CUgraphExec_st* executable);
+
+  // Optional: memory that several processes use.
+  Result (*cuIpcGetMemHandle)(IpcMemoryHandle* handle, DevicePointer data);
+  Result (*cuIpcOpenMemHandle_v2)(DevicePointer* data, IpcMemoryHandle handle, unsigned flags);
+  Result (*cuIpcCloseMemHandle)(DevicePointer data);
 
   // Optional: identity of devices that does not change in a virtual machine, since 11.4.
   Result (*cuDeviceGetUuid_v2)(Uuid* uuid, int device);

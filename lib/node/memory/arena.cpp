@@ -4,6 +4,8 @@
 #include <atomic>
 #include <bit>
 #include <cerrno>
+#include <iterator>
+#include <new>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -42,6 +44,12 @@ std::shared_ptr<void> lock_pages(std::span<std::byte const> pages, Device::Kind 
   }
 }
 
+/// Keeps memory of a device that peers may still read. The driver frees it with the process.
+void keep_for_ever(std::shared_ptr<void const> object) noexcept {
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, see above
+  static_cast<void>(new (std::nothrow) std::shared_ptr<void const>(std::move(object)));
+}
+
 }  // namespace
 
 Arena::Arena(Parts parts)
@@ -56,14 +64,17 @@ Arena::~Arena() {
   // Peers may still read the slots on which they hold offers or leases. These stay reserved, because their pages stay
   // until the last mapping is gone. An abandoned arena returns nothing.
   std::size_t lent = 0;
-  for (auto const& entry : entries_) {
+  for (auto& entry : entries_) {
     bool const in_use = entry.state == State::held || entry.state == State::released;
-    if (in_use && leased(entry.slot)) lent += entry.slot.bytes;
+    if (!in_use || !leased(entry.slot)) continue;
+    lent += entry.slot.bytes;
+    for (auto& object : entry.kept) keep_for_ever(std::move(object));
   }
   unreserve(reserved_ - std::min(reserved_, lent));
 }
 
 Slot Arena::allocate(std::size_t bytes) {
+  std::vector<std::shared_ptr<void const>> dropped;  // of earlier uses of the slot; destroyed after the lock
   std::lock_guard const lock(mutex_);
   if (bytes > parts_.memory->size()) fail_full(bytes);
   auto const capacity = capacity_for(bytes);
@@ -76,6 +87,7 @@ Slot Arena::allocate(std::size_t bytes) {
   auto& entry = entries_[slot->id];
   entry.state = State::held;
   ++entry.slot.generation;
+  dropped.swap(entry.kept);
   return entry.slot;
 }
 
@@ -206,6 +218,29 @@ void Arena::release(Slot const& slot) noexcept {
 void Arena::release_when(std::function<bool()> ready, Slot const& slot) {
   std::lock_guard const lock(mutex_);
   deferred_.push_back({std::move(ready), slot});
+}
+
+void Arena::keep_with(Slot const& slot, std::shared_ptr<void const> object) {
+  std::lock_guard const lock(mutex_);
+  entries_[slot.id].kept.push_back(std::move(object));
+}
+
+void Arena::drop_kept() {
+  std::vector<std::shared_ptr<void const>> dropped;  // destroyed after the lock, because that may take long
+  std::lock_guard const lock(mutex_);
+  for (auto& entry : entries_) {
+    if (entry.kept.empty() || entry.state == State::held || (entry.state == State::released && leased(entry.slot)))
+      continue;
+    std::move(entry.kept.begin(), entry.kept.end(), std::back_inserter(dropped));
+    entry.kept.clear();
+  }
+}
+
+std::vector<int> Arena::readers_of(Slot const& slot) const {
+  std::lock_guard const lock(mutex_);
+  auto const& entry = entries_[slot.id];
+  bool const in_use = entry.state == State::held || entry.state == State::released;
+  return in_use && entry.slot.generation == slot.generation ? holders(slot) : std::vector<int>();
 }
 
 void Arena::release_locked(Slot const& slot) noexcept {

@@ -54,6 +54,11 @@ class Arena {
   void release(Slot const& slot) noexcept;
   /// Releases the slot once `ready` returns true. `ready` is called when memory is short.
   void release_when(std::function<bool()> ready, Slot const& slot);
+  /// Keeps an object until the slot, which is in use, can be used again. `drop_kept` looks at that, and so do calls
+  /// that need memory.
+  void keep_with(Slot const& slot, std::shared_ptr<void const> object);
+  /// Drops the objects of slots that nobody reads any more.
+  void drop_kept();
   /// Prevents the destructor from releasing the memory. Called in a forked child: the memory is the parent's.
   void abandon() noexcept { reserved_ = 0; }
   /// Makes one offer of `slot` to `reader`. `UsageError` when the reader already holds 4,095.
@@ -64,6 +69,8 @@ class Arena {
   [[nodiscard]] std::optional<Slot> find(std::byte const* data, std::size_t bytes) const;
   /// Returns the ranks that hold an offer or a lease of the slot.
   [[nodiscard]] std::vector<int> holders(Slot const& slot) const;
+  /// Returns the same for this use of the slot: none once it can be used again.
+  [[nodiscard]] std::vector<int> readers_of(Slot const& slot) const;
   /// Returns the pages of all free slots to the system. Returns the number of bytes.
   std::size_t trim();
 
@@ -85,8 +92,9 @@ class Arena {
     Slot slot{};
     State state = State::unused;
     bool row_reserved = false;
-    bool lock_tried = false;            ///< whether `page_lock` has been called for these pages
-    std::shared_ptr<void> page_lock{};  ///< undone before the pages go
+    std::vector<std::shared_ptr<void const>> kept{};  ///< see `keep_with`
+    bool lock_tried = false;                          ///< whether `page_lock` has been called for these pages
+    std::shared_ptr<void> page_lock{};                ///< undone before the pages go
   };
 
   struct Deferred {

@@ -8,6 +8,7 @@
 #include <crossrank/spi/device_provider.hpp>
 
 #include "lib/tensor/device_tensor.hpp"
+#include "lib/tensor/revoked_tensor.hpp"
 
 namespace crossrank {
 namespace {
@@ -33,8 +34,7 @@ void require_no_capture(Stream const& stream, char const* operation) {
 
 void require_usable(Tensor const& tensor, char const* operation) {
   if (!tensor.defined()) throw UsageError({.operation = operation, .message = "the tensor is undefined"});
-  if (auto why = tensor.storage()->revoked_by(); !why.empty())
-    throw UsageError({.operation = operation, .message = std::move(why), .resource = to_string(tensor)});
+  if (auto why = tensor.storage()->revoked_by(); !why.empty()) throw_revoked(tensor, operation, std::move(why));
 }
 
 void require_writable(Tensor const& tensor, char const* operation) {

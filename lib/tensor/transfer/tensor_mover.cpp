@@ -30,6 +30,7 @@ TensorMover::~TensorMover() {
 
 Tensor TensorMover::move(Tensor const& tensor) {
   if (!tensor.defined() || tensor.device() == to_) return tensor;
+  if (on_gpu_ == OnGpu::stays && on_gpu(tensor)) return tensor;
   bool const to_host = to_.kind == Device::Kind::cpu;
   if (tensor.nbytes() == 0) return Tensor::empty(tensor.shape(), tensor.dtype(), to_);
   if (to_host) {

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 
 #include <crossrank/state.hpp>
@@ -15,7 +16,9 @@ namespace crossrank {
 /// it can end. The host waits only for the buffer before the last one.
 class TensorMover {
  public:
-  explicit TensorMover(Device to) : to_(to) {}
+  /// Whether tensors that are on a GPU already are moved.
+  enum class OnGpu : std::uint8_t { moves, stays };
+  explicit TensorMover(Device to, OnGpu on_gpu = OnGpu::moves) : to_(to), on_gpu_(on_gpu) {}
   /// Gives the buffers back.
   ~TensorMover();
   TensorMover(TensorMover const&) = delete;
@@ -34,6 +37,7 @@ class TensorMover {
   void change_buffers();
 
   Device to_;
+  OnGpu on_gpu_;
   bool checked_ = false;  ///< the stream is not being captured
   device::StagingBuffers::Buffer filling_{};
   std::size_t filled_ = 0;
