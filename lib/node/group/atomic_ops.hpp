@@ -4,26 +4,30 @@
 
 /// The atomic operations of barrier rounds and queues, one function each.
 ///
-/// Apart from what surrounds them, and templates, so that a test can run these very operations under every order that
-/// C++ allows. A waiter announces its sleep, then looks at what it waits for; whoever changes that changes it first,
-/// then looks for announcements. All four are sequentially consistent, so that one of the two sees the other.
+/// They are templates in a file of their own, so that `tests/orders` can run the same code under every order that C++
+/// allows.
+///
+/// A waiting thread and a publishing thread must not miss each other. The waiting thread first announces its sleep in
+/// its doorbell, then reads the word that it waits for. The publishing thread first changes that word, then reads the
+/// doorbell. All four accesses are sequentially consistent, so at least one of the two threads sees the other's change.
 namespace crossrank::node::atomic_ops {
 
 inline constexpr std::uint32_t asleep_bit = 1;
 
-/// The owner of a doorbell says that it may sleep. Returns the value to sleep on.
+/// Announces that the owner of the doorbell may sleep. Returns the value to sleep on. Partner of `claim_ring`.
 template <class Word>
 [[nodiscard]] std::uint32_t announce_sleep(Word& doorbell) noexcept {
   return doorbell.fetch_or(asleep_bit, std::memory_order_seq_cst) | asleep_bit;
 }
 
-/// The owner is awake again. Whoever still sees the bit makes a system call in vain.
+/// Announces that the owner is awake. Relaxed: a thread that still sees the bit makes a needless system call, no more.
 template <class Word>
 void announce_awake(Word& doorbell) noexcept {
   doorbell.fetch_and(~asleep_bit, std::memory_order_relaxed);
 }
 
-/// Moves the doorbell of a sleeper on; true when the caller is the one who wakes it.
+/// Changes the doorbell of a sleeping owner. Returns true if the caller must wake the owner: of several callers, one.
+/// Partner of `announce_sleep`.
 template <class Word>
 [[nodiscard]] bool claim_ring(Word& doorbell) noexcept {
   auto seen = doorbell.load(std::memory_order_seq_cst);
@@ -33,28 +37,29 @@ template <class Word>
   return false;
 }
 
-/// Makes everything written before visible to whoever sees `number`: a message, a place taken. A
-/// read-modify-write, not a store: the look for announcements that follows may not overtake it.
+/// Stores `number`. A thread that reads it with `published` also sees everything that the caller wrote before: a
+/// message, or a place that a reader has taken. An exchange instead of a store, because the read of the doorbell that
+/// follows must not be moved before it.
 template <class Word>
 void publish(Word& word, std::uint64_t number) noexcept {
   word.exchange(number, std::memory_order_seq_cst);
 }
 
-/// Partner of `publish`.
+/// Returns the number that `publish` stored last. Partner of `publish`.
 template <class Word>
 [[nodiscard]] std::uint64_t published(Word const& word) noexcept {
   return word.load(std::memory_order_seq_cst);
 }
 
-/// Publishes, then wakes whoever waits for it: `ring` looks at one doorbell after the other.
+/// Publishes `number`, then calls `ring`, which wakes the threads that wait for it by `claim_ring` on each doorbell.
 template <class Word, class Ring>
 void deliver(Word& word, std::uint64_t number, Ring&& ring) {
   publish(word, number);
   ring();
 }
 
-/// Sleeps until `look` says that there is no need to, which it does after each announcement; `sleep` gets the value to
-/// sleep on.
+/// Sleeps until `look()` returns true. Calls `look` after each announcement, and `sleep(value)` to sleep while the
+/// doorbell has that value.
 template <class Word, class Look, class Sleep>
 void sleep_on(Word& doorbell, Look&& look, Sleep&& sleep) {
   for (;;) {
@@ -65,8 +70,8 @@ void sleep_on(Word& doorbell, Look&& look, Sleep&& sleep) {
   announce_awake(doorbell);
 }
 
-/// Moves an arrival or decision word on, as `publish` does, unless somebody else has been faster: `seen` is then what
-/// stands there.
+/// Changes an arrival or decision word from `seen` to `to`, with the guarantees of `publish`. Returns false if another
+/// thread has changed it first, and sets `seen` to the value that it found.
 template <class Word>
 [[nodiscard]] bool set_once(Word& word, std::uint64_t& seen, std::uint64_t to) noexcept {
   return word.compare_exchange_strong(seen, to, std::memory_order_seq_cst);

@@ -17,10 +17,10 @@
 namespace crossrank::node {
 
 inline constexpr std::uint64_t control_magic = 0x314b4e5253535243;  // "CRSSRNK1"
-/// Incremented with every change of this file: ranks that were built from different layouts refuse each other.
+/// Incremented with every change of these structs. Ranks that were built with different versions refuse each other.
 inline constexpr std::uint32_t layout_version = 11;
 inline constexpr std::size_t page_bytes = 4096;
-inline constexpr int max_ranks = 4096;  ///< what 12 bits of a `Decision` can name
+inline constexpr int max_ranks = 4096;  ///< a `Decision` names a rank in 12 bits
 
 enum class RankState : std::uint32_t { absent = 0, attached = 1, left = 2, dead = 3 };
 
@@ -34,9 +34,9 @@ struct alignas(page_bytes) ControlHeader {
   std::uint64_t cap_bytes;    ///< most memory that all arenas together may hold
   std::uint32_t group_capacity;
   std::uint32_t slot_capacity;  ///< lease slots for each arena
-  char job[128];                ///< its id, for people
+  char job[128];                ///< id of the job, for messages
   char host[64];                ///< name of this machine
-  char flight_file[1024];       ///< path of this segment where it has one, else empty
+  char flight_file[1024];       ///< path of this segment if it has one, else empty
 
   /// Memory that all arenas hold. Increased by fetch_add before fallocate; decreased when pages are returned.
   alignas(64) std::atomic<std::uint64_t> reserved_bytes;
@@ -48,7 +48,7 @@ struct alignas(page_bytes) ControlHeader {
   alignas(64) std::atomic<std::uint32_t> attached;
   /// Number of ranks that have read `start_failure`.
   std::atomic<std::uint32_t> failures_read;
-  /// The first failure of such a start (`StartFailure`), 0 for none; set by compare-and-swap.
+  /// The first failure of a start through named segments (`StartFailure`), or 0. Set by compare-and-swap.
   std::atomic<std::uint64_t> start_failure;
   /// Number of deaths and failed groups. While it is 0, a flight file contains nothing worth keeping.
   std::atomic<std::uint32_t> failures;
@@ -119,8 +119,8 @@ struct alignas(1024) RankRecord {
   alignas(64) std::atomic<std::uint32_t> exit_text_bytes;  ///< length of `exit_text`, stored last (release)
   char exit_text[508];                                     ///< why it left: text of the exception that ended it
 
-  RootCauseRecord
-      cause;  ///< the failure that it has obeyed since it last arrived anywhere: what it does next may follow from it
+  /// The failure because of which the rank has given up since its last arrival. Its later errors may follow from it.
+  RootCauseRecord cause;
 
   /// One word for each publication that travels in an arrival line and refers to tensors of the arena
   /// (`offer_claim.hpp`).
@@ -136,7 +136,7 @@ static_assert(std::is_standard_layout_v<RankRecord> && sizeof(RankRecord) == 204
 }
 
 /// An entry about a recent operation of a rank, read while the rank hangs or after its death. Has one writer. A reader
-/// that sees another `number` after reading the other fields than before has read a torn entry.
+/// reads `number` before and after the other fields. If it has changed, the entry is torn.
 struct FlightEntry {
   std::atomic<std::uint64_t> number;  ///< from 1; 0 while the entry is written
   std::atomic<std::uint64_t> round;   ///< of the group, or number of the message
@@ -169,8 +169,8 @@ struct alignas(64) FlightRing {
 };
 static_assert(sizeof(FlightRing) == 2 * page_bytes);
 
-/// A member's arrival at one round. A member has four such lines in turn: a member that has arrived at a round, and at
-/// the close of the range that it opens, can still evaluate both while others are two rounds ahead.
+/// A member's arrival at one round. A member uses four of these lines in turn, because the other members can be two
+/// rounds ahead of one that still evaluates a round and the close of the range which that round opened.
 struct alignas(128) Arrival {
   static constexpr std::size_t inline_bytes = 200;
   static constexpr std::size_t lines = 4;
@@ -183,9 +183,9 @@ struct alignas(128) Arrival {
   std::uint8_t op_kind;
   std::uint8_t flags;  ///< ArrivalFlag
   std::uint16_t root;
-  std::atomic<std::uint64_t>
-      also;  ///< number of the range whose end the member has reached too, without waiting for its start
-  std::uint8_t inlined[inline_bytes];  ///< the payload itself when it is this small
+  /// Number of the range whose close the member has also reached, without waiting for the round that opens it.
+  std::atomic<std::uint64_t> also;
+  std::uint8_t inlined[inline_bytes];  ///< the payload itself if it fits
 };
 static_assert(std::is_standard_layout_v<Arrival> && sizeof(Arrival) == 256 && offsetof(Arrival, inlined) == 56);
 
@@ -197,17 +197,17 @@ enum ArrivalFlag : std::uint8_t {
 /// The reason why a round failed, in the block of the member that decided it or that could not do its part. Written
 /// before the arrival or decision that refers to it.
 struct alignas(64) FailureRecord {
-  static constexpr std::size_t most_text = 400;  ///< a message of that length is not truncated
-  std::atomic<std::uint64_t> round;              ///< that a member's own error is about; stored last
+  static constexpr std::size_t most_text = 400;  ///< a message of this length is not truncated
+  std::atomic<std::uint64_t> round;              ///< round of the member's own error; stored last
   std::uint32_t bytes;                           ///< of `encoded`
-  std::byte encoded[628];                        ///< `encode_error` wrote it
+  std::byte encoded[628];                        ///< the failure, as `encode_error` writes it
 };
 static_assert(std::is_standard_layout_v<FailureRecord> && sizeof(FailureRecord) == 640);
 
-/// The arguments of a member's call of one round, for the error of a mismatch. Written before the arrival. A call
-/// without arguments leaves those of an earlier round.
+/// The arguments with which a member called one round, for the error of a mismatch. Written before the arrival. A call
+/// without arguments does not change the record.
 struct NotedCall {
-  std::atomic<std::uint64_t> round;  ///< that it is about; 0 while it is written
+  std::atomic<std::uint64_t> round;  ///< round of the call; 0 while the record is written
   std::uint8_t bytes;                ///< of `arguments`
   char arguments[CallArguments::most_bytes];
 };
@@ -216,25 +216,25 @@ static_assert(sizeof(NotedCall) == 128);
 /// What has happened to a member's handle.
 enum class HandleStatus : std::uint32_t { kept = 0, dropped = 1, dropped_by_exception = 2 };
 
-/// Returns whether a member uses its block.
+/// Whether a member uses its block.
 enum Presence : std::uint32_t { not_yet_joined = 0, joined = 1, has_left = 2 };
 
 struct alignas(1024) MemberBlock {
   Arrival arrivals[Arrival::lines];  ///< line `round % lines`
-  /// The doorbell. Bit 0: the member sleeps or is about to. A ring adds 2 and clears the bit.
+  /// The doorbell. Bit 0 is set while the member sleeps or is about to. A ring adds 2 and clears the bit.
   alignas(64) std::atomic<std::uint32_t> doorbell;
-  std::atomic<std::uint32_t>
-      gone;  ///< HandleStatus, not 0 once the member has dropped its handle without closing the group
+  std::atomic<std::uint32_t> gone;  ///< HandleStatus; not 0 after the member dropped its handle without `close`
   std::atomic<std::uint32_t> node_rank;
   std::atomic<std::uint32_t> presence;  ///< Presence
   alignas(64) FailureRecord failure;    ///< of a round that this member decided
-  RootCauseRecord root_cause;           ///< of the same
-  FailureRecord own_error[2];  ///< with `arrival_failed`, by parity of the round, as others may still read the last one
-  NotedCall noted[2];          ///< by parity of the round
+  RootCauseRecord root_cause;           ///< root cause of that failure
+  /// Used with `arrival_failed`. Two of them, by parity of the round, because others may still read the last one.
+  FailureRecord own_error[2];
+  NotedCall noted[2];  ///< by parity of the round
 };
 static_assert(sizeof(MemberBlock) == 4096);
 
-/// The line of a member for a round.
+/// Returns the line of a member for a round.
 [[nodiscard]] inline Arrival& line_of(MemberBlock& member, std::uint64_t round) noexcept {
   return member.arrivals[round % Arrival::lines];
 }
@@ -265,8 +265,8 @@ enum class BlockState : std::uint32_t {
   queue = 3,
 };
 
-/// Counts the uses of a group block and holds the state of the present one. One word, so that a rank that judges a
-/// block and one that takes it agree.
+/// The number of uses of a group block and the state of the current use. They share a word, so that a rank that checks
+/// the block and a rank that takes it agree on both.
 struct BlockLife {
   std::uint64_t use = 0;  ///< counted from 1
   int maker = 0;          ///< rank of the node
@@ -280,14 +280,14 @@ struct BlockLife {
   }
 };
 
-/// A rank that looks for a free block reads the words of blocks that another rank may be taking. So these are atomic,
-/// and conclusions from them hold only if `life` has not changed.
+/// A rank that searches for a free block may read this header while another rank takes the block. So its words are
+/// atomic, and what a rank concludes from them holds only if `life` has not changed.
 struct alignas(page_bytes) GroupHeader {
   std::atomic<std::uint64_t> life;  ///< BlockLife; changed by compare-and-swap
   std::atomic<std::uint32_t> size;
-  std::atomic<std::uint32_t> parent;       ///< block of the group that this one was split from ...
-  std::atomic<std::uint64_t> parent_life;  ///< ... as it was then ...
-  std::atomic<std::uint64_t> split_round;  ///< ... and the round that tells its members; 0 for the group of all ranks
+  std::atomic<std::uint32_t> parent;       ///< block of the group that this group was split from
+  std::atomic<std::uint64_t> parent_life;  ///< `life` of that block at the split
+  std::atomic<std::uint64_t> split_round;  ///< round of the parent that made the split; 0 for the group of all ranks
   char name[128];
   /// The group's decision word: 0, or a `Decision` once the group has failed. Set once, by compare-and-swap. In a queue
   /// it is a `QueueStatus`.
@@ -299,12 +299,12 @@ enum class EndpointState : std::uint32_t {
   free = 0,
   taken = 1,
   closed = 2,   ///< in order: a writer has sent everything, a reader wants no more
-  dropped = 3,  ///< its handle went without `close`
-  gone = 4,     ///< a writer that had closed, and whose handle has gone: nobody may attach any more
+  dropped = 3,  ///< its last handle was dropped without `close`
+  gone = 4,     ///< a closed writer whose last handle was dropped; no reader can attach any more
 };
 
-/// The state of an endpoint, with the use of its block: a rank that comes late to a queue that has ended does not take
-/// a place in the next one.
+/// The state of an endpoint and the use of its block. The use keeps a rank that attaches too late from taking a place
+/// in the next queue of the same block.
 struct EndpointWord {
   std::uint64_t use = 0;
   EndpointState state = EndpointState::free;
@@ -315,8 +315,8 @@ struct EndpointWord {
   }
 };
 
-/// A note of an endpoint: what it waits for while its queue does not move, or why the queue has failed. Written by the
-/// owner of the endpoint.
+/// What an endpoint waits for while its queue does not move, or why the queue has failed. Written by the owner of the
+/// endpoint.
 struct QueueNote {
   static constexpr std::size_t most_ranks = 10;
   enum Kind : std::uint32_t {
@@ -365,18 +365,19 @@ struct QueueStatus {
 
 /// One endpoint of a message queue. The first is the writer's; those of the readers follow.
 struct QueueEndpoint {
-  /// Messages taken by a reader, published by the writer. The owner's exchange is what the other side waits for.
+  /// Number of messages that the writer has published, or that the reader has taken. The owner changes it by an
+  /// exchange, and the other side waits for that.
   alignas(64) std::atomic<std::uint64_t> cursor;
-  alignas(
-      64) std::atomic<std::uint32_t> doorbell;  ///< as that of a `MemberBlock`; apart from what moves with each message
-  std::atomic<std::uint32_t> node_rank;         ///< who holds it, `nobody` before that
-  std::atomic<std::uint64_t> state;             ///< EndpointWord; a place is taken by compare-and-swap
+  /// Like that of a `MemberBlock`. On another cache line than `cursor`, which changes with each message.
+  alignas(64) std::atomic<std::uint32_t> doorbell;
+  std::atomic<std::uint32_t> node_rank;  ///< rank that holds the endpoint, or `nobody`
+  std::atomic<std::uint64_t> state;      ///< EndpointWord; taken by compare-and-swap
   QueueNote note;
   static constexpr std::uint32_t nobody = 0xffffffff;
 };
 static_assert(std::is_standard_layout_v<QueueEndpoint> && sizeof(QueueEndpoint) == 128);
 
-/// A message queue, behind the `GroupHeader` of its block; written by its writer before the block is ready.
+/// A message queue, after the `GroupHeader` of its block. Its writer fills it before the block is ready.
 struct alignas(64) QueueHeader {
   std::uint64_t ring_offset;  ///< of the chunks, in the writer's arena
   std::uint64_t chunk_bytes;  ///< longest message that travels in a chunk
@@ -385,16 +386,15 @@ struct alignas(64) QueueHeader {
 };
 static_assert(std::is_standard_layout_v<QueueHeader> && sizeof(QueueHeader) == 64);
 
-/// A place of the ring; the message follows. Written by the queue's writer alone.
+/// A chunk of the ring; the message follows it. Only the queue's writer writes it.
 struct QueueChunk {
-  std::atomic<std::uint64_t> number;  ///< of the message that stands here, from 1; stored last, by an exchange
-  std::uint64_t bytes;                ///< of the message; the highest bit says that a `QueueLarge` stands here instead
+  std::atomic<std::uint64_t> number;  ///< of the message in this chunk, from 1; stored last, by an exchange
+  std::uint64_t bytes;                ///< of the message; with the highest bit, a `QueueLarge` follows instead
   static constexpr std::uint64_t large = std::uint64_t{1} << 63;
 };
 static_assert(std::is_standard_layout_v<QueueChunk> && sizeof(QueueChunk) == 16);
 
-/// The place of a message that is longer than a chunk: a slot of the writer's arena, kept until all readers have taken
-/// it.
+/// Where a message that is longer than a chunk is: in a slot of the writer's arena, until all readers have taken it.
 struct QueueLarge {
   std::uint64_t offset;
   std::uint64_t generation;
@@ -403,7 +403,8 @@ struct QueueLarge {
 };
 static_assert(std::is_standard_layout_v<QueueLarge> && sizeof(QueueLarge) == 24);
 
-/// A reader's hold on a slot: generation, offers not yet taken, leases taken; changed by compare-and-swap only.
+/// What a reader holds of a slot: the generation, offers not yet taken, and leases taken. Changed only by
+/// compare-and-swap.
 struct LeaseWord {
   std::uint64_t generation = 0;  ///< low 40 bits of the slot's generation
   std::uint32_t offered = 0;
@@ -434,14 +435,14 @@ class ControlGeometry {
   [[nodiscard]] static std::size_t group_bytes(int members) noexcept;
   /// Returns the bytes of the block of a queue with `readers` readers. They must not exceed `group_stride`.
   [[nodiscard]] static std::size_t queue_bytes(int readers) noexcept;
-  /// Groups and queues at a time. 12 bits of a `FlightTag` name one.
+  /// Returns how many groups and queues can exist at a time. A `FlightTag` names one in 12 bits.
   [[nodiscard]] std::uint32_t group_capacity() const noexcept;
   [[nodiscard]] std::size_t leases_offset() const noexcept;
   [[nodiscard]] std::uint32_t slot_capacity() const noexcept;
-  /// Bytes of the lease words of one slot: one for each reader, whole cache lines.
+  /// Returns the bytes of the lease words of one slot: one word for each reader, rounded up to cache lines.
   [[nodiscard]] std::size_t lease_row_bytes() const noexcept;
   [[nodiscard]] std::size_t total_bytes() const noexcept;
-  /// What must be reserved before anybody attaches: header, records and flight rings.
+  /// Returns the bytes to reserve before any rank attaches: header, records and flight rings.
   [[nodiscard]] std::size_t base_bytes() const noexcept { return groups_offset(); }
 
  private:
