@@ -7,7 +7,7 @@
 #include <vector>
 
 int main() {
-  auto world = xr::connect();  // asks for no backend: what serves the ranks is taken
+  auto world = xr::connect();  // names no backend, so connect() chooses one
   int const hosts = world.all_reduce_value(world.is_local_master() ? 1 : 0);
 
   // Each rank knows its place on its host, which selects a device, and its place in the job.
