@@ -160,16 +160,16 @@ class CROSSRANK_EXPORT Request {
 /// different call, all ranks get the same error: `PeerLostError`, `TimeoutError` or `MismatchError`. The group is dead
 /// after that. Wrong arguments are a `UsageError`, which is thrown before anything is sent; the group stays usable.
 ///
-/// A call's tensors are all on the CPU or all on one GPU, those of a fused call on the CPU. Reductions combine in rank
-/// order, ((r0 op r1) op r2) and so on, with the same bits on every backend. `gather`, `scatter` and variants accept
-/// `Tensor{}` for a tensor that the rank neither sends nor receives.
+/// All tensors of a call are on the CPU, or all are on one GPU. Those of a fused call are on the CPU. Reductions
+/// combine in rank order, ((r0 op r1) op r2) and so on, with the same bits on every backend. `gather`, `scatter` and
+/// their variants accept `Tensor{}` for a tensor that the rank neither sends nor receives.
 ///
-/// **GPU tensors** go with NCCL where all ranks of the group have the same NCCL and a GPU of their own, else through
+/// **GPU tensors** are sent by NCCL if all ranks of the group have the same NCCL and a GPU of their own, else through
 /// host memory. Results are in the order of the current stream. With NCCL the host does not wait for the GPU; unless
-/// `CheckLevel` is `off`, it waits until all ranks have made the call. NCCL reduces in an order of its own, and dtypes
-/// and ops that it lacks go through host memory. The first collective of a group on GPU tensors decides, and blocks
-/// until all ranks have made it. `CROSSRANK_DEVICE` can force either way: `UnavailableError` on all ranks when NCCL
-/// cannot be used.
+/// `CheckLevel` is `off`, it waits until all ranks have made the call. NCCL reduces in an order of its own. Dtypes and
+/// ops that NCCL lacks go through host memory. The first collective on GPU tensors makes the choice for the group, and
+/// blocks until all ranks have called it. `CROSSRANK_DEVICE` forces one of the two ways. If it forces NCCL and NCCL
+/// cannot be used, all ranks get an `UnavailableError`.
 ///
 /// Costs are those of the "shm" backend. A *barrier round* is one exchange of arrival flags between all ranks.
 ///
@@ -178,7 +178,8 @@ class CROSSRANK_EXPORT Request {
 ///
 /// **Fused variants** take several tensors and combine or gather all of them in one operation, which costs as many
 /// rounds as one tensor of their total size. Tensors that do not follow each other in memory are copied through a
-/// buffer of that size. `UsageError` for an empty list. All ranks pass as many tensors, with the same shapes.
+/// buffer of that size. `UsageError` for an empty list. All ranks pass the same number of tensors, with the same
+/// shapes.
 ///
 /// **Variants for elements** take a vector, array or span of numbers in place of a tensor. The call treats it as a
 /// tensor of one dimension, so that row counts are element counts. One rank may pass a tensor and another elements, as
@@ -454,12 +455,13 @@ class CROSSRANK_EXPORT Collective {
 
   /// Receives the next message from any other rank into `tensor` and returns the sender's rank in the group.
   ///
-  /// Ranks whose messages wait take turns, so each is received after at most one message of every other rank. Messages
-  /// of one rank stay in order; each goes to the receive that was called first among those that name its sender and
-  /// those from any rank. Errors for another size or tag as for `recv`: use another group for messages of another kind.
+  /// If messages of several ranks wait, the ranks take turns, so a waiting message is received after at most one
+  /// message of every other rank. Messages of one rank stay in order. If several receives match a message, the one that
+  /// was called first gets it. Errors for another size or tag are as for `recv`, so use another group for messages of
+  /// another kind.
   ///
-  /// Messages that have arrived are received even if their sender has died or left. Otherwise the death of any rank of
-  /// the group is a `PeerLostError`, and so is the departure of all other ranks. `TimeoutError` when no other rank has
+  /// A message that has arrived is received even if its sender has died or left. Otherwise the death of any rank of the
+  /// group is a `PeerLostError`, and so is the departure of all other ranks. `TimeoutError` when no other rank has
   /// made progress for the timeout. Follows `MPI_Recv` with `MPI_ANY_SOURCE`.
   int recv_any(Tensor& tensor, Tag tag = {}) const;
   /// Starts a `recv_any` and returns at once. `Request::source` names the sender afterwards.
@@ -574,12 +576,12 @@ class CROSSRANK_EXPORT Collective {
 /// set them. Without a launcher the job consists only of this process, on the backend "fake". Threads of one process
 /// need no job id. A second call returns the same job.
 ///
-/// Errors: `UnavailableError` when several ranks were announced and no backend can serve them; it lists what was tried.
-/// There is no fallback to "fake". `TimeoutError` names the ranks that did not call `connect` within `connect_timeout`.
-/// `PeerLostError` names a rank that ended meanwhile; under `crossrank run` also one that ended before it called
-/// `connect`, without waiting for the timeout. `UsageError` for a rank number that another process has.
-/// `UnavailableError` for `Progress::thread` over an MPI that was not initialised with `MPI_THREAD_MULTIPLE`. All ranks
-/// of a node get the same error. Follows `dist.init_process_group` of PyTorch.
+/// Errors: `UnavailableError` when several ranks were announced and no backend can serve them; it lists the backends
+/// that were tried. There is no fallback to "fake". `TimeoutError` names the ranks that did not call `connect` within
+/// `connect_timeout`. `PeerLostError` names a rank that ended meanwhile; under `crossrank run` also one that ended
+/// before it called `connect`, without waiting for the timeout. `UsageError` for a rank number that another process
+/// has. `UnavailableError` for `Progress::thread` over an MPI that was not initialised with `MPI_THREAD_MULTIPLE`. All
+/// ranks of a node get the same error. Follows `dist.init_process_group` of PyTorch.
 [[nodiscard]] CROSSRANK_EXPORT Collective connect(ConnectOptions options = {});
 
 }  // namespace crossrank

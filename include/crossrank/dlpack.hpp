@@ -138,16 +138,16 @@ struct DlpackExport {
   std::optional<std::intptr_t> stream{};
 };
 
-/// Makes a tensor of one that another library exports. Takes it over, also when it throws.
+/// Makes a tensor from one that another library exports. Takes ownership of it, even if the call throws.
 ///
-/// Local. Dense memory is shared, without a copy, and given back when the last view is gone and the streams that used
-/// it have passed; any thread may do so. Other memory is copied, on its device and in the order of the current stream.
-/// A consumer on a GPU has passed `dlpack::stream_number(current_stream(device))` to the exporter before, so that the
+/// Local. Dense memory is shared without a copy. It is given back, by any thread, when the last view is gone and the
+/// streams that used it have passed. Other memory is copied, on its device and in the order of the current stream. A
+/// consumer on a GPU has passed `dlpack::stream_number(current_stream(device))` to the exporter before, so that the
 /// exporter's work comes first. Memory with the read-only flag cannot be written.
 ///
-/// `UsageError` for another major version, kind of device, type of elements, a null pointer, memory that is not of the
-/// device it names, elements of less than a byte that are not dense, and as `DlpackImport` says; errors as for
-/// `Tensor::to` when it copies on a GPU. Follows `from_dlpack` of the Python array API standard.
+/// `UsageError` for another major version, an unknown kind of device or type of elements, a null pointer, memory on
+/// another device than the one it names, elements of less than a byte that are not dense, and as `DlpackImport` says.
+/// When it copies on a GPU, errors as for `Tensor::to`. Follows `from_dlpack` of the Python array API standard.
 [[nodiscard]] CROSSRANK_EXPORT Tensor from_dlpack(dlpack::OwnedVersioned foreign, DlpackImport const& options = {});
 /// Does the same for a tensor of before DLPack 1.0, which cannot be read-only.
 [[nodiscard]] CROSSRANK_EXPORT Tensor from_dlpack(dlpack::OwnedManaged foreign, DlpackImport const& options = {});

@@ -58,9 +58,9 @@ struct RankedState {
 ///
 /// Shapes, dtypes and devices may differ, tensors may be empty, and an undefined tensor arrives undefined. A received
 /// tensor is a read-only view of its owner's memory, or of a copy when it came through files or from another node;
-/// `clone()` makes it writable. It stays valid as long as it is held. The receiver's own item is the tensor that it
-/// passed. A tensor that is not on `GatherOptions::to` is copied there when the receiver asks for the item, and is
-/// writable.
+/// `clone()` makes a writable copy. It stays valid as long as it is held. The receiver's own item is the tensor that it
+/// passed. If `GatherOptions::to` names another device, the tensor is copied there when the receiver asks for the item,
+/// and is writable.
 ///
 /// Errors: `MismatchError` on all ranks when their arguments differ. `RemoteError` when another rank failed to provide
 /// its item; the group stays usable. `PeerLostError` and `TimeoutError` name the rank that ended or stopped.

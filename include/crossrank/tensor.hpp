@@ -41,8 +41,8 @@ struct CopyOptions {
 /// So is access to a parameter of a sharded model after its memory was given back.
 ///
 /// The bytes are on the host or on a GPU. Operations on a GPU are enqueued on `current_stream(device)` and return
-/// without waiting; the memory is freed in the order of the streams that have used it. They throw `UnavailableError`
-/// without a driver or the memory, and `BackendError` when CUDA fails, also because of earlier work.
+/// without waiting; the memory is freed in the order of the streams that have used it. They throw `UnavailableError` if
+/// there is no driver or too little memory, and `BackendError` when CUDA fails, possibly because of earlier work.
 class CROSSRANK_EXPORT Tensor {
  public:
   /// Makes an undefined tensor.

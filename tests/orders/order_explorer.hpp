@@ -11,11 +11,11 @@
 /// Threads are fibers, and the explorer switches between them at each atomic operation. Orders that differ only in
 /// steps on different words are tried once.
 ///
-/// A word keeps all values that were stored to it. A load may return any value that is not older than what its thread
-/// knows of through its own accesses or through an acquire of a release. A sequentially consistent load returns no
-/// value older than the last sequentially consistent store. A read-modify-write gets the newest value. A store enters
-/// the modification order of its word when it runs. Fences, consume and spurious failures of `compare_exchange_weak`
-/// are left out.
+/// A word keeps all values that were stored to it. A load may return any of them, except those older than a value that
+/// its thread already knows, by its own accesses or by an acquire that read from a release. A sequentially consistent
+/// load returns no value older than the last sequentially consistent store. A read-modify-write gets the newest value.
+/// A store enters the modification order of its word when it runs. Fences, consume and spurious failures of
+/// `compare_exchange_weak` are left out.
 ///
 /// Plain data is checked for races. A state in which no thread can go on and not all have ended is a failure.
 namespace crossrank::test::orders {

@@ -48,8 +48,8 @@ struct ExportOptions {
 /// Writes the weights of all ranks as one Hugging Face checkpoint: `model.safetensors`, or
 /// `model-0000x-of-0000y.safetensors` and an index, and config and sidecar files.
 ///
-/// Collective. Every rank passes its tensors as they lie in memory and says in `placements` how they are cut. Ranks
-/// without tensors pass an empty dictionary. The result equals that of a merge of the same shards from files.
+/// Collective. Every rank passes the tensors that it holds, and says in `placements` how they are cut. Ranks without
+/// tensors pass an empty dictionary. The result equals that of a merge of the same shards from files.
 ///
 /// Each output file is written by one rank. Ranks that hold many bytes of a file are preferred as its writer. Each byte
 /// of the result is sent at most once, through shared memory inside a node and by messages between nodes. A rank holds

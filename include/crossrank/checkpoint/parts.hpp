@@ -96,12 +96,11 @@ struct PartOptions {
 
 /// Writes the files of one part, from 0 to `plan.parts() - 1`, and records their sizes and checksums.
 ///
-/// Local. Opens only the inputs that these files need, if `plan` was loaded. Opens all inputs if requantized values or
-/// a format demand it. Compares replicas of the files' tensors before it writes. No process holds more than 256 MiB
-/// beside the plan. The part may be run again, by any host: files that are complete
-/// stay, and `Summary::resumed_files` counts them. Runs of the same part at once do no harm, since each writes under
-/// names of its own and renames complete files. A part that is run after `finish_parts` compares its files with the
-/// published ones.
+/// Local. If `plan` was loaded, opens only the inputs that these files need, or all inputs if requantized values or a
+/// format require it. Compares replicas of the files' tensors before it writes. No process holds more than 256 MiB
+/// beside the plan. Any host may run the part again: complete files stay, and `Summary::resumed_files` counts them.
+/// Several runs of a part at the same time do no harm, because each writes under names of its own and renames complete
+/// files. A run after `finish_parts` compares its files with the published ones.
 ///
 /// Throws `UsageError` if there is no such part or if the folder of the plan is gone, `FormatError` when shards
 /// contradict each other or have changed, `CancelledError` when `options.stop` asks for it, and `IoError` when the file

@@ -82,8 +82,8 @@ struct TensorPlacement {
 /// How the ranks of a job hold a model. Each rank passes its own.
 ///
 /// Ranks with the same `tp_rank`, `pp_rank` and `ep_rank` form a *cell*. The cells hold the shards of tensor, pipeline
-/// and expert parallelism, which rules merge as those of files. Inside a cell, each tensor is spread over the ranks as
-/// its placement says. A tensor without a placement is `otherwise`; by default all ranks of the cell hold the same
+/// and expert parallelism. Rules merge them like shards in files. Inside a cell, each tensor is spread over the ranks
+/// as its placement says. A tensor without a placement is `otherwise`; by default all ranks of the cell hold the same
 /// values. A mesh without ranks consists of all ranks of the cell, in their order.
 ///
 /// Examples:

@@ -39,26 +39,26 @@ struct SaveCheckpointOptions {
 /// `DDPTransform` or `FullyShardTransform` returned, or a model of one rank.
 ///
 /// `CheckpointFormat::hugging_face` writes files that do not depend on the number of ranks:
-/// - `model.safetensors`, or several files and an index, with whole parameters and buffers; `config.json` if there is
-/// one
-/// - `optimizer.safetensors`, or several files, with "optimizer.state.PARAMETER.KIND", where PyTorch names the kinds
+/// - `model.safetensors`, or several files and an index, with whole parameters and buffers
+/// - `config.json` if there is one
+/// - `optimizer.safetensors`, or several files, with "optimizer.state.PARAMETER.KIND"; the kinds have PyTorch's names
 /// - `training_state.json` with the name of the optimizer, its steps and its files, and `training_state`
 ///
 /// `CheckpointFormat::dcp` writes files that torch 2.4 and later loads with `torch.distributed.checkpoint.load`:
-/// - `__R_0.distcp` of each rank R with the rows that it holds, under "model.PARAMETER" and
-/// "optim.state.PARAMETER.KIND", and in that of rank 0 the settings of the optimizer under "optim.param_groups.0".
-/// Ranks with equal rows share them out. CRC-32 checksums of all items.
-/// - `.metadata`, which says where the items are; `config.json` if there is one, and `training_state.json`
+/// - `__R_0.distcp` for each rank R, with the rows that the rank holds, under "model.PARAMETER" and
+///   "optim.state.PARAMETER.KIND". If several ranks hold the same rows, one of them writes each item. Every item has a
+///   CRC-32 checksum. The file of rank 0 also has the settings of the optimizer, under "optim.param_groups.0".
+/// - `.metadata`, which says where the items are
+/// - `config.json` if there is one, and `training_state.json`
 ///
-/// Every byte is sent at most once, to the rank that writes its file; in a distributed checkpoint none is sent. No rank
+/// Every byte is sent at most once, to the rank that writes its file. In the format `dcp` no byte is sent. No rank
 /// holds more than 256 MiB beyond its own shards. All files get their names together, as in `checkpoint::consolidate`:
 /// if a rank is killed at any step, the disk is full or the job stops, `out` holds the old checkpoint, no checkpoint or
-/// the new one, never a mixture. The next call completes or removes what a killed job has left.
+/// the new one, never a mixture. The next call completes or removes the files of a killed job.
 ///
-/// Throws on all ranks: `UsageError` when the output exists, the optimizer has another model or torch does not have the
-/// dtype of a tensor; `FormatError` when
-/// replicas differ or `group` lacks ranks of the model; `CancelledError`, `IoError`, `PeerLostError` and `TimeoutError`
-/// as `checkpoint::consolidate`.
+/// Throws on all ranks: `UsageError` when the output exists, when the optimizer has another model, or when torch lacks
+/// the dtype of a tensor; `FormatError` when replicas differ or `group` lacks ranks of the model; `CancelledError`,
+/// `IoError`, `PeerLostError` and `TimeoutError` as `checkpoint::consolidate`.
 CROSSRANK_EXPORT checkpoint::Summary save_checkpoint(Collective const& group, TrainableModel& model,
                                                      std::filesystem::path const& out,
                                                      SaveCheckpointOptions const& options = {});
@@ -69,13 +69,12 @@ struct LoadCheckpointOptions {
 };
 
 /// Loads a checkpoint of `save_checkpoint` in either format into a model, for any number of ranks and either transform.
-/// Without an optimizer, also any other Hugging Face or distributed checkpoint. Returns the `training_state` that was
-/// saved, or null.
+/// Without an optimizer, it also loads any other Hugging Face or distributed checkpoint. Returns the `training_state`
+/// that was saved, or null.
 ///
-/// Collective. Each rank reads only its own rows from the files, and of a distributed checkpoint all rows of the items
-/// that have some of them, to check their CRCs. Parameters are rounded to the dtype of the model where
-/// it differs. Names, shapes and dtypes are checked before anything changes; after `IoError` the values are
-/// unspecified.
+/// Collective. Each rank reads only its own rows from the files. From a distributed checkpoint it reads whole items
+/// that have some of these rows, to check their CRCs. Parameters are rounded if the model has another dtype. Names,
+/// shapes and dtypes are checked before anything changes. After an `IoError` the values are unspecified.
 ///
 /// Throws on all ranks: `FormatError` names a tensor that is missing, is not in the model or has another shape, or the
 /// optimizer that was saved; `UsageError` when the optimizer has another model; `IoError` for missing or unreadable

@@ -55,13 +55,14 @@ class CROSSRANK_EXPORT NFSWorkspace {
   /// file stays complete until the new one replaces it; `UsageError` for a dtype that torch lacks and for an undefined
   /// tensor. The collective gathers need a workspace that writes safetensors.
   void write_configs_and_weights(Json const& config, StateDict const& weights);
-  /// Returns the newest state of `rank`, which may be this process's own; nothing when that rank never wrote.
+  /// Returns the newest state of `rank`, which may be this process's own rank. Returns nothing if that rank never
+  /// wrote.
   ///
   /// Local; one copy into memory that the tensors share. They are read-only; `clone()` makes a writable copy. With
-  /// `StateReadOptions::to` they are then copied to a GPU, where they are writable. If there
-  /// is only ModelOpt's `rank_<rank>_state.pth`, that file is read: no code in it is ever called, and its CRCs are
-  /// compared. On NFS, a state that another rank has just written may not be visible yet; the collective gathers wait
-  /// for it, this call does not.
+  /// `StateReadOptions::to` they are then copied to a GPU, where they are writable. If there is only ModelOpt's
+  /// `rank_<rank>_state.pth`, that file is read. Its CRCs are compared, and no code in it is ever called. On NFS, a
+  /// state that another rank has just written may not be visible yet; the collective gathers wait for it, this call
+  /// does not.
   ///
   /// `UsageError` for a rank that is negative or, when the world size is known, not below it. `FormatError` names the
   /// file when the newest one is damaged (`Damaged::take_older` asks for the previous state), when two writers left
