@@ -35,6 +35,14 @@ SIZES = [
     (r"max_position_embeddings", 64),
 ]
 
+# Sizes of models whose config has none by default, or needs other ones than the patterns give.
+OWN_SIZES = {
+    "hunyuan_v1_moe": {"head_dim": 16},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "ministral": {"head_dim": 16},
+    "nemotron": {"num_key_value_heads": 2},
+}
+
 
 def shrunk_value(name, value):
     if name.endswith("token_id") or name.endswith("token_index"):
@@ -88,8 +96,8 @@ def planned_architectures():
 def small_model(model_type, class_name):
     """Returns a model with random weights, in which all tensors differ."""
     config_class = CONFIG_MAPPING[model_type]
-    config = config_class.from_dict(shrink(config_class().to_dict()))
-    config.dtype = "bfloat16"
+    config = config_class.from_dict({**shrink(config_class().to_dict()), **OWN_SIZES.get(model_type, {})})
+    config.dtype = torch.bfloat16
     model_class = getattr(transformers, class_name if isinstance(class_name, str) else class_name[0])
     with torch.device("meta"):
         count = sum(p.numel() for p in model_class(config).parameters())
