@@ -112,6 +112,19 @@ std::vector<Architecture> other_families() {
                  with(config("mimo_v2_flash"), {{"layer_types", {"full_attention", "sliding_attention"}}}),
                  {{"model.layers.0.self_attn.k_proj.weight", {32, 64}, 0, second_half(32)},
                   {"model.layers.1.self_attn.k_proj.weight", {64, 64}, 0, second_half(64)}}});
+  all.push_back({"hrm_text",
+                 config("hrm_text"),
+                 {{"model.z_L_init", {64}, -1, {}},
+                  {"model.H_module.layers.0.self_attn.gate_proj.weight", {64, 64}, 0, second_half(64)},
+                  {"model.L_module.layers.1.mlp.gate_proj.weight", {96, 64}, 0, second_half(96)}}});
+  all.push_back({"nemotron_h_experts",
+                 with(config("nemotron_h", "relu2"), {{"n_routed_experts", 4}, {"moe_intermediate_size", 48}}),
+                 {{"model.layers.1.mixer.experts.up_proj", {4, 48, 64}, 1, second_half(48)},
+                  {"model.layers.1.mixer.experts.down_proj", {4, 64, 48}, 2, second_half(48)}}});
+  all.push_back({"nemotron_h_omni",
+                 Json{{"model_type", "nemotron_h_omni"}, {"text_config", config("nemotron_h", "relu2")}},
+                 {{"language_model.model.embeddings.weight", {160, 64}, 0, second_half(160)}}});
+  all.push_back({"unlimited_ocr", config("unlimited_ocr"), {{"model.view_separator", {64}, -1, {}}}});
   all.push_back({"laguna",
                  with(config("laguna"), {{"head_dim", 8}, {"num_attention_heads_per_layer", {8, 12}}}),
                  {{"model.layers.0.self_attn.q_proj.weight", {64, 64}, 0, second_half(64)},

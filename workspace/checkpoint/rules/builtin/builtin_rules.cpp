@@ -15,7 +15,8 @@ using namespace rules;
 /// Adds gates and sinks of attention heads.
 void add_gates_of_attention(Rules& rules) {
   rules.push_back(column("**.self_attn.{sinks,attention_sink_bias,softmax_offset}", {SizeName::heads}));
-  rules.push_back(only({"afmoe", "muse_glimmer_text", "beam"}, column("**.self_attn.gate_proj", {SizeName::query})));
+  rules.push_back(
+      only({"afmoe", "muse_glimmer_text", "beam", "hrm_text"}, column("**.self_attn.gate_proj", {SizeName::query})));
   rules.push_back(only({"lfm3", "lfm3_text"}, column("**.self_attn.gate_proj", {SizeName::heads})));
   rules.push_back(column("**.self_attn.g_proj", {SizeName::heads}));
   rules.push_back(only({"beam"}, column("**.self_attn.gate_bias", {SizeName::heads})));
@@ -31,6 +32,8 @@ void add_special_experts(Rules& rules) {
   rules.push_back(only({"llama4_text", "llama4"}, stacked(row("**.experts.down_proj", ffn), true)));
   rules.push_back(only({"aria_text", "aria"}, stacked(column("**.experts.fc1", {ffn, ffn}), true)));
   rules.push_back(only({"aria_text", "aria"}, stacked(row("**.experts.fc2", ffn), true)));
+  // Experts without a gate.
+  rules.push_back(only({"nemotron_h"}, stacked(column("**.experts.up_proj", {ffn}))));
   // The rows of all experts follow each other; the last matrix is stored [in, out].
   rules.push_back(only({"dbrx"}, repeated(SizeName::experts, column("**.experts.mlp.{w1,v1,w2}", {ffn}))));
 }
@@ -211,6 +214,7 @@ void add_outside_of_layers(Rules& rules) {
                  "embed_out,output_layer}"));
   rules.push_back(vocabulary("output"));
   rules.push_back(vocabulary("{backbone,model}.embeddings"));
+  rules.push_back(only({"nemotron_h"}, vocabulary("language_model.{backbone,model}.embeddings")));
 }
 
 /// Adds layers that every rank needs whole: routers, indexers, scalars of layers.
@@ -222,10 +226,11 @@ void add_small_ones(Rules& rules) {
   rules.push_back(replicate("**.{*layernorm,*norm}.*"));
   rules.push_back(replicate("**.{layer_scalar,input_residual,post_attention_residual,dense_bias,eoi_embedding}"));
   rules.push_back(replicate("**.{lambda_k1,lambda_k2,lambda_q1,lambda_q2,positions_embed}"));
-  rules.push_back(replicate("**.{cross_attn_attn_gate,cross_attn_mlp_gate}"));
+  rules.push_back(replicate("**.{cross_attn_attn_gate,cross_attn_mlp_gate,view_separator}"));
   rules.push_back(replicate("**.{embed_tokens_per_layer,per_layer_*}"));
   rules.push_back(replicate("**.{query_tokens,alpha_cross_attn,alpha_dense,embed_global}"));
   rules.push_back(only({"minimax"}, replicate("**.self_attn.{slope_rate,query_decay,key_decay,diagonal_decay}")));
+  rules.push_back(only({"hrm_text"}, replicate("**.{z_H_init,z_L_init}")));
   rules.push_back(only({"doge"}, replicate("**.self_attn.A")));
   rules.push_back(only({"doge"}, row("**.self_attn.dt_proj", SizeName::key_value)));
   rules.push_back(only({"recurrent_gemma"}, replicate("**.temporal_block.{linear_x,linear_y,linear_out,conv_1d}")));
