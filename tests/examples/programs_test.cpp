@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/examples/run_example.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace crossrank::test {
 namespace {
@@ -68,6 +69,28 @@ TEST(Pipeline, passes_every_batch_from_stage_to_stage) {
     auto const batches = std::to_string(10 * ranks);
     EXPECT_EQ(end.out, "[0] " + batches + " of " + batches + " batches right\n");
   }
+}
+
+TEST(Mesh, works_with_one_rank) {
+  auto const end = run_example(1, "mesh");
+
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_EQ(end.out, "[0] rank 0 is dp 0, tp 0: activation 1 0, gradient 0\n");
+}
+
+TEST(Mlp, goes_on_from_its_checkpoint_with_other_ranks_and_another_transform) {
+  TemporaryDirectory const folder;
+  auto const whole = (folder.path() / "whole").string();
+  auto const parts = (folder.path() / "parts").string();
+
+  auto const at_once = run_example(1, "mlp", {"ddp", whole, "60"});
+  auto const first = run_example(3, "mlp", {"shard", parts, "30"});
+  auto const second = run_example(2, "mlp", {"ddp", parts, "60"});
+
+  EXPECT_EQ(at_once.exit_code, 0) << at_once.err;
+  EXPECT_THAT(first.out, testing::StartsWith("[0] step 30, loss ")) << first.err;
+  EXPECT_THAT(second.out, testing::StartsWith("[0] step 60, loss ")) << second.err;
+  EXPECT_EQ(second.out, at_once.out);
 }
 
 TEST(PpMerge, keeps_the_order_of_the_model) {
