@@ -212,6 +212,15 @@ TEST(Verify, reports_an_index_that_lists_nothing) {
   EXPECT_THROW((void)checkpoint::MergePlan::make(connect({.backend = "fake"}), folder.path()), FormatError);
 }
 
+TEST(Verify, rejects_a_device) {
+  try {
+    (void)verify("/dev/null");
+    FAIL() << "/dev/null is no checkpoint";
+  } catch (IoError const& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("neither a directory nor a regular file"));
+  }
+}
+
 TEST(Verify, rejects_a_path_that_does_not_exist) {
   TemporaryDirectory const folder;
   EXPECT_THROW((void)verify(folder.path() / "nothing"), IoError);

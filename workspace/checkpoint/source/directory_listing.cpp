@@ -56,8 +56,10 @@ DirectoryListing list_directory(fs::path const& path) {
   std::error_code error;
   fs::directory_iterator at(path, error);
   if (error) {
+    bool const other = error == std::errc::not_a_directory;  // devices, pipes and sockets
     platform::throw_io(ErrorInfo{.operation = open_operation,
-                                 .message = "the directory cannot be read",
+                                 .message = other ? "this is neither a directory nor a regular file"
+                                                  : "the directory cannot be read",
                                  .resource = path.string(),
                                  .hint = error == std::errc::no_such_file_or_directory ? did_you_mean(path) : ""},
                        error.value());
