@@ -134,6 +134,7 @@ TEST_F(ExitCodes, are_4_when_a_process_is_killed_and_finished_files_stay) {
     ASSERT_TRUE(end.exit_code == 4 || end.exit_code == 0) << end.exit_code << end.err;
   }
   ASSERT_EQ(end.exit_code, 4);
+  EXPECT_THAT(end.err, testing::HasSubstr("crossrank consolidate: the job failed"));
   auto const answer = Json::parse(end.out);
   EXPECT_EQ(answer.at("exit_code"), 4);
   EXPECT_EQ(answer.at("ok"), false);

@@ -56,8 +56,12 @@ ProgressStyle settled(SessionOptions const& options) {
 }
 
 int run_processes(std::string const& command, SessionOptions const& options) {
-  LaunchOptions launch_options{
-      .ranks = options.processes, .grace = grace, .prefix = false, .raw = true, .lost_code = rank_lost};
+  LaunchOptions launch_options{.command = "crossrank " + command,
+                               .ranks = options.processes,
+                               .grace = grace,
+                               .prefix = false,
+                               .raw = true,
+                               .lost_code = rank_lost};
   if (options.json) {
     launch_options.if_silent = [&](int exit_code, std::string const& sentence) {
       auto const text = sentence.empty() ? std::string("the ranks could not be started") : sentence;

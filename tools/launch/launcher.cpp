@@ -351,7 +351,7 @@ void Launch::escalate() {
 
 void Launch::say(std::string const& sentence) {
   auto& queue = one_output_ ? out_ : err_;
-  queue.waiting() += "crossrank run: " + sentence + "\n";
+  queue.waiting() += options_.command + ": " + sentence + "\n";
 }
 
 // Returns 0 when the limits allow this user to start that many ranks. Otherwise prints the reason and returns 2.
@@ -362,14 +362,14 @@ int check_limits(LaunchOptions const& options) {
   ::getrlimit(RLIMIT_NPROC, &processes);
   ::getrlimit(RLIMIT_NOFILE, &files);
   if (::geteuid() != 0 && processes.rlim_cur != RLIM_INFINITY && count >= processes.rlim_cur) {
-    std::fprintf(stderr, "crossrank run: -n %d: this user may have %llu processes (ulimit -u)\n", options.ranks,
-                 static_cast<unsigned long long>(processes.rlim_cur));
+    std::fprintf(stderr, "%s: -n %d: this user may have %llu processes (ulimit -u)\n", options.command.c_str(),
+                 options.ranks, static_cast<unsigned long long>(processes.rlim_cur));
     return 2;
   }
   rlim_t const needed = 2 * count + 32;
   if (files.rlim_cur != RLIM_INFINITY && needed > files.rlim_cur) {
-    std::fprintf(stderr, "crossrank run: -n %d: %llu open files are needed, %llu are allowed (ulimit -n)\n",
-                 options.ranks, static_cast<unsigned long long>(needed),
+    std::fprintf(stderr, "%s: -n %d: %llu open files are needed, %llu are allowed (ulimit -n)\n",
+                 options.command.c_str(), options.ranks, static_cast<unsigned long long>(needed),
                  static_cast<unsigned long long>(files.rlim_cur));
     return 2;
   }
@@ -393,7 +393,7 @@ int launch(LaunchOptions const& options) {
   try {
     return Launch(options).run();
   } catch (std::system_error const& error) {
-    std::fprintf(stderr, "crossrank run: %s\n", error.what());
+    std::fprintf(stderr, "%s: %s\n", options.command.c_str(), error.what());
     return 126;
   }
 }

@@ -9,6 +9,7 @@ namespace crossrank::tools {
 
 /// The options of `crossrank run`.
 struct LaunchOptions {
+  std::string command = "crossrank run";  ///< what the user called, for messages
   std::vector<std::string> program{};     ///< program and arguments; the program is found in PATH
   int ranks = 1;                          ///< number of processes
   std::chrono::milliseconds grace{5000};  ///< time for the other ranks to end after the first failure or a signal
