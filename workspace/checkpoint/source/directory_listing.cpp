@@ -57,12 +57,12 @@ DirectoryListing list_directory(fs::path const& path) {
   fs::directory_iterator at(path, error);
   if (error) {
     bool const other = error == std::errc::not_a_directory;  // devices, pipes and sockets
-    platform::throw_io(ErrorInfo{.operation = open_operation,
-                                 .message = other ? "this is neither a directory nor a regular file"
-                                                  : "the directory cannot be read",
-                                 .resource = path.string(),
-                                 .hint = error == std::errc::no_such_file_or_directory ? did_you_mean(path) : ""},
-                       error.value());
+    platform::throw_io(
+        ErrorInfo{.operation = open_operation,
+                  .message = other ? "this is neither a directory nor a regular file" : "the directory cannot be read",
+                  .resource = path.string(),
+                  .hint = error == std::errc::no_such_file_or_directory ? did_you_mean(path) : ""},
+        error.value());
   }
   for (fs::directory_iterator const end; at != end; at.increment(error)) {
     std::error_code ignored;
