@@ -327,3 +327,27 @@ def test_a_failed_start_waits_for_no_late_rank_and_is_known_to_it(tmp_path) -> N
             one.wait()
     late = join(2, 3)
     assert "could not be made" in late.communicate(timeout=120)[0]
+
+
+class FailsDuringTheWait:
+    """A request whose error arrives between two looks at it. Like those of the library, it raises its error once."""
+
+    def __init__(self) -> None:
+        self.raised = False
+
+    def test(self) -> bool:
+        return self.raised
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.raised = True
+        raise ValueError("the message does not fit")
+
+
+def test_an_error_that_arrives_during_a_wait_is_not_lost() -> None:
+    from crossrank.torch.pending import Operations
+
+    operations = Operations("test")
+    work = operations.run(lambda: ([FailsDuringTheWait()], list), waits=False)
+    with pytest.raises(ValueError, match="does not fit"):
+        work.wait()
+    operations.close()

@@ -173,8 +173,8 @@ class Operations:
                 except BaseException as error:
                     self._end(work, [], error)
             running = [operation for operation in running if not self._advance(*operation)]
-            if running:
-                self._wait_a_little(running[0][0])
+            if running and (error := self._wait_a_little(running[0][0])) is not None:
+                self._end(running.pop(0)[2], [], error)
 
     def _advance(self, requests: list[Any], finish: Callable[[], list[Any]], work: OperationWork) -> bool:
         """Returns whether the operation has ended."""
@@ -186,15 +186,19 @@ class Operations:
             self._end(work, [], error)
         return True
 
-    def _wait_a_little(self, requests: list[Any]) -> None:
-        """Waits for the oldest operation, but not so long that a new one would have to wait."""
+    def _wait_a_little(self, requests: list[Any]) -> BaseException | None:
+        """Waits for the oldest operation, but not so long that a new one would have to wait.
+
+        Returns its error if it fails meanwhile: a request raises its error only once.
+        """
         try:
             for request in requests:
                 if not request.test():
                     request.wait(timeout=0.0005)
-                    return
-        except BaseException:
-            return
+                    break
+        except BaseException as error:
+            return error
+        return None
 
     def _end(self, work: OperationWork, result: list[Any], error: BaseException | None = None) -> None:
         with self._changed:
