@@ -173,7 +173,11 @@ Collective Collective::split_by(int color, int key) const {
 }
 
 void Collective::abort(std::string_view why) const noexcept {
-  if (state_) state_->transport->abort(why);
+  if (!state_) return;
+  // Keeps the progress thread out meanwhile. A call that is under way does not end before the abort.
+  bool const entered = state_->group_lock.enter();
+  state_->transport->abort(why);
+  if (entered) state_->group_lock.leave();
 }
 
 void Collective::refuse_calls(char const* why) const noexcept {
