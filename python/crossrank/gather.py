@@ -92,6 +92,27 @@ def _item(native: Any) -> Any:
     return RankedState(*native) if isinstance(native, tuple) else native
 
 
+def _options(
+    ranks: Sequence[int] | None,
+    group: Collective,
+    workspace: NFSWorkspace | SharedMemoryWorkspace | None,
+    workspace_path: str | os.PathLike[str],
+    release: str,
+    timeout: Timeout | None,
+    files: str,
+) -> tuple[Any, ...]:
+    """Returns the arguments that are the same for tensors and for configs, as the core takes them."""
+    return (
+        None if ranks is None else list(ranks),
+        group._native,
+        None if workspace is None else workspace._native,
+        os.fspath(workspace_path),
+        release,
+        seconds(timeout),
+        files,
+    )
+
+
 def get_tensors_parallel(
     tensor: TensorLike | Weights,
     ranks: Sequence[int] | None = None,
@@ -113,13 +134,7 @@ def get_tensors_parallel(
     """
     native = _core.get_tensors_parallel(
         tensor if isinstance(tensor, dict) or not hasattr(tensor, "items") else dict(tensor),
-        None if ranks is None else list(ranks),
-        group._native,
-        None if workspace is None else workspace._native,
-        os.fspath(workspace_path),
-        release,
-        seconds(timeout),
-        files,
+        *_options(ranks, group, workspace, workspace_path, release, timeout, files),
     )
     return CollectiveRange(native)
 
@@ -145,12 +160,6 @@ def get_configs_parallel(
     native = _core.get_configs_parallel(
         config,
         dict(weights or {}),
-        None if ranks is None else list(ranks),
-        group._native,
-        None if workspace is None else workspace._native,
-        os.fspath(workspace_path),
-        release,
-        seconds(timeout),
-        files,
+        *_options(ranks, group, workspace, workspace_path, release, timeout, files),
     )
     return CollectiveRange(native)

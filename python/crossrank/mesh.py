@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 
 from . import _core
 from ._types import TensorLike
@@ -116,12 +115,6 @@ class JobCollective(Collective):
 
     def __enter__(self) -> JobCollective:
         return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort(f"{kind.__name__}: {error}")
 
 
 class MeshCollective(JobCollective):
