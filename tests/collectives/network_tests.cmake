@@ -1,16 +1,3 @@
-set(conformance_suite
-  conformance/conformance.cpp
-  conformance/data_cases.cpp
-  conformance/disagreement_cases.cpp
-  conformance/elements_cases.cpp
-  conformance/groups_cases.cpp
-  conformance/lifetime_cases.cpp
-  conformance/messages_cases.cpp
-  conformance/any_source_cases.cpp
-  conformance/reductions_cases.cpp
-  conformance/requests_cases.cpp
-  conformance/operation_cases.cpp)
-
 # The protocol that network backends share, over packets between threads.
 crossrank_add_rank_test(collectives_message_test
   ../support/thread_ranks.cpp
