@@ -139,7 +139,7 @@ struct Outcome {
   std::optional<UnavailableError> error{};
 };
 
-constinit std::once_flag opened;
+constinit std::once_flag opened_once;
 constinit std::atomic<Outcome const*> outcome{nullptr};
 constinit std::atomic<bool> forked{false};
 
@@ -161,7 +161,7 @@ void open_once() {
 Driver const& driver() {
   auto const* found = outcome.load(std::memory_order_acquire);
   if (found == nullptr) {
-    std::call_once(opened, open_once);
+    std::call_once(opened_once, open_once);
     found = outcome.load(std::memory_order_acquire);
   }
   if (found->error) throw UnavailableError(*found->error);
