@@ -88,18 +88,5 @@ TEST_F(DcpModel, is_found_inside_one_unknown_key) {
   EXPECT_EQ(model({{"net", "encoder", "w"}, {"net", "decoder", "w"}}), "net.encoder.w net.decoder.w |");
 }
 
-TEST_F(DcpModel, is_not_read_beside_a_save_plan) {
-  std::ofstream(root_.path() / ".metadata", std::ios::binary)
-      << "\x80\x02"
-         "ctorch.distributed.checkpoint.planner\nSavePlan\n)\x81}b.";
-  try {
-    (void)open_dcp(root_.path());
-    FAIL();
-  } catch (FormatError const& error) {
-    EXPECT_THAT(error.info().message, HasSubstr("Megatron-core's torch_dist"));
-    EXPECT_THAT(error.info().hint, HasSubstr("--ckpt-format torch"));
-  }
-}
-
 }  // namespace
 }  // namespace crossrank::checkpoint

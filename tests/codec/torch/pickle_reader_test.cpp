@@ -101,6 +101,30 @@ TEST(PickleReader, keeps_calls_and_objects_as_descriptions) {
   EXPECT_EQ(root.find("a")->integer(), 1);
 }
 
+TEST(PickleReader, keeps_other_classes_of_distributed_checkpoints_as_fields) {
+  auto const plan = "cmy.plans\nPlan\n)\x81}" + pickled("items") + "K\x05sb";
+  auto const kind = "ctorch.distributed.checkpoint.planner\nWriteItemType\nK\x02\x85R"s;
+  auto const tree = read("\x80\x02(" + plan + kind + "cmy.plans\nPlan\nt.", dcp());
+  PickleValue const root(*tree, tree->root);
+  EXPECT_TRUE(root[0].is_made_by("my.plans.Plan"));
+  ASSERT_TRUE(root[0].find("items"));
+  EXPECT_EQ(root[0].find("items")->integer(), 5);
+  EXPECT_TRUE(root[1].is_made_by("torch.distributed.checkpoint.planner.WriteItemType"));
+  EXPECT_EQ(root[2].kind(), PickleKind::global);
+  EXPECT_EQ(refused_at("\x80\x02" + plan + "."), 2) << "only distributed checkpoints have such objects";
+}
+
+TEST(PickleReader, refuses_calls_of_other_functions_in_distributed_checkpoints) {
+  EXPECT_EQ(refused_at("\x80\x02"
+                       "cos\nsystem\n)R.",
+                       dcp()),
+            14);
+  EXPECT_EQ(refused_at("\x80\x02"
+                       "cmy.plans\nPlan\nq\x01h\x01)R.",
+                       dcp()),
+            22);
+}
+
 TEST(PickleReader, refuses_malformed_pickles_with_their_position) {
   std::vector<std::tuple<char const*, std::string, std::int64_t>> const cases{
       {"nothing", "", 0},

@@ -13,6 +13,7 @@
 #include "workspace/checkpoint/source/file_pool.hpp"
 #include "workspace/checkpoint/source/safetensors_source.hpp"
 #include "workspace/checkpoint/source/directory_listing.hpp"
+#include "workspace/checkpoint/source/torch/dcp_source.hpp"
 #include "workspace/checkpoint/source/torch/torch_source.hpp"
 
 namespace crossrank::checkpoint {
@@ -25,7 +26,9 @@ constexpr std::size_t most_of_a_kind = 20;
 bool is_torch(std::string const& name) {
   return name.ends_with(".pth") || name.ends_with(".pt") || name.ends_with(".bin");
 }
-bool is_weight_file(std::string const& name) {
+/// Returns whether a file may hold weights. The training arguments beside a distributed checkpoint do not.
+bool is_weight_file(DirectoryListing const& listing, std::string const& name) {
+  if (name == "common.pt" && listing.has(dcp_metadata_name)) return false;
   return !name.starts_with('.') && (name.ends_with(".safetensors") || is_torch(name));
 }
 
@@ -156,7 +159,7 @@ Inventory take_inventory(fs::path const& path, TorchSourceOptions const& torch) 
   }
   auto const listing = list_directory(path);
   for (auto const& name : listing.files) {
-    if (is_weight_file(name)) builder.add_file(path / name);
+    if (is_weight_file(listing, name)) builder.add_file(path / name);
   }
   for (auto const& name : listing.files) {
     if (name.ends_with(index_suffix)) builder.check_index(listing, name);

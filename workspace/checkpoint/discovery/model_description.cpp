@@ -8,6 +8,7 @@
 
 #include "workspace/checkpoint/discovery/module_folders.hpp"
 #include "workspace/checkpoint/discovery/weight_files.hpp"
+#include "workspace/checkpoint/source/torch/dcp_source.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -19,6 +20,8 @@ constexpr std::uintmax_t largest_companion = std::uintmax_t{256} << 20;
 // These files describe the input directory, not the model.
 constexpr std::string_view not_of_model[] = {"latest", "latest_checkpointed_iteration.txt", "training_state.json",
                                              "zero_to_fp32.py"};
+// It describes a distributed checkpoint of Megatron-core. Elsewhere a model may have a file of this name.
+constexpr std::string_view of_distributed = "metadata.json";
 
 std::vector<SidecarFile> sidecars_of(DirectoryListing const& listing) {
   std::vector<SidecarFile> found;
@@ -26,6 +29,7 @@ std::vector<SidecarFile> sidecars_of(DirectoryListing const& listing) {
     std::error_code error;
     if (name.starts_with('.') || is_weights(name)) continue;
     if (std::find(std::begin(not_of_model), std::end(not_of_model), name) != std::end(not_of_model)) continue;
+    if (name == of_distributed && listing.has(dcp_metadata_name)) continue;
     if (fs::file_size(listing.path / name, error) > largest_companion || error) continue;
     found.push_back({listing.path / name, name});
   }

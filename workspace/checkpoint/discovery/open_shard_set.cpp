@@ -11,6 +11,7 @@
 
 #include "workspace/checkpoint/discovery/checkpoint_pointer.hpp"
 #include "workspace/checkpoint/source/torch/dcp_source.hpp"
+#include "workspace/checkpoint/source/torch/megatron_dist.hpp"
 #include "workspace/checkpoint/discovery/megatron/deepspeed_experts.hpp"
 #include "workspace/checkpoint/discovery/megatron/deepspeed_files.hpp"
 #include "workspace/checkpoint/discovery/grid/expert_groups.hpp"
@@ -198,9 +199,13 @@ ShardSet open_any(fs::path const& path, ShardSetOptions const& options, TorchSou
   if (fs::is_regular_file(path, error)) return set_of(open_shard_file(path, torch), OpenedFrom::files);
   auto const listing = list_directory(path);
   if (find_dcp(path) != DcpFlavour::none) {
-    auto whole = set_of(open_dcp(path, {.crc = options.crc, .model_key = options.model_key, .pool = torch.pool}),
+    auto whole = set_of(open_dcp(path, {.crc = options.crc,
+                                        .model_key = options.model_key,
+                                        .extra_globals = options.extra_globals,
+                                        .pool = torch.pool}),
                         OpenedFrom::pieces);
-    take_description(whole, listing);
+    describe(whole, listing, path);
+    whole.known_whole = find_dcp(path) == DcpFlavour::torch && is_megatron_dist(path);
     return whole;
   }
   if (!options.pattern.empty()) return open_shards(listing, options, torch);

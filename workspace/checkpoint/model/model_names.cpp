@@ -249,8 +249,9 @@ std::vector<Defect> check_stacked_layers(std::span<std::string const> names) {
   return {{DefectKind::coverage, std::string(stacked.front()),
            "the layers of the model are stacked in " + std::to_string(stacked.size()) +
                (stacked.size() == 1 ? " tensor" : " tensors") +
-               " and stay stacked: loaders of single layers do not find them",
-           "save it in a format with a tensor for each layer, such as Megatron's --ckpt-format torch"}};
+               " and stay stacked, because their lengths do not tell the layers apart: loaders of single layers do not "
+               "find them",
+           "save it with a tensor for each layer: set hetereogenous_dist_checkpoint of Megatron-core's config"}};
 }
 
 }  // namespace crossrank::checkpoint

@@ -56,8 +56,8 @@ class ModelNames {
 /// the model should have its parts instead.
 [[nodiscard]] std::vector<Defect> check_fused_layers(std::span<std::string const> names, Json const& config);
 
-/// Returns a defect if tensors hold all layers of a model in one stack, as Megatron-core's `torch_dist` saves them.
-/// Loaders that look for a tensor per layer do not find them.
+/// Returns a defect if tensors hold all layers of a model in one stack. Megatron-core saves such stacks; those of
+/// `torch_dist` are separated when they are read. Loaders that look for a tensor per layer do not find them.
 [[nodiscard]] std::vector<Defect> check_stacked_layers(std::span<std::string const> names);
 
 }  // namespace crossrank::checkpoint

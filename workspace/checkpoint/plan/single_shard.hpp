@@ -12,7 +12,8 @@ namespace crossrank::checkpoint {
 /// the config.
 ///
 /// If the file's name has a rank, one contradicting length is enough. Otherwise all layers that are sharded over ranks
-/// must be pieces, and there must be two kinds of them. Returns nothing for sets with several sources.
+/// must be pieces, and there must be two kinds of them. Returns nothing for sets with several sources, and
+/// if the files say that they are whole.
 [[nodiscard]] std::optional<FormatError> check_single_shard(ShardSet const& set,
                                                             std::optional<std::filesystem::path> const& rule_file = {});
 

@@ -44,6 +44,7 @@ struct ShardSet {
   std::vector<std::string> absent{};           ///< tensors that an index lists but no file has
   std::vector<FileStamp> files{};              ///< all opened files, as they were at that time
   OpenedFrom opened_from = OpenedFrom::together;
+  bool known_whole = false;  ///< the files give the whole shape of each tensor, so that no rank can be missing
 };
 
 }  // namespace crossrank::checkpoint

@@ -79,6 +79,9 @@ constexpr std::array<std::string_view, 24> dcp_globals{
     "builtins.set",
 };
 
+// Megatron-core adds the plans of the save, which contain enumerators.
+constexpr std::array<std::string_view, 3> dcp_modules{"torch.distributed.checkpoint", "megatron", "nemo"};
+
 constexpr std::array<std::array<std::string_view, 2>, 3> renamed_modules{{
     {"__builtin__", "builtins"},
     {"copy_reg", "copyreg"},
@@ -98,7 +101,11 @@ PickleAllowlist training_allowlist() noexcept {
 }
 
 PickleAllowlist dcp_allowlist() noexcept {
-  return {.opcodes = PickleOpcodes::protocol_5, .globals = dcp_globals, .persistent = false};
+  return {.opcodes = PickleOpcodes::protocol_5,
+          .globals = dcp_globals,
+          .modules = dcp_modules,
+          .persistent = false,
+          .other_classes = true};
 }
 
 std::string global_name(std::string_view module, std::string_view name) {

@@ -19,6 +19,7 @@ struct PickleAllowlist {
   std::span<std::string_view const> globals{};  ///< "module.name"
   std::span<std::string_view const> modules{};  ///< packages whose names are all allowed, as opaque values
   bool persistent = true;                       ///< whether it may refer to storages
+  bool other_classes = false;  ///< whether other names are allowed too, except as a function that is called
 };
 
 /// Returns the allowlist for `torch.save`: tensors and plain values.
@@ -26,7 +27,8 @@ struct PickleAllowlist {
 /// Returns the allowlist for training frameworks: that of `torch.save`, and the classes of their arguments, loss
 /// scalers and random states as opaque values.
 [[nodiscard]] PickleAllowlist training_allowlist() noexcept;
-/// Returns the allowlist for the metadata of a distributed checkpoint.
+/// Returns the allowlist for the metadata of a distributed checkpoint. Programs add objects of their own classes, which
+/// are opaque.
 [[nodiscard]] PickleAllowlist dcp_allowlist() noexcept;
 
 /// Returns the Python 3 name "module.name" of a global. Python 2 has other names for some modules.

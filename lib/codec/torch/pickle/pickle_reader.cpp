@@ -4,6 +4,7 @@
 #include <cstring>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -141,21 +142,24 @@ class Interpreter {
 
   bool global(std::string_view module, std::string_view name) {
     auto full = global_name(module, name);
-    if (!allows(options_.allowlist, options_.extra_globals, full)) {
-      auto const shown = printable(full.substr(0, 200));
-      if (auto const known = explain_unsupported_global(full))
-        refuse(std::string(known->message) + " (" + shown + ")", std::string(known->hint));
-      // Only archives are read with the user's names.
-      auto const hint = options_.allowlist.persistent ? ", or allow the name: `extra_globals` " + shown : "";
-      refuse("the pickle mentions " + shown + ", which no tensor or plain value needs",
-             "save a state dict of tensors and plain values" + hint + "; crossrank never calls anything in a pickle");
-    }
     auto const [known, is_new] = globals_.try_emplace(full, absent);
     if (is_new) {
+      bool const listed = allows(options_.allowlist, options_.extra_globals, full);
+      if (!listed && !options_.allowlist.other_classes) refuse_global(full);
       tree_.made.push_back(std::move(full));
       known->second = add({.kind = PickleKind::global, .text = tree_.made.back()});
+      if (!listed) unlisted_.insert(known->second);
     }
     return push(known->second);
+  }
+  [[noreturn]] void refuse_global(std::string_view full) const {
+    auto const shown = printable(full.substr(0, 200));
+    if (auto const known = explain_unsupported_global(full))
+      refuse(std::string(known->message) + " (" + shown + ")", std::string(known->hint));
+    // Only archives are read with the user's names.
+    auto const hint = options_.allowlist.persistent ? ", or allow the name: `extra_globals` " + shown : "";
+    refuse("the pickle mentions " + shown + ", which no tensor or plain value needs",
+           "save a state dict of tensors and plain values" + hint + "; crossrank never calls anything in a pickle");
   }
   bool protocol(unsigned version) {
     if (in_.opcode_at() != 0) refuse("there is a second header");
@@ -242,6 +246,7 @@ class Interpreter {
     if (node(callee).kind != PickleKind::global || node(arguments).kind != PickleKind::tuple)
       refuse("a call without a function or without arguments");
     auto const name = node(callee).text;
+    if (unlisted_.contains(callee)) refuse_global(name);
     if (is_mapping(name)) return mapping(name, node(arguments).items);
     if (name == "torch.Size" && node(arguments).items.size() == 1 && is_sequence(node(arguments).items[0]))
       return push(node(arguments).items[0]);
@@ -357,6 +362,7 @@ class Interpreter {
   std::vector<std::size_t> marks_{};
   std::vector<PickleId> memo_{};
   std::unordered_map<std::string, PickleId> globals_{};
+  std::unordered_set<PickleId> unlisted_{};  ///< globals that are allowed only as classes and values
 };
 
 }  // namespace

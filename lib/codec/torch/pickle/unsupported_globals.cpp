@@ -13,17 +13,12 @@ constexpr UnsupportedGlobal sharded_tensors{
     "the archive contains ShardedTensors, pieces of tensors of one rank, which are not read from archives",
     "save a full state dict (StateDictType.FULL_STATE_DICT), or save with torch.distributed.checkpoint, which is "
     "supported"};
-constexpr UnsupportedGlobal save_plans{
-    "the metadata contain the plans of the save, as in Megatron-core's torch_dist format, which is not supported",
-    "save it with Megatron's --ckpt-format torch, or convert it with the program that wrote it"};
 
-constexpr std::array<std::pair<std::string_view, UnsupportedGlobal>, 6> foreign{{
+constexpr std::array<std::pair<std::string_view, UnsupportedGlobal>, 4> foreign{{
     {"torch.distributed.tensor.", d_tensors},
     {"torch.distributed._tensor.", d_tensors},
     {"torch.distributed.device_mesh.", d_tensors},
     {"torch.distributed._shard.sharded_tensor.api.", sharded_tensors},
-    {"torch.distributed.checkpoint.planner.", save_plans},
-    {"megatron.core.dist_checkpointing.", save_plans},
 }};
 
 }  // namespace

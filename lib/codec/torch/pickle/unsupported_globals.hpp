@@ -11,8 +11,7 @@ struct UnsupportedGlobal {
   std::string_view hint{};
 };
 
-/// Explains a class whose values are not read: sharded tensors in archives, plans of a save in metadata. Returns
-/// nothing for all other classes.
+/// Explains a class whose values are not read: sharded tensors in archives. Returns nothing for all other classes.
 [[nodiscard]] std::optional<UnsupportedGlobal> explain_unsupported_global(std::string_view global) noexcept;
 
 }  // namespace crossrank::codec

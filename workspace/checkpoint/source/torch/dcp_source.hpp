@@ -25,13 +25,15 @@ enum class DcpFlavour : std::uint8_t {
 /// Options of `open_dcp`.
 struct DcpOptions {
   codec::CrcPolicy crc = codec::CrcPolicy::require;
-  std::string model_key{};           ///< first part of the model's tensor names; empty: a known key; ".": everything
-  std::shared_ptr<FilePool> pool{};  ///< pool of the open files; null: a new one
+  std::string model_key{};  ///< first part of the model's tensor names; empty: a known key; ".": everything
+  std::vector<std::string> extra_globals{};  ///< more names that the archive of the training arguments may mention
+  std::shared_ptr<FilePool> pool{};          ///< pool of the open files; null: a new one
   /// Selects tensors. The source has only these, without other objects, and opens no other files. Empty: everything.
   std::function<bool(std::string const& tensor)> wants{};
 };
 
 /// Opens a distributed checkpoint as one source with whole tensors, independent of the number of ranks that saved it.
+/// The tensors of Megatron-core's `torch_dist` have the names of its modules, one for each layer and expert.
 ///
 /// Checks the descriptions of the data: the pieces of each tensor must tile it, and each piece must be inside its file.
 /// Throws `FormatError` otherwise and if the directory holds no distributed checkpoint, and `IoError`.

@@ -97,18 +97,17 @@ codec::TorchContents model_of(codec::TorchArchive const& archive, Json const& va
   archive.refuse(root, "there is no key \"model\" or \"module\"");
 }
 
-/// Returns arguments and plain values beside the model.
-Json attributes_of(codec::TorchArchive const& archive) {
+}  // namespace
+
+Json megatron_values(codec::TorchArchive const& archive, codec::PickleValue root) {
   Json values = Json::object();
   for (auto const* key :
        {"args", "iteration", "checkpoint_version", "global_steps", "ds_version", "dp_world_size", "mp_world_size"}) {
-    auto const value = archive.root().find(key);
+    auto const value = root.find(key);
     if (value) values[key] = codec::split_contents(archive, *value).values;
   }
   return values;
 }
-
-}  // namespace
 
 std::shared_ptr<TorchSource const> open_megatron_rank(std::filesystem::path const& path,
                                                       TorchSourceOptions const& options) {
@@ -116,7 +115,7 @@ std::shared_ptr<TorchSource const> open_megatron_rank(std::filesystem::path cons
   auto archive = codec::TorchArchive::open(
       pool->open(path),
       {.crc = options.crc, .allowlist = codec::training_allowlist(), .extra_globals = options.extra_globals});
-  codec::TorchContents contents{.values = attributes_of(*archive)};
+  codec::TorchContents contents{.values = megatron_values(*archive, archive->root())};
   auto model = model_of(*archive, contents.values, path, options.model_key);
   for (auto& tensor : model.tensors) {
     if (tensor.name.ends_with("_extra_state")) {

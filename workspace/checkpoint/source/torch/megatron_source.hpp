@@ -2,6 +2,9 @@
 #include <filesystem>
 #include <memory>
 
+#include <crossrank/json.hpp>
+
+#include "lib/codec/torch/torch_archive.hpp"
 #include "workspace/checkpoint/source/torch/torch_source.hpp"
 
 namespace crossrank::checkpoint {
@@ -16,5 +19,8 @@ namespace crossrank::checkpoint {
 /// Throws `IoError`, or `FormatError`, also if layers of interleaved stages cannot be numbered.
 [[nodiscard]] std::shared_ptr<TorchSource const> open_megatron_rank(std::filesystem::path const& path,
                                                                     TorchSourceOptions const& options = {});
+
+/// Returns the training arguments, the iteration and other plain values of Megatron in the dict `root` of an archive.
+[[nodiscard]] Json megatron_values(codec::TorchArchive const& archive, codec::PickleValue root);
 
 }  // namespace crossrank::checkpoint
