@@ -124,6 +124,26 @@ TEST(RuleFile, drops_renames_and_reduces) {
   EXPECT_EQ(renamed.output_name, "d.1.mixer.weight");
 }
 
+TEST(RuleFile, rejects_a_list_of_names_that_does_not_fit_the_parts) {
+  for (std::string const rule :
+       {R"({"layer": "a", "cut": "column", "parts": [1, 1], "rename": ["b"]})",
+        R"({"layer": "a", "cut": "column", "parts": [1, 1], "rename": ["b", 1]})",
+        R"({"layer": "a", "cut": "column", "parts": [1, 1], "rename": ["b", ""]})",
+        R"({"layer": "a", "cut": "column", "parts": [1, 1], "rename": []})",
+        R"({"layer": "a", "cut": "column", "parts": [1], "rename": ["b"]})",
+        R"({"layer": "a", "cut": "column", "rename": ["b", "c"]})",
+        R"({"layer": "a", "cut": "column", "parts": [1, 1], "layout": "plain", "rename": ["b", "c"]})",
+        R"({"layer": "a", "cut": "column", "parts": [1, 1], "stacked": true, "rename": ["b", "c"]})",
+        R"({"layer": "a", "cut": "row", "rename": ["b", "c"]})",
+        R"({"tensor": "a", "axis": 0, "parts": [1, 1], "rename": ["b", "c"]})"})
+    EXPECT_THROW((void)RuleFile::parse(R"({"rules": [)" + rule + "]}", "test"), FormatError) << rule;
+  EXPECT_EQ(
+      RuleFile::parse(R"({"rules": [{"layer": "a", "cut": "column", "parts": [1, 2], "rename": ["b", "c"]}]})", "test")
+          .rules.front()
+          .part_names,
+      (std::vector<std::string>{"b", "c"}));
+}
+
 TEST(RuleFile, rejects_a_rename_with_more_numbers_than_the_name) {
   SampleSet samples(2);
   samples.add("q1.w", Dtype::bf16, {4, 4}).add("c.1.mix.weight", Dtype::bf16, {4, 4});

@@ -73,6 +73,74 @@ TEST_F(SingleSource, follows_the_rule_file) {
   }
 }
 
+/// Returns the rows of the ranges [begin, end) of a tensor.
+Tensor rows_of(Tensor const& tensor, std::vector<std::pair<std::int64_t, std::int64_t>> const& ranges) {
+  std::vector<Tensor> parts;
+  for (auto const& [begin, end] : ranges) parts.push_back(slice(tensor, Dim{0}, begin, end - begin));
+  return concat(parts, {.dim = 0});
+}
+
+/// 4 heads and 2 key/value heads of 2 rows, and a feed-forward size of 6, in Megatron's layout.
+class FusedLayers : public SingleSource {
+ protected:
+  void SetUp() override {
+    std::vector<float> values(16 * 4);
+    std::iota(values.begin(), values.end(), 0.0F);
+    fused_ = Tensor::of<float>(values, {16, 4});
+    gated_ = slice(fused_, Dim{0}, 0, 12);
+  }
+  /// Writes the fused layers for a number of ranks, with a config.
+  [[nodiscard]] fs::path shards(int ranks) const {
+    auto const folder = folder_.path() / std::to_string(ranks);
+    fs::remove_all(folder);
+    fs::create_directories(folder);
+    std::ofstream(folder / "config.json") << R"({"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 2,
+                                                 "hidden_size": 8, "intermediate_size": 6})";
+    for (int rank = 0; rank < ranks; ++rank) {
+      auto const half = 6 / ranks;
+      StateDict const state{{"layers.3.qkv.weight", slice(fused_, Dim{0}, 16 / ranks * rank, 16 / ranks)},
+                            {"layers.3.qkv.bias", slice(bias_, Dim{0}, 16 / ranks * rank, 16 / ranks)},
+                            {"layers.3.fc1.weight", rows_of(gated_, {{half * rank, half * (rank + 1)},
+                                                                     {6 + half * rank, 6 + half * (rank + 1)}})}};
+      save_safetensors(folder / ("rank" + std::to_string(rank) + ".safetensors"), state);
+    }
+    return folder;
+  }
+  [[nodiscard]] fs::path rules(std::string const& qkv) const {
+    auto const file = folder_.path() / "rules.json";
+    std::ofstream(file) << R"({"rules": [{"layer": "layers.*.qkv", "cut": "column", "layout": "grouped", "parts": )"
+                        << qkv << R"(, "rename": ["m.*.q", "m.*.k", "m.*.v"]},
+         {"layer": "layers.*.fc1", "cut": "column", "parts": ["ffn", "ffn"], "rename": ["m.*.gate", "m.*.up"]}]})";
+    return file;
+  }
+
+  Tensor fused_{};
+  Tensor gated_{};
+  Tensor bias_ = Tensor::of<float>({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, {16});
+};
+
+TEST_F(FusedLayers, become_layers_by_the_names_in_the_rule_file) {
+  for (auto const* const parts : {R"(["query", "key_value", "kv_values"])", "[4, 2, 2]"}) {
+    for (int const ranks : {1, 2}) {
+      auto const model = merged(shards(ranks), {.rules = rules(parts)});
+
+      ASSERT_EQ(model.size(), 8U) << ranks;
+      EXPECT_TRUE(same(model.at("m.3.q.weight"), rows_of(fused_, {{0, 4}, {8, 12}}))) << ranks;
+      EXPECT_TRUE(same(model.at("m.3.k.weight"), rows_of(fused_, {{4, 6}, {12, 14}}))) << ranks;
+      EXPECT_TRUE(same(model.at("m.3.v.weight"), rows_of(fused_, {{6, 8}, {14, 16}}))) << ranks;
+      EXPECT_TRUE(same(model.at("m.3.q.bias"), rows_of(bias_, {{0, 4}, {8, 12}}))) << ranks;
+      EXPECT_TRUE(same(model.at("m.3.gate.weight"), slice(gated_, Dim{0}, 0, 6))) << ranks;
+      EXPECT_TRUE(same(model.at("m.3.up.weight"), slice(gated_, Dim{0}, 6, 6))) << ranks;
+    }
+  }
+}
+
+TEST_F(FusedLayers, need_the_widths_of_their_parts) {
+  auto const folder = shards(1);
+  for (auto const* const parts : {R"(["query", "key_value", "linear_key"])", "[5, 2, 2]"})
+    EXPECT_THROW((void)merged(folder, {.rules = rules(parts)}), FormatError) << parts;
+}
+
 TEST_F(SingleSource, is_split_by_its_rename_rule) {
   auto const rules = folder_.path() / "rules.json";
   std::ofstream(rules) << R"({"rules": [{"layer": "a.*.w", "cut": "row", "rename": "m.*.x"},

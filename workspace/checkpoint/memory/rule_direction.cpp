@@ -14,9 +14,9 @@ void reverse(Json& rule, std::size_t number, std::string const& source) {
   if (rename == rule.end()) return;
   auto& pattern = rule.contains("layer") ? rule["layer"] : rule["tensor"];
   auto const old_name = pattern.get<std::string>();
-  auto const new_name = rename->get<std::string>();
+  auto const new_name = rename->is_string() ? rename->get<std::string>() : rename->dump();
   bool const names_one =
-      old_name.find("**") == std::string::npos && old_name.find('{') == std::string::npos &&
+      rename->is_string() && old_name.find("**") == std::string::npos && old_name.find('{') == std::string::npos &&
       std::count(old_name.begin(), old_name.end(), '*') == std::count(new_name.begin(), new_name.end(), '*');
   if (!names_one) {
     throw FormatError({.operation = "rule file",

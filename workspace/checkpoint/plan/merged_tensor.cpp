@@ -96,7 +96,8 @@ class Concatenation {
     auto const block = rule.rank_block > 0 ? static_cast<std::size_t>(rule.rank_block) : group.shards.size();
     for (std::size_t first = 0; first < group.shards.size(); first += block) {
       for (std::size_t part = 0; part < replicas_.size(); ++part) {
-        if (rule.only_part >= 0 && part != static_cast<std::size_t>(rule.only_part)) continue;
+        auto const number = rule.part_period > 0 ? part % static_cast<std::size_t>(rule.part_period) : part;
+        if (rule.only_part >= 0 && number != static_cast<std::size_t>(rule.only_part)) continue;
         for (auto t = first; t < std::min(first + block, group.shards.size()); ++t) slots_.push_back({t, part});
       }
     }

@@ -49,6 +49,7 @@ Json rule_json(MergedTensor const& tensor) {
     if (!rule.part_replicas.empty()) out["part_replicas"] = rule.part_replicas;
     if (rule.rank_block > 0) out["rank_block"] = rule.rank_block;
     if (rule.only_part >= 0) out["only_part"] = rule.only_part;
+    if (rule.part_period > 0) out["part_period"] = rule.part_period;
     if (rule.assumed_layout) out["layout"] = "per_rank, assumed";
     if (rule.true_size >= 0) out["true_size"] = rule.true_size;
     if (rule.add_per_rank != 0) out["add_per_rank"] = rule.add_per_rank;

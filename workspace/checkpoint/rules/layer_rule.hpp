@@ -79,7 +79,8 @@ struct LayerRule {
   NamePattern pattern{};
   RuleKind kind{};
   std::vector<std::string> models{};  ///< only for these model types; empty: all
-  std::string rename{};     ///< name of the result; each `*` is replaced by a number of the input's name; empty: kept
+  std::string rename{};  ///< name of the result; each `*` is replaced by a number of the input's name; empty: kept
+  std::vector<std::string> part_names{};  ///< likewise the names of the parts of a fused layer, which become layers
   bool whole_name = false;  ///< the pattern matches the whole name of a tensor instead of the name of a layer
   bool from_file = false;   ///< a rule of the user, not a built-in one
 

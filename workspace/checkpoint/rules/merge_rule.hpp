@@ -57,6 +57,7 @@ struct MergeRule {
                                                            ///< concatenation
   std::shared_ptr<PrecomputedValues const> given{};        ///< given: the result
   int only_part = -1;                                      ///< concat: use this part only; -1: all parts
+  int part_period = 0;  ///< concat: the parts repeat after so many, and `only_part` means one of each repetition
   bool assumed_layout = false;       ///< concat: nothing proves that each shard holds all parts; most programs do so
   std::vector<MergeRule> outputs{};  ///< rules of the parts of a fused tensor, which become separate tensors. If there
                                      ///< are any, the other members are unused

@@ -66,7 +66,11 @@ class RuleReader {
     result.whole_name = !by_layer;
     result.pattern = pattern(by_layer ? "layer" : "tensor");
     result.kind = by_layer ? kind_of_layer() : kind_of_tensor();
-    result.rename = string("rename");
+    if (rule_.contains("rename") && rule_.at("rename").is_array()) {
+      result.part_names = part_names(result.kind);
+    } else {
+      result.rename = string("rename");
+    }
     result.models = models();
     for (auto const& [key, value] : rule_.items()) {
       if (!asked_.contains(key)) fail("the key \"" + codec::printable(key) + "\" means nothing here");
@@ -138,6 +142,22 @@ class RuleReader {
     auto const names = std::count_if(parts->begin(), parts->end(), [](Json const& part) { return part.is_string(); });
     if (names != 0 && static_cast<std::size_t>(names) != parts->size())
       fail("\"parts\" mixes numbers and names of sizes");
+    return result;
+  }
+
+  /// Reads the names of the layers that the parts of a fused layer become.
+  std::vector<std::string> part_names(RuleKind const& kind) {
+    auto const& names = *ask("rename");
+    auto const* const layer = std::get_if<ColumnLayer>(&kind);
+    if (layer == nullptr || layer->parts.size() < 2 || names.size() != layer->parts.size())
+      fail("\"rename\" is a list only for a fused column layer, with a name for each of its \"parts\"");
+    if (layer->order.stacked || layer->order.transposed || layer->layout == PartLayout::plain)
+      fail("parts that are stacked, transposed or sharded as one block do not become layers");
+    std::vector<std::string> result;
+    for (auto const& name : names) {
+      if (!name.is_string() || name.get_ref<std::string const&>().empty()) fail("\"rename\" is no list of names");
+      result.push_back(name.get<std::string>());
+    }
     return result;
   }
 

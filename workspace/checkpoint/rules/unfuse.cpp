@@ -58,6 +58,42 @@ MergeRule part_of_whole(LayerOnRanks const& layer, FusedParts const& parts, Merg
   return rule;
 }
 
+/// Returns the rule for all parts of a layer in which the parts repeat for each group.
+MergeRule groups_of(LayerOnRanks const& layer, LayerSharding const& sharding, FusedParts const& parts,
+                    MergeRule const& fused) {
+  auto const axes = layer.formats.front().axes(layer.role, *layer.tensors.front());
+  bool const whole = sharding.shard_axis == ShardAxis::replicate;
+  if (axes.single || axes.out < 0) return fused;
+  if (!whole && fused.kind == MergeKind::replicate) {
+    refuse(layer, "every rank has the whole bias of a fused layer, so its parts cannot be separated",
+           "a piece on each rank", "the whole bias");
+  }
+  if (sharding.rank_block > 0 || sharding.replicas > 1) {
+    refuse(layer, "ranks share key/value heads of a fused layer, so its parts cannot be separated",
+           "at least one key/value head on each rank", sharding.why);
+  }
+  auto const group = std::accumulate(parts.widths.begin(), parts.widths.end(), std::int64_t{0});
+  auto const outputs = layer.formats.front().outputs();
+  for (auto const& format : layer.formats) {
+    bool const divides =
+        format.outputs() == outputs && outputs % group == 0 &&
+        std::all_of(parts.widths.begin(), parts.widths.end(), [&](auto width) { return width % axes.out_unit == 0; });
+    if (divides) continue;
+    refuse(layer, "the outputs of a fused layer are not whole groups of its parts",
+           "multiples of " + std::to_string(group) + " outputs", std::to_string(format.outputs()));
+  }
+  MergeRule rule{.kind = MergeKind::concat,
+                 .axis = axes.out,
+                 .replicas = whole ? static_cast<int>(layer.tensors.size()) : 1,
+                 .reason = fused.reason,
+                 .rank_block = 1,
+                 .part_period = static_cast<int>(parts.widths.size())};
+  for (std::int64_t i = 0; i < outputs / group; ++i) {
+    for (auto const width : parts.widths) rule.parts.push_back(width / axes.out_unit);
+  }
+  return rule;
+}
+
 }  // namespace
 
 MergeRule unfuse(MergeRule const& fused, LayerOnRanks const& layer, LayerSharding const& sharding,
@@ -66,9 +102,15 @@ MergeRule unfuse(MergeRule const& fused, LayerOnRanks const& layer, LayerShardin
     refuse(layer, "parts of a fused layer share blocks of scales, so they cannot be separated",
            "shard boundaries between blocks", list_text(parts.widths));
   }
+  if (layer.role == TensorRole::weight_shape && !parts.exact) {
+    refuse(layer, "the rule does not give the original shapes of the parts", "\"parts\" as names of sizes",
+           list_text(parts.widths));
+  }
   bool const whole = sharding.shard_axis == ShardAxis::replicate ||
                      (layer.role == TensorRole::bias && fused.kind == MergeKind::replicate);
-  auto const each = whole ? part_of_whole(layer, parts, fused) : fused;
+  auto const each = parts.grouped ? groups_of(layer, sharding, parts, fused)
+                    : whole       ? part_of_whole(layer, parts, fused)
+                                  : fused;
   bool const joined = each.kind == MergeKind::concat || each.kind == MergeKind::requantize;
   if (joined && each.parts.empty()) {
     refuse(layer, "a fused layer of which this model has the parts, cut as one block", "`fused_layout` per_rank",
@@ -79,8 +121,8 @@ MergeRule unfuse(MergeRule const& fused, LayerOnRanks const& layer, LayerShardin
     auto output = layer.role == TensorRole::weight_shape ? weight_shape_rule(layer, parts.widths.at(i)) : each;
     if (joined && !output.parts.empty()) output.only_part = static_cast<int>(i);
     output.output_name = parts.modules[i] + std::string(suffix);
-    output.reason += "; part " + std::to_string(i + 1) + " of " + std::to_string(parts.modules.size()) +
-                     " of a layer that this model does not fuse";
+    output.reason +=
+        "; part " + std::to_string(i + 1) + " of " + std::to_string(parts.modules.size()) + " of a fused layer";
     rule.outputs.push_back(std::move(output));
   }
   rule.reason = fused.reason;

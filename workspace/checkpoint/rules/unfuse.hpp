@@ -11,7 +11,9 @@ namespace crossrank::checkpoint {
 /// The layers that a fused layer is split into.
 struct FusedParts {
   std::vector<std::string> modules{};  ///< names of the layers, in the order of the parts
-  std::vector<std::int64_t> widths{};  ///< number of outputs of each in the whole model
+  std::vector<std::int64_t> widths{};  ///< outputs of each
+  bool exact = true;                   ///< the widths are those in the whole model; else they are relative
+  bool grouped = false;                ///< the parts repeat, and the widths are those in one group
 };
 
 /// Splits the rule for one tensor of a fused layer into rules for its parts, which become separate tensors. Dimensions

@@ -361,22 +361,6 @@ bool RuleSet::State::is_assumed(LayerRule const& rule, LayerSharding const& shar
          sharding.shard_axis == ShardAxis::column && sharding.parts.size() > 1;
 }
 
-FusedParts RuleSet::State::parts_of(LayerRule const& rule, TensorName const& parsed) const {
-  FusedParts parts;
-  auto const* const layer = std::get_if<ColumnLayer>(&rule.kind);
-  if (layer == nullptr || layer->order.stacked || layer->layout == PartLayout::grouped) return parts;
-  if (rule.from_file || towers.sizes_of(parsed.module) != nullptr) return parts;
-  auto modules = names.parts_of(parsed.module);
-  if (modules.empty() || modules.size() != layer->parts.size()) return parts;
-  for (auto const& part : layer->parts) {
-    auto const width = resolve(part, sizes);
-    if (!width) return parts;
-    parts.widths.push_back(*width);
-  }
-  parts.modules = std::move(modules);
-  return parts;
-}
-
 /// Decides by values if config and shapes may mislead. Towers use names of the language model with other meanings, an
 /// embedding may have more rows than there are tokens, and layers that a split leaves whole may have any size.
 bool RuleSet::State::holds_copies(LayerRule const& rule, ShardingQuery const& query, LayerValues const& values,

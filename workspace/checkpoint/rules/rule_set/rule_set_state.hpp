@@ -59,6 +59,9 @@ struct RuleSet::State {
   [[nodiscard]] LayerOrder order_of(LayerRule const& rule, LayerTensors const& layer, Layers const& layers_of) const;
   /// Returns the layers that a fused layer is split into in models of this type; empty if it stays fused.
   [[nodiscard]] FusedParts parts_of(LayerRule const& rule, TensorName const& parsed) const;
+  /// Returns the layers that a rule of the file makes of a fused layer; empty if it makes one. Throws `FormatError` if
+  /// the config does not give their widths.
+  [[nodiscard]] FusedParts named_parts_of(LayerRule const& rule, TensorName const& parsed) const;
   /// Returns the model's name for a stack of plain weights under another program's name; empty for other tensors.
   [[nodiscard]] std::string own_stack_name(std::string_view name, TensorName const& parsed, std::size_t source) const;
   [[nodiscard]] bool is_dropped(LayerRule const& rule, TensorName const& parsed, RankTensors const& asked) const;
