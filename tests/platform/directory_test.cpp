@@ -12,6 +12,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "tests/support/error_of.hpp"
 #include "tests/support/faulty_system.hpp"
 #include "tests/support/temporary_directory.hpp"
 
@@ -19,6 +20,7 @@ namespace crossrank::platform {
 namespace {
 
 namespace fs = std::filesystem;
+using test::thrown;
 
 class DirectoryTest : public ::testing::Test {
  protected:
@@ -33,18 +35,6 @@ class DirectoryTest : public ::testing::Test {
   test::FaultySystem os_{};
   ScopedSystem scope_{os_};
 };
-
-/// Returns the IoError that `call` throws. Fails the test if it throws none.
-template <class Call>
-IoError io_error_of(Call call) {
-  try {
-    call();
-  } catch (IoError const& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no IoError";
-  return IoError(ErrorInfo{});
-}
 
 TEST_F(DirectoryTest, is_made_with_its_parents_for_its_owner_only) {
   auto const path = root() / "a" / "b" / "c";
@@ -99,7 +89,7 @@ class ForeignLink : public DirectoryTest {
     ASSERT_EQ(::lchown((root() / from).c_str(), owner, owner), 0);
   }
   [[nodiscard]] std::string refusal(fs::path const& path, IfMissing missing = IfMissing::refuse) const {
-    return io_error_of([&] { (void)Directory::open(path, "test", missing); }).what();
+    return thrown<IoError>([&] { (void)Directory::open(path, "test", missing); }).what();
   }
 };
 
@@ -135,27 +125,29 @@ TEST_F(DirectoryTest, may_be_named_through_a_descriptor) {
 TEST_F(DirectoryTest, refuses_a_circle_of_links) {
   fs::create_symlink("b", root() / "a");
   fs::create_symlink("a", root() / "b");
-  EXPECT_EQ(io_error_of([&] { (void)Directory::open(root() / "a" / "c", "test", IfMissing::create); }).system_errno(),
-            ELOOP);
+  EXPECT_EQ(
+      thrown<IoError>([&] { (void)Directory::open(root() / "a" / "c", "test", IfMissing::create); }).system_errno(),
+      ELOOP);
 }
 
 TEST_F(DirectoryTest, names_path_and_errno_when_it_cannot_be_opened) {
-  auto const missing = io_error_of([&] { (void)Directory::open(root() / "none", "test"); });
+  auto const missing = thrown<IoError>([&] { (void)Directory::open(root() / "none", "test"); });
   EXPECT_EQ(missing.system_errno(), ENOENT);
   EXPECT_EQ(missing.info().resource, (root() / "none").string());
   put("file");
-  EXPECT_EQ(io_error_of([&] { (void)Directory::open(root() / "file", "test"); }).system_errno(), ENOTDIR);
+  EXPECT_EQ(thrown<IoError>([&] { (void)Directory::open(root() / "file", "test"); }).system_errno(), ENOTDIR);
 }
 
 TEST_F(DirectoryTest, reports_why_it_could_not_be_created) {
   os_.fail_always(test::Call::mkdirat, EROFS);
-  EXPECT_EQ(io_error_of([&] { (void)Directory::open(root() / "a" / "b", "test", IfMissing::create); }).system_errno(),
-            EROFS);
+  EXPECT_EQ(
+      thrown<IoError>([&] { (void)Directory::open(root() / "a" / "b", "test", IfMissing::create); }).system_errno(),
+      EROFS);
 }
 
 TEST_F(DirectoryTest, refuses_a_directory_that_others_can_write_to) {
   ::chmod(root().c_str(), 0777);
-  EXPECT_THAT(io_error_of([&] { (void)open(); }).info().got, ::testing::HasSubstr("0777"));
+  EXPECT_THAT(thrown<IoError>([&] { (void)open(); }).info().got, ::testing::HasSubstr("0777"));
   ::chmod(root().c_str(), 01777);
   EXPECT_NO_THROW((void)open());
 }
@@ -174,20 +166,21 @@ TEST_F(DirectoryTest, distinguishes_a_missing_file_from_an_unreadable_one) {
   EXPECT_FALSE(directory.open_file("none", "test").has_value());
   os_.forget_uses();
   os_.fail(test::Call::openat, 1, ESTALE);
-  EXPECT_EQ(io_error_of([&] { (void)directory.open_file("file", "test"); }).system_errno(), ESTALE);
+  EXPECT_EQ(thrown<IoError>([&] { (void)directory.open_file("file", "test"); }).system_errno(), ESTALE);
   EXPECT_TRUE(directory.open_file("file", "test").has_value());
 }
 
 TEST_F(DirectoryTest, does_not_follow_a_link_inside) {
   put("file");
   fs::create_symlink(root() / "file", root() / "link");
-  EXPECT_THAT(io_error_of([&] { (void)open().open_file("link", "test"); }).info().got,
+  EXPECT_THAT(thrown<IoError>([&] { (void)open().open_file("link", "test"); }).info().got,
               ::testing::HasSubstr("symbolic link"));
 }
 
 TEST_F(DirectoryTest, refuses_a_pipe_without_waiting_for_its_writer) {
   ASSERT_EQ(::mkfifo((root() / "pipe").c_str(), 0600), 0);
-  EXPECT_THAT(io_error_of([&] { (void)open().open_file("pipe", "test"); }).info().got, ::testing::HasSubstr("pipe"));
+  EXPECT_THAT(thrown<IoError>([&] { (void)open().open_file("pipe", "test"); }).info().got,
+              ::testing::HasSubstr("pipe"));
 }
 
 TEST_F(DirectoryTest, refuses_files_that_others_can_write) {
@@ -195,9 +188,9 @@ TEST_F(DirectoryTest, refuses_files_that_others_can_write) {
   put("world", "x", 0602);
   put("readable", "x", 0644);
   auto const directory = open();
-  EXPECT_THAT(io_error_of([&] { (void)directory.open_file("group", "test"); }).info().got,
+  EXPECT_THAT(thrown<IoError>([&] { (void)directory.open_file("group", "test"); }).info().got,
               ::testing::HasSubstr("0620"));
-  EXPECT_THAT(io_error_of([&] { (void)directory.open_file("world", "test"); }).info().got,
+  EXPECT_THAT(thrown<IoError>([&] { (void)directory.open_file("world", "test"); }).info().got,
               ::testing::HasSubstr("0602"));
   EXPECT_TRUE(directory.open_file("readable", "test").has_value());
 }
@@ -208,7 +201,7 @@ TEST_F(DirectoryTest, refuses_files_of_another_user) {
   os_.on_fstat = [](struct stat& status) {
     if (S_ISREG(status.st_mode)) status.st_uid = ::geteuid() + 4711;
   };
-  auto const error = io_error_of([&] { (void)directory.open_file("file", "test"); });
+  auto const error = thrown<IoError>([&] { (void)directory.open_file("file", "test"); });
   EXPECT_THAT(error.info().got, ::testing::HasSubstr(std::to_string(::geteuid() + 4711)));
   EXPECT_EQ(error.info().resource, (root() / "file").string());
 }
@@ -225,7 +218,7 @@ TEST_F(DirectoryTest, tolerates_file_systems_that_cannot_sync_a_directory) {
   os_.fail(test::Call::fsync, 1, EINVAL);
   EXPECT_NO_THROW(directory.sync("test"));
   os_.fail(test::Call::fsync, 2, EIO);
-  EXPECT_EQ(io_error_of([&] { directory.sync("test"); }).system_errno(), EIO);
+  EXPECT_EQ(thrown<IoError>([&] { directory.sync("test"); }).system_errno(), EIO);
 }
 
 }  // namespace

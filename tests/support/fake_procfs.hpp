@@ -3,6 +3,8 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "lib/platform/system.hpp"
 #include "tests/support/temporary_directory.hpp"
@@ -12,6 +14,16 @@ namespace crossrank::test {
 /// Replaces /proc and the other folders of the kernel with a temporary directory.
 class FakeProcFs : public platform::System {
  public:
+  using Files = std::vector<std::pair<std::string, std::string>>;
+
+  FakeProcFs() = default;
+  /// Makes the cgroups of the process, its mounts, and files with their texts.
+  FakeProcFs(std::string const& groups, std::string const& mount_lines, Files const& files) {
+    own_groups(groups);
+    mounts(mount_lines);
+    for (auto const& [path, text] : files) put(path, text);
+  }
+
   void put(std::string const& path, std::string const& text) {
     auto const real = folder_.path() / path.substr(1);
     std::filesystem::create_directories(real.parent_path());

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,28 +17,22 @@
 #include <crossrank/spi/device_provider.hpp>
 #include <crossrank/tensor.hpp>
 
+#include "tests/support/emulated_driver.hpp"
+#include "tests/support/error_of.hpp"
+
 namespace crossrank {
 namespace {
 
+using test::calls;
+using test::fail_call;
+using test::live;
+using test::reports;
+using test::thrown;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr auto gpu = Device::cuda(0);
 constexpr auto other_gpu = Device::cuda(1);
-
-/// Returns a function of the emulated driver.
-template <class Function>
-Function* emulated(char const* name) {
-  auto* const library = ::dlopen(CROSSRANK_TEST_CUDA, RTLD_NOW | RTLD_LOCAL);
-  return reinterpret_cast<Function*>(::dlsym(library, name));
-}
-
-unsigned long long calls(char const* name) { return emulated<unsigned long long(char const*)>("emulated_count")(name); }
-unsigned long long live(char const* kind) { return emulated<unsigned long long(char const*)>("emulated_live")(kind); }
-unsigned long long reports() { return emulated<unsigned long long()>("emulated_report_count")(); }
-void fail_call(char const* name, unsigned long long nth, int code) {
-  emulated<void(char const*, unsigned long long, int)>("emulated_fail_call")(name, nth, code);
-}
 
 class DeviceTensor : public testing::Test {
  protected:
@@ -57,17 +50,6 @@ std::vector<float> host_values(Tensor const& tensor) {
   auto const host = tensor.to(Device::cpu());
   auto const values = host.as<float>();
   return {values.begin(), values.end()};
-}
-
-template <class Kind, class Call>
-Kind thrown(Call call) {
-  try {
-    call();
-  } catch (Kind const& error) {
-    return error;
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return Kind({});
 }
 
 TEST_F(DeviceTensor, goes_to_the_gpu_and_back) {

@@ -15,6 +15,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/log.hpp>
 
+#include "tests/support/error_of.hpp"
 #include "tests/support/faulty_system.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/workspace/state_samples.hpp"
@@ -25,6 +26,7 @@ namespace crossrank {
 namespace {
 
 namespace fs = std::filesystem;
+using test::error_of;
 using test::expect_same;
 using test::sample_state;
 using ::testing::HasSubstr;
@@ -63,20 +65,6 @@ class NFSWorkspaceTest : public ::testing::Test {
 
   test::TemporaryDirectory root_{};
 };
-
-template <class ErrorType, class Call>
-ErrorInfo error_of(Call call) {
-  try {
-    call();
-  } catch (ErrorType const& error) {
-    return error.info();
-  } catch (Error const& error) {
-    ADD_FAILURE() << "another kind of error: " << error.report();
-    return {};
-  }
-  ADD_FAILURE() << "no error";
-  return {};
-}
 
 TEST_F(NFSWorkspaceTest, passes_a_state_to_another_rank) {
   auto writer = open(3);

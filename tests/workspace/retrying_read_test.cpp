@@ -17,6 +17,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/platform/guarded_call.hpp"
+#include "tests/support/error_of.hpp"
 #include "tests/support/faulty_system.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/workspace/state_samples.hpp"
@@ -30,6 +31,7 @@ using namespace std::chrono_literals;
 using test::Call;
 using test::expect_same;
 using test::sample_state;
+using test::thrown;
 using ::testing::HasSubstr;
 
 class RetryingReadTest : public ::testing::Test {
@@ -50,16 +52,6 @@ class RetryingReadTest : public ::testing::Test {
     os_.on_sleep = [this, sleeps] {
       if (os_.sleeps() == sleeps) fs::rename(root_.path() / "hidden", file());
     };
-  }
-  template <class Call>
-  static IoError io_error_of(Call call) {
-    try {
-      call();
-    } catch (IoError const& error) {
-      return error;
-    }
-    ADD_FAILURE() << "no IoError";
-    return IoError(ErrorInfo{});
   }
 
   test::TemporaryDirectory root_{};
@@ -94,7 +86,7 @@ TEST_F(RetryingReadTest, reopens_the_directory_for_each_attempt) {
 TEST_F(RetryingReadTest, gives_up_after_75_seconds_and_reports_what_it_found) {
   fs::remove(file());
   auto const before = os_.now();
-  auto const error = io_error_of([&] { (void)read(); });
+  auto const error = thrown<IoError>([&] { (void)read(); });
   EXPECT_GE(os_.now() - before, 75s);
   EXPECT_LE(os_.now() - before, 77s);
   EXPECT_EQ(error.info().resource, file().string());
@@ -116,7 +108,7 @@ TEST_F(RetryingReadTest, waits_while_the_size_is_old) {
 
 TEST_F(RetryingReadTest, reports_the_size_that_it_found) {
   fs::resize_file(file(), published_.bytes - 10);
-  EXPECT_EQ(io_error_of([&] { (void)read({.limit = 2s}); }).info().got,
+  EXPECT_EQ(thrown<IoError>([&] { (void)read({.limit = 2s}); }).info().got,
             std::to_string(published_.bytes - 10) + " bytes");
 }
 
@@ -125,7 +117,7 @@ TEST_F(RetryingReadTest, never_reads_another_generation) {
   auto const later = writer_.write_for_range(state.config, state.weights);
   published_.digest = later.digest;
   ASSERT_EQ(later.bytes, published_.bytes);
-  auto const error = io_error_of([&] { (void)read({.limit = 2s}); });
+  auto const error = thrown<IoError>([&] { (void)read({.limit = 2s}); });
   EXPECT_NE(error.info().expected, error.info().got);
 }
 
@@ -159,7 +151,7 @@ TEST_F(RetryingReadTest, gives_up_on_persistent_failures) {
       os.fake_clock();
       os.fail_always(call, error);
       platform::ScopedSystem const scope(os);
-      EXPECT_EQ(io_error_of([&] { (void)read(); }).system_errno(), error);
+      EXPECT_EQ(thrown<IoError>([&] { (void)read(); }).system_errno(), error);
       EXPECT_LE(os.sleeps(), 3) << "bounded";
     }
   }
@@ -222,48 +214,46 @@ struct GoneServer : platform::System {
   bool gone = false;
 };
 
-TEST(BlockedRead, ends_with_an_error_in_time_and_tracks_the_abandoned_call) {
-  test::TemporaryDirectory const root;
-  GoneServer os;
-  platform::ScopedSystem const scope(os);
-  auto const store = FileStateStore::open_for_rank(root.path(), {.rank = 4});
-  auto& writer = *store;
-  auto const state = sample_state(8);
-  auto const published = writer.write_for_range(state.config, state.weights);
-  os.gone = true;
+class BlockedRead : public ::testing::Test {
+ protected:
+  BlockedRead() { os_.gone = true; }
+
+  /// Waits until the abandoned calls have returned.
+  void bring_server_back() {
+    os_.come_back();
+    auto const until = std::chrono::steady_clock::now() + 20s;
+    while (platform::abandoned_calls() != 0 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    EXPECT_EQ(platform::abandoned_calls(), 0U);
+  }
+
+  test::TemporaryDirectory root_{};
+  GoneServer os_{};
+  platform::ScopedSystem scope_{os_};
+  RankState state_ = sample_state(8);
+  std::shared_ptr<FileStateStore> store_ = FileStateStore::open_for_rank(root_.path(), {.rank = 4});
+  PublishedFile published_ = store_->write_for_range(state_.config, state_.weights);
+};
+
+TEST_F(BlockedRead, ends_with_an_error_in_time_and_tracks_the_abandoned_call) {
   auto const started = std::chrono::steady_clock::now();
   try {
-    (void)read_published(root.path(), published, {.attempt_timeout = 200ms});
+    (void)read_published(root_.path(), published_, {.attempt_timeout = 200ms});
     ADD_FAILURE() << "no error";
   } catch (IoError const& error) {
     EXPECT_EQ(error.system_errno(), ETIMEDOUT) << error.what();
-    EXPECT_THAT(error.info().resource, HasSubstr(published.file.name()));
+    EXPECT_THAT(error.info().resource, HasSubstr(published_.file.name()));
   }
   EXPECT_LT(std::chrono::steady_clock::now() - started, 20s);
   EXPECT_EQ(platform::abandoned_calls(), 1U);
-  os.come_back();
-  auto const until = std::chrono::steady_clock::now() + 20s;
-  while (platform::abandoned_calls() != 0 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
-  EXPECT_EQ(platform::abandoned_calls(), 0U);
-  expect_same(read_published(root.path(), published, {.attempt_timeout = 20s}), state);
+  bring_server_back();
+  expect_same(read_published(root_.path(), published_, {.attempt_timeout = 20s}), state_);
 }
 
-TEST(BlockedRead, can_be_given_up) {
-  test::TemporaryDirectory const root;
-  GoneServer os;
-  platform::ScopedSystem const scope(os);
-  auto const store = FileStateStore::open_for_rank(root.path(), {.rank = 4});
-  auto& writer = *store;
-  auto const state = sample_state(8);
-  auto const published = writer.write_for_range(state.config, state.weights);
-  os.gone = true;
+TEST_F(BlockedRead, can_be_given_up) {
   auto const give_up = [] { throw CancelledError(ErrorInfo{.message = "enough"}); };
-  EXPECT_THROW((void)read_published(root.path(), published, {.between = give_up, .attempt_timeout = 60s}),
+  EXPECT_THROW((void)read_published(root_.path(), published_, {.between = give_up, .attempt_timeout = 60s}),
                CancelledError);
-  os.come_back();
-  auto const until = std::chrono::steady_clock::now() + 20s;
-  while (platform::abandoned_calls() != 0 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
-  EXPECT_EQ(platform::abandoned_calls(), 0U);
+  bring_server_back();
 }
 
 }  // namespace
