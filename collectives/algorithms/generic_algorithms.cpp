@@ -6,6 +6,7 @@
 #include "collectives/algorithms/piecewise_gather.hpp"
 #include "collectives/algorithms/reduce.hpp"
 #include "collectives/algorithms/sliced_reduction.hpp"
+#include "lib/core/as_size.hpp"
 
 namespace crossrank::algorithms {
 namespace {
@@ -69,7 +70,7 @@ class GenericExchange final : public PiecewiseGather {
       : PiecewiseGather(call.noted(), call.in.bytes),
         call_(call),
         rank_(transport.rank()),
-        ranks_(static_cast<std::size_t>(transport.world_size())),
+        ranks_(as_size(transport.world_size())),
         name_(transport.name()),
         table_(ranks_) {}
 
@@ -99,7 +100,7 @@ class GenericExchange final : public PiecewiseGather {
     std::size_t part = 0;
     for (std::size_t from = 0; from < ranks_; ++from) {
       std::size_t wanted = 0;
-      for (std::size_t to = 0; to < static_cast<std::size_t>(rank_); ++to) wanted += table_.sends(from, to);
+      for (std::size_t to = 0; to < as_size(rank_); ++to) wanted += table_.sends(from, to);
       auto const bytes = call_.receive_counts[from];
       take_overlap(pieces[from], at, wanted, call_.out.bytes.subspan(part, bytes));
       part += bytes;
@@ -123,7 +124,7 @@ class GenericReduction final : public PiecewiseGather {
         call_(call),
         reduce_(reducer(call.reduction, call.name())),
         kept_(call.signature.op_kind == OpKind::reduce_scatterv ? offset_of(call.counts, transport.rank()) : 0) {
-    give(std::vector<std::size_t>(static_cast<std::size_t>(transport.world_size()), call.in.bytes.size()));
+    give(std::vector<std::size_t>(as_size(transport.world_size()), call.in.bytes.size()));
   }
 
  private:

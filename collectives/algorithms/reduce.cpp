@@ -6,6 +6,7 @@
 
 #include "collectives/algorithms/combine.hpp"
 #include "collectives/algorithms/small_float_blocks.hpp"
+#include "lib/core/as_size.hpp"
 
 namespace crossrank::algorithms {
 namespace {
@@ -122,7 +123,7 @@ ReduceFunction function_for(Dtype dtype, ReduceOp op) {
 
 char const* name_of_op(ReduceOp op) {
   static constexpr char const* names[] = {"sum", "prod", "min", "max", "avg", "band", "bor", "bxor"};
-  auto const number = static_cast<std::size_t>(op);
+  auto const number = as_index(op);
   return number < std::size(names) ? names[number] : "no op";
 }
 

@@ -1,6 +1,7 @@
 #include "collectives/algorithms/sliced_reduction.hpp"
 
 #include "collectives/algorithms/piecewise_gather.hpp"
+#include "lib/core/as_size.hpp"
 
 namespace crossrank::algorithms {
 namespace {
@@ -14,7 +15,7 @@ constexpr std::size_t long_enough = std::size_t{16} << 10;
 
 std::vector<std::size_t> even_slices(std::size_t bytes, std::size_t element_bytes, int ranks) {
   auto const elements = bytes / element_bytes;
-  auto const n = static_cast<std::size_t>(ranks);
+  auto const n = as_size(ranks);
   std::vector<std::size_t> slices;
   for (std::size_t rank = 0; rank < n; ++rank) {
     slices.push_back((elements / n + (rank < elements % n ? 1 : 0)) * element_bytes);
@@ -25,7 +26,7 @@ std::vector<std::size_t> even_slices(std::size_t bytes, std::size_t element_byte
 SlicedReduction::SlicedReduction(Call const& call, spi::Transport const& transport)
     : call_(call),
       reduce_(reducer(call.reduction, call.name())),
-      rank_(static_cast<std::size_t>(transport.rank())),
+      rank_(as_size(transport.rank())),
       slices_(call.signature.op_kind == OpKind::reduce_scatterv
                   ? call.counts
                   : even_slices(call.in.bytes.size(), reduce_.element_bytes, transport.world_size())),

@@ -174,7 +174,7 @@ void CompositeTransport::propagate_local_failure() {
   auto const& members = parts_.map.members_of(parts_.map.own);
   for (int place = 0; place < group->size(); ++place) {
     if (place != group->rank() && group->comm().has_departed_slow(group->node_rank(place)))
-      lost.push_back(members[static_cast<std::size_t>(place)]);
+      lost.push_back(at_rank(members, place));
   }
   if (lost.empty()) {
     departed_since_ = std::chrono::nanoseconds(-1);

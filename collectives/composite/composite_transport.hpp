@@ -12,6 +12,8 @@
 
 #include <crossrank/spi/transport.hpp>
 
+#include "lib/core/at_rank.hpp"
+
 namespace crossrank::composite {
 
 /// The node of each member.
@@ -20,7 +22,7 @@ struct NodeMap {
   std::vector<int> node_of{};             ///< by member
   int own = 0;                            ///< this rank's node
 
-  [[nodiscard]] std::vector<int> const& members_of(int node) const { return nodes[static_cast<std::size_t>(node)]; }
+  [[nodiscard]] std::vector<int> const& members_of(int node) const { return at_rank(nodes, node); }
   /// Returns the index of a member among those of its node.
   [[nodiscard]] int place_of(int member) const;
   /// Combines what each member knows of its node. Collective over `across`.

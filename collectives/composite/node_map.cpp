@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "collectives/composite/composite_transport.hpp"
+#include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 
 namespace crossrank::composite {
@@ -11,7 +12,7 @@ int NodeMap::place_of(int member) const {
 }
 
 NodeMap NodeMap::exchange(spi::Transport& across, spi::TimeoutPolicy const& timeout_policy) {
-  auto const ranks = static_cast<std::size_t>(across.world_size());
+  auto const ranks = as_size(across.world_size());
   std::int32_t const first = across.node_ranks().front();
   std::vector<std::int32_t> firsts(ranks);
   std::vector<std::size_t> const counts(ranks, sizeof first);

@@ -80,7 +80,7 @@ std::shared_ptr<spi::Transport> open_declared_hosts(ConnectOptions const& option
   } catch (UnavailableError const&) {
     return nullptr;
   }
-  if (across->node_ranks().size() == static_cast<std::size_t>(across->world_size())) {
+  if (std::ssize(across->node_ranks()) == across->world_size()) {
     across->close(timeout_policy);
     return nullptr;
   }

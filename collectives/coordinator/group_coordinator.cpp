@@ -38,8 +38,7 @@ constexpr char const* creating = "GroupCoordinator.create";
 void require_partition(Collective const& world, std::vector<std::vector<int>> const& groups) {
   auto listed = per_rank<int>(world.world_size());
   for (auto const& group : groups) {
-    for (int const rank : group)
-      ++listed[static_cast<std::size_t>(checked_rank(world, rank, creating, "a listed rank"))];
+    for (int const rank : group) ++at_rank(listed, checked_rank(world, rank, creating, "a listed rank"));
   }
   for (std::size_t rank = 0; rank < listed.size(); ++rank) {
     if (listed[rank] == 1) continue;
@@ -123,13 +122,13 @@ GlobalRank GroupCoordinator::last_rank() const { return state("last_rank").ranks
 
 GlobalRank GroupCoordinator::next_rank() const {
   auto const& held = state("next_rank");
-  return held.ranks[static_cast<std::size_t>((held.cpu.rank() + 1) % held.cpu.world_size())];
+  return at_rank(held.ranks, (held.cpu.rank() + 1) % held.cpu.world_size());
 }
 
 GlobalRank GroupCoordinator::prev_rank() const {
   auto const& held = state("prev_rank");
   int const size = held.cpu.world_size();
-  return held.ranks[static_cast<std::size_t>((held.cpu.rank() + size - 1) % size)];
+  return at_rank(held.ranks, (held.cpu.rank() + size - 1) % size);
 }
 
 int GroupCoordinator::rank_in_group(GlobalRank rank) const {

@@ -27,7 +27,7 @@ void require_first_dim(Collective const& group, Tensor const& tensor, char const
 
 /// Rejects sizes that do not fit the group, or whose entry for this rank differs from `mine`.
 void require_sizes(Collective const& group, std::vector<std::int64_t> const& sizes, char const* operation) {
-  if (sizes.size() != static_cast<std::size_t>(group.world_size())) {
+  if (std::ssize(sizes) != group.world_size()) {
     throw UsageError(usage_in(group, operation, "expected one size per rank", std::to_string(group.world_size()),
                               std::to_string(sizes.size())));
   }
@@ -41,7 +41,7 @@ std::vector<std::int64_t> equal_parts(Collective const& group, std::int64_t leng
     throw UsageError(usage_in(group, operation, "the dimension is not divisible by the number of ranks",
                               "a multiple of " + std::to_string(group.world_size()), std::to_string(length)));
   }
-  return std::vector<std::int64_t>(static_cast<std::size_t>(group.world_size()), length / group.world_size());
+  return per_rank(group.world_size(), length / group.world_size());
 }
 
 Tensor reduce_scatter_along(Collective const& group, Tensor const& tensor, std::int64_t dim,

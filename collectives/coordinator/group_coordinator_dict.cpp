@@ -6,6 +6,7 @@
 
 #include "collectives/coordinator/coordinator_state.hpp"
 #include "collectives/tensor_dict/dict_transfer.hpp"
+#include "lib/core/as_size.hpp"
 
 namespace crossrank {
 
@@ -57,8 +58,7 @@ PartsOf parts_rule(Collective const& group, SendDictOptions const& options) {
   int const ranks = options.all_gather_group ? options.all_gather_group->world_size() : 1;
   return [&group, &options, ranks](std::string const& path, Tensor const& tensor) {
     if (ranks == 1) return 1;
-    bool const divides =
-        tensor.numel() > 0 && tensor.numel() % ranks == 0 && tensor.nbytes() % static_cast<std::size_t>(ranks) == 0;
+    bool const divides = tensor.numel() > 0 && tensor.numel() % ranks == 0 && tensor.nbytes() % as_size(ranks) == 0;
     auto const said = options.all_gather_tensors.find(path);
     bool const wanted = said == options.all_gather_tensors.end() ? divides : said->second;
     if (wanted && !divides && tensor.numel() > 0) {

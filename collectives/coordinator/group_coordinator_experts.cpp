@@ -8,6 +8,7 @@
 
 #include "collectives/coordinator/dense_operations.hpp"
 #include "collectives/coordinator/coordinator_state.hpp"
+#include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 
 namespace crossrank {
@@ -99,7 +100,7 @@ std::vector<std::int64_t> expert_sizes(std::vector<std::int64_t> const& tokens, 
       auto const left = chunk.index > rows / *chunk.most ? 0 : rows - chunk.index * *chunk.most;
       rows = std::max<std::int64_t>(1, std::min(*chunk.most, left));
     }
-    out.insert(out.end(), static_cast<std::size_t>(chunk.sequence_parallel), rows);
+    out.insert(out.end(), as_size(chunk.sequence_parallel), rows);
   }
   return out;
 }

@@ -4,6 +4,7 @@
 #include <crossrank/collective.hpp>
 
 #include "collectives/algorithms/call.hpp"
+#include "lib/core/as_size.hpp"
 
 namespace crossrank {
 
@@ -45,8 +46,8 @@ class CallBuilder {
     std::int64_t rows = 0;            ///< of all
   };
 
-  [[nodiscard]] std::size_t rank() const { return static_cast<std::size_t>(transport_.rank()); }
-  [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(transport_.world_size()); }
+  [[nodiscard]] std::size_t rank() const { return as_size(transport_.rank()); }
+  [[nodiscard]] std::size_t ranks() const { return as_size(transport_.world_size()); }
   [[noreturn]] void refuse(char const* operation, std::string message, std::string expected = {},
                            std::string got = {}) const;
   [[nodiscard]] Call message(spi::OpKind op_kind, Tensor const& tensor, int peer, Tag tag) const;

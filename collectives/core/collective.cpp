@@ -12,6 +12,7 @@
 #include "collectives/core/with_operation_name.hpp"
 #include "collectives/spi/argument_digest.hpp"
 #include "collectives/core/group_state.hpp"
+#include "lib/core/at_rank.hpp"
 #include "lib/node/group/group.hpp"
 
 namespace crossrank {
@@ -81,7 +82,7 @@ int Collective::rank() const { return state("rank").transport->rank(); }
 int Collective::world_size() const { return state("world_size").transport->world_size(); }
 int Collective::global_rank() const {
   auto const& transport = *state("global_rank").transport;
-  return transport.global_ranks()[static_cast<std::size_t>(transport.rank())];
+  return at_rank(transport.global_ranks(), transport.rank());
 }
 RankSpan Collective::ranks() const { return state("ranks").transport->global_ranks(); }
 int Collective::local_rank() const { return state("local_rank").local_rank; }

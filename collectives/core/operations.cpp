@@ -9,6 +9,7 @@
 #include "collectives/core/group_state.hpp"
 #include "collectives/core/pending_groups.hpp"
 #include "collectives/core/call_builder.hpp"
+#include "lib/core/as_size.hpp"
 
 /// The public operations. Each builds a call, then runs it, or starts it and returns a request.
 namespace crossrank {
@@ -205,7 +206,7 @@ std::vector<std::vector<std::byte>> Collective::all_gatherv(std::span<std::byte 
   CallLock const call_lock(*this, "all_gatherv");
   state_->compare({.signature = {.op_kind = OpKind::all_gatherv}});
   auto& transport = *state_->transport;
-  auto const ranks = static_cast<std::size_t>(transport.world_size());
+  auto const ranks = as_size(transport.world_size());
   std::vector<std::uint64_t> sizes(ranks);
   std::uint64_t const size = mine.size();
   std::vector<std::size_t> const eight(ranks, sizeof size);

@@ -8,6 +8,7 @@
 #include <crossrank/spi/device_provider.hpp>
 
 #include "collectives/algorithms/exchange_table.hpp"
+#include "lib/core/as_size.hpp"
 #include "lib/device/cuda/capture.hpp"
 
 namespace crossrank::device {
@@ -24,7 +25,7 @@ void exchange_counts(Call& agreement, Call const& call, nccl::Communicator::Plac
     std::vector<std::uint64_t> row;
     ExchangeTable table;
   };
-  auto const ranks = static_cast<std::size_t>(place.ranks);
+  auto const ranks = as_size(place.ranks);
   auto counts = std::make_shared<Counts>(
       Counts{.row = ExchangeTable::row(call.counts, call.receive_counts), .table = ExchangeTable(ranks)});
   agreement.host_part = Call::HostPart::exchange_of_counts;

@@ -36,7 +36,7 @@ void JobCollective::all_gather_to_list(std::span<Tensor> outs, Tensor const& in)
                       .rank = rank(),
                       .world_size = world_size()});
   };
-  if (outs.size() != static_cast<std::size_t>(world_size()))
+  if (std::ssize(outs) != world_size())
     refuse("expected one tensor per rank", std::to_string(world_size()), std::to_string(outs.size()));
   for (auto const& out : outs) {
     if (!out.defined() || out.dtype() != in.dtype() || out.shape() != in.shape())

@@ -5,6 +5,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
+
 namespace crossrank {
 
 struct Mesh::State {
@@ -67,7 +69,7 @@ Mesh::Mesh(Collective const& world, std::vector<Axis> const& axes) {
 
 std::size_t Mesh::index(std::string_view axis) const {
   auto const found = std::find(state_->names.begin(), state_->names.end(), axis);
-  if (found != state_->names.end()) return static_cast<std::size_t>(found - state_->names.begin());
+  if (found != state_->names.end()) return as_size(found - state_->names.begin());
   std::string known;
   for (auto const& name : state_->names) known += (known.empty() ? "" : ", ") + name;
   throw UsageError(

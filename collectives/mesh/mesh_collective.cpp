@@ -60,8 +60,8 @@ void require_rows(Collective const& group, std::vector<int> const& firsts, int l
 
 /// Returns, for each tensor-parallel rank, the ranks of the job that have it.
 std::vector<std::vector<int>> columns(int ranks, int tp_size) {
-  std::vector<std::vector<int>> out(static_cast<std::size_t>(tp_size));
-  for (int rank = 0; rank < ranks; ++rank) out[static_cast<std::size_t>(rank % tp_size)].push_back(rank);
+  auto out = per_rank<std::vector<int>>(tp_size);
+  for (int rank = 0; rank < ranks; ++rank) at_rank(out, rank % tp_size).push_back(rank);
   return out;
 }
 

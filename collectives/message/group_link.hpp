@@ -12,6 +12,7 @@
 
 #include "collectives/message/network.hpp"
 #include "collectives/message/packet.hpp"
+#include "lib/core/at_rank.hpp"
 
 namespace crossrank::message {
 
@@ -42,7 +43,7 @@ class GroupLink {
   [[nodiscard]] int size() const noexcept { return static_cast<int>(identity_.members.size()); }
   [[nodiscard]] std::vector<int> const& members() const noexcept { return identity_.members; }
   /// Returns the rank of the job that is `member` of this group.
-  [[nodiscard]] int job_rank(int member) const noexcept { return identity_.members[static_cast<std::size_t>(member)]; }
+  [[nodiscard]] int job_rank(int member) const noexcept { return at_rank(identity_.members, member); }
   /// Returns the member that is `job_rank` in the job; -1 for a rank outside the group.
   [[nodiscard]] int member_of(int job_rank) const noexcept;
 

@@ -10,6 +10,7 @@
 
 #include "collectives/message/group_link.hpp"
 #include "collectives/message/operation_result.hpp"
+#include "lib/core/at_rank.hpp"
 
 namespace crossrank::message {
 
@@ -85,7 +86,7 @@ class Mailboxes {
     std::uint64_t taken = 0;  ///< of those sent, by the other side
   };
 
-  [[nodiscard]] PeerQueue& queue(int member) noexcept { return queues_[static_cast<std::size_t>(member)]; }
+  [[nodiscard]] PeerQueue& queue(int member) noexcept { return at_rank(queues_, member); }
   bool advance(int member);
   /// Sends what can go of the first message. Returns whether it has gone whole.
   [[nodiscard]] bool send_first(int member, bool& moved);

@@ -9,6 +9,7 @@
 #include "collectives/algorithms/exchange_table.hpp"
 #include "collectives/spi/argument_digest.hpp"
 #include "collectives/spi/one_collective.hpp"
+#include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/platform/cgroup.hpp"
 #include "lib/platform/progress_hook.hpp"
@@ -32,8 +33,7 @@ constexpr auto longest_sleep = std::chrono::milliseconds(1);
 class Backoff {
  public:
   explicit Backoff(std::size_t ranks_here) noexcept
-      : polls_(ranks_here > static_cast<std::size_t>(platform::usable_cpus()) ? polls_where_ranks_share_cores
-                                                                              : polls_before_sleep) {}
+      : polls_(ranks_here > as_size(platform::usable_cpus()) ? polls_where_ranks_share_cores : polls_before_sleep) {}
   void moved() noexcept {
     count_ = 0;
     sleep_ = first_sleep;
@@ -226,7 +226,7 @@ RequestId MessageTransport::post_all_gatherv(spi::Signature signature, spi::Sour
 
 /// The rows of all members must fit a verdict.
 bool MessageTransport::can_exchange() const noexcept {
-  auto const ranks = static_cast<std::size_t>(world_size());
+  auto const ranks = as_size(world_size());
   return ranks * ExchangeTable::row_bytes(ranks) <= chunk_bytes;
 }
 
@@ -355,7 +355,7 @@ void MessageTransport::conclude(Barrier const&, Verdict const&) { collective_->c
 void MessageTransport::conclude(Broadcast const& action, Verdict const& verdict) {
   auto& op = *collective_;
   auto const buffer = action.buffer.bytes;
-  auto const bytes = verdict.sizes.empty() ? 0 : static_cast<std::size_t>(verdict.sizes.front());
+  auto const bytes = verdict.sizes.empty() ? 0 : verdict.sizes.front();
   if (bytes != buffer.size()) op.failure = link_.size_mismatch(op.name(), action.root, buffer.size(), bytes);
   if (verdict.whole) {
     if (action.root != rank() && !op.failure && bytes != 0 && verdict.payload.size() <= buffer.size())
@@ -374,7 +374,7 @@ void MessageTransport::conclude(Broadcast const& action, Verdict const& verdict)
 std::exception_ptr MessageTransport::disagreeing_size(AllGather const& action,
                                                       std::span<std::uint64_t const> sizes) const {
   for (std::size_t member = 0; member < action.counts.size(); ++member) {
-    auto const got = member < sizes.size() ? static_cast<std::size_t>(sizes[member]) : 0;
+    auto const got = member < sizes.size() ? sizes[member] : 0;
     if (got != action.counts[member])
       return link_.size_mismatch(collective_->name(), static_cast<int>(member), action.counts[member], got);
   }
@@ -406,7 +406,7 @@ void MessageTransport::conclude(AllGather const& action, Verdict const& verdict)
 
 void MessageTransport::conclude(AllToAll const& action, Verdict const& verdict) {
   auto& op = *collective_;
-  ExchangeTable table(static_cast<std::size_t>(world_size()));
+  ExchangeTable table(as_size(world_size()));
   auto const rows = table.bytes();
   auto const told = std::min(rows.size(), verdict.payload.size());
   if (told != 0) std::memcpy(rows.data(), verdict.payload.data(), told);

@@ -7,6 +7,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/core/log.hpp"
 #include "lib/platform/signals_blocked.hpp"
 #include "lib/platform/system.hpp"
@@ -23,7 +24,7 @@ constexpr auto drain_interval = std::chrono::milliseconds(1);
 
 Network::Network(std::unique_ptr<spi::PacketTransport> packet_transport)
     : packet_transport_(std::move(packet_transport)),
-      peers_(static_cast<std::size_t>(packet_transport_->world_size())),
+      peers_(as_size(packet_transport_->world_size())),
       pid_(::getpid()) {}
 
 Network::~Network() {

@@ -18,6 +18,7 @@
 #include <crossrank/spi/packet_transport.hpp>
 
 #include "collectives/message/packet.hpp"
+#include "lib/core/at_rank.hpp"
 
 namespace crossrank::message {
 
@@ -72,7 +73,7 @@ class Network final : public spi::Network, public std::enable_shared_from_this<N
 
   // These need the lock.
   [[nodiscard]] spi::PacketTransport& packet_transport() noexcept { return *packet_transport_; }
-  [[nodiscard]] Peer& peer(int rank) noexcept { return peers_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] Peer& peer(int rank) noexcept { return at_rank(peers_, rank); }
   /// Delivers a group's packets from now on, beginning with those that came before it was made.
   void attach(std::uint64_t group, PacketHandler* packet_handler);
   /// Stops delivering packets of a group, and discards later ones.

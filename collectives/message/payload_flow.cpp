@@ -53,7 +53,7 @@ Relay Relay::ring(GroupLink const& link, std::span<std::uint64_t const> sizes, s
     blocks.push_back(buffer.subspan(offset, size));
     offset += size;
   }
-  auto const block = [&](int member) { return blocks[static_cast<std::size_t>((member + ranks) % ranks)]; };
+  auto const block = [&](int member) { return at_rank(blocks, (member + ranks) % ranks); };
   relay.from = (link.rank() - 1 + ranks) % ranks;
   relay.to = (link.rank() + 1) % ranks;
   relay.lead = block(link.rank()).size();

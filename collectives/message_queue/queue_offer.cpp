@@ -117,7 +117,7 @@ RingOffer read_offer(std::span<std::byte const> bytes, int world_size) {
   auto const rest = bytes.subspan(std::min(bytes.size(), sizeof count));
   bool sound = count < static_cast<std::uint64_t>(world_size) && count * sizeof(int) <= rest.size();
   if (sound) {
-    offer.readers.resize(static_cast<std::size_t>(count));
+    offer.readers.resize(count);
     std::memcpy(offer.readers.data(), rest.data(), offer.readers.size() * sizeof(int));
     sound = std::all_of(offer.readers.begin(), offer.readers.end(), [&](int r) { return r >= 0 && r < world_size; });
   }

@@ -13,6 +13,7 @@
 #include <crossrank/collective.hpp>
 #include <crossrank/spi/transport.hpp>
 
+#include "lib/core/at_rank.hpp"
 #include "lib/node/queue/ring_status.hpp"
 
 /// How a queue's messages travel to a reader on another node: through a group of two ranks, the writer first.
@@ -67,7 +68,7 @@ class RemoteLink {
   RemoteLink(Collective pair, int peer)
       : pair_(std::move(pair)),
         peer_(peer),
-        peer_global_rank_(pair_.ranks()[static_cast<std::size_t>(peer)]),
+        peer_global_rank_(at_rank(pair_.ranks(), peer)),
         own_global_rank_(pair_.global_rank()) {}
   ~RemoteLink() { drop(); }
   RemoteLink(RemoteLink const&) = delete;

@@ -38,7 +38,7 @@ void RemoteReader::next_head() noexcept {
 void RemoteReader::next_piece() {
   auto const have = message_->size();
   auto const more = std::min<std::uint64_t>(head_.bytes - have, largest_piece);
-  message_->resize(have + static_cast<std::size_t>(more));
+  message_->resize(have + more);
   link_.receive(std::span(*message_).subspan(have), remote_body_tag);
 }
 

@@ -13,6 +13,7 @@
 #include <crossrank/cuda.hpp>
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/environment.hpp"
 #include "lib/core/log.hpp"
@@ -151,7 +152,7 @@ std::optional<std::size_t> first_failure(std::vector<Report> const& reports) {
   for (auto const outcome : {Report::Outcome::failed, Report::Outcome::stopped}) {
     auto const found =
         std::find_if(reports.begin(), reports.end(), [&](auto const& report) { return report.outcome == outcome; });
-    if (found != reports.end()) return static_cast<std::size_t>(found - reports.begin());
+    if (found != reports.end()) return as_size(found - reports.begin());
   }
   return {};
 }

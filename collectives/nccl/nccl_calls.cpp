@@ -8,6 +8,8 @@
 #include <crossrank/cuda.hpp>
 #include <crossrank/spi/device_provider.hpp>
 
+#include "lib/core/as_size.hpp"
+
 namespace crossrank::nccl {
 namespace {
 
@@ -62,7 +64,7 @@ class Plan {
         call_(call),
         stream_(stream),
         native_(cuda::native(stream)),
-        rank_(static_cast<std::size_t>(communicator.place().rank)),
+        rank_(as_size(communicator.place().rank)),
         offsets_(offsets_of(call.counts)) {}
 
   void run(Communicator::Look const& look) {
@@ -194,7 +196,7 @@ class Plan {
         return f.ncclGather(in(), out(), mine, byte, call_.root, comm, native_);
       });
     }
-    if (!is_root()) return send(in(), mine, static_cast<std::size_t>(call_.root));
+    if (!is_root()) return send(in(), mine, as_size(call_.root));
     copy(out(offsets_[rank_]), in(), mine);
     for (std::size_t r = 0; r < offsets_.size(); ++r) {
       if (r != rank_) receive(out(offsets_[r]), call_.counts[r], r);
@@ -209,7 +211,7 @@ class Plan {
         return f.ncclScatter(in(), out(), mine, byte, call_.root, comm, native_);
       });
     }
-    if (!is_root()) return receive(out(), mine, static_cast<std::size_t>(call_.root));
+    if (!is_root()) return receive(out(), mine, as_size(call_.root));
     copy(out(), in(offsets_[rank_]), mine);
     for (std::size_t r = 0; r < offsets_.size(); ++r) {
       if (r != rank_) send(in(offsets_[r]), call_.counts[r], r);

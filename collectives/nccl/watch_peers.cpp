@@ -6,6 +6,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "lib/node/group/group.hpp"
 #include "lib/platform/system.hpp"
 
@@ -23,7 +25,7 @@ WatchPeers::WatchPeers(std::shared_ptr<spi::Transport> transport, DescribeCallAh
   // A rank would seem to wait for all others.
   if (auto const group = node::group_of(transport_->node_memory())) group->leave_messages_unrecorded();
   auto const ranks = transport_->world_size();
-  peers_.reserve(static_cast<std::size_t>(ranks));
+  peers_.reserve(as_size(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
     if (rank != transport_->rank()) peers_.push_back({.rank = rank});
   }

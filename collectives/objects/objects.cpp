@@ -15,6 +15,7 @@
 #include "collectives/core/named_calls.hpp"
 #include "collectives/objects/block_header.hpp"
 #include "collectives/objects/user_code_scope.hpp"
+#include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 
 namespace crossrank::detail {
@@ -80,8 +81,8 @@ Tensor over(void* data, std::size_t bytes) {
 template <class Move>
 void move_rest(Bytes& bytes, std::uint64_t size, Move const& move) {
   for (std::uint64_t at = 0; at < size;) {
-    auto const piece = static_cast<std::size_t>(std::min<std::uint64_t>(size - at, largest_piece));
-    if (bytes.size() < at + piece) bytes.resize(static_cast<std::size_t>(at) + piece);
+    auto const piece = std::min<std::uint64_t>(size - at, largest_piece);
+    if (bytes.size() < at + piece) bytes.resize(at + piece);
     auto tensor = over(bytes.data() + at, piece);
     move(tensor);
     at += piece;
@@ -180,7 +181,7 @@ Bytes scatter_bytes(Collective const& group, char const* operation, int root,
                     std::function<std::vector<Bytes>()> const& produce) {
   require_rank(group, operation, "the root", root);
   std::vector<Bytes> parts;
-  auto const ranks = static_cast<std::size_t>(group.world_size());
+  auto const ranks = as_size(group.world_size());
   // First announce whether there are objects to scatter, so that no rank waits for a root that failed.
   static_cast<void>(broadcast_bytes(group, operation, root, [&] {
     parts = produce();

@@ -8,6 +8,7 @@
 #include "collectives/shm/staged_move.hpp"
 #include "collectives/shm/staged_reduce.hpp"
 #include "collectives/spi/one_collective.hpp"
+#include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/node/group/bulk_copy.hpp"
 
@@ -57,10 +58,9 @@ RequestId ShmTransport::post_barrier(spi::Signature signature) {
 RequestId ShmTransport::post_broadcast(spi::Signature signature, spi::Sink buffer, int root) {
   auto const results = stores_of_results({}, buffer.bytes);
   if (buffer.bytes.size() > one_round_move) {
-    StagedMove::Arguments arguments{
-        .incoming = std::vector<StagedMove::MutableBytes>(static_cast<std::size_t>(world_size())),
-        .longest = buffer.bytes.size(),
-        .results = results};
+    StagedMove::Arguments arguments{.incoming = per_rank<StagedMove::MutableBytes>(world_size()),
+                                    .longest = buffer.bytes.size(),
+                                    .results = results};
     if (root == rank()) {
       arguments.outgoing = {as_const(buffer)};
     } else {
@@ -232,7 +232,7 @@ bool ShmTransport::post_step(CollectiveOp& op, Staged& staged, PeerAreas const& 
 }
 
 bool ShmTransport::take_step(CollectiveOp& op, Staged& staged) {
-  areas_.resize(static_cast<std::size_t>(world_size()));
+  areas_.resize(as_size(world_size()));
   for (int member = 0; member < world_size(); ++member) {
     if (member == rank()) continue;
     at_rank(areas_, member) = group_->payload(member, group_->arrival(member, op.posted.round));

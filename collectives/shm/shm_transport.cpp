@@ -7,6 +7,7 @@
 #include <crossrank/error.hpp>
 
 #include "collectives/spi/one_collective.hpp"
+#include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/error_record.hpp"
 #include "lib/core/overloads.hpp"
@@ -29,7 +30,7 @@ ShmTransport::ShmTransport(std::shared_ptr<node::Group> group, std::vector<int> 
       global_ranks_(std::move(global_ranks)),
       node_ranks_(all_ranks(group_->size())),
       ring_(group_->comm().arena()),
-      sent_(static_cast<std::size_t>(group_->size())),
+      sent_(as_size(group_->size())),
       timeout_policy_(timeout_policy) {}
 
 ShmTransport::~ShmTransport() {
@@ -53,7 +54,7 @@ ShmTransport::~ShmTransport() {
 // ---------------------------------------------------------------- operations under way
 
 ShmTransport::MessageOp& ShmTransport::message(RequestId request_id) noexcept {
-  return messages_[static_cast<std::size_t>(request_id) - first_message];
+  return messages_[as_index(request_id) - first_message];
 }
 
 template <class Use>
@@ -66,7 +67,7 @@ void ShmTransport::drop(RequestId request_id) noexcept {
     collective_.reset();
   } else {
     message(request_id) = {};
-    free_messages_.push_back(static_cast<std::size_t>(request_id) - first_message);
+    free_messages_.push_back(as_index(request_id) - first_message);
   }
 }
 

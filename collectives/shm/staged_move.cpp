@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "lib/core/as_size.hpp"
+
 namespace crossrank::shm {
 namespace {
 
@@ -23,7 +25,7 @@ std::size_t piece_at(std::size_t length, std::size_t number, std::size_t piece) 
 
 StagedMove::StagedMove(node::NodeComm& comm, int rank, Arguments arguments)
     : comm_(comm),
-      rank_(static_cast<std::size_t>(rank)),
+      rank_(as_size(rank)),
       arguments_(std::move(arguments)),
       longest_(
           std::max<std::size_t>(arguments_.longest, 1)),  // a rank that moves nothing still takes part in the round
@@ -80,7 +82,7 @@ void StagedMove::take(std::size_t number, PeerAreas const& peers, node::CopyBatc
 StagedExchange::StagedExchange(node::NodeComm& comm, std::string const& group, int rank, Arguments arguments)
     : comm_(comm),
       group_(group),
-      rank_(static_cast<std::size_t>(rank)),
+      rank_(as_size(rank)),
       ranks_(arguments.send.size()),
       arguments_(std::move(arguments)),
       piece_(piece_of(ranks_, step_bytes)),
@@ -118,7 +120,7 @@ void StagedExchange::read_headers(PeerAreas const& peers) {
       auto const sent = sends(from, to);
       auto const expected = expects[to * ranks_ + from];
       if (sent != expected) disagree(from, to, sent, expected);
-      longest_ = std::max(longest_, static_cast<std::size_t>(sent));
+      longest_ = std::max(longest_, sent);
     }
   }
 }

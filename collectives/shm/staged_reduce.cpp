@@ -4,14 +4,15 @@
 #include <numeric>
 #include <utility>
 
+#include "lib/core/as_size.hpp"
 #include "lib/node/group/copy_batch.hpp"
 
 namespace crossrank::shm {
 StagedAllReduce::StagedAllReduce(node::NodeComm& comm, int rank, int ranks, spi::Source in, spi::Sink out,
                                  platform::StoreMode results, algorithms::Reducer reduce)
     : comm_(comm),
-      rank_(static_cast<std::size_t>(rank)),
-      ranks_(static_cast<std::size_t>(ranks)),
+      rank_(as_size(rank)),
+      ranks_(as_size(ranks)),
       in_(std::move(in)),
       out_(std::move(out)),
       results_(results),
@@ -89,7 +90,7 @@ bool StagedAllReduce::step(std::size_t number, AreaAllocator& own, PeerAreas con
 StagedReduceScatter::StagedReduceScatter(node::NodeComm& comm, int rank, std::vector<std::size_t> counts,
                                          spi::Source in, spi::Sink out, algorithms::Reducer reduce)
     : comm_(comm),
-      rank_(static_cast<std::size_t>(rank)),
+      rank_(as_size(rank)),
       counts_(std::move(counts)),
       in_(std::move(in)),
       out_(std::move(out)),

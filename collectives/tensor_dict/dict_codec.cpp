@@ -7,6 +7,7 @@
 #include <crossrank/serialize.hpp>
 
 #include "lib/codec/io/checked_size.hpp"
+#include "lib/core/as_size.hpp"
 
 namespace crossrank {
 namespace {
@@ -165,7 +166,7 @@ class Decoder {
   Tensor follow(Tensor tensor) {
     std::int32_t parts = 0;
     reader_(parts);
-    if (parts < 1 || tensor.nbytes() % static_cast<std::size_t>(parts) != 0) {
+    if (parts < 1 || tensor.nbytes() % as_size(parts) != 0) {
       reader_.refuse("tensor", "the tensor cannot be divided into that many parts",
                      std::to_string(tensor.nbytes()) + " bytes", std::to_string(parts) + " parts");
     }

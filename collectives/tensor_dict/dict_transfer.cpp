@@ -11,6 +11,7 @@
 
 #include "collectives/core/with_operation_name.hpp"
 #include "collectives/objects/peer_exception.hpp"
+#include "lib/core/as_size.hpp"
 
 namespace crossrank {
 namespace {
@@ -37,8 +38,8 @@ void for_each_piece(Tensor const& tensor, Use const& use) {
 }
 
 Tensor part_of(DictTensor const& travelling, int part) {
-  auto const bytes = travelling.tensor.nbytes() / static_cast<std::size_t>(travelling.parts);
-  return bytes_of(travelling.tensor, static_cast<std::size_t>(part) * bytes, bytes);
+  auto const bytes = travelling.tensor.nbytes() / as_size(travelling.parts);
+  return bytes_of(travelling.tensor, as_size(part) * bytes, bytes);
 }
 
 /// Returns a tensor that owns `bytes`.
@@ -188,11 +189,10 @@ void DictReceive::receive_tensors() {
   for (auto const& travelling : decoded_.tensors) {
     auto const nbytes = travelling.tensor.nbytes();
     // A part has its own memory, because the all-gather reads the parts while it writes the whole tensor.
-    auto const& to =
-        parts_.emplace_back(travelling.travel == TransferMode::whole
-                                ? bytes_of(travelling.tensor, 0, nbytes)
-                                : Tensor::empty({static_cast<std::int64_t>(nbytes) / travelling.parts}, Dtype::u8,
-                                                travelling.tensor.device()));
+    auto const& to = parts_.emplace_back(travelling.travel == TransferMode::whole
+                                             ? bytes_of(travelling.tensor, 0, nbytes)
+                                             : Tensor::empty({static_cast<std::int64_t>(nbytes) / travelling.parts},
+                                                             Dtype::u8, travelling.tensor.device()));
     for_each_piece(to, [&](Tensor piece) { messages_.push_back(group_.irecv(piece, src_, dict_tensor_tag(head_))); });
   }
 }

@@ -6,6 +6,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
+
 namespace crossrank {
 
 void VariableReader::refuse(char const* name, std::string const& value, std::string expected) {
@@ -56,7 +58,7 @@ std::optional<std::uint64_t> VariableReader::scaled(
   auto const* const end = value->data() + value->size();
   auto const [stop, error] = std::from_chars(value->data(), end, parsed);
   if (error != std::errc{}) refuse(name, *value, expected);
-  std::string_view const suffix(stop, static_cast<std::size_t>(end - stop));
+  std::string_view const suffix(stop, as_size(end - stop));
   for (auto const& candidate : suffixes) {
     if (candidate.first != suffix) continue;
     std::uint64_t product = 0;

@@ -8,6 +8,7 @@
 #include <sys/file.h>
 #include <sys/statvfs.h>
 
+#include "lib/core/as_size.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/io_error.hpp"
 #include "lib/platform/retry.hpp"
@@ -109,7 +110,7 @@ void AtomicFile::write_at(std::uint64_t offset, std::span<std::byte const> bytes
     if (done <= 0) fail("pwrite", done == 0 ? EIO : errno);
     offset += static_cast<std::uint64_t>(done);
     written_ = std::max(written_, offset);
-    bytes = bytes.subspan(static_cast<std::size_t>(done));
+    bytes = bytes.subspan(as_size(done));
   }
 }
 

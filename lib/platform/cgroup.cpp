@@ -13,6 +13,7 @@
 
 #include <unistd.h>
 
+#include "lib/core/as_size.hpp"
 #include "lib/platform/fd.hpp"
 #include "lib/platform/system.hpp"
 
@@ -30,7 +31,7 @@ std::optional<std::string> contents_of(std::string const& path) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return std::nullopt;
     if (got == 0) return text;
-    text.append(piece.data(), static_cast<std::size_t>(got));
+    text.append(piece.data(), as_size(got));
   }
 }
 

@@ -8,7 +8,7 @@
 namespace crossrank::platform {
 
 FileMapping::FileMapping(int descriptor, std::uint64_t offset, std::size_t bytes, Access access) noexcept
-    : bytes_(bytes), before_(static_cast<std::size_t>(offset % static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)))) {
+    : bytes_(bytes), before_(offset % static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE))) {
   bool const is_private = access == Access::copy_on_write;
   int const protection = is_private ? PROT_READ | PROT_WRITE : PROT_READ;
   void* const pages = ::mmap(nullptr, before_ + bytes, protection, is_private ? MAP_PRIVATE : MAP_SHARED, descriptor,

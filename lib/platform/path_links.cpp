@@ -15,6 +15,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/platform/io_error.hpp"
 
 namespace crossrank::platform {
@@ -102,7 +103,7 @@ class Walk {
     auto const bytes = ::readlinkat(link.get(), "", text.data(), text.size());
     if (bytes <= 0) throw_io(operation_ + ": readlink", path_.string(), bytes == 0 ? ENOENT : errno);
     return along(Place(open_at(from.get(), ".", O_DIRECTORY)),
-                 std::filesystem::path(std::string(text.data(), static_cast<std::size_t>(bytes))));
+                 std::filesystem::path(std::string(text.data(), as_size(bytes))));
   }
 
   std::filesystem::path const& path_;

@@ -14,6 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "lib/core/as_size.hpp"
 #include "lib/core/no_destructor.hpp"
 
 namespace crossrank::platform {
@@ -39,7 +40,7 @@ int random_from_device(std::span<std::byte> out) {
   while (!out.empty() && result == 0) {
     auto const got = ::read(fd, out.data(), out.size());
     if (got > 0) {
-      out = out.subspan(static_cast<std::size_t>(got));
+      out = out.subspan(as_size(got));
     } else if (got == 0) {
       errno = EIO;
       result = -1;
@@ -170,7 +171,7 @@ int System::random(std::span<std::byte> out) {
   while (!out.empty()) {
     auto const got = ::getrandom(out.data(), out.size(), 0);
     if (got >= 0) {
-      out = out.subspan(static_cast<std::size_t>(got));
+      out = out.subspan(as_size(got));
     } else if (errno == ENOSYS || errno == EPERM) {
       return random_from_device(out);
     } else if (errno != EINTR) {

@@ -5,6 +5,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
+
 namespace crossrank {
 namespace {
 
@@ -19,12 +21,12 @@ constexpr std::array<DtypeTraits, dtype_count> all_traits{{
     {"U16", 16},    {"F16", 16},    {"BF16", 16},   {"I32", 32},        {"U32", 32},        {"F32", 32},
     {"C64", 64},    {"F64", 64},    {"I64", 64},    {"U64", 64},
 }};
-static_assert(all_traits[static_cast<std::size_t>(Dtype::u64)].name == "U64");
-static_assert(all_traits[static_cast<std::size_t>(Dtype::i16)].name == "I16");
-static_assert(all_traits[static_cast<std::size_t>(Dtype::f8_e4m3)].name == "F8_E4M3");
+static_assert(all_traits[as_index(Dtype::u64)].name == "U64");
+static_assert(all_traits[as_index(Dtype::i16)].name == "I16");
+static_assert(all_traits[as_index(Dtype::f8_e4m3)].name == "F8_E4M3");
 
 DtypeTraits const& traits_of(Dtype dtype) {
-  auto const number = static_cast<std::size_t>(dtype);
+  auto const number = as_index(dtype);
   if (number >= all_traits.size()) {
     throw UsageError({.operation = "dtype",
                       .message = "the value is not a dtype",

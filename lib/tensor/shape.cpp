@@ -70,7 +70,7 @@ std::size_t dense_bytes(Shape const& shape, Dtype dtype) {
     refuse_size(shape, "the number of bytes overflows");
   }
   if (bits % 8 != 0) refuse_size(shape, "the elements do not fill the last byte");
-  return static_cast<std::size_t>(bits / 8);
+  return bits / 8;
 }
 
 }  // namespace crossrank

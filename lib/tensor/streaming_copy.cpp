@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include "lib/core/as_size.hpp"
 #include "lib/tensor/copy_memory.hpp"
 
 #if defined(__x86_64__)
@@ -189,7 +190,7 @@ std::size_t last_cache_bytes() noexcept {
   constexpr long usual = 16L << 20;
   long bytes = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
   if (bytes <= 0) bytes = ::sysconf(_SC_LEVEL2_CACHE_SIZE);
-  return static_cast<std::size_t>(bytes > 0 ? bytes : usual);  // some virtual machines report nothing
+  return as_size(bytes > 0 ? bytes : usual);  // some virtual machines report nothing
 }
 
 }  // namespace
@@ -212,7 +213,7 @@ CopyKernel streaming_kernel() noexcept {
 
 std::size_t streaming_threshold(int sharers) noexcept {
   static std::size_t const cache = last_cache_bytes();
-  return cache / 2 / static_cast<std::size_t>(std::max(sharers, 1));
+  return cache / 2 / as_size(std::max(sharers, 1));
 }
 
 void copy_with(CopyKernel kernel, std::byte* to, std::byte const* from, std::size_t bytes) {

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "lib/core/as_size.hpp"
+
 namespace crossrank {
 
 std::size_t resolve_dim(Shape const& shape, std::int64_t dim, char const* operation) {
@@ -13,7 +15,7 @@ std::size_t resolve_dim(Shape const& shape, std::int64_t dim, char const* operat
                       .expected = "a dimension of " + to_string(shape),
                       .got = std::to_string(dim)});
   }
-  return static_cast<std::size_t>(from_front);
+  return as_size(from_front);
 }
 
 TensorSlice slice_runs(Tensor const& tensor, std::int64_t dim, std::int64_t begin, std::int64_t length,
@@ -34,12 +36,12 @@ TensorSlice slice_runs(Tensor const& tensor, std::int64_t dim, std::int64_t begi
 
   // From here on no length is zero, and every product divides the checked number of elements.
   std::size_t inner = 1;
-  for (std::size_t d = at + 1; d < shape.size(); ++d) inner *= static_cast<std::size_t>(shape[d]);
+  for (std::size_t d = at + 1; d < shape.size(); ++d) inner *= as_size(shape[d]);
   auto const row_bits = inner * bits_of(tensor.dtype());
-  auto const whole = static_cast<std::size_t>(shape[at]);
-  slice.runs.count = static_cast<std::size_t>(tensor.numel()) / (inner * whole);
-  auto const first_bit = static_cast<std::size_t>(begin) * row_bits;
-  auto const run_bits = static_cast<std::size_t>(length) * row_bits;
+  auto const whole = as_size(shape[at]);
+  slice.runs.count = as_size(tensor.numel()) / (inner * whole);
+  auto const first_bit = as_size(begin) * row_bits;
+  auto const run_bits = as_size(length) * row_bits;
   auto const stride_bits = whole * row_bits;
   if (first_bit % 8 != 0 || run_bits % 8 != 0 || (slice.runs.count > 1 && stride_bits % 8 != 0)) {
     throw UsageError(

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "lib/codec/checksum/checksum.hpp"
+#include "lib/core/as_size.hpp"
 #include "lib/core/terminal_text.hpp"
 #include "tools/cli/size_text.hpp"
 #include "workspace/checkpoint/write/output_request.hpp"
@@ -47,7 +48,7 @@ std::string shard_text(checkpoint::OutputFile const& file, std::string const& na
   if (found == tensors.end()) return "  " + file.name + ": no part of it\n";
   auto const* const cut = dynamic_cast<checkpoint::SplitSource const*>(file.source.get());
   return "  " + file.name + ": " + std::string(name_of(found->dtype)) + " " + to_string(found->shape) + "\n" +
-         (cut != nullptr ? cut->explain(static_cast<std::size_t>(found - tensors.begin())) : std::string());
+         (cut != nullptr ? cut->explain(as_size(found - tensors.begin())) : std::string());
 }
 
 /// Explains each tensor, followed by `more(name)`.
@@ -129,13 +130,11 @@ CommandResult describe_summary(MergePlan const& plan, checkpoint::Summary const&
   auto const seconds = summary.elapsed.count();
   auto const rate = static_cast<double>(summary.bytes) / std::max(seconds, 1e-6);
   answer.text = notes(plan) + terminal_text(output.out.string()) + ": " + size_text(summary.bytes) + " in " +
-                count_text(static_cast<std::size_t>(summary.files), "file") + " from " +
-                grid_text(plan.state().layout->set) + ", in " + seconds_text(seconds) + " (" +
-                size_text(static_cast<std::uint64_t>(rate)) + "/s)" +
+                count_text(as_size(summary.files), "file") + " from " + grid_text(plan.state().layout->set) + ", in " +
+                seconds_text(seconds) + " (" + size_text(static_cast<std::uint64_t>(rate)) + "/s)" +
                 (output.no_read_back ? "" : ", read back and compared") + "\n";
   if (summary.resumed_files > 0)
-    answer.text +=
-        count_text(static_cast<std::size_t>(summary.resumed_files), "file") + " reused from an earlier job\n";
+    answer.text += count_text(as_size(summary.resumed_files), "file") + " reused from an earlier job\n";
   answer.json = {{"out", output.out.string()}, {"bytes", summary.bytes},
                  {"files", summary.files},     {"resumed_files", summary.resumed_files},
                  {"seconds", seconds},         {"plan", plan_json(plan)}};

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "lib/core/as_size.hpp"
 #include "lib/core/nearest_name.hpp"
 
 namespace crossrank::tools {
@@ -31,7 +32,7 @@ std::optional<std::uint64_t> bytes_of(std::string_view text) {
   double number = 0;
   auto const [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
   if (error != std::errc{}) return std::nullopt;
-  auto unit = text.substr(static_cast<std::size_t>(stop - text.data()));
+  auto unit = text.substr(as_size(stop - text.data()));
   while (unit.starts_with(' ')) unit.remove_prefix(1);
   auto const factor = factor_of(std::string(unit));
   constexpr double most = 9.2e18;

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "lib/core/as_size.hpp"
 #include "tools/cli/size_text.hpp"
 
 namespace crossrank::tools {
@@ -23,9 +24,9 @@ double share_of(checkpoint::Progress const& progress) {
 
 std::string bar_text(double share, int width) {
   auto const full = static_cast<int>(std::clamp(share, 0.0, 1.0) * width);
-  std::string text(static_cast<std::size_t>(full), '=');
+  std::string text(as_size(full), '=');
   if (full < width) text += '>';
-  text.resize(static_cast<std::size_t>(width), ' ');
+  text.resize(as_size(width), ' ');
   return "[" + text + "]";
 }
 

@@ -11,6 +11,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/core/environment.hpp"
 #include "lib/core/terminal_text.hpp"
 #include "tools/cli/interrupt_handler.hpp"
@@ -41,7 +42,7 @@ std::vector<std::string> own_arguments() {
   char path[4096];
   auto const length = ::readlink("/proc/self/exe", path, sizeof path);
   if (!arguments.empty() && length > 0 && length < static_cast<ssize_t>(sizeof path))
-    arguments.front().assign(path, static_cast<std::size_t>(length));
+    arguments.front().assign(path, as_size(length));
   return arguments;
 }
 

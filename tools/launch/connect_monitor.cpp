@@ -12,6 +12,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/node/liveness/root_cause.hpp"
 #include "lib/node/memory/control_layout.hpp"
 
@@ -88,7 +89,7 @@ void ConnectMonitor::read_message(Rendezvous& from) {
       std::memcpy(&fd, CMSG_DATA(part), sizeof fd);
       from.fds.emplace_back(fd);
     }
-    if (bytes > 0) from.got += static_cast<std::size_t>(bytes);
+    if (bytes > 0) from.got += as_size(bytes);
     bool const whole = from.got == sizeof from.part;
     if (bytes <= 0 || (whole && from.part.magic != LauncherMessage{}.magic)) {
       from.server = Fd();

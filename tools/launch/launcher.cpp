@@ -18,6 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "lib/core/as_size.hpp"
 #include "tools/launch/connect_monitor.hpp"
 #include "tools/launch/job_processes.hpp"
 #include "tools/launch/job_outcome.hpp"
@@ -304,7 +305,7 @@ void Launch::take_output(Stream& stream) {
   std::array<char, 65536> buffer{};
   auto const got = ::read(stream.fd.get(), buffer.data(), buffer.size());
   if (got > 0) {
-    std::string_view const bytes(buffer.data(), static_cast<std::size_t>(got));
+    std::string_view const bytes(buffer.data(), as_size(got));
     answered_ = answered_ || stream.to == &out_;
     if (options_.raw) {
       stream.to->waiting() += bytes;

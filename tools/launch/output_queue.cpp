@@ -6,6 +6,8 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include "lib/core/as_size.hpp"
+
 namespace crossrank::tools {
 namespace {
 
@@ -24,7 +26,7 @@ void OutputQueue::flush() {
   while (!broken() && done < waiting_.size() && writable(fd_)) {
     auto const wrote = ::write(fd_, waiting_.data() + done, std::min(piece, waiting_.size() - done));
     if (wrote >= 0) {
-      done += static_cast<std::size_t>(wrote);
+      done += as_size(wrote);
     } else if (errno == EAGAIN) {
       break;
     } else if (errno != EINTR) {

@@ -7,6 +7,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "lib/core/as_size.hpp"
+
 namespace crossrank::tools {
 
 TerminalInput::TerminalInput(platform::Fd& rank_end) {
@@ -27,7 +29,7 @@ void TerminalInput::read_terminal() {
   std::array<char, 4096> buffer{};
   auto const got = ::read(STDIN_FILENO, buffer.data(), buffer.size());
   if (got > 0) {
-    waiting_.assign(buffer.data(), static_cast<std::size_t>(got));
+    waiting_.assign(buffer.data(), as_size(got));
     flush();
   } else if (got == 0 || errno != EINTR) {
     (void)to_rank_.close();
@@ -38,7 +40,7 @@ void TerminalInput::flush() {
   if (waiting_.empty()) return;
   auto const wrote = ::write(to_rank_.get(), waiting_.data(), waiting_.size());
   if (wrote >= 0) {
-    waiting_.erase(0, static_cast<std::size_t>(wrote));
+    waiting_.erase(0, as_size(wrote));
   } else if (errno != EAGAIN && errno != EINTR) {  // the rank has closed its input or has ended
     waiting_.clear();
     (void)to_rank_.close();

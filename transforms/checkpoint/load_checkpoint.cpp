@@ -10,6 +10,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/transforms/checkpoint.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "transforms/checkpoint/trained_state.hpp"
 #include "transforms/model/reals.hpp"
 #include "workspace/checkpoint/discovery/open_shard_set.hpp"
@@ -96,9 +97,7 @@ class RowReader {
     auto value = rows.to.value.reshape({rows.to.value.numel()});
     auto const dtype = source_->tensors()[rows.tensor].dtype;
     auto const first = transforms::first_element(rows.to);
-    auto const bytes_of = [&](std::int64_t elements) {
-      return static_cast<std::size_t>(elements) * bits_of(dtype) / 8;
-    };
+    auto const bytes_of = [&](std::int64_t elements) { return as_size(elements) * bits_of(dtype) / 8; };
     if (dtype == value.dtype()) {
       if (value.numel() != 0) source_->read(rows.tensor, bytes_of(first), value.mutable_bytes());
       return;

@@ -9,6 +9,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/objects.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "transforms/model/common_values.hpp"
 #include "transforms/model/reals.hpp"
 
@@ -58,7 +59,7 @@ void GradientReducer::build(std::vector<std::size_t> const& order) {
     bucket.members.push_back(place);
     bucket.elements += value.numel();
     auto const limit = found->second == 0 ? first_bucket_bytes : bucket_bytes;
-    if (static_cast<std::size_t>(bucket.elements) * bits_of(value.dtype()) / 8 >= limit) open.erase(found);
+    if (as_size(bucket.elements) * bits_of(value.dtype()) / 8 >= limit) open.erase(found);
   }
   for (auto& bucket : buckets_) {
     auto const& like = entries_[bucket.members.front()].parameter->value;

@@ -5,6 +5,8 @@
 #include <crossrank/error.hpp>
 #include <crossrank/objects.hpp>
 
+#include "lib/core/at_rank.hpp"
+
 namespace crossrank::transforms {
 namespace {
 
@@ -64,7 +66,7 @@ void require_same_parameters(Collective const& group, std::vector<std::shared_pt
   };
   auto const expected = lines_of(all.front());
   for (int rank = 1; rank < group.world_size(); ++rank) {
-    auto const& text = all[static_cast<std::size_t>(rank)];
+    auto const& text = at_rank(all, rank);
     if (text == all.front()) continue;
     auto const got = lines_of(text);
     for (std::size_t i = 0; i < std::max(got.size(), expected.size()); ++i) {

@@ -8,6 +8,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/tensor/small_float.hpp"
 
 namespace crossrank::transforms {
@@ -86,7 +87,7 @@ void convert(Tensor const& from, Tensor& to) {
     return;
   }
   std::array<double, chunk_elements> values{};
-  for_each_chunk(static_cast<std::size_t>(from.numel()), [&](std::size_t begin, std::size_t count) {
+  for_each_chunk(as_size(from.numel()), [&](std::size_t begin, std::size_t count) {
     auto const part = std::span(values).first(count);
     read_reals(from, begin, part);
     write_reals(to, begin, part);
@@ -111,7 +112,7 @@ void set_zero(Tensor& tensor) {
 void add_reals(Tensor& to, Tensor const& from) {
   std::array<double, chunk_elements> a{};
   std::array<double, chunk_elements> b{};
-  for_each_chunk(static_cast<std::size_t>(to.numel()), [&](std::size_t begin, std::size_t count) {
+  for_each_chunk(as_size(to.numel()), [&](std::size_t begin, std::size_t count) {
     read_reals(to, begin, std::span(a).first(count));
     read_reals(from, begin, std::span(b).first(count));
     for (std::size_t i = 0; i < count; ++i) a[i] += b[i];

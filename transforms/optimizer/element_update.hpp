@@ -6,6 +6,7 @@
 
 #include <crossrank/tensor.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "transforms/model/reals.hpp"
 
 namespace crossrank::transforms {
@@ -55,7 +56,7 @@ void update_elements(Kernel const& kernel, Tensors&... tensors) {
       (chunks.write(begin, count), ...);
     });
   };
-  std::array const elements{static_cast<std::size_t>(tensors.numel())...};
+  std::array const elements{as_size(tensors.numel())...};
   update(elements.front(), ElementChunks<Real, Tensors>(tensors)...);
 }
 

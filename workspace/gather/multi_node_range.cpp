@@ -8,6 +8,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/error_record.hpp"
 #include "lib/node/group/group.hpp"
@@ -55,7 +56,7 @@ std::shared_ptr<spi::Transport> channel_of(std::shared_ptr<spi::Transport> const
 MultiNodeRange::MultiNodeRange(Parts parts)
     : parts_(std::move(parts)),
       group_(node::group_of(parts_.collective.transport()->node_memory())),
-      open_messages_(static_cast<std::size_t>(parts_.collective.world_size())),
+      open_messages_(as_size(parts_.collective.world_size())),
       received_(parts_.members.size()) {}
 
 bool MultiNodeRange::on_this_node(int member) const {
@@ -136,7 +137,7 @@ void MultiNodeRange::throw_if_one_failed() {
 
 void MultiNodeRange::receive(std::size_t index, Collector& collector) {
   auto const member = parts_.members[index];
-  auto const& message = open_messages_[static_cast<std::size_t>(member)];
+  auto const& message = at_rank(open_messages_, member);
   received_[index] = true;
   if (!parts_.files && !on_this_node(member)) {
     receive_remote(member, message, collector);
@@ -160,7 +161,7 @@ void MultiNodeRange::receive_remote(int member, OpenMessage const& message, Coll
     if (!e.group_usable()) transport().abort(e.what());
     throw;
   }
-  unpack(std::move(bytes), transport().global_ranks()[static_cast<std::size_t>(member)], collector);
+  unpack(std::move(bytes), at_rank(transport().global_ranks(), member), collector);
 }
 
 /// Serves the receiver on another node: sends the contribution if the receiver asks for it.

@@ -8,6 +8,7 @@
 #include <crossrank/spi/transport.hpp>
 
 #include "collectives/spi/argument_digest.hpp"
+#include "lib/core/at_rank.hpp"
 #include "lib/core/error_record.hpp"
 #include "lib/node/group/group.hpp"
 #include "lib/platform/crash_point.hpp"
@@ -81,7 +82,7 @@ void RangeSession::map_ranks() {
   auto sorted = members_;
   std::sort(sorted.begin(), sorted.end());
   if (auto const twice = std::adjacent_find(sorted.begin(), sorted.end()); twice != sorted.end())
-    fail_usage("a rank is listed twice", std::to_string(global[static_cast<std::size_t>(*twice)]));
+    fail_usage("a rank is listed twice", std::to_string(at_rank(global, *twice)));
 }
 
 void RangeSession::choose_exchange() {

@@ -8,6 +8,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/core/environment.hpp"
 #include "lib/core/log.hpp"
 #include "workspace/nfs/retrying_read.hpp"
@@ -218,7 +219,7 @@ PublishedFile FileStateStore::publish(Json const& config, StateDict const& weigh
   published_.push_back({.file = file, .file_lock = std::move(written.file_lock), .kept_by_range = kept_by_range});
   remove_published(directory,
                    [newest = published_.size() - std::min(published_.size(), files_kept), this](Published const& p) {
-                     auto const position = static_cast<std::size_t>(&p - published_.data());
+                     auto const position = as_size(&p - published_.data());
                      return position < newest && !p.kept_by_range;
                    });
   return written.published;

@@ -10,6 +10,7 @@
 
 #include "lib/codec/message/config_binary.hpp"
 #include "lib/codec/message/tensor_table.hpp"
+#include "lib/core/as_size.hpp"
 #include "lib/core/log.hpp"
 #include "lib/core/rank_list.hpp"
 #include "lib/node/group/bulk_copy.hpp"
@@ -78,7 +79,7 @@ Layout lay_out(node::NodeComm& comm, Contribution const& contribution, bool in_p
     if (auto const slot = comm.arena().find(tensor->data(), tensor->nbytes()); slot && entry.nbytes != 0) {
       entry.slot = slot->id;
       entry.generation = slot->generation;
-      entry.offset = static_cast<std::size_t>(tensor->data() - arena);
+      entry.offset = as_size(tensor->data() - arena);
       arena_backed.push_back(*slot);
       continue;
     }
@@ -330,7 +331,7 @@ class LeaseTaker {
       // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): madvise does not write
       auto* const page = const_cast<std::byte*>(range.data()) - into_page;
       if (comm_->first_read(at_.owner, slot)) {
-        platform::system().madvise(page, static_cast<std::size_t>(range.data() + range.size() - page), populate_read);
+        platform::system().madvise(page, as_size(range.data() + range.size() - page), populate_read);
       }
     }
     return true;
@@ -381,7 +382,7 @@ class DeclineGuard {
   DeclineGuard& operator=(DeclineGuard const&) = delete;
   /// Must be called in the order of the entries.
   void taken(codec::TableEntry const& entry) noexcept {
-    if (!left_.empty()) left_ = left_.subspan(static_cast<std::size_t>(&entry - left_.data()) + 1);
+    if (!left_.empty()) left_ = left_.subspan(as_size(&entry - left_.data()) + 1);
   }
 
  private:
@@ -419,7 +420,7 @@ bool receive(std::shared_ptr<node::NodeComm> const& comm, RemoteContribution con
   collector.expect(parts.table.entries.size());
   if (!parts.table.config.empty())
     collector.config(codec::decode_config_binary(std::as_bytes(std::span(parts.table.config))));
-  auto const data_offset = static_cast<std::size_t>(parts.data.data() - at.payload.data());
+  auto const data_offset = as_size(parts.data.data() - at.payload.data());
   for (auto const& entry : parts.table.entries) {
     if (!entry.present) {
       collector.tensor(entry.name, Tensor());

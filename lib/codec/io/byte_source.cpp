@@ -6,6 +6,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/tensor/copy_memory.hpp"
 #include "lib/platform/io_error.hpp"
 #include "lib/platform/system.hpp"
@@ -54,7 +55,7 @@ void FileSource::read_at(std::uint64_t offset, std::span<std::byte> to) const {
                          .offset = offset});
     }
     offset += static_cast<std::uint64_t>(got);
-    to = to.subspan(static_cast<std::size_t>(got));
+    to = to.subspan(as_size(got));
   }
 }
 
@@ -70,7 +71,7 @@ void FileSink::write_at(std::uint64_t offset, std::span<std::byte const> from) {
     }
     if (put == 0) platform::throw_io("write", name_, EIO);
     offset += static_cast<std::uint64_t>(put);
-    from = from.subspan(static_cast<std::size_t>(put));
+    from = from.subspan(as_size(put));
   }
 }
 

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "lib/core/as_size.hpp"
 #include "lib/platform/cgroup.hpp"
 
 namespace crossrank::codec {
@@ -61,7 +62,7 @@ class ParallelRun {
 }  // namespace
 
 void parallel_for(std::size_t count, std::uint64_t bytes, std::function<void(std::size_t)> const& work) {
-  auto const processors = static_cast<std::size_t>(platform::usable_cpus());
+  auto const processors = as_size(platform::usable_cpus());
   auto const threads = bytes < parallel_bytes ? 1 : std::min({most_threads, processors, count});
   ParallelRun(count, work).run(threads > 0 ? threads - 1 : 0);
 }

@@ -20,7 +20,7 @@ ReadWindow::ReadWindow(ByteSource const& source, std::uint64_t begin, std::uint6
 std::byte const* ReadWindow::view(std::uint64_t at, std::size_t count) {
   if (memory_ != nullptr) return memory_ + at;
   if (at < block_at_ || at + count > block_at_ + block_.size()) {
-    block_.resize(static_cast<std::size_t>(std::min<std::uint64_t>(block_bytes, bytes_ - at)));
+    block_.resize(std::min<std::uint64_t>(block_bytes, bytes_ - at));
     block_at_ = at;
     source_.read_at(begin_ + at, block_);
   }

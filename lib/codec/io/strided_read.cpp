@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "lib/codec/io/linear_boxes.hpp"
+#include "lib/core/as_size.hpp"
 #include "lib/tensor/copy_memory.hpp"
 
 namespace crossrank::codec {
@@ -59,7 +60,7 @@ void copy_axis(ReadWindow& storage, StridedView const& view, Axis axis, std::int
   if (axis.in == 1 && axis.out == 1) {
     auto const most = static_cast<std::int64_t>(ReadWindow::block_bytes / element_bytes);
     for (; axis.count > 0; axis.count -= most, in += most) {
-      auto const bytes = static_cast<std::size_t>(std::min(axis.count, most)) * element_bytes;
+      auto const bytes = as_size(std::min(axis.count, most)) * element_bytes;
       storage.copy(at(in), {out, bytes});
       out += bytes;
     }
@@ -120,7 +121,7 @@ void read_strided(ReadWindow& storage, StridedView const& view, std::uint64_t of
   if (offset % element_bytes == 0 && out.size() % view.element_bytes == 0)
     return read_elements(storage, view, first, last, out.data());
   // The range begins or ends inside an element: read whole elements.
-  std::vector<std::byte> whole(static_cast<std::size_t>(last - first) * view.element_bytes);
+  std::vector<std::byte> whole(as_size(last - first) * view.element_bytes);
   read_elements(storage, view, first, last, whole.data());
   copy_memory(out.data(), whole.data() + offset % element_bytes, out.size());
 }

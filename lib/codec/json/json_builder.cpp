@@ -6,6 +6,7 @@
 
 #include "lib/codec/json/counting_input.hpp"
 #include "lib/codec/json/json_text.hpp"
+#include "lib/core/as_size.hpp"
 #include "lib/core/json_members.hpp"
 
 namespace crossrank::codec {
@@ -38,7 +39,7 @@ std::vector<std::size_t> sorted_by_key(Members const& members) {
 
 /// Returns one member per key, with the last value at the position of the first.
 Members last_of_each(Members& members, std::vector<std::size_t> const& order) {
-  constexpr auto dropped = static_cast<std::size_t>(-1);
+  constexpr auto dropped = ~std::size_t{0};
   std::vector<std::size_t> value_at(members.size(), dropped);
   for (std::size_t i = 0; i < order.size();) {
     auto last = i;
@@ -108,9 +109,7 @@ void JsonBuilder::refuse(std::size_t offset, std::string message, std::string sy
   throw FormatError(std::move(info));
 }
 
-void JsonBuilder::refuse_here(std::string message) const {
-  refuse(static_cast<std::size_t>(cursor_ - begin_), std::move(message));
-}
+void JsonBuilder::refuse_here(std::string message) const { refuse(as_size(cursor_ - begin_), std::move(message)); }
 
 bool JsonBuilder::open(Json value) {
   if (stack_.size() >= limits_.depth)

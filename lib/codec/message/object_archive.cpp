@@ -94,7 +94,7 @@ std::uint64_t ObjectReader::read_count(std::size_t least_bytes) {
 }
 
 Json ObjectReader::read_json() {
-  auto const size = static_cast<std::size_t>(read_count());
+  auto const size = read_count();
   auto value = codec::decode_config_binary(std::as_bytes(bytes_.subspan(at_, size)));
   at_ += size;
   return value;

@@ -45,15 +45,13 @@ void StateImage::verify(std::string_view name) const {
   }
   auto const& entry = header_.entries[index];
   if (auto const memory = source_->memory()) {
-    compare(index,
-            checksum({memory->data() + header_.data_start + entry.begin, static_cast<std::size_t>(entry.nbytes())}));
+    compare(index, checksum({memory->data() + header_.data_start + entry.begin, entry.nbytes()}));
     return;
   }
   auto buffer = allocate_buffer(std::min<std::uint64_t>(chunk_bytes, entry.nbytes()));
   StreamingChecksum running;
   for (auto at = entry.begin; at < entry.end;) {
-    auto const chunk =
-        bytes_of(buffer).first(static_cast<std::size_t>(std::min<std::uint64_t>(chunk_bytes, entry.end - at)));
+    auto const chunk = bytes_of(buffer).first(std::min<std::uint64_t>(chunk_bytes, entry.end - at));
     source_->read_at(header_.data_start + at, chunk);
     running.update(chunk);
     at += chunk.size();
@@ -67,7 +65,7 @@ Tensor StateImage::read_one(std::size_t index) const {
   auto const& entry = header_.entries[index];
   auto const start = header_.data_start + entry.begin;
   if (auto memory = source_->memory()) {
-    auto view = spi::tensor_from_storage(std::move(memory), static_cast<std::size_t>(start), entry.shape, entry.dtype);
+    auto view = spi::tensor_from_storage(std::move(memory), start, entry.shape, entry.dtype);
     if (checked_) compare(index, checksum(view.bytes()));
     return view;
   }
@@ -106,8 +104,7 @@ void StateImage::read_group(std::size_t first, std::size_t last, std::span<Tenso
   source_->read_at(header_.data_start + begin, bytes_of(buffer));
   for (auto i = first; i < last; ++i) {
     auto const& entry = header_.entries[i];
-    out[i] = spi::tensor_from_storage(buffer.storage(), static_cast<std::size_t>(entry.begin - begin), entry.shape,
-                                      entry.dtype);
+    out[i] = spi::tensor_from_storage(buffer.storage(), entry.begin - begin, entry.shape, entry.dtype);
     if (checked_) compare(i, checksum(out[i].bytes()));
   }
 }

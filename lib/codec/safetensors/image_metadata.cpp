@@ -83,7 +83,7 @@ std::string encode_absent_names(ImageOrder const& order) {
 bool decode_order(std::string_view places, std::string_view absent_names, std::size_t tensor_count, ImageOrder& out) {
   if (!decode_places(places, tensor_count, out.places) || !decode_names(absent_names, out.absent_names)) return false;
   auto const absent = std::count(out.places.begin(), out.places.end(), absent_place);
-  return static_cast<std::size_t>(absent) == out.absent_names.size();
+  return absent == std::ssize(out.absent_names);
 }
 
 }  // namespace crossrank::codec

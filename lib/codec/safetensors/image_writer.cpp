@@ -6,6 +6,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/codec/checksum/checksum.hpp"
+#include "lib/core/as_size.hpp"
 #include "lib/tensor/transfer/host_copies.hpp"
 #include "lib/tensor/transfer/staged_read.hpp"
 
@@ -55,8 +56,7 @@ void ImagePlan::set_checksum(std::size_t extent, std::uint64_t digest) {
 
 std::span<std::byte const> ImagePlan::sealed_header() {
   if (auto const missing = std::find(known_.begin(), known_.end(), false); missing != known_.end()) {
-    refuse_write("a tensor has no checksum yet",
-           std::string(extents_[static_cast<std::size_t>(missing - known_.begin())].name));
+    refuse_write("a tensor has no checksum yet", std::string(extents_[as_size(missing - known_.begin())].name));
   }
   header_ = layout_.sealed_header(digests_);
   return std::as_bytes(std::span(std::as_const(header_)));

@@ -16,6 +16,7 @@
 #include "lib/codec/json/json_text.hpp"
 #include "lib/codec/io/limits.hpp"
 #include "lib/codec/safetensors/state_image.hpp"
+#include "lib/core/as_size.hpp"
 #include "lib/tensor/copy_memory.hpp"
 #include "lib/tensor/transfer/host_copies.hpp"
 #include "lib/tensor/transfer/staged_read.hpp"
@@ -52,7 +53,7 @@ class MappedFile final : public spi::MappedStorage {
   MappedFile(std::filesystem::path const& path, int fd, std::uint64_t bytes)
       : name_(path.string()),
         fd_(::fcntl(fd, F_DUPFD_CLOEXEC, 0)),
-        mapping_(fd_.get(), 0, static_cast<std::size_t>(bytes), platform::FileMapping::Access::read_only) {
+        mapping_(fd_.get(), 0, bytes, platform::FileMapping::Access::read_only) {
     if (!mapping_.is_mapped())
       platform::throw_io(read_operation, name_, mapping_.error(), "raise ulimit -n or ulimit -v");
   }
@@ -150,14 +151,12 @@ void read_row_slice(codec::FileSource const& source, std::uint64_t at, RowSlice 
                     std::span<std::byte> out) {
   if (slice.rows == 1 || slice.take == slice.row_bytes) return source.read_at(at + slice.skip, out);
   auto const rows_per_block = std::max<std::uint64_t>(1, block_bytes / slice.row_bytes);
-  std::vector<std::byte> block(static_cast<std::size_t>(std::min(rows_per_block, slice.rows) * slice.row_bytes));
+  std::vector<std::byte> block(std::min(rows_per_block, slice.rows) * slice.row_bytes);
   for (std::uint64_t row = 0; row < slice.rows; row += rows_per_block) {
     auto const rows = std::min(rows_per_block, slice.rows - row);
-    source.read_at(at + row * slice.row_bytes,
-                   std::span(block).first(static_cast<std::size_t>(rows * slice.row_bytes)));
+    source.read_at(at + row * slice.row_bytes, std::span(block).first(rows * slice.row_bytes));
     for (std::uint64_t i = 0; i < rows; ++i) {
-      copy_memory(out.data() + (row + i) * slice.take, block.data() + i * slice.row_bytes + slice.skip,
-                  static_cast<std::size_t>(slice.take));
+      copy_memory(out.data() + (row + i) * slice.take, block.data() + i * slice.row_bytes + slice.skip, slice.take);
     }
   }
 }
@@ -230,8 +229,7 @@ std::span<SafetensorsEntry const> SafetensorsFile::entries() const noexcept { re
 
 SafetensorsEntry const* SafetensorsFile::find(std::string_view name) const noexcept {
   auto const* const entry = state_->find(name);
-  return entry == nullptr ? nullptr
-                          : &state_->entries[static_cast<std::size_t>(entry - state_->image.entries().data())];
+  return entry == nullptr ? nullptr : &state_->entries[as_size(entry - state_->image.entries().data())];
 }
 
 std::vector<std::pair<std::string, std::string>> const& SafetensorsFile::metadata() const noexcept {
@@ -255,7 +253,7 @@ Tensor SafetensorsFile::read_slice(std::string_view name, Dim dim, std::int64_t 
   auto const dims = static_cast<std::int64_t>(entry->shape.size());
   auto const axis = dim.dim < 0 ? dim.dim + dims : dim.dim;
   if (axis < 0 || axis >= dims) refuse_slice(*entry, path, "the dimension does not exist", std::to_string(dim.dim));
-  auto const at = static_cast<std::size_t>(axis);
+  auto const at = as_size(axis);
   auto const full = entry->shape[at];
   if (begin < 0 || length < 0 || begin > full || length > full - begin) {
     refuse_slice(*entry, path, "the range is outside dimension " + std::to_string(axis),

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cstddef>
 
+#include "lib/core/as_size.hpp"
+
 namespace crossrank::codec {
 namespace {
 
@@ -25,7 +27,7 @@ bool take_number(std::string_view& text, Number& value, int base, std::size_t di
   auto const available = digits == 0 ? text.size() : std::min(digits, text.size());
   if (text.empty() || text.front() == '-' || text.front() == '+') return false;
   auto const result = std::from_chars(text.data(), text.data() + available, value, base);
-  auto const taken = static_cast<std::size_t>(result.ptr - text.data());
+  auto const taken = as_size(result.ptr - text.data());
   if (result.ec != std::errc() || (digits != 0 && taken != digits)) return false;
   if (digits == 0 && taken > 1 && text.front() == '0') return false;
   auto const digits_text = text.substr(0, taken);

@@ -32,7 +32,7 @@ void refuse_old_formats(ByteSource const& source) {
   constexpr std::array<unsigned char, 14> magic{0x80, 0x02, 0x8a, 0x0a, 0x6c, 0xfc, 0x9c,
                                                 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19};
   std::array<std::byte, 263> head{};
-  auto const count = static_cast<std::size_t>(std::min<std::uint64_t>(head.size(), source.size()));
+  auto const count = std::min<std::uint64_t>(head.size(), source.size());
   source.read_at(0, std::span(head).first(count));
   auto const is = [](std::byte a, unsigned char b) { return std::to_integer<unsigned char>(a) == b; };
   char const* const hint = "load and save it with PyTorch 1.6 or later: torch.save(torch.load(path), path)";

@@ -48,7 +48,7 @@ StateDict load_tensors(TorchArchive const& archive, std::span<NamedTorchTensor c
     auto& storage = storages[tensor->storage];
     if (storage) continue;
     auto const size = archive.storages()[tensor->storage].bytes;
-    storage = std::make_shared<HeapStorage>(static_cast<std::size_t>(size));
+    storage = std::make_shared<HeapStorage>(size);
     bytes += size;
   }
   std::vector<Storages::value_type const*> units;
@@ -63,8 +63,8 @@ StateDict load_tensors(TorchArchive const& archive, std::span<NamedTorchTensor c
   for (auto const& [name, tensor] : tensors) {
     auto const& storage = storages.at(tensor->storage);
     if (tensor->view.is_dense()) {
-      weights.insert_or_assign(name, spi::tensor_from_storage(storage, static_cast<std::size_t>(tensor->view.first),
-                                                              tensor->shape, tensor->dtype));
+      weights.insert_or_assign(name,
+                               spi::tensor_from_storage(storage, tensor->view.first, tensor->shape, tensor->dtype));
       continue;
     }
     auto copy = Tensor::empty(tensor->shape, tensor->dtype);

@@ -294,7 +294,7 @@ void require_device_memory(DeviceState const& state, void* data, std::size_t byt
   DevicePointer base = 0;
   std::size_t size = 0;
   check(state.driver(), f.cuMemGetAddressRange_v2(&base, &size, at), "cuMemGetAddressRange", "Tensor.from_blob");
-  auto const left = size - static_cast<std::size_t>(at - base);
+  auto const left = size - (at - base);
   if (bytes > left)
     refuse_blob(state.device(), "the tensor is longer than the memory",
                 std::to_string(left) + " bytes up to the end of the allocation, " + std::to_string(bytes) + " needed",

@@ -9,6 +9,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
+
 namespace crossrank::cuda {
 namespace {
 
@@ -44,7 +46,7 @@ DeviceState::DeviceState(Driver const& driver, int index) : driver_(driver), ind
   int device = 0;
   check(driver_, functions().cuDeviceGet(&device, index), "cuDeviceGet", operation);
   check(driver_, functions().cuDevicePrimaryCtxRetain(&context_, device), "cuDevicePrimaryCtxRetain", operation);
-  max_pitch_ = static_cast<std::size_t>(attribute_or_zero(driver_, DeviceAttribute::max_pitch, device));
+  max_pitch_ = as_size(attribute_or_zero(driver_, DeviceAttribute::max_pitch, device));
   registers_read_only_ = attribute_or_zero(driver_, DeviceAttribute::read_only_host_register_supported, device) != 0;
   if (attribute_or_zero(driver_, DeviceAttribute::memory_pools_supported, device) != 0) make_pool();
 }
@@ -149,8 +151,8 @@ DeviceState& device_state(Device device) {
   }
   auto& all = states();
   std::lock_guard const lock(all.mutex);
-  if (all.states.empty()) all.states.resize(static_cast<std::size_t>(opened.device_count));
-  auto& state = all.states[static_cast<std::size_t>(device.index)];
+  if (all.states.empty()) all.states.resize(as_size(opened.device_count));
+  auto& state = all.states[as_size(device.index)];
   // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, see `States`
   if (state == nullptr) state = new DeviceState(opened, device.index);
   return *state;

@@ -1,5 +1,6 @@
 #include "lib/node/group/device_recorder.hpp"
 
+#include "lib/core/at_rank.hpp"
 #include "lib/node/group/group.hpp"
 #include "lib/platform/system.hpp"
 
@@ -27,8 +28,8 @@ DeviceFlightNote DeviceRecorder::note(DeviceFlightOperation operation) const noe
   if (!comm_ || !comm_->is_own_process()) return {};
   operation.block = block_;
   operation.ranks = static_cast<int>(job_ranks_.size());
-  if (operation.root && static_cast<std::size_t>(*operation.root) < job_ranks_.size())
-    operation.root = job_ranks_[static_cast<std::size_t>(*operation.root)];
+  if (operation.root && *operation.root >= 0 && *operation.root < std::ssize(job_ranks_))
+    operation.root = at_rank(job_ranks_, *operation.root);
   return {comm_, write_device_flight(comm_->device_flight(comm_->rank()), operation, recorded_now())};
 }
 

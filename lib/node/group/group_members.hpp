@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/core/at_rank.hpp"
 #include "lib/node/group/node_comm.hpp"
 #include "lib/node/memory/control_layout.hpp"
 
@@ -31,7 +32,7 @@ class GroupMembers {
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return size_; }
   /// Returns the rank of a member on the node.
-  [[nodiscard]] int node_rank(int member) const noexcept { return node_ranks_[static_cast<std::size_t>(member)]; }
+  [[nodiscard]] int node_rank(int member) const noexcept { return at_rank(node_ranks_, member); }
   /// Returns the ranks of several members on the node.
   [[nodiscard]] std::vector<int> node_ranks_of(std::vector<int> const& members) const;
   [[nodiscard]] RankRecord& record(int member) const noexcept { return comm_->record(node_rank(member)); }

@@ -13,6 +13,7 @@
 
 #include <boost/filesystem/operations.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/node/inspect/flight_file.hpp"
 #include "lib/node/memory/control_layout.hpp"
 #include "lib/platform/io_error.hpp"
@@ -47,8 +48,7 @@ std::shared_ptr<Mapping> open_segment(std::string const& path, std::vector<std::
   if (std::find(seen.begin(), seen.end(), greeting.nonce) != seen.end()) return nullptr;
   // Maps no more than the file has, since reading beyond would raise SIGBUS. The reader checks whether that is the
   // whole segment.
-  auto memory =
-      std::make_shared<Mapping>(fd, static_cast<std::size_t>(status.st_size), Mapping::Access::read_only, path);
+  auto memory = std::make_shared<Mapping>(fd, as_size(status.st_size), Mapping::Access::read_only, path);
   seen.push_back(greeting.nonce);
   return memory;
 }
@@ -65,8 +65,7 @@ std::vector<std::string> list(std::string const& directory, boost::system::error
 bool leads_to(std::string const& link, std::string_view name) {
   std::array<char, 4096> target{};
   auto const bytes = ::readlink(link.c_str(), target.data(), target.size());
-  return bytes > 0 &&
-         std::string_view(target.data(), static_cast<std::size_t>(bytes)).find(name) != std::string_view::npos;
+  return bytes > 0 && std::string_view(target.data(), as_size(bytes)).find(name) != std::string_view::npos;
 }
 
 template <class Visit>

@@ -8,6 +8,7 @@
 
 #include <fcntl.h>
 
+#include "lib/core/as_size.hpp"
 #include "lib/node/liveness/watchdog_thread.hpp"
 #include "lib/platform/fd.hpp"
 #include "lib/platform/system.hpp"
@@ -25,7 +26,7 @@ ProcessState process_state(std::int32_t pid, std::uint64_t its_namespace) {
   std::array<char, 512> buffer{};
   auto const bytes = system().read(fd.get(), buffer.data(), buffer.size());
   if (bytes <= 0) return ProcessState::gone;
-  std::string_view const text(buffer.data(), static_cast<std::size_t>(bytes));
+  std::string_view const text(buffer.data(), as_size(bytes));
   // The program's name is in parentheses before the state. It may contain parentheses and spaces itself.
   auto const name_end = text.rfind(')');
   if (name_end == std::string_view::npos || name_end + 2 >= text.size()) return ProcessState::unknown;

@@ -11,6 +11,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/spi/device_provider.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/log.hpp"
 #include "lib/node/memory/counters.hpp"
@@ -270,7 +271,7 @@ bool Arena::revoke(Slot const& slot, int reader) noexcept {
 std::optional<Slot> Arena::find(std::byte const* data, std::size_t bytes) const {
   auto const* const base = parts_.memory->data();
   if (data < base || data >= base + parts_.memory->size()) return std::nullopt;
-  auto const offset = static_cast<std::size_t>(data - base);
+  auto const offset = as_size(data - base);
   std::lock_guard const lock(mutex_);
   auto found = by_offset_.upper_bound(offset);
   if (found == by_offset_.begin()) return std::nullopt;

@@ -4,6 +4,8 @@
 #include <iterator>
 #include <optional>
 
+#include "lib/core/as_size.hpp"
+
 namespace crossrank {
 namespace {
 
@@ -11,7 +13,7 @@ constexpr std::size_t few_parts = 8;
 
 char const* name_of(ReduceOp op) {
   static constexpr char const* names[] = {"sum", "prod", "min", "max", "avg", "band", "bor", "bxor"};
-  auto const number = static_cast<std::size_t>(op);
+  auto const number = as_index(op);
   return number < std::size(names) ? names[number] : "no op";
 }
 

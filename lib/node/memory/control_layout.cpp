@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lib/core/as_size.hpp"
 #include "lib/node/memory/device_flight_layout.hpp"
 
 namespace crossrank::node {
@@ -18,24 +19,24 @@ constexpr std::size_t most_lease_bytes = std::size_t{16} << 30;  // virtual; row
 ControlGeometry::ControlGeometry(int ranks) : ranks_(ranks) {}
 
 std::size_t ControlGeometry::flights_offset() const noexcept {
-  return round_up(records_offset() + static_cast<std::size_t>(ranks_) * sizeof(RankRecord), page_bytes);
+  return round_up(records_offset() + as_size(ranks_) * sizeof(RankRecord), page_bytes);
 }
 
 std::size_t ControlGeometry::device_flights_offset() const noexcept {
-  return flights_offset() + static_cast<std::size_t>(ranks_) * sizeof(FlightRing);
+  return flights_offset() + as_size(ranks_) * sizeof(FlightRing);
 }
 
 std::size_t ControlGeometry::groups_offset() const noexcept {
-  return round_up(device_flights_offset() + static_cast<std::size_t>(ranks_) * sizeof(DeviceFlightRing), page_bytes);
+  return round_up(device_flights_offset() + as_size(ranks_) * sizeof(DeviceFlightRing), page_bytes);
 }
 
 std::size_t ControlGeometry::group_bytes(int members) noexcept {
-  auto const n = static_cast<std::size_t>(members);
+  auto const n = as_size(members);
   return round_up(sizeof(GroupHeader) + n * sizeof(MemberBlock) + n * n * sizeof(Channel), page_bytes);
 }
 
 std::size_t ControlGeometry::queue_bytes(int readers) noexcept {
-  auto const ends = static_cast<std::size_t>(readers) + 1;
+  auto const ends = as_size(readers) + 1;
   return round_up(sizeof(GroupHeader) + sizeof(QueueHeader) + ends * sizeof(QueueEndpoint), page_bytes);
 }
 
@@ -50,16 +51,16 @@ std::size_t ControlGeometry::leases_offset() const noexcept {
 }
 
 std::size_t ControlGeometry::lease_row_bytes() const noexcept {
-  return round_up(static_cast<std::size_t>(ranks_) * sizeof(std::uint64_t), 64);
+  return round_up(as_size(ranks_) * sizeof(std::uint64_t), 64);
 }
 
 std::uint32_t ControlGeometry::slot_capacity() const noexcept {
-  auto const fits = most_lease_bytes / (lease_row_bytes() * static_cast<std::size_t>(ranks_));
+  auto const fits = most_lease_bytes / (lease_row_bytes() * as_size(ranks_));
   return static_cast<std::uint32_t>(std::min<std::size_t>(fits, 65536));
 }
 
 std::size_t ControlGeometry::total_bytes() const noexcept {
-  auto const leases = static_cast<std::size_t>(ranks_) * slot_capacity() * lease_row_bytes();
+  auto const leases = as_size(ranks_) * slot_capacity() * lease_row_bytes();
   return round_up(leases_offset() + leases, page_bytes);
 }
 

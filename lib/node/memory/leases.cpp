@@ -1,5 +1,6 @@
 #include "lib/node/memory/leases.hpp"
 
+#include "lib/core/as_size.hpp"
 #include "lib/platform/prefetch.hpp"
 
 namespace crossrank::node {
@@ -12,7 +13,7 @@ bool same(LeaseWord const& w, std::uint64_t generation) {
 }  // namespace
 
 std::size_t LeaseTable::row_offset(int owner, std::uint32_t slot) const noexcept {
-  auto const row = static_cast<std::size_t>(owner) * geometry_.slot_capacity() + slot;
+  auto const row = as_size(owner) * geometry_.slot_capacity() + slot;
   return geometry_.leases_offset() + row * geometry_.lease_row_bytes();
 }
 

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <utility>
 
 #include <linux/memfd.h>
 #include <sys/mman.h>
@@ -126,7 +127,7 @@ void check_shared_memory(Fd const& fd, std::size_t bytes, std::string const& wha
   if (!S_ISREG(status.st_mode)) refuse("a memory file", "mode " + std::to_string(status.st_mode));
   if (status.st_uid != ::geteuid())
     refuse("uid " + std::to_string(::geteuid()), "uid " + std::to_string(status.st_uid));
-  if (static_cast<std::size_t>(status.st_size) != bytes) {
+  if (std::cmp_not_equal(status.st_size, bytes)) {
     refuse(std::to_string(bytes) + " bytes", std::to_string(status.st_size) + " bytes");
   }
 }

@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/node/queue/ring_layout.hpp"
 #include "lib/node/group/atomic_ops.hpp"
@@ -32,10 +33,9 @@ class Blockers {
     auto const& blocks = comm_.blocks();
     for (std::uint32_t index = 0; index < blocks.made(); ++index) {
       auto const state = BlockLife::unpack(blocks.header(index).life.load(std::memory_order_acquire)).state;
-      if (state == BlockState::ready)
-        in_group({blocks.members(index), static_cast<std::size_t>(blocks.member_count(index))});
+      if (state == BlockState::ready) in_group({blocks.members(index), as_size(blocks.member_count(index))});
       auto const ends = state == BlockState::queue ? blocks.end_count(index) : 0;
-      if (ends > 1) in_queue({blocks.ends(index), static_cast<std::size_t>(ends)}, blocks.queue(index).chunks);
+      if (ends > 1) in_queue({blocks.ends(index), as_size(ends)}, blocks.queue(index).chunks);
     }
     return std::move(found_);
   }
@@ -82,7 +82,7 @@ class Blockers {
 }  // namespace
 
 std::vector<int> blocking_ranks(NodeComm const& comm, std::vector<int> const& direct, int waiter) {
-  std::vector<bool> seen(static_cast<std::size_t>(comm.ranks()), false);
+  auto seen = per_rank<bool>(comm.ranks());
   if (waiter >= 0) at_rank(seen, waiter) = true;
   std::vector<int> ends;
   for (auto open = direct; !open.empty();) {

@@ -76,7 +76,7 @@ Attachment RendezvousClient::attach_to_server(std::int64_t lost_server) {
   auto const shared = reopen_read_only(own);
   say(make_frame(options_, Kind::arena), std::vector<int>{shared.get()});
   std::vector<Fd> arenas;
-  while (arenas.size() < static_cast<std::size_t>(options_.ranks)) {
+  while (std::ssize(arenas) < options_.ranks) {
     auto [memory, fds] = hear(Kind::memory);
     if (fds.empty() || memory.value != arenas.size())
       throw misled("arenas from rank " + std::to_string(arenas.size()) + " on",

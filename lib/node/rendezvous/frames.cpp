@@ -6,6 +6,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/platform/io_error.hpp"
 #include "lib/platform/progress_hook.hpp"
 
@@ -79,7 +80,7 @@ bool send_frame(int socket, Frame const& frame, std::span<int const> fds, std::c
     }
     auto const bytes = system().sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (bytes > 0) {
-      sent += static_cast<std::size_t>(bytes);
+      sent += as_size(bytes);
     } else if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       if (!wait_for(socket, POLLOUT, until)) return false;
     } else if (bytes < 0 && errno == ETOOMANYREFS) {
@@ -115,7 +116,7 @@ Received receive_part(int socket, PartialFrame& part, std::vector<Fd>& fds) {
     take_fds(message, fds);
     if ((message.msg_flags & MSG_CTRUNC) != 0)
       platform::throw_io("rendezvous", "SCM_RIGHTS", EMFILE, "raise the limit of open files (ulimit -n)");
-    part.got += static_cast<std::size_t>(bytes);
+    part.got += as_size(bytes);
   }
   frame.text.back() = '\0';
   frame.key.back() = '\0';

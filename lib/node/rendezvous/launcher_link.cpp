@@ -10,6 +10,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/node/memory/segment_names.hpp"
 #include "lib/platform/system.hpp"
 
@@ -57,7 +58,7 @@ void LauncherLink::take(std::function<void(LauncherMessage const&)> const& on_en
       fd_ = Fd();
       return;
     }
-    got_ += static_cast<std::size_t>(bytes);
+    got_ += as_size(bytes);
     if (got_ < sizeof part_) continue;
     got_ = 0;
     if (part_.magic != LauncherMessage{}.magic) {

@@ -11,6 +11,7 @@
 #include <linux/memfd.h>
 #include <unistd.h>
 
+#include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/node/inspect/find_jobs.hpp"
 #include "lib/node/liveness/watchdog_thread.hpp"
@@ -107,7 +108,7 @@ PendingRendezvous::~PendingRendezvous() {
 
 void PendingRendezvous::arrived(int rank, std::int64_t pid) noexcept {
   auto const number = static_cast<std::int32_t>(pid);
-  auto const at = sizeof(PendingHeader) + static_cast<std::size_t>(rank) * sizeof number;
+  auto const at = sizeof(PendingHeader) + as_size(rank) * sizeof number;
   if (fd_) static_cast<void>(system().pwrite(fd_.get(), &number, sizeof number, static_cast<off_t>(at)));
 }
 

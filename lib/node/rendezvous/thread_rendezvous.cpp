@@ -9,6 +9,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/no_destructor.hpp"
 #include "lib/node/rendezvous/rendezvous.hpp"
@@ -71,7 +72,7 @@ void keep_failed(std::string const& key, std::shared_ptr<ThreadStart> const& sta
   std::lock_guard const lock(thread_starts().mutex);
   auto const found = thread_starts().by_key.find(key);
   if (found == thread_starts().by_key.end() || found->second.start.lock() != start) return;
-  found->second.ranks = static_cast<std::size_t>(ranks);
+  found->second.ranks = as_size(ranks);
   if (found->second.came.size() >= found->second.ranks) {
     thread_starts().by_key.erase(found);
   } else {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <string>
 
+#include "lib/core/as_size.hpp"
 #include "lib/core/log.hpp"
 #include "lib/core/rank_list.hpp"
 #include "lib/node/wait/lost_members.hpp"
@@ -55,7 +56,7 @@ PeerWatchdog::PeerWatchdog(GroupMembers const& members, Rounds& rounds, spi::Tim
       operation_(operation),
       slice_(std::clamp<std::chrono::nanoseconds>(timeout_policy.timeout / 8, shortest_slice, longest_slice)),
       last_look_(platform::system().now()),
-      watched_(static_cast<std::size_t>(members.size())),
+      watched_(as_size(members.size())),
       last_suspect_(members.rank()) {
   for (int member = 0; member < members.size(); ++member) {
     auto const& record = members.record(member);

@@ -6,6 +6,7 @@
 
 #include <crossrank/spi/operation.hpp>
 
+#include "lib/core/at_rank.hpp"
 #include "lib/node/group/group_members.hpp"
 #include "lib/node/group/rounds.hpp"
 #include "lib/node/wait/wait_condition.hpp"
@@ -36,8 +37,8 @@ class PeerWatchdog {
     platform::WarningSchedule warnings{};
     std::chrono::nanoseconds without_heartbeat{};
   };
-  [[nodiscard]] Watched& watched(int member) noexcept { return watched_[static_cast<std::size_t>(member)]; }
-  [[nodiscard]] Watched const& watched(int member) const noexcept { return watched_[static_cast<std::size_t>(member)]; }
+  [[nodiscard]] Watched& watched(int member) noexcept { return at_rank(watched_, member); }
+  [[nodiscard]] Watched const& watched(int member) const noexcept { return at_rank(watched_, member); }
   /// Looks for a core dump of one member that the condition waits for and that has missed a heartbeat.
   void check_one_suspect(WaitCondition& condition);
   [[nodiscard]] bool is_too_slow(int member, std::chrono::nanoseconds awake, WaitCondition& condition);

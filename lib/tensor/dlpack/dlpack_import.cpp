@@ -8,6 +8,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/spi/device_provider.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/tensor/copy_memory.hpp"
 #include "lib/tensor/device_tensor.hpp"
 #include "lib/tensor/dlpack/dlpack_strides.hpp"
@@ -73,7 +74,7 @@ Shape shape_of(dlpack::Tensor const& tensor) {
     refuse("the number of dimensions is not possible", "0 to " + std::to_string(Shape::max_rank),
            std::to_string(tensor.ndim));
   if (tensor.ndim > 0 && tensor.shape == nullptr) refuse("the tensor has dimensions but no shape", "lengths", "null");
-  return Shape(std::span<std::int64_t const>(tensor.shape, static_cast<std::size_t>(tensor.ndim)));
+  return Shape(std::span<std::int64_t const>(tensor.shape, as_size(tensor.ndim)));
 }
 
 /// A tensor of another library, checked.
@@ -129,8 +130,7 @@ class Foreign {
     auto const range = reached_elements(tensor_);
     if (!range) refuse("the strides overflow", "strides inside the memory", "larger ones");
     auto const element = static_cast<std::int64_t>(bits / 8);
-    check_memory(first_ + range->first * element,
-                 static_cast<std::size_t>(range->last - range->first + 1) * static_cast<std::size_t>(element));
+    check_memory(first_ + range->first * element, as_size(range->last - range->first + 1) * as_size(element));
     auto copy = Tensor::empty(shape_, dtype_, device_);
     copy_strided(copy, tensor_, first_);
     if (device_.kind != Device::Kind::cpu)

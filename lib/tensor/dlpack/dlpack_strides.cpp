@@ -6,6 +6,7 @@
 
 #include <crossrank/spi/device_provider.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/tensor/device_tensor.hpp"
 
 namespace crossrank {
@@ -45,7 +46,7 @@ class RowCopier {
       if (on_gpu(to_)) {
         enqueue(from, 1);
       } else {
-        std::memcpy(next_, from, static_cast<std::size_t>(rows_.run_bytes));
+        std::memcpy(next_, from, as_size(rows_.run_bytes));
         next_ += rows_.run_bytes;
       }
     }
@@ -53,18 +54,17 @@ class RowCopier {
 
  private:
   void enqueue(std::byte const* from, std::int64_t rows) {
-    auto const run = static_cast<std::size_t>(rows_.run_bytes);
-    auto const count = static_cast<std::size_t>(rows);
+    auto const run = as_size(rows_.run_bytes);
+    auto const count = as_size(rows);
     spi::device_provider(to_.device().kind)
-        .copy(current_stream(to_.device()),
-              {.to = next_,
-               .to_device = to_.device(),
-               .from = from,
-               .from_device = to_.device(),
-               .run_bytes = run,
-               .runs = count,
-               .to_stride = run,
-               .from_stride = rows > 1 ? static_cast<std::size_t>(rows_.row_stride) : run});
+        .copy(current_stream(to_.device()), {.to = next_,
+                                             .to_device = to_.device(),
+                                             .from = from,
+                                             .from_device = to_.device(),
+                                             .run_bytes = run,
+                                             .runs = count,
+                                             .to_stride = run,
+                                             .from_stride = rows > 1 ? as_size(rows_.row_stride) : run});
     next_ += run * count;
   }
 
@@ -106,10 +106,9 @@ void copy_strided(Tensor const& to, dlpack::Tensor const& from, std::byte const*
   for (int i = 0; i < rows.outer; ++i) left *= from.shape[i];
   for (; left > 0; --left) {
     std::int64_t offset = 0;
-    for (int i = 0; i < rows.outer; ++i) offset += at[static_cast<std::size_t>(i)] * from.strides[i];
+    for (int i = 0; i < rows.outer; ++i) offset += at_axis(at, i) * from.strides[i];
     copier.copy(element + offset * element_bytes);
-    for (int i = rows.outer; i-- > 0 && ++at[static_cast<std::size_t>(i)] == from.shape[i];)
-      at[static_cast<std::size_t>(i)] = 0;
+    for (int i = rows.outer; i-- > 0 && ++at_axis(at, i) == from.shape[i];) at_axis(at, i) = 0;
   }
 }
 

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "lib/core/as_size.hpp"
+
 namespace crossrank::dlpack {
 namespace {
 
@@ -43,7 +45,7 @@ std::optional<Dtype> dtype_of(DataType type) noexcept {
 }
 
 DataType type_of(Dtype dtype) noexcept {
-  auto const& [same, code] = codes[static_cast<std::size_t>(dtype)];
+  auto const& [same, code] = codes[as_index(dtype)];
   return {.code = code, .bits = static_cast<std::uint8_t>(bits_of(same)), .lanes = 1};
 }
 

@@ -20,7 +20,7 @@ constexpr std::uint64_t longest_name = 255;  // longest_name file name in bytes
 std::optional<std::string> name_in(std::filesystem::path const& path) {
   auto const file = std::make_shared<FilePool>()->open(path);
   if (file->size() > longest_name) return std::nullopt;
-  std::string text(static_cast<std::size_t>(file->size()), '\0');
+  std::string text(file->size(), '\0');
   file->read_at(0, std::as_writable_bytes(std::span(text)));
   auto const begin = text.find_first_not_of(" \t\r\n");
   if (begin == std::string::npos) return std::nullopt;

@@ -25,7 +25,7 @@ Json read_list(fs::path const& path) {
                                                      .hint = "correct the file, copy it again, or move it away",
                                                      .section = "json"}};
   auto const size = std::min<std::uint64_t>(file->size(), options.limits.bytes + 1);
-  std::string text(static_cast<std::size_t>(size), '\0');
+  std::string text(size, '\0');
   file->read_at(0, std::as_writable_bytes(std::span(text)));
   return codec::parse_json(text, options);
 }

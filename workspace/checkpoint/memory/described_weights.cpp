@@ -11,6 +11,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/codec/checksum/checksum.hpp"
+#include "lib/core/as_size.hpp"
 #include "lib/platform/host.hpp"
 #include "workspace/checkpoint/memory/placement_json.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
@@ -173,7 +174,7 @@ DescribedWeights describe_weights(Collective const& world, StateDict const& weig
     std::memcpy(all[rank].data(), numbers[rank].data(), numbers[rank].size());
     first_with.emplace(all[rank][grid_numbers - 1], rank);
   }
-  bool const tells = first_with.at(mine.numbers[grid_numbers - 1]) == static_cast<std::size_t>(world.rank());
+  bool const tells = first_with.at(mine.numbers[grid_numbers - 1]) == as_size(world.rank());
   auto const texts = world.all_gatherv(tells ? std::as_bytes(std::span(mine.names)) : std::span<std::byte const>());
 
   DescribedWeights out;

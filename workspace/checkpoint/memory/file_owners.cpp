@@ -23,7 +23,7 @@ std::vector<std::uint64_t> held_bytes(OutputFile const& file, MergeLayout const&
         auto const share = static_cast<double>(bytes) / static_cast<double>(whole);
         auto const used = static_cast<std::uint64_t>(share * static_cast<double>(piece.copy.from.bytes()));
         for (auto const& copy : box.copies) {
-          if (copy.size() == 1) held[static_cast<std::size_t>(copy.front())] += used;
+          if (copy.size() == 1) at_rank(held, copy.front()) += used;
         }
       }
     }
@@ -56,7 +56,7 @@ std::vector<std::vector<WorkUnit>> units_of(std::span<OutputFile const> files, i
   constexpr auto slice = OutputWriter::slice_bytes;
   auto units = per_rank<std::vector<WorkUnit>>(ranks);
   for (auto const& file : files) {
-    auto& own = units[static_cast<std::size_t>(file.owner)];
+    auto& own = at_rank(units, file.owner);
     for (auto const& tensor : file.tensors) {
       auto const end = tensor.begin + tensor.bytes;
       for (auto at = tensor.begin; at < end;) {

@@ -23,7 +23,7 @@ StateDict get_full_state_dict(Collective const& world, StateDict const& weights,
   }
   auto const plan = plan_export(world, weights, placements, options.model, operation);
   auto targets = per_rank<FillTarget>(world.world_size());
-  targets[static_cast<std::size_t>(options.dst)] = {
+  at_rank(targets, options.dst) = {
       .source = std::make_shared<MergedSource>(plan.layout),
       .inputs_of = [&](WorkUnit const& unit) { return inputs_of(*plan.layout, unit.tensor, unit.offset, unit.bytes); }};
   return fill_memory(world, plan, targets, {.operation = operation, .threads = options.threads, .stop = options.stop});

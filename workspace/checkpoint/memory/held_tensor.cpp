@@ -8,6 +8,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
+
 namespace crossrank::checkpoint {
 namespace {
 
@@ -21,7 +23,7 @@ struct Grid {
     std::vector<MeshPlace> place(shape.size());
     for (auto dim = shape.size(); dim-- > 0;) {
       place[dim] = {static_cast<std::int64_t>(number) % shape[dim], shape[dim]};
-      number /= static_cast<std::size_t>(shape[dim]);
+      number /= as_size(shape[dim]);
     }
     return place;
   }

@@ -83,10 +83,10 @@ void PlacedSource::for_each_input(std::size_t tensor, std::uint64_t offset, std:
 }
 
 void PlacedSource::read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const {
-  for_each_input(
-      tensor, offset, out.size(), [&](std::size_t input, std::uint64_t begin, std::uint64_t bytes, std::uint64_t to) {
-        whole_->read(input, begin, out.subspan(static_cast<std::size_t>(to - offset), static_cast<std::size_t>(bytes)));
-      });
+  for_each_input(tensor, offset, out.size(),
+                 [&](std::size_t input, std::uint64_t begin, std::uint64_t bytes, std::uint64_t to) {
+                   whole_->read(input, begin, out.subspan(to - offset, bytes));
+                 });
 }
 
 }  // namespace crossrank::checkpoint

@@ -8,6 +8,7 @@
 
 #include "lib/codec/checksum/checksum.hpp"
 #include "lib/codec/io/parallel_for.hpp"
+#include "lib/core/as_size.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 
 namespace crossrank::checkpoint {
@@ -57,7 +58,7 @@ class ReplicaDigests {
     std::vector<std::size_t> next(all.size());
     std::vector<std::uint64_t> digests;
     for (auto const& one : list_) {
-      auto const rank = static_cast<std::size_t>(one.rank);
+      auto const rank = as_size(one.rank);
       std::uint64_t digest = 0;
       std::memcpy(&digest, all[rank].data() + sizeof digest * next[rank]++, sizeof digest);
       digests.push_back(digest);

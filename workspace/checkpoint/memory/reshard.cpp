@@ -13,6 +13,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "workspace/checkpoint/memory/held_tensor.hpp"
 #include "workspace/checkpoint/memory/exchange/memory_fill.hpp"
 #include "workspace/checkpoint/memory/placed_source.hpp"
@@ -105,16 +107,16 @@ class Targets {
     auto const set = as_whole(plan_.layout);
     std::optional<RuleSet> rules;
     if (wanted.tp > 1) rules = RuleSet::make(set);
-    known = std::make_shared<SplitSource>(set.sources.front(), static_cast<std::size_t>(wanted.tp_rank),
-                                          [&](SourceTensor const& tensor) {
-                                            if (!rules) return SplitRule{};
-                                            return rules->split_for(tensor.name, tensor, wanted.tp, wanted.moe_ep);
-                                          });
+    known =
+        std::make_shared<SplitSource>(set.sources.front(), as_size(wanted.tp_rank), [&](SourceTensor const& tensor) {
+          if (!rules) return SplitRule{};
+          return rules->split_for(tensor.name, tensor, wanted.tp, wanted.moe_ep);
+        });
     return known;
   }
 
   FillTarget target_of(int rank) {
-    auto const& wanted = wanted_[static_cast<std::size_t>(rank)];
+    auto const& wanted = at_rank(wanted_, rank);
     auto const split = split_of(wanted);
     std::map<std::string_view, std::size_t> numbers;
     for (std::size_t i = 0; i < split->tensors().size(); ++i) numbers.emplace(split->tensors()[i].name, i);

@@ -8,6 +8,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "lib/tensor/copy_memory.hpp"
 
 namespace crossrank::checkpoint {
@@ -50,7 +52,7 @@ class CellTensors {
   using Entry = std::pair<std::uint32_t, std::uint32_t>;
 
   void add_rank(int rank, int own_rank) {
-    auto const* const names = described_.ranks[static_cast<std::size_t>(rank)].names.get();
+    auto const* const names = at_rank(described_.ranks, rank).names.get();
     auto found = std::find_if(listings_.begin(), listings_.end(), [&](auto const& one) { return one.names == names; });
     if (found == listings_.end()) {
       auto const listing = static_cast<std::uint32_t>(listings_.size());
@@ -84,7 +86,7 @@ class CellTensors {
     std::vector<Member> members;
     for (auto const& [listing, kind] : kinds) {
       for (auto const rank : listings_[listing].ranks)
-        members.push_back({.rank = rank, .described = &described_.ranks[static_cast<std::size_t>(rank)].kinds[kind]});
+        members.push_back({.rank = rank, .described = &at_rank(described_.ranks, rank).kinds[kind]});
     }
     std::sort(members.begin(), members.end(), [](auto const& a, auto const& b) { return a.rank < b.rank; });
     auto found = hold_tensor(name, members, ranks_, operation_);
@@ -196,8 +198,7 @@ WeightCells make_cells(DescribedWeights const& described, StateDict const& weigh
 
 std::span<std::byte const> own_units(WeightCells const& cells, std::uint32_t tensor, std::size_t unit,
                                      std::int64_t first, std::int64_t last) {
-  return cells.own.at(tensor).subspan(static_cast<std::size_t>(first) * unit,
-                                      static_cast<std::size_t>(last - first) * unit);
+  return cells.own.at(tensor).subspan(as_size(first) * unit, as_size(last - first) * unit);
 }
 
 }  // namespace crossrank::checkpoint

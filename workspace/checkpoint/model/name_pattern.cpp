@@ -5,6 +5,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
+
 namespace crossrank::checkpoint {
 namespace {
 
@@ -97,7 +99,7 @@ NamePattern::NamePattern(std::string_view text) : text_(text) {
   if (text.size() > max_pattern_bytes) refuse(text, max_pattern_bytes, "a pattern of more than 1024 bytes");
   for (auto const element : split_pattern(text)) {
     if (element.empty()) {
-      refuse(text, static_cast<std::size_t>(element.data() - text.data()), "an empty element between dots");
+      refuse(text, as_size(element.data() - text.data()), "an empty element between dots");
     }
     if (element == "**") {
       elements_.push_back({.any_number = true});

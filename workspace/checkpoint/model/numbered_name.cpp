@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 
+#include "lib/core/as_size.hpp"
 #include "workspace/checkpoint/model/name_pattern.hpp"
 
 namespace crossrank::checkpoint {
@@ -11,7 +12,7 @@ namespace {
 
 /// Splits a name around a number in it.
 NumberedName around(std::string_view name, std::string_view number) {
-  auto const begin = static_cast<std::size_t>(number.data() - name.data());
+  auto const begin = as_size(number.data() - name.data());
   std::int64_t value = 0;
   std::from_chars(number.data(), number.data() + number.size(), value);
   return {name.substr(0, begin), value, name.substr(begin + number.size())};

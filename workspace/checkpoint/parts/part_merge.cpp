@@ -38,7 +38,7 @@ std::optional<std::vector<FileRecipe>> read_recipes(PlanFile const& plan, std::s
     std::string text;
     bool const complete = at.begin <= opened->size() && at.bytes <= opened->size() - at.begin;
     if (complete) {
-      text.resize(static_cast<std::size_t>(at.bytes));
+      text.resize(at.bytes);
       opened->read_at(at.begin, std::as_writable_bytes(std::span(text)));
     }
     auto const found = codec::checksum(std::as_bytes(std::span(text)));

@@ -1,3 +1,4 @@
+#include "lib/core/as_size.hpp"
 #include "workspace/checkpoint/parts/parts_plan_state.hpp"
 
 #include <algorithm>
@@ -145,7 +146,7 @@ void save_recipes(WholeMerge const& whole, platform::Directory const& folder, Pl
 
 void warn_of_empty_parts(PartsPlan::State const& state) {
   auto const files = state.file.files.size();
-  auto const parts = static_cast<std::size_t>(state.file.options.parts);
+  auto const parts = as_size(state.file.options.parts);
   if (parts <= files) return;
   auto const tensors = state.whole().merge.state().layout->tensors.size();
   std::string hint = "make fewer parts";

@@ -11,6 +11,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "workspace/checkpoint/source/shard_names.hpp"
 #include "workspace/checkpoint/source/torch/torch_source.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
@@ -25,7 +26,7 @@ class MergeLayoutBuilder {
       : layout_(layout), rule_for_(rule_for), on_refused_(on_refused) {}
 
   void build() {
-    std::size_t const width = static_cast<std::size_t>(layout_.set.tp);
+    std::size_t const width = as_size(layout_.set.tp);
     for (std::size_t first = 0; first < layout_.set.sources.size(); first += width) add_cell(first, width);
     add_left_out();
     sort_tensors();

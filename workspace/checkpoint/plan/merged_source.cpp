@@ -7,6 +7,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/tensor/copy_memory.hpp"
 #include "workspace/checkpoint/plan/shift_group_ids.hpp"
 #include "workspace/checkpoint/source/strided_copy.hpp"
@@ -43,8 +44,7 @@ Shares kept_shares(MergeRule const& rule, std::size_t ranks) {
                 .whole = std::accumulate(parts.begin(), parts.end(), std::int64_t{0})};
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     for (std::size_t part = 0; part < parts.size(); ++part) {
-      auto const replicas =
-          static_cast<std::size_t>(part < rule.part_replicas.size() ? rule.part_replicas[part] : rule.replicas);
+      auto const replicas = as_size(part < rule.part_replicas.size() ? rule.part_replicas[part] : rule.replicas);
       if (rank % replicas == 0) shares.of_rank[rank] += parts[part];
     }
   }
@@ -96,13 +96,13 @@ void MergedSource::read_input_runs(InputRuns const& piece, std::uint64_t offset,
 void MergedSource::read_computed(MergedTensor const& tensor, std::uint64_t offset, std::span<std::byte> out) const {
   std::vector<std::vector<std::byte>> values;
   for (auto const& input : tensor.inputs) {
-    values.emplace_back(static_cast<std::size_t>(tensor.bytes));
+    values.emplace_back(tensor.bytes);
     layout_->set.sources[input.source]->read(input.tensor, 0, values.back());
   }
-  std::vector<std::byte> result(static_cast<std::size_t>(tensor.bytes));
+  std::vector<std::byte> result(tensor.bytes);
   if (tensor.rule->sum_element >= 0) {
-    sum_element(tensor.dtype, static_cast<std::size_t>(tensor.rule->sum_element), values,
-                kept_shares(*tensor.rule, values.size()), result);
+    sum_element(tensor.dtype, as_size(tensor.rule->sum_element), values, kept_shares(*tensor.rule, values.size()),
+                result);
   } else {
     reduce_values(tensor.dtype, tensor.rule->op, values, result);
   }

@@ -1,4 +1,5 @@
 #include "workspace/checkpoint/plan/merged_tensor.hpp"
+#include "lib/core/as_size.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
 
 #include <algorithm>
@@ -45,9 +46,9 @@ void require_compatible(ShardGroup const& group, int axis) {
 void require_all(ShardGroup const& group) {
   for (std::size_t t = 0; t < group.shards.size(); ++t) {
     if (group.shards[t] != nullptr) continue;
-    auto const holder = static_cast<std::size_t>(
-        std::find_if(group.shards.begin(), group.shards.end(), [](auto const* s) { return s != nullptr; }) -
-        group.shards.begin());
+    auto const holder =
+        as_size(std::find_if(group.shards.begin(), group.shards.end(), [](auto const* s) { return s != nullptr; }) -
+                group.shards.begin());
     refuse(group, "tensor-parallel rank " + std::to_string(t) + " lacks it",
            "as on rank " + std::to_string(holder) + " (" + std::string(group.sources[holder]) + ")", "nothing", t);
   }
@@ -86,18 +87,18 @@ std::vector<std::int64_t> widths_of(ShardGroup const& group, std::vector<std::in
 class Concatenation {
  public:
   Concatenation(ShardGroup const& group, MergeRule const& rule, MergedTensor& out)
-      : group_(group), rule_(rule), out_(out), axis_(static_cast<std::size_t>(rule.axis)) {
+      : group_(group), rule_(rule), out_(out), axis_(as_size(rule.axis)) {
     for (std::size_t t = 0; t < group.shards.size(); ++t)
       widths_.push_back(widths_of(group, rule.parts, group.shards[t]->shape[axis_], t));
     for (std::size_t part = 0; part < widths_.front().size(); ++part) {
       bool const own = part < rule.part_replicas.size();
-      replicas_.push_back(static_cast<std::size_t>(std::max(1, own ? rule.part_replicas[part] : rule.replicas)));
+      replicas_.push_back(as_size(std::max(1, own ? rule.part_replicas[part] : rule.replicas)));
     }
-    auto const block = rule.rank_block > 0 ? static_cast<std::size_t>(rule.rank_block) : group.shards.size();
+    auto const block = rule.rank_block > 0 ? as_size(rule.rank_block) : group.shards.size();
     for (std::size_t first = 0; first < group.shards.size(); first += block) {
       for (std::size_t part = 0; part < replicas_.size(); ++part) {
-        auto const number = rule.part_period > 0 ? part % static_cast<std::size_t>(rule.part_period) : part;
-        if (rule.only_part >= 0 && number != static_cast<std::size_t>(rule.only_part)) continue;
+        auto const number = rule.part_period > 0 ? part % as_size(rule.part_period) : part;
+        if (rule.only_part >= 0 && number != as_size(rule.only_part)) continue;
         for (auto t = first; t < std::min(first + block, group.shards.size()); ++t) slots_.push_back({t, part});
       }
     }
@@ -220,7 +221,7 @@ void merge_concat(ShardGroup const& group, MergeRule& rule, MergedTensor& out) {
   require_compatible(group, axis);
   if (rule.add_per_rank != 0 && out.dtype != Dtype::i32)
     refuse(group, "`add_per_rank` needs I32 ids", "I32", std::string(name_of(out.dtype)), 0);
-  if (group.shards.size() % static_cast<std::size_t>(std::max(1, rule.replicas)) != 0) {
+  if (group.shards.size() % as_size(std::max(1, rule.replicas)) != 0) {
     refuse(group, "`replicas` does not divide the number of ranks", "a multiple of " + std::to_string(rule.replicas),
            std::to_string(group.shards.size()) + " ranks", 0);
   }

@@ -6,6 +6,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "workspace/checkpoint/plan/shift_group_ids.hpp"
 #include "workspace/checkpoint/source/strided_copy.hpp"
 
@@ -20,8 +21,7 @@ void set_integer(Dtype dtype, int element, std::int64_t value, std::uint64_t off
   // Little-endian: the low bytes come first.
   std::memcpy(bytes, &value, sizeof value);
   for (std::uint64_t i = 0; i < width && i < sizeof value; ++i) {
-    if (begin + i >= offset && begin + i < offset + out.size())
-      out[static_cast<std::size_t>(begin + i - offset)] = bytes[i];
+    if (begin + i >= offset && begin + i < offset + out.size()) out[begin + i - offset] = bytes[i];
   }
 }
 
@@ -52,7 +52,7 @@ SplitSource::SplitSource(std::shared_ptr<ShardSource const> whole, std::size_t r
 
 std::vector<InputRuns> SplitSource::runs_for_rank(std::uint32_t number, SplitRule const& rule, std::size_t rank) const {
   auto const& tensor = whole_->tensors()[number];
-  auto const axis = static_cast<std::size_t>(rule.axis);
+  auto const axis = as_size(rule.axis);
   std::uint64_t rows = 1;
   for (std::size_t d = 0; d < axis; ++d) rows *= static_cast<std::uint64_t>(tensor.shape[d]);
   std::uint64_t skipped = 0;

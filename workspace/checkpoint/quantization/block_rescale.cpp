@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lib/codec/checksum/checksum.hpp"
+#include "lib/core/as_size.hpp"
 #include "lib/tensor/small_float.hpp"
 
 namespace crossrank::checkpoint {
@@ -49,7 +50,7 @@ void for_each_overlap(ShardBlocks const& shard, BlockGrid const& whole, Visit vi
 }  // namespace
 
 void merge_scales(BlockGrid& whole, std::span<ShardBlocks const> shards) {
-  whole.scales.assign(static_cast<std::size_t>(whole.matrices * whole.grid_rows() * whole.grid_columns()), 0.0F);
+  whole.scales.assign(as_size(whole.matrices * whole.grid_rows() * whole.grid_columns()), 0.0F);
   for (auto const& shard : shards) {
     for_each_overlap(shard, whole, [&](std::size_t at, std::size_t whole_at) {
       whole.scales[whole_at] = std::max(whole.scales[whole_at], shard.grid.scales[at]);
@@ -86,7 +87,7 @@ void BlockRescale::apply(std::uint64_t offset, std::span<std::byte> bytes) const
     auto run = std::min({grid.columns - column, left_in_block(column, grid.block_columns),
                          left_in_block(whole_column, whole_->block_columns)});
     if (shard_.axis == 1) run = std::min(run, moved.length);
-    auto const values = bytes.subspan(done, std::min(static_cast<std::size_t>(run), bytes.size() - done));
+    auto const values = bytes.subspan(done, std::min(as_size(run), bytes.size() - done));
     done += values.size();
     auto const common = whole_->scale(matrix, whole_row, whole_column);
     auto const factor = common > 0 ? grid.scale(matrix, row, column) / common : 1.0F;

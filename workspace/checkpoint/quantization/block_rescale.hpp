@@ -7,6 +7,8 @@
 
 #include <crossrank/tensor/dtype.hpp>
 
+#include "lib/core/as_size.hpp"
+
 namespace crossrank::checkpoint {
 
 /// The sizes and scales of a matrix with one scale per block, or of a stack of such matrices.
@@ -23,7 +25,7 @@ struct BlockGrid {
   /// Returns the index in `scales` of the scale of a number.
   [[nodiscard]] std::size_t scale_at(std::int64_t matrix, std::int64_t row, std::int64_t column) const noexcept {
     auto const block = row / block_rows * grid_columns() + column / block_columns;
-    return static_cast<std::size_t>(matrix * grid_rows() * grid_columns() + block);
+    return as_size(matrix * grid_rows() * grid_columns() + block);
   }
   [[nodiscard]] float scale(std::int64_t matrix, std::int64_t row, std::int64_t column) const {
     return scales[scale_at(matrix, row, column)];

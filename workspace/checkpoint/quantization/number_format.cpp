@@ -5,6 +5,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
+
 namespace crossrank::checkpoint {
 namespace {
 
@@ -14,7 +16,6 @@ bool is_f8(Dtype dtype) {
 }
 
 bool is_power_of_two_scale(Dtype dtype) { return dtype == Dtype::u8 || dtype == Dtype::f8_e8m0; }
-
 
 /// Returns the dimension of spread scales that belongs to a dimension of the matrix.
 int spread_axis(int axis, int stack) { return stack + 2 * (axis - stack); }
@@ -95,8 +96,8 @@ void LayerFormat::read_weight(SourceTensor const& weight, LayerTensors const& te
 }
 
 void LayerFormat::set_lengths(SourceTensor const& weight) {
-  outputs_ = weight.shape[static_cast<std::size_t>(weight_.out)] * weight_.out_unit;
-  inputs_ = weight.shape[static_cast<std::size_t>(weight_.in)] * weight_.in_unit;
+  outputs_ = at_axis(weight.shape, weight_.out) * weight_.out_unit;
+  inputs_ = at_axis(weight.shape, weight_.in) * weight_.in_unit;
 }
 
 void LayerFormat::read_fp8(SourceTensor const& weight, LayerTensors const& tensors, LayerHints const& hints) {
@@ -114,8 +115,7 @@ void LayerFormat::read_fp8(SourceTensor const& weight, LayerTensors const& tenso
   } else if (is_power_of_two_scale(scale.dtype)) {
     format_ = NumberFormat::mxfp8;
     group_ = 32;
-  } else if (scale.shape[static_cast<std::size_t>(weight_.in)] == 1 && !block_said &&
-             scale.shape[static_cast<std::size_t>(weight_.out)] == outputs_) {
+  } else if (at_axis(scale.shape, weight_.in) == 1 && !block_said && at_axis(scale.shape, weight_.out) == outputs_) {
     format_ = NumberFormat::fp8_channel;
   } else {
     format_ = NumberFormat::fp8_block;
@@ -133,7 +133,7 @@ void LayerFormat::read_spread_blocks(SourceTensor const& scale, LayerHints const
     return blocks > 1 && length % blocks == 0 ? length / blocks : std::int64_t{128};
   };
   auto const stack = order_.stacked ? 1 : 0;
-  auto const at = [&](int axis) { return scale.shape[static_cast<std::size_t>(spread_axis(axis, stack))]; };
+  auto const at = [&](int axis) { return at_axis(scale.shape, spread_axis(axis, stack)); };
   block_out_ = size(hints.block_out, outputs_, at(weight_.out));
   group_ = size(hints.block_in, inputs_, at(weight_.in));
 }
@@ -155,7 +155,7 @@ void LayerFormat::read_bytes(SourceTensor const& weight, LayerTensors const& ten
   }
   if (scale.shape.size() != weight.shape.size())
     refuse(scale, "the scale and its packed weight have different numbers of dimensions");
-  auto const row = static_cast<std::size_t>(weight_.out);
+  auto const row = as_size(weight_.out);
   // The number of rows shows the packing: a weight with packed outputs has half as many rows as its scale.
   if (scale.shape[row] == 2 * weight.shape[row] && weight.dtype != Dtype::f4) {
     format_ = NumberFormat::int4_modelopt;
@@ -180,7 +180,7 @@ void LayerFormat::read_bytes(SourceTensor const& weight, LayerTensors const& ten
 /// Returns the inputs per scale, judged by the number of scales: 16, or 32 in formats with F8 activations.
 std::int64_t LayerFormat::nvfp4_group(SourceTensor const& scale, LayerHints const& hints) const {
   auto const length = packs_outputs_ ? outputs_ : inputs_;
-  auto const scales = scale.shape[static_cast<std::size_t>(packs_outputs_ ? weight_.out : weight_.in)];
+  auto const scales = at_axis(scale.shape, packs_outputs_ ? weight_.out : weight_.in);
   for (auto const group : {std::int64_t{16}, std::int64_t{32}, hints.group}) {
     if (group > 0 && scales == divide_up(length, group)) return group;
   }
@@ -189,7 +189,7 @@ std::int64_t LayerFormat::nvfp4_group(SourceTensor const& scale, LayerHints cons
 
 void LayerFormat::read_words(SourceTensor const& weight, LayerTensors const& tensors, LayerHints const& hints) {
   auto const& scale = *tensors[TensorRole::weight_scale];
-  auto const stack = static_cast<std::size_t>(order_.stacked ? 1 : 0);
+  auto const stack = as_size(order_.stacked ? 1 : 0);
   if (scale.shape.size() != weight.shape.size())
     refuse(scale, "the scale and its packed weight have different numbers of dimensions");
   int const bits = hints.bits > 0 ? hints.bits : bits_of_words(weight, tensors);
@@ -243,7 +243,7 @@ int LayerFormat::bits_of_words(SourceTensor const& weight, LayerTensors const& t
 /// Returns the inputs per group, judged by the number of scales; 0 if one scale serves all inputs or the number does
 /// not divide.
 std::int64_t LayerFormat::group_of(SourceTensor const& scale) const {
-  auto const groups = scale.shape[static_cast<std::size_t>(weight_.in)];
+  auto const groups = at_axis(scale.shape, weight_.in);
   return groups > 1 && inputs_ % groups == 0 ? inputs_ / groups : 0;
 }
 
@@ -251,7 +251,7 @@ std::int64_t LayerFormat::group_of(SourceTensor const& scale) const {
 /// exactly one group.
 std::int64_t LayerFormat::likely_group(SourceTensor const& scale, LayerHints const& hints) const {
   bool const fits = hints.likely_group > 0 && format_ != NumberFormat::int8 &&
-                    scale.shape[static_cast<std::size_t>(weight_.in)] == divide_up(inputs_, hints.likely_group);
+                    at_axis(scale.shape, weight_.in) == divide_up(inputs_, hints.likely_group);
   return fits ? hints.likely_group : 0;
 }
 
@@ -291,9 +291,9 @@ TensorAxes LayerFormat::axes(TensorRole role, SourceTensor const& tensor) const 
 }
 
 TensorAxes LayerFormat::vector_axes(SourceTensor const& tensor) const {
-  if (is_single(tensor) && inputs_ != 1) return {.single = true};
+  if (tensor.shape.empty() || (is_single(tensor) && inputs_ != 1)) return {.single = true};
   auto const last = static_cast<int>(tensor.shape.size()) - 1;
-  if (tensor.shape[static_cast<std::size_t>(last)] != inputs_) refuse(tensor, "expected one value per input");
+  if (at_axis(tensor.shape, last) != inputs_) refuse(tensor, "expected one value per input");
   return {.in = last};
 }
 
@@ -304,9 +304,9 @@ TensorAxes LayerFormat::spread_axes(SourceTensor const& tensor) const {
                         .in = spread_axis(weight_.in, stack),
                         .out_unit = block_out_,
                         .in_unit = group_};
-  if (tensor.shape[static_cast<std::size_t>(axes.in)] != divide_up(inputs_, group_))
+  if (at_axis(tensor.shape, axes.in) != divide_up(inputs_, group_))
     refuse(tensor, "expected one value per " + std::to_string(group_) + " inputs");
-  if (tensor.shape[static_cast<std::size_t>(axes.out)] != divide_up(outputs_, block_out_))
+  if (at_axis(tensor.shape, axes.out) != divide_up(outputs_, block_out_))
     refuse(tensor, "expected one value per " + std::to_string(block_out_) + " outputs");
   return axes;
 }
@@ -315,10 +315,10 @@ TensorAxes LayerFormat::spread_axes(SourceTensor const& tensor) const {
 /// per unit, or a single value.
 TensorAxes LayerFormat::grid_axes(SourceTensor const& tensor, std::int64_t out_unit) const {
   TensorAxes axes{.out = weight_.out, .in = weight_.in, .out_unit = out_unit};
-  if (tensor.shape.size() <= static_cast<std::size_t>(std::max(axes.out, axes.in)))
+  if (std::min(axes.out, axes.in) < 0 || tensor.shape.size() <= as_size(std::max(axes.out, axes.in)))
     refuse(tensor, "too few dimensions");
-  auto const rows = tensor.shape[static_cast<std::size_t>(axes.out)];
-  auto const columns = tensor.shape[static_cast<std::size_t>(axes.in)];
+  auto const rows = at_axis(tensor.shape, axes.out);
+  auto const columns = at_axis(tensor.shape, axes.in);
   bool const by_block = format_ == NumberFormat::fp8_block;
   bool const by_group = group_ > 0 && format_ != NumberFormat::fp8_channel;
   bool const words = format_ == NumberFormat::awq || format_ == NumberFormat::gptq;

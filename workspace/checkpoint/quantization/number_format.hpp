@@ -6,6 +6,7 @@
 
 #include <crossrank/tensor/shape.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "workspace/checkpoint/quantization/quantization_hints.hpp"
 #include "workspace/checkpoint/source/shard_source.hpp"
 #include "workspace/checkpoint/model/tensor_role.hpp"
@@ -38,10 +39,8 @@ struct LayerTensors {
   static constexpr std::size_t role_count = 16;
   std::array<SourceTensor const*, role_count> by_role{};
 
-  [[nodiscard]] SourceTensor const* operator[](TensorRole role) const {
-    return by_role.at(static_cast<std::size_t>(role));
-  }
-  void set(TensorRole role, SourceTensor const& tensor) { by_role.at(static_cast<std::size_t>(role)) = &tensor; }
+  [[nodiscard]] SourceTensor const* operator[](TensorRole role) const { return by_role.at(as_index(role)); }
+  void set(TensorRole role, SourceTensor const& tensor) { by_role.at(as_index(role)) = &tensor; }
 };
 
 /// The order of dimensions in a layer's weight tensor.

@@ -10,6 +10,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/codec/checksum/checksum.hpp"
+#include "lib/core/as_size.hpp"
 #include "lib/tensor/copy_memory.hpp"
 #include "lib/tensor/small_float.hpp"
 #include "workspace/checkpoint/quantization/block_rescale.hpp"
@@ -72,7 +73,7 @@ Requantization::Requantization(RequantizeKernel kernel, int axis, std::vector<Sh
     auto const& shape = describe(shard.own).shape;
     bool const one = shard.factors.size() == 1;
     bool const fits = one || (axis >= 0 && axis < static_cast<int>(shape.size()) &&
-                              static_cast<std::int64_t>(shard.factors.size()) == shape[static_cast<std::size_t>(axis)]);
+                              static_cast<std::int64_t>(shard.factors.size()) == at_axis(shape, axis));
     if (!fits) {
       throw UsageError({.operation = "Requantization",
                         .message = "the number of factors matches no dimension",
@@ -81,7 +82,7 @@ Requantization::Requantization(RequantizeKernel kernel, int axis, std::vector<Sh
     }
     if (one) continue;
     inner_ = 1;
-    for (auto d = static_cast<std::size_t>(axis) + 1; d < shape.size(); ++d) {
+    for (auto d = as_size(axis) + 1; d < shape.size(); ++d) {
       inner_ *= static_cast<std::uint64_t>(shape[d]);
     }
     inner_ = std::max<std::uint64_t>(inner_, 1);
@@ -90,7 +91,7 @@ Requantization::Requantization(RequantizeKernel kernel, int axis, std::vector<Sh
 
 float Requantization::factor(Shard const& shard, std::uint64_t element) const {
   if (shard.factors.size() == 1) return shard.factors.front();
-  return shard.factors[static_cast<std::size_t>(element / inner_ % shard.factors.size())];
+  return shard.factors[element / inner_ % shard.factors.size()];
 }
 
 void Requantization::apply(std::size_t shard, std::uint64_t offset, std::span<std::byte> bytes) const {
@@ -114,7 +115,7 @@ void Requantization::scale(Shard const& shard, std::uint64_t offset, std::span<s
   for (std::size_t at = 0; at < bytes.size();) {
     auto const element = offset + at;
     auto const left = shard.factors.size() == 1 ? bytes.size() - at : inner_ - element % inner_;
-    auto const run = bytes.subspan(at, static_cast<std::size_t>(std::min<std::uint64_t>(left, bytes.size() - at)));
+    auto const run = bytes.subspan(at, std::min<std::uint64_t>(left, bytes.size() - at));
     auto const by = factor(shard, element);
     at += run.size();
     if (by == 1.0F) continue;
@@ -145,8 +146,8 @@ void Requantization::requantize_blocks(Shard const& shard, std::uint64_t offset,
   std::vector<std::byte> scales;
   for (auto begin = first; begin < last; begin += step) {
     auto const end = std::min(begin + step, last);
-    values.resize(static_cast<std::size_t>((end - begin) * block_bytes));
-    scales.resize(static_cast<std::size_t>(end - begin));
+    values.resize((end - begin) * block_bytes);
+    scales.resize(end - begin);
     values_at.source->read(values_at.tensor, begin * block_bytes, values);
     scales_at.source->read(scales_at.tensor, begin, scales);
     for (std::size_t i = 0; i < scales.size(); ++i) {
@@ -156,8 +157,7 @@ void Requantization::requantize_blocks(Shard const& shard, std::uint64_t offset,
     auto const& made = to_values ? values : scales;
     auto const from = std::max(begin * unit, offset);
     auto const to = std::min(end * unit, offset + bytes.size());
-    copy_memory(bytes.data() + (from - offset), made.data() + (from - begin * unit),
-                static_cast<std::size_t>(to - from));
+    copy_memory(bytes.data() + (from - offset), made.data() + (from - begin * unit), to - from);
   }
 }
 
@@ -180,7 +180,7 @@ std::string Requantization::bound() const {
 
 Json Requantization::to_json() const {
   static constexpr std::array<char const*, 5> names{"scale_f8", "scale_i8", "fp4_values", "fp4_scales", "block_f8"};
-  Json json = {{"kernel", names.at(static_cast<std::size_t>(kernel_))}, {"factors", Json::array()}};
+  Json json = {{"kernel", names.at(as_index(kernel_))}, {"factors", Json::array()}};
   for (auto const& shard : shards_)
     json["factors"].push_back(shard.blocks ? Json(codec::to_hex(shard.blocks->digest())) : Json(shard.factors));
   return json;
@@ -209,7 +209,7 @@ void requantize_fp4_block(std::span<std::byte> values, std::byte& scale, float f
 std::vector<float> read_scales(StoredTensor const& stored) {
   auto const& tensor = describe(stored);
   auto const bytes = read_all(stored);
-  std::vector<float> values(static_cast<std::size_t>(tensor.shape.numel()));
+  std::vector<float> values(as_size(tensor.shape.numel()));
   if (tensor.dtype == Dtype::f32) {
     std::memcpy(values.data(), bytes.data(), bytes.size());
   } else if (tensor.dtype == Dtype::f64) {
@@ -229,7 +229,7 @@ std::vector<float> read_scales(StoredTensor const& stored) {
 std::vector<std::int64_t> read_integers(StoredTensor const& stored) {
   auto const& tensor = describe(stored);
   auto const bytes = read_all(stored);
-  std::vector<std::int64_t> values(static_cast<std::size_t>(tensor.shape.numel()));
+  std::vector<std::int64_t> values(as_size(tensor.shape.numel()));
   if (tensor.dtype == Dtype::i64) {
     std::memcpy(values.data(), bytes.data(), bytes.size());
   } else if (tensor.dtype == Dtype::i32) {

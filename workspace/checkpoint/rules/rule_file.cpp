@@ -140,8 +140,7 @@ class RuleReader {
       fail("\"parts\" is no list of 1 to 64 widths");
     for (auto const& part : *parts) result.push_back(size(part, "parts"));
     auto const names = std::count_if(parts->begin(), parts->end(), [](Json const& part) { return part.is_string(); });
-    if (names != 0 && static_cast<std::size_t>(names) != parts->size())
-      fail("\"parts\" mixes numbers and names of sizes");
+    if (names != 0 && std::cmp_not_equal(names, parts->size())) fail("\"parts\" mixes numbers and names of sizes");
     return result;
   }
 
@@ -303,7 +302,7 @@ RuleFile RuleFile::read(std::filesystem::path const& path) {
   if (fd.get() < 0) platform::throw_io("rule file", path.string(), errno, "check the path given with `rules`");
   codec::FileSource const source(path.string(), fd.get());
   if (source.size() > max_file_bytes) refuse(path.string(), "the file", "more than 1 MiB");
-  std::string text(static_cast<std::size_t>(source.size()), '\0');
+  std::string text(source.size(), '\0');
   source.read_at(0, std::as_writable_bytes(std::span(text)));
   return parse(text, path.string());
 }

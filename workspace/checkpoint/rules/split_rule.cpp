@@ -6,6 +6,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "lib/core/overloads.hpp"
 #include "workspace/checkpoint/rules/rule_proposal.hpp"
 #include "workspace/checkpoint/model/tensor_role.hpp"
@@ -39,8 +41,7 @@ class LayerSplitter {
       : module_(module), outputs_(outputs), layer_(layer), from_file_(from_file), sizes_(sizes), ranks_(ranks) {}
 
   LayerSplit column() {
-    LayerSplit split{.shard_axis = ShardAxis::column,
-                     .ranks = std::vector<std::vector<NumberRange>>(static_cast<std::size_t>(ranks_))};
+    LayerSplit split{.shard_axis = ShardAxis::column, .ranks = per_rank<std::vector<NumberRange>>(ranks_)};
     auto const kv = sizes_[SizeName::kv_heads];
     if (layer_.layout == PartLayout::grouped && !layer_.groups && kv && *kv < ranks_ && has_queries()) {
       share_groups(*kv, split);
@@ -223,14 +224,14 @@ void check_range(SourceTensor const& tensor, LayerFormat const& format, std::int
 
 std::int64_t SplitRule::length(int rank) const {
   std::int64_t sum = 0;
-  for (auto const& piece : ranks.at(static_cast<std::size_t>(rank))) sum += piece.length;
+  for (auto const& piece : ranks.at(as_size(rank))) sum += piece.length;
   return sum;
 }
 
 Shape SplitRule::shape(Shape const& whole, int rank) const {
   if (axis < 0) return whole;
-  auto const shard = whole.with(static_cast<std::size_t>(axis), length(rank));
-  return experts.empty() || axis == 0 ? shard : shard.with(0, experts.at(static_cast<std::size_t>(rank)).length);
+  auto const shard = whole.with(as_size(axis), length(rank));
+  return experts.empty() || axis == 0 ? shard : shard.with(0, experts.at(as_size(rank)).length);
 }
 
 LayerSplit split_layer(std::string_view module, std::int64_t outputs, std::int64_t inputs, LayerRule const& rule,

@@ -10,6 +10,7 @@
 
 #include "lib/codec/io/linear_boxes.hpp"
 #include "lib/codec/io/read_window.hpp"
+#include "lib/core/as_size.hpp"
 #include "lib/tensor/copy_memory.hpp"
 #include "workspace/checkpoint/source/box_runs.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
@@ -69,8 +70,8 @@ void ChunkedSource::read_units(Chunks const& pieces, std::int64_t first, std::in
         window.emplace(*source, 0, source->size());
       }
       common.for_each_run([&](std::int64_t in, std::int64_t at, std::int64_t count) {
-        auto const bytes = static_cast<std::size_t>(count) * unit;
-        auto* const to = out + static_cast<std::size_t>(at - first) * unit;
+        auto const bytes = as_size(count) * unit;
+        auto* const to = out + as_size(at - first) * unit;
         auto const from = static_cast<std::uint64_t>(in) * unit;
         for (std::size_t done = 0; done < bytes;) {
           auto const part = std::min(bytes - done, codec::ReadWindow::block_bytes);
@@ -90,7 +91,7 @@ void ChunkedSource::read(std::size_t tensor, std::uint64_t offset, std::span<std
   auto const first = static_cast<std::int64_t>(offset / unit);
   auto const last = static_cast<std::int64_t>((offset + out.size() + unit - 1) / unit);
   if (offset % unit == 0 && out.size() % pieces.unit == 0) return read_units(pieces, first, last, out.data());
-  std::vector<std::byte> whole(static_cast<std::size_t>(last - first) * pieces.unit);
+  std::vector<std::byte> whole(as_size(last - first) * pieces.unit);
   read_units(pieces, first, last, whole.data());
   copy_memory(out.data(), whole.data() + offset % unit, out.size());
 }

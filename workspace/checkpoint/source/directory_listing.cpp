@@ -94,7 +94,7 @@ std::optional<Json> read_json_object(fs::path const& path, codec::JsonLimits con
     about.got = std::to_string(file->size());
     throw FormatError(std::move(about));
   }
-  std::string text(static_cast<std::size_t>(file->size()), '\0');
+  std::string text(file->size(), '\0');
   file->read_at(0, std::as_writable_bytes(std::span(text)));
   std::string_view json(text);
   if (json.starts_with("\xef\xbb\xbf")) json.remove_prefix(3);  // byte order mark of some editors

@@ -8,6 +8,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/platform/io_error.hpp"
 #include "lib/platform/retry.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
@@ -26,7 +27,7 @@ std::size_t FilePool::default_limit() noexcept {
   constexpr std::size_t most = 128;
   constexpr std::size_t least = 8;
   auto const allowed = ::sysconf(_SC_OPEN_MAX);  // negative: no limit
-  return allowed < 0 ? most : std::clamp(static_cast<std::size_t>(allowed) / 8, least, most);
+  return allowed < 0 ? most : std::clamp(as_size(allowed) / 8, least, most);
 }
 
 std::shared_ptr<PooledFile const> FilePool::open(std::filesystem::path const& path) {
@@ -149,7 +150,7 @@ void PooledFile::read_at(std::uint64_t offset, std::span<std::byte> to) const {
                          .offset = offset});
     }
     offset += static_cast<std::uint64_t>(got);
-    to = to.subspan(static_cast<std::size_t>(got));
+    to = to.subspan(as_size(got));
   }
 }
 

@@ -7,6 +7,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
+
 namespace crossrank::checkpoint {
 namespace {
 
@@ -19,7 +21,7 @@ std::optional<int> take_number(std::string_view& text) {
   int value = 0;
   auto const [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || text.empty() || !is_digit(text.front())) return std::nullopt;
-  text.remove_prefix(static_cast<std::size_t>(stop - text.data()));
+  text.remove_prefix(as_size(stop - text.data()));
   return value;
 }
 
@@ -208,7 +210,7 @@ bool natural_less(std::string_view a, std::string_view b) noexcept {
   auto const whole_a = a;
   auto const whole_b = b;
   // Names of one model mostly begin alike. A number must be compared from its first digit on.
-  auto same = static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+  auto same = as_size(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
   while (same > 0 && is_digit(a[same - 1])) --same;
   a.remove_prefix(same);
   b.remove_prefix(same);

@@ -63,17 +63,15 @@ class StridedReader {
     auto const last = std::min(end_, copy_.to(row) + runs_.run_bytes);
     if (first >= last) return;
     auto const from = runs_.start(row) + (first - copy_.to(row));
-    source_.read(tensor_, from,
-                 out_.subspan(static_cast<std::size_t>(first - begin_), static_cast<std::size_t>(last - first)));
+    source_.read(tensor_, from, out_.subspan(first - begin_, last - first));
   }
 
   void read_block(std::uint64_t row, std::uint64_t count) {
     if (!block_) block_ = std::make_unique_for_overwrite<std::byte[]>(block_bytes);
     auto const bytes = (count - 1) * runs_.stride_bytes + runs_.run_bytes;
-    source_.read(tensor_, runs_.start(row), {block_.get(), static_cast<std::size_t>(bytes)});
+    source_.read(tensor_, runs_.start(row), {block_.get(), bytes});
     for (std::uint64_t i = 0; i < count; ++i) {
-      copy_memory(out_.data() + (copy_.to(row + i) - begin_), block_.get() + i * runs_.stride_bytes,
-                  static_cast<std::size_t>(runs_.run_bytes));
+      copy_memory(out_.data() + (copy_.to(row + i) - begin_), block_.get() + i * runs_.stride_bytes, runs_.run_bytes);
     }
   }
 

@@ -4,6 +4,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
+
 namespace crossrank::checkpoint {
 
 void ChecksumCheck::add(ShardSource const& source) {
@@ -47,9 +49,9 @@ void ChecksumCheck::add_chunks(ChunkedSource const& source) {
 
 void ChecksumCheck::take_share(int rank, int world_size) {
   // The parts of a file are neighbours in the list: each rank reads a share of every file.
-  auto const ranks = static_cast<std::size_t>(world_size);
+  auto const ranks = as_size(world_size);
   std::size_t kept = 0;
-  for (auto i = static_cast<std::size_t>(rank); i < parts_.size(); i += ranks) std::swap(parts_[kept++], parts_[i]);
+  for (auto i = as_size(rank); i < parts_.size(); i += ranks) std::swap(parts_[kept++], parts_[i]);
   parts_.resize(kept);
   for (auto const& part : parts_) total_ += part.bytes;
 }

@@ -12,6 +12,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "workspace/checkpoint/verify/duplicate_ranks.hpp"
 #include "workspace/checkpoint/source/strided_copy.hpp"
 #include "workspace/checkpoint/quantization/reduce_values.hpp"
@@ -79,7 +80,7 @@ class ReplicaComparison final : public PoolWork {
     auto const& kept = *layout_.set.sources[pair.replica.kept.source];
     auto const& other = *layout_.set.sources[pair.replica.other.source];
     for (std::uint64_t at = 0; at < pair.bytes; at += block_bytes) {
-      auto const size = static_cast<std::size_t>(std::min<std::uint64_t>(block_bytes, pair.bytes - at));
+      auto const size = std::min<std::uint64_t>(block_bytes, pair.bytes - at);
       std::span<std::byte> const a(buffer, size);
       std::span<std::byte> const b(buffer + block_bytes, size);
       StridedCopy const runs{.from = pair.replica.runs, .to_stride = pair.replica.runs.run_bytes};
@@ -101,7 +102,7 @@ class ReplicaComparison final : public PoolWork {
     auto const& kept = *layout_.set.sources[pair.replica.kept.source];
     auto const& other = *layout_.set.sources[pair.replica.other.source];
     auto const dtype = kept.tensors()[pair.replica.kept.tensor].dtype;
-    auto const differs = static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin()).first - a.begin());
+    auto const differs = as_size(std::mismatch(a.begin(), a.end(), b.begin()).first - a.begin());
     auto const width = std::max<std::size_t>(1, bits_of(dtype) / 8);
     // The place in the tensor itself.
     auto const& runs = pair.replica.runs;

@@ -99,8 +99,8 @@ class ScanWork final : public PoolWork {
     if (number >= parts_.size()) return false;
     auto const& part = parts_[number];
     auto const& source = *sources_[part.source];
-    auto const buffer = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(part.bytes));
-    std::span<std::byte> const bytes(buffer.get(), static_cast<std::size_t>(part.bytes));
+    auto const buffer = std::make_unique_for_overwrite<std::byte[]>(part.bytes);
+    std::span<std::byte> const bytes(buffer.get(), part.bytes);
     try {
       source.read(part.tensor, part.begin, bytes);
     } catch (Error const& error) {

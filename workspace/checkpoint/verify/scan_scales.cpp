@@ -10,6 +10,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/tensor/small_float.hpp"
 #include "workspace/checkpoint/verify/scan_numbers.hpp"
 #include "workspace/checkpoint/model/tensor_role.hpp"
@@ -94,7 +95,7 @@ class ScaleWork final : public PoolWork {
         if (!is_scale(name.role) || !can_be_zero_or_below(tensor.dtype)) continue;
         auto const bytes = dense_bytes(tensor.shape, tensor.dtype);
         if (reach == ScaleScope::small && bytes > small_scale_bytes) continue;
-        if (found_++ % static_cast<std::size_t>(world.world_size()) != static_cast<std::size_t>(world.rank())) continue;
+        if (found_++ % as_size(world.world_size()) != as_size(world.rank())) continue;
         parts_.push_back({s, t, bytes, tensor.dtype != Dtype::f8_e4m3 && integers.contains(name.module)});
         total_ += bytes;
       }
@@ -109,7 +110,7 @@ class ScaleWork final : public PoolWork {
     auto const& part = parts_[number];
     auto const& source = *sources_[part.source];
     auto const& tensor = source.tensors()[part.tensor];
-    std::vector<std::byte> bytes(static_cast<std::size_t>(part.bytes));
+    std::vector<std::byte> bytes(part.bytes);
     try {
       source.read(part.tensor, 0, bytes);
     } catch (Error const& error) {

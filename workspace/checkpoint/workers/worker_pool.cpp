@@ -15,6 +15,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "lib/core/error_record.hpp"
 #include "lib/platform/cgroup.hpp"
 
@@ -56,17 +58,17 @@ void throw_if_any_rank_failed(Collective const& world, std::string const& operat
   if (mine) std::rethrow_exception(mine);
   int failed_rank = -1;
   for (int rank = 0; rank < world.world_size(); ++rank) {
-    if (failed_rank < 0 && !all[static_cast<std::size_t>(rank)].empty()) failed_rank = rank;
+    if (failed_rank < 0 && !at_rank(all, rank).empty()) failed_rank = rank;
   }
   if (failed_rank < 0) return;
-  throw_for_peer(operation, failed_rank, all[static_cast<std::size_t>(failed_rank)], world);
+  throw_for_peer(operation, failed_rank, at_rank(all, failed_rank), world);
 }
 
 /// The worker threads of this rank.
 class WorkerPool {
  public:
   WorkerPool(PoolWork& work, int count) {
-    threads_.reserve(static_cast<std::size_t>(count));
+    threads_.reserve(as_size(count));
     running_ = count;
     try {
       for (int i = 0; i < count; ++i) threads_.emplace_back([this, &work] { run(work); });

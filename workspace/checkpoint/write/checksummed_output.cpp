@@ -20,8 +20,7 @@ template <class Take>
 void read_blocks(WrittenFile const& file, std::uint64_t begin, std::uint64_t bytes, Take const& take) {
   auto const block = std::make_unique_for_overwrite<std::byte[]>(block_bytes);
   for (std::uint64_t at = 0; at < bytes; at += block_bytes) {
-    std::span<std::byte> const part(block.get(),
-                                    static_cast<std::size_t>(std::min<std::uint64_t>(block_bytes, bytes - at)));
+    std::span<std::byte> const part(block.get(), std::min<std::uint64_t>(block_bytes, bytes - at));
     file.read(begin + at, part);
     take(std::span<std::byte const>(part));
   }

@@ -11,7 +11,7 @@ namespace {
 /// Returns the archive of a plain value.
 std::string archive_of_value(Json const& value) {
   codec::TorchArchivePlan const plan({}, codec::TorchRoot::value, value);
-  std::string bytes(static_cast<std::size_t>(plan.file_bytes()), '\0');
+  std::string bytes(plan.file_bytes(), '\0');
   codec::MemorySink sink(std::as_writable_bytes(std::span(bytes)));
   codec::TorchArchiveWriter(plan, sink).finish();
   return bytes;

@@ -92,7 +92,7 @@ Json load_json(platform::Directory const& work, std::string const& name, char co
   auto const file = std::make_shared<FilePool>()->open(path);
   if (file->size() > codec::listing_limits.bytes)
     throw unreadable_record(path.string(), std::to_string(file->size()) + " bytes", hint);
-  std::string text(static_cast<std::size_t>(file->size()), '\0');
+  std::string text(file->size(), '\0');
   file->read_at(0, std::as_writable_bytes(std::span(text)));
   try {
     return codec::parse_json(text, {.limits = codec::listing_limits});

@@ -7,6 +7,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/codec/checksum/checksum.hpp"
+#include "lib/core/as_size.hpp"
 #include "workspace/checkpoint/write/job_folder.hpp"
 #include "workspace/checkpoint/plan/merged_source.hpp"
 #include "workspace/checkpoint/write/output_layout.hpp"
@@ -98,8 +99,7 @@ WriteRequest split_request(MergePlan const& plan, std::filesystem::path const& o
   request.id = job_id(state, "split " + std::to_string(options.tp) + " " + std::to_string(options.moe_ep) +
                                  format_text(options.format) + text);
   for (int rank = 0; rank < options.tp; ++rank) {
-    auto const source =
-        std::make_shared<SplitSource>(set.sources.front(), static_cast<std::size_t>(rank), split_rule_for);
+    auto const source = std::make_shared<SplitSource>(set.sources.front(), as_size(rank), split_rule_for);
     request.files.push_back(rank_file(source, rank, options, request.id, set.config));
   }
   assign_owners(request.files, ranks);

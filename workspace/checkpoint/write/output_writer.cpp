@@ -48,9 +48,7 @@ void for_texts(std::span<OutputText const> texts, std::uint64_t begin, std::size
     auto const first = std::max(begin, text->begin);
     auto const last = std::min<std::uint64_t>(end, text->begin + text->text.size());
     if (first >= last) continue;
-    take(TextPart{static_cast<std::size_t>(first - begin),
-                  std::as_bytes(std::span(text->text))
-                      .subspan(static_cast<std::size_t>(first - text->begin), static_cast<std::size_t>(last - first))});
+    take(TextPart{first - begin, std::as_bytes(std::span(text->text)).subspan(first - text->begin, last - first)});
   }
 }
 
@@ -81,7 +79,7 @@ struct OutputWriter::File {
   }
   [[nodiscard]] std::uint64_t slice_begin(std::size_t slice) const { return slice * slice_bytes; }
   [[nodiscard]] std::size_t slice_size(std::size_t slice) const {
-    return static_cast<std::size_t>(std::min(slice_bytes, layout->bytes - slice_begin(slice)));
+    return std::min(slice_bytes, layout->bytes - slice_begin(slice));
   }
 };
 
@@ -89,7 +87,7 @@ OutputWriter::File& OutputWriter::add_file(OutputFile const& layout) {
   files_.push_back(std::make_unique<File>());
   auto& file = *files_.back();
   file.layout = &layout;
-  file.digests.resize(static_cast<std::size_t>((layout.bytes + slice_bytes - 1) / slice_bytes));
+  file.digests.resize((layout.bytes + slice_bytes - 1) / slice_bytes);
   if (layout.takes_crcs) file.crcs.resize(file.digests.size());
   bytes_total_ += layout.bytes;
   ++open_files_;
@@ -189,7 +187,7 @@ void OutputWriter::write_slice(File& file, std::size_t slice, std::span<std::byt
     auto const first = std::max(begin, at->begin);
     auto const last = std::min(end, at->begin + at->bytes);
     if (first >= last) continue;
-    auto const part = buffer.subspan(static_cast<std::size_t>(first - begin), static_cast<std::size_t>(last - first));
+    auto const part = buffer.subspan(first - begin, last - first);
     layout.source->read(at->tensor, first - at->begin, part);
     if (layout.takes_crcs) file.crcs[slice].push_back(codec::crc32(0, part));
   }
@@ -244,7 +242,7 @@ std::vector<std::uint32_t> OutputWriter::tensor_crcs(File const& file) {
     std::uint32_t crc = 0;
     auto const end = tensor.begin + tensor.bytes;
     for (auto at = tensor.begin; at < end;) {
-      auto const slice = static_cast<std::size_t>(at / slice_bytes);
+      auto const slice = at / slice_bytes;
       auto const next = std::min(end, file.slice_begin(slice + 1));
       crc = codec::crc32_combine(crc, file.crcs[slice][used[slice]++], next - at);
       at = next;

@@ -10,6 +10,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/codec/checksum/checksum.hpp"
+#include "lib/core/as_size.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/host.hpp"
 #include "lib/platform/io_error.hpp"
@@ -40,7 +41,7 @@ platform::Fd open_run(platform::Directory const& work, std::string const& name, 
 bool is_dead(platform::Fd const& run) {
   std::string identity(longest_identity, '\0');
   auto const got = platform::system().pread(run.get(), identity.data(), identity.size(), 0);
-  identity.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+  identity.resize(got > 0 ? as_size(got) : 0);
   return !identity.empty() && identity == platform::this_host().id &&
          platform::system().flock(run.get(), LOCK_EX | LOCK_NB) == 0;
 }

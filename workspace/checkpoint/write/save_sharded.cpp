@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lib/codec/checksum/checksum.hpp"
+#include "lib/core/at_rank.hpp"
 #include "workspace/checkpoint/source/state_dict_source.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 #include "workspace/checkpoint/write/draw_number.hpp"
@@ -43,7 +44,7 @@ Summary save_sharded(Collective const& world, StateDict const& weights, std::fil
   WriteRequest request{.operation = save_operation, .out = out, .id = codec::to_hex(number)};
   auto const all = world.all_gatherv(std::as_bytes(std::span(text)));
   for (int rank = 0; rank < world.world_size(); ++rank) {
-    auto const& bytes = all[static_cast<std::size_t>(rank)];
+    auto const& bytes = at_rank(all, rank);
     auto const theirs = Json::parse(std::string_view(reinterpret_cast<char const*>(bytes.data()), bytes.size()));
     // Only the owner of a file needs the rest of its layout.
     OutputFile file{.name = theirs.at(0).get<std::string>()};
@@ -51,7 +52,7 @@ Summary save_sharded(Collective const& world, StateDict const& weights, std::fil
     file.owner = rank;
     request.files.push_back(std::move(file));
   }
-  request.files[static_cast<std::size_t>(world.rank())] = std::move(mine);
+  at_rank(request.files, world.rank()) = std::move(mine);
   if (world.rank() == 0 && !options.config.empty())
     request.extras.push_back({.name = "config.json", .text = options.config.dump(2) + "\n"});
   request.force = options.force;

@@ -8,6 +8,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/direct_io.hpp"
 #include "lib/platform/io_error.hpp"
@@ -96,7 +97,7 @@ void TemporaryFile::write_at(std::uint64_t offset, std::span<std::byte const> by
     });
     if (put <= 0) fail("pwrite", put == 0 ? EIO : errno);
     offset += static_cast<std::uint64_t>(put);
-    bytes = bytes.subspan(static_cast<std::size_t>(put));
+    bytes = bytes.subspan(as_size(put));
   }
   // Starts writing to the disk now, so that the final fsync has little left to do. Failures show up in that fsync.
   static_cast<void>(platform::system().sync_file_range(fd_.get(), begin, length, SYNC_FILE_RANGE_WRITE));
@@ -109,7 +110,7 @@ void TemporaryFile::read_at(std::uint64_t offset, std::span<std::byte> bytes) co
     });
     if (got <= 0) fail("pread", got == 0 ? EIO : errno);
     offset += static_cast<std::uint64_t>(got);
-    bytes = bytes.subspan(static_cast<std::size_t>(got));
+    bytes = bytes.subspan(as_size(got));
   }
 }
 

@@ -34,10 +34,9 @@ void stage(ExtraFile const& extra, platform::Directory const& work) {
   }
   auto const from = std::make_shared<FilePool>()->open(extra.copy_of);
   TemporaryFile file(work, name, from->size(), Caching::page_cache);
-  std::vector<std::byte> block(static_cast<std::size_t>(std::min<std::uint64_t>(copy_block, from->size())));
+  std::vector<std::byte> block(std::min<std::uint64_t>(copy_block, from->size()));
   for (std::uint64_t at = 0; at < from->size(); at += block.size()) {
-    auto const part =
-        std::span(block).first(static_cast<std::size_t>(std::min<std::uint64_t>(block.size(), from->size() - at)));
+    auto const part = std::span(block).first(std::min<std::uint64_t>(block.size(), from->size() - at));
     from->read_at(at, part);
     file.write_at(at, part);
   }

@@ -46,7 +46,7 @@ bool is_same(PooledFile const& file, ExtraFile const& extra) {
   if (from->size() != file.size()) return false;
   std::vector<std::byte> block(read_block_bytes);
   for (std::uint64_t at = 0; at < from->size(); at += read_block_bytes) {
-    auto const size = static_cast<std::size_t>(std::min<std::uint64_t>(read_block_bytes, from->size() - at));
+    auto const size = std::min<std::uint64_t>(read_block_bytes, from->size() - at);
     auto const part = std::span(block).first(size);
     from->read_at(at, part);
     if (!has_bytes(file, at, part)) return false;

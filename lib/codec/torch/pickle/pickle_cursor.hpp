@@ -28,7 +28,7 @@ class PickleCursor {
   }
   std::string_view take_bytes(std::uint64_t count) {
     if (count > left()) refuse_pickle(options_, opcode_at_, "the pickle is truncated");
-    auto const taken = text_.substr(at_, static_cast<std::size_t>(count));
+    auto const taken = text_.substr(at_, count);
     at_ += taken.size();
     return taken;
   }

@@ -134,7 +134,7 @@ class Interpreter {
     }
     if (count > 8) refuse("an integer does not fit in 64 bits");
     if (negative) value = ~std::uint64_t{0};
-    if (count > 0) std::memcpy(&value, bytes.data(), static_cast<std::size_t>(count));
+    if (count > 0) std::memcpy(&value, bytes.data(), count);
     return push_new({.kind = PickleKind::integer, .bits = value});
   }
   bool text(std::uint64_t bytes) { return push_new({.kind = PickleKind::text, .text = in_.take_bytes(bytes)}); }
@@ -315,14 +315,13 @@ class Interpreter {
     auto const value = top();
     // Pickles number their memos consecutively. A number above the number of bytes is an attack on memory.
     if (number > in_.size()) refuse("a memo has the number " + std::to_string(number));
-    if (number >= memo_.size()) memo_.resize(static_cast<std::size_t>(number) + 1, absent);
-    memo_[static_cast<std::size_t>(number)] = value;
+    if (number >= memo_.size()) memo_.resize(number + 1, absent);
+    memo_[number] = value;
     return true;
   }
   bool get(std::uint64_t number) {
-    if (number >= memo_.size() || memo_[static_cast<std::size_t>(number)] == absent)
-      refuse("unknown memo " + std::to_string(number));
-    return push(memo_[static_cast<std::size_t>(number)]);
+    if (number >= memo_.size() || memo_[number] == absent) refuse("unknown memo " + std::to_string(number));
+    return push(memo_[number]);
   }
 
   // Opcodes of protocols 3 to 5.

@@ -88,10 +88,10 @@ void take_end64(ByteSource const& source, std::uint64_t end_at, Directory& direc
 
 Directory find_directory(ByteSource const& source) {
   auto const tail_bytes = std::min<std::uint64_t>(source.size(), zip::end_bytes + zip::max_comment_bytes);
-  std::vector<std::byte> tail(static_cast<std::size_t>(tail_bytes));
+  std::vector<std::byte> tail(tail_bytes);
   source.read_at(source.size() - tail_bytes, tail);
   auto const end_at = find_end(source, tail, source.size() - tail_bytes);
-  auto const* const end = &tail[static_cast<std::size_t>(end_at - (source.size() - tail_bytes))];
+  auto const* const end = &tail[end_at - (source.size() - tail_bytes)];
   if (zip::load<std::uint16_t>(end + 4) != 0 || zip::load<std::uint16_t>(end + 6) != 0 ||
       zip::load<std::uint16_t>(end + 8) != zip::load<std::uint16_t>(end + 10))
     refuse(source, directory_section, end_at, "the archive spans several volumes");
@@ -204,10 +204,10 @@ ZipArchive ZipArchive::open(std::shared_ptr<ByteSource const> source) {
 void ZipArchive::read_directory() {
   auto const directory = find_directory(*source_);
   directory_begin_ = directory.begin;
-  std::vector<std::byte> bytes(static_cast<std::size_t>(directory.bytes));
+  std::vector<std::byte> bytes(directory.bytes);
   source_->read_at(directory.begin, bytes);
   std::size_t at = 0;
-  records_.resize(static_cast<std::size_t>(directory.records));
+  records_.resize(directory.records);
   for (auto& record : records_) at += take_entry(*source_, std::span(bytes).subspan(at), directory.begin + at, record);
   if (at != bytes.size())
     refuse(*source_, directory_section, directory.begin + at, "the directory has bytes outside its records");
@@ -258,17 +258,16 @@ std::vector<std::byte> ZipArchive::read_small(ZipRecord const& record, std::uint
            "the record has " + std::to_string(record.size) + " bytes; the limit is " + std::to_string(most),
            record.name);
   }
-  std::vector<std::byte> bytes(static_cast<std::size_t>(record.size));
+  std::vector<std::byte> bytes(record.size);
   source_->read_at(record.begin, bytes);
   return bytes;
 }
 
 bool ZipArchive::crc_holds(ZipRecord const& record) const {
-  std::vector<std::byte> block(static_cast<std::size_t>(std::min<std::uint64_t>(record.size, block_bytes)));
+  std::vector<std::byte> block(std::min<std::uint64_t>(record.size, block_bytes));
   std::uint32_t crc = 0;
   for (std::uint64_t done = 0; done < record.size;) {
-    auto const part =
-        std::span(block).first(static_cast<std::size_t>(std::min<std::uint64_t>(block.size(), record.size - done)));
+    auto const part = std::span(block).first(std::min<std::uint64_t>(block.size(), record.size - done));
     source_->read_at(record.begin + done, part);
     crc = crc32(crc, part);
     done += part.size();

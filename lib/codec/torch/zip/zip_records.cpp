@@ -25,7 +25,7 @@ std::uint32_t narrow(std::uint64_t value) noexcept {
 std::size_t padding_bytes(std::uint64_t header_at, ZipEntry const& entry) {
   auto const field = is_wide(entry.size) ? wide_field_bytes : std::size_t{0};
   auto const plain = header_at + zip::local_bytes + entry.name.size() + field + 4;
-  return static_cast<std::size_t>((alignment - plain % alignment) % alignment);
+  return (alignment - plain % alignment) % alignment;
 }
 
 }  // namespace

@@ -65,8 +65,7 @@ void ZipWriter::write(std::span<std::byte const> bytes) {
   while (!bytes.empty()) {
     if (left_ == 0 || left_ == ~std::uint64_t{0})
       throw UsageError({.operation = "archive write", .message = "more bytes than the records have"});
-    auto const part =
-        bytes.first(static_cast<std::size_t>(std::min<std::uint64_t>({bytes.size(), left_, buffer_bytes})));
+    auto const part = bytes.first(std::min<std::uint64_t>({bytes.size(), left_, buffer_bytes}));
     written_.back().crc = crc32(written_.back().crc, part);
     put({reinterpret_cast<char const*>(part.data()), part.size()});
     left_ -= part.size();

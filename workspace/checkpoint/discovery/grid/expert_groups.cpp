@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "workspace/checkpoint/model/model_sizes.hpp"
 #include "workspace/checkpoint/model/numbered_name.hpp"
 #include "workspace/checkpoint/model/name_pattern.hpp"
@@ -31,7 +33,7 @@ std::vector<int> groups_of(std::vector<ExpertNumbers> const& ranks) {
     groups.push_back(seen.emplace(experts, static_cast<int>(seen.size())).first->second);
   for (std::size_t group = 0; group < seen.size(); ++group) {
     auto const size = std::count(groups.begin(), groups.end(), static_cast<int>(group));
-    if (static_cast<std::size_t>(size) * seen.size() != groups.size()) return {};
+    if (as_size(size) * seen.size() != groups.size()) return {};
   }
   return groups;
 }
@@ -49,7 +51,7 @@ bool are_disjoint(std::vector<ExpertNumbers> const& ranks) {
 
 /// Returns for each rank the numbers of its experts in the first layer with experts.
 std::vector<ExpertNumbers> numbered_experts(ShardSet const& set) {
-  std::vector<ExpertNumbers> ranks(static_cast<std::size_t>(set.tp));
+  auto ranks = per_rank<ExpertNumbers>(set.tp);
   std::string before;
   int stage = 0;
   for (std::size_t i = 0; i < set.sources.size(); ++i) {
@@ -61,7 +63,7 @@ std::vector<ExpertNumbers> numbered_experts(ShardSet const& set) {
         before = expert->before;
         stage = set.places[i].pp;
       }
-      if (expert->before == before) ranks[static_cast<std::size_t>(set.places[i].tp)].insert(expert->number);
+      if (expert->before == before) at_rank(ranks, set.places[i].tp).insert(expert->number);
     }
   }
   return ranks;
@@ -137,7 +139,7 @@ std::optional<ShardGrid> fold_experts(ShardGrid const& grid) {
   for (auto& place : folded.places) {
     auto const& numbers = first.at(place.tp);
     auto const cell = std::distance(numbers.begin(), numbers.find(place.ep));
-    auto const& group = experts[static_cast<std::size_t>(cell)];
+    auto const& group = experts[as_size(cell)];
     place.moe = static_cast<int>(std::distance(group.begin(), group.find(place.ep)));
     place.ep = static_cast<int>(cell);
   }
@@ -161,7 +163,7 @@ void find_expert_groups(ShardSet& set, int announced) {
     auto const groups = groups_of(ranks);
     if (groups.empty() || !are_disjoint(ranks)) return;
     set.moe_ep = *std::max_element(groups.begin(), groups.end()) + 1;
-    for (auto& place : set.places) place.moe = groups[static_cast<std::size_t>(place.tp)];
+    for (auto& place : set.places) place.moe = at_rank(groups, place.tp);
     return;
   }
   // Each rank counts its experts from 0.

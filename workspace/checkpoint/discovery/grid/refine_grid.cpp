@@ -12,6 +12,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/at_rank.hpp"
 #include "workspace/checkpoint/model/model_sizes.hpp"
 #include "workspace/checkpoint/model/numbered_name.hpp"
 #include "workspace/checkpoint/source/shard_names.hpp"
@@ -79,7 +80,7 @@ bool are_stages(std::vector<Stage> const& stages, std::optional<std::int64_t> la
   // All stages with layers have one stack in common. Blocks without a common stack are different models.
   auto const layered =
       std::count_if(stages.begin(), stages.end(), [](auto const& stage) { return !stage.stacks.empty(); });
-  if (longest == stacks.end() || longest->second.size() != static_cast<std::size_t>(layered)) return false;
+  if (longest == stacks.end() || std::ssize(longest->second) != layered) return false;
   Numbers all;
   std::size_t count = 0;
   for (auto const& numbers : longest->second) {
@@ -141,7 +142,7 @@ void refine_grid(ShardSet& set, AnnouncedGrid announced) {
   auto const count = set.sources.size();
   if (set.pp > 1 || set.ep > 1 || announced.pp > 0 || announced.ep > 0 || announced.tp > 0 || count < 2) return;
   std::vector<Names> names(count);
-  for (std::size_t i = 0; i < count; ++i) names[static_cast<std::size_t>(set.places[i].tp)] = names_of(*set.sources[i]);
+  for (std::size_t i = 0; i < count; ++i) at_rank(names, set.places[i].tp) = names_of(*set.sources[i]);
   ModelSizes const sizes(set.config);
   std::size_t block = 1;
   while (block < count && names[block] == names[0]) ++block;

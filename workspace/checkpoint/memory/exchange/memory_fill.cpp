@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "workspace/checkpoint/memory/exchange/exported_source.hpp"
 #include "workspace/checkpoint/memory/exchange/weight_exchange.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
@@ -41,9 +43,7 @@ class MemoryFill final : public PoolWork {
     auto const number = next_.fetch_add(1, std::memory_order_relaxed);
     if (number >= units_.size()) return false;
     auto const& unit = units_[number];
-    source_->read(
-        unit.tensor, unit.offset,
-        memory_[unit.tensor].subspan(static_cast<std::size_t>(unit.offset), static_cast<std::size_t>(unit.bytes)));
+    source_->read(unit.tensor, unit.offset, memory_[unit.tensor].subspan(unit.offset, unit.bytes));
     done_.fetch_add(unit.bytes, std::memory_order_relaxed);
     return true;
   }
@@ -76,10 +76,10 @@ StateDict fill_memory(Collective const& world, ExportPlan const& plan, std::vect
   agree(world, options.operation, [&] {
     std::vector<std::vector<WorkUnit>> units;
     for (auto const& target : targets) units.push_back(units_of(target));
-    auto const own = static_cast<std::size_t>(world.rank());
+    auto const own = as_size(world.rank());
     auto mine = units[own];
     exchange = std::make_unique<WeightExchange>(plan.cells, std::move(units), [&](int rank, WorkUnit const& unit) {
-      return targets[static_cast<std::size_t>(rank)].inputs_of(unit);
+      return at_rank(targets, rank).inputs_of(unit);
     });
     for (auto const& cell : plan.cells.cells) cell->read_from(exchange->received());
     std::shared_ptr<ExportedSource> source;

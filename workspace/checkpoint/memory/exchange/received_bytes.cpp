@@ -62,7 +62,7 @@ std::size_t ReceivedBytes::copy(std::uint32_t cell, std::uint32_t tensor, std::u
     }
   }
   if (block.bytes.empty()) return 0;
-  auto const from = block.bytes.subspan(static_cast<std::size_t>(offset - block.begin));
+  auto const from = block.bytes.subspan(offset - block.begin);
   auto const count = std::min(from.size(), out.size());
   copy_memory(out.data(), from.data(), count);
   return count;

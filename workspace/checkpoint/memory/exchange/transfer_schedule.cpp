@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
+
 namespace crossrank::checkpoint {
 namespace {
 
@@ -41,11 +44,11 @@ TransferSchedule::TransferSchedule(WeightCells const& cells, std::vector<std::ve
 }
 
 HeldCopy const& TransferSchedule::copy_for(int rank, HeldBox const& box, std::size_t salt) const {
-  auto const& host = cells_.hosts[static_cast<std::size_t>(rank)];
+  auto const& host = at_rank(cells_.hosts, rank);
   std::vector<HeldCopy const*> near;
   for (auto const& copy : box.copies) {
     if (copy.size() == 1 && copy.front() == rank) return copy;
-    if (cells_.hosts[static_cast<std::size_t>(copy.front())] == host) near.push_back(&copy);
+    if (at_rank(cells_.hosts, copy.front()) == host) near.push_back(&copy);
   }
   // Replicas share the sending.
   return near.empty() ? box.copies[salt % box.copies.size()] : *near[salt % near.size()];
@@ -126,8 +129,7 @@ void TransferSchedule::open_unit(int rank, Cursor& cursor) {
   cursor.items.clear();
   cursor.next_item = 0;
   cursor.opened = false;
-  for (auto const& range : inputs_of_(rank, units_[static_cast<std::size_t>(rank)][cursor.next_unit]))
-    plan_range(rank, range, cursor);
+  for (auto const& range : inputs_of_(rank, at_rank(units_, rank)[cursor.next_unit])) plan_range(rank, range, cursor);
   cursor.unit->items = cursor.items.size();
   ++cursor.next_unit;
 }
@@ -138,22 +140,22 @@ bool TransferSchedule::fits(int rank, TransferItem const& item, Budget const& bu
   for (auto const holder : *item.copy) {
     incoming += item.bytes;
     if (holder == rank) continue;
-    if (!fits_in(budget.sent[static_cast<std::size_t>(holder)], item.bytes)) return false;
+    if (!fits_in(at_rank(budget.sent, holder), item.bytes)) return false;
   }
-  return fits_in(budget.received[static_cast<std::size_t>(rank)], incoming);
+  return fits_in(at_rank(budget.received, rank), incoming);
 }
 
 void TransferSchedule::take(int rank, TransferItem const& item, Budget& budget, TransferRound& round) const {
   for (auto const holder : *item.copy) {
     // Bytes of its own also need memory of the receiver: they are put together with others.
-    budget.received[static_cast<std::size_t>(rank)] += item.bytes;
+    at_rank(budget.received, rank) += item.bytes;
     if (holder == rank) continue;
-    auto const from = static_cast<std::size_t>(holder);
+    auto const from = as_size(holder);
     budget.sent[from] += item.bytes;
     round.transfers = true;
     if (rank == cells_.rank) round.receive_bytes[from] += static_cast<std::int64_t>(item.bytes);
     if (holder != cells_.rank) continue;
-    round.send_bytes[static_cast<std::size_t>(rank)] += static_cast<std::int64_t>(item.bytes);
+    at_rank(round.send_bytes, rank) += static_cast<std::int64_t>(item.bytes);
     round.sent.push_back({.to = rank, .item = item});
   }
   if (rank == cells_.rank) round.received.push_back(item);
@@ -161,9 +163,9 @@ void TransferSchedule::take(int rank, TransferItem const& item, Budget& budget, 
 
 /// Adds items of one rank until they do not fit or are too many.
 void TransferSchedule::fill(int rank, Budget& budget, TransferRound& round) {
-  auto& cursor = cursors_[static_cast<std::size_t>(rank)];
-  auto const& units = units_[static_cast<std::size_t>(rank)];
-  auto& items_left = budget.items[static_cast<std::size_t>(rank)];
+  auto& cursor = at_rank(cursors_, rank);
+  auto const& units = at_rank(units_, rank);
+  auto& items_left = at_rank(budget.items, rank);
   while (items_left > 0 && (cursor.unit || cursor.next_unit < units.size())) {
     if (!cursor.unit) open_unit(rank, cursor);
     if (cursor.items.empty()) --items_left;

@@ -8,6 +8,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/tensor/copy_memory.hpp"
 #include "workspace/checkpoint/memory/exchange/combine_values.hpp"
 #include "workspace/checkpoint/model/name_pattern.hpp"
@@ -40,7 +41,7 @@ struct WantedRange {
   std::int64_t last = 0;
 
   [[nodiscard]] HeldTensor const& held() const { return cell->held(tensor); }
-  [[nodiscard]] std::size_t bytes() const { return static_cast<std::size_t>(last - first) * held().unit; }
+  [[nodiscard]] std::size_t bytes() const { return as_size(last - first) * held().unit; }
 };
 
 /// The values of some tensors, in a fixed order: for each box the tensors of the ranks of its first copy.
@@ -105,11 +106,11 @@ class ValueExchange {
     auto const& held = range.held();
     std::size_t bytes = 0;
     held.for_each_run(box, range.first, range.last,
-                      [&](auto, auto, auto count) { bytes += static_cast<std::size_t>(count) * held.unit; });
+                      [&](auto, auto, auto count) { bytes += as_size(count) * held.unit; });
     if (bytes == 0) return;
     std::vector<std::byte const*> parts;
     for (auto const holder : box.copies.front()) {
-      auto const rank = static_cast<std::size_t>(holder);
+      auto const rank = as_size(holder);
       parts.push_back(all[rank].data() + at[rank]);
       at[rank] += bytes;
     }
@@ -117,8 +118,8 @@ class ValueExchange {
     combine_values(range.cell->tensors()[range.tensor].dtype, held.combine, parts, combined);
     std::size_t from = 0;
     held.for_each_run(box, range.first, range.last, [&](auto, auto to, auto count) {
-      auto const size = static_cast<std::size_t>(count) * held.unit;
-      copy_memory(value.data() + static_cast<std::size_t>(to - range.first) * held.unit, combined.data() + from, size);
+      auto const size = as_size(count) * held.unit;
+      copy_memory(value.data() + as_size(to - range.first) * held.unit, combined.data() + from, size);
       from += size;
     });
   }

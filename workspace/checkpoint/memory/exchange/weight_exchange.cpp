@@ -3,6 +3,7 @@
 #include <numeric>
 #include <utility>
 
+#include "lib/core/as_size.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/tensor/copy_memory.hpp"
 #include "workspace/checkpoint/memory/exchange/combine_values.hpp"
@@ -16,7 +17,7 @@ constexpr std::size_t receive_buffers = 2;
 constexpr std::size_t most_block_bytes = std::size_t{32} << 20;
 
 std::size_t sum_of(std::vector<std::int64_t> const& bytes) {
-  return static_cast<std::size_t>(std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0}));
+  return as_size(std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0}));
 }
 
 Tensor tensor_of(ExportBuffers::Memory const& memory, std::size_t bytes) {
@@ -78,7 +79,7 @@ void WeightExchange::run_round(Collective const& world) {
 
 std::size_t WeightExchange::block_size(PlannedBlock const& block) const {
   auto const unit = cells_.cells[block.cell]->held(block.tensor).unit;
-  return static_cast<std::size_t>(block.last - block.first) * unit;
+  return as_size(block.last - block.first) * unit;
 }
 
 void WeightExchange::open_units() {
@@ -114,7 +115,7 @@ std::uint32_t WeightExchange::own_tensor(std::uint32_t cell, std::uint32_t tenso
 
 std::vector<std::byte> WeightExchange::own_part(TransferItem const& item) const {
   auto const tensor = own_tensor(item.cell, item.tensor);
-  std::vector<std::byte> bytes(static_cast<std::size_t>(item.bytes));
+  std::vector<std::byte> bytes(item.bytes);
   auto* to = bytes.data();
   item.held->for_each_run(*item.box, item.first, item.last, [&](auto in, auto, auto count) {
     auto const run = own_units(cells_, tensor, item.held->unit, in, in + count);
@@ -141,7 +142,7 @@ void WeightExchange::unpack() {
         parts.push_back(own.data());
         continue;
       }
-      auto const rank = static_cast<std::size_t>(holder);
+      auto const rank = as_size(holder);
       parts.push_back(next[rank]);
       next[rank] += item.bytes;
     }
@@ -155,21 +156,21 @@ void WeightExchange::put(TransferItem const& item, std::vector<std::byte const*>
   auto& block = open.blocks[item.block];
   --open.items_left;
   if (plan.from == PlannedBlock::From::item) {
-    block.bytes = {parts.front(), static_cast<std::size_t>(item.bytes)};
+    block.bytes = {parts.front(), item.bytes};
     block.owner = out_.data;
     return;
   }
   auto const* from = parts.front();
   std::vector<std::byte> combined;
   if (parts.size() > 1) {
-    combined.resize(static_cast<std::size_t>(item.bytes));
+    combined.resize(item.bytes);
     combine_values(cells_.cells[plan.cell]->tensors()[plan.tensor].dtype, item.held->combine, parts, combined);
     from = combined.data();
   }
   auto* const memory = open.memory[item.block].get();
   item.held->for_each_run(*item.box, item.first, item.last, [&](auto, auto to, auto count) {
-    auto const size = static_cast<std::size_t>(count) * item.held->unit;
-    copy_memory(memory + static_cast<std::size_t>(to - plan.first) * item.held->unit, from, size);
+    auto const size = as_size(count) * item.held->unit;
+    copy_memory(memory + as_size(to - plan.first) * item.held->unit, from, size);
     from += size;
   });
 }

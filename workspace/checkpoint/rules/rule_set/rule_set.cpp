@@ -6,6 +6,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/core/overloads.hpp"
 #include "workspace/checkpoint/source/error_sections.hpp"
 #include "workspace/checkpoint/model/numbered_name.hpp"
@@ -79,7 +80,7 @@ SplitRule split_groups(SplitRule inner, SourceTensor const& tensor, std::int64_t
     if (inner.axis < 0) {
       rule.ranks.push_back({SplitRange{first, 0, own}});
     } else {
-      rule.ranks.push_back(inner.ranks.at(static_cast<std::size_t>(rank / groups)));
+      rule.ranks.push_back(inner.ranks.at(as_size(rank / groups)));
       rule.experts.push_back({first, own});
     }
   }
@@ -249,7 +250,7 @@ SplitRule RuleSet::split_for(std::string_view name, SourceTensor const& tensor, 
   auto result = split_tensor(tensor, parsed.role, format, hints, split);
   if (parsed.role == TensorRole::group_ids && result.axis >= 0) {
     auto const& source = state_->set.sources[state_->source_of(&tensor)];
-    resolve_split_group_ids(result, {source, static_cast<std::size_t>(&tensor - source->tensors().data())}, format);
+    resolve_split_group_ids(result, {source, as_size(&tensor - source->tensors().data())}, format);
   }
   result.reason += " (" + rule->origin() + ")";
   return result;

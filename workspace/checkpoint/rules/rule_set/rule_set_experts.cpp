@@ -1,3 +1,4 @@
+#include "lib/core/as_size.hpp"
 #include "workspace/checkpoint/rules/rule_set/rule_set_state.hpp"
 
 #include <algorithm>
@@ -12,8 +13,7 @@
 namespace crossrank::checkpoint {
 
 bool RuleSet::State::has_expert_groups(RankTensors const& asked) const {
-  if (set.moe_ep <= 1 || asked.ranks != static_cast<std::size_t>(set.tp) || asked.tensors.size() != asked.ranks)
-    return false;
+  if (set.moe_ep <= 1 || asked.ranks != as_size(set.tp) || asked.tensors.size() != asked.ranks) return false;
   auto const said = sizes[SizeName::experts];
   auto const& layer = layers[asked.sources.front()].at(parse_tensor_name(asked.tensors.front()->name).module);
   auto const* const weight = layer[TensorRole::weight];
@@ -25,7 +25,7 @@ bool RuleSet::State::is_on_some_ranks(std::string_view name, RankTensors const& 
   if (name.find("experts.") == std::string_view::npos) return false;
   if (asked.tensors.size() == 1) return true;
   auto const group = set.places[asked.sources.front()].moe;
-  return set.moe_ep > 1 && asked.tensors.size() * static_cast<std::size_t>(set.moe_ep) == asked.ranks &&
+  return set.moe_ep > 1 && asked.tensors.size() * as_size(set.moe_ep) == asked.ranks &&
          std::all_of(asked.sources.begin(), asked.sources.end(),
                      [&](auto source) { return set.places[source].moe == group; });
 }

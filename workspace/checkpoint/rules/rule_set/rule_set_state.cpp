@@ -8,6 +8,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/core/overloads.hpp"
 #include "workspace/checkpoint/rules/builtin/builtin_rules.hpp"
 #include "workspace/checkpoint/rules/scales/fp8_blocks.hpp"
@@ -32,7 +33,7 @@ bool is_head(std::string_view module) { return ends_in(module, {"lm_head", "embe
 
 /// Returns the place of `tensor`, one of the source's own descriptions.
 SampledTensor placed(ShardSource const& source, SourceTensor const& tensor) {
-  return {&source, static_cast<std::size_t>(&tensor - source.tensors().data())};
+  return {&source, as_size(&tensor - source.tensors().data())};
 }
 
 MergeRule reduced(std::vector<SourceTensor const*> const& tensors, ReduceOp op, std::string reason) {
@@ -148,8 +149,7 @@ std::string RuleSet::State::file_of(std::size_t beside, int tp) const {
   auto const found = std::find_if(set.places.begin(), set.places.end(), [&](ShardPlace const& other) {
     return other.tp == tp && other.pp == place.pp && other.ep == place.ep;
   });
-  return found == set.places.end() ? "that rank"
-                                   : set.sources[static_cast<std::size_t>(found - set.places.begin())]->name();
+  return found == set.places.end() ? "that rank" : set.sources[as_size(found - set.places.begin())]->name();
 }
 
 ModelSizes const& RuleSet::State::sizes_of(std::string_view module, std::size_t source) const {
@@ -333,8 +333,7 @@ MergeRule RuleSet::State::by_layer(LayerRule const& rule, TensorName const& pars
   if (!parts.modules.empty()) return unfuse(merged, layer, sharding, parts, parsed.suffix);
   merged.assumed_layout = is_assumed(rule, sharding);
   if (stacked && set.ep > 1) concatenate_stacks(merged, parsed, asked);
-  bool const is_group = stacked && set.moe_ep > 1 &&
-                        asked.ranks * static_cast<std::size_t>(set.moe_ep) == static_cast<std::size_t>(set.tp);
+  bool const is_group = stacked && set.moe_ep > 1 && asked.ranks * as_size(set.moe_ep) == as_size(set.tp);
   if (is_group) {
     merged.ep_axis = has_expert_dimension(parsed, asked) ? 0 : -1;
     if (merged.kind == MergeKind::reduce && asked.ranks == 1) merged.kind = MergeKind::replicate;

@@ -9,6 +9,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/tensor/small_float.hpp"
 #include "workspace/checkpoint/quantization/block_rescale.hpp"
 #include "workspace/checkpoint/quantization/requantize.hpp"
@@ -34,10 +35,10 @@ class Layout {
     }
     for (std::size_t part = 0; part < parts_.size(); ++part) {
       auto const own = part < sharding.part_replicas.size() ? sharding.part_replicas[part] : sharding.replicas;
-      replicas_.push_back(static_cast<std::size_t>(std::max(1, own)));
+      replicas_.push_back(as_size(std::max(1, own)));
     }
     places_.assign(ranks_, std::vector<std::int64_t>(parts_.size()));
-    auto const block = sharding.rank_block > 0 ? static_cast<std::size_t>(sharding.rank_block) : ranks_;
+    auto const block = sharding.rank_block > 0 ? as_size(sharding.rank_block) : ranks_;
     for (std::size_t first = 0; first < ranks_; first += block) {
       for (std::size_t part = 0; part < parts_.size(); ++part)
         for (auto rank = first; rank < std::min(first + block, ranks_); ++rank) place(rank, part);
@@ -90,8 +91,8 @@ ShardBlocks blocks_of(LayerOnRanks const& layer, LayerValues const& values, Laye
   auto const stack = stack_of(shape);
   bool const outputs_first = of_weight.out == stack;
   ShardBlocks shard;
-  shard.grid = {.rows = shape[static_cast<std::size_t>(stack)],
-                .columns = shape[static_cast<std::size_t>(stack) + 1],
+  shard.grid = {.rows = at_axis(shape, stack),
+                .columns = shape[as_size(stack) + 1],
                 .block_rows = outputs_first ? axes.out_unit : axes.in_unit,
                 .block_columns = outputs_first ? axes.in_unit : axes.out_unit,
                 .scales = read_scales(values.stored(rank, TensorRole::weight_scale)),

@@ -7,6 +7,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "workspace/checkpoint/rules/scales/group_size.hpp"
 #include "workspace/checkpoint/rules/scales/weight_shape.hpp"
 
@@ -174,7 +175,7 @@ class ValueResolver {
 }  // namespace
 
 StoredTensor LayerValues::stored(std::size_t rank, TensorRole role) const {
-  return {sources[rank], static_cast<std::size_t>(layers[rank][role] - sources[rank]->tensors().data())};
+  return {sources[rank], as_size(layers[rank][role] - sources[rank]->tensors().data())};
 }
 
 void refuse_scale(LayerOnRanks const& layer, std::size_t rank, float value, std::string expected, std::string hint) {

@@ -9,6 +9,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "workspace/checkpoint/model/list_text.hpp"
 
 namespace crossrank::checkpoint {
@@ -34,7 +35,7 @@ std::int64_t merged_length(LayerSharding const& sharding, Lengths const& own) {
   for (std::size_t rank = 0; rank < own.size(); ++rank) {
     for (std::size_t i = 0; i < parts.size(); ++i) {
       auto const copies = i < sharding.part_replicas.size() ? sharding.part_replicas[i] : sharding.replicas;
-      if (rank % static_cast<std::size_t>(std::max(copies, 1)) == 0) whole += own[rank] / sum * parts[i];
+      if (rank % as_size(std::max(copies, 1)) == 0) whole += own[rank] / sum * parts[i];
     }
   }
   return whole;

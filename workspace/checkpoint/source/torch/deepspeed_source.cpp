@@ -167,7 +167,7 @@ class Assembly {
       for (std::size_t group = 0; group < groups.size(); ++group) {
         auto const flat = groups[group];
         auto const beginning = [flat] {
-          std::vector<std::byte> bytes(static_cast<std::size_t>(std::min(duplicate_sample_bytes, flat.tensor->nbytes)));
+          std::vector<std::byte> bytes(std::min(duplicate_sample_bytes, flat.tensor->nbytes));
           flat.archive->read(*flat.tensor, 0, bytes);
           return bytes;
         };

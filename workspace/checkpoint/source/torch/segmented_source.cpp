@@ -22,7 +22,7 @@ void SegmentedSource::read(std::size_t tensor, std::uint64_t offset, std::span<s
       offset -= segment.bytes;
       continue;
     }
-    auto const part = out.first(static_cast<std::size_t>(std::min<std::uint64_t>(out.size(), segment.bytes - offset)));
+    auto const part = out.first(std::min<std::uint64_t>(out.size(), segment.bytes - offset));
     segment.archive->read(*segment.tensor, segment.offset + offset, part);
     out = out.subspan(part.size());
     offset = 0;

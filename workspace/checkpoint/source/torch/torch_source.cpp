@@ -128,7 +128,7 @@ bool is_torch_archive(std::filesystem::path const& path) {
   std::array<char, 9> head{};
   if (file.size() < 2) return false;
   auto const known = std::min<std::uint64_t>(file.size(), head.size());
-  file.read_at(0, std::as_writable_bytes(std::span(head)).first(static_cast<std::size_t>(known)));
+  file.read_at(0, std::as_writable_bytes(std::span(head)).first(known));
   // A safetensors file begins with the length of its header, whose low bytes may look like either signature.
   std::string_view const begins(head.data(), head.size());
   bool const is_length = begins.substr(4, 4) == std::string_view("\0\0\0\0", 4);
