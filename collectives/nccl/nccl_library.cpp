@@ -1,12 +1,12 @@
 #include "collectives/nccl/nccl_library.hpp"
 
-#include <optional>
 #include <utility>
 
 #include <crossrank/error.hpp>
 
 #include "lib/core/environment.hpp"
 #include "lib/device/function_binder.hpp"
+#include "lib/device/opened_once.hpp"
 #include "lib/device/vendor_library.hpp"
 
 namespace crossrank::nccl {
@@ -48,14 +48,14 @@ void bind_functions(FunctionBinder& to, api::Functions& f) {
 }
 
 NcclLibrary open() {
-  VendorLibrary const library({.chosen = environment().nccl_library,
-                               .setting = "CROSSRANK_NCCL_LIBRARY",
-                               .name = "libnccl.so.2",
-                               .what = "NCCL",
-                               .installation = "install NCCL (NVIDIA's package is libnccl2)"});
+  VendorLibrary const file({.chosen = environment().nccl_library,
+                            .setting = "CROSSRANK_NCCL_LIBRARY",
+                            .name = "libnccl.so.2",
+                            .what = "NCCL",
+                            .installation = "install NCCL (NVIDIA's package is libnccl2)"});
   NcclLibrary out;
-  out.path = library.path();
-  FunctionBinder binder(library);
+  out.path = file.path();
+  FunctionBinder binder(file);
   bind_functions(binder, out.functions);
   auto const& f = out.functions;
   bool const known = f.ncclGetVersion != nullptr && f.ncclGetVersion(&out.version) == Result::success;
@@ -72,32 +72,11 @@ NcclLibrary open() {
   return out;
 }
 
-struct Outcome {
-  std::optional<NcclLibrary> library{};
-  std::optional<UnavailableError> error{};
-};
-
-Outcome const& outcome() {
-  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed: communicators may outlive `main`
-  static auto const* const found = [] {
-    auto* const made = new Outcome;
-    try {
-      made->library.emplace(open());
-    } catch (UnavailableError const& error) {
-      made->error.emplace(error);
-    }
-    return made;
-  }();
-  return *found;
-}
+constinit OpenedOnce<NcclLibrary> the_library;
 
 }  // namespace
 
-NcclLibrary const& nccl_library() {
-  auto const& found = outcome();
-  if (found.error) throw UnavailableError(*found.error);
-  return *found.library;
-}
+NcclLibrary const& nccl_library() { return the_library.get(open); }
 
 std::string version_text(int version) {
   return std::to_string(version / 10'000) + "." + std::to_string(version / 100 % 100) + "." +

@@ -1,9 +1,6 @@
 #include "lib/device/cuda/driver.hpp"
 
 #include <atomic>
-#include <memory>
-#include <mutex>
-#include <optional>
 #include <utility>
 
 #include <pthread.h>
@@ -12,6 +9,7 @@
 
 #include "lib/core/environment.hpp"
 #include "lib/device/function_binder.hpp"
+#include "lib/device/opened_once.hpp"
 #include "lib/device/vendor_library.hpp"
 
 namespace crossrank::cuda {
@@ -134,49 +132,29 @@ Driver open() {
   return out;
 }
 
-struct Outcome {
-  std::optional<Driver> driver{};
-  std::optional<UnavailableError> error{};
-};
-
-constinit std::once_flag opened_once;
-constinit std::atomic<Outcome const*> outcome{nullptr};
+constinit OpenedOnce<Driver> the_driver;
 constinit std::atomic<bool> forked{false};
 
 void mark_fork() { forked.store(true, std::memory_order_relaxed); }  // a child has one thread
 
-void open_once() {
-  auto found = std::make_unique<Outcome>();
-  try {
-    found->driver.emplace(open());
-    static_cast<void>(::pthread_atfork(nullptr, nullptr, &mark_fork));
-  } catch (UnavailableError const& error) {
-    found->error.emplace(error);
-  }
-  outcome.store(found.release(), std::memory_order_release);  // pairs with the loads below; never freed
+Driver open_and_watch_forks() {
+  auto driver = open();
+  static_cast<void>(::pthread_atfork(nullptr, nullptr, &mark_fork));
+  return driver;
 }
 
 }  // namespace
 
 Driver const& driver() {
-  auto const* found = outcome.load(std::memory_order_acquire);
-  if (found == nullptr) {
-    std::call_once(opened_once, open_once);
-    found = outcome.load(std::memory_order_acquire);
-  }
-  if (found->error) throw UnavailableError(*found->error);
+  auto const& found = the_driver.get(open_and_watch_forks);
   if (forked.load(std::memory_order_relaxed)) {
     throw UsageError({.operation = "CUDA",
                       .message = "this process is a child that was forked after its parent had used CUDA",
                       .hint = "fork before the first use of CUDA, or start the child with exec"});
   }
-  return *found->driver;
+  return found;
 }
 
-Driver const* open_driver() noexcept {
-  auto const* const found = outcome.load(std::memory_order_acquire);
-  if (found == nullptr || !found->driver || forked.load(std::memory_order_relaxed)) return nullptr;
-  return &*found->driver;
-}
+Driver const* open_driver() noexcept { return forked.load(std::memory_order_relaxed) ? nullptr : the_driver.if_open(); }
 
 }  // namespace crossrank::cuda
