@@ -160,18 +160,21 @@ Result Communicator::post(std::span<Step const> steps, char const*& function) {
   return result == Result::success || result == Result::in_progress ? ended : result;
 }
 
+void Communicator::require_not_aborted(char const* operation) const {
+  if (comm_ != nullptr) return;
+  throw BackendError({.operation = operation,
+                      .message = "the communicator of the GPUs has been aborted",
+                      .rank = place_.rank,
+                      .world_size = place_.ranks,
+                      .group_usable = false});
+}
+
 void Communicator::enqueue(char const* operation, std::span<Step const> steps, Look const& look) {
   if (steps.empty()) return;
   char const* function = "ncclGroupStart";
   {
     std::lock_guard const lock(mutex_);
-    if (comm_ == nullptr) {
-      throw BackendError({.operation = operation,
-                          .message = "the communicator of the GPUs has been aborted",
-                          .rank = place_.rank,
-                          .world_size = place_.ranks,
-                          .group_usable = false});
-    }
+    require_not_aborted(operation);
     cuda::ContextScope const scope(cuda::device_state(place_.device));
     auto const result = post(steps, function);
     check(result, function, operation);
@@ -187,13 +190,7 @@ void Communicator::register_memory(std::shared_ptr<spi::Storage> memory, Look co
   auto const* const function = as_window ? "ncclCommWindowRegister" : "ncclCommRegister";
   {
     std::lock_guard const lock(mutex_);
-    if (comm_ == nullptr) {
-      throw BackendError({.operation = operation,
-                          .message = "the communicator of the GPUs has been aborted",
-                          .rank = place_.rank,
-                          .world_size = place_.ranks,
-                          .group_usable = false});
-    }
+    require_not_aborted(operation);
     cuda::ContextScope const scope(cuda::device_state(place_.device));
     auto& made = registered_.emplace_back(Registered{.memory = std::move(memory)});
     auto* const data = static_cast<void*>(made.memory->data());

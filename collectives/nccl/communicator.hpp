@@ -72,6 +72,7 @@ class Communicator {
   /// Waits until NCCL has done what the last call began.
   void settle(char const* operation, char const* function, std::chrono::milliseconds timeout, Look const& look);
   void check(api::Result result, char const* function, char const* operation) const;
+  void require_not_aborted(char const* operation) const;
   [[nodiscard]] api::Result post(std::span<Step const> steps, char const*& function);
   /// Memory that this rank has registered. One of the two handles is set.
   struct Registered {

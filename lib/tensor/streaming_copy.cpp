@@ -58,6 +58,9 @@ inline void prefetch_block(std::byte const* from) {
   }
 }
 
+// The kernels differ only in the width of their registers. Each is spelt out, because the compiler inlines an intrinsic
+// only into a function that names its instruction set.
+
 template <Ahead prefetches>
 void blocks_sse2(std::byte* to, std::byte const* from, std::size_t bytes) {
   for (std::size_t at = 0; at < bytes; at += block) {
