@@ -124,4 +124,16 @@ void run_thread_ranks(int count, ThreadBody const& body, ThreadRankOptions const
   }
 }
 
+void run_driven_ranks(int count, ThreadBody const& body) {
+  ThreadRankOptions const options{.job_id = random_job_id()};
+  run_thread_ranks(
+      count,
+      [&](Collective const& world) {
+        auto driven = thread_options(world.rank(), count, options);
+        driven.progress = Progress::thread;
+        body(connect(driven));
+      },
+      options);
+}
+
 }  // namespace crossrank::test

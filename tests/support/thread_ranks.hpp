@@ -30,6 +30,9 @@ using ThreadBody = std::function<void(Collective const& world)>;
 /// Like `try_thread_ranks`, but an exception that leaves the body fails the test.
 void run_thread_ranks(int count, ThreadBody const& body, ThreadRankOptions const& options = {});
 
+/// Like `run_thread_ranks`, in a job whose groups have a progress thread.
+void run_driven_ranks(int count, ThreadBody const& body);
+
 /// Runs each of `actions` in its own thread. Aborts the process at the deadline.
 [[nodiscard]] std::vector<std::exception_ptr> run_threads(
     std::vector<std::function<void()>> const& actions, std::chrono::milliseconds deadline = std::chrono::seconds(180));

@@ -4,8 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include <dlfcn.h>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,27 +11,23 @@
 #include <crossrank/error.hpp>
 #include <crossrank/tensor.hpp>
 
+#include "tests/support/emulated_driver.hpp"
+
 namespace crossrank {
 namespace {
 
 using cuda::Graph;
+using test::calls;
+using test::live;
 using testing::Each;
 using testing::ElementsAre;
 
 constexpr auto gpu = Device::cuda(0);
 
-template <class Function>
-Function* emulated(char const* name) {
-  auto* const library = ::dlopen(CROSSRANK_TEST_CUDA, RTLD_NOW | RTLD_LOCAL);
-  return reinterpret_cast<Function*>(::dlsym(library, name));
-}
-unsigned long long calls(char const* name) { return emulated<unsigned long long(char const*)>("emulated_count")(name); }
-unsigned long long live(char const* kind) { return emulated<unsigned long long(char const*)>("emulated_live")(kind); }
-
 class DeviceGraph : public testing::Test {
  protected:
   static void SetUpTestSuite() { ::setenv("CROSSRANK_CUDA_LIBRARY", CROSSRANK_TEST_CUDA, 1); }
-  void TearDown() override { EXPECT_EQ(emulated<unsigned long long()>("emulated_report_count")(), 0U); }
+  void TearDown() override { EXPECT_EQ(test::reports(), 0U); }
 };
 
 /// Returns a tensor that the work of any stream can use.

@@ -4,6 +4,8 @@
 #include <crossrank/error.hpp>
 #include <crossrank/transforms/config.hpp>
 
+#include "tests/support/error_of.hpp"
+
 namespace crossrank {
 namespace {
 
@@ -31,12 +33,7 @@ TEST(TransformConfig, has_the_defaults_of_the_reference) {
 }
 
 std::string refusal(Json const& json) {
-  try {
-    static_cast<void>(fully_shard_config_from_json(json));
-  } catch (UsageError const& e) {
-    return e.what();
-  }
-  return "accepted";
+  return test::refusal_of<UsageError>([&] { static_cast<void>(fully_shard_config_from_json(json)); });
 }
 
 TEST(TransformConfig, names_a_wrong_field) {

@@ -9,6 +9,7 @@
 #include <crossrank/error.hpp>
 
 #include "tests/checkpoint/support/torch_files.hpp"
+#include "tests/support/error_of.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "workspace/checkpoint/discovery/open_shard_set.hpp"
 #include "workspace/checkpoint/source/shard_set.hpp"
@@ -102,12 +103,7 @@ class DeepSpeedSet : public testing::Test {
   }
   [[nodiscard]] ShardSet open() const { return open_shard_set(root_.path()); }
   [[nodiscard]] std::string refusal() const {
-    try {
-      (void)open();
-    } catch (Error const& e) {
-      return e.what();
-    }
-    return "accepted";
+    return test::refusal_of([&] { static_cast<void>(open()); });
   }
   static void expect_all(ShardSource const& source, Training const& training) {
     for (auto const& group : training.groups) {

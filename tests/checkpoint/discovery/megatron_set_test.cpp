@@ -7,6 +7,7 @@
 #include <crossrank/error.hpp>
 
 #include "tests/checkpoint/support/torch_files.hpp"
+#include "tests/support/error_of.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "workspace/checkpoint/discovery/open_shard_set.hpp"
 #include "workspace/checkpoint/source/shard_set.hpp"
@@ -43,12 +44,7 @@ class MegatronSet : public testing::Test {
   }
   [[nodiscard]] ShardSet open() const { return open_shard_set(root_.path()); }
   [[nodiscard]] std::string refusal() const {
-    try {
-      (void)open();
-    } catch (Error const& e) {
-      return e.what();
-    }
-    return "accepted";
+    return test::refusal_of([&] { static_cast<void>(open()); });
   }
   static std::vector<float> firsts(ShardSet const& set) {
     std::vector<float> out;

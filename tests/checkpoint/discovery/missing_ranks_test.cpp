@@ -10,6 +10,7 @@
 #include <crossrank/checkpoint.hpp>
 #include <crossrank/safetensors.hpp>
 
+#include "tests/support/error_of.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "workspace/checkpoint/source/shard_names.hpp"
 
@@ -39,12 +40,7 @@ class MissingRanks : public testing::Test {
   }
   [[nodiscard]] VerifyReport verified() const { return verify(connect({.backend = "fake"}), folder_.path()); }
   [[nodiscard]] std::string refusal() const {
-    try {
-      static_cast<void>(MergePlan::make(connect({.backend = "fake"}), folder_.path()));
-    } catch (Error const& error) {
-      return error.what();
-    }
-    return "accepted";
+    return test::refusal_of([&] { static_cast<void>(MergePlan::make(connect({.backend = "fake"}), folder_.path())); });
   }
   /// Expects the text in the only defect of `verify` and in the error of `MergePlan::make`.
   void expect_finding(std::string const& text) const {

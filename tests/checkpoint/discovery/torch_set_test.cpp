@@ -8,6 +8,7 @@
 #include <crossrank/safetensors.hpp>
 
 #include "tests/checkpoint/support/torch_files.hpp"
+#include "tests/support/error_of.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "workspace/checkpoint/discovery/open_shard_set.hpp"
 #include "workspace/checkpoint/source/shard_set.hpp"
@@ -34,12 +35,7 @@ class TorchSet : public testing::Test {
   }
   [[nodiscard]] fs::path at(std::string const& path) const { return root_.path() / path; }
   [[nodiscard]] std::string refusal(ShardSetOptions const& options = {}) const {
-    try {
-      (void)open_shard_set(root_.path(), options);
-    } catch (Error const& e) {
-      return e.what();
-    }
-    return "accepted";
+    return test::refusal_of([&] { static_cast<void>(open_shard_set(root_.path(), options)); });
   }
   /// Returns the first value of each source's first tensor, in order.
   static std::vector<float> firsts(ShardSet const& set) {

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/codec/torch/torch_fixture.hpp"
+#include "tests/support/error_of.hpp"
 
 namespace crossrank::codec {
 namespace {
@@ -27,12 +28,7 @@ std::string tensor_file(std::int64_t offset, std::vector<std::int64_t> const& le
 }
 
 std::string message_of(std::string const& file) {
-  try {
-    (void)load_torch(to_bytes(file));
-  } catch (FormatError const& e) {
-    return e.what();
-  }
-  return "accepted";
+  return test::refusal_of<FormatError>([&] { static_cast<void>(load_torch(to_bytes(file))); });
 }
 
 TEST(TorchArchive, reads_views_in_row_major_order) {

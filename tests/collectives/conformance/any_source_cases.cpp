@@ -7,6 +7,7 @@
 #include "tests/collectives/conformance/case_device.hpp"
 #include "tests/collectives/conformance/conformance.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
+#include "tests/support/error_of.hpp"
 
 /// Receives from any rank. Rank 0 receives, all others send. With one rank, the rank sends to itself.
 namespace crossrank::test {

@@ -9,6 +9,7 @@
 
 #include "tests/collectives/conformance/conformance.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
+#include "tests/support/error_of.hpp"
 #include "tests/support/message_ranks.hpp"
 
 namespace crossrank::test {

@@ -7,6 +7,7 @@
 #include "tests/collectives/conformance/case_device.hpp"
 #include "tests/collectives/conformance/conformance.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
+#include "tests/support/error_of.hpp"
 
 /// Barrier, broadcast, all_gather and all_reduce: blocking, and through post and test.
 namespace crossrank::test {

@@ -6,6 +6,7 @@
 
 #include "tests/collectives/conformance/conformance.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
+#include "tests/support/error_of.hpp"
 
 /// Calls on elements of the caller: vectors, arrays and spans instead of tensors.
 namespace crossrank::test {

@@ -4,6 +4,7 @@
 
 #include "tests/collectives/conformance/conformance.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
+#include "tests/support/error_of.hpp"
 
 /// Groups that split makes, and that groups do not disturb each other.
 namespace crossrank::test {

@@ -6,6 +6,7 @@
 #include "tests/collectives/conformance/case_device.hpp"
 #include "tests/collectives/conformance/conformance.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
+#include "tests/support/error_of.hpp"
 
 /// Send and recv. With one rank, the rank sends to itself.
 namespace crossrank::test {

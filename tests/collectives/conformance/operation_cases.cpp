@@ -4,6 +4,7 @@
 #include "tests/collectives/conformance/case_device.hpp"
 #include "tests/collectives/conformance/conformance.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
+#include "tests/support/error_of.hpp"
 
 /// Gathers, scatters and exchanges, in equal and unequal parts, short and long.
 namespace crossrank::test {

@@ -11,6 +11,7 @@
 
 #include "tests/collectives/conformance/test_bytes.hpp"
 #include "tests/collectives/conformance/recording_transport.hpp"
+#include "tests/support/error_of.hpp"
 
 namespace crossrank::test {
 namespace {

@@ -26,21 +26,4 @@ inline std::vector<std::byte> pattern(std::size_t bytes, int seed) {
   return out;
 }
 
-/// Returns the error that `call` throws. Fails the test if it throws another exception or none.
-template <class Kind, class Call>
-ErrorInfo error_of(Call call) {
-  try {
-    call();
-  } catch (Kind const& e) {
-    auto info = e.info();
-    info.group_usable = e.group_usable();
-    return info;
-  } catch (std::exception const& e) {
-    ADD_FAILURE() << "unexpected exception: " << e.what();
-    return {};
-  }
-  ADD_FAILURE() << "no error";
-  return {};
-}
-
 }  // namespace crossrank::test

@@ -3,6 +3,7 @@
 #include <crossrank/mesh.hpp>
 
 #include "tests/collectives/coordinator/group_fixture.hpp"
+#include "tests/support/error_of.hpp"
 
 namespace crossrank::test {
 namespace {
@@ -13,12 +14,7 @@ using Groups = std::vector<std::vector<int>>;
 static_assert(!std::is_convertible_v<GlobalRank, int> && !std::is_convertible_v<int, GlobalRank>);
 
 std::string refusal(Collective const& world, Groups const& groups) {
-  try {
-    static_cast<void>(GroupCoordinator::create(world, groups, {.name = "refused"}));
-  } catch (UsageError const& e) {
-    return e.what();
-  }
-  return "accepted";
+  return refusal_of<UsageError>([&] { static_cast<void>(GroupCoordinator::create(world, groups, {.name = "refused"})); });
 }
 
 TEST(GroupConstruction, picks_the_list_of_this_rank) {

@@ -15,6 +15,7 @@
 
 #include "tests/collectives/conformance/test_bytes.hpp"
 #include "tests/collectives/core/minimal_transport.hpp"
+#include "tests/support/error_of.hpp"
 #include "tests/support/message_ranks.hpp"
 #include "tests/support/thread_ranks.hpp"
 

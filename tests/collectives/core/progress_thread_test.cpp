@@ -23,19 +23,6 @@ Tensor filled(std::int64_t count, float value) {
   return tensor;
 }
 
-/// Runs `body` on threads whose groups have a progress thread.
-void run_driven_ranks(int count, ThreadBody const& body) {
-  ThreadRankOptions const options{.job_id = random_job_id()};
-  run_thread_ranks(
-      count,
-      [&](Collective const& world) {
-        auto driven = thread_options(world.rank(), count, options);
-        driven.progress = Progress::thread;
-        body(connect(driven));
-      },
-      options);
-}
-
 class ProgressThread : public testing::TestWithParam<ConformanceParameter> {};
 
 TEST_P(ProgressThread, keeps_what_requests_promise) {

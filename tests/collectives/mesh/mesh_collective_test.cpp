@@ -5,6 +5,7 @@
 #include <crossrank/mesh.hpp>
 
 #include "tests/collectives/coordinator/group_fixture.hpp"
+#include "tests/support/error_of.hpp"
 #include "tests/support/message_ranks.hpp"
 
 namespace crossrank::test {
@@ -127,12 +128,7 @@ TEST(MeshCollective, knows_nodes_and_replicas) {
 }
 
 std::string refusal(Collective const& world, MeshOptions const& options) {
-  try {
-    MeshCollective const job(world, options);
-  } catch (UsageError const& e) {
-    return e.what();
-  }
-  return "accepted";
+  return refusal_of<UsageError>([&] { MeshCollective const job(world, options); });
 }
 
 TEST(MeshCollective, refuses_indivisible_sizes_and_names_them) {

@@ -7,6 +7,7 @@
 
 #include "tests/collectives/conformance/test_bytes.hpp"
 #include "tests/collectives/message/members.hpp"
+#include "tests/support/error_of.hpp"
 #include "tests/support/faulty_system.hpp"
 
 namespace crossrank::test {

@@ -14,6 +14,7 @@
 #include <crossrank/message_queue.hpp>
 #include <crossrank/statistics.hpp>
 
+#include "tests/support/error_of.hpp"
 #include "tests/support/timeouts.hpp"
 #include "tests/support/thread_ranks.hpp"
 
@@ -30,18 +31,12 @@ using Bytes = std::vector<std::byte>;
 
 Bytes const message(24, std::byte{3});
 
-template <class Kind>
-ErrorInfo error_of(std::function<void()> const& call) {
-  try {
-    call();
-  } catch (Kind const& e) {
-    return e.info();
-  } catch (std::exception const& e) {
-    ADD_FAILURE() << "unexpected exception: " << e.what();
-    return {};
+void expect_one_message_passes(MessageQueue const& queue) {
+  if (queue.is_writer()) {
+    queue.enqueue_bytes(message);
+  } else {
+    EXPECT_EQ(queue.dequeue_bytes(), message);
   }
-  ADD_FAILURE() << "no error";
-  return {};
 }
 
 /// Returns once a thread of this process has gone to sleep, compared with the count `before`.
@@ -102,11 +97,7 @@ TEST(QueueTimeout, names_the_slow_reader_and_keeps_the_queue_usable) {
       EXPECT_EQ(queue.dequeue_bytes(), message);
     }
     world.barrier();
-    if (queue.is_writer()) {
-      queue.enqueue_bytes(message);
-    } else {
-      EXPECT_EQ(queue.dequeue_bytes(), message);
-    }
+    expect_one_message_passes(queue);
     world.close();
   });
 }
@@ -225,11 +216,7 @@ TEST(QueueCancel, works_by_a_stop_token_for_one_call_only) {
       stopper.join();
     }
     world.barrier();
-    if (queue.is_writer()) {
-      queue.enqueue_bytes(message);
-    } else {
-      EXPECT_EQ(queue.dequeue_bytes(), message);
-    }
+    expect_one_message_passes(queue);
     world.close();
   });
 }

@@ -13,6 +13,7 @@
 
 #include "collectives/message_queue/backoff.hpp"
 #include "tests/collectives/message_queue/sample_message.hpp"
+#include "tests/support/error_of.hpp"
 #include "tests/support/message_ranks.hpp"
 #include "tests/support/timeouts.hpp"
 
@@ -22,17 +23,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-template <class E>
-E error_of(std::function<void()> const& call) {
-  try {
-    call();
-  } catch (E const& e) {
-    return e;
-  }
-  ADD_FAILURE() << "expected an exception";
-  return E({.operation = "test", .message = "nothing"});
-}
 
 class RemoteQueue : public testing::TestWithParam<bool> {
  protected:
@@ -96,7 +86,7 @@ TEST_P(RemoteQueue, makes_the_writer_wait_for_a_slow_reader) {
     if (queue.is_writer()) {
       queue.enqueue(0);
       queue.enqueue(1);
-      auto const error = error_of<TimeoutError>([&] { queue.enqueue(2, {.timeout = milliseconds(50)}); });
+      auto const error = thrown<TimeoutError>([&] { queue.enqueue(2, {.timeout = milliseconds(50)}); });
       EXPECT_THAT(error.failed_ranks(), testing::ElementsAre(1, 2));
       EXPECT_TRUE(error.group_usable());
       EXPECT_THAT(error.what(), testing::HasSubstr("ranks 1-2"));
@@ -119,7 +109,7 @@ TEST_P(RemoteQueue, ends_the_wait_of_a_reader_by_timeout_and_cancel) {
     auto const queue = MessageQueue::create(world, {.chunks = 2});
     if (!queue.is_writer()) {
       auto const error =
-          error_of<TimeoutError>([&] { static_cast<void>(queue.dequeue_bytes({.timeout = milliseconds(20)})); });
+          thrown<TimeoutError>([&] { static_cast<void>(queue.dequeue_bytes({.timeout = milliseconds(20)})); });
       EXPECT_THAT(error.failed_ranks(), testing::ElementsAre(0));
       EXPECT_FALSE(queue.wait_for(milliseconds(1)));
       std::thread other([&] { queue.cancel(); });
@@ -134,7 +124,7 @@ TEST_P(RemoteQueue, reports_a_reader_that_left_without_close_to_the_writer) {
   run(2, [](Collective const& world, MemoryHub&) {
     auto queue = MessageQueue::create(world, {.chunks = 2});
     if (queue.is_writer()) {
-      auto const error = error_of<PeerLostError>([&] {
+      auto const error = thrown<PeerLostError>([&] {
         for (int i = 0; i < 10; ++i) queue.enqueue(i);
       });
       EXPECT_THAT(error.failed_ranks(), testing::ElementsAre(1));
@@ -177,7 +167,7 @@ TEST_P(RemoteQueue, reports_a_writer_that_left_without_close_to_readers) {
     } else {
       EXPECT_EQ(queue.dequeue<int>(), 7);
       world.barrier();
-      EXPECT_THAT(error_of<PeerLostError>([&] { static_cast<void>(queue.dequeue<int>()); }).failed_ranks(),
+      EXPECT_THAT(thrown<PeerLostError>([&] { static_cast<void>(queue.dequeue<int>()); }).failed_ranks(),
                   testing::ElementsAre(0));
     }
     world.barrier();
@@ -210,7 +200,7 @@ TEST_P(RemoteQueue, names_a_reader_on_a_silent_host) {
     silenced.set_value();
     queue.enqueue(0);
     queue.enqueue(1);
-    EXPECT_THAT(error_of<TimeoutError>([&] { queue.enqueue(2, {.timeout = milliseconds(100)}); }).failed_ranks(),
+    EXPECT_THAT(thrown<TimeoutError>([&] { queue.enqueue(2, {.timeout = milliseconds(100)}); }).failed_ranks(),
                 testing::ElementsAre(1));
   });
 }
@@ -222,7 +212,7 @@ TEST_P(RemoteQueue, names_the_same_slow_rank_at_all_ends) {
     if (queue.is_writer()) {
       queue.enqueue(0);
       queue.enqueue(1);
-      EXPECT_THAT(error_of<TimeoutError>([&] { queue.enqueue(2, {.timeout = step_timeout}); }).failed_ranks(),
+      EXPECT_THAT(thrown<TimeoutError>([&] { queue.enqueue(2, {.timeout = step_timeout}); }).failed_ranks(),
                   testing::ElementsAre(2));
       queue = {};
     } else if (world.rank() == 1) {
@@ -231,7 +221,7 @@ TEST_P(RemoteQueue, names_the_same_slow_rank_at_all_ends) {
       std::vector<int> failed_ranks;
       do {  // until the writer waits, the error blames the writer
         failed_ranks =
-            error_of<TimeoutError>([&] { static_cast<void>(queue.dequeue<int>({.timeout = milliseconds(50)})); })
+            thrown<TimeoutError>([&] { static_cast<void>(queue.dequeue<int>({.timeout = milliseconds(50)})); })
                 .info()
                 .failed_ranks;
       } while (failed_ranks == std::vector<int>{0});
@@ -242,7 +232,7 @@ TEST_P(RemoteQueue, names_the_same_slow_rank_at_all_ends) {
     if (world.rank() != 2) return;
     EXPECT_EQ(queue.dequeue<int>(), 0);
     EXPECT_EQ(queue.dequeue<int>(), 1);
-    EXPECT_THAT(error_of<TimeoutError>([&] { static_cast<void>(queue.dequeue<int>()); }).failed_ranks(),
+    EXPECT_THAT(thrown<TimeoutError>([&] { static_cast<void>(queue.dequeue<int>()); }).failed_ranks(),
                 testing::ElementsAre(2));
   });
 }
@@ -253,13 +243,13 @@ TEST_P(RemoteQueue, names_the_lost_reader_to_the_other_readers) {
     if (world.rank() == 2) queue = {};
     world.barrier();
     if (queue.connected() && queue.is_writer()) {
-      auto const error = error_of<PeerLostError>([&] {
+      auto const error = thrown<PeerLostError>([&] {
         for (int i = 0; i < 10; ++i) queue.enqueue(i);
       });
       EXPECT_THAT(error.failed_ranks(), testing::ElementsAre(2));
       queue = {};
     } else if (world.rank() != 2) {
-      auto const error = error_of<PeerLostError>([&] {
+      auto const error = thrown<PeerLostError>([&] {
         while (true) static_cast<void>(queue.dequeue<int>());
       });
       EXPECT_THAT(error.failed_ranks(), testing::ElementsAre(2));

@@ -15,6 +15,7 @@
 #include <crossrank/spi/transport.hpp>
 
 #include "tests/collectives/conformance/test_bytes.hpp"
+#include "tests/support/error_of.hpp"
 
 /// Run by mpirun on two hosts, declared or real. Each ctest names the cases that it runs.
 namespace crossrank::test {

@@ -13,6 +13,7 @@
 #include <crossrank/mpi.hpp>
 
 #include "tests/collectives/conformance/test_bytes.hpp"
+#include "tests/support/error_of.hpp"
 
 /// Run by mpirun. The last rank does not come, and the others must not wait for it for ever.
 namespace crossrank::test {

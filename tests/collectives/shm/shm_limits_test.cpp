@@ -12,6 +12,7 @@
 
 #include "lib/node/memory/control_layout.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
+#include "tests/support/error_of.hpp"
 #include "tests/support/faulty_system.hpp"
 #include "tests/support/thread_ranks.hpp"
 
