@@ -11,8 +11,8 @@
 namespace crossrank::message {
 namespace {
 
-constexpr std::uint64_t window = 8;  // as deep as a channel of the shm backend
-constexpr spi::RequestId no_receive{};     // request ids begin at 1
+constexpr std::uint64_t window = 8;     // as deep as a channel of the shm backend
+constexpr spi::RequestId no_receive{};  // request ids begin at 1
 
 }  // namespace
 

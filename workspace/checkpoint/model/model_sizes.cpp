@@ -124,10 +124,21 @@ ModelSizes::ModelSizes(Json const& whole) {
   if (model_type_ == "gpt_bigcode" && !flag(config, "multi_query").value_or(true))
     model_type_ = "gpt_bigcode_multi_head";
 
-  auto const set = [&](SizeName name, std::optional<std::int64_t> value) {
-    if (value) sizes_.emplace(name, *value);
-  };
   auto const hidden = count(config, {"hidden_size", "n_embd", "d_model", "dim"});
+  set(SizeName::hidden, hidden);
+  set(SizeName::vocabulary, count(config, {"vocab_size"}));
+  set(SizeName::layers, count(config, {"num_hidden_layers", "n_layer", "num_layers", "n_layers"}));
+  set(SizeName::further_layers, count(config, {"num_nextn_predict_layers", "mtp_num_layers"}));
+  set_attention(config, hidden);
+  set_feed_forward(config, hidden);
+  set_mixers(config, hidden);
+}
+
+void ModelSizes::set(SizeName name, std::optional<std::int64_t> value) {
+  if (value) sizes_.emplace(name, *value);
+}
+
+void ModelSizes::set_attention(Json const& config, std::optional<std::int64_t> hidden) {
   auto heads = count(config, {"num_attention_heads", "n_head", "n_heads", "num_heads"});
   if (!heads) heads = agreed(config, "encoder_attention_heads", "decoder_attention_heads");
   auto kv_heads = count(config, {"num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads", "num_query_groups",
@@ -143,7 +154,6 @@ ModelSizes::ModelSizes(Json const& whole) {
   if (!kv_heads || model_type_ == "gpt_bigcode_multi_head") kv_heads = heads;
   auto head = count(config, {"head_dim", "head_size", "kv_channels", "d_kv"});
   if (!head && hidden && heads && *hidden % *heads == 0) head = *hidden / *heads;
-  set(SizeName::hidden, hidden);
   set(SizeName::heads, heads);
   if (count(config, {"kv_lora_rank"})) {
     auto const plain = count(config, {"qk_nope_head_dim", "qk_head_dim"});
@@ -159,6 +169,11 @@ ModelSizes::ModelSizes(Json const& whole) {
     set(SizeName::kv_values, product(kv_heads, value_head ? value_head : head));
     set(SizeName::value, product(heads, value_head ? value_head : head));
   }
+  set(SizeName::gated_query, product(2, (*this)[SizeName::query]));
+}
+
+/// Sets the sizes of feed-forward layers and of experts.
+void ModelSizes::set_feed_forward(Json const& config, std::optional<std::int64_t> hidden) {
   auto const ffn = feed_forward(config, model_type_, hidden);
   auto const nested_in = [&](char const* part, std::initializer_list<char const*> keys) {
     auto const found = config.find(part);
@@ -175,24 +190,16 @@ ModelSizes::ModelSizes(Json const& whole) {
   set(SizeName::ffn, ffn);
   set(SizeName::expert_ffn, expert);
   set(SizeName::shared_ffn, shared);
-  set(SizeName::vocabulary, count(config, {"vocab_size"}));
-  set(SizeName::layers, count(config, {"num_hidden_layers", "n_layer", "num_layers", "n_layers"}));
-  set(SizeName::further_layers, count(config, {"num_nextn_predict_layers", "mtp_num_layers"}));
   auto experts =
       count(config, {"num_local_experts", "num_experts", "n_routed_experts", "num_moe_experts", "moe_num_experts"});
   // TensorRT-LLM and DBRX have the number in a nested object.
   if (!experts) experts = nested_in("moe", {"num_experts"});
   if (!experts) experts = nested_in("ffn_config", {"moe_num_experts"});
   set(SizeName::experts, experts);
-  set(SizeName::gated_query, product(2, (*this)[SizeName::query]));
-  set_mixers(config, hidden);
 }
 
 /// Sets the sizes of layers that replace attention.
 void ModelSizes::set_mixers(Json const& config, std::optional<std::int64_t> hidden) {
-  auto const set = [&](SizeName name, std::optional<std::int64_t> value) {
-    if (value) sizes_.emplace(name, *value);
-  };
   auto const linear_heads = count(config, {"linear_num_value_heads"});
   auto const key = product(count(config, {"linear_num_key_heads"}), count(config, {"linear_key_head_dim"}));
   auto const value = product(linear_heads, count(config, {"linear_value_head_dim"}));

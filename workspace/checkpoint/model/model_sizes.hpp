@@ -56,6 +56,9 @@ class ModelSizes {
   [[nodiscard]] bool known() const noexcept { return known_; }
 
  private:
+  void set(SizeName name, std::optional<std::int64_t> value);
+  void set_attention(Json const& config, std::optional<std::int64_t> hidden);
+  void set_feed_forward(Json const& config, std::optional<std::int64_t> hidden);
   void set_mixers(Json const& config, std::optional<std::int64_t> hidden);
 
   std::map<SizeName, std::int64_t> sizes_{};
