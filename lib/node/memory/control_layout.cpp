@@ -4,6 +4,7 @@
 
 #include "lib/core/as_size.hpp"
 #include "lib/node/memory/device_flight_layout.hpp"
+#include "lib/node/memory/queue_layout.hpp"
 
 namespace crossrank::node {
 namespace {

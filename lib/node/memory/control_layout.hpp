@@ -17,7 +17,8 @@
 namespace crossrank::node {
 
 inline constexpr std::uint64_t control_magic = 0x314b4e5253535243;  // "CRSSRNK1"
-/// Incremented with every change of these structs. Ranks that were built with different versions refuse each other.
+/// Incremented with every change of these structs, of `queue_layout.hpp` and of `device_flight_layout.hpp`. Ranks that
+/// were built with different versions refuse each other.
 inline constexpr std::uint32_t layout_version = 11;
 inline constexpr std::size_t page_bytes = 4096;
 inline constexpr int max_ranks = 4096;  ///< a `Decision` names a rank in 12 bits
@@ -294,114 +295,6 @@ struct alignas(page_bytes) GroupHeader {
   alignas(64) std::atomic<std::uint64_t> decision;
 };
 static_assert(sizeof(GroupHeader) == page_bytes);
-
-enum class EndpointState : std::uint32_t {
-  free = 0,
-  taken = 1,
-  closed = 2,   ///< in order: a writer has sent everything, a reader wants no more
-  dropped = 3,  ///< its last handle was dropped without `close`
-  gone = 4,     ///< a closed writer whose last handle was dropped; no reader can attach any more
-};
-
-/// The state of an endpoint and the use of its block. The use keeps a rank that attaches too late from taking a place
-/// in the next queue of the same block.
-struct EndpointWord {
-  std::uint64_t use = 0;
-  EndpointState state = EndpointState::free;
-
-  [[nodiscard]] std::uint64_t pack() const noexcept { return use << 8 | static_cast<std::uint64_t>(state); }
-  [[nodiscard]] static EndpointWord unpack(std::uint64_t word) noexcept {
-    return {word >> 8, static_cast<EndpointState>(word & 0xff)};
-  }
-};
-
-/// What an endpoint waits for while its queue does not move, or why the queue has failed. Written by the owner of the
-/// endpoint.
-struct QueueNote {
-  static constexpr std::size_t most_ranks = 10;
-  enum Kind : std::uint32_t {
-    none = 0,
-    waits = 1,      ///< the owner waits for the other side
-    timed_out = 2,  ///< the owner's last call ended with a timeout, for which it blames `ranks`
-    lost = 3,       ///< `ranks` died, or left without closing their ends
-    judging = 4,    ///< the owner still waits, and `ranks` are being written
-  };
-  /// Returns whether the owner waits, or has waited in vain.
-  [[nodiscard]] static constexpr bool says_waiting(std::uint32_t kind) noexcept {
-    return kind == waits || kind == timed_out || kind == judging;
-  }
-  std::atomic<std::uint32_t> kind;  ///< stored last (release)
-  std::uint32_t count;              ///< how many of `ranks` are set
-  std::uint32_t ranks[most_ranks];  ///< of the job
-};
-
-/// How a queue goes on or has ended, in the `decision` of its block: one word, changed by compare-and-swap only.
-///
-/// The endpoint that decides first ends the queue, and all others follow it. A timeout does not end the queue. Its
-/// verdict stands until the endpoint that gave it goes on; the timeouts of others meanwhile blame the same ranks.
-struct QueueStatus {
-  enum class How : std::uint8_t {
-    goes_on = 0,
-    closed = 1,     ///< by the writer, in order
-    failed = 2,     ///< the `QueueNote` of end `decider` says why
-    timed_out = 3,  ///< goes on; the `QueueNote` of end `decider` names the ranks to blame for timeouts
-  };
-  How how = How::goes_on;
-  std::uint32_t decider = 0;  ///< among the ends; 24 bits
-  std::uint8_t waited = 0;    ///< how long the verdict's end has waited: the binary logarithm of nanoseconds
-  std::uint32_t verdict = 0;  ///< number of the last verdict of a timeout; 24 bits
-
-  static constexpr std::uint32_t field_mask = (std::uint32_t{1} << 24) - 1;
-  [[nodiscard]] bool ended() const noexcept { return how == How::closed || how == How::failed; }
-  [[nodiscard]] std::uint64_t pack() const noexcept {
-    return static_cast<std::uint64_t>(verdict & field_mask) << 40 | static_cast<std::uint64_t>(waited) << 32 |
-           static_cast<std::uint64_t>(decider & field_mask) << 8 | static_cast<std::uint64_t>(how);
-  }
-  [[nodiscard]] static QueueStatus unpack(std::uint64_t word) noexcept {
-    return {static_cast<How>(word & 0xff), static_cast<std::uint32_t>(word >> 8) & field_mask,
-            static_cast<std::uint8_t>(word >> 32 & 0xff), static_cast<std::uint32_t>(word >> 40)};
-  }
-};
-
-/// One endpoint of a message queue. The first is the writer's; those of the readers follow.
-struct QueueEndpoint {
-  /// Number of messages that the writer has published, or that the reader has taken. The owner changes it by an
-  /// exchange, and the other side waits for that.
-  alignas(64) std::atomic<std::uint64_t> cursor;
-  /// Like that of a `MemberBlock`. On another cache line than `cursor`, which changes with each message.
-  alignas(64) std::atomic<std::uint32_t> doorbell;
-  std::atomic<std::uint32_t> node_rank;  ///< rank that holds the endpoint, or `nobody`
-  std::atomic<std::uint64_t> state;      ///< EndpointWord; taken by compare-and-swap
-  QueueNote note;
-  static constexpr std::uint32_t nobody = 0xffffffff;
-};
-static_assert(std::is_standard_layout_v<QueueEndpoint> && sizeof(QueueEndpoint) == 128);
-
-/// A message queue, after the `GroupHeader` of its block. Its writer fills it before the block is ready.
-struct alignas(64) QueueHeader {
-  std::uint64_t ring_offset;  ///< of the chunks, in the writer's arena
-  std::uint64_t chunk_bytes;  ///< longest message that travels in a chunk
-  std::uint32_t chunks;
-  std::uint32_t readers;
-};
-static_assert(std::is_standard_layout_v<QueueHeader> && sizeof(QueueHeader) == 64);
-
-/// A chunk of the ring; the message follows it. Only the queue's writer writes it.
-struct QueueChunk {
-  std::atomic<std::uint64_t> number;  ///< of the message in this chunk, from 1; stored last, by an exchange
-  std::uint64_t bytes;                ///< of the message; with the highest bit, a `QueueLarge` follows instead
-  static constexpr std::uint64_t large = std::uint64_t{1} << 63;
-};
-static_assert(std::is_standard_layout_v<QueueChunk> && sizeof(QueueChunk) == 16);
-
-/// Where a message that is longer than a chunk is: in a slot of the writer's arena, until all readers have taken it.
-struct QueueLarge {
-  std::uint64_t offset;
-  std::uint64_t generation;
-  std::uint32_t slot;
-  std::uint32_t unused;
-};
-static_assert(std::is_standard_layout_v<QueueLarge> && sizeof(QueueLarge) == 24);
 
 /// What a reader holds of a slot: the generation, offers not yet taken, and leases taken. Changed only by
 /// compare-and-swap.

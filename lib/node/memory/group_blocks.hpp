@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lib/node/memory/control_layout.hpp"
+#include "lib/node/memory/queue_layout.hpp"
 #include "lib/platform/fd.hpp"
 
 namespace crossrank::node {

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "lib/node/memory/control_layout.hpp"
+#include "lib/node/memory/queue_layout.hpp"
 
 /// The layout of a ring's chunks, and descriptions of its endpoints.
 namespace crossrank::node {
