@@ -22,7 +22,7 @@ namespace {
 
 using checkpoint::PartsPlan;
 
-constexpr char const* footer =
+constexpr char const* plan_footer =
     R"(Divides a merge into parts that need no connection with each other, for a scheduler with many hosts. Reads headers and
 samples. Makes a hidden folder in the output for the files of the parts, and writes the plan. Each part has whole output
 files, and the parts have about the same number of bytes. The result is the one of `crossrank consolidate` with the same
@@ -117,7 +117,7 @@ void add_plan_command(CLI::App& app, int& exit_code) {
                     "Replace an existing checkpoint, and drop unfinished parts of another plan");
   add_file_size_options(*command, request->sizes);
   add_report_options(*command, request->session);
-  command->footer(std::string(footer) + "\n" + exit_codes);
+  command->footer(std::string(plan_footer) + "\n" + exit_codes);
   command->callback([request, &exit_code] {
     exit_code =
         run_alone("plan", request->session, [&](Session const& session) { return make_plan(*request, session); });

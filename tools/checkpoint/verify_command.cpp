@@ -16,7 +16,7 @@
 namespace crossrank::tools {
 namespace {
 
-constexpr char const* footer =
+constexpr char const* verify_footer =
     R"(Reports all defects of shards or of a whole checkpoint in one run:
   files that are damaged or truncated, and an index that contradicts its files
   missing ranks, parts, layers, experts and matrices
@@ -105,7 +105,7 @@ void add_verify_command(CLI::App& app, int& exit_code) {
   command->add_flag("--numbers", request->options.numbers, "Read all data and look for NaN and infinities");
   command->add_flag("--no-checksums", request->no_checksums, "Do not read the data of files that have checksums");
   add_session_options(*command, request->session);
-  command->footer(footer);
+  command->footer(verify_footer);
   command->callback([request, &exit_code] {
     exit_code =
         run_session("verify", request->session, [&](Session const& session) { return verify(*request, session); });

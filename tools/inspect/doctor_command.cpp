@@ -20,7 +20,7 @@
 namespace crossrank::tools {
 namespace {
 
-constexpr char const* footer =
+constexpr char const* doctor_footer =
     R"(Opens the CUDA driver and NCCL as the library does. Shows their files and versions, the functions that they lack, and
 each GPU with its identity, its memory and the GPUs whose memory it can access. Sends 1 MiB to each GPU and back, and
 compares the bytes. Without a driver or NCCL it says what was tried and what to install. CROSSRANK_CUDA_LIBRARY and
@@ -152,7 +152,7 @@ void add_doctor_command(CLI::App& app, int& exit_code) {
       app.add_subcommand("doctor", "Show what the library finds on this machine: driver, NCCL and GPUs");
   auto const json = std::make_shared<bool>(false);
   doctor->add_flag("--json", *json, "Print the result as one JSON object");
-  doctor->footer(footer);
+  doctor->footer(doctor_footer);
   doctor->callback([json, &exit_code] {
     auto report = machine_report();
     exit_code = report["ok"].get<bool>() ? 0 : 1;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int most_ranks = 4096;  // the maximum size of a group
 
-constexpr char const* footer =
+constexpr char const* run_footer =
     R"(Sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE and a random CROSSRANK_JOB_ID in the environment of each rank.
 Standard input goes to rank 0. Each line of output begins with the rank; lines longer than 64 KiB are split.
 SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT and SIGWINCH are forwarded; the second
@@ -41,7 +41,7 @@ void add_run_command(CLI::App& app, int& exit_code) {
   run->add_flag("--prefix,!--no-prefix", options->prefix, "Prefix each line of output with \"[rank] \" (default)");
   run->add_option("program", options->program, "Program and its arguments, after --")->required();
   run->positionals_at_end();
-  run->footer(footer);
+  run->footer(run_footer);
   run->callback([options, grace, &exit_code] {
     options->grace = std::chrono::milliseconds(static_cast<std::int64_t>(*grace * 1000.0));
     exit_code = launch(*options);
