@@ -1,6 +1,7 @@
 #pragma once
 #include <exception>
 #include <string>
+#include <type_traits>
 
 #include <gtest/gtest.h>
 
@@ -19,7 +20,11 @@ Kind thrown(Call&& call) {
   } catch (std::exception const& error) {
     ADD_FAILURE() << "unexpected exception: " << error.what();
   }
-  return Kind(ErrorInfo{});
+  if constexpr (std::is_constructible_v<Kind, ErrorInfo>) {
+    return Kind(ErrorInfo{});
+  } else {  // the base class
+    return Kind(ErrorCode{}, ErrorInfo{});
+  }
 }
 
 /// Returns the info of the error that `call` throws. Fails the test if it throws another exception or none.
