@@ -37,8 +37,8 @@ template <>
 struct InBuffer<Complex> {
   using type = UnalignedComplex;
 };
-/// An element as it stands in a buffer: aligned to nothing. Named where it is used, as a template argument that is
-/// deduced or passed on loses its attributes.
+/// An element as a buffer holds it, without alignment. Use it under this name: a template argument that is deduced or
+/// passed on loses its attributes.
 template <class T>
 using Stored = typename InBuffer<T>::type;
 static_assert(alignof(Stored<double>) == 1 && alignof(Stored<Complex>) == 1);

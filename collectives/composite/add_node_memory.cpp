@@ -14,7 +14,7 @@ namespace crossrank::spi {
 std::shared_ptr<Transport> add_node_memory(std::shared_ptr<Transport> across, NodeMemoryOptions const& options) {
   auto timeout_policy = options.timeout_policy;
   timeout_policy.timeout = options.connect_timeout;
-  // A number of this start of the job alone, so that its nodes do not meet those of another job or start.
+  // The nonce belongs to this start of the job, so that its ranks do not connect to those of another job or start.
   auto nonce = across->rank() == 0 ? node::random_nonce() : std::array<std::uint64_t, 2>{};
   across->wait(
       across->post_broadcast({.op_kind = OpKind::broadcast}, {.bytes = std::as_writable_bytes(std::span(nonce))}, 0),

@@ -33,13 +33,13 @@ struct Status {
 class PacketHandler {
  public:
   virtual ~PacketHandler() = default;
-  /// A packet of this group; `src` is a rank of the job.
+  /// Takes a packet of this group; `src` is a rank of the job.
   virtual void handle(int src, PacketHeader const& head, Bytes body) = 0;
   /// Hands further chunks to the packet transport; true when there were any.
   virtual bool advance() = 0;
   /// Returns the answer to a ping: this rank's status, combined with that of the ranks that the round waits for.
   [[nodiscard]] virtual Status status(std::uint64_t round) = 0;
-  /// A rank of the job is dead.
+  /// Takes note that a rank of the job is dead.
   virtual void rank_died(int rank, std::string const& text) = 0;
 };
 
@@ -79,14 +79,14 @@ class Network final : public spi::Network, public std::enable_shared_from_this<N
   /// Stops delivering packets of a group, and discards later ones.
   void detach(std::uint64_t group) noexcept;
   void send(int dst, PacketHeader const& head, Bytes body = {}, Bytes more = {});
-  /// Whether another chunk may be handed to the packet transport.
+  /// Returns whether another chunk may be handed to the packet transport.
   [[nodiscard]] bool has_space(int dst) const noexcept;
   /// Takes arrived packets and sends what can go. Returns whether anything moved. Throws errors of the packet
   /// transport.
   bool pump();
-  /// A rank of the job is dead: every group that it is in ends.
+  /// Records that a rank of the job is dead, and ends each of its groups.
   void mark_dead(int rank, std::string const& text);
-  /// How often `open_world` was called for this job before.
+  /// Returns how often `open_world` was called for this job before.
   [[nodiscard]] std::uint64_t count_world(std::string const& job) { return worlds_[job]++; }
 
   // These do not need the lock.

@@ -15,7 +15,7 @@ namespace crossrank::nccl {
 namespace {
 
 constexpr std::uint32_t tag = 0x6e63;
-/// How long a rank that leaves waits until the others have taken the news.
+/// How long a rank that leaves waits until the others know.
 constexpr auto leave_limit = std::chrono::seconds(1);
 
 }  // namespace

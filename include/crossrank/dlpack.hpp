@@ -51,26 +51,26 @@ struct DataType {
 
 /// A tensor without an owner.
 struct Tensor {
-  void* data;
-  Device device;
-  std::int32_t ndim;
-  DataType dtype;
-  std::int64_t* shape;
+  void* data;                 ///< start of the memory; null for a tensor without elements
+  Device device;              ///< where the memory is
+  std::int32_t ndim;          ///< number of dimensions
+  DataType dtype;             ///< type of the elements
+  std::int64_t* shape;        ///< `ndim` sizes, in elements
   std::int64_t* strides;      ///< in elements; null: dense and row-major
   std::uint64_t byte_offset;  ///< from `data` to the first element
 };
 
 /// A tensor with its owner, before DLPack 1.0: the capsule "dltensor".
 struct Managed {
-  Tensor tensor;
-  void* context;
-  void (*deleter)(Managed*);  ///< may be null
+  Tensor tensor;              ///< the borrowed view
+  void* context;              ///< the exporter's own data
+  void (*deleter)(Managed*);  ///< gives the tensor back; may be null
 };
 
 /// The version of the structs.
 struct Version {
-  std::uint32_t major;
-  std::uint32_t minor;
+  std::uint32_t major;  ///< changes when the layout of the structs changes
+  std::uint32_t minor;  ///< changes when values are added
 };
 
 inline constexpr std::uint64_t flag_read_only = 1;  ///< the bytes must not be written
@@ -78,11 +78,11 @@ inline constexpr std::uint64_t flag_copied = 2;     ///< the exporter made a cop
 
 /// A tensor with its owner, since DLPack 1.0: the capsule "dltensor_versioned".
 struct ManagedVersioned {
-  Version version;
-  void* context;
-  void (*deleter)(ManagedVersioned*);  ///< may be null
-  std::uint64_t flags;
-  Tensor tensor;
+  Version version;                     ///< of the exporter
+  void* context;                       ///< the exporter's own data
+  void (*deleter)(ManagedVersioned*);  ///< gives the tensor back; may be null
+  std::uint64_t flags;                 ///< any of `flag_read_only` and `flag_copied`
+  Tensor tensor;                       ///< the borrowed view
 };
 
 static_assert(sizeof(Tensor) == 48 && sizeof(Managed) == 64 && sizeof(ManagedVersioned) == 80);

@@ -68,7 +68,7 @@ class ShardVariables {
 
 /// A module of LibTorch that trains on several ranks. `ddp` and `fully_shard` make one.
 ///
-/// Use it in the place of the module: call `forward`, `loss.backward()` of LibTorch, and an optimizer over
+/// Use it instead of the module: call `forward`, `loss.backward()` of LibTorch, and an optimizer over
 /// `parameters()`. Gradients are reduced when `backward()` returns. Copies are handles of the same model. An exception
 /// in `forward` or in the model's part of the backward pass ends the step on all ranks, whose errors contain its
 /// message.

@@ -18,7 +18,7 @@ namespace crossrank {
 /// only when ranks disagree. Arguments that do not fit are left out and shown as "...".
 class CallArguments {
  public:
-  static constexpr std::size_t most_bytes = 119;  ///< with a length they fill two cache lines but for a round number
+  static constexpr std::size_t most_bytes = 119;  ///< with their length and a round number they fill two cache lines
 
   CallArguments() noexcept = default;
   CallArguments(CallArguments const& other) noexcept { *this = other; }

@@ -60,7 +60,7 @@ class RingWriter final : public RingEndpoint {
 
   struct Held {
     Slot slot;
-    std::uint64_t number = 0;  ///< of the message that stands there
+    std::uint64_t number = 0;  ///< of the message in this place
   };
   std::byte* chunks_at_;
   Slot ring_;
