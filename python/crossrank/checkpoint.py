@@ -231,15 +231,21 @@ class LazyTensors(Mapping[str, Tensor]):
     >>> weights["lm_head.weight"].torch()
     """
 
-    def __init__(self, files: list[str], checksums: bool = False) -> None:
+    def __init__(self, files: list[str], checksums: bool = False, index: Mapping[str, str] | None = None) -> None:
+        """Opens the files. With `index` the tensors are those that it lists, each in the file that it names."""
         self._checksums = checksums
         self._places: dict[str, _core.SafetensorsFile] = {}
         for path in files:
             file = _core.SafetensorsFile(path)
             for name in file.names():
+                if index is not None and index.get(name) != path:
+                    continue
                 if name in self._places:
                     raise FormatError(f"load: two files hold the tensor {name}")
                 self._places[name] = file
+        for name, path in (index or {}).items():
+            if name not in self._places:
+                raise FormatError(f"load: {path} does not hold the tensor {name}, which the index of the model names")
 
     def __getitem__(self, name: str) -> Tensor:
         file = self._places[name]
@@ -253,7 +259,10 @@ class LazyTensors(Mapping[str, Tensor]):
 
 
 def load(path: Path, *, checksums: bool = False) -> LazyTensors:
-    """Returns the tensors of a safetensors file, or of all such files of a directory, without reading their data.
+    """Returns the tensors of a safetensors file, or of a directory, without reading their data.
+
+    In a directory with `model.safetensors.index.json` these are the tensors that the index lists, else those of all
+    safetensors files. A file or tensor of the index that is missing is a `FormatError`.
 
     A tensor is a view of the mapped file, and stays valid without the result of this call. Nobody may write or shorten a
     mapped file. With `checksums=True` a tensor is read into memory of its own instead, and compared with the checksums in
@@ -264,10 +273,32 @@ def load(path: Path, *, checksums: bool = False) -> LazyTensors:
     place = os.fspath(path)
     if not os.path.isdir(place):
         return LazyTensors([place], checksums)
+    index = _index_of(place)
+    if index is not None:
+        return LazyTensors(sorted(set(index.values())), checksums, index)
     files = sorted(os.path.join(place, name) for name in os.listdir(place) if name.endswith(".safetensors"))
     if not files:
         raise UsageError(f"load: {place} holds no safetensors file. Convert the checkpoint with crossrank.convert")
     return LazyTensors(files, checksums)
+
+
+def _index_of(directory: str) -> dict[str, str] | None:
+    """Returns the path of each tensor that the index of a model lists; None without an index."""
+    path = os.path.join(directory, "model.safetensors.index.json")
+    try:
+        with open(path, encoding="utf-8") as file:
+            files = json.load(file)["weight_map"]
+        if not all(isinstance(file, str) and os.path.basename(file) == file for file in files.values()):
+            raise ValueError("weight_map names something else than files of this directory")
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FormatError(f"load: {path} is no index of a model: {error!r}") from None
+    index = {name: os.path.join(directory, file) for name, file in files.items()}
+    for name, file in index.items():
+        if not os.path.exists(file):
+            raise FormatError(f"load: {file} is missing, which holds {name} by the index of the model")
+    return index
 
 
 def save(path: Path, weights: Weights, *, metadata: Mapping[str, str] | None = None) -> None:

@@ -110,6 +110,50 @@ def test_saved_tensors_are_loaded_when_asked_for(tmp_path):
     assert crossrank.verify(tmp_path).ok
 
 
+def two_files_with_an_index(folder):
+    import json
+
+    names = {"first.safetensors": ["a", "b"], "second.safetensors": ["c"]}
+    for file, tensors in names.items():
+        crossrank.save(folder / file, {name: numpy.full(3, ord(name), numpy.int32) for name in tensors})
+    # As Mistral's repositories have one: the same weights once more.
+    crossrank.save(folder / "consolidated.safetensors", {"other.a": numpy.zeros(3, numpy.int32)})
+    index = {"weight_map": {name: file for file, tensors in names.items() for name in tensors}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return index
+
+
+def test_a_model_with_an_index_has_the_tensors_that_it_lists(tmp_path):
+    two_files_with_an_index(tmp_path)
+    loaded = crossrank.load(tmp_path)
+    assert sorted(loaded) == ["a", "b", "c"] and loaded["c"].numpy()[0] == ord("c")
+
+
+def test_a_missing_file_of_an_index_is_named(tmp_path):
+    two_files_with_an_index(tmp_path)
+    (tmp_path / "second.safetensors").unlink()
+    with pytest.raises(crossrank.FormatError, match="second.safetensors is missing, which holds c"):
+        crossrank.load(tmp_path)
+
+
+def test_a_missing_tensor_of_an_index_is_named(tmp_path):
+    import json
+
+    index = two_files_with_an_index(tmp_path)
+    index["weight_map"]["b"] = "second.safetensors"
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(crossrank.FormatError, match="second.safetensors does not hold the tensor b"):
+        crossrank.load(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"weight_map": 1}', '{"weight_map": {"a": "../x.safetensors"}}', "\xff"])
+def test_a_bad_index_is_a_format_error(tmp_path, text):
+    two_files_with_an_index(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(crossrank.FormatError, match="index"):
+        crossrank.load(tmp_path)
+
+
 def test_a_loaded_tensor_is_a_view_of_the_file(tmp_path):
     file = tmp_path / "model.safetensors"
     crossrank.save(file, {"w": numpy.arange(1 << 18, dtype=numpy.int64)})
