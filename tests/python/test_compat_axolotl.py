@@ -41,6 +41,25 @@ def failure(rank: int, size: int) -> None:
         axolotl.compute_and_broadcast(compute)
 
 
-@pytest.mark.parametrize("scenario", ["helpers", "failure"])
+def slow_function(rank: int, size: int) -> None:
+    """A function may take longer than ranks wait for each other elsewhere."""
+    import os
+    import time
+
+    import crossrank.compat.axolotl as axolotl
+
+    os.environ["CROSSRANK_TIMEOUT"] = "1"
+
+    def slow() -> int:
+        if rank == 0:
+            time.sleep(2.5)
+        return rank
+
+    assert axolotl.compute_and_broadcast(slow) == 0
+    assert axolotl.gather_from_all_ranks(slow) == (list(range(size)) if rank == 0 else None)
+    assert axolotl.reduce_and_broadcast(slow, sum) == sum(range(size))
+
+
+@pytest.mark.parametrize("scenario", ["helpers", "failure", "slow_function"])
 def test_scenario(scenario: str) -> None:
     run_ranks(__file__, scenario, 3, backend="gloo")

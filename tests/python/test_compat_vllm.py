@@ -69,6 +69,31 @@ def outside_a_group(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
+def test_queue_without_a_timeout_waits_longer_than_the_group() -> None:
+    run_ranks(__file__, "late_message", 2, backend="gloo")
+
+
+def late_message(rank: int, size: int) -> None:
+    import os
+    import time
+
+    import torch.distributed as dist
+    from crossrank.compat.vllm import MessageQueue
+
+    os.environ["CROSSRANK_TIMEOUT"] = "1"
+    queue = MessageQueue.create_from_process_group(dist.group.WORLD, 4096, 1)
+    if rank == 0:
+        time.sleep(2.5)
+        for message in range(3):  # more than the ring holds: the writer waits for the reader
+            queue.enqueue(message)
+    else:
+        assert queue.dequeue() == 0
+        time.sleep(2.5)
+        assert [queue.dequeue(), queue.dequeue()] == [1, 2]
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 TENSORS = {
     "bf16": torch.arange(6, dtype=torch.bfloat16).view(2, 3),
     "u16": torch.arange(6).to(torch.uint16),

@@ -269,6 +269,67 @@ def export(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
+def export_after_a_failure(rank: int, size: int) -> None:
+    """A group that an export has ended is replaced, also after torch's own group was made anew."""
+    import tempfile
+
+    import crossrank
+    import crossrank.torch
+    from crossrank.compat import groups
+
+    def gather() -> None:
+        full = crossrank.torch.gather_full_state_dict({"a": torch.arange(4.0)})
+        assert list(full) == (["a"] if rank == 0 else [])
+
+    gather()
+    before = groups.world()
+    with pytest.raises(crossrank.Error), groups.until_death(groups.world()) as group:
+        if rank == 1:
+            group.abort("interrupted")
+        group.barrier()
+    gather()
+    assert groups.world() is not before
+    folder = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(folder, src=0)
+    dist.barrier()
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", init_method=f"file://{folder[0]}/store", rank=rank, world_size=size)
+    again = groups.world()
+    gather()
+    assert again is groups.world()
+    dist.destroy_process_group()
+
+
+def states_of_all_kinds(rank: int, size: int) -> None:
+    """Tied weights and entries without a tensor."""
+    import crossrank
+    import crossrank.torch
+
+    class Config:
+        tie_word_embeddings = True
+
+    class Tied(torch.nn.Module):
+        _tied_weights_keys = ("head.weight",)
+        config = Config()
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = torch.nn.Embedding(4, 3)
+            self.head = torch.nn.Linear(3, 4, bias=False)
+            self.head.weight = self.embedding.weight
+
+    torch.manual_seed(3)
+    model = Tied()
+    full = crossrank.torch.gather_full_state_dict(model)
+    if rank == 0:
+        model.load_state_dict(full, strict=True)
+    full = crossrank.torch.gather_full_state_dict({"a": torch.ones(2), "a._extra_state": None})
+    assert list(full) == (["a"] if rank == 0 else [])
+    with pytest.raises(crossrank.UsageError, match="bytes under a._extra_state"):
+        crossrank.torch.gather_full_state_dict({"a": torch.ones(2), "a._extra_state": b"x"})
+    dist.destroy_process_group()
+
+
 def late_at_monitored_barrier(rank: int, size: int) -> None:
     dist.monitored_barrier(timeout=timedelta(seconds=30))
     if rank != 1:
@@ -299,6 +360,11 @@ def test_every_collective(ranks: int) -> None:
 )
 def test_scenario(scenario: str) -> None:
     run_ranks(__file__, scenario, 2)
+
+
+@pytest.mark.parametrize("scenario", ["export_after_a_failure", "states_of_all_kinds"])
+def test_exports_beside_gloo(scenario: str) -> None:
+    run_ranks(__file__, scenario, 2, backend="gloo")
 
 
 @pytest.mark.parametrize("scenario", ["any_source", "leaving"])

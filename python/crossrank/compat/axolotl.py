@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import crossrank
+
 from . import groups
 
 __all__ = [
@@ -84,7 +86,7 @@ def gather_scalar_from_all_ranks(fn: Callable[[], Any], world_size: int = 1) -> 
 def gather_from_all_ranks(fn: Callable[[], Any], world_size: int = 1) -> list[Any] | None:
     """Returns the results of `fn` of all ranks on rank 0, and None elsewhere. `world_size` is not needed."""
     world = groups.world()
-    values = world.gather_objects(_run(fn), root=0)
+    values = crossrank.gather_from_all_ranks(world, fn)
     return values if world.rank == 0 else None
 
 
@@ -95,21 +97,9 @@ def broadcast_dict(vals: dict[str, Any]) -> dict[str, Any]:
 
 def compute_and_broadcast(fn: Callable[[], Any]) -> Any:
     """Runs `fn` on rank 0 and returns its result on all ranks."""
-    world = groups.world()
-    return world.broadcast_object(_run(fn) if world.rank == 0 else None, root=0)
+    return crossrank.compute_and_broadcast(groups.world(), fn)
 
 
 def reduce_and_broadcast(fn1: Callable[[], Any], fn2: Callable[[list[Any]], Any]) -> Any:
     """Runs `fn1` on all ranks, `fn2` on rank 0 with the list of the results, and returns what `fn2` returned on all ranks."""
-    values = gather_from_all_ranks(fn1)
-    return compute_and_broadcast(lambda: fn2(values or []))
-
-
-def _run(fn: Callable[[], Any]) -> Any:
-    """Runs a function of the user. Its exception ends the operation on all ranks."""
-    try:
-        return fn()
-    except BaseException as error:
-        world = groups.world()
-        world.abort(f"rank {world.rank} failed: {type(error).__name__}: {error}")
-        raise
+    return crossrank.reduce_and_broadcast(groups.world(), fn1, fn2)

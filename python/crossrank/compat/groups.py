@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
+import os
 import secrets
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import crossrank
 
-__all__ = ["group_of", "rank", "subgroup", "world"]
+__all__ = ["connect", "group_of", "rank", "subgroup", "until_death", "world"]
 
-_groups: dict[tuple[int, tuple[int, ...]], crossrank.Collective] = {}
+# A rank may load a model or tokenize a corpus before it comes. Torch's process groups wait as long by default.
+_PATIENCE = 30 * 60.0
+
+_groups: dict[tuple[int, ...], crossrank.Collective] = {}
+# How often the group of some ranks has died. The ranks that connect again need another job id than before.
+_deaths: dict[tuple[int, ...], int] = {}
+# Torch's default group to which the entries belong.
+_default: Any = None
 
 
 def _torch_is_initialized() -> bool:
     import torch.distributed as dist
 
     return dist.is_available() and dist.is_initialized()
+
+
+def connect(**options: Any) -> crossrank.Collective:
+    """Joins a group that waits as long as torch's groups do, or as long as `CROSSRANK_TIMEOUT` says.
+
+    A rank that dies ends the waits of the others at once, whatever the limit is.
+    """
+    if not os.environ.get("CROSSRANK_TIMEOUT"):
+        options.setdefault("timeout", _PATIENCE)
+        if not os.environ.get("CROSSRANK_CONNECT_TIMEOUT"):
+            options.setdefault("connect_timeout", _PATIENCE)
+    return crossrank.connect(**options)
 
 
 def rank() -> int:
@@ -33,9 +56,9 @@ def world() -> crossrank.Collective:
         import torch.distributed as dist
 
         return subgroup(range(dist.get_world_size()))
-    if (0, ()) not in _groups:
-        _groups[0, ()] = crossrank.connect()
-    return _groups[0, ()]
+    if () not in _groups:
+        _groups[()] = connect()
+    return _groups[()]
 
 
 def group_of(process_group: object | None) -> crossrank.Collective:
@@ -52,18 +75,33 @@ def subgroup(ranks: Sequence[int]) -> crossrank.Collective:
     import torch.distributed as dist
     from torch._C._distributed_c10d import PrefixStore
 
+    global _default
     if not _torch_is_initialized():
         raise crossrank.UsageError(f"the ranks {list(ranks)} need torch.distributed: call init_process_group first")
     members, own = tuple(ranks), dist.get_rank()
     if own not in members:
         raise crossrank.UsageError(f"rank {own} calls an operation of the ranks {list(members)}, which it is not one of")
-    key = (id(dist.group.WORLD), members)
-    if key not in _groups:
+    if _default is None or _default() is not dist.group.WORLD:
+        _groups.clear()
+        _deaths.clear()
+        _default = weakref.ref(dist.group.WORLD)
+    if members not in _groups:
         store = PrefixStore("crossrank/compat", dist.distributed_c10d._get_default_store())
-        name = ",".join(map(str, members))
+        name = f"{','.join(map(str, members))}/{_deaths.get(members, 0)}"
         if own == members[0]:
             store.set(name, secrets.token_hex(16))
-        _groups[key] = crossrank.connect(
-            rank=members.index(own), world_size=len(members), job_id=store.get(name).decode()
-        )
-    return _groups[key]
+        _groups[members] = connect(rank=members.index(own), world_size=len(members), job_id=store.get(name).decode())
+    return _groups[members]
+
+
+@contextmanager
+def until_death(group: crossrank.Collective) -> Iterator[crossrank.Collective]:
+    """Yields a group of this module. If an exception of the block ends the group, its ranks connect anew at the next call."""
+    try:
+        yield group
+    except BaseException as error:
+        if not (isinstance(error, crossrank.Error) and error.group_usable):
+            for members in [members for members, other in _groups.items() if other is group]:
+                del _groups[members]
+                _deaths[members] = _deaths.get(members, 0) + 1
+        raise

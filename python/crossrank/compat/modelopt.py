@@ -77,9 +77,11 @@ def get_tensors_parallel(tensor: torch.Tensor, ranks: list[int], group: Any = No
     `group` is accepted for compatibility: only `ranks` take part. Shapes and dtypes may differ. The received tensors stay
     valid as long as they are held, and writing to them changes no other rank's tensor.
     """
-    collective = groups.subgroup(ranks)
     own = tensor.cpu()
-    with crossrank.get_tensors_parallel(own.detach(), group=collective) as received:
+    with (
+        groups.until_death(groups.subgroup(ranks)) as collective,
+        crossrank.get_tensors_parallel(own.detach(), group=collective) as received,
+    ):
         yield [own if index == 0 else item.torch() for index, item in enumerate(received)]
 
 
@@ -107,9 +109,12 @@ def get_configs_parallel(
         split_config_and_weights(fields, weights)
         # Through memory ModelOpt sends JSON, which turns tuples into lists and keys into strings; through files it does not.
         text = json.dumps(fields) if workspace_path is None else _encode(fields)
-    with crossrank.get_configs_parallel(
-        {"python": text}, _dense(weights), group=collective, workspace_path=workspace_path or ""
-    ) as received:
+    with (
+        groups.until_death(collective),
+        crossrank.get_configs_parallel(
+            {"python": text}, _dense(weights), group=collective, workspace_path=workspace_path or ""
+        ) as received,
+    ):
         configs = []
         for index, state in enumerate(received):
             if index == 0:

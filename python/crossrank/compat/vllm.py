@@ -51,7 +51,7 @@ class StatelessProcessGroup:
         """Connects ranks that name the same address. `data_expiration_seconds` is not needed."""
         del data_expiration_seconds
         job = f"stateless-{host}-{port}".replace(":", "-").replace("/", "-")
-        collective = crossrank.connect(rank=rank, world_size=world_size, job_id=job, connect_timeout=store_timeout)
+        collective = groups.connect(rank=rank, world_size=world_size, job_id=job, connect_timeout=store_timeout)
         return StatelessProcessGroup(collective)
 
     def send_obj(self, obj: Any, dst: int) -> None:
@@ -128,6 +128,11 @@ def _pickled(obj: Any) -> bytes:
     return stream.getvalue()
 
 
+def _limit(timeout: float | None) -> float:
+    """Returns a limit for crossrank, whose own default is the timeout of the group."""
+    return float("inf") if timeout is None else timeout
+
+
 def _collective_of(pg: Any) -> crossrank.Collective:
     """Returns a group with the ranks of a process group of torch, of ours, or of vLLM."""
     if isinstance(pg, StatelessProcessGroup):
@@ -135,7 +140,7 @@ def _collective_of(pg: Any) -> crossrank.Collective:
     if isinstance(pg, dist.ProcessGroup):
         return groups.group_of(pg)
     job = pg.broadcast_obj(secrets.token_hex(16) if pg.rank == 0 else None, 0)
-    return crossrank.connect(rank=pg.rank, world_size=pg.world_size, job_id=job)
+    return groups.connect(rank=pg.rank, world_size=pg.world_size, job_id=job)
 
 
 # The writers of this process whose readers have not attached yet.
@@ -237,7 +242,7 @@ class MessageQueue:
         assert self.handle is not None
         if self._connected is None:
             self._connected = crossrank.MessageQueue.create_writer(
-                crossrank.connect(rank=0, world_size=1, job_id=self.handle.job),
+                groups.connect(rank=0, world_size=1, job_id=self.handle.job),
                 readers=len(self.handle.local_reader_ranks),
                 chunk_bytes=self.handle.max_chunk_bytes,
                 chunks=self.handle.max_chunks,
@@ -255,7 +260,7 @@ class MessageQueue:
         if self._connected is not None:
             return
         assert self.handle is not None
-        collective = crossrank.connect(
+        collective = groups.connect(
             rank=0 if self._is_writer else self._place + 1,
             world_size=len(self.handle.local_reader_ranks) + 1,
             job_id=self.handle.job,
@@ -265,14 +270,17 @@ class MessageQueue:
         )
 
     def enqueue(self, obj: Any, timeout: float | None = None) -> None:
-        """Sends an object. `TimeoutError` when the slowest reader has not read a message within `timeout` seconds."""
-        self._queue.enqueue_bytes(_pickled(obj), timeout=timeout)
+        """Sends an object. `TimeoutError` when the slowest reader has not read a message within `timeout` seconds.
+
+        Without `timeout` it waits without a limit, until a reader dies.
+        """
+        self._queue.enqueue_bytes(_pickled(obj), timeout=_limit(timeout))
 
     def dequeue(self, timeout: float | None = None, cancel: Any = None, indefinite: bool = False) -> Any:
         """Returns the next object. `TimeoutError` when none came within `timeout` seconds.
 
-        After `shutdown` it raises `RuntimeError`, as it does when the event `cancel` is set. After the writer's `shutdown`
-        it returns None once all messages have been read. `indefinite` waits without a limit.
+        Without `timeout`, or with `indefinite`, it waits without a limit, until the writer dies. After `shutdown` it raises `RuntimeError`, as it does when the event `cancel` is set. After the writer's `shutdown`
+        it returns None once all messages have been read.
         """
         message = self._wait(timeout, cancel, indefinite)
         return None if message is None else pickle.loads(message)
@@ -282,13 +290,13 @@ class MessageQueue:
             raise RuntimeError("cancelled: the queue was shut down")
         try:
             if cancel is None:
-                return self._queue.dequeue_bytes(timeout=float("inf") if indefinite else timeout)
+                return self._queue.dequeue_bytes(timeout=_limit(None if indefinite else timeout))
             while True:
                 if cancel.is_set():
                     raise RuntimeError("cancelled: the wait for a message was ended")
                 step = 0.05 if timeout is None else min(0.05, timeout)
                 if self._queue.wait_for(step):
-                    return self._queue.dequeue_bytes(timeout=timeout)
+                    return self._queue.dequeue_bytes(timeout=_limit(timeout))
                 if timeout is not None:
                     timeout -= step
                     if timeout <= 0:

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -23,6 +23,9 @@ def export_checkpoint(
     config: dict[str, Any] | None = None,
     assets: str | Path | None = None,
     max_shard_bytes: int = 5_000_000_000,
+    single_file: bool = False,
+    format: Literal["safetensors", "torch"] = "safetensors",
+    rules: str | Path | None = None,
     force: bool = False,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Summary:
@@ -33,41 +36,56 @@ def export_checkpoint(
     beyond its own parameters. The directory `out` holds the old or the new checkpoint, whatever happens.
 
     `config` becomes `config.json`; by default it is the model's own. `assets` is a directory whose tokenizer and similar files
-    are copied. `force` replaces an existing checkpoint. `progress` gets the finished bytes, all bytes and the stage.
+    are copied. A file of `rules` translates names and layouts, for example those of Megatron. `force` replaces an existing
+    checkpoint. `progress` gets the finished bytes, all bytes and the stage.
 
         crossrank.torch.export_checkpoint(model, "out", assets="meta-llama")
     """
-    group = groups.world()
-    weights, placements = _weights_and_placements(model)
+    weights, placements = _weights_and_placements(model, _tied_names(model))
     if config is None:
         # As transformers saves it: its dictionary has keys that are numbers.
         to_json = getattr(getattr(model, "config", None), "to_json_string", None)
         config = None if to_json is None else json.loads(to_json())
-    options = {"config": config, "assets": assets, "max_shard_bytes": max_shard_bytes, "force": force}
-    return Summary(**_core.export_checkpoint(group._native, weights, placements, os.fspath(out), progress, options))
+    options = {
+        "config": config,
+        "assets": assets,
+        "max_shard_bytes": max_shard_bytes,
+        "single_file": single_file,
+        "format": format,
+        "force": force,
+    }
+    if rules is not None:
+        options["rules"] = rules
+    with groups.until_death(groups.world()) as group:
+        return Summary(**_core.export_checkpoint(group._native, weights, placements, os.fspath(out), progress, options))
 
 
 def gather_full_state_dict(
     model: torch.nn.Module | dict[str, torch.Tensor], dst: int = 0
 ) -> dict[str, torch.Tensor]:
     """Returns the whole state dict on rank `dst`, and an empty one elsewhere. Collective over torch's ranks."""
-    weights, placements = _weights_and_placements(model)
-    full = _core.get_full_state_dict(groups.world()._native, weights, placements, dst)
+    weights, placements = _weights_and_placements(model, set())
+    with groups.until_death(groups.world()) as group:
+        full = _core.get_full_state_dict(group._native, weights, placements, dst)
     return {name: tensor.torch() for name, tensor in full.items()}
 
 
 def _weights_and_placements(
-    model: torch.nn.Module | dict[str, torch.Tensor],
+    model: torch.nn.Module | dict[str, torch.Tensor], skipped: set[str]
 ) -> tuple[dict[str, torch.Tensor], dict[str, dict[str, Any]]]:
-    """Returns this rank's tensors, and for those that are spread over ranks how they are."""
+    """Returns this rank's tensors, and for those that are spread over ranks how they are. Modules without extra state have
+    None for it, which is left out."""
     from torch.distributed.tensor import DTensor
 
     state = model if isinstance(model, dict) else model.state_dict()
-    tied = set() if isinstance(model, dict) else _tied_names(model)
     weights, placements = {}, {}
     for name, tensor in state.items():
-        if name in tied:
+        if name in skipped or tensor is None:
             continue
+        if not isinstance(tensor, torch.Tensor):
+            raise UsageError(
+                f"the state dict holds a {type(tensor).__name__} under {name}, which is no tensor. Pass a state dict without it"
+            )
         if isinstance(tensor, DTensor):
             placements[name] = {
                 "mesh_shape": list(tensor.device_mesh.mesh.shape),
@@ -80,7 +98,7 @@ def _weights_and_placements(
     return weights, placements
 
 
-def _tied_names(model: torch.nn.Module) -> set[str]:
+def _tied_names(model: torch.nn.Module | dict[str, torch.Tensor]) -> set[str]:
     """Returns the names that a transformers model ties to another parameter, and does not store for that reason."""
     names = getattr(model, "_tied_weights_keys", None) or ()
     if not getattr(getattr(model, "config", None), "tie_word_embeddings", False):
