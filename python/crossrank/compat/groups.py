@@ -14,7 +14,7 @@ import crossrank
 __all__ = ["connect", "group_of", "rank", "subgroup", "until_death", "world"]
 
 # A rank may load a model or tokenize a corpus before it comes. Torch's process groups wait as long by default.
-_PATIENCE = 30 * 60.0
+_DEFAULT_TIMEOUT = 30 * 60.0
 
 _groups: dict[tuple[int, ...], crossrank.Collective] = {}
 # How often the group of some ranks has died. The ranks that connect again need another job id than before.
@@ -35,9 +35,9 @@ def connect(**options: Any) -> crossrank.Collective:
     A rank that dies ends the waits of the others at once, whatever the limit is.
     """
     if not os.environ.get("CROSSRANK_TIMEOUT"):
-        options.setdefault("timeout", _PATIENCE)
+        options.setdefault("timeout", _DEFAULT_TIMEOUT)
         if not os.environ.get("CROSSRANK_CONNECT_TIMEOUT"):
-            options.setdefault("connect_timeout", _PATIENCE)
+            options.setdefault("connect_timeout", _DEFAULT_TIMEOUT)
     return crossrank.connect(**options)
 
 

@@ -279,8 +279,9 @@ class MessageQueue:
     def dequeue(self, timeout: float | None = None, cancel: Any = None, indefinite: bool = False) -> Any:
         """Returns the next object. `TimeoutError` when none came within `timeout` seconds.
 
-        Without `timeout`, or with `indefinite`, it waits without a limit, until the writer dies. After `shutdown` it raises `RuntimeError`, as it does when the event `cancel` is set. After the writer's `shutdown`
-        it returns None once all messages have been read.
+        Without `timeout`, or with `indefinite`, it waits without a limit, until the writer dies. After `shutdown` it raises
+        `RuntimeError`, as it does when the event `cancel` is set. After the writer's `shutdown` it returns None once all
+        messages have been read.
         """
         message = self._wait(timeout, cancel, indefinite)
         return None if message is None else pickle.loads(message)
