@@ -385,6 +385,20 @@ def export_checkpoint(
     options: dict[str, Any],
     /,
 ) -> dict[str, Any]: ...
+
+class BackgroundExport:
+    def __init__(
+        self,
+        world: Collective,
+        weights: dict[str, TensorLike],
+        placements: dict[str, dict[str, Any]],
+        out: str,
+        options: dict[str, Any],
+        /,
+    ) -> None: ...
+    def done(self) -> bool: ...
+    def wait(self) -> dict[str, Any]: ...
+
 def get_full_state_dict(
     world: Collective, weights: dict[str, TensorLike], placements: dict[str, dict[str, Any]], dst: int, /
 ) -> dict[str, Tensor]: ...

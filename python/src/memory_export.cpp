@@ -45,11 +45,8 @@ cp::Placements placements_from(nb::dict const& given) {
   return placements;
 }
 
-nb::dict export_checkpoint(Collective const& world, nb::handle weights, nb::dict const& placements,
-                           std::filesystem::path const& out, nb::object on_progress, nb::dict given) {
-  Job job(std::move(on_progress));
-  OptionReader reader(std::move(given));
-  cp::ExportOptions options{.on_progress = job.reporter(), .stop = job.token()};
+cp::ExportOptions export_options_from(OptionReader& reader) {
+  cp::ExportOptions options;
   nb::object config = nb::none();
   reader.read("config", config);
   if (!config.is_none()) options.model.config = to_json(config);
@@ -60,11 +57,51 @@ nb::dict export_checkpoint(Collective const& world, nb::handle weights, nb::dict
   reader.read("force", options.force);
   reader.read("threads", options.threads);
   reader.read("format", formats, options.format);
+  return options;
+}
+
+nb::dict export_checkpoint(Collective const& world, nb::handle weights, nb::dict const& placements,
+                           std::filesystem::path const& out, nb::object on_progress, nb::dict given) {
+  Job job(std::move(on_progress));
+  OptionReader reader(std::move(given));
+  auto options = export_options_from(reader);
   reader.finish("export_checkpoint");
+  options.on_progress = job.reporter();
+  options.stop = job.token();
   auto const tensors = state_dict_from(weights);
   auto const cut = placements_from(placements);
   return summary_to_python(job.run([&] { return cp::consolidate(world, tensors, cut, out, options); }));
 }
+
+/// An export that goes on while Python computes. Its end is awaited without the GIL, also by the destructor.
+class BackgroundExport {
+ public:
+  BackgroundExport(Collective const& world, nb::handle weights, nb::dict const& placements,
+                   std::filesystem::path const& out, nb::dict given) {
+    OptionReader reader(std::move(given));
+    cp::BackgroundOptions options{.write = export_options_from(reader)};
+    reader.read("max_copy_bytes", options.max_copy_bytes);
+    reader.finish("async_export_checkpoint");
+    options.write.stop = stop_.get_token();
+    auto const tensors = state_dict_from(weights);
+    auto const cut = placements_from(placements);
+    request_ = run_waiting(world, [&] { return cp::iconsolidate(world, tensors, cut, out, options); });
+  }
+  ~BackgroundExport() {
+    run_without_gil([this] { request_ = {}; });
+  }
+  BackgroundExport(BackgroundExport const&) = delete;
+  BackgroundExport& operator=(BackgroundExport const&) = delete;
+
+  [[nodiscard]] bool done() const { return request_.done(); }
+  nb::dict wait() {
+    return summary_to_python(run_waiting([this] { stop_.request_stop(); }, [this] { return request_.wait(); }));
+  }
+
+ private:
+  std::stop_source stop_;
+  cp::ExportRequest request_;
+};
 
 nb::dict full_state_dict(Collective const& world, nb::handle weights, nb::dict const& placements, int dst) {
   auto const tensors = state_dict_from(weights);
@@ -80,6 +117,10 @@ void bind_memory_export(nb::module_& module) {
   module.def("export_checkpoint", &export_checkpoint, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
              nb::arg());
   module.def("get_full_state_dict", &full_state_dict);
+  nb::class_<BackgroundExport>(module, "BackgroundExport")
+      .def(nb::init<Collective const&, nb::handle, nb::dict const&, std::filesystem::path const&, nb::dict>())
+      .def("done", &BackgroundExport::done)
+      .def("wait", &BackgroundExport::wait);
 }
 
 }  // namespace crossrank::python

@@ -300,6 +300,43 @@ def export_after_a_failure(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
+def export_in_the_background(rank: int, size: int) -> None:
+    """Training changes the parameters while they are written; collectives of the same ranks go on."""
+    import os
+    import tempfile
+
+    import crossrank
+    import crossrank.torch
+    from crossrank.compat import groups
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import init_device_mesh
+
+    torch.manual_seed(5)
+    model = torch.nn.Linear(700, 900)
+    expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    fully_shard(model, mesh=init_device_mesh("cpu", (size,)))
+    folder = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(folder, src=0)
+    out = os.path.join(str(folder[0]), "model")
+    request = crossrank.torch.async_export_checkpoint(model, out, single_file=True)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    groups.world().barrier()
+    assert request.wait().files == 1 and request.done()
+    loaded = crossrank.load(out)
+    assert all(torch.equal(loaded[name].torch(), tensor) for name, tensor in expected.items())
+    with pytest.raises(crossrank.UsageError):  # the output exists
+        crossrank.torch.async_export_checkpoint(model, out).wait()
+    with pytest.raises(crossrank.UnavailableError):
+        crossrank.torch.async_export_checkpoint(model, out + "2", max_copy_bytes=1000)
+    dropped = crossrank.torch.async_export_checkpoint(model, out + "3")
+    del dropped
+    dist.barrier()
+    assert sorted(os.listdir(str(folder[0]))) in (["model"], ["model", "model3"])  # it may have been faster
+    dist.destroy_process_group()
+
+
 def states_of_all_kinds(rank: int, size: int) -> None:
     """Tied weights and entries without a tensor."""
     import crossrank
@@ -362,7 +399,7 @@ def test_scenario(scenario: str) -> None:
     run_ranks(__file__, scenario, 2)
 
 
-@pytest.mark.parametrize("scenario", ["export_after_a_failure", "states_of_all_kinds"])
+@pytest.mark.parametrize("scenario", ["export_after_a_failure", "export_in_the_background", "states_of_all_kinds"])
 def test_exports_beside_gloo(scenario: str) -> None:
     run_ranks(__file__, scenario, 2, backend="gloo")
 

@@ -4,9 +4,16 @@
     torch.distributed.init_process_group("crossrank")
 """
 
-from .checkpoint import export_checkpoint, gather_full_state_dict
+from .checkpoint import ExportRequest, async_export_checkpoint, export_checkpoint, gather_full_state_dict
 from .process_group import CrossrankProcessGroup, register
 
-__all__ = ["CrossrankProcessGroup", "export_checkpoint", "gather_full_state_dict", "register"]
+__all__ = [
+    "CrossrankProcessGroup",
+    "ExportRequest",
+    "async_export_checkpoint",
+    "export_checkpoint",
+    "gather_full_state_dict",
+    "register",
+]
 
 register()

@@ -13,7 +13,7 @@ import torch
 from crossrank import Summary, UsageError, _core
 from crossrank.compat import groups
 
-__all__ = ["export_checkpoint", "gather_full_state_dict"]
+__all__ = ["ExportRequest", "async_export_checkpoint", "export_checkpoint", "gather_full_state_dict"]
 
 
 def export_checkpoint(
@@ -42,22 +42,78 @@ def export_checkpoint(
         crossrank.torch.export_checkpoint(model, "out", assets="meta-llama")
     """
     weights, placements = _weights_and_placements(model, _tied_names(model))
+    options = _options(model, config, assets, max_shard_bytes, single_file, format, rules, force)
+    with groups.until_death(groups.world()) as group:
+        return Summary(**_core.export_checkpoint(group._native, weights, placements, os.fspath(out), progress, options))
+
+
+class ExportRequest:
+    """An export in the background. Every rank keeps it until `wait` has returned; dropping it cancels the export."""
+
+    def __init__(self, native: _core.BackgroundExport) -> None:
+        self._native = native
+
+    def done(self) -> bool:
+        """Returns whether the export has ended on this rank."""
+        return self._native.done()
+
+    def wait(self) -> Summary:
+        """Blocks until the export has ended, and returns its result or raises its error, once. Ctrl-C cancels it."""
+        return Summary(**self._native.wait())
+
+
+def async_export_checkpoint(
+    model: torch.nn.Module | dict[str, torch.Tensor],
+    out: str | Path,
+    *,
+    config: dict[str, Any] | None = None,
+    assets: str | Path | None = None,
+    max_shard_bytes: int = 5_000_000_000,
+    single_file: bool = False,
+    format: Literal["safetensors", "torch"] = "safetensors",
+    rules: str | Path | None = None,
+    force: bool = False,
+    max_copy_bytes: int = 0,
+) -> ExportRequest:
+    """Copies a model and writes it in the background, as `export_checkpoint` does. Collective over torch's ranks.
+
+    Returns once every rank has copied its parameters, so training may go on and change them. `max_copy_bytes` limits the
+    copy of a rank; by default the free memory does. `UnavailableError` on all ranks when a rank's parameters exceed its limit.
+
+        request = crossrank.torch.async_export_checkpoint(model, "step_100")
+        train()
+        request.wait()
+    """
+    weights, placements = _weights_and_placements(model, _tied_names(model))
+    options = _options(model, config, assets, max_shard_bytes, single_file, format, rules, force)
+    options["max_copy_bytes"] = max_copy_bytes
+    with groups.until_death(groups.world()) as group:
+        return ExportRequest(_core.BackgroundExport(group._native, weights, placements, os.fspath(out), options))
+
+
+def _options(
+    model: Any,
+    config: dict[str, Any] | None,
+    assets: str | Path | None,
+    max_shard_bytes: int,
+    single_file: bool,
+    format: str,
+    rules: str | Path | None,
+    force: bool,
+) -> dict[str, Any]:
     if config is None:
         # As transformers saves it: its dictionary has keys that are numbers.
         to_json = getattr(getattr(model, "config", None), "to_json_string", None)
         config = None if to_json is None else json.loads(to_json())
-    options = {
+    return {
         "config": config,
         "assets": assets,
         "max_shard_bytes": max_shard_bytes,
         "single_file": single_file,
         "format": format,
+        "rules": rules,
         "force": force,
     }
-    if rules is not None:
-        options["rules"] = rules
-    with groups.until_death(groups.world()) as group:
-        return Summary(**_core.export_checkpoint(group._native, weights, placements, os.fspath(out), progress, options))
 
 
 def gather_full_state_dict(
