@@ -100,7 +100,7 @@ class CROSSRANK_EXPORT DDPWrappedModel final : public TrainableModel, private Tr
   [[nodiscard]] NoSync accumulation_context(bool is_last_microbatch) noexcept {
     return NoSync(sync_, is_last_microbatch);
   }
-  /// Sets how buckets travel. Before the first step, the same on all ranks.
+  /// Sets how buckets travel. Before the first step, the same on all ranks. `UsageError` for a hook with one function.
   void register_comm_hook(CommunicationHook hook);
   /// Returns the names of the parameters of each bucket, in the order in which buckets are reduced.
   [[nodiscard]] std::vector<std::vector<std::string>> buckets() const;

@@ -86,6 +86,24 @@ TEST_F(Checkpoint, has_the_same_bytes_from_any_number_of_ranks) {
   }
 }
 
+/// Statistics of the ranks' own batches differ between ranks.
+TEST_F(Checkpoint, has_the_buffers_of_rank_0) {
+  for (int const sharding : {1, 2}) {
+    auto const path = folder(std::to_string(sharding));
+    run_jobs(2, sharding, [&](MeshCollective const& job) {
+      auto const tiny = std::make_shared<TinyMlp>(sample);
+      auto const model = distributed(job, tiny);
+      auto& buffer = tiny->buffers().front()->value;
+      for (auto& value : buffer.as_mutable<float>()) value = static_cast<float>(5 + job.rank());
+      save_checkpoint(job.dp_world(), *model, path, {.config = {{"model_type", "tiny"}}});
+      EXPECT_THAT(reals_of(buffer), testing::Each(5.0 + job.rank())) << "saving changes no buffer";
+      load_checkpoint(job.dp_world(), *model, path);
+      EXPECT_THAT(reals_of(buffer), testing::Each(5.0));
+      job.close();
+    });
+  }
+}
+
 std::map<std::string, std::vector<double>> shards_of(TrainableModel& model) {
   std::map<std::string, std::vector<double>> shards;
   for (auto const& shard : model.sharded_state_dict()) shards[shard.name] = reals_of(shard.value);

@@ -172,6 +172,126 @@ TEST(DDP, refuses_sparse_gradients_and_a_mesh_that_shards) {
   });
 }
 
+/// A rank may use a parameter in an earlier microbatch than the one whose gradients are reduced.
+TEST(DDP, gives_all_ranks_the_gradient_of_a_parameter_that_one_rank_used_before_the_last_microbatch) {
+  for (bool const views : {true, false}) {
+    run_jobs(2, 1, [&](MeshCollective const& job) {
+      auto const tiny = std::make_shared<TinyMlp>();
+      DDPWrappedModel model(tiny, job.world().split_by(0),
+                            {.find_unused_parameters = true, .gradient_as_bucket_view = views});
+      for (bool const is_last : {false, true}) {
+        auto const scope = model.accumulation_context(is_last);
+        tiny->skip_last_bias = is_last || job.rank() == 1;
+        run_pass(model, 0, 0, 3);
+      }
+      for (auto const& tensor : model.trained_tensors()) {
+        if (tensor.name != "layer2.bias") continue;
+        auto const all =
+            job.world().all_gather_objects(tensor.grad.defined() ? reals_of(tensor.grad) : std::vector<double>{});
+        EXPECT_EQ(all[0], all[1]) << views;
+        EXPECT_FALSE(all[0].empty()) << views;
+      }
+      model.zero_grad();
+      run_pass(model, 0, 0, 3);  // no rank uses it any more
+      for (auto const& tensor : model.trained_tensors()) {
+        if (tensor.name == "layer2.bias") {
+          EXPECT_FALSE(tensor.grad.defined()) << views;
+        }
+      }
+      job.close();
+    });
+  }
+}
+
+/// An engine with one parameter that puts a new tensor into `grad` in each pass, and notes what it gets.
+class ReplacingEngine final : public TrainableModel {
+ public:
+  explicit ReplacingEngine(double gradient) : gradient_(gradient) {
+    weight_->name = "w";
+    weight_->value = Tensor::of<double>({1, 2}, {2});
+  }
+  [[nodiscard]] std::vector<ModelUnit> units() const override { return {{"unit", {weight_}}}; }
+  [[nodiscard]] std::vector<Tensor> forward(std::span<Tensor const> inputs) override {
+    observer_->before_unit(0, Pass::forward);
+    observer_->after_unit(0, Pass::forward);
+    return {inputs.front()};
+  }
+  void backward(std::span<Tensor const>) override {
+    observer_->before_unit(0, Pass::backward);
+    weight_->grad = Tensor::of<double>({gradient_, gradient_}, {2});
+    observer_->gradient_ready(*weight_);
+    observer_->after_unit(0, Pass::backward);
+  }
+  void observe(TrainingObserver* observer) override { observer_ = observer; }
+
+ private:
+  std::shared_ptr<Parameter> weight_ = std::make_shared<Parameter>();
+  double gradient_;
+  TrainingObserver* observer_ = nullptr;
+};
+
+TEST(DDP, averages_gradients_that_the_engine_has_replaced) {
+  run_jobs(2, 1, [](MeshCollective const& job) {
+    auto const model = DDPTransform({}, job).apply(std::make_shared<ReplacingEngine>(job.rank() == 0 ? 1 : 3));
+    std::vector<Tensor> const inputs{Tensor::of<double>({1}, {1})};
+    for (int step = 0; step < 2; ++step) {
+      static_cast<void>(model->forward(inputs));
+      model->backward(inputs);
+      EXPECT_THAT(reals_of(model->trained_tensors().front().grad), testing::Each(2.0));
+    }
+    job.close();
+  });
+}
+
+TEST(DDP, refuses_a_parameter_that_was_frozen_when_the_transform_was_applied) {
+  run_jobs(2, 1, [](MeshCollective const& job) {
+    auto const tiny = std::make_shared<TinyMlp>(TinyOptions{.frozen = true});
+    auto const model = DDPTransform({}, job).apply(tiny);
+    run_pass(*model, 0, 0, 3);
+    for (auto const& parameter : tiny->parameters()) parameter->requires_grad = true;
+    EXPECT_THAT(error_on(job.rank(), job, [&] { run_pass(*model, 1, 0, 3); }),
+                testing::AllOf(HasSubstr("frozen"), HasSubstr("layer0.bias")));
+  });
+}
+
+TEST(DDP, refuses_a_hook_with_one_function) {
+  run_jobs(2, 1, [](MeshCollective const& job) {
+    DDPWrappedModel model(std::make_shared<TinyMlp>(), job.world().split_by(0), DDPTransformConfig{});
+    EXPECT_THROW(model.register_comm_hook({.compress = bf16_compress_hook().compress}), UsageError);
+    EXPECT_THROW(model.register_comm_hook({.decompress = bf16_compress_hook().decompress}), UsageError);
+    model.register_comm_hook({});
+    job.close();
+  });
+}
+
+/// Notes the order in which transforms are applied.
+class NotingTransform final : public BaseModelTransform {
+ public:
+  NotingTransform(std::vector<std::string>& notes, std::string name) : notes_(notes), name_(std::move(name)) {}
+  [[nodiscard]] std::shared_ptr<TrainableModel> apply(std::shared_ptr<TrainableModel> model) override {
+    bool const is_wrapped = dynamic_cast<DDPWrappedModel const*>(model.get()) != nullptr;
+    notes_.push_back(name_ + (is_wrapped ? " gets the wrapped model" : " gets the model"));
+    return model;
+  }
+
+ private:
+  std::vector<std::string>& notes_;
+  std::string name_;
+};
+
+TEST(DDP, is_applied_between_the_transforms_around_it) {
+  run_jobs(2, 1, [](MeshCollective const& job) {
+    std::vector<std::string> notes;
+    std::vector<std::shared_ptr<BaseModelTransform>> const transforms{
+        std::make_shared<NotingTransform>(notes, "first"), std::make_shared<DDPTransform>(DDPTransformConfig{}, job),
+        std::make_shared<NotingTransform>(notes, "last")};
+    auto const model = apply_transforms(transforms, std::make_shared<TinyMlp>());
+    EXPECT_THAT(notes, testing::ElementsAre("first gets the model", "last gets the wrapped model"));
+    run_pass(*model, 0, 0, 3);
+    job.close();
+  });
+}
+
 /// A throw anywhere in a step ends it on all ranks, whose errors contain its message.
 TEST(DDP, ends_the_step_on_all_ranks_when_one_throws) {
   for (std::string const where : {"forward 1", "backward 2", "backward 0"}) {

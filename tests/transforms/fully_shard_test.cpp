@@ -99,6 +99,109 @@ TEST(FullyShard, computes_in_other_dtypes_and_keeps_its_shards) {
   });
 }
 
+/// Ranks outside a small group of the exception's rank wait for it in the whole group, and the other way round.
+TEST(FullyShard, ends_all_groups_when_one_rank_throws) {
+  struct Case {
+    FullyShardTransformConfig config{};
+    int sharding = 4;
+  };
+  for (auto const& [config, sharding] : {Case{{.reshard_after_forward = 2}, 4}, Case{{}, 2}}) {
+    for (bool const is_standard : {true, false}) {
+      for (std::string const where : {"forward 1", "backward 2", "backward 0"}) {
+        run_jobs(4, sharding, [&, &config = config](MeshCollective const& job) {
+          auto const tiny = std::make_shared<TinyMlp>(TinyOptions{.widths = {3, 16, 16, 16, 2}});
+          auto const model = FullyShardTransform(config, job).apply(tiny);
+          run_pass(*model, 0, 0, 3);
+          tiny->on_event = [&](std::string const& at) {
+            if (job.rank() != 1 || at != where) return;
+            if (is_standard) throw std::runtime_error("tensor on fire");
+            throw 7;
+          };
+          std::string text = "no error";
+          try {
+            run_pass(*model, 1, 0, 3);
+          } catch (std::exception const& e) {
+            text = e.what();
+          } catch (int) {
+            text = "an exception of an unknown type";
+          }
+          EXPECT_THAT(text, HasSubstr(is_standard ? "tensor on fire" : "of an unknown type"))
+              << job.rank() << " at " << where;
+        });
+      }
+    }
+  }
+}
+
+TEST(FullyShard, begins_with_the_buffers_of_rank_0) {
+  run_jobs(2, 2, [](MeshCollective const& job) {
+    auto const tiny = std::make_shared<TinyMlp>(TinyOptions{.buffer = true, .seed = 1.0 + job.rank()});
+    auto const before = reals_of(tiny->buffers().front()->value);
+    auto const model = FullyShardTransform({}, job).apply(tiny);
+    auto const after = reals_of(model->buffers().front()->value);
+    auto const all = job.world().all_gather_objects(after);
+    EXPECT_EQ(all[0], all[1]);
+    EXPECT_EQ(after == before, job.rank() == 0);
+    job.close();
+  });
+}
+
+/// An engine that computes in BF16 and notes the dtype of the gradients of its outputs.
+class Bf16Engine final : public TrainableModel {
+ public:
+  Bf16Engine() {
+    weight_->name = "w";
+    weight_->value = Tensor::zeros({2}, Dtype::f32);
+  }
+  [[nodiscard]] std::vector<ModelUnit> units() const override { return {{"unit", {weight_}}}; }
+  [[nodiscard]] std::vector<Tensor> forward(std::span<Tensor const>) override {
+    observer_->before_unit(0, Pass::forward);
+    observer_->after_unit(0, Pass::forward);
+    return {Tensor::zeros({2}, Dtype::bf16)};
+  }
+  void backward(std::span<Tensor const> gradients) override {
+    observer_->before_unit(0, Pass::backward);
+    EXPECT_EQ(gradients.front().dtype(), Dtype::bf16);
+    weight_->grad = Tensor::zeros({2}, weight_->value.dtype());
+    observer_->gradient_ready(*weight_);
+    observer_->after_unit(0, Pass::backward);
+  }
+  void observe(TrainingObserver* observer) override { observer_ = observer; }
+
+ private:
+  std::shared_ptr<Parameter> weight_ = std::make_shared<Parameter>();
+  TrainingObserver* observer_ = nullptr;
+};
+
+TEST(FullyShard, gives_the_engine_gradients_in_the_dtype_of_its_outputs) {
+  run_jobs(2, 2, [](MeshCollective const& job) {
+    FullyShardTransformConfig const config{.mixed_precision = {.param_dtype = Dtype::bf16, .output_dtype = Dtype::f32}};
+    auto const model = FullyShardTransform(config, job).apply(std::make_shared<Bf16Engine>());
+    auto const outputs = model->forward(std::vector{Tensor::zeros({2}, Dtype::f32)});
+    EXPECT_EQ(outputs.front().dtype(), Dtype::f32);
+    model->backward(outputs);
+    job.close();
+  });
+}
+
+TEST(FullyShard, refuses_dtypes_that_it_cannot_compute_with) {
+  run_jobs(2, 2, [](MeshCollective const& job) {
+    for (auto const& [field, mixed] :
+         {std::pair<char const*, MixedPrecisionConfig>{"param_dtype", {.param_dtype = Dtype::f8_e4m3}},
+          {"reduce_dtype", {.reduce_dtype = Dtype::i32}},
+          {"output_dtype", {.output_dtype = Dtype::u8}},
+          {"fp8_format", {.fp8_enabled = true, .fp8_format = Dtype::f32}}}) {
+      try {
+        static_cast<void>(FullyShardTransform({.mixed_precision = mixed}, job).apply(std::make_shared<TinyMlp>()));
+        ADD_FAILURE() << field << " was accepted";
+      } catch (UsageError const& e) {
+        EXPECT_THAT(e.what(), HasSubstr(std::string("mixed_precision.") + field));
+      }
+    }
+    job.close();
+  });
+}
+
 TEST(FullyShard, refuses_to_read_values_that_were_given_back) {
   run_jobs(2, 2, [](MeshCollective const& job) {
     auto const tiny = std::make_shared<TinyMlp>();

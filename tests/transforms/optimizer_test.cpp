@@ -143,5 +143,25 @@ TEST(Optimizers, clipping_has_the_values_of_pytorch) {
                {0x1.9f69fap-20, 0x1.405a8ap-13, 0x1.5b55e8p-11, -0x1.8069aap-7, -0x1.083726p-3, 0x1.ee8448p-2});
 }
 
+/// A step with another learning rate is that of an optimizer that has it from the start.
+TEST(Optimizers, take_a_new_learning_rate) {
+  auto const scheduled = std::make_shared<OneParameter>(Dtype::f64);
+  auto const fixed = std::make_shared<OneParameter>(Dtype::f64);
+  SGD sgd(scheduled, {.lr = 0.5});
+  SGD expected(fixed, {.lr = 0.125});
+  sgd.options().lr = 0.125;
+  for (auto const& model : {scheduled, fixed}) model->set_gradient(1);
+  sgd.step();
+  expected.step();
+  EXPECT_EQ(reals_of(scheduled->value()), reals_of(fixed->value()));
+
+  AdamW adam(scheduled, {.lr = 0.5});
+  adam.options().lr = 0;
+  adam.options().weight_decay = 0;
+  adam.step();
+  EXPECT_EQ(reals_of(scheduled->value()), reals_of(fixed->value())) << "a step of length 0";
+  EXPECT_EQ(adam.param_group().at("lr"), 0.0);
+}
+
 }  // namespace
 }  // namespace crossrank::test

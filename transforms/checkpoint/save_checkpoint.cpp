@@ -7,6 +7,7 @@
 #include <crossrank/transforms/checkpoint.hpp>
 
 #include "transforms/checkpoint/trained_state.hpp"
+#include "transforms/model/common_values.hpp"
 #include "workspace/checkpoint/memory/export_weights.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 
@@ -39,6 +40,19 @@ HeldState held_state(TrainableModel& model, Optimizer const* optimizer) {
     }
   }
   return held;
+}
+
+/// Replaces the buffers by copies of those of rank 0. They may differ, as statistics of the ranks' own batches do.
+void take_buffers_of_rank_0(Collective const& group, TrainableModel const& model, HeldState& held) {
+  std::vector<std::shared_ptr<Parameter>> copies;
+  for (auto const& buffer : model.buffers()) {
+    auto const& value = held.tensors.at(buffer->name);
+    auto copy = value.device() == Device::cpu() ? value.clone() : value.to(Device::cpu());
+    copies.push_back(std::make_shared<Parameter>(Parameter{.name = buffer->name, .value = std::move(copy)}));
+  }
+  if (copies.empty()) return;
+  transforms::broadcast_values(group, copies);
+  for (auto const& copy : copies) held.tensors.insert_or_assign(copy->name, copy->value);
 }
 
 /// Returns where a tensor goes in the dicts that torch restores.
@@ -83,6 +97,7 @@ checkpoint::Summary save_checkpoint(Collective const& group, TrainableModel& mod
                                     SaveCheckpointOptions const& options) {
   HeldState held;
   checkpoint::agree(group, save_operation, [&] { held = held_state(model, options.optimizer); });
+  take_buffers_of_rank_0(group, model, held);
   checkpoint::ExportExtras extras{.prefix = transforms::optimizer_prefix,
                                   .stem = transforms::optimizer_stem,
                                   .files = [&](auto files) { return std::vector{state_file(options, files)}; }};

@@ -25,7 +25,10 @@ GradientReducer::GradientReducer(std::vector<std::shared_ptr<Parameter>> paramet
                                  DDPTransformConfig config)
     : group_(std::move(group)), config_(std::move(config)) {
   for (auto& parameter : parameters) {
-    if (!parameter->requires_grad) continue;
+    if (!parameter->requires_grad) {
+      frozen_.push_back(std::move(parameter));
+      continue;
+    }
     places_[parameter.get()] = entries_.size();
     entries_.push_back({.parameter = std::move(parameter)});
   }
@@ -89,9 +92,15 @@ void GradientReducer::begin(bool sync) {
   sync_ = sync;
   next_ = 0;
   order_.clear();
+  for (auto const& parameter : frozen_) {
+    if (parameter->requires_grad)
+      refuse("a parameter that was frozen when DDPTransform was applied requires a gradient now", "", parameter->name,
+             "let it require a gradient before DDPTransform::apply, or apply the transform again");
+  }
   for (auto& entry : entries_) {
     entry.is_ready = false;
     entry.had_none = !entry.parameter->grad.defined();
+    if (entry.had_none) entry.is_used = false;  // zero_grad has dropped what earlier passes added
     if (config_.gradient_as_bucket_view) attach(entry);
   }
   for (auto& bucket : buckets_) bucket.missing = bucket.members.size();
@@ -106,7 +115,9 @@ void GradientReducer::ready(Parameter& parameter) {
     refuse("the gradient does not fit its parameter", to_string(grad), parameter.name);
   if (entry.is_ready) refuse("the gradient became ready twice in one backward pass", "", parameter.name);
   entry.is_ready = true;
+  entry.is_used = true;
   order_.push_back(found->second);
+  if (config_.gradient_as_bucket_view) attach(entry);  // an engine may have put another tensor there
   if (!sync_) return;
   if (!config_.gradient_as_bucket_view) {
     auto view = view_of(entry);
@@ -129,7 +140,7 @@ void GradientReducer::complete_missing(std::vector<std::size_t> const& missing) 
     std::string names;
     for (auto const place : missing) names += (names.empty() ? "" : ", ") + entries_[place].parameter->name;
     refuse("parameters got no gradient in this backward pass", std::to_string(missing.size()) + " without a gradient",
-           names, "set find_unused_parameters, or freeze them with requires_grad = false");
+           names, "set find_unused_parameters, or freeze them with requires_grad = false before DDPTransform::apply");
   }
   for (auto const place : missing) {
     auto& entry = entries_[place];
@@ -160,7 +171,8 @@ void GradientReducer::check_order() const {
   }
 }
 
-/// Takes the averaged gradient out of the bucket. A parameter that no rank has used keeps what it had.
+/// Takes the averaged gradient out of the bucket. A parameter that no rank has used since the last reduction keeps what
+/// it had.
 void GradientReducer::take_back(Entry& entry, bool used) {
   auto& grad = entry.parameter->grad;
   if (!used && entry.had_none) {
@@ -185,15 +197,17 @@ void GradientReducer::finish() {
   complete_missing(missing);
   auto used = Tensor::zeros({static_cast<std::int64_t>(entries_.size())}, Dtype::u8);
   for (std::size_t place = 0; place < entries_.size(); ++place)
-    used.as_mutable<std::uint8_t>()[place] = entries_[place].is_ready ? 1 : 0;
+    used.as_mutable<std::uint8_t>()[place] = entries_[place].is_used ? 1 : 0;
   if (config_.find_unused_parameters && !entries_.empty()) group_.all_reduce(used, ReduceOp::max);
   for (auto& bucket : buckets_) {
     run_on([&] { return names_in(bucket); }, [&] { bucket.request.wait(); });
     if (hook_.decompress) hook_.decompress(bucket.sent, bucket.gradients);
     bucket.sent = {};
   }
-  for (std::size_t place = 0; place < entries_.size(); ++place)
+  for (std::size_t place = 0; place < entries_.size(); ++place) {
     take_back(entries_[place], used.as<std::uint8_t>()[place] != 0);
+    entries_[place].is_used = false;
+  }
   if (first_order_.empty()) first_order_ = order_;
   if (!rebuilt_ && (config_.static_graph || !config_.find_unused_parameters)) rebuild();
 }
@@ -214,6 +228,19 @@ void GradientReducer::rebuild() {
 
 void GradientReducer::drop() noexcept {
   for (auto& bucket : buckets_) bucket.request.cancel();
+}
+
+void GradientReducer::set_hook(CommunicationHook hook) {
+  if (static_cast<bool>(hook.compress) != static_cast<bool>(hook.decompress)) {
+    throw UsageError({.operation = "DDPWrappedModel.register_comm_hook",
+                      .message = "a hook needs both of its functions, or none",
+                      .expected = "compress and decompress",
+                      .got = hook.compress ? "compress" : "decompress",
+                      .group = group_.name(),
+                      .rank = group_.rank(),
+                      .world_size = group_.world_size()});
+  }
+  hook_ = std::move(hook);
 }
 
 std::vector<std::vector<std::string>> GradientReducer::names() const {

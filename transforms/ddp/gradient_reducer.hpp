@@ -26,7 +26,7 @@ class GradientReducer {
   void finish();
   /// Forgets a pass that an exception has ended.
   void drop() noexcept;
-  void set_hook(CommunicationHook hook) { hook_ = std::move(hook); }
+  void set_hook(CommunicationHook hook);
   [[nodiscard]] std::vector<std::vector<std::string>> names() const;
 
  private:
@@ -43,6 +43,7 @@ class GradientReducer {
     std::size_t bucket = 0;
     std::int64_t offset = 0;
     bool is_ready = false;
+    bool is_used = false;   ///< has got a gradient since the last reduction
     bool had_none = false;  ///< no gradient before this pass
   };
 
@@ -60,6 +61,7 @@ class GradientReducer {
   Collective group_;
   DDPTransformConfig config_;
   CommunicationHook hook_{};
+  std::vector<std::shared_ptr<Parameter>> frozen_{};
   std::vector<Entry> entries_{};
   std::unordered_map<Parameter const*, std::size_t> places_{};
   std::vector<Bucket> buckets_{};

@@ -28,6 +28,7 @@ struct FullyShardedModel::State {
   bool is_limited = false;             ///< whether the budget limits this backward pass
   std::vector<std::size_t> running{};  ///< units inside each other, whose backward pass has begun and not ended
   std::size_t nesting = 0;             ///< most units around another one so far
+  std::vector<Dtype> output_dtypes{};  ///< in which the engine gave the outputs of the last forward pass
   UnitShards* reducing = nullptr;
   TrainingObserver* observer = nullptr;
 
@@ -118,12 +119,22 @@ struct FullyShardedModel::State {
     reducing = nullptr;
     for (auto& unit : units) unit.cancel();
   }
+  /// Ends the groups besides the sharding group, whose members may be ranks of other sharding groups.
+  void abort_others(std::string_view why) noexcept {
+    for (auto const* const group : {&groups.replicate, &groups.smaller}) {
+      if (group->connected()) transforms::abort_group(*group, why);
+    }
+  }
   template <class Body>
   decltype(auto) run(char const* part, Body&& body) {
     try {
       return run_step(groups.shard, part, std::forward<Body>(body));
     } catch (std::exception const& e) {
-      if (groups.replicate.connected()) transforms::abort_group(groups.replicate, e.what());
+      abort_others(e.what());
+      cancel();
+      throw;
+    } catch (...) {
+      abort_others("an exception of an unknown type");
       cancel();
       throw;
     }
@@ -174,7 +185,7 @@ NoSync FullyShardedModel::accumulation_context(bool is_last_microbatch) noexcept
 
 void FullyShardedModel::abort(std::string_view why) noexcept {
   transforms::abort_group(state_->groups.shard, why);
-  if (state_->groups.replicate.connected()) transforms::abort_group(state_->groups.replicate, why);
+  state_->abort_others(why);
 }
 
 std::vector<Tensor> FullyShardedModel::forward(std::span<Tensor const> inputs) {
@@ -190,7 +201,9 @@ std::vector<Tensor> FullyShardedModel::forward(std::span<Tensor const> inputs) {
     }
     auto outputs = state.model->forward(cast);
     state.pool.clear();
+    state.output_dtypes.clear();
     for (auto& output : outputs) {
+      state.output_dtypes.push_back(output.dtype());
       if (mixed.output_dtype && transforms::is_real(output.dtype()))
         output = transforms::as_dtype(output, *mixed.output_dtype);
     }
@@ -203,7 +216,12 @@ void FullyShardedModel::backward(std::span<Tensor const> gradients) {
   state.run("backward", [&] {
     state.begin_backward(sync_);
     state.units.back().prepare_gradients();
-    state.model->backward(gradients);
+    std::vector<Tensor> cast(gradients.begin(), gradients.end());
+    for (std::size_t i = 0; i < std::min(cast.size(), state.output_dtypes.size()); ++i) {
+      if (state.config.mixed_precision.output_dtype && transforms::is_real(cast[i].dtype()))
+        cast[i] = transforms::as_dtype(cast[i], state.output_dtypes[i]);
+    }
+    state.model->backward(cast);
     for (std::size_t unit = state.units.size(); sync_ && unit-- > 0;) {
       if (!state.reduced[unit]) state.reduce(unit);
     }
@@ -310,6 +328,17 @@ std::shared_ptr<TrainableModel> FullyShardTransform::apply(std::shared_ptr<Train
   if (job.mesh() == nullptr) refuse("the job has no mesh", "a MeshCollective", "none");
   if (device() != Device::cpu() && !config_.offload.cpu_offload)
     refuse("the optimizers compute on the CPU, so a model on a GPU needs offload.cpu_offload", "true", "false");
+  auto const& mixed = config_.mixed_precision;
+  for (auto const& [field, dtype] :
+       {std::pair("param_dtype", mixed.param_dtype), std::pair("reduce_dtype", mixed.reduce_dtype),
+        std::pair("output_dtype", mixed.output_dtype)}) {
+    if (dtype && !transforms::is_real(*dtype)) {
+      refuse("mixed_precision." + std::string(field) + " is no dtype to compute with", "F16, BF16, F32 or F64",
+             std::string(name_of(*dtype)));
+    }
+  }
+  if (mixed.fp8_enabled && mixed.fp8_format != Dtype::f8_e4m3 && mixed.fp8_format != Dtype::f8_e5m2)
+    refuse("mixed_precision.fp8_format is no FP8 dtype", "F8_E4M3 or F8_E5M2", std::string(name_of(mixed.fp8_format)));
   require_parameters(*model, "FullyShardTransform.apply");
   FullyShardedModel::Groups groups;
   auto const& mesh = *job.mesh();
@@ -324,7 +353,11 @@ std::shared_ptr<TrainableModel> FullyShardTransform::apply(std::shared_ptr<Train
     }
     groups.smaller = groups.shard.split_by(groups.shard.rank() / *ranks);
   }
-  transforms::require_same_parameters(job.dp_world(), model->parameters(), "FullyShardTransform.apply");
+  auto all = model->parameters();
+  auto const buffers = model->buffers();
+  all.insert(all.end(), buffers.begin(), buffers.end());
+  transforms::require_same_parameters(job.dp_world(), all, "FullyShardTransform.apply");
+  if (!buffers.empty()) transforms::broadcast_values(job.dp_world(), buffers);
   return std::make_shared<FullyShardedModel>(std::move(model), std::move(groups), config_);
 }
 

@@ -56,6 +56,8 @@ struct SaveCheckpointOptions {
 /// if a rank is killed at any step, the disk is full or the job stops, `out` holds the old checkpoint, no checkpoint or
 /// the new one, never a mixture. The next call completes or removes the files of a killed job.
 ///
+/// Buffers are those of rank 0, because statistics of the ranks' own batches differ.
+///
 /// Throws on all ranks: `UsageError` when the output exists, when the optimizer has another model, or when torch lacks
 /// the dtype of a tensor; `FormatError` when replicas differ or `group` lacks ranks of the model; `CancelledError`,
 /// `IoError`, `PeerLostError` and `TimeoutError` as `checkpoint::consolidate`.

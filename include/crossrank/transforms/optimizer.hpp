@@ -69,6 +69,9 @@ class CROSSRANK_EXPORT SGD final : public Optimizer {
  public:
   /// Makes the optimizer.
   SGD(std::shared_ptr<TrainableModel> model, SGDOptions options);
+  /// Returns the options, which a schedule may change between steps, alike on all ranks. A momentum that is 0 at first
+  /// stays 0.
+  [[nodiscard]] SGDOptions& options() noexcept { return options_; }
   [[nodiscard]] std::string_view name() const noexcept override { return "SGD"; }
   [[nodiscard]] std::vector<std::string_view> kinds() const override;
   [[nodiscard]] Json param_group() const override;
@@ -92,6 +95,8 @@ class CROSSRANK_EXPORT AdamW final : public Optimizer {
  public:
   /// Makes the optimizer.
   AdamW(std::shared_ptr<TrainableModel> model, AdamWOptions options);
+  /// Returns the options, which a schedule may change between steps, alike on all ranks.
+  [[nodiscard]] AdamWOptions& options() noexcept { return options_; }
   [[nodiscard]] std::string_view name() const noexcept override { return "AdamW"; }
   [[nodiscard]] std::vector<std::string_view> kinds() const override;
   [[nodiscard]] Json param_group() const override;
