@@ -157,6 +157,31 @@ std::optional<std::uint64_t> memory_limit() {
   return least;
 }
 
+/// Returns the number after `name` in lines such as "name 12" and "name: 12 kB".
+std::optional<std::uint64_t> number_after(std::string_view name, std::string const& path) {
+  auto const text = contents_of(path).value_or("");
+  for (auto const line : split(text, '\n')) {
+    auto const words = split(line, ' ');
+    if (words.size() >= 2 && words[0] == name) return number_in(words[1]);
+  }
+  return std::nullopt;
+}
+
+/// Returns the memory that the control groups leave; nothing without a limit.
+std::optional<std::uint64_t> memory_left_by_groups() {
+  std::optional<std::uint64_t> least;
+  for_each_group("memory", [&](std::string const& folder, bool unified) {
+    auto const limit = number_at(folder + (unified ? "/memory.max" : "/memory.limit_in_bytes"));
+    auto const used = number_at(folder + (unified ? "/memory.current" : "/memory.usage_in_bytes"));
+    if (!limit || !used) return;
+    auto const cached =
+        number_after(unified ? "inactive_file" : "total_inactive_file", folder + "/memory.stat").value_or(0);
+    auto const taken = *used - std::min(*used, cached);
+    lower_to(least, *limit - std::min(*limit, taken));
+  });
+  return least;
+}
+
 std::optional<int> cpu_limit() {
   std::optional<int> least;
   for_each_group("cpu", [&](std::string const& folder, bool unified) {
@@ -201,6 +226,17 @@ std::uint64_t usable_memory() noexcept {
   auto const pages = static_cast<std::uint64_t>(std::max(0L, ::sysconf(_SC_PHYS_PAGES)));
   auto const bytes = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   return std::min(bytes, cgroup_limits().memory_bytes.value_or(bytes));
+}
+
+std::uint64_t free_memory() noexcept {
+  auto const usable = usable_memory();
+  try {
+    auto const kilobytes = number_after("MemAvailable:", "/proc/meminfo");
+    auto const of_machine = kilobytes ? *kilobytes * 1024 : usable;
+    return std::min({usable, of_machine, memory_left_by_groups().value_or(usable)});
+  } catch (std::exception const&) {  // out of memory for a few lines of text
+    return usable;
+  }
 }
 
 }  // namespace crossrank::platform

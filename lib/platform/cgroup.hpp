@@ -23,4 +23,8 @@ struct CgroupLimits {
 /// Returns the memory that this process may use, in bytes: the machine's, or the limit of its control groups if lower.
 [[nodiscard]] std::uint64_t usable_memory() noexcept;
 
+/// Returns the part of `usable_memory` that is free now, in bytes. Memory of the page cache that the kernel can give
+/// back counts as free.
+[[nodiscard]] std::uint64_t free_memory() noexcept;
+
 }  // namespace crossrank::platform

@@ -29,6 +29,34 @@ TEST(CgroupLimits, are_those_of_the_own_group_and_not_of_the_root) {
   EXPECT_LE(usable_memory(), 157'286'400U);
 }
 
+TEST(FreeMemory, is_what_the_machine_has_available) {
+  FakeProcFs kernel("0::/job", unified,
+                    {{"/proc/meminfo", "MemTotal:  4000 kB\nMemFree:  10 kB\nMemAvailable:  300 kB\n"}});
+  ScopedSystem const installed(kernel);
+  EXPECT_EQ(free_memory(), 300U * 1024);
+}
+
+TEST(FreeMemory, is_what_the_control_groups_leave_besides_the_page_cache) {
+  FakeProcFs kernel("0::/slurm/job", unified,
+                    {{"/proc/meminfo", "MemAvailable:  1000000 kB\n"},
+                     {"/sys/fs/cgroup/slurm/memory.max", "9000000"},
+                     {"/sys/fs/cgroup/slurm/memory.current", "8000000"},
+                     {"/sys/fs/cgroup/slurm/job/memory.max", "4000000"},
+                     {"/sys/fs/cgroup/slurm/job/memory.current", "3500000"},
+                     {"/sys/fs/cgroup/slurm/job/memory.stat", "anon 2000000\nfile 1500000\ninactive_file 1200000\n"}});
+  ScopedSystem const installed(kernel);
+  EXPECT_EQ(free_memory(), 1'000'000U) << "the group above leaves less";
+}
+
+TEST(FreeMemory, is_none_in_a_control_group_that_is_full) {
+  FakeProcFs kernel("4:memory:/job", legacy,
+                    {{"/proc/meminfo", "MemAvailable:  1000000 kB\n"},
+                     {"/sys/fs/cgroup/memory/job/memory.limit_in_bytes", "4000000"},
+                     {"/sys/fs/cgroup/memory/job/memory.usage_in_bytes", "4100000"}});
+  ScopedSystem const installed(kernel);
+  EXPECT_EQ(free_memory(), 0U);
+}
+
 TEST(CgroupLimits, are_the_smallest_up_to_the_root) {
   FakeProcFs kernel("0::/slurm/job_7/step_0", unified,
                     {{"/sys/fs/cgroup/slurm/job_7/step_0/memory.max", "4000000"},

@@ -68,8 +68,9 @@ CROSSRANK_EXPORT Summary consolidate(Collective const& world, StateDict const& w
 
 /// Options of `iconsolidate`.
 struct BackgroundOptions {
-  ExportOptions write{};             ///< as for `consolidate`; `on_progress` is called in a thread of the library
-  std::uint64_t max_copy_bytes = 0;  ///< limit for the copy of this rank's weights; 0: half of the free memory
+  ExportOptions write{};  ///< as for `consolidate`; `on_progress` is called in a thread of the library
+  std::uint64_t max_copy_bytes =
+      0;  ///< limit for the copy of this rank's weights; 0: its share of half of the host's free memory
 };
 
 /// An export in the background, started by `iconsolidate`.

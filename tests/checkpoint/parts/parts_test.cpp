@@ -204,6 +204,73 @@ TEST_F(Parts, of_changed_inputs_are_refused) {
   EXPECT_EQ(state(), "old");
 }
 
+// Slurm writes the logs of jobs into the directory in which they were submitted.
+TEST_F(Parts, are_finished_without_files_that_appeared_among_the_shards) {
+  (void)checkpoint::consolidate(world_, plan(), folder_.path() / "plain", test::options_for("safetensors"));
+  (void)run_all_parts();
+  std::ofstream(in() / "slurm-7_0.out") << "part 0";
+  (void)finish_parts(load_plan());
+  EXPECT_EQ(bytes_of(out()), bytes_of(folder_.path() / "plain"));
+}
+
+TEST_F(Parts, of_a_model_with_a_new_description_are_refused) {
+  (void)run_all_parts();
+  std::ofstream(in() / "quant_config.json") << "{}";
+  try {
+    (void)finish_parts(load_plan());
+    ADD_FAILURE() << "accepted";
+  } catch (FormatError const& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("was added since the plan was made"));
+    EXPECT_THAT(error.info().details, ElementsAre(testing::EndsWith("quant_config.json")));
+  }
+}
+
+TEST_F(Parts, of_an_input_that_changed_within_a_second_are_refused_with_both_times) {
+  auto const shard = in() / "model.safetensors";
+  auto const time = std::chrono::floor<std::chrono::seconds>(fs::last_write_time(shard)) + std::chrono::milliseconds(1);
+  fs::last_write_time(shard, time);
+  (void)run_all_parts();
+  fs::last_write_time(shard, time + std::chrono::milliseconds(5));
+  try {
+    (void)finish_parts(load_plan());
+    ADD_FAILURE() << "accepted";
+  } catch (FormatError const& error) {
+    EXPECT_NE(error.info().expected, error.info().got);
+  }
+}
+
+TEST_F(Parts, have_no_plan_among_the_shards) {
+  auto const plan_of_parts = PartsPlan::make(plan(), out(), {.parts = 2, .force = true});
+  EXPECT_THROW(plan_of_parts.save(in() / "plan.json"), UsageError);
+  EXPECT_THROW(plan_of_parts.save(in() / "." / "plan.json"), UsageError);
+  EXPECT_THAT(names_in(in()), Not(testing::Contains("plan.json")));
+  EXPECT_THAT(names_in(out()), Each(Not(StartsWith("."))));
+}
+
+// A folder of a group, or the root of a network volume.
+TEST_F(Parts, have_an_output_below_a_folder_that_others_can_write) {
+  auto const shared = folder_.path() / "shared";
+  fs::create_directory(shared);
+  fs::permissions(shared, fs::perms::all);
+  PartsPlan::make(plan(), shared / "model", {.parts = 1}).save(plan_file());
+  auto const loaded = load_plan();
+  (void)consolidate_part(loaded, 0);
+  (void)finish_parts(loaded);
+  EXPECT_THAT(names_in(shared / "model"), testing::Contains("model.safetensors"));
+}
+
+TEST_F(Parts, say_why_the_only_damaged_part_is_damaged) {
+  auto const loaded = run_all_parts();
+  auto const file = loaded.files(1).front();
+  fs::remove(in_plan_folder(file));
+  try {
+    (void)finish_parts(loaded);
+    ADD_FAILURE() << "accepted";
+  } catch (FormatError const& error) {
+    EXPECT_EQ(error.info().got, file + " is missing or incomplete");
+  }
+}
+
 // The size and the time may be kept, for example by `cp -p`.
 TEST_F(Parts, of_inputs_with_another_header_are_refused) {
   save_plan();

@@ -14,6 +14,8 @@ namespace crossrank::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
+// Files that say how the weights are quantized.
+constexpr char const* quantization_files[] = {"hf_quant_config.json", "quantize_config.json", "quant_config.json"};
 // Larger files beside the weights are not part of a model's description.
 constexpr std::uintmax_t largest_companion = std::uintmax_t{256} << 20;
 
@@ -39,10 +41,15 @@ std::vector<SidecarFile> sidecars_of(DirectoryListing const& listing) {
 
 }  // namespace
 
+bool describes_model(std::string_view name) {
+  return name == "config.json" ||
+         std::find(std::begin(quantization_files), std::end(quantization_files), name) != std::end(quantization_files);
+}
+
 void take_description(ShardSet& set, DirectoryListing const& listing) {
   auto const& directory = listing.path;
   if (auto config = read_json_object(directory / "config.json")) set.config = std::move(*config);
-  for (auto const* name : {"hf_quant_config.json", "quantize_config.json", "quant_config.json"}) {
+  for (auto const* name : quantization_files) {
     auto quantization = read_json_object(directory / name);
     if (!quantization) continue;
     set.quantization = std::move(*quantization);

@@ -96,7 +96,9 @@ ExportRequest iconsolidate(Collective const& world, StateDict const& weights, Pl
                            std::filesystem::path const& out, BackgroundOptions const& options) {
   StateDict copies;
   agree(world, background_operation, [&] {
-    auto const limit = options.max_copy_bytes > 0 ? options.max_copy_bytes : platform::usable_memory() / 2;
+    // All ranks of a host copy at the same time.
+    auto const ranks = static_cast<std::uint64_t>(world.local_world_size());
+    auto const limit = options.max_copy_bytes > 0 ? options.max_copy_bytes : platform::free_memory() / 2 / ranks;
     copies = copy_into_arena(weights, limit);
   });
   auto all = all_ranks(world.world_size());

@@ -111,9 +111,11 @@ class Publication {
       details.push_back("part " + std::to_string(part) + ": " + why);
     }
     auto const parts = std::to_string(plan_.file.options.parts);
+    auto only = wrong.size() == 1 ? wrong.begin()->second : std::string();
     throw FormatError({.operation = finish_operation,
                        .message = std::to_string(wrong.size()) + " of " + parts +
                                   " parts are missing or damaged: " + list_text(numbers, most_named),
+                       .got = std::move(only),
                        .resource = plan_.file.out.string(),
                        .hint = "run these parts again (they count from 0), then finish",
                        .details = std::move(details),

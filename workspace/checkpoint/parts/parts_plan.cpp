@@ -1,4 +1,3 @@
-#include "lib/core/as_size.hpp"
 #include "workspace/checkpoint/parts/parts_plan_state.hpp"
 
 #include <algorithm>
@@ -17,9 +16,11 @@
 
 #include "lib/codec/checksum/checksum.hpp"
 #include "lib/codec/json/json_document.hpp"
+#include "lib/core/as_size.hpp"
 #include "lib/core/log.hpp"
 #include "lib/platform/atomic_file.hpp"
 #include "lib/platform/crash_point.hpp"
+#include "workspace/checkpoint/discovery/model_description.hpp"
 #include "workspace/checkpoint/parts/file_recipe.hpp"
 #include "workspace/checkpoint/parts/part_folder.hpp"
 #include "workspace/checkpoint/plan/merge_plan_state.hpp"
@@ -104,17 +105,35 @@ bool is_same_file(PlannedFile const& a, PlannedFile const& b) {
   return a.name == b.name && a.bytes == b.bytes && a.part == b.part;
 }
 
+/// Leaves out files beside the weights that appeared after the plan was made, such as the log of a job. Files that say
+/// how to merge stay: a plan without them describes another merge.
+void leave_out_new_sidecars(ShardSet const& set, PlanFile const& saved, std::vector<FileStamp>& found,
+                            std::vector<ExtraFile>& extras) {
+  std::set<std::string> recorded;
+  for (auto const& stamp : saved.stamps) recorded.insert(stamp.path);
+  for (auto const& sidecar : set.sidecars) {
+    auto const path = absolute_path(sidecar.path).string();
+    if (recorded.contains(path) || describes_model(sidecar.name)) continue;
+    log_event(LogLevel::warning, "a file among the shards is newer than the plan, so it is not copied",
+              {{"file", path}, {"output", saved.out.string()}});
+    std::erase_if(found, [&](auto const& stamp) { return stamp.path == path; });
+    std::erase_if(extras, [&](auto const& extra) { return extra.name == sidecar.name; });
+  }
+}
+
 /// Opens all inputs of a plan that was read from a file, and makes its merge again.
 std::unique_ptr<WholeMerge const> make_whole(PartsPlan::State const& state, MergePlan merge) {
   auto whole = std::make_unique<WholeMerge>();
   whole->merge = std::move(merge);
   auto const& saved = state.file;
-  auto found = stamps_of(whole->merge.state().layout->set);
+  auto const& set = whole->merge.state().layout->set;
+  whole->request = request_of(whole->merge, saved.out, saved.options);
+  auto found = stamps_of(set);
+  leave_out_new_sidecars(set, saved, found, whole->request.extras);
   require_recorded(saved.stamps, found, state.saved_as);
   if (whole->merge.hash() != saved.merge_hash)
     refuse_result(state.saved_as, saved, "merge_hash", codec::to_hex(saved.merge_hash),
                   codec::to_hex(whole->merge.hash()));
-  whole->request = request_of(whole->merge, saved.out, saved.options);
   auto const files = planned_files(whole->request);
   auto const [mine, theirs] =
       std::mismatch(files.begin(), files.end(), saved.files.begin(), saved.files.end(), is_same_file);
@@ -271,6 +290,12 @@ void PartsPlan::save(fs::path const& file) const {
     throw UsageError({.operation = parts_operation,
                       .message = "the plan needs the name of a file, but this is a directory",
                       .resource = file.string()});
+  }
+  if (fs::equivalent(absolute_path(file).parent_path(), state.file.inputs.shards, ignored)) {
+    throw UsageError({.operation = parts_operation,
+                      .message = "the plan would be a file among the shards, which the merge copies to the output",
+                      .resource = file.string(),
+                      .hint = "save the plan in another directory, such as that of the output"});
   }
   auto job = JobFolder::make(folder_request(state, false));
   if (entry_at(job.directory(), published_name) == Entry::file) {

@@ -44,8 +44,8 @@ void require_part(PartsPlan::State const& plan, int part);
 /// Returns a file by name, size and part, without its contents.
 [[nodiscard]] OutputFile without_contents(PlannedFile const& file);
 
-/// Throws `FormatError` if an input is not as recorded. Names all that differ. Both lists have the same files in the
-/// same order if nothing has changed. `plan_file` appears in the error.
+/// Throws `FormatError` if an input has changed, was added or was removed. Names all of these. `plan_file` appears in
+/// the error.
 void require_recorded(std::vector<FileStamp> const& recorded, std::vector<FileStamp> const& found,
                       std::filesystem::path const& plan_file);
 

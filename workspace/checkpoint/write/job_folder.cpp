@@ -4,9 +4,12 @@
 #include <system_error>
 #include <utility>
 
+#include <fcntl.h>
+
 #include <crossrank/error.hpp>
 
 #include "lib/platform/crash_point.hpp"
+#include "lib/platform/fd.hpp"
 #include "lib/platform/io_error.hpp"
 #include "lib/platform/path_links.hpp"
 #include "lib/platform/retry.hpp"
@@ -68,18 +71,18 @@ void require_free(platform::Directory const& out, JobRequest const& request) {
                     .details = taken});
 }
 
-/// Throws unless the file system of `out` has space for `bytes`, of which `have` are already written.
-void require_space(platform::Directory const& out, std::uint64_t have, std::uint64_t bytes) {
+/// Throws unless the file system of the folder `path` has space for `bytes`, of which `have` are already written.
+void require_space(int folder, fs::path const& path, std::uint64_t have, std::uint64_t bytes) {
   struct statvfs space {};
-  if (platform::system().fstatvfs(out.fd(), &space) != 0)
-    platform::throw_io(std::string(write_operation) + ": statvfs", out.path().string(), errno);
+  if (platform::system().fstatvfs(folder, &space) != 0)
+    platform::throw_io(std::string(write_operation) + ": statvfs", path.string(), errno);
   auto const free = static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize + have;
   if (free >= bytes) return;
   platform::throw_io(ErrorInfo{.operation = write_operation,
                                .message = "the file system has too little free space; nothing was written",
                                .expected = std::to_string(bytes) + " bytes",
                                .got = std::to_string(free) + " free",
-                               .resource = out.path().string(),
+                               .resource = path.string(),
                                .hint = "free some space, or choose a directory on a larger file system"},
                      ENOSPC);
 }
@@ -115,7 +118,7 @@ JobFolder JobFolder::make(JobRequest const& request) {
     if (!job.interrupted_commit_) {
       if (!is_fresh && !request.resume) clear_job(job.work_);
       require_free(job.out_, request);
-      require_space(job.out_, bytes_in(job.work_), request.bytes);
+      require_space(job.out_.fd(), job.out_.path(), bytes_in(job.work_), request.bytes);
     }
   } catch (...) {
     // Files that can be resumed stay.
@@ -128,14 +131,21 @@ JobFolder JobFolder::make(JobRequest const& request) {
 
 void JobFolder::check(JobRequest const& request) {
   std::error_code error;
+  require_folder(request.out);
+  platform::check_links_above(request.out, write_operation);
   auto folder = fs::absolute(request.out);
-  bool const there = fs::exists(folder, error);
-  // A missing output will be created below its nearest existing parent.
+  if (fs::exists(folder, error)) {
+    auto const out = platform::Directory::open(folder, write_operation);
+    require_free(out, request);
+    return require_space(out.fd(), folder, 0, request.bytes);
+  }
+  // A missing output will be created below its nearest existing parent, which may be a folder of other users.
   while (!fs::exists(folder, error) && folder.has_relative_path()) folder = folder.parent_path();
   require_folder(folder);
-  auto const out = platform::Directory::open(folder, write_operation);
-  if (there) require_free(out, request);
-  require_space(out, 0, request.bytes);
+  platform::Fd const parent(platform::retry_interrupted(
+      [&] { return platform::system().openat(AT_FDCWD, folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC, 0); }));
+  if (!parent) platform::throw_io(std::string(write_operation) + ": open directory", folder.string(), errno);
+  require_space(parent.get(), folder, 0, request.bytes);
 }
 
 JobFolder JobFolder::open(JobRequest const& request) {

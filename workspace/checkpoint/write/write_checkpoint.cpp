@@ -107,7 +107,7 @@ class Writing {
         info.hint = "run again with `resume`: finished files are kept";
         throw_error(error.code(), std::move(info));
       }
-      if (lost) throw;
+      if (lost && request_.resume) throw;
       if (world_.rank() == 0 && folder_ && !request_.resume) folder_->remove();
       throw;
     }
