@@ -153,6 +153,45 @@ TEST_F(LateRank, infers_which_rank_was_the_dead_server) {
   EXPECT_THAT(one_verdict(job, {0}), HasSubstr("peer_lost {0} rank 0 (pid "));
 }
 
+/// Enough for the test to stop the server in time.
+constexpr auto stop_timeout = seconds(6);
+
+/// Ranks from the second argument on wait for the file "late". Arguments: directory, first late rank.
+CROSSRANK_RANK_SCENARIO(join_a_stopped_server) {
+  if (self.rank >= std::stoi(self.arguments.at(1))) wait_for(fs::path(self.arguments.at(0)) / "late");
+  auto options = start_options(self);
+  options.timeout = stop_timeout;
+  return say_how_it_ends(self, options);
+}
+
+/// Some ranks have come before the server is stopped, and others come afterwards. The server continues once all others
+/// have given up.
+TEST_F(LateRank, blames_a_stopped_server_as_the_early_ranks_and_the_server_do) {
+  for (int const early : {1, 2}) {
+    SCOPED_TRACE(std::to_string(early) + " ranks come before the stop");
+    TemporaryDirectory const place;
+    ProcessRanks job(3, "join_a_stopped_server",
+                     {.deadline = 2 * step_limit, .arguments = {place.path(), std::to_string(early)}});
+    pid_t const server = server_of(job, early);
+    ASSERT_GT(server, 0);
+    int victim = 0;
+    while (job.pid(victim) != server) ++victim;
+    job.signal(victim, SIGSTOP);
+    std::ofstream(place.path() / "late") << "x";
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank != victim) {
+        ASSERT_TRUE(job.wait_for_exit(rank, step_limit));
+      }
+    }
+    job.signal(victim, SIGCONT);
+    auto const outcome = job.wait();
+    auto const number = std::to_string(victim);
+    auto const blamed = "timeout {" + number + "} rank " + number + " (pid " + std::to_string(server) + ")";
+    EXPECT_THAT(one_verdict(outcome, {victim}), HasSubstr(blamed));
+    EXPECT_THAT(verdict_in(outcome.ranks.at(static_cast<std::size_t>(victim))), HasSubstr(blamed));
+  }
+}
+
 /// Argument: limit of open files.
 CROSSRANK_RANK_SCENARIO(join_with_few_files) {
   rlimit const few{.rlim_cur = static_cast<rlim_t>(std::stoi(self.arguments.at(0))), .rlim_max = 4096};

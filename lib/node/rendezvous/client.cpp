@@ -6,6 +6,7 @@
 #include "lib/node/rendezvous/start_errors.hpp"
 #include "lib/node/rendezvous/roles.hpp"
 #include "lib/node/rendezvous/error_frame.hpp"
+#include "lib/node/rendezvous/pending_rendezvous.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/system.hpp"
 
@@ -28,21 +29,28 @@ RendezvousClient::Greeting RendezvousClient::greet() {
   switch (receive_frame(socket_.get(), frame, fds, until_)) {
     case Received::frame: break;
     case Received::closed: return Greeting::closed;
-    default:
-      throw TimeoutError({.operation = "connect",
-                          .message = "pid " + std::to_string(server_pid_) +
-                                     ", which holds the name where the ranks of this node meet, does not answer",
-                          .resource = options_.key.text(),
-                          .hint = "look at what that process is doing; another job may use this id: give each job "
-                                  "its own CROSSRANK_JOB_ID",
-                          .rank = options_.rank,
-                          .world_size = options_.ranks,
-                          .group_usable = false});
+    default: throw_without_greeting();
   }
   if (frame.kind == Kind::over) return Greeting::over;
   if (frame.kind != Kind::greeting || frame.rank < 0 || frame.rank >= max_ranks) return Greeting::closed;
   server_rank_ = frame.rank;
   return Greeting::come;
+}
+
+/// A stopped server still shows which ranks have come, in its pending rendezvous. A process that has this client's own
+/// rank there belongs to another job.
+void RendezvousClient::throw_without_greeting() const {
+  auto const rank = find_rank_of_pending(options_, server_pid_);
+  if (rank && *rank != options_.rank) throw unresponsive_ranks_error(options_, {*rank}, server_pid_);
+  throw TimeoutError({.operation = "connect",
+                      .message = "pid " + std::to_string(server_pid_) +
+                                 ", which holds the name where the ranks of this node meet, does not answer",
+                      .resource = options_.key.text(),
+                      .hint = "look at what that process is doing; another job may use this id: give each job "
+                              "its own CROSSRANK_JOB_ID",
+                      .rank = options_.rank,
+                      .world_size = options_.ranks,
+                      .group_usable = false});
 }
 
 Attachment RendezvousClient::attach(std::int64_t lost_server) {

@@ -48,6 +48,10 @@ std::string text_in(char const (&from)[size]) {
   return {from, ::strnlen(from, size)};
 }
 
+std::string const& name_of_job(NodeOptions const& options) {
+  return options.key.job_id.empty() ? options.key.master : options.key.job_id;
+}
+
 std::optional<PendingRendezvousView> view_of(std::string const& path) {
   platform::Fd const fd(system().openat(AT_FDCWD, path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0));
   PendingHeader head{};
@@ -87,7 +91,7 @@ PendingRendezvous::PendingRendezvous(NodeOptions const& options) noexcept {
                        .pid_namespace = pid_namespace(),
                        .job = {},
                        .host = {}};
-    put(head.job, options.key.job_id.empty() ? options.key.master : options.key.job_id);
+    put(head.job, name_of_job(options));
     put(head.host, platform::this_host().name);
     auto const nobody = per_rank<std::int32_t>(options.ranks, 0);
     auto const bytes = nobody.size() * sizeof(std::int32_t);
@@ -110,6 +114,20 @@ void PendingRendezvous::arrived(int rank, std::int64_t pid) noexcept {
   auto const number = static_cast<std::int32_t>(pid);
   auto const at = sizeof(PendingHeader) + as_size(rank) * sizeof number;
   if (fd_) static_cast<void>(system().pwrite(fd_.get(), &number, sizeof number, static_cast<off_t>(at)));
+}
+
+std::optional<int> find_rank_of_pending(NodeOptions const& options, std::int64_t pid) {
+  auto const job = name_of_job(options).substr(0, sizeof(PendingHeader::job) - 1);
+  std::optional<int> rank;
+  for (auto const& pending : find_pending_rendezvous(static_cast<int>(pid))) {
+    if (pending.job != job || pending.ranks != options.ranks) continue;
+    for (auto const& one : pending.arrived) {
+      if (one.pid != pid) continue;
+      if (rank.value_or(one.rank) != one.rank) return std::nullopt;
+      rank = one.rank;
+    }
+  }
+  return rank;
 }
 
 std::vector<PendingRendezvousView> find_pending_rendezvous(std::optional<int> pid) {

@@ -43,6 +43,10 @@ struct PendingRendezvousView {
   double timeout = 0;  ///< seconds until the error
 };
 
+/// Returns the rank that process `pid` has in this user's pending rendezvous of the same job and size. Returns none
+/// where it has no rank there, or several because its threads are ranks.
+[[nodiscard]] std::optional<int> find_rank_of_pending(NodeOptions const& options, std::int64_t pid);
+
 /// Returns the pending rendezvous of this user's processes on this machine; with `pid` only those that this process has
 /// joined.
 [[nodiscard]] std::vector<PendingRendezvousView> find_pending_rendezvous(std::optional<int> pid);

@@ -1,5 +1,6 @@
 #include "lib/node/rendezvous/roles.hpp"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -30,6 +31,10 @@ Attachment map_memory(NodeOptions const& options, platform::Fd control_fd, platf
 
 std::shared_ptr<ControlHeader> header_of(Attachment const& memory) {
   return {memory.control, reinterpret_cast<ControlHeader*>(memory.control->data())};
+}
+
+std::chrono::nanoseconds client_grace(std::chrono::nanoseconds timeout) {
+  return std::clamp<std::chrono::nanoseconds>(timeout / 10, std::chrono::milliseconds(200), std::chrono::seconds(5));
 }
 
 Frame make_frame(NodeOptions const& options, Frame::Kind kind) {

@@ -62,6 +62,8 @@ class RendezvousServer {
   void receive_from_launcher();
   void receive_unexpected(int rank);
   void fail_if_ended() const;
+  [[noreturn]] void lost(int rank) const;
+  [[nodiscard]] bool is_too_late() const;
   void reject_late_connections() noexcept;
   void broadcast_verdict() noexcept;
   [[nodiscard]] bool all_told() const;
@@ -120,6 +122,7 @@ class RendezvousClient {
   [[noreturn]] void report(Error const& error);
 
  private:
+  [[noreturn]] void throw_without_greeting() const;
   Attachment attach_to_server(std::int64_t lost_server);
   void say(Frame const& frame, std::vector<int> const& fds);
   void receive_verdict();
@@ -137,6 +140,9 @@ class RendezvousClient {
 // What both sides need.
 /// Returns a frame with this rank's fields filled in.
 [[nodiscard]] Frame make_frame(NodeOptions const& options, Frame::Kind kind);
+/// Returns how much longer than the server a client waits. The server's deadline comes first, because the server knows
+/// which ranks are missing.
+[[nodiscard]] std::chrono::nanoseconds client_grace(std::chrono::nanoseconds timeout);
 /// Maps the control segment and all arenas after checking them.
 [[nodiscard]] Attachment map_memory(NodeOptions const& options, platform::Fd control_fd, platform::Fd own_arena,
                                     std::vector<platform::Fd> arenas, std::uint64_t arena_bytes);

@@ -84,6 +84,8 @@ void RendezvousServer::accept_connections() {
     }
     auto const peer = peer_of(socket.get());
     if (peer.uid != ::geteuid()) continue;  // not ours; its end sees a closed socket
+    // This rank has come, but nobody has greeted it in time.
+    if (!verdict_ && is_too_late()) throw slow_server_error(options_);
     if (!send_frame(socket.get(), make_frame(options_, Kind::greeting), {}, system().now())) continue;
     connections_.push_back({.socket = std::move(socket),
                             .pid = peer.pid,
@@ -199,6 +201,16 @@ void RendezvousServer::fail_if_ended() const {
     throw lost_while_connecting_error(options_, absent, *lost_servers_.begin());
 }
 
+/// Returns whether all clients have given up on this server, which was stopped or too slow to see its own deadline.
+bool RendezvousServer::is_too_late() const { return system().now() >= until_ + client_grace(options_.timeout); }
+
+/// Throws the error for a rank whose connection has ended: it has died, or it has given up on a server that was
+/// stopped.
+void RendezvousServer::lost(int rank) const {
+  if (is_too_late()) throw slow_server_error(options_);
+  throw lost_while_connecting_error(options_, {rank}, clients_.at(rank).pid);
+}
+
 /// Handles a frame that was not requested, or the end of a rank.
 void RendezvousServer::receive_unexpected(int rank) {
   auto& client = clients_.at(rank);
@@ -206,7 +218,7 @@ void RendezvousServer::receive_unexpected(int rank) {
   std::vector<Fd> fds;
   switch (receive_frame(client.socket.get(), frame, fds, until_)) {
     case Received::frame: break;
-    case Received::closed: throw lost_while_connecting_error(options_, {rank}, client.pid);
+    case Received::closed: lost(rank);
     default: throw unresponsive_ranks_error(options_, {rank}, client.pid);
   }
   if (frame.kind == Kind::failure) throw Error(error_in(frame, options_));

@@ -138,7 +138,7 @@ RendezvousServer::Heard RendezvousServer::await(Kind kind, int only_rank) {
       auto const& client = clients_.at(heard.rank);
       switch (receive_frame(client.socket.get(), frame, heard.fds, until_)) {
         case Received::frame: break;
-        case Received::closed: throw lost_while_connecting_error(options_, {heard.rank}, client.pid);
+        case Received::closed: lost(heard.rank);
         default: throw unresponsive_ranks_error(options_, {heard.rank}, client.pid);
       }
       if (frame.kind == Kind::failure) throw Error(error_in(frame, options_));
@@ -155,7 +155,7 @@ void RendezvousServer::tell(int rank, Frame const& frame, std::vector<int> const
   auto const& client = clients_.at(rank);
   if (send_frame(client.socket.get(), frame, fds, until_)) return;
   receive_unexpected(rank);  // it may have said why before it closed
-  throw lost_while_connecting_error(options_, {rank}, client.pid);
+  lost(rank);
 }
 
 }  // namespace crossrank::node

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cerrno>
 #include <optional>
 #include <string>
@@ -29,12 +28,6 @@ using platform::Fd;
 using platform::system;
 
 constexpr auto retry_pause = std::chrono::milliseconds(2);
-
-/// The server's deadline comes first, because it knows which ranks are missing. Clients wait a little longer for its
-/// answer.
-std::chrono::nanoseconds client_grace(std::chrono::nanoseconds timeout) {
-  return std::clamp<std::chrono::nanoseconds>(timeout / 10, std::chrono::milliseconds(200), std::chrono::seconds(5));
-}
 
 [[noreturn]] void fail_squatter(NodeOptions const& options, ucred const& peer) {
   throw UnavailableError({.operation = "connect",

@@ -3,11 +3,15 @@
 #include <tuple>
 #include <utility>
 
+#include <unistd.h>
+
 #include "lib/core/rank_list.hpp"
 
 namespace crossrank::node {
 namespace {
 
+constexpr char const* stopped_or_overloaded =
+    "look at what is there: a process that is stopped, or a machine that is overloaded";
 constexpr char const* another_job = "another job may use this id: give each job its own CROSSRANK_JOB_ID";
 
 std::string process(int rank, std::int64_t pid) {
@@ -110,7 +114,17 @@ TimeoutError missing_ranks_error(NodeOptions const& options, std::vector<int> co
 TimeoutError unresponsive_ranks_error(NodeOptions const& options, std::vector<int> const& ranks, std::int64_t pid) {
   auto info =
       info_of(options, named(ranks, pid) + " came, but did not answer within " + milliseconds_of(options), ranks);
-  info.hint = "look at what is there: a process that is stopped, or a machine that is overloaded";
+  info.hint = stopped_or_overloaded;
+  return TimeoutError(std::move(info));
+}
+
+TimeoutError slow_server_error(NodeOptions const& options) {
+  auto info =
+      info_of(options,
+              process(options.rank, ::getpid()) + " was stopped or too slow: it did not answer the other ranks " +
+                  "within " + milliseconds_of(options),
+              {options.rank});
+  info.hint = stopped_or_overloaded;
   return TimeoutError(std::move(info));
 }
 

@@ -32,5 +32,7 @@ namespace crossrank::node {
 /// Ranks that joined and then stopped answering. Names `pid` if it is one rank.
 [[nodiscard]] TimeoutError unresponsive_ranks_error(NodeOptions const& options, std::vector<int> const& ranks,
                                                     std::int64_t pid);
+/// The calling rank, which serves the others and looked at them only after they had given up.
+[[nodiscard]] TimeoutError slow_server_error(NodeOptions const& options);
 
 }  // namespace crossrank::node
