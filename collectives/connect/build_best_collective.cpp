@@ -1,6 +1,9 @@
 #include <crossrank/mesh.hpp>
 
+#include <map>
 #include <mutex>
+#include <optional>
+#include <string>
 
 #include <crossrank/error.hpp>
 #include <crossrank/spi/resolve_options.hpp>
@@ -13,14 +16,21 @@ namespace crossrank {
 namespace {
 
 struct Built {
-  std::mutex mutex{};
+  std::mutex mutex{};  ///< held by the thread that builds the job
   std::optional<JobCollective> job{};
   MeshOptions mesh{};
 };
 
-Built& built() {
-  static NoDestructor<Built> held;  // the job ends with the process
-  return held.value;
+struct AllBuilt {
+  std::mutex mutex{};
+  std::map<std::optional<int>, Built> by_rank{};  ///< without a rank where this process is one rank
+};
+
+/// Threads as ranks build their jobs at the same time, because each needs the others.
+Built& built(std::optional<int> rank) {
+  static NoDestructor<AllBuilt> held;  // the jobs end with the process
+  std::lock_guard const lock(held.value.mutex);
+  return held.value.by_rank[rank];
 }
 
 bool same(MeshOptions const& a, MeshOptions const& b) {
@@ -28,13 +38,13 @@ bool same(MeshOptions const& a, MeshOptions const& b) {
          a.local_world_size == b.local_world_size && a.ranks == b.ranks && a.device == b.device;
 }
 
-}  // namespace
-
-namespace {
+JobDescription describe_requested_job(BestCollectiveOptions const& options) {
+  return describe_job(spi::resolve_options(options.connect, "build_best_collective"), environment());
+}
 
 /// Opens the job that `connect` finds. Its size may be unknown before: with PMIx alone, only MPI knows it.
 JobCollective make_job(BestCollectiveOptions const& options) {
-  auto const job = describe_job(spi::resolve_options(options.connect, "build_best_collective"), environment());
+  auto const job = describe_requested_job(options);
   if (job.world_size == 1 && !job.unknown_size) return JobCollective(FakeCollective(options.mesh.device));
   auto const world = connect(options.connect);
   if (world.world_size() == 1) return JobCollective(FakeCollective(options.mesh.device));
@@ -44,16 +54,19 @@ JobCollective make_job(BestCollectiveOptions const& options) {
 }  // namespace
 
 JobCollective build_best_collective(BestCollectiveOptions const& options) {
-  std::lock_guard const lock(built().mutex);
-  if (!built().job) {
-    built().job = make_job(options);
-    built().mesh = options.mesh;
-  } else if (!same(built().mesh, options.mesh)) {
+  bool const threads = options.connect.ranks_are == RanksAre::threads;
+  auto& own = built(threads ? std::optional(describe_requested_job(options).rank) : std::nullopt);
+  std::lock_guard const lock(own.mutex);
+  if (!own.job) {
+    own.job = make_job(options);
+    own.mesh = options.mesh;
+  } else if (!same(own.mesh, options.mesh)) {
     throw UsageError({.operation = "build_best_collective",
-                      .message = "this process has already built its job with another mesh",
+                      .message = std::string(threads ? "this rank" : "this process") +
+                                 " has already built its job with another mesh",
                       .hint = "request the same mesh, or construct a MeshCollective"});
   }
-  return *built().job;
+  return *own.job;
 }
 
 }  // namespace crossrank

@@ -175,7 +175,8 @@ struct BestCollectiveOptions {
   ConnectOptions connect{};  ///< how the job is joined
 };
 
-/// Returns the job of this process: a mesh when a launcher announced several ranks, else a job of one.
+/// Returns the job of this process: a mesh when a launcher announced several ranks, else a job of one. With
+/// `RanksAre::threads` it returns the job of this thread's rank, so that each thread builds its own.
 ///
 /// The first call is collective; later calls return the same job. A job of several ranks never becomes several jobs of
 /// one. `UsageError` when a later call asks for another mesh.

@@ -7,6 +7,7 @@
 #include "tests/collectives/coordinator/group_fixture.hpp"
 #include "tests/support/error_of.hpp"
 #include "tests/support/message_ranks.hpp"
+#include "tests/support/spawn_rank.hpp"
 
 namespace crossrank::test {
 namespace {
@@ -247,6 +248,22 @@ TEST(BuildBestCollective, returns_the_same_job_on_every_call) {
     auto const job = run_ranks(ranks, "best_collective");
     EXPECT_TRUE(job.ok()) << job.text();
   }
+}
+
+TEST(BuildBestCollective, builds_one_job_for_each_thread_that_is_a_rank) {
+  auto const job_id = random_job_id();
+  auto const build = [&](int rank) {
+    BestCollectiveOptions options{.mesh = {.tp_size = 2}, .connect = thread_options(rank, 2, {.job_id = job_id})};
+    auto const job = build_best_collective(options);
+    EXPECT_EQ(job.rank(), rank);
+    EXPECT_EQ(job.tp_world_size(), 2);
+    EXPECT_EQ(&build_best_collective(options).world(), &job.world());
+    options.mesh.tp_size = 77;
+    EXPECT_THROW(static_cast<void>(build_best_collective(options)), UsageError);
+    is_the_whole_job(job);
+    job.close();
+  };
+  for (auto const& error : run_threads({[&] { build(0); }, [&] { build(1); }})) EXPECT_EQ(text_of(error), "");
 }
 
 CROSSRANK_RANK_SCENARIO(no_fallback) {
