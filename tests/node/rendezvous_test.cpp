@@ -1,5 +1,7 @@
 #include <array>
+#include <atomic>
 #include <csignal>
+#include <new>
 
 #include <gmock/gmock.h>
 #include <sys/prctl.h>
@@ -120,6 +122,33 @@ TEST(ThreadRendezvous, reports_the_failure_to_late_ranks_and_then_allows_a_retry
 
   for (auto const& error : join_all({join(0, std::chrono::seconds(20)), join(1, std::chrono::seconds(20))}))
     EXPECT_EQ(text_of(error), "");
+}
+
+/// Has no memory left for shared memory after the first segments.
+class ExhaustedSystem : public platform::System {
+ public:
+  int memfd_create(char const* name, unsigned flags) override {
+    if (++made_ > 2) throw std::bad_alloc();
+    return platform::System::memfd_create(name, flags);
+  }
+
+ private:
+  std::atomic<int> made_ = 0;
+};
+
+TEST(ThreadRendezvous, reports_an_exhausted_memory_to_all_ranks_at_once) {
+  ExhaustedSystem exhausted;
+  platform::ScopedSystem const installed(exhausted);
+  auto const job = random_job_id();
+  std::vector<node::NodeOptions> all{node_options(job, 0, 2), node_options(job, 1, 2)};
+  for (auto& options : all) options.threads = true;
+  auto const started = steady_clock::now();
+  auto const errors = join_all(all);
+  EXPECT_LT(steady_clock::now() - started, step_timeout / 2);
+  auto const first = expect_error<IoError>(errors[0]);
+  EXPECT_THAT(first.message, HasSubstr("has no memory left"));
+  EXPECT_EQ(first.failed_ranks.size(), 1U);
+  EXPECT_EQ(expect_error<IoError>(errors[1]).message, first.message);
 }
 
 TEST(SocketRendezvous, names_a_squatter_of_the_same_user) {

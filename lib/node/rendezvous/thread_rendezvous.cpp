@@ -12,6 +12,7 @@
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/no_destructor.hpp"
+#include "lib/node/rendezvous/error_frame.hpp"
 #include "lib/node/rendezvous/rendezvous.hpp"
 #include "lib/platform/progress_hook.hpp"
 
@@ -102,8 +103,8 @@ class ThreadRendezvous final : public Rendezvous {
     if (!start_->memory.control && !start_->failure) {
       try {
         make_memory();
-      } catch (Error const& e) {
-        fail(e);
+      } catch (...) {
+        fail(current_start_error(options_));
       }
     }
     wait_all(lock, [this] { return static_cast<int>(start_->came.size()) == options_.ranks; });
@@ -125,7 +126,7 @@ class ThreadRendezvous final : public Rendezvous {
   void make_memory() {
     auto const sizes = choose_sizes(options_, address_space_left(options_.ranks));
     auto control = std::make_shared<platform::Fd>(make_control(options_, sizes));
-    auto& memory = start_->memory;
+    Attachment memory;
     for (int rank = 0; rank < options_.ranks; ++rank) {
       auto const what = "arena of rank " + std::to_string(rank);
       auto fd = std::make_shared<platform::Fd>(make_shared_memory(what, sizes.arena_bytes));
@@ -135,6 +136,7 @@ class ThreadRendezvous final : public Rendezvous {
     memory.control = std::make_shared<Mapping>(*control, ControlGeometry(options_.ranks).total_bytes(),
                                                Mapping::Access::read_write, "control segment");
     memory.control_fd = std::move(control);
+    start_->memory = std::move(memory);  // only once it is complete: ranks that come look for `control`
   }
 
   template <class Done>
