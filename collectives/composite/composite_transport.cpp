@@ -210,7 +210,7 @@ void CompositeTransport::end_with(spi::Transport const* on, char const* operatio
     if (on != &across()) {
       // The error counts ranks on the node: name the node's ranks in this group.
       auto const text =
-          info.message + " (on the node of ranks " + node::format_ranks(parts_.map.members_of(parts_.map.own)) + ")";
+          info.message + " (on the node of " + node::name_ranks(parts_.map.members_of(parts_.map.own)) + ")";
       if (failed_ranks.empty()) failed_ranks.push_back(rank());
       // A rank of this node that is only late, or that has given this group up, lives on in its other groups.
       if (have_departed(failed_ranks)) {

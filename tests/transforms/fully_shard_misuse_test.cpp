@@ -393,7 +393,7 @@ TEST(FullyShardMisuse, ranks_that_leave_out_different_units_are_named) {
         run_own_rows(*model, job);
         ADD_FAILURE() << "no error on rank " << job.rank();
       } catch (MismatchError const& e) {
-        EXPECT_THAT(e.what(), AllOf(HasSubstr("of unit layer3"), HasSubstr("ranks 1 call")));
+        EXPECT_THAT(e.what(), AllOf(HasSubstr("of unit layer3"), HasSubstr("rank 1 calls ")));
         EXPECT_THAT(e.failed_ranks(), testing::ElementsAre(1));
       }
     });

@@ -19,7 +19,7 @@ std::string process(int rank, std::int64_t pid) {
 }
 
 std::string named(std::vector<int> const& ranks, std::int64_t pid = 0) {
-  return ranks.size() == 1 ? process(ranks.front(), pid) : "ranks " + format_ranks(ranks);
+  return ranks.size() == 1 ? process(ranks.front(), pid) : name_ranks(ranks);
 }
 
 std::string milliseconds_of(NodeOptions const& options) {
@@ -101,8 +101,7 @@ PeerLostError lost_before_connecting_error(NodeOptions const& options, std::vect
 }
 
 TimeoutError missing_ranks_error(NodeOptions const& options, std::vector<int> const& missing, std::size_t came) {
-  auto info =
-      info_of(options, "ranks did not come within " + milliseconds_of(options) + ": " + format_ranks(missing), missing);
+  auto info = info_of(options, named(missing) + " did not come within " + milliseconds_of(options), missing);
   info.expected = std::to_string(options.ranks) + " ranks";
   info.got = std::to_string(came);
   info.hint =

@@ -12,6 +12,7 @@
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/no_destructor.hpp"
+#include "lib/core/rank_list.hpp"
 #include "lib/node/rendezvous/error_frame.hpp"
 #include "lib/node/rendezvous/rendezvous.hpp"
 #include "lib/platform/progress_hook.hpp"
@@ -196,15 +197,12 @@ class ThreadRendezvous final : public Rendezvous {
 
   [[nodiscard]] Error missing() const {
     std::vector<int> ranks;
-    std::string text;
     for (int rank = 0; rank < options_.ranks; ++rank) {
-      if (start_->came.contains(rank)) continue;
-      ranks.push_back(rank);
-      text += (text.empty() ? "" : ", ") + std::to_string(rank);
+      if (!start_->came.contains(rank)) ranks.push_back(rank);
     }
     auto const waited = std::chrono::duration_cast<std::chrono::milliseconds>(options_.timeout).count();
     return TimeoutError({.operation = "connect",
-                         .message = "ranks did not come within " + std::to_string(waited) + " ms: " + text,
+                         .message = name_ranks(ranks) + " did not come within " + std::to_string(waited) + " ms",
                          .expected = std::to_string(options_.ranks) + " ranks",
                          .got = std::to_string(start_->came.size()),
                          .resource = "job " + options_.key.job_id,

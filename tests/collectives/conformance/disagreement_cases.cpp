@@ -28,9 +28,9 @@ ErrorInfo disagree(Collective const& world, One one, Other other) {
   EXPECT_FALSE(info.failed_ranks.empty());
   EXPECT_EQ(info.group, "world");
   EXPECT_EQ(info.world_size, world.world_size());
-  EXPECT_THAT(info.message, HasSubstr("ranks 0 call"));
+  EXPECT_THAT(info.message, HasSubstr("rank 0 calls "));
   EXPECT_THAT(info.message,
-              HasSubstr(world.world_size() == 2 ? "ranks 1 call"
+              HasSubstr(world.world_size() == 2 ? "rank 1 calls "
                                                 : "ranks 1-" + std::to_string(world.world_size() - 1) + " call"));
   auto const later = error_of<MismatchError>([&] { world.barrier(); });
   EXPECT_EQ(later.message, info.message);
@@ -63,7 +63,7 @@ void another_root_or_operation_of_objects_is_a_mismatch_on_all(ConformanceRank& 
   auto const group = part();
   auto const roots =
       error_of<MismatchError>([&] { static_cast<void>(group.gather_objects(large, {world.rank() == 0 ? 0 : 1})); });
-  EXPECT_THAT(roots.message, HasSubstr("ranks 0 call"));
+  EXPECT_THAT(roots.message, HasSubstr("rank 0 calls "));
   auto const other = part();
   auto const operations = error_of<MismatchError>([&] {
     if (world.rank() == 0) {
@@ -72,7 +72,7 @@ void another_root_or_operation_of_objects_is_a_mismatch_on_all(ConformanceRank& 
       static_cast<void>(other.gather_objects(large));
     }
   });
-  EXPECT_THAT(operations.message, HasSubstr("ranks 0 call"));
+  EXPECT_THAT(operations.message, HasSubstr("rank 0 calls "));
 }
 
 void another_shape_is_a_mismatch_on_all(ConformanceRank& self) {

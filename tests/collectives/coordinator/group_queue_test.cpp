@@ -49,7 +49,7 @@ TEST(GroupQueue, is_not_used_when_ranks_pass_different_sources) {
                        ADD_FAILURE() << "expected an exception";
                      } catch (MismatchError const& e) {
                        EXPECT_EQ(e.operation(), "broadcast_object");
-                       EXPECT_THAT(e.what(), testing::HasSubstr("ranks 1 call broadcast_object root 1"));
+                       EXPECT_THAT(e.what(), testing::HasSubstr("rank 1 calls broadcast_object root 1"));
                        EXPECT_THAT(e.what(), testing::HasSubstr("ranks 0, 2 call broadcast_object root 0"));
                      }
                    },

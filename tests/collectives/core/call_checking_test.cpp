@@ -116,7 +116,7 @@ std::vector<Disagreement> disagreements() {
 /// Expects that the error of every rank names both calls, and that the group has ended.
 void expect_mismatch(Collective const& group, Disagreement const& sides) {
   auto const info = error_of<MismatchError>([&] { (group.rank() == 0 ? sides.one : sides.other)(group); });
-  EXPECT_THAT(info.message, HasSubstr(std::string("ranks 0 call ") + sides.its)) << "rank " << group.rank();
+  EXPECT_THAT(info.message, HasSubstr(std::string("rank 0 calls ") + sides.its)) << "rank " << group.rank();
   EXPECT_THAT(info.message, HasSubstr(std::string("ranks 1-2 call ") + sides.theirs)) << "rank " << group.rank();
   EXPECT_THAT(info.failed_ranks, testing::ElementsAre(0)) << "the ranks in the minority\n" << info.message;
   EXPECT_FALSE(info.group_usable);
