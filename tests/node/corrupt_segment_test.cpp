@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <exception>
@@ -29,6 +30,13 @@ using testing::HasSubstr;
 node::Group& group_of(Collective const& world) { return *node::group_of(world.transport()->node_memory()); }
 
 node::GroupBlocks& blocks_of(Collective const& world) { return group_of(world).comm().blocks(); }
+
+/// Returns the last round at which this rank has arrived in the group of all ranks.
+std::uint64_t last_round_of_node(Collective const& world) {
+  std::uint64_t last = 0;
+  for (auto const& line : blocks_of(world).members(0)[world.rank()].arrivals) last = std::max(last, line.round.load());
+  return last;
+}
 
 /// Expects a `FormatError` that names segment and field.
 void expect_damage(std::exception_ptr const& error, std::string const& field, std::string const& place) {
@@ -62,9 +70,8 @@ TEST(CorruptSegment, names_the_decision_of_a_group) {
 std::vector<std::exception_ptr> split_with(
     std::function<void(Collective const& world, std::uint32_t made, node::Arrival& told)> const& change) {
   return try_thread_ranks(2, [&](Collective world) {
-    auto& group = group_of(world);
-    auto const round = group.last_posted() + 1;
     if (world.rank() == 1) {
+      auto const round = last_round_of_node(world) + 1;
       auto& told = node::line_of(blocks_of(world).members(0)[0], round);
       while (told.round.load() < round) std::this_thread::yield();
       std::uint32_t made = 0;

@@ -100,12 +100,5 @@ TEST_F(Frames, time_out_when_the_buffer_is_full) {
   EXPECT_FALSE(sent);
 }
 
-TEST_F(Frames, report_which_socket_is_readable) {
-  std::vector<int> const both{there.get(), here.get()};
-  EXPECT_EQ(wait_readable(both, soon(10)), -1);
-  write_raw({}, 0, 1);
-  EXPECT_EQ(wait_readable(both, soon()), 1);
-}
-
 }  // namespace
 }  // namespace crossrank::node

@@ -44,7 +44,6 @@ class RangeSession {
   /// Runs the second round.
   void close();
   void abort(std::string_view why) noexcept;
-  [[nodiscard]] bool is_open() const noexcept { return open_; }
   [[noreturn]] void fail_usage(std::string message, std::string got) const;
 
  private:

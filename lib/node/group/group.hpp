@@ -66,8 +66,6 @@ class Group final : public spi::NodeMemory {
                                          spi::TimeoutPolicy const& timeout_policy);
   /// Returns the number of the next range of this group, counted from 1.
   [[nodiscard]] std::uint64_t next_range() noexcept { return ++ranges_; }
-  /// Returns the last round that this member has arrived at.
-  [[nodiscard]] std::uint64_t last_posted() const noexcept { return rounds_.posted(); }
 
   /// Returns whether the round has passed, without blocking. Throws the group's error if the round has failed, also
   /// because a member that it waits for is lost.

@@ -139,18 +139,4 @@ void wait_for_events(std::span<pollfd> set, std::chrono::nanoseconds until) {
     platform::throw_io("rendezvous", "poll", errno);
 }
 
-int wait_readable(std::span<int const> sockets, std::chrono::nanoseconds until) {
-  std::vector<pollfd> entries;
-  entries.reserve(sockets.size());
-  for (int const socket : sockets) entries.push_back({socket, POLLIN, 0});
-  for (;;) {
-    int const ready = system().poll(entries.data(), entries.size(), milliseconds_until(until));
-    if (ready < 0 && errno != EINTR) platform::throw_io("rendezvous", "poll", errno);
-    for (std::size_t i = 0; ready > 0 && i < entries.size(); ++i) {
-      if (entries[i].revents != 0) return static_cast<int>(i);
-    }
-    if (system().now() >= until) return -1;
-  }
-}
-
 }  // namespace crossrank::node

@@ -61,9 +61,6 @@ void pause_start(std::chrono::nanoseconds longest);
 /// Waits until one of `set` has an event, `until` is reached, or a second has passed.
 void wait_for_events(std::span<pollfd> set, std::chrono::nanoseconds until);
 
-/// Waits until one of `sockets` is readable. Returns its index, or -1 at `until`.
-[[nodiscard]] int wait_readable(std::span<int const> sockets, std::chrono::nanoseconds until);
-
 /// Copies `text` into a fixed array, truncated to fit and always terminated.
 template <std::size_t N>
 void put_text(std::array<char, N>& to, std::string const& text) {
