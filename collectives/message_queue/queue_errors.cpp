@@ -106,8 +106,8 @@ std::vector<int> MessageQueue::State::remote_readers_behind(std::uint64_t number
 
 // ---------------------------------------------------------------- errors
 
-void MessageQueue::State::note_cause(int job_rank, std::string const& status) const noexcept {
-  if (auto* const shared = comm()) node::set_cause(shared->own_record().cause, {job_rank, status});
+void MessageQueue::State::note_cause(int job_rank, std::string const& status, node::Verdict verdict) const noexcept {
+  if (auto* const shared = comm()) node::set_cause(shared->own_record().cause, {job_rank, status, verdict});
 }
 
 void MessageQueue::State::agree_on_timeout(ErrorInfo& info, std::vector<int>& ranks, std::chrono::nanoseconds waited) {
@@ -122,7 +122,7 @@ void MessageQueue::State::agree_on_timeout(ErrorInfo& info, std::vector<int>& ra
 
 void MessageQueue::State::note_timeout(std::vector<int> ranks, std::string const& status) {
   if (ranks.empty()) return;
-  note_cause(ranks.front(), status);
+  note_cause(ranks.front(), status, node::Verdict::timeout);
   if (remote_reader) remote_reader->note_timeout(ranks);
   timed_out = node::RingFailure{.timed_out = true, .ranks = std::move(ranks)};
 }
@@ -148,7 +148,10 @@ void MessageQueue::State::throw_failure(char const* operation) const {
     info.details.push_back("read so far: " + std::to_string(in ? in->messages() : remote_reader->messages()) +
                            " messages");
   }
-  if (!blamed.empty()) note_cause(blamed.front(), status_of(blamed.front()));
+  if (!blamed.empty()) {
+    note_cause(blamed.front(), status_of(blamed.front()),
+               failure->timed_out ? node::Verdict::timeout : node::Verdict::lost);
+  }
   // When a rank has ended, all its groups have ended too.
   auto const* const shared = status();
   info.group_usable = shared == nullptr || !shared->any_holder_ended();

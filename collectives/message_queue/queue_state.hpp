@@ -14,6 +14,7 @@
 #include "collectives/message_queue/message_storage.hpp"
 #include "collectives/message_queue/remote_reader.hpp"
 #include "collectives/message_queue/remote_writer.hpp"
+#include "lib/node/memory/decision.hpp"
 #include "lib/node/queue/ring_reader.hpp"
 #include "lib/node/queue/ring_writer.hpp"
 
@@ -121,7 +122,7 @@ struct MessageQueue::State {
   void agree_on_timeout(ErrorInfo& info, std::vector<int>& ranks, std::chrono::nanoseconds waited);
   /// Records the ranks that a timeout names, for the other ends if this end goes away, and for this rank's groups.
   void note_timeout(std::vector<int> ranks, std::string const& status);
-  void note_cause(int job_rank, std::string const& status) const noexcept;
+  void note_cause(int job_rank, std::string const& status, node::Verdict verdict) const noexcept;
   [[nodiscard]] std::string lag_of_readers(std::chrono::nanoseconds waited) const;
   [[nodiscard]] std::vector<int> readers_waited_for(std::uint64_t number) const;
   [[nodiscard]] std::vector<int> remote_readers_behind(std::uint64_t number) const;

@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <crossrank/message_queue.hpp>
+
 #include "tests/faults/fault_report.hpp"
 #include "tests/faults/fault_workload.hpp"
 
@@ -90,6 +92,52 @@ TEST(FaultsStoppedRank, does_not_hide_a_death_while_all_ranks_are_stopped) {
   EXPECT_EQ(verdict.code, "peer_lost") << outcome.text();
   EXPECT_TRUE(verdict.blames_only(0)) << outcome.text();
 }
+
+/// Rank 1 waits for rank 0 in a pair, rank 0 waits in the world, and rank 2 is stopped. Argument: what rank 1 waits for
+/// ("barrier", "message").
+CROSSRANK_RANK_SCENARIO(wait_beside_a_stopped_rank) {
+  bool const uses_queue = self.arguments.at(0) == "message";
+  return test::end_with_verdict(self, [&] {
+    auto const world = connect();
+    auto const pair = world.split({{0, 1}, {2}});
+    auto const queue = uses_queue && self.rank < 2 ? MessageQueue::create(pair, {.chunks = 2}) : MessageQueue();
+    world.barrier();
+    if (self.rank == 2) {
+      self.say("stops");
+      ::raise(SIGSTOP);
+    }
+    if (self.rank == 1 && uses_queue) static_cast<void>(queue.dequeue<int>());
+    if (self.rank == 1 && !uses_queue) pair.barrier();
+    world.barrier();
+  });
+}
+
+class FaultsStoppedRankBeside : public testing::TestWithParam<char const*> {};
+
+TEST_P(FaultsStoppedRankBeside, is_named_instead_of_the_rank_that_gave_up) {
+  // Rank 0 has a longer timeout, so that rank 1 always gives up first.
+  auto const limit = [](int factor) { return std::to_string((factor * test::short_timeout).count()) + "ms"; };
+  ProcessRanks job(3, "wait_beside_a_stopped_rank",
+                   {.arguments = {GetParam()},
+                    .environment = {{"CROSSRANK_TIMEOUT", limit(1)}},
+                    .rank_environment = {{0, {{"CROSSRANK_TIMEOUT", limit(4)}}}}});
+  ASSERT_TRUE(job.wait_for_line(2, "stops", step_timeout));
+  for (int const rank : {0, 1}) ASSERT_TRUE(job.wait_for_exit(rank, step_timeout));
+  job.signal(2, SIGCONT);
+  auto const outcome = job.wait();
+
+  for (std::size_t const rank : {0U, 2U}) {
+    auto const verdict = test::verdict_of(outcome.ranks.at(rank));
+    EXPECT_EQ(verdict.code, "timeout") << outcome.text();
+    EXPECT_TRUE(verdict.blames_only(2)) << outcome.text();
+    EXPECT_THAT(verdict.text, HasSubstr("rank 1 did not arrive")) << outcome.text();
+  }
+  auto const of_pair = test::verdict_of(outcome.ranks.at(1));
+  EXPECT_EQ(of_pair.code, "timeout") << outcome.text();
+}
+
+INSTANTIATE_TEST_SUITE_P(Faults, FaultsStoppedRankBeside, testing::Values("message"),
+                         [](auto const& one) { return std::string(one.param); });
 
 TEST(FaultsSuspendedJob, has_not_timed_out_when_it_continues) {
   constexpr auto timeout = test::short_timeout;

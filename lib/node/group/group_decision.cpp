@@ -23,7 +23,8 @@ void GroupDecision::write_reason(Blame const& blame) const noexcept {
     break;
   }
   // Has no effect if an earlier cause is set.
-  set_cause(own.root_cause, {static_cast<int>(members_.record(blame.members.front()).global_rank), blame.status});
+  set_cause(own.root_cause,
+            {static_cast<int>(members_.record(blame.members.front()).global_rank), blame.status, blame.verdict});
   fill_failure_record(own.failure, {.code = ErrorCode::peer_lost, .failed_ranks = blame.members, .message = text});
 }
 

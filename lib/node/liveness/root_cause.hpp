@@ -10,7 +10,8 @@ namespace crossrank::node {
 /// that ranks that never shared a group with the failed rank learn which rank failed.
 struct RootCause {
   int global_rank = 0;
-  std::string text{};  ///< what happened to that rank
+  std::string text{};               ///< what happened to that rank
+  Verdict verdict = Verdict::lost;  ///< of the group or queue that failed first
 
   /// Returns for example "rank 3 of the job died 0.1 s ago (pid 4711)".
   [[nodiscard]] std::string sentence() const;

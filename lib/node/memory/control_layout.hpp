@@ -19,7 +19,7 @@ namespace crossrank::node {
 inline constexpr std::uint64_t control_magic = 0x314b4e5253535243;  // "CRSSRNK1"
 /// Incremented with every change of these structs, of `queue_layout.hpp` and of `device_flight_layout.hpp`. Ranks that
 /// were built with different versions refuse each other.
-inline constexpr std::uint32_t layout_version = 11;
+inline constexpr std::uint32_t layout_version = 12;
 inline constexpr std::size_t page_bytes = 4096;
 inline constexpr int max_ranks = 4096;  ///< a `Decision` names a rank in 12 bits
 
@@ -80,7 +80,8 @@ struct alignas(64) RootCauseRecord {
   static constexpr std::uint32_t being_set = 2;
   std::atomic<std::uint32_t> state;  ///< stored last (release)
   std::uint32_t global_rank;         ///< of the job
-  std::uint32_t text_bytes;
+  std::uint16_t text_bytes;
+  std::uint16_t verdict;  ///< Verdict
   char text[180];
 };
 static_assert(std::is_standard_layout_v<RootCauseRecord> && sizeof(RootCauseRecord) == 192);

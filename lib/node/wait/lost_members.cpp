@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "lib/core/rank_list.hpp"
+#include "lib/node/liveness/root_cause.hpp"
 
 namespace crossrank::node {
 namespace {
@@ -27,7 +29,42 @@ void keep_causes(std::vector<int>& members, IsCause&& is_cause) {
   if (others != members.begin()) members.erase(others, members.end());
 }
 
-Blame blame_for(GroupMembers const& members, std::vector<int> const& lost) {
+/// Returns the failure because of which a lost member has left. A rank that left no exit reason was killed by a signal.
+/// A failure that it noted before is not the reason.
+std::optional<RootCause> cause_of(GroupMembers const& members, int member) {
+  bool const killed = members.is_dead(member) && members.comm().exit_reason(members.node_rank(member)).empty();
+  return killed ? std::nullopt : read_cause(members.record(member).cause);
+}
+
+/// Returns the member that is the rank `global_rank` of the job; -1 if there is none.
+int member_of(GroupMembers const& members, int global_rank) {
+  for (int member = 0; member < members.size(); ++member) {
+    if (static_cast<int>(members.record(member).global_rank) == global_rank) return member;
+  }
+  return -1;
+}
+
+/// Changes the blame if all lost members left because of members that have not arrived either. Then those are the
+/// cause, and a cause that is alive and was too slow is late rather than lost.
+void follow_causes(GroupMembers const& members, WaitCondition& condition, Blame& blame) {
+  std::vector<int> causes;
+  std::optional<RootCause> first;
+  for (int const member : blame.members) {
+    auto cause = cause_of(members, member);
+    int const its = cause ? member_of(members, cause->global_rank) : -1;
+    if (its < 0 || its == members.rank() || !condition.waits_for(its)) return;
+    if (std::find(causes.begin(), causes.end(), its) == causes.end()) causes.push_back(its);
+    if (!first) first = std::move(cause);
+  }
+  if (!first || causes == blame.members) return;
+  bool const all_alive = std::none_of(causes.begin(), causes.end(), [&](int its) { return members.has_departed(its); });
+  if (first->verdict == Verdict::timeout && all_alive) blame.verdict = Verdict::timeout;
+  blame.text = "rank " + std::to_string(causes.front()) + " " + first->text + "; " + blame.text;
+  blame.status = std::move(first->text);
+  blame.awaited = std::exchange(blame.members, std::move(causes));
+}
+
+Blame blame_for(GroupMembers const& members, WaitCondition& condition, std::vector<int> const& lost) {
   auto const status = members.describe_departure(lost.front());
   Blame blame{.verdict = Verdict::lost,
               .members = lost,
@@ -39,6 +76,8 @@ Blame blame_for(GroupMembers const& members, std::vector<int> const& lost) {
     blame.members = dead;
     blame.status = members.describe_departure(dead.front());
     blame.text = name_ranks(dead) + " was lost: " + blame.status + "; " + blame.text;
+  } else {
+    follow_causes(members, condition, blame);
   }
   return blame;
 }
@@ -56,7 +95,7 @@ void fail_if_lost(GroupMembers const& members, Rounds& rounds, WaitCondition& co
     return members.record(member).cause.state.load(std::memory_order_acquire) != RootCauseRecord::set;
   });
   if (lost.empty() || condition.done()) return;
-  rounds.fail(blame_for(members, lost), &condition);
+  rounds.fail(blame_for(members, condition, lost), &condition);
 }
 
 }  // namespace crossrank::node
