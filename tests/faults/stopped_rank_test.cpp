@@ -134,10 +134,36 @@ TEST_P(FaultsStoppedRankBeside, is_named_instead_of_the_rank_that_gave_up) {
   }
   auto const of_pair = test::verdict_of(outcome.ranks.at(1));
   EXPECT_EQ(of_pair.code, "timeout") << outcome.text();
+  if (GetParam() == std::string("barrier")) {
+    EXPECT_TRUE(of_pair.blames_only(0)) << "the other rank of the pair\n" << outcome.text();
+    EXPECT_THAT(of_pair.text, HasSubstr("root cause: rank 2 of the job")) << outcome.text();
+    EXPECT_THAT(of_pair.text, HasSubstr("stopped by a signal")) << outcome.text();
+  }
 }
 
-INSTANTIATE_TEST_SUITE_P(Faults, FaultsStoppedRankBeside, testing::Values("message"),
+INSTANTIATE_TEST_SUITE_P(Faults, FaultsStoppedRankBeside, testing::Values("barrier", "message"),
                          [](auto const& one) { return std::string(one.param); });
+
+CROSSRANK_RANK_SCENARIO(wait_for_each_other) {
+  return test::end_with_verdict(self, [&] {
+    auto const world = connect(test::fault_options(test::short_timeout));
+    auto const first = world.split({{0, 1}});
+    auto const second = world.split({{0, 1}});
+    world.barrier();
+    test::note_progress();
+    (self.rank == 0 ? first : second).barrier();
+  });
+}
+
+TEST(FaultsDeadlock, ends_after_the_deadline_and_names_the_other_rank) {
+  auto const outcome = test::run_ranks(2, "wait_for_each_other", {});
+  for (int const rank : {0, 1}) {
+    auto const verdict = test::verdict_of(outcome.ranks.at(static_cast<std::size_t>(rank)));
+    EXPECT_TRUE(verdict.blames_only(1 - rank)) << outcome.text();
+    EXPECT_LE(std::chrono::milliseconds(verdict.last_milliseconds), test::short_timeout + test::allowance);
+    EXPECT_THAT(verdict.text, Not(HasSubstr("keeps other ranks waiting"))) << outcome.text();
+  }
+}
 
 TEST(FaultsSuspendedJob, has_not_timed_out_when_it_continues) {
   constexpr auto timeout = test::short_timeout;

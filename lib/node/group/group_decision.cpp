@@ -12,15 +12,16 @@ void GroupDecision::write_reason(Blame const& blame) const noexcept {
   auto& own = members_.own_block();
   own.root_cause.state.store(RootCauseRecord::unset, std::memory_order_relaxed);
   auto text = blame.text;
+  auto earlier = blame.cause;
   for (int const member : blame.members) {
-    auto const earlier = read_cause(members_.record(member).cause);
-    if (!earlier) continue;
+    if (!earlier) earlier = read_cause(members_.record(member).cause);
+  }
+  if (earlier) {
+    set_cause(own.root_cause, *earlier);
     // The text may have grown on its way here. It is cut rather than the root cause.
     auto const cause = "; root cause: " + earlier->sentence();
-    text.resize(std::min(text.size(), FailureRecord::most_text - cause.size()));
+    text.resize(std::min(text.size(), FailureRecord::most_text - std::min(cause.size(), FailureRecord::most_text)));
     text += cause;
-    set_cause(own.root_cause, *earlier);
-    break;
   }
   // Has no effect if an earlier cause is set.
   set_cause(own.root_cause,

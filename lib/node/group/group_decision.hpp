@@ -1,11 +1,13 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lib/node/group/atomic_ops.hpp"
 #include "lib/node/group/group_members.hpp"
+#include "lib/node/liveness/root_cause.hpp"
 #include "lib/node/memory/decision.hpp"
 
 namespace crossrank::node {
@@ -13,10 +15,11 @@ namespace crossrank::node {
 /// Why a group fails.
 struct Blame {
   Verdict verdict = Verdict::aborted;
-  std::vector<int> members{};  ///< to blame, at least one
-  std::string text{};          ///< message of the errors that all members throw
-  std::string status{};        ///< what happened to the first of `members`, for ranks of other groups
-  std::vector<int> awaited{};  ///< members that did not arrive, if others are to blame; empty: `members`
+  std::vector<int> members{};        ///< to blame, at least one
+  std::string text{};                ///< message of the errors that all members throw
+  std::string status{};              ///< what happened to the first of `members`, for ranks of other groups
+  std::vector<int> awaited{};        ///< members that did not arrive, if others are to blame; empty: `members`
+  std::optional<RootCause> cause{};  ///< why `members` are slow; empty: the first cause that one of them has noted
 };
 
 /// Whether a group has failed, by whose decision, and why.

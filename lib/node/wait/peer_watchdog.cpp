@@ -2,13 +2,17 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "lib/core/as_size.hpp"
 #include "lib/core/log.hpp"
 #include "lib/core/rank_list.hpp"
 #include "lib/node/wait/lost_members.hpp"
+#include "lib/node/liveness/root_cause.hpp"
 #include "lib/node/liveness/watchdog_thread.hpp"
+#include "lib/node/queue/wait_for_graph.hpp"
 #include "lib/platform/system.hpp"
 
 namespace crossrank::node {
@@ -44,6 +48,21 @@ bool waits_itself(NodeComm const& comm, int rank) noexcept {
     }
   }
   return false;
+}
+
+/// Returns the rank that slow members ultimately wait for, in groups that this rank may not be in. Empty if it is one
+/// of them, if they wait for each other, or if the rank runs the caller's code, for which a longer limit holds.
+std::optional<RootCause> end_of_chain(GroupMembers const& members, std::vector<int> const& slow) {
+  auto const& comm = members.comm();
+  auto const direct = members.node_ranks_of(slow);
+  auto const ends = blocking_ranks(comm, direct, members.node_rank(members.rank()));
+  if (std::find_first_of(ends.begin(), ends.end(), direct.begin(), direct.end()) != ends.end()) return std::nullopt;
+  int const rank = ends.front();
+  auto const& record = comm.record(rank);
+  bool const has_heartbeat = comm.threads() || !has_missed_heartbeat(record, platform::system().now());
+  if (is_in_user_code(record) && has_heartbeat) return std::nullopt;
+  return RootCause{static_cast<int>(record.global_rank), "keeps other ranks waiting: " + comm.describe(rank),
+                   Verdict::timeout};
 }
 
 }  // namespace
@@ -153,11 +172,16 @@ void PeerWatchdog::look(WaitCondition& condition) {
   } else if (!slow.empty() && !(well && condition.any_member_suffices())) {
     drop_ranks_that_only_wait(slow);
     int const first = slow.front();
+    // A stopped rank is the cause itself, even if it waits.
+    auto cause = has_heartbeat(first) ? end_of_chain(members_, slow) : std::nullopt;
     auto const status = "made no progress for " + milliseconds(watched(first).limit) + ": " +
                         members_.comm().describe(members_.node_rank(first));
-    rounds_.fail(
-        {.verdict = Verdict::timeout, .members = slow, .text = name_ranks(slow) + " " + status, .status = status},
-        &condition);
+    rounds_.fail({.verdict = Verdict::timeout,
+                  .members = slow,
+                  .text = name_ranks(slow) + " " + status,
+                  .status = status,
+                  .cause = std::move(cause)},
+                 &condition);
   }
 }
 
