@@ -505,7 +505,7 @@ class CROSSRANK_EXPORT Collective {
   /// Collective over this group. The lists hold ranks of this group and are the same on all ranks; their order is the
   /// order in the new group. A rank that no list contains gets a handle without a group. `UsageError` for an unknown or
   /// repeated rank; `UnavailableError` on all ranks when their node has no space for another group. A node holds 1,024
-  /// groups and queues with up to some hundred ranks, 256 with many. Dropping all handles of a group makes space.
+  /// groups and queues with up to 99 ranks, 256 with 204 or more. Dropping all handles of a group makes space.
   /// Follows `dist.new_group` of PyTorch.
   [[nodiscard]] Collective split(std::vector<std::vector<int>> const& groups, std::string name = {}) const;
   /// Makes unnamed groups from a braced list: `world.split({{0, 1}, {2, 3}})`.

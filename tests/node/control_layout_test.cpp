@@ -37,6 +37,15 @@ TEST(ControlGeometry, reserves_space_for_members_and_pairs_of_a_group) {
   EXPECT_LE(ControlGeometry::group_bytes(6), ControlGeometry::group_bytes(7));
 }
 
+/// `docs/BACKENDS.md` and `Collective::split` state these numbers.
+TEST(ControlGeometry, has_space_for_fewer_groups_on_nodes_with_many_ranks) {
+  EXPECT_EQ(ControlGeometry(99).group_capacity(), 1024U);
+  EXPECT_LT(ControlGeometry(100).group_capacity(), 1024U);
+  EXPECT_EQ(ControlGeometry(128).group_capacity(), 629U);
+  EXPECT_GT(ControlGeometry(203).group_capacity(), 256U);
+  EXPECT_EQ(ControlGeometry(204).group_capacity(), 256U);
+}
+
 TEST(Decision, round_trips_through_its_word) {
   for (auto const round : {std::uint64_t{0}, std::uint64_t{1}, (std::uint64_t{1} << 48) - 1}) {
     for (int const decider : {0, 1, max_ranks - 1}) {
