@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <sys/wait.h>
@@ -237,6 +238,24 @@ TEST_F(DeviceTensor, a_registered_mapping_is_registered_once_and_released) {
   }
   EXPECT_EQ(calls("cuMemHostUnregister"), 1U);
 }
+
+/// A driver that is installed and does not start, for example after an update without a restart.
+class UnusableDriver : public DeviceTensor, public testing::WithParamInterface<std::pair<char const*, int>> {};
+
+TEST_P(UnusableDriver, is_unavailable_and_means_no_gpu) {
+  auto const [function, code] = GetParam();
+  fail_call(function, 1, code);
+  EXPECT_EQ(cuda::device_count(), 0);
+  EXPECT_EQ(default_device(), Device::cpu());
+  auto const error = thrown<UnavailableError>([] { (void)cuda::driver_info(); });
+  EXPECT_EQ(error.info().message, std::string(function) + " failed");
+  EXPECT_FALSE(error.info().system.empty());
+  EXPECT_EQ(calls(function), 1U) << "the driver is not asked again";
+}
+
+INSTANTIATE_TEST_SUITE_P(Results, UnusableDriver,
+                         testing::Values(std::pair("cuInit", 999), std::pair("cuInit", 804), std::pair("cuInit", 304),
+                                         std::pair("cuDeviceGetCount", 999)));
 
 TEST_F(DeviceTensor, reports_name_each_gpu) {
   auto const info = cuda::device_info(gpu);

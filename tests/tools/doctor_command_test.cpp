@@ -18,7 +18,9 @@ using testing::HasSubstr;
 class DoctorCommand : public testing::Test {
  protected:
   ~DoctorCommand() override {
-    for (auto const* name : {"CROSSRANK_CUDA_LIBRARY", "CROSSRANK_NCCL_LIBRARY", "EMULATED_GPU_COUNT"}) ::unsetenv(name);
+    for (auto const* name :
+         {"CROSSRANK_CUDA_LIBRARY", "CROSSRANK_NCCL_LIBRARY", "EMULATED_GPU_COUNT", "EMULATED_GPU_FAIL"})
+      ::unsetenv(name);
   }
   static void use(char const* library, char const* gpus) {
     ::setenv("CROSSRANK_CUDA_LIBRARY", library, 1);
@@ -36,6 +38,17 @@ TEST_F(DoctorCommand, says_what_is_missing_without_a_driver) {
   EXPECT_EQ(report["ok"], true);
   EXPECT_EQ(report["devices"].size(), 0U);
   EXPECT_THAT(report["cuda"]["unavailable"].get<std::string>(), HasSubstr("/nowhere/libcuda.so.1"));
+}
+
+TEST_F(DoctorCommand, says_why_a_driver_does_not_start) {
+  use(CROSSRANK_TEST_CUDA, "2");
+  ::setenv("EMULATED_GPU_FAIL", "cuInit:1:999", 1);
+  auto const end = run_command({"doctor"});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_THAT(end.out, HasSubstr("CUDA: not used on this machine"));
+  EXPECT_THAT(end.out, HasSubstr("cuInit failed"));
+  EXPECT_THAT(end.out, HasSubstr("NCCL: "));
+  EXPECT_THAT(end.out, HasSubstr("restart the machine"));
 }
 
 TEST_F(DoctorCommand, shows_each_gpu_and_sends_bytes_there_and_back) {

@@ -100,6 +100,21 @@ void bind_optional(FunctionBinder& to, api::Functions& f) {
                           .details = std::move(details)});
 }
 
+/// Throws for a driver that does not start, whatever the reason: a machine without a working driver has no GPU.
+[[noreturn]] void refuse_unusable(Driver const& driver, Result result, char const* function) {
+  ErrorInfo info{.operation = load_operation,
+                 .message = std::string(function) + " failed",
+                 .resource = driver.path,
+                 .system = text_of(driver.functions, result),
+                 .hint = "nvidia-smi shows the state of the driver; restart the machine after an update of it"};
+  if (result == Result::stub_library || result == Result::system_driver_mismatch) {
+    info.message = result == Result::stub_library ? "the library is a stub for linking"
+                                                  : "the library does not fit the kernel module";
+    info.hint = "use the libcuda.so.1 that belongs to the loaded driver";
+  }
+  throw UnavailableError(std::move(info));
+}
+
 Driver open() {
   VendorLibrary const library({.chosen = environment().cuda_library,
                                .setting = "CROSSRANK_CUDA_LIBRARY",
@@ -120,15 +135,9 @@ Driver open() {
   out.missing = binder.take_missing();
   auto const started = f.cuInit(0);
   if (started == Result::no_device) return out;
-  if (started == Result::stub_library || started == Result::system_driver_mismatch) {
-    throw UnavailableError({.operation = load_operation,
-                            .message = started == Result::stub_library ? "the library is a stub for linking"
-                                                                       : "the library does not fit the kernel module",
-                            .resource = out.path,
-                            .hint = "use the libcuda.so.1 that belongs to the loaded driver"});
-  }
-  check(out, started, "cuInit", load_operation);
-  check(out, f.cuDeviceGetCount(&out.device_count), "cuDeviceGetCount", load_operation);
+  if (started != Result::success) refuse_unusable(out, started, "cuInit");
+  if (auto const counted = f.cuDeviceGetCount(&out.device_count); counted != Result::success)
+    refuse_unusable(out, counted, "cuDeviceGetCount");
   return out;
 }
 

@@ -19,8 +19,8 @@ struct Driver {
 
 /// Opens the driver at the first call and initialises it.
 ///
-/// `UnavailableError` without a driver or with one that is too old, again at each call; `UsageError` in a child of a
-/// process that had opened it before it forked.
+/// `UnavailableError` without a driver, or with one that is too old or does not start, again at each call; `UsageError`
+/// in a child of a process that had opened it before it forked.
 [[nodiscard]] Driver const& driver();
 
 /// Returns the driver if it is open in this process, else null: a child after `fork` has none. For destructors.

@@ -11,7 +11,13 @@ namespace {
 
 using api::Result;
 
-/// Returns "CUDA_ERROR_OUT_OF_MEMORY: out of memory".
+/// Returns whether a call failed because it cannot be captured, or because of what an earlier call did to the capture.
+bool is_of_capture(Result result) noexcept {
+  return result >= Result::stream_capture_unsupported && result <= Result::stream_capture_wrong_thread;
+}
+
+}  // namespace
+
 std::string text_of(api::Functions const& functions, Result result) {
   char const* name = nullptr;
   char const* text = nullptr;
@@ -20,13 +26,6 @@ std::string text_of(api::Functions const& functions, Result result) {
   if (functions.cuGetErrorString(result, &text) != Result::success || text == nullptr) return name;
   return std::string(name) + ": " + text;
 }
-
-/// Returns whether a call failed because it cannot be captured, or because of what an earlier call did to the capture.
-bool is_of_capture(Result result) noexcept {
-  return result >= Result::stream_capture_unsupported && result <= Result::stream_capture_wrong_thread;
-}
-
-}  // namespace
 
 bool is_sticky(Result result) noexcept {
   switch (result) {

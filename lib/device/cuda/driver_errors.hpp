@@ -8,6 +8,9 @@ namespace crossrank::cuda {
 /// Returns whether every later call of the process fails as well.
 [[nodiscard]] bool is_sticky(api::Result result) noexcept;
 
+/// Returns the driver's name and text of a result: "CUDA_ERROR_OUT_OF_MEMORY: out of memory".
+[[nodiscard]] std::string text_of(api::Functions const& functions, api::Result result);
+
 /// Throws for a result that is not success, at most with the driver's texts: `UnavailableError` when there is no device
 /// or memory, else `BackendError`. `function` is the driver's function, `operation` the library's.
 [[noreturn]] void throw_driver_error(api::Functions const& functions, api::Result result, char const* function,
