@@ -24,12 +24,18 @@ void enqueue(Stream const& stream, Tensor const& to, Tensor const& from) {
                      .run_bytes = from.nbytes()});
 }
 
-/// Copies from the host. Pageable memory has been read when the driver's call returns; pinned memory has not.
+/// Copies from the host. Pageable memory has been read when the driver's call returns; page-locked memory has not, also
+/// that of another library or of a registered mapping, which the storage does not know.
 void upload(Tensor const& to, Tensor const& from, CopyOptions const& options) {
   auto const stream = current_stream(to.device());
   enqueue(stream, to, from);
   use_on(stream, to);
-  if (!from.is_pinned()) return;
+  if (!from.is_pinned()) {
+    if (!spi::device_provider(to.device().kind).is_page_locked(to.device(), from.data())) return;
+    // The wait comes instead of keeping the tensor, whose lease on a shared mapping would outlive the call.
+    if (!options.non_blocking) return stream.record().synchronize();
+    return use_on(stream, from);
+  }
   use_on(stream, from);
   // Bytes that others hold cannot be written, so there is nothing to wait for.
   if (!options.non_blocking && from.storage()->frozen_by().empty()) stream.record().synchronize();

@@ -1,6 +1,9 @@
 // Tensors on GPUs, on the emulated driver: a host access to device memory crashes, streams run late, and a leak or a
 // misuse is reported.
 #include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -93,6 +96,50 @@ TEST_F(DeviceTensor, pinned_memory_is_host_memory_that_may_change_after_to) {
   auto const there = pinned.to(gpu);
   pinned.as_mutable<float>()[0] = 7;
   EXPECT_THAT(host_values(there), ElementsAre(0, 0, 0, 0));
+}
+
+/// Memory that another library has page-locked, such as a pinned tensor of PyTorch: its storage does not know it.
+class RegisteredMemory {
+ public:
+  explicit RegisteredMemory(std::int64_t bytes)
+      : memory_(Tensor::zeros({bytes}, Dtype::u8)),
+        registration_(spi::device_provider(Device::Kind::cuda)
+                          .register_host(memory_.bytes(), spi::DeviceProvider::HostAccess::read_write)) {}
+  /// Returns a tensor of the memory that calls `on_end` when the last view is gone.
+  [[nodiscard]] Tensor borrow(std::function<void(void*)> on_end = {}) {
+    return Tensor::from_blob(memory_.data(), memory_.shape(), Dtype::u8, std::move(on_end));
+  }
+  void overwrite() { std::memset(memory_.data(), 9, memory_.nbytes()); }
+
+ private:
+  Tensor memory_;
+  std::shared_ptr<void> registration_;
+};
+
+TEST_F(DeviceTensor, memory_that_another_library_locked_may_change_after_to) {
+  RegisteredMemory memory(1 << 20);
+  auto const source = memory.borrow();
+  EXPECT_FALSE(source.is_pinned());
+  auto const there = source.to(gpu);
+  memory.overwrite();
+  auto const back = there.to(Device::cpu());
+  EXPECT_THAT(back.bytes(), testing::Each(std::byte{0}));
+}
+
+TEST_F(DeviceTensor, memory_that_another_library_locked_lives_until_a_non_blocking_copy_has_ended) {
+  auto const stream = Stream::create(gpu);
+  StreamGuard const guard(stream);
+  RegisteredMemory memory(4'096);
+  auto there = Tensor::empty({4'096}, Dtype::u8, gpu);
+  bool ended = false;
+  {
+    test::HeldStream const held(stream.native());
+    there.copy_from(memory.borrow([&](void*) { ended = true; }), {.non_blocking = true});
+    EXPECT_FALSE(ended);
+  }
+  stream.synchronize();
+  cuda::trim(gpu);
+  EXPECT_TRUE(ended);
 }
 
 TEST_F(DeviceTensor, non_blocking_download_lands_when_the_stream_has_passed) {

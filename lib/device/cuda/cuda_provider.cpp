@@ -86,6 +86,9 @@ class CudaProvider final : public spi::DeviceProvider {
   [[nodiscard]] std::shared_ptr<void> register_host(std::span<std::byte const> bytes, HostAccess access) override {
     return register_host_memory(bytes, access);
   }
+  [[nodiscard]] bool is_page_locked(Device device, std::byte const* data) override {
+    return is_page_locked_memory(device_state(device), data);
+  }
 
   [[nodiscard]] std::optional<spi::SharedDeviceMemory> share(Device device, std::byte const* data,
                                                              std::size_t bytes) override {

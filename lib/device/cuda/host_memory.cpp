@@ -5,8 +5,6 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/device/cuda/device_state.hpp"
-
 namespace crossrank::cuda {
 namespace {
 
@@ -105,6 +103,14 @@ std::shared_ptr<void> register_host_memory(std::span<std::byte const> bytes, spi
   }
   check(state.driver(), result, "cuMemHostRegister", "register host memory");
   return std::make_shared<Registration>(state, data);
+}
+
+bool is_page_locked_memory(DeviceState const& state, std::byte const* data) {
+  ContextScope const scope(state);
+  unsigned type = 0;
+  // The driver knows no memory but its own and what was registered.
+  return state.functions().cuPointerGetAttribute(&type, api::PointerAttribute::memory_type,
+                                                 api::device_address(data)) == Result::success;
 }
 
 }  // namespace crossrank::cuda
