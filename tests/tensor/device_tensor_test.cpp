@@ -1,5 +1,6 @@
 // Tensors on GPUs, on the emulated driver: a host access to device memory crashes, streams run late, and a leak or a
 // misuse is reported.
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -22,6 +23,7 @@
 #include <crossrank/tensor.hpp>
 
 #include "tests/support/emulated_driver.hpp"
+#include "tests/support/emulated_gpu/cuda/cuda_abi.hpp"
 #include "tests/support/error_of.hpp"
 
 namespace crossrank {
@@ -206,6 +208,59 @@ TEST_F(DeviceTensor, refuses_a_blob_of_another_gpu_and_one_that_is_too_long) {
   EXPECT_THROW((void)Tensor::from_blob(there.data(), {4}, Dtype::f32, other_gpu), UsageError);
   EXPECT_THROW((void)Tensor::from_blob(there.data(), {1 << 28}, Dtype::f32, gpu), UsageError);
   EXPECT_THAT(host_values(Tensor::from_blob(there.data(), {4}, Dtype::f32, gpu)), ElementsAre(0, 0, 0, 0));
+}
+
+/// Memory of two physical allocations at adjacent addresses, as PyTorch's expandable segments have it.
+class MappedMemory {
+ public:
+  static constexpr std::size_t half = std::size_t{2} << 20;
+
+  MappedMemory() {
+    static_cast<void>(cuda::device_info(gpu));  // initialises the driver
+    test::use_gpu_context();
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    CUmemAccessDesc const access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    call<CUdeviceptr*, std::size_t, std::size_t, CUdeviceptr, unsigned long long>("cuMemAddressReserve", &data_,
+                                                                                  2 * half, 0, 0, 0);
+    for (std::size_t i = 0; i < 2; ++i) {
+      call<CUmemGenericAllocationHandle*, std::size_t, CUmemAllocationProp const*, unsigned long long>(
+          "cuMemCreate", &physical_[i], half, &properties, 0);
+      call<CUdeviceptr, std::size_t, std::size_t, CUmemGenericAllocationHandle, unsigned long long>(
+          "cuMemMap", data_ + i * half, half, 0, physical_[i], 0);
+    }
+    call<CUdeviceptr, std::size_t, CUmemAccessDesc const*, std::size_t>("cuMemSetAccess", data_, 2 * half, &access, 1);
+  }
+  ~MappedMemory() {
+    call<CUdeviceptr, std::size_t>("cuMemUnmap", data_, 2 * half);
+    for (auto const handle : physical_) call<CUmemGenericAllocationHandle>("cuMemRelease", handle);
+    call<CUdeviceptr, std::size_t>("cuMemAddressFree", data_, 2 * half);
+  }
+  MappedMemory(MappedMemory const&) = delete;
+  MappedMemory& operator=(MappedMemory const&) = delete;
+
+  [[nodiscard]] void* data() const { return reinterpret_cast<void*>(data_); }
+
+ private:
+  template <class... Arguments>
+  static void call(char const* name, Arguments... arguments) {
+    EXPECT_EQ(test::emulated<CUresult(Arguments...)>(name)(arguments...), CUDA_SUCCESS) << name;
+  }
+
+  CUdeviceptr data_ = 0;
+  std::array<CUmemGenericAllocationHandle, 2> physical_{};
+};
+
+TEST_F(DeviceTensor, borrows_memory_that_is_mapped_in_several_pieces) {
+  MappedMemory const memory;
+  constexpr auto bytes = static_cast<std::int64_t>(2 * MappedMemory::half);
+  auto there = Tensor::from_blob(memory.data(), {bytes}, Dtype::u8, gpu);
+  EXPECT_EQ(there.nbytes(), 2 * MappedMemory::half);
+  auto const across = Tensor::from_blob(static_cast<std::byte*>(memory.data()) + 8, {bytes - 8}, Dtype::u8, gpu);
+  EXPECT_EQ(across.nbytes(), 2 * MappedMemory::half - 8);
+  auto const error = thrown<UsageError>([&] { (void)Tensor::from_blob(memory.data(), {bytes + 1}, Dtype::u8, gpu); });
+  EXPECT_THAT(error.info().got, HasSubstr(std::to_string(bytes) + " bytes up to the end"));
 }
 
 TEST_F(DeviceTensor, refuses_parts_of_two_gpus) {

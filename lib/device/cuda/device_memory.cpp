@@ -273,6 +273,37 @@ std::unique_ptr<Block> allocate_block(DeviceState& state, Stream const& stream, 
                     .hint = hint});
 }
 
+/// Returns whether the address is memory of cuMemMap, and neither of cuMemAlloc nor of a pool.
+bool is_mapped(DeviceState const& state, DevicePointer at) {
+  auto const& f = state.functions();
+  unsigned is_allocation = 0;
+  CUmemPoolHandle_st* pool = nullptr;
+  if (f.cuPointerGetAttribute(&is_allocation, PointerAttribute::is_legacy_ipc_capable, at) != Result::success)
+    return false;
+  // A driver that does not know the attribute has no pools.
+  static_cast<void>(f.cuPointerGetAttribute(&pool, PointerAttribute::pool_handle, at));
+  return is_allocation == 0 && pool == nullptr;
+}
+
+/// Returns how many bytes are left from `at` to the end of the allocation. Mapped memory may go on in the allocation at
+/// the next address, as PyTorch's expandable segments do: it is followed until `wanted` bytes are found.
+std::size_t bytes_left(DeviceState const& state, DevicePointer at, std::size_t wanted) {
+  auto const& f = state.functions();
+  DevicePointer base = 0;
+  std::size_t size = 0;
+  check(state.driver(), f.cuMemGetAddressRange_v2(&base, &size, at), "cuMemGetAddressRange", "Tensor.from_blob");
+  auto known = size - (at - base);
+  while (known < wanted && is_mapped(state, base)) {
+    auto const next = at + known;
+    int ordinal = -1;
+    if (f.cuMemGetAddressRange_v2(&base, &size, next) != Result::success || base != next || size == 0) break;
+    if (f.cuPointerGetAttribute(&ordinal, PointerAttribute::device_ordinal, next) != Result::success) break;
+    if (ordinal != state.device().index || !is_mapped(state, next)) break;
+    known += size;
+  }
+  return known;
+}
+
 void require_device_memory(DeviceState const& state, void* data, std::size_t bytes) {
   auto const& f = state.functions();
   auto const at = api::device_address(data);
@@ -291,10 +322,7 @@ void require_device_memory(DeviceState const& state, void* data, std::size_t byt
     refuse_blob(state.device(), "the memory is on another GPU", to_string(Device::cuda(ordinal)),
                 "pass the device that holds the memory");
   }
-  DevicePointer base = 0;
-  std::size_t size = 0;
-  check(state.driver(), f.cuMemGetAddressRange_v2(&base, &size, at), "cuMemGetAddressRange", "Tensor.from_blob");
-  auto const left = size - (at - base);
+  auto const left = bytes_left(state, at, bytes);
   if (bytes > left)
     refuse_blob(state.device(), "the tensor is longer than the memory",
                 std::to_string(left) + " bytes up to the end of the allocation, " + std::to_string(bytes) + " needed",

@@ -74,7 +74,13 @@ enum class DeviceAttribute : unsigned {
 };
 
 /// CUpointer_attribute.
-enum class PointerAttribute : unsigned { memory_type = 2, is_managed = 8, device_ordinal = 9 };
+enum class PointerAttribute : unsigned {
+  memory_type = 2,
+  is_managed = 8,
+  device_ordinal = 9,
+  is_legacy_ipc_capable = 10,
+  pool_handle = 17,
+};
 
 /// CUmemorytype.
 enum class MemoryType : unsigned { host = 1, device = 2, array = 3, unified = 4 };

@@ -127,6 +127,7 @@ void attribute(CUpointer_attribute which, void* data, Range const& range, CUdevi
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return put(static_cast<CUdeviceptr>(range.base));
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return put(range.size);
     case CU_POINTER_ATTRIBUTE_MAPPED: return put(1);
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return put(range.pool);
     default: throw Failure{CUDA_ERROR_INVALID_VALUE};
   }
 }
