@@ -10,7 +10,6 @@
 #include "lib/core/log.hpp"
 #include "lib/core/peer_errors.hpp"
 #include "lib/core/rank_list.hpp"
-#include "lib/device/cuda/driver.hpp"
 #include "lib/device/device_failures.hpp"
 #include "lib/platform/signals_blocked.hpp"
 #include "lib/platform/system.hpp"
@@ -26,15 +25,6 @@ constexpr auto answer_limit = std::chrono::seconds(1);
 /// How long before its deadline a call keeps waits of the host from giving up. A look of this thread can be that late.
 constexpr auto verdict_ahead = 5 * interval;
 constexpr auto answer_nap = std::chrono::milliseconds(10);
-
-/// Lets this thread ask about events while another thread captures a graph.
-void allow_looks_during_captures() noexcept {
-  auto const* const driver = cuda::open_driver();
-  if (driver == nullptr || driver->functions.cuThreadExchangeStreamCaptureMode == nullptr) return;
-  auto mode = cuda::api::CaptureMode::relaxed;
-  cuda::log_driver_error(driver->functions, driver->functions.cuThreadExchangeStreamCaptureMode(&mode),
-                         "cuThreadExchangeStreamCaptureMode");
-}
 
 }  // namespace
 
@@ -109,7 +99,6 @@ std::exception_ptr Watch::failure() const {
 // ---------------------------------------------------------------- the thread
 
 void Watch::run() noexcept {
-  allow_looks_during_captures();
   std::unique_lock lock(mutex_);
   while (!stopping_ && !failure_) {
     lock.unlock();

@@ -1,6 +1,9 @@
 // Graphs of work on tensors, on the emulated driver, which invalidates captures by the rules of the real one.
 #include <cstdlib>
+#include <future>
+#include <optional>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -218,6 +221,83 @@ TEST_F(DeviceGraph, refuses_replays_that_cannot_be) {
   EXPECT_EQ(calls("cuGraphLaunch"), 0U);
   graph.replay(stream);
   EXPECT_THAT(read(tensor, stream), ElementsAre(3, 4));
+}
+
+/// A capture by another library in another thread, in the mode that refuses unsafe calls in all threads.
+class CaptureElsewhere {
+ public:
+  explicit CaptureElsewhere(Stream const& stream)
+      : thread_([this, native = stream.native()] {
+          test::Capture capture(native);
+          begun_.set_value();
+          end_.get_future().wait();
+          valid_.set_value(capture.end());
+        }) {
+    begun_.get_future().wait();
+  }
+  ~CaptureElsewhere() {
+    if (!ended_) end_.set_value();
+    thread_.join();
+  }
+  CaptureElsewhere(CaptureElsewhere const&) = delete;
+  CaptureElsewhere& operator=(CaptureElsewhere const&) = delete;
+
+  /// Ends the capture. Returns whether it was still valid.
+  [[nodiscard]] bool end() {
+    ended_ = true;
+    end_.set_value();
+    return valid_.get_future().get();
+  }
+
+ private:
+  std::promise<void> begun_{};
+  std::promise<void> end_{};
+  std::promise<bool> valid_{};
+  bool ended_ = false;
+  std::thread thread_;
+};
+
+TEST_F(DeviceGraph, calls_of_this_thread_leave_a_capture_of_another_library_valid) {
+  auto const stream = Stream::create(gpu);
+  StreamGuard const guard(stream);
+  MemoryOptions const shareable{.device = gpu, .shareable = true};
+  auto const source = Tensor::zeros({1 << 16}, Dtype::f32, gpu);
+  std::optional used = Tensor::empty({1 << 16}, Dtype::f32, shareable);
+  stream.synchronize();
+  auto const captured = Stream::create(gpu);
+  CaptureElsewhere capture(captured);
+  Tensor made;
+  Tensor pinned;
+  {
+    test::HeldStream const held(stream.native());
+    used->copy_from(source);
+    used.reset();                                      // kept until the stream has passed, which is an event to look at
+    made = Tensor::zeros({4}, Dtype::f32, shareable);  // cuMemAlloc
+    pinned = Tensor::zeros({4}, Dtype::f32, MemoryOptions{.pinned = true});  // cuMemHostAlloc
+    EXPECT_FALSE(stream.passed());
+    EXPECT_EQ(calls("cuMemFree_v2"), 0U) << "the stream still uses the memory";
+  }
+  stream.synchronize();
+  cuda::trim(gpu);
+  EXPECT_EQ(calls("cuMemFree_v2"), 1U);
+  EXPECT_TRUE(capture.end());
+}
+
+TEST_F(DeviceGraph, a_failed_look_at_an_event_frees_no_memory) {
+  auto const stream = Stream::create(gpu);
+  StreamGuard const guard(stream);
+  auto const source = Tensor::zeros({1 << 16}, Dtype::f32, gpu);
+  std::optional used = Tensor::empty({1 << 16}, Dtype::f32, MemoryOptions{.device = gpu, .shareable = true});
+  {
+    test::HeldStream const held(stream.native());
+    used->copy_from(source);
+    test::fail_call("cuEventQuery", 1, 900);
+    used.reset();
+    EXPECT_EQ(calls("cuMemFree_v2"), 0U);
+  }
+  stream.synchronize();
+  cuda::trim(gpu);
+  EXPECT_EQ(calls("cuMemFree_v2"), 1U);
 }
 
 TEST_F(DeviceGraph, leaves_nothing_behind) {

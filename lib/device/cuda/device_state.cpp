@@ -43,6 +43,7 @@ States& states() {
 
 DeviceState::DeviceState(Driver const& driver, int index) : driver_(driver), index_(index) {
   constexpr auto const* operation = "open a GPU";
+  RelaxedCaptureMode const mode(functions());
   int device = 0;
   check(driver_, functions().cuDeviceGet(&device, index), "cuDeviceGet", operation);
   check(driver_, functions().cuDevicePrimaryCtxRetain(&context_, device), "cuDevicePrimaryCtxRetain", operation);
@@ -120,8 +121,11 @@ void DeviceState::keep_until(Event event, std::shared_ptr<void const> object) {
 void DeviceState::drop_passed() {
   std::vector<Held> dropped;  // destroyed after the lock: a destructor may come back here
   std::lock_guard const lock(mutex_);
+  // After a sticky error the GPU does no more work. Another error, such as that of a captured event, says nothing about
+  // the work.
   auto const has_passed = [this](Held const& one) {
-    return functions().cuEventQuery(static_cast<CUevent_st*>(one.event.native())) != Result::not_ready;
+    auto const result = functions().cuEventQuery(static_cast<CUevent_st*>(one.event.native()));
+    return result == Result::success || is_sticky(result);
   };
   for (auto& [stream, held] : held_) {
     while (!held.empty() && has_passed(held.front())) {
@@ -171,7 +175,17 @@ DeviceState& any_device_state() {
   return device_state(own.kind == Device::Kind::cuda ? own : Device::cuda(0));
 }
 
-ContextScope::ContextScope(DeviceState const& state) : state_(state) {
+RelaxedCaptureMode::RelaxedCaptureMode(api::Functions const& functions) noexcept : functions_(functions) { exchange(); }
+
+RelaxedCaptureMode::~RelaxedCaptureMode() { exchange(); }
+
+void RelaxedCaptureMode::exchange() noexcept {
+  if (functions_.cuThreadExchangeStreamCaptureMode == nullptr) return;
+  log_driver_error(functions_, functions_.cuThreadExchangeStreamCaptureMode(&other_),
+                   "cuThreadExchangeStreamCaptureMode");
+}
+
+ContextScope::ContextScope(DeviceState const& state) : state_(state), mode_(state.functions()) {
   CUctx_st* current = nullptr;
   auto const& f = state.functions();
   if (f.cuCtxGetCurrent(&current) == Result::success && current == state.context()) return;

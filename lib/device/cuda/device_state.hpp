@@ -74,8 +74,25 @@ class DeviceState {
 /// `default_device()`. So no GPU gets a context only because it has number 0.
 [[nodiscard]] DeviceState& any_device_state();
 
-/// Makes the context of a GPU current in the calling thread until the end of the scope. Restores the previous one,
-/// because the CUDA runtime takes its current device from there.
+/// Lets the calling thread look at events, allocate and free until the end of the scope, also while another thread
+/// captures a graph. In the mode of capture that PyTorch uses, the driver otherwise refuses these calls in all threads
+/// and invalidates the capture.
+class RelaxedCaptureMode {
+ public:
+  explicit RelaxedCaptureMode(api::Functions const& functions) noexcept;
+  ~RelaxedCaptureMode();
+  RelaxedCaptureMode(RelaxedCaptureMode const&) = delete;
+  RelaxedCaptureMode& operator=(RelaxedCaptureMode const&) = delete;
+
+ private:
+  void exchange() noexcept;
+
+  api::Functions const& functions_;
+  api::CaptureMode other_ = api::CaptureMode::relaxed;  ///< the mode to exchange the thread's mode for
+};
+
+/// Makes the context of a GPU current in the calling thread until the end of the scope, in the relaxed capture mode.
+/// Restores the previous context, because the CUDA runtime takes its current device from there.
 class ContextScope {
  public:
   /// Throws `BackendError` when the context cannot be made current.
@@ -86,6 +103,7 @@ class ContextScope {
 
  private:
   DeviceState const& state_;
+  RelaxedCaptureMode const mode_;
   bool pushed_ = false;
 };
 

@@ -74,7 +74,7 @@ void bind_optional(FunctionBinder& to, api::Functions& f) {
   to.optional("cuMemPoolSetAttribute", pools, f.cuMemPoolSetAttribute);
   to.optional("cuMemAllocFromPoolAsync", pools, f.cuMemAllocFromPoolAsync);
   to.optional("cuMemFreeAsync", pools, f.cuMemFreeAsync);
-  to.optional("cuThreadExchangeStreamCaptureMode", "looking at events during captures",
+  to.optional("cuThreadExchangeStreamCaptureMode", "calls during captures of other threads",
               f.cuThreadExchangeStreamCaptureMode);
   constexpr auto const* graphs = "graphs";
   to.optional("cuStreamBeginCapture_v2", graphs, f.cuStreamBeginCapture_v2);

@@ -156,8 +156,9 @@ class OpenedStorage final : public spi::Storage {
       }
       auto& state = device_state(stream.device());
       ContextScope const scope(state);
-      if (state.functions().cuStreamQuery(native(stream)) == Result::not_ready)
-        state.keep_alive(native(stream), owner_);
+      auto const result = state.functions().cuStreamQuery(native(stream));
+      // Another error says nothing about the work of the stream.
+      if (result != Result::success && !is_sticky(result)) state.keep_alive(native(stream), owner_);
     }
   }
 

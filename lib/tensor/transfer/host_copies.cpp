@@ -13,12 +13,13 @@
 namespace crossrank {
 namespace {
 
-/// Returns whether the stream has passed the event. A device that has failed does no more work.
+/// Returns whether the stream has passed the event. A device that has failed for good does no more work; another error
+/// says nothing about the work.
 bool passed_or_failed(Event const& event) noexcept {
   try {
     return event.passed();
-  } catch (Error const&) {
-    return true;
+  } catch (Error const& e) {
+    return !e.group_usable();
   }
 }
 
