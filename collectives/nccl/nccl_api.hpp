@@ -9,8 +9,8 @@ struct CUstream_st;
 /// Our own declarations of the part of NCCL that the library calls, so that no build needs NCCL.
 ///
 /// The binary interface is the same from NCCL 2.18 on. Members of `Functions` have the names of the exported symbols.
-/// The emulated NCCL of the tests has the same declarations; `Device.declarations_match_the_vendor` compares those with
-/// the vendor's header where one is installed.
+/// `Device.declarations_match_the_vendor` compares them, and those of the emulated NCCL, with the vendor's header where
+/// one is installed.
 namespace crossrank::nccl::api {
 
 using Comm = ncclComm;

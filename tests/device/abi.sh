@@ -1,6 +1,8 @@
 #!/bin/bash
-# Compares the emulator's declarations with the vendor's headers: every enumerator and constant has the same value, every
-# struct the same size, and every function compiles against the vendor's declaration. Ends with 77 where no headers are.
+# Compares the product's and the emulator's declarations with the vendor's headers. Of the product, driver_declarations.cpp
+# and nccl_declarations.cpp compare every enumerator, field and function. Of the emulator, every enumerator and constant has
+# the same value, every struct the same size, and every function compiles against the vendor's declaration. Ends with 77
+# where no headers are.
 # Usage: abi.sh SOURCE_TREE COMPILER [INCLUDE_DIRECTORY...]
 set -euo pipefail
 tree=$1
@@ -43,9 +45,14 @@ check() {  # check NAME OUR_HEADER VENDOR_HEADER FOLDER
     "$compiler" -std=c++20 -fsyntax-only -DEMULATED_GPU_VENDOR_HEADERS -DEMULATED_NCCL_VERSION=0 -isystem "$headers" -I"$tree" "$source"
   done
 }
+check_product() {  # check_product NAME
+  "$compiler" -std=c++20 -fsyntax-only -isystem "$headers" -I"$tree" "$tree/tests/device/$1_declarations.cpp"
+}
 check driver "$emulator/cuda/cuda_abi.hpp" cuda.h cuda
+check_product driver
 if [[ -e $headers/nccl.h ]]; then
   check nccl "$emulator/nccl/nccl_abi.hpp" nccl.h nccl
+  check_product nccl
 else
   echo "no vendor header nccl.h: only the driver was compared"
 fi

@@ -16,8 +16,8 @@ struct CUarray_st;
 /// Our own declarations of the part of the CUDA driver API that the library calls, so that no build needs CUDA.
 ///
 /// The binary interface is the same from CUDA 11 to 13. Members of `Functions` have the names of the exported symbols.
-/// The emulated driver of the tests has the same declarations; `Device.declarations_match_the_vendor` compares those
-/// with the vendor's header where one is installed.
+/// `Device.declarations_match_the_vendor` compares them, and those of the emulated driver, with the vendor's header
+/// where one is installed.
 namespace crossrank::cuda::api {
 
 using DevicePointer = unsigned long long;
