@@ -19,6 +19,7 @@
 #include <crossrank/tensor/concat.hpp>
 #include <crossrank/cuda.hpp>
 #include <crossrank/error.hpp>
+#include <crossrank/log.hpp>
 #include <crossrank/spi/device_provider.hpp>
 #include <crossrank/tensor.hpp>
 
@@ -341,6 +342,17 @@ TEST_F(DeviceTensor, a_registered_mapping_is_registered_once_and_released) {
   EXPECT_EQ(calls("cuMemHostUnregister"), 1U);
 }
 
+/// Returns how many log events have `message` while `body` runs.
+template <class Body>
+int logged(std::string const& message, Body const& body) {
+  static int count = 0;
+  count = 0;
+  set_log_sink([message](LogEvent const& event) { count += event.message.find(message) != std::string::npos ? 1 : 0; });
+  body();
+  set_log_sink({});
+  return count;
+}
+
 /// A driver that is installed and does not start, for example after an update without a restart.
 class UnusableDriver : public DeviceTensor, public testing::WithParamInterface<std::pair<char const*, int>> {};
 
@@ -358,6 +370,21 @@ TEST_P(UnusableDriver, is_unavailable_and_means_no_gpu) {
 INSTANTIATE_TEST_SUITE_P(Results, UnusableDriver,
                          testing::Values(std::pair("cuInit", 999), std::pair("cuInit", 804), std::pair("cuInit", 304),
                                          std::pair("cuDeviceGetCount", 999)));
+
+/// Ranks of a node with more ranks than GPUs.
+class RanksOfANode : public DeviceTensor {
+ protected:
+  /// Returns how often a rank says that it shares its GPU, with the GPUs that the variable names.
+  static int warnings(char const* visible) {
+    ::setenv("CUDA_VISIBLE_DEVICES", visible, 1);
+    for (auto const* name : {"RANK", "LOCAL_RANK"}) ::setenv(name, "2", 1);
+    for (auto const* name : {"WORLD_SIZE", "LOCAL_WORLD_SIZE"}) ::setenv(name, "4", 1);
+    return logged("ranks of this node share a GPU", [] { EXPECT_EQ(default_device(), gpu); });
+  }
+};
+
+TEST_F(RanksOfANode, share_the_gpus_that_all_of_them_see) { EXPECT_EQ(warnings("0,1"), 1); }
+TEST_F(RanksOfANode, do_not_share_when_each_sees_one_of_its_own) { EXPECT_EQ(warnings("1"), 0); }
 
 TEST_F(DeviceTensor, reports_name_each_gpu) {
   auto const info = cuda::device_info(gpu);

@@ -6,14 +6,23 @@
 
 #include "lib/core/environment.hpp"
 #include "lib/core/log.hpp"
+#include "lib/core/settings.hpp"
 
 namespace crossrank {
 namespace {
 
+/// Returns whether the variable names one GPU for this process, as Slurm and Ray set it for each rank. How many GPUs
+/// the node has is then unknown.
+bool has_gpu_of_its_own() {
+  auto const visible = variable_of_process("CUDA_VISIBLE_DEVICES");
+  return visible && !visible->empty() && visible->find(',') == std::string::npos;
+}
+
 /// Says once that ranks of this node share GPUs.
 void warn_of_sharing(int ranks, int devices) {
   static constinit std::atomic<bool> told{false};
-  if (ranks <= devices || told.exchange(true, std::memory_order_relaxed)) return;  // pairs with nothing
+  if (ranks <= devices || has_gpu_of_its_own() || told.exchange(true, std::memory_order_relaxed))
+    return;  // pairs with nothing
   log_event(LogLevel::warning, "ranks of this node share a GPU",
             {{"ranks", std::to_string(ranks)}, {"gpus", std::to_string(devices)}});
 }
