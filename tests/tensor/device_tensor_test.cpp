@@ -353,6 +353,19 @@ int logged(std::string const& message, Body const& body) {
   return count;
 }
 
+TEST_F(DeviceTensor, a_gpu_without_its_pool_allocates_each_tensor) {
+  fail_call("cuMemPoolCreate", 1, 801);
+  EXPECT_EQ(logged("has no memory pool",
+                   [] {
+                     EXPECT_THAT(host_values(numbers({3}).to(gpu)), ElementsAre(0, 1, 2));
+                     EXPECT_THAT(host_values(numbers({2}).to(gpu)), ElementsAre(0, 1));
+                   }),
+            1);
+  EXPECT_EQ(calls("cuMemAllocFromPoolAsync"), 0U);
+  EXPECT_EQ(calls("cuDevicePrimaryCtxRetain"), 1U);
+  EXPECT_FALSE(cuda::device_info(gpu).has_memory_pools);
+}
+
 /// A driver that is installed and does not start, for example after an update without a restart.
 class UnusableDriver : public DeviceTensor, public testing::WithParamInterface<std::pair<char const*, int>> {};
 

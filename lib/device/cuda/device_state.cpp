@@ -10,6 +10,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/as_size.hpp"
+#include "lib/core/log.hpp"
 
 namespace crossrank::cuda {
 namespace {
@@ -58,7 +59,6 @@ void DeviceState::make_pool() {
       f.cuMemAllocFromPoolAsync == nullptr || f.cuMemFreeAsync == nullptr) {
     return;
   }
-  constexpr auto const* operation = "make a memory pool";
   api::PoolProperties const properties{.allocation = api::AllocationType::pinned,
                                        .handles = api::HandleType::none,
                                        .location = {.type = api::LocationType::device, .id = index_},
@@ -66,10 +66,16 @@ void DeviceState::make_pool() {
                                        .max_size = 0,
                                        .usage = 0,
                                        .reserved = {}};
-  check(driver_, f.cuMemPoolCreate(&pool_, &properties), "cuMemPoolCreate", operation);
+  if (auto const result = f.cuMemPoolCreate(&pool_, &properties); result != Result::success) {
+    pool_ = nullptr;
+    return log_event(LogLevel::warning, "a GPU has no memory pool, so each tensor allocates memory of its own",
+                     {{"device", to_string(device())}, {"error", text_of(f, result)}});
+  }
   auto keeps = pool_keeps;
-  check(driver_, f.cuMemPoolSetAttribute(pool_, api::PoolAttribute::release_threshold, &keeps), "cuMemPoolSetAttribute",
-        operation);
+  auto const result = f.cuMemPoolSetAttribute(pool_, api::PoolAttribute::release_threshold, &keeps);
+  if (result == Result::success) return;
+  log_event(LogLevel::warning, "the memory pool of a GPU gives unused memory back at each synchronisation",
+            {{"device", to_string(device())}, {"error", text_of(f, result)}});
 }
 
 CUevent_st* DeviceState::idle_event() {

@@ -52,6 +52,7 @@ class DeviceState {
   };
 
   [[nodiscard]] CUevent_st* idle_event();
+  /// Makes the pool; without it, memory comes from cuMemAlloc.
   void make_pool();
 
   Driver const& driver_;
