@@ -49,6 +49,23 @@ void run_with_grace(char const* function, Device device, std::function<Result()>
   }
 }
 
+/// Calls `done` until it returns true. Returns false when the time is over.
+bool poll_for(std::function<bool()> const& done, milliseconds timeout) {
+  platform::Deadline deadline(timeout);
+  std::chrono::nanoseconds nap = shortest_nap;
+  for (int looks = 0; !done(); ++looks) {
+    if (looks < looks_before_a_nap) {
+      platform::system().yield();
+      continue;
+    }
+    deadline.tick();
+    if (deadline.expired()) return false;
+    platform::system().sleep(std::min<std::chrono::nanoseconds>(nap, deadline.next_wait()));
+    nap = std::min<std::chrono::nanoseconds>(nap * 2, longest_nap);
+  }
+  return true;
+}
+
 }  // namespace
 
 api::UniqueId Communicator::draw_id() {
@@ -85,17 +102,17 @@ void Communicator::join(api::UniqueId const& id) {
         "make a communicator");
 }
 
-void Communicator::close() noexcept {
+void Communicator::close(Event const& last_work) noexcept {
   // A child after `fork` has no CUDA, and the parent's communicator is not its own.
   if (cuda::open_driver() == nullptr) return;
   try {
+    deregister_memory(last_work);
     if (!finalize()) return;
   } catch (std::exception const& e) {
     log_event(LogLevel::warning, "a communicator of NCCL is aborted, because it does not end", {{"error", e.what()}});
     abort();
     return;
   }
-  deregister_memory();
   auto* const comm = take(End::closed);
   if (comm == nullptr) return;
   run_with_grace("ncclCommDestroy", place_.device,
@@ -121,29 +138,20 @@ void Communicator::check(Result result, char const* function, char const* operat
 }
 
 void Communicator::settle(char const* operation, char const* function, milliseconds timeout, Look const& look) {
-  platform::Deadline deadline(timeout);
-  std::chrono::nanoseconds nap = shortest_nap;
-  for (int looks = 0;; ++looks) {
-    auto state = async_error();
+  auto const has_ended = [&] {
+    auto const state = async_error();
     check(state, function, operation);
-    if (state != Result::in_progress) return;
+    if (state != Result::in_progress) return true;
     if (look) look();
-    if (looks < looks_before_a_nap) {
-      platform::system().yield();
-      continue;
-    }
-    deadline.tick();
-    if (deadline.expired()) {
-      throw TimeoutError({.operation = operation,
-                          .message = std::string(function) + " has not ended in time",
-                          .expected = "within " + std::to_string(timeout.count()) + " ms",
-                          .hint = "NCCL_DEBUG=INFO makes NCCL print what it waits for",
-                          .rank = place_.rank,
-                          .world_size = place_.ranks});
-    }
-    platform::system().sleep(std::min<std::chrono::nanoseconds>(nap, deadline.next_wait()));
-    nap = std::min<std::chrono::nanoseconds>(nap * 2, longest_nap);
-  }
+    return false;
+  };
+  if (poll_for(has_ended, timeout)) return;
+  throw TimeoutError({.operation = operation,
+                      .message = std::string(function) + " has not ended in time",
+                      .expected = "within " + std::to_string(timeout.count()) + " ms",
+                      .hint = "NCCL_DEBUG=INFO makes NCCL print what it waits for",
+                      .rank = place_.rank,
+                      .world_size = place_.ranks});
 }
 
 Result Communicator::post(std::span<Step const> steps, char const*& function) {
@@ -202,16 +210,30 @@ void Communicator::register_memory(std::shared_ptr<spi::Storage> memory, Look co
   settle(operation, function, timeout_, look);
 }
 
-void Communicator::deregister_memory() noexcept {
-  std::lock_guard const lock(mutex_);
-  if (comm_ == nullptr) return;
+void Communicator::deregister_memory(Event const& last_work) {
+  if (registered_.empty()) return;
+  constexpr auto const* operation = "deregister communication buffers";
+  if (!poll_for([&] { return last_work.passed(); }, grace)) {
+    throw TimeoutError({.operation = operation,
+                        .message = "collectives that may use the buffers have not ended in time",
+                        .expected = "within " + std::to_string(milliseconds(grace).count()) + " ms",
+                        .rank = place_.rank,
+                        .world_size = place_.ranks});
+  }
   for (auto const& one : registered_) {
-    auto result = Result::success;
-    if (one.window != nullptr) result = functions().ncclCommWindowDeregister(comm_, one.window);
-    if (one.handle != nullptr) result = functions().ncclCommDeregister(comm_, one.handle);
-    if (result != Result::success && result != Result::in_progress)
-      log_event(LogLevel::warning, "NCCL does not deregister a buffer",
-                {{"error", functions().ncclGetErrorString(result)}});
+    bool const as_window = one.window != nullptr;
+    if (!as_window && one.handle == nullptr) continue;
+    {
+      std::lock_guard const lock(mutex_);
+      if (comm_ == nullptr) return;  // the watch has aborted it
+      cuda::ContextScope const scope(cuda::device_state(place_.device));
+      auto const result = as_window ? functions().ncclCommWindowDeregister(comm_, one.window)
+                                    : functions().ncclCommDeregister(comm_, one.handle);
+      if (result != Result::success && result != Result::in_progress)
+        log_event(LogLevel::warning, "NCCL does not deregister a buffer",
+                  {{"error", functions().ncclGetErrorString(result)}});
+    }
+    settle(operation, as_window ? "ncclCommWindowDeregister" : "ncclCommDeregister", grace, {});
   }
 }
 

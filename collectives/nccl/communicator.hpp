@@ -9,6 +9,7 @@
 
 #include <crossrank/device.hpp>
 #include <crossrank/spi/storage.hpp>
+#include <crossrank/stream.hpp>
 
 #include "collectives/nccl/nccl_library.hpp"
 
@@ -32,7 +33,7 @@ class Communicator {
   /// Joins the communicator of `id`. Collective; blocks until all ranks have joined. `BackendError` when NCCL refuses,
   /// `TimeoutError` when ranks are missing for longer than `timeout`, and what `look` throws.
   Communicator(api::UniqueId const& id, Place place, std::chrono::milliseconds timeout, Look const& look);
-  ~Communicator() { close(); }
+  ~Communicator() { close({}); }
   Communicator(Communicator const&) = delete;
   Communicator& operator=(Communicator const&) = delete;
 
@@ -56,8 +57,9 @@ class Communicator {
   /// communicator ends. Does nothing where NCCL cannot register memory. Errors as for `enqueue`.
   void register_memory(std::shared_ptr<spi::Storage> memory, Look const& look);
 
-  /// Ends the communicator after its work, or aborts it where that takes longer than five seconds.
-  void close() noexcept;
+  /// Ends the communicator after its work, or aborts it where that takes longer than five seconds. `last_work` is the
+  /// end of the work that was enqueued last: no registered memory is in use after it.
+  void close(Event const& last_work) noexcept;
   /// Ends the communicator's kernels on this rank, so that streams go on; their results are undetermined. Any thread.
   /// A call of NCCL that does not end within five seconds is left to a thread.
   void abort() noexcept;
@@ -80,7 +82,8 @@ class Communicator {
     void* handle = nullptr;
     api::Window* window = nullptr;
   };
-  void deregister_memory() noexcept;
+  /// Deregisters all memory after the work. NCCL needs that before the communicator is finalized.
+  void deregister_memory(Event const& last_work);
   enum class End : std::uint8_t { none, closed, aborted };
   /// Takes the communicator, so that no other thread uses it.
   [[nodiscard]] api::Comm* take(End how) noexcept;

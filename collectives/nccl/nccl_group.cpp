@@ -29,7 +29,7 @@ NcclGroup::NcclGroup(std::string name, std::unique_ptr<Communicator> communicato
   watch_->start(*communicator_);
 }
 
-NcclGroup::~NcclGroup() { communicator_->close(); }
+NcclGroup::~NcclGroup() { communicator_->close(last_work_); }
 
 void NcclGroup::throw_failure() const {
   auto const failure = watch_->failure();
@@ -70,6 +70,7 @@ NcclGroup::Begun NcclGroup::begin_work(node::DeviceFlightOperation operation, St
 
 Event NcclGroup::end_work(Begun begun, Stream const& stream, std::string name) {
   auto ended = stream.record();
+  last_work_ = ended;
   begun.note.advance(node::DeviceStage::enqueued);
   watch_->note_enqueued(
       {.started = std::move(begun.started), .ended = ended, .name = std::move(name), .note = std::move(begun.note)});

@@ -71,6 +71,7 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   std::unique_ptr<Watch> watch_;  ///< its thread uses the communicator, so that it ends first
   node::DeviceRecorder recorder_;
   std::atomic<bool> closed_{false};
+  Event last_work_{};
   std::uint64_t capture_number_ = 0;           ///< of the last capture with a call of this group
   std::weak_ptr<GraphReplay> graph_replay_{};  ///< in that capture
 };

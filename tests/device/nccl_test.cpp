@@ -334,6 +334,23 @@ TEST(Nccl, allocates_and_registers_buffers) {
   });
 }
 
+// The emulator only: a real library may take the call, and what the registration refers to has gone.
+TEST(Nccl, refuses_to_deregister_buffers_after_finalize) {
+  if (real()) GTEST_SKIP() << "undefined on a real device";
+  auto const id = draw();
+  on_ranks(2, [&](Rank& me) {
+    me.join(id);
+    void* buffer = nullptr;
+    void* handle = nullptr;
+    ASSERT_EQ(nccl("ncclMemAlloc", &buffer, std::size_t{4096}), ncclSuccess);
+    ASSERT_EQ(nccl("ncclCommRegister", me.comm, buffer, std::size_t{4096}, &handle), ncclSuccess);
+    ASSERT_EQ(nccl("ncclCommFinalize", me.comm), ncclSuccess);
+    EXPECT_EQ(nccl("ncclCommDeregister", me.comm, handle), ncclInvalidUsage);
+    EXPECT_EQ(nccl("ncclCommAbort", me.comm), ncclSuccess);
+    EXPECT_EQ(nccl("ncclMemFree", buffer), ncclSuccess);
+  });
+}
+
 // Guide, Creating a Communicator: two ranks on one device are refused.
 TEST(Nccl, refuses_two_ranks_on_one_device) {
   auto const id = draw();

@@ -43,6 +43,13 @@ void* add_buffer(Communicator& comm, void* pointer, std::size_t size) {
   return buffers().add(std::make_shared<Buffer>(Buffer{address, size}));
 }
 
+/// The communicator, which must not be finalized: that releases what a registration refers to.
+std::shared_ptr<Communicator> owner_of_buffers(ncclComm_t comm) {
+  auto owner = comms().find(comm);
+  demand(!owner->finalized, ncclInvalidUsage, "the communicator was finalized before its buffers were deregistered");
+  return owner;
+}
+
 }  // namespace
 }  // namespace emulated::nccl
 
@@ -100,7 +107,7 @@ ncclResult_t ncclCommRegister(ncclComm_t comm, void* buffer, std::size_t size, v
 
 ncclResult_t ncclCommDeregister(ncclComm_t comm, void* handle) {
   return nccl::call("ncclCommDeregister", [&] {
-    auto const owner = comms().find(comm);
+    auto const owner = owner_of_buffers(comm);
     buffers().remove(handle);
     --owner->registered;
     return ncclSuccess;
@@ -120,7 +127,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buffer, std::size_t s
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
   return nccl::call("ncclCommWindowDeregister", [&] {
     if (window == nullptr) return ncclSuccess;
-    auto const owner = comms().find(comm);
+    auto const owner = owner_of_buffers(comm);
     buffers().remove(window);
     --owner->registered;
     return ncclSuccess;
