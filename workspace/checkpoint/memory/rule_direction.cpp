@@ -19,13 +19,14 @@ void reverse(Json& rule, std::size_t number, std::string const& source) {
       rename->is_string() && old_name.find("**") == std::string::npos && old_name.find('{') == std::string::npos &&
       std::count(old_name.begin(), old_name.end(), '*') == std::count(new_name.begin(), new_name.end(), '*');
   if (!names_one) {
-    throw FormatError({.operation = "rule file",
-                       .message = "rule " + std::to_string(number) + " cannot translate names backward",
-                       .expected = "a pattern without ** and {a,b}, with as many * as its \"rename\"",
-                       .got = "\"" + old_name + "\" for \"" + new_name + "\"",
-                       .resource = source,
-                       .hint = "write one rule for each name",
-                       .section = "rules"});
+    throw FormatError(
+        {.operation = "rule file",
+         .message = "rule " + std::to_string(number) + " cannot translate names backward",
+         .expected = "a pattern without ** and {a,b}, with as many * as its \"rename\"",
+         .got = "\"" + old_name + "\" for \"" + new_name + "\"",
+         .resource = source,
+         .hint = "write one rule for each name; layers that a rule fuses or separates cannot be translated backward",
+         .section = "rules"});
   }
   *rename = old_name;
   pattern = new_name;
