@@ -57,7 +57,8 @@ class CROSSRANK_EXPORT PartsPlan {
   /// file, which it replaces if it exists. Both are durable then. Files of this plan that earlier parts have finished
   /// stay.
   ///
-  /// Throws the errors of `make`, and `IoError`.
+  /// Throws the errors of `make`; `UsageError` if the file would be in a directory of the inputs; `IoError`, also if
+  /// other users can write to the directory of the file.
   void save(std::filesystem::path const& file) const;
 
   /// Returns the number of parts.
