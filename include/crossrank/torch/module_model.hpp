@@ -67,6 +67,9 @@ class ModuleModel final : public TrainableModel,
                      "none", "pass one to the constructor, or call forward of what ddp or fully_shard returned");
     }
     return guarded("ModuleModel.forward", [&] {
+      for (auto const& slot : slots_) {
+        if (observer_ != nullptr) slot->require_still_frozen();
+      }
       detail::Tensors given;
       for (std::size_t i = 0; i < inputs.size(); ++i) {
         given.push_back(detail::share(inputs[i]));
@@ -161,8 +164,9 @@ class ModuleModel final : public TrainableModel,
     }
   }
 
-  /// Called around each backward pass of `run`, for gradients that live elsewhere.
+  /// Called before each backward pass of `run`, for gradients that live elsewhere.
   std::function<void()> before_backward{};
+  /// Called after each backward pass of `run` that did not throw.
   std::function<void()> after_backward{};
 
  private:

@@ -10,6 +10,7 @@
 #include <c10/core/Storage.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <crossrank/error.hpp>
 #include <crossrank/torch/call.hpp>
 #include <crossrank/transforms/model.hpp>
 
@@ -81,6 +82,14 @@ class ParameterSlot {
     refuse_access(*storage_.unsafeGetStorageImpl());
   }
 
+  /// Throws `UsageError` if the variable was frozen when the model was made and is not now. Nothing would reduce it.
+  void require_still_frozen() const {
+    if (parameter_->requires_grad || !variable_.requires_grad()) return;
+    throw UsageError({.operation = "ModuleModel.forward",
+                      .message = "the parameter did not require a gradient when the model was made, and does now",
+                      .resource = parameter_->name,
+                      .hint = "set requires_grad before ddp or fully_shard"});
+  }
   /// Lets autograd add to the gradient of the parameter.
   void give_gradient() {
     if (parameter_->requires_grad) variable_.mutable_grad() = share(parameter_->grad);
@@ -91,6 +100,14 @@ class ParameterSlot {
   /// Takes over the gradient of the variable, unless it is that of the parameter already.
   void take_gradient() {
     auto const& grad = variable_.grad();
+    if (grad.defined() && grad.layout() != at::kStrided) {
+      throw UsageError({.operation = "ModuleModel.backward",
+                        .message = "the gradient is sparse",
+                        .expected = "a dense gradient",
+                        .got = describe(grad),
+                        .resource = parameter_->name,
+                        .hint = "turn off sparse gradients of the module"});
+    }
     if (!grad.defined()) {
       parameter_->grad = {};
     } else if (!parameter_->grad.defined() || parameter_->grad.data() != grad.data_ptr()) {
