@@ -79,7 +79,7 @@ chapters() {
   fresh
   mkdir -p "$tree/docs/guide"
   printf 'int main() {\n  run();\n}\n' >"$tree/examples/a.cpp"
-  for number in 1 2 3 4 5 6 7 8 9 10 11 12; do
+  for number in {1..13}; do
     printf '[a](../../examples/a.cpp)\n```cpp\nrun();\n```\n' >"$tree/docs/guide/${number}_a.md"
     echo "[a](${number}_a.md)"
   done >"$tree/docs/guide/README.md"
@@ -95,7 +95,7 @@ guide_fails "a quotation that is not in the program" 3_a.md '[a](../../examples/
 guide_fails "a chapter without a program" 3_a.md '```cpp\nrun();\n```\n'
 guide_fails "a chapter whose program is missing" 3_a.md '[a](../../examples/b.cpp)\n```cpp\nrun();\n```\n'
 guide_fails "a chapter that quotes nothing" 3_a.md '[a](../../examples/a.cpp)\n'
-guide_fails "a chapter that the index does not link" 13_a.md '[a](../../examples/a.cpp)\n```cpp\nrun();\n```\n'
+guide_fails "a chapter that the index does not link" 14_a.md '[a](../../examples/a.cpp)\n```cpp\nrun();\n```\n'
 
 versions() { # CHANGE_LOG BUILD_FILE
   fresh

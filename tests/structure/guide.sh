@@ -36,5 +36,5 @@ for chapter in [0-9]*.md; do
   check_chapter "$chapter"
   grep -q "($chapter)" README.md || complain "docs/guide/README.md does not link $chapter"
 done
-[[ $count -eq 12 ]] || complain "there are $count chapters, not twelve"
+[[ $count -eq 13 ]] || complain "there are $count chapters, not thirteen"
 exit "$status"
