@@ -21,7 +21,7 @@ class Buffer {
   Buffer() = default;
   ~Buffer() {
     if (view_.obj == nullptr || !interpreter_lives()) return;
-    nb::gil_scoped_acquire const gil;
+    AcquiredGil const gil;
     PyBuffer_Release(&view_);
   }
   Buffer(Buffer const&) = delete;

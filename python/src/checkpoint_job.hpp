@@ -13,6 +13,7 @@
 
 #include <crossrank/checkpoint.hpp>
 
+#include "interpreter.hpp"
 #include "module.hpp"
 #include "options.hpp"
 #include "waiting.hpp"
@@ -86,7 +87,7 @@ class Job {
   void report(cp::Progress const& progress) {
     look_at_signals_now();
     if (on_progress_.is_none() || raised_) return;
-    nb::gil_scoped_acquire const gil;
+    AcquiredGil const gil;
     try {
       on_progress_(progress.bytes_done, progress.bytes_total, nb::str(progress.stage.data(), progress.stage.size()));
     } catch (...) {

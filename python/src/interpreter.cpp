@@ -2,10 +2,16 @@
 
 #include <atomic>
 
+#include <unistd.h>
+
 namespace crossrank::python {
 namespace {
 
 constinit std::atomic<bool> alive{false};
+
+[[noreturn]] void sleep_until_exit() noexcept {
+  for (;;) ::pause();
+}
 
 }  // namespace
 
@@ -19,9 +25,25 @@ void watch_interpreter(nb::module_& module) {
 
 bool interpreter_lives() noexcept { return alive.load(); }
 
+ReleasedGil::~ReleasedGil() {
+  try {
+    PyEval_RestoreThread(state_);
+  } catch (...) {  // the unwinding of pthread_exit, which must not end
+    sleep_until_exit();
+  }
+}
+
+AcquiredGil::AcquiredGil() noexcept {
+  try {
+    state_ = PyGILState_Ensure();
+  } catch (...) {
+    sleep_until_exit();
+  }
+}
+
 SharedObject::~SharedObject() {
   if (!object_.is_valid() || !interpreter_lives()) return;
-  nb::gil_scoped_acquire const gil;
+  AcquiredGil const gil;
   object_.dec_ref();
 }
 

@@ -13,6 +13,36 @@ void watch_interpreter(nb::module_& module);
 /// Returns whether Python may still be called. False from the interpreter's shutdown on.
 [[nodiscard]] bool interpreter_lives() noexcept;
 
+/// Releases the GIL until the end of the scope.
+///
+/// Python 3.11 to 3.13 end a thread that takes the GIL after the interpreter's shutdown by `pthread_exit`. Its
+/// unwinding ends the process where it meets a `noexcept` function, a destructor say, or a handler that catches
+/// everything. This class and `AcquiredGil` let such a thread sleep until the process exits, as Python does from 3.14
+/// on.
+class ReleasedGil {
+ public:
+  /// Needs the GIL.
+  ReleasedGil() noexcept : state_(PyEval_SaveThread()) {}
+  ~ReleasedGil();
+  ReleasedGil(ReleasedGil const&) = delete;
+  ReleasedGil& operator=(ReleasedGil const&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
+/// Holds the GIL until the end of the scope, in any thread.
+class AcquiredGil {
+ public:
+  AcquiredGil() noexcept;
+  ~AcquiredGil() { PyGILState_Release(state_); }
+  AcquiredGil(AcquiredGil const&) = delete;
+  AcquiredGil& operator=(AcquiredGil const&) = delete;
+
+ private:
+  PyGILState_STATE state_;
+};
+
 /// A reference to a Python object that any thread may drop, without the GIL. It leaks the object after the
 /// interpreter's shutdown, because nothing can free it then.
 class SharedObject {

@@ -11,6 +11,7 @@
 #include <crossrank/helpers.hpp>
 #include <crossrank/objects.hpp>
 
+#include "interpreter.hpp"
 #include "json.hpp"
 #include "module.hpp"
 #include "waiting.hpp"
@@ -26,12 +27,12 @@ class Callback {
 
   /// Returns the function's result as JSON.
   Json operator()() {
-    nb::gil_scoped_acquire const gil;
+    AcquiredGil const gil;
     return to_json(function_());
   }
   /// Does the same with the values of all ranks as argument.
   Json operator()(std::vector<Json> const& values) {
-    nb::gil_scoped_acquire const gil;
+    AcquiredGil const gil;
     nb::list list;
     for (auto const& value : values) list.append(to_python(value));
     return to_json(function_(list));

@@ -38,7 +38,7 @@ void Wait::look() noexcept {
   if (type_ != nullptr || now < next_look_ || !interpreter_lives()) return;
   next_look_ = now + look_every;
   {
-    nb::gil_scoped_acquire const gil;
+    AcquiredGil const gil;
     if (PyErr_CheckSignals() == 0) return;
     PyErr_Fetch(&type_, &value_, &traceback_);
   }

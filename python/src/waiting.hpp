@@ -10,6 +10,8 @@
 
 #include <crossrank/collective.hpp>
 
+#include "interpreter.hpp"
+
 namespace crossrank::python {
 
 namespace nb = nanobind;
@@ -52,7 +54,7 @@ auto run_waiting(std::function<void()> stop, Work&& work) {
   std::exception_ptr failed;
   if constexpr (std::is_void_v<Result>) {
     {
-      nb::gil_scoped_release const release;
+      ReleasedGil const released;
       try {
         work();
       } catch (...) {
@@ -64,7 +66,7 @@ auto run_waiting(std::function<void()> stop, Work&& work) {
   } else {
     std::optional<Result> result;
     {
-      nb::gil_scoped_release const release;
+      ReleasedGil const released;
       try {
         result.emplace(work());
       } catch (...) {
@@ -87,7 +89,7 @@ auto run_waiting(Collective const& group, Work&& work) {
 /// Runs `work` without the GIL, for a call that copies or does I/O and cannot be interrupted.
 template <class Work>
 auto run_without_gil(Work&& work) {
-  nb::gil_scoped_release const release;
+  ReleasedGil const released;
   return work();
 }
 

@@ -147,6 +147,27 @@ def test_forked_child_gets_a_usage_error(ranks):
     assert done.returncode == 0
 
 
+@pytest.mark.parametrize("call", ["world.barrier()", "reader.dequeue_bytes(timeout=60)"])
+def test_exit_is_clean_while_a_daemon_thread_is_in_a_call(call):
+    program = f"""
+        import crossrank, threading, time
+        world = crossrank.connect(rank=0, world_size=1)
+        queue = crossrank.MessageQueue.create_writer(world, readers=1)
+        reader = crossrank.MessageQueue.attach(queue.handle(), reader=0)
+        def call_forever():
+            while True:
+                {call}
+        threading.Thread(target=call_forever, daemon=True).start()
+        time.sleep(0.2)
+        raise RuntimeError("the program failed")
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    # Whether the thread returns from its call during the shutdown depends on the time.
+    for _ in range(5):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 1, (done.returncode, done.stderr)
+
+
 @pytest.mark.parametrize("order", ["del world", "del tensors", "pass", "import atexit; atexit.register(print)"])
 def test_exit_is_clean_in_any_order(ranks, order):
     ranks(
