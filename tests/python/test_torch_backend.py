@@ -197,6 +197,24 @@ def asynchronous(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
+def in_place(rank: int, size: int) -> None:
+    for asynchronous in [False, True]:
+        whole = torch.arange(size * 3.0) + rank
+        work = dist.reduce_scatter_tensor(whole[rank * 3 : rank * 3 + 3], whole, async_op=asynchronous)
+        assert work is None or work.wait()
+        expected = torch.arange(size * 3.0) * size + size * (size - 1) / 2
+        assert torch.equal(whole[rank * 3 : rank * 3 + 3], expected[rank * 3 : rank * 3 + 3])
+        joined = torch.full((size * 3,), float(rank))
+        work = dist.all_gather_into_tensor(joined, joined[rank * 3 : rank * 3 + 3], async_op=asynchronous)
+        assert work is None or work.wait()
+        assert torch.equal(joined, torch.arange(float(size)).repeat_interleave(3))
+        shifted = torch.full((size * 3,), float(rank))
+        work = dist.all_gather_into_tensor(shifted, shifted[1:4], async_op=asynchronous)
+        assert work is None or work.wait()
+        assert torch.equal(shifted, joined)
+    dist.destroy_process_group()
+
+
 def sparse(rank: int, size: int) -> None:
     mine = torch.sparse_coo_tensor([[rank, 0]], [float(rank + 1), 1.0], (size,))
     dist.all_reduce(mine)
@@ -393,7 +411,16 @@ def test_every_collective(ranks: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "scenario", ["point_to_point", "asynchronous", "sparse", "training", "export", "late_at_monitored_barrier"]
+    "scenario",
+    [
+        "point_to_point",
+        "asynchronous",
+        "in_place",
+        "sparse",
+        "training",
+        "export",
+        "late_at_monitored_barrier",
+    ],
 )
 def test_scenario(scenario: str) -> None:
     run_ranks(__file__, scenario, 2)

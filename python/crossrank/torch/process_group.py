@@ -69,6 +69,13 @@ def _bytes(tensor: Tensor) -> Tensor:
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
+def _apart(values: Tensor, target: Tensor) -> Tensor:
+    """Returns contiguous `values`, or a copy where they share memory with the contiguous tensor `target`."""
+    begin, end = values.data_ptr(), values.data_ptr() + values.numel() * values.element_size()
+    target_begin, target_end = target.data_ptr(), target.data_ptr() + target.numel() * target.element_size()
+    return values.clone() if begin < target_end and target_begin < end else values
+
+
 def _copy_back(target: Tensor, dense: Tensor) -> None:
     """Writes the values of `dense` to `target` unless they share their memory."""
     if target.data_ptr() != dense.data_ptr() or target.stride() != dense.stride():
@@ -285,7 +292,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
         def start() -> Started:
             dense = [_dense(output) for output in outputs]
             requests = [
-                self._collective.iall_gather(_bytes(output), _bytes(_dense(own)))
+                self._collective.iall_gather(_bytes(output), _bytes(_apart(_dense(own), output)))
                 for output, own in zip(dense, inputs, strict=True)
             ]
             return requests, lambda: self._filled(outputs, dense)
@@ -388,7 +395,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
             requests = []
             for own, output, parts in zip(dense, prepared, inputs, strict=True):
                 flat = [reduction.prepare(_dense(part)).reshape(-1) for part in parts]
-                values = flat[0] if len(flat) == 1 else torch.cat(flat)
+                values = _apart(flat[0], output) if len(flat) == 1 else torch.cat(flat)
                 operator = reduction.operator(own.dtype)
                 if len(flat) == 1:
                     requests.append(self._collective.ireduce_scatter(output.view(-1), values, op=operator))
