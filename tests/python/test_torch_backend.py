@@ -179,14 +179,13 @@ def leaving(rank: int, size: int) -> None:
 def asynchronous(rank: int, size: int) -> None:
     tensors = [torch.full((100 * i,), float(rank)) for i in range(1, 20)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
-    done = []
-    works[3].get_future().then(lambda future: done.append(future.value()[0].numel()))
+    count = works[3].get_future().then(lambda future: future.value()[0].numel())
     dist.barrier()
     for tensor, work in zip(tensors, works, strict=True):
         work.wait()
         assert work.is_completed()
         assert torch.equal(tensor, torch.full_like(tensor, size * (size - 1) / 2))
-    assert done == [400]
+    assert count.wait() == 400
     even = dist.new_group(list(range(0, size, 2)))
     if rank % 2 == 0:
         own = torch.tensor([rank])
@@ -194,6 +193,52 @@ def asynchronous(rank: int, size: int) -> None:
         assert own.item() == sum(range(0, size, 2))
         dist.barrier(group=even)
     dist.barrier()
+    dist.destroy_process_group()
+
+
+def nested_callbacks(rank: int, size: int) -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    def reduce_again(future: torch.futures.Future) -> torch.Tensor:
+        return dist.all_reduce(future.value()[0], async_op=True).get_future().wait()[0]
+
+    ones = torch.ones(5)
+    twice = dist.all_reduce(ones, async_op=True).get_future().then(reduce_again)
+    assert torch.equal(twice.wait(), torch.full((5,), float(size * size)))
+
+    torch.manual_seed(1)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(rank)
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(torch.randn(8, 64)).pow(2).mean().backward()
+        optimizer.step()
+    weights = [torch.empty(64, 64) for _ in range(size)]
+    dist.all_gather(weights, model.module.weight.detach())
+    assert all(torch.equal(each, weights[0]) for each in weights)
+    dist.destroy_process_group()
+
+
+def interrupted(rank: int, size: int) -> None:
+    import os
+    import signal
+    import threading
+
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            dist.recv(torch.empty(1), 1)
+        # This rank lives on, so the abort must tell the other.
+        store.wait(["told"], timedelta(seconds=30))
+    else:
+        with pytest.raises(crossrank.PeerLostError, match="signal") as caught:
+            dist.recv(torch.empty(1), 0)
+        assert caught.value.failed_ranks == (0,)
+        store.set("told", "")
     dist.destroy_process_group()
 
 
@@ -213,6 +258,42 @@ def in_place(rank: int, size: int) -> None:
         assert work is None or work.wait()
         assert torch.equal(shifted, joined)
     dist.destroy_process_group()
+
+
+def forked(rank: int, size: int) -> None:
+    import os
+
+    pending = dist.irecv(torch.empty(1), 1 - rank)
+    dist.all_reduce(torch.ones(1), async_op=True).wait()
+    child = os.fork()
+    if child == 0:
+        calls = [
+            lambda: dist.all_reduce(torch.ones(1), async_op=True),
+            lambda: dist.send(torch.ones(1), 1 - rank),
+            lambda: pending.wait(),
+        ]
+        for call in calls:
+            try:
+                call()
+            except crossrank.UsageError:
+                continue
+            os._exit(1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    dist.send(torch.ones(1), 1 - rank)
+    assert pending.wait()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def unmatched_receive(rank: int, size: int) -> None:
+    works = [dist.irecv(torch.empty(1), 1 - rank), dist.irecv(torch.empty(1))]
+    dist.monitored_barrier(timeout=timedelta(seconds=30))
+    dist.all_reduce(torch.ones(1))
+    dist.destroy_process_group()
+    for work in works:
+        with pytest.raises(crossrank.CancelledError):
+            work.wait()
 
 
 def sparse(rank: int, size: int) -> None:
@@ -415,11 +496,15 @@ def test_every_collective(ranks: int) -> None:
     [
         "point_to_point",
         "asynchronous",
+        "nested_callbacks",
         "in_place",
         "sparse",
         "training",
         "export",
         "late_at_monitored_barrier",
+        "interrupted",
+        "forked",
+        "unmatched_receive",
     ],
 )
 def test_scenario(scenario: str) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from torch._C._distributed_c10d import Work
 from torch.futures import Future
+
+from crossrank.errors import CancelledError, Error, UsageError
 
 __all__ = ["OperationWork", "Operations"]
 
@@ -26,9 +30,13 @@ def _value_or_raise(future: Future) -> Any:
 class OperationWork(Work):
     """The handle that torch returns for an operation. `wait` raises the library's own error."""
 
-    def __init__(self, source: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self, operations: Operations, source: Callable[[], int] | None = None, is_receive: bool = False
+    ) -> None:
         super().__init__()
+        self._operations = operations
         self._source = source
+        self.is_receive = is_receive
         self._done = threading.Event()
         self._error: BaseException | None = None
         self._outcome: Future = Future()
@@ -43,13 +51,31 @@ class OperationWork(Work):
             self._result, self._error = result, error
             self._done.set()
             future = self._future
-        if future is not None:
-            self._outcome.set_result(result if error is None else error)
+        if future is None:
+            return
+        # A callback may start another operation and wait for it, which needs the group's thread meanwhile.
+        outcome = result if error is None else error
+        callbacks = threading.Thread(
+            target=self._outcome.set_result, args=(outcome,), name="crossrank-callbacks", daemon=True
+        )
+        try:
+            callbacks.start()
+        except RuntimeError:  # there can be no more threads
+            self._outcome.set_result(outcome)
 
     def wait(self, timeout: Any = None) -> bool:
-        """Blocks until the operation has completed, and raises its error."""
+        """Blocks until the operation has completed, and raises its error. An exception of a signal handler, such as
+        KeyboardInterrupt, ends the wait and aborts the group.
+        """
         seconds = timeout.total_seconds() if timeout else 0
-        if not self._done.wait(seconds if seconds > 0 else None):
+        if not self._done.is_set():
+            self._operations.require_own_process()
+        try:
+            completed = self._done.wait(seconds if seconds > 0 else None)
+        except BaseException:
+            self._operations.interrupt()
+            raise
+        if not completed:
             raise TimeoutError(f"the operation has not completed within {seconds} s")
         if self._error is not None:
             raise self._error
@@ -93,11 +119,14 @@ class Operations:
     """Runs the operations of one group in the order in which they are submitted.
 
     The group is used by one thread at a time. An operation that its caller waits for runs in the caller's thread unless
-    others are still in progress. All others are started by a thread of the group, which also completes them.
+    others are still in progress. All others are started by a thread of the group, which also completes them. `abort`
+    ends the operations of all ranks when a signal interrupts a wait.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, abort: Callable[[], None] | None = None) -> None:
         self._name = name
+        self._abort = abort
+        self._pid = os.getpid()
         self._changed = threading.Condition()
         self._submitted: deque[tuple[Callable[[], Started], OperationWork]] = deque()
         self._in_progress = 0
@@ -105,11 +134,34 @@ class Operations:
         self._closed = False
         self._thread: threading.Thread | None = None
 
+    def require_own_process(self) -> None:
+        """Raises in a forked child, which has no copy of the group's thread."""
+        if os.getpid() == self._pid:
+            return
+        error = UsageError(
+            f"torch.distributed: a forked child is not a rank: expected a call from pid {self._pid}, got pid "
+            f"{os.getpid()} (hint: call from the parent, or start the child with the method spawn)"
+        )
+        error.code = "usage"
+        raise error
+
+    def interrupt(self) -> None:
+        """Ends the operations of all ranks with an error."""
+        abort = self._abort
+        if abort is not None:
+            with suppress(Error):  # the group may be dead already
+                abort()
+
     def run(
-        self, start: Callable[[], Started], waits: bool, source: Callable[[], int] | None = None
+        self,
+        start: Callable[[], Started],
+        waits: bool,
+        source: Callable[[], int] | None = None,
+        is_receive: bool = False,
     ) -> OperationWork:
         """Runs an operation. `waits`: the caller waits for it at once. `source` returns the sender of its message."""
-        work = OperationWork(source)
+        self.require_own_process()
+        work = OperationWork(self, source, is_receive)
         with self._changed:
             if self._closed:
                 raise RuntimeError(f"the process group {self._name} has been destroyed")
@@ -134,19 +186,19 @@ class Operations:
                     self._changed.notify_all()
         return work
 
-    def wait_until_idle(self) -> None:
-        """Blocks until no operation is in progress."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._submitted and not self._in_progress and not self._inline)
-
     def close(self) -> None:
-        """Completes what is in progress and ends the thread. Later operations are an error."""
+        """Completes what is in progress and ends the thread. Later operations are an error.
+
+        A receive whose message has not come is cancelled: nothing says that it ever comes.
+        """
+        self.require_own_process()
         with self._changed:
             self._closed = True
             self._changed.notify_all()
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
+        self._abort = None
 
     def _next(self, block: bool) -> list[tuple[Callable[[], Started], OperationWork]]:
         with self._changed:
@@ -173,6 +225,8 @@ class Operations:
                 except BaseException as error:
                     self._end(work, [], error)
             running = [operation for operation in running if not self._advance(*operation)]
+            if self._closed:
+                running = [operation for operation in running if not self._cancel_receive(*operation)]
             if running and (error := self._wait_a_little(running[0][0])) is not None:
                 self._end(running.pop(0)[2], [], error)
 
@@ -184,6 +238,19 @@ class Operations:
             self._end(work, finish())
         except BaseException as error:
             self._end(work, [], error)
+        return True
+
+    def _cancel_receive(self, requests: list[Any], _finish: Callable[[], list[Any]], work: OperationWork) -> bool:
+        """Cancels the operation if it is a receive, and returns whether it was one."""
+        if not work.is_receive:
+            return False
+        error: BaseException = CancelledError(f"the process group {self._name} has been destroyed during the receive")
+        for request in requests:
+            try:
+                request.cancel()
+            except BaseException as failure:
+                error = failure
+        self._end(work, [], error)
         return True
 
     def _wait_a_little(self, requests: list[Any]) -> BaseException | None:

@@ -134,7 +134,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
         self._timeout = timeout
         self._name = name
         self._description = "undefined"
-        self._operations = Operations(name)
+        self._operations = Operations(name, lambda: collective.abort("a signal interrupted this rank's Python program"))
         self._barriers = 0
 
     # Names and sizes
@@ -460,7 +460,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
             requests = [self._collective.irecv(_bytes(tensor), src=src, tag=tag) for tensor in dense]
             return requests, lambda: self._filled(tensors, dense)
 
-        return self._operations.run(start, waits=False)
+        return self._operations.run(start, waits=False, is_receive=True)
 
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> OperationWork:
         """Receives a tensor from any rank."""
@@ -471,7 +471,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
             requests.extend(self._collective.irecv_any(_bytes(tensor), tag=tag) for tensor in dense)
             return list(requests), lambda: self._filled(tensors, dense)
 
-        return self._operations.run(start, waits=False, source=lambda: requests[0].source)
+        return self._operations.run(start, waits=False, source=lambda: requests[0].source, is_receive=True)
 
     def barrier(self, opts: Any = None) -> OperationWork:
         """Blocks until all ranks have called it."""
@@ -480,7 +480,6 @@ class CrossrankProcessGroup(dist.ProcessGroup):
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """Blocks until all ranks have called it. Rank 0 names the ranks that are late; the group stays usable."""
-        self._operations.wait_until_idle()
         limit = self._timeout if timeout is None else timeout
         round_number, self._barriers = self._barriers, self._barriers + 1
         prefix = f"monitored_barrier/{round_number}"
@@ -526,7 +525,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
     # End
 
     def shutdown(self) -> None:
-        """Completes what is in progress and leaves the group. The last call on the group."""
+        """Completes what is in progress but cancels receives, and leaves the group. The last call on the group."""
         self._operations.close()
         del self._collective
 
