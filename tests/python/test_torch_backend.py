@@ -296,6 +296,58 @@ def unmatched_receive(rank: int, size: int) -> None:
             work.wait()
 
 
+def grid(rank: int, size: int) -> None:
+    import shutil
+    import tempfile
+
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("replicate", "shard"))
+
+    def make(seed: int) -> torch.nn.Module:
+        torch.manual_seed(seed)
+        return torch.nn.Sequential(torch.nn.Linear(6, 9), torch.nn.ReLU(), torch.nn.Linear(9, 4))
+
+    reference = make(1)
+    inputs = torch.randn(size * 4, 6)
+    reference(inputs).pow(2).mean().backward()
+    model = make(1)
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    model(inputs[rank * 4 : rank * 4 + 4]).pow(2).mean().backward()
+    for parameter, expected in zip(model.parameters(), reference.parameters(), strict=True):
+        assert torch.allclose(parameter.grad.full_tensor(), expected.grad, atol=1e-6)
+
+    folder = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(folder, src=0)
+    dcp.save(model.state_dict(), checkpoint_id=f"{folder[0]}/now")
+    dcp.async_save(model.state_dict(), checkpoint_id=f"{folder[0]}/later").result()
+    for name in ["now", "later"]:
+        other = make(2)
+        fully_shard(other, mesh=mesh)
+        state = other.state_dict()
+        dcp.load(state, checkpoint_id=f"{folder[0]}/{name}")
+        other.load_state_dict(state)
+        for parameter, expected in zip(other.parameters(), reference.parameters(), strict=True):
+            assert torch.equal(parameter.full_tensor(), expected)
+
+    row = mesh["shard"].get_group()
+    members = dist.get_process_group_ranks(row)
+    values = [None] * len(members)
+    dist.all_gather_object(values, {"rank": rank}, group=row)
+    assert [value["rank"] for value in values] == members
+    text = [f"from {rank}"]
+    dist.broadcast_object_list(text, src=members[0], group=row)
+    assert text == [f"from {members[0]}"]
+    dist.barrier()
+    if rank == 0:
+        shutil.rmtree(folder[0])
+    dist.destroy_process_group()
+
+
 def sparse(rank: int, size: int) -> None:
     mine = torch.sparse_coo_tensor([[rank, 0]], [float(rank + 1), 1.0], (size,))
     dist.all_reduce(mine)
@@ -519,6 +571,10 @@ def test_exports_beside_gloo(scenario: str) -> None:
 @pytest.mark.parametrize("scenario", ["any_source", "leaving"])
 def test_a_receive_from_any_rank(scenario: str) -> None:
     run_ranks(__file__, scenario, 3)
+
+
+def test_a_mesh_of_two_dimensions_trains_and_saves_checkpoints() -> None:
+    run_ranks(__file__, "grid", 4)
 
 
 def test_a_dead_rank_is_named() -> None:
