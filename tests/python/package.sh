@@ -2,7 +2,7 @@
 # Builds the wheel of the Python package against the libraries of a build folder, installs it in an environment of its own,
 # and runs the tests of this folder there. Usage: package.sh SOURCE_TREE BUILD_FOLDER
 # Exits with 77 and a reason where Python's headers or the build tools from PyPI cannot be had. CROSSRANK_TEST_PYTHON names a
-# Python whose packages (torch, ModelOpt) the tests may use as well.
+# Python whose packages (torch, ModelOpt) the tests may use as well. It may be that of a virtual environment.
 set -euo pipefail
 source_tree=$(readlink -f "$1")
 build=$(readlink -f "$2")
@@ -31,9 +31,13 @@ export TMPDIR=$scratch
 wheel=$("$source_tree/python/wheel.sh" "$tools/bin/python" "$build" "$scratch/wheels")
 ls -l "$wheel"
 
-user=$here/user
+# Each Python has an environment of its own. The packages of a virtual environment come in by their path: an environment
+# that is made from one sees only those of the interpreter below it.
+user=$here/user-$(printf '%s' "$python" | cksum | cut -d ' ' -f 1)
 if [[ ! -x $user/bin/python ]]; then
   "$python" -m venv --system-site-packages "$user"
+  "$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sep="\n")' \
+    >"$("$user/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/chosen_python.pth"
   "$user/bin/pip" install -q pytest numpy 'nanobind-backend>=1.0' >"$here/user.log" 2>&1 ||
     skip "pytest and numpy cannot be installed from PyPI: $(tail -n 1 "$here/user.log")"
 fi
@@ -41,4 +45,4 @@ fi
 # The wheel must not find the libraries of the build folder.
 cd "$scratch"
 "$user/bin/crossrank" --version
-"$user/bin/python" -m pytest -q -p no:cacheprovider "$source_tree/tests/python"
+"$user/bin/python" -m pytest -q -rs -p no:cacheprovider "$source_tree/tests/python"
