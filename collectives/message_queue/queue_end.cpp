@@ -126,7 +126,7 @@ void MessageQueue::State::make_progress() noexcept {
   timed_out.reset();
   if (auto* const shared = status()) {
     shared->try_again();
-    node::clear_cause(comm()->own_record().cause);
+    if (!polled) node::clear_cause(comm()->own_record().cause);
   }
   if (remote_reader) remote_reader->note_timeout({});
 }
@@ -189,7 +189,7 @@ void MessageQueue::State::close() noexcept {
 /// If the writer is destroyed without `close` because other ranks failed, it tells the readers on other nodes.
 MessageQueue::State::~State() {
   if (!writing || closed) return;
-  if (!failure) failure = timed_out;
+  if (!failure && !polled) failure = timed_out;
   if (failure) notify_remote_readers();
 }
 

@@ -113,17 +113,19 @@ void MessageQueue::State::note_cause(int job_rank, std::string const& status, no
 void MessageQueue::State::agree_on_timeout(ErrorInfo& info, std::vector<int>& ranks, std::chrono::nanoseconds waited) {
   auto* const shared = status();
   if (shared == nullptr) return;
-  auto const found = std::exchange(ranks, shared->agree_on_timeout(ranks, waited));
+  auto const found = std::exchange(ranks, shared->agree_on_timeout(ranks, waited, timeout));
   if (shared->has_failed() && find_failure()) throw_failure(info.operation.c_str());
   if (ranks == found) return;
   info.failed_ranks = in_group_ranks(ranks);
   info.message += "; another end of the queue timed out first, waiting for " + named(info.failed_ranks);
 }
 
-void MessageQueue::State::note_timeout(std::vector<int> ranks, std::string const& status) {
+void MessageQueue::State::note_timeout(std::vector<int> ranks, std::string const& status,
+                                       std::chrono::nanoseconds waited) {
   if (ranks.empty()) return;
-  note_cause(ranks.front(), status, node::Verdict::timeout);
-  if (remote_reader) remote_reader->note_timeout(ranks);
+  polled = node::RingStatus::is_poll(waited, timeout);
+  if (!polled) note_cause(ranks.front(), status, node::Verdict::timeout);
+  if (!polled && remote_reader) remote_reader->note_timeout(ranks);
   timed_out = node::RingFailure{.timed_out = true, .ranks = std::move(ranks)};
 }
 
@@ -199,7 +201,7 @@ void MessageQueue::State::throw_slow_readers(char const* operation, std::chrono:
     info.message += ", waiting for " + named(info.failed_ranks);
   info.expected = "message " + std::to_string(number) + " taken";
   info.hint = "check what the named ranks are doing, or allow more time or chunks; the queue is still usable";
-  note_timeout(ranks, "took no message for " + milliseconds(waited));
+  note_timeout(ranks, "took no message for " + milliseconds(waited), waited);
   throw TimeoutError(std::move(info));
 }
 
@@ -217,7 +219,7 @@ void MessageQueue::State::throw_no_message(char const* operation, std::chrono::n
   info.details.push_back("read so far: " + std::to_string(in ? in->messages() : remote_reader->messages()) +
                          " messages");
   info.hint = "wait longer, or without limit with QueueWait::forever; the queue is still usable";
-  note_timeout(ranks, (is_writer ? "sent no message for " : "took no message for ") + milliseconds(waited));
+  note_timeout(ranks, (is_writer ? "sent no message for " : "took no message for ") + milliseconds(waited), waited);
   throw TimeoutError(std::move(info));
 }
 

@@ -59,6 +59,7 @@ struct MessageQueue::State {
   bool closed = false;
   std::optional<node::RingFailure> failure{};    ///< why the queue has failed; every later call throws it
   std::optional<node::RingFailure> timed_out{};  ///< the ranks that the last call named in its timeout
+  bool polled = false;                           ///< that call was a poll; its timeout is no reason to go away
   std::uint64_t written = 0;
 
   State() = default;
@@ -120,8 +121,9 @@ struct MessageQueue::State {
   /// Agrees with the other ends on the ranks to blame for a timeout, of which this end has found `ranks`. Changes them
   /// and adds to the message if another end was first. Throws when the queue has failed meanwhile.
   void agree_on_timeout(ErrorInfo& info, std::vector<int>& ranks, std::chrono::nanoseconds waited);
-  /// Records the ranks that a timeout names, for the other ends if this end goes away, and for this rank's groups.
-  void note_timeout(std::vector<int> ranks, std::string const& status);
+  /// Records the ranks that a timeout names, for the other ends if this end goes away, and for this rank's groups. The
+  /// timeout of a poll does not concern them.
+  void note_timeout(std::vector<int> ranks, std::string const& status, std::chrono::nanoseconds waited);
   void note_cause(int job_rank, std::string const& status, node::Verdict verdict) const noexcept;
   [[nodiscard]] std::string lag_of_readers(std::chrono::nanoseconds waited) const;
   [[nodiscard]] std::vector<int> readers_waited_for(std::uint64_t number) const;

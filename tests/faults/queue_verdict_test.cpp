@@ -1,6 +1,7 @@
 // All endpoints of a queue blame the same rank, whichever rank is stopped or killed and whichever notices first.
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <exception>
 #include <string>
 #include <vector>
@@ -181,6 +182,33 @@ CROSSRANK_RANK_SCENARIO(die_between_looks) {
 TEST(QueueVerdicts, blame_a_killed_rank_whatever_it_noted_before) {
   auto const outcome = test::run_ranks(3, "die_between_looks");
   expect_verdicts(outcome, {0, 2}, "peer_lost", 1);
+}
+
+/// A reader polls once for messages and leaves later, for reasons of its own. Argument: how it leaves ("drop", "exit").
+CROSSRANK_RANK_SCENARIO(leave_after_a_poll) {
+  return test::end_with_verdict(self, [&] {
+    auto const world = connect(test::fault_options());
+    auto queue = MessageQueue::create(world, {.chunks = 2});
+    if (self.rank == 2) {
+      EXPECT_THROW(static_cast<void>(queue.dequeue<int>({.timeout = std::chrono::milliseconds(1)})), TimeoutError);
+      if (self.arguments.at(0) == "exit") std::exit(0);
+      queue = {};
+    }
+    for (int i = 0; queue.connected() && queue.is_writer(); ++i) queue.enqueue(i);
+    while (queue.connected()) static_cast<void>(queue.dequeue<int>());
+  });
+}
+
+TEST(QueueVerdicts, blame_a_reader_that_leaves_after_a_poll) {
+  for (auto const* const how : {"drop", "exit"}) {
+    auto const outcome = test::run_ranks(3, "leave_after_a_poll", {.arguments = {how}});
+    for (std::size_t const rank : {0U, 1U}) {
+      auto const verdict = test::verdict_of(outcome.ranks.at(rank));
+      EXPECT_EQ(verdict.code, "peer_lost") << how << "\n" << outcome.text();
+      EXPECT_TRUE(verdict.blames_only(2)) << how << "\n" << outcome.text();
+      EXPECT_THAT(verdict.text, Not(HasSubstr("root cause"))) << how << "\n" << outcome.text();
+    }
+  }
 }
 
 /// The writer finds that a reader has left, and dies before it has recorded that.

@@ -36,6 +36,11 @@ std::vector<int> ranks_in(QueueNote const& note) {
 /// A wait that was more than some four times shorter does not count as a wait of the same kind.
 bool much_shorter(int waited, int than) noexcept { return waited + 2 < than; }
 
+/// Returns the binary logarithm of a time in nanoseconds, rounded up.
+int magnitude(std::chrono::nanoseconds time) noexcept {
+  return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(time.count(), 0))));
+}
+
 std::uint32_t kind_of(QueueNote const& note) noexcept { return note.kind.load(std::memory_order_acquire); }
 
 }  // namespace
@@ -121,7 +126,9 @@ void RingStatus::try_again() noexcept {
 }
 
 void RingStatus::leave() {
-  if (kind_of(end(own_).note) == QueueNote::timed_out) fail_as_noted();
+  if (kind_of(end(own_).note) != QueueNote::timed_out) return;
+  if (polled_) return withdraw();
+  fail_as_noted();
 }
 
 // ---------------------------------------------------------------- timeouts
@@ -144,10 +151,15 @@ std::vector<int> RingStatus::ranks_of_verdict(std::uint64_t word) const {
   return atomic_ops::published(*word_) == word ? ranks : std::vector<int>{};
 }
 
-std::vector<int> RingStatus::agree_on_timeout(std::vector<int> const& found, std::chrono::nanoseconds waited) {
+bool RingStatus::is_poll(std::chrono::nanoseconds waited, std::chrono::nanoseconds own_timeout) noexcept {
+  return much_shorter(magnitude(waited), magnitude(own_timeout));
+}
+
+std::vector<int> RingStatus::agree_on_timeout(std::vector<int> const& found, std::chrono::nanoseconds waited,
+                                              std::chrono::nanoseconds own_timeout) {
   waiting_ = false;
-  auto const nanoseconds = static_cast<std::uint64_t>(std::max<std::int64_t>(waited.count(), 0));
-  int const own_wait = static_cast<int>(std::bit_width(nanoseconds));
+  polled_ = is_poll(waited, own_timeout);
+  int const own_wait = magnitude(waited);
   for (auto seen = atomic_ops::published(*word_);;) {
     if (auto const known = failure()) return known->ranks;
     auto const status = QueueStatus::unpack(seen);
@@ -234,9 +246,14 @@ std::optional<RingFailure> RingStatus::reason_of(int index) const {
   // A rank that left no exit reason was killed by a signal. An earlier note of it is not the reason.
   bool const killed = has_dead_holder(index) && comm_->exit_reason(rank).empty();
   if (killed || rank < 0) return std::nullopt;
-  auto const& note = end(index).note;
-  if (kind_of(note) == QueueNote::timed_out) return RingFailure{.timed_out = true, .ranks = ranks_in(note)};
   auto const cause = read_cause(comm_->record(rank).cause);
+  auto const& note = end(index).note;
+  if (cause && kind_of(note) == QueueNote::timed_out) {
+    // A rank notes the cause of a timeout, but not of a poll. So it has not left because of the ranks of a poll.
+    auto ranks = ranks_in(note);
+    if (std::find(ranks.begin(), ranks.end(), cause->global_rank) != ranks.end())
+      return RingFailure{.timed_out = true, .ranks = std::move(ranks)};
+  }
   if (!cause || cause->global_rank == job_rank(index)) return std::nullopt;
   bool known = blames_any_;
   for (int other = 0; other <= readers_; ++other) known = known || job_rank(other) == cause->global_rank;

@@ -24,8 +24,11 @@ struct RingFailure {
 /// A call that times out does not end the queue, because the caller may try again. Its verdict stays in the endpoint's
 /// note until the next call, and the word points to it. The first verdict binds the others: an endpoint whose wait was
 /// under way when the verdict was given, and times out as well, blames the same ranks, even if the queue has moved
-/// since. A call with a much shorter limit is a poll, and its verdict does not bind longer waits. If the endpoint goes
-/// away instead of trying again, its verdict is the reason: the others blame the ranks in the note, not this endpoint.
+/// since. If the endpoint goes away instead of trying again, its verdict is the reason: the others blame the ranks in
+/// the note, not this endpoint.
+///
+/// A call with a much shorter limit is a poll. Its verdict does not bind longer waits. If its limit is also much shorter
+/// than the endpoint's own timeout, its verdict is never the reason why the endpoint goes away.
 class RingStatus {
  public:
   /// `own`: index of this endpoint. `readers`: number of readers' endpoints, which follow the writer's.
@@ -53,9 +56,14 @@ class RingStatus {
   void try_again() noexcept;
   /// Notes that a call of this endpoint has timed out after `waited`, because of the ranks `found`. Returns the ranks
   /// to blame: those of a verdict that another end has given meanwhile, or `found`. Another end may also have failed
-  /// the queue meanwhile; then the ranks are those of the failure.
-  [[nodiscard]] std::vector<int> agree_on_timeout(std::vector<int> const& found, std::chrono::nanoseconds waited);
-  /// Records that this endpoint goes away without closing. If its last call has timed out, that ends the queue.
+  /// the queue meanwhile; then the ranks are those of the failure. `own_timeout`: the limit of this endpoint's calls by
+  /// default.
+  [[nodiscard]] std::vector<int> agree_on_timeout(std::vector<int> const& found, std::chrono::nanoseconds waited,
+                                                  std::chrono::nanoseconds own_timeout);
+  /// Returns whether a call that has timed out after `waited` was a poll of an endpoint with this timeout.
+  [[nodiscard]] static bool is_poll(std::chrono::nanoseconds waited, std::chrono::nanoseconds own_timeout) noexcept;
+  /// Records that this endpoint goes away without closing. If its last call has timed out, that ends the queue, unless
+  /// the call was a poll.
   void leave();
 
   /// Returns the endpoints that died or whose handles were dropped without `close`. A reader that has read a closed
@@ -109,6 +117,7 @@ class RingStatus {
   int readers_;
   bool blames_any_ = false;
   bool noted_ = false;                ///< the own note is not `none`
+  bool polled_ = false;               ///< the own verdict is that of a poll
   bool waiting_ = false;              ///< a wait is under way ...
   std::uint32_t verdict_before_ = 0;  ///< ... and this was the last verdict when it began
 };

@@ -26,7 +26,9 @@ using std::chrono::seconds;
 
 class RemoteQueue : public testing::TestWithParam<bool> {
  protected:
-  static void run(int ranks, MessageBody const& body) { run_message_ranks(ranks, body, {.node_memory = GetParam()}); }
+  static void run(int ranks, MessageBody const& body, std::chrono::milliseconds timeout = step_timeout) {
+    run_message_ranks(ranks, body, {.timeout = timeout, .node_memory = GetParam()});
+  }
 };
 
 TEST_P(RemoteQueue, gives_every_reader_every_message_in_order) {
@@ -207,34 +209,42 @@ TEST_P(RemoteQueue, names_a_reader_on_a_silent_host) {
 
 /// Rank 1 cannot know for which rank the writer waits, so the writer tells it. The writer learns why rank 1 has left.
 TEST_P(RemoteQueue, names_the_same_slow_rank_at_all_ends) {
-  run(3, [](Collective const& world, MemoryHub&) {
-    auto queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 2});
-    if (queue.is_writer()) {
-      queue.enqueue(0);
-      queue.enqueue(1);
-      EXPECT_THAT(thrown<TimeoutError>([&] { queue.enqueue(2, {.timeout = step_timeout}); }).failed_ranks(),
-                  testing::ElementsAre(2));
-      queue = {};
-    } else if (world.rank() == 1) {
-      EXPECT_EQ(queue.dequeue<int>(), 0);
-      EXPECT_EQ(queue.dequeue<int>(), 1);
-      std::vector<int> failed_ranks;
-      do {  // until the writer waits, the error blames the writer
-        failed_ranks =
-            thrown<TimeoutError>([&] { static_cast<void>(queue.dequeue<int>({.timeout = milliseconds(50)})); })
-                .info()
-                .failed_ranks;
-      } while (failed_ranks == std::vector<int>{0});
-      EXPECT_THAT(failed_ranks, testing::ElementsAre(2));
-      queue = {};
-    }
-    world.barrier();
-    if (world.rank() != 2) return;
-    EXPECT_EQ(queue.dequeue<int>(), 0);
-    EXPECT_EQ(queue.dequeue<int>(), 1);
-    EXPECT_THAT(thrown<TimeoutError>([&] { static_cast<void>(queue.dequeue<int>()); }).failed_ranks(),
-                testing::ElementsAre(2));
-  });
+  run(
+      3,
+      [](Collective const& world, MemoryHub&) {
+        auto queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 2});
+        if (queue.is_writer()) {
+          queue.enqueue(0);
+          queue.enqueue(1);
+          EXPECT_THAT(thrown<TimeoutError>([&] { queue.enqueue(2, {.timeout = step_timeout}); }).failed_ranks(),
+                      testing::ElementsAre(2));
+          queue = {};
+        } else if (world.rank() == 1) {
+          EXPECT_EQ(queue.dequeue<int>(), 0);
+          EXPECT_EQ(queue.dequeue<int>(), 1);
+          std::vector<int> failed_ranks;
+          do {  // until the writer waits, the error blames the writer
+            failed_ranks =
+                thrown<TimeoutError>([&] { static_cast<void>(queue.dequeue<int>({.timeout = milliseconds(50)})); })
+                    .info()
+                    .failed_ranks;
+          } while (failed_ranks == std::vector<int>{0});
+          EXPECT_THAT(failed_ranks, testing::ElementsAre(2));
+          // Those were polls. A longer wait that times out is the reason why the queue fails.
+          EXPECT_THAT(thrown<TimeoutError>([&] {
+                        static_cast<void>(queue.dequeue<int>({.timeout = seconds(4)}));
+                      }).failed_ranks(),
+                      testing::ElementsAre(2));
+          queue = {};
+        }
+        world.barrier();
+        if (world.rank() != 2) return;
+        EXPECT_EQ(queue.dequeue<int>(), 0);
+        EXPECT_EQ(queue.dequeue<int>(), 1);
+        EXPECT_THAT(thrown<TimeoutError>([&] { static_cast<void>(queue.dequeue<int>()); }).failed_ranks(),
+                    testing::ElementsAre(2));
+      },
+      seconds(16));
 }
 
 TEST_P(RemoteQueue, names_the_lost_reader_to_the_other_readers) {

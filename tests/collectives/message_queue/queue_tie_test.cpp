@@ -24,6 +24,8 @@ using testing::HasSubstr;
 
 /// The limit of calls that are to time out. One step of a clock covers it.
 constexpr auto tie_limit = std::chrono::milliseconds(150);
+/// The timeout of the group. `tie_limit` is not much shorter, so a call that times out is no poll.
+constexpr auto group_timeout = 3 * tie_limit;
 
 /// A clock for each rank, which stands still until the test moves it.
 class RankClocks final : public platform::System {
@@ -91,21 +93,23 @@ class QueueTie : public testing::Test {
   /// Runs ranks whose queue has `chunks` messages, all of which every reader but rank 2 has taken.
   void run(int ranks, std::uint64_t chunks, std::function<void(Collective const&, MessageQueue&)> const& body) {
     platform::ScopedSystem const installed(clocks_);
-    run_thread_ranks(ranks, [&](Collective world) {
-      clocks_.take(world.rank());
-      auto queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = chunks});
-      for (std::uint64_t i = 0; i < chunks; ++i) {
-        if (queue.is_writer()) {
-          queue.enqueue(1);
-        } else if (world.rank() != 2) {
-          EXPECT_EQ(queue.dequeue<int>(), 1);
-        }
-      }
-      world.barrier();
-      body(world, queue);
-      world.barrier();
-      world.close();
-    });
+    run_thread_ranks(ranks,
+                     [&](Collective world) {
+                       clocks_.take(world.rank());
+                       auto queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = chunks});
+                       for (std::uint64_t i = 0; i < chunks; ++i) {
+                         if (queue.is_writer()) {
+                           queue.enqueue(1);
+                         } else if (world.rank() != 2) {
+                           EXPECT_EQ(queue.dequeue<int>(), 1);
+                         }
+                       }
+                       world.barrier();
+                       body(world, queue);
+                       world.barrier();
+                       world.close();
+                     },
+                     {.timeout = group_timeout});
   }
 
   ErrorInfo enqueue_in_vain(MessageQueue const& queue) {
