@@ -150,7 +150,7 @@ void MessageQueue::State::await_space(char const* operation, QueueWait const& wa
   if (has_space()) return withdraw_note();
   auto limit = limits(wait);
   limit.warn = [&](std::chrono::nanoseconds waited) {
-    log_event(LogLevel::warning, "a queue waits for readers", {{"queue", name}, {"why", lag_of_readers(waited)}});
+    log_event(LogLevel::warning, "a queue waits for readers", {{"queue", name}, {"why", lag_of_readers(waited).text}});
   };
   auto const ended = this->wait([&] { return has_space(); }, limit);
   if (ended == WaitResult::lost) throw_failure(operation);

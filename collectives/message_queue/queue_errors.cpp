@@ -9,14 +9,6 @@
 
 /// The errors of one end of a queue. All ends name the same ranks.
 namespace crossrank {
-namespace {
-
-std::string named(std::vector<int> ranks) {
-  std::sort(ranks.begin(), ranks.end());
-  return node::name_ranks(ranks);
-}
-
-}  // namespace
 
 std::string milliseconds(std::chrono::nanoseconds time) {
   return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(time).count()) + " ms";
@@ -55,15 +47,45 @@ std::vector<int> MessageQueue::State::in_group_ranks(std::vector<int> const& ran
   return own;
 }
 
+/// Names ranks of the job in the numbers that this end's errors use: "rank 1 and rank 5 of the job".
+std::string MessageQueue::State::named(std::vector<int> const& ranks) const {
+  auto own = in_group_ranks(ranks);
+  std::sort(own.begin(), own.end());
+  std::vector<int> outside;
+  for (int const each : ranks) {
+    if (in_group_ranks({each}).empty()) outside.push_back(each);
+  }
+  std::sort(outside.begin(), outside.end());
+  if (outside.empty()) return node::name_ranks(own);
+  return (own.empty() ? "" : node::name_ranks(own) + " and ") + node::name_ranks(outside) + " of the job";
+}
+
+/// Returns the index of the end that a rank of the job holds on this node; -1 when it holds none.
+int MessageQueue::State::end_of(int job_rank) const {
+  auto const* const shared = status();
+  for (int end = 0; shared != nullptr && end <= (out ? out->readers() : in->readers()); ++end) {
+    if (shared->job_rank(end) == job_rank) return end;
+  }
+  return -1;
+}
+
+/// Returns what a rank did not do, because of which this end has waited.
+std::string MessageQueue::State::omission_of(int job_rank) const {
+  if (job_rank == writer_global_rank()) return "sent no message";
+  bool const has_end = job_ranks.empty() ? end_of(job_rank) >= 0 : !in_group_ranks({job_rank}).empty();
+  return has_end ? "took no message" : "held up the queue";
+}
+
 int MessageQueue::State::writer_global_rank() const {
   return job_ranks.empty() ? writer_rank : at_rank(job_ranks, writer_rank);
 }
 
 /// Describes what is known about a rank.
 std::string MessageQueue::State::status_of(int job_rank) const {
-  auto const* const shared = status();
-  for (int end = 0; shared != nullptr && end <= (out ? out->readers() : in->readers()); ++end) {
-    if (shared->job_rank(end) == job_rank) return shared->describe(end);
+  if (int const end = end_of(job_rank); end >= 0) return status()->describe(end);
+  auto const* const here = comm();
+  for (int each = 0; here != nullptr && each < here->ranks(); ++each) {
+    if (static_cast<int>(here->record(each).global_rank) == job_rank) return here->describe(each);
   }
   for (auto const& far : remote_writers) {
     if (far->reader_global_rank() == job_rank) return "on another node" + (far->lost() ? ": " + far->why() : "");
@@ -76,7 +98,7 @@ void MessageQueue::State::describe_readers(
     ErrorInfo& info, std::function<bool(std::uint64_t taken, int job_rank)> const& is_meant) const {
   auto const add = [&](std::uint64_t taken, int job_rank) {
     if (!is_meant(taken, job_rank)) return;
-    info.details.push_back(named(in_group_ranks({job_rank})) + ": has taken " + std::to_string(taken) + " of " +
+    info.details.push_back(named({job_rank}) + ": has taken " + std::to_string(taken) + " of " +
                            std::to_string(written) + " messages, " + status_of(job_rank));
   };
   for (int place = 0; out && place < out->readers(); ++place) {
@@ -117,14 +139,13 @@ void MessageQueue::State::agree_on_timeout(ErrorInfo& info, std::vector<int>& ra
   if (shared->has_failed() && find_failure()) throw_failure(info.operation.c_str());
   if (ranks == found) return;
   info.failed_ranks = in_group_ranks(ranks);
-  info.message += "; another end of the queue timed out first, waiting for " + named(info.failed_ranks);
+  info.message += "; another end of the queue timed out first, waiting for " + named(ranks);
 }
 
-void MessageQueue::State::note_timeout(std::vector<int> ranks, std::string const& status,
-                                       std::chrono::nanoseconds waited) {
+void MessageQueue::State::note_timeout(std::vector<int> ranks, std::chrono::nanoseconds waited) {
   if (ranks.empty()) return;
   polled = node::RingStatus::is_poll(waited, timeout);
-  if (!polled) note_cause(ranks.front(), status, node::Verdict::timeout);
+  if (!polled) note_cause(ranks.front(), omission_of(ranks.front()) + " for " + milliseconds(waited), node::Verdict::timeout);
   if (!polled && remote_reader) remote_reader->note_timeout(ranks);
   timed_out = node::RingFailure{.timed_out = true, .ranks = std::move(ranks)};
 }
@@ -133,11 +154,12 @@ void MessageQueue::State::throw_failure(char const* operation) const {
   withdraw_note();
   auto const failed_ranks = in_group_ranks(failure->ranks);
   bool const is_writer = failure->ranks == std::vector<int>{writer_global_rank()};
-  auto const who = is_writer ? "the writer, " + named(failed_ranks) + "," : named(failed_ranks);
+  auto const who = is_writer ? "the writer, " + named(failure->ranks) + "," : named(failure->ranks);
   auto info = error(operation, who + " died or left without closing the queue");
   if (failure->timed_out) {
-    info.message = is_writer ? who + " sent no message in time, so a reader left the queue"
-                             : who + " took no message in time, so another rank left the queue";
+    auto const omission = failure->ranks.empty() ? "took no message" : omission_of(failure->ranks.front());
+    info.message =
+        who + " " + omission + " for too long, so " + (is_writer ? "a reader" : "another rank") + " left the queue";
   }
   info.failed_ranks = failed_ranks;
   auto const& blamed = failure->ranks;
@@ -146,7 +168,7 @@ void MessageQueue::State::throw_failure(char const* operation) const {
     describe_readers(info, [&](std::uint64_t, int each) { return is_blamed(each); });
   } else {
     for (int const each : blamed)
-      info.details.push_back(named(in_group_ranks({each})) + (is_writer ? ", the writer: " : ": ") + status_of(each));
+      info.details.push_back(named({each}) + (is_writer ? ", the writer: " : ": ") + status_of(each));
     info.details.push_back("read so far: " + std::to_string(in ? in->messages() : remote_reader->messages()) +
                            " messages");
   }
@@ -171,7 +193,7 @@ void MessageQueue::State::throw_failure(char const* operation) const {
   throw PeerLostError(std::move(info));
 }
 
-std::string MessageQueue::State::lag_of_readers(std::chrono::nanoseconds waited) const {
+MessageQueue::State::Lag MessageQueue::State::lag_of_readers(std::chrono::nanoseconds waited) const {
   auto const number = written + 1 - chunks;
   std::vector<int> behind;
   std::vector<int> nobody;
@@ -181,27 +203,28 @@ std::string MessageQueue::State::lag_of_readers(std::chrono::nanoseconds waited)
   }
   auto const far = remote_readers_behind(number);
   behind.insert(behind.end(), far.begin(), far.end());
+  std::sort(behind.begin(), behind.end());
   std::string text;
-  if (!behind.empty()) text = named(in_group_ranks(behind)) + " took no message for " + milliseconds(waited);
+  if (!behind.empty()) text = named(behind) + " took no message for " + milliseconds(waited);
   if (!nobody.empty())
     text += (text.empty() ? "" : "; ") + std::string("no process has attached as reader ") + node::format_ranks(nobody);
-  return text;
+  return {.text = std::move(text), .ranks = std::move(behind)};
 }
 
 void MessageQueue::State::throw_slow_readers(char const* operation, std::chrono::nanoseconds waited) {
   auto const number = written + 1 - chunks;
-  auto info = error(operation, lag_of_readers(waited));
+  auto const lag = lag_of_readers(waited);
+  auto info = error(operation, lag.text);
   auto ranks = readers_waited_for(number);
   info.failed_ranks = in_group_ranks(ranks);
+  if (!ranks.empty() && ranks != lag.ranks) info.message += ", waiting for " + named(ranks);
   agree_on_timeout(info, ranks, waited);
   describe_readers(info, [&](std::uint64_t taken, int each) {
     return taken < number || std::find(ranks.begin(), ranks.end(), each) != ranks.end();
   });
-  if (!ranks.empty() && info.message.find(named(info.failed_ranks)) == std::string::npos)
-    info.message += ", waiting for " + named(info.failed_ranks);
   info.expected = "message " + std::to_string(number) + " taken";
   info.hint = "check what the named ranks are doing, or allow more time or chunks; the queue is still usable";
-  note_timeout(ranks, "took no message for " + milliseconds(waited), waited);
+  note_timeout(ranks, waited);
   throw TimeoutError(std::move(info));
 }
 
@@ -210,16 +233,16 @@ void MessageQueue::State::throw_no_message(char const* operation, std::chrono::n
   auto info = error(operation, "no message arrived for " + milliseconds(waited));
   info.failed_ranks = in_group_ranks(ranks);
   if (ranks != std::vector<int>{writer_global_rank()})
-    info.message += ": the writer, rank " + std::to_string(writer_rank) + ", waits for " + named(info.failed_ranks);
+    info.message += ": the writer, rank " + std::to_string(writer_rank) + ", waits for " + named(ranks);
   agree_on_timeout(info, ranks, waited);
   bool const is_writer = ranks == std::vector<int>{writer_global_rank()};
   info.details.push_back("rank " + std::to_string(writer_rank) + ", the writer: " + status_of(writer_global_rank()));
   for (int const each : is_writer ? std::vector<int>{} : ranks)
-    info.details.push_back(named(in_group_ranks({each})) + ": " + status_of(each));
+    info.details.push_back(named({each}) + ": " + status_of(each));
   info.details.push_back("read so far: " + std::to_string(in ? in->messages() : remote_reader->messages()) +
                          " messages");
   info.hint = "wait longer, or without limit with QueueWait::forever; the queue is still usable";
-  note_timeout(ranks, (is_writer ? "sent no message for " : "took no message for ") + milliseconds(waited), waited);
+  note_timeout(ranks, waited);
   throw TimeoutError(std::move(info));
 }
 

@@ -123,14 +123,22 @@ struct MessageQueue::State {
   void agree_on_timeout(ErrorInfo& info, std::vector<int>& ranks, std::chrono::nanoseconds waited);
   /// Records the ranks that a timeout names, for the other ends if this end goes away, and for this rank's groups. The
   /// timeout of a poll does not concern them.
-  void note_timeout(std::vector<int> ranks, std::string const& status, std::chrono::nanoseconds waited);
+  void note_timeout(std::vector<int> ranks, std::chrono::nanoseconds waited);
   void note_cause(int job_rank, std::string const& status, node::Verdict verdict) const noexcept;
-  [[nodiscard]] std::string lag_of_readers(std::chrono::nanoseconds waited) const;
+  /// The readers that are behind.
+  struct Lag {
+    std::string text{};        ///< names them, and the ends that nobody holds yet
+    std::vector<int> ranks{};  ///< of the job, ascending
+  };
+  [[nodiscard]] Lag lag_of_readers(std::chrono::nanoseconds waited) const;
   [[nodiscard]] std::vector<int> readers_waited_for(std::uint64_t number) const;
   [[nodiscard]] std::vector<int> remote_readers_behind(std::uint64_t number) const;
   /// Adds what is known about the readers for which `is_meant` returns true.
   void describe_readers(ErrorInfo& info, std::function<bool(std::uint64_t taken, int job_rank)> const& is_meant) const;
   [[nodiscard]] std::string status_of(int job_rank) const;
+  [[nodiscard]] std::string omission_of(int job_rank) const;
+  [[nodiscard]] int end_of(int job_rank) const;
+  [[nodiscard]] std::string named(std::vector<int> const& ranks) const;
   [[nodiscard]] std::vector<int> in_group_ranks(std::vector<int> const& ranks) const;
   [[nodiscard]] int writer_global_rank() const;
   [[nodiscard]] node::RingStatus* status() const noexcept;

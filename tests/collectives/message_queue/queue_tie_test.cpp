@@ -14,8 +14,9 @@
 #include "lib/platform/system.hpp"
 #include "tests/support/thread_ranks.hpp"
 
-/// Timeouts of two ends of a queue at nearly the same time: both blame the same rank. Each rank has a clock that the
-/// test moves, so that the order of the timeouts does not depend on the machine.
+/// The ranks that the timeouts of a queue blame. If two ends time out at nearly the same time, both blame the same
+/// rank: there each rank has a clock that the test moves, so that the order of the timeouts does not depend on the
+/// machine.
 namespace crossrank::test {
 namespace {
 
@@ -220,6 +221,90 @@ TEST_F(QueueTie, is_not_decided_by_a_timeout_from_before_the_wait) {
       clocks_.await_sleep(0);
       clocks_.pass(0);
     }
+  });
+}
+
+/// Repeats `call`, which times out, until its error no longer blames `direct` alone: that rank now waits as well.
+ErrorInfo timeout_beyond(int direct, std::function<void()> const& call) {
+  auto info = timeout_of(call);
+  while (info.failed_ranks == std::vector<int>{direct}) info = timeout_of(call);
+  return info;
+}
+
+constexpr auto short_limit = std::chrono::milliseconds(50);
+
+/// Rank 0 writes to rank 1, which writes to rank 2. The last two have a queue of their own, so rank 2 has no number in
+/// the group of the first queue.
+TEST(QueueOutsider, is_named_by_its_rank_in_the_job_at_the_end_of_a_chain) {
+  Steps steps;
+  run_thread_ranks(3, [&](Collective const& world) {
+    auto const first = world.split({{0, 1}, {2}});
+    auto const second = world.split({{0}, {1, 2}});
+    auto const from = world.rank() < 2 ? MessageQueue::create(first, {.chunks = 1}) : MessageQueue();
+    auto const into = world.rank() > 0 ? MessageQueue::create(second, {.chunks = 1}) : MessageQueue();
+    if (world.rank() == 0) {
+      from.enqueue(1);
+      auto const info = timeout_beyond(1, [&] { from.enqueue(2, {.timeout = short_limit}); });
+      EXPECT_THAT(info.failed_ranks, testing::IsEmpty());
+      EXPECT_THAT(info.message, HasSubstr("rank 1 took no message for 50 ms, waiting for rank 2 of the job"));
+      steps.reach(1);
+    } else if (world.rank() == 1) {
+      into.enqueue(1);
+      into.enqueue(2);
+    } else {
+      steps.await(1);
+      EXPECT_EQ(into.dequeue<int>(), 1);
+    }
+    world.barrier();
+  });
+}
+
+/// The writer waits in a barrier for a rank that has no end of the queue.
+TEST(QueueOutsider, is_blamed_for_what_it_does_outside_the_queue) {
+  Steps steps;
+  run_thread_ranks(
+      3,
+      [&](Collective const& world) {
+        auto const pair = world.split({{0, 1}, {2}});
+        auto queue = world.rank() < 2 ? MessageQueue::create(pair, {.chunks = 1}) : MessageQueue();
+        if (world.rank() == 1) {
+          auto const info = timeout_beyond(0, [&] { static_cast<void>(queue.dequeue<int>({.timeout = short_limit})); });
+          EXPECT_THAT(info.failed_ranks, testing::IsEmpty());
+          EXPECT_THAT(info.message, HasSubstr("the writer, rank 0, waits for rank 2 of the job"));
+          // Not a poll, so it becomes the reason why the queue fails.
+          timeout_of([&] { static_cast<void>(queue.dequeue<int>({.timeout = std::chrono::seconds(4)})); });
+          queue = {};
+          steps.reach(1);
+        }
+        if (world.rank() == 2) steps.await(1);
+        world.barrier();
+        if (world.rank() == 0) {
+          EXPECT_THAT(timeout_of([&] { queue.enqueue(1); }).message,
+                      HasSubstr("rank 2 of the job held up the queue for too long, so another rank left the queue"));
+        }
+      },
+      {.timeout = std::chrono::seconds(16)});
+}
+
+/// Readers 1 and 12 have similar names. Reader 12 takes nothing, because it waits for rank 1 in a barrier.
+TEST(QueueTimeout, names_the_rank_that_a_slow_reader_waits_for_although_its_name_is_similar) {
+  Steps steps;
+  run_thread_ranks(13, [&](Collective const& world) {
+    auto const pair = world.split({{1, 12}});
+    auto queue = MessageQueue::create(world, {.chunks = 1});
+    if (world.rank() == 0) {
+      queue.enqueue(1);
+      auto const info = timeout_beyond(12, [&] { queue.enqueue(2, {.timeout = short_limit}); });
+      EXPECT_THAT(info.failed_ranks, ElementsAre(1));
+      EXPECT_THAT(info.message, HasSubstr("rank 12 took no message for 50 ms, waiting for rank 1"));
+      steps.reach(1);
+    } else if (world.rank() != 12) {
+      EXPECT_EQ(queue.dequeue<int>(), 1);
+      if (world.rank() == 1) steps.await(1);
+    }
+    if (pair.connected()) pair.barrier();
+    queue.close();
+    world.barrier();
   });
 }
 
