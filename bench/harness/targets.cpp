@@ -47,7 +47,8 @@ std::optional<double> wanted_ratio(Workload const& ours, std::string const& peer
   if (ours.path == "queue") return wanted_of_queue(ours, peer);
   if (ours.path == "collectives") return wanted_of_collective(ours, peer);
   if (ours.path == "consolidate" || ours.path == "files") return wanted_of_checkpoint(ours, peer);
-  if (ours.path == "transforms" && (ours.variant == "ddp communication" || ours.variant == "fully_shard step")) return 2.0;
+  if (ours.path == "transforms" && (ours.variant == "ddp communication" || ours.variant == "fully_shard step"))
+    return 2.0;
   if (ours.path == "export" && peer == "dd") return 1.0 / 1.1;
   if (ours.path == "export" && peer == "dcp_save_and_consolidate") return 5.0;
   if (ours.path == "hosts" && peer == "one_host") return 1.8;

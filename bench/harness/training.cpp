@@ -57,7 +57,7 @@ Json training_table(Results const& results) {
       row["hidden"] = share;
       // A backward pass that uses its core leaves none to communication if there are as many ranks as cores.
       print_figure(w, waits ? "hidden behind a waiting backward" : "hidden behind a computing backward", share,
-            waits ? wanted_share : 0.0, waits ? judge(share >= wanted_share) : "");
+                   waits ? wanted_share : 0.0, waits ? judge(share >= wanted_share) : "");
     }
     rows.push_back(std::move(row));
   }

@@ -121,8 +121,7 @@ Collective connect(ConnectOptions options) try {
     }
   }
   auto transport = open_transport(options, job, timeout_policy);
-  auto world = make_collective(transport, timeout_policy, options.check.value_or(CheckLevel::local),
-                               options.progress);
+  auto world = make_collective(transport, timeout_policy, options.check.value_or(CheckLevel::local), options.progress);
   std::lock_guard const lock(jobs().mutex);
   auto& known = jobs().jobs[key];
   known.transport = transport;

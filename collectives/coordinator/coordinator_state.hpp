@@ -16,7 +16,7 @@ namespace crossrank {
 
 struct GroupCoordinator::State {
   Collective cpu;
-  Collective device;  ///< the same group as `cpu` unless dense data has its own group
+  Collective device;       ///< the same group as `cpu` unless dense data has its own group
   Device tensor_device{};  ///< where the group allocates tensors
   std::optional<Collective> data_parallel{};
   MessageQueue queue{};  ///< written by rank 0; only if the options requested one

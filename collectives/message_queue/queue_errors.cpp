@@ -145,7 +145,8 @@ void MessageQueue::State::agree_on_timeout(ErrorInfo& info, std::vector<int>& ra
 void MessageQueue::State::note_timeout(std::vector<int> ranks, std::chrono::nanoseconds waited) {
   if (ranks.empty()) return;
   polled = node::RingStatus::is_poll(waited, timeout);
-  if (!polled) note_cause(ranks.front(), omission_of(ranks.front()) + " for " + milliseconds(waited), node::Verdict::timeout);
+  if (!polled)
+    note_cause(ranks.front(), omission_of(ranks.front()) + " for " + milliseconds(waited), node::Verdict::timeout);
   if (!polled && remote_reader) remote_reader->note_timeout(ranks);
   timed_out = node::RingFailure{.timed_out = true, .ranks = std::move(ranks)};
 }

@@ -70,7 +70,8 @@ constexpr std::array table{
         [](Reader const& reader, char const* name, Environment& out) { out.arena_cap = reader.bytes(name); }},
     Setting{
         "CROSSRANK_FLIGHT_DIR",
-        "directory for flight records: the last operations of each rank, readable after all ranks have died. Created if "
+        "directory for flight records: the last operations of each rank, readable after all ranks have died. Created "
+        "if "
         "its parent exists",
         "no flight records",
         [](Reader const& reader, char const* name, Environment& out) { out.flight_dir = reader.first_text({name}); }},

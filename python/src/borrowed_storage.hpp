@@ -44,11 +44,11 @@ struct ForeignTensor {
 
 /// Returns a view of it. `release` runs when the last view is gone, or at once when this function throws.
 [[nodiscard]] inline Tensor view_of(ForeignTensor const& foreign, std::function<void()> release) {
-  auto const storage = std::make_shared<BorrowedStorage>(
-      BorrowedStorage::Parts{.data = foreign.data,
-                             .bytes = dense_bytes(foreign.shape, foreign.dtype),
-                             .read_only = foreign.read_only,
-                             .release = std::move(release)});
+  auto const storage =
+      std::make_shared<BorrowedStorage>(BorrowedStorage::Parts{.data = foreign.data,
+                                                               .bytes = dense_bytes(foreign.shape, foreign.dtype),
+                                                               .read_only = foreign.read_only,
+                                                               .release = std::move(release)});
   return spi::tensor_from_storage(storage, 0, foreign.shape, foreign.dtype);
 }
 

@@ -54,8 +54,8 @@ void bind_plan(nb::module_& module) {
       .def("tensors", &cp::MergePlan::tensors)
       .def("explain", [](cp::MergePlan const& plan, std::string const& tensor) { return plan.explain(tensor); })
       .def("to_json", [](cp::MergePlan const& plan) { return to_python(plan.to_json()); })
-      .def("save",
-           [](cp::MergePlan const& plan, std::filesystem::path const& file) { run_without_gil([&] { plan.save(file); }); })
+      .def("save", [](cp::MergePlan const& plan,
+                      std::filesystem::path const& file) { run_without_gil([&] { plan.save(file); }); })
       .def("bytes", &cp::MergePlan::bytes)
       .def("hash", &cp::MergePlan::hash);
   module.def("make_plan", &make_plan);
@@ -79,8 +79,9 @@ nb::dict consolidate(Collective const& world, nb::handle shards, std::filesystem
   reader.read("single_file", options.single_file);
   reader.read("format", formats, options.format);
   reader.finish("consolidate");
-  return summary_to_python(job.run(
-      [&] { return cp::consolidate(world, has_plan ? finished : cp::MergePlan::make(world, place, plan), out, options); }));
+  return summary_to_python(job.run([&] {
+    return cp::consolidate(world, has_plan ? finished : cp::MergePlan::make(world, place, plan), out, options);
+  }));
 }
 
 nb::dict split(Collective const& world, std::filesystem::path const& model, std::filesystem::path const& out, int tp,
@@ -154,9 +155,8 @@ void bind_checkpoint(nb::module_& module) {
              return names;
            })
       .def("metadata", [](SafetensorsFile const& file) { return file.metadata(); })
-      .def("read", [](SafetensorsFile const& file, std::string const& name) {
-        return run_without_gil([&] { return file.read(name); });
-      })
+      .def("read", [](SafetensorsFile const& file,
+                      std::string const& name) { return run_without_gil([&] { return file.read(name); }); })
       .def("map", [](SafetensorsFile const& file, std::string const& name) { return file.map(name); });
 }
 

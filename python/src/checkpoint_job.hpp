@@ -23,8 +23,8 @@ namespace crossrank::python {
 namespace cp = checkpoint;
 
 inline constexpr std::pair<char const*, cp::OutputFormat> formats[] = {{"safetensors", cp::OutputFormat::safetensors},
-                                                                {"torch", cp::OutputFormat::torch},
-                                                                {"images", cp::OutputFormat::images}};
+                                                                       {"torch", cp::OutputFormat::torch},
+                                                                       {"images", cp::OutputFormat::images}};
 
 /// Reads the members of a dict of options and refuses unknown ones.
 class OptionReader {
@@ -73,14 +73,15 @@ class Job {
   }
   template <class Work>
   auto run(Work&& work) {
-    return run_waiting([this] { stop_.request_stop(); }, [&]() -> std::invoke_result_t<Work> {
-      try {
-        return work();
-      } catch (Error const&) {
-        if (raised_) std::rethrow_exception(raised_);
-        throw;
-      }
-    });
+    return run_waiting([this] { stop_.request_stop(); },
+                       [&]() -> std::invoke_result_t<Work> {
+                         try {
+                           return work();
+                         } catch (Error const&) {
+                           if (raised_) std::rethrow_exception(raised_);
+                           throw;
+                         }
+                       });
   }
 
  private:

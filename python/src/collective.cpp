@@ -23,7 +23,7 @@ namespace {
 using Lengths = std::vector<std::int64_t>;
 
 constexpr std::pair<char const*, ReduceOp> reduce_ops[] = {
-    {"sum", ReduceOp::sum}, {"prod", ReduceOp::prod}, {"min", ReduceOp::min},   {"max", ReduceOp::max},
+    {"sum", ReduceOp::sum}, {"prod", ReduceOp::prod}, {"min", ReduceOp::min}, {"max", ReduceOp::max},
     {"avg", ReduceOp::avg}, {"band", ReduceOp::band}, {"bor", ReduceOp::bor}, {"bxor", ReduceOp::bxor}};
 
 constexpr std::pair<char const*, CheckLevel> check_levels[] = {
@@ -205,13 +205,19 @@ void bind_movement(nb::class_<Collective>& collective) {
       .def("all_gatherv", &with_rows<static_cast<WithRows>(&Collective::all_gatherv)>)
       .def("iall_gatherv", &start_with_rows<static_cast<StartWithRows>(&Collective::iall_gatherv)>)
       .def("gather", &rooted<static_cast<Rooted>(&Collective::gather)>, nb::arg().none(), nb::arg().none(), nb::arg())
-      .def("igather", &start_rooted<static_cast<StartRooted>(&Collective::igather)>, nb::arg().none(), nb::arg().none(), nb::arg())
-      .def("gatherv", &with_rows<static_cast<WithRows>(&Collective::gatherv)>, nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg())
-      .def("igatherv", &start_with_rows<static_cast<StartWithRows>(&Collective::igatherv)>, nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg())
+      .def("igather", &start_rooted<static_cast<StartRooted>(&Collective::igather)>, nb::arg().none(), nb::arg().none(),
+           nb::arg())
+      .def("gatherv", &with_rows<static_cast<WithRows>(&Collective::gatherv)>, nb::arg().none(), nb::arg().none(),
+           nb::arg(), nb::arg())
+      .def("igatherv", &start_with_rows<static_cast<StartWithRows>(&Collective::igatherv)>, nb::arg().none(),
+           nb::arg().none(), nb::arg(), nb::arg())
       .def("scatter", &rooted<static_cast<Rooted>(&Collective::scatter)>, nb::arg().none(), nb::arg().none(), nb::arg())
-      .def("iscatter", &start_rooted<static_cast<StartRooted>(&Collective::iscatter)>, nb::arg().none(), nb::arg().none(), nb::arg())
-      .def("scatterv", &with_rows<static_cast<WithRows>(&Collective::scatterv)>, nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg())
-      .def("iscatterv", &start_with_rows<static_cast<StartWithRows>(&Collective::iscatterv)>, nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg())
+      .def("iscatter", &start_rooted<static_cast<StartRooted>(&Collective::iscatter)>, nb::arg().none(),
+           nb::arg().none(), nb::arg())
+      .def("scatterv", &with_rows<static_cast<WithRows>(&Collective::scatterv)>, nb::arg().none(), nb::arg().none(),
+           nb::arg(), nb::arg())
+      .def("iscatterv", &start_with_rows<static_cast<StartWithRows>(&Collective::iscatterv)>, nb::arg().none(),
+           nb::arg().none(), nb::arg(), nb::arg())
       .def("all_to_all", &two_tensors<static_cast<TwoTensors>(&Collective::all_to_all)>)
       .def("iall_to_all", &start_two_tensors<static_cast<StartTwoTensors>(&Collective::iall_to_all)>)
       .def("all_to_allv",
@@ -220,14 +226,13 @@ void bind_movement(nb::class_<Collective>& collective) {
              auto const in = tensor_from(from);
              run_waiting(group, [&] { group.all_to_allv(out, in, {.send = send, .receive = receive}); });
            })
-      .def("iall_to_allv",
-           [](Collective const& group, nb::handle to, nb::handle from, Lengths const& send, Lengths const& receive) {
-             auto out = writable_tensor_from(to);
-             auto const in = tensor_from(from);
-             return PendingCall{group, run_waiting(group, [&] {
-                                  return group.iall_to_allv(out, in, {.send = send, .receive = receive});
-                                })};
-           });
+      .def("iall_to_allv", [](Collective const& group, nb::handle to, nb::handle from, Lengths const& send,
+                              Lengths const& receive) {
+        auto out = writable_tensor_from(to);
+        auto const in = tensor_from(from);
+        return PendingCall{
+            group, run_waiting(group, [&] { return group.iall_to_allv(out, in, {.send = send, .receive = receive}); })};
+      });
 }
 
 void bind_messages(nb::class_<Collective>& collective) {
@@ -262,12 +267,12 @@ void bind_messages(nb::class_<Collective>& collective) {
              auto tensor = writable_tensor_from(object);
              return PendingCall{group, run_waiting(group, [&] { return group.irecv_any(tensor, {tag}); })};
            })
-      .def("sendrecv", [](Collective const& group, nb::handle to, nb::handle from, int dst, int src,
-                          std::uint32_t tag) {
-        auto in = writable_tensor_from(to);
-        auto const out = tensor_from(from);
-        run_waiting(group, [&] { group.sendrecv(in, out, {.dst = dst, .src = src, .tag = tag}); });
-      });
+      .def("sendrecv",
+           [](Collective const& group, nb::handle to, nb::handle from, int dst, int src, std::uint32_t tag) {
+             auto in = writable_tensor_from(to);
+             auto const out = tensor_from(from);
+             run_waiting(group, [&] { group.sendrecv(in, out, {.dst = dst, .src = src, .tag = tag}); });
+           });
 }
 
 void bind_groups(nb::class_<Collective>& collective) {
@@ -280,10 +285,8 @@ void bind_groups(nb::class_<Collective>& collective) {
            [](Collective const& group, std::vector<std::vector<int>> const& groups, std::string const& name) {
              return run_waiting(group, [&] { return group.split(groups, name); });
            })
-      .def("split_by",
-           [](Collective const& group, int color, int key) {
-             return run_waiting(group, [&] { return group.split_by(color, key); });
-           })
+      .def("split_by", [](Collective const& group, int color,
+                          int key) { return run_waiting(group, [&] { return group.split_by(color, key); }); })
       .def("abort", [](Collective const& group, std::string const& why) { run_without_gil([&] { group.abort(why); }); })
       .def("keep_alive", &Collective::keep_alive)
       .def("close", [](Collective& group) {
@@ -294,8 +297,7 @@ void bind_groups(nb::class_<Collective>& collective) {
 
 void bind_requests(nb::module_& module) {
   nb::class_<PendingCall>(module, "Request")
-      .def("test",
-           [](PendingCall& call) { return run_waiting(call.group, [&] { return call.request.test(); }); })
+      .def("test", [](PendingCall& call) { return run_waiting(call.group, [&] { return call.request.test(); }); })
       .def("wait", [](PendingCall& call) { run_waiting(call.group, [&] { call.request.wait(); }); })
       .def("wait_for",
            [](PendingCall& call, double seconds) {

@@ -56,49 +56,58 @@ void bind_dense(nb::class_<GroupCoordinator>& coordinator) {
            })
       .def("gather",
            [](GroupCoordinator const& group, nb::handle tensor, int dst, std::int64_t dim) {
-             return returning_tensor(group, tensor, [&](Tensor const& t) {
-               return group.gather(t, {.dst = dst, .dim = dim});
-             });
+             return returning_tensor(group, tensor,
+                                     [&](Tensor const& t) { return group.gather(t, {.dst = dst, .dim = dim}); });
            })
       .def("broadcast",
            [](GroupCoordinator const& group, nb::handle object, int src) {
              auto tensor = writable_tensor_from(object);
              run_waiting(group.cpu_group(), [&] { group.broadcast(tensor, {src}); });
            })
-      .def("send",
-           [](GroupCoordinator const& group, nb::handle object, std::optional<int> dst) {
-             auto const tensor = tensor_from(object);
-             run_waiting(group.cpu_group(), [&] { group.send(tensor, dst); });
-           }, nb::arg(), nb::arg().none())
-      .def("recv", [](GroupCoordinator const& group, nb::handle shape, std::string const& dtype, std::optional<int> src) {
-        auto const lengths = shape_from(shape);
-        auto const type = dtype_named(dtype);
-        return to_python(run_waiting(group.cpu_group(), [&] { return group.recv(lengths, type, src); }));
-      }, nb::arg(), nb::arg(), nb::arg().none());
+      .def(
+          "send",
+          [](GroupCoordinator const& group, nb::handle object, std::optional<int> dst) {
+            auto const tensor = tensor_from(object);
+            run_waiting(group.cpu_group(), [&] { group.send(tensor, dst); });
+          },
+          nb::arg(), nb::arg().none())
+      .def(
+          "recv",
+          [](GroupCoordinator const& group, nb::handle shape, std::string const& dtype, std::optional<int> src) {
+            auto const lengths = shape_from(shape);
+            auto const type = dtype_named(dtype);
+            return to_python(run_waiting(group.cpu_group(), [&] { return group.recv(lengths, type, src); }));
+          },
+          nb::arg(), nb::arg(), nb::arg().none());
 }
 
 void bind_dicts(nb::class_<GroupCoordinator>& coordinator) {
   coordinator
-      .def("broadcast_tensor_dict",
-           [](GroupCoordinator const& group, nb::handle dict, int src) {
-             auto tree = group.rank() == src ? tensor_dict_from(dict) : TensorDict();
-             return tensor_dict_to_python(run_waiting(
-                 group.cpu_group(), [&] { return group.broadcast_tensor_dict(std::move(tree), {src}); }));
-           }, nb::arg().none(), nb::arg())
-      .def("send_tensor_dict",
-           [](GroupCoordinator const& group, nb::handle dict, std::optional<int> dst,
-              std::optional<Collective> all_gather_group) {
-             auto const tree = tensor_dict_from(dict);
-             run_waiting(group.cpu_group(), [&] {
-               group.send_tensor_dict(tree, {.dst = dst, .all_gather_group = all_gather_group});
-             });
-           }, nb::arg(), nb::arg().none(), nb::arg().none())
-      .def("recv_tensor_dict",
-           [](GroupCoordinator const& group, std::optional<int> src, std::optional<Collective> all_gather_group) {
-             return tensor_dict_to_python(run_waiting(group.cpu_group(), [&] {
-               return group.recv_tensor_dict({.src = src, .all_gather_group = all_gather_group});
-             }));
-           }, nb::arg().none(), nb::arg().none());
+      .def(
+          "broadcast_tensor_dict",
+          [](GroupCoordinator const& group, nb::handle dict, int src) {
+            auto tree = group.rank() == src ? tensor_dict_from(dict) : TensorDict();
+            return tensor_dict_to_python(
+                run_waiting(group.cpu_group(), [&] { return group.broadcast_tensor_dict(std::move(tree), {src}); }));
+          },
+          nb::arg().none(), nb::arg())
+      .def(
+          "send_tensor_dict",
+          [](GroupCoordinator const& group, nb::handle dict, std::optional<int> dst,
+             std::optional<Collective> all_gather_group) {
+            auto const tree = tensor_dict_from(dict);
+            run_waiting(group.cpu_group(),
+                        [&] { group.send_tensor_dict(tree, {.dst = dst, .all_gather_group = all_gather_group}); });
+          },
+          nb::arg(), nb::arg().none(), nb::arg().none())
+      .def(
+          "recv_tensor_dict",
+          [](GroupCoordinator const& group, std::optional<int> src, std::optional<Collective> all_gather_group) {
+            return tensor_dict_to_python(run_waiting(group.cpu_group(), [&] {
+              return group.recv_tensor_dict({.src = src, .all_gather_group = all_gather_group});
+            }));
+          },
+          nb::arg().none(), nb::arg().none());
 }
 
 /// Returns (hidden_states, router_logits, extra_tensors, route).
@@ -130,21 +139,22 @@ void bind_coordinator(nb::module_& module) {
       .def("device_group", [](GroupCoordinator const& group) { return group.device_group(); })
       .def("unique_name", [](GroupCoordinator const& group) { return group.unique_name(); })
       .def("ranks", &plain_ranks)
-      .def("barrier",
-           [](GroupCoordinator const& group) { run_waiting(group.cpu_group(), [&] { group.barrier(); }); })
+      .def("barrier", [](GroupCoordinator const& group) { run_waiting(group.cpu_group(), [&] { group.barrier(); }); })
       .def("destroy", [](GroupCoordinator const& group) { run_without_gil([&] { group.destroy(); }); });
   bind_dense(coordinator);
   bind_dicts(coordinator);
   bind_experts(module, coordinator);
-  module.def("create_coordinator",
-             [](Collective const& world, std::vector<std::vector<int>> const& groups, std::string name,
-                bool device_communicator, bool broadcaster, std::optional<Collective> data_parallel) {
-               GroupOptions const options{.name = std::move(name),
-                                          .device_communicator = device_communicator,
-                                          .broadcaster = broadcaster,
-                                          .data_parallel = std::move(data_parallel)};
-               return run_waiting(world, [&] { return GroupCoordinator::create(world, groups, options); });
-             }, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
+  module.def(
+      "create_coordinator",
+      [](Collective const& world, std::vector<std::vector<int>> const& groups, std::string name,
+         bool device_communicator, bool broadcaster, std::optional<Collective> data_parallel) {
+        GroupOptions const options{.name = std::move(name),
+                                   .device_communicator = device_communicator,
+                                   .broadcaster = broadcaster,
+                                   .data_parallel = std::move(data_parallel)};
+        return run_waiting(world, [&] { return GroupCoordinator::create(world, groups, options); });
+      },
+      nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
 }
 
 }  // namespace crossrank::python

@@ -46,36 +46,49 @@ void bind_message_queue(nb::module_& module) {
       .def("name", [](MessageQueue const& queue) { return queue.name(); })
       .def("messages", &MessageQueue::messages)
       .def("handle", [](MessageQueue const& queue) { return to_bytes(queue.handle()); })
-      .def("enqueue_bytes",
-           [](MessageQueue const& queue, nb::bytes const& message, std::optional<double> timeout) {
-             run_queue_call(timeout, [&](QueueWait const& wait) { queue.enqueue_bytes(bytes_of(message), wait); });
-           }, nb::arg(), nb::arg().none())
-      .def("dequeue_bytes",
-           [](MessageQueue const& queue, std::optional<double> timeout) {
-             auto const bytes = run_queue_call(timeout, [&](QueueWait const& wait) { return queue.dequeue_bytes(wait); });
-             return bytes ? nb::object(to_bytes(*bytes)) : nb::object(nb::none());
-           }, nb::arg().none())
-      .def("enqueue_dict",
-           [](MessageQueue const& queue, nb::handle dict, std::optional<double> timeout) {
-             auto const tree = tensor_dict_from(dict);
-             run_queue_call(timeout, [&](QueueWait const& wait) { queue.enqueue_dict(tree, wait); });
-           }, nb::arg(), nb::arg().none())
-      .def("dequeue_dict",
-           [](MessageQueue const& queue, std::optional<double> timeout) {
-             auto const dict = run_queue_call(timeout, [&](QueueWait const& wait) { return queue.dequeue_dict(wait); });
-             return dict ? nb::object(tensor_dict_to_python(*dict)) : nb::object(nb::none());
-           }, nb::arg().none())
-      .def("enqueue_tensor",
-           [](MessageQueue const& queue, nb::handle object, std::optional<double> timeout) {
-             auto const tensor = tensor_from(object);
-             run_queue_call(timeout, [&](QueueWait const& wait) { queue.enqueue_tensor(tensor, wait); });
-           }, nb::arg(), nb::arg().none())
-      .def("dequeue_tensor",
-           [](MessageQueue const& queue, std::optional<double> timeout) {
-             auto const tensor =
-                 run_queue_call(timeout, [&](QueueWait const& wait) { return queue.dequeue_tensor(wait); });
-             return tensor ? to_python(*tensor) : nb::object(nb::none());
-           }, nb::arg().none())
+      .def(
+          "enqueue_bytes",
+          [](MessageQueue const& queue, nb::bytes const& message, std::optional<double> timeout) {
+            run_queue_call(timeout, [&](QueueWait const& wait) { queue.enqueue_bytes(bytes_of(message), wait); });
+          },
+          nb::arg(), nb::arg().none())
+      .def(
+          "dequeue_bytes",
+          [](MessageQueue const& queue, std::optional<double> timeout) {
+            auto const bytes =
+                run_queue_call(timeout, [&](QueueWait const& wait) { return queue.dequeue_bytes(wait); });
+            return bytes ? nb::object(to_bytes(*bytes)) : nb::object(nb::none());
+          },
+          nb::arg().none())
+      .def(
+          "enqueue_dict",
+          [](MessageQueue const& queue, nb::handle dict, std::optional<double> timeout) {
+            auto const tree = tensor_dict_from(dict);
+            run_queue_call(timeout, [&](QueueWait const& wait) { queue.enqueue_dict(tree, wait); });
+          },
+          nb::arg(), nb::arg().none())
+      .def(
+          "dequeue_dict",
+          [](MessageQueue const& queue, std::optional<double> timeout) {
+            auto const dict = run_queue_call(timeout, [&](QueueWait const& wait) { return queue.dequeue_dict(wait); });
+            return dict ? nb::object(tensor_dict_to_python(*dict)) : nb::object(nb::none());
+          },
+          nb::arg().none())
+      .def(
+          "enqueue_tensor",
+          [](MessageQueue const& queue, nb::handle object, std::optional<double> timeout) {
+            auto const tensor = tensor_from(object);
+            run_queue_call(timeout, [&](QueueWait const& wait) { queue.enqueue_tensor(tensor, wait); });
+          },
+          nb::arg(), nb::arg().none())
+      .def(
+          "dequeue_tensor",
+          [](MessageQueue const& queue, std::optional<double> timeout) {
+            auto const tensor =
+                run_queue_call(timeout, [&](QueueWait const& wait) { return queue.dequeue_tensor(wait); });
+            return tensor ? to_python(*tensor) : nb::object(nb::none());
+          },
+          nb::arg().none())
       .def("wait_for",
            [](MessageQueue const& queue, double seconds) {
              auto const limit = milliseconds_of(seconds);
@@ -89,11 +102,11 @@ void bind_message_queue(nb::module_& module) {
     auto const options = options_of(writer_rank, chunk_bytes, chunks, std::move(name));
     return run_waiting(group, [&] { return MessageQueue::create(group, options); });
   });
-  module.def("create_queue_writer", [](Collective const& group, int readers, std::size_t chunk_bytes,
-                                       std::size_t chunks, std::string name) {
-    auto const options = options_of(0, chunk_bytes, chunks, std::move(name));
-    return run_without_gil([&] { return MessageQueue::create_writer(group, readers, options); });
-  });
+  module.def("create_queue_writer",
+             [](Collective const& group, int readers, std::size_t chunk_bytes, std::size_t chunks, std::string name) {
+               auto const options = options_of(0, chunk_bytes, chunks, std::move(name));
+               return run_without_gil([&] { return MessageQueue::create_writer(group, readers, options); });
+             });
   module.def("attach_queue", [](nb::bytes const& handle, int reader) {
     return run_without_gil([&] { return MessageQueue::attach(bytes_of(handle), reader); });
   });

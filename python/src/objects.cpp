@@ -55,26 +55,41 @@ std::vector<Json> values_of(nb::handle list) {
 }
 
 void bind_object_calls(nb::module_& module) {
-  module.def("broadcast_object", [](Collective const& group, nb::handle value, int root) {
-    auto mine = group.rank() == root ? to_json(value) : Json();
-    return to_python(run_waiting(group, [&] { return group.broadcast_object(std::move(mine), {root}); }));
-  }, nb::arg(), nb::arg().none(), nb::arg());
-  module.def("all_gather_objects", [](Collective const& group, nb::handle value) {
-    auto const mine = to_json(value);
-    return list_of(run_waiting(group, [&] { return group.all_gather_objects(mine); }));
-  }, nb::arg(), nb::arg().none());
-  module.def("gather_objects", [](Collective const& group, nb::handle value, int root) {
-    auto const mine = to_json(value);
-    return list_of(run_waiting(group, [&] { return group.gather_objects(mine, {root}); }));
-  }, nb::arg(), nb::arg().none(), nb::arg());
-  module.def("scatter_objects", [](Collective const& group, nb::handle values, int root) {
-    auto const all = group.rank() == root ? values_of(values) : std::vector<Json>();
-    return to_python(run_waiting(group, [&] { return group.scatter_objects(all, {root}); }));
-  }, nb::arg(), nb::arg().none(), nb::arg());
-  module.def("send_object", [](Collective const& group, nb::handle value, int dst) {
-    auto const mine = to_json(value);
-    run_waiting(group, [&] { group.send_object(mine, dst); });
-  }, nb::arg(), nb::arg().none(), nb::arg());
+  module.def(
+      "broadcast_object",
+      [](Collective const& group, nb::handle value, int root) {
+        auto mine = group.rank() == root ? to_json(value) : Json();
+        return to_python(run_waiting(group, [&] { return group.broadcast_object(std::move(mine), {root}); }));
+      },
+      nb::arg(), nb::arg().none(), nb::arg());
+  module.def(
+      "all_gather_objects",
+      [](Collective const& group, nb::handle value) {
+        auto const mine = to_json(value);
+        return list_of(run_waiting(group, [&] { return group.all_gather_objects(mine); }));
+      },
+      nb::arg(), nb::arg().none());
+  module.def(
+      "gather_objects",
+      [](Collective const& group, nb::handle value, int root) {
+        auto const mine = to_json(value);
+        return list_of(run_waiting(group, [&] { return group.gather_objects(mine, {root}); }));
+      },
+      nb::arg(), nb::arg().none(), nb::arg());
+  module.def(
+      "scatter_objects",
+      [](Collective const& group, nb::handle values, int root) {
+        auto const all = group.rank() == root ? values_of(values) : std::vector<Json>();
+        return to_python(run_waiting(group, [&] { return group.scatter_objects(all, {root}); }));
+      },
+      nb::arg(), nb::arg().none(), nb::arg());
+  module.def(
+      "send_object",
+      [](Collective const& group, nb::handle value, int dst) {
+        auto const mine = to_json(value);
+        run_waiting(group, [&] { group.send_object(mine, dst); });
+      },
+      nb::arg(), nb::arg().none(), nb::arg());
   module.def("recv_object", [](Collective const& group, int src) {
     return to_python(run_waiting(group, [&] { return group.recv_object<Json>(src); }));
   });

@@ -29,7 +29,7 @@ Tensor require_tensor(nb::handle object, Access access) {
 /// Values that JSON holds, which are never tensors.
 bool is_plain_value(nb::handle object) {
   return object.is_none() || PyBool_Check(object.ptr()) || PyLong_Check(object.ptr()) || PyFloat_Check(object.ptr()) ||
-      PyUnicode_Check(object.ptr()) || PyBytes_Check(object.ptr());
+         PyUnicode_Check(object.ptr()) || PyBytes_Check(object.ptr());
 }
 
 TensorDict::Value value_from(nb::handle object) {

@@ -71,22 +71,18 @@ void bind_workspace(nb::module_& module) {
 
   nb::class_<SharedMemoryWorkspace>(module, "SharedMemoryWorkspace")
       .def(nb::init<Collective const&>())
-      .def("empty",
-           [](SharedMemoryWorkspace const& workspace, nb::handle shape, std::string_view dtype) {
-             return workspace.empty(shape_from(shape), dtype_named(dtype));
-           })
-      .def("zeros",
-           [](SharedMemoryWorkspace const& workspace, nb::handle shape, std::string_view dtype) {
-             return workspace.zeros(shape_from(shape), dtype_named(dtype));
-           })
+      .def("empty", [](SharedMemoryWorkspace const& workspace, nb::handle shape,
+                       std::string_view dtype) { return workspace.empty(shape_from(shape), dtype_named(dtype)); })
+      .def("zeros", [](SharedMemoryWorkspace const& workspace, nb::handle shape,
+                       std::string_view dtype) { return workspace.zeros(shape_from(shape), dtype_named(dtype)); })
       .def("write", &write_state<SharedMemoryWorkspace>, nb::arg().none(), nb::arg())
       .def("read",
            [](SharedMemoryWorkspace const& workspace, int rank) {
-             return optional_state(
-                 run_without_gil([&] { return workspace.read_configs_and_weights_from_rank(rank); }));
+             return optional_state(run_without_gil([&] { return workspace.read_configs_and_weights_from_rank(rank); }));
            })
       .def("clean", [](SharedMemoryWorkspace& workspace) { run_without_gil([&] { workspace.clean(); }); })
-      .def("trim", [](SharedMemoryWorkspace const& workspace) { return run_without_gil([&] { return workspace.trim(); }); });
+      .def("trim",
+           [](SharedMemoryWorkspace const& workspace) { return run_without_gil([&] { return workspace.trim(); }); });
 }
 
 }  // namespace crossrank::python

@@ -118,24 +118,24 @@ SAME_OFFSET(Copy2d, to_pitch, CUDA_MEMCPY2D, dstPitch);
 SAME_OFFSET(Copy2d, width, CUDA_MEMCPY2D, WidthInBytes);
 SAME_OFFSET(Copy2d, height, CUDA_MEMCPY2D, Height);
 
-#define FUNCTIONS(F)                                                                                                   \
-  F(cuInit)                                                                                                            \
-  F(cuDriverGetVersion) F(cuGetErrorName) F(cuGetErrorString) F(cuDeviceGetCount) F(cuDeviceGet) F(cuDeviceGetName)    \
-      F(cuDeviceTotalMem_v2) F(cuDeviceGetAttribute) F(cuDeviceGetPCIBusId) F(cuDeviceCanAccessPeer)                   \
-          F(cuDevicePrimaryCtxRetain) F(cuCtxPushCurrent_v2) F(cuCtxPopCurrent_v2) F(cuCtxGetCurrent)                  \
-              F(cuMemGetInfo_v2) F(cuMemAlloc_v2) F(cuMemFree_v2) F(cuMemGetAddressRange_v2) F(cuPointerGetAttribute)  \
-                  F(cuMemHostAlloc) F(cuMemFreeHost) F(cuMemHostRegister_v2) F(cuMemHostUnregister)                    \
-                      F(cuMemcpyHtoDAsync_v2) F(cuMemcpyDtoHAsync_v2) F(cuMemcpyDtoDAsync_v2) F(cuMemcpyPeerAsync)     \
-                          F(cuMemcpy2DAsync_v2) F(cuMemsetD8Async) F(cuStreamCreateWithPriority) F(cuStreamDestroy_v2) \
-                              F(cuStreamQuery) F(cuStreamWaitEvent) F(cuStreamIsCapturing) F(cuEventCreate)            \
-                                  F(cuEventDestroy_v2) F(cuEventRecord) F(cuEventQuery) F(cuMemPoolCreate)             \
-                                      F(cuMemPoolTrimTo) F(cuMemPoolSetAttribute) F(cuMemAllocFromPoolAsync)           \
-                                          F(cuMemFreeAsync) F(cuThreadExchangeStreamCaptureMode)                       \
-                                              F(cuStreamBeginCapture_v2) F(cuStreamEndCapture)                         \
-                                                  F(cuGraphInstantiateWithFlags) F(cuGraphLaunch) F(cuGraphDestroy)    \
-                                                      F(cuGraphExecDestroy) F(cuIpcGetMemHandle)                       \
-                                                          F(cuIpcOpenMemHandle_v2) F(cuIpcCloseMemHandle)              \
-                                                              F(cuDeviceGetUuid_v2)
+#define FUNCTIONS(F)                                                                                                 \
+  F(cuInit)                                                                                                          \
+  F(cuDriverGetVersion)                                                                                              \
+  F(cuGetErrorName) F(cuGetErrorString) F(cuDeviceGetCount) F(cuDeviceGet) F(cuDeviceGetName) F(cuDeviceTotalMem_v2) \
+      F(cuDeviceGetAttribute) F(cuDeviceGetPCIBusId) F(cuDeviceCanAccessPeer) F(cuDevicePrimaryCtxRetain)            \
+          F(cuCtxPushCurrent_v2) F(cuCtxPopCurrent_v2) F(cuCtxGetCurrent) F(cuMemGetInfo_v2) F(cuMemAlloc_v2)        \
+              F(cuMemFree_v2) F(cuMemGetAddressRange_v2) F(cuPointerGetAttribute) F(cuMemHostAlloc) F(cuMemFreeHost) \
+                  F(cuMemHostRegister_v2) F(cuMemHostUnregister) F(cuMemcpyHtoDAsync_v2) F(cuMemcpyDtoHAsync_v2)     \
+                      F(cuMemcpyDtoDAsync_v2) F(cuMemcpyPeerAsync) F(cuMemcpy2DAsync_v2) F(cuMemsetD8Async)          \
+                          F(cuStreamCreateWithPriority) F(cuStreamDestroy_v2) F(cuStreamQuery) F(cuStreamWaitEvent)  \
+                              F(cuStreamIsCapturing) F(cuEventCreate) F(cuEventDestroy_v2) F(cuEventRecord)          \
+                                  F(cuEventQuery) F(cuMemPoolCreate) F(cuMemPoolTrimTo) F(cuMemPoolSetAttribute)     \
+                                      F(cuMemAllocFromPoolAsync) F(cuMemFreeAsync)                                   \
+                                          F(cuThreadExchangeStreamCaptureMode) F(cuStreamBeginCapture_v2)            \
+                                              F(cuStreamEndCapture) F(cuGraphInstantiateWithFlags) F(cuGraphLaunch)  \
+                                                  F(cuGraphDestroy) F(cuGraphExecDestroy) F(cuIpcGetMemHandle)       \
+                                                      F(cuIpcOpenMemHandle_v2) F(cuIpcCloseMemHandle)                \
+                                                          F(cuDeviceGetUuid_v2)
 
 #define SAME_FUNCTION(name) \
   static_assert(device_test::same_signature<decltype(api::Functions::name), decltype(&::name)>());

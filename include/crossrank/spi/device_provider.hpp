@@ -41,9 +41,9 @@ struct SharedDeviceMemory {
 /// The interface that a vendor's devices implement: memory, streams, copies and events of one kind of device.
 ///
 /// `device_provider` finds it. A second vendor is a second provider. A member that enqueues work returns at once;
-/// the work runs in the order of the stream. Any thread may call any member. `UnavailableError` without a driver, device or memory; `UsageError`
-/// for a device number that does not exist; `BackendError` when the vendor's library fails, also with the error of work
-/// that was enqueued earlier.
+/// the work runs in the order of the stream. Any thread may call any member. `UnavailableError` without a driver,
+/// device or memory; `UsageError` for a device number that does not exist; `BackendError` when the vendor's library
+/// fails, also with the error of work that was enqueued earlier.
 class CROSSRANK_EXPORT DeviceProvider {
  public:
   virtual ~DeviceProvider() = default;

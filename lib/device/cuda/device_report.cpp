@@ -64,7 +64,8 @@ DeviceInfo device_info(Device device) {
   int handle = 0;
   check(opened, f.cuDeviceGet(&handle, device.index), "cuDeviceGet", info_operation);
   std::array<char, text_length> text{};
-  check(opened, f.cuDeviceGetName(text.data(), static_cast<int>(text.size()), handle), "cuDeviceGetName", info_operation);
+  check(opened, f.cuDeviceGetName(text.data(), static_cast<int>(text.size()), handle), "cuDeviceGetName",
+        info_operation);
   out.name = text.data();
   check(opened, f.cuDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), handle), "cuDeviceGetPCIBusId",
         info_operation);

@@ -27,8 +27,8 @@ struct RingFailure {
 /// since. If the endpoint goes away instead of trying again, its verdict is the reason: the others blame the ranks in
 /// the note, not this endpoint.
 ///
-/// A call with a much shorter limit is a poll. Its verdict does not bind longer waits. If its limit is also much shorter
-/// than the endpoint's own timeout, its verdict is never the reason why the endpoint goes away.
+/// A call with a much shorter limit is a poll. Its verdict does not bind longer waits. If its limit is also much
+/// shorter than the endpoint's own timeout, its verdict is never the reason why the endpoint goes away.
 class RingStatus {
  public:
   /// `own`: index of this endpoint. `readers`: number of readers' endpoints, which follow the writer's.

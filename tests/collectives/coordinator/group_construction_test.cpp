@@ -14,7 +14,8 @@ using Groups = std::vector<std::vector<int>>;
 static_assert(!std::is_convertible_v<GlobalRank, int> && !std::is_convertible_v<int, GlobalRank>);
 
 std::string refusal(Collective const& world, Groups const& groups) {
-  return refusal_of<UsageError>([&] { static_cast<void>(GroupCoordinator::create(world, groups, {.name = "refused"})); });
+  return refusal_of<UsageError>(
+      [&] { static_cast<void>(GroupCoordinator::create(world, groups, {.name = "refused"})); });
 }
 
 TEST(GroupConstruction, picks_the_list_of_this_rank) {

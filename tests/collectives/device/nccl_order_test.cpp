@@ -56,7 +56,8 @@ void expect_crossed(JobOutcome const& job) {
     if (verdict.code == "ok") continue;
     EXPECT_EQ(verdict.code, "timeout") << job.text();
     auto const* const other = std::string_view(label) == "world" ? "second" : "world";
-    if (verdict.text.find("all_reduce of group \"" + std::string(other) + "\" (call 2 of NCCL) first") != std::string::npos) {
+    if (verdict.text.find("all_reduce of group \"" + std::string(other) + "\" (call 2 of NCCL) first") !=
+        std::string::npos) {
       ++named;
     } else {
       EXPECT_THAT(verdict.text, HasSubstr("root cause: rank ")) << job.text();

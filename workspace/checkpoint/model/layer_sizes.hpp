@@ -15,7 +15,8 @@ class LayerSizes {
  public:
   LayerSizes() = default;
   /// Reads "per_layer_config", "num_attention_heads_per_layer", or the sizes that belong to "layer_types" or
-  /// "hybrid_layer_pattern". Ignores values that it does not understand, like `ModelSizes`. Throws `FormatError` only if the config has too many keys.
+  /// "hybrid_layer_pattern". Ignores values that it does not understand, like `ModelSizes`. Throws `FormatError` only
+  /// if the config has too many keys.
   explicit LayerSizes(Json const& config);
 
   /// Returns the sizes of the layer that a tensor name belongs to, or null if they are those of the model.

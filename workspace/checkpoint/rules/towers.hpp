@@ -20,8 +20,8 @@ class Towers {
 
   /// Returns the sizes of the tower that contains the module, or null if no tower does.
   [[nodiscard]] ModelSizes const* sizes_of(std::string_view module) const;
-  /// Returns whether the tower's config has the sizes of a rule, or the rule names its models. If neither, the ranks can
-  /// only have replicas.
+  /// Returns whether the tower's config has the sizes of a rule, or the rule names its models. If neither, the ranks
+  /// can only have replicas.
   [[nodiscard]] static bool can_apply(LayerRule const& rule, ModelSizes const& sizes);
 
  private:

@@ -63,7 +63,8 @@ void GlobalNames::number_layers(ShardSet const& set, ModelSizes const& sizes) {
   }
   for (auto const& [before, stages] : stacks) {
     if (disjoint(stages)) continue;
-    if (!all_count_from_zero(stages)) refuse_numbers("the layers of the pipeline stages", before + "*", "overlap in part");
+    if (!all_count_from_zero(stages))
+      refuse_numbers("the layers of the pipeline stages", before + "*", "overlap in part");
     std::int64_t offset = 0;
     for (auto const& [stage, layers] : stages) {
       layer_offsets_[{before, stage, 0}] = offset;
@@ -71,7 +72,7 @@ void GlobalNames::number_layers(ShardSet const& set, ModelSizes const& sizes) {
     }
     if (auto const said = sizes[SizeName::layers]; said && offset > *said) {
       refuse_numbers("the layers of the pipeline stages", before + "*",
-             "are " + std::to_string(offset) + " in all where the config has " + std::to_string(*said));
+                     "are " + std::to_string(offset) + " in all where the config has " + std::to_string(*said));
     }
   }
 }
@@ -103,7 +104,7 @@ void GlobalNames::number_experts(ShardSet const& set, ModelSizes const& sizes) {
     }
     if (said && offset != *said) {
       refuse_numbers("the experts of the expert-parallel ranks", before + "*",
-             "are " + std::to_string(offset) + " in all where the config has " + std::to_string(*said));
+                     "are " + std::to_string(offset) + " in all where the config has " + std::to_string(*said));
     }
   }
 }
