@@ -62,7 +62,8 @@ void expect_crossed(JobOutcome const& job) {
     } else {
       EXPECT_THAT(verdict.text, HasSubstr("root cause: rank ")) << job.text();
     }
-    EXPECT_EQ(verdict.blames.size(), 1U) << "the rank whose GPU has the other call first: " << job.text();
+    // The rank whose GPU has the other call first; both ranks if the watches of both groups look at the same moment.
+    EXPECT_THAT(verdict.blames.size(), testing::AnyOf(1U, 2U)) << job.text();
     EXPECT_LT(verdict.milliseconds, (short_timeout + allowance).count()) << job.text();
   }
   EXPECT_GE(named, 1) << job.text();
