@@ -5,7 +5,7 @@
 
 namespace device_test {
 
-/// What decides how a value is passed in a call of C.
+/// The properties that decide how a C call passes a value.
 struct Passed {
   std::size_t size = 0;
   bool is_pointer = false;
