@@ -21,13 +21,18 @@ import torch.distributed as dist
 torch.set_num_threads(1)
 
 
-def measure(calls: int, call: Callable[[], None]) -> tuple[float, float]:
-    """Returns median and minimum of one call, in microseconds, over `calls` calls after three warm-up calls."""
+def measure(calls: int, call: Callable[[], None], start_together: bool) -> tuple[float, float]:
+    """Returns median and minimum of one call, in microseconds, over `calls` calls after three warm-up calls.
+
+    `start_together` puts a barrier before each call. It is for calls that some ranks end early; the ranks leave a barrier
+    of gloo some 100 us apart, which such a call then contains.
+    """
     for _ in range(3):
         call()
     samples = []
     for _ in range(calls):
-        dist.barrier()
+        if start_together:
+            dist.barrier()
         start = time.perf_counter()
         call()
         samples.append((time.perf_counter() - start) * 1e6)
@@ -81,18 +86,32 @@ def queue_workloads(who: str, size: int, rank: int, ranks: int) -> dict[str, Cal
 
 
 def gather_workloads(who: str, size: int, rank: int, ranks: int) -> dict[str, Callable[[], None]]:
-    """Returns a gather of one tensor of each rank on rank 0."""
+    """Returns gathers of one tensor of each rank on rank 0: by ModelOpt's function, and by crossrank's own beside it."""
+    words = torch.full((size // 8,), rank, dtype=torch.int64)
     if who == "modelopt":
         from modelopt.torch.export.distribute import get_tensors_parallel
     else:
         from crossrank.compat.modelopt import get_tensors_parallel
-    words = torch.full((size // 8,), rank, dtype=torch.int64)
 
-    def gather() -> None:
+    def gather_as_modelopt() -> None:
         with get_tensors_parallel(words, list(range(ranks))) as received:
             assert all(item[-1] == index for index, item in enumerate(received))
 
-    return {"get_tensors_parallel": gather}
+    if who == "modelopt":
+        return {"get_tensors_parallel of ModelOpt": gather_as_modelopt}
+
+    import crossrank
+    from crossrank.compat import groups
+
+    world = groups.world()
+
+    def gather() -> None:
+        with crossrank.get_tensors_parallel(words, group=world) as received:
+            assert sum(item.nbytes for item in received) == (ranks * size if rank == 0 else 0)
+
+    with crossrank.get_tensors_parallel(words, group=world) as received:
+        assert all(item.torch()[-1] == index for index, item in enumerate(received))
+    return {"get_tensors_parallel": gather, "get_tensors_parallel of ModelOpt": gather_as_modelopt}
 
 
 def main() -> None:
@@ -111,7 +130,7 @@ def main() -> None:
         else:
             workloads = gather_workloads(who, size, int(rank), int(ranks))
         for variant, call in workloads.items():
-            median, least = measure(calls_for(size, quick == "1"), call)
+            median, least = measure(calls_for(size, quick == "1"), call, start_together=what != "gather")
             if rank == "0":
                 row = {"what": what, "who": who, "variant": variant, "ranks": int(ranks), "bytes": size}
                 with open(out, "a", encoding="utf-8") as file:
