@@ -1,6 +1,9 @@
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstdlib>
+#include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -14,6 +17,9 @@
 #include <crossrank/cuda.hpp>
 #include <crossrank/error.hpp>
 
+#include "collectives/nccl/communicator.hpp"
+#include "collectives/nccl/watch.hpp"
+#include "lib/core/at_rank.hpp"
 #include "tests/collectives/device/nccl_ranks.hpp"
 #include "tests/faults/fault_report.hpp"
 
@@ -257,6 +263,40 @@ CROSSRANK_RANK_SCENARIO(nccl_orderly_departure) {
 TEST(NcclDeparture, after_the_same_calls_disturbs_nobody) {
   auto const job = run_ranks(3, "nccl_orderly_departure", gpu_ranks());
   EXPECT_EQ(expect_one_verdict(job).code, "ok") << job.text();
+}
+
+/// Rank 1 gives up and leaves at once, before the thread of its watch may have run.
+CROSSRANK_RANK_SCENARIO(nccl_departure_with_a_reason) {
+  auto const world = connect_gpu_rank();
+  auto const transport = world.transport()->split({spi::OpKind::split, 1}, all_ranks(2), "watch", {});
+  auto id = self.rank == 0 ? nccl::Communicator::draw_id() : nccl::api::UniqueId{};
+  world.broadcast(std::span(reinterpret_cast<std::uint8_t*>(id.bytes), sizeof id.bytes));
+  nccl::Communicator communicator(id, {.device = default_device(), .rank = self.rank, .ranks = 2}, step_timeout, {});
+  auto watch = std::make_unique<nccl::Watch>(transport, "world", step_timeout);
+  world.barrier();
+  if (self.rank == 1) {
+    watch->start(communicator);
+    watch->request_failure("no memory for the launch");
+    watch.reset();
+  }
+  world.barrier();
+  if (self.rank == 0) {
+    try {
+      watch->look();
+      ADD_FAILURE() << "no error";
+    } catch (PeerLostError const& e) {
+      EXPECT_THAT(e.info().failed_ranks, testing::ElementsAre(1));
+      EXPECT_THAT(e.what(), testing::HasSubstr("no memory for the launch"));
+    }
+  }
+  communicator.abort();
+  world.barrier();
+  return 0;
+}
+
+TEST(NcclDeparture, of_a_rank_that_gives_up_tells_its_reason) {
+  auto const job = run_ranks(2, "nccl_departure_with_a_reason", gpu_ranks());
+  EXPECT_TRUE(job.ok()) << job.text();
 }
 
 // ---------------------------------------------------------------- refusals
