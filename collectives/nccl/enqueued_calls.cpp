@@ -2,8 +2,10 @@
 
 #include <list>
 #include <mutex>
+#include <span>
 #include <utility>
 
+#include "lib/codec/checksum/checksum.hpp"
 #include "lib/core/no_destructor.hpp"
 
 namespace crossrank::nccl {
@@ -32,15 +34,38 @@ std::shared_ptr<EnqueuedCall const> add_enqueued_call(EnqueuedCall call) {
           }};
 }
 
-std::string describe_call_ahead_of(EnqueuedCall const& call) {
+std::uint64_t group_digest(std::string_view name) { return codec::checksum(std::as_bytes(std::span(name))); }
+
+Hindrance hindrance_of(EnqueuedCall const& call, CallId rival) {
   auto& all = enqueued_calls();
   std::lock_guard const lock(all.mutex);
+  Hindrance hindrance{.others_aborted = call.others_aborted};
+  bool is_ahead = true;
   for (auto const& other : all.in_order) {
-    if (&other == &call) break;
+    if (&other == &call) is_ahead = false;
     if (other.group == call.group || other.ended.device() != call.ended.device() || other.ended.passed()) continue;
-    return other.name + " of group \"" + *other.group + "\" (call " + std::to_string(other.sequence) + " of NCCL)";
+    CallId const id{.group = group_digest(*other.group), .sequence = other.sequence};
+    if (is_ahead && hindrance.text.empty()) {
+      hindrance.ahead = id;
+      hindrance.text =
+          other.name + " of group \"" + *other.group + "\" (call " + std::to_string(other.sequence) + " of NCCL)";
+    }
+    if (!is_ahead && id.group == rival.group && id.sequence == rival.sequence) hindrance.has_rival = true;
   }
-  return {};
+  return hindrance;
+}
+
+bool were_others_aborted(EnqueuedCall const& call) {
+  std::lock_guard const lock(enqueued_calls().mutex);
+  return call.others_aborted;
+}
+
+void note_aborted_calls(std::string const& group, Device device) noexcept {
+  auto& all = enqueued_calls();
+  std::lock_guard const lock(all.mutex);
+  for (auto& call : all.in_order) {
+    if (call.group != &group && call.ended.device() == device) call.others_aborted = true;
+  }
 }
 
 }  // namespace crossrank::nccl

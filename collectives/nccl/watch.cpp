@@ -30,7 +30,7 @@ constexpr auto answer_nap = std::chrono::milliseconds(10);
 
 Watch::Watch(std::shared_ptr<spi::Transport> transport, std::string group, std::chrono::milliseconds timeout)
     : group_(std::move(group)),
-      peers_(std::move(transport), [this](std::uint64_t sequence) { return describe_call_ahead(sequence); }),
+      peers_(std::move(transport), [this](std::uint64_t sequence, CallId rival) { return hindrance(sequence, rival); }),
       timeout_(timeout),
       process_(::getpid()) {}
 
@@ -171,6 +171,7 @@ std::optional<Watch::Work> Watch::take_progress() {
     auto const& oldest = work_.front();
     if (!oldest.ended.passed()) return oldest;
     oldest.note.advance(node::DeviceStage::ended);
+    if (were_others_aborted(*oldest.enqueued)) freed_ = oldest.sequence;
     work_.pop_front();
   }
   return {};
@@ -185,28 +186,39 @@ void Watch::close_records() noexcept {
   for (auto const& work : work_) work.note.advance(node::DeviceStage::aborted);
 }
 
-void Watch::report_timeout(Work const& work) {
-  peers_.ask(work.sequence);
+bool Watch::ask_peers(Work const& work, CallId rival) {
+  peers_.ask(work.sequence, rival);
   auto& system = platform::system();
   for (auto const until = system.now() + answer_limit; system.now() < until;) {
     peers_.look({.enqueued = work.sequence, .started = work.has_started ? work.sequence : work.sequence - 1});
-    if (work.ended.passed()) return;
+    if (work.ended.passed()) return false;
     if (peers_.ranks_without(work.sequence).empty()) break;
     system.sleep(answer_nap);
   }
-  auto const text = describe(work) + " has not ended within " + std::to_string(timeout_.count()) + " ms: ";
   if (auto const late = peers_.ranks_without(work.sequence); !late.empty())
-    blame(ErrorCode::timeout, late, text + node::name_ranks(late) + " did not enqueue it");
-  auto const ahead = peers_.calls_ahead(describe_call_ahead(work.sequence));
-  if (!ahead.empty()) {
-    auto why = text;
-    std::vector<int> ranks;
-    for (auto const& [rank, call] : ahead) {
-      why += (ranks.empty() ? "rank " : ", rank ") + std::to_string(rank) + " has " + call + " first";
-      ranks.push_back(rank);
-    }
-    blame(ErrorCode::timeout, ranks, why + "; all ranks must start the calls of several groups in the same order");
+    blame(ErrorCode::timeout, late, describe_timeout(work) + node::name_ranks(late) + " did not enqueue it");
+  return true;
+}
+
+void Watch::report_timeout(Work const& work) {
+  if (!ask_peers(work, {})) return;
+  CallId const rival = prolonged_ == work.sequence ? CallId{} : rival_of(work);
+  if (rival.sequence != 0 && !ask_peers(work, rival)) return;
+  auto const hindrances = peers_.hindrances(hindrance(work.sequence, rival));
+  // An aborted group no longer keeps the call from ending, and the watch of a rival aborts its group.
+  bool const may_go_on = std::any_of(hindrances.begin(), hindrances.end(),
+                                     [](auto const& one) { return one.second.others_aborted || one.second.has_rival; });
+  if (may_go_on && std::exchange(prolonged_, work.sequence) != work.sequence) return deadline_->progress();
+  auto const text = describe_timeout(work);
+  auto why = text;
+  std::vector<int> ranks;
+  for (auto const& [rank, one] : hindrances) {
+    if (one.text.empty()) continue;
+    why += (ranks.empty() ? "rank " : ", rank ") + std::to_string(rank) + " has " + one.text + " first";
+    ranks.push_back(rank);
   }
+  if (!ranks.empty())
+    blame(ErrorCode::timeout, ranks, why + "; all ranks must start the calls of several groups in the same order");
   auto behind = peers_.ranks_before_start(work.sequence);
   if (!work.has_started) behind.push_back(peers_.rank());
   std::sort(behind.begin(), behind.end());
@@ -221,15 +233,29 @@ std::string Watch::describe(Work const& work) {
   return work.name + " on the GPUs (call " + std::to_string(work.sequence) + " of NCCL)";
 }
 
-std::string Watch::describe_call_ahead(std::uint64_t sequence) const {
+std::string Watch::describe_timeout(Work const& work) const {
+  return describe(work) + " has not ended within " + std::to_string(timeout_.count()) + " ms: ";
+}
+
+Hindrance Watch::hindrance(std::uint64_t sequence, CallId rival) const {
   std::shared_ptr<EnqueuedCall const> call;
+  Hindrance of_ended;
   {
     std::lock_guard const lock(mutex_);
     auto const found =
         std::find_if(work_.begin(), work_.end(), [&](auto const& one) { return one.sequence == sequence; });
     if (found != work_.end()) call = found->enqueued;
+    of_ended.others_aborted = freed_ == sequence;
   }
-  return call ? describe_call_ahead_of(*call) : std::string();
+  return call ? hindrance_of(*call, rival) : of_ended;
+}
+
+CallId Watch::rival_of(Work const& work) const {
+  CallId rival{.group = group_digest(group_)};
+  for (auto const& [rank, one] : peers_.hindrances(hindrance(work.sequence, {}))) {
+    if (!one.text.empty() && one.ahead.group < rival.group) rival = one.ahead;
+  }
+  return rival;
 }
 
 void Watch::look_at_nccl() {
@@ -254,6 +280,7 @@ void Watch::fail(std::exception_ptr failure) noexcept {
   {
     std::lock_guard const lock(mutex_);
     failure_ = failure;
+    if (!work_.empty()) note_aborted_calls(group_, communicator_->place().device);
     for (auto const& work : work_) work.note.advance(node::DeviceStage::aborted);
     work_.clear();
   }

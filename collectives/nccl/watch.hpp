@@ -81,10 +81,20 @@ class Watch {
   /// Records how the calls under way end, when no thread looks any more.
   void close_records() noexcept;
   void look_at_nccl();
+  /// Makes the group fail because of the call, or restarts its deadline once because another group has failed or will.
   void report_timeout(Work const& work);
   [[nodiscard]] static std::string describe(Work const& work);
-  /// Describes the call of another group that the GPU must end before this one; empty when there is none.
-  [[nodiscard]] std::string describe_call_ahead(std::uint64_t sequence) const;
+  [[nodiscard]] std::string describe_timeout(Work const& work) const;
+  /// Asks the other ranks about the call. Returns false when it has ended meanwhile. Blames the ranks that have not
+  /// enqueued it, or do not answer.
+  [[nodiscard]] bool ask_peers(Work const& work, CallId rival);
+  /// Returns the call before this one whose group fails in its place, if the ranks have the two in different orders.
+  ///
+  /// Two such calls wait for each other, and both deadlines pass at about the same time. Only the group with the
+  /// smaller digest fails then. That lets the other call go on, and all ranks get one error.
+  [[nodiscard]] CallId rival_of(Work const& work) const;
+  /// Returns what keeps the GPU of this rank from a call.
+  [[nodiscard]] Hindrance hindrance(std::uint64_t sequence, CallId rival) const;
   /// Makes all ranks fail, and throws their error.
   [[noreturn]] void blame(ErrorCode code, std::vector<int> const& ranks, std::string const& why);
   /// Makes all ranks fail because of this one.
@@ -102,10 +112,12 @@ class Watch {
   std::exception_ptr failure_{};
   std::deque<Work> work_{};
   WatchPeers::Progress progress_{};  ///< of this rank
+  std::uint64_t freed_ = 0;          ///< the last call that ended after another group had been aborted
   std::string requested_failure_{};
   bool stopping_ = false;
   std::optional<platform::Deadline> deadline_{};  ///< of the oldest call under way; of the thread alone
   std::uint64_t timed_ = 0;                       ///< that call; of the thread alone
+  std::uint64_t prolonged_ = 0;                   ///< the last call whose deadline was restarted; of the thread alone
   std::optional<VerdictDue> verdict_due_{};       ///< shortly before the deadline; of the thread alone
   std::thread thread_{};
 };

@@ -1,6 +1,5 @@
 #include "collectives/nccl/watch_peers.hpp"
 
-#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -20,8 +19,8 @@ constexpr auto leave_limit = std::chrono::seconds(1);
 
 }  // namespace
 
-WatchPeers::WatchPeers(std::shared_ptr<spi::Transport> transport, DescribeCallAhead describe_call_ahead)
-    : transport_(std::move(transport)), describe_call_ahead_(std::move(describe_call_ahead)) {
+WatchPeers::WatchPeers(std::shared_ptr<spi::Transport> transport, FindHindrance find_hindrance)
+    : transport_(std::move(transport)), find_hindrance_(std::move(find_hindrance)) {
   // A rank would seem to wait for all others.
   if (auto const group = node::group_of(transport_->node_memory())) group->leave_messages_unrecorded();
   auto const ranks = transport_->world_size();
@@ -70,14 +69,21 @@ void WatchPeers::drop_sent() {
 void WatchPeers::take(Peer& peer, Progress const& own) {
   auto const note = peer.incoming;
   if (note.kind == Kind::question) {
-    Note answer{.kind = Kind::answer, .progress = own};
-    auto const ahead = describe_call_ahead_(note.progress.enqueued);
-    std::copy_n(ahead.begin(), std::min(ahead.size(), answer.ahead.size() - 1), answer.ahead.begin());
+    auto const found = find_hindrance_(note.progress.enqueued, note.call);
+    Note answer{.kind = Kind::answer,
+                .others_aborted = found.others_aborted,
+                .has_rival = found.has_rival,
+                .progress = own,
+                .call = found.ahead};
+    found.text.copy(answer.text.data(), answer.text.size() - 1);
     return send(peer.rank, answer);
   }
   peer.progress = note.progress;
   peer.has_answered = true;
-  peer.ahead = note.ahead.data();
+  peer.hindrance = {.ahead = note.call,
+                    .text = note.text.data(),
+                    .others_aborted = note.others_aborted != 0,
+                    .has_rival = note.has_rival != 0};
   peer.has_left = peer.has_left || note.kind == Kind::leaving;
 }
 
@@ -96,12 +102,12 @@ void WatchPeers::look(Progress const& own) {
   }
 }
 
-void WatchPeers::ask(std::uint64_t sequence) {
+void WatchPeers::ask(std::uint64_t sequence, CallId rival) {
   for (auto& peer : peers_) {
     if (peer.has_left) continue;
     peer.has_answered = false;
-    peer.ahead.clear();
-    send(peer.rank, {.kind = Kind::question, .progress = {.enqueued = sequence}});
+    peer.hindrance = {};
+    send(peer.rank, {.kind = Kind::question, .progress = {.enqueued = sequence}, .call = rival});
   }
 }
 
@@ -127,13 +133,11 @@ std::vector<int> WatchPeers::ranks_before_start(std::uint64_t sequence) const {
   return ranks;
 }
 
-std::map<int, std::string> WatchPeers::calls_ahead(std::string own) const {
-  std::map<int, std::string> calls;
-  for (auto const& peer : peers_) {
-    if (!peer.ahead.empty()) calls.emplace(peer.rank, peer.ahead);
-  }
-  if (!own.empty()) calls.emplace(rank(), std::move(own));
-  return calls;
+std::map<int, Hindrance> WatchPeers::hindrances(Hindrance own) const {
+  std::map<int, Hindrance> all;
+  for (auto const& peer : peers_) all.emplace(peer.rank, peer.hindrance);
+  all.emplace(rank(), std::move(own));
+  return all;
 }
 
 std::vector<int> WatchPeers::left_without(std::uint64_t sequence) const {

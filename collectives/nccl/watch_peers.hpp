@@ -14,6 +14,8 @@
 #include <crossrank/error.hpp>
 #include <crossrank/spi/transport.hpp>
 
+#include "collectives/nccl/enqueued_calls.hpp"
+
 namespace crossrank::nccl {
 
 /// The other ranks of a watch, through messages of a group of its own. One receive from each is always under way, so
@@ -26,10 +28,10 @@ class WatchPeers {
     std::uint64_t started = 0;
   };
 
-  /// Describes what keeps the GPU of this rank from a call that it has enqueued; empty when nothing does.
-  using DescribeCallAhead = std::function<std::string(std::uint64_t sequence)>;
+  /// Returns what keeps the GPU of this rank from a call that it has enqueued.
+  using FindHindrance = std::function<Hindrance(std::uint64_t sequence, CallId rival)>;
 
-  WatchPeers(std::shared_ptr<spi::Transport> transport, DescribeCallAhead describe_call_ahead);
+  WatchPeers(std::shared_ptr<spi::Transport> transport, FindHindrance find_hindrance);
   /// Cancels what is under way.
   ~WatchPeers();
   WatchPeers(WatchPeers const&) = delete;
@@ -40,16 +42,15 @@ class WatchPeers {
   /// Takes the messages that have arrived. `own` is this rank's progress, for ranks that ask. Throws the group's
   /// failure.
   void look(Progress const& own);
-  /// Asks the other ranks how many calls they have enqueued, and what comes before the call `sequence`.
-  void ask(std::uint64_t sequence);
+  /// Asks the other ranks how many calls they have enqueued, and what keeps their GPUs from the call `sequence`.
+  void ask(std::uint64_t sequence, CallId rival);
   /// Returns the ranks that have not enqueued the call `sequence`, as far as they have answered or left.
   [[nodiscard]] std::vector<int> ranks_without(std::uint64_t sequence) const;
   [[nodiscard]] std::vector<int> all_ranks() const;
   /// Returns the ranks whose streams have not reached the call `sequence`, as far as they have answered.
   [[nodiscard]] std::vector<int> ranks_before_start(std::uint64_t sequence) const;
-  /// Returns the ranks that have answered that a call comes before the one that `ask` named, with that call. `own` is
-  /// what comes before it on this rank.
-  [[nodiscard]] std::map<int, std::string> calls_ahead(std::string own) const;
+  /// Returns what keeps the GPUs from the call that `ask` named, of the ranks that have answered and of this one.
+  [[nodiscard]] std::map<int, Hindrance> hindrances(Hindrance own) const;
   /// Returns the ranks that have left without the call `sequence`.
   [[nodiscard]] std::vector<int> left_without(std::uint64_t sequence) const;
   /// Makes all ranks fail with the same error, which names `ranks`: a `TimeoutError` or a `PeerLostError`. The ranks
@@ -62,9 +63,11 @@ class WatchPeers {
   enum class Kind : std::uint32_t { leaving, question, answer };
   struct Note {
     Kind kind = Kind::leaving;
-    std::uint32_t reserved = 0;
-    Progress progress{};            ///< in a question, `enqueued` is the call that it is about
-    std::array<char, 192> ahead{};  ///< in an answer: what comes before that call; shorter than the array
+    std::uint16_t others_aborted = 0;  ///< in an answer, as the members of `Hindrance`; 0 or 1
+    std::uint16_t has_rival = 0;
+    Progress progress{};           ///< in a question, `enqueued` is the call that it is about
+    CallId call{};                 ///< in a question: the rival; in an answer: what comes before that call
+    std::array<char, 192> text{};  ///< of that; shorter than the array
   };
   struct Peer {
     int rank = 0;
@@ -72,8 +75,8 @@ class WatchPeers {
     std::optional<spi::RequestId> receive{};  ///< none once the rank has left
     bool has_left = false;
     bool has_answered = false;
-    Progress progress{};  ///< as last heard
-    std::string ahead{};  ///< what comes before the call that this rank has asked about
+    Progress progress{};    ///< as last heard
+    Hindrance hindrance{};  ///< of the call that this rank has asked about
   };
   struct Sent {
     Note note{};
@@ -86,7 +89,7 @@ class WatchPeers {
   void drop_sent();
 
   std::shared_ptr<spi::Transport> transport_;
-  DescribeCallAhead describe_call_ahead_;
+  FindHindrance find_hindrance_;
   std::vector<Peer> peers_{};  ///< never resized, because receives write into it
   std::list<Sent> sent_{};
 };
