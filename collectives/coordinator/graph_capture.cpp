@@ -36,7 +36,7 @@ GraphCapture GroupCoordinator::graph_capture(GraphContext context) const {
   bool const has_stream = context.stream.device().kind != Device::Kind::cpu;
   auto const device = has_stream ? context.stream.device() : held.tensor_device;
   if (device.kind != Device::Kind::cuda) return GraphCapture(std::move(context));
-  if (held.device.world_size() > 1) detail::NamedCalls(held.device, operation).prepare_device(device);
+  detail::NamedCalls(held.device, operation).prepare_device(device);
   if (!has_stream) context.stream = Stream::create(device);
   return GraphCapture(std::move(context));
 }

@@ -140,6 +140,25 @@ TEST_P(NcclGraph, joins_the_calls_of_several_groups) { run("nccl_graph_of_two_gr
 
 INSTANTIATE_TEST_SUITE_P(Ranks, NcclGraph, testing::Values(2, 4));
 
+CROSSRANK_RANK_SCENARIO(nccl_graph_of_one_rank) {
+  auto const world = connect_gpu_rank();
+  auto const group = GroupCoordinator::create(world, {everyone(world)}, {.name = "tp", .device_communicator = true});
+  {
+    auto const scope = group.graph_capture();
+    auto tensor = filled(world, 4);
+    auto const graph = Graph::capture(scope.context().stream, [&] { group.device_group().all_reduce(tensor); });
+    fill(tensor, 2);
+    graph.replay();
+    EXPECT_EQ(values(tensor), std::vector<float>(4, 2));
+  }
+  return end_gpu_rank();
+}
+
+TEST(NcclGraphOfOneRank, is_captured_in_a_scope_without_an_earlier_call) {
+  auto const job = run_ranks(1, "nccl_graph_of_one_rank", gpu_ranks());
+  EXPECT_TRUE(job.ok()) << job.text();
+}
+
 // ---------------------------------------------------------------- communication buffers
 
 CROSSRANK_RANK_SCENARIO(nccl_communication_buffers) {
