@@ -89,17 +89,17 @@ bool MessageQueue::State::has_no_readers() const {
 }
 
 std::optional<node::RingFailure> MessageQueue::State::find_remote_loss() const {
-  node::RingFailure lost;
+  std::vector<int> lost;
   std::optional<node::RingFailure> reason;
   for (auto const& far : remote_writers) {
     if (!far->lost()) continue;
     if (far->reason()) {
       reason = far->reason();
     } else {
-      lost.ranks.push_back(far->reader_global_rank());
+      lost.push_back(far->reader_global_rank());
     }
   }
-  if (!lost.ranks.empty()) return lost;
+  if (!lost.empty()) return node::RingFailure::of(false, lost);
   return reason;
 }
 

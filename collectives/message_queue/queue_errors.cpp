@@ -60,6 +60,10 @@ std::string MessageQueue::State::named(std::vector<int> const& ranks) const {
   return (own.empty() ? "" : node::name_ranks(own) + " and ") + node::name_ranks(outside) + " of the job";
 }
 
+std::string MessageQueue::State::name_blamed(node::RingFailure const& blamed) const {
+  return named(blamed.ranks) + (blamed.more > 0 ? " and " + std::to_string(blamed.more) + " more" : "");
+}
+
 /// Returns the index of the end that a rank of the job holds on this node; -1 when it holds none.
 int MessageQueue::State::end_of(int job_rank) const {
   auto const* const shared = status();
@@ -132,30 +136,31 @@ void MessageQueue::State::note_cause(int job_rank, std::string const& status, no
   if (auto* const shared = comm()) node::set_cause(shared->own_record().cause, {job_rank, status, verdict});
 }
 
-void MessageQueue::State::agree_on_timeout(ErrorInfo& info, std::vector<int>& ranks, std::chrono::nanoseconds waited) {
+void MessageQueue::State::agree_on_timeout(ErrorInfo& info, node::RingFailure& blamed,
+                                           std::chrono::nanoseconds waited) {
   auto* const shared = status();
   if (shared == nullptr) return;
-  auto const found = std::exchange(ranks, shared->agree_on_timeout(ranks, waited, timeout));
+  auto const found = std::exchange(blamed, shared->agree_on_timeout(blamed, waited, timeout));
   if (shared->has_failed() && find_failure()) throw_failure(info.operation.c_str());
-  if (ranks == found) return;
-  info.failed_ranks = in_group_ranks(ranks);
-  info.message += "; another end of the queue timed out first, waiting for " + named(ranks);
+  if (blamed == found) return;
+  info.failed_ranks = in_group_ranks(blamed.ranks);
+  info.message += "; another end of the queue timed out first, waiting for " + name_blamed(blamed);
 }
 
-void MessageQueue::State::note_timeout(std::vector<int> ranks, std::chrono::nanoseconds waited) {
-  if (ranks.empty()) return;
+void MessageQueue::State::note_timeout(node::RingFailure blamed, std::chrono::nanoseconds waited) {
+  if (blamed.ranks.empty()) return;
   polled = node::RingStatus::is_poll(waited, timeout);
-  if (!polled)
-    note_cause(ranks.front(), omission_of(ranks.front()) + " for " + milliseconds(waited), node::Verdict::timeout);
-  if (!polled && remote_reader) remote_reader->note_timeout(ranks);
-  timed_out = node::RingFailure{.timed_out = true, .ranks = std::move(ranks)};
+  int const first = blamed.ranks.front();
+  if (!polled) note_cause(first, omission_of(first) + " for " + milliseconds(waited), node::Verdict::timeout);
+  if (!polled && remote_reader) remote_reader->note_timeout(blamed);
+  timed_out = std::move(blamed);
 }
 
 void MessageQueue::State::throw_failure(char const* operation) const {
   withdraw_note();
   auto const failed_ranks = in_group_ranks(failure->ranks);
   bool const is_writer = failure->ranks == std::vector<int>{writer_global_rank()};
-  auto const who = is_writer ? "the writer, " + named(failure->ranks) + "," : named(failure->ranks);
+  auto const who = is_writer ? "the writer, " + named(failure->ranks) + "," : name_blamed(*failure);
   auto info = error(operation, who + " died or left without closing the queue");
   if (failure->timed_out) {
     auto const omission = failure->ranks.empty() ? "took no message" : omission_of(failure->ranks.front());
@@ -216,34 +221,35 @@ void MessageQueue::State::throw_slow_readers(char const* operation, std::chrono:
   auto const number = written + 1 - chunks;
   auto const lag = lag_of_readers(waited);
   auto info = error(operation, lag.text);
-  auto ranks = readers_waited_for(number);
-  info.failed_ranks = in_group_ranks(ranks);
-  if (!ranks.empty() && ranks != lag.ranks) info.message += ", waiting for " + named(ranks);
-  agree_on_timeout(info, ranks, waited);
+  auto const ranks = readers_waited_for(number);
+  auto blamed = node::RingFailure::of(true, ranks);
+  info.failed_ranks = in_group_ranks(blamed.ranks);
+  if (!ranks.empty() && ranks != lag.ranks) info.message += ", waiting for " + name_blamed(blamed);
+  agree_on_timeout(info, blamed, waited);
   describe_readers(info, [&](std::uint64_t taken, int each) {
-    return taken < number || std::find(ranks.begin(), ranks.end(), each) != ranks.end();
+    return taken < number || std::find(blamed.ranks.begin(), blamed.ranks.end(), each) != blamed.ranks.end();
   });
   info.expected = "message " + std::to_string(number) + " taken";
   info.hint = "check what the named ranks are doing, or allow more time or chunks; the queue is still usable";
-  note_timeout(ranks, waited);
+  note_timeout(std::move(blamed), waited);
   throw TimeoutError(std::move(info));
 }
 
 void MessageQueue::State::throw_no_message(char const* operation, std::chrono::nanoseconds waited) {
-  auto ranks = in ? in->waited_for() : remote_reader->waited_for();
+  auto blamed = in ? in->waited_for() : remote_reader->waited_for();
   auto info = error(operation, "no message arrived for " + milliseconds(waited));
-  info.failed_ranks = in_group_ranks(ranks);
-  if (ranks != std::vector<int>{writer_global_rank()})
-    info.message += ": the writer, rank " + std::to_string(writer_rank) + ", waits for " + named(ranks);
-  agree_on_timeout(info, ranks, waited);
-  bool const is_writer = ranks == std::vector<int>{writer_global_rank()};
+  info.failed_ranks = in_group_ranks(blamed.ranks);
+  if (blamed.ranks != std::vector<int>{writer_global_rank()})
+    info.message += ": the writer, rank " + std::to_string(writer_rank) + ", waits for " + name_blamed(blamed);
+  agree_on_timeout(info, blamed, waited);
+  bool const is_writer = blamed.ranks == std::vector<int>{writer_global_rank()};
   info.details.push_back("rank " + std::to_string(writer_rank) + ", the writer: " + status_of(writer_global_rank()));
-  for (int const each : is_writer ? std::vector<int>{} : ranks)
+  for (int const each : is_writer ? std::vector<int>{} : blamed.ranks)
     info.details.push_back(named({each}) + ": " + status_of(each));
   info.details.push_back("read so far: " + std::to_string(in ? in->messages() : remote_reader->messages()) +
                          " messages");
   info.hint = "wait longer, or without limit with QueueWait::forever; the queue is still usable";
-  note_timeout(ranks, waited);
+  note_timeout(std::move(blamed), waited);
   throw TimeoutError(std::move(info));
 }
 

@@ -118,12 +118,12 @@ struct MessageQueue::State {
   [[noreturn]] void throw_failure(char const* operation) const;
   [[noreturn]] void throw_slow_readers(char const* operation, std::chrono::nanoseconds waited);
   [[noreturn]] void throw_no_message(char const* operation, std::chrono::nanoseconds waited);
-  /// Agrees with the other ends on the ranks to blame for a timeout, of which this end has found `ranks`. Changes them
+  /// Agrees with the other ends on the ranks to blame for a timeout, of which this end has found `blamed`. Changes them
   /// and adds to the message if another end was first. Throws when the queue has failed meanwhile.
-  void agree_on_timeout(ErrorInfo& info, std::vector<int>& ranks, std::chrono::nanoseconds waited);
+  void agree_on_timeout(ErrorInfo& info, node::RingFailure& blamed, std::chrono::nanoseconds waited);
   /// Records the ranks that a timeout names, for the other ends if this end goes away, and for this rank's groups. The
   /// timeout of a poll does not concern them.
-  void note_timeout(std::vector<int> ranks, std::chrono::nanoseconds waited);
+  void note_timeout(node::RingFailure blamed, std::chrono::nanoseconds waited);
   void note_cause(int job_rank, std::string const& status, node::Verdict verdict) const noexcept;
   /// The readers that are behind.
   struct Lag {
@@ -140,6 +140,7 @@ struct MessageQueue::State {
   [[nodiscard]] int end_of(int job_rank) const;
   [[nodiscard]] std::string named(std::vector<int> const& ranks) const;
   [[nodiscard]] std::vector<int> in_group_ranks(std::vector<int> const& ranks) const;
+  [[nodiscard]] std::string name_blamed(node::RingFailure const& blamed) const;
   [[nodiscard]] int writer_global_rank() const;
   [[nodiscard]] node::RingStatus* status() const noexcept;
   [[nodiscard]] node::NodeComm* comm() const noexcept;

@@ -7,15 +7,16 @@ namespace crossrank::queue {
 
 RemoteBlame RemoteBlame::of(node::RingFailure const& failure) noexcept {
   RemoteBlame blame{.kind = failure.timed_out ? Kind::timed_out : Kind::lost,
-                    .count = static_cast<std::uint32_t>(std::min(failure.ranks.size(), max_ranks))};
-  std::transform(failure.ranks.begin(), failure.ranks.begin() + blame.count, blame.ranks.begin(),
-                 [](int rank) { return static_cast<std::uint32_t>(rank); });
+                    .count = static_cast<std::uint32_t>(failure.ranks.size() + failure.more)};
+  auto const listed = std::min(failure.ranks.size(), max_ranks);
+  std::transform(failure.ranks.begin(), failure.ranks.begin() + static_cast<std::ptrdiff_t>(listed),
+                 blame.ranks.begin(), [](int rank) { return static_cast<std::uint16_t>(rank); });
   return blame;
 }
 
 node::RingFailure RemoteBlame::failure() const {
   auto const known = std::min<std::size_t>(count, max_ranks);  // the count comes from another host
-  return {.timed_out = kind == Kind::timed_out, .ranks = {ranks.begin(), ranks.begin() + known}};
+  return {.timed_out = kind == Kind::timed_out, .ranks = {ranks.begin(), ranks.begin() + known}, .more = count - known};
 }
 
 void RemoteLink::lose(char const* why) noexcept {

@@ -38,11 +38,11 @@ static_assert(sizeof(RemoteHeader) == 64 && std::is_trivially_copyable_v<RemoteH
 
 /// The ranks that one side names as the cause of a failure or wait.
 struct RemoteBlame {
-  static constexpr std::size_t max_ranks = 8;
+  static constexpr std::size_t max_ranks = node::QueueNote::most_ranks;
   enum class Kind : std::uint32_t { nobody = 0, lost = 1, timed_out = 2 };
   Kind kind = Kind::nobody;
-  std::uint32_t count = 0;
-  std::array<std::uint32_t, max_ranks> ranks{};  ///< of the job
+  std::uint32_t count = 0;                       ///< may exceed `max_ranks`
+  std::array<std::uint16_t, max_ranks> ranks{};  ///< of the job, the lowest first
 
   [[nodiscard]] static RemoteBlame of(node::RingFailure const& failure) noexcept;
   [[nodiscard]] node::RingFailure failure() const;

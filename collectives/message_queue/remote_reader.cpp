@@ -17,8 +17,8 @@ RemoteReader::RemoteReader(Collective pair, std::size_t chunk_bytes)
 
 /// Sends the last answers. A writer that does not receive them will notice that this end is gone.
 RemoteReader::~RemoteReader() {
-  bool const gives_up = !closed_ && !timed_out_for_.empty();
-  if (gives_up) acknowledge({.taken = taken_, .blame = RemoteBlame::of({.timed_out = true, .ranks = timed_out_for_})});
+  bool const gives_up = !closed_ && !timed_out_for_.ranks.empty();
+  if (gives_up) acknowledge({.taken = taken_, .blame = RemoteBlame::of(timed_out_for_)});
   if (closed_ || gives_up) finish_sending(std::chrono::seconds(1));
 }
 
@@ -49,8 +49,9 @@ void RemoteReader::receive_blame() {
     failure_ = blame.failure();
     stage_ = Stage::failed;
   } else {
-    writer_waits_for_ = blame.failure().ranks;
-    std::erase(writer_waits_for_, link_.own_global_rank());  // this reader has read everything since
+    writer_waits_for_ = blame.failure();
+    writer_waits_for_.timed_out = true;
+    std::erase(writer_waits_for_.ranks, link_.own_global_rank());  // this reader has read everything since
     next_head();
   }
 }
@@ -59,7 +60,7 @@ void RemoteReader::receive_blame() {
 void RemoteReader::came() {
   if (stage_ == Stage::head) {
     if (head_.kind == RemoteHeader::Kind::waits || head_.kind == RemoteHeader::Kind::failed) return receive_blame();
-    writer_waits_for_.clear();
+    writer_waits_for_ = {};
     if (head_.kind == RemoteHeader::Kind::end) {
       stage_ = Stage::ended;
       acknowledge({.taken = taken_ + 1});
@@ -97,8 +98,9 @@ std::optional<node::RingFailure> RemoteReader::failure() const {
   return node::RingFailure{.timed_out = false, .ranks = {link_.peer_global_rank()}};
 }
 
-std::vector<int> RemoteReader::waited_for() const {
-  return writer_waits_for_.empty() ? std::vector<int>{link_.peer_global_rank()} : writer_waits_for_;
+node::RingFailure RemoteReader::waited_for() const {
+  if (!writer_waits_for_.ranks.empty()) return writer_waits_for_;
+  return {.timed_out = true, .ranks = {link_.peer_global_rank()}};
 }
 
 std::shared_ptr<void const> RemoteReader::keep() const noexcept {

@@ -31,10 +31,10 @@ class RemoteReader {
   [[nodiscard]] std::optional<node::RingFailure> failure() const;
   /// Returns the ranks of the job for which this end waits: the writer, or the ranks for which the writer reported to
   /// wait.
-  [[nodiscard]] std::vector<int> waited_for() const;
+  [[nodiscard]] node::RingFailure waited_for() const;
   /// Records that a call has timed out because of these ranks of the job. If this end goes away now, the writer is
-  /// told. An empty list withdraws the record.
-  void note_timeout(std::vector<int> ranks) noexcept { timed_out_for_ = std::move(ranks); }
+  /// told. Without ranks, withdraws the record.
+  void note_timeout(node::RingFailure blamed) noexcept { timed_out_for_ = std::move(blamed); }
   [[nodiscard]] std::string const& why() const noexcept { return link_.why(); }
   /// Returns the next message, valid until `take`. Requires that `has_message` returned true.
   [[nodiscard]] std::span<std::byte const> peek() const noexcept { return *message_; }
@@ -61,8 +61,8 @@ class RemoteReader {
   RemoteHeader head_{};
   std::shared_ptr<std::vector<std::byte>> message_{};
   node::RingFailure failure_{};  ///< in stage `failed`
-  std::vector<int> writer_waits_for_{};
-  std::vector<int> timed_out_for_{};
+  node::RingFailure writer_waits_for_{};
+  node::RingFailure timed_out_for_{};
   std::uint64_t taken_ = 0;
   bool closed_ = false;
 };

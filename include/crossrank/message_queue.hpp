@@ -48,10 +48,11 @@ struct QueueWait {
 ///
 /// A wait can fail with a `TimeoutError` that names the ranks it waits for, a `PeerLostError` when a rank has died or
 /// left without `close`, or a `CancelledError`. All ends blame the same ranks: a reader that times out names the reader
-/// that the writer waits for. The call can be repeated after a timeout. The group that the queue was made from stays
-/// usable, unless a member has died. If an end is dropped after a timeout, the queue fails on all ends with its error.
-/// A call whose limit is much shorter than the group's timeout (less than about a quarter) is a poll: its timeout does
-/// not count, and the other ends blame the dropped end.
+/// that the writer waits for. An error lists at most 16 ranks and counts the others in its text. A rank outside the
+/// group has no number in it, so only the text names it. The call can be repeated after a timeout. The group that the
+/// queue was made from stays usable, unless a member has died. If an end is dropped after a timeout, the queue fails on
+/// all ends with its error. A call whose limit is much shorter than the group's timeout (less than about a quarter) is
+/// a poll: its timeout does not count, and the other ends blame the dropped end.
 ///
 /// Only `create` is collective. A handle, cheap to copy; all copies name the same end. Two calls on one end at the same
 /// time are a `UsageError`, except `cancel`. Follows vLLM's shared-memory message queue.

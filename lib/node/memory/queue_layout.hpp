@@ -31,7 +31,7 @@ struct EndpointWord {
 /// What an endpoint waits for while its queue does not move, or why the queue has failed. Written by the owner of the
 /// endpoint.
 struct QueueNote {
-  static constexpr std::size_t most_ranks = 10;
+  static constexpr std::size_t most_ranks = 16;
   enum Kind : std::uint32_t {
     none = 0,
     waits = 1,      ///< the owner waits for the other side
@@ -44,8 +44,8 @@ struct QueueNote {
     return kind == waits || kind == timed_out || kind == judging;
   }
   std::atomic<std::uint32_t> kind;  ///< stored last (release)
-  std::uint32_t count;              ///< how many of `ranks` are set
-  std::uint32_t ranks[most_ranks];  ///< of the job
+  std::uint32_t count;              ///< of ranks to blame; may exceed `most_ranks`
+  std::uint16_t ranks[most_ranks];  ///< of the job, the lowest first
 };
 
 /// How a queue goes on or has ended, in the `decision` of its block: one word, changed by compare-and-swap only.

@@ -241,21 +241,16 @@ std::optional<RingFailure> RingReader::find_failure() {
   return status_.declare(status_.cause_of(lost));
 }
 
-std::vector<int> RingReader::waited_for() const {
+RingFailure RingReader::waited_for() const {
   auto const written = end(0).cursor.load(std::memory_order_acquire);
   std::vector<int> in_the_way;
   for (int other = 1; status_.waits(0) && other <= readers_; ++other) {
     bool const is_full = atomic_ops::published(end(other).cursor) + chunks_ <= written;
     if (other != index_ && is_full && !has_closed(state_of(end(other)))) in_the_way.push_back(other);
   }
-  auto ranks = status_.remote_ranks_awaited();
-  if (ranks.empty() && in_the_way.empty()) return status_.waited_for({0});
-  if (!in_the_way.empty()) {
-    auto const here = status_.waited_for(in_the_way);
-    ranks.insert(ranks.end(), here.begin(), here.end());
-  }
-  std::sort(ranks.begin(), ranks.end());
-  return ranks;
+  auto awaited = status_.awaited_by_writer(in_the_way.empty() ? std::vector<int>{} : status_.waited_for(in_the_way));
+  if (in_the_way.empty() && awaited.ranks.empty()) return RingFailure::of(true, status_.waited_for({0}));
+  return awaited;
 }
 
 }  // namespace crossrank::node

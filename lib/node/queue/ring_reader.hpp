@@ -40,7 +40,7 @@ class RingReader final : public RingEndpoint {
   /// without closing, or another reader has died. Decides that for all endpoints if none has decided before.
   [[nodiscard]] std::optional<RingFailure> find_failure();
   /// Returns the ranks of the job that this endpoint waits for: the writer, or those that the writer itself waits for.
-  [[nodiscard]] std::vector<int> waited_for() const;
+  [[nodiscard]] RingFailure waited_for() const;
   [[nodiscard]] int writer_rank() const noexcept { return writer_; }
   void close() noexcept;
 

@@ -17,20 +17,23 @@ namespace {
 /// Words of a note may be read while their owner replaces them; the reader then checks the queue's word again. Whoever
 /// loads a word that was stored after the owner had retracted its verdict sees the retraction, too. Orders at each
 /// word, because the thread sanitizer knows no fences.
-std::uint32_t load_note(std::uint32_t const& word) noexcept {
-  return std::atomic_ref(const_cast<std::uint32_t&>(word)).load(std::memory_order_acquire);  // partner: store_note
+template <class Word>
+Word load_note(Word const& word) noexcept {
+  return std::atomic_ref(const_cast<Word&>(word)).load(std::memory_order_acquire);  // partner: store_note
 }
 
-void store_note(std::uint32_t& word, std::uint32_t value) noexcept {
+template <class Word>
+void store_note(Word& word, Word value) noexcept {
   std::atomic_ref(word).store(value, std::memory_order_release);  // partner: load_note
 }
 
 /// A peer wrote the note, so its length is not trusted beyond the field.
-std::vector<int> ranks_in(QueueNote const& note) {
-  auto const count = std::min<std::size_t>(load_note(note.count), QueueNote::most_ranks);
-  std::vector<int> ranks;
-  for (std::size_t i = 0; i < count; ++i) ranks.push_back(static_cast<int>(load_note(note.ranks[i])));
-  return ranks;
+RingFailure blamed_in(QueueNote const& note, bool timed_out) {
+  std::size_t const count = load_note(note.count);
+  auto const listed = std::min(count, QueueNote::most_ranks);
+  RingFailure blamed{.timed_out = timed_out, .more = count - listed};
+  for (std::size_t i = 0; i < listed; ++i) blamed.ranks.push_back(load_note(note.ranks[i]));
+  return blamed;
 }
 
 /// A wait that was more than some four times shorter does not count as a wait of the same kind.
@@ -44,6 +47,14 @@ int magnitude(std::chrono::nanoseconds time) noexcept {
 std::uint32_t kind_of(QueueNote const& note) noexcept { return note.kind.load(std::memory_order_acquire); }
 
 }  // namespace
+
+RingFailure RingFailure::of(bool timed_out, std::vector<int> all) {
+  std::sort(all.begin(), all.end());
+  auto const listed = std::min(all.size(), QueueNote::most_ranks);
+  auto const more = all.size() - listed;
+  all.resize(listed);
+  return {.timed_out = timed_out, .ranks = std::move(all), .more = more};
+}
 
 RingStatus::RingStatus(NodeComm& comm, std::uint32_t block, int own, int readers) noexcept
     : comm_(&comm),
@@ -60,7 +71,7 @@ std::optional<RingFailure> RingStatus::failure() const {
   if (status.how != QueueStatus::How::failed || status.decider > static_cast<std::uint32_t>(readers_))
     return std::nullopt;
   auto const& note = end(static_cast<int>(status.decider)).note;
-  return RingFailure{.timed_out = kind_of(note) == QueueNote::timed_out, .ranks = ranks_in(note)};
+  return blamed_in(note, kind_of(note) == QueueNote::timed_out);
 }
 
 bool RingStatus::close() noexcept {
@@ -74,7 +85,7 @@ bool RingStatus::close() noexcept {
 RingFailure RingStatus::declare(RingFailure const& failure) {
   if (auto known = this->failure()) return *known;
   retract();
-  write_note(failure.timed_out ? QueueNote::timed_out : QueueNote::lost, failure.ranks);
+  write_note(failure.timed_out ? QueueNote::timed_out : QueueNote::lost, failure);
   fail_as_noted();
   return this->failure().value_or(failure);
 }
@@ -94,21 +105,22 @@ void RingStatus::fail_as_noted() noexcept {
 }
 
 /// An end that waits never looks as if it did not, not even while its note changes: others would blame it.
-void RingStatus::write_note(QueueNote::Kind kind, std::vector<int> const& ranks) noexcept {
+void RingStatus::write_note(QueueNote::Kind kind, RingFailure const& blamed) noexcept {
   auto& note = end(own_).note;
   bool const waits = QueueNote::says_waiting(note.kind.load(std::memory_order_relaxed));
   note.kind.store(waits ? QueueNote::judging : QueueNote::none, std::memory_order_seq_cst);
-  auto const count = std::min(ranks.size(), QueueNote::most_ranks);
-  store_note(note.count, static_cast<std::uint32_t>(count));
-  for (std::size_t i = 0; i < count; ++i) store_note(note.ranks[i], static_cast<std::uint32_t>(ranks[i]));
+  auto const& ranks = blamed.ranks;
+  auto const listed = std::min(ranks.size(), QueueNote::most_ranks);
+  store_note(note.count, static_cast<std::uint32_t>(ranks.size() + blamed.more));
+  for (std::size_t i = 0; i < listed; ++i) store_note(note.ranks[i], static_cast<std::uint16_t>(ranks[i]));
   note.kind.store(kind, std::memory_order_release);
   noted_ = true;
 }
 
-void RingStatus::wait_begins(std::vector<int> const& others) noexcept {
+void RingStatus::wait_begins(std::vector<int> const& others) {
   auto const status = look();
   if (!std::exchange(waiting_, true)) verdict_before_ = status.verdict;
-  if (status.how != QueueStatus::How::failed) write_note(QueueNote::waits, others);
+  if (status.how != QueueStatus::How::failed) write_note(QueueNote::waits, RingFailure::of(true, others));
 }
 
 void RingStatus::withdraw_slow() noexcept {
@@ -141,37 +153,39 @@ void RingStatus::retract() noexcept {
   static_cast<void>(atomic_ops::set_once(*word_, seen, QueueStatus{.verdict = status.verdict}.pack()));
 }
 
-std::vector<int> RingStatus::ranks_of_verdict(std::uint64_t word) const {
+std::optional<RingFailure> RingStatus::verdict_of(std::uint64_t word) const {
   auto const status = QueueStatus::unpack(word);
-  if (status.how != QueueStatus::How::timed_out || status.decider > static_cast<std::uint32_t>(readers_)) return {};
+  if (status.how != QueueStatus::How::timed_out || status.decider > static_cast<std::uint32_t>(readers_))
+    return std::nullopt;
   auto const& note = end(static_cast<int>(status.decider)).note;
-  if (kind_of(note) != QueueNote::timed_out) return {};
-  auto ranks = ranks_in(note);
+  if (kind_of(note) != QueueNote::timed_out) return std::nullopt;
+  auto blamed = blamed_in(note, true);
   // The decider retracts its verdict before it changes its note.
-  return atomic_ops::published(*word_) == word ? ranks : std::vector<int>{};
+  if (blamed.ranks.empty() || atomic_ops::published(*word_) != word) return std::nullopt;
+  return blamed;
 }
 
 bool RingStatus::is_poll(std::chrono::nanoseconds waited, std::chrono::nanoseconds own_timeout) noexcept {
   return much_shorter(magnitude(waited), magnitude(own_timeout));
 }
 
-std::vector<int> RingStatus::agree_on_timeout(std::vector<int> const& found, std::chrono::nanoseconds waited,
-                                              std::chrono::nanoseconds own_timeout) {
+RingFailure RingStatus::agree_on_timeout(RingFailure const& found, std::chrono::nanoseconds waited,
+                                         std::chrono::nanoseconds own_timeout) {
   waiting_ = false;
   polled_ = is_poll(waited, own_timeout);
   int const own_wait = magnitude(waited);
   for (auto seen = atomic_ops::published(*word_);;) {
-    if (auto const known = failure()) return known->ranks;
+    if (auto const known = failure()) return *known;
     auto const status = QueueStatus::unpack(seen);
-    auto const standing = ranks_of_verdict(seen);
+    auto const standing = verdict_of(seen);
     bool const given_meanwhile = status.verdict != verdict_before_;
-    if (!standing.empty() && given_meanwhile && !much_shorter(status.waited, own_wait)) {
-      write_note(QueueNote::timed_out, standing);
-      return standing;
+    if (standing && given_meanwhile && !much_shorter(status.waited, own_wait)) {
+      write_note(QueueNote::timed_out, *standing);
+      return *standing;
     }
-    if (found.empty()) return found;
+    if (found.ranks.empty()) return found;
     write_note(QueueNote::timed_out, found);
-    bool const is_poll = !standing.empty() && much_shorter(own_wait, status.waited);
+    bool const is_poll = standing && much_shorter(own_wait, status.waited);
     if (is_poll || status.ended()) return found;
     auto const verdict = QueueStatus{.how = QueueStatus::How::timed_out,
                                      .decider = static_cast<std::uint32_t>(own_),
@@ -250,9 +264,8 @@ std::optional<RingFailure> RingStatus::reason_of(int index) const {
   auto const& note = end(index).note;
   if (cause && kind_of(note) == QueueNote::timed_out) {
     // A rank notes the cause of a timeout, but not of a poll. So it has not left because of the ranks of a poll.
-    auto ranks = ranks_in(note);
-    if (std::find(ranks.begin(), ranks.end(), cause->global_rank) != ranks.end())
-      return RingFailure{.timed_out = true, .ranks = std::move(ranks)};
+    auto blamed = blamed_in(note, true);
+    if (std::find(blamed.ranks.begin(), blamed.ranks.end(), cause->global_rank) != blamed.ranks.end()) return blamed;
   }
   if (!cause || cause->global_rank == job_rank(index)) return std::nullopt;
   bool known = blames_any_;
@@ -263,40 +276,48 @@ std::optional<RingFailure> RingStatus::reason_of(int index) const {
 
 RingFailure RingStatus::cause_of(std::vector<int> const& lost) const {
   // A death precedes the departures that it causes. So a rank that has seen one of those finds the death as well.
-  RingFailure dead;
-  RingFailure left;
+  std::vector<int> dead;
+  std::vector<int> left;
   std::optional<RingFailure> followed;
   for (int const index : lost) {
     auto reason = reason_of(index);
     if (!reason) {
-      (has_dead_holder(index) ? dead : left).ranks.push_back(job_rank(index));
+      (has_dead_holder(index) ? dead : left).push_back(job_rank(index));
     } else if (!followed || (reason->timed_out && !followed->timed_out)) {
       followed = std::move(reason);
     }
   }
   // A rank that held no endpoint and died may be the reason why one that held an endpoint has left.
-  for (int rank = 0; blames_any_ && dead.ranks.empty() && !left.ranks.empty() && rank < comm_->ranks(); ++rank) {
-    if (comm_->is_dead(rank)) dead.ranks.push_back(static_cast<int>(comm_->record(rank).global_rank));
+  for (int rank = 0; blames_any_ && dead.empty() && !left.empty() && rank < comm_->ranks(); ++rank) {
+    if (comm_->is_dead(rank)) dead.push_back(static_cast<int>(comm_->record(rank).global_rank));
   }
-  auto& found = !dead.ranks.empty() ? dead : !left.ranks.empty() || !followed ? left : *followed;
-  std::sort(found.ranks.begin(), found.ranks.end());
-  found.ranks.erase(std::unique(found.ranks.begin(), found.ranks.end()), found.ranks.end());
-  return found;
+  if (dead.empty() && left.empty() && followed) return *followed;
+  auto& found = dead.empty() ? left : dead;
+  std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  return RingFailure::of(false, std::move(found));
 }
 
 bool RingStatus::waits(int index) const noexcept { return QueueNote::says_waiting(kind_of(end(index).note)); }
 
-std::vector<int> RingStatus::remote_ranks_awaited() const {
-  auto const kind = kind_of(end(0).note);
-  if (kind != QueueNote::waits && kind != QueueNote::timed_out) return {};
-  auto ranks = ranks_in(end(0).note);
-  std::erase_if(ranks, [&](int rank) {
+RingFailure RingStatus::awaited_by_writer(std::vector<int> here) const {
+  auto const& note = end(0).note;
+  auto const kind = kind_of(note);
+  bool const has_ranks = kind == QueueNote::waits || kind == QueueNote::timed_out;
+  auto remote = has_ranks ? blamed_in(note, true) : RingFailure{};
+  auto const noted = remote.ranks.size() + remote.more;
+  std::erase_if(remote.ranks, [&](int rank) {
     for (int index = 0; index <= readers_; ++index) {
       if (job_rank(index) == rank) return true;
     }
     return false;
   });
-  return ranks;
+  here.insert(here.end(), remote.ranks.begin(), remote.ranks.end());
+  auto all = RingFailure::of(true, std::move(here));
+  if (remote.more == 0) return all;
+  // While the writer waits, its note counts remote ranks only. The note of a timeout counts all ranks.
+  all.more = kind == QueueNote::waits ? all.more + remote.more : std::max(all.more, noted - all.ranks.size());
+  return all;
 }
 
 std::vector<int> RingStatus::waited_for(std::vector<int> const& direct) const {

@@ -1,5 +1,6 @@
 #pragma once
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -9,10 +10,15 @@
 
 namespace crossrank::node {
 
-/// Why a queue has failed. The same for all its endpoints.
+/// Why a queue has failed, or a call has timed out. The same for all endpoints of the queue.
 struct RingFailure {
   bool timed_out = false;    ///< otherwise lost
-  std::vector<int> ranks{};  ///< ranks of the job to blame, ascending
+  std::vector<int> ranks{};  ///< ranks of the job to blame, ascending; no more than a `QueueNote` holds
+  std::size_t more = 0;      ///< number of further ranks to blame
+
+  /// Blames `all`. Lists the lowest of them and counts the others.
+  [[nodiscard]] static RingFailure of(bool timed_out, std::vector<int> all);
+  [[nodiscard]] bool operator==(RingFailure const&) const = default;
 };
 
 /// How a queue ends, as one of its endpoints sees and decides it.
@@ -47,19 +53,19 @@ class RingStatus {
 
   /// Notes that this endpoint waits for the other side or, if it is the writer's, for readers without an endpoint:
   /// these ranks of the job.
-  void wait_begins(std::vector<int> const& others = {}) noexcept;
+  void wait_begins(std::vector<int> const& others = {});
   /// Withdraws the note and the verdict of a timeout: this endpoint goes on.
   void withdraw() noexcept {
     if (noted_) withdraw_slow();
   }
   /// Withdraws the verdict of a timeout, but still waits: this endpoint calls again.
   void try_again() noexcept;
-  /// Notes that a call of this endpoint has timed out after `waited`, because of the ranks `found`. Returns the ranks
-  /// to blame: those of a verdict that another end has given meanwhile, or `found`. Another end may also have failed
-  /// the queue meanwhile; then the ranks are those of the failure. `own_timeout`: the limit of this endpoint's calls by
+  /// Notes that a call of this endpoint has timed out after `waited`, because of the ranks in `found`. Returns the
+  /// ranks to blame: those of a verdict that another end has given meanwhile, or `found`. Another end may also have
+  /// failed the queue meanwhile; then it returns that failure. `own_timeout`: the limit of this endpoint's calls by
   /// default.
-  [[nodiscard]] std::vector<int> agree_on_timeout(std::vector<int> const& found, std::chrono::nanoseconds waited,
-                                                  std::chrono::nanoseconds own_timeout);
+  [[nodiscard]] RingFailure agree_on_timeout(RingFailure const& found, std::chrono::nanoseconds waited,
+                                             std::chrono::nanoseconds own_timeout);
   /// Returns whether a call that has timed out after `waited` was a poll of an endpoint with this timeout.
   [[nodiscard]] static bool is_poll(std::chrono::nanoseconds waited, std::chrono::nanoseconds own_timeout) noexcept;
   /// Records that this endpoint goes away without closing. If its last call has timed out, that ends the queue, unless
@@ -82,8 +88,9 @@ class RingStatus {
   [[nodiscard]] std::vector<int> waited_for(std::vector<int> const& direct) const;
   /// Returns whether an end waits, or has just waited in vain.
   [[nodiscard]] bool waits(int end) const noexcept;
-  /// Returns the ranks of the job that the writer waits for and that have no endpoint here.
-  [[nodiscard]] std::vector<int> remote_ranks_awaited() const;
+  /// Returns the ranks of the job that the writer waits for: `here`, which are on this node, and those in the writer's
+  /// note that have no endpoint here.
+  [[nodiscard]] RingFailure awaited_by_writer(std::vector<int> here) const;
 
   /// Describes the state of an endpoint and of its rank.
   [[nodiscard]] std::string describe(int end) const;
@@ -97,8 +104,8 @@ class RingStatus {
   /// Takes this endpoint's verdict of a timeout back, if it stands.
   void retract() noexcept;
   void withdraw_slow() noexcept;
-  /// Returns the ranks of the standing verdict `word`; empty when it no longer stands.
-  [[nodiscard]] std::vector<int> ranks_of_verdict(std::uint64_t word) const;
+  /// Returns the standing verdict `word`; nothing when it no longer stands.
+  [[nodiscard]] std::optional<RingFailure> verdict_of(std::uint64_t word) const;
   [[nodiscard]] QueueEndpoint& end(int index) const noexcept { return ends_[index]; }
   /// Returns the rank on the node; -1 when no rank holds the endpoint.
   [[nodiscard]] int holder(int end) const noexcept;
@@ -107,7 +114,7 @@ class RingStatus {
   [[nodiscard]] bool is_lost(int end) const noexcept;
   /// Returns the reason that a lost endpoint has left, if it left because of others.
   [[nodiscard]] std::optional<RingFailure> reason_of(int end) const;
-  void write_note(QueueNote::Kind kind, std::vector<int> const& ranks) noexcept;
+  void write_note(QueueNote::Kind kind, RingFailure const& blamed) noexcept;
 
   NodeComm* comm_;
   std::uint32_t block_;

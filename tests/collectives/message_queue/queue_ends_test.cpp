@@ -102,6 +102,44 @@ TEST(QueueTimeout, names_the_slow_reader_and_keeps_the_queue_usable) {
   });
 }
 
+/// No end can list all slow readers, so all list the same ones and count the others.
+TEST(QueueTimeout, counts_the_slow_readers_that_it_does_not_list) {
+  std::atomic<bool> is_over{false};
+  run_thread_ranks(21, [&](Collective world) {
+    auto const queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 1});
+    std::vector<int> listed;
+    for (int rank = 2; rank < 18; ++rank) listed.push_back(rank);
+    if (queue.is_writer()) {
+      queue.enqueue_bytes(message);
+      ErrorInfo info;
+      do {  // until rank 1 has taken the message
+        info = error_of<TimeoutError>([&] { queue.enqueue_bytes(message, {.timeout = milliseconds(30)}); });
+      } while (info.failed_ranks.front() == 1);
+      EXPECT_EQ(info.failed_ranks, listed);
+      EXPECT_THAT(info.message, HasSubstr("ranks 2-20 took no message"));
+      queue.enqueue_bytes(message);
+    } else {
+      if (world.rank() == 1) {
+        EXPECT_EQ(queue.dequeue_bytes(), message);
+        ErrorInfo info;
+        do {  // until the writer waits, the error blames the writer
+          info = error_of<TimeoutError>([&] { static_cast<void>(queue.dequeue_bytes({.timeout = milliseconds(30)})); });
+        } while (info.failed_ranks == std::vector<int>{0});
+        EXPECT_EQ(info.failed_ranks, listed);
+        EXPECT_THAT(info.message, HasSubstr("waits for ranks 2-17 and 3 more"));
+        is_over = true;
+      }
+      while (!is_over) std::this_thread::sleep_for(milliseconds(1));
+      if (world.rank() != 1) {
+        EXPECT_EQ(queue.dequeue_bytes(), message);
+      }
+      EXPECT_EQ(queue.dequeue_bytes(), message);
+    }
+    world.barrier();
+    world.close();
+  });
+}
+
 /// A reader that times out names the rank that the writer waits for. When that reader leaves, the writer names the same
 /// rank.
 TEST(QueueTimeout, blames_the_same_rank_at_all_ends) {

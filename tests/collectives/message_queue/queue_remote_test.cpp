@@ -1,7 +1,10 @@
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <future>
+#include <memory>
 #include <numeric>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,9 +15,14 @@
 #include <crossrank/crossrank.hpp>
 
 #include "collectives/message_queue/backoff.hpp"
+#include "collectives/message_queue/remote_link.hpp"
+#include "lib/node/group/group.hpp"
+#include "lib/node/queue/ring_reader.hpp"
+#include "lib/node/queue/ring_writer.hpp"
 #include "tests/collectives/message_queue/sample_message.hpp"
 #include "tests/support/error_of.hpp"
 #include "tests/support/message_ranks.hpp"
+#include "tests/support/thread_ranks.hpp"
 #include "tests/support/timeouts.hpp"
 
 /// Queues with some or all readers on other nodes than the writer.
@@ -270,6 +278,55 @@ TEST_P(RemoteQueue, names_the_lost_reader_to_the_other_readers) {
 
 INSTANTIATE_TEST_SUITE_P(Hosts, RemoteQueue, testing::Values(false, true),
                          [](auto const& each) { return each.param ? "with_node_memory" : "packets_alone"; });
+
+TEST(RemoteBlame, counts_the_ranks_that_it_does_not_list) {
+  std::vector<int> ranks(19);
+  std::iota(ranks.begin(), ranks.end(), 4000);
+  auto const shared = node::RingFailure::of(true, ranks);
+  EXPECT_EQ(shared.more, 3U);
+  EXPECT_EQ(queue::RemoteBlame::of(shared).failure(), shared);
+  EXPECT_EQ(queue::RemoteBlame::of({.timed_out = true, .ranks = ranks}).failure(), shared);
+}
+
+/// The writer waits for a reader on its node and for more remote ones than its note lists.
+TEST(RemoteBlame, is_counted_in_full_by_a_reader_on_the_writers_node) {
+  run_thread_ranks(3, [](Collective world) {
+    std::vector<int> remote(19);
+    std::iota(remote.rbegin(), remote.rend(), 1000);
+    auto slow = remote;
+    slow.insert(slow.begin(), 2);
+    auto const expected = node::RingFailure::of(true, slow);
+    auto const comm = node::group_of(world.transport()->node_memory())->shared_comm();
+    auto const writer = world.rank() == 0
+                            ? node::RingWriter::make(comm, {.chunk_bytes = 64, .chunks = 1, .readers = 2}, "ring")
+                            : nullptr;
+    auto name = writer ? writer->name() : node::RingId{};
+    std::memcpy(&name, world.all_gatherv(std::as_bytes(std::span(&name, 1)))[0].data(), sizeof name);
+    auto const reader = writer ? nullptr : node::RingReader::attach(comm, name, world.rank() - 1);
+    world.barrier();
+    if (writer) {
+      auto const message = sample(24, 1);
+      node::MessagePart const whole(message);
+      writer->put(std::span(&whole, 1));
+      writer->status().wait_begins(remote);
+    }
+    world.barrier();
+    if (world.rank() == 1) {
+      reader->take();
+      EXPECT_EQ(reader->waited_for(), expected) << "while the writer waits";
+    }
+    world.barrier();
+    if (writer) {
+      EXPECT_EQ(writer->status().agree_on_timeout(expected, seconds(1), seconds(1)), expected);
+    }
+    world.barrier();
+    if (world.rank() == 1) {
+      EXPECT_EQ(reader->waited_for(), expected) << "after the writer's timeout";
+    }
+    world.barrier();
+    world.close();
+  });
+}
 
 /// Records the pauses and lets them take no time.
 class Sleeps final : public platform::System {
