@@ -1,50 +1,31 @@
 #include "collectives/message/message_transport.hpp"
 
-#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <string>
 
 #include "lib/core/as_size.hpp"
+#include "lib/platform/backoff.hpp"
 #include "lib/platform/cgroup.hpp"
 #include "lib/platform/progress_hook.hpp"
-#include "lib/platform/system.hpp"
 
 /// How a rank waits for its operations: polls, with pauses that grow, and watches the members that it waits for.
 namespace crossrank::message {
 namespace {
 
-using platform::system;
 using spi::RequestId;
 
-constexpr int polls_before_sleep = 200;
-constexpr int polls_where_ranks_share_cores = 10;
+constexpr int yields_before_sleep = 200;
+constexpr int yields_where_ranks_share_cores = 10;
 constexpr auto first_sleep = std::chrono::microseconds(20);
 constexpr auto longest_sleep = std::chrono::milliseconds(1);
 
-/// The pauses of a polling wait: nothing, then yields, then longer and longer sleeps.
-class Backoff {
- public:
-  explicit Backoff(std::size_t ranks_here) noexcept
-      : polls_(ranks_here > as_size(platform::usable_cpus()) ? polls_where_ranks_share_cores : polls_before_sleep) {}
-  void moved() noexcept {
-    count_ = 0;
-    sleep_ = first_sleep;
-  }
-  void pause() {
-    if (++count_ < polls_) {
-      system().yield();
-    } else {
-      system().sleep(sleep_);
-      sleep_ = std::min<std::chrono::nanoseconds>(sleep_ * 2, longest_sleep);
-    }
-  }
-
- private:
-  int polls_;
-  int count_ = 0;
-  std::chrono::nanoseconds sleep_ = first_sleep;
-};
+platform::Backoff::Rule backoff_rule(std::size_t ranks_here) noexcept {
+  bool const share_cores = ranks_here > as_size(platform::usable_cpus());
+  return {.yields = share_cores ? yields_where_ranks_share_cores : yields_before_sleep,
+          .shortest_sleep = first_sleep,
+          .longest_sleep = longest_sleep};
+}
 
 /// Marks this rank as waiting, for the answers to pings.
 class WaitingMark {
@@ -110,10 +91,10 @@ void MessageTransport::await(RequestId request_id, OperationResult const& result
   auto& network = link_.network();
   WaitingMark const mark(network);
   WaitState wait(timeout_policy.timeout);
-  for (Backoff backoff(node_ranks_.size());;) {
+  for (platform::Backoff backoff(backoff_rule(node_ranks_.size()));;) {
     {
       auto const guard = network.lock();
-      if (pump()) backoff.moved();
+      if (pump()) backoff.restart();
       if (has_ended(request_id, result)) break;
       failures_.watch(awaited_, wait, timeout_policy);
       if (has_ended(request_id, result)) break;

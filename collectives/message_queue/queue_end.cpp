@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "collectives/message_queue/backoff.hpp"
+#include "collectives/message_queue/proportional_backoff.hpp"
 #include "lib/core/log.hpp"
 #include "lib/node/liveness/root_cause.hpp"
 #include "lib/platform/deadline.hpp"
@@ -209,7 +209,7 @@ WaitResult MessageQueue::State::poll(std::function<bool()> const& done, node::Ri
   std::vector<int> told;
   if (out) out->status().wait_begins();
   auto ended = WaitResult::timeout;
-  for (queue::Backoff poll;; poll.pause()) {
+  for (queue::ProportionalBackoff poll;; poll.pause()) {
     if (done()) {
       ended = WaitResult::ready;
     } else if (cancelled.load(std::memory_order_acquire) || limits.stop.stop_requested()) {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <exception>
 
-#include "collectives/message_queue/backoff.hpp"
+#include "collectives/message_queue/proportional_backoff.hpp"
 #include "collectives/objects/block_header.hpp"
 #include "lib/platform/deadline.hpp"
 
@@ -24,7 +24,7 @@ RemoteReader::~RemoteReader() {
 
 void RemoteReader::finish_sending(std::chrono::nanoseconds drain_timeout) noexcept {
   platform::Deadline deadline(drain_timeout);
-  for (Backoff poll; !link_.idle() && !link_.lost() && !deadline.expired(); deadline.tick()) {
+  for (ProportionalBackoff poll; !link_.idle() && !link_.lost() && !deadline.expired(); deadline.tick()) {
     static_cast<void>(link_.advance());
     poll.pause();
   }

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "collectives/message_queue/backoff.hpp"
+#include "collectives/message_queue/proportional_backoff.hpp"
 #include "collectives/objects/block_header.hpp"
 #include "lib/platform/deadline.hpp"
 
@@ -26,7 +26,7 @@ RemoteWriter::RemoteWriter(Collective pair, int reader, std::chrono::nanoseconds
 /// Waits until the reader has confirmed the end, because only this object holds the bytes of the pending messages.
 RemoteWriter::~RemoteWriter() {
   platform::Deadline deadline(drain_timeout_);
-  Backoff poll;
+  ProportionalBackoff poll;
   while (end_ != 0 && !failed_ && !has_all() && !closed_ && !link_.lost() && !deadline.expired()) {
     advance();
     poll.pause();

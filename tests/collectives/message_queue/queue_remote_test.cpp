@@ -14,7 +14,7 @@
 
 #include <crossrank/crossrank.hpp>
 
-#include "collectives/message_queue/backoff.hpp"
+#include "collectives/message_queue/proportional_backoff.hpp"
 #include "collectives/message_queue/remote_link.hpp"
 #include "lib/node/group/group.hpp"
 #include "lib/node/queue/ring_reader.hpp"
@@ -339,12 +339,12 @@ class Sleeps final : public platform::System {
 TEST(QueueBackoff, is_late_by_at_most_a_fraction_of_the_wait) {
   Sleeps sleeps;
   platform::ScopedSystem const installed(sleeps);
-  queue::Backoff poll;
+  queue::ProportionalBackoff poll;
   std::chrono::nanoseconds waited{0};
   std::size_t in_a_second = 0;
   for (int look = 0; waited < std::chrono::seconds(2); ++look) {
     poll.pause();
-    if (look + 1 < queue::Backoff::polls_before_sleep) {
+    if (look + 1 < queue::ProportionalBackoff::polls_before_sleep) {
       ASSERT_TRUE(sleeps.all.empty());
       continue;
     }

@@ -10,7 +10,7 @@ namespace crossrank::queue {
 ///
 /// Each pause is a sixteenth of the wait so far, so an event is noticed late by no more than that, whatever the
 /// sender's pace. Even a long wait costs only some hundred polls before the longest pause is reached.
-class Backoff {
+class ProportionalBackoff {
  public:
   static constexpr int polls_before_sleep = 200;
   static constexpr int share = 16;
