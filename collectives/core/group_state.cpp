@@ -1,6 +1,5 @@
 #include "collectives/core/group_state.hpp"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -10,9 +9,9 @@
 #include "collectives/core/with_operation_name.hpp"
 #include "collectives/spi/message_mismatch.hpp"
 #include "lib/node/memory/call_arguments.hpp"
+#include "lib/platform/backoff.hpp"
 #include "lib/platform/deadline.hpp"
 #include "lib/platform/progress_hook.hpp"
-#include "lib/platform/system.hpp"
 
 namespace crossrank::detail {
 namespace {
@@ -263,18 +262,11 @@ void GroupState::end(PendingOp& pending_op, std::exception_ptr failure) noexcept
 
 void GroupState::wait_for_turn(device::DeviceCall& on_device, char const* operation, spi::TimeoutPolicy const& policy) {
   platform::Deadline deadline(policy.timeout);
-  auto nap = std::chrono::nanoseconds(0);
-  constexpr auto longest_nap = std::chrono::microseconds(200);
+  platform::Backoff backoff;
   while (!on_device.has_turn()) {
-    nap = platform::ProgressHook::make_progress(nap);
+    auto const longest = platform::ProgressHook::make_progress(backoff.next());
     if (on_device.has_turn()) return;
-    if (nap == std::chrono::nanoseconds::zero()) {
-      platform::system().yield();
-      nap = std::chrono::microseconds(1);
-    } else {
-      platform::system().sleep(nap);
-      nap = std::min<std::chrono::nanoseconds>(2 * nap, longest_nap);
-    }
+    backoff.pause(longest);
     deadline.tick();
     if (!deadline.expired()) continue;
     auto info = usage_in(
@@ -403,21 +395,16 @@ void GroupState::wait(PendingOp& pending_op) {
 /// Drives the collectives as well: the peer may wait for one that this rank has started.
 void GroupState::wait_for_message(PendingOp& pending_op) {
   platform::Deadline deadline(timeout_policy.timeout);
-  auto nap = std::chrono::nanoseconds(0);
-  constexpr auto longest_nap = std::chrono::microseconds(200);
+  platform::Backoff backoff;
   while (!pending_op.ended && !pending_collectives.empty() && !deadline.expired()) {
     bool const moved = advance();
     if (try_step(pending_op)) continue;
-    nap = platform::ProgressHook::make_progress(nap);
+    auto const longest = platform::ProgressHook::make_progress(backoff.next());
     if (moved) {
       deadline.progress();
-      nap = {};
-    } else if (nap == std::chrono::nanoseconds::zero()) {
-      platform::system().yield();
-      nap = std::chrono::microseconds(1);
+      backoff.restart();
     } else {
-      platform::system().sleep(nap);
-      nap = std::min<std::chrono::nanoseconds>(2 * nap, longest_nap);
+      backoff.pause(longest);
       deadline.tick();
     }
   }

@@ -7,15 +7,13 @@
 #include <unistd.h>
 
 #include "collectives/core/group_state.hpp"
+#include "lib/platform/backoff.hpp"
 #include "lib/platform/signals_blocked.hpp"
-#include "lib/platform/system.hpp"
 
 namespace crossrank::detail {
 namespace {
 
-constexpr int yields_before_nap = 4;
-constexpr auto shortest_nap = std::chrono::microseconds(5);
-constexpr auto longest_nap = std::chrono::microseconds(200);
+constexpr platform::Backoff::Rule backoff_rule{.yields = 4, .shortest_sleep = std::chrono::microseconds(5)};
 
 }  // namespace
 
@@ -78,24 +76,17 @@ bool ProgressThread::visit_groups(std::unique_lock<std::mutex>& lock) {
 void ProgressThread::run() noexcept {
   // Short pauses are meant as they are: by default the kernel makes each longer by 50 us.
   ::prctl(PR_SET_TIMERSLACK, 1'000UL, 0UL, 0UL, 0UL);
-  int idle = 0;
-  auto nap = std::chrono::nanoseconds(shortest_nap);
+  platform::Backoff backoff(backoff_rule);
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return stopping_ || !with_work_.empty(); });
     if (stopping_) return;
     if (visit_groups(lock)) {
-      idle = 0;
-      nap = shortest_nap;
+      backoff.restart();
       continue;
     }
     lock.unlock();
-    if (++idle <= yields_before_nap) {
-      platform::system().yield();
-    } else {
-      platform::system().sleep(nap);
-      nap = std::min<std::chrono::nanoseconds>(2 * nap, longest_nap);
-    }
+    backoff.pause();
     lock.lock();
   }
 }

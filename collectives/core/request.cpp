@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "collectives/core/group_state.hpp"
+#include "lib/platform/backoff.hpp"
 #include "lib/platform/deadline.hpp"
 #include "lib/platform/progress_hook.hpp"
 #include "lib/platform/system.hpp"
@@ -73,21 +74,13 @@ void Request::finish() noexcept {
 }
 
 bool Request::wait_for(std::chrono::milliseconds limit) {
-  constexpr auto longest_nap = std::chrono::microseconds(200);
   auto& system = platform::system();
   auto const until =
       system.now() + std::chrono::nanoseconds(std::clamp(limit, std::chrono::milliseconds::zero(), platform::max_wait));
-  for (auto nap = std::chrono::nanoseconds(0); !test();) {
+  for (platform::Backoff backoff; !test();) {
     auto const left = until - system.now();
     if (left <= std::chrono::nanoseconds::zero()) return false;
-    nap = platform::ProgressHook::make_progress(nap);
-    if (nap == std::chrono::nanoseconds::zero()) {
-      system.yield();
-      nap = std::chrono::microseconds(1);
-    } else {
-      system.sleep(std::min<std::chrono::nanoseconds>(nap, left));
-      nap = std::min<std::chrono::nanoseconds>(2 * nap, longest_nap);
-    }
+    backoff.pause(std::min(left, platform::ProgressHook::make_progress(backoff.next())));
   }
   return true;
 }
