@@ -188,58 +188,43 @@ std::vector<NamedTensor> named(StateDict const& weights) {
   return tensors;
 }
 
-CollectiveRange<Tensor> gather(Tensor const& tensor, RankSpan ranks, Collective const& group,
-                               GatherOptions const& options) {
+}  // namespace
+
+CollectiveRange<Tensor> get_tensors_parallel(Tensor const& tensor, Collective const& group,
+                                             GatherOptions const& options) {
+  return get_tensors_parallel(tensor, group.ranks(), group, options);
+}
+
+CollectiveRange<Tensor> get_tensors_parallel(Tensor const& tensor, RankSpan ranks, Collective const& group,
+                                             GatherOptions const& options) {
   NamedTensor const only{"tensor", &tensor};
   return CollectiveRange<Tensor>(
       std::make_unique<Items<Tensor, Tensor>>(tensor, Contribution{.tensors = {&only, 1}}, ranks, group, options));
 }
 
-CollectiveRange<StateDict> gather(StateDict const& weights, RankSpan ranks, Collective const& group,
-                                  GatherOptions const& options) {
+CollectiveRange<StateDict> get_tensors_parallel(StateDict const& weights, Collective const& group,
+                                                GatherOptions const& options) {
+  return get_tensors_parallel(weights, group.ranks(), group, options);
+}
+
+CollectiveRange<StateDict> get_tensors_parallel(StateDict const& weights, RankSpan ranks, Collective const& group,
+                                                GatherOptions const& options) {
   auto const tensors = named(weights);
   return CollectiveRange<StateDict>(
       std::make_unique<Items<StateDict, StateDict>>(weights, Contribution{.tensors = tensors}, ranks, group, options));
 }
 
-CollectiveRange<RankedState> gather(RankState const& state, RankSpan ranks, Collective const& group,
-                                    GatherOptions const& options) {
-  auto const tensors = named(state.weights);
-  Contribution const contribution{.config = &state.config, .tensors = tensors};
-  return CollectiveRange<RankedState>(
-      std::make_unique<Items<RankedState, RankState>>(state, contribution, ranks, group, options));
-}
-
-}  // namespace
-
-CollectiveRange<Tensor> get_tensors_parallel(Tensor const& tensor, Collective const& group,
-                                             GatherOptions const& options) {
-  return gather(tensor, group.ranks(), group, options);
-}
-
-CollectiveRange<Tensor> get_tensors_parallel(Tensor const& tensor, RankSpan ranks, Collective const& group,
-                                             GatherOptions const& options) {
-  return gather(tensor, ranks, group, options);
-}
-
-CollectiveRange<StateDict> get_tensors_parallel(StateDict const& weights, Collective const& group,
-                                                GatherOptions const& options) {
-  return gather(weights, group.ranks(), group, options);
-}
-
-CollectiveRange<StateDict> get_tensors_parallel(StateDict const& weights, RankSpan ranks, Collective const& group,
-                                                GatherOptions const& options) {
-  return gather(weights, ranks, group, options);
-}
-
 CollectiveRange<RankedState> get_configs_parallel(RankState const& state, Collective const& group,
                                                   GatherOptions const& options) {
-  return gather(state, group.ranks(), group, options);
+  return get_configs_parallel(state, group.ranks(), group, options);
 }
 
 CollectiveRange<RankedState> get_configs_parallel(RankState const& state, RankSpan ranks, Collective const& group,
                                                   GatherOptions const& options) {
-  return gather(state, ranks, group, options);
+  auto const tensors = named(state.weights);
+  Contribution const contribution{.config = &state.config, .tensors = tensors};
+  return CollectiveRange<RankedState>(
+      std::make_unique<Items<RankedState, RankState>>(state, contribution, ranks, group, options));
 }
 
 }  // namespace crossrank
