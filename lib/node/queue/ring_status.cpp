@@ -58,7 +58,6 @@ RingFailure RingFailure::of(bool timed_out, std::vector<int> all) {
 
 RingStatus::RingStatus(NodeComm& comm, std::uint32_t block, int own, int readers) noexcept
     : comm_(&comm),
-      block_(block),
       ends_(comm.blocks().ends(block)),
       word_(&comm.blocks().header(block).decision),
       own_(own),

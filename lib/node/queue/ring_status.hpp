@@ -117,7 +117,6 @@ class RingStatus {
   void write_note(QueueNote::Kind kind, RingFailure const& blamed) noexcept;
 
   NodeComm* comm_;
-  std::uint32_t block_;
   QueueEndpoint* ends_;
   std::atomic<std::uint64_t>* word_;
   int own_;
