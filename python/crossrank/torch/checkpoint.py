@@ -41,8 +41,10 @@ def export_checkpoint(
 
         crossrank.torch.export_checkpoint(model, "out", assets="meta-llama")
     """
-    weights, placements = _weights_and_placements(model, _tied_names(model))
-    options = _options(model, config, assets, max_shard_bytes, single_file, format, rules, force)
+    weights, placements, options = _export_arguments(
+        model, config=config, assets=assets, max_shard_bytes=max_shard_bytes, single_file=single_file,
+        format=format, rules=rules, force=force,
+    )  # fmt: skip
     with groups.until_death(groups.world()) as group:
         return Summary(**_core.export_checkpoint(group._native, weights, placements, os.fspath(out), progress, options))
 
@@ -84,36 +86,25 @@ def async_export_checkpoint(
         train()
         request.wait()
     """
-    weights, placements = _weights_and_placements(model, _tied_names(model))
-    options = _options(model, config, assets, max_shard_bytes, single_file, format, rules, force)
-    options["max_copy_bytes"] = max_copy_bytes
+    weights, placements, options = _export_arguments(
+        model, config=config, assets=assets, max_shard_bytes=max_shard_bytes, single_file=single_file,
+        format=format, rules=rules, force=force,
+        max_copy_bytes=max_copy_bytes,
+    )  # fmt: skip
     with groups.until_death(groups.world()) as group:
         return ExportRequest(_core.BackgroundExport(group._native, weights, placements, os.fspath(out), options))
 
 
-def _options(
-    model: Any,
-    config: dict[str, Any] | None,
-    assets: str | Path | None,
-    max_shard_bytes: int,
-    single_file: bool,
-    format: str,
-    rules: str | Path | None,
-    force: bool,
-) -> dict[str, Any]:
+def _export_arguments(
+    model: torch.nn.Module | dict[str, torch.Tensor], *, config: dict[str, Any] | None, **options: Any
+) -> tuple[dict[str, torch.Tensor], dict[str, dict[str, Any]], dict[str, Any]]:
+    """Returns the tensors of this rank, their placements, and the options as the core takes them."""
     if config is None:
         # As transformers saves it: its dictionary has keys that are numbers.
         to_json = getattr(getattr(model, "config", None), "to_json_string", None)
         config = None if to_json is None else json.loads(to_json())
-    return {
-        "config": config,
-        "assets": assets,
-        "max_shard_bytes": max_shard_bytes,
-        "single_file": single_file,
-        "format": format,
-        "rules": rules,
-        "force": force,
-    }
+    weights, placements = _weights_and_placements(model, _tied_names(model))
+    return weights, placements, {"config": config, **options}
 
 
 def gather_full_state_dict(
