@@ -285,6 +285,7 @@ def connect(
     arena_cap: int | None,
     check: str | None,
     linger: float | None,
+    progress: str,
     /,
 ) -> Collective: ...
 def statistics() -> dict[str, int]: ...

@@ -517,18 +517,22 @@ def connect(
     arena_cap: int | None = None,
     check: Literal["off", "local", "collective"] | None = None,
     linger: Timeout | None = None,
+    progress: Literal["caller", "thread"] = "caller",
 ) -> Collective:
     """Joins the job that the launcher announced, and returns the group of all its ranks.
 
     Without a launcher the job consists of this process. Call it after `fork`, never before. A start that has failed is
     kept for `linger`, so that ranks that come later learn why; without it until `connect_timeout`.
 
+    With `progress="thread"` a thread of the library advances non-blocking calls while Python computes. With "caller" they
+    advance only while their thread waits, or calls `test` or `wait`.
+
     >>> world = crossrank.connect(timeout=60)
     """
     return Collective(
         _core.connect(
             backend, seconds(timeout), seconds(connect_timeout), seconds(user_limit), rank, world_size, job_id,
-            ranks_are, arena_cap, check, seconds(linger),
+            ranks_are, arena_cap, check, seconds(linger), progress,
         )
     )  # fmt: skip
 

@@ -32,6 +32,9 @@ constexpr std::pair<char const*, CheckLevel> check_levels[] = {
 constexpr std::pair<char const*, RanksAre> rank_kinds[] = {{"processes", RanksAre::processes},
                                                            {"threads", RanksAre::threads}};
 
+constexpr std::pair<char const*, Progress> progress_kinds[] = {{"caller", Progress::caller},
+                                                               {"thread", Progress::thread}};
+
 ReduceOp op_named(std::string_view name) { return named(reduce_ops, "op", name); }
 
 /// A non-blocking call, with the group that Ctrl-C aborts.
@@ -43,7 +46,7 @@ struct PendingCall {
 Collective connect_with(std::string backend, std::optional<double> timeout, std::optional<double> connect_timeout,
                         std::optional<double> user_limit, std::optional<int> rank, std::optional<int> world_size,
                         std::string job_id, std::string_view ranks_are, std::optional<std::uint64_t> arena_cap,
-                        std::optional<std::string> check, std::optional<double> linger) {
+                        std::optional<std::string> check, std::optional<double> linger, std::string_view progress) {
   ConnectOptions options;
   options.backend = std::move(backend);
   if (timeout) options.timeout = milliseconds_of(*timeout);
@@ -56,6 +59,7 @@ Collective connect_with(std::string backend, std::optional<double> timeout, std:
   options.arena_cap = arena_cap;
   if (check) options.check = named(check_levels, "check", *check);
   options.linger = milliseconds_of(linger);
+  options.progress = named(progress_kinds, "progress", progress);
   return run_waiting([] {}, [&] { return connect(options); });
 }
 
@@ -320,7 +324,7 @@ void bind_collective(nb::module_& module) {
   bind_messages(collective);
   module.def("connect", &connect_with, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
              nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
-             nb::arg().none());
+             nb::arg().none(), nb::arg());
   module.def("statistics", [] {
     auto const now = statistics();
     nb::dict counters;

@@ -1,5 +1,6 @@
 """What every operation promises, on several ranks, with numpy and torch tensors."""
 
+import crossrank
 import pytest
 
 numpy = pytest.importorskip("numpy")
@@ -78,6 +79,26 @@ def test_operations_on_numpy_arrays(ranks):
 def test_operations_on_torch_tensors(ranks):
     pytest.importorskip("torch")
     ranks(2, TORCH + OPERATIONS, timeout=300)
+
+
+def test_a_progress_thread_advances_calls_while_python_computes(ranks):
+    ranks(
+        3,
+        """
+import time, numpy
+driven = crossrank.connect(timeout=60, progress="thread")
+values, until = numpy.ones(400_000, numpy.float32), time.monotonic() + 30
+request = driven.iall_reduce(values)
+while values.sum() != 3 * values.size: assert time.monotonic() < until
+request.wait()
+driven.close()
+""",
+    )
+
+
+def test_an_unknown_kind_of_progress_is_refused():
+    with pytest.raises(crossrank.UsageError, match="caller, thread"):
+        crossrank.connect(progress="both")
 
 
 def test_gathers_and_workspaces(ranks):
