@@ -1,9 +1,13 @@
-// A rank is killed at every step of an export, the disk is full, or the caller stops it. The output then has the old
-// checkpoint or the new one, every rank gets a typed error, and nothing is left behind.
+// A rank is killed at every step of an export, of `get_full_state_dict` or of `reshard`, the disk is full, or the
+// caller stops the export. The output then has the old checkpoint or the new one, every rank gets a typed error, and
+// nothing is left behind.
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <ostream>
+#include <random>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -36,6 +40,7 @@ using testing::StartsWith;
 
 constexpr int ranks = 3;
 constexpr int lost_a_peer = 7;
+constexpr auto call_timeout = std::chrono::seconds(20);
 
 /// Four tensors, cut in several ways.
 test::CutModel sample_model() {
@@ -52,17 +57,52 @@ checkpoint::ExportOptions sample_options() {
   return {.model = {.config = {{"num_hidden_layers", 4}}}, .max_shard_bytes = 200, .force = true};
 }
 
-/// Exports; rank `arguments[1]` is killed at a visit of a crash point. The others return 7 after an error that names a
-/// lost peer.
-CROSSRANK_RANK_SCENARIO(export_until) {
-  auto const world = connect({.timeout = std::chrono::seconds(20)});
+/// The same tensors, cut in other ways.
+test::CutModel resharded_model() {
+  auto model = sample_model();
+  model["a"].placement = {.placements = {checkpoint::Shard{1}}};
+  model["b"].placement = {.placements = {checkpoint::Shard{0}}};
+  model["c"].placement = {.placements = {checkpoint::Shard{0}}};
+  return model;
+}
+
+/// Receives the model of `get_full_state_dict`.
+constexpr int receiving_rank = 1;
+
+/// Runs one call for the sample model, and expects its result.
+void run_call(Collective const& world, std::string const& call, fs::path const& out) {
   auto const part = test::part_of(sample_model(), world.rank(), world.world_size());
+  if (call == "consolidate") {
+    (void)checkpoint::consolidate(world, part.weights, part.placements, out, sample_options());
+  } else if (call == "get_full_state_dict") {
+    auto const full = checkpoint::get_full_state_dict(world, part.weights, part.placements, {.dst = receiving_rank});
+    EXPECT_EQ(test::bytes_of(full),
+              world.rank() == receiving_rank ? test::bytes_of(sample_model()) : test::ModelBytes());
+  } else if (call == "reshard") {
+    auto const wanted = test::part_of(resharded_model(), world.rank(), world.world_size());
+    auto const cut = checkpoint::reshard(world, part.weights, part.placements, wanted.placements);
+    EXPECT_EQ(test::bytes_of(cut), test::bytes_of(wanted.weights));
+  } else {
+    auto request = checkpoint::iconsolidate(world, part.weights, part.placements, out, {.write = sample_options()});
+    if (call == "iconsolidate_beside_other_calls") {
+      // An error of these calls drops the request while its thread still runs.
+      for (int i = 0; i < 100; ++i) world.barrier();
+    }
+    (void)request.wait();
+  }
+}
+
+/// Runs the call `arguments[4]`; rank `arguments[1]` is killed at a visit of a crash point. The others return 7 after
+/// an error that names this rank and no other one.
+CROSSRANK_RANK_SCENARIO(export_until) {
+  auto const world = connect({.timeout = call_timeout});
+  int const victim = std::stoi(self.arguments.at(1));
   world.barrier();
-  if (world.rank() == std::stoi(self.arguments.at(1)))
-    platform::arm_crash_point(self.arguments.at(2), std::stoi(self.arguments.at(3)));
+  if (world.rank() == victim) platform::arm_crash_point(self.arguments.at(2), std::stoi(self.arguments.at(3)));
   try {
-    (void)checkpoint::consolidate(world, part.weights, part.placements, self.arguments.at(0), sample_options());
+    run_call(world, self.arguments.at(4), self.arguments.at(0));
   } catch (PeerLostError const& error) {
+    EXPECT_THAT(error.failed_ranks(), testing::ElementsAre(victim)) << error.report();
     bool const names_an_option_of_another_call = error.info().hint.find("resume") != std::string::npos;
     return names_an_option_of_another_call ? 8 : lost_a_peer;
   }
@@ -122,60 +162,148 @@ TEST_F(Export, stops_on_all_ranks_when_one_asks_for_it) {
   EXPECT_THAT(names_in(out()), Each(Not(StartsWith("."))));
 }
 
-class KilledExport : public Export, public testing::WithParamInterface<std::string_view> {};
+/// A call and the step at which a rank is killed.
+struct KilledCall {
+  std::string call{};
+  std::string point{};
+};
+
+/// Shown in the list of tests.
+void PrintTo(KilledCall const& killed, std::ostream* out) { *out << killed.call << " at " << killed.point; }
+
+std::string name_of_call(testing::TestParamInfo<KilledCall> const& tested) {
+  auto name = tested.param.call + "_" + tested.param.point;
+  for (auto& c : name) c = c == '.' ? '_' : c;
+  return name;
+}
+
+/// Starts the ranks; `victim` is killed at a visit of a crash point. -1: no rank.
+test::JobOutcome run_killed(KilledCall const& killed, fs::path const& out, int victim, int visit = 1) {
+  return test::run_ranks(
+      ranks, "export_until",
+      {.arguments = {out, std::to_string(victim), killed.point, std::to_string(visit), killed.call}});
+}
+
+/// Expects that each other rank got the error in time, or finished if it `may_finish`.
+void expect_survivors(test::JobOutcome const& outcome, int victim, bool may_finish) {
+  EXPECT_FALSE(outcome.timed_out);
+  EXPECT_THAT(outcome.leaks, testing::IsEmpty());
+  for (int rank = 0; rank < ranks; ++rank) {
+    auto const& one = outcome.ranks.at(static_cast<std::size_t>(rank));
+    if (rank == victim) continue;
+    EXPECT_TRUE(one.exit_code == lost_a_peer || (may_finish && one.exit_code == 0)) << outcome.text();
+    EXPECT_LT(one.elapsed, call_timeout);
+  }
+}
+
+class KilledExport : public Export, public testing::WithParamInterface<KilledCall> {};
 
 TEST_P(KilledExport, leaves_the_old_or_the_new_checkpoint_and_an_error_on_all_other_ranks) {
-  std::string const point(GetParam());
+  auto const& point = GetParam().point;
   for (int const victim : {0, 1}) {
     if (victim != 0 && (point.starts_with("checkpoint.commit") || point.starts_with("checkpoint.job"))) continue;
     SCOPED_TRACE("rank " + std::to_string(victim));
     put_old();
 
-    auto const outcome =
-        test::run_ranks(ranks, "export_until", {.arguments = {out(), std::to_string(victim), point, "1"}});
+    auto const outcome = run_killed(GetParam(), out(), victim);
 
     ASSERT_EQ(outcome.ranks.at(static_cast<std::size_t>(victim)).signal, SIGKILL) << outcome.text();
-    EXPECT_FALSE(outcome.timed_out);
-    EXPECT_THAT(outcome.leaks, testing::IsEmpty());
     auto const found = state();
     EXPECT_TRUE(found == "old" || found == "none" || found == "new") << found;
-    if (!point.starts_with("checkpoint.commit")) {
+    bool const before_commit = !point.starts_with("checkpoint.commit") && point != "export.background.ended";
+    if (before_commit) {
       EXPECT_EQ(found, "old");
     }
-    for (int rank = 0; rank < ranks; ++rank) {
-      auto const& one = outcome.ranks.at(static_cast<std::size_t>(rank));
-      // The others may have finished before they noticed.
-      if (rank == victim) continue;
-      EXPECT_TRUE(one.exit_code == lost_a_peer || (found != "old" && one.exit_code == 0)) << outcome.text();
-    }
+    // The others may have finished before they noticed.
+    expect_survivors(outcome, victim, found != "old");
 
     // Without rank 0 the next export cleans up after the killed one.
     if (victim != 0) {
       EXPECT_THAT(names_in(out()), Each(Not(StartsWith("."))));
     }
-    auto const again = test::run_ranks(ranks, "export_until", {.arguments = {out(), "-1", point, "1"}});
+    auto const again = run_killed(GetParam(), out(), -1);
 
     EXPECT_TRUE(again.ok()) << again.text();
     EXPECT_EQ(state(), "new");
     EXPECT_THAT(names_in(out()), Each(Not(StartsWith("."))));
+    EXPECT_THAT(names_in(folder_.path()), testing::ElementsAre("out"));
   }
 }
 
-std::vector<std::string_view> points_of_an_export() {
-  std::vector<std::string_view> points;
-  for (auto const point : test::crash_points) {
-    // Only archives have a seal.
-    if (point == "checkpoint.file.sealed") continue;
-    if (point.starts_with("export.") || point.starts_with("checkpoint.")) points.push_back(point);
-  }
-  return points;
+/// Returns whether a call reaches the point.
+bool reaches(std::string_view call, std::string_view point) {
+  if (point == "checkpoint.file.sealed") return false;  // only archives have a seal
+  bool const fills = call == "get_full_state_dict" || call == "reshard";
+  if (point.starts_with("export.background.")) return call.starts_with("iconsolidate");
+  if (point.starts_with("export.fill.")) return fills;
+  if (point.starts_with("export.reshard.")) return call == "reshard";
+  if (point.starts_with("checkpoint.") || point == "export.planned") return !fills;
+  return point.starts_with("export.");
 }
 
-INSTANTIATE_TEST_SUITE_P(All, KilledExport, testing::ValuesIn(points_of_an_export()), [](auto const& tested) {
-  std::string name(tested.param);
-  for (auto& c : name) c = c == '.' ? '_' : c;
-  return name;
-});
+std::vector<KilledCall> calls_killed(std::vector<std::string> const& calls) {
+  std::vector<KilledCall> killed;
+  for (auto const& call : calls) {
+    for (auto const point : test::crash_points) {
+      if (reaches(call, point)) killed.push_back({call, std::string(point)});
+    }
+  }
+  return killed;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, KilledExport,
+    testing::ValuesIn(calls_killed({"consolidate", "iconsolidate", "iconsolidate_beside_other_calls"})), name_of_call);
+
+class KilledFill : public testing::TestWithParam<KilledCall> {};
+
+TEST_P(KilledFill, ends_with_an_error_on_all_other_ranks) {
+  auto const& point = GetParam().point;
+  test::TemporaryDirectory const folder;
+  for (int const victim : {0, receiving_rank}) {
+    if (point == "export.unit.read" && GetParam().call != "reshard" && victim != receiving_rank) continue;
+    SCOPED_TRACE("rank " + std::to_string(victim));
+
+    auto const outcome = run_killed(GetParam(), folder.path(), victim);
+
+    ASSERT_EQ(outcome.ranks.at(static_cast<std::size_t>(victim)).signal, SIGKILL) << outcome.text();
+    expect_survivors(outcome, victim, point == "export.fill.received");
+    EXPECT_THAT(names_in(folder.path()), testing::IsEmpty());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, KilledFill, testing::ValuesIn(calls_killed({"get_full_state_dict", "reshard"})),
+                         name_of_call);
+
+/// A rank is killed before each collective call of an operation.
+class KilledBeforeEachCall : public Export, public testing::WithParamInterface<std::string_view> {};
+
+TEST_P(KilledBeforeEachCall, gives_all_other_ranks_an_error) {
+  KilledCall const killed{std::string(GetParam()), "node.group.arriving"};
+  int kills = 0;
+  for (int visit = 1;; ++visit) {
+    SCOPED_TRACE("call " + std::to_string(visit));
+    put_old();
+    auto const outcome = run_killed(killed, out(), 2, visit);
+    if (outcome.ranks.at(2).signal == 0) {
+      EXPECT_TRUE(outcome.ok()) << outcome.text();
+      break;
+    }
+    ++kills;
+    auto const found = state();
+    EXPECT_TRUE(found == "old" || found == "none" || found == "new") << found;
+    // After its last data the killed rank only ends the group.
+    bool const writes = killed.call.ends_with("consolidate");
+    expect_survivors(outcome, 2, !writes || found != "old");
+    EXPECT_THAT(names_in(out()), Each(Not(StartsWith("."))));
+    if (HasFailure()) break;
+  }
+  EXPECT_GE(kills, 5);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, KilledBeforeEachCall,
+                         testing::Values("consolidate", "iconsolidate", "get_full_state_dict", "reshard"),
+                         [](auto const& tested) { return std::string(tested.param); });
 
 }  // namespace
 }  // namespace crossrank

@@ -13,6 +13,7 @@
 
 #include "lib/platform/cgroup.hpp"
 #include "lib/core/at_rank.hpp"
+#include "lib/platform/crash_point.hpp"
 #include "lib/tensor/copy_memory.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 
@@ -48,6 +49,7 @@ StateDict copy_into_arena(StateDict const& weights, std::uint64_t limit) {
     copies.insert_or_assign(
         name, spi::tensor_from_storage(arena.storage(), arena.byte_offset() + at, tensor.shape(), tensor.dtype()));
     at += aligned(tensor.nbytes());
+    CROSSRANK_CRASH_POINT("export.background.tensor_copied");
   }
   return copies;
 }
@@ -101,8 +103,10 @@ ExportRequest iconsolidate(Collective const& world, StateDict const& weights, Pl
     auto const limit = options.max_copy_bytes > 0 ? options.max_copy_bytes : platform::free_memory() / 2 / ranks;
     copies = copy_into_arena(weights, limit);
   });
+  CROSSRANK_CRASH_POINT("export.background.copied");
   auto all = all_ranks(world.world_size());
   auto group = world.split({all}, "export");
+  CROSSRANK_CRASH_POINT("export.background.group_made");
   auto state = std::make_unique<ExportRequest::State>();
   auto write = options.write;
   write.stop = state->stop.get_token();
@@ -114,6 +118,7 @@ ExportRequest iconsolidate(Collective const& world, StateDict const& weights, Pl
     } catch (...) {
       self->error = std::current_exception();
     }
+    CROSSRANK_CRASH_POINT("export.background.ended");
     copies.clear();
     group = {};
     self->done.store(true, std::memory_order_release);

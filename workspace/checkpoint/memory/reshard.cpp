@@ -15,6 +15,7 @@
 
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
+#include "lib/platform/crash_point.hpp"
 #include "workspace/checkpoint/memory/held_tensor.hpp"
 #include "workspace/checkpoint/memory/exchange/memory_fill.hpp"
 #include "workspace/checkpoint/memory/placed_source.hpp"
@@ -204,6 +205,7 @@ class Targets {
 StateDict reshard(Collective const& world, StateDict const& weights, Placements const& from, Placements const& to,
                   ReshardOptions const& options) {
   auto plan = plan_export(world, weights, from, options.model, reshard_operation);
+  CROSSRANK_CRASH_POINT("export.reshard.planned");
   std::string text;
   agree(world, reshard_operation, [&] {
     text = wanted_json(to, options, MergedSource(plan.layout).tensors())
@@ -211,6 +213,7 @@ StateDict reshard(Collective const& world, StateDict const& weights, Placements 
   });
   std::vector<WantedLayout> wanted;
   for (auto const& bytes : world.all_gatherv(std::as_bytes(std::span(text)))) wanted.push_back(wanted_from(bytes));
+  CROSSRANK_CRASH_POINT("export.reshard.layouts_known");
   Targets targets(plan, wanted);
   auto const all = with_values(world, plan.cells, reshard_operation, [&] { return targets.make(); });
   return fill_memory(world, plan, all,

@@ -5,6 +5,7 @@
 
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
+#include "lib/platform/crash_point.hpp"
 #include "workspace/checkpoint/memory/exchange/exported_source.hpp"
 #include "workspace/checkpoint/memory/exchange/weight_exchange.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
@@ -89,12 +90,14 @@ StateDict fill_memory(Collective const& world, ExportPlan const& plan, std::vect
     }
     fill = std::make_unique<MemoryFill>(std::move(source), std::move(mine));
   });
+  CROSSRANK_CRASH_POINT("export.fill.prepared");
   run_worker_pool(world, *fill,
                   {.operation = options.operation,
                    .threads = options.threads,
                    .stop = options.stop,
                    .stage = "receiving",
                    .exchange = exchange.get()});
+  CROSSRANK_CRASH_POINT("export.fill.received");
   return fill->take();
 }
 
