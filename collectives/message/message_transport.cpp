@@ -153,7 +153,7 @@ RequestId MessageTransport::post_round(spi::Signature const& signature, Action a
   auto const guard = link_.network().lock();
   begin_post(operation);
   spi::require_one_collective(*this, operation, collective_.has_value());
-  auto& op = collective_.emplace();
+  auto& op = collective_.emplace(CollectiveOp{});
   op.request_id = next_request_id();
   op.op_kind = signature.op_kind;
   op.round = rounds_.arrived() + 1;

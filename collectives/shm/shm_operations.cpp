@@ -45,9 +45,7 @@ std::vector<Span> parts_of(Span all, std::span<std::size_t const> counts) {
 
 template <class Action>
 RequestId ShmTransport::begin(Posted const& posted, Action action) {
-  auto& op = collective_.emplace();
-  op.posted = posted;
-  op.action = std::move(action);
+  collective_.emplace(CollectiveOp{.posted = posted, .action = std::move(action)});
   return collective_request;
 }
 

@@ -2,6 +2,7 @@
 
 consolidate_ray.py SHARDS OUT PLAN.json PARTS [option of `crossrank plan`]...
 """
+
 import subprocess
 import sys
 

@@ -192,9 +192,7 @@ def split(
     return Summary(**_run(lambda on: _core.split(native, os.fspath(model), os.fspath(out), tp, on, options), progress))
 
 
-def verify(
-    path: Path, *, world: Collective | None = None, progress: bool | OnProgress = False, **options: Any
-) -> VerifyReport:
+def verify(path: Path, *, world: Collective | None = None, progress: bool | OnProgress = False, **options: Any) -> VerifyReport:
     """Finds all defects of shards or of a whole checkpoint. Options: numbers, checksums, threads.
 
     >>> crossrank.verify("model/").ok

@@ -247,18 +247,14 @@ class Collective:
         """
         return Request(self._native.ireduce_scatter(out, tensor, op), out, tensor)
 
-    def reduce_scatterv(
-        self, out: TensorLike, tensor: TensorLike, *, rows: Sequence[int], op: ReduceOp = "sum"
-    ) -> None:
+    def reduce_scatterv(self, out: TensorLike, tensor: TensorLike, *, rows: Sequence[int], op: ReduceOp = "sum") -> None:
         """Combines the tensors of all ranks and gives rank r the next `rows[r]` rows in `out`.
 
         >>> world.reduce_scatterv(part, gradient, rows=[3, 5])
         """
         self._native.reduce_scatterv(out, tensor, list(rows), op)
 
-    def ireduce_scatterv(
-        self, out: TensorLike, tensor: TensorLike, *, rows: Sequence[int], op: ReduceOp = "sum"
-    ) -> Request:
+    def ireduce_scatterv(self, out: TensorLike, tensor: TensorLike, *, rows: Sequence[int], op: ReduceOp = "sum") -> Request:
         """Starts `reduce_scatterv` and returns at once.
 
         >>> request = world.ireduce_scatterv(part, gradient, rows=[3, 5])
@@ -370,9 +366,7 @@ class Collective:
         """
         self._native.all_to_allv(out, tensor, list(send), list(receive))
 
-    def iall_to_allv(
-        self, out: TensorLike, tensor: TensorLike, *, send: Sequence[int], receive: Sequence[int]
-    ) -> Request:
+    def iall_to_allv(self, out: TensorLike, tensor: TensorLike, *, send: Sequence[int], receive: Sequence[int]) -> Request:
         """Starts `all_to_allv` and returns at once.
 
         >>> request = world.iall_to_allv(received, sent, send=[1, 2], receive=[1, 1])

@@ -138,9 +138,7 @@ class MeshCollective(JobCollective):
         local_world_size: int | None = None,
         ranks: Sequence[int] = (),
     ) -> None:
-        super().__init__(
-            _core.make_mesh_collective(world._native, tp_size, sharding_world_size, local_world_size, list(ranks))
-        )
+        super().__init__(_core.make_mesh_collective(world._native, tp_size, sharding_world_size, local_world_size, list(ranks)))
 
     @property
     def dp_mesh(self) -> Mesh:

@@ -39,6 +39,7 @@ def _model() -> Any:
     torch.manual_seed(3)
     layers = []
     for _ in range(2):
+
         def fp8(kind: str, rows: int, columns: int) -> Any:
             return _linear(
                 kind, rows, columns, quantization="fp8",
@@ -55,8 +56,13 @@ def _model() -> Any:
             DecoderLayerConfig(
                 decoder_type="llama",
                 input_layernorm=LayernormConfig(weight=torch.randn(16)),
-                attention=AttentionConfig(qkv=qkv, dense=dense, kv_cache_dtype="FP8",
-                                          k_cache_scaling_factor=torch.rand(1), v_cache_scaling_factor=torch.rand(1)),
+                attention=AttentionConfig(
+                    qkv=qkv,
+                    dense=dense,
+                    kv_cache_dtype="FP8",
+                    k_cache_scaling_factor=torch.rand(1),
+                    v_cache_scaling_factor=torch.rand(1),
+                ),
                 post_layernorm=LayernormConfig(weight=torch.randn(16)),
                 mlp=MLPConfig(fc=fc, proj=_linear(LINEAR_ROW, 16, 32), hidden_act="silu"),
                 num_attention_heads=4,

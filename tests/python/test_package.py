@@ -71,9 +71,7 @@ def test_ctrl_c_ends_connect_with_keyboard_interrupt():
     """
     job = f"ctrl-c-{os.getpid()}"
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(program), str(rank), job], stdout=subprocess.PIPE, text=True
-        )
+        subprocess.Popen([sys.executable, "-c", textwrap.dedent(program), str(rank), job], stdout=subprocess.PIPE, text=True)
         for rank in range(2)
     ]
     try:
@@ -170,6 +168,4 @@ def test_exit_is_clean_while_a_daemon_thread_is_in_a_call(call):
 
 @pytest.mark.parametrize("order", ["del world", "del tensors", "pass", "import atexit; atexit.register(print)"])
 def test_exit_is_clean_in_any_order(ranks, order):
-    ranks(
-        2, f"tensors = crossrank.get_tensors_parallel(bytes(1 << 20), group=world).take()\nworld.barrier()\n{order}\n"
-    )
+    ranks(2, f"tensors = crossrank.get_tensors_parallel(bytes(1 << 20), group=world).take()\nworld.barrier()\n{order}\n")

@@ -11,9 +11,10 @@ StreamHandover::StreamHandover(StateDict const& weights, char const* operation) 
   for (auto const& [name, tensor] : weights) {
     if (!tensor.defined() || !on_gpu(tensor) || tensor.nbytes() == 0) continue;
     require_readable(tensor, operation);
+    auto const device = tensor.device();
     bool const known =
-        std::any_of(marks_.begin(), marks_.end(), [&](Event const& mark) { return mark.device() == tensor.device(); });
-    if (!known) marks_.push_back(current_stream(tensor.device()).record());
+        std::any_of(marks_.begin(), marks_.end(), [&](Event const& mark) { return mark.device() == device; });
+    if (!known) marks_.push_back(current_stream(device).record());
   }
 }
 

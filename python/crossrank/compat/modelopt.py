@@ -59,9 +59,7 @@ class NFSWorkspace:
         """Replaces the state of this rank. It becomes visible to other ranks when it is complete."""
         self._require().write_configs_and_weights({"python": _encode(config_json)}, _dense(weights))
 
-    def read_configs_and_weights_from_rank(
-        self, target_rank: int
-    ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    def read_configs_and_weights_from_rank(self, target_rank: int) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
         """Returns config and weights of a rank, or (None, None) if it has written none."""
         state = self._require().read_configs_and_weights_from_rank(target_rank)
         if state is None:

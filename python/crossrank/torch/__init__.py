@@ -1,7 +1,7 @@
 """crossrank for PyTorch: the backend "crossrank" of `torch.distributed`.
 
-    import crossrank.torch
-    torch.distributed.init_process_group("crossrank")
+import crossrank.torch
+torch.distributed.init_process_group("crossrank")
 """
 
 from .checkpoint import ExportRequest, async_export_checkpoint, export_checkpoint, gather_full_state_dict

@@ -107,9 +107,7 @@ def _export_arguments(
     return weights, placements, {"config": config, **options}
 
 
-def gather_full_state_dict(
-    model: torch.nn.Module | dict[str, torch.Tensor], dst: int = 0
-) -> dict[str, torch.Tensor]:
+def gather_full_state_dict(model: torch.nn.Module | dict[str, torch.Tensor], dst: int = 0) -> dict[str, torch.Tensor]:
     """Returns the whole state dict on rank `dst`, and an empty one elsewhere. Collective over torch's ranks."""
     weights, placements = _weights_and_placements(model, set())
     with groups.until_death(groups.world()) as group:

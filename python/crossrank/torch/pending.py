@@ -30,9 +30,7 @@ def _value_or_raise(future: Future) -> Any:
 class OperationWork(Work):
     """The handle that torch returns for an operation. `wait` raises the library's own error."""
 
-    def __init__(
-        self, operations: Operations, source: Callable[[], int] | None = None, is_receive: bool = False
-    ) -> None:
+    def __init__(self, operations: Operations, source: Callable[[], int] | None = None, is_receive: bool = False) -> None:
         super().__init__()
         self._operations = operations
         self._source = source
@@ -55,9 +53,7 @@ class OperationWork(Work):
             return
         # A callback may start another operation and wait for it, which needs the group's thread meanwhile.
         outcome = result if error is None else error
-        callbacks = threading.Thread(
-            target=self._outcome.set_result, args=(outcome,), name="crossrank-callbacks", daemon=True
-        )
+        callbacks = threading.Thread(target=self._outcome.set_result, args=(outcome,), name="crossrank-callbacks", daemon=True)
         try:
             callbacks.start()
         except RuntimeError:  # there can be no more threads

@@ -384,9 +384,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
         """Reduces the lists of all ranks and gives rank r the r-th tensor. Sizes may differ between the entries."""
         return self._start_reduce_scatter(output_tensors, input_tensors, opts or ReduceScatterOptions())
 
-    def _start_reduce_scatter(
-        self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any
-    ) -> OperationWork:
+    def _start_reduce_scatter(self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any) -> OperationWork:
         reduction = _Reduction(opts.reduceOp, self.size())
 
         def start() -> Started:
@@ -428,9 +426,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
 
     alltoall_base = all_to_all_single
 
-    def alltoall(
-        self, output_tensors: Sequence[Tensor], input_tensors: Sequence[Tensor], opts: Any = None
-    ) -> OperationWork:
+    def alltoall(self, output_tensors: Sequence[Tensor], input_tensors: Sequence[Tensor], opts: Any = None) -> OperationWork:
         """Sends one tensor to each rank and receives one from each rank."""
         opts = opts or AllToAllOptions()
 
