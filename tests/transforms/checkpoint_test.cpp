@@ -70,7 +70,7 @@ TEST_F(Checkpoint, has_the_same_bytes_from_any_number_of_ranks) {
                                                       testing::Key("training_state.json")));
   for (auto const& [ranks, sharding] : shapes) {
     auto const again = folder(std::to_string(ranks) + "_" + std::to_string(sharding));
-    run_jobs(ranks, sharding, [&, sharding = sharding](MeshCollective const& job) {
+    run_jobs(ranks, sharding, [&](MeshCollective const& job) {
       auto other = sample;
       other.seed += 10 + job.rank();
       auto const model = distributed(job, std::make_shared<TinyMlp>(other));

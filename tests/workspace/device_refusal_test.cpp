@@ -153,9 +153,10 @@ std::vector<OperationCase> impossible_operations() {
 TEST_F(DeviceTensors, are_refused_by_every_operation_before_anything_is_sent) {
   run_thread_ranks(2, [](Collective const& world) {
     auto tensor = on_device();
-    for (auto const& [name, call] : impossible_operations()) expect_refused([&] { call(world, tensor); }, name);
+    for (auto const& [name, call] : impossible_operations())
+      expect_refused([&, &call = call] { call(world, tensor); }, name);
     for (auto const& [name, call] : operations_on_one_device())
-      expect_refused<UnavailableError>([&] { call(world, tensor); }, name, no_driver);
+      expect_refused<UnavailableError>([&, &call = call] { call(world, tensor); }, name, no_driver);
     auto ours = Tensor::scalar(1);
     world.all_reduce(ours);
     EXPECT_EQ(ours.item<int>(), 2);
