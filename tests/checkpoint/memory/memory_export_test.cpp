@@ -210,6 +210,28 @@ TEST(MemoryExport, translates_names_in_both_directions) {
   });
 }
 
+TEST(MemoryExport, renames_layers_of_stages_that_count_from_zero) {
+  TemporaryDirectory const folder;
+  std::ofstream(folder.path() / "rules.json")
+      << R"({"rules": [{"layer": "decoder.layers.*.fc", "cut": "column", "rename": "model.layers.*.proj"},
+  {"layer": "decoder.layers.*.both", "cut": "column", "parts": [1, 1], "rename": ["model.layers.*.a", "model.layers.*.b"]}]})";
+  run_thread_ranks(2, [&](Collective const& world) {
+    auto const at = static_cast<float>(world.rank());
+    StateDict const weights{{"decoder.layers.0.fc.weight", Tensor::of<float>({at}, {1, 1})},
+                            {"decoder.layers.0.both.weight", Tensor::of<float>({2 + at, 4 + at}, {2, 1})}};
+    auto const found = checkpoint::get_full_state_dict(world, weights, {.pp_rank = world.rank(), .pp = 2},
+                                                       {.model = {.rules = folder.path() / "rules.json"}});
+    if (world.rank() != 0) return;
+    StateDict const expected{{"model.layers.0.proj.weight", Tensor::of<float>({0}, {1, 1})},
+                             {"model.layers.0.a.weight", Tensor::of<float>({2}, {1, 1})},
+                             {"model.layers.0.b.weight", Tensor::of<float>({4}, {1, 1})},
+                             {"model.layers.1.proj.weight", Tensor::of<float>({1}, {1, 1})},
+                             {"model.layers.1.a.weight", Tensor::of<float>({3}, {1, 1})},
+                             {"model.layers.1.b.weight", Tensor::of<float>({5}, {1, 1})}};
+    EXPECT_EQ(difference(bytes_of(expected), bytes_of(found)), "");
+  });
+}
+
 TEST(MemoryExport, logs_the_warnings_of_its_plan_once) {
   TemporaryDirectory const folder;
   std::ofstream(folder.path() / "rules.json") << R"({"rules": [{"tensor": "no.such.tensor", "cut": "replicate"}]})";

@@ -155,9 +155,11 @@ MergeRule RuleSet::rule_for(std::string_view name, std::span<SourceTensor const*
                        .failed_ranks = missing,
                        .section = "coverage"});
   }
-  auto rule = state_->decide(name, asked);
-  if (rule.output_name.empty())
-    rule.output_name = state_->own_stack_name(name, parse_tensor_name(name), asked.sources.front());
+  auto const parsed = parse_tensor_name(name);
+  auto const* const matching = state_->find_rule(name, parsed, state_->layers[asked.sources.front()].at(parsed.module));
+  auto rule = state_->decide(matching, name, asked);
+  if (matching != nullptr && (!matching->rename.empty() || !matching->part_names.empty())) return rule;
+  if (rule.output_name.empty()) rule.output_name = state_->own_stack_name(name, parsed, asked.sources.front());
   auto const place = state_->set.places.at(asked.sources.front());
   auto const rename = [&](MergeRule& one) {
     auto global = state_->grid.global_name(one.output_name.empty() ? name : std::string_view(one.output_name), place);
@@ -178,7 +180,7 @@ MergeRule RuleSet::rule_for_single_source(SourceTensor const& tensor) const {
   auto const* const sharded = std::get_if<ShardedTensor>(&rule->kind);
   bool const asked =
       rule->from_file && (vocabulary || rule->is<Dropped>() || (sharded != nullptr && sharded->true_size >= 0));
-  if (asked || !state_->parts_of(*rule, parsed).modules.empty() ||
+  if (asked || !state_->parts_of(*rule, parsed, source).modules.empty() ||
       (vocabulary && has_padded_vocabulary(state_->set.sources[source]->attributes()))) {
     SourceTensor const* const shard = &tensor;
     return rule_for(tensor.name, {&shard, 1});

@@ -22,8 +22,8 @@ namespace {
 
 }  // namespace
 
-FusedParts RuleSet::State::parts_of(LayerRule const& rule, TensorName const& parsed) const {
-  if (!rule.part_names.empty()) return named_parts_of(rule, parsed);
+FusedParts RuleSet::State::parts_of(LayerRule const& rule, TensorName const& parsed, std::size_t source) const {
+  if (!rule.part_names.empty()) return named_parts_of(rule, parsed, source);
   FusedParts parts;
   auto const* const layer = std::get_if<ColumnLayer>(&rule.kind);
   if (layer == nullptr || layer->order.stacked || layer->layout == PartLayout::grouped) return parts;
@@ -39,10 +39,11 @@ FusedParts RuleSet::State::parts_of(LayerRule const& rule, TensorName const& par
   return parts;
 }
 
-FusedParts RuleSet::State::named_parts_of(LayerRule const& rule, TensorName const& parsed) const {
+FusedParts RuleSet::State::named_parts_of(LayerRule const& rule, TensorName const& parsed, std::size_t source) const {
   auto const& layer = std::get<ColumnLayer>(rule.kind);
   FusedParts parts{.grouped = layer.layout == PartLayout::grouped};
-  for (auto const& name : rule.part_names) parts.modules.push_back(fill_numbers(name, parsed.module));
+  auto const module = grid.global_name(parsed.module, set.places.at(source));
+  for (auto const& name : rule.part_names) parts.modules.push_back(fill_numbers(name, module));
   for (auto const& part : layer.parts) {
     auto const* const named = std::get_if<SizeName>(&part);
     auto const width = resolve(part, sizes);

@@ -199,10 +199,8 @@ std::vector<std::string> RuleSet::State::uncovered() const {
   return {patterns.begin(), patterns.end()};
 }
 
-MergeRule RuleSet::State::decide(std::string_view name, RankTensors const& asked) const {
+MergeRule RuleSet::State::decide(LayerRule const* rule, std::string_view name, RankTensors const& asked) const {
   auto const parsed = parse_tensor_name(name);
-  auto const& layer = layers[asked.sources.front()].at(parsed.module);
-  auto const* rule = find_rule(name, parsed, layer);
   if (are_different_experts(name, asked)) {
     return {.reason = std::to_string(set.moe_ep) + " groups of experts among the ranks", .expert_ranks = set.moe_ep};
   }
@@ -223,7 +221,10 @@ MergeRule RuleSet::State::decide(std::string_view name, RankTensors const& asked
   auto const which = " (" + rule->origin() + ")";
   merged.reason += which;
   for (auto& output : merged.outputs) output.reason += which;
-  if (!rule->rename.empty()) merged.output_name = new_name(*rule, name, parsed);
+  if (!rule->rename.empty()) {
+    auto const global = grid.global_name(name, set.places.at(asked.sources.front()));
+    merged.output_name = new_name(*rule, global, parse_tensor_name(global));
+  }
   return merged;
 }
 
@@ -308,7 +309,7 @@ MergeRule RuleSet::State::by_layer(LayerRule const& rule, TensorName const& pars
   if (stacked && has_expert_groups(asked)) {
     return {.reason = std::to_string(set.moe_ep) + " groups of experts among the ranks", .expert_ranks = set.moe_ep};
   }
-  auto const parts = parts_of(rule, parsed);
+  auto const parts = parts_of(rule, parsed, asked.sources.front());
   LayerValues values;
   std::vector<std::int64_t> outputs;
   std::vector<std::int64_t> inputs;

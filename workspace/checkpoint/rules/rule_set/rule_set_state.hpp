@@ -54,14 +54,16 @@ struct RuleSet::State {
   [[nodiscard]] ModelSizes const& sizes_of(std::string_view module, std::size_t source) const;
   /// Returns the number format of a layer as config and the shapes of all layers give it.
   [[nodiscard]] LayerHints hints_of(std::string_view module) const;
-  [[nodiscard]] MergeRule decide(std::string_view name, RankTensors const& asked) const;
+  /// Returns the rule for a tensor that `rule` matches, or that no rule matches (null). A name that the rule gives is
+  /// one of the whole model.
+  [[nodiscard]] MergeRule decide(LayerRule const* rule, std::string_view name, RankTensors const& asked) const;
   /// Returns the order of dimensions in a layer's weight. In stacks of experts the place of the hidden width gives it.
   [[nodiscard]] LayerOrder order_of(LayerRule const& rule, LayerTensors const& layer, Layers const& layers_of) const;
   /// Returns the layers that a fused layer is split into in models of this type; empty if it stays fused.
-  [[nodiscard]] FusedParts parts_of(LayerRule const& rule, TensorName const& parsed) const;
+  [[nodiscard]] FusedParts parts_of(LayerRule const& rule, TensorName const& parsed, std::size_t source) const;
   /// Returns the layers that a rule of the file makes of a fused layer; empty if it makes one. Throws `FormatError` if
   /// the config does not give their widths.
-  [[nodiscard]] FusedParts named_parts_of(LayerRule const& rule, TensorName const& parsed) const;
+  [[nodiscard]] FusedParts named_parts_of(LayerRule const& rule, TensorName const& parsed, std::size_t source) const;
   /// Returns the model's name for a stack of plain weights under another program's name; empty for other tensors.
   [[nodiscard]] std::string own_stack_name(std::string_view name, TensorName const& parsed, std::size_t source) const;
   [[nodiscard]] bool is_dropped(LayerRule const& rule, TensorName const& parsed, RankTensors const& asked) const;
