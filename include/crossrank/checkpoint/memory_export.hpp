@@ -17,6 +17,9 @@
 namespace crossrank::checkpoint {
 
 /// Selects the direction in which the `rename` entries of a rule file translate names.
+///
+/// A rule whose `rename` is a list separates a fused layer into the layers of its parts. Backward, these layers become
+/// the fused layer again. `FormatError` names a part that is missing, or that does not fit the other parts.
 enum class RuleDirection : std::uint8_t {
   forward,   ///< the weights have the names of the patterns; the result has the names in `rename`
   backward,  ///< the weights have the names in `rename`; the result has the names of the patterns
@@ -145,9 +148,9 @@ struct ReshardOptions {
 /// Returns the weights of the same model as another layout spreads them over the ranks.
 ///
 /// Collective; costs and errors as for `get_full_state_dict`. `from` says how `weights` are cut, and `to` how the
-/// result is cut. Names in `to` are names of the whole model. The rules split the tensors over the `tp` ranks of `to`.
-/// A tensor without entries on this rank has a dimension of length 0. `Partial` and `first_element` in `to` are a
-/// `UsageError`.
+/// result is cut. Names in `to` are names of the whole model. The rules, those of the file first, split the tensors over
+/// the `tp` ranks of `to`. A tensor without entries on this rank has a dimension of length 0. `Partial` and
+/// `first_element` in `to` are a `UsageError`.
 [[nodiscard]] CROSSRANK_EXPORT StateDict reshard(Collective const& world, StateDict const& weights,
                                                  Placements const& from, Placements const& to,
                                                  ReshardOptions const& options = {});

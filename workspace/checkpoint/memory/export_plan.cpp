@@ -34,8 +34,17 @@ Json describe_model(ModelDescription const& model, ShardSet& set) {
   if (!model.directory.empty()) take_description(set, list_directory(model.directory));
   if (!model.config.empty()) set.config = model.config;
   std::string rules;
-  if (!model.rules.empty()) rules = directed(RuleFile::read(model.rules), model.direction, model.rules.string()).text;
-  return {set.config, set.quantization, std::move(rules), model.rules.string(), static_cast<int>(model.fused_layout)};
+  if (!model.rules.empty()) {
+    auto file = RuleFile::read(model.rules);
+    rules = file.text;
+    (void)directed(std::move(file), model.direction, model.rules.string());  // throws before other ranks read them
+  }
+  return {set.config,
+          set.quantization,
+          std::move(rules),
+          model.rules.string(),
+          static_cast<int>(model.fused_layout),
+          static_cast<int>(model.direction)};
 }
 
 /// Tells all ranks what the model is. Collective; only rank 0's description counts.
@@ -51,7 +60,10 @@ SharedDescription share_description(Collective const& world, ModelDescription co
   SharedDescription shared{
       .config = json.at(0), .quantization = json.at(1), .fused = static_cast<FusedLayout>(json.at(4).get<int>())};
   auto const& rules = json.at(2).get_ref<std::string const&>();
-  if (!rules.empty()) shared.rules = RuleFile::parse(rules, json.at(3).get<std::string>());
+  if (!rules.empty()) {
+    auto const source = json.at(3).get<std::string>();
+    shared.rules = directed(RuleFile::parse(rules, source), static_cast<RuleDirection>(json.at(5).get<int>()), source);
+  }
   return shared;
 }
 
@@ -114,6 +126,7 @@ ExportPlan plan_export(Collective const& world, StateDict const& weights, Placem
                        .rule_file = shared.rules ? &*shared.rules : nullptr,
                        .rule_path = model.rules.string()});
   require_equal_replicas_in_memory(world, plan.cells, *plan.layout, operation);
+  plan.rules = std::move(shared.rules);
   return plan;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "workspace/checkpoint/memory/exchange/transfer_schedule.hpp"
 #include "workspace/checkpoint/memory/weight_cells.hpp"
 #include "workspace/checkpoint/plan/merge_layout.hpp"
+#include "workspace/checkpoint/rules/rule_file.hpp"
 
 namespace crossrank::checkpoint {
 
@@ -16,6 +18,7 @@ namespace crossrank::checkpoint {
 struct ExportPlan {
   WeightCells cells{};
   std::shared_ptr<MergeLayout const> layout{};  ///< its sources are the cells
+  std::optional<RuleFile> rules{};              ///< the rule file in the direction of the export
 };
 
 /// Plans the merge of the weights of all ranks, and compares their replicas. Collective. Errors of

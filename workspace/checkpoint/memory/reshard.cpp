@@ -107,7 +107,7 @@ class Targets {
     if (known) return known;
     auto const set = as_whole(plan_.layout);
     std::optional<RuleSet> rules;
-    if (wanted.tp > 1) rules = RuleSet::make(set);
+    if (wanted.tp > 1) rules = RuleSet::make_with(set, plan_.rules.value_or(RuleFile()));
     known =
         std::make_shared<SplitSource>(set.sources.front(), as_size(wanted.tp_rank), [&](SourceTensor const& tensor) {
           if (!rules) return SplitRule{};

@@ -8,7 +8,8 @@
 namespace crossrank::checkpoint {
 
 /// Returns the rules for weights whose names are translated in `direction`: the file itself, or the file with patterns
-/// and new names exchanged.
+/// and new names exchanged. A rule that separates the parts of a fused layer becomes a rule for each part, with
+/// `LayerRule::fused`. The text of the result has no parts, so ranks exchange the text of the file itself.
 ///
 /// Throws `FormatError` for backward rules whose pattern does not tell the old name: with `**` or `{a,b}`, or with
 /// other numbers than the new name. `source` names the file in errors.

@@ -2,16 +2,20 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <set>
+#include <string>
 #include <unordered_map>
 #include <utility>
 
 #include <crossrank/error.hpp>
 
 #include "lib/core/as_size.hpp"
+#include "workspace/checkpoint/plan/fused_tensor.hpp"
+#include "workspace/checkpoint/plan/row_placement.hpp"
 #include "workspace/checkpoint/source/shard_names.hpp"
 #include "workspace/checkpoint/source/torch/torch_source.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
@@ -28,6 +32,7 @@ class MergeLayoutBuilder {
   void build() {
     std::size_t const width = as_size(layout_.set.tp);
     for (std::size_t first = 0; first < layout_.set.sources.size(); first += width) add_cell(first, width);
+    add_fused();
     add_left_out();
     sort_tensors();
     for (auto const& tensor : layout_.tensors) layout_.bytes += tensor.bytes;
@@ -102,12 +107,25 @@ class MergeLayoutBuilder {
         group.shards[t] = &layout_.set.sources[first + t]->tensors()[number];
         group.places[t] = {static_cast<std::uint32_t>(first + t), number};
       }
-      try {
-        add_group(group);
-      } catch (Error const& error) {
-        if (!on_refused_) throw;
-        on_refused_(group.name, error);
-      }
+      attempt(group.name, [&] { add_group(group); });
+    }
+  }
+
+  /// Makes one tensor of the parts of a fused layer, which may come from different stages.
+  void add_fused() {
+    std::map<std::string, std::vector<MergedTensor>> by_name;
+    for (auto& part : parts_) by_name[part.name].push_back(std::move(part));
+    parts_.clear();
+    for (auto& named : by_name) attempt(named.first, [&] { add_tensor(fuse_tensors(std::move(named.second))); });
+  }
+
+  template <class Add>
+  void attempt(std::string_view name, Add const& add) const {
+    try {
+      add();
+    } catch (Error const& error) {
+      if (!on_refused_) throw;
+      on_refused_(name, error);
     }
   }
 
@@ -171,13 +189,17 @@ class MergeLayoutBuilder {
   }
 
   void add_tensor(MergedTensor tensor) {
+    auto const* const place = tensor.rule->fused.get();
+    auto& list = place != nullptr ? parts_ : layout_.tensors;
+    auto& known = place != nullptr ? by_part_ : by_name_;
+    auto const [at, fresh] =
+        known.emplace(place != nullptr ? tensor.name + ":" + std::to_string(place->part) : tensor.name, list.size());
     tensor.rule = shared(std::move(tensor.rule));
-    auto const [at, fresh] = by_name_.emplace(tensor.name, layout_.tensors.size());
     if (fresh) {
-      layout_.tensors.push_back(std::move(tensor));
+      list.push_back(std::move(tensor));
       return;
     }
-    auto& kept = layout_.tensors[at->second];
+    auto& kept = list[at->second];
     refuse_one_name_for_two(kept, tensor);
     if (tensor.rule->ep_axis >= 0) return append(kept, tensor);
     if (kept.dtype != tensor.dtype || !(kept.shape == tensor.shape) || kept.inputs.size() != tensor.inputs.size())
@@ -225,52 +247,6 @@ class MergeLayoutBuilder {
     kept.changes.insert(kept.changes.end(), more.changes.begin(), more.changes.end());
   }
 
-  /// Where the rows of a tensor lie in the longer rows of the result.
-  struct RowPlacement {
-    std::uint64_t shift = 0;    ///< from the start of the new row, in bytes
-    std::uint64_t old_row = 0;  ///< length in bytes
-    std::uint64_t new_row = 0;  ///< length in bytes
-  };
-
-  /// Splits the runs of a piece at the ends of the old rows and moves them to the new places of these rows.
-  static void place_rows(InputRuns const& piece, RowPlacement const& rows, std::vector<InputRuns>& out) {
-    for (std::uint64_t row = 0; row < piece.copy.from.count; ++row) {
-      auto from = piece.copy.from.start(row);
-      auto to = piece.copy.to(row);
-      for (auto left = piece.copy.from.run_bytes; left > 0;) {
-        auto const inside = to % rows.old_row;
-        auto const count = std::min(left, rows.old_row - inside);
-        InputRuns part = piece;
-        part.copy = {.from = {.run_bytes = count, .first_byte = from, .stride_bytes = count},
-                     .to_first = to / rows.old_row * rows.new_row + rows.shift + inside,
-                     .to_stride = count};
-        join(part, out);
-        from += count;
-        to += count;
-        left -= count;
-      }
-    }
-  }
-
-  /// Adds a single run. Runs of one input at equal distances are kept together.
-  static void join(InputRuns const& part, std::vector<InputRuns>& out) {
-    auto const& run = part.copy;
-    auto* const last = out.empty() ? nullptr : &out.back().copy;
-    bool const like = last != nullptr && out.back().input == part.input && out.back().add == part.add &&
-                      last->from.run_bytes == run.from.run_bytes && run.from.first_byte > last->from.first_byte &&
-                      run.to_first > last->to_first;
-    if (like && last->from.count == 1) {
-      last->from.stride_bytes = run.from.first_byte - last->from.first_byte;
-      last->to_stride = run.to_first - last->to_first;
-      last->from.count = 2;
-    } else if (like && run.from.first_byte == last->from.start(last->from.count) &&
-               run.to_first == last->to(last->from.count)) {
-      ++last->from.count;
-    } else {
-      out.push_back(part);
-    }
-  }
-
   /// Stages and expert ranks may hold the same tensor. One rank has two of a name only after a rename.
   void refuse_one_name_for_two(MergedTensor const& kept, MergedTensor const& more) const {
     for (auto const& one : kept.inputs) {
@@ -301,6 +277,8 @@ class MergeLayoutBuilder {
   RuleFor const& rule_for_;
   OnRefused const& on_refused_;
   std::unordered_map<std::string, std::size_t> by_name_{};
+  std::vector<MergedTensor> parts_{};                       ///< of fused tensors
+  std::unordered_map<std::string, std::size_t> by_part_{};  ///< by the name of the fused tensor and the part
   std::vector<std::shared_ptr<MergeRule const>> rules_{};
 };
 

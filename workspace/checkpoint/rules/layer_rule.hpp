@@ -1,5 +1,7 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -83,6 +85,8 @@ struct LayerRule {
   std::vector<std::string> part_names{};  ///< likewise the names of the parts of a fused layer, which become layers
   bool whole_name = false;  ///< the pattern matches the whole name of a tensor instead of the name of a layer
   bool from_file = false;   ///< a rule of the user, not a built-in one
+  std::shared_ptr<LayerRule const> fused{};  ///< the layer becomes a part of a layer that this rule separates
+  std::size_t part = 0;                      ///< number of the part in `fused`
 
   /// Returns whether the rule is of alternative `Kind`.
   template <class Kind>

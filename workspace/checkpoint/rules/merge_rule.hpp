@@ -18,6 +18,16 @@ struct PrecomputedValues {
   std::vector<std::byte> bytes{};
 };
 
+/// The place of a tensor in a fused tensor of the result. Its rows are dimension 0.
+struct FusedPlace {
+  std::vector<std::string> parts{};    ///< names of the tensors that become the fused tensor, in the order of its rows
+  std::size_t part = 0;                ///< number of this tensor in `parts`
+  std::vector<std::int64_t> widths{};  ///< rows of each part; grouped: in one group
+  std::int64_t times = 0;              ///< each part has so many times its width; 0: the same unknown number for all
+  bool grouped = false;                ///< the parts alternate per group; else they follow each other
+  bool operator==(FusedPlace const&) const = default;
+};
+
 /// How the shards of a tensor are merged.
 enum class MergeKind : std::uint8_t {
   replicate,   ///< replicas must be equal bit for bit unless the policy allows otherwise; one is kept
@@ -61,6 +71,7 @@ struct MergeRule {
   bool assumed_layout = false;       ///< concat: nothing proves that each shard holds all parts; most programs do so
   std::vector<MergeRule> outputs{};  ///< rules of the parts of a fused tensor, which become separate tensors. If there
                                      ///< are any, the other members are unused
+  std::shared_ptr<FusedPlace const> fused{};  ///< the merged tensor becomes a part of the tensor `output_name`
   bool operator==(MergeRule const&) const = default;
 };
 

@@ -36,9 +36,14 @@ struct FusedPart {
 
 class LayerSplitter {
  public:
-  LayerSplitter(std::string_view module, std::int64_t outputs, ColumnLayer const& layer, bool from_file,
+  LayerSplitter(std::string_view module, std::int64_t outputs, ColumnLayer const& layer, LayerRule const& rule,
                 ModelSizes const& sizes, int ranks)
-      : module_(module), outputs_(outputs), layer_(layer), from_file_(from_file), sizes_(sizes), ranks_(ranks) {}
+      : module_(module), outputs_(outputs), layer_(layer), from_file_(rule.from_file), sizes_(sizes), ranks_(ranks) {
+    // Only where the parts become layers, numbers are the rows of a group.
+    for (auto const& part : rule.part_names.empty() ? std::vector<RuleSize>() : layer.parts) {
+      if (auto const* const rows = std::get_if<std::int64_t>(&part)) group_rows_ += *rows;
+    }
+  }
 
   LayerSplit column() {
     LayerSplit split{.shard_axis = ShardAxis::column, .ranks = per_rank<std::vector<NumberRange>>(ranks_)};
@@ -150,6 +155,10 @@ class LayerSplitter {
 
   /// Splits alternating key/value groups or pairs: each rank gets neighbouring ones.
   std::vector<FusedPart> groups() const {
+    if (group_rows_ > 0) {
+      if (outputs_ % group_rows_ != 0) refuse_width(group_rows_);
+      return {{0, outputs_, group_rows_, false}};
+    }
     auto const kv = layer_.groups ? resolve(*layer_.groups, sizes_) : sizes_[SizeName::kv_heads];
     if (!has_queries() || !kv) return {{0, outputs_, 1, false}};
     if (outputs_ % *kv != 0) refuse_width(0);
@@ -180,6 +189,7 @@ class LayerSplitter {
   bool from_file_;
   ModelSizes const& sizes_;
   int ranks_;
+  std::int64_t group_rows_ = 0;  ///< outputs of one group, as numbers give them; 0: not known
 };
 
 LayerSplit even(ShardAxis shard_axis, std::int64_t length, int ranks, std::string why) {
@@ -238,7 +248,7 @@ LayerSplit split_layer(std::string_view module, std::int64_t outputs, std::int64
                        ModelSizes const& sizes, int ranks) {
   if (rule.left_whole()) return {.why = "programs that shard this model leave it whole"};
   return std::visit(Overloads{[&](ColumnLayer const& layer) {
-                                return LayerSplitter(module, outputs, layer, rule.from_file, sizes, ranks).column();
+                                return LayerSplitter(module, outputs, layer, rule, sizes, ranks).column();
                               },
                               [&](RowLayer const&) { return split_row(module, inputs, ranks); },
                               [&](VocabularyLayer const& layer) {

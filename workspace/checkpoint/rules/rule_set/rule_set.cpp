@@ -1,6 +1,7 @@
 #include "workspace/checkpoint/rules/rule_set/rule_set.hpp"
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
 #include <utility>
 
@@ -178,9 +179,9 @@ MergeRule RuleSet::rule_for_single_source(SourceTensor const& tensor) const {
   if (rule == nullptr) return alone;
   bool const vocabulary = rule->is<VocabularyLayer>();
   auto const* const sharded = std::get_if<ShardedTensor>(&rule->kind);
-  bool const asked =
+  bool const changed =
       rule->from_file && (vocabulary || rule->is<Dropped>() || (sharded != nullptr && sharded->true_size >= 0));
-  if (asked || !state_->parts_of(*rule, parsed, source).modules.empty() ||
+  if (changed || !state_->parts_of(*rule, parsed, source).modules.empty() ||
       (vocabulary && has_padded_vocabulary(state_->set.sources[source]->attributes()))) {
     SourceTensor const* const shard = &tensor;
     return rule_for(tensor.name, {&shard, 1});
@@ -190,6 +191,10 @@ MergeRule RuleSet::rule_for_single_source(SourceTensor const& tensor) const {
   if (!rule->rename.empty()) {
     alone.output_name = new_name(*rule, tensor.name, parsed);
     alone.reason += " under the name that the rule file gives";
+  }
+  if (rule->fused) {
+    RankTensors const asked{.tensors = {&tensor}, .sources = {source}, .ranks = 1};
+    alone.fused = std::make_shared<FusedPlace const>(state_->fused_place_of(*rule, parsed, asked));
   }
   return alone;
 }

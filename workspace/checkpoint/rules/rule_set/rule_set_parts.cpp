@@ -6,6 +6,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "workspace/checkpoint/model/list_text.hpp"
+
 namespace crossrank::checkpoint {
 namespace {
 
@@ -18,6 +20,16 @@ namespace {
        .resource = std::string(parsed.module),
        .hint = "give the sizes with \"sizes\" in `rules`, or put the config.json of the model beside the shards",
        .section = "config"});
+}
+
+[[noreturn]] void refuse_place(SourceTensor const& tensor, std::string expected, std::string got) {
+  throw FormatError({.operation = "merge rules",
+                     .message = "the tensor cannot become a part of a fused layer",
+                     .expected = std::move(expected),
+                     .got = std::move(got),
+                     .resource = tensor.name,
+                     .hint = "translate the unquantized weights and quantize again",
+                     .section = "shape"});
 }
 
 }  // namespace
@@ -63,6 +75,36 @@ FusedParts RuleSet::State::named_parts_of(LayerRule const& rule, TensorName cons
     parts.widths.push_back(*width / heads);
   }
   return parts;
+}
+
+FusedPlace RuleSet::State::fused_place_of(LayerRule const& rule, TensorName const& parsed,
+                                          RankTensors const& asked) const {
+  auto const parts = named_parts_of(*rule.fused, parsed, asked.sources.front());
+  FusedPlace place{.part = rule.part, .widths = parts.widths, .grouped = parts.grouped};
+  for (auto const& module : parts.modules) place.parts.push_back(module + std::string(parsed.suffix));
+  bool const named = std::holds_alternative<SizeName>(std::get<ColumnLayer>(rule.fused->kind).parts.front());
+  if (named) place.times = parts.grouped ? sizes[SizeName::kv_heads].value_or(0) : 1;
+  // Numbers count the outputs of a group, or else are relative.
+  bool const exact = named || parts.grouped;
+  std::int64_t unit = 1;
+  for (std::size_t i = 0; i < asked.tensors.size(); ++i) {
+    auto const& tensor = *asked.tensors[i];
+    auto const format =
+        LayerFormat::recognise(parsed.module, layers[asked.sources[i]].at(parsed.module), hints_of(parsed.module), {});
+    auto const axes = format.axes(parsed.role, tensor);
+    if (axes.single || axes.out != 0)
+      refuse_place(tensor, "the outputs of the layer as dimension 0", std::string(to_string(parsed.role)));
+    unit = axes.out_unit;
+    if (format.outputs() % unit != 0)
+      refuse_place(tensor, "multiples of " + std::to_string(unit) + " outputs", std::to_string(format.outputs()));
+  }
+  for (auto& width : place.widths) {
+    if (exact && width % unit != 0)
+      refuse_place(*asked.tensors.front(), "multiples of " + std::to_string(unit) + " outputs in each group",
+                   list_text(parts.widths));
+    if (exact) width /= unit;
+  }
+  return place;
 }
 
 }  // namespace crossrank::checkpoint

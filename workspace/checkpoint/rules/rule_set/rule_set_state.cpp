@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <initializer_list>
+#include <memory>
 #include <set>
 #include <utility>
 
@@ -181,7 +182,7 @@ LayerRule const* RuleSet::State::find_rule_of_result(std::string_view name, Tens
   for (auto const& other : file.rules) {
     if (!other.rename.empty() && other.applies_to_model(sizes.model_type()) &&
         NamePattern(other.rename).matches(other.whole_name ? name : parsed.module))
-      return &other;
+      return other.fused ? other.fused.get() : &other;
   }
   return rule;
 }
@@ -225,6 +226,8 @@ MergeRule RuleSet::State::decide(LayerRule const* rule, std::string_view name, R
     auto const global = grid.global_name(name, set.places.at(asked.sources.front()));
     merged.output_name = new_name(*rule, global, parse_tensor_name(global));
   }
+  if (rule->fused && !merged.drop)
+    merged.fused = std::make_shared<FusedPlace const>(fused_place_of(*rule, parsed, asked));
   return merged;
 }
 

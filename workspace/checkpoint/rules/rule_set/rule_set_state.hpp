@@ -41,7 +41,8 @@ struct RuleSet::State {
   /// Returns the first rule that matches, or null.
   [[nodiscard]] LayerRule const* find_rule(std::string_view name, TensorName const& parsed,
                                            LayerTensors const& layer) const;
-  /// Returns the first rule that matches a tensor of the result. Rules with `rename` match their new names.
+  /// Returns the first rule that matches a tensor of the result. Rules with `rename` match their new names. For a fused
+  /// layer, returns the rule that separates it.
   [[nodiscard]] LayerRule const* find_rule_of_result(std::string_view name, TensorName const& parsed,
                                                      LayerTensors const& layer) const;
   /// Returns whether it is an expert that only these ranks have: one rank has it whole, or the ranks of its group do.
@@ -64,6 +65,10 @@ struct RuleSet::State {
   /// Returns the layers that a rule of the file makes of a fused layer; empty if it makes one. Throws `FormatError` if
   /// the config does not give their widths.
   [[nodiscard]] FusedParts named_parts_of(LayerRule const& rule, TensorName const& parsed, std::size_t source) const;
+  /// Returns the place of a tensor in the fused layer that a rule of the file makes of several layers. Throws
+  /// `FormatError` if its rows are not dimension 0, or if the config does not give the widths.
+  [[nodiscard]] FusedPlace fused_place_of(LayerRule const& rule, TensorName const& parsed,
+                                          RankTensors const& asked) const;
   /// Returns the model's name for a stack of plain weights under another program's name; empty for other tensors.
   [[nodiscard]] std::string own_stack_name(std::string_view name, TensorName const& parsed, std::size_t source) const;
   [[nodiscard]] bool is_dropped(LayerRule const& rule, TensorName const& parsed, RankTensors const& asked) const;
