@@ -148,8 +148,8 @@ struct ReshardOptions {
 /// Returns the weights of the same model as another layout spreads them over the ranks.
 ///
 /// Collective; costs and errors as for `get_full_state_dict`. `from` says how `weights` are cut, and `to` how the
-/// result is cut. Names in `to` are names of the whole model. The rules, those of the file first, split the tensors over
-/// the `tp` ranks of `to`. A tensor without entries on this rank has a dimension of length 0. `Partial` and
+/// result is cut. Names in `to` are names of the whole model. The rules, those of the file first, split the tensors
+/// over the `tp` ranks of `to`. A tensor without entries on this rank has a dimension of length 0. `Partial` and
 /// `first_element` in `to` are a `UsageError`.
 [[nodiscard]] CROSSRANK_EXPORT StateDict reshard(Collective const& world, StateDict const& weights,
                                                  Placements const& from, Placements const& to,
