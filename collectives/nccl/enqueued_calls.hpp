@@ -23,10 +23,10 @@ struct CallId {
   std::uint64_t sequence = 0;  ///< among the calls of the group, from 1; 0: no call
 };
 
-/// What the calls of other groups on a GPU mean for a call.
+/// Tells how calls of other groups on a GPU hold up a call.
 struct Hindrance {
   CallId ahead{};               ///< the oldest call that the GPU must end first
-  std::string text{};           ///< describes it; empty: there is none
+  std::string text{};           ///< describes `ahead`; empty if there is no such call
   bool others_aborted = false;  ///< as in `EnqueuedCall`: calls that came first may be gone
   bool has_rival = false;       ///< the GPU has the rival that was asked about behind the call
 };
