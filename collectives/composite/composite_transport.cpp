@@ -182,7 +182,7 @@ void CompositeTransport::propagate_local_failure() {
   }
   if (departed_since_.count() < 0) departed_since_ = now;
   if (now - departed_since_ < departed_for) return;
-  auto const what = node::name_ranks(lost) +
+  auto const what = name_ranks(lost) +
                     " did not arrive: " + group->comm().describe(group->node_rank(parts_.map.place_of(lost.front())));
   report_lost(lost, what);
 }
@@ -209,8 +209,7 @@ void CompositeTransport::end_with(spi::Transport const* on, char const* operatio
     }
     if (on != &across()) {
       // The error counts ranks on the node: name the node's ranks in this group.
-      auto const text =
-          info.message + " (on the node of " + node::name_ranks(parts_.map.members_of(parts_.map.own)) + ")";
+      auto const text = info.message + " (on the node of " + name_ranks(parts_.map.members_of(parts_.map.own)) + ")";
       if (failed_ranks.empty()) failed_ranks.push_back(rank());
       // A rank of this node that is only late, or that has given this group up, lives on in its other groups.
       if (have_departed(failed_ranks)) {

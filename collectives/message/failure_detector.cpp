@@ -74,7 +74,7 @@ void FailureDetector::fail_if_gone(std::span<int const> awaited) noexcept {
     if (member >= 0 && at_rank(gone_, member)) lost.push_back(member);
   }
   if (lost.empty()) return;
-  auto text = node::name_ranks(lost) + " left the group without closing it: " + link_.describe(lost.front());
+  auto text = name_ranks(lost) + " left the group without closing it: " + link_.describe(lost.front());
   fail({.code = ErrorCode::peer_lost, .failed_ranks = std::move(lost), .text = std::move(text)});
 }
 
@@ -208,7 +208,7 @@ void FailureDetector::warn(Awaited const& awaited, WaitState const& wait) const 
   log_event(late.empty() ? LogLevel::info : LogLevel::warning, "a wait is long",
             {{"operation", awaited.operation},
              {"group", link_.name()},
-             {"waits for rank", node::format_ranks(members)},
+             {"waits for rank", format_ranks(members)},
              {"without progress for", platform::format_duration(wait.deadline.idle())},
              {"gives up after", platform::format_duration(wait.limit)},
              {"state", link_.describe(members.front())}});
@@ -240,7 +240,7 @@ void FailureDetector::expire(Awaited const& awaited, WaitState& wait) {
 }
 
 FailureDetector::Cause FailureDetector::no_progress(std::vector<int> members, std::uint64_t milliseconds) const {
-  auto text = node::name_ranks(members) + " made no progress for " + std::to_string(milliseconds) +
+  auto text = name_ranks(members) + " made no progress for " + std::to_string(milliseconds) +
               " ms: " + link_.describe(members.front());
   return {.code = ErrorCode::timeout, .failed_ranks = std::move(members), .text = std::move(text)};
 }

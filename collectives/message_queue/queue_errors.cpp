@@ -56,8 +56,8 @@ std::string MessageQueue::State::named(std::vector<int> const& ranks) const {
     if (in_group_ranks({each}).empty()) outside.push_back(each);
   }
   std::sort(outside.begin(), outside.end());
-  if (outside.empty()) return node::name_ranks(own);
-  return (own.empty() ? "" : node::name_ranks(own) + " and ") + node::name_ranks(outside) + " of the job";
+  if (outside.empty()) return name_ranks(own);
+  return (own.empty() ? "" : name_ranks(own) + " and ") + name_ranks(outside) + " of the job";
 }
 
 std::string MessageQueue::State::name_blamed(node::RingFailure const& blamed) const {
@@ -213,7 +213,7 @@ MessageQueue::State::Lag MessageQueue::State::lag_of_readers(std::chrono::nanose
   std::string text;
   if (!behind.empty()) text = named(behind) + " took no message for " + milliseconds(waited);
   if (!nobody.empty())
-    text += (text.empty() ? "" : "; ") + std::string("no process has attached as reader ") + node::format_ranks(nobody);
+    text += (text.empty() ? "" : "; ") + std::string("no process has attached as reader ") + format_ranks(nobody);
   return {.text = std::move(text), .ranks = std::move(behind)};
 }
 

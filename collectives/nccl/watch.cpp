@@ -148,7 +148,7 @@ void Watch::look_at_work() {
   if (!oldest) return verdict_due_.reset();
   if (auto const left = peers_.left_without(oldest->sequence); !left.empty())
     blame(ErrorCode::peer_lost, left,
-          describe(*oldest) + " cannot end: " + node::name_ranks(left) + " left the group without it");
+          describe(*oldest) + " cannot end: " + name_ranks(left) + " left the group without it");
   if (!deadline_ || timed_ != oldest->sequence) {
     deadline_.emplace(timeout_);
     timed_ = oldest->sequence;
@@ -196,7 +196,7 @@ bool Watch::ask_peers(Work const& work, CallId rival) {
     system.sleep(answer_nap);
   }
   if (auto const late = peers_.ranks_without(work.sequence); !late.empty())
-    blame(ErrorCode::timeout, late, describe_timeout(work) + node::name_ranks(late) + " did not enqueue it");
+    blame(ErrorCode::timeout, late, describe_timeout(work) + name_ranks(late) + " did not enqueue it");
   return true;
 }
 
@@ -224,7 +224,7 @@ void Watch::report_timeout(Work const& work) {
   std::sort(behind.begin(), behind.end());
   if (!behind.empty()) {
     blame(ErrorCode::timeout, behind,
-          text + "other work on the stream of " + node::name_ranks(behind) + " does not end, so that it cannot start");
+          text + "other work on the stream of " + name_ranks(behind) + " does not end, so that it cannot start");
   }
   blame(ErrorCode::timeout, peers_.all_ranks(), text + "all ranks have started it");
 }

@@ -16,7 +16,7 @@ std::vector<std::byte> encode_exception(std::exception_ptr const& error) {
 RemoteError peer_exception(Collective const& group, char const* operation, std::vector<int> failed_ranks,
                            std::span<std::byte const> encoded) {
   auto const told = decode_error(encoded);
-  auto const ranks = node::name_ranks(failed_ranks);
+  auto const ranks = name_ranks(failed_ranks);
   return RemoteError({.operation = operation,
                       .message = ranks + " threw " + told.info.remote_type + ": " + told.text(),
                       .group = group.name(),

@@ -1,21 +1,22 @@
 #pragma once
-#include <chrono>
 #include <cstddef>
-#include <cstdint>
 #include <initializer_list>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include <crossrank/collective/arguments.hpp>
 #include <crossrank/collective/check_level.hpp>
-#include <crossrank/tensor/dtype.hpp>
-#include <crossrank/tensor/element_range.hpp>
-#include <crossrank/export.hpp>
+#include <crossrank/collective/connect_options.hpp>
 #include <crossrank/collective/rank_span.hpp>
 #include <crossrank/collective/reduce_op.hpp>
+#include <crossrank/collective/request.hpp>
+#include <crossrank/export.hpp>
+#include <crossrank/tensor/dtype.hpp>
+#include <crossrank/tensor/element_range.hpp>
 #include <crossrank/tensor.hpp>
 
 namespace crossrank {
@@ -29,127 +30,8 @@ struct Call;
 }
 namespace detail {
 struct GroupState;
-struct PendingOp;
 class NamedCalls;
 }  // namespace detail
-
-/// Names the root of a collective: the rank that sends to all others or receives from them.
-struct Root {
-  int root = 0;  ///< rank in the group
-};
-
-/// Names a message between two ranks. Sender and receiver give the same tag.
-struct Tag {
-  std::uint32_t tag = 0;  ///< any number
-};
-
-/// Names the two partners of `Collective::sendrecv`.
-struct Partners {
-  int dst = 0;            ///< the rank that receives this rank's message
-  int src = 0;            ///< the rank that sends to this rank
-  std::uint32_t tag = 0;  ///< tag of both messages
-};
-
-/// Says how the first dimension is divided among the ranks. All ranks pass the same values.
-struct Rows {
-  std::span<std::int64_t const> rows{};  ///< entry r: number of rows of rank r; one entry per rank
-  int root = 0;                          ///< the root of `gatherv` and `scatterv`
-};
-
-/// Says how `Collective::all_to_allv` divides the first dimensions of its two tensors.
-struct ExchangedRows {
-  std::span<std::int64_t const> send{};     ///< entry r: number of rows of `in` that go to rank r
-  std::span<std::int64_t const> receive{};  ///< entry r: number of rows of `out` that come from rank r
-};
-
-/// Says whether the ranks of a job are processes or threads.
-enum class RanksAre : std::uint8_t {
-  processes,  ///< each rank is a process
-  threads,    ///< all ranks are threads of this process; each calls `connect` with its own `rank`
-};
-
-/// Says who advances the non-blocking calls of a rank.
-enum class Progress : std::uint8_t {
-  caller,  ///< the thread that started a call, whenever it waits or calls `test` or `wait`
-  thread,  ///< also a thread of the library, one for each job, so that calls advance while the caller computes
-};
-
-/// Says how `connect` joins the job, and how long the group's calls may wait.
-struct ConnectOptions {
-  /// "shm", "mpi", "composite" or "fake". Empty: `CROSSRANK_BACKEND`, else the first backend that can
-  /// serve the ranks.
-  std::string backend{};
-  /// Longest wait for a rank that makes no progress. `CROSSRANK_TIMEOUT` overrides it.
-  std::chrono::milliseconds timeout{300'000};
-  /// Longest wait for all ranks to call `connect`. `CROSSRANK_CONNECT_TIMEOUT` overrides it. Empty: 120 s, or
-  /// `CROSSRANK_TIMEOUT` if that is shorter.
-  std::optional<std::chrono::milliseconds> connect_timeout{};
-  /// How long a start that has failed is kept, so that ranks which call `connect` later learn why. One of the ranks
-  /// stays in `connect` until then, or until all have come. Empty: until `connect_timeout`.
-  std::optional<std::chrono::milliseconds> linger{};
-  /// Replaces `timeout` while the awaited rank runs the caller's code in a range or guard. `CROSSRANK_USER_LIMIT`
-  /// overrides it.
-  std::chrono::milliseconds user_limit{21'600'000};
-  std::optional<int> rank{};                 ///< replaces the launcher's rank
-  std::optional<int> world_size{};           ///< replaces the launcher's world size
-  std::string job_id{};                      ///< replaces the launcher's job id
-  RanksAre ranks_are = RanksAre::processes;  ///< processes, or threads of one process
-  /// Limit of the shared memory of all ranks of a node together, in bytes. Empty: `CROSSRANK_ARENA_CAP`, else half of
-  /// the node's memory.
-  std::optional<std::uint64_t> arena_cap{};
-  std::optional<CheckLevel> check{};  ///< empty: `CheckLevel::local`. `CROSSRANK_CHECK` overrides it
-  /// Who advances non-blocking calls. A second `connect` to the same job can add the thread, while no other thread uses
-  /// the job, and cannot remove it.
-  Progress progress = Progress::caller;
-};
-
-/// A non-blocking call in progress. Holds the tensors of the call.
-///
-/// Local. The call advances whenever the thread that started it waits for a peer, in any group or queue, and whenever
-/// `test` or `wait` is called on the request. With `Progress::thread` it also advances while the caller computes.
-///
-/// Keep a request until `wait()` returns or `test()` returns true. Dropping the request of an unfinished collective
-/// kills the group: every rank gets a `PeerLostError` that names this rank and the call. Dropping the request of an
-/// unfinished message cancels the message and leaves the group alive.
-class CROSSRANK_EXPORT Request {
- public:
-  /// Makes a request without a call. It counts as finished.
-  Request() noexcept;
-  /// Drops the request; see above for a call that has not finished.
-  ~Request();
-  /// Takes over the call of `other`, which is then without a call.
-  Request(Request&& other) noexcept;
-  /// Drops this request and takes over the call of `other`.
-  Request& operator=(Request&& other) noexcept;
-  Request(Request const&) = delete;
-  Request& operator=(Request const&) = delete;
-
-  /// Advances the call and returns true once it has finished. Never blocks. Throws the call's error, once.
-  [[nodiscard]] bool test();
-  /// Blocks until the call has finished, at most for the group's timeout. Throws the call's error, once.
-  void wait();
-  /// Blocks for at most `limit`. Returns false if the call is still running then; the group stays usable.
-  [[nodiscard]] bool wait_for(std::chrono::milliseconds limit);
-  /// Cancels the call and gives its tensors back to the caller. Cancelling a collective kills the group. Cancelling a
-  /// message that has not been sent or received yet has no effect on others.
-  void cancel() noexcept;
-  /// Returns the rank in the group whose message a finished `irecv_any` has received; -1 before that and for other
-  /// calls. Local.
-  [[nodiscard]] int source() const noexcept { return source_; }
-
- private:
-  friend class Collective;
-  Request(std::shared_ptr<detail::GroupState> group, std::shared_ptr<detail::PendingOp> pending_op) noexcept;
-  void drop() noexcept;
-  void give_up(bool dropped) noexcept;
-
-  /// Forgets a call that has finished.
-  void finish() noexcept;
-
-  std::shared_ptr<detail::GroupState> group_{};
-  std::shared_ptr<detail::PendingOp> pending_op_{};
-  int source_ = -1;
-};
 
 /// A handle to a group of ranks. Cheap to copy; all copies name the same group.
 ///

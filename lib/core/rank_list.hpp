@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-namespace crossrank::node {
+namespace crossrank {
 
 /// Formats ascending ranks as ranges, for error texts: "0-3, 7".
 [[nodiscard]] inline std::string format_ranks(std::vector<int> const& ranks) {
@@ -23,4 +23,4 @@ namespace crossrank::node {
   return (ranks.size() == 1 ? "rank " : "ranks ") + format_ranks(ranks);
 }
 
-}  // namespace crossrank::node
+}  // namespace crossrank

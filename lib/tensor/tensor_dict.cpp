@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
+#include "lib/core/list_text.hpp"
 #include "lib/core/name_hash.hpp"
 
 namespace crossrank {
@@ -28,14 +30,10 @@ std::string kind_of(TensorDict::Value const& value) {
 
 /// Returns the first few keys, quoted. A dictionary may have thousands.
 std::string some_keys(TensorDict const& dict) {
-  constexpr std::size_t most = 8;
-  std::string text;
-  std::size_t told = 0;
-  for (auto const& entry : dict) {
-    if (++told > most) return text + " and " + std::to_string(dict.size() - most) + " more";
-    text += (text.empty() ? "\"" : ", \"") + entry.first + "\"";
-  }
-  return text.empty() ? "an empty dictionary" : text;
+  if (dict.empty()) return "an empty dictionary";
+  std::vector<std::string> keys;
+  for (auto const& entry : dict) keys.push_back('"' + entry.first + '"');
+  return list_text(keys);
 }
 
 }  // namespace

@@ -116,7 +116,7 @@ void print_rank(JobView const& job, RankView const& rank, std::size_t last) {
   std::printf("   pid %d, %s%s%s", rank.pid, ended ? "ended " : "last progress ", seconds(rank.since).c_str(),
               ago(job));
   if (rank.in_user_code) std::printf(", in the caller's code");
-  if (!rank.waits_for.empty()) std::printf(", waits for %s", node::name_ranks(rank.waits_for).c_str());
+  if (!rank.waits_for.empty()) std::printf(", waits for %s", name_ranks(rank.waits_for).c_str());
   if (!rank.exit_reason.empty()) std::printf(": %s", terminal_text(rank.exit_reason).c_str());
   std::printf("\n");
   auto const count = std::min(rank.operations.size(), last);
@@ -140,7 +140,7 @@ void print_device_call(GroupView const& group) {
   std::printf("  group %s on its GPUs: %s (%s call %" PRIu64 ")", group_name(group.name, group.block).c_str(),
               spi::to_string(call.op_kind), to_string(call.way), call.sequence);
   auto const print = [](char const* what, std::vector<int> const& ranks) {
-    if (!ranks.empty()) std::printf("; %s: %s", what, node::name_ranks(ranks).c_str());
+    if (!ranks.empty()) std::printf("; %s: %s", what, name_ranks(ranks).c_str());
   };
   print("started", call.started);
   print("enqueued", call.enqueued);
@@ -151,7 +151,7 @@ void print_device_call(GroupView const& group) {
 
 void print_group(GroupView const& group) {
   if (group.round == 0) return;
-  std::printf("  group %s (%s): ", group_name(group.name, group.block).c_str(), node::name_ranks(group.ranks).c_str());
+  std::printf("  group %s (%s): ", group_name(group.name, group.block).c_str(), name_ranks(group.ranks).c_str());
   if (group.failure) {
     std::printf("failed in round %" PRIu64 " (%s): %s; decided by rank %d\n", group.round,
                 to_string(group.failure->verdict), terminal_text(group.failure->text).c_str(),
@@ -159,8 +159,8 @@ void print_group(GroupView const& group) {
     return;
   }
   std::printf("%s round %" PRIu64 ": %s arrived", spi::to_string(group.op_kind), group.round,
-              node::name_ranks(group.arrived).c_str());
-  if (!group.missing.empty()) std::printf(", waited for: %s", node::name_ranks(group.missing).c_str());
+              name_ranks(group.arrived).c_str());
+  if (!group.missing.empty()) std::printf(", waited for: %s", name_ranks(group.missing).c_str());
   std::printf("\n");
 }
 
@@ -197,7 +197,7 @@ void print_job(Shown const& shown, std::size_t last) {
               terminal_text(job.host).c_str(), job.ranks_here, job.running ? "running" : "ended",
               terminal_text(shown.where).c_str());
   if (auto const first = holders(job); !first.empty())
-    std::printf("  look first at %s: waited for by other ranks, but not waiting\n", node::name_ranks(first).c_str());
+    std::printf("  look first at %s: waited for by other ranks, but not waiting\n", name_ranks(first).c_str());
   for (auto const& rank : job.ranks) print_rank(job, rank, last);
   for (auto const& group : job.groups) print_group(group);
   for (auto const& group : job.groups) print_device_call(group);

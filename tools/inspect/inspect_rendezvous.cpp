@@ -31,7 +31,7 @@ void print_pending_rendezvous(PendingRendezvousView const& rendezvous) {
               terminal_text(rendezvous.host).c_str(), rendezvous.ranks, rendezvous.missing.size(),
               terminal_text(rendezvous.where).c_str());
   if (!rendezvous.missing.empty()) {
-    std::printf("  missing: %s; waited %.1f s of %.1f s\n", node::format_ranks(rendezvous.missing).c_str(),
+    std::printf("  missing: %s; waited %.1f s of %.1f s\n", format_ranks(rendezvous.missing).c_str(),
                 rendezvous.waiting, rendezvous.timeout);
   }
   for (auto const& rank : rendezvous.arrived)

@@ -121,7 +121,7 @@ std::string JobOutcome::summary() const {
     text += "\n  " + line_of(exits_[i]) + (is_cause ? "  <- root cause" : "");
   }
   std::sort(rest.begin(), rest.end());
-  if (!rest.empty()) text += "\n  then also: " + node::format_ranks(rest);
+  if (!rest.empty()) text += "\n  then also: " + format_ranks(rest);
   return text;
 }
 

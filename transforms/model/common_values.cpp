@@ -36,12 +36,6 @@ std::string describe(Parameter const& parameter) {
 
 }  // namespace
 
-std::string names_of(std::vector<std::string> const& names) {
-  if (names.empty()) return {};
-  if (names.size() == 1) return names.front();
-  return names.front() + " and " + std::to_string(names.size() - 1) + " more";
-}
-
 void abort_group(Collective const& group, std::string_view why) noexcept {
   try {
     group.abort("rank " + std::to_string(group.rank()) + ": " + std::string(why));

@@ -10,6 +10,8 @@
 #include <crossrank/error.hpp>
 #include <crossrank/transforms/model.hpp>
 
+#include "lib/core/list_text.hpp"
+
 namespace crossrank::transforms {
 
 /// Throws `MismatchError` on all ranks if names, shapes or dtypes differ from those of rank 0. Collective.
@@ -19,9 +21,6 @@ void require_same_parameters(Collective const& group, std::vector<std::shared_pt
 /// Gives all ranks the values of rank 0, in one broadcast for each 256 MiB. Collective.
 void broadcast_values(Collective const& group, std::vector<std::shared_ptr<Parameter>> const& parameters);
 
-/// Names parameters in an error: "fc.weight and 2 more".
-[[nodiscard]] std::string names_of(std::vector<std::string> const& names);
-
 /// Runs a call on parameters. An error of it that names no other resource names them. `names` returns their names.
 template <class Names, class Body>
 void run_on(Names const& names, Body&& body) {
@@ -29,7 +28,7 @@ void run_on(Names const& names, Body&& body) {
     std::forward<Body>(body)();
   } catch (Error const& error) {
     auto info = error.info();
-    if (info.resource.empty()) info.resource = names_of(names());
+    if (info.resource.empty()) info.resource = list_text(names(), 1);
     throw_error(error.code(), std::move(info));
   }
 }

@@ -15,7 +15,7 @@ ArenaStorage::~ArenaStorage() {
 
 std::string ArenaStorage::frozen_by() const {
   auto const holders = comm_->arena().holders(slot_);
-  return holders.empty() ? std::string() : "published and held by " + node::name_ranks(holders) + " of this node";
+  return holders.empty() ? std::string() : "published and held by " + name_ranks(holders) + " of this node";
 }
 
 LeasedStorage::LeasedStorage(std::shared_ptr<node::NodeComm> comm, int owner, std::uint32_t slot,

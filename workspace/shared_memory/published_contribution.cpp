@@ -169,7 +169,7 @@ void lend_in_place(node::NodeComm& comm, Contribution const& contribution, Layou
     static_cast<void>(storage->hold([lender = comm.weak_from_this(), slab] {
       auto const alive = lender.lock();
       auto const readers = alive ? alive->arena().readers_of(slab) : std::vector<int>();
-      return readers.empty() ? std::string() : "given in place to " + node::name_ranks(readers) + " of this node";
+      return readers.empty() ? std::string() : "given in place to " + name_ranks(readers) + " of this node";
     }));
     comm.arena().keep_with(slab, storage);
   }

@@ -9,7 +9,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "workspace/checkpoint/model/list_text.hpp"
+#include "lib/core/list_text.hpp"
 #include "workspace/checkpoint/discovery/weight_files.hpp"
 #include "workspace/nfs/state_file_names.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"

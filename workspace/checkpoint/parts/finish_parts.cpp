@@ -7,10 +7,10 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/list_text.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/io_error.hpp"
 #include "lib/platform/system.hpp"
-#include "workspace/checkpoint/model/list_text.hpp"
 #include "workspace/checkpoint/parts/part_folder.hpp"
 #include "workspace/checkpoint/parts/parts_plan_state.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"

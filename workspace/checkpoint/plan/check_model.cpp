@@ -10,7 +10,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "workspace/checkpoint/model/list_text.hpp"
+#include "lib/core/list_text.hpp"
 #include "workspace/checkpoint/model/model_sizes.hpp"
 #include "workspace/checkpoint/quantization/number_format.hpp"
 #include "workspace/checkpoint/model/numbered_name.hpp"

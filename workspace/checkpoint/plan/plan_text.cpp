@@ -9,9 +9,9 @@
 #include <crossrank/error.hpp>
 
 #include "lib/codec/checksum/checksum.hpp"
+#include "lib/core/list_text.hpp"
 #include "lib/core/nearest_name.hpp"
 #include "lib/core/terminal_text.hpp"
-#include "workspace/checkpoint/model/list_text.hpp"
 #include "workspace/checkpoint/quantization/requantize.hpp"
 
 namespace crossrank::checkpoint {

@@ -7,8 +7,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/list_text.hpp"
 #include "lib/core/overloads.hpp"
-#include "workspace/checkpoint/model/list_text.hpp"
 #include "workspace/checkpoint/source/error_sections.hpp"
 #include "workspace/checkpoint/rules/rule_proposal.hpp"
 

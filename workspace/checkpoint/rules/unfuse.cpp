@@ -8,7 +8,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "workspace/checkpoint/model/list_text.hpp"
+#include "lib/core/list_text.hpp"
 
 namespace crossrank::checkpoint {
 namespace {

@@ -8,6 +8,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/list_text.hpp"
+
 namespace crossrank::checkpoint {
 namespace {
 
@@ -29,6 +31,12 @@ bool are_copies(Samples const& samples) {
                      [](FileSample const* sample) { return is_distinctive(sample->beginning()); });
 }
 
+std::vector<std::string> names_of(Samples const& samples) {
+  std::vector<std::string> names;
+  for (auto const* const sample : samples) names.push_back(sample->tensor);
+  return names;
+}
+
 }  // namespace
 
 bool is_distinctive(std::vector<std::byte> const& bytes) {
@@ -48,8 +56,7 @@ void require_no_duplicate_files(std::vector<FileSample> const& samples, std::str
                        .message = at->second + " and " + file +
                                   " hold the same bytes of every sharded tensor: one file is a copy of the other",
                        .expected = "a different piece on each rank",
-                       .got = "equal checksums of " + own.front()->tensor +
-                              (own.size() > 1 ? " and " + std::to_string(own.size() - 1) + " more" : ""),
+                       .got = "equal checksums of " + list_text(names_of(own), 1),
                        .resource = where,
                        .hint = "copy the files of both ranks again",
                        .section = "files"});

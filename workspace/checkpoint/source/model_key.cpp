@@ -5,7 +5,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "workspace/checkpoint/model/list_text.hpp"
+#include "lib/core/list_text.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
 
 namespace crossrank::checkpoint {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "workspace/checkpoint/model/list_text.hpp"
+#include "lib/core/list_text.hpp"
 #include "workspace/checkpoint/source/error_sections.hpp"
 #include "workspace/checkpoint/source/shard_names.hpp"
 

@@ -8,6 +8,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/list_text.hpp"
 #include "workspace/checkpoint/discovery/grid/expert_groups.hpp"
 #include "workspace/nfs/state_file_names.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
@@ -104,8 +105,7 @@ void require_each_once(std::vector<NamedShard> const& shards, ShardGrid const& g
   }
   if (missing.empty()) return;
   throw FormatError({.operation = open_operation,
-                     .message = "a shard is missing: " + missing.front() +
-                                (missing.size() > 1 ? " and " + std::to_string(missing.size() - 1) + " more" : ""),
+                     .message = "a shard is missing: " + list_text(missing, 1),
                      .expected = std::to_string(grid.tp * grid.pp * grid.ep) + " shards",
                      .got = std::to_string(shards.size()) + ", such as " + shards.front().name,
                      .resource = where,

@@ -10,7 +10,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/as_size.hpp"
-#include "workspace/checkpoint/model/list_text.hpp"
+#include "lib/core/list_text.hpp"
 
 namespace crossrank::checkpoint {
 namespace {

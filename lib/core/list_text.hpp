@@ -4,10 +4,10 @@
 #include <span>
 #include <string>
 
-namespace crossrank::checkpoint {
+namespace crossrank {
 
 /// Returns the first `most` items of a list as text: "a, b and 3 more".
 [[nodiscard]] std::string list_text(std::span<std::string const> items, std::size_t most = 8);
 [[nodiscard]] std::string list_text(std::span<std::int64_t const> numbers, std::size_t most = 8);
 
-}  // namespace crossrank::checkpoint
+}  // namespace crossrank

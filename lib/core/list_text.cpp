@@ -1,9 +1,9 @@
-#include "workspace/checkpoint/model/list_text.hpp"
+#include "lib/core/list_text.hpp"
 
 #include <algorithm>
 #include <vector>
 
-namespace crossrank::checkpoint {
+namespace crossrank {
 
 std::string list_text(std::span<std::string const> items, std::size_t most) {
   std::string text;
@@ -17,4 +17,4 @@ std::string list_text(std::span<std::int64_t const> numbers, std::size_t most) {
   return list_text(texts, most);
 }
 
-}  // namespace crossrank::checkpoint
+}  // namespace crossrank

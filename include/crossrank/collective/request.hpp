@@ -1,0 +1,62 @@
+#pragma once
+#include <chrono>
+#include <memory>
+
+#include <crossrank/export.hpp>
+
+namespace crossrank {
+
+namespace detail {
+struct GroupState;
+struct PendingOp;
+}  // namespace detail
+
+/// A non-blocking call in progress. Holds the tensors of the call.
+///
+/// Local. The call advances whenever the thread that started it waits for a peer, in any group or queue, and whenever
+/// `test` or `wait` is called on the request. With `Progress::thread` it also advances while the caller computes.
+///
+/// Keep a request until `wait()` returns or `test()` returns true. Dropping the request of an unfinished collective
+/// kills the group: every rank gets a `PeerLostError` that names this rank and the call. Dropping the request of an
+/// unfinished message cancels the message and leaves the group alive.
+class CROSSRANK_EXPORT Request {
+ public:
+  /// Makes a request without a call. It counts as finished.
+  Request() noexcept;
+  /// Drops the request; see above for a call that has not finished.
+  ~Request();
+  /// Takes over the call of `other`, which is then without a call.
+  Request(Request&& other) noexcept;
+  /// Drops this request and takes over the call of `other`.
+  Request& operator=(Request&& other) noexcept;
+  Request(Request const&) = delete;
+  Request& operator=(Request const&) = delete;
+
+  /// Advances the call and returns true once it has finished. Never blocks. Throws the call's error, once.
+  [[nodiscard]] bool test();
+  /// Blocks until the call has finished, at most for the group's timeout. Throws the call's error, once.
+  void wait();
+  /// Blocks for at most `limit`. Returns false if the call is still running then; the group stays usable.
+  [[nodiscard]] bool wait_for(std::chrono::milliseconds limit);
+  /// Cancels the call and gives its tensors back to the caller. Cancelling a collective kills the group. Cancelling a
+  /// message that has not been sent or received yet has no effect on others.
+  void cancel() noexcept;
+  /// Returns the rank in the group whose message a finished `irecv_any` has received; -1 before that and for other
+  /// calls. Local.
+  [[nodiscard]] int source() const noexcept { return source_; }
+
+ private:
+  friend class Collective;
+  Request(std::shared_ptr<detail::GroupState> group, std::shared_ptr<detail::PendingOp> pending_op) noexcept;
+  void drop() noexcept;
+  void give_up(bool dropped) noexcept;
+
+  /// Forgets a call that has finished.
+  void finish() noexcept;
+
+  std::shared_ptr<detail::GroupState> group_{};
+  std::shared_ptr<detail::PendingOp> pending_op_{};
+  int source_ = -1;
+};
+
+}  // namespace crossrank
