@@ -5,6 +5,7 @@
 #include "tests/node/rendezvous_support.hpp"
 #include "tests/support/thread_ranks.hpp"
 #include "workspace/shared_memory/arena_state_store.hpp"
+#include "workspace/shared_memory/remote_contribution.hpp"
 
 /// Several publications offer the same tensor. The fate of one offer must not affect the others.
 namespace crossrank::workspace {

@@ -5,6 +5,8 @@
 #include <crossrank/error.hpp>
 
 #include "workspace/gather/exchange_backend.hpp"
+#include "workspace/shared_memory/published_contribution.hpp"
+#include "workspace/shared_memory/remote_contribution.hpp"
 
 namespace crossrank::workspace {
 namespace {

@@ -11,7 +11,7 @@
 #include <crossrank/spi/transport.hpp>
 
 #include "lib/node/group/group.hpp"
-#include "workspace/shared_memory/published_contribution.hpp"
+#include "workspace/shared_memory/contribution.hpp"
 
 namespace crossrank::workspace {
 

@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "workspace/shared_memory/published_contribution.hpp"
+#include "workspace/shared_memory/contribution.hpp"
 
 namespace crossrank::workspace {
 

@@ -10,6 +10,7 @@
 
 #include "lib/node/group/node_comm.hpp"
 #include "workspace/shared_memory/published_contribution.hpp"
+#include "workspace/shared_memory/remote_contribution.hpp"
 
 namespace crossrank::workspace {
 

@@ -2,43 +2,17 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
-#include <string>
-#include <string_view>
 
 #include <boost/container/small_vector.hpp>
 
-#include <crossrank/json.hpp>
-#include <crossrank/state.hpp>
-#include <crossrank/tensor.hpp>
-
-#include "lib/node/memory/offer_claim.hpp"
-#include "lib/node/group/node_comm.hpp"
 #include "lib/node/group/group.hpp"
+#include "lib/node/group/node_comm.hpp"
+#include "lib/node/memory/offer_claim.hpp"
+#include "workspace/shared_memory/contribution.hpp"
 
 namespace crossrank::workspace {
-
-struct NamedTensor {
-  std::string_view name{};
-  Tensor const* tensor = nullptr;
-};
-
-/// The input of one rank to a gather: an optional config, and tensors, some of which may be undefined.
-struct Contribution {
-  Json const* config = nullptr;
-  std::span<NamedTensor const> tensors{};
-};
-
-/// Receives the pieces of a contribution.
-class Collector {
- public:
-  virtual ~Collector() = default;
-  virtual void expect(std::size_t tensors) = 0;
-  virtual void config(Json value) = 0;
-  virtual void tensor(std::string_view name, Tensor value) = 0;
-};
 
 /// A contribution in the arena of its rank: a table, followed by the tensors that were not in the arena already. A
 /// small table travels in the arrival line instead.
@@ -79,27 +53,5 @@ struct PublishOptions {
 void revoke(node::NodeComm& comm, PublishedContribution const& published, std::span<int const> readers) noexcept;
 /// Ends the writer's use of the slab, which can be reused once its offers are gone.
 void release(node::NodeComm& comm, PublishedContribution const& published) noexcept;
-
-/// The location of another rank's contribution, as published by that rank. Validated before use.
-struct RemoteContribution {
-  int owner = 0;  ///< rank on the node
-  bool is_inline = false;
-  std::uint32_t slot = 0;        ///< of the slab; of the claim when inline
-  std::uint64_t generation = 0;  ///< of the slab; of the claim when inline
-  std::span<std::byte const> payload{};
-};
-
-/// How a lease is obtained.
-enum class LeaseMode : std::uint8_t {
-  offer,  ///< the offer becomes the lease, so it can be taken once
-  share,  ///< the offer stays, so that a state in a workspace can be read again
-};
-
-/// Takes the leases and passes views of the writer's memory to `collector`. Returns false when the offers were revoked.
-/// Throws `FormatError` for a table that `publish` cannot have written.
-[[nodiscard]] bool receive(std::shared_ptr<node::NodeComm> const& comm, RemoteContribution const& at, LeaseMode how,
-                           Collector& collector);
-/// Declines the offers of a contribution that will not be received.
-void decline(node::NodeComm& comm, RemoteContribution const& at) noexcept;
 
 }  // namespace crossrank::workspace

@@ -2,7 +2,7 @@
 #include <string>
 #include <utility>
 
-#include "workspace/shared_memory/published_contribution.hpp"
+#include "workspace/shared_memory/contribution.hpp"
 
 namespace crossrank::workspace {
 
