@@ -1,11 +1,14 @@
 #pragma once
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 #include <crossrank/tensor.hpp>
 
 namespace crossrank::test {
+
+inline constexpr std::int64_t mebi = 1 << 20;
 
 /// Sets all bytes of a tensor.
 inline Tensor filled(Tensor tensor, int value) {

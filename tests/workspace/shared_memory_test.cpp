@@ -23,9 +23,8 @@ namespace {
 
 using test::all_bytes_are;
 using test::filled;
+using test::mebi;
 using test::run_thread_ranks;
-
-constexpr std::int64_t mebi = 1 << 20;
 
 /// Returns the line of /proc/self/maps about the mapping that holds an address.
 std::string mapping_of(std::byte const* address) {

@@ -18,9 +18,8 @@ namespace {
 
 using test::all_bytes_are;
 using test::filled;
+using test::mebi;
 using test::run_thread_ranks;
-
-constexpr std::int64_t mebi = 1 << 20;
 
 TEST(SharedMemoryWorkspace, passes_states_without_a_barrier) {
   run_thread_ranks(2, [](Collective const& world) {
