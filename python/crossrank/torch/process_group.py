@@ -28,96 +28,17 @@ from torch._C._distributed_c10d import (
 )
 
 import crossrank
-from crossrank._types import ReduceOp
 
+from .layout import bytes_of, copy_back, distribute, joined_bytes, split_bytes, to_dense, without_overlap
 from .pending import Operations, OperationWork, Started
+from .reduction import Reduction
 
 __all__ = ["CrossrankProcessGroup", "register"]
-
-_OPERATORS: dict[Any, ReduceOp] = {
-    dist.ReduceOp.SUM: "sum",
-    dist.ReduceOp.PRODUCT: "prod",
-    dist.ReduceOp.MIN: "min",
-    dist.ReduceOp.MAX: "max",
-    dist.ReduceOp.BAND: "band",
-    dist.ReduceOp.BOR: "bor",
-    dist.ReduceOp.BXOR: "bxor",
-}
-# A sum of booleans is true where one of them is, a product where all of them are.
-_BOOLEAN_OPERATORS: dict[ReduceOp, ReduceOp] = {
-    "sum": "bor", "max": "bor", "bor": "bor", "prod": "band", "min": "band", "band": "band", "bxor": "bxor",
-}  # fmt: skip
 
 Finish = Callable[[], list[Any]]
 
 # Covers the time between a rank's look for a failure in torch's store and its connection.
 _LINGER = timedelta(seconds=5)
-
-
-def _dense(tensor: Tensor) -> Tensor:
-    """Returns a contiguous tensor with the same values, in the same memory where that is possible."""
-    if tensor.device.type != "cpu":
-        raise ValueError(f"the backend crossrank takes CPU tensors, and this one is on {tensor.device}")
-    if tensor.is_sparse:
-        raise ValueError("this operation of the backend crossrank takes dense tensors; call to_dense() first")
-    return tensor.detach().resolve_conj().resolve_neg().contiguous()
-
-
-def _bytes(tensor: Tensor) -> Tensor:
-    """Returns the bytes of a contiguous tensor, so that every dtype can travel."""
-    # A dimension of length 1 may have any stride in a contiguous tensor, which view() refuses.
-    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
-
-
-def _apart(values: Tensor, target: Tensor) -> Tensor:
-    """Returns contiguous `values`, or a copy where they share memory with the contiguous tensor `target`."""
-    begin, end = values.data_ptr(), values.data_ptr() + values.numel() * values.element_size()
-    target_begin, target_end = target.data_ptr(), target.data_ptr() + target.numel() * target.element_size()
-    return values.clone() if begin < target_end and target_begin < end else values
-
-
-def _copy_back(target: Tensor, dense: Tensor) -> None:
-    """Writes the values of `dense` to `target` unless they share their memory."""
-    if target.data_ptr() != dense.data_ptr() or target.stride() != dense.stride():
-        target.detach().copy_(dense.view(target.shape))
-
-
-class _Reduction:
-    """A reduction as crossrank knows it, and what remains to be done with the result."""
-
-    def __init__(self, op: Any, world_size: int) -> None:
-        kind = op.op if hasattr(op, "op") else op
-        self.factor: Any = None
-        self.divisor = 0
-        self.name: ReduceOp = "sum"
-        if kind == getattr(dist.ReduceOp.RedOpType, "PREMUL_SUM", None):
-            # Torch hands the factor over only in the pickled state of the operator.
-            self.factor = op.__getstate__()[1]
-        elif kind == dist.ReduceOp.AVG:
-            self.divisor = world_size
-        elif kind in _OPERATORS:
-            self.name = _OPERATORS[kind]
-        else:
-            raise ValueError(f"the backend crossrank does not know the reduction {op}")
-
-    def prepare(self, dense: Tensor) -> Tensor:
-        """Returns a tensor of a dtype that can be reduced. It shares the memory of `dense` unless there is a factor."""
-        if self.factor is not None:
-            dense = dense * self.factor
-        if dense.is_complex():
-            if self.name != "sum":
-                raise ValueError(f"complex numbers cannot be reduced by {self.name}")
-            return torch.view_as_real(dense)
-        return dense.view(torch.uint8) if dense.dtype == torch.bool else dense
-
-    def operator(self, dtype: torch.dtype) -> ReduceOp:
-        """Returns crossrank's name of the operation for elements of `dtype`."""
-        return _BOOLEAN_OPERATORS[self.name] if dtype == torch.bool else self.name
-
-    def complete(self, result: Tensor) -> None:
-        """Divides a sum for an average, in place."""
-        if self.divisor:
-            result.copy_(result / self.divisor if result.is_floating_point() or result.is_complex() else result // self.divisor)
 
 
 class CrossrankProcessGroup(dist.ProcessGroup):
@@ -189,10 +110,10 @@ class CrossrankProcessGroup(dist.ProcessGroup):
         opts = opts or AllreduceOptions()
         if len(tensors) == 1 and tensors[0].is_sparse:
             return self._allreduce_sparse(tensors[0], opts)
-        reduction = _Reduction(opts.reduceOp, self.size())
+        reduction = Reduction(opts.reduceOp, self.size())
 
         def start() -> Started:
-            dense = [_dense(tensor) for tensor in tensors]
+            dense = [to_dense(tensor) for tensor in tensors]
             prepared = [reduction.prepare(tensor) for tensor in dense]
             requests = [
                 self._collective.iall_reduce(value, op=reduction.operator(tensor.dtype))
@@ -208,18 +129,18 @@ class CrossrankProcessGroup(dist.ProcessGroup):
 
     @staticmethod
     def _end_reduction(
-        tensors: Sequence[Tensor], dense: Sequence[Tensor], prepared: Sequence[Tensor], reduction: _Reduction
+        tensors: Sequence[Tensor], dense: Sequence[Tensor], prepared: Sequence[Tensor], reduction: Reduction
     ) -> list[Tensor]:
         for tensor, own, value in zip(tensors, dense, prepared, strict=True):
             result = value.view(torch.bool) if own.dtype == torch.bool else value
             if own.is_complex():
                 result = torch.view_as_complex(result)
             reduction.complete(result)
-            _copy_back(tensor, result)
+            copy_back(tensor, result)
         return list(tensors)
 
     def _allreduce_sparse(self, tensor: Tensor, opts: Any) -> OperationWork:
-        if _Reduction(opts.reduceOp, self.size()).name != "sum":
+        if Reduction(opts.reduceOp, self.size()).name != "sum":
             raise ValueError("sparse tensors can only be added")
 
         def start() -> Started:
@@ -241,10 +162,10 @@ class CrossrankProcessGroup(dist.ProcessGroup):
     def reduce(self, tensors: Sequence[Tensor], opts: Any = None) -> OperationWork:
         """Reduces a tensor to the root. The tensors of other ranks keep their values."""
         opts = opts or ReduceOptions()
-        reduction, root = _Reduction(opts.reduceOp, self.size()), opts.rootRank
+        reduction, root = Reduction(opts.reduceOp, self.size()), opts.rootRank
 
         def start() -> Started:
-            dense = [_dense(tensor) for tensor in tensors]
+            dense = [to_dense(tensor) for tensor in tensors]
             prepared = [reduction.prepare(tensor) for tensor in dense]
             requests = [
                 self._collective.ireduce(value, op=reduction.operator(tensor.dtype), root=root)
@@ -261,8 +182,8 @@ class CrossrankProcessGroup(dist.ProcessGroup):
         opts = opts or BroadcastOptions()
 
         def start() -> Started:
-            dense = [_dense(tensor) for tensor in tensors]
-            requests = [self._collective.ibroadcast(_bytes(tensor), root=opts.rootRank) for tensor in dense]
+            dense = [to_dense(tensor) for tensor in tensors]
+            requests = [self._collective.ibroadcast(bytes_of(tensor), root=opts.rootRank) for tensor in dense]
             return requests, lambda: self._filled(tensors, dense)
 
         return self._run(opts, start)
@@ -270,7 +191,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
     @staticmethod
     def _filled(tensors: Sequence[Tensor], dense: Sequence[Tensor]) -> list[Tensor]:
         for tensor, own in zip(tensors, dense, strict=True):
-            _copy_back(tensor, own)
+            copy_back(tensor, own)
         return list(tensors)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> OperationWork:
@@ -290,9 +211,9 @@ class CrossrankProcessGroup(dist.ProcessGroup):
                 )
 
         def start() -> Started:
-            dense = [_dense(output) for output in outputs]
+            dense = [to_dense(output) for output in outputs]
             requests = [
-                self._collective.iall_gather(_bytes(output), _bytes(_apart(_dense(own), output)))
+                self._collective.iall_gather(bytes_of(output), bytes_of(without_overlap(to_dense(own), output)))
                 for output, own in zip(dense, inputs, strict=True)
             ]
             return requests, lambda: self._filled(outputs, dense)
@@ -314,8 +235,8 @@ class CrossrankProcessGroup(dist.ProcessGroup):
             for outputs, own in zip(output_tensors, input_tensors, strict=True):
                 lengths = [output.numel() * output.element_size() for output in outputs]
                 joined = torch.empty(sum(lengths), dtype=torch.uint8)
-                requests.append(self._collective.iall_gatherv(joined, _bytes(_dense(own)), rows=lengths))
-                endings.append(lambda outputs=outputs, joined=joined: _distribute(joined, outputs))
+                requests.append(self._collective.iall_gatherv(joined, bytes_of(to_dense(own)), rows=lengths))
+                endings.append(lambda outputs=outputs, joined=joined: distribute(joined, outputs))
             return requests, lambda: [ending() for ending in endings]
 
         return self._run(opts, start)
@@ -335,11 +256,11 @@ class CrossrankProcessGroup(dist.ProcessGroup):
         root = opts.rootRank
 
         def start() -> Started:
-            own = _bytes(_dense(input_tensors[0]))
+            own = bytes_of(to_dense(input_tensors[0]))
             outputs = output_tensors[0] if self.rank() == root else []
             joined = torch.empty(own.numel() * len(outputs), dtype=torch.uint8)
             request = self._collective.igather(joined, own, root=root)
-            return [request], lambda: _distribute(joined, outputs)
+            return [request], lambda: distribute(joined, outputs)
 
         return self._run(opts, start)
 
@@ -351,9 +272,9 @@ class CrossrankProcessGroup(dist.ProcessGroup):
         root = opts.rootRank
 
         def start() -> Started:
-            dense = _dense(output_tensors[0])
+            dense = to_dense(output_tensors[0])
             parts = input_tensors[0] if self.rank() == root else []
-            request = self._collective.iscatter(_bytes(dense), _joined(parts), root=root)
+            request = self._collective.iscatter(bytes_of(dense), joined_bytes(parts), root=root)
             return [request], lambda: self._filled(output_tensors, [dense])
 
         return self._run(opts, start)
@@ -385,15 +306,15 @@ class CrossrankProcessGroup(dist.ProcessGroup):
         return self._start_reduce_scatter(output_tensors, input_tensors, opts or ReduceScatterOptions())
 
     def _start_reduce_scatter(self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any) -> OperationWork:
-        reduction = _Reduction(opts.reduceOp, self.size())
+        reduction = Reduction(opts.reduceOp, self.size())
 
         def start() -> Started:
-            dense = [_dense(output) for output in outputs]
-            prepared = [_Reduction(dist.ReduceOp.SUM, 1).prepare(output) for output in dense]
+            dense = [to_dense(output) for output in outputs]
+            prepared = [Reduction(dist.ReduceOp.SUM, 1).prepare(output) for output in dense]
             requests = []
             for own, output, parts in zip(dense, prepared, inputs, strict=True):
-                flat = [reduction.prepare(_dense(part)).reshape(-1) for part in parts]
-                values = _apart(flat[0], output) if len(flat) == 1 else torch.cat(flat)
+                flat = [reduction.prepare(to_dense(part)).reshape(-1) for part in parts]
+                values = without_overlap(flat[0], output) if len(flat) == 1 else torch.cat(flat)
                 operator = reduction.operator(own.dtype)
                 if len(flat) == 1:
                     requests.append(self._collective.ireduce_scatter(output.view(-1), values, op=operator))
@@ -416,10 +337,10 @@ class CrossrankProcessGroup(dist.ProcessGroup):
         opts = opts or AllToAllOptions()
 
         def start() -> Started:
-            dense = _dense(output)
-            receive = _split_bytes(output, output_split_sizes, self.size())
-            send = _split_bytes(input, input_split_sizes, self.size())
-            request = self._collective.iall_to_allv(_bytes(dense), _bytes(_dense(input)), send=send, receive=receive)
+            dense = to_dense(output)
+            receive = split_bytes(output, output_split_sizes, self.size())
+            send = split_bytes(input, input_split_sizes, self.size())
+            request = self._collective.iall_to_allv(bytes_of(dense), bytes_of(to_dense(input)), send=send, receive=receive)
             return [request], lambda: self._filled([output], [dense])
 
         return self._run(opts, start)
@@ -434,8 +355,8 @@ class CrossrankProcessGroup(dist.ProcessGroup):
             receive = [output.numel() * output.element_size() for output in output_tensors]
             send = [own.numel() * own.element_size() for own in input_tensors]
             joined = torch.empty(sum(receive), dtype=torch.uint8)
-            request = self._collective.iall_to_allv(joined, _joined(input_tensors), send=send, receive=receive)
-            return [request], lambda: _distribute(joined, output_tensors)
+            request = self._collective.iall_to_allv(joined, joined_bytes(input_tensors), send=send, receive=receive)
+            return [request], lambda: distribute(joined, output_tensors)
 
         return self._run(opts, start)
 
@@ -443,7 +364,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
         """Sends a tensor to one rank."""
 
         def start() -> Started:
-            requests = [self._collective.isend(_bytes(_dense(tensor)), dst=dst, tag=tag) for tensor in tensors]
+            requests = [self._collective.isend(bytes_of(to_dense(tensor)), dst=dst, tag=tag) for tensor in tensors]
             return requests, lambda: list(tensors)
 
         return self._operations.run(start, waits=False)
@@ -452,8 +373,8 @@ class CrossrankProcessGroup(dist.ProcessGroup):
         """Receives a tensor from one rank."""
 
         def start() -> Started:
-            dense = [_dense(tensor) for tensor in tensors]
-            requests = [self._collective.irecv(_bytes(tensor), src=src, tag=tag) for tensor in dense]
+            dense = [to_dense(tensor) for tensor in tensors]
+            requests = [self._collective.irecv(bytes_of(tensor), src=src, tag=tag) for tensor in dense]
             return requests, lambda: self._filled(tensors, dense)
 
         return self._operations.run(start, waits=False, is_receive=True)
@@ -463,8 +384,8 @@ class CrossrankProcessGroup(dist.ProcessGroup):
         requests: list[crossrank.Request] = []
 
         def start() -> Started:
-            dense = [_dense(tensor) for tensor in tensors]
-            requests.extend(self._collective.irecv_any(_bytes(tensor), tag=tag) for tensor in dense)
+            dense = [to_dense(tensor) for tensor in tensors]
+            requests.extend(self._collective.irecv_any(bytes_of(tensor), tag=tag) for tensor in dense)
             return list(requests), lambda: self._filled(tensors, dense)
 
         return self._operations.run(start, waits=False, source=lambda: requests[0].source, is_receive=True)
@@ -539,41 +460,8 @@ def _gathered_rows(collective: crossrank.Collective, rows: Tensor, counts: Seque
     """Returns the rows of all ranks."""
     row_bytes = rows.element_size() * (rows[0].numel() if rows.shape[0] else torch.Size(rows.shape[1:]).numel())
     joined = torch.empty((sum(counts), *rows.shape[1:]), dtype=rows.dtype)
-    collective.all_gatherv(_bytes(joined), _bytes(rows), rows=[count * row_bytes for count in counts])
+    collective.all_gatherv(bytes_of(joined), bytes_of(rows), rows=[count * row_bytes for count in counts])
     return joined
-
-
-def _joined(tensors: Sequence[Tensor]) -> Tensor:
-    """Returns the bytes of all tensors, one after the other."""
-    if not tensors:
-        return torch.empty(0, dtype=torch.uint8)
-    return torch.cat([_bytes(_dense(tensor)) for tensor in tensors])
-
-
-def _distribute(joined: Tensor, targets: Sequence[Tensor]) -> list[Tensor]:
-    """Writes consecutive bytes of `joined` to the targets."""
-    begin = 0
-    for target in targets:
-        end = begin + target.numel() * target.element_size()
-        part = joined[begin:end]
-        if begin % target.element_size():
-            part = part.clone()
-        target.detach().copy_(part.view(target.dtype).view(target.shape))
-        begin = end
-    return list(targets)
-
-
-def _split_bytes(tensor: Tensor, sizes: Sequence[int] | None, ranks: int) -> list[int]:
-    """Returns how many bytes of `tensor` belong to each rank, from its rows per rank or in equal parts."""
-    rows = tensor.shape[0] if tensor.dim() else 1
-    if not sizes:
-        if rows % ranks:
-            raise ValueError(f"{rows} rows cannot be divided equally between {ranks} ranks: give split sizes")
-        sizes = [rows // ranks] * ranks
-    if len(sizes) != ranks or sum(sizes) != rows:
-        raise ValueError(f"the split sizes {list(sizes)} do not divide {rows} rows between {ranks} ranks")
-    row_bytes = tensor.numel() // rows * tensor.element_size() if rows else 0
-    return [size * row_bytes for size in sizes]
 
 
 def _create(options: Any, _backend_options: Any) -> CrossrankProcessGroup:
