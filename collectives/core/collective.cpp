@@ -25,7 +25,7 @@ Collective::CallLock::CallLock(Collective const& collective, char const* operati
     : state_(&collective.state(operation)) {
   state_->require_allowed(operation);
   state_->enter(operation);
-  state_->complete_collectives();  // what posts on the transport itself comes after the calls under way
+  state_->complete_collectives();  // callers post on the transport next, so pending calls must finish first
 }
 
 Collective::CallLock::~CallLock() { state_->group_lock.leave(); }

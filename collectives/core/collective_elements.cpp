@@ -13,7 +13,7 @@ void* pointer(void const* data) {
 
 ElementsOfCall::ElementsOfCall(void const* data, std::size_t count, Dtype dtype)
     : data_(static_cast<std::byte*>(pointer(data))), bytes_(count * bits_of(dtype) / 8) {
-  // No owner: what holds the storage during the call does so in vain, and needs no counter.
+  // Unowned: the storage lives on the caller's stack, so a reference count would be useless.
   std::shared_ptr<spi::Storage> const unowned(std::shared_ptr<void>(), this);
   tensor_ = spi::tensor_from_storage(unowned, 0, {static_cast<std::int64_t>(count)}, dtype);
 }

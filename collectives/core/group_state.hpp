@@ -74,15 +74,14 @@ struct GroupState {
   /// Runs a call on device tensors. Where that goes through host memory, the copies of one piece are made during the
   /// call of another.
   void run_on_device(algorithms::Call&& call);
-  /// Decides how the group's collectives move device tensors, at the first of them. Blocks then, after the pending
-  /// ones.
+  /// Decides how the group's collectives move device tensors, at the first of them. That first call blocks, and runs
+  /// after the pending calls.
   void decide_on_device(algorithms::Call const& call);
   /// Throws the failure of NCCL's part of the group, if there is one, and kills the group because of it.
   void throw_device_failure(char const* operation);
   /// Kills the group with the ranks that an error blames.
   void end_because_of(std::exception const& error) noexcept;
-  /// Waits until a call may be enqueued: until the calls on GPUs that this thread has started before, in any group,
-  /// are.
+  /// Waits until all GPU calls that this thread started earlier, in any group, have been enqueued.
   void wait_for_turn(device::DeviceCall& on_device, char const* operation, spi::TimeoutPolicy const& policy);
   /// Enqueues the part of a call that follows the one on the host. Kills the group when that fails.
   void finish_on_device(device::DeviceCall& on_device);

@@ -74,7 +74,7 @@ bool ProgressThread::visit_groups(std::unique_lock<std::mutex>& lock) {
 }
 
 void ProgressThread::run() noexcept {
-  // Short pauses are meant as they are: by default the kernel makes each longer by 50 us.
+  // The default timer slack would lengthen each short pause by 50 us.
   ::prctl(PR_SET_TIMERSLACK, 1'000UL, 0UL, 0UL, 0UL);
   platform::Backoff backoff(backoff_rule);
   std::unique_lock lock(mutex_);

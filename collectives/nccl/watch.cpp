@@ -100,7 +100,7 @@ std::exception_ptr Watch::failure() const {
 
 void Watch::run() noexcept {
   std::unique_lock lock(mutex_);
-  // A failure that this rank has requested is told before it leaves: then the others know the reason.
+  // Reports a requested failure before leaving, so that the peers learn the reason.
   while (!failure_ && (!stopping_ || !requested_failure_.empty())) {
     lock.unlock();
     look_once();

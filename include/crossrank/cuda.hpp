@@ -53,12 +53,12 @@ class CROSSRANK_EXPORT Graph {
 
   /// Runs `body` with `stream` as the current one and captures the work instead of doing it.
   ///
-  /// Collective when `body` calls collectives: all ranks capture the same calls. Those compare their arguments during
-  /// the capture, so replays do not. Tensors that are made in `body` and those that its calls use live as long as the
-  /// graph. Streams that `body` joins by events must be joined again. What `body` throws passes through, and nothing
-  /// stays captured. `UsageError` for the default stream, for a capture in a capture, for work that cannot be captured
-  /// (a collective through host memory, the first collective of a group, a wait of the host), and when other calls have
-  /// invalidated the capture; `UnavailableError` for a driver before CUDA 11.4.
+  /// Collective when `body` calls collectives: all ranks capture the same calls. Collectives compare their arguments
+  /// during the capture, not during replays. Tensors that are made in `body` and those that its calls use live as long
+  /// as the graph. Streams that `body` joins by events must be joined again. An exception from `body` propagates, and
+  /// the capture is discarded. `UsageError` for the default stream, for a capture in a capture, for work that cannot be
+  /// captured (a collective through host memory, the first collective of a group, a wait of the host), and when other
+  /// calls have invalidated the capture; `UnavailableError` for a driver before CUDA 11.4.
   [[nodiscard]] static Graph capture(Stream const& stream, std::function<void()> const& body);
 
   /// Enqueues the captured work on `stream`. Does not block.

@@ -66,7 +66,7 @@ struct DispatchOptions {
   std::vector<Tensor> extra_tensors{};  ///< sent with the rest; have as many rows
 };
 
-/// The way back of dispatched tokens, for `combine`.
+/// Says how `combine` returns dispatched tokens to their ranks.
 class CROSSRANK_EXPORT ExpertRoute {
  public:
   /// Makes the route of tokens that stayed local.
@@ -103,13 +103,13 @@ struct BufferDescription {
 
 /// Context of a graph capture, which several groups can share.
 struct GraphContext {
-  Stream stream{};  ///< that is captured from; default: a new one of the group's device
+  Stream stream{};  ///< stream to capture; default: a new stream of the group's device
 };
 
 /// A scope in which graphs are captured: its stream is the current one of its device in this thread.
 ///
-/// The stream waits for the work of the previous current stream at the begin, and that one for the scope's at the end.
-/// Without a GPU the scope only holds its context.
+/// When the scope begins, its stream waits for the previous current stream. When it ends, that stream waits for the
+/// scope's. Without a GPU the scope only holds its context.
 class CROSSRANK_EXPORT GraphCapture {
  public:
   /// Begins the scope.

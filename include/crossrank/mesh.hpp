@@ -81,8 +81,8 @@ class CROSSRANK_EXPORT JobCollective : public Collective {
   /// Returns the vendor's group of the same ranks, for calls to the vendor.
   ///
   /// On "mpi" and "composite" it is an `MPI_Comm` of its own, valid until MPI is finalised. Empty on "fake" and "shm".
-  /// Also empty for a job of only some of the ranks that MPI started: make its communicator from the whole job's, by a
-  /// call to MPI. `UsageError` once closed.
+  /// Also empty for a job of only some of the ranks that MPI started: create one from the whole job's with
+  /// `MPI_Comm_split`. `UsageError` once closed.
   [[nodiscard]] std::optional<ProcessGroup> process_group() const;
 
   /// Gathers one tensor of the shape of `in` from each rank into `outs`. Collective; one `all_gather` and a copy.
@@ -114,8 +114,9 @@ struct MeshOptions {
       sharding_world_size{};  ///< ranks that share one copy of the parameters; empty: ranks per node / tp_size
   std::optional<int> local_world_size{};  ///< ranks of a node in this mesh; empty: the transport's number, and each
                                           ///< node's ranks must then be consecutive. Does not change `local_rank()`
-  std::vector<int> ranks{};               ///< ranks of the world in the mesh; all of the world construct it; empty: all
-  Device device{};                        ///< default device of the job
+  /// ranks of the world in the mesh; empty: all. Every rank of the world constructs the mesh.
+  std::vector<int> ranks{};
+  Device device{};  ///< default device of the job
 };
 
 /// A job laid out as (dp_replicate, dp_shard, tp) and as (nodes, local_ranks), each with the last axis fastest.

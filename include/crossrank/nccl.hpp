@@ -17,7 +17,8 @@ namespace crossrank::nccl {
 struct LibraryInfo {
   std::string path{};  ///< file that was opened
   int version = 0;     ///< 10,000 * major + 100 * minor + patch
-  /// Functions that the library lacks, and what they are for: "gather in one call (ncclGather)". Others do their work.
+  /// Functions that the library lacks, and what they are for: "gather in one call (ncclGather)". crossrank uses other
+  /// calls instead.
   std::vector<std::string> missing{};
 };
 

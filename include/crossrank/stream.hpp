@@ -65,7 +65,7 @@ class CROSSRANK_EXPORT Stream {
   [[nodiscard]] void* native() const noexcept { return handle_.get(); }
   /// Marks the end of the work that is enqueued now. Enqueues; does not block.
   [[nodiscard]] Event record() const;
-  /// Lets all work that is enqueued later wait for `event`, which may be of another device. Enqueues; does not block.
+  /// Makes all later work of the stream wait for `event`, which may be of another device. Enqueues; does not block.
   void wait(Event const& event) const;
   /// Returns whether all work that was enqueued has ended. Never blocks. Errors as for `Event::passed`.
   [[nodiscard]] bool passed() const;

@@ -153,16 +153,15 @@ class CROSSRANK_EXPORT Tensor {
   /// Returns the tensor on `device`: itself when it is there already, else a copy. An undefined tensor stays undefined.
   ///
   /// Copies the bytes once. A copy to the host returns when the bytes are there; a copy from the host returns when the
-  /// source may be changed. `CopyOptions::non_blocking` lifts both. From one GPU to another, both current streams are
-  /// ordered and the host waits for nothing. `TimeoutError` when the stream does not get there, as for
-  /// `Event::synchronize`.
+  /// source may be changed. With `CopyOptions::non_blocking` the call waits for neither. From one GPU to another, both
+  /// current streams are ordered and the host waits for nothing. `TimeoutError` when the stream does not finish in
+  /// time, as for `Event::synchronize`.
   [[nodiscard]] Tensor to(Device device, CopyOptions const& options = {}) const;
   /// Overwrites the bytes with those of `source`, which may be on another device; costs and errors as for `to`.
   /// `UsageError` when dtype or shape differ, when one of the two is undefined, or while others hold the bytes.
   void copy_from(Tensor const& source, CopyOptions const& options = {});
-  /// Says that work that the caller has enqueued on `stream` uses the bytes: they are neither freed nor used again
-  /// before the stream has passed that work. Only needed for work that is not the library's. Nothing to do for the
-  /// CPU's stream.
+  /// Keeps the bytes allocated until `stream` has finished the work that the caller has enqueued on it so far. Needed
+  /// only for work that crossrank did not enqueue; does nothing for the CPU's stream.
   void record_stream(Stream const& stream) const;
 
   /// Returns the first byte, which may be device memory. For backends.

@@ -124,8 +124,8 @@ class CROSSRANK_EXPORT DDPTransform final : public BaseDistributedTransform {
   ///
   /// Collective over the data-parallel group. Compares names, shapes and dtypes, then broadcasts the values of rank 0
   /// in one call for each 256 MiB. `MismatchError` names the first parameter that differs. `UsageError` for a mesh that
-  /// shards, and for a parameter with a sparse gradient or on another device. Of a model on a GPU, the buckets are
-  /// there too.
+  /// shards, and for a parameter with a sparse gradient or on another device. For a model on a GPU, the buckets are on
+  /// that GPU.
   [[nodiscard]] std::shared_ptr<TrainableModel> apply(std::shared_ptr<TrainableModel> model) override;
 
  private:

@@ -15,8 +15,7 @@ void throw_device_failure(Device device);
 /// Forgets a failure that the caller has learnt in another way. Any thread.
 void forget_device_failure(Device device, std::exception_ptr const& failure) noexcept;
 
-/// Tells that the reason why work of a device does not end will be known in a moment, as long as the object lives. A
-/// wait of the host whose own limit passes meanwhile then waits for it. Any thread.
+/// While it exists, waits of the host that time out keep waiting for the watchdog's verdict. Any thread.
 class VerdictDue {
  public:
   VerdictDue() noexcept;

@@ -157,7 +157,7 @@ class MeshCollective(JobCollective):
     def node_mesh(self) -> Mesh: ...
 
 class ExpertRoute:
-    """The way back of dispatched tokens."""
+    """Says how `combine` returns dispatched tokens to their ranks."""
 
     def sizes(self) -> list[int]: ...
 

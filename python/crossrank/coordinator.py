@@ -12,7 +12,7 @@ from .tensor import Tensor
 
 
 class Dispatched(NamedTuple):
-    """The tokens of all ranks, joined along their first dimension, and their way back."""
+    """The tokens of all ranks, joined along their first dimension, and the route for `combine`."""
 
     hidden_states: Tensor
     router_logits: Tensor

@@ -145,7 +145,7 @@ struct ReshardOptions {
   std::stop_token stop{};  ///< stops with `CancelledError`
 };
 
-/// Returns the weights of the same model as another layout spreads them over the ranks.
+/// Redistributes the weights from layout `from` to layout `to`. Returns this rank's part.
 ///
 /// Collective; costs and errors as for `get_full_state_dict`. `from` says how `weights` are cut, and `to` how the
 /// result is cut. Names in `to` are names of the whole model. The rules, those of the file first, split the tensors

@@ -28,8 +28,8 @@ struct PartsOptions {
 /// A merge in parts that need no connection with each other. The user's scheduler runs them: `consolidate_part` writes
 /// the files of one part on any host that sees the storage, and `finish_parts` publishes the result.
 ///
-/// The output files are those that `consolidate` writes with the same options. Each part has whole files. A part is as
-/// large as the others, as far as the sizes of files allow; which part has which file depends only on these sizes.
+/// The output files are those that `consolidate` writes with the same options. Each part has whole files. Parts are
+/// balanced by size, as far as whole files allow; which part has which file depends only on the sizes of the files.
 ///
 /// A handle, cheap to copy, and thread-safe. All members are local.
 class CROSSRANK_EXPORT PartsPlan {
@@ -54,8 +54,8 @@ class CROSSRANK_EXPORT PartsPlan {
   /// Throws `IoError` when there is no such file, and `FormatError` when it is damaged or from another version.
   [[nodiscard]] static PartsPlan load(std::filesystem::path const& file);
   /// Makes the hidden folder for the parts in the output, with what each part needs to know, and writes the plan to a
-  /// file, which it replaces if it exists. Both are durable then. Files of this plan that earlier parts have finished
-  /// stay.
+  /// file, which it replaces if it exists. Both are durable when the call returns. Files of this plan that earlier
+  /// parts have finished stay.
   ///
   /// Throws the errors of `make`; `UsageError` if the file would be in a directory of the inputs; `IoError`, also if
   /// other users can write to the directory of the file.
@@ -98,10 +98,10 @@ struct PartOptions {
 /// Writes the files of one part, from 0 to `plan.parts() - 1`, and records their sizes and checksums.
 ///
 /// Local. If `plan` was loaded, opens only the inputs that these files need, or all inputs if requantized values or a
-/// format require it. Compares replicas of the files' tensors before it writes. No process holds more than 256 MiB
-/// beside the plan. Any host may run the part again: complete files stay, and `Summary::resumed_files` counts them.
-/// Several runs of a part at the same time do no harm, because each writes under names of its own and renames complete
-/// files. A run after `finish_parts` compares its files with the published ones.
+/// format require it. Compares replicas of the files' tensors before it writes. No process holds more than 256 MiB in
+/// addition to the plan. Any host may run the part again: complete files stay, and `Summary::resumed_files` counts
+/// them. Several runs of a part at the same time do no harm, because each writes under names of its own and renames
+/// complete files. A run after `finish_parts` compares its files with the published ones.
 ///
 /// Throws `UsageError` if there is no such part or if the folder of the plan is gone, `FormatError` when shards
 /// contradict each other or have changed, `CancelledError` when `options.stop` asks for it, and `IoError` when the file

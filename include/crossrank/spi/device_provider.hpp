@@ -20,7 +20,7 @@ struct DeviceAllocation {
   bool shareable = false;  ///< whether other processes can open the memory
 };
 
-/// A copy of runs of bytes at equal distances. At least one side is device memory.
+/// A strided copy. At least one side is device memory.
 struct DeviceCopy {
   std::byte* to = nullptr;          ///< first byte that is written
   Device to_device{};               ///< where that byte is
@@ -32,7 +32,7 @@ struct DeviceCopy {
   std::size_t from_stride = 0;      ///< bytes from one run to the next, if there are several
 };
 
-/// Device memory of one process for the other processes of its host, as plain bytes.
+/// A handle by which other processes of the host open device memory of this one.
 struct SharedDeviceMemory {
   std::array<std::byte, 104> handle{};  ///< the vendor's
   std::uint64_t bytes = 0;              ///< length

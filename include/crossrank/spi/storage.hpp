@@ -41,7 +41,8 @@ class CROSSRANK_EXPORT Storage {
   [[nodiscard]] virtual std::string frozen_by() const;
   /// Returns why the bytes may not be used any more, for people ("the parameter was resharded"); empty while they may.
   [[nodiscard]] virtual std::string revoked_by() const;
-  /// Returns the rank whose end has revoked the bytes, if that is the reason. Their use is then a `PeerLostError`.
+  /// Returns the rank that died or left and thereby revoked the bytes, if that is the reason. Their use is then a
+  /// `PeerLostError`.
   [[nodiscard]] virtual std::optional<int> revoked_by_rank() const;
   /// Notes that others hold the bytes as long as `who` returns a text, which `frozen_by` then returns. Returns whether
   /// the storage can note it.

@@ -11,9 +11,9 @@ namespace crossrank::spi {
 /// all ranks with a `PeerLostError` that names this one.
 using WaitHook = std::chrono::nanoseconds (*)() noexcept;
 
-/// Sets the function that all waits of this process call, for language bindings that must look at signals. Local.
+/// Sets the function that all waits of this process call, for language bindings that must check for signals. Local.
 ///
-/// Call it once, before the first wait. Without it a wait costs one load more.
+/// Call it once, before the first wait. An unset hook costs each wait one load.
 CROSSRANK_EXPORT void set_wait_hook(WaitHook hook) noexcept;
 
 }  // namespace crossrank::spi

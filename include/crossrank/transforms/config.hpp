@@ -33,7 +33,7 @@ struct MixedPrecisionConfig {
   Dtype fp8_format = Dtype::f8_e4m3;    ///< F8_E4M3 or F8_E5M2, with one scale for each parameter
 };
 
-/// Says where shards, their gradients and optimizer state live. Of a model on the CPU they are in host memory anyway.
+/// Says where shards, their gradients and optimizer state live. For a model on the CPU this is always host memory.
 ///
 /// With `cpu_offload`, a model on a GPU has only the units that run and their full gradients there: each rank copies
 /// its shards to the GPU to gather a unit, and the reduced gradients back, and the optimizer computes on the CPU.

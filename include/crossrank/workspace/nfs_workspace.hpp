@@ -50,10 +50,10 @@ class CROSSRANK_EXPORT NFSWorkspace {
   /// Publishes this rank's state.
   ///
   /// Local; one copy into a new file, which is made durable and then gets its name. Tensors may be on a GPU, which
-  /// copies one piece while the piece before is written. An `IoError` gives the bytes
-  /// written and the free space; nothing is visible then and no file is left. With `StateFormat::torch` the previous
-  /// file stays complete until the new one replaces it; `UsageError` for a dtype that torch lacks and for an undefined
-  /// tensor. The collective gathers need a workspace that writes safetensors.
+  /// copies one piece while the piece before is written. An `IoError` gives the bytes written and the free space;
+  /// nothing is visible then and no file is left. With `StateFormat::torch` the previous file stays complete until the
+  /// new one replaces it; `UsageError` for a dtype that torch lacks and for an undefined tensor. The collective gathers
+  /// need a workspace that writes safetensors.
   void write_configs_and_weights(Json const& config, StateDict const& weights);
   /// Returns the newest state of `rank`, which may be this process's own rank. Returns nothing if that rank never
   /// wrote.

@@ -22,9 +22,8 @@ struct TorchContents {
 
 /// Separates the tensors of `value` from its other values. Integer keys become strings, tuples and sets become arrays,
 /// dtypes and devices become their names ("torch.bfloat16"), objects become their fields, and other opaque values
-/// become
-/// "<module.name>". `FormatError` for a tensor that cannot be read, two tensors with the same name, keys and strings
-/// that JSON cannot hold, and more than the limits of a config.
+/// become "<module.name>". `FormatError` for a tensor that cannot be read, two tensors with the same name, keys and
+/// strings that JSON cannot hold, and more than the limits of a config.
 [[nodiscard]] TorchContents split_contents(TorchArchive const& archive, PickleValue value);
 /// Returns a value without tensors as JSON. `FormatError`, also when there is a tensor.
 [[nodiscard]] Json plain_value(TorchArchive const& archive, PickleValue value);

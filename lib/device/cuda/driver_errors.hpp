@@ -11,13 +11,12 @@ namespace crossrank::cuda {
 /// Returns the driver's name and text of a result: "CUDA_ERROR_OUT_OF_MEMORY: out of memory".
 [[nodiscard]] std::string text_of(api::Functions const& functions, api::Result result);
 
-/// Throws for a result that is not success, at most with the driver's texts: `UnavailableError` when there is no device
-/// or memory, else `BackendError`. `function` is the driver's function, `operation` the library's.
+/// Throws for a result that is not success: `UnavailableError` when there is no device or memory, else `BackendError`.
+/// `function` is the driver's function, `operation` the library's.
 [[noreturn]] void throw_driver_error(api::Functions const& functions, api::Result result, char const* function,
                                      char const* operation, std::string resource = {});
 
-/// Logs an error where nothing can be thrown. An error because the driver has shut down before this process's last
-/// tensor is no event.
+/// Logs an error where nothing can be thrown. Ignores errors after the driver has shut down.
 void log_driver_error(api::Functions const& functions, api::Result result, char const* function) noexcept;
 
 }  // namespace crossrank::cuda

@@ -61,7 +61,7 @@ class GroupBlocks {
                      std::string const& operation) const;
 
  private:
-  /// Returns whether a rank has departed; not so of a number that is no rank, as only proof makes a block garbage.
+  /// Returns whether a rank has departed. Returns false for an invalid rank: a block is freed only on proof.
   [[nodiscard]] bool departed(std::uint32_t rank) const noexcept;
   [[nodiscard]] bool announced(GroupHeader const& group) const noexcept;
   [[nodiscard]] bool all_left(std::uint32_t index) const noexcept;
