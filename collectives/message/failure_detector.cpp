@@ -205,7 +205,7 @@ void FailureDetector::warn(Awaited const& awaited, WaitState const& wait) const 
   }
   auto const& members = late.empty() ? awaited.members : late;
   if (members.empty()) return;
-  log_event(late.empty() ? LogLevel::info : LogLevel::warning, "a wait is long",
+  log_event(late.empty() ? LogLevel::info : LogLevel::warning, "still waiting",
             {{"operation", awaited.operation},
              {"group", link_.name()},
              {"waits for rank", format_ranks(members)},

@@ -96,7 +96,7 @@ void Process::require_group(MPI_Comm communicator) {
   if (!none && between_groups == 0) return;
   throw UsageError(
       {.operation = "mpi::connect",
-       .message = none ? "MPI_COMM_NULL has no ranks" : "an intercommunicator is no group",
+       .message = none ? "MPI_COMM_NULL has no ranks" : "an intercommunicator is not a group of ranks",
        .expected = "a communicator of one group, this rank among them",
        .hint = none ? "call it on the ranks of the communicator only" : "merge it with MPI_Intercomm_merge first"});
 }

@@ -291,7 +291,7 @@ def _index_of(directory: str) -> dict[str, str] | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FormatError(f"load: {path} is no index of a model: {error!r}") from None
+        raise FormatError(f"load: {path} is not the index of a model: {error!r}") from None
     index = {name: os.path.join(directory, file) for name, file in files.items()}
     for name, file in index.items():
         if not os.path.exists(file):

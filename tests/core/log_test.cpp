@@ -58,11 +58,11 @@ std::string printed_at(LogThreshold threshold, std::function<void()> const& work
 TEST_F(LogSinkTest, prints_warnings_without_a_sink) {
   auto const text = printed_at(default_threshold, [] {
     log_event(LogLevel::info, "unseen");
-    log_event(LogLevel::warning, "a wait is long", {{"group", "world"}, {"rank", "1\x1b[2J\n"}});
+    log_event(LogLevel::warning, "still waiting", {{"group", "world"}, {"rank", "1\x1b[2J\n"}});
     log_event(LogLevel::error, "and fails");
   });
   EXPECT_EQ(text,
-            "crossrank: rank 3: warning: a wait is long (group world, rank 1\\x1b[2J\\n)\n"
+            "crossrank: rank 3: warning: still waiting (group world, rank 1\\x1b[2J\\n)\n"
             "crossrank: rank 3: error: and fails\n");
 }
 

@@ -171,9 +171,9 @@ TEST_F(NamedRendezvous, names_a_rank_that_does_not_come) {
 
 TEST_F(NamedRendezvous, refuses_a_rank_that_comes_twice) {
   auto const errors = join_all({options(0, 2, 500), options(0, 2, 500)});
-  EXPECT_EQ(
-      std::ranges::count_if(errors, [](auto const& e) { return text_of(e).find("came twice") != std::string::npos; }),
-      1);
+  EXPECT_EQ(std::ranges::count_if(
+                errors, [](auto const& e) { return text_of(e).find("connected twice") != std::string::npos; }),
+            1);
   EXPECT_THAT(leaks.findings(job), testing::IsEmpty());
 }
 

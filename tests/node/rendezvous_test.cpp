@@ -44,7 +44,7 @@ TEST_P(Rendezvous, names_a_rank_that_does_not_come) {
   for (auto const& error : errors) {
     auto const info = expect_error<TimeoutError>(error);
     EXPECT_THAT(info.failed_ranks, ElementsAre(1));
-    EXPECT_THAT(info.message, HasSubstr("rank 1 did not come within 300 ms"));
+    EXPECT_THAT(info.message, HasSubstr("rank 1 did not connect within 300 ms"));
     EXPECT_THAT(info.resource.empty() ? info.message : info.resource, HasSubstr(job));
   }
 }
@@ -83,7 +83,7 @@ TEST_P(Rendezvous, refuses_a_rank_that_comes_twice) {
   auto const errors = join_all({options(0, 2, milliseconds(500)), options(0, 2, milliseconds(500))});
   int twice = 0;
   for (auto const& error : errors) {
-    if (text_of(error).find("came twice") == std::string::npos) continue;
+    if (text_of(error).find("connected twice") == std::string::npos) continue;
     ++twice;
     EXPECT_THAT(text_of(error), testing::Not(HasSubstr("connect: connect")));
     auto const info = expect_error<UsageError>(error);
@@ -118,7 +118,7 @@ TEST(ThreadRendezvous, reports_the_failure_to_late_ranks_and_then_allows_a_retry
   static_cast<void>(expect_error<TimeoutError>(join_all({join(0, milliseconds(20))})[0]));
 
   auto const late = expect_error<TimeoutError>(join_all({join(1, std::chrono::seconds(20))})[0]);
-  EXPECT_THAT(late.message, HasSubstr("rank 1 did not come within 20 ms"));
+  EXPECT_THAT(late.message, HasSubstr("rank 1 did not connect within 20 ms"));
 
   for (auto const& error : join_all({join(0, std::chrono::seconds(20)), join(1, std::chrono::seconds(20))}))
     EXPECT_EQ(text_of(error), "");

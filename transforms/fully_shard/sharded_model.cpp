@@ -333,12 +333,13 @@ std::shared_ptr<TrainableModel> FullyShardTransform::apply(std::shared_ptr<Train
        {std::pair("param_dtype", mixed.param_dtype), std::pair("reduce_dtype", mixed.reduce_dtype),
         std::pair("output_dtype", mixed.output_dtype)}) {
     if (dtype && !transforms::is_real(*dtype)) {
-      refuse("mixed_precision." + std::string(field) + " is no dtype to compute with", "F16, BF16, F32 or F64",
+      refuse("mixed_precision." + std::string(field) + " must be a dtype to compute with", "F16, BF16, F32 or F64",
              std::string(name_of(*dtype)));
     }
   }
   if (mixed.fp8_enabled && mixed.fp8_format != Dtype::f8_e4m3 && mixed.fp8_format != Dtype::f8_e5m2)
-    refuse("mixed_precision.fp8_format is no FP8 dtype", "F8_E4M3 or F8_E5M2", std::string(name_of(mixed.fp8_format)));
+    refuse("mixed_precision.fp8_format must be an FP8 dtype", "F8_E4M3 or F8_E5M2",
+           std::string(name_of(mixed.fp8_format)));
   require_parameters(*model, "FullyShardTransform.apply");
   FullyShardedModel::Groups groups;
   auto const& mesh = *job.mesh();

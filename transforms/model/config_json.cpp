@@ -52,13 +52,13 @@ class Fields {
   }
   void read(char const* name, bool& value) {
     if (auto const* const found = find(name)) {
-      if (!found->is_boolean()) refuse(path_ + name, "the field has another type", "true or false", found->dump());
+      if (!found->is_boolean()) refuse(path_ + name, "wrong type", "true or false", found->dump());
       value = found->get<bool>();
     }
   }
   void read(char const* name, std::string& value) {
     if (auto const* const found = find(name)) {
-      if (!found->is_string()) refuse(path_ + name, "the field has another type", "a text", found->dump());
+      if (!found->is_string()) refuse(path_ + name, "wrong type", "a string", found->dump());
       value = found->get<std::string>();
     }
   }
@@ -140,8 +140,7 @@ FullyShardTransformConfig fully_shard_config_from_json(Json const& json) {
     } else if (reshard->is_number_integer()) {
       config.reshard_after_forward = reshard->get<int>();
     } else {
-      refuse("reshard_after_forward", "the field has another type", "true, false or a number of ranks",
-             reshard->dump());
+      refuse("reshard_after_forward", "wrong type", "true, false or a number of ranks", reshard->dump());
     }
   }
   if (auto const* const mixed = fields.find("mixed_precision")) {

@@ -24,7 +24,7 @@ namespace {
 int check(std::span<std::byte const> control) {
   auto const refuse = [](std::string expected, std::string got) {
     throw FormatError({.operation = "inspect",
-                       .message = "this is no control segment that can be read here",
+                       .message = "not a control segment that this command can read",
                        .expected = std::move(expected),
                        .got = std::move(got),
                        .section = "control header"});

@@ -140,8 +140,7 @@ std::uint32_t GroupBlocks::claim(std::size_t bytes, std::string const& name) {
                           .message = "too many groups and queues at once on this node",
                           .expected = "at most " + std::to_string(geometry_.group_capacity()) + " in use by the " +
                                       std::to_string(geometry_.ranks()) + " ranks here",
-                          .hint = "let the handles of groups and queues go that are no longer needed, on all their "
-                                  "ranks: each one then makes space"});
+                          .hint = "drop unused group and queue handles on all of their ranks"});
 }
 
 void GroupBlocks::open(std::uint32_t index, BlockState state) noexcept {

@@ -42,7 +42,7 @@ std::uint32_t GroupBlocks::make_queue(QueueHeader const& queue, std::string cons
   if (bytes > geometry_.group_stride()) {
     throw UsageError({.operation = "make queue " + name,
                       .message = "more readers than a queue of this job has capacity for",
-                      .expected = "at most some 20 for each rank of the node",
+                      .expected = "at most about 20 readers per rank of the node",
                       .got = std::to_string(queue.readers)});
   }
   auto const index = claim(bytes, name);

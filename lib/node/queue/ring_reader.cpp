@@ -28,7 +28,7 @@ std::string status_of(NodeComm const& comm, EndpointState state, std::uint32_t r
   switch (state) {
     case EndpointState::closed:
     case EndpointState::gone: return who + " has closed it";
-    case EndpointState::dropped: return who + " let its last handle go without close()";
+    case EndpointState::dropped: return who + " dropped its last handle without close()";
     case EndpointState::free:
     case EndpointState::taken: break;
   }
@@ -47,7 +47,7 @@ std::string status_of(NodeComm const& comm, EndpointState state, std::uint32_t r
 }
 
 [[noreturn]] void refuse_ended(RingId const& name, std::string const& how) {
-  refuse(name, "the queue has ended: " + how, "a queue whose writer is there", "a handle that came too late",
+  refuse(name, "the queue has ended: " + how, "a queue with a live writer", "the handle of a queue that has ended",
          "make a new queue; its writer's handle must stay until all readers have attached");
 }
 
@@ -80,10 +80,10 @@ std::optional<int> lost_by(NodeComm const& comm, int writer) {
   auto const holder = place.node_rank.load(std::memory_order_acquire);
   auto const got = "reader " + std::to_string(reader);
   if (state == EndpointState::taken)
-    refuse(name, "the reader's place is taken by " + rank_text(comm, holder), "a free one", got,
+    refuse(name, "this reader number is in use by " + rank_text(comm, holder), "an unused number", got,
            "give each reader a number of its own");
-  refuse(name, "the reader's place has been used: " + status_of(comm, state, holder), "a place that nobody has had",
-         got, "each place is for one reader, once: make a queue with more, or a new one");
+  refuse(name, "this reader number was already used: " + status_of(comm, state, holder), "an unused number", got,
+         "a reader number can be used once: make a queue with more readers, or a new queue");
 }
 
 }  // namespace
@@ -151,7 +151,7 @@ void RingReader::check() {
                      ring_offset_ % line_bytes == 0 && chunk_bytes_ >= sizeof(QueueLarge);
   if (!sound) {
     throw FormatError({.operation = "attach to a queue",
-                       .message = "a ring outside its writer's memory",
+                       .message = "the ring lies outside the writer's memory",
                        .expected = "at most " + std::to_string(arena) + " bytes",
                        .got = std::to_string(chunks_) + " chunks of " + std::to_string(chunk_bytes_) + " bytes at " +
                               std::to_string(ring_offset_),
@@ -177,7 +177,7 @@ std::span<std::byte const> RingReader::peek() const {
                    .place = block_text(block_),
                    .field = "messages taken",
                    .expected = "message " + std::to_string(next_),
-                   .got = "message " + std::to_string(number) + ", written over one that was not taken yet"});
+                   .got = "message " + std::to_string(number) + ", which overwrote an unread message"});
   }
   auto const said = chunk().bytes;
   auto const bytes = said & ~QueueChunk::large;
@@ -188,7 +188,7 @@ std::span<std::byte const> RingReader::peek() const {
   if ((said & QueueChunk::large) != 0 && bytes <= arena && where.offset <= arena - bytes)
     return {comm_->arena_of(writer_) + where.offset, bytes};
   throw FormatError({.operation = "dequeue",
-                     .message = "a message outside its writer's memory",
+                     .message = "the message lies outside the writer's memory",
                      .expected = "at most " + std::to_string(arena) + " bytes",
                      .got = std::to_string(bytes) + " bytes",
                      .resource = "queue block " + std::to_string(block_),
@@ -202,7 +202,7 @@ std::shared_ptr<void const> RingReader::keep() const {
   if (where.slot >= geometry.slot_capacity() || where.offset > comm_->arena_bytes() ||
       !comm_->leases().hold(writer_, where.slot, where.generation, comm_->rank())) {
     throw UsageError({.operation = "dequeue",
-                      .message = "a message cannot be kept once more",
+                      .message = "too many references to one message",
                       .expected = "at most " + std::to_string(LeaseWord::count_limit) + " at a time",
                       .resource = "queue block " + std::to_string(block_)});
   }

@@ -210,7 +210,7 @@ std::string RingStatus::describe(int index) const {
   int const rank = holder(index);
   if (rank < 0) return "not attached";
   bool const dropped = state_of(end(index)) == EndpointState::dropped;
-  auto text = (dropped ? "let its last handle go without close(), " : "") + comm_->describe(rank);
+  auto text = (dropped ? "dropped its last handle without close(), " : "") + comm_->describe(rank);
   auto const cause = read_cause(comm_->record(rank).cause);
   if (cause && cause->global_rank != job_rank(index)) text += "; root cause: " + cause->sentence();
   return text;

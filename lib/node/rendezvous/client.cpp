@@ -44,7 +44,7 @@ void RendezvousClient::throw_without_greeting() const {
   if (rank && *rank != options_.rank) throw unresponsive_ranks_error(options_, {*rank}, server_pid_);
   throw TimeoutError({.operation = "connect",
                       .message = "pid " + std::to_string(server_pid_) +
-                                 ", which holds the name where the ranks of this node meet, does not answer",
+                                 ", which holds the rendezvous address of this job, does not answer",
                       .resource = options_.key.text(),
                       .hint = "look at what that process is doing; another job may use this id: give each job "
                               "its own CROSSRANK_JOB_ID",

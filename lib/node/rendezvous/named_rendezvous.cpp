@@ -229,7 +229,7 @@ class NamedRendezvous final : public Rendezvous {
     if (!fd && errno == EEXIST) {
       own_name_.clear();
       throw UsageError({.operation = "connect",
-                        .message = "rank " + std::to_string(options_.rank) + " came twice",
+                        .message = "rank " + std::to_string(options_.rank) + " connected twice",
                         .expected = "one process for each rank",
                         .got = "a second one, pid " + std::to_string(::getpid()),
                         .resource = options_.key.text(),
@@ -256,7 +256,7 @@ class NamedRendezvous final : public Rendezvous {
         return fd;
       }
       if (!fd && errno != ENOENT) platform::throw_io("connect", in_shm(name), errno);
-      pause_or_fail("did not come", rank);
+      pause_or_fail("did not connect", rank);
     }
   }
 

@@ -73,7 +73,7 @@ void RendezvousServer::accept_connections() {
       if (!out_of_descriptors(error)) return;
       if (!verdict_)
         platform::throw_io({.operation = "connect",
-                            .message = "no descriptor is left for a rank that came",
+                            .message = "no descriptor is left for a connecting rank",
                             .expected = "about " + std::to_string(2 * options_.ranks + 16) + " for " +
                                         std::to_string(options_.ranks) + " ranks",
                             .resource = "rendezvous",

@@ -31,7 +31,7 @@ constexpr auto retry_pause = std::chrono::milliseconds(2);
 
 [[noreturn]] void fail_squatter(NodeOptions const& options, ucred const& peer) {
   throw UnavailableError({.operation = "connect",
-                          .message = "another user holds the name where the ranks of this job meet",
+                          .message = "another user holds the rendezvous address of this job",
                           .expected = "uid " + std::to_string(::geteuid()),
                           .got = "uid " + std::to_string(peer.uid) + ", pid " + std::to_string(peer.pid),
                           .resource = options.key.text(),
@@ -151,7 +151,7 @@ class SocketRendezvous final : public Rendezvous {
 
   [[noreturn]] void fail_without_answer() const {
     throw TimeoutError({.operation = "connect",
-                        .message = "the name where the ranks of this job meet is taken, but nobody answers there",
+                        .message = "the rendezvous address of this job is taken, but nobody answers",
                         .resource = options_.key.text(),
                         .hint = "another job may use this id: start with another one",
                         .rank = options_.rank,

@@ -39,7 +39,7 @@ ErrorInfo info_of(NodeOptions const& options, std::string message, std::vector<i
 }  // namespace
 
 UsageError duplicate_rank_error(NodeOptions const& options, int rank, std::int64_t known_pid, std::int64_t pid) {
-  auto info = info_of(options, "rank " + std::to_string(rank) + " came twice", {rank});
+  auto info = info_of(options, "rank " + std::to_string(rank) + " connected twice", {rank});
   info.expected = "one process for each rank";
   info.got = "pid " + std::to_string(known_pid) + " and pid " + std::to_string(pid);
   info.hint = std::string("give each process its own RANK; ") + another_job;
@@ -101,7 +101,7 @@ PeerLostError lost_before_connecting_error(NodeOptions const& options, std::vect
 }
 
 TimeoutError missing_ranks_error(NodeOptions const& options, std::vector<int> const& missing, std::size_t came) {
-  auto info = info_of(options, named(missing) + " did not come within " + milliseconds_of(options), missing);
+  auto info = info_of(options, named(missing) + " did not connect within " + milliseconds_of(options), missing);
   info.expected = std::to_string(options.ranks) + " ranks";
   info.got = std::to_string(came);
   info.hint =

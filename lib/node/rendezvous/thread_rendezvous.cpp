@@ -95,7 +95,7 @@ class ThreadRendezvous final : public Rendezvous {
     if (start_->ranks != options_.ranks) fail(mismatch());
     if (!start_->came.insert(options_.rank).second) {
       throw UsageError({.operation = "connect",
-                        .message = "rank " + std::to_string(options_.rank) + " came twice",
+                        .message = "rank " + std::to_string(options_.rank) + " connected twice",
                         .expected = "one thread for each rank",
                         .rank = options_.rank,
                         .world_size = options_.ranks,
@@ -202,7 +202,7 @@ class ThreadRendezvous final : public Rendezvous {
     }
     auto const waited = std::chrono::duration_cast<std::chrono::milliseconds>(options_.timeout).count();
     return TimeoutError({.operation = "connect",
-                         .message = name_ranks(ranks) + " did not come within " + std::to_string(waited) + " ms",
+                         .message = name_ranks(ranks) + " did not connect within " + std::to_string(waited) + " ms",
                          .expected = std::to_string(options_.ranks) + " ranks",
                          .got = std::to_string(start_->came.size()),
                          .resource = "job " + options_.key.job_id,

@@ -94,7 +94,7 @@ bool PeerWatchdog::another_member_warns(WaitCondition& condition) const {
 void PeerWatchdog::warn(int member, WaitCondition& condition) const {
   // All members wait for a slow one. One of them warns the user; the others log at a level that most sinks leave out.
   auto const level = another_member_warns(condition) ? LogLevel::info : LogLevel::warning;
-  log_event(level, "a wait is long",
+  log_event(level, "still waiting",
             {{"operation", operation_},
              {"group", members_.name()},
              {"waits for rank", std::to_string(member)},

@@ -72,7 +72,7 @@ class WaitWarning : public testing::Test {
  protected:
   WaitWarning() {
     set_log_sink([this](LogEvent const& event) {
-      if (event.level != LogLevel::warning || event.message != "a wait is long") return;
+      if (event.level != LogLevel::warning || event.message != "still waiting") return;
       Fields fields;
       for (auto const& [key, value] : event.fields) fields.emplace(key, value);
       std::lock_guard const lock(mutex_);

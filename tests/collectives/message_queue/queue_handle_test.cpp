@@ -62,7 +62,7 @@ TEST(QueueHandle, tells_a_late_reader_how_the_queue_ended) {
       handle = world.all_gatherv(handle)[0];
       if (world.rank() == 1) {
         queue = MessageQueue::attach(world, handle, 0);
-        expect_refused(world, handle, 0, {"taken by rank 1", "a number of its own"});
+        expect_refused(world, handle, 0, {"in use by rank 1", "a number of its own"});
         expect_refused(world, handle, 2, {"0 to 1", "got 2"});
       }
       world.barrier();
@@ -72,7 +72,7 @@ TEST(QueueHandle, tells_a_late_reader_how_the_queue_ended) {
       }
       world.barrier();
       auto const how = in_order ? "rank 0 (pid " + std::to_string(::getpid()) + ") has closed it"
-                                : "let its last handle go without close()";
+                                : "dropped its last handle without close()";
       if (world.rank() == 2) {
         for (int const place : {0, 1}) expect_refused(world, handle, place, {"has ended", how, "make a new queue"});
       }
@@ -93,7 +93,7 @@ TEST(QueueHandle, tells_that_an_endpoint_has_been_used) {
     handle = world.all_gatherv(handle)[0];
     if (world.rank() == 1) {
       MessageQueue::attach(world, handle, 1).close();
-      expect_refused(world, handle, 1, {"has been used", "rank 1", "has closed it", "once"});
+      expect_refused(world, handle, 1, {"already used", "rank 1", "has closed it", "once"});
     }
     world.barrier();
     world.close();

@@ -236,7 +236,7 @@ TEST(MpiJob, lets_a_forked_child_exit) {
   world.close();
 }
 
-/// All ranks but the first connect. The first has no communicator, and an intercommunicator is no group.
+/// All ranks but the first connect. The first has no communicator, and an intercommunicator is not a group of ranks.
 void connect_what_is_a_group(int rank, int ranks) {
   MPI_Comm others = MPI_COMM_NULL;
   MPI_Comm_split(MPI_COMM_WORLD, rank == 0 ? MPI_UNDEFINED : 0, rank, &others);

@@ -73,7 +73,7 @@ class RuleReader {
     }
     result.models = models();
     for (auto const& [key, value] : rule_.items()) {
-      if (!asked_.contains(key)) fail("the key \"" + codec::printable(key) + "\" means nothing here");
+      if (!asked_.contains(key)) fail("unknown key \"" + codec::printable(key) + "\"");
     }
     return result;
   }
@@ -92,7 +92,8 @@ class RuleReader {
   std::string string(std::string const& key) {
     auto const* value = ask(key);
     if (value == nullptr) return {};
-    if (!value->is_string() || value->get_ref<std::string const&>().empty()) fail("\"" + key + "\" is no text");
+    if (!value->is_string() || value->get_ref<std::string const&>().empty())
+      fail("\"" + key + "\" must be a non-empty string");
     return value->get<std::string>();
   }
 
@@ -101,7 +102,7 @@ class RuleReader {
         value.is_number_integer() &&
         !(value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(largest_number));
     if (!fits || value.get<std::int64_t>() < least || value.get<std::int64_t>() > largest_number) {
-      fail("\"" + key + "\" is no whole number from " + std::to_string(least) + " on");
+      fail("\"" + key + "\" must be a whole number of at least " + std::to_string(least));
     }
     return value.get<std::int64_t>();
   }
@@ -113,7 +114,7 @@ class RuleReader {
 
   bool flag(std::string const& key) {
     auto const* value = ask(key);
-    if (value != nullptr && !value->is_boolean()) fail("\"" + key + "\" is neither true nor false");
+    if (value != nullptr && !value->is_boolean()) fail("\"" + key + "\" must be true or false");
     return value != nullptr && value->get<bool>();
   }
 
@@ -128,7 +129,7 @@ class RuleReader {
   RuleSize size(Json const& value, std::string const& key) const {
     if (!value.is_string()) return number(value, key, 1);
     auto const name = parse_size_name(value.get_ref<std::string const&>());
-    if (!name) fail("\"" + key + "\": no size is called \"" + codec::printable(value.get<std::string>()) + "\"");
+    if (!name) fail("\"" + key + "\": unknown size \"" + codec::printable(value.get<std::string>()) + "\"");
     return *name;
   }
 
@@ -137,7 +138,7 @@ class RuleReader {
     auto const* parts = ask("parts");
     if (parts == nullptr) return result;
     if (!parts->is_array() || parts->empty() || parts->size() > max_parts)
-      fail("\"parts\" is no list of 1 to 64 widths");
+      fail("\"parts\" must be a list of 1 to 64 widths");
     for (auto const& part : *parts) result.push_back(size(part, "parts"));
     auto const names = std::count_if(parts->begin(), parts->end(), [](Json const& part) { return part.is_string(); });
     if (names != 0 && std::cmp_not_equal(names, parts->size())) fail("\"parts\" mixes numbers and names of sizes");
@@ -154,7 +155,7 @@ class RuleReader {
       fail("parts that are stacked, transposed or sharded as one block do not become layers");
     std::vector<std::string> result;
     for (auto const& name : names) {
-      if (!name.is_string() || name.get_ref<std::string const&>().empty()) fail("\"rename\" is no list of names");
+      if (!name.is_string() || name.get_ref<std::string const&>().empty()) fail("\"rename\" must be a list of names");
       result.push_back(name.get<std::string>());
     }
     return result;
@@ -179,7 +180,7 @@ class RuleReader {
     if (layout.empty() || layout == "per_rank") return PartLayout::per_rank;
     if (layout == "grouped") return PartLayout::grouped;
     if (layout == "plain") return PartLayout::plain;
-    fail("\"layout\" is none of per_rank, plain, grouped");
+    fail("\"layout\" must be per_rank, plain or grouped");
   }
 
   LayerOrder order() {
@@ -192,7 +193,7 @@ class RuleReader {
     if (op.empty() || op == "max") return ReduceOp::max;
     if (op == "min") return ReduceOp::min;
     if (op == "avg") return ReduceOp::avg;
-    fail("\"op\" is none of max, min, avg");
+    fail("\"op\" must be max, min or avg");
   }
 
   ColumnLayer column() {
@@ -223,7 +224,7 @@ class RuleReader {
     if (cut == "vocabulary") return vocabulary();
     if (cut == "reduce") return ReducedValue{.op = op()};
     if (cut == "drop") return Dropped{.tied_to = string("tied_to")};
-    fail(cut.empty() ? "there is no \"cut\"" : "no cut is called \"" + codec::printable(cut) + "\"");
+    fail(cut.empty() ? "\"cut\" is missing" : "unknown \"cut\": \"" + codec::printable(cut) + "\"");
   }
 
   RuleKind kind_of_layer() { return kind_of(string("cut")); }
@@ -249,9 +250,9 @@ class RuleReader {
     std::vector<std::string> result;
     auto const* models = ask("models");
     if (models == nullptr) return result;
-    if (!models->is_array() || models->empty()) fail("\"models\" is no list of model types");
+    if (!models->is_array() || models->empty()) fail("\"models\" must be a list of model types");
     for (auto const& model : *models) {
-      if (!model.is_string()) fail("\"models\" is no list of model types");
+      if (!model.is_string()) fail("\"models\" must be a list of model types");
       result.push_back(model.get<std::string>());
     }
     return result;
@@ -267,7 +268,8 @@ Json read_sizes(Json const& sizes, std::string const& source) {
   if (!sizes.is_object()) refuse(source, "\"sizes\"", "not an object");
   for (auto const& [key, value] : sizes.items()) {
     bool const usable = value.is_boolean() || value.is_string() || value.is_number_integer();
-    if (!usable) refuse(source, "\"sizes\"", "\"" + codec::printable(key) + "\" is no number, text or truth value");
+    if (!usable)
+      refuse(source, "\"sizes\"", "\"" + codec::printable(key) + "\" must be a whole number, string or boolean");
   }
   return sizes;
 }
@@ -286,10 +288,10 @@ RuleFile RuleFile::parse(std::string_view text, std::string const& source) {
         refuse(source, "\"rules\"", "not a list of at most 10000 rules");
       for (std::size_t i = 0; i < value.size(); ++i) file.rules.push_back(RuleReader(value[i], i, source).read());
     } else if (key == "otherwise") {
-      if (value != "replicate") refuse(source, "\"otherwise\"", "is only \"replicate\"");
+      if (value != "replicate") refuse(source, "\"otherwise\"", "must be \"replicate\"");
       file.otherwise = LayerRule{.pattern = NamePattern("**"), .from_file = true};
     } else if (key != "comment") {
-      refuse(source, "the file", "the key \"" + codec::printable(key) + "\" means nothing here");
+      refuse(source, "the file", "unknown key \"" + codec::printable(key) + "\"");
     }
   }
   file.text = text;
@@ -321,7 +323,7 @@ std::string fill_numbers(std::string_view target, std::string_view name) {
       result += numbers[next++];
     } else {
       throw FormatError({.operation = "rule file",
-                         .message = "a rename wants more numbers than the name has: \"" + codec::printable(target) +
+                         .message = "\"rename\" has more * than the name has numbers: \"" + codec::printable(target) +
                                     "\" for \"" + codec::printable(name) + "\"",
                          .expected = std::to_string(std::count(target.begin(), target.end(), '*')) + " numbers",
                          .got = std::to_string(numbers.size()),
