@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <crossrank/error.hpp>
+#include <crossrank/objects.hpp>
 #include <crossrank/spi/transport.hpp>
 
 #include "collectives/mesh/job_collective_state.hpp"

@@ -27,7 +27,8 @@ struct Device {
 /// Returns the GPU of this process, or the CPU when there is no GPU or no driver.
 ///
 /// Local. The GPU's number is the rank of this process on its node, as the launcher gives it, modulo the number of
-/// GPUs. The first call logs a warning when ranks of the node share a GPU. Errors as for `parse_environment`.
+/// GPUs. The first call logs a warning when ranks of the node share a GPU. `UsageError` for a malformed variable of the
+/// launcher or `CROSSRANK_` variable.
 [[nodiscard]] CROSSRANK_EXPORT Device default_device();
 
 }  // namespace crossrank

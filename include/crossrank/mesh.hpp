@@ -10,7 +10,6 @@
 #include <crossrank/collective.hpp>
 #include <crossrank/device.hpp>
 #include <crossrank/export.hpp>
-#include <crossrank/objects.hpp>
 #include <crossrank/process_group.hpp>
 
 namespace crossrank {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <crossrank/error.hpp>
+#include <crossrank/objects.hpp>
 
 #include "tests/support/thread_ranks.hpp"
 #include "tests/transforms/tiny_mlp.hpp"

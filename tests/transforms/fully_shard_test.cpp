@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <crossrank/error.hpp>
+#include <crossrank/objects.hpp>
 #include <crossrank/transforms/fully_shard.hpp>
 
 #include "tests/transforms/tiny_mlp.hpp"

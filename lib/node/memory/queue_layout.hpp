@@ -90,6 +90,16 @@ struct QueueEndpoint {
 };
 static_assert(std::is_standard_layout_v<QueueEndpoint> && sizeof(QueueEndpoint) == 128);
 
+/// Returns the present state of an endpoint.
+[[nodiscard]] inline EndpointState state_of(QueueEndpoint const& end) noexcept {
+  return EndpointWord::unpack(end.state.load(std::memory_order_seq_cst)).state;
+}
+
+/// Returns whether the owner has closed the endpoint in order.
+[[nodiscard]] inline bool has_closed(EndpointState state) noexcept {
+  return state == EndpointState::closed || state == EndpointState::gone;
+}
+
 /// A message queue, after the `GroupHeader` of its block. Its writer fills it before the block is ready.
 struct alignas(64) QueueHeader {
   std::uint64_t ring_offset;  ///< of the chunks, in the writer's arena

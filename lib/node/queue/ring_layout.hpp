@@ -1,25 +1,16 @@
 #pragma once
-#include <atomic>
 #include <cstdint>
 
 #include "lib/node/memory/control_layout.hpp"
 #include "lib/node/memory/queue_layout.hpp"
 
-/// The layout of a ring's chunks, and descriptions of its endpoints.
+/// The layout of a ring's chunks.
 namespace crossrank::node {
 
 inline constexpr std::uint64_t line_bytes = 64;
 
 [[nodiscard]] inline std::uint64_t stride_of(std::uint64_t chunk_bytes) noexcept {
   return (sizeof(QueueChunk) + chunk_bytes + line_bytes - 1) / line_bytes * line_bytes;
-}
-
-[[nodiscard]] inline EndpointState state_of(QueueEndpoint const& end) noexcept {
-  return EndpointWord::unpack(end.state.load(std::memory_order_seq_cst)).state;
-}
-
-[[nodiscard]] inline bool has_closed(EndpointState state) noexcept {
-  return state == EndpointState::closed || state == EndpointState::gone;
 }
 
 /// Returns the bytes of the ring; 0 for impossible numbers.

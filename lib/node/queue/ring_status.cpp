@@ -8,7 +8,7 @@
 #include "lib/node/liveness/root_cause.hpp"
 #include "lib/node/queue/ring_layout.hpp"
 #include "lib/node/group/atomic_ops.hpp"
-#include "lib/node/queue/wait_for_graph.hpp"
+#include "lib/node/wait/wait_for_graph.hpp"
 #include "lib/platform/crash_point.hpp"
 
 namespace crossrank::node {

@@ -12,7 +12,7 @@
 #include "lib/node/wait/lost_members.hpp"
 #include "lib/node/liveness/root_cause.hpp"
 #include "lib/node/liveness/watchdog_thread.hpp"
-#include "lib/node/queue/wait_for_graph.hpp"
+#include "lib/node/wait/wait_for_graph.hpp"
 #include "lib/platform/system.hpp"
 
 namespace crossrank::node {

@@ -3,6 +3,7 @@
 #include <span>
 
 #include <crossrank/mesh.hpp>
+#include <crossrank/objects.hpp>
 
 #include "tests/collectives/coordinator/group_fixture.hpp"
 #include "tests/support/error_of.hpp"

@@ -8,7 +8,7 @@ namespace crossrank::checkpoint {
 /// A glob pattern of dotted names: `*` matches any text inside one element, the element `**` matches any number of
 /// elements, and `{a,b}` matches one of several texts.
 ///
-/// "model.layers.*.mlp.{gate,up}_proj" matches "model.layers.7.mlp.up_proj". Matching takes at most time ///
+/// "model.layers.*.mlp.{gate,up}_proj" matches "model.layers.7.mlp.up_proj". Matching takes time
 /// proportional to the product of both lengths.
 class NamePattern {
  public:

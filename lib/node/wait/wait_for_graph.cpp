@@ -1,4 +1,4 @@
-#include "lib/node/queue/wait_for_graph.hpp"
+#include "lib/node/wait/wait_for_graph.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -7,7 +7,8 @@
 
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
-#include "lib/node/queue/ring_layout.hpp"
+#include "lib/node/memory/control_layout.hpp"
+#include "lib/node/memory/queue_layout.hpp"
 #include "lib/node/group/atomic_ops.hpp"
 
 namespace crossrank::node {
