@@ -15,6 +15,7 @@
 #include "tools/cli/session.hpp"
 #include "tools/cli/size_text.hpp"
 #include "workspace/checkpoint/discovery/inventory.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/source/model_key.hpp"
 #include "workspace/checkpoint/discovery/open_shard_set.hpp"
 #include "workspace/checkpoint/source/shard_set.hpp"

@@ -136,6 +136,7 @@ TEST(Verify, compares_replicas_and_checks_scales) {
     mine.insert_or_assign("model.layers.0.mlp.up_proj.weight", Tensor::zeros({8, 16}, Dtype::f8_e4m3));
     mine.insert_or_assign("model.layers.0.mlp.up_proj.weight_scale", Tensor::zeros({3, 5}, Dtype::f32));
     mine.insert_or_assign("model.norm.weight", Tensor::scalar(static_cast<float>(rank)));
+    mine.insert_or_assign("model.layers.0.scale_norm.weight", Tensor::scalar(static_cast<float>(rank)));
     save_safetensors(folder.path() / ("rank" + std::to_string(rank) + ".safetensors"), mine);
   }
   std::ofstream(folder.path() / "config.json")
@@ -149,6 +150,8 @@ TEST(Verify, compares_replicas_and_checks_scales) {
 
   EXPECT_THAT(report.defects, Contains(defect(DefectKind::scales, "down_proj.weight_scale", "0.25"))) << list(report);
   EXPECT_THAT(report.defects, Contains(defect(DefectKind::copies, "model.norm.weight", "rank1.safetensors")));
+  EXPECT_THAT(report.defects, Contains(defect(DefectKind::copies, "scale_norm.weight", "rank1.safetensors")))
+      << "the role of a tensor counts, not its name: " << list(report);
   EXPECT_THAT(report.defects, Contains(defect(DefectKind::scales, "model.layers.0.mlp.up_proj", ""))) << list(report);
 }
 

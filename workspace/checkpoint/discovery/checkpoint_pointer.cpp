@@ -6,6 +6,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/source/file_pool.hpp"
 #include "workspace/checkpoint/source/shard_names.hpp"
 
@@ -55,7 +56,7 @@ std::optional<std::filesystem::path> follow_pointer(DirectoryListing const& list
                      .expected = name.value_or("a directory name"),
                      .resource = listing.path.string(),
                      .hint = "pass the directory of one step",
-                     .section = "files"});
+                     .section = files_section});
 }
 
 }  // namespace crossrank::checkpoint

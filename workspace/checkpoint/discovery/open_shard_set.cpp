@@ -10,6 +10,7 @@
 #include <crossrank/error.hpp>
 
 #include "workspace/checkpoint/discovery/checkpoint_pointer.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/source/torch/dcp_source.hpp"
 #include "workspace/checkpoint/source/torch/megatron_dist.hpp"
 #include "workspace/checkpoint/discovery/megatron/deepspeed_experts.hpp"
@@ -84,7 +85,7 @@ void place(ShardSet& set, std::vector<ShardFiles> const& shards, AnnouncedGrid a
                        .got = "\"moe_ep_size\" of " + std::to_string(set.moe_ep),
                        .resource = path.string(),
                        .hint = "correct `moe_ep`, or \"mapping\" in config.json",
-                       .section = "config"});
+                       .section = config_section});
   }
   // Consecutive ranks with different experts and sharded layers are one tensor-parallel group.
   if (grid.moe_ep == 1) find_expert_groups(set, announced.moe_ep);

@@ -11,6 +11,7 @@
 
 #include "lib/core/list_text.hpp"
 #include "workspace/checkpoint/discovery/weight_files.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/nfs/state_file_names.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
 
@@ -24,7 +25,7 @@ namespace fs = std::filesystem;
                      .got = std::move(got),
                      .resource = listing.path.string(),
                      .hint = std::move(hint),
-                     .section = "files"});
+                     .section = files_section});
 }
 
 /// Throws an error about an index that contradicts its directory.
@@ -35,7 +36,7 @@ namespace fs = std::filesystem;
                      .got = std::move(got),
                      .resource = (listing.path / name).string(),
                      .hint = std::move(hint),
-                     .section = "index"});
+                     .section = index_section});
 }
 
 using PlaceKey = std::tuple<int, int, int, int>;

@@ -7,6 +7,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "workspace/checkpoint/model/error_sections.hpp"
+
 namespace crossrank::checkpoint {
 namespace {
 
@@ -38,7 +40,7 @@ void reverse(Json& rule, std::size_t number, std::string const& source) {
                        .got = "\"" + old_name + "\" for \"" + new_name + "\"",
                        .resource = source,
                        .hint = "write one rule for each name",
-                       .section = "rules"});
+                       .section = rules_section});
   }
   *rename = old_name;
   pattern = new_name;

@@ -8,6 +8,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/json_members.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/model/numbered_name.hpp"
 
 namespace crossrank::checkpoint {
@@ -110,7 +111,7 @@ void require_few_keys(Json const& config, Changes const& layers) {
                      .got = std::to_string(config.size()) + " keys and " + std::to_string(layers.size()) + " layers",
                      .resource = "config.json",
                      .hint = "remove keys that do not describe the model",
-                     .section = "config"});
+                     .section = config_section});
 }
 
 }  // namespace

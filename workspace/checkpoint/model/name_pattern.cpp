@@ -6,6 +6,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/as_size.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -19,7 +20,7 @@ constexpr std::size_t max_choices = 64;
        .message = std::move(problem),
        .resource = std::string(text.substr(0, 100)),
        .hint = "write names with dots; `*` inside an element, `**` for any elements, `{a,b}` for a choice",
-       .section = "pattern",
+       .section = pattern_section,
        .offset = at});
 }
 

@@ -95,6 +95,20 @@ TensorName parse_tensor_name(std::string_view name) {
   return {.module = name, .role = TensorRole::weight, .suffix = name.substr(name.size())};
 }
 
+bool is_scale(TensorRole role) noexcept {
+  switch (role)
+    noexcept {
+      case TensorRole::weight_scale:
+      case TensorRole::weight_scale_2:
+      case TensorRole::global_scale:
+      case TensorRole::input_scale:
+      case TensorRole::input_divisor:
+      case TensorRole::output_scale:
+      case TensorRole::cache_scale: return true;
+      default: return false;
+    }
+}
+
 std::string_view to_string(TensorRole role) noexcept {
   switch (role) {
     case TensorRole::weight: return "weight";

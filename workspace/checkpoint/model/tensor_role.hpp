@@ -36,6 +36,9 @@ struct TensorName {
 /// last element belongs to the layer's name. Does not throw.
 [[nodiscard]] TensorName parse_tensor_name(std::string_view name);
 
+/// Returns whether the tensor holds scales of weights, of activations or of the cache. Smoothing factors do not count.
+[[nodiscard]] bool is_scale(TensorRole role) noexcept;
+
 /// Returns the role in words, for messages: "weight scale".
 [[nodiscard]] std::string_view to_string(TensorRole role) noexcept;
 

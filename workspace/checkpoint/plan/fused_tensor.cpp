@@ -8,6 +8,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/plan/row_placement.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
 
@@ -31,7 +32,7 @@ std::string described(MergedTensor const& part) {
        .got = std::move(got),
        .resource = name_of_part(part),
        .hint = "correct the \"parts\" of the rule, or the sizes in config and rule file",
-       .section = "rules"});
+       .section = rules_section});
 }
 
 void require_all_parts(std::vector<MergedTensor> const& parts) {
@@ -44,7 +45,7 @@ void require_all_parts(std::vector<MergedTensor> const& parts) {
                        .got = std::to_string(parts.size()),
                        .resource = names[number],
                        .hint = "pass the weights of all parts of the layer",
-                       .section = "coverage"});
+                       .section = coverage_section});
   }
 }
 

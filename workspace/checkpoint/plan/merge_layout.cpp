@@ -14,6 +14,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/as_size.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/plan/fused_tensor.hpp"
 #include "workspace/checkpoint/plan/row_placement.hpp"
 #include "workspace/checkpoint/source/shard_names.hpp"
@@ -258,7 +259,7 @@ class MergeLayoutBuilder {
                            .got = source.tensors()[one.tensor].name + " and " + source.tensors()[other.tensor].name,
                            .resource = source.name(),
                            .hint = "correct the \"rename\" in `rules`",
-                           .section = "rules"});
+                           .section = rules_section});
       }
     }
   }
@@ -270,7 +271,7 @@ class MergeLayoutBuilder {
                        .got = std::string(name_of(more.dtype)) + " " + to_string(more.shape),
                        .resource = layout_.set.sources[more.inputs.front().source]->name(),
                        .hint = "pass the `tp`, `pp` and `ep` of the job",
-                       .section = "shards"});
+                       .section = shards_section});
   }
 
   MergeLayout& layout_;

@@ -11,6 +11,7 @@
 #include "lib/platform/directory.hpp"
 #include "workspace/checkpoint/discovery/open_shard_set.hpp"
 #include "workspace/checkpoint/discovery/other_ranks.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/plan/merge_plan_state.hpp"
 #include "workspace/checkpoint/plan/plan_inputs.hpp"
 #include "workspace/checkpoint/plan/plan_shard_set.hpp"
@@ -36,7 +37,7 @@ void require_listed(ShardSet const& set, std::string const& where) {
                      .resource = where,
                      .hint = "copy the file of the same save again, or remove the index if it is wrong",
                      .details = set.absent,
-                     .section = "coverage"});
+                     .section = coverage_section});
 }
 
 std::shared_ptr<MergePlan::State> make_state(std::filesystem::path const& shards, PlanOptions const& options) {

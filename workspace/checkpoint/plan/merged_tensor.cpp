@@ -1,5 +1,6 @@
 #include "workspace/checkpoint/plan/merged_tensor.hpp"
 #include "lib/core/as_size.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
 
 #include <algorithm>
@@ -24,7 +25,7 @@ std::string describe(SourceTensor const& tensor) {
                      .resource = std::string(group.sources[shard]),
                      .hint = "check that all files are of one model and one job; `crossrank inspect` shows each",
                      .failed_ranks = {static_cast<int>(shard)},
-                     .section = "shards"});
+                     .section = shards_section});
 }
 
 /// Checks that all shards have one dtype and equal lengths in every dimension except `axis` (-1: no exception).

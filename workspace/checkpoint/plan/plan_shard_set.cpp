@@ -10,7 +10,7 @@
 #include "workspace/checkpoint/plan/check_model.hpp"
 #include "workspace/checkpoint/plan/single_shard.hpp"
 #include "workspace/checkpoint/rules/rule_set/rule_set.hpp"
-#include "workspace/checkpoint/source/error_sections.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
 
 namespace crossrank::checkpoint {
@@ -38,7 +38,7 @@ void require_coverage(MergeLayout const& layout, Json const& config, std::string
                        .resource = where,
                        .hint = "copy the missing shards there, or correct the config; `rules` with {\"sizes\": ...} "
                                "gives other numbers than the config's",
-                       .section = "coverage"});
+                       .section = coverage_section});
   }
 }
 

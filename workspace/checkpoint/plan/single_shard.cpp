@@ -6,7 +6,7 @@
 #include "workspace/checkpoint/discovery/grid/missing_ranks.hpp"
 #include "workspace/checkpoint/model/name_pattern.hpp"
 #include "workspace/checkpoint/rules/rule_set/rule_set.hpp"
-#include "workspace/checkpoint/source/error_sections.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/source/shard_names.hpp"
 
 namespace crossrank::checkpoint {

@@ -7,6 +7,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/as_size.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/plan/shift_group_ids.hpp"
 #include "workspace/checkpoint/source/strided_copy.hpp"
 
@@ -73,7 +74,7 @@ std::vector<InputRuns> SplitSource::runs_for_rank(std::uint32_t number, SplitRul
                          .got = std::to_string(all) + " bits",
                          .resource = whole_->name(),
                          .hint = "choose a number of ranks that divides it, or a rule that keeps it whole",
-                         .section = "shards"});
+                         .section = shards_section});
     }
     return all / 8;
   };

@@ -6,6 +6,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/as_size.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -52,7 +53,7 @@ void LayerFormat::refuse(SourceTensor const& tensor, std::string_view problem) c
                             std::to_string(outputs_) + " outputs and " + std::to_string(inputs_) + " inputs",
                      .resource = tensor.name,
                      .hint = "name the axis of this tensor in a rule file",
-                     .section = "shape"});
+                     .section = shape_section});
 }
 
 LayerFormat LayerFormat::recognise(std::string_view module, LayerTensors const& tensors, LayerHints const& hints,

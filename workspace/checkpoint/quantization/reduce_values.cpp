@@ -9,6 +9,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/tensor/small_float.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -108,7 +109,7 @@ void sum_element(Dtype dtype, std::size_t element, std::span<std::vector<std::by
                          .got = element_text(dtype, value, element == 0 ? 1 : 0) + " on rank " + std::to_string(rank),
                          .hint = "check that all files belong to one model",
                          .failed_ranks = {static_cast<int>(rank)},
-                         .section = "shape"});
+                         .section = shape_section});
     }
     auto const* const at = value.data() + begin;
     auto const length = dtype == Dtype::i32 ? load<std::int32_t>(at) : load<std::int64_t>(at);

@@ -13,6 +13,7 @@
 #include "lib/core/as_size.hpp"
 #include "lib/tensor/copy_memory.hpp"
 #include "lib/tensor/small_float.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/quantization/block_rescale.hpp"
 
 namespace crossrank::checkpoint {
@@ -36,7 +37,7 @@ std::vector<std::byte> read_all(StoredTensor const& stored) {
                      .expected = std::move(expected),
                      .got = std::string(name_of(describe(stored).dtype)),
                      .resource = stored.source->name() + ": " + describe(stored).name,
-                     .section = "dtype"});
+                     .section = dtype_section});
 }
 
 /// Returns the bytes of the values under one scale. Each byte has two values.
@@ -50,7 +51,7 @@ std::uint64_t bytes_of_block(StoredTensor const& values, StoredTensor const& sca
                      .expected = "one scale per 16 or 32 values",
                      .got = std::to_string(count) + " scales for " + std::to_string(2 * bytes) + " values",
                      .resource = values.source->name() + ": " + stored.name,
-                     .section = "scales"});
+                     .section = scales_section});
 }
 
 std::byte scaled_f8(Dtype dtype, std::byte value, float factor) {

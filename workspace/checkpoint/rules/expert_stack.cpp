@@ -6,6 +6,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "workspace/checkpoint/model/error_sections.hpp"
+
 namespace crossrank::checkpoint {
 
 bool stacks_concatenate(std::string_view name, std::span<std::int64_t const> lengths, ModelSizes const& sizes) {
@@ -23,7 +25,7 @@ bool stacks_concatenate(std::string_view name, std::span<std::int64_t const> len
        .hint = said ? "check `ep`, or that all files are of one model"
                     : "give `rules` with {\"sizes\": {\"num_local_experts\": " + std::to_string(total) +
                           "}, \"rules\": []}",
-       .section = "shape"});
+       .section = shape_section});
 }
 
 }  // namespace crossrank::checkpoint

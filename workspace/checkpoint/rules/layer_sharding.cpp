@@ -9,7 +9,7 @@
 
 #include "lib/core/list_text.hpp"
 #include "lib/core/overloads.hpp"
-#include "workspace/checkpoint/source/error_sections.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/rules/rule_proposal.hpp"
 
 namespace crossrank::checkpoint {

@@ -16,6 +16,7 @@
 #include "lib/platform/fd.hpp"
 #include "lib/platform/io_error.hpp"
 #include "lib/platform/system.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -32,7 +33,7 @@ constexpr std::int64_t largest_number = std::int64_t{1} << 40;
                      .message = where + ": " + problem,
                      .resource = source,
                      .hint = "see RULES.md for what a rule may say",
-                     .section = "rules",
+                     .section = rules_section,
                      .offset = offset});
 }
 
@@ -47,7 +48,7 @@ Json parse_strictly(std::string_view text, std::string const& source) {
                                   .about = {.operation = "rule file",
                                             .resource = source,
                                             .hint = "see RULES.md for what a rule may say",
-                                            .section = "rules"}});
+                                            .section = rules_section}});
 }
 
 /// Reads one rule. A key that no member function asks for is an error.
@@ -328,7 +329,7 @@ std::string fill_numbers(std::string_view target, std::string_view name) {
                          .expected = std::to_string(std::count(target.begin(), target.end(), '*')) + " numbers",
                          .got = std::to_string(numbers.size()),
                          .hint = "each * of a rename stands for a number in the name, from left to right",
-                         .section = "rules"});
+                         .section = rules_section});
     }
   }
   return result;

@@ -5,6 +5,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/json.hpp>
 
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/model/name_pattern.hpp"
 #include "workspace/checkpoint/model/tensor_role.hpp"
 
@@ -83,7 +84,7 @@ void refuse_uncovered(std::string_view name, std::span<SourceTensor const* const
        .resource = std::string(name),
        .hint = join(lines) + "; {\"otherwise\": \"replicate\"} says that ranks have copies of whatever no rule covers",
        .details = std::move(details),
-       .section = "name"});
+       .section = name_section});
 }
 
 }  // namespace crossrank::checkpoint

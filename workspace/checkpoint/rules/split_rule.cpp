@@ -9,6 +9,7 @@
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/overloads.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/rules/rule_proposal.hpp"
 #include "workspace/checkpoint/model/tensor_role.hpp"
 
@@ -148,7 +149,7 @@ class LayerSplitter {
          .got = std::to_string(outputs_),
          .resource = std::string(module_),
          .hint = propose_rules(module_, {"column", "row", "replicate"}),
-         .section = "shape"});
+         .section = shape_section});
   }
 
   bool has_queries() const { return !layer_.parts.empty() && layer_.parts.front() == RuleSize(SizeName::query); }
@@ -220,7 +221,7 @@ LayerSplit split_vocabulary(std::int64_t rows, std::optional<std::int64_t> token
        .resource = tensor.name,
        .hint = "choose fewer ranks, or keep the layer whole: " +
                propose_rules(parse_tensor_name(tensor.name).module, {"replicate"}),
-       .section = "shape"});
+       .section = shape_section});
 }
 
 void check_range(SourceTensor const& tensor, LayerFormat const& format, std::int64_t unit, NumberRange range,
@@ -281,7 +282,7 @@ SplitRule split_tensor(SourceTensor const& tensor, TensorRole role, LayerFormat 
                        .message = "groups in the order of activations cannot be cut along the inputs",
                        .resource = tensor.name,
                        .hint = "quantize without activation order",
-                       .section = "shape"});
+                       .section = shape_section});
   }
   rule.axis = axis;
   auto const unit = column ? axes.out_unit : axes.in_unit;

@@ -9,6 +9,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/list_text.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -20,7 +21,7 @@ namespace {
                      .got = std::move(got),
                      .resource = layer.tensors.front()->name,
                      .hint = "merge the unquantized weights and quantize again",
-                     .section = "shape"});
+                     .section = shape_section});
 }
 
 /// Returns the rule for two integers in the dtype of the shards.

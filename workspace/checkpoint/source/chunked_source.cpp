@@ -12,6 +12,7 @@
 #include "lib/codec/io/read_window.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/tensor/copy_memory.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/source/box_runs.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
 
@@ -44,7 +45,7 @@ ChunkedSource::Chunks ChunkedSource::chunks_of(ChunkedTensor tensor, std::string
       throw FormatError({.operation = read_operation,
                          .message = "a piece of \"" + tensor.tensor.name + "\" begins or ends inside a byte",
                          .resource = name,
-                         .section = "chunks"});
+                         .section = chunks_section});
     }
     length /= group.elements;
   };

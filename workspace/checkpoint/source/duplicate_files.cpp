@@ -9,6 +9,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/list_text.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -59,7 +60,7 @@ void require_no_duplicate_files(std::vector<FileSample> const& samples, std::str
                        .got = "equal checksums of " + list_text(names_of(own), 1),
                        .resource = where,
                        .hint = "copy the files of both ranks again",
-                       .section = "files"});
+                       .section = files_section});
   }
 }
 

@@ -17,9 +17,6 @@ enum class KeyKind {
 /// Returns the kind of data that scripts save under this key.
 [[nodiscard]] KeyKind kind_of_key(std::string_view key) noexcept;
 
-/// Section of errors about an ambiguous model.
-inline constexpr char const* keys_section = "keys";
-
 /// The content under a key.
 enum class KeyContent {
   tensor,

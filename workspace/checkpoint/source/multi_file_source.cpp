@@ -5,6 +5,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "workspace/checkpoint/model/error_sections.hpp"
+
 namespace crossrank::checkpoint {
 
 MultiFileSource::MultiFileSource(std::string name, std::vector<std::shared_ptr<ShardSource const>> parts,
@@ -23,7 +25,7 @@ MultiFileSource::MultiFileSource(std::string name, std::vector<std::shared_ptr<S
                            .got = "a second copy in " + source.name(),
                            .resource = name_,
                            .hint = "remove the file that does not belong to the checkpoint",
-                           .section = "files"});
+                           .section = files_section});
       }
       tensors_.push_back(tensor);
       places_.emplace_back(part, i);

@@ -13,6 +13,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/as_size.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/verify/duplicate_ranks.hpp"
 #include "workspace/checkpoint/source/strided_copy.hpp"
 #include "workspace/checkpoint/quantization/reduce_values.hpp"
@@ -214,7 +215,7 @@ void refuse(std::vector<ReplicaFinding> const& findings, std::string const& oper
                      .resource = worst->tensor,
                      .hint = hint_for(worst->kind),
                      .details = details,
-                     .section = worst->kind == ReplicaProblem::duplicate ? "files" : "data"});
+                     .section = worst->kind == ReplicaProblem::duplicate ? files_section : "data"});
 }
 
 }  // namespace

@@ -18,19 +18,6 @@
 namespace crossrank::checkpoint {
 namespace {
 
-bool is_scale(TensorRole role) {
-  switch (role) {
-    case TensorRole::weight_scale:
-    case TensorRole::weight_scale_2:
-    case TensorRole::global_scale:
-    case TensorRole::input_scale:
-    case TensorRole::input_divisor:
-    case TensorRole::output_scale:
-    case TensorRole::cache_scale: return true;
-    default: return false;
-  }
-}
-
 /// Returns whether a dtype holds zero and numbers of both signs. Other dtypes are packed, or powers of two.
 bool can_be_zero_or_below(Dtype dtype) {
   return dtype == Dtype::f32 || dtype == Dtype::f64 ||

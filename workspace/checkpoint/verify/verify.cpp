@@ -21,11 +21,12 @@
 #include "workspace/checkpoint/plan/merge_layout.hpp"
 #include "workspace/checkpoint/discovery/grid/missing_ranks.hpp"
 #include "workspace/checkpoint/discovery/open_shard_set.hpp"
-#include "workspace/checkpoint/source/error_sections.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/plan/single_shard.hpp"
 #include "workspace/checkpoint/verify/missing_scales.hpp"
 #include "workspace/checkpoint/source/model_key.hpp"
 #include "workspace/checkpoint/model/model_names.hpp"
+#include "workspace/checkpoint/model/tensor_role.hpp"
 #include "workspace/checkpoint/rules/rule_set/rule_set.hpp"
 #include "workspace/checkpoint/source/safetensors_source.hpp"
 #include "workspace/checkpoint/source/torch/dcp_source.hpp"
@@ -41,19 +42,18 @@ namespace {
 
 constexpr char const* verify_operation = "verify";
 
-/// Returns the kind of a defect by the section of its error. The listed sections are about sets of files; all others
-/// come from readers of damaged files.
+/// Returns the kind of a defect by the section of its error.
 DefectKind kind_of(Error const& error) {
   if (error.code() == ErrorCode::io) return DefectKind::file;
   auto const& section = error.info().section;
-  if (section == "index") return DefectKind::index;
-  if (section == "coverage" || section == "files" || section == missing_ranks_section) return DefectKind::coverage;
-  if (section == "scales") return DefectKind::scales;
-  constexpr std::array<std::string_view, 10> of_sets{"",       "shape",   "shards", "rules", "config",
-                                                     "chunks", "pattern", "name",   "dtype", "group ids"};
-  bool const of_set = section == lengths_section || section == keys_section ||
-                      std::find(of_sets.begin(), of_sets.end(), section) != of_sets.end();
-  return of_set ? DefectKind::shape : DefectKind::file;
+  if (section == index_section) return DefectKind::index;
+  if (section == coverage_section || section == files_section || section == missing_ranks_section)
+    return DefectKind::coverage;
+  if (section == scales_section) return DefectKind::scales;
+  constexpr std::array<std::string_view, 12> of_shapes{
+      "",           shape_section, shards_section, rules_section,   config_section,   chunks_section, pattern_section,
+      name_section, dtype_section, keys_section,   lengths_section, group_ids_section};
+  return std::ranges::find(of_shapes, section) != of_shapes.end() ? DefectKind::shape : DefectKind::file;
 }
 
 Defect defect_of(Error const& error, std::string resource) {
@@ -227,7 +227,8 @@ class Verification {
 
   void compare_copies() {
     for (auto const& finding : compare_replicas(world_, *layout_, pool_options(), Unreadable::tell)) {
-      bool const scale = finding.tensor.find("scale") != std::string::npos && finding.kind == ReplicaProblem::differ;
+      auto const role = parse_tensor_name(finding.tensor).role;
+      bool const scale = finding.kind == ReplicaProblem::differ && (is_scale(role) || role == TensorRole::pre_quant);
       auto const kind = finding.kind == ReplicaProblem::unreadable ? DefectKind::file
                         : scale                                    ? DefectKind::scales
                                                                    : DefectKind::copies;

@@ -16,6 +16,7 @@
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/io_error.hpp"
 #include "lib/platform/system.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/write/job_files.hpp"
 
 namespace crossrank::checkpoint {
@@ -203,7 +204,7 @@ void Commit::move_new_in(CommitRecord const& plan) {
            .message = "a file that a killed job had finished is missing",
            .resource = work_.path_of(job_file_name(name)),
            .hint = "put it back, or remove its folder; files in it that start with .old. are the previous checkpoint",
-           .section = "files"});
+           .section = files_section});
     }
   }
   sync_out();

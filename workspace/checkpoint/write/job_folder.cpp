@@ -13,6 +13,7 @@
 #include "lib/platform/io_error.hpp"
 #include "lib/platform/path_links.hpp"
 #include "lib/platform/retry.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/write/dead_jobs.hpp"
 #include "workspace/checkpoint/write/job_files.hpp"
 
@@ -180,7 +181,7 @@ void JobFolder::finish_interrupted_commit() {
                        .resource = work_.path().string(),
                        .hint = "restore the files beside the shards; or use `force` without `resume`, which completes "
                                "that commit and then writes again",
-                       .section = "files"});
+                       .section = files_section});
   }
   Commit(out_, work_).run(*interrupted_commit_);
   interrupted_commit_.reset();

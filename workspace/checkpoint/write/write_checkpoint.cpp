@@ -11,6 +11,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/source/file_pool.hpp"
 #include "workspace/checkpoint/write/job_files.hpp"
 #include "workspace/checkpoint/write/output_writer.hpp"
@@ -226,7 +227,7 @@ void require_unchanged(WriteRequest const& request) {
                        .message = "a shard changed while it was read; nothing was written",
                        .resource = input.path,
                        .hint = "run again when no other program writes to the inputs",
-                       .section = "files"});
+                       .section = files_section});
   }
 }
 

@@ -8,6 +8,7 @@
 #include <crossrank/error.hpp>
 
 #include "workspace/checkpoint/discovery/grid/missing_ranks.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/source/shard_metadata.hpp"
 
 namespace crossrank::checkpoint {
@@ -20,7 +21,7 @@ namespace {
                      .got = std::move(got),
                      .resource = where,
                      .hint = "copy the files of all ranks again, from one split",
-                     .section = "files"});
+                     .section = files_section});
 }
 
 std::string rank_text(int rank) { return "rank " + std::to_string(rank); }

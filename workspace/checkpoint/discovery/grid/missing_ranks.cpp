@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lib/core/list_text.hpp"
-#include "workspace/checkpoint/source/error_sections.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/source/shard_names.hpp"
 
 namespace crossrank::checkpoint {

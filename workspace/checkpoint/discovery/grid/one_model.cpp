@@ -9,6 +9,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/model/name_pattern.hpp"
 
 namespace crossrank::checkpoint {
@@ -20,7 +21,7 @@ namespace {
        .message = "the shards are of different models: " + a.name() + " has " + in_a + ", " + b.name() + " has " + in_b,
        .resource = b.name(),
        .hint = "keep the shards of each model in a separate directory",
-       .section = "shards"});
+       .section = shards_section});
 }
 
 bool is_norm_of_hidden(SourceTensor const& tensor) {

@@ -13,6 +13,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/at_rank.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/model/model_sizes.hpp"
 #include "workspace/checkpoint/model/numbered_name.hpp"
 #include "workspace/checkpoint/source/shard_names.hpp"
@@ -133,7 +134,7 @@ void divide(ShardSet& set, int tp, int ShardSet::*size, int ShardPlace::*place) 
        .got = std::to_string(count % block) + " for the part in " + set.sources.back()->name(),
        .resource = path.parent_path().string(),
        .hint = "copy the missing file to the directory, or set `tp`, `pp` and `ep` to the sizes of the job",
-       .section = "files"});
+       .section = files_section});
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "lib/core/list_text.hpp"
 #include "workspace/checkpoint/discovery/grid/expert_groups.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/nfs/state_file_names.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
 
@@ -91,7 +92,7 @@ void require_each_once(std::vector<NamedShard> const& shards, ShardGrid const& g
                        .got = at->second + " and " + shards[i].name,
                        .resource = where,
                        .hint = "remove the file that does not belong to the checkpoint, or set `pattern`",
-                       .section = "files"});
+                       .section = files_section});
   }
   std::vector<std::string> missing;
   for (int pp = 0; pp < grid.pp; ++pp) {
@@ -111,7 +112,7 @@ void require_each_once(std::vector<NamedShard> const& shards, ShardGrid const& g
                      .resource = where,
                      .hint = "copy the missing file to the directory; an incomplete checkpoint is never merged",
                      .details = missing,
-                     .section = "files"});
+                     .section = files_section});
 }
 
 }  // namespace

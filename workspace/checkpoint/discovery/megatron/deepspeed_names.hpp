@@ -5,6 +5,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/source/directory_listing.hpp"
 
 /// File name endings of DeepSpeed, and the error for a directory that lacks files.
@@ -20,7 +21,7 @@ inline constexpr std::string_view optim_ending = "_optim_states.pt";
                      .got = std::move(got),
                      .resource = listing.path.string(),
                      .hint = std::move(hint),
-                     .section = "files"});
+                     .section = files_section});
 }
 
 }  // namespace crossrank::checkpoint::deepspeed

@@ -6,6 +6,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/model/numbered_name.hpp"
 
 namespace crossrank::checkpoint {
@@ -39,7 +40,7 @@ bool all_count_from_zero(Members const& members) {
                      .expected = "numbers that continue from one rank to the next, or start at 0 on each",
                      .resource = where,
                      .hint = "check `pp` and `ep`, or that all files are of one model",
-                     .section = "name"});
+                     .section = name_section});
 }
 
 std::string replaced(NumberedName const& place, std::int64_t offset) {

@@ -9,7 +9,7 @@
 
 #include "lib/core/as_size.hpp"
 #include "lib/core/overloads.hpp"
-#include "workspace/checkpoint/source/error_sections.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/model/numbered_name.hpp"
 #include "workspace/checkpoint/rules/rule_set/rule_set_state.hpp"
 #include "workspace/checkpoint/rules/rule_proposal.hpp"
@@ -107,7 +107,7 @@ void resolve_split_group_ids(SplitRule& rule, StoredTensor const& stored, LayerF
                      .got = "groups in the order of activations",
                      .resource = stored.source->tensors()[stored.tensor].name,
                      .hint = "quantize without activation order",
-                     .section = "group ids"});
+                     .section = group_ids_section});
 }
 
 }  // namespace
@@ -154,7 +154,7 @@ MergeRule RuleSet::rule_for(std::string_view name, std::span<SourceTensor const*
                        .resource = std::string(name),
                        .hint = "check that all files exist, are complete and belong to one model",
                        .failed_ranks = missing,
-                       .section = "coverage"});
+                       .section = coverage_section});
   }
   auto const parsed = parse_tensor_name(name);
   auto const* const matching = state_->find_rule(name, parsed, state_->layers[asked.sources.front()].at(parsed.module));

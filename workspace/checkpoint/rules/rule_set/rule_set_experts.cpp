@@ -1,4 +1,5 @@
 #include "lib/core/as_size.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/rules/rule_set/rule_set_state.hpp"
 
 #include <algorithm>
@@ -60,7 +61,7 @@ void RuleSet::State::require_all_experts(TensorName const& parsed, SourceTensor 
                      .got = std::to_string(there),
                      .resource = tensor.name,
                      .hint = "copy the missing files there, or pass `ep` if they exist",
-                     .section = "coverage"});
+                     .section = coverage_section});
 }
 
 void RuleSet::State::concatenate_stacks(MergeRule& merged, TensorName const& parsed, RankTensors const& asked) const {

@@ -1,3 +1,4 @@
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/rules/rule_set/rule_set_state.hpp"
 
 #include <string>
@@ -19,7 +20,7 @@ namespace {
        .got = std::move(got),
        .resource = std::string(parsed.module),
        .hint = "give the sizes with \"sizes\" in `rules`, or put the config.json of the model beside the shards",
-       .section = "config"});
+       .section = config_section});
 }
 
 [[noreturn]] void refuse_place(SourceTensor const& tensor, std::string expected, std::string got) {
@@ -29,7 +30,7 @@ namespace {
                      .got = std::move(got),
                      .resource = tensor.name,
                      .hint = "translate the unquantized weights and quantize again",
-                     .section = "shape"});
+                     .section = shape_section});
 }
 
 }  // namespace

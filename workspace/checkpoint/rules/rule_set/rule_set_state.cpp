@@ -11,6 +11,7 @@
 
 #include "lib/core/as_size.hpp"
 #include "lib/core/overloads.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/rules/builtin/builtin_rules.hpp"
 #include "workspace/checkpoint/rules/scales/fp8_blocks.hpp"
 #include "workspace/checkpoint/rules/scales/group_size.hpp"
@@ -50,7 +51,7 @@ MergeRule joined(ShardedTensor const& rule, NamePattern const& pattern,
                        .got = to_string(tensors.front()->shape),
                        .resource = tensors.front()->name,
                        .hint = "correct the rule " + pattern.text(),
-                       .section = "shape"});
+                       .section = shape_section});
   }
   require_same_shape_and_dtype(tensors, rule.axis);
   return {.kind = MergeKind::concat,

@@ -8,6 +8,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/as_size.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/rules/scales/group_size.hpp"
 #include "workspace/checkpoint/rules/scales/weight_shape.hpp"
 
@@ -162,7 +163,7 @@ class ValueResolver {
                        .got = "groups in the order of activations",
                        .resource = layer_.tensors.front()->name,
                        .hint = "quantize the whole model, or without activation order",
-                       .section = "group ids"});
+                       .section = group_ids_section});
   }
 
   MergeRule& rule_;
@@ -186,7 +187,7 @@ void refuse_scale(LayerOnRanks const& layer, std::size_t rank, float value, std:
                      .resource = layer.tensors.front()->name,
                      .hint = std::move(hint),
                      .failed_ranks = {static_cast<int>(rank)},
-                     .section = "scales"});
+                     .section = scales_section});
 }
 
 void resolve_values(MergeRule& rule, LayerOnRanks const& layer, LayerValues const& values,

@@ -11,6 +11,7 @@
 
 #include "lib/core/as_size.hpp"
 #include "lib/core/list_text.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -84,7 +85,7 @@ void resolve_weight_shape(MergeRule& rule, LayerOnRanks const& layer, LayerValue
          .resource = layer.tensors[rank]->name,
          .hint = "check that all files are of one model",
          .failed_ranks = {static_cast<int>(rank)},
-         .section = "shape"});
+         .section = shape_section});
   }
   if (own) return;
   rule = {.kind = MergeKind::replicate, .reason = "the original shape of the whole layer is on every rank"};

@@ -9,6 +9,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/codec/io/opened_file.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/source/duplicate_files.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
 
@@ -136,7 +137,7 @@ std::shared_ptr<PooledFile const> DcpItems::open_file(std::string const& name) c
                        .message = "a file that .metadata lists is missing: " + name,
                        .resource = directory_.string(),
                        .hint = "copy the file to the directory; an incomplete checkpoint is not read",
-                       .section = "files"});
+                       .section = files_section});
   }
 }
 

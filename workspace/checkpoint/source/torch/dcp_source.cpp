@@ -10,6 +10,7 @@
 
 #include "lib/codec/io/opened_file.hpp"
 #include "lib/codec/safetensors/state_image.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/source/torch/dcp_safetensors.hpp"
 #include "workspace/checkpoint/source/torch/dcp_torch.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
@@ -67,7 +68,7 @@ std::shared_ptr<ShardSource const> open_dcp(fs::path const& directory, DcpOption
                      .expected = "a .metadata file, or safetensors files with " + std::string(dcp_sharding_key),
                      .resource = directory.string(),
                      .hint = "a missing .metadata means that the save was not finished",
-                     .section = "files"});
+                     .section = files_section});
 }
 
 std::shared_ptr<ShardSource const> open_dcp_files(std::vector<fs::path> const& files, DcpOptions const& options) {

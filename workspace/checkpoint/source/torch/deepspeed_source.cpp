@@ -11,6 +11,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/codec/io/checked_size.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/source/duplicate_files.hpp"
 #include "workspace/checkpoint/source/torch/segmented_source.hpp"
 
@@ -111,7 +112,7 @@ class Assembly {
                          .got = std::to_string(optimizers_.size()),
                          .resource = archive.name(),
                          .hint = "copy all files of the save into one directory",
-                         .section = "files"});
+                         .section = files_section});
     }
   }
 

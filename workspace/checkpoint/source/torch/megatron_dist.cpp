@@ -11,6 +11,7 @@
 
 #include "lib/codec/io/opened_file.hpp"
 #include "lib/codec/torch/torch_archive.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/model/name_pattern.hpp"
 #include "workspace/checkpoint/source/directory_listing.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
@@ -33,7 +34,7 @@ constexpr std::int64_t known_version = 1;
                      .got = std::move(got),
                      .resource = path.string(),
                      .hint = std::move(hint),
-                     .section = "files"});
+                     .section = files_section});
 }
 
 bool has_file(fs::path const& path) {

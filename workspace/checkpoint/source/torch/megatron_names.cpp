@@ -12,6 +12,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/model/name_pattern.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
 
@@ -26,7 +27,7 @@ using Tensors = std::vector<DcpModelTensor>;
                      .got = std::move(got),
                      .resource = resource,
                      .hint = std::move(hint),
-                     .section = "name"});
+                     .section = name_section});
 }
 
 /// A name split where the number of the layer or expert belongs.
