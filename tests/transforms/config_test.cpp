@@ -38,6 +38,7 @@ std::string refusal(Json const& json) {
 
 TEST(TransformConfig, names_a_wrong_field) {
   EXPECT_THAT(refusal({{"reshard", true}}), testing::HasSubstr("reshard_after_forward"));
+  EXPECT_THAT(refusal({{"name, reshard_after_forward", "x"}}), testing::HasSubstr("the field is unknown"));
   EXPECT_THAT(refusal({{"mixed_precision", {{"param_dtype", "int8"}}}}),
               testing::AllOf(testing::HasSubstr("mixed_precision.param_dtype"), testing::HasSubstr("bfloat16")));
   EXPECT_THAT(refusal({{"sync_grad_accum", 1}}), testing::HasSubstr("true or false"));

@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <array>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <crossrank/error.hpp>
 #include <crossrank/transforms/config.hpp>
@@ -69,7 +71,7 @@ class Fields {
     if (!text.empty()) value = dtype_named(path_ + name, text);
   }
   Json const* find(char const* name) {
-    known_ += (known_.empty() ? "" : ", ") + std::string(name);
+    known_.emplace_back(name);
     auto const found = json_.find(name);
     if (found == json_.end()) return nullptr;
     ++found_;
@@ -78,18 +80,21 @@ class Fields {
   /// Throws if the object has another field.
   void finish() const {
     if (found_ == json_.size()) return;
-    auto const is_known = [&](std::string const& name) {
-      return (", " + known_ + ",").find(", " + name + ",") != std::string::npos;
-    };
     for (auto const& [name, value] : json_.items()) {
-      if (!is_known(name)) refuse(path_ + name, "the field is unknown", known_, name);
+      if (std::ranges::find(known_, name) == known_.end()) refuse(path_ + name, "the field is unknown", known(), name);
     }
   }
 
  private:
+  [[nodiscard]] std::string known() const {
+    std::string text;
+    for (auto const name : known_) text += (text.empty() ? "" : ", ") + std::string(name);
+    return text;
+  }
+
   Json const& json_;
   std::string path_;
-  std::string known_{};
+  std::vector<std::string_view> known_{};
   std::size_t found_ = 0;
 };
 
