@@ -1,7 +1,6 @@
 #include "lib/platform/atomic_file.hpp"
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 #include <utility>
 
@@ -11,6 +10,7 @@
 #include "lib/core/as_size.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/io_error.hpp"
+#include "lib/platform/random.hpp"
 #include "lib/platform/retry.hpp"
 
 namespace crossrank::platform {
@@ -19,18 +19,6 @@ namespace {
 constexpr std::string_view temporary_suffix = ".crossrank.tmp";
 constexpr std::size_t random_digits = 16;
 constexpr std::string_view hexadecimal = "0123456789abcdef";
-
-/// Returns random digits; empty when the system has no random bytes, with errno.
-std::string random_hex() {
-  std::array<std::byte, random_digits / 2> bytes{};
-  if (system().random(bytes) != 0) return {};
-  std::string text;
-  for (auto const byte : bytes) {
-    text += hexadecimal[std::to_integer<std::size_t>(byte >> 4U)];
-    text += hexadecimal[std::to_integer<std::size_t>(byte & std::byte{15})];
-  }
-  return text;
-}
 
 /// Returns whether the error of linkat() means that the file system has no hard links, or no more for this file.
 bool links_unsupported(int error) {
@@ -70,9 +58,7 @@ void AtomicFile::create() {
 }
 
 bool AtomicFile::try_create() {
-  auto const random = random_hex();
-  if (random.empty()) throw_io(operation_ + ": getrandom", directory_.path_of(name_), errno);
-  temporary_ = '.' + name_ + '.' + random + std::string(temporary_suffix);
+  temporary_ = '.' + name_ + '.' + random_hex(operation_) + std::string(temporary_suffix);
   constexpr int flags = O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW;
   constexpr mode_t owner = S_IRUSR | S_IWUSR;
   mode_t const mode = readers_ == Readers::owner ? owner : owner | S_IRGRP | S_IWGRP | S_IROTH | S_IWOTH;

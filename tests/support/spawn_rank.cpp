@@ -4,14 +4,14 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <cstdint>
 #include <string_view>
 #include <system_error>
 
 #include <fcntl.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <unistd.h>
+
+#include "lib/platform/random.hpp"
 
 namespace crossrank::test {
 namespace {
@@ -84,15 +84,8 @@ RankChild spawn_rank(RankProgram const& program) {
 }
 
 std::string random_job_id() {
-  std::array<std::uint8_t, 16> bytes{};
-  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) fail("getrandom");
-  constexpr std::string_view digits = "0123456789abcdef";
-  std::string id;
-  for (auto const byte : bytes) {
-    id += digits[byte >> 4U];
-    id += digits[byte & 15U];
-  }
-  return id;
+  constexpr auto const* operation = "make a job id";
+  return platform::random_hex(operation) + platform::random_hex(operation);
 }
 
 }  // namespace crossrank::test

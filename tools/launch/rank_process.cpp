@@ -3,17 +3,16 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdint>
 #include <cstdlib>
 #include <sstream>
 #include <string_view>
-#include <system_error>
 
 #include <fcntl.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "lib/platform/random.hpp"
 
 namespace crossrank::tools {
 namespace {
@@ -117,17 +116,8 @@ int reason_of(int failure, std::string const& program) {
 }  // namespace
 
 std::string random_job_id() {
-  std::array<std::uint8_t, 16> bytes{};
-  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
-    throw std::system_error(errno, std::generic_category(), "getrandom");
-  }
-  constexpr std::string_view digits = "0123456789abcdef";
-  std::string id;
-  for (auto const byte : bytes) {
-    id += digits[byte >> 4U];
-    id += digits[byte & 15U];
-  }
-  return id;
+  constexpr auto const* operation = "make a job id";
+  return platform::random_hex(operation) + platform::random_hex(operation);
 }
 
 RankStart start_rank(std::vector<std::string> const& program, int rank, JobEnvironment const& job,

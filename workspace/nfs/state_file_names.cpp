@@ -2,18 +2,15 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <limits>
 #include <mutex>
-#include <span>
 
 #include <unistd.h>
 
 #include <crossrank/error.hpp>
 
 #include "lib/platform/atomic_file.hpp"
-#include "lib/platform/io_error.hpp"
-#include "lib/platform/system.hpp"
+#include "lib/platform/random.hpp"
 
 namespace crossrank::workspace {
 namespace {
@@ -32,11 +29,7 @@ constinit Writer writer;
 /// The caller must hold the mutex.
 void draw_if_new_process() {
   if (writer.owner == ::getpid()) return;
-  std::uint64_t number = 0;
-  if (platform::system().random(std::as_writable_bytes(std::span(&number, 1))) != 0) {
-    platform::throw_io("NFSWorkspace.write: getrandom", "writer number", errno);
-  }
-  writer.number = number;
+  writer.number = platform::random_number("NFSWorkspace.write");
   writer.names_given = 0;
   writer.owner = ::getpid();
 }

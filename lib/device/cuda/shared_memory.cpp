@@ -19,7 +19,7 @@
 #include "lib/core/no_destructor.hpp"
 #include "lib/device/cuda/capture.hpp"
 #include "lib/device/cuda/driver_errors.hpp"
-#include "lib/platform/system.hpp"
+#include "lib/platform/random.hpp"
 
 namespace crossrank::cuda {
 namespace {
@@ -40,12 +40,7 @@ struct Handle {
 static_assert(sizeof(Handle) == std::tuple_size_v<decltype(spi::SharedDeviceMemory::handle)>);
 
 std::uint64_t own_process() {
-  static auto const number = [] {
-    std::uint64_t drawn = 0;
-    if (platform::system().random(std::as_writable_bytes(std::span(&drawn, 1))) != 0)
-      throw UnavailableError({.operation = "share GPU memory", .message = "the system has no random numbers"});
-    return drawn;
-  }();
+  static auto const number = platform::random_number("share GPU memory");
   return number;
 }
 

@@ -8,7 +8,7 @@
 #include <boost/filesystem/operations.hpp>
 
 #include "lib/platform/fd.hpp"
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/random.hpp"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -44,10 +44,8 @@ std::string JobKey::digest() const {
 }
 
 std::array<std::uint64_t, 2> random_nonce() {
-  std::array<std::uint64_t, 2> nonce{};
-  if (system().random(std::as_writable_bytes(std::span(nonce))) != 0)
-    platform::throw_io("draw a nonce", "getrandom", errno);
-  return nonce;
+  constexpr auto const* operation = "draw a nonce";
+  return {platform::random_number(operation), platform::random_number(operation)};
 }
 
 std::string segment_prefix() { return "crossrank." + std::to_string(::geteuid()) + "."; }

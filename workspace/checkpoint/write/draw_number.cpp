@@ -1,24 +1,17 @@
 #include "workspace/checkpoint/write/draw_number.hpp"
 
-#include <array>
-#include <cstddef>
 #include <cstring>
+#include <span>
 
-#include <crossrank/error.hpp>
-
-#include "lib/platform/system.hpp"
+#include "lib/platform/random.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 
 namespace crossrank::checkpoint {
 
 std::uint64_t draw_number(Collective const& world, std::string const& operation) {
-  std::array<std::byte, sizeof(std::uint64_t)> bytes{};
-  agree(world, operation, [&] {
-    if (platform::system().random(bytes) != 0)
-      throw UnavailableError({.operation = operation, .message = "the system provides no random numbers"});
-  });
-  auto const all = world.all_gatherv(bytes);
   std::uint64_t number = 0;
+  agree(world, operation, [&] { number = platform::random_number(operation); });
+  auto const all = world.all_gatherv(std::as_bytes(std::span(&number, 1)));
   std::memcpy(&number, all.front().data(), sizeof number);
   return number;
 }

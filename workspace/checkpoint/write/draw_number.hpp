@@ -6,7 +6,7 @@
 
 namespace crossrank::checkpoint {
 
-/// Returns a random number, the same on all ranks. Collective. Throws `UnavailableError`.
+/// Returns a random number, the same on all ranks. Collective. Throws `IoError`.
 [[nodiscard]] std::uint64_t draw_number(Collective const& world, std::string const& operation);
 
 }  // namespace crossrank::checkpoint

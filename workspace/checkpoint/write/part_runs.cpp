@@ -1,6 +1,5 @@
 #include "workspace/checkpoint/write/part_runs.hpp"
 
-#include <array>
 #include <cerrno>
 #include <cstddef>
 #include <string_view>
@@ -9,11 +8,11 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/codec/checksum/checksum.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/host.hpp"
 #include "lib/platform/io_error.hpp"
+#include "lib/platform/random.hpp"
 #include "lib/platform/retry.hpp"
 #include "lib/platform/system.hpp"
 #include "workspace/checkpoint/write/job_files.hpp"
@@ -23,13 +22,6 @@ namespace {
 
 constexpr int most_attempts = 10;
 constexpr std::size_t longest_identity = 256;
-
-std::string random_id() {
-  std::array<std::byte, 8> bytes{};
-  if (platform::system().random(bytes) != 0)
-    platform::throw_io(std::string(write_operation) + ": getrandom", "part", errno);
-  return codec::to_hex(codec::checksum(bytes));
-}
 
 platform::Fd open_run(platform::Directory const& work, std::string const& name, int flags) {
   return platform::Fd(platform::retry_interrupted([&] {
@@ -90,7 +82,7 @@ PartRun::PartRun(platform::Directory const& work) : work_(work) {
 
 /// Returns false if another process took the file for that of a killed run, before it was locked.
 bool PartRun::try_begin() {
-  id_ = random_id();
+  id_ = platform::random_hex(std::string(write_operation));
   auto const name = run_prefix + id_;
   auto& os = platform::system();
   lock_ = open_run(work_, name, O_CREAT | O_EXCL | O_RDWR);
