@@ -19,7 +19,7 @@
 #include "lib/tensor/streaming_copy.hpp"
 
 namespace bench = crossrank::bench;
-namespace platform = crossrank::platform;
+namespace xr = crossrank;
 
 namespace {
 
@@ -36,15 +36,15 @@ double best_gb_per_s(std::function<void()> const& work, double moved) {
 }
 
 /// Returns the rate of copies on `threads` concurrent threads, 64 MiB each.
-double copy_rate(unsigned threads, platform::CopyKernel kernel) {
+double copy_rate(unsigned threads, xr::CopyKernel kernel) {
   std::vector<std::vector<std::byte>> from(threads, std::vector<std::byte>(bytes, std::byte{1}));
   auto to = from;
   return best_gb_per_s(
       [&] {
         std::vector<std::thread> others;
         for (unsigned i = 1; i < threads; ++i)
-          others.emplace_back([&, i] { platform::copy_with(kernel, to[i].data(), from[i].data(), bytes); });
-        platform::copy_with(kernel, to[0].data(), from[0].data(), bytes);
+          others.emplace_back([&, i] { xr::copy_with(kernel, to[i].data(), from[i].data(), bytes); });
+        xr::copy_with(kernel, to[0].data(), from[0].data(), bytes);
         for (auto& other : others) other.join();
       },
       static_cast<double>(bytes) * threads);
@@ -84,13 +84,13 @@ std::string first_line(char const* path) {
 
 int main() {
   auto const cores = std::max(1U, std::thread::hardware_concurrency());
-  auto const streaming = platform::streaming_kernel();
+  auto const streaming = xr::streaming_kernel();
   nlohmann::ordered_json result;
   result["cores"] = cores;
-  result["streaming_kernel"] = platform::to_string(streaming);
-  result["memcpy_gb_per_s"] = copy_rate(1, platform::CopyKernel::standard);
+  result["streaming_kernel"] = to_string(streaming);
+  result["memcpy_gb_per_s"] = copy_rate(1, xr::CopyKernel::standard);
   result["streaming_gb_per_s"] = copy_rate(1, streaming);
-  result["memcpy_all_cores_gb_per_s"] = copy_rate(cores, platform::CopyKernel::standard);
+  result["memcpy_all_cores_gb_per_s"] = copy_rate(cores, xr::CopyKernel::standard);
   result["streaming_all_cores_gb_per_s"] = copy_rate(cores, streaming);
   result["read_gb_per_s"] = read_rate();
   result["fresh_page_us"] = fresh_page_us();

@@ -20,6 +20,7 @@
 
 namespace bench = crossrank::bench;
 namespace platform = crossrank::platform;
+namespace xr = crossrank;
 
 namespace {
 
@@ -45,7 +46,7 @@ class Lane {
     bench_fill(source_.get(), bytes, rank);
   }
 
-  void copy(platform::CopyKernel kernel) { platform::copy_with(kernel, target_.get(), source_.get(), bytes_); }
+  void copy(xr::CopyKernel kernel) { xr::copy_with(kernel, target_.get(), source_.get(), bytes_); }
   [[nodiscard]] bool equal() const { return std::memcmp(target_.get(), source_.get(), bytes_) == 0; }
 
  private:
@@ -54,7 +55,7 @@ class Lane {
   std::unique_ptr<std::byte, Unmap> target_{};
 };
 
-bench::Row run(int ranks, std::size_t bytes, platform::CopyKernel kernel, char const* who, bool quick) {
+bench::Row run(int ranks, std::size_t bytes, xr::CopyKernel kernel, char const* who, bool quick) {
   std::vector<Lane> lanes;
   for (int rank = 1; rank < ranks; ++rank) lanes.emplace_back(bytes, rank);
   auto const batch = bench_batch(bytes);
@@ -97,8 +98,8 @@ int main(int argc, char** argv) {
   std::vector<bench::Row> rows;
   for (int i = split + 1; i < argc; ++i) {
     auto const bytes = static_cast<std::size_t>(std::strtoull(argv[i], nullptr, 10));
-    rows.push_back(run(ranks, bytes, platform::CopyKernel::standard, "memcpy_limit", arguments.quick));
-    rows.push_back(run(ranks, bytes, platform::streaming_kernel(), "streaming_limit", arguments.quick));
+    rows.push_back(run(ranks, bytes, xr::CopyKernel::standard, "memcpy_limit", arguments.quick));
+    rows.push_back(run(ranks, bytes, xr::streaming_kernel(), "streaming_limit", arguments.quick));
   }
   bench::append(arguments.out, rows);
 }

@@ -7,16 +7,16 @@
 
 #include "lib/tensor/streaming_copy.hpp"
 
-namespace platform = crossrank::platform;
+namespace xr = crossrank;
 
 namespace {
 
-void copy(benchmark::State& state, platform::CopyKernel kernel) {
+void copy(benchmark::State& state, xr::CopyKernel kernel) {
   auto const bytes = static_cast<std::size_t>(state.range(0));
   std::vector<std::byte> const from(bytes, std::byte{1});
   std::vector<std::byte> to(bytes);
   for (auto _ : state) {
-    platform::copy_with(kernel, to.data(), from.data(), bytes);
+    xr::copy_with(kernel, to.data(), from.data(), bytes);
     benchmark::ClobberMemory();
   }
   if (to != from) state.SkipWithError("a copy differs from its source");
@@ -28,7 +28,7 @@ void copy_by_threshold(benchmark::State& state) {
   std::vector<std::byte> const from(bytes, std::byte{1});
   std::vector<std::byte> to(bytes);
   for (auto _ : state) {
-    platform::copy_bytes(to.data(), from.data(), bytes);
+    xr::copy_bytes(to.data(), from.data(), bytes);
     benchmark::ClobberMemory();
   }
   if (to != from) state.SkipWithError("a copy differs from its source");
@@ -38,10 +38,10 @@ void copy_by_threshold(benchmark::State& state) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  using platform::CopyKernel;
-  for (auto const kernel : {CopyKernel::standard, CopyKernel::sse2, CopyKernel::avx2, CopyKernel::avx512}) {
-    if (!platform::has_kernel(kernel)) continue;
-    auto const name = "copy/" + std::string(platform::to_string(kernel));
+  for (auto const kernel :
+       {xr::CopyKernel::standard, xr::CopyKernel::sse2, xr::CopyKernel::avx2, xr::CopyKernel::avx512}) {
+    if (!xr::has_kernel(kernel)) continue;
+    auto const name = "copy/" + std::string(to_string(kernel));
     benchmark::RegisterBenchmark(name.c_str(), copy, kernel)->RangeMultiplier(16)->Range(4096, 64 << 20);
   }
   benchmark::RegisterBenchmark("copy/automatic", copy_by_threshold)->RangeMultiplier(16)->Range(4096, 64 << 20);

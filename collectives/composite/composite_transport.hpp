@@ -48,6 +48,7 @@ class CompositeTransport final : public spi::Transport {
   CompositeTransport(CompositeTransport const&) = delete;
   CompositeTransport& operator=(CompositeTransport const&) = delete;
 
+  // The overrides repeat the interface: each backend implements it whole.
   [[nodiscard]] std::string_view backend() const noexcept override { return "composite"; }
   [[nodiscard]] std::string const& name() const noexcept override { return across().name(); }
   [[nodiscard]] int rank() const noexcept override { return across().rank(); }

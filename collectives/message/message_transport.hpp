@@ -36,6 +36,7 @@ class MessageTransport final : public spi::Transport, private PacketHandler {
   MessageTransport& operator=(MessageTransport const&) = delete;
   ~MessageTransport() override;
 
+  // The overrides repeat the interface: each backend implements it whole.
   [[nodiscard]] std::string_view backend() const noexcept override { return backend_; }
   [[nodiscard]] std::string const& name() const noexcept override { return link_.name(); }
   [[nodiscard]] int rank() const noexcept override { return link_.rank(); }

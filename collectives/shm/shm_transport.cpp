@@ -158,7 +158,7 @@ void ShmTransport::require_open(char const* operation) const {
 // ---------------------------------------------------------------- collectives
 
 ShmTransport::Posted ShmTransport::post_round(spi::Signature signature, std::span<std::byte const> bytes, int root,
-                                              std::byte* also_to, platform::StoreMode results) {
+                                              std::byte* also_to, StoreMode results) {
   require_open(spi::to_string(signature.op_kind));
   spi::require_one_collective(*this, spi::to_string(signature.op_kind), collective_.has_value());
   node::Post post{
@@ -227,7 +227,7 @@ void ShmTransport::require_size(int member, std::size_t got, std::size_t expecte
                        .failed_ranks = {member}});
 }
 
-void ShmTransport::read_payload(std::uint64_t round, int member, std::span<std::byte> to, platform::StoreMode results) {
+void ShmTransport::read_payload(std::uint64_t round, int member, std::span<std::byte> to, StoreMode results) {
   auto const payload = group_->payload(member, group_->arrival(member, round));
   require_size(member, payload.size(), to.size());
   node::CopyBatch copies(group_->comm());
@@ -238,12 +238,10 @@ void ShmTransport::read_payload(std::uint64_t round, int member, std::span<std::
 /// Measured on two cores that share a cache of 32 MiB. Up to about 20 MiB touched by all ranks of a node in one call
 /// stay in the cache until the next call. An all_to_all of 2 MiB between four ranks took 0.47 ms with streaming stores
 /// and 0.84 ms with normal ones; an all_gather of 4 MiB between two ranks took 0.32 ms and 0.21 ms.
-platform::StoreMode ShmTransport::stores_of_results(std::span<std::byte const> in,
-                                                    std::span<std::byte const> out) const {
+StoreMode ShmTransport::stores_of_results(std::span<std::byte const> in, std::span<std::byte const> out) const {
   bool const in_place = in.data() == out.data();
   auto const touched = out.size() + (in_place ? 0 : in.size()) + std::min(in.size(), StagingRing::most_by_use);
-  return touched > platform::streaming_threshold(group_->comm().ranks()) ? platform::StoreMode::streaming
-                                                                         : platform::StoreMode::normal;
+  return touched > streaming_threshold(group_->comm().ranks()) ? StoreMode::streaming : StoreMode::normal;
 }
 
 // ---------------------------------------------------------------- groups

@@ -33,6 +33,7 @@ class ShmTransport final : public spi::Transport {
   ShmTransport(ShmTransport const&) = delete;
   ShmTransport& operator=(ShmTransport const&) = delete;
 
+  // The overrides repeat the interface: each backend implements it whole.
   [[nodiscard]] std::string_view backend() const noexcept override { return "shm"; }
   [[nodiscard]] std::string const& name() const noexcept override { return group_->name(); }
   [[nodiscard]] int rank() const noexcept override { return group_->rank(); }
@@ -101,13 +102,13 @@ class ShmTransport final : public spi::Transport {
   struct Broadcast {
     spi::Sink buffer{};
     int root = 0;
-    platform::StoreMode results = platform::StoreMode::normal;  ///< of what is read of the root
+    StoreMode results = StoreMode::normal;  ///< of what is read of the root
   };
   /// The counts are in `counts_`.
   struct AllGather {
     spi::Source mine{};
     spi::Sink out{};
-    platform::StoreMode results = platform::StoreMode::normal;  ///< of what is read of the peers
+    StoreMode results = StoreMode::normal;  ///< of what is read of the peers
   };
   struct Reduce {
     spi::OpKind op_kind = spi::OpKind::none;
@@ -191,8 +192,7 @@ class ShmTransport final : public spi::Transport {
   /// Posts a round whose payload is `bytes`, copied into the arena unless it fits the line.
   /// They are also copied to `also_to`, stored as `results`, unless that is null or they stand there.
   [[nodiscard]] Posted post_round(spi::Signature signature, std::span<std::byte const> bytes, int root,
-                                  std::byte* also_to = nullptr,
-                                  platform::StoreMode results = platform::StoreMode::normal);
+                                  std::byte* also_to = nullptr, StoreMode results = StoreMode::normal);
   // The end of a collective of one round: reads what the others have sent.
   void finish(Posted const& posted, Barrier const& action);
   void finish(Posted const& posted, Broadcast const& action);
@@ -213,10 +213,9 @@ class ShmTransport final : public spi::Transport {
 
   void require_size(int member, std::size_t got, std::size_t expected) const;
   /// Copies the payload that a member has posted in a round.
-  void read_payload(std::uint64_t round, int member, std::span<std::byte> to, platform::StoreMode results);
+  void read_payload(std::uint64_t round, int member, std::span<std::byte> to, StoreMode results);
   /// Returns how to store the results of a call: past the caches if the bytes that it touches do not fit into them.
-  [[nodiscard]] platform::StoreMode stores_of_results(std::span<std::byte const> in,
-                                                      std::span<std::byte const> out) const;
+  [[nodiscard]] StoreMode stores_of_results(std::span<std::byte const> in, std::span<std::byte const> out) const;
   [[nodiscard]] bool try_send(MessageOp& op);
   [[nodiscard]] bool try_recv(MessageOp& op, int src);
   void release_sent_slots(int dst) noexcept;

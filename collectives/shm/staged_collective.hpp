@@ -39,7 +39,7 @@ class PeerAreas {
 /// The memory that a rank's peers read in the next step, and how to store there.
 struct Area {
   std::byte* at = nullptr;
-  platform::StoreMode stores = platform::StoreMode::normal;
+  StoreMode stores = StoreMode::normal;
 };
 
 /// Gives a rank its area.

@@ -22,11 +22,11 @@ class StagedMove final : public StagedCollective {
   };
   struct Arguments {
     Streams streams = Streams::shared;
-    std::vector<Bytes> outgoing{};         ///< one stream, or one for each rank; empty if this rank sends nothing
-    std::vector<MutableBytes> incoming{};  ///< by sender; empty where nothing is received
-    std::size_t longest = 0;               ///< of the streams of all ranks
-    platform::StoreMode results = platform::StoreMode::normal;  ///< how to store received bytes
-    spi::Source source{};                                       ///< keep the buffers alive
+    std::vector<Bytes> outgoing{};          ///< one stream, or one for each rank; empty if this rank sends nothing
+    std::vector<MutableBytes> incoming{};   ///< by sender; empty where nothing is received
+    std::size_t longest = 0;                ///< of the streams of all ranks
+    StoreMode results = StoreMode::normal;  ///< how to store received bytes
+    spi::Source source{};                   ///< keep the buffers alive
     spi::Sink sink{};
   };
 
@@ -54,7 +54,7 @@ class StagedExchange final : public StagedCollective {
     std::vector<std::size_t> receive{};  ///< bytes from each rank
     spi::Source in{};
     spi::Sink out{};
-    platform::StoreMode results = platform::StoreMode::normal;  ///< how to store received bytes
+    StoreMode results = StoreMode::normal;  ///< how to store received bytes
   };
 
   /// `group` is the name for errors; it must outlive this object.

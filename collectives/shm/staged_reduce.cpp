@@ -9,7 +9,7 @@
 
 namespace crossrank::shm {
 StagedAllReduce::StagedAllReduce(node::NodeComm& comm, int rank, int ranks, spi::Source in, spi::Sink out,
-                                 platform::StoreMode results, algorithms::Reducer reduce)
+                                 StoreMode results, algorithms::Reducer reduce)
     : comm_(comm),
       rank_(as_size(rank)),
       ranks_(as_size(ranks)),
@@ -54,7 +54,7 @@ void StagedAllReduce::reduce_slice(std::size_t piece, Area area, PeerAreas const
   auto* const own_result = out_.bytes.data() + at;
   node::CopyBatch copies(comm_);
   // A reducer stores in the ordinary way, and so to where that is fast.
-  if (area.stores == platform::StoreMode::streaming) {
+  if (area.stores == StoreMode::streaming) {
     reduce_(own_result, inputs_, own.bytes);
     copies.add(for_peers, own_result, own.bytes, area.stores);
   } else {

@@ -15,7 +15,7 @@ namespace crossrank::shm {
 class StagedAllReduce final : public StagedCollective {
  public:
   /// `out` is empty on a rank that receives no result; `results` says how to store there.
-  StagedAllReduce(node::NodeComm& comm, int rank, int ranks, spi::Source in, spi::Sink out, platform::StoreMode results,
+  StagedAllReduce(node::NodeComm& comm, int rank, int ranks, spi::Source in, spi::Sink out, StoreMode results,
                   algorithms::Reducer reduce);
   [[nodiscard]] bool step(std::size_t number, AreaAllocator& own, PeerAreas const& peers) override;
 
@@ -36,7 +36,7 @@ class StagedAllReduce final : public StagedCollective {
   std::size_t ranks_;
   spi::Source in_;
   spi::Sink out_;
-  platform::StoreMode results_;
+  StoreMode results_;
   algorithms::Reducer reduce_;
   std::size_t slice_;  ///< most bytes of a slice
   std::size_t piece_;  ///< bytes of all slices together

@@ -26,18 +26,20 @@
 #define CROSSRANK_COPY_SANITIZED 0
 #endif
 
-namespace crossrank::platform {
+namespace crossrank {
 namespace {
 
-constexpr std::size_t line = 64;
-constexpr std::size_t block = 4 * line;
+constexpr std::size_t cache_line = 64;
+constexpr std::size_t stream_block = 4 * cache_line;
 
 /// Copies bytes. A streaming kernel copies whole blocks to a line boundary, and a fence must follow it.
 using Kernel = void (*)(std::byte* to, std::byte const* from, std::size_t bytes);
 
 void copy_standard(std::byte* to, std::byte const* from, std::size_t bytes) { copy_memory(to, from, bytes); }
 
-std::size_t bytes_to_line(std::byte const* to) { return (line - reinterpret_cast<std::uintptr_t>(to) % line) % line; }
+std::size_t bytes_to_line(std::byte const* to) {
+  return (cache_line - reinterpret_cast<std::uintptr_t>(to) % cache_line) % cache_line;
+}
 
 #if CROSSRANK_COPY_X86
 
@@ -53,7 +55,7 @@ enum class Ahead : bool { no, yes };
 template <Ahead prefetches>
 inline void prefetch_block(std::byte const* from) {
   if constexpr (prefetches == Ahead::no) return;
-  for (std::size_t at = 0; at < block; at += line) {
+  for (std::size_t at = 0; at < stream_block; at += cache_line) {
     _mm_prefetch(reinterpret_cast<char const*>(from + ahead + at), _MM_HINT_NTA);
   }
 }
@@ -63,9 +65,9 @@ inline void prefetch_block(std::byte const* from) {
 
 template <Ahead prefetches>
 void blocks_sse2(std::byte* to, std::byte const* from, std::size_t bytes) {
-  for (std::size_t at = 0; at < bytes; at += block) {
+  for (std::size_t at = 0; at < bytes; at += stream_block) {
     prefetch_block<prefetches>(from + at);
-    for (std::size_t i = at; i < at + block; i += line) {
+    for (std::size_t i = at; i < at + stream_block; i += cache_line) {
       auto const* const source = reinterpret_cast<__m128i const*>(from + i);
       auto* const target = reinterpret_cast<__m128i*>(to + i);
       __m128i const a = _mm_loadu_si128(source);
@@ -82,9 +84,9 @@ void blocks_sse2(std::byte* to, std::byte const* from, std::size_t bytes) {
 
 template <Ahead prefetches>
 __attribute__((target("avx2"))) void blocks_avx2(std::byte* to, std::byte const* from, std::size_t bytes) {
-  for (std::size_t at = 0; at < bytes; at += block) {
+  for (std::size_t at = 0; at < bytes; at += stream_block) {
     prefetch_block<prefetches>(from + at);
-    for (std::size_t i = at; i < at + block; i += 2 * line) {
+    for (std::size_t i = at; i < at + stream_block; i += 2 * cache_line) {
       auto const* const source = reinterpret_cast<__m256i const*>(from + i);
       auto* const target = reinterpret_cast<__m256i*>(to + i);
       __m256i const a = _mm256_loadu_si256(source);
@@ -101,12 +103,12 @@ __attribute__((target("avx2"))) void blocks_avx2(std::byte* to, std::byte const*
 
 template <Ahead prefetches>
 __attribute__((target("avx512f"))) void blocks_avx512(std::byte* to, std::byte const* from, std::size_t bytes) {
-  for (std::size_t at = 0; at < bytes; at += block) {
+  for (std::size_t at = 0; at < bytes; at += stream_block) {
     prefetch_block<prefetches>(from + at);
     __m512i const a = _mm512_loadu_si512(from + at);
-    __m512i const b = _mm512_loadu_si512(from + at + line);
-    __m512i const c = _mm512_loadu_si512(from + at + 2 * line);
-    __m512i const d = _mm512_loadu_si512(from + at + 3 * line);
+    __m512i const b = _mm512_loadu_si512(from + at + cache_line);
+    __m512i const c = _mm512_loadu_si512(from + at + 2 * cache_line);
+    __m512i const d = _mm512_loadu_si512(from + at + 3 * cache_line);
     auto* const target = reinterpret_cast<__m512i*>(to + at);
     _mm512_stream_si512(target, a);
     _mm512_stream_si512(target + 1, b);
@@ -131,7 +133,7 @@ Kernel block_kernel(CopyKernel kernel) {
 void copy_streaming(Kernel kernel, std::byte* to, std::byte const* from, std::size_t bytes) {
   std::size_t const head = std::min(bytes_to_line(to), bytes);
   copy_standard(to, from, head);
-  std::size_t const body = (bytes - head) / block * block;
+  std::size_t const body = (bytes - head) / stream_block * stream_block;
   kernel(to + head, from + head, body);
   copy_standard(to + head + body, from + head + body, bytes - head - body);
 }
@@ -247,13 +249,13 @@ void copy_interleaved(std::span<CopySegment> parts) {
   for (auto& part : parts) {
     if (part.stores != StoreMode::streaming) continue;
     copy_front(part, std::min(bytes_to_line(part.to), part.bytes), copy_standard);
-    stripe = block;
+    stripe = stream_block;
   }
   for (std::size_t left = 1; left != 0;) {
     left = 0;
     for (auto& part : parts) {
       auto const now = std::min(stripe, part.bytes);
-      copy_front(part, now, now == block && part.stores == StoreMode::streaming ? stream : copy_standard);
+      copy_front(part, now, now == stream_block && part.stores == StoreMode::streaming ? stream : copy_standard);
       left += part.bytes;
     }
   }
@@ -272,4 +274,4 @@ std::string_view to_string(CopyKernel kernel) noexcept {
   return "unknown";
 }
 
-}  // namespace crossrank::platform
+}  // namespace crossrank

@@ -4,7 +4,7 @@
 #include <span>
 #include <string_view>
 
-namespace crossrank::platform {
+namespace crossrank {
 
 /// How a copy writes its destination.
 enum class StoreMode : std::uint8_t {
@@ -55,4 +55,4 @@ enum class CopyKernel : std::uint8_t { standard, sse2, avx2, avx512 };
 /// Copies with the given kernel, which this machine must have. For tests and benchmarks.
 void copy_with(CopyKernel kernel, std::byte* to, std::byte const* from, std::size_t bytes);
 
-}  // namespace crossrank::platform
+}  // namespace crossrank

@@ -8,7 +8,6 @@
 namespace crossrank::node {
 namespace {
 
-using platform::StoreMode;
 using std::chrono::nanoseconds;
 
 constexpr std::size_t bytes = std::size_t{64} << 10;

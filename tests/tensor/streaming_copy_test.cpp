@@ -7,13 +7,13 @@
 
 #include <gtest/gtest.h>
 
-namespace crossrank::platform {
+namespace crossrank {
 namespace {
 
-constexpr std::byte guard{0xa5};
-constexpr std::size_t margin = 64;
+constexpr std::byte guard_byte{0xa5};
+constexpr std::size_t guard_width = 64;
 
-std::vector<std::byte> random_bytes(std::size_t count, std::uint32_t seed) {
+std::vector<std::byte> seeded_bytes(std::size_t count, std::uint32_t seed) {
   std::mt19937 random(seed);
   std::vector<std::byte> bytes(count);
   for (auto& byte : bytes) byte = static_cast<std::byte>(random() & 0xffU);
@@ -21,13 +21,13 @@ std::vector<std::byte> random_bytes(std::size_t count, std::uint32_t seed) {
 }
 
 /// Copies `count` bytes between the given misalignments and checks each byte of the destination and around it.
-void expect_exact_copy(CopyKernel kernel, std::size_t count, std::size_t to_skew, std::size_t from_skew) {
-  auto const source = random_bytes(count + from_skew, static_cast<std::uint32_t>(count));
-  std::vector<std::byte> target(count + 2 * margin + to_skew + 64, guard);
-  auto const base = reinterpret_cast<std::uintptr_t>(target.data() + margin);
-  std::byte* const to = target.data() + margin + (64 - base % 64) % 64 + to_skew;
+void expect_exact_kernel(CopyKernel kernel, std::size_t count, std::size_t to_skew, std::size_t from_skew) {
+  auto const source = seeded_bytes(count + from_skew, static_cast<std::uint32_t>(count));
+  std::vector<std::byte> target(count + 2 * guard_width + to_skew + 64, guard_byte);
+  auto const base = reinterpret_cast<std::uintptr_t>(target.data() + guard_width);
+  std::byte* const to = target.data() + guard_width + (64 - base % 64) % 64 + to_skew;
   copy_with(kernel, to, source.data() + from_skew, count);
-  std::vector<std::byte> expected(target.size(), guard);
+  std::vector<std::byte> expected(target.size(), guard_byte);
   if (count != 0) std::memcpy(expected.data() + (to - target.data()), source.data() + from_skew, count);
   EXPECT_TRUE(target == expected) << to_string(kernel) << ": " << count << " bytes, skews " << to_skew << " and "
                                   << from_skew;
@@ -41,14 +41,14 @@ class EachKernel : public ::testing::TestWithParam<CopyKernel> {
 };
 
 TEST_P(EachKernel, copies_every_small_size) {
-  for (std::size_t count = 0; count <= 300; ++count) expect_exact_copy(GetParam(), count, 0, 0);
+  for (std::size_t count = 0; count <= 300; ++count) expect_exact_kernel(GetParam(), count, 0, 0);
 }
 
 TEST_P(EachKernel, copies_from_and_to_odd_addresses) {
   for (std::size_t const to : {1U, 7U, 31U, 63U}) {
     for (std::size_t const from : {0U, 1U, 13U, 63U}) {
       for (std::size_t const count : {1U, 63U, 64U, 65U, 255U, 256U, 257U, 4096U, 70'001U}) {
-        expect_exact_copy(GetParam(), count, to, from);
+        expect_exact_kernel(GetParam(), count, to, from);
       }
     }
   }
@@ -60,7 +60,7 @@ INSTANTIATE_TEST_SUITE_P(Copy, EachKernel,
                          [](auto const& kernel) { return std::string(to_string(kernel.param)); });
 
 TEST(CopyBytes, copies_under_each_hint) {
-  auto const source = random_bytes(100'000, 7);
+  auto const source = seeded_bytes(100'000, 7);
   for (auto const stores : {StoreMode::automatic, StoreMode::normal, StoreMode::streaming}) {
     std::vector<std::byte> target(source.size());
     copy_bytes(target.data(), source.data(), source.size(), {.stores = stores, .threshold = 4096});
@@ -109,4 +109,4 @@ TEST(StreamingThreshold, shrinks_with_the_ranks_that_share_the_cache) {
 TEST(StreamingKernel, is_supported_by_this_machine) { EXPECT_TRUE(has_kernel(streaming_kernel())); }
 
 }  // namespace
-}  // namespace crossrank::platform
+}  // namespace crossrank

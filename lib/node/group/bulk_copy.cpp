@@ -17,9 +17,9 @@ constexpr std::size_t piece = std::size_t{32} << 20;
 
 void copy(NodeComm& comm, std::byte* to, std::byte const* from, std::size_t bytes, bool streams) {
   if (bytes == 0) return;
-  platform::CopyHint const hint{.stores = streams ? platform::StoreMode::streaming : platform::StoreMode::normal};
+  CopyHint const hint{.stores = streams ? StoreMode::streaming : StoreMode::normal};
   for (std::size_t done = 0; done < bytes; done += piece) {
-    platform::copy_bytes(to + done, from + done, std::min(piece, bytes - done), hint);
+    copy_bytes(to + done, from + done, std::min(piece, bytes - done), hint);
     comm.count_progress();
   }
   count(counters().bytes_copied, bytes);

@@ -15,10 +15,10 @@ void progress(NodeComm& comm, std::size_t bytes) {
 
 }  // namespace
 
-void CopyBatch::add(std::byte* to, std::byte const* from, std::size_t bytes, platform::StoreMode stores) {
+void CopyBatch::add(std::byte* to, std::byte const* from, std::size_t bytes, StoreMode stores) {
   if (bytes >= worth_sharing) return parts_.push_back({.to = to, .from = from, .bytes = bytes, .stores = stores});
   if (bytes == 0) return;
-  platform::copy_bytes(to, from, bytes, {.stores = platform::StoreMode::normal});
+  copy_bytes(to, from, bytes, {.stores = StoreMode::normal});
   progress(comm_, bytes);
 }
 
@@ -28,9 +28,9 @@ void CopyBatch::run() {
   if (bytes == 0) return;
   if (parts_.size() == 1) {
     auto const& only = parts_.front();
-    platform::copy_bytes(only.to, only.from, only.bytes, {.stores = only.stores});
+    copy_bytes(only.to, only.from, only.bytes, {.stores = only.stores});
   } else {
-    platform::copy_interleaved(parts_);
+    copy_interleaved(parts_);
   }
   progress(comm_, bytes);
   parts_.clear();

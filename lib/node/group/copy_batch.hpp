@@ -12,13 +12,13 @@ class CopyBatch {
  public:
   explicit CopyBatch(NodeComm& comm) : comm_(comm) {}
   /// Adds a copy. Executes a short one at once.
-  void add(std::byte* to, std::byte const* from, std::size_t bytes, platform::StoreMode stores);
+  void add(std::byte* to, std::byte const* from, std::size_t bytes, StoreMode stores);
   /// Executes the remaining copies and counts them as progress.
   void run();
 
  private:
   NodeComm& comm_;
-  std::vector<platform::CopySegment> parts_{};
+  std::vector<CopySegment> parts_{};
 };
 
 }  // namespace crossrank::node

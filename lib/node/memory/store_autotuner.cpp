@@ -4,8 +4,6 @@
 
 namespace crossrank::node {
 
-using platform::StoreMode;
-
 double StoreAutotuner::Times::median() noexcept {
   auto* const middle = of_byte.begin() + noted / 2;
   std::nth_element(of_byte.begin(), middle, of_byte.begin() + noted);

@@ -30,7 +30,7 @@ class StoreAutotuner {
 
   /// One step of a collective that stores for its peers.
   struct Step {
-    platform::StoreMode stores = platform::StoreMode::normal;
+    StoreMode stores = StoreMode::normal;
     bool counts = false;  ///< in a trial
   };
   /// Returns how the next step shall store.
@@ -50,7 +50,7 @@ class StoreAutotuner {
   void decide() noexcept;
 
   int step_ = trial_steps + steps_between_trials - first_steps;  ///< of the trial, then those after it
-  platform::StoreMode best_ = platform::StoreMode::normal;
+  StoreMode best_ = StoreMode::normal;
   Times cached_{};
   Times streamed_{};
 };
