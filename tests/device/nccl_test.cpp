@@ -97,6 +97,10 @@ class Rank {
         CUDA_SUCCESS);
     return values;
   }
+  /// Reduces `count` floats over the ranks, on the rank's own stream.
+  ncclResult_t all_reduce(void const* from, void* to, std::size_t count, ncclRedOp_t op = ncclSum) {
+    return nccl("ncclAllReduce", from, to, count, ncclFloat32, op, comm, stream);
+  }
   void join(ncclUniqueId id) { ASSERT_EQ(nccl("ncclCommInitRank", &comm, size, id, rank), ncclSuccess); }
   void leave() { EXPECT_EQ(nccl("ncclCommDestroy", comm), ncclSuccess); }
   ncclResult_t settled(ncclComm_t which) {
@@ -146,13 +150,9 @@ TEST(Nccl, reduces_to_all) {
   on_ranks(4, [&](Rank& me) {
     me.join(id);
     me.put(pattern(me.rank, 1003));
-    ASSERT_EQ(nccl("ncclAllReduce", static_cast<void const*>(me.at(0)), me.at(0), std::size_t{1003}, ncclFloat32,
-                   ncclSum, me.comm, me.stream),
-              ncclSuccess);
+    ASSERT_EQ(me.all_reduce(me.at(0), me.at(0), 1003), ncclSuccess);
     EXPECT_EQ(me.get(1002, 1).front(), 600 + 4 * (1002 % 50));
-    ASSERT_EQ(nccl("ncclAllReduce", static_cast<void const*>(me.at(0)), me.at(2000), std::size_t{7}, ncclFloat32,
-                   ncclAvg, me.comm, me.stream),
-              ncclSuccess);
+    ASSERT_EQ(me.all_reduce(me.at(0), me.at(2000), 7, ncclAvg), ncclSuccess);
     EXPECT_EQ(me.get(2001, 1).front(), 604);
     me.leave();
   });
@@ -167,9 +167,7 @@ TEST(Nccl, sums_in_an_order_of_its_own) {
     float const values[] = {1e8F, 1, -1e8F, 1};
     float const in_rank_order = 1;  // ((1e8 + 1) - 1e8) + 1, rounded after each step
     me.put(std::vector<float>(4, values[me.rank]));
-    ASSERT_EQ(nccl("ncclAllReduce", static_cast<void const*>(me.at(0)), me.at(0), std::size_t{4}, ncclFloat32, ncclSum,
-                   me.comm, me.stream),
-              ncclSuccess);
+    ASSERT_EQ(me.all_reduce(me.at(0), me.at(0), 4), ncclSuccess);
     EXPECT_NE(me.get(0, 4), std::vector<float>(4, in_rank_order));
     me.leave();
   });
@@ -232,8 +230,7 @@ TEST(Nccl, tells_the_state_of_a_communicator_that_does_not_block) {
     ASSERT_EQ(me.settled(me.comm), ncclSuccess);
     me.put(pattern(me.rank, 16));
     for (int round = 0; round < 4; ++round) {
-      auto const posted = nccl("ncclAllReduce", static_cast<void const*>(me.at(0)), me.at(100), std::size_t{16},
-                               ncclFloat32, ncclSum, me.comm, me.stream);
+      auto const posted = me.all_reduce(me.at(0), me.at(100), 16);
       ASSERT_TRUE(posted == ncclInProgress || posted == ncclSuccess);
       ASSERT_EQ(me.settled(me.comm), ncclSuccess);
       EXPECT_EQ(me.get(100, 1).front(), 100);
@@ -283,9 +280,7 @@ TEST(Nccl, ends_kernels_by_abort) {
   on_ranks(2, [&](Rank& me) {
     me.join(id);
     if (me.rank == 0) {
-      ASSERT_EQ(nccl("ncclAllReduce", static_cast<void const*>(me.at(0)), me.at(0), std::size_t{16}, ncclFloat32,
-                     ncclSum, me.comm, me.stream),
-                ncclSuccess);
+      ASSERT_EQ(me.all_reduce(me.at(0), me.at(0), 16), ncclSuccess);
       EXPECT_EQ(cu("cuStreamQuery", me.stream), CUDA_ERROR_NOT_READY);
     }
     EXPECT_EQ(nccl("ncclCommAbort", me.comm), ncclSuccess);
@@ -301,9 +296,7 @@ TEST(Nccl, replays_a_captured_collective) {
     CUgraph graph = nullptr;
     CUgraphExec executable = nullptr;
     ASSERT_EQ(cu("cuStreamBeginCapture_v2", me.stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), CUDA_SUCCESS);
-    ASSERT_EQ(nccl("ncclAllReduce", static_cast<void const*>(me.at(0)), me.at(0), std::size_t{4}, ncclFloat32, ncclSum,
-                   me.comm, me.stream),
-              ncclSuccess);
+    ASSERT_EQ(me.all_reduce(me.at(0), me.at(0), 4), ncclSuccess);
     ASSERT_EQ(cu("cuStreamEndCapture", me.stream, &graph), CUDA_SUCCESS);
     ASSERT_EQ(cu("cuGraphInstantiateWithFlags", &executable, graph, 0ULL), CUDA_SUCCESS);
     me.put({1, 1, 1, 1});
@@ -324,9 +317,7 @@ TEST(Nccl, allocates_and_registers_buffers) {
     void* handle = nullptr;
     ASSERT_EQ(nccl("ncclMemAlloc", &buffer, std::size_t{4096}), ncclSuccess);
     ASSERT_EQ(nccl("ncclCommRegister", me.comm, buffer, std::size_t{4096}, &handle), ncclSuccess);
-    ASSERT_EQ(nccl("ncclAllReduce", static_cast<void const*>(buffer), buffer, std::size_t{16}, ncclFloat32, ncclMax,
-                   me.comm, me.stream),
-              ncclSuccess);
+    ASSERT_EQ(me.all_reduce(buffer, buffer, 16, ncclMax), ncclSuccess);
     ASSERT_EQ(cu("cuStreamSynchronize", me.stream), CUDA_SUCCESS);
     EXPECT_EQ(nccl("ncclCommDeregister", me.comm, handle), ncclSuccess);
     me.leave();
@@ -439,9 +430,7 @@ TEST(NcclProcess, runs_a_rank) {
   Rank me(r, 2, r);
   me.join(id_from_environment());
   me.put(pattern(r, 1000));
-  ASSERT_EQ(nccl("ncclAllReduce", static_cast<void const*>(me.at(0)), me.at(0), std::size_t{1000}, ncclFloat32, ncclSum,
-                 me.comm, me.stream),
-            ncclSuccess);
+  ASSERT_EQ(me.all_reduce(me.at(0), me.at(0), 1000), ncclSuccess);
   EXPECT_EQ(me.get(0, 1).front(), 100);
   me.leave();
 }
@@ -473,9 +462,7 @@ TEST(Nccl, leaves_survivors_hanging_until_they_abort) {
   int status = 0;
   ASSERT_EQ(::waitpid(peer, &status, 0), peer);
   EXPECT_TRUE(WIFSIGNALED(status));
-  ASSERT_EQ(nccl("ncclAllReduce", static_cast<void const*>(me.at(0)), me.at(0), std::size_t{16}, ncclFloat32, ncclSum,
-                 me.comm, me.stream),
-            ncclSuccess);
+  ASSERT_EQ(me.all_reduce(me.at(0), me.at(0), 16), ncclSuccess);
   auto error = ncclInternalError;
   EXPECT_EQ(nccl("ncclCommGetAsyncError", me.comm, &error), ncclSuccess);
   EXPECT_EQ(error, ncclSuccess);

@@ -52,6 +52,18 @@ struct OffloadJob {
   int sharding = offload_ranks;
 };
 
+/// Takes a step with the clipped gradients of two passes.
+template <class Model>
+void accumulate_and_clip(Model& model, AdamW& optimizer, int rank) {
+  model.zero_grad();
+  for (int part = 0; part < 2; ++part) {
+    auto const scope = model.accumulation_context(part == 1);
+    run_pass(model, part, rank, rank + 1);
+  }
+  clip_grad_norm(model, 1.0);
+  optimizer.step();
+}
+
 /// Trains with accumulation and clipping, and returns the shards of rank 0.
 Values trained(FullyShardTransformConfig config, Device device, TinyOptions const& options = {},
                OffloadJob shape = {}) {
@@ -63,13 +75,7 @@ Values trained(FullyShardTransformConfig config, Device device, TinyOptions cons
     auto const model = sharded(job, std::make_shared<TinyMlp>(mine), config, mine.device);
     AdamW optimizer(model, {.lr = 0.02});
     train(*model, optimizer, 1, job.rank(), shape.ranks);
-    model->zero_grad();
-    for (int part = 0; part < 2; ++part) {
-      auto const scope = model->accumulation_context(part == 1);
-      run_pass(*model, part, job.rank(), job.rank() + 1);
-    }
-    clip_grad_norm(*model, 1.0);
-    optimizer.step();
+    accumulate_and_clip(*model, optimizer, job.rank());
     if (job.rank() == 0) {
       for (auto const& shard : model->sharded_state_dict()) values[shard.name] = reals_of(shard.value);
     }
@@ -204,13 +210,7 @@ Values trained_by_ddp(DdpSetting const& setting, Device device) {
     if (setting.sends_bf16) model->register_comm_hook(bf16_compress_hook());
     AdamW optimizer(model, {.lr = 0.02});
     train(*model, optimizer, 2, job.rank(), setting.ranks);
-    model->zero_grad();
-    for (int part = 0; part < 2; ++part) {
-      auto const scope = model->accumulation_context(part == 1);
-      run_pass(*model, part, job.rank(), job.rank() + 1);
-    }
-    clip_grad_norm(*model, 1.0);
-    optimizer.step();
+    accumulate_and_clip(*model, optimizer, job.rank());
     for (auto const& parameter : model->parameters())
       EXPECT_EQ(parameter->value.device(), options.device) << parameter->name;
     if (job.rank() == 0) {

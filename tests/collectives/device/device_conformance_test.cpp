@@ -62,8 +62,7 @@ class NcclConformance : public testing::TestWithParam<ConformanceParameter> {};
 TEST_P(NcclConformance, holds) {
   auto options = gpu_ranks();
   options.arguments = {std::string(GetParam().test.name)};
-  auto const job = run_ranks(GetParam().ranks, "nccl_conformance", options);
-  EXPECT_TRUE(job.ok()) << job.text();
+  expect_job_ok(GetParam().ranks, "nccl_conformance", options);
 }
 
 INSTANTIATE_TEST_SUITE_P(Case, NcclConformance, testing::ValuesIn(device_parameters({3}, OnDevices::yes)),

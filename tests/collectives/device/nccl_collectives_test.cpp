@@ -21,8 +21,7 @@ namespace {
 class NcclCollectives : public testing::TestWithParam<int> {
  protected:
   static void run(std::string_view scenario, EmulatedNccl version = EmulatedNccl::newest) {
-    auto const job = run_ranks(GetParam(), scenario, gpu_ranks(version));
-    EXPECT_TRUE(job.ok()) << job.text();
+    expect_job_ok(GetParam(), scenario, gpu_ranks(version));
   }
 };
 
@@ -200,10 +199,7 @@ CROSSRANK_RANK_SCENARIO(nccl_handle) {
   return end_gpu_rank();
 }
 
-TEST(NcclHandle, is_the_communicator_of_the_group) {
-  auto const job = run_ranks(2, "nccl_handle", gpu_ranks());
-  EXPECT_TRUE(job.ok()) << job.text();
-}
+TEST(NcclHandle, is_the_communicator_of_the_group) { expect_job_ok(2, "nccl_handle"); }
 
 // ---------------------------------------------------------------- which way
 
@@ -224,8 +220,7 @@ CROSSRANK_RANK_SCENARIO(nccl_choice) {
 
 void expect_choice(char const* expected, RankOptions options) {
   options.arguments = {expected};
-  auto const job = run_ranks(2, "nccl_choice", std::move(options));
-  EXPECT_TRUE(job.ok()) << job.text();
+  expect_job_ok(2, "nccl_choice", std::move(options));
 }
 
 TEST(NcclChoice, is_nccl_where_all_ranks_can) { expect_choice("nccl", gpu_ranks()); }
@@ -285,8 +280,7 @@ TEST(NcclChoice, is_an_error_on_all_ranks_where_the_setting_wants_nccl_and_a_ran
   auto options = gpu_ranks();
   options.environment["CROSSRANK_DEVICE"] = "nccl";
   options.rank_environment[1]["CROSSRANK_NCCL_LIBRARY"] = "/nowhere/libnccl.so.2";
-  auto const job = run_ranks(2, "nccl_forced", std::move(options));
-  EXPECT_TRUE(job.ok()) << job.text();
+  expect_job_ok(2, "nccl_forced", std::move(options));
 }
 
 // ---------------------------------------------------------------- disagreement
@@ -333,8 +327,7 @@ class NcclDisagreement : public testing::TestWithParam<std::tuple<char const*, c
 TEST_P(NcclDisagreement, is_a_mismatch_on_all_ranks) {
   auto options = gpu_ranks();
   options.arguments = {std::get<1>(GetParam())};
-  auto const job = run_ranks(2, std::get<0>(GetParam()), std::move(options));
-  EXPECT_TRUE(job.ok()) << job.text();
+  expect_job_ok(2, std::get<0>(GetParam()), std::move(options));
 }
 
 INSTANTIATE_TEST_SUITE_P(Calls, NcclDisagreement,

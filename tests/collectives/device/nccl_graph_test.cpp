@@ -35,10 +35,7 @@ void fill(Tensor& tensor, float value) {
 
 class NcclGraph : public testing::TestWithParam<int> {
  protected:
-  static void run(std::string_view scenario) {
-    auto const job = run_ranks(GetParam(), scenario, gpu_ranks());
-    EXPECT_TRUE(job.ok()) << job.text();
-  }
+  static void run(std::string_view scenario) { expect_job_ok(GetParam(), scenario); }
 };
 
 // ---------------------------------------------------------------- replays
@@ -154,10 +151,7 @@ CROSSRANK_RANK_SCENARIO(nccl_graph_of_one_rank) {
   return end_gpu_rank();
 }
 
-TEST(NcclGraphOfOneRank, is_captured_in_a_scope_without_an_earlier_call) {
-  auto const job = run_ranks(1, "nccl_graph_of_one_rank", gpu_ranks());
-  EXPECT_TRUE(job.ok()) << job.text();
-}
+TEST(NcclGraphOfOneRank, is_captured_in_a_scope_without_an_earlier_call) { expect_job_ok(1, "nccl_graph_of_one_rank"); }
 
 // ---------------------------------------------------------------- communication buffers
 
@@ -191,8 +185,7 @@ CROSSRANK_RANK_SCENARIO(nccl_communication_buffers) {
 void run_with_buffers(int ranks, EmulatedNccl version, std::string function, std::string other) {
   auto options = gpu_ranks(version);
   options.arguments = {std::move(function), std::move(other)};
-  auto const job = run_ranks(ranks, "nccl_communication_buffers", std::move(options));
-  EXPECT_TRUE(job.ok()) << job.text();
+  expect_job_ok(ranks, "nccl_communication_buffers", std::move(options));
 }
 
 TEST(NcclBuffers, are_windows_of_the_communicator) {
@@ -239,10 +232,7 @@ CROSSRANK_RANK_SCENARIO(nccl_graph_refusals) {
   return end_gpu_rank();
 }
 
-TEST(NcclGraphRefusal, is_typed_and_leaves_the_stream_usable) {
-  auto const job = run_ranks(2, "nccl_graph_refusals", gpu_ranks());
-  EXPECT_TRUE(job.ok()) << job.text();
-}
+TEST(NcclGraphRefusal, is_typed_and_leaves_the_stream_usable) { expect_job_ok(2, "nccl_graph_refusals"); }
 
 CROSSRANK_RANK_SCENARIO(nccl_graph_after_a_refusal) {
   auto const world = connect_gpu_rank();
@@ -262,8 +252,7 @@ CROSSRANK_RANK_SCENARIO(nccl_graph_after_a_refusal) {
 }
 
 TEST(NcclGraphRefusal, of_an_invalidated_capture_leaves_the_group_usable) {
-  auto const job = run_ranks(2, "nccl_graph_after_a_refusal", gpu_ranks());
-  EXPECT_TRUE(job.ok()) << job.text();
+  expect_job_ok(2, "nccl_graph_after_a_refusal");
 }
 
 CROSSRANK_RANK_SCENARIO(nccl_graph_staged) {
@@ -278,8 +267,7 @@ CROSSRANK_RANK_SCENARIO(nccl_graph_staged) {
 }
 
 TEST(NcclGraphRefusal, of_collectives_through_host_memory_is_typed) {
-  auto const job = run_ranks(2, "nccl_graph_staged", gpu_ranks(EmulatedNccl::none));
-  EXPECT_TRUE(job.ok()) << job.text();
+  expect_job_ok(2, "nccl_graph_staged", gpu_ranks(EmulatedNccl::none));
 }
 
 // ---------------------------------------------------------------- replays that cannot end
@@ -355,10 +343,7 @@ CROSSRANK_RANK_SCENARIO(nccl_graph_of_a_closed_group) {
   return end_gpu_rank();
 }
 
-TEST(NcclGraphReplay, after_its_group_was_closed_is_a_usage_error) {
-  auto const job = run_ranks(2, "nccl_graph_of_a_closed_group", gpu_ranks());
-  EXPECT_TRUE(job.ok()) << job.text();
-}
+TEST(NcclGraphReplay, after_its_group_was_closed_is_a_usage_error) { expect_job_ok(2, "nccl_graph_of_a_closed_group"); }
 
 /// The launch fails on rank 1, which others have made.
 CROSSRANK_RANK_SCENARIO(nccl_graph_failed_launch) {
@@ -385,8 +370,7 @@ CROSSRANK_RANK_SCENARIO(nccl_graph_failed_launch) {
 TEST(NcclGraphReplay, that_one_rank_cannot_launch_ends_on_the_others) {
   auto options = gpu_ranks();
   options.rank_environment[1]["EMULATED_GPU_FAIL"] = "cuGraphLaunch:1:999";
-  auto const job = run_ranks(2, "nccl_graph_failed_launch", std::move(options));
-  EXPECT_TRUE(job.ok()) << job.text();
+  expect_job_ok(2, "nccl_graph_failed_launch", std::move(options));
 }
 
 }  // namespace

@@ -35,8 +35,7 @@ class NcclNetwork : public testing::TestWithParam<char const*> {
   static void run(std::string_view scenario, std::string timeout = "long") {
     auto options = gpu_ranks();
     options.arguments = {GetParam(), std::move(timeout)};
-    auto const job = run_ranks(1, scenario, std::move(options));
-    EXPECT_TRUE(job.ok()) << job.text();
+    expect_job_ok(1, scenario, std::move(options));
   }
 };
 

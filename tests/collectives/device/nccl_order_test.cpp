@@ -1,4 +1,5 @@
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -33,6 +34,18 @@ void use_once(Collective const& world, Collective const& second) {
   world.all_reduce(tensor);
   second.all_reduce(tensor);
   current_stream(default_device()).synchronize();
+}
+
+/// Lets `reduce_both` sum two tensors over the two ranks, 50 times, and checks the sums.
+void expect_both_sums(Collective const& world,
+                      std::function<void(int round, Tensor& a, Tensor& b)> const& reduce_both) {
+  for (int round = 0; round < 50; ++round) {
+    auto a = filled(world, 100);
+    auto b = filled(world, 100);
+    reduce_both(round, a, b);
+    EXPECT_EQ(values(a), std::vector<float>(100, 3));
+    EXPECT_EQ(values(b), std::vector<float>(100, 3));
+  }
 }
 
 /// Says how a further call of each group ends. One that has failed throws its failure.
@@ -74,9 +87,7 @@ CROSSRANK_RANK_SCENARIO(nccl_waits_in_different_orders) {
   auto const world = connect_with_deadline(CheckLevel::local);
   auto const second = second_group(world);
   use_once(world, second);
-  for (int round = 0; round < 50; ++round) {
-    auto a = filled(world, 100);
-    auto b = filled(world, 100);
+  expect_both_sums(world, [&](int round, Tensor& a, Tensor& b) {
     auto first = world.iall_reduce(a);
     auto other = second.iall_reduce(b);
     if (self.rank == 0) {
@@ -89,38 +100,26 @@ CROSSRANK_RANK_SCENARIO(nccl_waits_in_different_orders) {
       while (!other.test()) std::this_thread::yield();
       first.wait();
     }
-    EXPECT_EQ(values(a), std::vector<float>(100, 3));
-    EXPECT_EQ(values(b), std::vector<float>(100, 3));
-  }
+  });
   return end_gpu_rank();
 }
 
-TEST(NcclOrder, is_that_of_the_starts) {
-  auto const job = run_ranks(2, "nccl_waits_in_different_orders", gpu_ranks());
-  EXPECT_TRUE(job.ok()) << job.text();
-}
+TEST(NcclOrder, is_that_of_the_starts) { expect_job_ok(2, "nccl_waits_in_different_orders"); }
 
 /// A blocking call behind one of another group that has not been agreed on yet.
 CROSSRANK_RANK_SCENARIO(nccl_call_behind_a_started_one) {
   auto const world = connect_with_deadline(CheckLevel::local);
   auto const second = second_group(world);
   use_once(world, second);
-  for (int round = 0; round < 50; ++round) {
-    auto a = filled(world, 100);
-    auto b = filled(world, 100);
+  expect_both_sums(world, [&](int, Tensor& a, Tensor& b) {
     auto first = world.iall_reduce(a);
     second.all_reduce(b);
     first.wait();
-    EXPECT_EQ(values(a), std::vector<float>(100, 3));
-    EXPECT_EQ(values(b), std::vector<float>(100, 3));
-  }
+  });
   return end_gpu_rank();
 }
 
-TEST(NcclOrder, holds_for_a_blocking_call_behind_a_started_one) {
-  auto const job = run_ranks(2, "nccl_call_behind_a_started_one", gpu_ranks());
-  EXPECT_TRUE(job.ok()) << job.text();
-}
+TEST(NcclOrder, holds_for_a_blocking_call_behind_a_started_one) { expect_job_ok(2, "nccl_call_behind_a_started_one"); }
 
 /// A request that is dropped does not keep later calls of other groups waiting.
 CROSSRANK_RANK_SCENARIO(nccl_dropped_request_before_a_call) {
@@ -135,10 +134,7 @@ CROSSRANK_RANK_SCENARIO(nccl_dropped_request_before_a_call) {
   return end_gpu_rank();
 }
 
-TEST(NcclOrder, forgets_a_dropped_request) {
-  auto const job = run_ranks(2, "nccl_dropped_request_before_a_call", gpu_ranks());
-  EXPECT_TRUE(job.ok()) << job.text();
-}
+TEST(NcclOrder, forgets_a_dropped_request) { expect_job_ok(2, "nccl_dropped_request_before_a_call"); }
 
 // ---------------------------------------------------------------- different orders
 

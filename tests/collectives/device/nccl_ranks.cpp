@@ -1,5 +1,7 @@
 #include "tests/collectives/device/nccl_ranks.hpp"
 
+#include <utility>
+
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -26,6 +28,11 @@ RankOptions gpu_ranks(EmulatedNccl version) {
   if (version == EmulatedNccl::v2_18) options.environment["CROSSRANK_NCCL_LIBRARY"] = CROSSRANK_TEST_NCCL_2_18;
   if (version == EmulatedNccl::none) options.environment["CROSSRANK_NCCL_LIBRARY"] = "/nowhere/libnccl.so.2";
   return options;
+}
+
+void expect_job_ok(int ranks, std::string_view scenario, RankOptions options) {
+  auto const job = run_ranks(ranks, scenario, std::move(options));
+  EXPECT_TRUE(job.ok()) << job.text();
 }
 
 Collective connect_gpu_rank() { return connect({.backend = "shm", .timeout = std::chrono::seconds(60)}); }

@@ -1,6 +1,7 @@
 #pragma once
 #include <map>
 #include <string>
+#include <string_view>
 
 #include <crossrank/collective.hpp>
 #include <crossrank/stream.hpp>
@@ -17,6 +18,9 @@ enum class EmulatedNccl { newest, v2_22, v2_18, none };
 
 /// Returns options for ranks on four emulated GPUs.
 [[nodiscard]] RankOptions gpu_ranks(EmulatedNccl version = EmulatedNccl::newest);
+
+/// Runs a scenario on `ranks` processes and expects that all of them succeed.
+void expect_job_ok(int ranks, std::string_view scenario, RankOptions options = gpu_ranks());
 
 /// Joins the job of this process.
 [[nodiscard]] Collective connect_gpu_rank();

@@ -294,10 +294,7 @@ CROSSRANK_RANK_SCENARIO(nccl_departure_with_a_reason) {
   return 0;
 }
 
-TEST(NcclDeparture, of_a_rank_that_gives_up_tells_its_reason) {
-  auto const job = run_ranks(2, "nccl_departure_with_a_reason", gpu_ranks());
-  EXPECT_TRUE(job.ok()) << job.text();
-}
+TEST(NcclDeparture, of_a_rank_that_gives_up_tells_its_reason) { expect_job_ok(2, "nccl_departure_with_a_reason"); }
 
 // ---------------------------------------------------------------- refusals
 
@@ -323,8 +320,7 @@ CROSSRANK_RANK_SCENARIO(nccl_refused_call) {
 TEST(NcclRefusal, of_a_call_on_one_rank_ends_it_on_the_others) {
   auto options = gpu_ranks();
   options.rank_environment[1]["EMULATED_GPU_FAIL"] = "ncclAllReduce:2:3";
-  auto const job = run_ranks(2, "nccl_refused_call", std::move(options));
-  EXPECT_TRUE(job.ok()) << job.text();
+  expect_job_ok(2, "nccl_refused_call", std::move(options));
 }
 
 }  // namespace

@@ -78,13 +78,27 @@ TEST(FailureDetector, fails_when_a_member_that_is_needed_has_gone) {
   EXPECT_THAT(error.message, HasSubstr("left the group"));
 }
 
-TEST(FailureDetector, names_the_missing_member_when_the_timeout_is_over) {
-  FaultySystem system;
+FaultySystem& with_fake_clock(FaultySystem& system) {
   system.fake_clock();
-  platform::ScopedSystem const installed(system);
-  Members members(3);
-  for (int rank : {0, 1}) members[rank].arrive(barrier, {});
-  members.settle();
+  return system;
+}
+
+/// Ranks 0 and 1 of 3 have arrived in a barrier, and time passes only when a rank sleeps.
+struct BarrierWithoutRank2 {
+  FaultySystem system{};
+  platform::ScopedSystem installed{with_fake_clock(system)};
+  Members members{3};
+
+  BarrierWithoutRank2() {
+    for (int const rank : {0, 1}) members[rank].arrive(barrier, {});
+    members.settle();
+  }
+};
+
+TEST(FailureDetector, names_the_missing_member_when_the_timeout_is_over) {
+  BarrierWithoutRank2 late;
+  auto& system = late.system;
+  auto& members = late.members;
   spi::TimeoutPolicy const policy{.timeout = milliseconds(2000)};
   WaitState wait(policy.timeout);
   auto const begun = system.now();
@@ -101,12 +115,9 @@ TEST(FailureDetector, names_the_missing_member_when_the_timeout_is_over) {
 }
 
 TEST(FailureDetector, asks_the_first_member_before_it_blames_anyone_for_a_round) {
-  FaultySystem system;
-  system.fake_clock();
-  platform::ScopedSystem const installed(system);
-  Members members(3);
-  for (int rank : {0, 1}) members[rank].arrive(barrier, {});
-  members.settle();
+  BarrierWithoutRank2 late;
+  auto& system = late.system;
+  auto& members = late.members;
   spi::TimeoutPolicy const policy{.timeout = milliseconds(300)};
   WaitState wait(policy.timeout);
   for (int i = 0; i < 8 && !members[1].failures().has_failed(); ++i) {
