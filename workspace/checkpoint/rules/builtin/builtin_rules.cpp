@@ -52,8 +52,8 @@ void add_special_towers(Rules& rules) {
   rules.push_back(only({muse}, row("**.vision_tower.layers.*.attn.proj", SizeName::value)));
 }
 
-/// Adds layers whose names have a special meaning in one model family. They come before the general rules.
-void add_special(Rules& rules) {
+/// Adds layers of GPT-2, of its descendants, and of models that use its names.
+void add_special_gpt(Rules& rules) {
   auto const q = SizeName::query;
   auto const kv = SizeName::key_value;
   // The config counts gate and up together.
@@ -73,6 +73,13 @@ void add_special(Rules& rules) {
   rules.push_back(
       only({"gpt_neox", "gpt_neox_japanese", "bloom", "persimmon"},
            in_groups(SizeName::heads, column("**.{attention,self_attention,self_attn}.query_key_value", {q, q, q}))));
+}
+
+/// Adds layers whose names have a special meaning in one model family. They come before the general rules.
+void add_special(Rules& rules) {
+  auto const q = SizeName::query;
+  auto const kv = SizeName::key_value;
+  add_special_gpt(rules);
   rules.push_back(only({"minimax"}, in_groups(SizeName::heads, column("**.self_attn.qkv_proj", {q, q, q}))));
   rules.push_back(only({"minimax"}, column("**.self_attn.output_gate", {q})));
   // Each layer has two attentions and two feed-forward blocks.
