@@ -164,12 +164,15 @@ void bind_reductions(nb::class_<Collective>& collective) {
              auto const how = op_named(op);
              run_waiting(group, [&] { group.reduce(tensor, how, {root}); });
            })
-      .def("ireduce",
-           [](Collective const& group, nb::handle object, std::string_view op, int root) {
-             auto tensor = writable_tensor_from(object);
-             auto const how = op_named(op);
-             return PendingCall{group, run_waiting(group, [&] { return group.ireduce(tensor, how, {root}); })};
-           })
+      .def("ireduce", [](Collective const& group, nb::handle object, std::string_view op, int root) {
+        auto tensor = writable_tensor_from(object);
+        auto const how = op_named(op);
+        return PendingCall{group, run_waiting(group, [&] { return group.ireduce(tensor, how, {root}); })};
+      });
+}
+
+void bind_reduce_scatters(nb::class_<Collective>& collective) {
+  collective
       .def("reduce_scatter",
            [](Collective const& group, nb::handle to, nb::handle from, std::string_view op) {
              auto out = writable_tensor_from(to);
@@ -320,6 +323,7 @@ void bind_collective(nb::module_& module) {
   bind_identity(collective);
   bind_groups(collective);
   bind_reductions(collective);
+  bind_reduce_scatters(collective);
   bind_movement(collective);
   bind_messages(collective);
   module.def("connect", &connect_with, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),

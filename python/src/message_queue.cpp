@@ -38,14 +38,8 @@ auto run_queue_call(std::optional<double> seconds, Call&& call) {
   return run_waiting([&stop] { stop.request_stop(); }, [&] { return call(wait); });
 }
 
-}  // namespace
-
-void bind_message_queue(nb::module_& module) {
-  nb::class_<MessageQueue>(module, "MessageQueue")
-      .def("is_writer", &MessageQueue::is_writer)
-      .def("name", [](MessageQueue const& queue) { return queue.name(); })
-      .def("messages", &MessageQueue::messages)
-      .def("handle", [](MessageQueue const& queue) { return to_bytes(queue.handle()); })
+void bind_queue_bytes(nb::class_<MessageQueue>& queue_class) {
+  queue_class
       .def(
           "enqueue_bytes",
           [](MessageQueue const& queue, nb::bytes const& message, std::optional<double> timeout) {
@@ -59,7 +53,11 @@ void bind_message_queue(nb::module_& module) {
                 run_queue_call(timeout, [&](QueueWait const& wait) { return queue.dequeue_bytes(wait); });
             return bytes ? nb::object(to_bytes(*bytes)) : nb::object(nb::none());
           },
-          nb::arg().none())
+          nb::arg().none());
+}
+
+void bind_queue_dicts(nb::class_<MessageQueue>& queue_class) {
+  queue_class
       .def(
           "enqueue_dict",
           [](MessageQueue const& queue, nb::handle dict, std::optional<double> timeout) {
@@ -73,7 +71,11 @@ void bind_message_queue(nb::module_& module) {
             auto const dict = run_queue_call(timeout, [&](QueueWait const& wait) { return queue.dequeue_dict(wait); });
             return dict ? nb::object(tensor_dict_to_python(*dict)) : nb::object(nb::none());
           },
-          nb::arg().none())
+          nb::arg().none());
+}
+
+void bind_queue_tensors(nb::class_<MessageQueue>& queue_class) {
+  queue_class
       .def(
           "enqueue_tensor",
           [](MessageQueue const& queue, nb::handle object, std::optional<double> timeout) {
@@ -88,7 +90,17 @@ void bind_message_queue(nb::module_& module) {
                 run_queue_call(timeout, [&](QueueWait const& wait) { return queue.dequeue_tensor(wait); });
             return tensor ? to_python(*tensor) : nb::object(nb::none());
           },
-          nb::arg().none())
+          nb::arg().none());
+}
+
+}  // namespace
+
+void bind_message_queue(nb::module_& module) {
+  nb::class_<MessageQueue> queue_class(module, "MessageQueue");
+  queue_class.def("is_writer", &MessageQueue::is_writer)
+      .def("name", [](MessageQueue const& queue) { return queue.name(); })
+      .def("messages", &MessageQueue::messages)
+      .def("handle", [](MessageQueue const& queue) { return to_bytes(queue.handle()); })
       .def("wait_for",
            [](MessageQueue const& queue, double seconds) {
              auto const limit = milliseconds_of(seconds);
@@ -96,6 +108,9 @@ void bind_message_queue(nb::module_& module) {
            })
       .def("cancel", &MessageQueue::cancel)
       .def("close", [](MessageQueue const& queue) { run_without_gil([&] { queue.close(); }); });
+  bind_queue_bytes(queue_class);
+  bind_queue_dicts(queue_class);
+  bind_queue_tensors(queue_class);
 
   module.def("create_queue", [](Collective const& group, int writer_rank, std::size_t chunk_bytes, std::size_t chunks,
                                 std::string name) {

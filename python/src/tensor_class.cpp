@@ -107,19 +107,9 @@ nb::object interop(char const* function, nb::handle tensor) {
   return nb::module_::import_("crossrank.tensor").attr(function)(tensor);
 }
 
-}  // namespace
-
-void bind_tensor(nb::module_& module) {
-  static PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(&get_buffer)},
-                                {Py_bf_releasebuffer, reinterpret_cast<void*>(&release_buffer)},
-                                {0, nullptr}};
-  nb::class_<Tensor>(
-      module, "Tensor", nb::type_slots(slots),
-      "A dense row-major tensor on the CPU: a view of shared memory, of a file, or of memory of its own.\n\n"
-      "    >>> t = crossrank.as_tensor(numpy.ones((2, 3), numpy.float32))\n"
-      "    >>> t.shape, t.dtype\n"
-      "    ((2, 3), 'F32')\n")
-      .def_prop_ro("shape", &shape_tuple, "The lengths of the dimensions.")
+/// Defines the properties and the protocols of Python.
+void define_properties(nb::class_<Tensor>& tensor) {
+  tensor.def_prop_ro("shape", &shape_tuple, "The lengths of the dimensions.")
       .def_prop_ro(
           "dtype", [](Tensor const& t) { return std::string(name_of(t.dtype())); },
           "The name of the element type in the safetensors format, such as 'F32'.")
@@ -129,6 +119,17 @@ void bind_tensor(nb::module_& module) {
           "data_ptr", [](Tensor const& t) { return reinterpret_cast<std::uintptr_t>(t.data()); },
           "The address of the first byte.")
       .def("numel", &Tensor::numel, "Returns the number of elements.")
+      .def("__len__",
+           [](Tensor const& t) {
+             if (t.shape().empty()) throw nb::type_error("a scalar has no length");
+             return t.shape()[0];
+           })
+      .def("__repr__", [](Tensor const& t) { return "crossrank.Tensor(" + to_string(t) + ")"; });
+}
+
+/// Defines conversions to arrays of numpy and torch.
+void define_conversions(nb::class_<Tensor>& tensor) {
+  tensor
       .def(
           "numpy", [](nb::handle self) { return interop("_to_numpy", self); },
           "Returns a numpy array of the same memory, read-only where the tensor is.\n\n"
@@ -138,7 +139,12 @@ void bind_tensor(nb::module_& module) {
           "Returns a torch tensor, which may be written. A writable tensor shares its memory. Torch has no read-only\n"
           "tensors, so of a read-only one it gets a private view: a page is copied when torch writes it, and writing "
           "never\n"
-          "changes memory of another rank or a file.\n\n    >>> tensor.torch().float()\n")
+          "changes memory of another rank or a file.\n\n    >>> tensor.torch().float()\n");
+}
+
+/// Defines copies and views.
+void define_copies(nb::class_<Tensor>& tensor) {
+  tensor
       .def(
           "clone", [](Tensor const& t) { return run_without_gil([&] { return t.clone(); }); },
           "Returns a writable copy in memory of its own.\n\n    >>> mine = tensor.clone()\n")
@@ -154,7 +160,12 @@ void bind_tensor(nb::module_& module) {
       .def(
           "tobytes", [](Tensor const& t) { return nb::bytes(t.data(), t.nbytes()); },
           "Returns a copy of the bytes.\n\n"
-          "    >>> tensor.tobytes()\n")
+          "    >>> tensor.tobytes()\n");
+}
+
+/// Defines the protocol of DLPack.
+void define_dlpack(nb::class_<Tensor>& tensor) {
+  tensor
       .def(
           "__dlpack__",
           [](Tensor const& t, nb::handle stream, nb::handle, nb::handle device, nb::handle copy) {
@@ -169,13 +180,25 @@ void bind_tensor(nb::module_& module) {
             auto const device = dlpack::device_of(t);
             return nb::make_tuple(device.type, device.index);
           },
-          "Returns DLPack's kind and number of the device.")
-      .def("__len__",
-           [](Tensor const& t) {
-             if (t.shape().empty()) throw nb::type_error("a scalar has no length");
-             return t.shape()[0];
-           })
-      .def("__repr__", [](Tensor const& t) { return "crossrank.Tensor(" + to_string(t) + ")"; });
+          "Returns DLPack's kind and number of the device.");
+}
+
+}  // namespace
+
+void bind_tensor(nb::module_& module) {
+  static PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(&get_buffer)},
+                                {Py_bf_releasebuffer, reinterpret_cast<void*>(&release_buffer)},
+                                {0, nullptr}};
+  nb::class_<Tensor> tensor(
+      module, "Tensor", nb::type_slots(slots),
+      "A dense row-major tensor on the CPU: a view of shared memory, of a file, or of memory of its own.\n\n"
+      "    >>> t = crossrank.as_tensor(numpy.ones((2, 3), numpy.float32))\n"
+      "    >>> t.shape, t.dtype\n"
+      "    ((2, 3), 'F32')\n");
+  define_properties(tensor);
+  define_conversions(tensor);
+  define_copies(tensor);
+  define_dlpack(tensor);
 
   module.def("as_tensor", &tensor_from);
   module.def("empty", [](nb::handle shape, std::string_view dtype) {
