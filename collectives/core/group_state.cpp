@@ -84,23 +84,6 @@ void GroupState::compare(algorithms::Call const& call) {
   }
 }
 
-void GroupState::decide_on_device(algorithms::Call const& call) {
-  if (devices.is_decided() || is_message(call)) return;
-  require_allowed(call.name());
-  complete_collectives();
-  with_operation_name(call.name(), [&] { devices.decide(call, check, *transport, timeout_policy); });
-}
-
-void GroupState::throw_device_failure(char const* operation) {
-  if (!devices.has_failed()) return;
-  try {
-    with_operation_name(operation, [&] { devices.throw_failure(); });
-  } catch (Error const& e) {
-    end_because_of(e);
-    throw;
-  }
-}
-
 void GroupState::end_because_of(std::exception const& error) noexcept {
   // The ranks that it blames may be alive: the transport itself notices a death, in all groups.
   auto const* const known = dynamic_cast<Error const*>(&error);
@@ -111,37 +94,6 @@ void GroupState::end_because_of(std::exception const& error) noexcept {
       return transport->report_failure(known->code(), known->failed_ranks(), known->info().message);
   }
   transport->abort("rank " + std::to_string(transport->rank()) + " failed in the middle of a call: " + error.what());
-}
-
-void GroupState::finish_on_device(device::DeviceCall& on_device) {
-  try {
-    on_device.finish();
-  } catch (std::exception const& e) {
-    end_because_of(e);  // the other ranks would wait for this one
-    throw;
-  }
-}
-
-void GroupState::run_on_device(algorithms::Call&& call) {
-  decide_on_device(call);
-  auto const pieces = devices.pieces(std::move(call));
-  auto next = devices.begin(pieces.front(), *transport, check);
-  bool begun = false;
-  try {
-    for (std::size_t i = 0; i < pieces.size(); ++i) {
-      auto const current = std::move(next);
-      auto on_host = current->on_host(timeout_policy.timeout);
-      if (i + 1 < pieces.size()) next = devices.begin(pieces[i + 1], *transport, check);
-      auto const* const operation = on_host.name();
-      with_operation_name(operation, [&] { run(std::move(on_host)); });
-      begun = true;
-      wait_for_turn(*current, operation, timeout_policy);
-      current->finish();
-    }
-  } catch (std::exception const& e) {
-    if (begun) end_because_of(e);  // the other ranks would wait for the next piece
-    throw;
-  }
 }
 
 void GroupState::run(algorithms::Call&& call) {
@@ -258,24 +210,6 @@ void GroupState::end(PendingOp& pending_op, std::exception_ptr failure) noexcept
   pending_op.request_id.reset();
   pending_op.failure = std::move(failure);
   pending_op.ended = true;
-}
-
-void GroupState::wait_for_turn(device::DeviceCall& on_device, char const* operation, spi::TimeoutPolicy const& policy) {
-  platform::Deadline deadline(policy.timeout);
-  platform::Backoff backoff;
-  while (!on_device.has_turn()) {
-    auto const longest = platform::ProgressHook::make_progress(backoff.next());
-    if (on_device.has_turn()) return;
-    backoff.pause(longest);
-    deadline.tick();
-    if (!deadline.expired()) continue;
-    auto info = usage_in(
-        *transport, operation,
-        "an earlier call of this thread on the GPU has not been made by all its ranks: " + on_device.who_has_turn());
-    info.expected = "within " + std::to_string(policy.timeout.count()) + " ms";
-    info.hint = "all ranks must make the collectives of several groups on GPU tensors in the same order";
-    throw TimeoutError(std::move(info));
-  }
 }
 
 void GroupState::step(PendingOp& pending_op, spi::TimeoutPolicy const& policy) noexcept {

@@ -1,0 +1,82 @@
+#include "collectives/core/group_state.hpp"
+
+#include <exception>
+#include <string>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "collectives/core/with_operation_name.hpp"
+#include "lib/platform/backoff.hpp"
+#include "lib/platform/deadline.hpp"
+#include "lib/platform/progress_hook.hpp"
+
+namespace crossrank::detail {
+
+void GroupState::decide_on_device(algorithms::Call const& call) {
+  if (devices.is_decided() || spi::is_message(call.signature.op_kind)) return;
+  require_allowed(call.name());
+  complete_collectives();
+  with_operation_name(call.name(), [&] { devices.decide(call, check, *transport, timeout_policy); });
+}
+
+void GroupState::throw_device_failure(char const* operation) {
+  if (!devices.has_failed()) return;
+  try {
+    with_operation_name(operation, [&] { devices.throw_failure(); });
+  } catch (Error const& e) {
+    end_because_of(e);
+    throw;
+  }
+}
+
+void GroupState::run_on_device(algorithms::Call&& call) {
+  decide_on_device(call);
+  auto const pieces = devices.pieces(std::move(call));
+  auto next = devices.begin(pieces.front(), *transport, check);
+  bool begun = false;
+  try {
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      auto const current = std::move(next);
+      auto on_host = current->on_host(timeout_policy.timeout);
+      if (i + 1 < pieces.size()) next = devices.begin(pieces[i + 1], *transport, check);
+      auto const* const operation = on_host.name();
+      with_operation_name(operation, [&] { run(std::move(on_host)); });
+      begun = true;
+      wait_for_turn(*current, operation, timeout_policy);
+      current->finish();
+    }
+  } catch (std::exception const& e) {
+    if (begun) end_because_of(e);  // the other ranks would wait for the next piece
+    throw;
+  }
+}
+
+void GroupState::wait_for_turn(device::DeviceCall& on_device, char const* operation, spi::TimeoutPolicy const& policy) {
+  platform::Deadline deadline(policy.timeout);
+  platform::Backoff backoff;
+  while (!on_device.has_turn()) {
+    auto const longest = platform::ProgressHook::make_progress(backoff.next());
+    if (on_device.has_turn()) return;
+    backoff.pause(longest);
+    deadline.tick();
+    if (!deadline.expired()) continue;
+    auto info = usage_in(
+        *transport, operation,
+        "an earlier call of this thread on the GPU has not been made by all its ranks: " + on_device.who_has_turn());
+    info.expected = "within " + std::to_string(policy.timeout.count()) + " ms";
+    info.hint = "all ranks must make the collectives of several groups on GPU tensors in the same order";
+    throw TimeoutError(std::move(info));
+  }
+}
+
+void GroupState::finish_on_device(device::DeviceCall& on_device) {
+  try {
+    on_device.finish();
+  } catch (std::exception const& e) {
+    end_because_of(e);  // the other ranks would wait for this one
+    throw;
+  }
+}
+
+}  // namespace crossrank::detail
