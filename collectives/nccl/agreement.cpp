@@ -117,11 +117,12 @@ std::optional<api::UniqueId> share_id(spi::Transport& transport, Report& report,
   return {};
 }
 
-/// Makes a group of the same ranks for the watch. Returns null, on all ranks, when their node has no space for it.
-std::unique_ptr<Watch> make_watch(spi::Transport& transport, Report& report, spi::TimeoutPolicy const& timeout_policy) {
+/// Makes a group of the same ranks for the watchdog. Returns null, on all ranks, when their node has no space for it.
+std::unique_ptr<NcclWatchdog> make_watchdog(spi::Transport& transport, Report& report,
+                                            spi::TimeoutPolicy const& timeout_policy) {
   auto all = all_ranks(transport.world_size());
   try {
-    return std::make_unique<Watch>(
+    return std::make_unique<NcclWatchdog>(
         transport.split({spi::OpKind::split, agreement_mark}, all, transport.name() + "/nccl", timeout_policy),
         transport.name(), timeout_policy.timeout);
   } catch (UnavailableError const& e) {
@@ -131,18 +132,18 @@ std::unique_ptr<Watch> make_watch(spi::Transport& transport, Report& report, spi
 }
 
 std::unique_ptr<Communicator> join(spi::Transport const& transport, Device device, api::UniqueId const& id,
-                                   Watch& watch, Report& report, spi::TimeoutPolicy const& timeout_policy) {
+                                   NcclWatchdog& watchdog, Report& report, spi::TimeoutPolicy const& timeout_policy) {
   try {
     auto made = std::make_unique<Communicator>(
         id, Communicator::Place{.device = device, .rank = transport.rank(), .ranks = transport.world_size()},
-        timeout_policy.timeout, [&watch] { watch.look(); });
+        timeout_policy.timeout, [&watchdog] { watchdog.look(); });
     report.outcome = Report::Outcome::joined;
     return made;
   } catch (PeerLostError const& e) {  // another rank has given up or died
     report = {.outcome = Report::Outcome::stopped, .failure = text_of(e.what())};
   } catch (Error const& e) {
     report.failure = text_of(e.what());
-    watch.give_up(e.what());
+    watchdog.give_up(e.what());
   }
   return nullptr;
 }
@@ -188,15 +189,15 @@ std::shared_ptr<NcclGroup> agree_on_communicator(spi::Transport& transport, Devi
   }
   Report report;
   std::unique_ptr<Communicator> communicator;
-  auto watch = make_watch(transport, report, timeout_policy);
-  auto const id = watch ? share_id(transport, report, timeout_policy) : std::nullopt;
-  if (id) communicator = join(transport, device, *id, *watch, report, timeout_policy);
+  auto watchdog = make_watchdog(transport, report, timeout_policy);
+  auto const id = watchdog ? share_id(transport, report, timeout_policy) : std::nullopt;
+  if (id) communicator = join(transport, device, *id, *watchdog, report, timeout_policy);
   if (auto const reports = gather(transport, report, timeout_policy); auto const r = first_failure(reports)) {
     if (communicator) communicator->abort();
     settle_for_staged(transport, offers, "on " + rank_text(*r) + " " + string_of(reports[*r].failure));
     return nullptr;
   }
-  return std::make_shared<NcclGroup>(transport.name(), std::move(communicator), std::move(watch),
+  return std::make_shared<NcclGroup>(transport.name(), std::move(communicator), std::move(watchdog),
                                      node::DeviceRecorder(transport.node_memory(), transport.global_ranks()));
 }
 

@@ -225,7 +225,7 @@ void Communicator::deregister_memory(Event const& last_work) {
     if (!as_window && one.handle == nullptr) continue;
     {
       std::lock_guard const lock(mutex_);
-      if (comm_ == nullptr) return;  // the watch has aborted it
+      if (comm_ == nullptr) return;  // the watchdog has aborted it
       cuda::ContextScope const scope(cuda::device_state(place_.device));
       auto const result = as_window ? functions().ncclCommWindowDeregister(comm_, one.window)
                                     : functions().ncclCommDeregister(comm_, one.handle);

@@ -36,23 +36,24 @@ std::shared_ptr<EnqueuedCall const> add_enqueued_call(EnqueuedCall call) {
 
 std::uint64_t group_digest(std::string_view name) { return codec::checksum(std::as_bytes(std::span(name))); }
 
-Hindrance hindrance_of(EnqueuedCall const& call, CallId rival) {
+BlockingCall blocking_call_of(EnqueuedCall const& call, CallId conflicting_call) {
   auto& all = enqueued_calls();
   std::lock_guard const lock(all.mutex);
-  Hindrance hindrance{.others_aborted = call.others_aborted};
+  BlockingCall blocking_call{.others_aborted = call.others_aborted};
   bool is_ahead = true;
   for (auto const& other : all.in_order) {
     if (&other == &call) is_ahead = false;
     if (other.group == call.group || other.ended.device() != call.ended.device() || other.ended.passed()) continue;
     CallId const id{.group = group_digest(*other.group), .sequence = other.sequence};
-    if (is_ahead && hindrance.text.empty()) {
-      hindrance.ahead = id;
-      hindrance.text =
+    if (is_ahead && blocking_call.text.empty()) {
+      blocking_call.ahead = id;
+      blocking_call.text =
           other.name + " of group \"" + *other.group + "\" (call " + std::to_string(other.sequence) + " of NCCL)";
     }
-    if (!is_ahead && id.group == rival.group && id.sequence == rival.sequence) hindrance.has_rival = true;
+    if (!is_ahead && id.group == conflicting_call.group && id.sequence == conflicting_call.sequence)
+      blocking_call.has_conflicting_call = true;
   }
-  return hindrance;
+  return blocking_call;
 }
 
 bool were_others_aborted(EnqueuedCall const& call) {

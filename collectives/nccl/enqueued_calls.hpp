@@ -8,7 +8,7 @@
 
 namespace crossrank::nccl {
 
-/// A call that this process has enqueued on a GPU and that has not ended, as the watches of other groups see it.
+/// A call that this process has enqueued on a GPU and that has not ended, as the watchdogs of other groups see it.
 struct EnqueuedCall {
   std::string const* group = nullptr;  ///< the group's name; its address tells groups apart
   std::string name{};
@@ -24,11 +24,11 @@ struct CallId {
 };
 
 /// Tells how calls of other groups on a GPU hold up a call.
-struct Hindrance {
-  CallId ahead{};               ///< the oldest call that the GPU must end first
-  std::string text{};           ///< describes `ahead`; empty if there is no such call
-  bool others_aborted = false;  ///< as in `EnqueuedCall`: calls that came first may be gone
-  bool has_rival = false;       ///< the GPU has the rival that was asked about behind the call
+struct BlockingCall {
+  CallId ahead{};                     ///< the oldest call that the GPU must end first
+  std::string text{};                 ///< describes `ahead`; empty if there is no such call
+  bool others_aborted = false;        ///< as in `EnqueuedCall`: calls that came first may be gone
+  bool has_conflicting_call = false;  ///< the GPU has the conflicting call that was asked about behind the call
 };
 
 /// Returns a number for the name of a group that is the same on all ranks.
@@ -39,8 +39,8 @@ struct Hindrance {
 [[nodiscard]] std::shared_ptr<EnqueuedCall const> add_enqueued_call(EnqueuedCall call);
 
 /// Finds the calls of other groups that were enqueued on the same GPU as `call` and have not ended: those before it,
-/// because a GPU runs them one after the other, and `rival` behind it. Errors as for `Event::passed`.
-[[nodiscard]] Hindrance hindrance_of(EnqueuedCall const& call, CallId rival);
+/// because a GPU runs them one after the other, and `conflicting_call` behind it. Errors as for `Event::passed`.
+[[nodiscard]] BlockingCall blocking_call_of(EnqueuedCall const& call, CallId conflicting_call);
 /// Returns `EnqueuedCall::others_aborted`, which other threads may set.
 [[nodiscard]] bool were_others_aborted(EnqueuedCall const& call);
 /// Notes on all calls of other groups on the GPU that the calls of `group` are about to be aborted.

@@ -10,8 +10,8 @@
 
 namespace crossrank::nccl {
 
-/// The part of a group in a captured graph: each replay is one call of the group, which the watch looks at. Keeps the
-/// communicator, which must live as long as kernels of the graph refer to it.
+/// The part of a group in a captured graph: each replay is one call of the group, which the watchdog looks at. Keeps
+/// the communicator, which must live as long as kernels of the graph refer to it.
 class GraphReplay final : public cuda::ReplayObserver {
  public:
   explicit GraphReplay(std::shared_ptr<NcclGroup> group) : group_(std::move(group)) {}

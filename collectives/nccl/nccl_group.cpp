@@ -15,24 +15,24 @@
 namespace crossrank::nccl {
 namespace {
 
-/// How long a refused call waits for the watch, which may know a dead rank as the cause.
+/// How long a refused call waits for the watchdog, which may know a dead rank as the cause.
 constexpr auto verdict_limit = std::chrono::seconds(2);
 
 }  // namespace
 
-NcclGroup::NcclGroup(std::string name, std::unique_ptr<Communicator> communicator, std::unique_ptr<Watch> watch,
-                     node::DeviceRecorder recorder)
+NcclGroup::NcclGroup(std::string name, std::unique_ptr<Communicator> communicator,
+                     std::unique_ptr<NcclWatchdog> watchdog, node::DeviceRecorder recorder)
     : name_(std::move(name)),
       communicator_(std::move(communicator)),
-      watch_(std::move(watch)),
+      watchdog_(std::move(watchdog)),
       recorder_(std::move(recorder)) {
-  watch_->start(*communicator_);
+  watchdog_->start(*communicator_);
 }
 
 NcclGroup::~NcclGroup() { communicator_->close(last_work_); }
 
 void NcclGroup::throw_failure() const {
-  auto const failure = watch_->failure();
+  auto const failure = watchdog_->failure();
   if (!failure) return;
   forget_device_failure(place().device, failure);
   std::rethrow_exception(failure);
@@ -56,14 +56,14 @@ std::shared_ptr<spi::Storage> NcclGroup::make_buffer(std::size_t bytes) {
 
 void NcclGroup::give_up(char const* why) noexcept {
   try {
-    watch_->request_failure(why);
+    watchdog_->request_failure(why);
   } catch (std::bad_alloc const&) {  // the other ranks wait for their deadline
   }
 }
 
 NcclGroup::Begun NcclGroup::begin_work(node::DeviceFlightOperation operation, Stream const& stream) {
   throw_failure();
-  operation.sequence = watch_->next_sequence();
+  operation.sequence = watchdog_->next_sequence();
   operation.communicator = reinterpret_cast<std::uintptr_t>(communicator_->native());
   return {.started = stream.record(), .note = recorder_.note(operation)};
 }
@@ -72,7 +72,7 @@ Event NcclGroup::end_work(Begun begun, Stream const& stream, std::string name) {
   auto ended = stream.record();
   last_work_ = ended;
   begun.note.advance(node::DeviceStage::enqueued);
-  watch_->note_enqueued(
+  watchdog_->note_enqueued(
       {.started = std::move(begun.started), .ended = ended, .name = std::move(name), .note = std::move(begun.note)});
   return ended;
 }
@@ -111,7 +111,7 @@ void NcclGroup::capture(cuda::Capture& into, algorithms::Call const& call, Strea
 
 /// The other ranks cannot end the call without this one.
 void NcclGroup::end_after(Error const& error) {
-  watch_->request_failure(error.what());
+  watchdog_->request_failure(error.what());
   auto& system = platform::system();
   for (auto const until = system.now() + verdict_limit; !has_failed() && system.now() < until;)
     system.sleep(std::chrono::milliseconds(1));

@@ -9,7 +9,7 @@
 
 #include "collectives/algorithms/call.hpp"
 #include "collectives/nccl/communicator.hpp"
-#include "collectives/nccl/watch.hpp"
+#include "collectives/nccl/nccl_watchdog.hpp"
 #include "lib/device/cuda/capture.hpp"
 #include "lib/node/group/device_recorder.hpp"
 
@@ -17,12 +17,12 @@ namespace crossrank::nccl {
 
 class GraphReplay;
 
-/// The GPUs of a group: its communicator, and the watch over it.
+/// The GPUs of a group: its communicator, and the watchdog over it.
 class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
  public:
-  NcclGroup(std::string name, std::unique_ptr<Communicator> communicator, std::unique_ptr<Watch> watch,
+  NcclGroup(std::string name, std::unique_ptr<Communicator> communicator, std::unique_ptr<NcclWatchdog> watchdog,
             node::DeviceRecorder recorder);
-  /// Ends the communicator after its work, then leaves the watch.
+  /// Ends the communicator after its work, then leaves the watchdog.
   ~NcclGroup();
   NcclGroup(NcclGroup const&) = delete;
   NcclGroup& operator=(NcclGroup const&) = delete;
@@ -43,7 +43,7 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   };
   /// Marks the begin of work on the stream that uses the communicator. Throws the failure of the group.
   [[nodiscard]] Begun begin_work(node::DeviceFlightOperation operation, Stream const& stream);
-  /// Lets the watch look at the work until the stream has passed it, and returns its end.
+  /// Lets the watchdog look at the work until the stream has passed it, and returns its end.
   [[nodiscard]] Event end_work(Begun begun, Stream const& stream, std::string name);
 
   /// Makes the group fail on all ranks, because this one cannot do its part of what the others have enqueued.
@@ -58,7 +58,7 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   /// Throws `UsageError` after `close`.
   void require_open(char const* operation) const;
   /// Returns whether the communicator has been aborted because of a failure. Any thread; one load.
-  [[nodiscard]] bool has_failed() const noexcept { return watch_->has_failed(); }
+  [[nodiscard]] bool has_failed() const noexcept { return watchdog_->has_failed(); }
   /// Throws the failure, if there is one, each time.
   void throw_failure() const;
 
@@ -68,7 +68,7 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
 
   std::string const name_;
   std::unique_ptr<Communicator> communicator_;
-  std::unique_ptr<Watch> watch_;  ///< its thread uses the communicator, so that it ends first
+  std::unique_ptr<NcclWatchdog> watchdog_;  ///< its thread uses the communicator, so that it ends first
   node::DeviceRecorder recorder_;
   std::atomic<bool> closed_{false};
   Event last_work_{};

@@ -1,4 +1,4 @@
-#include "collectives/nccl/watch_peers.hpp"
+#include "collectives/nccl/watchdog_peers.hpp"
 
 #include <numeric>
 #include <utility>
@@ -19,8 +19,8 @@ constexpr auto leave_limit = std::chrono::seconds(1);
 
 }  // namespace
 
-WatchPeers::WatchPeers(std::shared_ptr<spi::Transport> transport, FindHindrance find_hindrance)
-    : transport_(std::move(transport)), find_hindrance_(std::move(find_hindrance)) {
+WatchdogPeers::WatchdogPeers(std::shared_ptr<spi::Transport> transport, FindBlockingCall find_blocking_call)
+    : transport_(std::move(transport)), find_blocking_call_(std::move(find_blocking_call)) {
   // A rank would seem to wait for all others.
   if (auto const group = node::group_of(transport_->node_memory())) group->leave_messages_unrecorded();
   auto const ranks = transport_->world_size();
@@ -31,18 +31,18 @@ WatchPeers::WatchPeers(std::shared_ptr<spi::Transport> transport, FindHindrance 
   for (auto& peer : peers_) post_receive(peer);
 }
 
-WatchPeers::~WatchPeers() {
+WatchdogPeers::~WatchdogPeers() {
   for (auto& peer : peers_) {
     if (peer.receive) transport_->cancel(*std::exchange(peer.receive, std::nullopt));
   }
   for (auto const& sent : sent_) transport_->cancel(sent.request_id);
 }
 
-void WatchPeers::post_receive(Peer& peer) {
+void WatchdogPeers::post_receive(Peer& peer) {
   peer.receive = transport_->post_recv({.bytes = std::as_writable_bytes(std::span(&peer.incoming, 1))}, peer.rank, tag);
 }
 
-void WatchPeers::send(int to, Note note) {
+void WatchdogPeers::send(int to, Note note) {
   auto& sent = sent_.emplace_back(Sent{.note = note});
   try {
     sent.request_id = transport_->post_send({.bytes = std::as_bytes(std::span(&sent.note, 1))}, to, tag);
@@ -52,7 +52,7 @@ void WatchPeers::send(int to, Note note) {
   }
 }
 
-void WatchPeers::drop_sent() {
+void WatchdogPeers::drop_sent() {
   for (auto at = sent_.begin(); at != sent_.end();) {
     auto const request_id = at->request_id;
     bool ended = true;
@@ -66,13 +66,13 @@ void WatchPeers::drop_sent() {
   }
 }
 
-void WatchPeers::take(Peer& peer, Progress const& own) {
+void WatchdogPeers::take(Peer& peer, Progress const& own) {
   auto const note = peer.incoming;
   if (note.kind == Kind::question) {
-    auto const found = find_hindrance_(note.progress.enqueued, note.call);
+    auto const found = find_blocking_call_(note.progress.enqueued, note.call);
     Note answer{.kind = Kind::answer,
                 .others_aborted = found.others_aborted,
-                .has_rival = found.has_rival,
+                .has_conflicting_call = found.has_conflicting_call,
                 .progress = own,
                 .call = found.ahead};
     found.text.copy(answer.text.data(), answer.text.size() - 1);
@@ -80,14 +80,14 @@ void WatchPeers::take(Peer& peer, Progress const& own) {
   }
   peer.progress = note.progress;
   peer.has_answered = true;
-  peer.hindrance = {.ahead = note.call,
-                    .text = note.text.data(),
-                    .others_aborted = note.others_aborted != 0,
-                    .has_rival = note.has_rival != 0};
+  peer.blocking_call = {.ahead = note.call,
+                        .text = note.text.data(),
+                        .others_aborted = note.others_aborted != 0,
+                        .has_conflicting_call = note.has_conflicting_call != 0};
   peer.has_left = peer.has_left || note.kind == Kind::leaving;
 }
 
-void WatchPeers::look(Progress const& own) {
+void WatchdogPeers::look(Progress const& own) {
   drop_sent();
   for (auto& peer : peers_) {
     while (peer.receive) {
@@ -102,16 +102,16 @@ void WatchPeers::look(Progress const& own) {
   }
 }
 
-void WatchPeers::ask(std::uint64_t sequence, CallId rival) {
+void WatchdogPeers::ask(std::uint64_t sequence, CallId conflicting_call) {
   for (auto& peer : peers_) {
     if (peer.has_left) continue;
     peer.has_answered = false;
-    peer.hindrance = {};
-    send(peer.rank, {.kind = Kind::question, .progress = {.enqueued = sequence}, .call = rival});
+    peer.blocking_call = {};
+    send(peer.rank, {.kind = Kind::question, .progress = {.enqueued = sequence}, .call = conflicting_call});
   }
 }
 
-std::vector<int> WatchPeers::ranks_without(std::uint64_t sequence) const {
+std::vector<int> WatchdogPeers::ranks_without(std::uint64_t sequence) const {
   std::vector<int> ranks;
   for (auto const& peer : peers_) {
     if (!peer.has_answered || peer.progress.enqueued < sequence) ranks.push_back(peer.rank);
@@ -119,13 +119,13 @@ std::vector<int> WatchPeers::ranks_without(std::uint64_t sequence) const {
   return ranks;
 }
 
-std::vector<int> WatchPeers::all_ranks() const {
+std::vector<int> WatchdogPeers::all_ranks() const {
   std::vector<int> ranks(peers_.size() + 1);
   std::iota(ranks.begin(), ranks.end(), 0);
   return ranks;
 }
 
-std::vector<int> WatchPeers::ranks_before_start(std::uint64_t sequence) const {
+std::vector<int> WatchdogPeers::ranks_before_start(std::uint64_t sequence) const {
   std::vector<int> ranks;
   for (auto const& peer : peers_) {
     if (peer.has_answered && peer.progress.started < sequence) ranks.push_back(peer.rank);
@@ -133,14 +133,14 @@ std::vector<int> WatchPeers::ranks_before_start(std::uint64_t sequence) const {
   return ranks;
 }
 
-std::map<int, Hindrance> WatchPeers::hindrances(Hindrance own) const {
-  std::map<int, Hindrance> all;
-  for (auto const& peer : peers_) all.emplace(peer.rank, peer.hindrance);
+std::map<int, BlockingCall> WatchdogPeers::blocking_calls(BlockingCall own) const {
+  std::map<int, BlockingCall> all;
+  for (auto const& peer : peers_) all.emplace(peer.rank, peer.blocking_call);
   all.emplace(rank(), std::move(own));
   return all;
 }
 
-std::vector<int> WatchPeers::left_without(std::uint64_t sequence) const {
+std::vector<int> WatchdogPeers::left_without(std::uint64_t sequence) const {
   std::vector<int> ranks;
   for (auto const& peer : peers_) {
     if (peer.has_left && peer.progress.enqueued < sequence) ranks.push_back(peer.rank);
@@ -148,11 +148,11 @@ std::vector<int> WatchPeers::left_without(std::uint64_t sequence) const {
   return ranks;
 }
 
-void WatchPeers::blame(ErrorCode code, std::vector<int> const& ranks, std::string const& why) {
+void WatchdogPeers::blame(ErrorCode code, std::vector<int> const& ranks, std::string const& why) {
   transport_->report_failure(code, ranks, why);
 }
 
-void WatchPeers::leave(Progress const& own) noexcept {
+void WatchdogPeers::leave(Progress const& own) noexcept {
   try {
     for (auto const& peer : peers_) {
       if (!peer.has_left) send(peer.rank, {.kind = Kind::leaving, .progress = own});

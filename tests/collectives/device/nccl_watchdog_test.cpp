@@ -18,7 +18,7 @@
 #include <crossrank/error.hpp>
 
 #include "collectives/nccl/communicator.hpp"
-#include "collectives/nccl/watch.hpp"
+#include "collectives/nccl/nccl_watchdog.hpp"
 #include "lib/core/at_rank.hpp"
 #include "tests/collectives/device/nccl_ranks.hpp"
 #include "tests/faults/fault_report.hpp"
@@ -265,24 +265,24 @@ TEST(NcclDeparture, after_the_same_calls_disturbs_nobody) {
   EXPECT_EQ(expect_one_verdict(job).code, "ok") << job.text();
 }
 
-/// Rank 1 gives up and leaves at once, before the thread of its watch may have run.
+/// Rank 1 gives up and leaves at once, before the thread of its watchdog may have run.
 CROSSRANK_RANK_SCENARIO(nccl_departure_with_a_reason) {
   auto const world = connect_gpu_rank();
   auto const transport = world.transport()->split({spi::OpKind::split, 1}, all_ranks(2), "watch", {});
   auto id = self.rank == 0 ? nccl::Communicator::draw_id() : nccl::api::UniqueId{};
   world.broadcast(std::span(reinterpret_cast<std::uint8_t*>(id.bytes), sizeof id.bytes));
   nccl::Communicator communicator(id, {.device = default_device(), .rank = self.rank, .ranks = 2}, step_timeout, {});
-  auto watch = std::make_unique<nccl::Watch>(transport, "world", step_timeout);
+  auto watchdog = std::make_unique<nccl::NcclWatchdog>(transport, "world", step_timeout);
   world.barrier();
   if (self.rank == 1) {
-    watch->start(communicator);
-    watch->request_failure("no memory for the launch");
-    watch.reset();
+    watchdog->start(communicator);
+    watchdog->request_failure("no memory for the launch");
+    watchdog.reset();
   }
   world.barrier();
   if (self.rank == 0) {
     try {
-      watch->look();
+      watchdog->look();
       ADD_FAILURE() << "no error";
     } catch (PeerLostError const& e) {
       EXPECT_THAT(e.info().failed_ranks, testing::ElementsAre(1));

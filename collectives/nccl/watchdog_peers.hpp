@@ -18,9 +18,9 @@
 
 namespace crossrank::nccl {
 
-/// The other ranks of a watch, through messages of a group of its own. One receive from each is always under way, so
+/// The other ranks of a watchdog, through messages of a group of its own. One receive from each is always under way, so
 /// that the transport notices a death. One thread at a time.
-class WatchPeers {
+class WatchdogPeers {
  public:
   /// How many calls a rank has enqueued, and how many of them its streams have reached.
   struct Progress {
@@ -29,13 +29,13 @@ class WatchPeers {
   };
 
   /// Returns what keeps the GPU of this rank from a call that it has enqueued.
-  using FindHindrance = std::function<Hindrance(std::uint64_t sequence, CallId rival)>;
+  using FindBlockingCall = std::function<BlockingCall(std::uint64_t sequence, CallId conflicting_call)>;
 
-  WatchPeers(std::shared_ptr<spi::Transport> transport, FindHindrance find_hindrance);
+  WatchdogPeers(std::shared_ptr<spi::Transport> transport, FindBlockingCall find_blocking_call);
   /// Cancels what is under way.
-  ~WatchPeers();
-  WatchPeers(WatchPeers const&) = delete;
-  WatchPeers& operator=(WatchPeers const&) = delete;
+  ~WatchdogPeers();
+  WatchdogPeers(WatchdogPeers const&) = delete;
+  WatchdogPeers& operator=(WatchdogPeers const&) = delete;
 
   [[nodiscard]] int rank() const noexcept { return transport_->rank(); }
   [[nodiscard]] bool may_use_threads() const noexcept { return transport_->may_use_threads(); }
@@ -43,14 +43,14 @@ class WatchPeers {
   /// failure.
   void look(Progress const& own);
   /// Asks the other ranks how many calls they have enqueued, and what keeps their GPUs from the call `sequence`.
-  void ask(std::uint64_t sequence, CallId rival);
+  void ask(std::uint64_t sequence, CallId conflicting_call);
   /// Returns the ranks that have not enqueued the call `sequence`, as far as they have answered or left.
   [[nodiscard]] std::vector<int> ranks_without(std::uint64_t sequence) const;
   [[nodiscard]] std::vector<int> all_ranks() const;
   /// Returns the ranks whose streams have not reached the call `sequence`, as far as they have answered.
   [[nodiscard]] std::vector<int> ranks_before_start(std::uint64_t sequence) const;
   /// Returns what keeps the GPUs from the call that `ask` named, of the ranks that have answered and of this one.
-  [[nodiscard]] std::map<int, Hindrance> hindrances(Hindrance own) const;
+  [[nodiscard]] std::map<int, BlockingCall> blocking_calls(BlockingCall own) const;
   /// Returns the ranks that have left without the call `sequence`.
   [[nodiscard]] std::vector<int> left_without(std::uint64_t sequence) const;
   /// Makes all ranks fail with the same error, which names `ranks`: a `TimeoutError` or a `PeerLostError`. The ranks
@@ -63,10 +63,10 @@ class WatchPeers {
   enum class Kind : std::uint32_t { leaving, question, answer };
   struct Note {
     Kind kind = Kind::leaving;
-    std::uint16_t others_aborted = 0;  ///< in an answer, as the members of `Hindrance`; 0 or 1
-    std::uint16_t has_rival = 0;
+    std::uint16_t others_aborted = 0;  ///< in an answer, as the members of `BlockingCall`; 0 or 1
+    std::uint16_t has_conflicting_call = 0;
     Progress progress{};           ///< in a question, `enqueued` is the call that it is about
-    CallId call{};                 ///< in a question: the rival; in an answer: what comes before that call
+    CallId call{};                 ///< in a question: the conflicting call; in an answer: what comes before that call
     std::array<char, 192> text{};  ///< of that; shorter than the array
   };
   struct Peer {
@@ -75,8 +75,8 @@ class WatchPeers {
     std::optional<spi::RequestId> receive{};  ///< none once the rank has left
     bool has_left = false;
     bool has_answered = false;
-    Progress progress{};    ///< as last heard
-    Hindrance hindrance{};  ///< of the call that this rank has asked about
+    Progress progress{};           ///< as last heard
+    BlockingCall blocking_call{};  ///< of the call that this rank has asked about
   };
   struct Sent {
     Note note{};
@@ -89,7 +89,7 @@ class WatchPeers {
   void drop_sent();
 
   std::shared_ptr<spi::Transport> transport_;
-  FindHindrance find_hindrance_;
+  FindBlockingCall find_blocking_call_;
   std::vector<Peer> peers_{};  ///< never resized, because receives write into it
   std::list<Sent> sent_{};
 };

@@ -1,4 +1,4 @@
-#include "collectives/nccl/watch.hpp"
+#include "collectives/nccl/nccl_watchdog.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -28,13 +28,17 @@ constexpr auto answer_nap = std::chrono::milliseconds(10);
 
 }  // namespace
 
-Watch::Watch(std::shared_ptr<spi::Transport> transport, std::string group, std::chrono::milliseconds timeout)
+NcclWatchdog::NcclWatchdog(std::shared_ptr<spi::Transport> transport, std::string group,
+                           std::chrono::milliseconds timeout)
     : group_(std::move(group)),
-      peers_(std::move(transport), [this](std::uint64_t sequence, CallId rival) { return hindrance(sequence, rival); }),
+      peers_(std::move(transport),
+             [this](std::uint64_t sequence, CallId conflicting_call) {
+               return blocking_call(sequence, conflicting_call);
+             }),
       timeout_(timeout),
       process_(::getpid()) {}
 
-Watch::~Watch() {
+NcclWatchdog::~NcclWatchdog() {
   if (process_ != ::getpid()) {
     if (thread_.joinable()) thread_.detach();  // it lives in the parent only
     return;
@@ -50,28 +54,28 @@ Watch::~Watch() {
   peers_.leave(progress_);
 }
 
-void Watch::look() { peers_.look({}); }
+void NcclWatchdog::look() { peers_.look({}); }
 
-void Watch::give_up(std::string_view why) noexcept {
+void NcclWatchdog::give_up(std::string_view why) noexcept {
   try {
     peers_.blame(ErrorCode::peer_lost, {peers_.rank()}, std::string(why));
   } catch (std::bad_alloc const&) {  // the other ranks wait for their deadline
   }
 }
 
-void Watch::start(Communicator& communicator) {
+void NcclWatchdog::start(Communicator& communicator) {
   communicator_ = &communicator;
   if (!peers_.may_use_threads()) return;
   platform::SignalsBlocked const blocked;
   thread_ = std::thread([this] { run(); });
 }
 
-std::uint64_t Watch::next_sequence() const {
+std::uint64_t NcclWatchdog::next_sequence() const {
   std::lock_guard const lock(mutex_);
   return progress_.enqueued + 1;
 }
 
-void Watch::note_enqueued(Work work) {
+void NcclWatchdog::note_enqueued(Work work) {
   {
     std::lock_guard const lock(mutex_);
     work.sequence = ++progress_.enqueued;
@@ -82,7 +86,7 @@ void Watch::note_enqueued(Work work) {
   if (!thread_.joinable() && !has_failed()) look_once();
 }
 
-void Watch::request_failure(std::string why) {
+void NcclWatchdog::request_failure(std::string why) {
   {
     std::lock_guard const lock(mutex_);
     requested_failure_ = std::move(why);
@@ -91,14 +95,14 @@ void Watch::request_failure(std::string why) {
   if (!thread_.joinable() && !has_failed()) look_once();
 }
 
-std::exception_ptr Watch::failure() const {
+std::exception_ptr NcclWatchdog::failure() const {
   std::lock_guard const lock(mutex_);
   return failure_;
 }
 
 // ---------------------------------------------------------------- the thread
 
-void Watch::run() noexcept {
+void NcclWatchdog::run() noexcept {
   std::unique_lock lock(mutex_);
   // Reports a requested failure before leaving, so that the peers learn the reason.
   while (!failure_ && (!stopping_ || !requested_failure_.empty())) {
@@ -109,7 +113,7 @@ void Watch::run() noexcept {
   }
 }
 
-void Watch::look_once() noexcept {
+void NcclWatchdog::look_once() noexcept {
   try {
     try {
       look_at_everything();
@@ -125,9 +129,9 @@ void Watch::look_once() noexcept {
   }
 }
 
-void Watch::look_at_everything() {
+void NcclWatchdog::look_at_everything() {
   std::string requested;
-  WatchPeers::Progress progress;
+  WatchdogPeers::Progress progress;
   {
     std::lock_guard const lock(mutex_);
     requested.swap(requested_failure_);
@@ -139,7 +143,7 @@ void Watch::look_at_everything() {
   look_at_nccl();
 }
 
-void Watch::look_at_work() {
+void NcclWatchdog::look_at_work() {
   std::optional<Work> oldest;
   {
     std::lock_guard const lock(mutex_);
@@ -149,9 +153,9 @@ void Watch::look_at_work() {
   if (auto const left = peers_.left_without(oldest->sequence); !left.empty())
     blame(ErrorCode::peer_lost, left,
           describe(*oldest) + " cannot end: " + name_ranks(left) + " left the group without it");
-  if (!deadline_ || timed_ != oldest->sequence) {
+  if (!deadline_ || deadline_call_ != oldest->sequence) {
     deadline_.emplace(timeout_);
-    timed_ = oldest->sequence;
+    deadline_call_ = oldest->sequence;
     verdict_due_.reset();
   }
   deadline_->tick();
@@ -159,7 +163,7 @@ void Watch::look_at_work() {
   if (deadline_->expired()) report_timeout(*oldest);
 }
 
-std::optional<Watch::Work> Watch::take_progress() {
+std::optional<NcclWatchdog::Work> NcclWatchdog::take_progress() {
   while (!work_.empty()) {
     for (auto& work : work_) {
       if (work.has_started) continue;
@@ -171,13 +175,13 @@ std::optional<Watch::Work> Watch::take_progress() {
     auto const& oldest = work_.front();
     if (!oldest.ended.passed()) return oldest;
     oldest.note.advance(node::DeviceStage::ended);
-    if (were_others_aborted(*oldest.enqueued)) freed_ = oldest.sequence;
+    if (were_others_aborted(*oldest.enqueued)) last_unblocked_ = oldest.sequence;
     work_.pop_front();
   }
   return {};
 }
 
-void Watch::close_records() noexcept {
+void NcclWatchdog::close_records() noexcept {
   try {
     std::lock_guard const lock(mutex_);
     static_cast<void>(take_progress());
@@ -186,8 +190,8 @@ void Watch::close_records() noexcept {
   for (auto const& work : work_) work.note.advance(node::DeviceStage::aborted);
 }
 
-bool Watch::ask_peers(Work const& work, CallId rival) {
-  peers_.ask(work.sequence, rival);
+bool NcclWatchdog::ask_peers(Work const& work, CallId conflicting_call) {
+  peers_.ask(work.sequence, conflicting_call);
   auto& system = platform::system();
   for (auto const until = system.now() + answer_limit; system.now() < until;) {
     peers_.look({.enqueued = work.sequence, .started = work.has_started ? work.sequence : work.sequence - 1});
@@ -200,19 +204,20 @@ bool Watch::ask_peers(Work const& work, CallId rival) {
   return true;
 }
 
-void Watch::report_timeout(Work const& work) {
+void NcclWatchdog::report_timeout(Work const& work) {
   if (!ask_peers(work, {})) return;
-  CallId const rival = prolonged_ == work.sequence ? CallId{} : rival_of(work);
-  if (rival.sequence != 0 && !ask_peers(work, rival)) return;
-  auto const hindrances = peers_.hindrances(hindrance(work.sequence, rival));
-  // An aborted group no longer keeps the call from ending, and the watch of a rival aborts its group.
-  bool const may_go_on = std::any_of(hindrances.begin(), hindrances.end(),
-                                     [](auto const& one) { return one.second.others_aborted || one.second.has_rival; });
-  if (may_go_on && std::exchange(prolonged_, work.sequence) != work.sequence) return deadline_->progress();
+  CallId const conflicting_call = last_extended_ == work.sequence ? CallId{} : conflicting_call_of(work);
+  if (conflicting_call.sequence != 0 && !ask_peers(work, conflicting_call)) return;
+  auto const blocking_calls = peers_.blocking_calls(blocking_call(work.sequence, conflicting_call));
+  // An aborted group no longer keeps the call from ending, and the watchdog of a conflicting call aborts its group.
+  bool const may_go_on = std::any_of(blocking_calls.begin(), blocking_calls.end(), [](auto const& one) {
+    return one.second.others_aborted || one.second.has_conflicting_call;
+  });
+  if (may_go_on && std::exchange(last_extended_, work.sequence) != work.sequence) return deadline_->progress();
   auto const text = describe_timeout(work);
   auto why = text;
   std::vector<int> ranks;
-  for (auto const& [rank, one] : hindrances) {
+  for (auto const& [rank, one] : blocking_calls) {
     if (one.text.empty()) continue;
     why += (ranks.empty() ? "rank " : ", rank ") + std::to_string(rank) + " has " + one.text + " first";
     ranks.push_back(rank);
@@ -229,42 +234,42 @@ void Watch::report_timeout(Work const& work) {
   blame(ErrorCode::timeout, peers_.all_ranks(), text + "all ranks have started it");
 }
 
-std::string Watch::describe(Work const& work) {
+std::string NcclWatchdog::describe(Work const& work) {
   return work.name + " on the GPUs (call " + std::to_string(work.sequence) + " of NCCL)";
 }
 
-std::string Watch::describe_timeout(Work const& work) const {
+std::string NcclWatchdog::describe_timeout(Work const& work) const {
   return describe(work) + " has not ended within " + std::to_string(timeout_.count()) + " ms: ";
 }
 
-Hindrance Watch::hindrance(std::uint64_t sequence, CallId rival) const {
+BlockingCall NcclWatchdog::blocking_call(std::uint64_t sequence, CallId conflicting_call) const {
   std::shared_ptr<EnqueuedCall const> call;
-  Hindrance of_ended;
+  BlockingCall of_ended;
   {
     std::lock_guard const lock(mutex_);
     auto const found =
         std::find_if(work_.begin(), work_.end(), [&](auto const& one) { return one.sequence == sequence; });
     if (found != work_.end()) call = found->enqueued;
-    of_ended.others_aborted = freed_ == sequence;
+    of_ended.others_aborted = last_unblocked_ == sequence;
   }
-  return call ? hindrance_of(*call, rival) : of_ended;
+  return call ? blocking_call_of(*call, conflicting_call) : of_ended;
 }
 
-CallId Watch::rival_of(Work const& work) const {
-  CallId rival{.group = group_digest(group_)};
-  for (auto const& [rank, one] : peers_.hindrances(hindrance(work.sequence, {}))) {
-    if (!one.text.empty() && one.ahead.group < rival.group) rival = one.ahead;
+CallId NcclWatchdog::conflicting_call_of(Work const& work) const {
+  CallId conflicting_call{.group = group_digest(group_)};
+  for (auto const& [rank, one] : peers_.blocking_calls(blocking_call(work.sequence, {}))) {
+    if (!one.text.empty() && one.ahead.group < conflicting_call.group) conflicting_call = one.ahead;
   }
-  return rival;
+  return conflicting_call;
 }
 
-void Watch::look_at_nccl() {
+void NcclWatchdog::look_at_nccl() {
   auto const state = communicator_->async_error();
   if (state == Result::success || state == Result::in_progress) return;
   blame_itself(std::string("NCCL reports: ") + communicator_->functions().ncclGetErrorString(state));
 }
 
-void Watch::blame(ErrorCode code, std::vector<int> const& ranks, std::string const& why) {
+void NcclWatchdog::blame(ErrorCode code, std::vector<int> const& ranks, std::string const& why) {
   peers_.blame(code, ranks, why);
   peers_.look({});  // throws the group's failure, which may be an earlier one
   throw_peer_error(code, {.operation = "watch the GPUs",
@@ -274,9 +279,9 @@ void Watch::blame(ErrorCode code, std::vector<int> const& ranks, std::string con
                           .group_usable = false});
 }
 
-void Watch::blame_itself(std::string const& why) { blame(ErrorCode::peer_lost, {peers_.rank()}, why); }
+void NcclWatchdog::blame_itself(std::string const& why) { blame(ErrorCode::peer_lost, {peers_.rank()}, why); }
 
-void Watch::fail(std::exception_ptr failure) noexcept {
+void NcclWatchdog::fail(std::exception_ptr failure) noexcept {
   {
     std::lock_guard const lock(mutex_);
     failure_ = failure;

@@ -20,7 +20,7 @@
 
 #include "collectives/nccl/communicator.hpp"
 #include "collectives/nccl/enqueued_calls.hpp"
-#include "collectives/nccl/watch_peers.hpp"
+#include "collectives/nccl/watchdog_peers.hpp"
 #include "lib/device/device_failures.hpp"
 #include "lib/node/group/device_recorder.hpp"
 #include "lib/platform/deadline.hpp"
@@ -32,16 +32,16 @@ namespace crossrank::nccl {
 ///
 /// A thread looks ten times a second at the other ranks, at the oldest call under way, and at NCCL. At a failure it
 /// aborts the communicator, so that streams go on, and keeps the error. All ranks keep the same one: the first failure
-/// of the watch's own group on the CPU.
-class Watch {
+/// of the watchdog's own group on the CPU.
+class NcclWatchdog {
  public:
-  /// `transport` is a group of the same ranks for the watch alone, and `group` the name of the group that it watches.
-  /// `timeout` is the limit of a call that does not go on.
-  Watch(std::shared_ptr<spi::Transport> transport, std::string group, std::chrono::milliseconds timeout);
+  /// `transport` is a group of the same ranks for the watchdog alone, and `group` the name of the group that it
+  /// watches. `timeout` is the limit of a call that does not go on.
+  NcclWatchdog(std::shared_ptr<spi::Transport> transport, std::string group, std::chrono::milliseconds timeout);
   /// Tells the other ranks that this one leaves, and ends the thread.
-  ~Watch();
-  Watch(Watch const&) = delete;
-  Watch& operator=(Watch const&) = delete;
+  ~NcclWatchdog();
+  NcclWatchdog(NcclWatchdog const&) = delete;
+  NcclWatchdog& operator=(NcclWatchdog const&) = delete;
 
   /// Looks at the other ranks once, before `start`. Throws when one has died or has given up.
   void look();
@@ -87,14 +87,14 @@ class Watch {
   [[nodiscard]] std::string describe_timeout(Work const& work) const;
   /// Asks the other ranks about the call. Returns false when it has ended meanwhile. Blames the ranks that have not
   /// enqueued it, or do not answer.
-  [[nodiscard]] bool ask_peers(Work const& work, CallId rival);
+  [[nodiscard]] bool ask_peers(Work const& work, CallId conflicting_call);
   /// Returns the call before this one whose group fails in its place, if the ranks have the two in different orders.
   ///
   /// Two such calls wait for each other, and both deadlines pass at about the same time. Only the group with the
   /// smaller digest fails then. That lets the other call go on, and all ranks get one error.
-  [[nodiscard]] CallId rival_of(Work const& work) const;
+  [[nodiscard]] CallId conflicting_call_of(Work const& work) const;
   /// Returns what keeps the GPU of this rank from a call.
-  [[nodiscard]] Hindrance hindrance(std::uint64_t sequence, CallId rival) const;
+  [[nodiscard]] BlockingCall blocking_call(std::uint64_t sequence, CallId conflicting_call) const;
   /// Makes all ranks fail, and throws their error.
   [[noreturn]] void blame(ErrorCode code, std::vector<int> const& ranks, std::string const& why);
   /// Makes all ranks fail because of this one.
@@ -102,7 +102,7 @@ class Watch {
   void fail(std::exception_ptr failure) noexcept;
 
   std::string const group_;
-  WatchPeers peers_;
+  WatchdogPeers peers_;
   std::chrono::milliseconds const timeout_;
   Communicator* communicator_ = nullptr;
   pid_t const process_;
@@ -111,13 +111,13 @@ class Watch {
   std::condition_variable changed_{};
   std::exception_ptr failure_{};
   std::deque<Work> work_{};
-  WatchPeers::Progress progress_{};  ///< of this rank
-  std::uint64_t freed_ = 0;          ///< the last call that ended after another group had been aborted
+  WatchdogPeers::Progress progress_{};  ///< of this rank
+  std::uint64_t last_unblocked_ = 0;    ///< the last call that ended after another group had been aborted
   std::string requested_failure_{};
   bool stopping_ = false;
   std::optional<platform::Deadline> deadline_{};  ///< of the oldest call under way; of the thread alone
-  std::uint64_t timed_ = 0;                       ///< that call; of the thread alone
-  std::uint64_t prolonged_ = 0;                   ///< the last call whose deadline was restarted; of the thread alone
+  std::uint64_t deadline_call_ = 0;               ///< that call; of the thread alone
+  std::uint64_t last_extended_ = 0;               ///< the last call whose deadline was restarted; of the thread alone
   std::optional<VerdictDue> verdict_due_{};       ///< shortly before the deadline; of the thread alone
   std::thread thread_{};
 };
