@@ -12,7 +12,7 @@ class GpuLog {
 
   void reset() const { reset_(); }
   /// Returns the counts since `reset`, by name:
-  /// - "calls": calls of the driver and of NCCL, without those that only look at an event, a stream or a context
+  /// - "calls": calls of the driver and of NCCL, without those that only query an event, a stream or a context
   /// - "kernels": collective kernels of NCCL
   /// - "copies", "copied_bytes": copies from, to and between GPUs
   /// - "host_waits": how often the host has waited for the GPU

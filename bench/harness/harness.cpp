@@ -114,20 +114,20 @@ Usage UsageMeter::now() const {
   Usage usage;
   // The meter's own calls between two readings: one `read`, one `getrusage`.
   constexpr std::uint64_t own_calls = 2;
-  static thread_local std::uint64_t looks = 0;
+  static thread_local std::uint64_t readings = 0;
   auto const library = statistics();
   usage.bytes_copied = library.bytes_copied;
   usage.system_calls = library.futex_waits + library.futex_wakes + library.yields;
   if (tracepoint_ >= 0) {
     std::uint64_t count = 0;
     require(::read(tracepoint_, &count, sizeof count) == sizeof count, "cannot read the counter of system calls");
-    usage.system_calls = count - looks * own_calls;
+    usage.system_calls = count - readings * own_calls;
   }
   rusage used{};
   ::getrusage(RUSAGE_THREAD, &used);
   usage.minor_faults = static_cast<std::uint64_t>(used.ru_minflt);
   usage.switches = static_cast<std::uint64_t>(used.ru_nvcsw + used.ru_nivcsw);
-  ++looks;
+  ++readings;
   return usage;
 }
 

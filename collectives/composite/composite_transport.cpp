@@ -17,7 +17,7 @@ namespace {
 using spi::OpKind;
 using spi::RequestId;
 
-constexpr auto look_interval = std::chrono::milliseconds(50);
+constexpr auto poll_interval = std::chrono::milliseconds(50);
 constexpr auto departed_for =
     std::chrono::milliseconds(200);  // a rank that has closed the group may leave earlier than this
 
@@ -168,8 +168,8 @@ RequestId CompositeTransport::post_recv_any(spi::Sink bytes, std::uint32_t tag, 
 void CompositeTransport::propagate_local_failure() {
   auto const group = node::group_of(node_memory());
   auto const now = platform::system().now();
-  if (!group || now - last_look_ < look_interval) return;
-  last_look_ = now;
+  if (!group || now - last_poll_ < poll_interval) return;
+  last_poll_ = now;
   std::vector<int> lost;
   auto const& members = parts_.map.members_of(parts_.map.own);
   for (int place = 0; place < group->size(); ++place) {

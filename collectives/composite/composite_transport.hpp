@@ -150,7 +150,7 @@ class CompositeTransport final : public spi::Transport {
   Parts parts_;
   std::map<spi::RequestId, CompositeOp> operations_{};
   std::uint64_t next_request_id_ = 1;
-  std::chrono::nanoseconds last_look_{0};
+  std::chrono::nanoseconds last_poll_{0};
   std::chrono::nanoseconds departed_since_{-1};
 };
 

@@ -51,7 +51,7 @@ bool Request::test() {
   if (!group_->test(*pending_op_)) return false;
   if (pending_op_->on_device) {
     bool const passed = pending_op_->on_device->is_captured() || pending_op_->on_device->ended().passed();
-    // A stream passes the end of a call that was ended early too, so look at the failure afterwards.
+    // A stream passes the end of a call that was ended early too, so check for a failure afterwards.
     group_->throw_device_failure(pending_op_->call.name());
     if (!passed) return false;
   }

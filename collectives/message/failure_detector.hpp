@@ -96,7 +96,7 @@ class FailureDetector {
   /// waits for.
   [[nodiscard]] Status status(std::uint64_t round) const;
 
-  /// Looks after a wait: pings, counts progress, warns, and fails the group when the time is over.
+  /// Checks after a wait: pings, counts progress, warns, and fails the group when the time is over.
   void watch(Awaited const& awaited, WaitState& wait, spi::TimeoutPolicy const& timeout_policy);
 
  private:

@@ -136,9 +136,9 @@ void MessageQueue::State::withdraw_note() const noexcept {
 }
 
 void MessageQueue::State::require_readers(char const* operation) {
-  bool looks = failure || !remote_writers.empty();
-  if (out && out->has_new_departure()) looks = true;
-  if (looks && find_failure()) throw_failure(operation);
+  bool must_check = failure || !remote_writers.empty();
+  if (out && out->has_new_departure()) must_check = true;
+  if (must_check && find_failure()) throw_failure(operation);
   if (has_no_readers()) throw PeerLostError(error(operation, "every reader has closed its end"));
 }
 
@@ -218,7 +218,7 @@ WaitResult MessageQueue::State::poll(std::function<bool()> const& done, node::Ri
       ended = done() ? WaitResult::ready : WaitResult::lost;
     }
     if (ended != WaitResult::timeout || deadline.expired()) break;
-    static_cast<void>(platform::ProgressHook::make_progress(limits.look_every));
+    static_cast<void>(platform::ProgressHook::make_progress(limits.poll_interval));
     deadline.tick();
     if (deadline.idle() >= next_word) {
       next_word = deadline.idle() + stalled_after;

@@ -136,7 +136,7 @@ std::unique_ptr<Communicator> join(spi::Transport const& transport, Device devic
   try {
     auto made = std::make_unique<Communicator>(
         id, Communicator::Place{.device = device, .rank = transport.rank(), .ranks = transport.world_size()},
-        timeout_policy.timeout, [&watchdog] { watchdog.look(); });
+        timeout_policy.timeout, [&watchdog] { watchdog.poll(); });
     report.outcome = Report::Outcome::joined;
     return made;
   } catch (PeerLostError const& e) {  // another rank has given up or died

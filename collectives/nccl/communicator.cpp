@@ -25,7 +25,7 @@ using std::chrono::milliseconds;
 constexpr auto grace = std::chrono::seconds(5);
 constexpr auto shortest_nap = std::chrono::microseconds(20);
 constexpr auto longest_nap = milliseconds(2);
-constexpr int looks_before_a_nap = 50;
+constexpr int polls_before_nap = 50;
 
 /// Runs a call of NCCL that ends a communicator. It blocks as long as a graph holds the communicator, so a thread goes
 /// on with it after the grace.
@@ -53,8 +53,8 @@ void run_with_grace(char const* function, Device device, std::function<Result()>
 bool poll_for(std::function<bool()> const& done, milliseconds timeout) {
   platform::Deadline deadline(timeout);
   std::chrono::nanoseconds nap = shortest_nap;
-  for (int looks = 0; !done(); ++looks) {
-    if (looks < looks_before_a_nap) {
+  for (int polls = 0; !done(); ++polls) {
+    if (polls < polls_before_nap) {
       platform::system().yield();
       continue;
     }
@@ -76,11 +76,11 @@ api::UniqueId Communicator::draw_id() {
   return id;
 }
 
-Communicator::Communicator(api::UniqueId const& id, Place place, milliseconds timeout, Look const& look)
+Communicator::Communicator(api::UniqueId const& id, Place place, milliseconds timeout, PollHook const& poll_hook)
     : library_(nccl_library()), place_(place), timeout_(timeout) {
   try {
     join(id);
-    settle("make a communicator", "ncclCommInitRankConfig", timeout, look);
+    settle("make a communicator", "ncclCommInitRankConfig", timeout, poll_hook);
   } catch (...) {
     abort();
     throw;
@@ -137,12 +137,13 @@ void Communicator::check(Result result, char const* function, char const* operat
   throw_nccl_error(functions(), result, function, operation);
 }
 
-void Communicator::settle(char const* operation, char const* function, milliseconds timeout, Look const& look) {
+void Communicator::settle(char const* operation, char const* function, milliseconds timeout,
+                          PollHook const& poll_hook) {
   auto const has_ended = [&] {
     auto const state = async_error();
     check(state, function, operation);
     if (state != Result::in_progress) return true;
-    if (look) look();
+    if (poll_hook) poll_hook();
     return false;
   };
   if (poll_for(has_ended, timeout)) return;
@@ -177,7 +178,7 @@ void Communicator::require_not_aborted(char const* operation) const {
                       .group_usable = false});
 }
 
-void Communicator::enqueue(char const* operation, std::span<Step const> steps, Look const& look) {
+void Communicator::enqueue(char const* operation, std::span<Step const> steps, PollHook const& poll_hook) {
   if (steps.empty()) return;
   char const* function = "ncclGroupStart";
   {
@@ -187,10 +188,10 @@ void Communicator::enqueue(char const* operation, std::span<Step const> steps, L
     auto const result = post(steps, function);
     check(result, function, operation);
   }
-  settle(operation, function, timeout_, look);
+  settle(operation, function, timeout_, poll_hook);
 }
 
-void Communicator::register_memory(std::shared_ptr<spi::Storage> memory, Look const& look) {
+void Communicator::register_memory(std::shared_ptr<spi::Storage> memory, PollHook const& poll_hook) {
   constexpr auto const* operation = "register a communication buffer";
   auto const& f = functions();
   bool const as_window = f.ncclCommWindowRegister != nullptr && f.ncclCommWindowDeregister != nullptr;
@@ -207,7 +208,7 @@ void Communicator::register_memory(std::shared_ptr<spi::Storage> memory, Look co
                                   : f.ncclCommRegister(comm_, data, bytes, &made.handle);
     check(result, function, operation);
   }
-  settle(operation, function, timeout_, look);
+  settle(operation, function, timeout_, poll_hook);
 }
 
 void Communicator::deregister_memory(Event const& last_work) {

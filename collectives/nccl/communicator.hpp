@@ -25,14 +25,14 @@ class Communicator {
     int ranks = 1;
   };
   /// Something that a waiting call does from time to time. It may throw, to end the wait.
-  using Look = std::function<void()>;
+  using PollHook = std::function<void()>;
 
   /// Draws the id of a new communicator, for all its ranks.
   [[nodiscard]] static api::UniqueId draw_id();
 
   /// Joins the communicator of `id`. Collective; blocks until all ranks have joined. `BackendError` when NCCL refuses,
-  /// `TimeoutError` when ranks are missing for longer than `timeout`, and what `look` throws.
-  Communicator(api::UniqueId const& id, Place place, std::chrono::milliseconds timeout, Look const& look);
+  /// `TimeoutError` when ranks are missing for longer than `timeout`, and what `poll_hook` throws.
+  Communicator(api::UniqueId const& id, Place place, std::chrono::milliseconds timeout, PollHook const& poll_hook);
   ~Communicator() { close({}); }
   Communicator(Communicator const&) = delete;
   Communicator& operator=(Communicator const&) = delete;
@@ -49,13 +49,13 @@ class Communicator {
     std::function<api::Result(api::Functions const&, api::Comm*)> call{};
   };
   /// Enqueues the steps, several of them as one group. Returns when NCCL has enqueued them; does not wait for the GPU.
-  /// `BackendError` when NCCL refuses or the communicator has been aborted, and what `look` throws.
-  void enqueue(char const* operation, std::span<Step const> steps, Look const& look);
+  /// `BackendError` when NCCL refuses or the communicator has been aborted, and what `poll_hook` throws.
+  void enqueue(char const* operation, std::span<Step const> steps, PollHook const& poll_hook);
 
   /// Registers memory of NCCL's allocator, so that calls on it need no copies of NCCL's own: as a window of all ranks
   /// where NCCL has windows, then collective with the same number of bytes, else local. Keeps the memory until the
   /// communicator ends. Does nothing where NCCL cannot register memory. Errors as for `enqueue`.
-  void register_memory(std::shared_ptr<spi::Storage> memory, Look const& look);
+  void register_memory(std::shared_ptr<spi::Storage> memory, PollHook const& poll_hook);
 
   /// Ends the communicator after its work, or aborts it where that takes longer than five seconds. `last_work` is the
   /// end of the work that was enqueued last: no registered memory is in use after it.
@@ -72,7 +72,8 @@ class Communicator {
   /// Waits for the work that is enqueued. Returns false when there is no communicator any more.
   [[nodiscard]] bool finalize();
   /// Waits until NCCL has done what the last call began.
-  void settle(char const* operation, char const* function, std::chrono::milliseconds timeout, Look const& look);
+  void settle(char const* operation, char const* function, std::chrono::milliseconds timeout,
+              PollHook const& poll_hook);
   void check(api::Result result, char const* function, char const* operation) const;
   void require_not_aborted(char const* operation) const;
   [[nodiscard]] api::Result post(std::span<Step const> steps, char const*& function);

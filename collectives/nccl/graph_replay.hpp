@@ -10,7 +10,7 @@
 
 namespace crossrank::nccl {
 
-/// The part of a group in a captured graph: each replay is one call of the group, which the watchdog looks at. Keeps
+/// The part of a group in a captured graph: each replay is one call of the group, which the watchdog checks. Keeps
 /// the communicator, which must live as long as kernels of the graph refer to it.
 class GraphReplay final : public cuda::ReplayObserver {
  public:

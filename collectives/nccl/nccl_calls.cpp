@@ -67,7 +67,7 @@ class Plan {
         rank_(as_size(communicator.place().rank)),
         offsets_(offsets_of(call.counts)) {}
 
-  void run(Communicator::Look const& look) {
+  void run(Communicator::PollHook const& poll_hook) {
     switch (call_.signature.op_kind) {
       case OpKind::all_reduce: all_reduce(); break;
       case OpKind::reduce: reduce(); break;
@@ -79,7 +79,7 @@ class Plan {
       case OpKind::all_to_allv: all_to_all(); break;
       default: break;  // `can_run` refuses the others
     }
-    communicator_.enqueue(call_.name(), steps_, look);
+    communicator_.enqueue(call_.name(), steps_, poll_hook);
   }
 
  private:
@@ -255,8 +255,9 @@ bool can_run(Call const& call) noexcept {
   return !reduces(kind) || (data_type(call.reduction.dtype) && reduce_op(call.reduction.op));
 }
 
-void enqueue_call(Communicator& communicator, Call const& call, Stream const& stream, Communicator::Look const& look) {
-  Plan(communicator, call, stream).run(look);
+void enqueue_call(Communicator& communicator, Call const& call, Stream const& stream,
+                  Communicator::PollHook const& poll_hook) {
+  Plan(communicator, call, stream).run(poll_hook);
 }
 
 }  // namespace crossrank::nccl

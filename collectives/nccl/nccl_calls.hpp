@@ -11,8 +11,8 @@ namespace crossrank::nccl {
 [[nodiscard]] bool can_run(algorithms::Call const& call) noexcept;
 
 /// Enqueues a call on device tensors. The calls of NCCL are one kernel or one group. Does not wait for the device.
-/// `look` may throw, to end the wait for NCCL.
+/// `poll_hook` may throw, to end the wait for NCCL.
 void enqueue_call(Communicator& communicator, algorithms::Call const& call, Stream const& stream,
-                  Communicator::Look const& look);
+                  Communicator::PollHook const& poll_hook);
 
 }  // namespace crossrank::nccl

@@ -43,7 +43,7 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   };
   /// Marks the begin of work on the stream that uses the communicator. Throws the failure of the group.
   [[nodiscard]] Begun begin_work(node::DeviceFlightOperation operation, Stream const& stream);
-  /// Lets the watchdog look at the work until the stream has passed it, and returns its end.
+  /// Lets the watchdog check the work until the stream has passed it, and returns its end.
   [[nodiscard]] Event end_work(Begun begun, Stream const& stream, std::string name);
 
   /// Makes the group fail on all ranks, because this one cannot do its part of what the others have enqueued.

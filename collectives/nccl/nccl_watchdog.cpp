@@ -22,7 +22,7 @@ using api::Result;
 constexpr auto interval = std::chrono::milliseconds(100);
 /// How long the other ranks have to say which calls they have enqueued.
 constexpr auto answer_limit = std::chrono::seconds(1);
-/// How long before its deadline a call keeps waits of the host from giving up. A look of this thread can be that late.
+/// How long before its deadline a call keeps waits of the host from giving up. A check of this thread can be that late.
 constexpr auto verdict_ahead = 5 * interval;
 constexpr auto answer_nap = std::chrono::milliseconds(10);
 
@@ -54,7 +54,7 @@ NcclWatchdog::~NcclWatchdog() {
   peers_.leave(progress_);
 }
 
-void NcclWatchdog::look() { peers_.look({}); }
+void NcclWatchdog::poll() { peers_.poll({}); }
 
 void NcclWatchdog::give_up(std::string_view why) noexcept {
   try {
@@ -83,7 +83,7 @@ void NcclWatchdog::note_enqueued(Work work) {
         add_enqueued_call({.group = &group_, .name = work.name, .sequence = work.sequence, .ended = work.ended});
     work_.push_back(std::move(work));
   }
-  if (!thread_.joinable() && !has_failed()) look_once();
+  if (!thread_.joinable() && !has_failed()) poll_once();
 }
 
 void NcclWatchdog::request_failure(std::string why) {
@@ -92,7 +92,7 @@ void NcclWatchdog::request_failure(std::string why) {
     requested_failure_ = std::move(why);
   }
   changed_.notify_all();
-  if (!thread_.joinable() && !has_failed()) look_once();
+  if (!thread_.joinable() && !has_failed()) poll_once();
 }
 
 std::exception_ptr NcclWatchdog::failure() const {
@@ -107,16 +107,16 @@ void NcclWatchdog::run() noexcept {
   // Reports a requested failure before leaving, so that the peers learn the reason.
   while (!failure_ && (!stopping_ || !requested_failure_.empty())) {
     lock.unlock();
-    look_once();
+    poll_once();
     lock.lock();
     changed_.wait_for(lock, interval, [&] { return stopping_ || !requested_failure_.empty(); });
   }
 }
 
-void NcclWatchdog::look_once() noexcept {
+void NcclWatchdog::poll_once() noexcept {
   try {
     try {
-      look_at_everything();
+      check_all();
     } catch (PeerLostError const&) {
       throw;
     } catch (TimeoutError const&) {
@@ -129,7 +129,7 @@ void NcclWatchdog::look_once() noexcept {
   }
 }
 
-void NcclWatchdog::look_at_everything() {
+void NcclWatchdog::check_all() {
   std::string requested;
   WatchdogPeers::Progress progress;
   {
@@ -137,13 +137,13 @@ void NcclWatchdog::look_at_everything() {
     requested.swap(requested_failure_);
     progress = progress_;
   }
-  peers_.look(progress);
+  peers_.poll(progress);
   if (!requested.empty()) blame_itself(requested);
-  look_at_work();
-  look_at_nccl();
+  check_work();
+  check_nccl();
 }
 
-void NcclWatchdog::look_at_work() {
+void NcclWatchdog::check_work() {
   std::optional<Work> oldest;
   {
     std::lock_guard const lock(mutex_);
@@ -194,7 +194,7 @@ bool NcclWatchdog::ask_peers(Work const& work, CallId conflicting_call) {
   peers_.ask(work.sequence, conflicting_call);
   auto& system = platform::system();
   for (auto const until = system.now() + answer_limit; system.now() < until;) {
-    peers_.look({.enqueued = work.sequence, .started = work.has_started ? work.sequence : work.sequence - 1});
+    peers_.poll({.enqueued = work.sequence, .started = work.has_started ? work.sequence : work.sequence - 1});
     if (work.ended.passed()) return false;
     if (peers_.ranks_without(work.sequence).empty()) break;
     system.sleep(answer_nap);
@@ -263,7 +263,7 @@ CallId NcclWatchdog::conflicting_call_of(Work const& work) const {
   return conflicting_call;
 }
 
-void NcclWatchdog::look_at_nccl() {
+void NcclWatchdog::check_nccl() {
   auto const state = communicator_->async_error();
   if (state == Result::success || state == Result::in_progress) return;
   blame_itself(std::string("NCCL reports: ") + communicator_->functions().ncclGetErrorString(state));
@@ -271,7 +271,7 @@ void NcclWatchdog::look_at_nccl() {
 
 void NcclWatchdog::blame(ErrorCode code, std::vector<int> const& ranks, std::string const& why) {
   peers_.blame(code, ranks, why);
-  peers_.look({});  // throws the group's failure, which may be an earlier one
+  peers_.poll({});  // throws the group's failure, which may be an earlier one
   throw_peer_error(code, {.operation = "watch the GPUs",
                           .message = why,
                           .rank = peers_.rank(),

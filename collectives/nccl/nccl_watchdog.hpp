@@ -30,7 +30,7 @@ namespace crossrank::nccl {
 /// Ends the work of a communicator when it cannot end by itself: a rank has died, a call takes longer than its timeout,
 /// or NCCL reports an error.
 ///
-/// A thread looks ten times a second at the other ranks, at the oldest call under way, and at NCCL. At a failure it
+/// A thread checks the other ranks, the oldest call under way, and NCCL ten times a second. At a failure it
 /// aborts the communicator, so that streams go on, and keeps the error. All ranks keep the same one: the first failure
 /// of the watchdog's own group on the CPU.
 class NcclWatchdog {
@@ -43,11 +43,11 @@ class NcclWatchdog {
   NcclWatchdog(NcclWatchdog const&) = delete;
   NcclWatchdog& operator=(NcclWatchdog const&) = delete;
 
-  /// Looks at the other ranks once, before `start`. Throws when one has died or has given up.
-  void look();
+  /// Checks the other ranks once, before `start`. Throws when one has died or has given up.
+  void poll();
   /// Tells the other ranks, before `start`, that this one gives up.
   void give_up(std::string_view why) noexcept;
-  /// Starts the thread. A backend that serves one thread only gets none; then each call looks.
+  /// Starts the thread. A backend that serves one thread only gets none; then each call polls.
   void start(Communicator& communicator);
 
   /// A call under way.
@@ -73,14 +73,14 @@ class NcclWatchdog {
 
  private:
   void run() noexcept;
-  void look_once() noexcept;
-  void look_at_everything();
-  void look_at_work();
+  void poll_once() noexcept;
+  void check_all();
+  void check_work();
   /// Takes over what the device has done, and returns the oldest call under way. Needs the mutex.
   [[nodiscard]] std::optional<Work> take_progress();
-  /// Records how the calls under way end, when no thread looks any more.
+  /// Records how the calls under way end, when no thread polls any more.
   void close_records() noexcept;
-  void look_at_nccl();
+  void check_nccl();
   /// Makes the group fail because of the call, or restarts its deadline once because another group has failed or will.
   void report_timeout(Work const& work);
   [[nodiscard]] static std::string describe(Work const& work);

@@ -87,7 +87,7 @@ void WatchdogPeers::take(Peer& peer, Progress const& own) {
   peer.has_left = peer.has_left || note.kind == Kind::leaving;
 }
 
-void WatchdogPeers::look(Progress const& own) {
+void WatchdogPeers::poll(Progress const& own) {
   drop_sent();
   for (auto& peer : peers_) {
     while (peer.receive) {

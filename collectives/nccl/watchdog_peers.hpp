@@ -41,7 +41,7 @@ class WatchdogPeers {
   [[nodiscard]] bool may_use_threads() const noexcept { return transport_->may_use_threads(); }
   /// Takes the messages that have arrived. `own` is this rank's progress, for ranks that ask. Throws the group's
   /// failure.
-  void look(Progress const& own);
+  void poll(Progress const& own);
   /// Asks the other ranks how many calls they have enqueued, and what keeps their GPUs from the call `sequence`.
   void ask(std::uint64_t sequence, CallId conflicting_call);
   /// Returns the ranks that have not enqueued the call `sequence`, as far as they have answered or left.

@@ -127,9 +127,9 @@ std::vector<std::string> folders_of(std::string const& group, Mount const& mount
   return folders;
 }
 
-/// Calls `look` with each folder that may limit this process by `controller`, and with whether it is of version 2.
-template <class Look>
-void for_each_group(std::string_view controller, Look look) {
+/// Calls `visit` with each folder that may limit this process by `controller`, and with whether it is of version 2.
+template <class Visit>
+void for_each_group(std::string_view controller, Visit visit) {
   auto const own_groups = contents_of("/proc/self/cgroup");
   auto const mountinfo = contents_of("/proc/self/mountinfo");
   if (!own_groups || !mountinfo) return;
@@ -138,7 +138,7 @@ void for_each_group(std::string_view controller, Look look) {
     auto const group = group_in(*own_groups, name);
     if (!group) continue;
     for (auto const& mount : mounts_of(*mountinfo, name)) {
-      for (auto const& folder : folders_of(*group, mount)) look(folder, unified);
+      for (auto const& folder : folders_of(*group, mount)) visit(folder, unified);
     }
   }
 }

@@ -20,13 +20,13 @@ void ProgressHook::set(MakeProgress make_progress) noexcept { how.store(make_pro
 
 void ProgressHook::add(std::ptrdiff_t pieces) noexcept { started.fetch_add(pieces, std::memory_order_relaxed); }
 
-std::chrono::nanoseconds ProgressHook::look() noexcept {
+std::chrono::nanoseconds ProgressHook::poll() noexcept {
   auto const hook = wait_hook.load(std::memory_order_acquire);  // partner of the store in `set_wait_hook`
   return hook == nullptr ? std::chrono::nanoseconds::max() : hook();
 }
 
 std::chrono::nanoseconds ProgressHook::make_progress(std::chrono::nanoseconds nap) noexcept {
-  nap = std::min(nap, std::max(look(), std::chrono::nanoseconds::zero()));
+  nap = std::min(nap, std::max(poll(), std::chrono::nanoseconds::zero()));
   if (started.load(std::memory_order_relaxed) == 0 || inside) return nap;
   auto const work = how.load(std::memory_order_acquire);  // partner of the store in `set`
   if (work == nullptr) return nap;

@@ -16,7 +16,7 @@ struct ProgressHook {
   static void add(std::ptrdiff_t pieces) noexcept;
   /// Calls the wait hook, in a wait that has no group. Returns the longest allowed next sleep; a negative value ends
   /// the wait.
-  [[nodiscard]] static std::chrono::nanoseconds look() noexcept;
+  [[nodiscard]] static std::chrono::nanoseconds poll() noexcept;
   /// Advances the calls between two sleeps of a wait. Returns the longest allowed next sleep.
   [[nodiscard]] static std::chrono::nanoseconds make_progress(std::chrono::nanoseconds nap) noexcept;
 };

@@ -18,7 +18,7 @@ namespace {
 
 constexpr auto default_timeout = std::chrono::minutes(5);
 // Most copies end within the first of these, which costs no sleep.
-constexpr int looks_before_a_nap = 200;
+constexpr int polls_before_nap = 200;
 constexpr auto shortest_nap = std::chrono::microseconds(10);
 constexpr auto longest_nap = std::chrono::milliseconds(1);
 // A watch over the same work asks other ranks before it reports, which may take more than a second.
@@ -47,7 +47,7 @@ bool is_cpu(Device device) { return device.kind == Device::Kind::cpu; }
 /// Blocks the host until the stream has passed the event.
 void wait_for(Event const& event, std::chrono::milliseconds timeout) {
   auto& provider = spi::device_provider(event.device().kind);
-  for (int look = 0; look < looks_before_a_nap; ++look) {
+  for (int poll = 0; poll < polls_before_nap; ++poll) {
     if (provider.passed(event)) return;
   }
   platform::Deadline deadline(limit_of(timeout));

@@ -86,7 +86,7 @@ class Job {
 
  private:
   void report(cp::Progress const& progress) {
-    look_at_signals_now();
+    poll_signals_now();
     if (on_progress_.is_none() || raised_) return;
     AcquiredGil const gil;
     try {

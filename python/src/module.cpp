@@ -14,7 +14,7 @@ NB_MODULE(_core, module) {
   nanobind::set_leak_warnings(false);
   python::watch_interpreter(module);
   python::translate_errors();
-  python::look_at_signals_in_waits();
+  python::poll_signals_in_waits();
   python::bind_tensor(module);
   python::bind_collective(module);
   python::bind_objects(module);

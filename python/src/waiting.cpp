@@ -7,21 +7,21 @@
 namespace crossrank::python {
 namespace {
 
-// Short enough that Ctrl-C seems immediate, and so long that the look costs nothing.
-constexpr std::chrono::milliseconds look_every{20};
+// Short enough that Ctrl-C seems immediate, and so long that the check costs nothing.
+constexpr std::chrono::milliseconds poll_interval{20};
 
 thread_local Wait* current = nullptr;
 
-std::chrono::nanoseconds look() noexcept {
+std::chrono::nanoseconds poll_signals() noexcept {
   if (current == nullptr) return std::chrono::nanoseconds::max();
-  current->look();
-  return current->has_raised() ? std::chrono::nanoseconds(-1) : look_every;
+  current->poll();
+  return current->has_raised() ? std::chrono::nanoseconds(-1) : poll_interval;
 }
 
 }  // namespace
 
 Wait::Wait(std::function<void()> stop)
-    : stop_(std::move(stop)), outer_(current), next_look_(std::chrono::steady_clock::now() + look_every) {
+    : stop_(std::move(stop)), outer_(current), next_poll_(std::chrono::steady_clock::now() + poll_interval) {
   current = this;
 }
 
@@ -33,10 +33,10 @@ Wait::~Wait() {
   Py_XDECREF(traceback_);
 }
 
-void Wait::look() noexcept {
+void Wait::poll() noexcept {
   auto const now = std::chrono::steady_clock::now();
-  if (type_ != nullptr || now < next_look_ || !interpreter_lives()) return;
-  next_look_ = now + look_every;
+  if (type_ != nullptr || now < next_poll_ || !interpreter_lives()) return;
+  next_poll_ = now + poll_interval;
   {
     AcquiredGil const gil;
     if (PyErr_CheckSignals() == 0) return;
@@ -51,8 +51,8 @@ void Wait::rethrow() {
   throw nb::python_error();
 }
 
-void look_at_signals_now() noexcept { static_cast<void>(look()); }
+void poll_signals_now() noexcept { static_cast<void>(poll_signals()); }
 
-void look_at_signals_in_waits() noexcept { spi::set_wait_hook(&look); }
+void poll_signals_in_waits() noexcept { spi::set_wait_hook(&poll_signals); }
 
 }  // namespace crossrank::python

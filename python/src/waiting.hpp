@@ -25,7 +25,7 @@ class Wait {
   Wait& operator=(Wait const&) = delete;
 
   /// Runs Python's signal handlers now and then. Called without the GIL.
-  void look() noexcept;
+  void poll() noexcept;
   /// Returns whether a signal handler has raised an exception.
   [[nodiscard]] bool has_raised() const noexcept { return type_ != nullptr; }
   /// Throws the exception that a signal handler has raised. Needs the GIL.
@@ -34,17 +34,17 @@ class Wait {
  private:
   std::function<void()> stop_;
   Wait* outer_;
-  std::chrono::steady_clock::time_point next_look_;
+  std::chrono::steady_clock::time_point next_poll_;
   PyObject* type_ = nullptr;
   PyObject* value_ = nullptr;
   PyObject* traceback_ = nullptr;
 };
 
-/// Lets every wait of the library call `Wait::look`. Call it once.
-void look_at_signals_in_waits() noexcept;
+/// Lets every wait of the library call `Wait::poll`. Call it once.
+void poll_signals_in_waits() noexcept;
 
 /// Runs Python's signal handlers if the running call has not done so for a while. Called without the GIL.
-void look_at_signals_now() noexcept;
+void poll_signals_now() noexcept;
 
 /// Runs `work` without the GIL. When a signal handler raises meanwhile, calls `stop` and throws that exception.
 template <class Work>

@@ -147,7 +147,7 @@ TEST_F(Capture, tells_its_status) {
 
 // Guide, Prohibited and Unhandled Operations: an event that was recorded in a capture stands for nodes of the graph, so
 // that it can be neither asked nor waited for, also in relaxed mode.
-TEST_F(Capture, is_invalidated_by_a_look_at_its_events) {
+TEST_F(Capture, is_invalidated_by_a_query_of_its_events) {
   auto const inside = event();
   begin(CU_STREAM_CAPTURE_MODE_RELAXED);
   ASSERT_EQ(cu("cuEventRecord", inside, s), CUDA_SUCCESS);
@@ -156,7 +156,7 @@ TEST_F(Capture, is_invalidated_by_a_look_at_its_events) {
   EXPECT_EQ(cu("cuEventDestroy_v2", inside), CUDA_SUCCESS);
 }
 
-// API, cuThreadExchangeStreamCaptureMode: in relaxed mode a thread may look at other events and allocate memory.
+// API, cuThreadExchangeStreamCaptureMode: in relaxed mode a thread may query other events and allocate memory.
 TEST_F(Capture, stays_valid_in_relaxed_mode_when_its_thread_looks_at_other_events) {
   auto const outside = event();
   auto const other = stream();

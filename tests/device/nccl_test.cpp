@@ -373,8 +373,8 @@ TEST(Nccl, hangs_when_two_communicators_are_used_in_opposite_orders) {
                      ncclSum, comms[which], streams[which]),
                 ncclSuccess);
     }
-    // The hang is certain, so a longer look never fails by mistake.
-    for (int look = 0; look < 100; ++look) {
+    // The hang is certain, so a longer check never fails by mistake.
+    for (int poll = 0; poll < 100; ++poll) {
       ASSERT_EQ(cu("cuStreamQuery", me.stream), CUDA_ERROR_NOT_READY);
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }

@@ -175,7 +175,7 @@ TEST_F(Strictness, counts_calls_and_host_waits) {
   free(address);
 }
 
-/// A host that waits by asking again and again counts as one wait; one that looks now and then does not wait.
+/// A host that waits by asking again and again counts as one wait; one that polls now and then does not wait.
 TEST_F(Strictness, counts_polled_waits_and_copied_bytes) {
   auto const amount = emulated<unsigned long long(char const*)>("emulated_amount");
   auto const held = stream();
@@ -195,7 +195,7 @@ TEST_F(Strictness, counts_polled_waits_and_copied_bytes) {
   emulated<void()>("emulated_reset_counts")();
 
   hold(1);
-  for (int look = 0; look < 20; ++look) {
+  for (int poll = 0; poll < 20; ++poll) {
     EXPECT_EQ(cu("cuEventQuery", passed), CUDA_ERROR_NOT_READY);
     EXPECT_EQ(cu("cuMemcpyDtoDAsync_v2", copy, copy + 1024, std::size_t{100}, other), CUDA_SUCCESS);
   }
@@ -207,7 +207,7 @@ TEST_F(Strictness, counts_polled_waits_and_copied_bytes) {
   EXPECT_EQ(amount("copied_bytes"), 2000U);
 
   hold(2);
-  for (int look = 0; look < 20; ++look) EXPECT_EQ(cu("cuEventQuery", passed), CUDA_ERROR_NOT_READY);
+  for (int poll = 0; poll < 20; ++poll) EXPECT_EQ(cu("cuEventQuery", passed), CUDA_ERROR_NOT_READY);
   std::thread([&] {
     EXPECT_EQ(cu("cuCtxSetCurrent", context), CUDA_SUCCESS);
     release(2);

@@ -166,7 +166,7 @@ TEST(QueueVerdicts, follow_a_chain_of_queues_to_the_stopped_rank) {
 
 /// A rank that polls for messages now and then is killed between two polls. It is dead; the state that it noted in its
 /// last poll is not the cause.
-CROSSRANK_RANK_SCENARIO(die_between_looks) {
+CROSSRANK_RANK_SCENARIO(die_between_polls) {
   return test::end_with_verdict(self, [&] {
     auto const world = connect(test::fault_options());
     auto const queue = MessageQueue::create(world, {.chunks = 1});
@@ -180,7 +180,7 @@ CROSSRANK_RANK_SCENARIO(die_between_looks) {
 }
 
 TEST(QueueVerdicts, blame_a_killed_rank_whatever_it_noted_before) {
-  auto const outcome = test::run_ranks(3, "die_between_looks");
+  auto const outcome = test::run_ranks(3, "die_between_polls");
   expect_verdicts(outcome, {0, 2}, "peer_lost", 1);
 }
 

@@ -106,7 +106,7 @@ struct CountingSystem : platform::System {
 /// The last rank waits for a signal before it enters the barrier. The others wait for it, and print a line when they
 /// have napped often enough. All print how often they read the state of a process.
 CROSSRANK_RANK_SCENARIO(wait_for_a_late_rank) {
-  constexpr int looks = 40;
+  constexpr int polls = 40;
   sigset_t usr1;
   sigemptyset(&usr1);
   sigaddset(&usr1, SIGUSR1);
@@ -116,7 +116,7 @@ CROSSRANK_RANK_SCENARIO(wait_for_a_late_rank) {
     int futex_wait(std::uint32_t const* word, std::uint32_t expected, std::chrono::nanoseconds limit) override {
       int const result = CountingSystem::futex_wait(word, expected, limit);
       // Two threads count: the number may jump past the limit.
-      if (naps >= looks && !said.exchange(true)) self.say("looked");
+      if (naps >= polls && !said.exchange(true)) self.say("polled");
       return result;
     }
     test::RankSelf const& self;
@@ -138,7 +138,7 @@ CROSSRANK_RANK_SCENARIO(wait_for_a_late_rank) {
 TEST(FaultsWatchdog, reads_at_most_one_file_per_nap) {
   constexpr int ranks = 8;
   ProcessRanks job(ranks, "wait_for_a_late_rank", {.deadline = 2 * step_timeout});
-  for (int rank = 0; rank + 1 < ranks; ++rank) ASSERT_TRUE(job.wait_for_line(rank, "looked", step_timeout));
+  for (int rank = 0; rank + 1 < ranks; ++rank) ASSERT_TRUE(job.wait_for_line(rank, "polled", step_timeout));
   job.signal(ranks - 1, SIGUSR1);
   auto const outcome = job.wait();
 

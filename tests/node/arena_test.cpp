@@ -132,7 +132,7 @@ TEST_F(ArenaTest, takes_a_slot_back_from_a_dead_reader) {
   arena->release(slot);
   memory.record(1).state = static_cast<std::uint32_t>(RankState::dead);
   EXPECT_EQ(arena->allocate(mebi).offset, slot.offset);
-  EXPECT_TRUE(memory.leases().look(0, slot.id, 1).free());
+  EXPECT_TRUE(memory.leases().load(0, slot.id, 1).free());
 }
 
 TEST_F(ArenaTest, ignores_a_stale_release) {

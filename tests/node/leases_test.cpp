@@ -13,7 +13,7 @@ constexpr std::uint32_t slot = 5;
 
 struct Leases : testing::Test {
   void expect(std::uint32_t offered, std::uint32_t taken) const {
-    auto const word = table.look(owner, slot, reader);
+    auto const word = table.load(owner, slot, reader);
     EXPECT_EQ(word.offered, offered);
     EXPECT_EQ(word.taken, taken);
   }
@@ -22,13 +22,13 @@ struct Leases : testing::Test {
 };
 
 TEST_F(Leases, go_from_offer_to_lease_to_free) {
-  EXPECT_TRUE(table.look(owner, slot, reader).free());
+  EXPECT_TRUE(table.load(owner, slot, reader).free());
   EXPECT_TRUE(table.offer(owner, slot, 7, reader));
   expect(1, 0);
   EXPECT_TRUE(table.take(owner, slot, 7, reader));
   expect(0, 1);
   table.drop(owner, slot, 7, reader);
-  EXPECT_TRUE(table.look(owner, slot, reader).free());
+  EXPECT_TRUE(table.load(owner, slot, reader).free());
 }
 
 TEST_F(Leases, count_offers_and_leases_separately) {
@@ -55,7 +55,7 @@ TEST_F(Leases, refuse_another_generation) {
   expect(0, 1);
   table.drop(owner, slot, 7, reader);
   table.drop(owner, slot, 7, reader);  // there is no such lease
-  EXPECT_TRUE(table.look(owner, slot, reader).free());
+  EXPECT_TRUE(table.load(owner, slot, reader).free());
 }
 
 TEST_F(Leases, take_a_new_generation_once_the_word_is_free) {
@@ -72,7 +72,7 @@ TEST_F(Leases, compare_generations_by_their_low_bits) {
   EXPECT_TRUE(table.offer(owner, slot, large, reader));
   EXPECT_TRUE(table.take(owner, slot, large, reader));
   table.drop(owner, slot, large, reader);
-  EXPECT_TRUE(table.look(owner, slot, reader).free());
+  EXPECT_TRUE(table.load(owner, slot, reader).free());
 }
 
 TEST_F(Leases, stop_at_the_limit_of_the_count) {
@@ -86,11 +86,11 @@ TEST_F(Leases, stop_at_the_limit_of_the_count) {
 
 TEST_F(Leases, keep_owners_slots_and_readers_separate) {
   EXPECT_TRUE(table.offer(owner, slot, 7, reader));
-  EXPECT_TRUE(table.look(owner, slot, 2).free());
-  EXPECT_TRUE(table.look(owner, slot + 1, reader).free());
-  EXPECT_TRUE(table.look(2, slot, reader).free());
+  EXPECT_TRUE(table.load(owner, slot, 2).free());
+  EXPECT_TRUE(table.load(owner, slot + 1, reader).free());
+  EXPECT_TRUE(table.load(2, slot, reader).free());
   table.clear(owner, slot, reader);
-  EXPECT_TRUE(table.look(owner, slot, reader).free());
+  EXPECT_TRUE(table.load(owner, slot, reader).free());
 }
 
 }  // namespace

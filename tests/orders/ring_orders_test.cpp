@@ -68,7 +68,7 @@ Broken const weaker_orders[] = {
 };
 
 Broken const wrong_steps[] = {
-    {"looks_before_it_announces", {.looks_before_it_announces = true}, forever},
+    {"polls_before_it_announces", {.polls_before_it_announces = true}, forever},
     {"rings_before_it_publishes", {.rings_before_it_publishes = true}, forever},
     {"reader_does_not_ring", {.reader_does_not_ring = true}, forever},
     {"takes_before_it_reads", {.takes_before_it_reads = true}, "a race"},

@@ -30,7 +30,7 @@ void RingProgram::deliver(Word& word, std::uint64_t number, std::function<void()
 
 void RingProgram::wait(Word& doorbell, std::function<bool()> const& done) {
   if (done()) return;
-  if (plan_.looks_before_it_announces) {
+  if (plan_.polls_before_it_announces) {
     while (!done()) doorbell.sleep(atomic_ops::announce_sleep(doorbell));
     atomic_ops::announce_awake(doorbell);
     return;

@@ -27,7 +27,7 @@ struct RingPlan {
   Weaken state = Weaken::nothing;
   Weaken cancelled = Weaken::nothing;
   // Steps that are in the wrong order or left out.
-  bool looks_before_it_announces = false;
+  bool polls_before_it_announces = false;
   bool rings_before_it_publishes = false;
   bool reader_does_not_ring = false;
   bool takes_before_it_reads = false;

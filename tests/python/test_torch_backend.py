@@ -601,7 +601,7 @@ def test_a_failed_start_waits_for_no_late_rank_and_is_known_to_it(tmp_path) -> N
 
 
 class FailsDuringTheWait:
-    """A request whose error arrives between two looks at it. Like those of the library, it raises its error once."""
+    """A request whose error arrives between two polls of it. Like those of the library, it raises its error once."""
 
     def __init__(self) -> None:
         self.raised = False

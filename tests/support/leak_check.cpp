@@ -52,7 +52,7 @@ std::vector<std::string> processes_of(std::string_view job_id) {
   return found;
 }
 
-std::vector<std::string> look(std::set<std::string> const& before, std::string_view job_id) {
+std::vector<std::string> find_leftovers(std::set<std::string> const& before, std::string_view job_id) {
   auto found = processes_of(job_id);
   for (auto const& name : shared_memory_names()) {
     if (!before.contains(name)) found.push_back("/dev/shm/" + name);
@@ -71,13 +71,13 @@ std::vector<std::string> LeakCheck::findings(std::string_view job_id, std::chron
   auto const grace_of = [grace](std::string const& line) {
     return line.starts_with("/dev/shm/") ? names_grace_factor * grace : grace;
   };
-  auto found = look(before_, job_id);
+  auto found = find_leftovers(before_, job_id);
   while (std::any_of(found.begin(), found.end(), [&](std::string const& line) {
     return std::chrono::steady_clock::now() < start + grace_of(line);
   })) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    // Only what was there in every look was left behind. Names that other jobs made meanwhile do not count.
-    auto const now = look(before_, job_id);
+    // Only what was there in every check was left behind. Names that other jobs made meanwhile do not count.
+    auto const now = find_leftovers(before_, job_id);
     std::erase_if(found,
                   [&now](std::string const& line) { return std::find(now.begin(), now.end(), line) == now.end(); });
   }

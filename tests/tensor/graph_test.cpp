@@ -271,7 +271,7 @@ TEST_F(DeviceGraph, calls_of_this_thread_leave_a_capture_of_another_library_vali
   {
     test::HeldStream const held(stream.native());
     used->copy_from(source);
-    used.reset();                                      // kept until the stream has passed, which is an event to look at
+    used.reset();                                      // kept until the stream has passed, which is an event to query
     made = Tensor::zeros({4}, Dtype::f32, shareable);  // cuMemAlloc
     pinned = Tensor::zeros({4}, Dtype::f32, MemoryOptions{.pinned = true});  // cuMemHostAlloc
     EXPECT_FALSE(stream.passed());
@@ -283,7 +283,7 @@ TEST_F(DeviceGraph, calls_of_this_thread_leave_a_capture_of_another_library_vali
   EXPECT_TRUE(capture.end());
 }
 
-TEST_F(DeviceGraph, a_failed_look_at_an_event_frees_no_memory) {
+TEST_F(DeviceGraph, a_failed_query_of_an_event_frees_no_memory) {
   auto const stream = Stream::create(gpu);
   StreamGuard const guard(stream);
   auto const source = Tensor::zeros({1 << 16}, Dtype::f32, gpu);

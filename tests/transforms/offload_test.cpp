@@ -128,16 +128,16 @@ TEST_F(CpuOffload, gives_the_values_of_a_training_on_the_cpu) {
 /// Returns the names of the tensors that are not in pinned host memory.
 std::vector<std::string> not_pinned(TrainableModel& model, Optimizer const& optimizer) {
   std::vector<std::string> names;
-  auto const look = [&](std::string const& name, Tensor const& tensor) {
+  auto const check = [&](std::string const& name, Tensor const& tensor) {
     if (tensor.numel() != 0 && (tensor.device() != Device::cpu() || !tensor.is_pinned())) names.push_back(name);
   };
   for (auto const& tensor : model.trained_tensors()) {
-    look(tensor.name, tensor.value);
+    check(tensor.name, tensor.value);
     EXPECT_TRUE(tensor.grad.defined()) << tensor.name;
-    look("gradient of " + tensor.name, tensor.grad);
+    check("gradient of " + tensor.name, tensor.grad);
   }
   for (auto const& [name, tensor] : optimizer.state()) {
-    if (!name.ends_with(".step")) look("state " + name, tensor);
+    if (!name.ends_with(".step")) check("state " + name, tensor);
   }
   return names;
 }

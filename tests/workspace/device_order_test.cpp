@@ -20,7 +20,7 @@ namespace {
 
 constexpr auto held_gpu = Device::cuda(0);
 constexpr std::int64_t held_elements = (9 << 20) / 4 + 1;  // three pieces, the last one short
-// A wait of the host first looks 200 times without a pause. More looks than that mean that the copy does not end.
+// A wait of the host first polls 200 times without a pause. More polls than that mean that the copy does not end.
 constexpr unsigned long long looks_in_vain = 300;
 
 std::vector<float> finished_values() {
@@ -125,18 +125,18 @@ TEST(DeviceOrder, of_a_state_in_a_file_comes_after_the_work_of_the_stream) {
 CROSSRANK_RANK_SCENARIO(publishes_unfinished_work) {
   auto const world = connect();
   SharedMemoryWorkspace memory(world);
-  auto const look = [&] {
+  auto const check = [&] {
     world.barrier();
     expect_finished(memory.read_configs_and_weights_from_rank(1).value().weights.at("w"));
     world.barrier();
   };
   if (self.rank != 1) {
-    look();
+    check();
     return 0;
   }
   with_unfinished_tensor([&](Tensor const& mine) {
     memory.write_configs_and_weights(1, {{"w", mine}});
-    look();
+    check();
   });
   return 0;
 }

@@ -54,7 +54,7 @@ struct SharedTensor : testing::TestWithParam<bool> {
   }
   [[nodiscard]] node::LeaseWord word() const {
     auto const slot = writer->arena().find(arena_backed.data(), arena_backed.nbytes());
-    return writer->leases().look(0, slot->id, 1);
+    return writer->leases().load(0, slot->id, 1);
   }
 
   std::shared_ptr<node::NodeComm> writer;

@@ -47,7 +47,7 @@ ShardSet open_set(std::filesystem::path const& path) {
   }
 }
 
-View look(std::filesystem::path const& path) {
+View open_view(std::filesystem::path const& path) {
   View view;
   try {
     view.set = open_set(path);
@@ -206,7 +206,7 @@ bool fits_pattern(std::string_view name, std::string_view pattern) {
 
 int inspect_path(InspectPathOptions const& options) {
   try {
-    auto const view = look(options.path);
+    auto const view = open_view(options.path);
     if (options.json) {
       std::printf("%s\n", json_of(view, options).dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
     } else {

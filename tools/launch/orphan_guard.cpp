@@ -26,10 +26,10 @@ using platform::Fd;
 using std::chrono::milliseconds;
 
 constexpr auto guard_name = "crossrank-guard";
-constexpr milliseconds between_looks{5};
-constexpr int most_looks = 2'000;
-constexpr int quiet_looks =
-    3;  // consecutive looks without a find: a process that is just being forked shows up in the next one
+constexpr milliseconds poll_interval{5};
+constexpr int most_polls = 2'000;
+constexpr int quiet_polls =
+    3;  // consecutive polls without a find: a process that is just being forked shows up in the next one
 constexpr milliseconds farewell{2'000};
 
 /// Returns whether a process belongs to the job. Skips other guards, because each has its own job to end.
@@ -56,13 +56,13 @@ bool kill_all_with(std::string const& entry) {
 
 void end_job(std::vector<pid_t> const& groups, std::string const& entry) {
   int quiet = 0;
-  for (int look = 0; look < most_looks && quiet < quiet_looks; ++look) {
+  for (int poll = 0; poll < most_polls && quiet < quiet_polls; ++poll) {
     bool found = false;
     // The kernel does not reuse a group number while the group has members, and this runs right after the leader's end.
-    for (pid_t const group : groups) found = (look == 0 && ::kill(-group, SIGKILL) == 0) || found;
+    for (pid_t const group : groups) found = (poll == 0 && ::kill(-group, SIGKILL) == 0) || found;
     found = kill_all_with(entry) || found;
     quiet = found ? 0 : quiet + 1;
-    platform::system().sleep(between_looks);
+    platform::system().sleep(poll_interval);
   }
 }
 

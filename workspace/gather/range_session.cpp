@@ -235,7 +235,7 @@ void RangeSession::close() {
   if (lazy_ && !is_receiver_) {
     // Does not wait; throws only an error that is already known.
     auto const end = round_ + 1;
-    if (group_->look(end) == node::Outcome::passed_failed) throw group_->remote_error(end, operation_);
+    if (group_->poll(end) == node::Outcome::passed_failed) throw group_->remote_error(end, operation_);
     return;
   }
   try {

@@ -27,7 +27,7 @@ bool begins_as_ours(codec::ByteSource const& file) {
   return std::string_view(found.data(), found.size()) == opening;
 }
 
-FileIdentity look_at(std::shared_ptr<codec::FileSource const> const& file, StateFileName const& named) {
+FileIdentity identify_image(std::shared_ptr<codec::FileSource const> const& file, StateFileName const& named) {
   try {
     auto const image = codec::StateImage::open(file);
     auto const& identity = image.identity();
@@ -51,7 +51,7 @@ FileIdentity identify(platform::Directory const& directory, std::string const& n
     auto const fd = directory.open_file(name, std::string(operation));
     if (!fd) return {.why = "it no longer exists"};
     // The source gets a name that is no state file name, so that opening the image does not compare the two.
-    return look_at(std::make_shared<codec::FileSource const>("header of " + name + " ", fd->get()), *named);
+    return identify_image(std::make_shared<codec::FileSource const>("header of " + name + " ", fd->get()), *named);
   } catch (IoError const& error) {
     return {.why = error.info().message + (error.info().got.empty() ? "" : ": " + error.info().got)};
   }

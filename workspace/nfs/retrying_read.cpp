@@ -38,7 +38,7 @@ struct Attempt {
   std::string seen{};
 };
 
-Attempt look_at(std::filesystem::path const& path, PublishedFile const& published, OnProgress on_progress) {
+Attempt read_once(std::filesystem::path const& path, PublishedFile const& published, OnProgress on_progress) {
   auto const name = published.file.name();
   auto const directory = platform::Directory::open(path, operation_name());
   auto fd = directory.open_file(name, operation_name());
@@ -72,15 +72,15 @@ class RetryingRead {
   std::optional<RankState> attempt() {
     try {
       // Captures by value: an attempt that never returns is abandoned and outlives this object.
-      auto look = [directory = directory_, published = published_,
+      auto read = [directory = directory_, published = published_,
                    on_progress = retry_policy_.on_progress](platform::GuardedCall& call) {
-        return look_at(directory, published, [&] {
+        return read_once(directory, published, [&] {
           call.step();
           if (on_progress) on_progress();
         });
       };
       auto outcome = platform::guarded_call(
-          std::move(look),
+          std::move(read),
           {.limit = retry_policy_.attempt_timeout, .between = retry_policy_.between, .what = operation_name()});
       if (!outcome) fail_attempt();
       if (!outcome->state) return not_yet(std::move(outcome->seen));

@@ -28,8 +28,8 @@ WriterProbe probe_writer(platform::Directory const& directory, std::string const
   // Opens for writing: NFS implements flock as a byte-range lock, and an exclusive one requires a writable descriptor.
   struct stat status {};
   auto fd = open_quietly(directory, name, O_RDWR);
-  auto const look = fd || errno != EACCES ? platform::Fd() : open_quietly(directory, name, O_RDONLY);
-  auto const seen = fd ? fd.get() : look.get();
+  auto const read_only = fd || errno != EACCES ? platform::Fd() : open_quietly(directory, name, O_RDONLY);
+  auto const seen = fd ? fd.get() : read_only.get();
   if (seen < 0 || platform::system().fstat(seen, &status) != 0) return {};
   if ((status.st_mode & S_IWUSR) == 0) return {WriterState::finished, platform::Fd()};
   if (!fd) return {};

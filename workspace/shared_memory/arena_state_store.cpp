@@ -71,11 +71,11 @@ class WriteWait {
  public:
   WriteWait(node::NodeComm const& comm, int owner) : comm_(comm), owner_(owner) {}
 
-  /// Pauses before the next look at the record. Throws when the writer is gone or too slow.
+  /// Pauses before the next check of the record. Throws when the writer is gone or too slow.
   void pass() {
     if (departed_) fail_lost(comm_, owner_);
     if (++turns_ <= yields_before_sleep) {
-      // The writer may have finished just before it ended, so look once more before failing.
+      // The writer may have finished just before it ended, so check once more before failing.
       departed_ = comm_.has_departed(owner_);
       return platform::system().yield();
     }

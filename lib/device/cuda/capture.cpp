@@ -34,7 +34,7 @@ Capture::Capture(Stream const& stream)
   if (stream.is_capturing())
     refuse_capture(stream, "the stream is being captured already", "end one capture before the next");
   auto const& state = device_state(stream.device());
-  // Calls that are unsafe in other modes are those of the library itself: it looks at events, and allocates memory that
+  // Calls that are unsafe in other modes are those of the library itself: it queries events, and allocates memory that
   // the graph keeps.
   check(state.driver(), state.functions().cuStreamBeginCapture_v2(native(stream), api::CaptureMode::relaxed),
         "cuStreamBeginCapture", capture_operation);

@@ -106,7 +106,7 @@ Event DeviceState::record(CUstream_st* stream) {
 bool DeviceState::passed(CUevent_st* event) const {
   auto const result = functions().cuEventQuery(event);
   if (result == Result::not_ready) return false;
-  check(driver_, result, "cuEventQuery", "look at an event");
+  check(driver_, result, "cuEventQuery", "query an event");
   return true;
 }
 

@@ -75,7 +75,7 @@ class DeviceState {
 /// `default_device()`. So no GPU gets a context only because it has number 0.
 [[nodiscard]] DeviceState& any_device_state();
 
-/// Lets the calling thread look at events, allocate and free until the end of the scope, also while another thread
+/// Lets the calling thread query events, allocate and free until the end of the scope, also while another thread
 /// captures a graph. In the mode of capture that PyTorch uses, the driver otherwise refuses these calls in all threads
 /// and invalidates the capture.
 class RelaxedCaptureMode {

@@ -211,7 +211,7 @@ struct Functions {
                                     CUstream_st* stream);
   Result (*cuMemFreeAsync)(DevicePointer data, CUstream_st* stream);
 
-  // Optional: lets a thread look at events, allocate and free while another one captures a graph, since 10.1.
+  // Optional: lets a thread query events, allocate and free while another one captures a graph, since 10.1.
   Result (*cuThreadExchangeStreamCaptureMode)(CaptureMode* mode);
 
   // Optional: graphs, since 10.1 and, to instantiate them with flags, 11.4.

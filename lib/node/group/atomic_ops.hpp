@@ -58,13 +58,13 @@ void deliver(Word& word, std::uint64_t number, Ring&& ring) {
   ring();
 }
 
-/// Sleeps until `look()` returns true. Calls `look` after each announcement, and `sleep(value)` to sleep while the
+/// Sleeps until `poll()` returns true. Calls `poll` after each announcement, and `sleep(value)` to sleep while the
 /// doorbell has that value.
-template <class Word, class Look, class Sleep>
-void sleep_on(Word& doorbell, Look&& look, Sleep&& sleep) {
+template <class Word, class Poll, class Sleep>
+void sleep_on(Word& doorbell, Poll&& poll, Sleep&& sleep) {
   for (;;) {
     auto const seen = announce_sleep(doorbell);
-    if (look()) break;
+    if (poll()) break;
     sleep(seen);
   }
   announce_awake(doorbell);

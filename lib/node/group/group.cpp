@@ -130,7 +130,7 @@ Outcome Group::wait(std::uint64_t round, spi::TimeoutPolicy const& timeout_polic
   return rounds_.outcome(round);
 }
 
-std::optional<Outcome> Group::look(std::uint64_t round) noexcept {
+std::optional<Outcome> Group::poll(std::uint64_t round) noexcept {
   rounds_.advance();
   if (!rounds_.has_passed(round)) return std::nullopt;
   return rounds_.outcome(round);

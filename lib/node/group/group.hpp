@@ -75,7 +75,7 @@ class Group final : public spi::NodeMemory {
   /// Blocks until the round has passed. Throws the group's error if it has failed.
   Outcome wait(std::uint64_t round, spi::TimeoutPolicy const& timeout_policy, std::string_view operation);
   /// Returns how a round ended that this member does not wait for; nothing while it has not passed.
-  [[nodiscard]] std::optional<Outcome> look(std::uint64_t round) noexcept;
+  [[nodiscard]] std::optional<Outcome> poll(std::uint64_t round) noexcept;
   /// Returns, after `passed_failed`, the error that names the failed members and their errors.
   [[nodiscard]] RemoteError remote_error(std::uint64_t round, std::string_view operation) const;
 

@@ -78,8 +78,8 @@ void each_file_of(int pid, std::string_view name, boost::system::error_code& fai
 }
 
 /// Matches "/memfd:crossrank (deleted)", a named segment or a flight record.
-void look_into(int pid, std::vector<std::array<std::uint64_t, 2>>& seen, std::vector<FoundJob>& found,
-               boost::system::error_code& failed) {
+void find_in_process(int pid, std::vector<std::array<std::uint64_t, 2>>& seen, std::vector<FoundJob>& found,
+                     boost::system::error_code& failed) {
   each_file_of(pid, "crossrank", failed, [&](std::string const& link) {
     if (auto memory = open_segment(link, seen)) found.push_back({std::move(memory), "pid " + std::to_string(pid)});
   });
@@ -107,7 +107,7 @@ std::vector<FoundJob> find_running_jobs(std::optional<int> pid) {
   std::vector<std::array<std::uint64_t, 2>> seen;
   boost::system::error_code failed;
   if (pid) {
-    look_into(*pid, seen, found, failed);
+    find_in_process(*pid, seen, found, failed);
     if (failed)
       platform::throw_io("inspect", "/proc/" + std::to_string(*pid) + "/fd", failed.value(),
                          "name a running process of your own");
@@ -115,7 +115,7 @@ std::vector<FoundJob> find_running_jobs(std::optional<int> pid) {
   }
   each_process([&](int number) {
     boost::system::error_code gone;  // a process that has ended meanwhile
-    look_into(number, seen, found, gone);
+    find_in_process(number, seen, found, gone);
   });
   return found;
 }

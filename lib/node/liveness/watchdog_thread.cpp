@@ -125,12 +125,12 @@ void WatchdogThread::watch() {
     if (!stop_.load(std::memory_order_seq_cst)) system().futex_wait(futex_of(*word), seen, heartbeat_interval);
     asleep_on_.store(nullptr, std::memory_order_seq_cst);
   }
-  for (int rank = 0; rank < ranks_; ++rank) look_at(rank);
+  for (int rank = 0; rank < ranks_; ++rank) check_rank(rank);
   if (next >= 0 && is_dumping_core(records_[next])) hooks_.on_death(next);
   hooks_.on_heartbeat();
 }
 
-void WatchdogThread::look_at(int rank) {
+void WatchdogThread::check_rank(int rank) {
   auto const& record = records_[rank];
   if (rank == rank_ || record.state.load(std::memory_order_acquire) != static_cast<std::uint32_t>(RankState::attached))
     return;

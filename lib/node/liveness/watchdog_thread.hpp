@@ -47,7 +47,7 @@ class WatchdogThread {
   void run();
   void watch();
   [[nodiscard]] int next_alive() const noexcept;
-  void look_at(int rank);
+  void check_rank(int rank);
 
   struct RobustListNode;
 

@@ -103,7 +103,7 @@ std::optional<Slot> Arena::take_free(std::size_t capacity) {
 bool Arena::leased(Slot const& slot) {
   bool held = false;
   for (int reader = 0; reader < parts_.ranks; ++reader) {
-    if (leases_.look(parts_.rank, slot.id, reader).free()) continue;
+    if (leases_.load(parts_.rank, slot.id, reader).free()) continue;
     auto const state = static_cast<RankState>(records_[reader].state.load(std::memory_order_acquire));
     if (state == RankState::dead || state == RankState::left) {
       leases_.clear(parts_.rank, slot.id, reader);
@@ -299,7 +299,7 @@ bool Arena::page_lock(Slot const& slot, Device::Kind kind) {
 std::vector<int> Arena::holders(Slot const& slot) const {
   std::vector<int> ranks;
   for (int reader = 0; reader < parts_.ranks; ++reader) {
-    auto const word = leases_.look(parts_.rank, slot.id, reader);
+    auto const word = leases_.load(parts_.rank, slot.id, reader);
     auto const state = static_cast<RankState>(records_[reader].state.load(std::memory_order_acquire));
     if (!word.free() && state == RankState::attached) ranks.push_back(reader);
   }

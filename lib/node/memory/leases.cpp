@@ -29,7 +29,7 @@ bool LeaseTable::update(int owner, std::uint32_t slot, int reader, Change change
   for (;;) {
     auto next = LeaseWord::unpack(seen);
     if (!change(next)) return false;
-    // acq_rel: a drop releases the reader's last loads to the owner, which acquires them in `look` before it writes
+    // acq_rel: a drop releases the reader's last loads to the owner, which acquires them in `load` before it writes
     // again.
     if (at.compare_exchange_weak(seen, next.pack(), std::memory_order_acq_rel, std::memory_order_acquire)) return true;
   }
@@ -94,7 +94,7 @@ void LeaseTable::prefetch(int owner, std::uint32_t slot, int reader) const noexc
   platform::prefetch_for_write(&word(owner, slot, reader));
 }
 
-LeaseWord LeaseTable::look(int owner, std::uint32_t slot, int reader) const noexcept {
+LeaseWord LeaseTable::load(int owner, std::uint32_t slot, int reader) const noexcept {
   return LeaseWord::unpack(word(owner, slot, reader).load(std::memory_order_acquire));
 }
 

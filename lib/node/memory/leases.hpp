@@ -40,7 +40,7 @@ class LeaseTable {
   /// Prefetches a word that will soon be changed.
   void prefetch(int owner, std::uint32_t slot, int reader) const noexcept;
 
-  [[nodiscard]] LeaseWord look(int owner, std::uint32_t slot, int reader) const noexcept;
+  [[nodiscard]] LeaseWord load(int owner, std::uint32_t slot, int reader) const noexcept;
   /// Owner: frees the words of a departed reader.
   void clear(int owner, std::uint32_t slot, int reader) noexcept;
 

@@ -66,10 +66,10 @@ WaitResult RingEndpoint::wait_asleep(std::function<bool()> const& done, std::fun
   auto next_warning = limits.warn_every;
   std::stop_callback const on_stop(limits.stop, [&doorbell] { ring(doorbell); });
   auto ended = WaitResult::timeout;
-  auto nap = limits.look_every;
+  auto nap = limits.poll_interval;
   status_.wait_begins();
-  auto const look = [&] {
-    nap = platform::ProgressHook::make_progress(limits.look_every);
+  auto const poll = [&] {
+    nap = platform::ProgressHook::make_progress(limits.poll_interval);
     if (done()) {
       ended = WaitResult::ready;
     } else if (cancelled_.load(std::memory_order_seq_cst) || limits.stop.stop_requested()) {
@@ -81,7 +81,7 @@ WaitResult RingEndpoint::wait_asleep(std::function<bool()> const& done, std::fun
     }
     return true;
   };
-  atomic_ops::sleep_on(doorbell, look, [&](std::uint32_t seen) {
+  atomic_ops::sleep_on(doorbell, poll, [&](std::uint32_t seen) {
     count(counters().futex_waits);
     platform::system().futex_wait(reinterpret_cast<std::uint32_t const*>(&doorbell), seen,
                                   std::min(deadline.next_wait(), nap));

@@ -17,9 +17,9 @@ namespace crossrank::node {
 /// How an endpoint waits for the other side.
 struct RingWaitLimits {
   static constexpr auto forever = std::chrono::nanoseconds::max();
-  std::chrono::nanoseconds timeout = forever;     ///< limit in time awake; 0 checks once
-  std::chrono::nanoseconds warn_every = forever;  ///< how often `warn` is called
-  std::chrono::nanoseconds look_every = forever;  ///< how often to call `done` without a ring
+  std::chrono::nanoseconds timeout = forever;        ///< limit in time awake; 0 checks once
+  std::chrono::nanoseconds warn_every = forever;     ///< how often `warn` is called
+  std::chrono::nanoseconds poll_interval = forever;  ///< how often to call `done` without a ring
   std::stop_token stop{};
   std::function<void(std::chrono::nanoseconds)> warn{};  ///< called with the time waited so far
 };

@@ -63,10 +63,10 @@ RingStatus::RingStatus(NodeComm& comm, std::uint32_t block, int own, int readers
       own_(own),
       readers_(readers) {}
 
-QueueStatus RingStatus::look() const noexcept { return QueueStatus::unpack(atomic_ops::published(*word_)); }
+QueueStatus RingStatus::load() const noexcept { return QueueStatus::unpack(atomic_ops::published(*word_)); }
 
 std::optional<RingFailure> RingStatus::failure() const {
-  auto const status = look();
+  auto const status = load();
   if (status.how != QueueStatus::How::failed || status.decider > static_cast<std::uint32_t>(readers_))
     return std::nullopt;
   auto const& note = end(static_cast<int>(status.decider)).note;
@@ -96,7 +96,7 @@ void RingStatus::fail_as_noted() noexcept {
   do {
     if (QueueStatus::unpack(seen).ended()) return;
   } while (!atomic_ops::set_once(*word_, seen, failed));
-  // Wakes the sleeping ends, and the writer, which looks when this counter has changed.
+  // Wakes the sleeping ends, and the writer, which checks when this counter has changed.
   comm_->header().departures.fetch_add(1, std::memory_order_seq_cst);
   for (int other = 0; other <= readers_; ++other) {
     if (other != own_) ring(end(other).doorbell);
@@ -117,7 +117,7 @@ void RingStatus::write_note(QueueNote::Kind kind, RingFailure const& blamed) noe
 }
 
 void RingStatus::wait_begins(std::vector<int> const& others) {
-  auto const status = look();
+  auto const status = load();
   if (!std::exchange(waiting_, true)) verdict_before_ = status.verdict;
   if (status.how != QueueStatus::How::failed) write_note(QueueNote::waits, RingFailure::of(true, others));
 }
@@ -125,7 +125,7 @@ void RingStatus::wait_begins(std::vector<int> const& others) {
 void RingStatus::withdraw_slow() noexcept {
   noted_ = waiting_ = false;
   retract();
-  auto const status = look();
+  auto const status = load();
   bool const is_reason = status.how == QueueStatus::How::failed && status.decider == static_cast<std::uint32_t>(own_);
   if (!is_reason) end(own_).note.kind.store(QueueNote::none, std::memory_order_release);
 }

@@ -43,7 +43,7 @@ class RingStatus {
   /// Errors of queues name ranks of the job, since also a rank without an endpoint can be to blame.
   void use_job_ranks() noexcept { blames_any_ = true; }
 
-  [[nodiscard]] bool has_failed() const noexcept { return look().how == QueueStatus::How::failed; }
+  [[nodiscard]] bool has_failed() const noexcept { return load().how == QueueStatus::How::failed; }
   [[nodiscard]] std::optional<RingFailure> failure() const;
   /// Closes the queue: the writer has sent everything. Returns false when the queue has failed before.
   bool close() noexcept;
@@ -98,7 +98,7 @@ class RingStatus {
   [[nodiscard]] int job_rank(int end) const noexcept;
 
  private:
-  [[nodiscard]] QueueStatus look() const noexcept;
+  [[nodiscard]] QueueStatus load() const noexcept;
   /// Ends the queue with the note of this endpoint as the reason, unless it has ended before.
   void fail_as_noted() noexcept;
   /// Takes this endpoint's verdict of a timeout back, if it stands.

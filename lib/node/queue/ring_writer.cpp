@@ -171,7 +171,7 @@ void RingWriter::close() noexcept {
 std::optional<RingFailure> RingWriter::find_failure() {
   if (auto known = status_.failure()) return known;
   if (status_.lost_ends().empty()) return std::nullopt;
-  auto const lost = status_.lost_ends();  // a second look: finds a death that others have left for
+  auto const lost = status_.lost_ends();  // a second check: finds a death that others have left for
   if (lost.empty()) return std::nullopt;
   return status_.declare(status_.cause_of(lost));
 }

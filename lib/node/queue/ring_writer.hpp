@@ -65,7 +65,7 @@ class RingWriter final : public RingEndpoint {
   std::byte* chunks_at_;
   Slot ring_;
   std::deque<Held> held_{};
-  std::uint64_t floor_ = 0;  ///< messages that all readers had taken at the last look
+  std::uint64_t floor_ = 0;  ///< messages that all readers had taken at the last check
 };
 
 }  // namespace crossrank::node

@@ -17,14 +17,14 @@ using platform::Fd;
 using platform::system;
 
 /// Returns the longest next sleep that the wait hook allows.
-std::chrono::nanoseconds look_for_interrupt() {
-  auto const longest = platform::ProgressHook::look();
+std::chrono::nanoseconds poll_for_interrupt() {
+  auto const longest = platform::ProgressHook::poll();
   if (longest >= std::chrono::nanoseconds::zero()) return longest;
   throw CancelledError({.operation = "connect", .message = "the wait was interrupted", .group_usable = false});
 }
 
 int milliseconds_until(std::chrono::nanoseconds until) {
-  auto const left = std::min(until - system().now(), look_for_interrupt());
+  auto const left = std::min(until - system().now(), poll_for_interrupt());
   return static_cast<int>(
       std::clamp<std::int64_t>(std::chrono::ceil<std::chrono::milliseconds>(left).count(), 0, 1000));
 }
@@ -58,7 +58,7 @@ struct alignas(cmsghdr) ControlBuffer {
 
 }  // namespace
 
-void pause_start(std::chrono::nanoseconds longest) { system().sleep(std::min(longest, look_for_interrupt())); }
+void pause_start(std::chrono::nanoseconds longest) { system().sleep(std::min(longest, poll_for_interrupt())); }
 
 bool send_frame(int socket, Frame const& frame, std::span<int const> fds, std::chrono::nanoseconds until) {
   ControlBuffer control;

@@ -44,8 +44,8 @@ inline constexpr std::size_t fds_per_frame = 64;
 
 enum class Received { frame, closed, timed_out, partial };
 
-/// Sleeps at most for `longest` between two looks at what this rank waits for. `CancelledError` when the wait hook ends
-/// the wait; the other waits of this file throw it as well.
+/// Sleeps at most for `longest` between two checks of what this rank waits for. `CancelledError` when the wait hook
+/// ends the wait; the other waits of this file throw it as well.
 void pause_start(std::chrono::nanoseconds longest);
 
 /// Sends one frame with descriptors. Returns false when the peer has gone. `until` is a time of `platform::system()`.

@@ -26,7 +26,7 @@ namespace {
 using platform::Fd;
 using platform::system;
 
-constexpr auto look_again = std::chrono::milliseconds(5);
+constexpr auto poll_interval = std::chrono::milliseconds(5);
 constexpr auto died = "died before all ranks had attached";
 
 std::string control_name(NodeOptions const& options) {
@@ -130,7 +130,7 @@ class NamedRendezvous final : public Rendezvous {
 
   /// Returns whether the wait hook ends this thread's waits.
   [[nodiscard]] static bool is_interrupted() noexcept {
-    return platform::ProgressHook::look() < std::chrono::nanoseconds::zero();
+    return platform::ProgressHook::poll() < std::chrono::nanoseconds::zero();
   }
 
   void tell_others(Error const& e) const {
@@ -153,7 +153,7 @@ class NamedRendezvous final : public Rendezvous {
         options_.linger ? std::min(until_, system().now() + std::chrono::nanoseconds(*options_.linger)) : until_;
     while (header.failures_read.load(std::memory_order_acquire) < expected && system().now() < until &&
            !is_interrupted())
-      system().sleep(look_again);
+      system().sleep(poll_interval);
   }
 
   Fd open_or_make_control() {
@@ -292,7 +292,7 @@ class NamedRendezvous final : public Rendezvous {
     if (system().now() >= until_) fail(ErrorCode::timeout, what, rank);
     if (is_interrupted())
       fail(ErrorCode::peer_lost, "was interrupted while it waited for the other ranks", options_.rank);
-    system().sleep(look_again);
+    system().sleep(poll_interval);
   }
 
   /// Throws the failure of another rank.

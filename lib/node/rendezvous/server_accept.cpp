@@ -30,7 +30,7 @@ using platform::system;
 using Kind = Frame::Kind;
 
 /// How often to look for ends that cause no event, such as that of a process that served before.
-constexpr auto look_again = std::chrono::milliseconds(50);
+constexpr auto check_interval = std::chrono::milliseconds(50);
 constexpr auto silence = std::chrono::seconds(5);
 /// The same once a start has failed: few descriptors may be left, and other ranks wait for them.
 constexpr auto silence_after_failure = std::chrono::milliseconds(500);
@@ -53,7 +53,7 @@ void RendezvousServer::serve() {
   set.push_back({connections_.size() < max_pending_connections ? listener_.get() : -1, POLLIN, 0});
   for (auto const& connection : connections_) set.push_back({connection.socket.get(), POLLIN, 0});
   auto until = until_;
-  if (!lost_servers_.empty() || !connections_.empty()) until = std::min(until, system().now() + look_again);
+  if (!lost_servers_.empty() || !connections_.empty()) until = std::min(until, system().now() + check_interval);
   wait_for_events(set, until);
   if (set.front().revents != 0) receive_from_launcher();
   for (std::size_t i = 0; i < ranks.size(); ++i) {

@@ -148,11 +148,11 @@ class ThreadRendezvous final : public Rendezvous {
     while (!ended()) {
       if (std::chrono::steady_clock::now() >= until_) fail(missing());
       lock.unlock();
-      auto const slice = platform::ProgressHook::look();
+      auto const slice = platform::ProgressHook::poll();
       lock.lock();
       if (slice < std::chrono::nanoseconds::zero()) fail(interrupted());
-      auto const next_look = std::chrono::steady_clock::now() + std::min(slice, longest);
-      start_->moved.wait_until(lock, std::min(until_, next_look), ended);
+      auto const next_poll = std::chrono::steady_clock::now() + std::min(slice, longest);
+      start_->moved.wait_until(lock, std::min(until_, next_poll), ended);
     }
     if (start_->failure) rethrow();
   }

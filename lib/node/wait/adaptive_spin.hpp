@@ -53,7 +53,7 @@ class AdaptiveSpin {
   }
 
  private:
-  /// Counts a wait that ended after `spun` looks: moves the limit towards four times as many.
+  /// Counts a wait that ended after `spun` polls: moves the limit towards four times as many.
   bool paid(int spun) noexcept {
     lost_slices_ = 0;
     auto const wanted = std::clamp(spun * 4, least_spins, most_spins);
@@ -61,7 +61,7 @@ class AdaptiveSpin {
     return true;
   }
 
-  // Numbers of looks, about 30 ns each. The limits are one microsecond, for peers that share a CPU after all, and two
+  // Numbers of polls, about 30 ns each. The limits are one microsecond, for peers that share a CPU after all, and two
   // milliseconds.
   static constexpr int least_spins = 32;
   static constexpr int most_spins = 64'000;

@@ -45,7 +45,7 @@ void GroupWait::wait_for(WaitCondition& condition, spi::TimeoutPolicy const& tim
     count(counters().futex_waits);
     platform::system().futex_wait(reinterpret_cast<std::uint32_t const*>(&doorbell), seen, nap);
     if (condition.done() || decision_.has_failed()) break;
-    watchdog.look(condition);
+    watchdog.poll(condition);
   }
   atomic_ops::announce_awake(doorbell);
   if (!condition.done()) errors_.throw_decision(operation);

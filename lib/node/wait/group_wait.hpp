@@ -14,7 +14,7 @@
 namespace crossrank::node {
 
 /// How a member of a group waits: it spins for as long as that has paid before, then sleeps on its doorbell. Between
-/// two naps a `PeerWatchdog` looks at the peers.
+/// two naps a `PeerWatchdog` checks the peers.
 class GroupWait {
  public:
   GroupWait(GroupMembers const& members, Rounds& rounds, GroupDecision const& decision,

@@ -86,7 +86,7 @@ Blame blame_for(GroupMembers const& members, WaitCondition& condition, std::vect
 
 void fail_if_lost(GroupMembers const& members, Rounds& rounds, WaitCondition& condition) noexcept {
   if (lost_members(members, condition).empty()) return;
-  // A member may have left because another one died. That death came first, so a second look finds it. Then only the
+  // A member may have left because another one died. That death came first, so a second check finds it. Then only the
   // dead are the cause, and all ranks blame the same members.
   auto lost = lost_members(members, condition);
   keep_causes(lost, [&](int member) { return members.is_dead(member); });

@@ -74,7 +74,7 @@ PeerWatchdog::PeerWatchdog(GroupMembers const& members, Rounds& rounds, spi::Tim
       timeout_policy_(timeout_policy),
       operation_(operation),
       slice_(std::clamp<std::chrono::nanoseconds>(timeout_policy.timeout / 8, shortest_slice, longest_slice)),
-      last_look_(platform::system().now()),
+      last_poll_(platform::system().now()),
       watched_(as_size(members.size())),
       last_suspect_(members.rank()) {
   for (int member = 0; member < members.size(); ++member) {
@@ -129,7 +129,7 @@ void PeerWatchdog::drop_ranks_that_only_wait(std::vector<int>& slow) const {
   if (waiting != slow.begin()) slow.erase(waiting, slow.end());
 }
 
-/// A look reads one file at most, however many members are silent. Each rank begins its search elsewhere, so that
+/// A poll reads one file at most, however many members are silent. Each rank begins its search elsewhere, so that
 /// together they soon check all of them.
 void PeerWatchdog::check_one_suspect(WaitCondition& condition) {
   auto const& comm = members_.comm();
@@ -137,7 +137,7 @@ void PeerWatchdog::check_one_suspect(WaitCondition& condition) {
   for (int step = 1; step <= members_.size(); ++step) {
     int const member = (last_suspect_ + step) % members_.size();
     if (member == members_.rank() || !condition.waits_for(member) ||
-        !has_missed_heartbeat(members_.record(member), last_look_))
+        !has_missed_heartbeat(members_.record(member), last_poll_))
       continue;
     static_cast<void>(comm.has_departed_slow(members_.node_rank(member)));
     last_suspect_ = member;
@@ -145,10 +145,10 @@ void PeerWatchdog::check_one_suspect(WaitCondition& condition) {
   }
 }
 
-void PeerWatchdog::look(WaitCondition& condition) {
+void PeerWatchdog::poll(WaitCondition& condition) {
   auto const now = platform::system().now();
-  auto const awake = std::min<std::chrono::nanoseconds>(now - last_look_, 2 * slice_);
-  last_look_ = now;
+  auto const awake = std::min<std::chrono::nanoseconds>(now - last_poll_, 2 * slice_);
+  last_poll_ = now;
   check_one_suspect(condition);
   bool lost = false;
   bool well = false;  // whether a member that is waited for makes progress

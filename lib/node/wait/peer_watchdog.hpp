@@ -23,17 +23,17 @@ class PeerWatchdog {
  public:
   PeerWatchdog(GroupMembers const& members, Rounds& rounds, spi::TimeoutPolicy const& timeout_policy,
                std::string_view operation);
-  /// Returns the longest time to sleep before the next look.
+  /// Returns the longest time to sleep before the next poll.
   [[nodiscard]] std::chrono::nanoseconds slice() const noexcept { return slice_; }
   /// Fails the group if a member that the condition waits for is lost or has made no progress for too long.
-  void look(WaitCondition& condition);
+  void poll(WaitCondition& condition);
 
  private:
   struct Watched {
     std::uint64_t progress = 0;
     std::uint64_t heartbeat = 0;
     std::chrono::nanoseconds silent{};  ///< time without progress
-    std::chrono::nanoseconds limit{};   ///< of `silent`, at the last look
+    std::chrono::nanoseconds limit{};   ///< of `silent`, at the last poll
     platform::WarningSchedule warnings{};
     std::chrono::nanoseconds without_heartbeat{};
   };
@@ -53,7 +53,7 @@ class PeerWatchdog {
   spi::TimeoutPolicy timeout_policy_;
   std::string_view operation_;
   std::chrono::nanoseconds slice_;
-  std::chrono::nanoseconds last_look_;
+  std::chrono::nanoseconds last_poll_;
   std::vector<Watched> watched_;  ///< by member
   int last_suspect_;              ///< the search for the next suspect begins behind this member
 };

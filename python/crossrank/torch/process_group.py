@@ -37,7 +37,7 @@ __all__ = ["CrossrankProcessGroup", "register"]
 
 Finish = Callable[[], list[Any]]
 
-# Covers the time between a rank's look for a failure in torch's store and its connection.
+# Covers the time between a rank's check for a failure in torch's store and its connection.
 _LINGER = timedelta(seconds=5)
 
 

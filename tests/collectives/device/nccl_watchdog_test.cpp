@@ -282,7 +282,7 @@ CROSSRANK_RANK_SCENARIO(nccl_departure_with_a_reason) {
   world.barrier();
   if (self.rank == 0) {
     try {
-      watchdog->look();
+      watchdog->poll();
       ADD_FAILURE() << "no error";
     } catch (PeerLostError const& e) {
       EXPECT_THAT(e.info().failed_ranks, testing::ElementsAre(1));

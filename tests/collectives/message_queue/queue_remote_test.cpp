@@ -342,9 +342,9 @@ TEST(QueueBackoff, is_late_by_at_most_a_fraction_of_the_wait) {
   queue::ProportionalBackoff poll;
   std::chrono::nanoseconds waited{0};
   std::size_t in_a_second = 0;
-  for (int look = 0; waited < std::chrono::seconds(2); ++look) {
+  for (int polls = 0; waited < std::chrono::seconds(2); ++polls) {
     poll.pause();
-    if (look + 1 < queue::ProportionalBackoff::polls_before_sleep) {
+    if (polls + 1 < queue::ProportionalBackoff::polls_before_sleep) {
       ASSERT_TRUE(sleeps.all.empty());
       continue;
     }

@@ -226,7 +226,7 @@ TEST(MpiJob, lets_a_forked_child_exit) {
   if (child == 0) std::exit(7);
   int status = -1;
   pid_t ended = 0;
-  for (int look = 0; look < 2000 && ended == 0; ++look) {
+  for (int poll = 0; poll < 2000 && ended == 0; ++poll) {
     ended = ::waitpid(child, &status, WNOHANG);
     if (ended == 0) ::usleep(10'000);
   }

@@ -96,8 +96,8 @@ TEST(ShmVerdict, is_the_same_for_all_when_an_abort_races_with_the_last_arrival) 
       bool const races = rank == 1;
       if (!races) request_id = transport.post_barrier({.op_kind = spi::OpKind::barrier});
       at_the_line.fetch_add(1);
-      for (int looks = 1; rank != 2 && at_the_line.load() < (i + 1) * ranks; ++looks) {
-        if (looks % 4096 == 0)
+      for (int polls = 1; rank != 2 && at_the_line.load() < (i + 1) * ranks; ++polls) {
+        if (polls % 4096 == 0)
           std::this_thread::yield();  // spins, so that both start together if there are enough CPUs
       }
       int const pauses = rank == 0 ? i % 64 * 4 : i / 64 % 16 * 16;

@@ -21,7 +21,7 @@
 namespace crossrank::checkpoint {
 namespace {
 
-constexpr auto look_again = std::chrono::milliseconds(50);
+constexpr auto poll_interval = std::chrono::milliseconds(50);
 
 Json as_json(OutputText const& seal) {
   return {seal.begin, codec::to_base64(std::vector<std::uint8_t>(seal.text.begin(), seal.text.end()))};
@@ -128,7 +128,7 @@ bool OutputWriter::take_unit(Unit& unit) {
   std::unique_lock lock(mutex_);
   // When the last slices of a file are written, its slices to verify become available.
   if (units_.empty() && open_files_ > 0)
-    changed_.wait_for(lock, look_again, [this] { return !units_.empty() || open_files_ == 0; });
+    changed_.wait_for(lock, poll_interval, [this] { return !units_.empty() || open_files_ == 0; });
   if (units_.empty()) {
     unit.file = nullptr;
     return open_files_ > 0;

@@ -119,7 +119,7 @@ void log_amount(char const* name, unsigned long long amount) {
 }
 
 void note_question(void const* event, bool passed) {
-  // Whoever only looks, and comes back later, makes other calls in between.
+  // A caller that only polls, and comes back later, makes other calls in between.
   constexpr unsigned looks_of_a_wait = 8;
   if (event != question.event) question = {event, 0};
   if (!passed) {
