@@ -9,7 +9,7 @@
 
 namespace {
 
-/// Returns this rank's rows of a matrix of 10 rows and 4 columns, cut as FSDP cuts it.
+/// Returns this rank's rows of a matrix of 10 rows and 4 columns, sharded as FSDP shards it.
 xr::Tensor own_rows(xr::Collective const& world) {
   std::int64_t const chunk = (10 + world.world_size() - 1) / world.world_size();
   auto const first = std::min<std::int64_t>(10, world.rank() * chunk);

@@ -44,11 +44,11 @@ enum class ArchiveCrc : std::uint8_t {
   ignore,   ///< checksums are not computed
 };
 
-/// Selects how the shards of a fused layer ("[gate; up]", "[q; k; v]") were cut. The stored bytes do not show it.
+/// Selects how the shards of a fused layer ("[gate; up]", "[q; k; v]") were sharded. The stored bytes do not show it.
 enum class FusedLayout : std::uint8_t {
   automatic,  ///< follows names and metadata of the shards; `per_rank` if they do not tell
-  per_rank,   ///< each shard holds a piece of every part, as Megatron, vLLM and `split` cut it
-  plain,      ///< cut as one block, ignoring part boundaries, as transformers' tensor parallelism cuts phi3 and glm
+  per_rank,   ///< each shard holds a piece of every part, as Megatron, vLLM and `split` shard it
+  plain,  ///< sharded as one block, ignoring part boundaries, as transformers' tensor parallelism shards phi3 and glm
 };
 
 /// Options that say how to find and merge the inputs.
@@ -68,7 +68,7 @@ struct PlanOptions {
   /// "ema_state_dict". Empty: a known key. ".": everything is the model.
   std::string model_key{};
   int moe_ep = 0;  ///< groups of experts among the tensor-parallel ranks (expert parallelism inside tensor parallelism)
-  FusedLayout fused_layout = FusedLayout::automatic;  ///< how fused layers were cut, except stacks of experts
+  FusedLayout fused_layout = FusedLayout::automatic;  ///< how fused layers were sharded, except stacks of experts
 };
 
 /// A tensor whose stored values change because the ranks' scales differ.

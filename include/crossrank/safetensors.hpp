@@ -48,8 +48,8 @@ class CROSSRANK_EXPORT SafetensorsFile {
   /// Returns a read-only view of one tensor in the mapped file. Copies nothing and reads nothing before the bytes are
   /// used, and so verifies nothing. The view keeps the file mapped.
   ///
-  /// A file that is cut while it is mapped ends the process by SIGBUS: do not map files that others may write. The
-  /// first call maps the whole file; `IoError` when the system refuses. `UsageError` for an unknown name.
+  /// A file that is truncated while it is mapped ends the process by SIGBUS: do not map files that others may write.
+  /// The first call maps the whole file; `IoError` when the system refuses. `UsageError` for an unknown name.
   [[nodiscard]] Tensor map(std::string_view name) const;
   /// Reads `length` entries of dimension `dim`, from `begin` on.
   ///

@@ -69,8 +69,8 @@ nb::dict export_checkpoint(Collective const& world, nb::handle weights, nb::dict
   options.on_progress = job.reporter();
   options.stop = job.token();
   auto const tensors = state_dict_from(weights);
-  auto const cut = placements_from(placements);
-  return summary_to_python(job.run([&] { return cp::consolidate(world, tensors, cut, out, options); }));
+  auto const sharding = placements_from(placements);
+  return summary_to_python(job.run([&] { return cp::consolidate(world, tensors, sharding, out, options); }));
 }
 
 /// An export that goes on while Python computes. Its end is awaited without the GIL, also by the destructor.
@@ -84,8 +84,8 @@ class BackgroundExport {
     reader.finish("async_export_checkpoint");
     options.write.stop = stop_.get_token();
     auto const tensors = state_dict_from(weights);
-    auto const cut = placements_from(placements);
-    request_ = run_waiting(world, [&] { return cp::iconsolidate(world, tensors, cut, out, options); });
+    auto const sharding = placements_from(placements);
+    request_ = run_waiting(world, [&] { return cp::iconsolidate(world, tensors, sharding, out, options); });
   }
   ~BackgroundExport() {
     run_without_gil([this] { request_ = {}; });
@@ -105,10 +105,10 @@ class BackgroundExport {
 
 nb::dict full_state_dict(Collective const& world, nb::handle weights, nb::dict const& placements, int dst) {
   auto const tensors = state_dict_from(weights);
-  auto const cut = placements_from(placements);
+  auto const sharding = placements_from(placements);
   Job job{nb::none()};
   cp::FullStateOptions const options{.dst = dst, .stop = job.token()};
-  return state_dict_to_python(job.run([&] { return cp::get_full_state_dict(world, tensors, cut, options); }));
+  return state_dict_to_python(job.run([&] { return cp::get_full_state_dict(world, tensors, sharding, options); }));
 }
 
 }  // namespace

@@ -54,8 +54,8 @@ def check(folder, expected):
     sizes = {name.removeprefix("model."): entry.size for name, entry in metadata.state_dict_metadata.items()
              if name.startswith("model.")}
     assert sizes.keys() == expected.keys(), sizes.keys() ^ expected.keys()
-    cut = [entry for entry in metadata.state_dict_metadata.values() if len(getattr(entry, "chunks", [])) > 1]
-    assert cut, "no tensor is in several files"
+    chunked = [entry for entry in metadata.state_dict_metadata.values() if len(getattr(entry, "chunks", [])) > 1]
+    assert chunked, "no tensor is in several files"
 
     model = Model(sizes)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1.0)

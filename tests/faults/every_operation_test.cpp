@@ -208,7 +208,7 @@ void suffer(std::string const& fault) {
   if (fault == "killed") ::kill(::getpid(), SIGKILL);
   if (fault == "stopped") ::raise(SIGSTOP);
   if (fault == "throws") throw std::runtime_error("the tokenizer is missing");
-  if (fault == "cut") platform::arm_crash_point("node.group.arriving", 3);
+  if (fault == "killed_half_way") platform::arm_crash_point("node.group.arriving", 3);
 }
 
 /// Arguments: operation, fault of the victim, timeout in milliseconds.
@@ -218,7 +218,7 @@ CROSSRANK_RANK_SCENARIO(lose_a_rank_in_an_operation) {
   auto world = connect(test::fault_options(std::chrono::milliseconds(std::stol(self.arguments.at(2)))));
   world.barrier();
   if (self.rank == victim) suffer(fault);
-  return test::end_with_verdict(self, [&] { operation.call(world, fault == "cut" ? many : few); });
+  return test::end_with_verdict(self, [&] { operation.call(world, fault == "killed_half_way" ? many : few); });
 }
 
 /// Returns the part of the error that is the same on all ranks, from the round to the process.
@@ -294,7 +294,7 @@ TEST_P(EveryOperation, reports_a_killed_rank_to_all) {
 
 TEST_P(EveryOperation, reports_a_rank_killed_half_way_to_all) {
   if (GetParam().steps == Steps::one) GTEST_SKIP() << "the operation is one barrier round or one message";
-  auto const job = run(GetParam(), "cut");
+  auto const job = run(GetParam(), "killed_half_way");
   expect_told(GetParam(), job, {victim}, "peer_lost", test::long_timeout);
 }
 

@@ -1,7 +1,7 @@
 """Llamas quantized and compressed by compressed-tensors, split in two like a tensor-parallel loader splits them.
 
-A loader either splits the compressed tensors ("compressed, then cut") and keeps the shape of the whole weight, or quantizes the
-part of each rank with the scales of the whole ("cut, then compressed"), so that each rank has the shape of its part.
+A loader either splits the compressed tensors ("compressed, then sharded") and keeps the shape of the whole weight, or quantizes the
+part of each rank with the scales of the whole ("sharded, then compressed"), so that each rank has the shape of its part.
 """
 import os
 
@@ -91,9 +91,9 @@ def make(work, world=2):
             after = own(model.state_dict())
             save_file(after, f"{work}/{preset}.safetensors")
 
-            ways = {"compressed, then cut": [], "cut, then compressed": []}
+            ways = {"compressed, then sharded": [], "sharded, then compressed": []}
             for rank in range(world):
-                ways["compressed, then cut"].append({name: part(name, tensor, rank, world) for name, tensor in after.items()})
+                ways["compressed, then sharded"].append({name: part(name, tensor, rank, world) for name, tensor in after.items()})
                 mine = {}
                 for name, scheme in schemes.items():
                     state = {field[len(name) + 1:]: part(field, tensor, rank, world) for field, tensor in before.items()
@@ -101,7 +101,7 @@ def make(work, world=2):
                     packer = BaseCompressor.get_value_from_registry(infer_module_format(torch.nn.Linear, scheme).value)
                     mine.update({f"{name}.{field}": tensor for field, tensor in packer.compress(state, scheme).items()})
                 rest = {name: tensor for name, tensor in before.items() if name.rsplit(".", 1)[0] not in schemes}
-                ways["cut, then compressed"].append({**mine, **rest})
+                ways["sharded, then compressed"].append({**mine, **rest})
             for way, ranks in ways.items():
                 folder = f"{work}/{preset}, {way}"
                 os.makedirs(folder)

@@ -68,6 +68,7 @@ broken "a retired word at the end of an identifier" lib/node/a.cpp "int next_la"
 broken "a retired word in the middle of an identifier" lib/node/a.cpp "struct SlowPat""rolThread {};" "$checks/retired_words.sh" "$tree"
 broken "a retired word in capital letters" lib/node/a.cpp "#define CROSSRANK_CUL""PRITS 1" "$checks/retired_words.sh" "$tree"
 broken "a retired word in the name of a file" lib/node/pat''ience.cpp '' "$checks/retired_words.sh" "$tree"
+broken "a retired key of a rule" docs/a.md '{"layer": "a", "cu''t": "row"}' "$checks/retired_words.sh" "$tree"
 broken "a type with a retired name" lib/node/a.cpp 'class Wi''re {};' "$checks/retired_words.sh" "$tree"
 fresh
 echo "// Cut the wire in turn: the model stories260k has a heartbeat and a doorbell." >"$tree/lib/node/a.cpp"

@@ -10,7 +10,7 @@
 
 namespace crossrank::test {
 
-/// A network between threads of this process. It never fails unless a test calls `cut`.
+/// A network between threads of this process. It never fails unless a test calls `disconnect`.
 class MemoryHub {
  public:
   explicit MemoryHub(int ranks) : queues_(static_cast<std::size_t>(ranks)) {}
@@ -18,7 +18,7 @@ class MemoryHub {
 
   void send(int src, int dst, std::vector<std::byte> packet) {
     std::lock_guard const lock(mutex_);
-    if (cut_ == src || cut_ == dst) return;
+    if (disconnected_ == src || disconnected_ == dst) return;
     queues_[static_cast<std::size_t>(dst)].emplace_back(src, std::move(packet));
   }
   bool receive(int rank, int& src, std::vector<std::byte>& packet) {
@@ -31,14 +31,14 @@ class MemoryHub {
     return true;
   }
   /// Drops every packet to and from `rank` from now on, as if its host were switched off.
-  void cut(int rank) {
+  void disconnect(int rank) {
     std::lock_guard const lock(mutex_);
-    cut_ = rank;
+    disconnected_ = rank;
   }
 
  private:
   std::mutex mutex_{};
-  int cut_ = -1;
+  int disconnected_ = -1;
   std::vector<std::deque<std::pair<int, std::vector<std::byte>>>> queues_;
 };
 

@@ -28,8 +28,8 @@ class CheckpointCommand : public testing::Test {
     for (int rank = 0; rank < 2; ++rank) {
       StateDict mine;
       for (auto const& [name, tensor] : whole) {
-        bool const cut = tensor.shape().size() == 2;
-        mine.insert_or_assign(name, cut ? slice(tensor, Dim{1}, 6 * rank, 6) : tensor);
+        bool const is_sharded = tensor.shape().size() == 2;
+        mine.insert_or_assign(name, is_sharded ? slice(tensor, Dim{1}, 6 * rank, 6) : tensor);
       }
       save_safetensors(shards() / ("rank" + std::to_string(rank) + ".safetensors"), mine);
     }

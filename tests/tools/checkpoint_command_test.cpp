@@ -217,19 +217,20 @@ TEST_F(CheckpointCommand, converts_to_archives_and_images_and_back) {
 TEST_F(CheckpointCommand, applies_the_rule_file_in_a_conversion) {
   auto const strange = folder_.path() / "strange";
   auto const rules = folder_.path() / "rules.json";
-  auto const cut = folder_.path() / "cut";
+  auto const sharded = folder_.path() / "sharded";
   fs::create_directories(strange);
   StateDict weights;
   weights.insert_or_assign("model.layers.0.mixer.table", test::sample_weights(1, 4, 6, 29).begin()->second);
   save_safetensors(strange / "model.safetensors", weights);
   std::ofstream(rules) << R"({"rules": [{"tensor": "model.layers.*.mixer.table", "axis": 1}]})";
 
-  auto const unknown = run_command({"convert", strange.string(), cut.string(), "--tp", "2"});
-  auto const there = run_command({"convert", strange.string(), cut.string(), "--tp", "2", "--rules", rules.string()});
+  auto const unknown = run_command({"convert", strange.string(), sharded.string(), "--tp", "2"});
+  auto const there =
+      run_command({"convert", strange.string(), sharded.string(), "--tp", "2", "--rules", rules.string()});
 
   EXPECT_NE(unknown.exit_code, 0);
   ASSERT_EQ(there.exit_code, 0) << there.err;
-  auto const half = load_safetensors(cut / "rank1.safetensors").begin()->second;
+  auto const half = load_safetensors(sharded / "rank1.safetensors").begin()->second;
   EXPECT_EQ(half.shape(), (Shape{4, 3}));
 }
 

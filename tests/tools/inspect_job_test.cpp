@@ -298,14 +298,14 @@ TEST(InspectJob, shows_which_ranks_have_arrived_in_connect_and_which_are_missing
 
 TEST(InspectJob, reports_an_unreadable_record_and_continues) {
   test::TemporaryDirectory const directory;
-  auto const cut = directory.path() / "crossrank.cut.0.flight";
+  auto const truncated = directory.path() / "crossrank.cut.0.flight";
   std::uint64_t const magic = 0x314b4e5253535243;
-  std::ofstream(cut, std::ios::binary).write(reinterpret_cast<char const*>(&magic), sizeof magic)
+  std::ofstream(truncated, std::ios::binary).write(reinterpret_cast<char const*>(&magic), sizeof magic)
       << std::string(64, 'x');
   std::ofstream(directory.path() / "crossrank.other.0.flight") << "something else entirely, long enough to be examined";
   auto const end = test::run_command({"inspect", "--job", "none", "--flight", directory.path().string()});
   EXPECT_EQ(end.exit_code, 1);
-  EXPECT_THAT(end.err, HasSubstr(cut.string()));
+  EXPECT_THAT(end.err, HasSubstr(truncated.string()));
   EXPECT_THAT(end.err, HasSubstr("no such job"));
 }
 

@@ -20,8 +20,8 @@ for format in "$data"/*/; do
   diff -r "$folder/$name.one" "$folder/$name.many" || { echo "$name: the files of $ranks ranks differ from those of one"; exit 1; }
   [[ $(wc -l <"$folder/answer.json") -eq 1 ]] && grep -q '"ok":true' "$folder/answer.json" ||
     { echo "$name: expected exactly one answer"; cat "$folder/answer.json"; exit 1; }
-  "${launch[@]}" split "$folder/$name.many" "$folder/$name.cut" --tp 2 >/dev/null 2>&1
-  "${launch[@]}" consolidate "$folder/$name.cut" "$folder/$name.again" --max-shard-size 100KB >/dev/null 2>&1
+  "${launch[@]}" split "$folder/$name.many" "$folder/$name.sharded" --tp 2 >/dev/null 2>&1
+  "${launch[@]}" consolidate "$folder/$name.sharded" "$folder/$name.again" --max-shard-size 100KB >/dev/null 2>&1
   for file in "$folder/$name.one"/*.safetensors; do
     cmp "$file" "$folder/$name.again/$(basename "$file")" || { echo "$name: differs after split and merge"; exit 1; }
   done

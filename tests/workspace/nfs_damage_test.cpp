@@ -47,7 +47,7 @@ class NFSWorkspaceDamage : public ::testing::Test {
 TEST_F(NFSWorkspaceDamage, is_detected_at_every_truncation) {
   for (std::size_t length = 0; length < whole_.size(); ++length) {
     put(whole_.substr(0, length));
-    ASSERT_TRUE(refused()) << "cut to " << length << " of " << whole_.size() << " bytes";
+    ASSERT_TRUE(refused()) << "truncated to " << length << " of " << whole_.size() << " bytes";
   }
 }
 

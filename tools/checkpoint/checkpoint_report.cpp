@@ -46,9 +46,9 @@ std::string shard_text(checkpoint::OutputFile const& file, std::string const& na
   auto const found =
       std::find_if(tensors.begin(), tensors.end(), [&](auto const& tensor) { return tensor.name == name; });
   if (found == tensors.end()) return "  " + file.name + ": no part of it\n";
-  auto const* const cut = dynamic_cast<checkpoint::SplitSource const*>(file.source.get());
+  auto const* const split = dynamic_cast<checkpoint::SplitSource const*>(file.source.get());
   return "  " + file.name + ": " + std::string(name_of(found->dtype)) + " " + to_string(found->shape) + "\n" +
-         (cut != nullptr ? cut->explain(as_size(found - tensors.begin())) : std::string());
+         (split != nullptr ? split->explain(as_size(found - tensors.begin())) : std::string());
 }
 
 /// Explains each tensor, followed by `more(name)`.

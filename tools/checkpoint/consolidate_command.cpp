@@ -26,7 +26,7 @@ Examples:
   crossrank consolidate shards/ model/ --tp 4 --pp 2 --pattern "mp_rank_{tp}_{pp}.safetensors"
   crossrank consolidate shards/ model/ --explain model.layers.0.self_attn.qkv_proj.weight
   crossrank consolidate shards/ model/ --moe-ep 4       experts spread over the tensor-parallel ranks, as vLLM does
-  crossrank consolidate shards/ model/ --fused-layout plain    fused layers cut as one block, as transformers does
+  crossrank consolidate shards/ model/ --fused-layout plain    fused layers sharded as one block, as transformers does
   crossrank consolidate shards/ model/ --policy rescale --max-shard-size 10GB -n 4
   mpirun -n 8 crossrank consolidate /nfs/shards /nfs/model
   crossrank consolidate --plan plan.json --part 7/64    one part of a plan that `crossrank plan` wrote

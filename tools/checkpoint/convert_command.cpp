@@ -24,7 +24,7 @@ constexpr char const* convert_examples =
                 --tp rank<r>.pth
   images        state images with a checksum for each tensor and the config, as NFSWorkspace reads them
 
-Nothing in an archive is called. Shards are cut for other ranks without a merged model on disk.
+Nothing in an archive is called. Shards are split for other ranks without a merged model on disk.
 
 Examples:
   crossrank convert model.pth model/                     a torch archive as safetensors

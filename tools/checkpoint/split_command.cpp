@@ -12,8 +12,8 @@ namespace {
 
 constexpr char const* split_examples =
     R"(Writes rank0.safetensors to rank<N-1>.safetensors, one for each tensor-parallel rank, and the configs. This is the
-inverse of `crossrank consolidate`. Shards as input are cut for another number of ranks without a merged model on disk.
-Packed weights, scales and group ids are cut as their number format needs. A number of ranks that does not divide heads,
+inverse of `crossrank consolidate`. Shards as input are split for another number of ranks without a merged model on disk.
+Packed weights, scales and group ids are split as their number format needs. A number of ranks that does not divide heads,
 groups or blocks is an error.
 
 Examples:
@@ -27,7 +27,7 @@ Examples:
 
 void add_split_command(CLI::App& app, int& exit_code) {
   auto const request = std::make_shared<CheckpointRequest>();
-  auto* const command = app.add_subcommand("split", "Cut a model, or other shards, for tensor-parallel ranks");
+  auto* const command = app.add_subcommand("split", "Split a model, or other shards, for tensor-parallel ranks");
   add_input_options(*command, request->in, request->plan, GridOptions::from);
   add_output_options(*command, request->output);
   command->add_option("--tp", request->tp, "Tensor-parallel size of the result")

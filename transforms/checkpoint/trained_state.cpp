@@ -19,9 +19,9 @@ std::vector<std::vector<OptimizerTensor>> optimizer_tensors(Optimizer const& opt
     for (auto const kind : optimizer.kinds()) {
       auto key = trained.name + "." + std::string(kind);
       TensorShard shard{.name = optimizer_prefix + key, .value = Optimizer::make_state(trained, kind)};
-      bool const is_cut = shard.value.shape() == trained.value.shape();
-      shard.shape = is_cut ? parameter.shape : shard.value.shape();
-      shard.first_row = is_cut ? parameter.first_row : 0;
+      bool const is_sharded = shard.value.shape() == trained.value.shape();
+      shard.shape = is_sharded ? parameter.shape : shard.value.shape();
+      shard.first_row = is_sharded ? parameter.first_row : 0;
       tensors.push_back({std::move(key), std::move(shard)});
     }
   }

@@ -32,7 +32,7 @@ struct ModelDescription {
   Json config = Json::object();                       ///< config of the model; an empty object: the one in `directory`
   std::filesystem::path rules{};                      ///< JSON rule file, as `PlanOptions::rules`
   RuleDirection direction = RuleDirection::forward;   ///< direction of the names in `rules`
-  FusedLayout fused_layout = FusedLayout::automatic;  ///< how fused layers were cut
+  FusedLayout fused_layout = FusedLayout::automatic;  ///< how fused layers were sharded
 };
 
 /// Options of `consolidate` for weights in memory.
@@ -51,8 +51,8 @@ struct ExportOptions {
 /// Writes the weights of all ranks as one Hugging Face checkpoint: `model.safetensors`, or
 /// `model-0000x-of-0000y.safetensors` and an index, and config and sidecar files.
 ///
-/// Collective. Every rank passes the tensors that it holds, and says in `placements` how they are cut. Ranks without
-/// tensors pass an empty dictionary. The result equals that of a merge of the same shards from files.
+/// Collective. Every rank passes the tensors that it holds, and says in `placements` how they are sharded. Ranks
+/// without tensors pass an empty dictionary. The result equals that of a merge of the same shards from files.
 ///
 /// Each output file is written by one rank. Ranks that hold many bytes of a file are preferred as its writer. Each byte
 /// of the result is sent at most once, through shared memory inside a node and by messages between nodes. A rank holds
@@ -62,7 +62,7 @@ struct ExportOptions {
 ///
 /// The tensors must not change before the call returns; see `iconsolidate`.
 ///
-/// Throws on all ranks: `FormatError` when ranks cut a tensor differently, when placements do not cover a tensor
+/// Throws on all ranks: `FormatError` when ranks shard a tensor differently, when placements do not cover a tensor
 /// exactly once, when dtypes or shapes contradict each other, when a tensor is missing or replicas differ; `UsageError`
 /// for an undefined tensor, for one that is not on the CPU, for an invalid mesh, or when the output exists;
 /// `CancelledError`, `IoError`, `PeerLostError` and `TimeoutError` as `consolidate` of a plan. Then `out` is unchanged.
@@ -147,8 +147,8 @@ struct ReshardOptions {
 
 /// Redistributes the weights from layout `from` to layout `to`. Returns this rank's part.
 ///
-/// Collective; costs and errors as for `get_full_state_dict`. `from` says how `weights` are cut, and `to` how the
-/// result is cut. Names in `to` are names of the whole model. The rules, those of the file first, split the tensors
+/// Collective; costs and errors as for `get_full_state_dict`. `from` says how `weights` are sharded, and `to` how the
+/// result is sharded. Names in `to` are names of the whole model. The rules, those of the file first, split the tensors
 /// over the `tp` ranks of `to`. A tensor without entries on this rank has a dimension of length 0. `Partial` and
 /// `first_element` in `to` are a `UsageError`.
 [[nodiscard]] CROSSRANK_EXPORT StateDict reshard(Collective const& world, StateDict const& weights,

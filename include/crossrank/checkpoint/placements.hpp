@@ -29,10 +29,10 @@ struct Shard {
   [[nodiscard]] bool operator==(Shard const&) const noexcept = default;
 };
 
-/// The tensor is cut into `split_factor` parts, and each part is cut like `Shard`. A rank holds its pieces of all
+/// The tensor is split into `split_factor` parts, and each part is sharded like `Shard`. A rank holds its pieces of all
 /// parts.
 ///
-/// FSDP2 uses this placement if a later dimension of the mesh cuts the same dimension of the tensor. PyTorch calls it
+/// FSDP2 uses this placement if a later dimension of the mesh shards the same dimension of the tensor. PyTorch calls it
 /// `_StridedShard`.
 struct StridedShard {
   std::int64_t dim = 0;           ///< negative numbers count from the last dimension

@@ -18,7 +18,7 @@ void GroupDecision::write_reason(Blame const& blame) const noexcept {
   }
   if (earlier) {
     set_cause(own.root_cause, *earlier);
-    // The text may have grown on its way here. It is cut rather than the root cause.
+    // The text may have grown on its way here. It is truncated rather than the root cause.
     auto const cause = "; root cause: " + earlier->sentence();
     text.resize(std::min(text.size(), FailureRecord::most_text - std::min(cause.size(), FailureRecord::most_text)));
     text += cause;

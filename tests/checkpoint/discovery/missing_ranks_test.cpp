@@ -175,8 +175,8 @@ TEST(RenamedTensors, throw_with_both_names_when_names_collide) {
     save_safetensors(folder.path() / rank, {{"q.1.weight", Tensor::zeros({4, 4}, Dtype::f32)},
                                             {"p.1.weight", Tensor::zeros({4, 4}, Dtype::f32)}});
   }
-  std::ofstream(folder.path() / "rules") << R"({"rules": [{"layer": "q.*", "cut": "replicate", "rename": "z.*"},
-                                                          {"layer": "p.*", "cut": "replicate", "rename": "z.*"}]})";
+  std::ofstream(folder.path() / "rules") << R"({"rules": [{"layer": "q.*", "sharding": "replicate", "rename": "z.*"},
+                                                          {"layer": "p.*", "sharding": "replicate", "rename": "z.*"}]})";
   try {
     static_cast<void>(MergePlan::make(connect({.backend = "fake"}), folder.path(), {.rules = folder.path() / "rules"}));
     FAIL() << "accepted";

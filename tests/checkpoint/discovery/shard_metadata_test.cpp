@@ -27,17 +27,17 @@ class ShardMetadata : public testing::Test {
     fs::create_directory(folder_.path() / "model");
     save_safetensors(folder_.path() / "model" / "model.safetensors",
                      {{"model.layers.0.mlp.up_proj.weight", Tensor::of<float>(values, {8, 8})}});
-    make("cut", 4);
+    make("sharded", 4);
   }
   void make(std::string const& name, int tp) {
     (void)split(world_, MergePlan::make(world_, folder_.path() / "model"), folder_.path() / name, {.tp = tp});
   }
-  [[nodiscard]] fs::path file(int rank, std::string const& name = "cut") const {
+  [[nodiscard]] fs::path file(int rank, std::string const& name = "sharded") const {
     return folder_.path() / name / ("rank" + std::to_string(rank) + ".safetensors");
   }
   [[nodiscard]] std::string refusal() const {
     try {
-      (void)MergePlan::make(world_, folder_.path() / "cut");
+      (void)MergePlan::make(world_, folder_.path() / "sharded");
     } catch (FormatError const& error) {
       return error.what();
     }
@@ -50,7 +50,7 @@ class ShardMetadata : public testing::Test {
 
 TEST_F(ShardMetadata, allow_a_valid_merge) {
   EXPECT_EQ(refusal(), "taken");
-  auto const set = open_shard_set(folder_.path() / "cut");
+  auto const set = open_shard_set(folder_.path() / "sharded");
   EXPECT_EQ(set.sources[2]->attributes().at(shard_metadata_key).at("rank"), 2);
   EXPECT_EQ(set.fused, FusedLayout::per_rank);
 }

@@ -21,7 +21,7 @@
 
 #include "crash_points.generated.hpp"
 #include "lib/platform/crash_point.hpp"
-#include "tests/checkpoint/memory/cut_model.hpp"
+#include "tests/checkpoint/memory/sharded_model.hpp"
 #include "tests/checkpoint/support/checkpoint_files.hpp"
 #include "tests/support/faulty_system.hpp"
 #include "tests/support/process_ranks.hpp"
@@ -42,10 +42,10 @@ constexpr int ranks = 3;
 constexpr int lost_a_peer = 7;
 constexpr auto call_timeout = std::chrono::seconds(20);
 
-/// Four tensors, cut in several ways.
-test::CutModel sample_model() {
+/// Four tensors, sharded in several ways.
+test::ShardedModel sample_model() {
   std::mt19937 random(5);
-  test::CutModel model;
+  test::ShardedModel model;
   model["a"] = {test::random_tensor(random, {7, 16}, Dtype::f32), {.placements = {checkpoint::Shard{0}}}};
   model["b"] = {test::random_tensor(random, {4, 9}, Dtype::bf16), {.placements = {checkpoint::Shard{1}}}};
   model["c"] = {test::random_tensor(random, {30}, Dtype::u8), {}};
@@ -57,8 +57,8 @@ checkpoint::ExportOptions sample_options() {
   return {.model = {.config = {{"num_hidden_layers", 4}}}, .max_shard_bytes = 200, .force = true};
 }
 
-/// The same tensors, cut in other ways.
-test::CutModel resharded_model() {
+/// The same tensors, sharded in other ways.
+test::ShardedModel resharded_model() {
   auto model = sample_model();
   model["a"].placement = {.placements = {checkpoint::Shard{1}}};
   model["b"].placement = {.placements = {checkpoint::Shard{0}}};
@@ -80,8 +80,8 @@ void run_call(Collective const& world, std::string const& call, fs::path const& 
               world.rank() == receiving_rank ? test::bytes_of(sample_model()) : test::ModelBytes());
   } else if (call == "reshard") {
     auto const wanted = test::part_of(resharded_model(), world.rank(), world.world_size());
-    auto const cut = checkpoint::reshard(world, part.weights, part.placements, wanted.placements);
-    EXPECT_EQ(test::bytes_of(cut), test::bytes_of(wanted.weights));
+    auto const resharded = checkpoint::reshard(world, part.weights, part.placements, wanted.placements);
+    EXPECT_EQ(test::bytes_of(resharded), test::bytes_of(wanted.weights));
   } else {
     auto request = checkpoint::iconsolidate(world, part.weights, part.placements, out, {.write = sample_options()});
     if (call == "iconsolidate_beside_other_calls") {

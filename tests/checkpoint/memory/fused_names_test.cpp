@@ -13,7 +13,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/checkpoint/memory_export.hpp>
 
-#include "tests/checkpoint/memory/cut_model.hpp"
+#include "tests/checkpoint/memory/sharded_model.hpp"
 #include "tests/checkpoint/support/checkpoint_files.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/support/thread_ranks.hpp"
@@ -70,22 +70,22 @@ StateDict fused_model() {
 std::string fused_rules(std::string const& attention_parts = R"("query", "key_value", "kv_values")",
                         std::string const& gate_parts = R"("ffn", "ffn")") {
   return R"({"rules": [
-    {"layer": "embedding.word_embeddings", "cut": "vocabulary", "rename": "model.embed_tokens"},
-    {"layer": "decoder.layers.*.self_attention.linear_qkv", "cut": "column", "layout": "grouped",
+    {"layer": "embedding.word_embeddings", "sharding": "vocabulary", "rename": "model.embed_tokens"},
+    {"layer": "decoder.layers.*.self_attention.linear_qkv", "sharding": "column", "layout": "grouped",
      "parts": [)" +
          attention_parts + R"(],
      "rename": ["model.layers.*.self_attn.q_proj", "model.layers.*.self_attn.k_proj", "model.layers.*.self_attn.v_proj"]},
-    {"layer": "decoder.layers.*.self_attention.linear_proj", "cut": "row", "rename": "model.layers.*.self_attn.o_proj"},
-    {"layer": "decoder.layers.*.mlp.linear_fc1", "cut": "column", "parts": [)" +
+    {"layer": "decoder.layers.*.self_attention.linear_proj", "sharding": "row", "rename": "model.layers.*.self_attn.o_proj"},
+    {"layer": "decoder.layers.*.mlp.linear_fc1", "sharding": "column", "parts": [)" +
          gate_parts + R"(],
      "rename": ["model.layers.*.mlp.gate_proj", "model.layers.*.mlp.up_proj"]},
-    {"layer": "decoder.layers.*.mlp.linear_fc2", "cut": "row", "rename": "model.layers.*.mlp.down_proj"},
-    {"tensor": "decoder.layers.*.self_attention.linear_qkv.layer_norm_weight", "cut": "replicate",
+    {"layer": "decoder.layers.*.mlp.linear_fc2", "sharding": "row", "rename": "model.layers.*.mlp.down_proj"},
+    {"tensor": "decoder.layers.*.self_attention.linear_qkv.layer_norm_weight", "sharding": "replicate",
      "rename": "model.layers.*.input_layernorm.weight"},
-    {"tensor": "decoder.layers.*.mlp.linear_fc1.layer_norm_weight", "cut": "replicate",
+    {"tensor": "decoder.layers.*.mlp.linear_fc1.layer_norm_weight", "sharding": "replicate",
      "rename": "model.layers.*.post_attention_layernorm.weight"},
-    {"tensor": "decoder.final_layernorm.weight", "cut": "replicate", "rename": "model.norm.weight"},
-    {"layer": "output_layer", "cut": "vocabulary", "rename": "lm_head"}]})";
+    {"tensor": "decoder.final_layernorm.weight", "sharding": "replicate", "rename": "model.norm.weight"},
+    {"layer": "output_layer", "sharding": "vocabulary", "rename": "lm_head"}]})";
 }
 
 /// A rule file, and the model that it belongs to.
@@ -133,7 +133,7 @@ struct FusedCase {
 
 class FusedRoundTrip : public FusedNames, public testing::WithParamInterface<FusedCase> {};
 
-TEST_P(FusedRoundTrip, gives_the_same_bytes_and_names_however_the_layers_are_cut) {
+TEST_P(FusedRoundTrip, gives_the_same_bytes_and_names_however_the_layers_are_sharded) {
   auto const ranks = GetParam().ranks;
   write_rules(fused_rules(GetParam().attention, GetParam().gate));
   auto const megatron = fused_model();
@@ -142,15 +142,15 @@ TEST_P(FusedRoundTrip, gives_the_same_bytes_and_names_however_the_layers_are_cut
   ASSERT_FALSE(separate.contains(std::string(attention) + ".weight"));
   for (unsigned seed = 0; seed < 4; ++seed) {
     std::mt19937 random(seed);
-    test::CutModel cut;
+    test::ShardedModel sharded;
     for (auto const& [name, tensor] : separate) {
       auto const dims = static_cast<std::int64_t>(tensor.shape().size());
       auto const dim = static_cast<std::int64_t>(random()) % (dims + 1);
-      cut[name] = {.whole = tensor};
-      if (dim < dims) cut[name].placement.placements = {Shard{dim}};
+      sharded[name] = {.whole = tensor};
+      if (dim < dims) sharded[name].placement.placements = {Shard{dim}};
     }
     run_thread_ranks(ranks, [&](Collective const& world) {
-      auto const part = test::part_of(cut, world.rank(), ranks);
+      auto const part = test::part_of(sharded, world.rank(), ranks);
       auto const model = described(RuleDirection::backward);
       auto const found =
           checkpoint::get_full_state_dict(world, part.weights, part.placements, {.model = model, .dst = ranks - 1});
@@ -167,7 +167,7 @@ TEST_P(FusedRoundTrip, gives_the_same_bytes_and_names_however_the_layers_are_cut
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cuts, FusedRoundTrip,
+INSTANTIATE_TEST_SUITE_P(Shardings, FusedRoundTrip,
                          testing::Values(FusedCase{1}, FusedCase{2}, FusedCase{3}, FusedCase{4},
                                          FusedCase{2, "8, 4, 4", "1, 1"}, FusedCase{4, "8, 4, 4", "24, 24"}));
 
@@ -193,13 +193,13 @@ TEST_F(FusedNames, join_tensor_parallel_parts) {
   auto const separate = translated(megatron, RuleDirection::forward);
   for (int const tp : {2, 4}) {
     run_thread_ranks(tp, [&](Collective const& world) {
-      Placements const cut{.tp_rank = world.rank(), .tp = tp};
-      auto const own = checkpoint::reshard(world, world.rank() == 0 ? separate : StateDict(), {}, cut,
+      Placements const sharding{.tp_rank = world.rank(), .tp = tp};
+      auto const own = checkpoint::reshard(world, world.rank() == 0 ? separate : StateDict(), {}, sharding,
                                            {.model = {.config = config_}});
       EXPECT_EQ(own.at("model.layers.0.self_attn.k_proj.weight").shape(), (Shape{4, 16}));
 
       auto const found =
-          checkpoint::get_full_state_dict(world, own, cut, {.model = described(RuleDirection::backward)});
+          checkpoint::get_full_state_dict(world, own, sharding, {.model = described(RuleDirection::backward)});
 
       if (world.rank() == 0) {
         EXPECT_EQ(difference(bytes_of(megatron), bytes_of(found)), "") << tp;
@@ -315,7 +315,7 @@ TEST_F(FusedNames, reshard_for_more_ranks_than_key_value_heads) {
 
 TEST_F(FusedNames, reshard_layers_that_only_the_rule_file_knows) {
   write_rules(
-      R"({"rules": [{"layer": "trainer.*.both", "cut": "column", "parts": [1, 2], "rename": ["a.*", "b.*"]}]})");
+      R"({"rules": [{"layer": "trainer.*.both", "sharding": "column", "parts": [1, 2], "rename": ["a.*", "b.*"]}]})");
   StateDict const separate{{"a.7.weight", Tensor::of<float>({0, 1}, {2, 1})},
                            {"b.7.weight", Tensor::of<float>({2, 3, 4, 5}, {4, 1})}};
   run_thread_ranks(2, [&](Collective const& world) {
@@ -427,7 +427,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](auto const& tested) { return std::string(tested.param.name); });
 
 TEST_F(FusedNames, need_a_pattern_that_tells_the_name) {
-  write_rules(R"({"rules": [{"layer": "**.both", "cut": "column", "parts": [1, 1], "rename": ["a", "b"]}]})");
+  write_rules(R"({"rules": [{"layer": "**.both", "sharding": "column", "parts": [1, 1], "rename": ["a", "b"]}]})");
   EXPECT_THAT(refusal({{"a.weight", Tensor::zeros({2, 2}, Dtype::f32)}}),
               AllOf(HasSubstr("rule 0 cannot translate names backward"), HasSubstr("**.both")));
 }

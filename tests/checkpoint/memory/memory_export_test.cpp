@@ -16,7 +16,7 @@
 #include <crossrank/checkpoint/memory_export.hpp>
 #include <crossrank/safetensors.hpp>
 
-#include "tests/checkpoint/memory/cut_model.hpp"
+#include "tests/checkpoint/memory/sharded_model.hpp"
 #include "tests/checkpoint/support/checkpoint_files.hpp"
 #include "tests/support/message_ranks.hpp"
 #include "tests/support/temporary_directory.hpp"
@@ -28,15 +28,15 @@ namespace {
 
 using checkpoint::consolidate;
 using test::bytes_of;
-using test::CutModel;
 using test::difference;
 using test::part_of;
 using test::read_checkpoint;
 using test::run_thread_ranks;
+using test::ShardedModel;
 using test::TemporaryDirectory;
 
 /// Exports a model and returns the checkpoint.
-test::ModelBytes exported(CutModel const& model, int ranks, checkpoint::ExportOptions const& options = {}) {
+test::ModelBytes exported(ShardedModel const& model, int ranks, checkpoint::ExportOptions const& options = {}) {
   TemporaryDirectory const folder;
   run_thread_ranks(ranks, [&](Collective const& world) {
     auto const part = part_of(model, world.rank(), ranks);
@@ -66,7 +66,7 @@ TEST_P(RandomPlacements, give_the_model_to_one_rank_or_in_another_layout) {
     auto const seed = static_cast<unsigned>(GetParam()) * 2000 + round;
     SCOPED_TRACE("seed " + std::to_string(seed));
     auto const model = test::random_model(seed, GetParam());
-    // The same tensors, cut in another way.
+    // The same tensors, sharded in another way.
     auto other = model;
     std::mt19937 random(seed);
     for (auto& [name, tensor] : other) {
@@ -80,10 +80,10 @@ TEST_P(RandomPlacements, give_the_model_to_one_rank_or_in_another_layout) {
       int const dst = GetParam() - 1;
 
       auto const full = checkpoint::get_full_state_dict(world, part.weights, part.placements, {.dst = dst});
-      auto const cut = checkpoint::reshard(world, part.weights, part.placements, wanted.placements);
+      auto const resharded = checkpoint::reshard(world, part.weights, part.placements, wanted.placements);
 
       EXPECT_EQ(difference(world.rank() == dst ? bytes_of(model) : test::ModelBytes(), bytes_of(full)), "");
-      EXPECT_EQ(difference(bytes_of(wanted.weights), bytes_of(cut)), "");
+      EXPECT_EQ(difference(bytes_of(wanted.weights), bytes_of(resharded)), "");
     });
   }
 }
@@ -193,7 +193,7 @@ TEST(MemoryExport, equals_the_merge_of_the_same_shards_from_files) {
 TEST(MemoryExport, translates_names_in_both_directions) {
   TemporaryDirectory const folder;
   std::ofstream(folder.path() / "rules.json")
-      << R"({"rules": [{"tensor": "decoder.layers.*.norm.weight", "cut": "replicate", "rename": "model.layers.*.ln.weight"}]})";
+      << R"({"rules": [{"tensor": "decoder.layers.*.norm.weight", "sharding": "replicate", "rename": "model.layers.*.ln.weight"}]})";
   auto const value = Tensor::of<float>({1, 2}, {2});
   run_thread_ranks(2, [&](Collective const& world) {
     checkpoint::ModelDescription model{.rules = folder.path() / "rules.json"};
@@ -213,8 +213,8 @@ TEST(MemoryExport, translates_names_in_both_directions) {
 TEST(MemoryExport, renames_layers_of_stages_that_count_from_zero) {
   TemporaryDirectory const folder;
   std::ofstream(folder.path() / "rules.json")
-      << R"({"rules": [{"layer": "decoder.layers.*.fc", "cut": "column", "rename": "model.layers.*.proj"},
-  {"layer": "decoder.layers.*.both", "cut": "column", "parts": [1, 1], "rename": ["model.layers.*.a", "model.layers.*.b"]}]})";
+      << R"({"rules": [{"layer": "decoder.layers.*.fc", "sharding": "column", "rename": "model.layers.*.proj"},
+  {"layer": "decoder.layers.*.both", "sharding": "column", "parts": [1, 1], "rename": ["model.layers.*.a", "model.layers.*.b"]}]})";
   run_thread_ranks(2, [&](Collective const& world) {
     auto const at = static_cast<float>(world.rank());
     StateDict const weights{{"decoder.layers.0.fc.weight", Tensor::of<float>({at}, {1, 1})},
@@ -234,7 +234,8 @@ TEST(MemoryExport, renames_layers_of_stages_that_count_from_zero) {
 
 TEST(MemoryExport, logs_the_warnings_of_its_plan_once) {
   TemporaryDirectory const folder;
-  std::ofstream(folder.path() / "rules.json") << R"({"rules": [{"tensor": "no.such.tensor", "cut": "replicate"}]})";
+  std::ofstream(folder.path() / "rules.json")
+      << R"({"rules": [{"tensor": "no.such.tensor", "sharding": "replicate"}]})";
   std::mutex mutex;
   std::vector<std::string> warnings;
   set_log_sink([&](LogEvent const& event) {

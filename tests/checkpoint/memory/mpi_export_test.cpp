@@ -13,7 +13,7 @@
 #include <crossrank/checkpoint/memory_export.hpp>
 #include <crossrank/safetensors.hpp>
 
-#include "tests/checkpoint/memory/cut_model.hpp"
+#include "tests/checkpoint/memory/sharded_model.hpp"
 #include "tests/checkpoint/support/checkpoint_files.hpp"
 
 namespace crossrank::test {

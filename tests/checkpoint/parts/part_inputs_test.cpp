@@ -128,7 +128,7 @@ void write_distributed(fs::path const& directory) {
       auto& values = pieces.emplace_back(40);
       for (auto& element : values) element = value++;
     }
-    files.add_cut({"model", projection(static_cast<int>(i))}, pieces);
+    files.add_chunked({"model", projection(static_cast<int>(i))}, pieces);
   }
   files.write(directory);
 }

@@ -76,7 +76,7 @@ TEST_F(PlanFile, with_a_changed_character_is_refused) {
   }
 }
 
-TEST_F(PlanFile, that_is_cut_off_is_refused) {
+TEST_F(PlanFile, that_is_truncated_is_refused) {
   auto const text = text_of_file(plan_file());
   for (auto const size : {std::size_t{0}, std::size_t{1}, text.size() / 2, text.size() - 3}) {
     std::ofstream(plan_file()) << text.substr(0, size);

@@ -126,11 +126,11 @@ TEST(ExpertGroups, among_tensor_parallel_ranks_are_split_and_merged) {
   save_safetensors(model / "model.safetensors", weights);
   auto const world = connect({.backend = "fake"});
 
-  (void)split(world, MergePlan::make(world, model), folder.path() / "cut", {.tp = 4, .moe_ep = 2});
-  (void)consolidate(world, MergePlan::make(world, folder.path() / "cut"), folder.path() / "again");
+  (void)split(world, MergePlan::make(world, model), folder.path() / "sharded", {.tp = 4, .moe_ep = 2});
+  (void)consolidate(world, MergePlan::make(world, folder.path() / "sharded"), folder.path() / "again");
 
   for (int rank = 0; rank < 4; ++rank) {
-    auto const shard = load_safetensors(folder.path() / "cut" / ("rank" + std::to_string(rank) + ".safetensors"));
+    auto const shard = load_safetensors(folder.path() / "sharded" / ("rank" + std::to_string(rank) + ".safetensors"));
     // Rank 1 has the first half of the second group, rank 2 the second half of the first group.
     auto const experts = slice(weights.at(proj), {.dim = 0}, rank % 2 * 2, 2);
     auto const expected = slice(experts, {.dim = 2}, rank / 2 * 4, 4);
@@ -159,11 +159,11 @@ TEST(ExpertGroups, remove_the_mapping_from_a_config_that_had_none) {
   save_safetensors(model / "model.safetensors", weights);
   auto const world = connect({.backend = "fake"});
 
-  (void)split(world, MergePlan::make(world, model), folder.path() / "cut", {.tp = 4, .moe_ep = 2});
-  (void)consolidate(world, MergePlan::make(world, folder.path() / "cut"), folder.path() / "again");
+  (void)split(world, MergePlan::make(world, model), folder.path() / "sharded", {.tp = 4, .moe_ep = 2});
+  (void)consolidate(world, MergePlan::make(world, folder.path() / "sharded"), folder.path() / "again");
 
-  std::ifstream cut(folder.path() / "cut" / "config.json");
-  EXPECT_TRUE(Json::parse(cut).contains("mapping"));
+  std::ifstream config(folder.path() / "sharded" / "config.json");
+  EXPECT_TRUE(Json::parse(config).contains("mapping"));
   std::ifstream again(folder.path() / "again" / "config.json");
   EXPECT_EQ(Json::parse(again), config(4));
 }

@@ -1,4 +1,4 @@
-// Shards that the tests cut themselves, independent of the splitter.
+// Shards that the tests make themselves, independent of the splitter.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -19,7 +19,7 @@ TEST(RuleParts, sharded_by_other_programs_are_merged) {
   SampleSet samples(3, phi);
   std::int64_t begin = 0;
   for (std::int64_t width : {100, 300, 112}) {
-    shards.push_back(join({cut(fused, 0, begin, width), cut(fused, 0, 512 + begin, width)}, 0));
+    shards.push_back(join({slice_of(fused, 0, begin, width), slice_of(fused, 0, 512 + begin, width)}, 0));
     samples.at(static_cast<int>(shards.size()) - 1).add(fused.name, fused.dtype, shards.back().shape);
     begin += width;
   }
@@ -50,15 +50,16 @@ TEST(RuleParts, are_merged_when_ranks_share_heads) {
   for (bool const grouped : {false, true}) {
     std::string const name =
         grouped ? "decoder.layers.0.self_attention.linear_qkv.weight" : "model.layers.0.self_attn.qkv_proj.weight";
-    auto const k = [&](int head) { return cut(kv, 0, head * 4, 4); };
-    auto const v = [&](int head) { return cut(kv, 0, 8 + head * 4, 4); };
+    auto const k = [&](int head) { return slice_of(kv, 0, head * 4, 4); };
+    auto const v = [&](int head) { return slice_of(kv, 0, 8 + head * 4, 4); };
     std::vector<WholeTensor> shards;
     SampleSet samples(4, small);
     for (int rank = 0; rank < 4; ++rank) {
-      shards.push_back(join({cut(q, 0, rank * 4, 4), k(rank / 2), v(rank / 2)}, 0));
+      shards.push_back(join({slice_of(q, 0, rank * 4, 4), k(rank / 2), v(rank / 2)}, 0));
       samples.at(rank).add(name, Dtype::bf16, shards.back().shape);
     }
-    auto const whole = grouped ? join({cut(q, 0, 0, 8), k(0), v(0), cut(q, 0, 8, 8), k(1), v(1)}, 0) : join({q, kv}, 0);
+    auto const whole =
+        grouped ? join({slice_of(q, 0, 0, 8), k(0), v(0), slice_of(q, 0, 8, 8), k(1), v(1)}, 0) : join({q, kv}, 0);
     std::string problem;
     auto const rule = RuleSet::make(samples.set()).rule_for(name, samples.shards(name));
     EXPECT_EQ(merge_slowly(rule, shards, problem).bytes, whole.bytes) << rule.reason;

@@ -79,7 +79,7 @@ TEST(RuleFile, rejects_a_number_that_overflows_a_double) {
 TEST(RuleFile, takes_precedence_over_built_in_rules) {
   SampleSet samples(2, {{"hidden_size", 8}});
   samples.add("model.layers.3.mlp.up_proj.weight", Dtype::bf16, {4, 8});
-  auto const rule = ask(R"({"rules": [{"layer": "model.layers.*.mlp.up_proj", "cut": "row"}]})", samples,
+  auto const rule = ask(R"({"rules": [{"layer": "model.layers.*.mlp.up_proj", "sharding": "row"}]})", samples,
                         "model.layers.3.mlp.up_proj.weight");
   EXPECT_EQ(rule.kind, MergeKind::concat);
   EXPECT_EQ(rule.axis, 1);
@@ -113,44 +113,45 @@ TEST(RuleFile, concatenates_named_tensors_along_their_axis) {
 TEST(RuleFile, drops_renames_and_reduces) {
   SampleSet samples(2);
   samples.add("a.extra", Dtype::u8, {4}).add("b.0.gain", Dtype::f32, {}).add("c.1.mix.weight", Dtype::bf16, {4, 4});
-  EXPECT_TRUE(ask(R"({"rules": [{"tensor": "**.extra", "cut": "drop"}]})", samples, "a.extra").drop);
+  EXPECT_TRUE(ask(R"({"rules": [{"tensor": "**.extra", "sharding": "drop"}]})", samples, "a.extra").drop);
   EXPECT_FALSE(
-      ask(R"({"rules": [{"tensor": "**.extra", "cut": "drop", "tied_to": "none"}]})", samples, "a.extra").drop);
-  auto const reduced = ask(R"({"rules": [{"tensor": "b.*.gain", "cut": "reduce", "op": "avg"}]})", samples, "b.0.gain");
+      ask(R"({"rules": [{"tensor": "**.extra", "sharding": "drop", "tied_to": "none"}]})", samples, "a.extra").drop);
+  auto const reduced =
+      ask(R"({"rules": [{"tensor": "b.*.gain", "sharding": "reduce", "op": "avg"}]})", samples, "b.0.gain");
   EXPECT_EQ(reduced.kind, MergeKind::reduce);
   EXPECT_EQ(reduced.op, ReduceOp::avg);
-  auto const renamed =
-      ask(R"({"rules": [{"layer": "c.*.mix", "cut": "replicate", "rename": "d.*.mixer"}]})", samples, "c.1.mix.weight");
+  auto const renamed = ask(R"({"rules": [{"layer": "c.*.mix", "sharding": "replicate", "rename": "d.*.mixer"}]})",
+                           samples, "c.1.mix.weight");
   EXPECT_EQ(renamed.output_name, "d.1.mixer.weight");
 }
 
 TEST(RuleFile, rejects_a_list_of_names_that_does_not_fit_the_parts) {
   for (std::string const rule :
-       {R"({"layer": "a", "cut": "column", "parts": [1, 1], "rename": ["b"]})",
-        R"({"layer": "a", "cut": "column", "parts": [1, 1], "rename": ["b", 1]})",
-        R"({"layer": "a", "cut": "column", "parts": [1, 1], "rename": ["b", ""]})",
-        R"({"layer": "a", "cut": "column", "parts": [1, 1], "rename": []})",
-        R"({"layer": "a", "cut": "column", "parts": [1], "rename": ["b"]})",
-        R"({"layer": "a", "cut": "column", "rename": ["b", "c"]})",
-        R"({"layer": "a", "cut": "column", "parts": [1, 1], "layout": "plain", "rename": ["b", "c"]})",
-        R"({"layer": "a", "cut": "column", "parts": [1, 1], "stacked": true, "rename": ["b", "c"]})",
-        R"({"layer": "a", "cut": "row", "rename": ["b", "c"]})",
+       {R"({"layer": "a", "sharding": "column", "parts": [1, 1], "rename": ["b"]})",
+        R"({"layer": "a", "sharding": "column", "parts": [1, 1], "rename": ["b", 1]})",
+        R"({"layer": "a", "sharding": "column", "parts": [1, 1], "rename": ["b", ""]})",
+        R"({"layer": "a", "sharding": "column", "parts": [1, 1], "rename": []})",
+        R"({"layer": "a", "sharding": "column", "parts": [1], "rename": ["b"]})",
+        R"({"layer": "a", "sharding": "column", "rename": ["b", "c"]})",
+        R"({"layer": "a", "sharding": "column", "parts": [1, 1], "layout": "plain", "rename": ["b", "c"]})",
+        R"({"layer": "a", "sharding": "column", "parts": [1, 1], "stacked": true, "rename": ["b", "c"]})",
+        R"({"layer": "a", "sharding": "row", "rename": ["b", "c"]})",
         R"({"tensor": "a", "axis": 0, "parts": [1, 1], "rename": ["b", "c"]})"})
     EXPECT_THROW((void)RuleFile::parse(R"({"rules": [)" + rule + "]}", "test"), FormatError) << rule;
-  EXPECT_EQ(
-      RuleFile::parse(R"({"rules": [{"layer": "a", "cut": "column", "parts": [1, 2], "rename": ["b", "c"]}]})", "test")
-          .rules.front()
-          .part_names,
-      (std::vector<std::string>{"b", "c"}));
+  EXPECT_EQ(RuleFile::parse(
+                R"({"rules": [{"layer": "a", "sharding": "column", "parts": [1, 2], "rename": ["b", "c"]}]})", "test")
+                .rules.front()
+                .part_names,
+            (std::vector<std::string>{"b", "c"}));
 }
 
 TEST(RuleFile, rejects_a_rename_with_more_numbers_than_the_name) {
   SampleSet samples(2);
   samples.add("q1.w", Dtype::bf16, {4, 4}).add("c.1.mix.weight", Dtype::bf16, {4, 4});
-  EXPECT_THROW(static_cast<void>(
-                   ask(R"({"rules": [{"tensor": "q*.w", "cut": "replicate", "rename": "z.*.k"}]})", samples, "q1.w")),
+  EXPECT_THROW(static_cast<void>(ask(R"({"rules": [{"tensor": "q*.w", "sharding": "replicate", "rename": "z.*.k"}]})",
+                                     samples, "q1.w")),
                FormatError);
-  EXPECT_THROW(static_cast<void>(ask(R"({"rules": [{"layer": "c.*.mix", "cut": "replicate", "rename": "d.*.*"}]})",
+  EXPECT_THROW(static_cast<void>(ask(R"({"rules": [{"layer": "c.*.mix", "sharding": "replicate", "rename": "d.*.*"}]})",
                                      samples, "c.1.mix.weight")),
                FormatError);
 }

@@ -105,7 +105,7 @@ TEST(RuleSet, merges_an_embedding_sharded_along_its_width) {
 TEST(RuleSet, never_guesses_about_a_padded_vocabulary) {
   SampleSet samples(2, llama());
   samples.add("model.embed_tokens.weight", Dtype::bf16, {192, 64});
-  EXPECT_THAT(refused(samples, "model.embed_tokens.weight").hint, HasSubstr("\"cut\":\"replicate\""));
+  EXPECT_THAT(refused(samples, "model.embed_tokens.weight").hint, HasSubstr("\"sharding\":\"replicate\""));
 }
 
 TEST(RuleSet, drops_a_tied_head_by_name) {
@@ -221,8 +221,8 @@ TEST(RuleSet, proposes_a_rule_for_an_unknown_name) {
   samples.add("model.layers.3.adapter.mixer.weight", Dtype::bf16, {7, 64});
   auto const info = refused(samples, "model.layers.3.adapter.mixer.weight");
   EXPECT_EQ(info.resource, "model.layers.3.adapter.mixer.weight");
-  EXPECT_THAT(info.hint, HasSubstr(R"({"layer":"model.layers.*.adapter.mixer","cut":"replicate"})"));
-  EXPECT_THAT(info.hint, HasSubstr(R"("cut":"column")"));
+  EXPECT_THAT(info.hint, HasSubstr(R"({"layer":"model.layers.*.adapter.mixer","sharding":"replicate"})"));
+  EXPECT_THAT(info.hint, HasSubstr(R"("sharding":"column")"));
 }
 
 TEST(RuleSet, proposes_the_axis_in_which_shards_differ) {

@@ -47,11 +47,11 @@ TEST_F(SingleSource, follows_the_rule_file) {
   std::iota(values.begin(), values.end(), 0.0F);
   auto const table = Tensor::of<float>(values, {16, 4});
   auto const rules = folder_.path() / "rules.json";
-  std::ofstream(rules) << R"({"rules": [{"layer": "a.*.w", "cut": "column", "replicas": 1, "rename": "m.*.x"},
-                                        {"layer": "h", "cut": "drop"},
-                                        {"layer": "v", "cut": "vocabulary", "true_size": 12},
+  std::ofstream(rules) << R"({"rules": [{"layer": "a.*.w", "sharding": "column", "replicas": 1, "rename": "m.*.x"},
+                                        {"layer": "h", "sharding": "drop"},
+                                        {"layer": "v", "sharding": "vocabulary", "true_size": 12},
                                         {"tensor": "t", "axis": 0, "true_size": 11, "rename": "u"},
-                                        {"tensor": "s", "cut": "reduce", "rename": "z"}]})";
+                                        {"tensor": "s", "sharding": "reduce", "rename": "z"}]})";
   for (int const ranks : {1, 2}) {
     auto const shards = folder_.path() / std::to_string(ranks);
     fs::create_directories(shards);
@@ -108,9 +108,10 @@ class FusedLayers : public SingleSource {
   }
   [[nodiscard]] fs::path rules(std::string const& qkv) const {
     auto const file = folder_.path() / "rules.json";
-    std::ofstream(file) << R"({"rules": [{"layer": "layers.*.qkv", "cut": "column", "layout": "grouped", "parts": )"
-                        << qkv << R"(, "rename": ["m.*.q", "m.*.k", "m.*.v"]},
-         {"layer": "layers.*.fc1", "cut": "column", "parts": ["ffn", "ffn"], "rename": ["m.*.gate", "m.*.up"]}]})";
+    std::ofstream(file)
+        << R"({"rules": [{"layer": "layers.*.qkv", "sharding": "column", "layout": "grouped", "parts": )" << qkv
+        << R"(, "rename": ["m.*.q", "m.*.k", "m.*.v"]},
+         {"layer": "layers.*.fc1", "sharding": "column", "parts": ["ffn", "ffn"], "rename": ["m.*.gate", "m.*.up"]}]})";
     return file;
   }
 
@@ -143,23 +144,23 @@ TEST_F(FusedLayers, need_the_widths_of_their_parts) {
 
 TEST_F(SingleSource, is_split_by_its_rename_rule) {
   auto const rules = folder_.path() / "rules.json";
-  std::ofstream(rules) << R"({"rules": [{"layer": "a.*.w", "cut": "row", "rename": "m.*.x"},
+  std::ofstream(rules) << R"({"rules": [{"layer": "a.*.w", "sharding": "row", "rename": "m.*.x"},
                                         {"tensor": "t", "axis": 1, "rename": "model.norm.weight"}]})";
   StateDict const state{{"a.1.w.weight", Tensor::zeros({6, 4}, Dtype::f32)}, {"t", Tensor::zeros({2, 8}, Dtype::f32)}};
   fs::create_directories(folder_.path() / "in");
   save_safetensors(folder_.path() / "in" / "model.safetensors", state);
 
   (void)checkpoint::split(world_, MergePlan::make(world_, folder_.path() / "in", {.rules = rules}),
-                          folder_.path() / "cut", {.tp = 2});
+                          folder_.path() / "sharded", {.tp = 2});
 
-  auto const first = load_safetensors(folder_.path() / "cut" / "rank0.safetensors");
+  auto const first = load_safetensors(folder_.path() / "sharded" / "rank0.safetensors");
   EXPECT_EQ(first.at("m.1.x.weight").shape(), (Shape{6, 2}));
   EXPECT_EQ(first.at("model.norm.weight").shape(), (Shape{2, 4}));
 }
 
 TEST_F(SingleSource, ignores_rules_for_ranks) {
   auto const rules = folder_.path() / "rules.json";
-  std::ofstream(rules) << R"({"rules": [{"layer": "w", "cut": "column", "replicas": 2, "parts": [1, 1, 1]}]})";
+  std::ofstream(rules) << R"({"rules": [{"layer": "w", "sharding": "column", "replicas": 2, "parts": [1, 1, 1]}]})";
   StateDict const state{{"w.weight", Tensor::zeros({7, 3}, Dtype::f32)}, {"unknown", Tensor::scalar(2.0F)}};
   fs::create_directories(folder_.path() / "in");
   save_safetensors(folder_.path() / "in" / "model.safetensors", state);

@@ -82,7 +82,7 @@ class Unfuse : public testing::TestWithParam<Layer> {
         for (std::size_t i = 0; i < wholes.size(); ++i) {
           auto const pieces = ranks / copies[i];
           auto const length = part.shared ? 0 : wholes[i].shape[0] / pieces;
-          mine.push_back(part.shared ? wholes[i] : cut(wholes[i], 0, rank / copies[i] * length, length));
+          mine.push_back(part.shared ? wholes[i] : slice_of(wholes[i], 0, rank / copies[i] * length, length));
         }
         auto const shard = part.shared ? mine.front() : join(mine, 0);
         samples.at(rank).add(fused + part.suffix, shard.dtype, shard.shape, shard.bytes);
@@ -190,7 +190,7 @@ TEST(FusedLayout, plain_concatenates_whole_shards) {
   auto const fused = random_tensor(mlp + "gate_up_proj.weight", Dtype::bf16, {1024, 256}, random);
   SampleSet samples(2, config(4, "glm4"));
   for (int const rank : {0, 1}) {
-    auto const half = cut(fused, 0, rank * 512, 512);
+    auto const half = slice_of(fused, 0, rank * 512, 512);
     samples.at(rank).add(fused.name, fused.dtype, half.shape, half.bytes);
   }
   auto const merged = [&] {

@@ -158,8 +158,8 @@ class Bytes final : public ChunkData, public codec::ByteSource, public std::enab
   std::vector<std::byte> bytes_;
 };
 
-/// Cuts a box in two, again and again, at random places.
-void cut(codec::ChunkBox const& box, std::mt19937& random, std::vector<codec::ChunkBox>& out) {
+/// Splits a box in two, again and again, at random places.
+void split_box(codec::ChunkBox const& box, std::mt19937& random, std::vector<codec::ChunkBox>& out) {
   auto const dim = box.size.empty() ? 0 : random() % box.size.size();
   if (box.size.empty() || box.size[dim] < 2 || random() % 4 == 0) {
     out.push_back(box);
@@ -171,8 +171,8 @@ void cut(codec::ChunkBox const& box, std::mt19937& random, std::vector<codec::Ch
   first.size[dim] = at;
   second.begin[dim] += at;
   second.size[dim] -= at;
-  cut(first, random, out);
-  cut(second, random, out);
+  split_box(first, random, out);
+  split_box(second, random, out);
 }
 
 TEST(ChunkedSource, reads_any_range_from_any_chunks) {
@@ -184,7 +184,7 @@ TEST(ChunkedSource, reads_any_range_from_any_chunks) {
     for (auto dims = random() % 4; dims > 0; --dims) lengths.push_back(1 + static_cast<std::int64_t>(random() % 7));
     auto const whole = codec::ChunkBox{std::vector<std::int64_t>(lengths.size(), 0), lengths};
     ChunkedTensor tensor{.tensor = {"t", Dtype::i32, Shape(lengths)}};
-    cut(whole, random, tensor.boxes);
+    split_box(whole, random, tensor.boxes);
     ASSERT_FALSE(codec::find_coverage_error(lengths, tensor.boxes));
     std::vector<std::int32_t> values(static_cast<std::size_t>(Shape(lengths).numel()));
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int32_t>(i * 7919);

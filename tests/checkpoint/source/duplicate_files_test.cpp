@@ -59,8 +59,8 @@ std::vector<std::vector<float>> pieces(float first) {
 TEST(DuplicateFiles, are_detected_in_distributed_checkpoints) {
   test::TemporaryDirectory const folder;
   DcpFiles files;
-  files.add_cut({"model", "w"}, pieces(1));
-  files.add_cut({"model", "v"}, pieces(100));
+  files.add_chunked({"model", "w"}, pieces(1));
+  files.add_chunked({"model", "v"}, pieces(100));
   files.add({"model", "norm"}, {1, 2, 3});
   auto const copy = folder.path() / "copy";
   files.write(folder.path() / "good");
@@ -82,7 +82,7 @@ TEST(DuplicateFiles, are_detected_in_distributed_checkpoints) {
 TEST(DuplicateFiles, are_not_reported_for_constant_values_in_distributed_checkpoints) {
   test::TemporaryDirectory const folder;
   DcpFiles files;
-  files.add_cut({"model", "w"}, {std::vector<float>(20, 1.0F), std::vector<float>(20, 1.0F)});
+  files.add_chunked({"model", "w"}, {std::vector<float>(20, 1.0F), std::vector<float>(20, 1.0F)});
   files.write(folder.path());
   EXPECT_EQ(values_of(*open_dcp(folder.path()), "w"), std::vector<float>(40, 1.0F));
 }

@@ -82,7 +82,7 @@ class MegatronDist : public testing::Test {
 
 TEST_F(MegatronDist, has_a_tensor_for_each_layer) {
   add_stack("decoder.layers.mlp.linear_fc2.weight", 2);
-  files.add_cut({"decoder.layers.scale"}, {{5}, {6}});
+  files.add_chunked({"decoder.layers.scale"}, {{5}, {6}});
   add_whole("decoder.final_layernorm.weight", {3});
   write();
 
@@ -306,7 +306,7 @@ TEST_F(MegatronDist, with_damaged_files_is_refused) {
     add_stack("decoder.layers.mlp.linear_fc2.weight", 2);
     std::vector<float> long_piece(20);
     std::iota(long_piece.begin(), long_piece.end(), 0.0F);
-    files.add_cut({"decoder.weight"}, {long_piece, std::vector<float>(long_piece.rbegin(), long_piece.rend())});
+    files.add_chunked({"decoder.weight"}, {long_piece, std::vector<float>(long_piece.rbegin(), long_piece.rend())});
     write();
     ASSERT_EQ(refusal(), "accepted");
     bad.damage(at());

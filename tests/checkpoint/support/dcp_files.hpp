@@ -24,10 +24,10 @@ struct DcpPiece {
 /// per piece.
 class DcpFiles {
  public:
-  void add(std::vector<std::string> const& path, std::vector<float> const& values) { add_cut(path, {values}); }
+  void add(std::vector<std::string> const& path, std::vector<float> const& values) { add_chunked(path, {values}); }
 
   /// Adds a vector in pieces. Rank r has piece r in its own file.
-  void add_cut(std::vector<std::string> const& path, std::vector<std::vector<float>> const& pieces) {
+  void add_chunked(std::vector<std::string> const& path, std::vector<std::vector<float>> const& pieces) {
     std::vector<DcpPiece> boxes;
     std::int64_t begin = 0;
     for (auto const& piece : pieces) {

@@ -59,7 +59,7 @@ WholeTensor concat_slowly(MergeRule const& rule, std::vector<WholeTensor> const&
         auto const own = widths(rule.parts, shards[rank].shape[axis]);
         auto const begin =
             std::accumulate(own.begin(), own.begin() + static_cast<std::ptrdiff_t>(part), std::int64_t{0});
-        auto piece = cut(shards[rank], axis, begin, own[part]);
+        auto piece = slice_of(shards[rank], axis, begin, own[part]);
         if (rank % replicas != 0) {
           if (piece.bytes != pieces.back().bytes) problem += "copies of " + shards[rank].name + " differ; ";
           continue;
@@ -70,7 +70,7 @@ WholeTensor concat_slowly(MergeRule const& rule, std::vector<WholeTensor> const&
     }
   }
   auto joined = join(pieces, axis);
-  return rule.true_size < 0 ? joined : cut(joined, axis, 0, rule.true_size);
+  return rule.true_size < 0 ? joined : slice_of(joined, axis, 0, rule.true_size);
 }
 
 WholeTensor reduce_slowly(MergeRule const& rule, std::vector<WholeTensor> const& shards) {
@@ -105,7 +105,7 @@ WholeTensor reduce_slowly(MergeRule const& rule, std::vector<WholeTensor> const&
 
 }  // namespace
 
-WholeTensor cut(WholeTensor const& whole, std::size_t axis, std::int64_t begin, std::int64_t length) {
+WholeTensor slice_of(WholeTensor const& whole, std::size_t axis, std::int64_t begin, std::int64_t length) {
   WholeTensor result{whole.name, whole.dtype, whole.shape.with(axis, length), {}};
   auto const inner = inner_bytes(whole, axis);
   for (std::size_t outer = 0; outer < outer_count(whole, axis); ++outer) {
@@ -167,7 +167,7 @@ WholeTensor split_slowly(SplitRule const& rule, WholeTensor const& whole, int ra
   if (rule.axis >= 0) {
     std::vector<WholeTensor> pieces;
     for (auto const& piece : rule.ranks.at(static_cast<std::size_t>(rank))) {
-      pieces.push_back(cut(whole, static_cast<std::size_t>(rule.axis), piece.from, piece.length));
+      pieces.push_back(slice_of(whole, static_cast<std::size_t>(rule.axis), piece.from, piece.length));
     }
     result = join(pieces, static_cast<std::size_t>(rule.axis));
   }
@@ -207,22 +207,22 @@ SampleSet whole_set(std::vector<WholeTensor> const& whole, Json const& config, J
 std::string round_trip(std::vector<WholeTensor> const& whole, Json const& config, int ranks, Json const& quantization) {
   auto all = whole_set(whole, config, quantization);
   auto const splitter = RuleSet::make(all.set());
-  SampleSet cut_set(ranks, config);
-  cut_set.set().quantization = quantization;
+  SampleSet sharded_set(ranks, config);
+  sharded_set.set().quantization = quantization;
   std::vector<std::vector<WholeTensor>> shards(whole.size());
   for (std::size_t i = 0; i < whole.size(); ++i) {
     auto const rule = splitter.split_for(whole[i].name, *all.shards(whole[i].name).front(), ranks);
     for (int rank = 0; rank < ranks; ++rank) {
       auto shard = split_slowly(rule, whole[i], rank);
       if (shard.shape != rule.shape(whole[i].shape, rank) && rule.axis >= 0) return whole[i].name + ": another shape";
-      cut_set.at(rank).add(shard.name, shard.dtype, shard.shape, shard.bytes);
+      sharded_set.at(rank).add(shard.name, shard.dtype, shard.shape, shard.bytes);
       shards[i].push_back(std::move(shard));
     }
   }
-  auto const rule_set = RuleSet::make(cut_set.set());
+  auto const rule_set = RuleSet::make(sharded_set.set());
   std::string problem;
   for (std::size_t i = 0; i < whole.size(); ++i) {
-    auto const rule = rule_set.rule_for(whole[i].name, cut_set.shards(whole[i].name));
+    auto const rule = rule_set.rule_for(whole[i].name, sharded_set.shards(whole[i].name));
     auto const merged = merge_slowly(rule, shards[i], problem);
     if (!(merged.shape == whole[i].shape)) problem += whole[i].name + ": " + to_string(merged.shape) + "; ";
     if (merged.bytes != whole[i].bytes) problem += whole[i].name + ": other bytes (" + rule.reason + "); ";
@@ -231,7 +231,7 @@ std::string round_trip(std::vector<WholeTensor> const& whole, Json const& config
   auto const rule_for = [&](std::string_view name, std::span<SourceTensor const* const> tensors) {
     return rule_set.rule_for(name, tensors);
   };
-  auto const model = std::make_shared<MergeLayout const>(lay_out_merge(cut_set.set(), rule_for));
+  auto const model = std::make_shared<MergeLayout const>(lay_out_merge(sharded_set.set(), rule_for));
   problem += engine_differs(whole, MergedSource(model));
   for (int rank = 0; rank < ranks; ++rank) {
     std::vector<WholeTensor> mine;

@@ -36,7 +36,7 @@ WholeTensor merge_slowly(MergeRule const& rule, std::vector<WholeTensor> const& 
 WholeTensor split_slowly(SplitRule const& rule, WholeTensor const& whole, int rank);
 
 /// Returns `length` entries of dimension `axis` from `begin` on.
-WholeTensor cut(WholeTensor const& whole, std::size_t axis, std::int64_t begin, std::int64_t length);
+WholeTensor slice_of(WholeTensor const& whole, std::size_t axis, std::int64_t begin, std::int64_t length);
 
 /// Concatenates tensors along `axis`.
 WholeTensor join(std::vector<WholeTensor> const& parts, std::size_t axis);

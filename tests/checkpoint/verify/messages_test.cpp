@@ -97,10 +97,10 @@ TEST(Messages, list_unused_rules) {
   SampleSet samples(1);
   samples.add("model.layers.0.mlp.up_proj.weight", Dtype::f32, {4, 4});
   auto const file = RuleFile::parse(R"({"rules": [
-      {"layer": "model.layers.*.mlp.up_proj", "cut": "column"},
-      {"layer": "model.layers.*.mlp.up", "cut": "column"},
-      {"layer": "model.**.up_proj", "cut": "row"},
-      {"layer": "nothing", "cut": "row", "models": ["other"]}]})",
+      {"layer": "model.layers.*.mlp.up_proj", "sharding": "column"},
+      {"layer": "model.layers.*.mlp.up", "sharding": "column"},
+      {"layer": "model.**.up_proj", "sharding": "row"},
+      {"layer": "nothing", "sharding": "row", "models": ["other"]}]})",
                                     "rules");
   EXPECT_THAT(unused_rules(file, samples.set(), "llama"),
               ElementsAre("rule 1 (model.layers.*.mlp.up) applies to no tensor: no name matches its pattern",

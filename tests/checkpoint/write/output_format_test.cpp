@@ -136,8 +136,8 @@ TEST_F(OutputFormats, saves_weights_of_all_ranks_as_a_mergeable_checkpoint) {
     test::run_thread_ranks(2, [&](Collective const& world) {
       StateDict mine;
       for (auto const& [key, tensor] : weights_) {
-        bool const cut = tensor.shape().size() == 2;
-        mine.insert_or_assign(key, cut ? slice(tensor, Dim{1}, 12 * world.rank(), 12) : tensor);
+        bool const is_sharded = tensor.shape().size() == 2;
+        mine.insert_or_assign(key, is_sharded ? slice(tensor, Dim{1}, 12 * world.rank(), 12) : tensor);
       }
       auto const summary = checkpoint::save_sharded(
           world, mine, at(name),

@@ -26,18 +26,18 @@ TEST(Crc32, is_the_same_by_folding_by_table_and_in_parts) {
     EXPECT_EQ(crc32(start, part), crc32_by_table(start, part)) << size;
   }
   auto const whole = crc32(0, bytes);
-  for (std::size_t cut = 0; cut < bytes.size(); cut += 61)
-    EXPECT_EQ(crc32(crc32(0, std::span(bytes).first(cut)), std::span(bytes).subspan(cut)), whole) << cut;
+  for (std::size_t split = 0; split < bytes.size(); split += 61)
+    EXPECT_EQ(crc32(crc32(0, std::span(bytes).first(split)), std::span(bytes).subspan(split)), whole) << split;
 }
 
 TEST(Crc32, combines_the_crcs_of_two_parts) {
   Bytes bytes(70'001);
   std::mt19937 random(11);
   for (auto& b : bytes) b = static_cast<std::byte>(random());
-  for (std::size_t const cut : {0U, 1U, 7U, 4096U, 65'537U, 70'000U, 70'001U}) {
-    auto const front = std::span(bytes).first(cut);
-    auto const back = std::span(bytes).subspan(cut);
-    EXPECT_EQ(crc32_combine(crc32(0, front), crc32(0, back), back.size()), crc32(0, bytes)) << cut;
+  for (std::size_t const split : {0U, 1U, 7U, 4096U, 65'537U, 70'000U, 70'001U}) {
+    auto const front = std::span(bytes).first(split);
+    auto const back = std::span(bytes).subspan(split);
+    EXPECT_EQ(crc32_combine(crc32(0, front), crc32(0, back), back.size()), crc32(0, bytes)) << split;
   }
   // More zeros than fit in memory: combining in one step must equal combining in two steps.
   constexpr auto zeros = std::uint64_t{1} << 41U;

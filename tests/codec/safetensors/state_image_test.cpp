@@ -104,9 +104,9 @@ TEST(StateImage, views_memory_without_a_copy) {
 TEST(StateImage, refuses_every_truncation_and_one_byte_more) {
   auto const whole = image_of(Json{{"a", 1}}, small_weights());
   for (std::size_t length = 0; length < whole.size(); ++length) {
-    auto cut = whole;
-    cut.resize(length);
-    EXPECT_THROW((void)open_bytes(std::move(cut)).read_all(), FormatError) << length;
+    auto truncated = whole;
+    truncated.resize(length);
+    EXPECT_THROW((void)open_bytes(std::move(truncated)).read_all(), FormatError) << length;
   }
   auto longer = whole;
   longer.push_back(std::byte{0});

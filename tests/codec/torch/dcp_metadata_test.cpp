@@ -96,7 +96,7 @@ TEST(DcpMetadata, has_no_dtype_that_torch_does_not_have) {
   EXPECT_THROW((void)write_dcp_metadata(metadata), UsageError);
 }
 
-TEST(DcpMetadata, that_is_cut_short_is_refused) {
+TEST(DcpMetadata, that_is_truncated_is_refused) {
   auto const whole = bytes_of(write_dcp_metadata(sample_metadata()));
   for (std::size_t size = 0; size < whole.size(); ++size)
     EXPECT_THROW((void)read_dcp_metadata({whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size)}, "test"),

@@ -60,7 +60,7 @@ TEST(ZipArchive, accepts_a_comment_and_refuses_other_bytes) {
 TEST(ZipArchive, is_refused_when_any_field_is_wrong) {
   auto const first = central();
   std::vector<std::pair<char const*, std::string>> const broken{
-      {"cut", two.substr(0, two.size() - 1)},
+      {"truncated", two.substr(0, two.size() - 1)},
       {"empty", ""},
       {"no records counted", patched<std::uint16_t>(patched<std::uint16_t>(two, end_at() + 10, 0), end_at() + 8, 0)},
       {"too many records", patched<std::uint16_t>(patched<std::uint16_t>(two, end_at() + 10, 3), end_at() + 8, 3)},

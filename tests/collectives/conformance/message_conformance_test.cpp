@@ -66,7 +66,7 @@ TEST(MessageTransport, names_a_rank_and_its_host_when_it_falls_silent) {
     auto const body = [&](Collective const& world, MemoryHub& hub) {
       world.barrier();
       if (world.rank() == silent) {
-        hub.cut(silent);
+        hub.disconnect(silent);
         error_of<TimeoutError>([&] { world.barrier(); });
         return;
       }

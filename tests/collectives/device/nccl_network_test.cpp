@@ -65,8 +65,8 @@ CROSSRANK_RANK_SCENARIO(nccl_network_data) {
 
 TEST_P(NcclNetwork, carries_collectives) { run("nccl_network_data"); }
 
-/// Rank 2 is cut off while the others have enqueued a call.
-CROSSRANK_RANK_SCENARIO(nccl_network_cut) {
+/// Rank 2 is disconnected while the others have enqueued a call.
+CROSSRANK_RANK_SCENARIO(nccl_network_disconnect) {
   std::atomic<int> told{0};
   auto const options = network_options(self);
   run_message_ranks(
@@ -78,7 +78,7 @@ CROSSRANK_RANK_SCENARIO(nccl_network_cut) {
         EXPECT_EQ(values(tensor), std::vector<float>(1'000, 10));
         world.barrier();
         if (world.rank() == 2) {
-          hub.cut(2);
+          hub.disconnect(2);
           while (told < 3) std::this_thread::yield();
           return;
         }
@@ -95,7 +95,7 @@ CROSSRANK_RANK_SCENARIO(nccl_network_cut) {
   return 0;
 }
 
-TEST_P(NcclNetwork, names_a_rank_that_is_cut_off) { run("nccl_network_cut", "short"); }
+TEST_P(NcclNetwork, names_a_rank_that_is_disconnected) { run("nccl_network_disconnect", "short"); }
 
 /// Rank 2 does not make a call that the others have enqueued, but lives.
 CROSSRANK_RANK_SCENARIO(nccl_network_late) {

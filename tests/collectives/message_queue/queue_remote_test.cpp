@@ -206,7 +206,7 @@ TEST_P(RemoteQueue, names_a_reader_on_a_silent_host) {
     auto queue = MessageQueue::create(world, {.chunks = 2});
     if (!queue.is_writer())
       return static_cast<void>(silenced.get_future().wait_for(step_timeout));  // its packets are dropped when it leaves
-    hub.cut(1);
+    hub.disconnect(1);
     silenced.set_value();
     queue.enqueue(0);
     queue.enqueue(1);

@@ -22,7 +22,7 @@ struct Chunk {
   std::uint64_t bytes = 0;
 };
 
-/// Cuts the tensors of a result into chunks and gives each chunk to a rank.
+/// Divides the tensors of a result into chunks and gives each chunk to a rank.
 class ChunkPlan {
  public:
   explicit ChunkPlan(ExportPlan const& plan) : plan_(plan), load_(plan.cells.hosts.size()) {

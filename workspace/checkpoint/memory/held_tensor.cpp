@@ -33,8 +33,8 @@ std::int64_t resolved(std::int64_t dim, std::size_t dims) {
   return dim < 0 ? dim + static_cast<std::int64_t>(dims) : dim;
 }
 
-/// The dimension of the tensor that a placement cuts; nothing if it cuts none.
-std::optional<std::int64_t> cut_dim(Placement const& placement, std::size_t dims) {
+/// The dimension of the tensor that a placement shards; nothing if it shards none.
+std::optional<std::int64_t> sharded_dim(Placement const& placement, std::size_t dims) {
   if (auto const* const shard = std::get_if<Shard>(&placement)) return resolved(shard->dim, dims);
   if (auto const* const shard = std::get_if<StridedShard>(&placement)) return resolved(shard->dim, dims);
   return std::nullopt;
@@ -97,7 +97,7 @@ class TensorHolding {
     if (other.placement->placements == first.placement->placements && same_shape &&
         (other.first_element < 0) == (first.first_element < 0))
       return;
-    refuse("ranks " + std::to_string(both[0]) + " and " + std::to_string(both[1]) + " cut the tensor differently", {},
+    refuse("ranks " + std::to_string(both[0]) + " and " + std::to_string(both[1]) + " shard the tensor differently", {},
            {}, both);
   }
 
@@ -110,11 +110,11 @@ class TensorHolding {
       std::int64_t length = 0;
       for (std::size_t number = 0; number < grid.ranks.size(); ++number) {
         auto const place = grid.place_of(number);
-        // The ranks that differ from the first one only along dimensions of the mesh that cut this dimension.
+        // The ranks that differ from the first one only along dimensions of the mesh that shard this dimension.
         bool counts = true;
         for (std::size_t i = 0; i < placements.size(); ++i)
-          counts = counts &&
-                   (place[i].coordinate == 0 || cut_dim(placements[i], shape.size()) == static_cast<std::int64_t>(dim));
+          counts = counts && (place[i].coordinate == 0 ||
+                              sharded_dim(placements[i], shape.size()) == static_cast<std::int64_t>(dim));
         if (!counts) continue;
         auto const& own = by_rank_.at(grid.ranks[number])->described->shape;
         if (own.size() != shape.size()) refuse_dims(first.shape, own, grid.ranks[number]);
@@ -178,7 +178,7 @@ class TensorHolding {
       }
       if (!all.empty() && all.front().shape != grid.shape)
         refuse("ranks " + std::to_string(all.front().ranks.front()) + " and " + std::to_string(member.rank) +
-                   " cut the tensor differently",
+                   " shard the tensor differently",
                {}, {}, {member.rank});
       all.push_back(std::move(grid));
     }
@@ -199,7 +199,7 @@ class TensorHolding {
   [[nodiscard]] std::int64_t in_units(std::int64_t elements, ElementGroup group) const {
     if (elements % group.elements != 0)
       refuse("a piece begins or ends inside a byte", "multiples of " + std::to_string(group.elements) + " elements",
-             std::to_string(elements), {}, "cut the tensor along another dimension");
+             std::to_string(elements), {}, "shard the tensor along another dimension");
     return elements / group.elements;
   }
 
@@ -240,10 +240,10 @@ class TensorHolding {
   void require_valid(DescribedHeldTensor& out, std::span<Placement const> placements) const {
     auto const dims = out.tensor.shape.size();
     for (auto const& placement : placements) {
-      auto const cut = cut_dim(placement, dims);
-      if (cut && (*cut < 0 || *cut >= static_cast<std::int64_t>(dims)))
-        refuse_mesh("a placement cuts a dimension that the tensor does not have",
-                    "a dimension of " + text_of(out.tensor.shape), std::to_string(*cut));
+      auto const dim = sharded_dim(placement, dims);
+      if (dim && (*dim < 0 || *dim >= static_cast<std::int64_t>(dims)))
+        refuse_mesh("a placement shards a dimension that the tensor does not have",
+                    "a dimension of " + text_of(out.tensor.shape), std::to_string(*dim));
       auto const* const strided = std::get_if<StridedShard>(&placement);
       if (strided != nullptr && strided->split_factor < 1)
         refuse_mesh("a split factor must be at least 1", "1 or more", std::to_string(strided->split_factor));
@@ -265,8 +265,8 @@ class TensorHolding {
     Coordinates piece;
     Coordinates copy;  // also tells the pieces apart
     for (std::size_t i = 0; i < placements.size(); ++i) {
-      bool const cuts = cut_dim(placements[i], out.tensor.shape.size()).has_value();
-      if (cuts) piece.push_back(place[i].coordinate);
+      bool const is_sharded = sharded_dim(placements[i], out.tensor.shape.size()).has_value();
+      if (is_sharded) piece.push_back(place[i].coordinate);
       if (!std::holds_alternative<Partial>(placements[i])) copy.push_back(place[i].coordinate);
     }
     auto const [found, fresh] = boxes_at.emplace(piece, std::vector<std::size_t>());
@@ -332,7 +332,7 @@ class TensorHolding {
     if (fits) return;
     refuse("the piece of rank " + std::to_string(member.rank) + " does not have the shape that its placement gives",
            text_of(wanted) + " of " + text_of(out.tensor.shape), text_of(own), {member.rank},
-           "cut the tensor into chunks of equal length, the last ones shorter, or give `first_element`");
+           "divide the tensor into chunks of equal length, the last ones shorter, or give `first_element`");
   }
 
   void require_coverage(DescribedHeldTensor const& out) const {
@@ -359,9 +359,9 @@ std::vector<IndexRanges> held_entries(Shape const& shape, std::span<Placement co
   std::vector<IndexRanges> entries;
   for (auto const length : shape) entries.push_back(length > 0 ? IndexRanges{{0, length}} : IndexRanges{});
   for (std::size_t i = 0; i < placements.size(); ++i) {
-    auto const cut = cut_dim(placements[i], shape.size());
-    if (!cut) continue;
-    auto& ranges = entries.at(static_cast<std::size_t>(*cut));
+    auto const dim = sharded_dim(placements[i], shape.size());
+    if (!dim) continue;
+    auto& ranges = entries.at(static_cast<std::size_t>(*dim));
     auto const* const strided = std::get_if<StridedShard>(&placements[i]);
     ranges =
         strided == nullptr ? chunk_of(ranges, place[i]) : strided_chunk_of(ranges, strided->split_factor, place[i]);

@@ -66,7 +66,7 @@ struct DescribedHeldTensor {
 /// Finds out how the ranks of a cell hold one tensor. `cell` lists the ranks that a mesh without ranks stands for,
 /// `members` the ranks that have the tensor, in order.
 ///
-/// Throws `FormatError` when the ranks cut the tensor differently, when one lacks it, or when the placements do not
+/// Throws `FormatError` when the ranks shard the tensor differently, when one lacks it, or when the placements do not
 /// cover it exactly once, and `UsageError` for a mesh that does not fit.
 [[nodiscard]] DescribedHeldTensor hold_tensor(std::string const& name, std::span<Member const> members,
                                               std::span<int const> cell, std::string const& operation);

@@ -32,7 +32,7 @@ PlacedSource::Piece PlacedSource::piece_of(PlacedTensor const& placed) const {
                         .expected = "multiples of " + std::to_string(group.elements) + " elements",
                         .got = std::to_string(elements),
                         .resource = tensor.name,
-                        .hint = "cut the tensor along another dimension"});
+                        .hint = "shard the tensor along another dimension"});
     }
     return elements / group.elements;
   };

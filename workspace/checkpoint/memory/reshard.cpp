@@ -145,7 +145,7 @@ class Targets {
     for (auto const length : shape)
       product = length < 1 || length > static_cast<std::int64_t>(ranks.size()) ? 0 : product * length;
     fits = fits && product == static_cast<std::int64_t>(ranks.size());
-    for (auto const& one : placement.placements) fits = fits && cuts_existing(one, tensor.shape.size());
+    for (auto const& one : placement.placements) fits = fits && shards_existing(one, tensor.shape.size());
     if (!fits) {
       throw UsageError(
           {.operation = reshard_operation,
@@ -165,7 +165,7 @@ class Targets {
     return {number, held_entries(tensor.shape, placement.placements, places)};
   }
 
-  static bool cuts_existing(Placement const& placement, std::size_t dims) {
+  static bool shards_existing(Placement const& placement, std::size_t dims) {
     auto const exists = [&](std::int64_t dim) {
       auto const count = static_cast<std::int64_t>(dims);
       return dim >= -count && dim < count;

@@ -73,8 +73,8 @@ Suffix const* find_suffix(std::string_view name, char joint) {
 }
 
 TensorName split_module(std::string_view name, Suffix const& suffix) {
-  auto const cut = name.size() - suffix.text.size() - 1;
-  return {.module = name.substr(0, cut), .role = suffix.role, .suffix = name.substr(cut)};
+  auto const dot = name.size() - suffix.text.size() - 1;
+  return {.module = name.substr(0, dot), .role = suffix.role, .suffix = name.substr(dot)};
 }
 
 bool stands_in_experts(std::string_view name) {

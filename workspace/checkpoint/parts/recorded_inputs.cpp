@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t second = 1'000'000'000;
 
-/// File systems and network protocols may cut a time to whole seconds.
+/// File systems and network protocols may truncate a time to whole seconds.
 bool is_same_time(std::int64_t a, std::int64_t b) {
   if (a % second != 0 && b % second != 0) return a == b;
   return a / second == b / second;

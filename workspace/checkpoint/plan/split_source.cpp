@@ -34,20 +34,20 @@ SplitSource::SplitSource(std::shared_ptr<ShardSource const> whole, std::size_t r
     auto const& tensor = whole_->tensors()[i];
     auto const rule = split_rule_for(tensor);
     if (rule.drop) continue;
-    ShardTensor cut;
+    ShardTensor shard;
     if (rule.axis >= 0) {
-      cut.pieces = runs_for_rank(static_cast<std::uint32_t>(i), rule, rank);
+      shard.pieces = runs_for_rank(static_cast<std::uint32_t>(i), rule, rank);
       tensors_.push_back({tensor.name, tensor.dtype, rule.shape(tensor.shape, static_cast<int>(rank))});
     } else {
       auto const bytes = dense_bytes(tensor.shape, tensor.dtype);
-      cut.pieces.push_back({.input = {0, static_cast<std::uint32_t>(i)}, .copy = StridedCopy::whole(bytes)});
+      shard.pieces.push_back({.input = {0, static_cast<std::uint32_t>(i)}, .copy = StridedCopy::whole(bytes)});
       tensors_.push_back(tensor);
     }
     if (rule.set_element >= 0) {
-      cut.set_element = rule.set_element;
-      cut.value = rule.elements.at(rank);
+      shard.set_element = rule.set_element;
+      shard.value = rule.elements.at(rank);
     }
-    shard_tensors_.push_back(std::move(cut));
+    shard_tensors_.push_back(std::move(shard));
   }
 }
 
@@ -69,7 +69,7 @@ std::vector<InputRuns> SplitSource::runs_for_rank(std::uint32_t number, SplitRul
     auto const all = static_cast<std::uint64_t>(count) * bits;
     if (all % 8 != 0) {
       throw FormatError({.operation = "split",
-                         .message = "\"" + tensor.name + "\": a cut falls inside a byte",
+                         .message = "\"" + tensor.name + "\": a shard ends inside a byte",
                          .expected = "whole bytes",
                          .got = std::to_string(all) + " bits",
                          .resource = whole_->name(),
@@ -97,27 +97,27 @@ std::vector<InputRuns> SplitSource::runs_for_rank(std::uint32_t number, SplitRul
 }
 
 void SplitSource::read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const {
-  auto const& cut = shard_tensors_.at(tensor);
-  for (auto const& piece : cut.pieces) {
+  auto const& shard = shard_tensors_.at(tensor);
+  for (auto const& piece : shard.pieces) {
     if (!piece.copy.reaches(offset, out.size())) continue;
     read_strided_runs(*whole_, piece.input.tensor, piece.copy, offset, out);
     shift_group_ids(piece, offset, out);
   }
-  if (cut.set_element >= 0) set_integer(tensors_[tensor].dtype, cut.set_element, cut.value, offset, out);
+  if (shard.set_element >= 0) set_integer(tensors_[tensor].dtype, shard.set_element, shard.value, offset, out);
 }
 
 std::string SplitSource::explain(std::size_t tensor) const {
-  auto const& cut = shard_tensors_.at(tensor);
+  auto const& shard = shard_tensors_.at(tensor);
   std::string text;
-  for (auto const& piece : cut.pieces) {
+  for (auto const& piece : shard.pieces) {
     auto const& runs = piece.copy.from;
     text += "    " + std::to_string(runs.count) + " x " + std::to_string(runs.run_bytes) + " bytes from byte " +
             std::to_string(runs.first_byte) + " (every " + std::to_string(runs.stride_bytes) + ")";
     if (piece.add != 0) text += ", " + std::to_string(piece.add) + " added to each";
     text += "\n";
   }
-  if (cut.set_element >= 0)
-    text += "    then element " + std::to_string(cut.set_element) + " is " + std::to_string(cut.value) + "\n";
+  if (shard.set_element >= 0)
+    text += "    then element " + std::to_string(shard.set_element) + " is " + std::to_string(shard.value) + "\n";
   return text;
 }
 

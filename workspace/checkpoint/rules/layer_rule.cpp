@@ -32,7 +32,7 @@ bool LayerRule::left_whole() const {
 
 std::string LayerRule::origin() const { return (from_file ? "rule file: " : "built-in rule ") + pattern.text(); }
 
-std::string_view cut_name(RuleKind const& kind) {
+std::string_view sharding_name(RuleKind const& kind) {
   using Name = std::string_view;
   return std::visit(
       Overloads{[](Replicated const&) { return Name("replicate"); }, [](ColumnLayer const&) { return Name("column"); },

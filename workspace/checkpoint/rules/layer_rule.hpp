@@ -105,8 +105,9 @@ struct LayerRule {
   [[nodiscard]] std::string origin() const;
 };
 
-/// Returns the spelling of a kind as the "cut" of rule files. A sharded tensor has none there and counts as "column".
-[[nodiscard]] std::string_view cut_name(RuleKind const& kind);
+/// Returns the spelling of a kind as the "sharding" of rule files. A sharded tensor has none there and counts as
+/// "column".
+[[nodiscard]] std::string_view sharding_name(RuleKind const& kind);
 
 /// Returns the length that a rule names, or nothing if the rule names none or the config does not give it.
 [[nodiscard]] std::optional<std::int64_t> resolve(std::optional<RuleSize> const& size, ModelSizes const& sizes);

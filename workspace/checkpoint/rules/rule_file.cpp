@@ -228,17 +228,17 @@ class RuleReader {
     fail(cut.empty() ? "\"cut\" is missing" : "unknown \"cut\": \"" + codec::printable(cut) + "\"");
   }
 
-  RuleKind kind_of_layer() { return kind_of(string("cut")); }
+  RuleKind kind_of_layer() { return kind_of(string("sharding")); }
 
   RuleKind kind_of_tensor() {
     auto const* axis = ask("axis");
     if (axis == nullptr) {
-      auto const cut = string("cut");
-      if (cut == "column" || cut == "row" || cut == "vocabulary")
-        fail("the cut of a tensor is replicate, reduce or drop; else name its \"axis\"");
-      return kind_of(cut);
+      auto const sharding = string("sharding");
+      if (sharding == "column" || sharding == "row" || sharding == "vocabulary")
+        fail("the sharding of a tensor is replicate, reduce or drop; else name its \"axis\"");
+      return kind_of(sharding);
     }
-    if (has("cut")) fail("a tensor has either \"axis\" or \"cut\"");
+    if (has("sharding")) fail("a tensor has either \"axis\" or \"sharding\"");
     ShardedTensor tensor{.axis = static_cast<int>(std::min<std::int64_t>(number(*axis, "axis", 0), 1000))};
     tensor.parts = parts_of_tensor();
     tensor.replicas = replicas();

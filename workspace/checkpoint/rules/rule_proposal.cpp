@@ -39,9 +39,10 @@ std::vector<int> uneven_dimensions(std::span<SourceTensor const* const> shards, 
 
 }  // namespace
 
-std::string propose_rules(std::string_view module, std::vector<std::string> const& cuts) {
+std::string propose_rules(std::string_view module, std::vector<std::string> const& shardings) {
   std::vector<std::string> lines;
-  for (auto const& sharding : cuts) lines.push_back(line("layer", generalised(module), Json{{"cut", sharding}}));
+  for (auto const& sharding : shardings)
+    lines.push_back(line("layer", generalised(module), Json{{"sharding", sharding}}));
   return join(lines);
 }
 
@@ -55,10 +56,10 @@ void refuse_uncovered(std::string_view name, std::span<SourceTensor const* const
   if (uneven.size() == 1) {
     lines.push_back(line("tensor", generalised(name), Json{{"axis", uneven.front()}}));
   } else {
-    lines.push_back(line("layer", generalised(parsed.module), Json{{"cut", "replicate"}}));
+    lines.push_back(line("layer", generalised(parsed.module), Json{{"sharding", "replicate"}}));
     if (first.shape.size() >= 2) {
-      lines.push_back(line("layer", generalised(parsed.module), Json{{"cut", "column"}}));
-      lines.push_back(line("layer", generalised(parsed.module), Json{{"cut", "row"}}));
+      lines.push_back(line("layer", generalised(parsed.module), Json{{"sharding", "column"}}));
+      lines.push_back(line("layer", generalised(parsed.module), Json{{"sharding", "row"}}));
     } else if (first.shape.size() == 1) {
       lines.push_back(line("tensor", generalised(name), Json{{"axis", 0}}));
     }
@@ -74,7 +75,7 @@ void refuse_uncovered(std::string_view name, std::span<SourceTensor const* const
   if (uncovered.size() > 1) {
     message += ", nor those of " + std::to_string(uncovered.size() - 1) + " other layers";
     for (auto const& pattern : uncovered)
-      details.push_back("no rule: " + line("layer", pattern, Json{{"cut", "replicate"}}));
+      details.push_back("no rule: " + line("layer", pattern, Json{{"sharding", "replicate"}}));
   }
   throw FormatError(
       {.operation = "merge rules",

@@ -9,7 +9,7 @@
 namespace crossrank::checkpoint {
 
 /// Returns a hint: one line of a rule file for each way in which the layer may be sharded.
-[[nodiscard]] std::string propose_rules(std::string_view module, std::vector<std::string> const& cuts);
+[[nodiscard]] std::string propose_rules(std::string_view module, std::vector<std::string> const& shardings);
 
 /// Throws a `FormatError` for a tensor that no rule covers. It describes the shards and proposes rules that fit them,
 /// the likeliest first. `uncovered` are the patterns of all layers that no rule covers.

@@ -31,7 +31,7 @@ constexpr char const* split_operation = "split rules";
 struct FusedPart {
   std::int64_t begin = 0;
   std::int64_t width = 0;
-  std::int64_t unit = 1;  ///< what must not be cut: a head
+  std::int64_t unit = 1;  ///< what must not be split: a head
   bool shared = false;    ///< key/value heads: copies where there are fewer than ranks
 };
 
@@ -279,7 +279,7 @@ SplitRule split_tensor(SourceTensor const& tensor, TensorRole role, LayerFormat 
   bool const by_words = format.format() == NumberFormat::gptq || format.format() == NumberFormat::compressed_int;
   if (!column && hints.activation_order && by_words) {
     throw FormatError({.operation = split_operation,
-                       .message = "groups in the order of activations cannot be cut along the inputs",
+                       .message = "groups in the order of activations cannot be sharded along the inputs",
                        .resource = tensor.name,
                        .hint = "quantize without activation order",
                        .section = shape_section});

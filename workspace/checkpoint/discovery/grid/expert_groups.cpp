@@ -69,8 +69,8 @@ std::vector<ExpertNumbers> numbered_experts(ShardSet const& set) {
   return ranks;
 }
 
-/// Returns into how many pieces the layers outside the experts are cut, judged by an attention's output projection; 0
-/// if unknown.
+/// Returns into how many pieces the layers outside the experts are sharded, judged by an attention's output projection;
+/// 0 if unknown.
 std::int64_t dense_pieces(ShardSet const& set, ModelSizes const& sizes) {
   auto const whole = sizes[SizeName::value];
   for (auto const& tensor : set.sources.front()->tensors()) {
@@ -150,8 +150,8 @@ void find_expert_groups(ShardSet& set, int announced) {
   if (set.tp < 2 || set.ep > 1) return;
   ModelSizes const sizes(set.config);
   // If every rank has the other layers whole, the ranks are expert-parallel ranks.
-  bool const cut = announced > 1 || dense_pieces(set, sizes) == set.tp;
-  if (!cut) return;
+  bool const is_sharded = announced > 1 || dense_pieces(set, sizes) == set.tp;
+  if (!is_sharded) return;
   auto const ranks = numbered_experts(set);
   auto const& own = ranks.front();
   if (own.empty()) {

@@ -63,7 +63,7 @@ std::map<int, ExpertStates> find_expert_states(DirectoryListing const& listing) 
   std::map<int, Experts> experts;
   std::map<int, ExpertStates> found;
   std::vector<std::string> optimizers;
-  std::string cut;
+  std::string partitioned;
   for (auto const& name : listing.files) {
     if (auto const expert = parse_expert(name)) {
       experts[expert->rank].emplace(std::pair(expert->layer, expert->expert), listing.path / name);
@@ -72,14 +72,14 @@ std::map<int, ExpertStates> find_expert_states(DirectoryListing const& listing) 
     } else if (name.ends_with(model_ending)) {
       auto const model = match_shard_pattern("mp_rank_{tp}", name.substr(0, name.size() - model_ending.size()));
       if (model) found[*model->tp].model = listing.path / name;
-      if (name.find("zero_pp_rank_") != std::string::npos) cut = name;
+      if (name.find("zero_pp_rank_") != std::string::npos) partitioned = name;
     }
   }
   if (experts.empty()) return {};
-  if (!cut.empty()) {
+  if (!partitioned.empty()) {
     refuse(listing,
-           "the model with experts was partitioned by ZeRO-3, and no file tells how the experts were partitioned", cut,
-           "convert it with DeepSpeed's zero_to_fp32.py or ds_to_universal.py first");
+           "the model with experts was partitioned by ZeRO-3, and no file tells how the experts were partitioned",
+           partitioned, "convert it with DeepSpeed's zero_to_fp32.py or ds_to_universal.py first");
   }
   require_all(experts, listing);
   for (auto& [rank, files] : experts) {

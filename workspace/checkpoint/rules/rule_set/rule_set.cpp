@@ -267,7 +267,8 @@ Json RuleSet::to_json() const {
   Json json = Json::object();
   json["rules"] = Json::array();
   for (auto const& rule : state_->rules) {
-    json["rules"].push_back(Json{{"pattern", rule.pattern.text()}, {"cut", std::string(cut_name(rule.kind))}});
+    json["rules"].push_back(
+        Json{{"pattern", rule.pattern.text()}, {"sharding", std::string(sharding_name(rule.kind))}});
   }
   json["rule_file"] = state_->file.text;
   json["config"] = State::full_config(state_->set, state_->file);

@@ -359,9 +359,9 @@ LayerRule RuleSet::State::as_laid_out(LayerRule const& rule) const {
 /// Only for these layers are programs known that shard them in another way.
 bool RuleSet::State::is_assumed(LayerRule const& rule, LayerSharding const& sharding) const {
   auto const& type = sizes.model_type();
-  bool const cut_plainly_by_others =
+  bool const sharded_plainly_by_others =
       type.starts_with("glm") || type.starts_with("phi3") || type.starts_with("phi4") || type.starts_with("qwen3_5");
-  return cut_plainly_by_others && set.fused == FusedLayout::automatic && !rule.from_file && !rule.order().stacked &&
+  return sharded_plainly_by_others && set.fused == FusedLayout::automatic && !rule.from_file && !rule.order().stacked &&
          sharding.shard_axis == ShardAxis::column && sharding.parts.size() > 1;
 }
 

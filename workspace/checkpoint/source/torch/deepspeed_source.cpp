@@ -203,7 +203,8 @@ class Assembly {
   }
 
   /// Appends the segments of elements `[first, first + count)` of concatenated flat groups to `out`.
-  static void cut(std::vector<Flat> const& flats, std::uint64_t first, std::uint64_t count, std::vector<Segment>& out) {
+  static void append_segments(std::vector<Flat> const& flats, std::uint64_t first, std::uint64_t count,
+                              std::vector<Segment>& out) {
     for (auto const& flat : flats) {
       if (count == 0) return;
       if (first >= flat.numel()) {
@@ -240,7 +241,7 @@ class Assembly {
       for (auto const& parameter : groups[group]) {
         if (parameter.numel > available - at) refuse_sizes(at + parameter.numel, available);
         std::vector<Segment> segments;
-        cut(whole, at, parameter.numel, segments);
+        append_segments(whole, at, parameter.numel, segments);
         add(parameter.name, Dtype::f32, Shape(parameter.lengths), std::move(segments));
         at += parameter.numel;
       }
@@ -265,7 +266,7 @@ class Assembly {
         std::vector<Segment> segments;
         auto left = parameter.numel;
         for (auto const& rank : by_rank) {
-          cut(rank, at, std::min(part, left), segments);
+          append_segments(rank, at, std::min(part, left), segments);
           left -= std::min(part, left);
         }
         add(parameter.name, Dtype::f32, Shape(parameter.lengths), std::move(segments));

@@ -12,12 +12,12 @@
 namespace crossrank::test {
 
 /// One tensor of a model and how the ranks of a job hold it.
-struct CutTensor {
+struct ShardedWeight {
   Tensor whole{};
   checkpoint::TensorPlacement placement{};
 };
 
-using CutModel = std::map<std::string, CutTensor>;
+using ShardedModel = std::map<std::string, ShardedWeight>;
 
 /// Returns random bytes as a tensor.
 [[nodiscard]] Tensor random_tensor(std::mt19937& random, Shape const& shape, Dtype dtype);
@@ -31,14 +31,14 @@ struct RankPart {
   StateDict weights{};
   checkpoint::Placements placements{};
 };
-[[nodiscard]] RankPart part_of(CutModel const& model, int rank, int ranks);
+[[nodiscard]] RankPart part_of(ShardedModel const& model, int rank, int ranks);
 
 /// Returns the model as `read_model` would.
-[[nodiscard]] ModelBytes bytes_of(CutModel const& model);
+[[nodiscard]] ModelBytes bytes_of(ShardedModel const& model);
 /// Returns the dictionary as `read_model` would.
 [[nodiscard]] ModelBytes bytes_of(StateDict const& weights);
 
 /// Returns a model of tensors with random dtypes, shapes and placements on a mesh of `ranks` ranks.
-[[nodiscard]] CutModel random_model(unsigned seed, int ranks);
+[[nodiscard]] ShardedModel random_model(unsigned seed, int ranks);
 
 }  // namespace crossrank::test

@@ -1,4 +1,4 @@
-#include "tests/checkpoint/memory/cut_model.hpp"
+#include "tests/checkpoint/memory/sharded_model.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -91,7 +91,7 @@ Tensor piece_of(Tensor const& whole, TensorPlacement const& placement, std::size
   return out;
 }
 
-RankPart part_of(CutModel const& model, int rank, int ranks) {
+RankPart part_of(ShardedModel const& model, int rank, int ranks) {
   RankPart part;
   for (auto const& [name, tensor] : model) {
     auto placement = tensor.placement;
@@ -118,22 +118,22 @@ ModelBytes bytes_of(StateDict const& weights) {
   return out;
 }
 
-ModelBytes bytes_of(CutModel const& model) {
+ModelBytes bytes_of(ShardedModel const& model) {
   StateDict weights;
   for (auto const& [name, tensor] : model) weights.insert_or_assign(name, tensor.whole);
   return bytes_of(weights);
 }
 
-CutModel random_model(unsigned seed, int ranks) {
+ShardedModel random_model(unsigned seed, int ranks) {
   std::mt19937 random(seed);
   auto const up_to = [&](std::int64_t most) {
     return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(most + 1));
   };
   static constexpr Dtype dtypes[] = {Dtype::f32,     Dtype::bf16, Dtype::f8_e4m3, Dtype::u8,  Dtype::f4,
                                      Dtype::f6_e2m3, Dtype::i64,  Dtype::boolean, Dtype::f16, Dtype::f8_e8m0};
-  CutModel model;
+  ShardedModel model;
   for (int i = 0; i < 12; ++i) {
-    CutTensor tensor;
+    ShardedWeight tensor;
     auto const dtype = dtypes[static_cast<std::size_t>(up_to(std::size(dtypes) - 1))];
     std::vector<std::int64_t> shape;
     for (auto dims = up_to(3); dims > 0; --dims) shape.push_back(up_to(9));
@@ -144,14 +144,14 @@ CutModel random_model(unsigned seed, int ranks) {
     if (ranks == 4 && up_to(1) == 1) mesh.shape = {2, 2};
     auto const dims = mesh.shape.empty() ? 1 : mesh.shape.size();
     for (std::size_t m = 0; m < dims; ++m) {
-      auto const cuttable = static_cast<std::int64_t>(shape.size()) - (packed ? 1 : 0);
+      auto const shardable = static_cast<std::int64_t>(shape.size()) - (packed ? 1 : 0);
       auto const kind = up_to(3);
-      if (kind == 0 || cuttable < 1) {
+      if (kind == 0 || shardable < 1) {
         tensor.placement.placements.emplace_back(Replicate{});
       } else if (kind == 3) {
-        tensor.placement.placements.emplace_back(StridedShard{up_to(cuttable - 1), 1 + up_to(2)});
+        tensor.placement.placements.emplace_back(StridedShard{up_to(shardable - 1), 1 + up_to(2)});
       } else {
-        tensor.placement.placements.emplace_back(Shard{up_to(cuttable - 1)});
+        tensor.placement.placements.emplace_back(Shard{up_to(shardable - 1)});
       }
     }
     if (up_to(1) == 1) {
