@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
   int const ranks = std::atoi(argv[1]);
   auto const sizes = bench::sizes_in(argc, argv);
   auto const arguments = bench::parse(argc - static_cast<int>(sizes.size()) - 2, argv + 1);
-  auto const most = *std::max_element(sizes.begin(), sizes.end());
+  auto const max = *std::max_element(sizes.begin(), sizes.end());
   constexpr std::size_t places = 6;
   auto const name_of = [pid = ::getpid()](int queue) {
     return "crossrank_bench_" + std::to_string(pid) + "_" + std::to_string(queue);
@@ -26,11 +26,11 @@ int main(int argc, char** argv) {
   // Queue r leads to rank r. All queues are created before the fork and unlinked afterwards.
   std::deque<ipc::message_queue> queues;
   for (int queue = 0; queue < ranks; ++queue)
-    queues.emplace_back(ipc::create_only, name_of(queue).c_str(), places, most);
+    queues.emplace_back(ipc::create_only, name_of(queue).c_str(), places, max);
   for (int queue = 0; queue < ranks; ++queue) ipc::message_queue::remove(name_of(queue).c_str());
 
   bench::ForkedRanks job(ranks);
-  std::vector<std::byte> buffer(most);
+  std::vector<std::byte> buffer(max);
   auto const rows = bench::measure_queue({.who = "boost_queue",
                                           .rank = job.rank(),
                                           .ranks = ranks,

@@ -83,10 +83,10 @@ Tensor GroupCoordinator::combine(Tensor const& hidden_states, ExpertRoute const&
 }
 
 std::vector<std::int64_t> expert_sizes(std::vector<std::int64_t> const& tokens, ExpertChunk const& chunk) {
-  if (chunk.sequence_parallel < 1 || chunk.index < 0 || (chunk.most && *chunk.most < 1)) {
+  if (chunk.sequence_parallel < 1 || chunk.index < 0 || (chunk.max_rows && *chunk.max_rows < 1)) {
     throw UsageError({.operation = "expert_sizes",
                       .message = "the chunk is invalid",
-                      .expected = "sequence_parallel and most of at least 1, index of at least 0"});
+                      .expected = "sequence_parallel and max_rows of at least 1, index of at least 0"});
   }
   std::vector<std::int64_t> out;
   for (auto const count : tokens) {
@@ -95,10 +95,10 @@ std::vector<std::int64_t> expert_sizes(std::vector<std::int64_t> const& tokens, 
           {.operation = "expert_sizes", .message = "a number of tokens is negative", .got = std::to_string(count)});
     }
     auto rows = count / chunk.sequence_parallel + (count % chunk.sequence_parallel != 0 ? 1 : 0);
-    if (chunk.most) {
+    if (chunk.max_rows) {
       // Divide first: the product of two large numbers could overflow.
-      auto const left = chunk.index > rows / *chunk.most ? 0 : rows - chunk.index * *chunk.most;
-      rows = std::max<std::int64_t>(1, std::min(*chunk.most, left));
+      auto const left = chunk.index > rows / *chunk.max_rows ? 0 : rows - chunk.index * *chunk.max_rows;
+      rows = std::max<std::int64_t>(1, std::min(*chunk.max_rows, left));
     }
     out.insert(out.end(), as_size(chunk.sequence_parallel), rows);
   }

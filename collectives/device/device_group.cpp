@@ -21,7 +21,7 @@ using spi::OpKind;
 
 /// How far the GPU may lag behind calls that go through host memory: each holds one or two until its results have
 /// left it.
-constexpr std::size_t most_buffers = 16;
+constexpr std::size_t max_buffers = 16;
 
 [[noreturn]] void refuse_capture(Call const& call, char const* message, char const* hint) {
   throw UsageError({.operation = call.name(), .message = message, .hint = hint});
@@ -90,7 +90,7 @@ std::unique_ptr<DeviceCall> DeviceGroup::begin_unpacked(Call const& call, spi::T
                                                         CheckLevel check) {
   auto stream = current_stream(call.device);
   if (uses_nccl(call)) return std::make_unique<NcclCall>(call, check != CheckLevel::off, nccl_, std::move(stream));
-  if (!staging_) staging_ = std::make_shared<StagingBuffers>(call.device.kind, most_buffers);
+  if (!staging_) staging_ = std::make_shared<StagingBuffers>(call.device.kind, max_buffers);
   bool const is_source = call.signature.op_kind == OpKind::broadcast && call.root == transport.rank();
   if (!recorder_) recorder_.emplace(transport.node_memory(), transport.global_ranks());
   bool const is_message = spi::is_message(call.signature.op_kind);

@@ -11,7 +11,7 @@
 namespace crossrank::fake {
 namespace {
 
-constexpr std::size_t most_messages = 8;  // as deep as a channel of the shm backend
+constexpr std::size_t max_messages = 8;  // as deep as a channel of the shm backend
 constexpr spi::RequestId done_at_once{0};
 
 }  // namespace
@@ -56,10 +56,10 @@ spi::RequestId FakeTransport::post_all_gatherv(spi::Signature, spi::Source mine,
 
 spi::RequestId FakeTransport::post_send(spi::Source bytes, int, std::uint32_t tag) {
   require_usable("send");
-  if (messages_.size() == most_messages) {
+  if (messages_.size() == max_messages) {
     throw UsageError({.operation = "send",
                       .message = "this rank has sent itself too many messages that it has not received",
-                      .expected = "at most " + std::to_string(most_messages) + " messages not yet received",
+                      .expected = "at most " + std::to_string(max_messages) + " messages not yet received",
                       .hint = "receive before sending more",
                       .group = name_,
                       .rank = 0,

@@ -49,7 +49,7 @@ enum PacketFlag : std::uint32_t {
 /// Payloads up to this size travel with arrival and verdict; larger ones from rank to rank once the round has passed.
 inline constexpr std::size_t small_payload = std::size_t{1} << 14;
 /// Most bytes of a call's arguments in an arrival.
-inline constexpr std::size_t max_argument_bytes = CallArguments::most_bytes;
+inline constexpr std::size_t max_argument_bytes = CallArguments::max_bytes;
 /// Most that one packet carries of a larger payload: far below what counts of `int` can say.
 inline constexpr std::size_t chunk_bytes = std::size_t{1} << 18;
 /// Chunks for one rank that the packet transport may hold unsent.

@@ -79,13 +79,13 @@ bool Relay::take(Bytes bytes) noexcept {
   return bytes.empty();
 }
 
-Bytes Relay::next(std::size_t most) const noexcept {
+Bytes Relay::next(std::size_t max) const noexcept {
   auto const available = std::min(lead + received, to_send);
   if (sent >= available) return {};
   std::size_t start = 0;
   for (auto const& piece : out) {
     if (sent < start + piece.size())
-      return piece.subspan(sent - start, std::min({most, available - sent, start + piece.size() - sent}));
+      return piece.subspan(sent - start, std::min({max, available - sent, start + piece.size() - sent}));
     start += piece.size();
   }
   return {};

@@ -36,8 +36,8 @@ struct Relay {
   [[nodiscard]] bool complete() const noexcept { return received == expected && sent == to_send; }
   /// Stores the next bytes. Returns false when there are more than expected.
   [[nodiscard]] bool take(Bytes bytes) noexcept;
-  /// Returns the next bytes to send, at most `most`.
-  [[nodiscard]] Bytes next(std::size_t most) const noexcept;
+  /// Returns the next bytes to send, at most `max`.
+  [[nodiscard]] Bytes next(std::size_t max) const noexcept;
 };
 
 /// Parts that go straight from each member to each other one.

@@ -21,7 +21,7 @@ namespace crossrank {
 namespace {
 
 constexpr char const* create = "MessageQueue.create";
-constexpr std::size_t most_chunks = std::numeric_limits<std::uint32_t>::max();
+constexpr std::size_t max_chunks = std::numeric_limits<std::uint32_t>::max();
 constexpr std::size_t least_chunk = 64;  // space for the descriptor of a longer message
 
 void check_options(Collective const& group, int writers, QueueOptions const& options) {
@@ -40,9 +40,9 @@ void check_options(Collective const& group, int writers, QueueOptions const& opt
     refuse("the writer is not a rank of the group", "0 to " + std::to_string(writers - 1),
            "writer_rank " + std::to_string(options.writer_rank), "");
   }
-  if (options.chunks == 0 || options.chunks > most_chunks) {
+  if (options.chunks == 0 || options.chunks > max_chunks) {
     refuse(options.chunks == 0 ? "the queue has no chunks" : "too many chunks",
-           "1 to " + std::to_string(most_chunks) + " chunks", std::to_string(options.chunks),
+           "1 to " + std::to_string(max_chunks) + " chunks", std::to_string(options.chunks),
            "chunks is the number of messages by which the writer may be ahead; chunk_bytes is the length of each");
   }
 }

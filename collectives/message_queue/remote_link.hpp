@@ -38,7 +38,7 @@ static_assert(sizeof(RemoteHeader) == 64 && std::is_trivially_copyable_v<RemoteH
 
 /// The ranks that one side names as the cause of a failure or wait.
 struct RemoteBlame {
-  static constexpr std::size_t max_ranks = node::QueueNote::most_ranks;
+  static constexpr std::size_t max_ranks = node::QueueNote::max_listed_ranks;
   enum class Kind : std::uint32_t { nobody = 0, lost = 1, timed_out = 2 };
   Kind kind = Kind::nobody;
   std::uint32_t count = 0;                       ///< may exceed `max_ranks`

@@ -36,7 +36,7 @@ void StagingRing::replace(std::size_t capacity) {
 }
 
 void StagingRing::grow_by_use() noexcept {
-  if (!may_grow_ || capacity_ >= most_by_use || ++wraps_ < wraps_before_growth) return;
+  if (!may_grow_ || capacity_ >= max_by_use || ++wraps_ < wraps_before_growth) return;
   try {
     replace(2 * capacity_);
   } catch (Error const&) {
@@ -46,9 +46,9 @@ void StagingRing::grow_by_use() noexcept {
 
 void StagingRing::make_space_for(std::size_t bytes) {
   auto const needed = std::max(min_capacity, std::bit_ceil(bytes * regions));
-  if (may_grow_ && bytes >= long_region && needed < most_by_use) {
+  if (may_grow_ && bytes >= long_region && needed < max_by_use) {
     try {
-      return replace(most_by_use);
+      return replace(max_by_use);
     } catch (Error const&) {
       may_grow_ = false;
     }

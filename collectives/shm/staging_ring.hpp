@@ -20,7 +20,7 @@ class StagingRing {
     std::size_t bytes = 0;
   };
   static constexpr std::size_t min_capacity = std::size_t{64} << 10;
-  static constexpr std::size_t most_by_use = std::size_t{2} << 20;   ///< beyond which only long regions make it grow
+  static constexpr std::size_t max_by_use = std::size_t{2} << 20;    ///< beyond which only long regions make it grow
   static constexpr std::size_t long_region = std::size_t{16} << 10;  ///< from which on it is that long at once
   static constexpr std::size_t regions = 4;                          ///< of the longest kind that always have space
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view tag = "tensor_dict";
 constexpr std::uint32_t version = 2;
-constexpr int most_levels = 64;
+constexpr int max_levels = 64;
 /// Tensors up to this size travel inside the metadata, because a separate message would cost more.
 constexpr std::size_t max_inlined = 1024;
 
@@ -36,10 +36,10 @@ class Encoder {
 
  private:
   static void require_level(int level) {
-    if (level < most_levels) return;
+    if (level < max_levels) return;
     throw UsageError({.operation = "tensor_dict",
                       .message = "the dictionary is nested too deeply",
-                      .expected = "at most " + std::to_string(most_levels) + " levels"});
+                      .expected = "at most " + std::to_string(max_levels) + " levels"});
   }
 
   void value(TensorDict::Value const& held, std::string const& path, int level) {
@@ -116,7 +116,7 @@ class Decoder {
   }
 
   void require_level(int level) const {
-    if (level >= most_levels) reader_.refuse("value", "the dictionary is nested too deeply");
+    if (level >= max_levels) reader_.refuse("value", "the dictionary is nested too deeply");
   }
 
   TensorDict::Value value(int level) {

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 using train::Curve;
 using train::Plan;
 
-constexpr double most_apart = 1e-3;  // sums in another order change the last bits of each step
+constexpr double max_apart = 1e-3;  // sums in another order change the last bits of each step
 
 /// The last job goes on where the one before it has saved: each rank its own rows, in a form that torch loads as well.
 std::vector<Plan> make_plans(fs::path const& out, int steps) {
@@ -76,8 +76,8 @@ int compare(fs::path const& file, fs::path const& out, int steps) {
   auto const distance = largest_distance(curves);
   std::printf("largest distance between two curves: %.1e\nwrote %s and %s\n", distance, (out / "losses.svg").c_str(),
               (out / "model").c_str());
-  if (distance <= most_apart) return 0;
-  std::fprintf(stderr, "the curves differ by more than %.0e\n", most_apart);
+  if (distance <= max_apart) return 0;
+  std::fprintf(stderr, "the curves differ by more than %.0e\n", max_apart);
   return 1;
 }
 

@@ -51,8 +51,8 @@ int main(int argc, char** argv) {
   try {
     world = xr::connect();
     int const ranks = argc > 2 ? std::atoi(argv[2]) : 1;
-    int const most = world.world_size() > 1 ? world.world_size() / 2 : 1;
-    if (argc < 2 || ranks < 1 || most % ranks != 0 || (world.world_size() > 1 && world.world_size() % 2 != 0)) {
+    int const max = world.world_size() > 1 ? world.world_size() / 2 : 1;
+    if (argc < 2 || ranks < 1 || max % ranks != 0 || (world.world_size() > 1 && world.world_size() % 2 != 0)) {
       if (world.is_master()) std::fprintf(stderr, "usage: trtllm_export OUT [RANKS], with 1 rank or an even number\n");
       return 2;
     }

@@ -149,7 +149,7 @@ enum class OutputFormat : std::uint8_t {
 };
 
 /// Maximum number of worker threads of one rank. Each thread uses about 8 MiB.
-inline constexpr int most_threads = 16;
+inline constexpr int max_threads = 16;
 
 /// Options of `consolidate`.
 struct ConsolidateOptions {

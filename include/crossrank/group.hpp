@@ -404,9 +404,9 @@ struct ParallelLayout {
 
 /// Selects the tokens of one step.
 struct ExpertChunk {
-  int sequence_parallel = 1;           ///< ranks that share the tokens of one data-parallel rank
-  std::int64_t index = 0;              ///< number of the chunk
-  std::optional<std::int64_t> most{};  ///< most rows of a chunk; empty: all at once
+  int sequence_parallel = 1;               ///< ranks that share the tokens of one data-parallel rank
+  std::int64_t index = 0;                  ///< number of the chunk
+  std::optional<std::int64_t> max_rows{};  ///< most rows of a chunk; empty: all at once
 };
 
 /// Returns the rows of each rank for `dispatch`, from the tokens of each data-parallel rank. Local. A rank without rows

@@ -16,7 +16,7 @@ namespace crossrank {
 namespace {
 
 constexpr std::size_t longest_text = std::size_t{16} << 10;
-constexpr std::size_t most_ranks = std::size_t{1} << 16;
+constexpr std::size_t max_ranks = std::size_t{1} << 16;
 constexpr std::uint8_t detail_id = 0xff;
 
 /// A text field, and the share of a bounded space that it may take.
@@ -135,7 +135,7 @@ std::vector<int> take_ranks(std::span<std::byte const> bytes) {
   for (std::uint64_t next = 0; !bytes.empty();) {
     auto const distance = take_number(bytes);
     auto const more = take_number(bytes);
-    if (!distance || !more || next + *distance + *more >= most_ranks) break;
+    if (!distance || !more || next + *distance + *more >= max_ranks) break;
     next += *distance;
     for (auto const end = next + *more; next <= end; ++next) ranks.push_back(static_cast<int>(next));
   }

@@ -45,15 +45,15 @@ bool wanted(LogLevel level) {
 /// Writes a line in one piece. Drops the line when standard error blocks for a while, because this may be the thread
 /// that sends the heartbeat.
 void print(LogEvent const& event) {
-  constexpr int most_wait_ms = 50;
-  constexpr std::size_t most = 4000;  // a pipe that is ready accepts this much at once
+  constexpr int max_wait_ms = 50;
+  constexpr std::size_t max = 4000;  // a pipe that is ready accepts this much at once
   auto const rank = own_rank.load(std::memory_order_relaxed);
   auto line = std::string("crossrank: ") + (rank < 0 ? "" : "rank " + std::to_string(rank) + ": ") +
               to_string(event.level) + ": " + text_of(event);
-  line.resize(std::min(line.size(), most));
+  line.resize(std::min(line.size(), max));
   line += '\n';
   pollfd ready{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
-  if (::poll(&ready, 1, most_wait_ms) != 1 || (ready.revents & POLLOUT) == 0) return;
+  if (::poll(&ready, 1, max_wait_ms) != 1 || (ready.revents & POLLOUT) == 0) return;
   [[maybe_unused]] auto const written =
       ::write(STDERR_FILENO, line.data(), line.size());  // a failure cannot be reported anywhere
 }

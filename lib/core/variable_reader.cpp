@@ -31,20 +31,20 @@ std::string VariableReader::first_text(std::initializer_list<char const*> names)
   return {};
 }
 
-std::optional<std::uint64_t> VariableReader::number(char const* name, std::uint64_t most) const {
+std::optional<std::uint64_t> VariableReader::number(char const* name, std::uint64_t max) const {
   auto const value = text(name);
   if (!value) return std::nullopt;
   std::uint64_t parsed = 0;
   auto const* const end = value->data() + value->size();
   auto const [stop, error] = std::from_chars(value->data(), end, parsed);
-  if (error != std::errc{} || stop != end || parsed > most) {
-    refuse(name, *value, "a whole number from 0 to " + std::to_string(most));
+  if (error != std::errc{} || stop != end || parsed > max) {
+    refuse(name, *value, "a whole number from 0 to " + std::to_string(max));
   }
   return parsed;
 }
 
-std::optional<int> VariableReader::integer(char const* name, int most) const {
-  auto const value = number(name, static_cast<std::uint64_t>(most));
+std::optional<int> VariableReader::integer(char const* name, int max) const {
+  auto const value = number(name, static_cast<std::uint64_t>(max));
   if (!value) return std::nullopt;
   return static_cast<int>(*value);
 }

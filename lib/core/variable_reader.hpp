@@ -24,8 +24,8 @@ class VariableReader {
   [[nodiscard]] std::optional<std::string> text(char const* name) const;
   /// Returns the value of the first variable that is set, or an empty text.
   [[nodiscard]] std::string first_text(std::initializer_list<char const*> names) const;
-  [[nodiscard]] std::optional<std::uint64_t> number(char const* name, std::uint64_t most) const;
-  [[nodiscard]] std::optional<int> integer(char const* name, int most = std::numeric_limits<int>::max()) const;
+  [[nodiscard]] std::optional<std::uint64_t> number(char const* name, std::uint64_t max) const;
+  [[nodiscard]] std::optional<int> integer(char const* name, int max = std::numeric_limits<int>::max()) const;
   /// Reads a number with one of the suffixes and multiplies it by the suffix's factor.
   [[nodiscard]] std::optional<std::uint64_t> scaled(
       char const* name, std::initializer_list<std::pair<std::string_view, std::uint64_t>> suffixes,

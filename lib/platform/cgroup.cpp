@@ -198,8 +198,8 @@ std::optional<int> cpu_limit() {
       period = number_at(folder + "/cpu.cfs_period_us");
     }
     if (!quota || !period || *period == 0) return;
-    constexpr std::uint64_t most = std::numeric_limits<int>::max();
-    lower_to(least, static_cast<int>(std::clamp<std::uint64_t>(*quota / *period, 1, most)));
+    constexpr std::uint64_t max = std::numeric_limits<int>::max();
+    lower_to(least, static_cast<int>(std::clamp<std::uint64_t>(*quota / *period, 1, max)));
   });
   return least;
 }

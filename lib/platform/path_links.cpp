@@ -21,7 +21,7 @@
 namespace crossrank::platform {
 namespace {
 
-constexpr int most_links = 40;  // the kernel's limit
+constexpr int max_links = 40;  // the kernel's limit
 
 /// A descriptor of a walk. It does not use the seam, because nothing is read through it.
 class Place {
@@ -77,7 +77,7 @@ class Walk {
   }
 
   Place follow(Place const& from, std::filesystem::path const& name, Place const& link) {
-    if (++links_ > most_links) throw_io(operation_ + ": open directory", path_.string(), ELOOP);
+    if (++links_ > max_links) throw_io(operation_ + ": open directory", path_.string(), ELOOP);
     auto const owner = link.status().st_uid;
     auto target = is_of_kernel(link) ? Place(open_at(from.get(), name.c_str(), O_DIRECTORY)) : resolve(from, link);
     auto const target_owner = target.status().st_uid;

@@ -11,7 +11,7 @@ namespace crossrank {
 namespace {
 
 // Up to this number of entries, comparing all keys is faster than hashing one.
-constexpr std::size_t most_unindexed = 16;
+constexpr std::size_t max_unindexed = 16;
 
 std::string kind_of(TensorDict::Value const& value) {
   if (value.tensor() != nullptr) return "a tensor";
@@ -68,9 +68,9 @@ std::size_t TensorDict::probe(std::string_view key) const noexcept {
 
 void TensorDict::index_all(std::size_t count) {
   index_.clear();
-  if (count <= most_unindexed) return;
+  if (count <= max_unindexed) return;
   // At most half of the cells are in use.
-  auto cells = most_unindexed;
+  auto cells = max_unindexed;
   while (cells < 2 * count) cells *= 2;
   index_.resize(cells);
   for (std::size_t i = 0; i < entries_.size(); ++i)
@@ -116,7 +116,7 @@ void TensorDict::set(std::string key, Value value) {
     return;
   }
   auto const count = entries_.size() + 1;
-  if (count > most_unindexed && index_.size() < 2 * count) index_all(2 * count);
+  if (count > max_unindexed && index_.size() < 2 * count) index_all(2 * count);
   entries_.emplace_back(std::move(key), std::move(value));
   if (!index_.empty()) index_[probe(entries_.back().first)] = static_cast<std::uint32_t>(count);
 }

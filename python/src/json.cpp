@@ -15,7 +15,7 @@ namespace {
 
 namespace nb = nanobind;
 
-constexpr int most_levels = 64;  // keeps a list that contains itself from using up the stack
+constexpr int max_levels = 64;  // keeps a list that contains itself from using up the stack
 
 std::string text_of(nb::handle value) {
   Py_ssize_t size = 0;
@@ -46,7 +46,7 @@ Json binary(nb::handle value) {
 }
 
 Json convert(nb::handle value, int level) {
-  if (level > most_levels) refuse("to JSON", "the value has more than 64 levels");
+  if (level > max_levels) refuse("to JSON", "the value has more than 64 levels");
   if (value.is_none()) return nullptr;
   if (PyBool_Check(value.ptr())) return value.ptr() == Py_True;
   if (PyLong_Check(value.ptr())) return integer(value);

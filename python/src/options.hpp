@@ -25,9 +25,9 @@ template <class Value, std::size_t Count>
 
 /// Returns a timeout in seconds as milliseconds, rounded up.
 [[nodiscard]] inline std::chrono::milliseconds milliseconds_of(double seconds) {
-  constexpr double most = 1e12;
+  constexpr double max = 1e12;
   if (!(seconds >= 0)) refuse("timeout", "a timeout is negative or not a number");
-  return std::chrono::milliseconds(static_cast<std::int64_t>(std::min(seconds, most) * 1e3 + 0.999));
+  return std::chrono::milliseconds(static_cast<std::int64_t>(std::min(seconds, max) * 1e3 + 0.999));
 }
 
 /// Does the same for an optional timeout.

@@ -46,7 +46,9 @@ class Overwriter {
   }
 
  private:
-  std::uint64_t below(std::uint64_t most) { return std::uniform_int_distribution<std::uint64_t>(0, most - 1)(random_); }
+  std::uint64_t below(std::uint64_t limit) {
+    return std::uniform_int_distribution<std::uint64_t>(0, limit - 1)(random_);
+  }
 
   /// Returns the offset of a word in the part of the segment that has pages.
   std::size_t place() {

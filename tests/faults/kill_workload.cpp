@@ -158,7 +158,7 @@ void write_files_for_ever(Collective const& world, Fuse& fuse, std::filesystem::
 
 void leave_in_order(Collective world, Fuse& fuse, unsigned seed) {
   std::mt19937 random(seed + static_cast<unsigned>(world.rank()));
-  auto const at_random = [&](int most) { return std::uniform_int_distribution(0, most)(random); };
+  auto const at_random = [&](int max) { return std::uniform_int_distribution(0, max)(random); };
   int const writer = static_cast<int>(seed % static_cast<unsigned>(world.world_size()));
   SharedMemoryWorkspace workspace(world);
   fuse.step();

@@ -140,7 +140,7 @@ class RandomKill : public testing::TestWithParam<Case> {
   }
 
   static Plan draw(std::mt19937& random) {
-    auto const up_to = [&random](int most) { return std::uniform_int_distribution(0, most)(random); };
+    auto const up_to = [&random](int max) { return std::uniform_int_distribution(0, max)(random); };
     bool const is_connect = std::string_view(GetParam().what) == "connect";
     Plan plan{.victim = up_to(ranks - 1)};
     bool const counted = up_to(1) == 1 || is_connect;

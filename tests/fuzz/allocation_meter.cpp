@@ -11,14 +11,14 @@ namespace {
 
 // Relaxed: a target runs in one thread; other threads only add to the sum.
 std::atomic<std::int64_t> held{0};
-std::atomic<std::int64_t> most{0};
+std::atomic<std::int64_t> max_held{0};
 std::int64_t at_start = 0;
 
 void* counted(void* memory) noexcept {
   if (memory == nullptr) return nullptr;
   auto const bytes = static_cast<std::int64_t>(malloc_usable_size(memory));
   auto const now = held.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-  if (now > most.load(std::memory_order_relaxed)) most.store(now, std::memory_order_relaxed);
+  if (now > max_held.load(std::memory_order_relaxed)) max_held.store(now, std::memory_order_relaxed);
   return memory;
 }
 
@@ -55,9 +55,9 @@ namespace crossrank::test {
 
 void AllocationMeter::start() noexcept {
   at_start = held.load(std::memory_order_relaxed);
-  most.store(at_start, std::memory_order_relaxed);
+  max_held.store(at_start, std::memory_order_relaxed);
 }
 
-std::int64_t AllocationMeter::peak() noexcept { return most.load(std::memory_order_relaxed) - at_start; }
+std::int64_t AllocationMeter::peak() noexcept { return max_held.load(std::memory_order_relaxed) - at_start; }
 
 }  // namespace crossrank::test

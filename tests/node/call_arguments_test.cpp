@@ -35,7 +35,7 @@ TEST(CallArguments, leave_out_fields_that_do_not_fit) {
   arguments.root(1).shape(Numbers(200, INT64_MAX)).text(std::string(200, 'x')).tag(7);
   EXPECT_EQ(describe_call("broadcast", arguments.bytes()), "broadcast root 1 ... ... with tag 7");
   for (int i = 0; i < 100; ++i) arguments.shape(Numbers{INT64_MAX});
-  EXPECT_LE(arguments.bytes().size(), CallArguments::most_bytes);
+  EXPECT_LE(arguments.bytes().size(), CallArguments::max_bytes);
   auto const copy = arguments;
   EXPECT_EQ(copy.bytes(), arguments.bytes());
 }

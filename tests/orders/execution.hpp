@@ -17,9 +17,9 @@
 /// had.
 namespace crossrank::test::orders {
 
-inline constexpr int most_threads = 4;
+inline constexpr int max_threads = 4;
 
-using Clock = std::array<std::uint32_t, most_threads>;
+using Clock = std::array<std::uint32_t, max_threads>;
 
 inline void join(Clock& into, Clock const& from) noexcept {
   for (std::size_t i = 0; i < into.size(); ++i) into[i] = std::max(into[i], from[i]);
@@ -84,7 +84,7 @@ struct Choice {
   std::size_t options = 0;  ///< number of values; for threads the masks count
   unsigned enabled = 0;     ///< threads that can go on
   unsigned sleeping = 0;    ///< threads whose step here leads to no new state
-  std::array<Pending, most_threads> pending{};
+  std::array<Pending, max_threads> pending{};
 };
 
 /// One run of the program along a path of choices, which it extends.

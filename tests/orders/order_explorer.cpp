@@ -97,7 +97,7 @@ void check(bool right, char const* what) noexcept {
 
 // ---------------------------------------------------------------- the search
 
-Findings explore(std::function<std::vector<Body>()> const& make, std::uint64_t most_executions) {
+Findings explore(std::function<std::vector<Body>()> const& make, std::uint64_t max_executions) {
   Findings findings;
   std::vector<Choice> path;
   do {
@@ -108,7 +108,7 @@ Findings explore(std::function<std::vector<Body>()> const& make, std::uint64_t m
       findings.failure = execution.failure;
       return findings;
     }
-    if (findings.executions >= most_executions) return findings;
+    if (findings.executions >= max_executions) return findings;
   } while (advance(path));
   findings.complete = true;
   return findings;

@@ -77,6 +77,6 @@ using Body = std::function<void()>;
 
 /// Explores all executions. `make` creates the words and their threads afresh for each execution.
 [[nodiscard]] Findings explore(std::function<std::vector<Body>()> const& make,
-                               std::uint64_t most_executions = 3'000'000);
+                               std::uint64_t max_executions = 3'000'000);
 
 }  // namespace crossrank::test::orders

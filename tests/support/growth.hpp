@@ -24,6 +24,6 @@ double growth(Work const& work, int few = 4'000) {
   return measure(8 * few) / base;
 }
 
-inline constexpr double most_growth = 24;
+inline constexpr double max_growth = 24;
 
 }  // namespace crossrank::test

@@ -72,7 +72,9 @@ TEST(CopyInterleaved, copies_every_segment_and_nothing_else) {
   auto const seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
-  auto const below = [&](std::size_t most) { return std::uniform_int_distribution<std::size_t>(0, most - 1)(random); };
+  auto const below = [&](std::size_t limit) {
+    return std::uniform_int_distribution<std::size_t>(0, limit - 1)(random);
+  };
   constexpr std::size_t capacity = 30'000;
   for (int round = 0; round < 100; ++round) {
     std::vector<std::byte> source(capacity);

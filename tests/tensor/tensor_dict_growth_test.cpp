@@ -13,7 +13,7 @@ namespace crossrank {
 namespace {
 
 using test::growth;
-using test::most_growth;
+using test::max_growth;
 
 std::string key(int number) { return "a key of some length " + std::to_string(number); }
 
@@ -52,7 +52,7 @@ TEST(TensorDict, can_be_filled_again_after_a_move) {
 }
 
 TEST(TensorDict, takes_linear_time_to_fill) {
-  EXPECT_LT(growth([](int keys) { EXPECT_EQ(filled(keys).size(), static_cast<std::size_t>(keys)); }), most_growth);
+  EXPECT_LT(growth([](int keys) { EXPECT_EQ(filled(keys).size(), static_cast<std::size_t>(keys)); }), max_growth);
 }
 
 TEST(SplitConfig, takes_linear_time_for_many_keys) {
@@ -60,7 +60,7 @@ TEST(SplitConfig, takes_linear_time_for_many_keys) {
               auto const state = split_config_and_weights(filled(keys));
               EXPECT_EQ(join_config_and_weights(state).size(), static_cast<std::size_t>(keys));
             }),
-            most_growth);
+            max_growth);
 }
 
 TEST(SplitConfig, takes_linear_time_for_values_under_a_long_key) {
@@ -70,7 +70,7 @@ TEST(SplitConfig, takes_linear_time_for_values_under_a_long_key) {
                                TensorDict::List(static_cast<std::size_t>(keys) * 8, TensorDict::Value(TensorDict{}))}};
         EXPECT_EQ(split_config_and_weights(tree).config.size(), 1U);
       }),
-      most_growth);
+      max_growth);
 }
 
 TEST(JoinConfig, takes_linear_time_for_nested_values) {
@@ -81,7 +81,7 @@ TEST(JoinConfig, takes_linear_time_for_nested_values) {
                   EXPECT_EQ(join_config_and_weights({.config = std::move(config)}).size(), 1U);
                 },
                 500),
-            most_growth);
+            max_growth);
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ using test::run_command;
 using testing::HasSubstr;
 
 // A job may finish before a signal reaches it; the test then tries again.
-constexpr int most_tries = 8;
+constexpr int max_tries = 8;
 
 class ExitCodes : public CheckpointCommand {
  protected:
@@ -78,7 +78,7 @@ TEST_F(ExitCodes, are_4_when_ranks_see_different_shards) {
 TEST_F(ExitCodes, are_4_when_a_rank_was_lost) {
   test::make_large_shards(large());
   int code = 0;
-  for (int i = 0; i < most_tries && code == 0; ++i) {
+  for (int i = 0; i < max_tries && code == 0; ++i) {
     auto const first = rank_of_two(0, "lost" + std::to_string(i));
     auto const second = rank_of_two(1, "lost" + std::to_string(i));
     ASSERT_TRUE(first->wait_for(" of "));
@@ -121,7 +121,7 @@ TEST_F(ExitCodes, are_4_when_a_process_is_killed_and_finished_files_stay) {
                                          "--progress",  "lines",          "--max-shard-size", "20MB"};
   CommandEnd end;
   // All files may be published before the signal arrives; the test then tries again.
-  for (int i = 0; i < most_tries && end.exit_code != 4; ++i) {
+  for (int i = 0; i < max_tries && end.exit_code != 4; ++i) {
     fs::remove_all(out());
     CommandRun run(command);
     auto const deadline = std::chrono::steady_clock::now() + std::chrono::seconds(120);
@@ -153,7 +153,7 @@ TEST_F(ExitCodes, are_4_when_a_process_is_killed_and_finished_files_stay) {
 TEST_F(ExitCodes, are_128_plus_the_signal) {
   test::make_large_shards(large());
   int code = 0;
-  for (int i = 0; i < most_tries && code == 0; ++i) {
+  for (int i = 0; i < max_tries && code == 0; ++i) {
     CommandRun run({"consolidate", large().string(), out().string(), "--progress", "bar", "--max-shard-size", "2MB"});
     ASSERT_TRUE(run.wait_for(" of "));
     run.signal(SIGTERM);

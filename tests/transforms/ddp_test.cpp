@@ -24,10 +24,10 @@ std::vector<std::vector<double>> values_of(TrainableModel const& model) {
 }
 
 void expect_near(std::vector<std::vector<double>> const& got, std::vector<std::vector<double>> const& expected,
-                 double most) {
+                 double tolerance) {
   ASSERT_EQ(got.size(), expected.size());
   for (std::size_t i = 0; i < got.size(); ++i)
-    EXPECT_THAT(got[i], testing::Pointwise(testing::DoubleNear(most), expected[i])) << i;
+    EXPECT_THAT(got[i], testing::Pointwise(testing::DoubleNear(tolerance), expected[i])) << i;
 }
 
 std::vector<std::vector<double>> trained_alone(TinyOptions const& model_options) {

@@ -45,10 +45,10 @@ TEST(FullyShardMemory, is_two_units_besides_the_gradients_of_the_shards) {
           FullyShardTransform({.reshard_after_forward = true}, job).apply(std::make_shared<TinyMlp>(options));
       auto& sharded = dynamic_cast<FullyShardedModel&>(*model);
       run_pass(*model, 0, 0, 3);
-      auto const most = 2 * sharded.memory().largest_unit;
-      EXPECT_LE(sharded.memory().peak, most + bytes_of_gradients(*model));
+      auto const max = 2 * sharded.memory().largest_unit;
+      EXPECT_LE(sharded.memory().peak, max + bytes_of_gradients(*model));
       run_pass(*model, 1, 0, 3);  // adds to gradients that are there already
-      EXPECT_LE(sharded.memory().peak, most + bytes_of_gradients(*model));
+      EXPECT_LE(sharded.memory().peak, max + bytes_of_gradients(*model));
       EXPECT_EQ(sharded.memory().gradients, bytes_of_gradients(*model));
       model->zero_grad();
       EXPECT_EQ(sharded.memory().gradients, 0U);

@@ -34,7 +34,7 @@ struct Setting {
   char const* name;
   FullyShardTransformConfig config{};
   TinyOptions model{};
-  double most = 1e-9;
+  double tolerance = 1e-9;
 };
 
 std::vector<Setting> settings() {
@@ -49,7 +49,7 @@ std::vector<Setting> settings() {
 }
 
 void expect_trained(FullyShardTransformConfig const& config, TinyOptions const& options, MeshCollective const& job,
-                    Values const& expected, double most) {
+                    Values const& expected, double tolerance) {
   auto mine = options;
   mine.seed += job.rank();  // only the values of rank 0 count
   auto const model = FullyShardTransform(config, job).apply(std::make_shared<TinyMlp>(mine));
@@ -59,7 +59,7 @@ void expect_trained(FullyShardTransformConfig const& config, TinyOptions const& 
   ASSERT_NE(sharded, nullptr);
   std::size_t seen = 0;
   sharded->for_each_parameter([&](std::string const& name, Tensor const& value) {
-    EXPECT_THAT(reals_of(value), testing::Pointwise(testing::DoubleNear(most), expected.at(name))) << name;
+    EXPECT_THAT(reals_of(value), testing::Pointwise(testing::DoubleNear(tolerance), expected.at(name))) << name;
     ++seen;
   });
   EXPECT_EQ(seen, expected.size());
@@ -72,7 +72,7 @@ TEST(FullyShard, trains_as_one_process_on_the_whole_batch) {
     auto const expected = trained_alone(setting.model);
     for (auto const& [ranks, sharding] : {std::pair{2, 2}, {3, 3}, {4, 4}, {4, 2}}) {
       run_jobs(ranks, sharding, [&](MeshCollective const& job) {
-        expect_trained(setting.config, setting.model, job, expected, setting.most);
+        expect_trained(setting.config, setting.model, job, expected, setting.tolerance);
         job.close();
       });
     }

@@ -13,11 +13,11 @@ using checkpoint::ArchiveCrc;
 using checkpoint::FusedLayout;
 using checkpoint::ScalePolicy;
 
-constexpr int most_processes = 256;
-constexpr int most_ranks = 4096;
+constexpr int max_processes = 256;
+constexpr int max_ranks = 4096;
 
 void add_size(CLI::App& command, std::string const& name, int& value, char const* text) {
-  command.add_option("--" + name, value, text)->check(CLI::Range(1, most_ranks));
+  command.add_option("--" + name, value, text)->check(CLI::Range(1, max_ranks));
 }
 
 }  // namespace
@@ -128,11 +128,11 @@ void add_report_options(CLI::App& command, SessionOptions& options) {
 
 void add_session_options(CLI::App& command, SessionOptions& options) {
   command.add_option("-n,--processes", options.processes, "Number of processes on this host that share the work")
-      ->check(CLI::Range(1, most_processes));
+      ->check(CLI::Range(1, max_processes));
   command
       .add_option("--threads", options.threads,
                   "Threads of each process; by default the process's share of the machine")
-      ->check(CLI::Range(1, checkpoint::most_threads));
+      ->check(CLI::Range(1, checkpoint::max_threads));
   add_report_options(command, options);
 }
 

@@ -109,7 +109,7 @@ void add_plan_command(CLI::App& app, int& exit_code) {
   command->add_option("out", request->out, "Directory for the result; created if needed")->required();
   command->add_option("--parts", request->parts, "Number of parts")
       ->required()
-      ->check(CLI::Range(1, checkpoint::most_parts));
+      ->check(CLI::Range(1, checkpoint::max_parts));
   command->add_option("--output", request->file, "File for the plan; replaced if it exists")
       ->required()
       ->type_name("PLAN.json");

@@ -35,8 +35,8 @@ std::optional<std::uint64_t> bytes_of(std::string_view text) {
   auto unit = text.substr(as_size(stop - text.data()));
   while (unit.starts_with(' ')) unit.remove_prefix(1);
   auto const factor = factor_of(std::string(unit));
-  constexpr double most = 9.2e18;
-  if (!factor || !(number * *factor >= 1) || number * *factor > most) return std::nullopt;
+  constexpr double max = 9.2e18;
+  if (!factor || !(number * *factor >= 1) || number * *factor > max) return std::nullopt;
   return static_cast<std::uint64_t>(std::llround(number * *factor));
 }
 

@@ -22,7 +22,7 @@
 namespace crossrank::tools {
 namespace {
 
-constexpr std::size_t most_details = 20;
+constexpr std::size_t max_details = 20;
 constexpr int rank_lost = 4;
 // A rank that is asked to stop first completes its slice and removes its temporary files.
 constexpr std::chrono::seconds grace{30};
@@ -161,10 +161,10 @@ void print_error(std::string const& command, bool json, Error const& error, int 
   std::fprintf(stderr, "crossrank %s: %s\n", command.c_str(), message_for_user(error).c_str());
   auto const& details = error.info().details;
   if (details.size() < 2 || error.code() == ErrorCode::usage) return;
-  for (std::size_t i = 0; i < details.size() && i < most_details; ++i)
+  for (std::size_t i = 0; i < details.size() && i < max_details; ++i)
     std::fprintf(stderr, "  %s\n", with_flags(terminal_text(details[i])).c_str());
-  if (details.size() > most_details)
-    std::fprintf(stderr, "  and %zu more; --json lists all\n", details.size() - most_details);
+  if (details.size() > max_details)
+    std::fprintf(stderr, "  and %zu more; --json lists all\n", details.size() - max_details);
 }
 
 int run_session(std::string const& command, SessionOptions const& options,

@@ -26,7 +26,7 @@ namespace {
 using checkpoint::ShardSet;
 using checkpoint::ShardSource;
 
-constexpr std::size_t most_listed = 200;
+constexpr std::size_t max_listed = 200;
 constexpr std::size_t longest_value = 120;
 
 /// The content to show: a complete checkpoint, or the files that could be read.
@@ -131,13 +131,13 @@ void print_tensors(View const& view, InspectPathOptions const& options) {
   std::size_t left = 0;
   for (auto const& source : view.sources) {
     bool const several = view.sources.size() > 1;
-    if (several && (options.all || listed < most_listed))
+    if (several && (options.all || listed < max_listed))
       std::printf("%s, %s\n", terminal_text(source->name()).c_str(), size_text(source->bytes_on_disk()).c_str());
     for (auto const& [key, value] : source->attributes().items())
       std::printf("  %s: %s\n", terminal_text(key).c_str(), value_text(value).c_str());
     for (auto const& tensor : source->tensors()) {
       if (!options.match.empty() && !fits_pattern(tensor.name, options.match)) continue;
-      if (!options.all && listed >= most_listed) {
+      if (!options.all && listed >= max_listed) {
         ++left;
         continue;
       }

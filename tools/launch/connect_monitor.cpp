@@ -24,8 +24,8 @@ using platform::Fd;
 using Kind = LauncherMessage::Kind;
 
 /// Ranks usually have one rendezvous at a time, or a few.
-constexpr std::size_t most_rendezvous = 64;
-constexpr std::size_t most_records = 8;
+constexpr std::size_t max_rendezvous = 64;
+constexpr std::size_t max_records = 8;
 
 bool send(Fd const& to, LauncherMessage const& message) {
   return ::send(to.get(), &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT) ==
@@ -56,7 +56,7 @@ void ConnectMonitor::serve() {
     ucred peer{};
     socklen_t bytes = sizeof peer;
     if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 || peer.uid != ::geteuid()) continue;
-    if (rendezvous_.size() >= most_rendezvous) continue;
+    if (rendezvous_.size() >= max_rendezvous) continue;
     bool const told = std::all_of(ended_.begin(), ended_.end(), [&](auto const& end) { return send(socket, end); });
     if (told) rendezvous_.push_back({.server = std::move(socket)});
   }
@@ -125,7 +125,7 @@ void ConnectMonitor::keep_records(Fd control) {
     if (header.magic == node::control_magic && header.version == node::layout_version &&
         header.ranks == static_cast<std::uint32_t>(ranks_))
       records_.push_back(std::move(records));
-    if (records_.size() > most_records) records_.erase(records_.begin());
+    if (records_.size() > max_records) records_.erase(records_.begin());
   } catch (Error const&) {  // the summary then names no causes
   }
 }

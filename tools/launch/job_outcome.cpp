@@ -12,7 +12,7 @@
 namespace crossrank::tools {
 namespace {
 
-constexpr std::size_t most_lines = 32;
+constexpr std::size_t max_lines = 32;
 
 bool is_failure(RankExit const& end) { return !WIFEXITED(end.status) || WEXITSTATUS(end.status) != 0; }
 
@@ -114,7 +114,7 @@ std::string JobOutcome::summary() const {
   std::vector<int> rest;
   for (std::size_t i = 0; i < exits_.size(); ++i) {
     bool const is_cause = &exits_[i] == first && !requested;
-    if (i >= most_lines && !is_cause) {
+    if (i >= max_lines && !is_cause) {
       rest.push_back(exits_[i].rank);
       continue;
     }

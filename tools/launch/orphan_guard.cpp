@@ -27,7 +27,7 @@ using std::chrono::milliseconds;
 
 constexpr auto guard_name = "crossrank-guard";
 constexpr milliseconds poll_interval{5};
-constexpr int most_polls = 2'000;
+constexpr int max_polls = 2'000;
 constexpr int quiet_polls =
     3;  // consecutive polls without a find: a process that is just being forked shows up in the next one
 constexpr milliseconds farewell{2'000};
@@ -56,7 +56,7 @@ bool kill_all_with(std::string const& entry) {
 
 void end_job(std::vector<pid_t> const& groups, std::string const& entry) {
   int quiet = 0;
-  for (int poll = 0; poll < most_polls && quiet < quiet_polls; ++poll) {
+  for (int poll = 0; poll < max_polls && quiet < quiet_polls; ++poll) {
     bool found = false;
     // The kernel does not reuse a group number while the group has members, and this runs right after the leader's end.
     for (pid_t const group : groups) found = (poll == 0 && ::kill(-group, SIGKILL) == 0) || found;

@@ -13,7 +13,7 @@
 namespace crossrank::tools {
 namespace {
 
-constexpr int most_ranks = 4096;  // the maximum size of a group
+constexpr int max_ranks = 4096;  // the maximum size of a group
 
 constexpr char const* run_footer =
     R"(Sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE and a random CROSSRANK_JOB_ID in the environment of each rank.
@@ -33,7 +33,7 @@ void add_run_command(CLI::App& app, int& exit_code) {
   auto const options = std::make_shared<LaunchOptions>();
   auto const grace = std::make_shared<double>(5.0);
   auto* const run = app.add_subcommand("run", "Run a program as N ranks on this machine");
-  run->add_option("-n,--ranks", options->ranks, "Number of ranks")->required()->check(CLI::Range(1, most_ranks));
+  run->add_option("-n,--ranks", options->ranks, "Number of ranks")->required()->check(CLI::Range(1, max_ranks));
   run->add_option("--grace", *grace, "Time for ranks to end after a failure or a signal: 5, 5s, 500ms, 2min")
       ->transform(CLI::AsNumberWithUnit(std::map<std::string, double>{{"ms", 0.001}, {"s", 1.0}, {"min", 60.0}}))
       ->check(CLI::Range(0.0, 86'400.0))

@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 using checkpoint::ShardSource;
 
 constexpr char const* load_operation = "load_checkpoint";
-constexpr std::int64_t most_elements = std::int64_t{1} << 20;  // of a block that is converted
+constexpr std::int64_t max_elements = std::int64_t{1} << 20;  // of a block that is converted
 
 [[noreturn]] void refuse(std::string message, std::string expected, std::string got, std::string resource,
                          std::string hint = {}) {
@@ -102,8 +102,8 @@ class RowReader {
       if (value.numel() != 0) source_->read(rows.tensor, bytes_of(first), value.mutable_bytes());
       return;
     }
-    for (std::int64_t at = 0; at < value.numel(); at += most_elements) {
-      auto const count = std::min(most_elements, value.numel() - at);
+    for (std::int64_t at = 0; at < value.numel(); at += max_elements) {
+      auto const count = std::min(max_elements, value.numel() - at);
       auto block = Tensor::empty({count}, dtype);
       source_->read(rows.tensor, bytes_of(first + at), block.mutable_bytes());
       auto part = value.narrow(0, at, count);
@@ -197,11 +197,11 @@ class Loading {
 
   /// Returns the steps that the optimizer counts in its state; 0 if it does not.
   [[nodiscard]] std::int64_t counted_steps() const {
-    double most = 0;
+    double max = 0;
     for (auto const& [name, tensor] : state_) {
-      if (name.ends_with(".step")) most = std::max(most, tensor.item<double>());
+      if (name.ends_with(".step")) max = std::max(max, tensor.item<double>());
     }
-    return static_cast<std::int64_t>(most);
+    return static_cast<std::int64_t>(max);
   }
 
   /// Returns the tensors of the optimizer, under the names of `transforms::optimizer_tensors`.

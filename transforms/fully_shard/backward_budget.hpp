@@ -23,23 +23,23 @@ class BackwardBudget {
   };
 
   /// Removes the limit, until `limit`.
-  void lift() noexcept { most_ = std::numeric_limits<std::size_t>::max(); }
+  void lift() noexcept { max_ = std::numeric_limits<std::size_t>::max(); }
   /// Limits a pass in which the units run from the last to the first, beside `always` bytes.
   void limit(std::vector<Unit> const& units, std::size_t always) noexcept {
     std::size_t gradients = 0;
     for (auto const& unit : units) gradients += unit.has_gradients ? unit.reduced : 0;
-    most_ = 0;
+    max_ = 0;
     for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
-      most_ = std::max(most_, unit->running + gradients);
+      max_ = std::max(max_, unit->running + gradients);
       gradients += unit->has_gradients ? 0 : unit->reduced;
     }
-    most_ += always;
+    max_ += always;
   }
   /// Returns the bytes that the pass may still take when it uses `used`.
-  [[nodiscard]] std::size_t left(std::size_t used) const noexcept { return std::max(most_, used) - used; }
+  [[nodiscard]] std::size_t left(std::size_t used) const noexcept { return std::max(max_, used) - used; }
 
  private:
-  std::size_t most_ = std::numeric_limits<std::size_t>::max();
+  std::size_t max_ = std::numeric_limits<std::size_t>::max();
 };
 
 }  // namespace crossrank::transforms

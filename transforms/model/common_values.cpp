@@ -10,7 +10,7 @@
 namespace crossrank::transforms {
 namespace {
 
-constexpr std::size_t most_bytes = std::size_t{256} << 20;
+constexpr std::size_t max_bytes = std::size_t{256} << 20;
 
 /// Leaves out the number of the device, because each rank may have its own.
 std::string describe(Parameter const& parameter) {
@@ -77,7 +77,7 @@ void broadcast_values(Collective const& group, std::vector<std::shared_ptr<Param
     std::size_t bytes = 0;
     do {
       bytes += parameters[next++]->value.nbytes();
-    } while (next < parameters.size() && bytes + parameters[next]->value.nbytes() <= most_bytes);
+    } while (next < parameters.size() && bytes + parameters[next]->value.nbytes() <= max_bytes);
     auto buffer = Tensor::empty({static_cast<std::int64_t>(bytes)}, Dtype::u8);
     auto const for_each = [&](auto&& copy) {
       auto* at = buffer.mutable_bytes().data();

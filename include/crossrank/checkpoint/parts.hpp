@@ -14,11 +14,11 @@
 namespace crossrank::checkpoint {
 
 /// Maximum number of parts of a plan.
-inline constexpr int most_parts = 100'000;
+inline constexpr int max_parts = 100'000;
 
 /// Options of `PartsPlan::make`. The fields that `ConsolidateOptions` also has mean the same there.
 struct PartsOptions {
-  int parts = 1;                                    ///< number of parts, at most `most_parts`
+  int parts = 1;                                    ///< number of parts, at most `max_parts`
   std::uint64_t max_shard_bytes = 5'000'000'000;    ///< size limit of an output file; a larger tensor gets its own file
   bool single_file = false;                         ///< write one file, whatever its size
   OutputFormat format = OutputFormat::safetensors;  ///< file format of the result

@@ -15,7 +15,7 @@ namespace crossrank::codec {
 namespace {
 
 // Linux moves at most 0x7ffff000 bytes in one call.
-constexpr std::size_t most_per_call = std::size_t{1} << 30;
+constexpr std::size_t max_per_call = std::size_t{1} << 30;
 
 std::uint64_t regular_size(std::string const& name, int fd) {
   struct stat status {};
@@ -39,7 +39,7 @@ FileSource::FileSource(std::string name, int fd) : name_(std::move(name)), fd_(f
 void FileSource::read_at(std::uint64_t offset, std::span<std::byte> to) const {
   while (!to.empty()) {
     auto const got =
-        platform::system().pread(fd_, to.data(), std::min(to.size(), most_per_call), static_cast<off_t>(offset));
+        platform::system().pread(fd_, to.data(), std::min(to.size(), max_per_call), static_cast<off_t>(offset));
     if (got < 0) {
       if (errno == EINTR) continue;
       platform::throw_io("read", name_, errno);
@@ -64,7 +64,7 @@ FileSink::FileSink(std::string name, int fd) : name_(std::move(name)), fd_(fd) {
 void FileSink::write_at(std::uint64_t offset, std::span<std::byte const> from) {
   while (!from.empty()) {
     auto const put =
-        platform::system().pwrite(fd_, from.data(), std::min(from.size(), most_per_call), static_cast<off_t>(offset));
+        platform::system().pwrite(fd_, from.data(), std::min(from.size(), max_per_call), static_cast<off_t>(offset));
     if (put < 0) {
       if (errno == EINTR) continue;
       platform::throw_io("write", name_, errno);

@@ -16,7 +16,7 @@ namespace {
 
 // Bytes per thread from which another thread pays for itself.
 constexpr std::uint64_t parallel_bytes = std::uint64_t{32} << 20;
-constexpr std::size_t most_threads = 4;
+constexpr std::size_t max_threads = 4;
 
 class ParallelRun {
  public:
@@ -63,7 +63,7 @@ class ParallelRun {
 
 void parallel_for(std::size_t count, std::uint64_t bytes, std::function<void(std::size_t)> const& work) {
   auto const processors = as_size(platform::usable_cpus());
-  auto const threads = bytes < parallel_bytes ? 1 : std::min({most_threads, processors, count});
+  auto const threads = bytes < parallel_bytes ? 1 : std::min({max_threads, processors, count});
   ParallelRun(count, work).run(threads > 0 ? threads - 1 : 0);
 }
 

@@ -58,9 +58,9 @@ void copy_axis(ReadWindow& storage, StridedView const& view, Axis axis, std::int
     return view.first + static_cast<std::uint64_t>(element) * static_cast<std::uint64_t>(element_bytes);
   };
   if (axis.in == 1 && axis.out == 1) {
-    auto const most = static_cast<std::int64_t>(ReadWindow::block_bytes / element_bytes);
-    for (; axis.count > 0; axis.count -= most, in += most) {
-      auto const bytes = as_size(std::min(axis.count, most)) * element_bytes;
+    auto const max = static_cast<std::int64_t>(ReadWindow::block_bytes / element_bytes);
+    for (; axis.count > 0; axis.count -= max, in += max) {
+      auto const bytes = as_size(std::min(axis.count, max)) * element_bytes;
       storage.copy(at(in), {out, bytes});
       out += bytes;
     }

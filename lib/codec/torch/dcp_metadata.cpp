@@ -16,16 +16,16 @@ namespace crossrank::codec {
 namespace {
 
 // Enough for a thousand ranks with a thousand tensors each.
-constexpr std::uint64_t most_metadata_bytes = std::uint64_t{256} << 20;
-constexpr std::size_t most_nodes = 48'000'000;
+constexpr std::uint64_t max_metadata_bytes = std::uint64_t{256} << 20;
+constexpr std::size_t max_nodes = 48'000'000;
 
 class MetadataReader {
  public:
   MetadataReader(std::vector<std::byte> pickle, std::string const& source) {
     options_.allowlist = dcp_allowlist();
-    options_.limits.pickle_bytes = most_metadata_bytes;
-    options_.limits.nodes = most_nodes;
-    options_.limits.expanded = std::uint64_t{most_nodes} * 4;
+    options_.limits.pickle_bytes = max_metadata_bytes;
+    options_.limits.nodes = max_nodes;
+    options_.limits.expanded = std::uint64_t{max_nodes} * 4;
     options_.source = source;
     options_.section = ".metadata";
     tree_ = read_pickle(std::move(pickle), options_);

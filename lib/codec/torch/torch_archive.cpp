@@ -83,13 +83,13 @@ void TorchArchive::refuse(PickleValue value, std::string message, std::string hi
   refuse_pickle(pickle_, value.at(), std::move(message), std::move(hint));
 }
 
-std::vector<std::byte> TorchArchive::read_checked(std::string_view record, std::uint64_t most) const {
+std::vector<std::byte> TorchArchive::read_checked(std::string_view record, std::uint64_t max) const {
   auto const* const found = zip_.find(prefix_ + std::string(record));
   if (found == nullptr) {
     refuse_file(zip_.source(), "zip directory",
                 "this is a zip archive, but not one of torch: it has no record \"" + std::string(record) + "\"", "");
   }
-  auto bytes = zip_.read_small(*found, most);
+  auto bytes = zip_.read_small(*found, max);
   // These records determine the meaning of all other bytes, so their CRCs are always required.
   if (options_.crc != CrcPolicy::ignore && crc32(0, bytes) != found->crc) refuse_crc(zip_.source(), *found);
   return bytes;

@@ -84,7 +84,7 @@ class TorchArchive {
 
  private:
   TorchArchive(std::shared_ptr<ByteSource const> source, TorchReadOptions options);
-  [[nodiscard]] std::vector<std::byte> read_checked(std::string_view record, std::uint64_t most) const;
+  [[nodiscard]] std::vector<std::byte> read_checked(std::string_view record, std::uint64_t max) const;
   void check_kind() const;
   void read_values();
   void take_storage(PickleValue persistent);

@@ -15,19 +15,19 @@ namespace crossrank::codec {
 namespace {
 
 // A view may repeat its elements. This limits the size of the tensors relative to the file.
-constexpr std::uint64_t most_growth = 16;
+constexpr std::uint64_t max_growth = 16;
 constexpr std::uint64_t growth_floor = std::uint64_t{64} << 20;
 
 void check_growth(TorchArchive const& archive, std::span<NamedTorchTensor const> tensors) {
   std::uint64_t total = 0;
-  auto const most = archive.bytes_on_disk() * most_growth + growth_floor;
+  auto const max = archive.bytes_on_disk() * max_growth + growth_floor;
   for (auto const& [name, tensor] : tensors) {
     // Dense tensors view their storage and need no memory of their own.
     if (!tensor->view.is_dense() && __builtin_add_overflow(total, tensor->nbytes, &total)) total = ~std::uint64_t{0};
-    if (total <= most) continue;
+    if (total <= max) continue;
     throw FormatError({.operation = "torch archive read",
                        .message = "the tensors repeat their elements too often",
-                       .expected = "at most " + std::to_string(most) + " bytes",
+                       .expected = "at most " + std::to_string(max) + " bytes",
                        .got = std::to_string(total) + " with \"" + name + "\"",
                        .resource = archive.name(),
                        .hint = "save tensor.contiguous(), or read this tensor in parts",

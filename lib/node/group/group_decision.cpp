@@ -20,7 +20,7 @@ void GroupDecision::write_reason(Blame const& blame) const noexcept {
     set_cause(own.root_cause, *earlier);
     // The text may have grown on its way here. It is truncated rather than the root cause.
     auto const cause = "; root cause: " + earlier->sentence();
-    text.resize(std::min(text.size(), FailureRecord::most_text - std::min(cause.size(), FailureRecord::most_text)));
+    text.resize(std::min(text.size(), FailureRecord::max_text - std::min(cause.size(), FailureRecord::max_text)));
     text += cause;
   }
   // Has no effect if an earlier cause is set.

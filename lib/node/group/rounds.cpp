@@ -154,8 +154,8 @@ void Rounds::fail(Blame const& blame, WaitCondition* condition) noexcept {
     if (veto(next, awaited) || (still_waits() && veto(next, all))) break;
     // An attempt without a veto has found that all members have arrived, so that the round passes. No member is far
     // ahead of this one. If this goes on, the lines hold values that no member has written.
-    constexpr int most_attempts = 64;
-    if (attempt == most_attempts) {
+    constexpr int max_attempts = 64;
+    if (attempt == max_attempts) {
       decision_.set_once(next);
       break;
     }

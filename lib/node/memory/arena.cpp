@@ -162,11 +162,11 @@ std::uint32_t Arena::new_id() {
     return id;
   }
   auto const id = static_cast<std::uint32_t>(entries_.size());
-  auto const most = ControlGeometry(parts_.ranks).slot_capacity();
-  if (id >= most) {
+  auto const max = ControlGeometry(parts_.ranks).slot_capacity();
+  if (id >= max) {
     throw UnavailableError({.operation = "arena",
                             .message = "too many tensors live in the arena of rank " + std::to_string(parts_.rank),
-                            .expected = "at most " + std::to_string(most),
+                            .expected = "at most " + std::to_string(max),
                             .hint = "drop tensors that are no longer needed, or put small ones into one"});
   }
   auto const row = leases_.row_offset(parts_.rank, id);

@@ -84,7 +84,7 @@ std::string printable(std::string_view text) {
 }  // namespace
 
 CallArguments& CallArguments::truncate() noexcept {
-  if (size_ < most_bytes) byte(static_cast<std::uint8_t>(Kind::truncate));
+  if (size_ < max_bytes) byte(static_cast<std::uint8_t>(Kind::truncate));
   return *this;
 }
 

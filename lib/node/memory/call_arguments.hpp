@@ -18,7 +18,7 @@ namespace crossrank {
 /// only when ranks disagree. Arguments that do not fit are left out and shown as "...".
 class CallArguments {
  public:
-  static constexpr std::size_t most_bytes = 119;  ///< with their length and a round number they fill two cache lines
+  static constexpr std::size_t max_bytes = 119;  ///< with their length and a round number they fill two cache lines
 
   CallArguments() noexcept = default;
   CallArguments(CallArguments const& other) noexcept { *this = other; }
@@ -76,9 +76,7 @@ class CallArguments {
     for (; value >= 0x80; value >>= 7) byte(static_cast<std::uint8_t>(value | 0x80));
     byte(static_cast<std::uint8_t>(value));
   }
-  [[nodiscard]] bool has_space(std::size_t bytes) const noexcept {
-    return size_ + bytes + reserved_bytes <= most_bytes;
-  }
+  [[nodiscard]] bool has_space(std::size_t bytes) const noexcept { return size_ + bytes + reserved_bytes <= max_bytes; }
   CallArguments& truncate() noexcept;
   CallArguments& put(Kind kind, std::uint64_t value) noexcept {
     if (!has_space(1 + longest_number)) return truncate();
@@ -104,7 +102,7 @@ class CallArguments {
   }
 
   std::size_t size_ = 0;
-  std::array<std::uint8_t, most_bytes> bytes_;  ///< of which `size_` are set
+  std::array<std::uint8_t, max_bytes> bytes_;  ///< of which `size_` are set
 };
 
 /// Returns the call in words: `operation`, or the name that the arguments give, and the noted arguments. `arguments`

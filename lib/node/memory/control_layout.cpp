@@ -12,8 +12,8 @@ namespace {
 constexpr std::size_t round_up(std::size_t value, std::size_t step) noexcept {
   return (value + step - 1) / step * step;
 }
-constexpr std::size_t most_group_bytes = std::size_t{4} << 30;   // virtual; a block is reserved when it is first used
-constexpr std::size_t most_lease_bytes = std::size_t{16} << 30;  // virtual; rows are reserved as slots are first used
+constexpr std::size_t max_group_bytes = std::size_t{4} << 30;   // virtual; a block is reserved when it is first used
+constexpr std::size_t max_lease_bytes = std::size_t{16} << 30;  // virtual; rows are reserved as slots are first used
 
 }  // namespace
 
@@ -44,7 +44,7 @@ std::size_t ControlGeometry::queue_bytes(int readers) noexcept {
 std::size_t ControlGeometry::group_stride() const noexcept { return group_bytes(ranks_); }
 
 std::uint32_t ControlGeometry::group_capacity() const noexcept {
-  return static_cast<std::uint32_t>(std::clamp<std::size_t>(most_group_bytes / group_stride(), 256, 1024));
+  return static_cast<std::uint32_t>(std::clamp<std::size_t>(max_group_bytes / group_stride(), 256, 1024));
 }
 
 std::size_t ControlGeometry::leases_offset() const noexcept {
@@ -56,7 +56,7 @@ std::size_t ControlGeometry::lease_row_bytes() const noexcept {
 }
 
 std::uint32_t ControlGeometry::slot_capacity() const noexcept {
-  auto const fits = most_lease_bytes / (lease_row_bytes() * as_size(ranks_));
+  auto const fits = max_lease_bytes / (lease_row_bytes() * as_size(ranks_));
   return static_cast<std::uint32_t>(std::min<std::size_t>(fits, 65536));
 }
 

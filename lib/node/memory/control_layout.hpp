@@ -133,8 +133,8 @@ static_assert(std::is_standard_layout_v<RankRecord> && sizeof(RankRecord) == 204
 /// Returns whether a rank runs the caller's code. An impossible number of open ranges and guards does not count,
 /// because waiting ranks would otherwise apply the longer limit.
 [[nodiscard]] inline bool is_in_user_code(RankRecord const& record) noexcept {
-  constexpr std::uint32_t most = 1 << 16;
-  return record.in_user_code.load(std::memory_order_relaxed) - 1 < most;
+  constexpr std::uint32_t max = 1 << 16;
+  return record.in_user_code.load(std::memory_order_relaxed) - 1 < max;
 }
 
 /// An entry about a recent operation of a rank, read while the rank hangs or after its death. Has one writer. A reader
@@ -199,10 +199,10 @@ enum ArrivalFlag : std::uint8_t {
 /// The reason why a round failed, in the block of the member that decided it or that could not do its part. Written
 /// before the arrival or decision that refers to it.
 struct alignas(64) FailureRecord {
-  static constexpr std::size_t most_text = 400;  ///< a message of this length is not truncated
-  std::atomic<std::uint64_t> round;              ///< round of the member's own error; stored last
-  std::uint32_t bytes;                           ///< of `encoded`
-  std::byte encoded[628];                        ///< the failure, as `encode_error` writes it
+  static constexpr std::size_t max_text = 400;  ///< a message of this length is not truncated
+  std::atomic<std::uint64_t> round;             ///< round of the member's own error; stored last
+  std::uint32_t bytes;                          ///< of `encoded`
+  std::byte encoded[628];                       ///< the failure, as `encode_error` writes it
 };
 static_assert(std::is_standard_layout_v<FailureRecord> && sizeof(FailureRecord) == 640);
 
@@ -211,7 +211,7 @@ static_assert(std::is_standard_layout_v<FailureRecord> && sizeof(FailureRecord) 
 struct NotedCall {
   std::atomic<std::uint64_t> round;  ///< round of the call; 0 while the record is written
   std::uint8_t bytes;                ///< of `arguments`
-  char arguments[CallArguments::most_bytes];
+  char arguments[CallArguments::max_bytes];
 };
 static_assert(sizeof(NotedCall) == 128);
 

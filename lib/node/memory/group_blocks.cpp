@@ -42,8 +42,8 @@ std::uint32_t GroupBlocks::made() const noexcept {
 }
 
 int GroupBlocks::member_count(std::uint32_t index) const noexcept {
-  auto const most = static_cast<std::uint32_t>(geometry_.ranks());
-  return static_cast<int>(std::min(header(index).size.load(std::memory_order_relaxed), most));
+  auto const max = static_cast<std::uint32_t>(geometry_.ranks());
+  return static_cast<int>(std::min(header(index).size.load(std::memory_order_relaxed), max));
 }
 
 std::string GroupBlocks::name(std::uint32_t index) const {

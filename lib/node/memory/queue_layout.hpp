@@ -31,7 +31,7 @@ struct EndpointWord {
 /// What an endpoint waits for while its queue does not move, or why the queue has failed. Written by the owner of the
 /// endpoint.
 struct QueueNote {
-  static constexpr std::size_t most_ranks = 16;
+  static constexpr std::size_t max_listed_ranks = 16;
   enum Kind : std::uint32_t {
     none = 0,
     waits = 1,      ///< the owner waits for the other side
@@ -43,9 +43,9 @@ struct QueueNote {
   [[nodiscard]] static constexpr bool says_waiting(std::uint32_t kind) noexcept {
     return kind == waits || kind == timed_out || kind == judging;
   }
-  std::atomic<std::uint32_t> kind;  ///< stored last (release)
-  std::uint32_t count;              ///< of ranks to blame; may exceed `most_ranks`
-  std::uint16_t ranks[most_ranks];  ///< of the job, the lowest first
+  std::atomic<std::uint32_t> kind;        ///< stored last (release)
+  std::uint32_t count;                    ///< of ranks to blame; may exceed `max_listed_ranks`
+  std::uint16_t ranks[max_listed_ranks];  ///< of the job, the lowest first
 };
 
 /// How a queue goes on or has ended, in the `decision` of its block: one word, changed by compare-and-swap only.

@@ -30,7 +30,7 @@ void store_note(Word& word, Word value) noexcept {
 /// A peer wrote the note, so its length is not trusted beyond the field.
 RingFailure blamed_in(QueueNote const& note, bool timed_out) {
   std::size_t const count = load_note(note.count);
-  auto const listed = std::min(count, QueueNote::most_ranks);
+  auto const listed = std::min(count, QueueNote::max_listed_ranks);
   RingFailure blamed{.timed_out = timed_out, .more = count - listed};
   for (std::size_t i = 0; i < listed; ++i) blamed.ranks.push_back(load_note(note.ranks[i]));
   return blamed;
@@ -50,7 +50,7 @@ std::uint32_t kind_of(QueueNote const& note) noexcept { return note.kind.load(st
 
 RingFailure RingFailure::of(bool timed_out, std::vector<int> all) {
   std::sort(all.begin(), all.end());
-  auto const listed = std::min(all.size(), QueueNote::most_ranks);
+  auto const listed = std::min(all.size(), QueueNote::max_listed_ranks);
   auto const more = all.size() - listed;
   all.resize(listed);
   return {.timed_out = timed_out, .ranks = std::move(all), .more = more};
@@ -109,7 +109,7 @@ void RingStatus::write_note(QueueNote::Kind kind, RingFailure const& blamed) noe
   bool const waits = QueueNote::says_waiting(note.kind.load(std::memory_order_relaxed));
   note.kind.store(waits ? QueueNote::judging : QueueNote::none, std::memory_order_seq_cst);
   auto const& ranks = blamed.ranks;
-  auto const listed = std::min(ranks.size(), QueueNote::most_ranks);
+  auto const listed = std::min(ranks.size(), QueueNote::max_listed_ranks);
   store_note(note.count, static_cast<std::uint32_t>(ranks.size() + blamed.more));
   for (std::size_t i = 0; i < listed; ++i) store_note(note.ranks[i], static_cast<std::uint16_t>(ranks[i]));
   note.kind.store(kind, std::memory_order_release);

@@ -56,10 +56,10 @@ std::unique_ptr<RingWriter> RingWriter::make(std::shared_ptr<NodeComm> comm, Pla
   if (bytes == 0) {
     auto const space = comm->arena_bytes();
     bool const chunk_fits = plan.chunk_bytes <= space && stride_of(plan.chunk_bytes) <= space;
-    auto const most = chunk_fits ? space / stride_of(plan.chunk_bytes) : 0;
+    auto const max = chunk_fits ? space / stride_of(plan.chunk_bytes) : 0;
     refuse("a queue that its writer's memory cannot hold",
-           most == 0 ? "chunks of less than " + std::to_string(space) + " bytes"
-                     : "at most " + std::to_string(most) + " chunks of that length",
+           max == 0 ? "chunks of less than " + std::to_string(space) + " bytes"
+                    : "at most " + std::to_string(max) + " chunks of that length",
            std::to_string(plan.chunks) + " chunks of " + std::to_string(plan.chunk_bytes) + " bytes",
            "make chunks or chunk_bytes smaller: longer messages travel in memory of their own");
   }

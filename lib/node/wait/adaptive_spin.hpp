@@ -21,31 +21,31 @@ class AdaptiveSpin {
   bool wait(bool may_spin, Done&& done) {
     bool const hurries = asleep_at_once_ > 0;
     int spun = 0;
-    if (may_spin && spin(done, hurries ? least_spins : spins_, spun)) return paid(spun);
+    if (may_spin && spin(done, hurries ? min_spins : spins_, spun)) return paid(spun);
     if (hurries) {
       --asleep_at_once_;
       return false;
     }
-    for (int slow = 0; slow < yields_before_sleep && spun < most_spins;) {
+    for (int slow = 0; slow < yields_before_sleep && spun < max_spins;) {
       auto const before = platform::system().now();
       count(counters().yields);
       platform::system().yield();
       auto const took = platform::system().now() - before;
       bool const is_done = done();
       if (took > time_slice) {
-        lost_slices_ = std::min(lost_slices_ * 2 + 1, most_lost_slices);
+        lost_slices_ = std::min(lost_slices_ * 2 + 1, max_lost_slices);
         asleep_at_once_ = lost_slices_;
-        spins_ = least_spins;
+        spins_ = min_spins;
         return is_done;
       }
       if (!may_spin || took > quick_yield) {
-        spins_ = std::max(spins_ / 2, least_spins);
+        spins_ = std::max(spins_ / 2, min_spins);
         if (is_done) {
           lost_slices_ = 0;
           return true;
         }
         ++slow;
-      } else if (is_done || spin(done, std::max(spun, least_spins), spun)) {
+      } else if (is_done || spin(done, std::max(spun, min_spins), spun)) {
         return paid(spun);
       }
     }
@@ -56,19 +56,19 @@ class AdaptiveSpin {
   /// Counts a wait that ended after `spun` polls: moves the limit towards four times as many.
   bool paid(int spun) noexcept {
     lost_slices_ = 0;
-    auto const wanted = std::clamp(spun * 4, least_spins, most_spins);
-    spins_ = std::clamp(spins_ + (wanted - spins_) / 4, least_spins, most_spins);
+    auto const wanted = std::clamp(spun * 4, min_spins, max_spins);
+    spins_ = std::clamp(spins_ + (wanted - spins_) / 4, min_spins, max_spins);
     return true;
   }
 
   // Numbers of polls, about 30 ns each. The limits are one microsecond, for peers that share a CPU after all, and two
   // milliseconds.
-  static constexpr int least_spins = 32;
-  static constexpr int most_spins = 64'000;
+  static constexpr int min_spins = 32;
+  static constexpr int max_spins = 64'000;
   static constexpr int yields_before_sleep = 4;
   static constexpr auto quick_yield = std::chrono::microseconds(2);  // less than two switches of context
   static constexpr auto time_slice = std::chrono::microseconds(200);
-  static constexpr int most_lost_slices = 63;
+  static constexpr int max_lost_slices = 63;
 
   static void relax() noexcept {
 #if defined(__x86_64__)

@@ -126,8 +126,8 @@ ModelBytes bytes_of(ShardedModel const& model) {
 
 ShardedModel random_model(unsigned seed, int ranks) {
   std::mt19937 random(seed);
-  auto const up_to = [&](std::int64_t most) {
-    return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(most + 1));
+  auto const up_to = [&](std::int64_t max) {
+    return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(max + 1));
   };
   static constexpr Dtype dtypes[] = {Dtype::f32,     Dtype::bf16, Dtype::f8_e4m3, Dtype::u8,  Dtype::f4,
                                      Dtype::f6_e2m3, Dtype::i64,  Dtype::boolean, Dtype::f16, Dtype::f8_e8m0};

@@ -210,8 +210,8 @@ class DyingSystem final : public platform::System {
 
 /// Runs `step` in a system that dies at a random call, or not at all. Returns whether it succeeded.
 template <class Step>
-bool survives(std::mt19937& random, int most_calls, Step const& step) {
-  DyingSystem os(static_cast<int>(random() % 3 == 0 ? random() % static_cast<unsigned>(most_calls) : 1U << 30));
+bool survives(std::mt19937& random, int max_calls, Step const& step) {
+  DyingSystem os(static_cast<int>(random() % 3 == 0 ? random() % static_cast<unsigned>(max_calls) : 1U << 30));
   platform::ScopedSystem const scope(os);
   try {
     step();

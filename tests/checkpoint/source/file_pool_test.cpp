@@ -29,9 +29,9 @@ using test::TemporaryDirectory;
 /// Limits the descriptors of this process during its lifetime.
 class FewDescriptors {
  public:
-  explicit FewDescriptors(rlim_t most) {
+  explicit FewDescriptors(rlim_t max) {
     ::getrlimit(RLIMIT_NOFILE, &before_);
-    rlimit const fewer{most, before_.rlim_max};
+    rlimit const fewer{max, before_.rlim_max};
     EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &fewer), 0);
   }
   ~FewDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }

@@ -27,7 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::growth;
-using test::most_growth;
+using test::max_growth;
 using test::TemporaryDirectory;
 
 std::string key(int number) { return "model.layers." + std::to_string(number) + ".mlp.down_proj.weight"; }
@@ -42,7 +42,7 @@ TEST(LinearChecks, layers_that_all_differ) {
               }
               EXPECT_TRUE(check_siblings(names).empty());
             }),
-            most_growth);
+            max_growth);
 }
 
 TEST(LinearChecks, layers_that_all_lack_a_matrix) {
@@ -55,7 +55,7 @@ TEST(LinearChecks, layers_that_all_lack_a_matrix) {
               }
               EXPECT_EQ(check_missing_tensors(names).size(), static_cast<std::size_t>(keys / 2));
             }),
-            most_growth);
+            max_growth);
 }
 
 TEST(LinearJson, reads_metadata_of_a_safetensors_file) {
@@ -68,7 +68,7 @@ TEST(LinearJson, reads_metadata_of_a_safetensors_file) {
               auto const set = open_shard_set(path);
               EXPECT_EQ(set.sources.front()->attributes().at("__metadata__").size(), static_cast<std::size_t>(keys));
             }),
-            most_growth);
+            max_growth);
 }
 
 TEST(LinearJson, reads_the_config_of_a_model) {
@@ -85,7 +85,7 @@ TEST(LinearJson, reads_the_config_of_a_model) {
               EXPECT_EQ(set.config.at("quantization_config").at("quantized_layers").size(),
                         static_cast<std::size_t>(keys));
             }),
-            most_growth);
+            max_growth);
 }
 
 TEST(LinearJson, reads_the_index_of_a_model) {
@@ -100,7 +100,7 @@ TEST(LinearJson, reads_the_index_of_a_model) {
               EXPECT_EQ(open_shard_set(folder.path()).absent.size(), static_cast<std::size_t>(keys) - 1);
               EXPECT_EQ(take_inventory(folder.path()).defects.size(), 21U);
             }),
-            most_growth);
+            max_growth);
 }
 
 TEST(LinearJson, reads_the_sizes_of_a_rule_file) {
@@ -109,7 +109,7 @@ TEST(LinearJson, reads_the_sizes_of_a_rule_file) {
               for (int i = 0; i < keys; ++i) text += (i == 0 ? "\"k" : ",\"k") + std::to_string(i) + "\":1";
               EXPECT_EQ(RuleFile::parse(text + "}}", "rules").sizes.size(), static_cast<std::size_t>(keys));
             }),
-            most_growth);
+            max_growth);
 }
 
 TEST(LinearJson, reads_offsets_of_a_distributed_checkpoint_in_safetensors) {
@@ -128,7 +128,7 @@ TEST(LinearJson, reads_offsets_of_a_distributed_checkpoint_in_safetensors) {
               EXPECT_EQ(open_shard_set(folder.path()).sources.front()->tensors().size(),
                         static_cast<std::size_t>(keys));
             }),
-            most_growth);
+            max_growth);
 }
 
 TEST(LinearJson, rejects_layer_sizes_that_would_not_be_linear) {

@@ -151,8 +151,8 @@ TEST_F(TemporaryFiles, uses_the_page_cache_when_blocks_are_longer) {
 }
 
 TEST_F(TemporaryFiles, loses_nothing_to_short_transfers) {
-  for (std::size_t const most : {(std::size_t{1} << 20) + 1, std::size_t{3} << 20, platform::direct_block + 512}) {
-    os_.limit_transfers(most);
+  for (std::size_t const max : {(std::size_t{1} << 20) + 1, std::size_t{3} << 20, platform::direct_block + 512}) {
+    os_.limit_transfers(max);
     round_trip(long_file, Caching::none);
     std::filesystem::remove(folder_.path() / "data");
   }

@@ -32,14 +32,14 @@ TEST(Checksum, does_not_depend_on_how_the_bytes_are_split) {
   for (std::size_t const size : {1U, 240U, 1023U, 1024U, 1025U, 5000U, 300000U}) {
     auto const bytes = random_bytes(size, random);
     // xxHash has different code for small and large parts.
-    for (std::size_t const most : {std::size_t{700}, std::size_t{9000}, size}) {
+    for (std::size_t const max : {std::size_t{700}, std::size_t{9000}, size}) {
       StreamingChecksum running;
       for (std::size_t at = 0; at < bytes.size();) {
-        auto const part = std::min(bytes.size() - at, 1 + random() % most);
+        auto const part = std::min(bytes.size() - at, 1 + random() % max);
         running.update(std::span(bytes).subspan(at, part));
         at += part;
       }
-      EXPECT_EQ(running.digest(), checksum(bytes)) << size << " bytes in parts of at most " << most;
+      EXPECT_EQ(running.digest(), checksum(bytes)) << size << " bytes in parts of at most " << max;
     }
   }
 }

@@ -118,7 +118,7 @@ TEST(Safetensors, reads_the_same_slices_as_from_memory) {
   auto const seed = std::random_device{}();
   RecordProperty("seed", std::to_string(seed));
   std::mt19937 random(seed);
-  auto const upto = [&](std::int64_t most) { return std::uniform_int_distribution<std::int64_t>(0, most)(random); };
+  auto const upto = [&](std::int64_t max) { return std::uniform_int_distribution<std::int64_t>(0, max)(random); };
   // One tensor is larger than a read block, so that a slice crosses blocks.
   StateDict const weights{{"small", counting({4, 6, 5}, Dtype::i16)}, {"large", counting({700, 1000}, Dtype::f32)}};
   auto const path = folder.path() / "w.safetensors";

@@ -159,11 +159,11 @@ TEST(ParallelLayout, refuses_impossible_sizes) {
 
 TEST(ExpertSizes, match_known_values) {
   using Sizes = std::vector<std::int64_t>;
-  EXPECT_EQ(expert_sizes({500, 200, 256}, {.most = 256}), (Sizes{256, 200, 256}));
-  EXPECT_EQ(expert_sizes({500, 200, 256}, {.index = 1, .most = 256}), (Sizes{244, 1, 1}));
+  EXPECT_EQ(expert_sizes({500, 200, 256}, {.max_rows = 256}), (Sizes{256, 200, 256}));
+  EXPECT_EQ(expert_sizes({500, 200, 256}, {.index = 1, .max_rows = 256}), (Sizes{244, 1, 1}));
   EXPECT_EQ(expert_sizes({500, 200, 256}), (Sizes{500, 200, 256}));
   EXPECT_EQ(expert_sizes({5, 4}, {.sequence_parallel = 2}), (Sizes{3, 3, 2, 2}));
-  EXPECT_EQ(expert_sizes({5}, {.index = std::int64_t{1} << 62, .most = 4}), (Sizes{1}));
+  EXPECT_EQ(expert_sizes({5}, {.index = std::int64_t{1} << 62, .max_rows = 4}), (Sizes{1}));
   EXPECT_THROW(static_cast<void>(expert_sizes({-1})), UsageError);
   EXPECT_THROW(static_cast<void>(expert_sizes({1}, {.sequence_parallel = 0})), UsageError);
 }

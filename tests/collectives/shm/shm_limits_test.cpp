@@ -22,7 +22,7 @@ namespace {
 
 using testing::HasSubstr;
 
-int most() { return static_cast<int>(node::ControlGeometry(2).group_capacity()); }
+int max_groups() { return static_cast<int>(node::ControlGeometry(2).group_capacity()); }
 
 /// Expects an error on both ranks that names the limit and a hint, whichever rank makes the group.
 void expect_no_space(Collective const& world, std::function<void()> const& make) {
@@ -30,7 +30,7 @@ void expect_no_space(Collective const& world, std::function<void()> const& make)
     make();
     ADD_FAILURE() << "expected an error on rank " << world.rank();
   } catch (UnavailableError const& e) {
-    EXPECT_THAT(e.what(), HasSubstr("at most " + std::to_string(most())));
+    EXPECT_THAT(e.what(), HasSubstr("at most " + std::to_string(max_groups())));
     EXPECT_THAT(e.what(), HasSubstr("let the handles"));
     EXPECT_TRUE(e.group_usable());
   }
@@ -54,7 +54,7 @@ TEST(ShmSplit, reclaims_the_memory_of_closed_groups) {
 TEST(ShmSplit, reports_too_many_groups_to_all_and_goes_on) {
   run_thread_ranks(2, [](Collective world) {
     std::vector<Collective> groups;
-    for (int i = 1; i < most(); ++i) groups.push_back(world.split({{0, 1}}));
+    for (int i = 1; i < max_groups(); ++i) groups.push_back(world.split({{0, 1}}));
     expect_no_space(world, [&] { static_cast<void>(world.split({{0, 1}})); });
     expect_no_space(world, [&] { static_cast<void>(MessageQueue::create(world, {.chunk_bytes = 64})); });
     expect_no_space(world, [&] { static_cast<void>(GroupCoordinator::create(world, {{0, 1}})); });
@@ -69,7 +69,7 @@ TEST(ShmSplit, reports_too_many_groups_to_all_and_goes_on) {
 TEST(ShmSplit, frees_groups_of_a_failed_split) {
   run_thread_ranks(2, [](Collective world) {
     std::vector<Collective> groups;
-    for (int i = 2; i < most(); ++i) groups.push_back(world.split({{0, 1}}));
+    for (int i = 2; i < max_groups(); ++i) groups.push_back(world.split({{0, 1}}));
     for (int i = 0; i < 10; ++i) {
       try {  // there is space for one of the two groups
         static_cast<void>(world.split({{0}, {1}}));

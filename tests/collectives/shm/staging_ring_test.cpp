@@ -42,8 +42,8 @@ TEST(StagingRing, never_reuses_regions_of_the_two_previous_rounds) {
   StagingRing::Region last{};
   StagingRing::Region before_last{};
   for (int i = 0; i < 20'000; ++i) {
-    std::size_t const most = i % 50 == 0 ? 700 * kibi : 5'000;
-    auto const bytes = std::uniform_int_distribution<std::size_t>(0, most)(random);
+    std::size_t const max = i % 50 == 0 ? 700 * kibi : 5'000;
+    auto const bytes = std::uniform_int_distribution<std::size_t>(0, max)(random);
     auto const region = f.round(bytes);
     ASSERT_GE(region.bytes, bytes);
     ASSERT_GE(region.offset, region.slot.offset);
@@ -71,7 +71,7 @@ TEST(StagingRing, grows_with_use_and_stops) {
   f.round(4 * kibi);
   EXPECT_EQ(f.ring.slots().front().bytes, StagingRing::min_capacity);
   for (int i = 0; i < 10'000; ++i) f.round(4 * kibi);
-  EXPECT_EQ(f.ring.slots().back().bytes, StagingRing::most_by_use);
+  EXPECT_EQ(f.ring.slots().back().bytes, StagingRing::max_by_use);
 }
 
 TEST(StagingRing, works_with_less_when_memory_is_short) {

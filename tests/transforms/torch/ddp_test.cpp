@@ -21,7 +21,7 @@ struct DdpSetting {
   char const* name;
   xr::DDPTransformConfig config{};
   NetOptions net{};
-  double most = rounding;
+  double tolerance = rounding;
 };
 
 DdpSetting const ddp_settings[] = {
@@ -45,7 +45,7 @@ TEST(TorchDDP, trains_as_one_process_on_the_whole_batch) {
         auto model = xr::torch::ddp(net, job, setting.config);
         torch::optim::AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(0.02));
         train(model, optimizer, job.rank(), ranks, setting.net.dtype);
-        EXPECT_LE(largest_difference(unique_parameters(*net), expected), setting.most) << ranks << " ranks";
+        EXPECT_LE(largest_difference(unique_parameters(*net), expected), setting.tolerance) << ranks << " ranks";
         job.close();
       });
     }

@@ -23,7 +23,7 @@ struct ShardSetting {
   char const* name;
   xr::FullyShardTransformConfig config{};
   NetOptions net{};
-  double most = rounding;
+  double tolerance = rounding;
 };
 
 std::vector<ShardSetting> shard_settings() {
@@ -50,7 +50,7 @@ TEST(TorchFullyShard, trains_as_one_process_on_the_whole_batch) {
         ASSERT_EQ(model.sharded() != nullptr, ranks > 1);
         torch::optim::AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(0.02));
         train(model, optimizer, job.rank(), ranks, setting.net.dtype);
-        EXPECT_LE(largest_difference(whole(model), expected), setting.most) << ranks << " ranks";
+        EXPECT_LE(largest_difference(whole(model), expected), setting.tolerance) << ranks << " ranks";
         job.close();
       });
     }

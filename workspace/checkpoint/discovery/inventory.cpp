@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr std::string_view index_suffix = ".index.json";
-constexpr std::size_t most_of_a_kind = 20;
+constexpr std::size_t max_of_a_kind = 20;
 
 bool is_torch(std::string const& name) {
   return name.ends_with(".pth") || name.ends_with(".pt") || name.ends_with(".bin");
@@ -112,15 +112,15 @@ class Builder {
     for (auto const& tensor : found->source->tensors()) {
       there.insert(tensor.name);
       total += dense_bytes(tensor.shape, tensor.dtype);
-      if (!wanted.contains(tensor.name) && ++said <= most_of_a_kind)
+      if (!wanted.contains(tensor.name) && ++said <= max_of_a_kind)
         say("the index does not list \"" + tensor.name + "\", but " + path.filename().string() + " has it");
     }
     for (auto const& name : wanted) {
-      if (!there.contains(name) && ++said <= most_of_a_kind)
+      if (!there.contains(name) && ++said <= max_of_a_kind)
         say("the index lists \"" + name + "\" in " + path.filename().string() + ", but the file does not have it");
     }
-    if (said > most_of_a_kind)
-      say(std::to_string(said - most_of_a_kind) + " more differences in " + path.filename().string());
+    if (said > max_of_a_kind)
+      say(std::to_string(said - max_of_a_kind) + " more differences in " + path.filename().string());
     return true;
   }
 

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr char const* list_name = "modules.json";
-constexpr std::size_t most_folders = 100;
+constexpr std::size_t max_folders = 100;
 
 Json read_list(fs::path const& path) {
   auto const file = std::make_shared<FilePool>()->open(path);
@@ -50,19 +50,19 @@ bool is_real_folder(fs::path const& model, std::string const& way) {
   return true;
 }
 
-void add_files(fs::path const& model, std::string const& way, std::uintmax_t most_bytes,
+void add_files(fs::path const& model, std::string const& way, std::uintmax_t max_bytes,
                std::vector<SidecarFile>& found) {
   for (auto const& name : list_directory(model / way).files) {
     std::error_code error;
     auto const path = model / way / name;
-    if (name.starts_with('.') || fs::file_size(path, error) > most_bytes || error) continue;
+    if (name.starts_with('.') || fs::file_size(path, error) > max_bytes || error) continue;
     found.push_back({path, (fs::path(way) / name).generic_string()});
   }
 }
 
 }  // namespace
 
-std::vector<SidecarFile> module_sidecars(DirectoryListing const& listing, std::uintmax_t most_bytes) {
+std::vector<SidecarFile> module_sidecars(DirectoryListing const& listing, std::uintmax_t max_bytes) {
   std::vector<SidecarFile> found;
   if (!listing.has(list_name)) return found;
   auto const modules = read_list(listing.path / list_name);
@@ -73,9 +73,9 @@ std::vector<SidecarFile> module_sidecars(DirectoryListing const& listing, std::u
     if (!module.is_object() || said == module.end() || !said->is_string()) continue;
     auto const& way = said->get_ref<std::string const&>();
     // The first module is the model itself, whose path is empty.
-    if (way.empty() || ways.size() == most_folders || !ways.insert(way).second) continue;
+    if (way.empty() || ways.size() == max_folders || !ways.insert(way).second) continue;
     if (is_inside(way) && is_real_folder(listing.path, way)) {
-      add_files(listing.path, way, most_bytes, found);
+      add_files(listing.path, way, max_bytes, found);
     } else {
       log_event(LogLevel::warning, "left out a folder that modules.json names but that is not inside the model",
                 {{"folder", way}, {"file", (listing.path / list_name).string()}});

@@ -7,11 +7,11 @@
 
 namespace crossrank::checkpoint {
 
-/// Returns the files of at most `most_bytes` in the folders that `modules.json` of a sentence-transformers model names
+/// Returns the files of at most `max_bytes` in the folders that `modules.json` of a sentence-transformers model names
 /// ("1_Pooling").
 ///
 /// Leaves out folders outside the model and links to folders, with a warning. Throws `FormatError` if `modules.json` is
 /// not JSON.
-[[nodiscard]] std::vector<SidecarFile> module_sidecars(DirectoryListing const& listing, std::uintmax_t most_bytes);
+[[nodiscard]] std::vector<SidecarFile> module_sidecars(DirectoryListing const& listing, std::uintmax_t max_bytes);
 
 }  // namespace crossrank::checkpoint

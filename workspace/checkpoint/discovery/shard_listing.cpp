@@ -226,9 +226,9 @@ bool has_checkpoint(DirectoryListing const& listing) {
 
 /// Collects the directories below `listing` that hold a checkpoint; only the topmost one of each branch.
 void find_below(DirectoryListing const& listing, std::string const& way, int levels, std::vector<std::string>& found) {
-  constexpr std::size_t most_found = 100;
+  constexpr std::size_t max_found = 100;
   for (auto const& name : listing.directories) {
-    if (name.starts_with('.') || found.size() == most_found) continue;
+    if (name.starts_with('.') || found.size() == max_found) continue;
     try {
       auto const inner = list_directory(listing.path / name);
       bool const ranks = std::any_of(inner.directories.begin(), inner.directories.end(),

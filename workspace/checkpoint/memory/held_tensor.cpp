@@ -325,8 +325,8 @@ class TensorHolding {
     auto wanted = out.tensor.shape;
     for (std::size_t dim = 0; dim < dims; ++dim) {
       auto const length = length_of(expected[dim]);
-      auto const most = member.described->placement->shape ? length_of(padded[dim]) : length;
-      fits = fits && own[dim] >= length && own[dim] <= std::max(most, length);
+      auto const max = member.described->placement->shape ? length_of(padded[dim]) : length;
+      fits = fits && own[dim] >= length && own[dim] <= std::max(max, length);
       wanted = wanted.with(dim, length);
     }
     if (fits) return;

@@ -24,7 +24,7 @@ namespace crossrank::checkpoint {
 namespace {
 
 // Each thread has a buffer for a slice, and the exchange needs most of the 256 MiB.
-constexpr int most_writers = 4;
+constexpr int max_writers = 4;
 
 /// The files with weights: those of the model first.
 struct WeightFiles {
@@ -134,7 +134,7 @@ Summary export_weights(Collective const& world, StateDict const& weights, Placem
   });
   request.force = options.force;
   request.read_back = options.read_back;
-  request.threads = std::min(options.threads, most_writers);
+  request.threads = std::min(options.threads, max_writers);
   request.on_progress = options.on_progress;
   request.stop = options.stop;
   request.exchange = exchange.get();

@@ -14,9 +14,9 @@
 namespace crossrank::checkpoint {
 namespace {
 
-constexpr std::size_t most_layers = 10'000;
+constexpr std::size_t max_layers = 10'000;
 constexpr char const* each_layer = "per_layer_config";
-constexpr std::int64_t most_heads = 1'000'000;
+constexpr std::int64_t max_heads = 1'000'000;
 /// A key of a layer's size, and the key of that size for layers of the other kind.
 using OtherKey = std::pair<char const*, char const*>;
 constexpr std::array<OtherKey, 1> of_global_layers{{{"head_dim", "global_head_dim"}}};
@@ -49,7 +49,7 @@ using Changes = std::map<std::int64_t, Json>;
 
 Changes listed(Json const& list, Json const& kind, Json const& changed) {
   Changes all;
-  if (!list.is_array() || list.size() > most_layers || changed.empty()) return all;
+  if (!list.is_array() || list.size() > max_layers || changed.empty()) return all;
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (list[i] == kind) all.emplace(static_cast<std::int64_t>(i), changed);
   }
@@ -62,13 +62,13 @@ Changes changes_of_layers(Json const& config) {
     for (auto const& [key, value] : each->items()) {
       std::int64_t layer = -1;
       auto const [end, bad] = std::from_chars(key.data(), key.data() + key.size(), layer);
-      if (bad == std::errc() && end == key.data() + key.size() && value.is_object() && all.size() < most_layers)
+      if (bad == std::errc() && end == key.data() + key.size() && value.is_object() && all.size() < max_layers)
         all.emplace(layer, value);
     }
     return all;
   }
   if (auto const heads = config.find("num_attention_heads_per_layer"); heads != config.end() && heads->is_array()) {
-    for (std::size_t i = 0; i < heads->size() && i < most_layers; ++i) {
+    for (std::size_t i = 0; i < heads->size() && i < max_layers; ++i) {
       if ((*heads)[i].is_number_integer())
         all.emplace(static_cast<std::int64_t>(i), Json{{"num_attention_heads", (*heads)[i]}});
     }
@@ -82,7 +82,7 @@ Changes changes_of_layers(Json const& config) {
                                                              heads->is_number_integer() &&
                                                              config.value("model_type", Json()) == "mimo_v2_flash") {
     auto const count = heads->get<std::int64_t>();
-    if (count > 0 && count <= most_heads)
+    if (count > 0 && count <= max_heads)
       return listed(*kinds, "sliding_attention", Json{{"num_key_value_heads", 2 * count}});
   }
   if (kinds != config.end()) return listed(*kinds, "full_attention", global_changes(config));
@@ -100,14 +100,14 @@ Json without_lists(Json const& config) {
 
 /// Limits the work for a config with many layers and many keys.
 void require_few_keys(Json const& config, Changes const& layers) {
-  constexpr std::size_t most_work = 20'000'000;
+  constexpr std::size_t max_work = 20'000'000;
   std::size_t keys = 0;
   for (auto const& [layer, changed] : layers) keys += changed.size();
   auto const work = (keys + layers.size()) * config.size();
-  if (work <= most_work) return;
+  if (work <= max_work) return;
   throw FormatError({.operation = "checkpoint open",
                      .message = "the config has too many keys for sizes that differ between layers",
-                     .expected = "at most " + std::to_string(most_work / (keys + layers.size())),
+                     .expected = "at most " + std::to_string(max_work / (keys + layers.size())),
                      .got = std::to_string(config.size()) + " keys and " + std::to_string(layers.size()) + " layers",
                      .resource = "config.json",
                      .hint = "remove keys that do not describe the model",

@@ -24,7 +24,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr char const* finish_operation = "finish parts";
-constexpr std::size_t most_named = 20;
+constexpr std::size_t max_named = 20;
 
 /// The publication of a plan's result.
 class Publication {
@@ -114,7 +114,7 @@ class Publication {
     auto only = wrong.size() == 1 ? wrong.begin()->second : std::string();
     throw FormatError({.operation = finish_operation,
                        .message = std::to_string(wrong.size()) + " of " + parts +
-                                  " parts are missing or damaged: " + list_text(numbers, most_named),
+                                  " parts are missing or damaged: " + list_text(numbers, max_named),
                        .got = std::move(only),
                        .resource = plan_.file.out.string(),
                        .hint = "run these parts again (they count from 0), then finish",

@@ -13,7 +13,7 @@
 namespace crossrank::checkpoint {
 namespace {
 
-constexpr int most_indices = std::numeric_limits<int>::max();
+constexpr int max_indices = std::numeric_limits<int>::max();
 
 void require_count(char const* variable, int count, int parts) {
   if (count == parts) return;
@@ -46,7 +46,7 @@ std::optional<int> slurm_part(VariableReader const& reader, int parts) {
 }
 
 std::optional<int> indexed(VariableReader const& reader, char const* variable, int parts) {
-  auto const index = reader.integer(variable, most_indices);
+  auto const index = reader.integer(variable, max_indices);
   if (!index || *index < parts) return index;
   throw UsageError({.operation = parts_operation,
                     .message = "the plan has no such part",

@@ -243,10 +243,10 @@ void require_published(PartsPlan::State const& plan, std::vector<OutputFile> fil
 }
 
 PartsPlan PartsPlan::make(MergePlan const& plan, fs::path const& out, PartsOptions const& options) {
-  if (options.parts < 1 || options.parts > most_parts) {
+  if (options.parts < 1 || options.parts > max_parts) {
     throw UsageError({.operation = parts_operation,
                       .message = "the number of parts is out of range",
-                      .expected = "1 to " + std::to_string(most_parts),
+                      .expected = "1 to " + std::to_string(max_parts),
                       .got = std::to_string(options.parts)});
   }
   auto const& merge = plan.state();

@@ -64,9 +64,9 @@ class FieldReader {
     if (!at(name).is_boolean()) refuse(name, "true or false", at(name).type_name());
     return at(name).get<bool>();
   }
-  [[nodiscard]] std::uint64_t number(char const* name, std::uint64_t most) const {
-    if (!at(name).is_number_unsigned() || at(name).get<std::uint64_t>() > most)
-      refuse(name, "a number from 0 to " + std::to_string(most), short_text(at(name)));
+  [[nodiscard]] std::uint64_t number(char const* name, std::uint64_t max) const {
+    if (!at(name).is_number_unsigned() || at(name).get<std::uint64_t>() > max)
+      refuse(name, "a number from 0 to " + std::to_string(max), short_text(at(name)));
     return at(name).get<std::uint64_t>();
   }
   [[nodiscard]] std::int64_t time(char const* name) const {
@@ -97,10 +97,10 @@ class FieldReader {
     if (!plain) refuse(name, "a file name", short_text(at(name)));
     return value;
   }
-  [[nodiscard]] Json const& list(char const* name, std::size_t most) const {
+  [[nodiscard]] Json const& list(char const* name, std::size_t max) const {
     if (!at(name).is_array()) refuse(name, "a list", at(name).type_name());
-    if (at(name).size() > most)
-      refuse(name, "at most " + std::to_string(most) + " entries", std::to_string(at(name).size()));
+    if (at(name).size() > max)
+      refuse(name, "at most " + std::to_string(max) + " entries", std::to_string(at(name).size()));
     return at(name);
   }
   [[noreturn]] void refuse(std::string const& name, std::string expected, std::string got) const {
@@ -170,9 +170,9 @@ PlanInputs inputs_of(std::string const& file, FieldReader const& plan) {
 }
 
 std::vector<FileStamp> stamps_of(std::string const& file, FieldReader const& plan) {
-  constexpr std::size_t most_files = 1'000'000;
+  constexpr std::size_t max_files = 1'000'000;
   std::vector<FileStamp> stamps;
-  for (auto const& entry : plan.list("stamps", most_files)) {
+  for (auto const& entry : plan.list("stamps", max_files)) {
     FieldReader const fields(file, entry, "stamps", {"path", "size", "changed"});
     stamps.push_back({.path = fields.path("path"),
                       .size = fields.number("size", std::numeric_limits<std::int64_t>::max()),
@@ -182,10 +182,10 @@ std::vector<FileStamp> stamps_of(std::string const& file, FieldReader const& pla
 }
 
 std::vector<PlannedFile> files_of(std::string const& file, FieldReader const& plan, int parts) {
-  constexpr std::size_t most_files = 1'000'000;
+  constexpr std::size_t max_files = 1'000'000;
   std::vector<PlannedFile> files;
   std::set<std::string> names;
-  for (auto const& entry : plan.list("files", most_files)) {
+  for (auto const& entry : plan.list("files", max_files)) {
     FieldReader const fields(file, entry, "files",
                              {"name", "bytes", "part", "recipe_begin", "recipe_bytes", "recipe_checksum"});
     files.push_back({.name = fields.file_name("name"),
@@ -204,7 +204,7 @@ PlanFile parse(std::string const& file, Json const& json) {
   FieldReader const plan(file, json, "",
                          {"format", "version", "made_by", "checksum", "inputs", "merge_hash", "stamps", "out", "parts",
                           "max_shard_bytes", "single_file", "output_format", "force", "files"});
-  auto const parts = static_cast<int>(plan.number("parts", most_parts));
+  auto const parts = static_cast<int>(plan.number("parts", max_parts));
   if (parts < 1) plan.refuse("parts", "a number from 1", "0");
   return {.inputs = inputs_of(file, plan),
           .merge_hash = plan.digest("merge_hash"),

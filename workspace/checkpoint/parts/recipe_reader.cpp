@@ -16,7 +16,7 @@ namespace {
 constexpr char const* recipe_section = "recipes";
 constexpr char const* recipe_hint = "make the plan again";
 // Sums of parts do not overflow.
-constexpr std::uint64_t most_part = std::uint64_t{1} << 40;
+constexpr std::uint64_t max_part = std::uint64_t{1} << 40;
 constexpr std::uint64_t longest = std::numeric_limits<std::int64_t>::max();
 
 class RecipeReader {
@@ -44,13 +44,13 @@ class RecipeReader {
     if (!value.is_array()) refuse("a list is " + std::string(value.type_name()));
     return value;
   }
-  void require_length(Json const& value, std::size_t least, std::size_t most) const {
-    if (list(value).size() < least || value.size() > most)
+  void require_length(Json const& value, std::size_t min, std::size_t max) const {
+    if (list(value).size() < min || value.size() > max)
       refuse("a list has " + std::to_string(value.size()) + " values");
   }
-  [[nodiscard]] std::uint64_t number(Json const& value, std::uint64_t most = longest) const {
-    if (!value.is_number_unsigned() || value.get<std::uint64_t>() > most)
-      refuse("a number is not from 0 to " + std::to_string(most));
+  [[nodiscard]] std::uint64_t number(Json const& value, std::uint64_t max = longest) const {
+    if (!value.is_number_unsigned() || value.get<std::uint64_t>() > max)
+      refuse("a number is not from 0 to " + std::to_string(max));
     return value.get<std::uint64_t>();
   }
   [[nodiscard]] std::int64_t signed_number(Json const& value) const {
@@ -158,7 +158,7 @@ class RecipeReader {
     auto const element = signed_number(json[1]);
     if (element < -1 || element > static_cast<std::int64_t>(tensor.bytes)) refuse("an element does not exist");
     rule.sum_element = static_cast<int>(element);
-    for (auto const& part : list(json[2])) rule.parts.push_back(static_cast<std::int64_t>(number(part, most_part)));
+    for (auto const& part : list(json[2])) rule.parts.push_back(static_cast<std::int64_t>(number(part, max_part)));
     for (auto const& replicas : list(json[3])) rule.part_replicas.push_back(small(replicas));
     rule.replicas = small(json[4]);
     bool const divides = rule.replicas > 0 &&

@@ -20,10 +20,10 @@
 namespace crossrank::checkpoint {
 namespace {
 
-constexpr std::size_t most_listed = 8;
+constexpr std::size_t max_listed = 8;
 // Bounds that no model reaches. They keep the comparison of layers linear for names that are made to be slow.
-constexpr std::size_t most_kinds = 64;
-constexpr std::size_t most_missing = 256;
+constexpr std::size_t max_kinds = 64;
+constexpr std::size_t max_missing = 256;
 
 /// The numbers after each prefix ("model.layers.", "model.layers.3.mlp.experts.").
 using Counted = std::map<std::string, std::set<std::int64_t>>;
@@ -48,7 +48,7 @@ std::vector<Kind const*> common_kinds(std::map<Roster, std::vector<std::int64_t>
   }
   std::stable_sort(common.begin(), common.end(),
                    [](auto const* a, auto const* b) { return a->second.size() > b->second.size(); });
-  if (common.size() > most_kinds) common.resize(most_kinds);
+  if (common.size() > max_kinds) common.resize(max_kinds);
   return common;
 }
 
@@ -62,11 +62,11 @@ Kind const* larger_kind(Roster const& roster, std::vector<Kind const*> const& co
   return found == common.end() ? nullptr : *found;
 }
 
-/// Returns the first names of `other` that `roster` lacks, at most `most_missing`.
+/// Returns the first names of `other` that `roster` lacks, at most `max_missing`.
 std::vector<std::string> lacking(Roster const& roster, Roster const& other) {
   std::vector<std::string> missing;
   for (auto const& name : other) {
-    if (missing.size() == most_missing) break;
+    if (missing.size() == max_missing) break;
     if (!roster.contains(name)) missing.push_back(name);
   }
   return missing;
@@ -116,8 +116,8 @@ bool has_scales(LayerTensors const& tensors) {
 }  // namespace
 
 std::string NumberGap::text() const {
-  if (!missing.empty()) return prefix + "* lacks number " + list_text(missing, most_listed);
-  return prefix + "* has number " + list_text(extra, most_listed) + " where the config has " +
+  if (!missing.empty()) return prefix + "* lacks number " + list_text(missing, max_listed);
+  return prefix + "* has number " + list_text(extra, max_listed) + " where the config has " +
          std::to_string(wanted.value_or(0));
 }
 
@@ -130,7 +130,7 @@ std::vector<NumberGap> find_gaps(std::span<std::string const> names, Json const&
     NumberGap gap{.prefix = prefix, .wanted = announced(prefix, sizes)};
     auto const last = gap.wanted ? std::max(*gap.wanted - 1, *numbers.rbegin()) : *numbers.rbegin();
     // Without a count in the config the numbers may begin anywhere, such as those of one stage.
-    for (auto i = gap.wanted ? 0 : *numbers.begin(); i <= last && gap.missing.size() < numbers.size() + most_listed + 1;
+    for (auto i = gap.wanted ? 0 : *numbers.begin(); i <= last && gap.missing.size() < numbers.size() + max_listed + 1;
          ++i) {
       if (!numbers.contains(i)) gap.missing.push_back(i);
     }

@@ -181,11 +181,11 @@ class MergeLayoutBuilder {
 
   /// Returns an equal rule of a tensor before, or else this one. A model has few different rules.
   std::shared_ptr<MergeRule const> shared(std::shared_ptr<MergeRule const> rule) {
-    constexpr std::size_t most_remembered = 32;
+    constexpr std::size_t max_remembered = 32;
     for (auto const& known : rules_) {
       if (*known == *rule) return known;
     }
-    if (rules_.size() == most_remembered) rules_.erase(rules_.begin());
+    if (rules_.size() == max_remembered) rules_.erase(rules_.begin());
     return rules_.emplace_back(std::move(rule));
   }
 

@@ -18,7 +18,7 @@ namespace crossrank::checkpoint {
 namespace {
 
 // A model has thousands of layers with the same defect.
-constexpr std::size_t most_of_a_kind = 20;
+constexpr std::size_t max_of_a_kind = 20;
 
 /// Warns of tensors that the model may lack by design, or because a part was not saved.
 void warn_of_missing_tensors(PlannedMerge const& merge) {
@@ -38,12 +38,12 @@ void warn_of_missing_tensors(PlannedMerge const& merge) {
   add(ModelNames(layout.set.config).check(names, merge.where));
   std::map<std::string_view, std::size_t> counts;
   for (auto const& finding : findings) {
-    if (++counts[finding.text] <= most_of_a_kind)
+    if (++counts[finding.text] <= max_of_a_kind)
       log_event(LogLevel::warning, finding.text, {{"tensor", finding.resource}});
   }
   for (auto const& [text, count] : counts) {
-    if (count > most_of_a_kind)
-      log_event(LogLevel::warning, text, {{"more tensors", std::to_string(count - most_of_a_kind)}});
+    if (count > max_of_a_kind)
+      log_event(LogLevel::warning, text, {{"more tensors", std::to_string(count - max_of_a_kind)}});
   }
 }
 

@@ -19,7 +19,7 @@
 namespace crossrank::checkpoint {
 namespace {
 
-constexpr std::size_t most_block_values = 64;
+constexpr std::size_t max_block_values = 64;
 constexpr std::size_t table_pays_from = 512;
 
 SourceTensor const& describe(StoredTensor const& stored) { return stored.source->tensors()[stored.tensor]; }
@@ -45,7 +45,7 @@ std::uint64_t bytes_of_block(StoredTensor const& values, StoredTensor const& sca
   auto const& stored = describe(values);
   auto const bytes = dense_bytes(stored.shape, stored.dtype);
   auto const count = static_cast<std::uint64_t>(describe(scales).shape.numel());
-  if (count > 0 && bytes % count == 0 && bytes >= count && bytes / count <= most_block_values / 2) return bytes / count;
+  if (count > 0 && bytes % count == 0 && bytes >= count && bytes / count <= max_block_values / 2) return bytes / count;
   throw FormatError({.operation = "read scales",
                      .message = "the number of block scales does not match the number of values",
                      .expected = "one scale per 16 or 32 values",
@@ -189,7 +189,7 @@ Json Requantization::to_json() const {
 
 void requantize_fp4_block(std::span<std::byte> values, std::byte& scale, float factor) {
   if (factor == 1.0F) return;
-  std::array<float, most_block_values> buffer{};
+  std::array<float, max_block_values> buffer{};
   auto const numbers = std::span(buffer).first(2 * values.size());
   decode_small_floats(Dtype::f4, values, numbers);
   auto const old_scale = decode_small_float(Dtype::f8_e4m3, std::to_integer<std::uint16_t>(scale));

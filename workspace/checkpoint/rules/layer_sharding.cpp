@@ -16,8 +16,8 @@ namespace crossrank::checkpoint {
 namespace {
 
 // If a layer has more pieces, something else is wrong with it.
-constexpr std::int64_t most_ranks = 4096;
-constexpr std::int64_t most_parts = 4096;
+constexpr std::int64_t max_ranks = 4096;
+constexpr std::int64_t max_copies_of_part = 4096;
 
 bool all_are(std::span<std::int64_t const> lengths, std::int64_t value) {
   return std::all_of(lengths.begin(), lengths.end(), [&](std::int64_t length) { return length == value; });
@@ -73,7 +73,7 @@ class ShardingByLengths {
     bool const divides = piece > 0 && (whole % piece == 0 || padding == Padding::last_piece);
     if (!divides || !all_equal(lengths)) return;
     auto const all = (whole + piece - 1) / piece;
-    if (all <= ranks_ || all > most_ranks) return;
+    if (all <= ranks_ || all > max_ranks) return;
     std::vector<int> missing;
     for (auto rank = ranks_; rank < all; ++rank) missing.push_back(static_cast<int>(rank));
     throw FormatError(
@@ -94,7 +94,7 @@ class ShardingByLengths {
     if (layer.gate && sizes_.gated().value_or(false)) widths.push_back(widths.front());
     if (!layer.repeat) return widths;
     auto const times = sizes_[*layer.repeat];
-    if (!times || *times > most_parts) return {std::nullopt};
+    if (!times || *times > max_copies_of_part) return {std::nullopt};
     auto const once = widths;
     for (std::int64_t i = 1; i < *times; ++i) widths.insert(widths.end(), once.begin(), once.end());
     return widths;

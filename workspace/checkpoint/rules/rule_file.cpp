@@ -24,7 +24,7 @@ namespace {
 constexpr std::size_t max_file_bytes = std::size_t{1} << 20;
 constexpr std::size_t max_depth = 8;
 constexpr std::size_t max_rules = 10'000;
-constexpr std::size_t max_parts = 64;
+constexpr std::size_t max_fused_parts = 64;
 constexpr std::int64_t largest_number = std::int64_t{1} << 40;
 
 [[noreturn]] void refuse(std::string const& source, std::string const& where, std::string const& problem,

@@ -24,10 +24,10 @@ constexpr std::size_t longest_transfer = std::size_t{1} << 30;
 }  // namespace
 
 std::size_t FilePool::default_limit() noexcept {
-  constexpr std::size_t most = 128;
-  constexpr std::size_t least = 8;
+  constexpr std::size_t max = 128;
+  constexpr std::size_t min = 8;
   auto const allowed = ::sysconf(_SC_OPEN_MAX);  // negative: no limit
-  return allowed < 0 ? most : std::clamp(as_size(allowed) / 8, least, most);
+  return allowed < 0 ? max : std::clamp(as_size(allowed) / 8, min, max);
 }
 
 std::shared_ptr<PooledFile const> FilePool::open(std::filesystem::path const& path) {

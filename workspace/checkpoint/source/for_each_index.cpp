@@ -11,7 +11,7 @@
 namespace crossrank::checkpoint {
 namespace {
 
-constexpr std::size_t most_threads_of_loop = 16;
+constexpr std::size_t max_threads_of_loop = 16;
 // A thread does not pay off for fewer files.
 constexpr std::size_t least_of_thread = 4;
 
@@ -53,7 +53,7 @@ class Loop {
 
 void for_each_index(std::size_t count, std::function<void(std::size_t index)> const& body) {
   Loop loop(count, body);
-  auto const threads = std::min(most_threads_of_loop, count / least_of_thread);
+  auto const threads = std::min(max_threads_of_loop, count / least_of_thread);
   std::vector<std::thread> others;
   others.reserve(threads);
   try {

@@ -12,7 +12,7 @@
 namespace crossrank::checkpoint {
 namespace {
 
-constexpr int most_wrappers = 4;
+constexpr int max_wrappers = 4;
 
 constexpr std::array<std::string_view, 6> models{
     "state_dict", "model_state_dict", "model_state", "model_weights", "model", "module"};
@@ -122,7 +122,7 @@ void follow(ListKeys const& list, std::string const& asked, KeyPath& way, std::s
 
 /// Returns whether one or more unknown keys wrap a model and its training state.
 bool wraps(ListKeys const& list, std::vector<std::string> way, std::vector<SavedKey> keys) {
-  for (int depth = 0; depth < most_wrappers; ++depth) {
+  for (int depth = 0; depth < max_wrappers; ++depth) {
     if (keys.size() != 1 || keys.front().under != KeyContent::dict) return false;
     way.push_back(keys.front().key);
     keys = list(way);
@@ -167,7 +167,7 @@ KeyPath find_model(ListKeys const& list, std::string const& asked, std::string c
   follow(list, asked, way, resource);
   // A known key or the user's path leads to the model, unless a known key clearly continues further inside.
   bool named = !asked.empty();
-  for (int depth = 0; depth < most_wrappers; ++depth) {
+  for (int depth = 0; depth < max_wrappers; ++depth) {
     auto const keys = list(way.keys);
     Sorted const sorted(keys);
     if (!named && sorted.all_one() && wraps(list, way.keys, keys)) {

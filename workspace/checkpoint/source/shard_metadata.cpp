@@ -11,13 +11,13 @@ namespace {
 constexpr std::string_view rank_key = "crossrank.shard_rank";
 constexpr std::string_view count_key = "crossrank.shard_count";
 constexpr std::string_view job_key = "crossrank.shard_job";
-constexpr int most_ranks = 1'000'000;
+constexpr int max_ranks = 1'000'000;
 
 std::optional<int> number(std::string const* text) {
   int value = 0;
   if (text == nullptr) return std::nullopt;
   auto const [end, bad] = std::from_chars(text->data(), text->data() + text->size(), value);
-  bool const whole = bad == std::errc() && end == text->data() + text->size() && value >= 0 && value <= most_ranks;
+  bool const whole = bad == std::errc() && end == text->data() + text->size() && value >= 0 && value <= max_ranks;
   return whole ? std::optional(value) : std::nullopt;
 }
 

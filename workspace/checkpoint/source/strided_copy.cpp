@@ -13,7 +13,7 @@ constexpr std::uint64_t block_bytes = std::uint64_t{1} << 20;
 // A run of at least this size gets its own system call.
 constexpr std::uint64_t long_run = std::uint64_t{128} << 10;
 // Reading whole rows is faster than reading runs one by one if at least one byte in four is used.
-constexpr std::uint64_t most_waste = 4;
+constexpr std::uint64_t max_waste = 4;
 // Shorter runs are always read as whole rows.
 constexpr std::uint64_t short_run = std::uint64_t{16} << 10;
 
@@ -31,7 +31,7 @@ class StridedReader {
 
   void read() {
     bool const gather = !source_.is_in_memory() && runs_.count > 1 && runs_.run_bytes < long_run &&
-                        (runs_.run_bytes < short_run || runs_.run_bytes * most_waste >= runs_.stride_bytes) &&
+                        (runs_.run_bytes < short_run || runs_.run_bytes * max_waste >= runs_.stride_bytes) &&
                         runs_.stride_bytes <= block_bytes;
     auto row = first_row();
     while (row < runs_.count && copy_.to(row) < end_) {

@@ -24,7 +24,7 @@ namespace {
 constexpr std::size_t block_bytes = std::size_t{1} << 20;
 // The unit of work; it may contain many small tensors.
 constexpr std::uint64_t unit_bytes = std::uint64_t{16} << 20;
-constexpr std::size_t most_listed = 100;
+constexpr std::size_t max_listed = 100;
 constexpr std::string_view comparing_stage = "comparing copies";
 
 struct Pair {
@@ -202,7 +202,7 @@ void refuse(std::vector<ReplicaFinding> const& findings, std::string const& oper
   if (findings.empty()) return;
   std::vector<std::string> details;
   for (auto const& finding : findings) {
-    if (details.size() < most_listed) details.push_back(finding.tensor + ": " + finding.text);
+    if (details.size() < max_listed) details.push_back(finding.tensor + ": " + finding.text);
   }
   // A file that was copied over another one causes all other differences.
   auto const rank = [](ReplicaProblem kind) {

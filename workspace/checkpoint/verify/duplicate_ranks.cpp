@@ -11,8 +11,8 @@
 namespace crossrank::checkpoint {
 namespace {
 
-constexpr std::uint64_t most_bytes = std::uint64_t{64} << 10;
-constexpr std::size_t most_tensors = 8;
+constexpr std::uint64_t max_bytes = std::uint64_t{64} << 10;
+constexpr std::size_t max_listed_tensors = 8;
 
 /// Returns whether each rank has its own piece.
 bool is_sharded(MergedTensor const& tensor) {
@@ -25,7 +25,7 @@ bool is_sharded(MergedTensor const& tensor) {
 std::vector<std::byte> beginning(MergeLayout const& layout, TensorAt at) {
   auto const& source = *layout.set.sources[at.source];
   auto const& tensor = source.tensors()[at.tensor];
-  std::vector<std::byte> bytes(std::min(most_bytes, dense_bytes(tensor.shape, tensor.dtype)));
+  std::vector<std::byte> bytes(std::min(max_bytes, dense_bytes(tensor.shape, tensor.dtype)));
   if (!bytes.empty()) source.read(at.tensor, 0, bytes);
   auto const width = std::max<std::size_t>(1, bits_of(tensor.dtype) / 8);
   bool const constant =
@@ -62,7 +62,7 @@ std::vector<ReplicaFinding> find_duplicate_ranks(MergeLayout const& layout) {
   std::vector<ReplicaFinding> findings;
   for (auto& [first, tensors] : groups) {
     std::stable_sort(tensors.begin(), tensors.end(), [](auto const* a, auto const* b) { return a->bytes > b->bytes; });
-    if (tensors.size() > most_tensors) tensors.resize(most_tensors);
+    if (tensors.size() > max_listed_tensors) tensors.resize(max_listed_tensors);
     std::map<std::uint64_t, std::uint32_t> seen;
     for (auto const& [source, checksum] : checksums_of(layout, tensors)) {
       auto const [at, fresh] = seen.emplace(checksum.digest(), source);

@@ -153,7 +153,7 @@ PoolStatus combine(Collective const& world, PoolStatus const& mine) {
 }
 
 int thread_count(Collective const& world, int wanted) {
-  if (wanted > 0) return std::min(wanted, most_threads);
+  if (wanted > 0) return std::min(wanted, max_threads);
   auto const cpus = platform::usable_cpus();
   // Two threads per CPU, because half of them wait for the disk.
   return std::clamp(2 * cpus / std::max(1, world.local_world_size()), 2, max_default_threads);

@@ -19,7 +19,7 @@ namespace {
 
 // A part that still runs may add a file while the folder is removed. An NFS server may also keep a removed file that a
 // process has open; then the folder stays.
-constexpr int most_removals = 10;
+constexpr int max_removals = 10;
 
 }  // namespace
 
@@ -117,7 +117,7 @@ void clear_job(platform::Directory const& work) {
 
 void remove_job(platform::Directory const& out, platform::Directory const& work) {
   auto const folder = work.path().filename();
-  for (int attempt = 0; attempt < most_removals; ++attempt) {
+  for (int attempt = 0; attempt < max_removals; ++attempt) {
     clear_job(work);
     CROSSRANK_CRASH_POINT("checkpoint.commit.folder_cleared");
     (void)work.remove(published_name, write_operation);

@@ -20,7 +20,7 @@
 namespace crossrank::checkpoint {
 namespace {
 
-constexpr int most_attempts = 10;
+constexpr int max_attempts = 10;
 constexpr std::size_t longest_identity = 256;
 
 platform::Fd open_run(platform::Directory const& work, std::string const& name, int flags) {
@@ -72,7 +72,7 @@ void remove_dead_runs(platform::Directory const& work) {
 }
 
 PartRun::PartRun(platform::Directory const& work) : work_(work) {
-  for (int attempt = 0; attempt < most_attempts; ++attempt) {
+  for (int attempt = 0; attempt < max_attempts; ++attempt) {
     if (try_begin()) return;
   }
   throw IoError({.operation = write_operation,

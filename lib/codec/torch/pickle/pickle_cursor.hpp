@@ -33,9 +33,9 @@ class PickleCursor {
     return taken;
   }
   /// Reads up to the next line feed, and the line feed.
-  std::string_view take_line(std::size_t most) {
+  std::string_view take_line(std::size_t max) {
     auto const end = text_.find('\n', at_);
-    if (end == std::string_view::npos || end - at_ > most) refuse_pickle(options_, opcode_at_, "a name does not end");
+    if (end == std::string_view::npos || end - at_ > max) refuse_pickle(options_, opcode_at_, "a name does not end");
     auto const line = text_.substr(at_, end - at_);
     at_ = end + 1;
     return line;

@@ -377,10 +377,10 @@ void refuse_pickle(PickleOptions const& options, std::uint64_t at, std::string m
 
 std::shared_ptr<PickleTree const> read_pickle(std::vector<std::byte> pickle, PickleOptions const& options) {
   // Positions are kept in 32 bits.
-  auto const most = std::min<std::uint64_t>(options.limits.pickle_bytes, ~std::uint32_t{0});
-  if (pickle.size() > most) {
-    refuse_pickle(options, most,
-                  "the pickle has " + std::to_string(pickle.size()) + " bytes; the limit is " + std::to_string(most));
+  auto const max = std::min<std::uint64_t>(options.limits.pickle_bytes, ~std::uint32_t{0});
+  if (pickle.size() > max) {
+    refuse_pickle(options, max,
+                  "the pickle has " + std::to_string(pickle.size()) + " bytes; the limit is " + std::to_string(max));
   }
   auto tree = std::make_shared<PickleTree>();
   tree->pickle = std::move(pickle);

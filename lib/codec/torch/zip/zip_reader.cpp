@@ -252,10 +252,10 @@ ZipRecord const* ZipArchive::find(std::string_view name) const noexcept {
   return found != by_name_.end() && records_[*found].name == name ? &records_[*found] : nullptr;
 }
 
-std::vector<std::byte> ZipArchive::read_small(ZipRecord const& record, std::uint64_t most) const {
-  if (record.size > most) {
+std::vector<std::byte> ZipArchive::read_small(ZipRecord const& record, std::uint64_t max) const {
+  if (record.size > max) {
     refuse(*source_, record_section, record.begin,
-           "the record has " + std::to_string(record.size) + " bytes; the limit is " + std::to_string(most),
+           "the record has " + std::to_string(record.size) + " bytes; the limit is " + std::to_string(max),
            record.name);
   }
   std::vector<std::byte> bytes(record.size);

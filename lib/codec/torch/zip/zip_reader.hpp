@@ -32,8 +32,8 @@ class ZipArchive {
   /// Returns the record called `name`, or null.
   [[nodiscard]] ZipRecord const* find(std::string_view name) const noexcept;
   [[nodiscard]] ByteSource const& source() const noexcept { return *source_; }
-  /// Reads a small record without checking its CRC. `FormatError` when it is larger than `most`.
-  [[nodiscard]] std::vector<std::byte> read_small(ZipRecord const& record, std::uint64_t most) const;
+  /// Reads a small record without checking its CRC. `FormatError` when it is larger than `max`.
+  [[nodiscard]] std::vector<std::byte> read_small(ZipRecord const& record, std::uint64_t max) const;
   /// Reads all bytes of a record and returns whether their CRC matches.
   [[nodiscard]] bool crc_holds(ZipRecord const& record) const;
 

@@ -15,9 +15,9 @@
 namespace emulated {
 namespace {
 
-constexpr std::size_t most_retired = 4096;  // addresses
+constexpr std::size_t max_retired = 4096;  // addresses
 constexpr std::size_t largest_poisoned = 4UL << 20;
-constexpr std::size_t most_poisoned = 16;  // mappings
+constexpr std::size_t max_poisoned = 16;  // mappings
 constexpr int fresh_byte = 0xCD;
 constexpr int freed_byte = 0xDD;
 
@@ -138,7 +138,7 @@ void Memory::retire(Range& range) {
   range.given_back = true;
   range.gone = true;
   retired_.push_back(range.base);
-  if (retired_.size() > most_retired) {
+  if (retired_.size() > max_retired) {
     ranges_.erase(retired_.front());
     retired_.erase(retired_.begin());
   }
@@ -147,7 +147,7 @@ void Memory::retire(Range& range) {
   } else if (range.anonymous != 0) {
     poisoned_.emplace_back(range.bytes, range.anonymous);
   }
-  if (poisoned_.size() > most_poisoned) {
+  if (poisoned_.size() > max_poisoned) {
     ::munmap(poisoned_.front().first, poisoned_.front().second);
     poisoned_.pop_front();
   }

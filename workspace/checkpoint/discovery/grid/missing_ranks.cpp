@@ -13,7 +13,7 @@ namespace crossrank::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::size_t most_files = 3;
+constexpr std::size_t max_files = 3;
 /// Returns the file name of tensor-parallel rank `tp`, derived from an existing file; empty if that is impossible.
 std::string file_of_rank(ShardSet const& set, std::size_t beside, int tp) {
   auto const path = fs::path(set.sources[beside]->name());
@@ -51,7 +51,7 @@ FormatError missing_ranks(ShardSet const& set, Error const& finding) {
     }
   }
   auto message = ranks_text(ranks, all);
-  if (!files.empty()) message += ": " + list_text(files, most_files);
+  if (!files.empty()) message += ": " + list_text(files, max_files);
   return FormatError({.operation = "merge plan",
                       .message = message,
                       .expected = info.expected + " in " + info.resource,

@@ -22,7 +22,7 @@ void ExportBuffers::count(std::size_t more) {
 ExportBuffers::Memory ExportBuffers::take(std::size_t bytes, std::chrono::milliseconds limit) {
   bytes = std::max<std::size_t>(bytes, 1);
   std::unique_lock lock(mutex_);
-  if (!freed_.wait_for(lock, limit, [this] { return in_use_ < most_; })) return {};
+  if (!freed_.wait_for(lock, limit, [this] { return in_use_ < max_; })) return {};
   Idle buffer;
   if (!idle_.empty()) {
     buffer = std::move(idle_.back());

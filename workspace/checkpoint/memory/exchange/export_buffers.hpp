@@ -23,8 +23,8 @@ class ExportBuffers : public std::enable_shared_from_this<ExportBuffers> {
     [[nodiscard]] std::span<std::byte> first(std::size_t count) const { return {data.get(), count}; }
   };
 
-  /// At most `most` buffers exist at a time.
-  explicit ExportBuffers(std::size_t most) : most_(most) {}
+  /// At most `max` buffers exist at a time.
+  explicit ExportBuffers(std::size_t max) : max_(max) {}
 
   /// Takes a buffer of at least `bytes`. Blocks for at most `limit` while all are in use; then returns no memory.
   [[nodiscard]] Memory take(std::size_t bytes, std::chrono::milliseconds limit);
@@ -45,7 +45,7 @@ class ExportBuffers : public std::enable_shared_from_this<ExportBuffers> {
     std::unique_ptr<std::byte[]> data{};
     std::size_t bytes = 0;
   };
-  std::size_t most_;
+  std::size_t max_;
   mutable std::mutex mutex_{};
   std::condition_variable freed_{};
   std::vector<Idle> idle_{};

@@ -17,7 +17,7 @@
 namespace crossrank::checkpoint {
 namespace {
 
-constexpr std::uint64_t most_value_bytes = std::uint64_t{64} << 20;
+constexpr std::uint64_t max_value_bytes = std::uint64_t{64} << 20;
 
 /// Returns the last element of a dotted name.
 std::string_view last_element(std::string_view name) {
@@ -138,16 +138,16 @@ ValueExchange choose_values(WeightCells& cells, NeedsValues const& needed, std::
   };
   ValueExchange all_alike(cells);
   all_alike.add([&](std::string const& other) { return last_element(other) == last_element(name); }, whole);
-  if (all_alike.bytes() <= most_value_bytes) return all_alike;
+  if (all_alike.bytes() <= max_value_bytes) return all_alike;
   ValueExchange of_layers(cells);
   of_layers.add([&](std::string const& other) { return differ_only_in_numbers(other, name); }, samples);
-  if (of_layers.bytes() <= most_value_bytes) return of_layers;
+  if (of_layers.bytes() <= max_value_bytes) return of_layers;
   ValueExchange of_name(cells);
   of_name.add([&](std::string const& other) { return other == name; }, samples);
-  if (of_name.bytes() <= most_value_bytes) return of_name;
+  if (of_name.bytes() <= max_value_bytes) return of_name;
   throw UsageError({.operation = operation,
                     .message = "the rules depend on values that are too large to send to all ranks",
-                    .expected = "at most " + std::to_string(most_value_bytes) + " bytes",
+                    .expected = "at most " + std::to_string(max_value_bytes) + " bytes",
                     .got = std::to_string(of_name.bytes()),
                     .resource = name,
                     .hint = "save shards, and merge their files"});

@@ -14,7 +14,7 @@ namespace {
 // One buffer is filled while the threads use the other.
 constexpr std::size_t receive_buffers = 2;
 // Limit of the blocks that are put together, except for those of the round that is prepared.
-constexpr std::size_t most_block_bytes = std::size_t{32} << 20;
+constexpr std::size_t max_block_bytes = std::size_t{32} << 20;
 
 std::size_t sum_of(std::vector<std::int64_t> const& bytes) {
   return as_size(std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0}));
@@ -45,7 +45,7 @@ bool WeightExchange::prepare_round(std::chrono::milliseconds limit) {
   }
   if (!out_.data) out_ = receiving_->take(sum_of(round_->receive_bytes), limit);
   // Blocks are given back when the threads have used their units, all but those of units that wait for further rounds.
-  return out_.data != nullptr && receiving_->wait_for_blocks(most_block_bytes + open_block_bytes_, limit);
+  return out_.data != nullptr && receiving_->wait_for_blocks(max_block_bytes + open_block_bytes_, limit);
 }
 
 void WeightExchange::pack() {

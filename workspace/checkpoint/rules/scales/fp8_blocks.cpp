@@ -190,8 +190,8 @@ bool splits_blocks(LayerOnRanks const& layer, LayerSharding const& sharding) {
       (sharding.shard_axis != ShardAxis::column && sharding.shard_axis != ShardAxis::row))
     return false;
   // The scales of blocks may have twice as many dimensions as the matrix.
-  auto const most = layer.role == TensorRole::weight ? 3U : 5U;
-  if (layer.formats.front().format() != NumberFormat::fp8_block || dimensions < 2 || dimensions > most) return false;
+  auto const max = layer.role == TensorRole::weight ? 3U : 5U;
+  if (layer.formats.front().format() != NumberFormat::fp8_block || dimensions < 2 || dimensions > max) return false;
   if (layer.role == TensorRole::weight_scale && dtype != Dtype::f32 && !is_small_float(dtype)) return false;
   if (sharding.true_outputs >= 0) return false;
   Layout const layout(layer, sharding);

@@ -16,7 +16,7 @@
 namespace crossrank::checkpoint {
 namespace {
 
-constexpr std::size_t most_samples = 3;
+constexpr std::size_t max_samples = 3;
 
 /// The opened archive of an item, as the source of its only tensor.
 class ItemSource final : public codec::ByteSource {
@@ -191,7 +191,7 @@ void DcpItems::require_no_copies() const {
   std::vector<ChunkedTensor const*> largest;
   for (auto const& tensor : chunked_) largest.push_back(&tensor);
   std::stable_sort(largest.begin(), largest.end(), [](auto const* a, auto const* b) { return a->bytes > b->bytes; });
-  if (largest.size() > most_samples) largest.resize(most_samples);
+  if (largest.size() > max_samples) largest.resize(max_samples);
   std::vector<FileSample> samples;
   for (auto const* const tensor : largest) {
     for (auto const& item : tensor->items) {

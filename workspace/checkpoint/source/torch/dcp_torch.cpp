@@ -24,11 +24,11 @@ namespace crossrank::checkpoint {
 namespace {
 
 // Objects that are not tensors are kept up to this size: positions of data loaders, arguments, random states.
-constexpr std::uint64_t most_object_bytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t max_object_bytes = std::uint64_t{1} << 20;
 
 /// Returns plain values as JSON, and a description of anything else.
 Json object_value(std::shared_ptr<PooledFile const> const& file, codec::DcpItem const& item) {
-  if (item.length > most_object_bytes) return "<" + std::to_string(item.length) + " bytes>";
+  if (item.length > max_object_bytes) return "<" + std::to_string(item.length) + " bytes>";
   try {
     auto part = std::make_shared<codec::RangeSource>(file, item.offset, item.length, file->name());
     auto const archive = codec::TorchArchive::open(std::move(part), {.allowlist = codec::training_allowlist()});
@@ -41,15 +41,15 @@ Json object_value(std::shared_ptr<PooledFile const> const& file, codec::DcpItem 
 std::vector<std::byte> read_metadata(std::filesystem::path const& directory, FilePool& pool) {
   auto const opened = pool.open(directory / dcp_metadata_name);
   auto const& file = *opened;
-  constexpr std::uint64_t most = std::uint64_t{256} << 20;
-  if (file.size() > most) {
+  constexpr std::uint64_t max = std::uint64_t{256} << 20;
+  if (file.size() > max) {
     throw FormatError({.operation = open_operation,
                        .message = "the metadata is too large",
-                       .expected = "at most " + std::to_string(most) + " bytes",
+                       .expected = "at most " + std::to_string(max) + " bytes",
                        .got = std::to_string(file.size()),
                        .resource = file.name(),
                        .section = ".metadata",
-                       .offset = most});
+                       .offset = max});
   }
   std::vector<std::byte> bytes(static_cast<std::size_t>(file.size()));
   file.read_at(0, bytes);

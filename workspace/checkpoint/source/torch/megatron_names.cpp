@@ -111,17 +111,17 @@ class UnstackingCost {
  public:
   void add(DcpModelTensor const& tensor) {
     auto const length = static_cast<std::uint64_t>(tensor.shape[0]);
-    std::uint64_t pieces = std::min(length, most_pieces + 1);
+    std::uint64_t pieces = std::min(length, max_pieces + 1);
     for (auto const& box : tensor.boxes)
-      pieces += std::min(static_cast<std::uint64_t>(box.size[0]), most_pieces + 1);  // at most 2^24 boxes of 2^22
+      pieces += std::min(static_cast<std::uint64_t>(box.size[0]), max_pieces + 1);  // at most 2^24 boxes of 2^22
     pieces_ += pieces;
-    name_bytes_ += std::min(length, most_pieces + 1) * tensor.name.size();
+    name_bytes_ += std::min(length, max_pieces + 1) * tensor.name.size();
   }
-  [[nodiscard]] bool is_too_high() const noexcept { return pieces_ > most_pieces || name_bytes_ > most_name_bytes; }
+  [[nodiscard]] bool is_too_high() const noexcept { return pieces_ > max_pieces || name_bytes_ > max_total_name_bytes; }
 
  private:
-  static constexpr std::uint64_t most_pieces = std::uint64_t{1} << 22U;
-  static constexpr std::uint64_t most_name_bytes = std::uint64_t{256} << 20U;
+  static constexpr std::uint64_t max_pieces = std::uint64_t{1} << 22U;
+  static constexpr std::uint64_t max_total_name_bytes = std::uint64_t{256} << 20U;
   std::uint64_t pieces_ = 0;
   std::uint64_t name_bytes_ = 0;
 };
