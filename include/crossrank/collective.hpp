@@ -171,7 +171,7 @@ class CROSSRANK_EXPORT Collective {
   template <MutableElementRange Out, ElementRangeLike<Out> In>
   void reduce_scatter(Out&& out, In&& in, ReduceOp op = ReduceOp::sum) const;
   /// Starts a `reduce_scatter` of the caller's elements and returns at once.
-  template <MutableElementRange Out, LastingElementRangeLike<Out> In>
+  template <MutableElementRange Out, BorrowedElementRangeLike<Out> In>
   [[nodiscard]] Request ireduce_scatter(Out&& out, In&& in, ReduceOp op = ReduceOp::sum) const;
 
   /// Combines `in` over all ranks and gives rank r the next `rows.rows[r]` rows of the result in `out`.
@@ -184,7 +184,7 @@ class CROSSRANK_EXPORT Collective {
   template <MutableElementRange Out, ElementRangeLike<Out> In>
   void reduce_scatterv(Out&& out, In&& in, Rows rows, ReduceOp op = ReduceOp::sum) const;
   /// Starts a `reduce_scatterv` of the caller's elements and returns at once.
-  template <MutableElementRange Out, LastingElementRangeLike<Out> In>
+  template <MutableElementRange Out, BorrowedElementRangeLike<Out> In>
   [[nodiscard]] Request ireduce_scatterv(Out&& out, In&& in, Rows rows, ReduceOp op = ReduceOp::sum) const;
 
   /// Joins the tensors of all ranks in `out` on every rank, along a new first dimension.
@@ -202,7 +202,7 @@ class CROSSRANK_EXPORT Collective {
   template <MutableElementRange Out, ElementRangeLike<Out> In>
   void all_gather(Out&& out, In&& in) const;
   /// Starts an `all_gather` of the caller's elements and returns at once.
-  template <MutableElementRange Out, LastingElementRangeLike<Out> In>
+  template <MutableElementRange Out, BorrowedElementRangeLike<Out> In>
   [[nodiscard]] Request iall_gather(Out&& out, In&& in) const;
 
   /// Joins tensors of different lengths on every rank, along their first dimension.
@@ -216,7 +216,7 @@ class CROSSRANK_EXPORT Collective {
   template <MutableElementRange Out, ElementRangeLike<Out> In>
   void all_gatherv(Out&& out, In&& in, Rows rows) const;
   /// Starts an `all_gatherv` of the caller's elements and returns at once.
-  template <MutableElementRange Out, LastingElementRangeLike<Out> In>
+  template <MutableElementRange Out, BorrowedElementRangeLike<Out> In>
   [[nodiscard]] Request iall_gatherv(Out&& out, In&& in, Rows rows) const;
   /// Returns the bytes of every rank, in rank order, on every rank. Sizes may differ; the ranks exchange them.
   /// Collective; two barrier rounds.
@@ -233,7 +233,7 @@ class CROSSRANK_EXPORT Collective {
   template <MutableElementRange Out, ElementRangeLike<Out> In>
   void gather(Out&& out, In&& in, Root root = {}) const;
   /// Starts a `gather` of the caller's elements and returns at once.
-  template <MutableElementRange Out, LastingElementRangeLike<Out> In>
+  template <MutableElementRange Out, BorrowedElementRangeLike<Out> In>
   [[nodiscard]] Request igather(Out&& out, In&& in, Root root = {}) const;
 
   /// Joins tensors of different lengths in the root's `out`, along their first dimension.
@@ -247,7 +247,7 @@ class CROSSRANK_EXPORT Collective {
   template <MutableElementRange Out, ElementRangeLike<Out> In>
   void gatherv(Out&& out, In&& in, Rows rows) const;
   /// Starts a `gatherv` of the caller's elements and returns at once.
-  template <MutableElementRange Out, LastingElementRangeLike<Out> In>
+  template <MutableElementRange Out, BorrowedElementRangeLike<Out> In>
   [[nodiscard]] Request igatherv(Out&& out, In&& in, Rows rows) const;
 
   /// Gives rank r the r-th of `world_size` equal parts of the root's `in`.
@@ -262,7 +262,7 @@ class CROSSRANK_EXPORT Collective {
   template <MutableElementRange Out, ElementRangeLike<Out> In>
   void scatter(Out&& out, In&& in, Root root = {}) const;
   /// Starts a `scatter` of the caller's elements and returns at once.
-  template <MutableElementRange Out, LastingElementRangeLike<Out> In>
+  template <MutableElementRange Out, BorrowedElementRangeLike<Out> In>
   [[nodiscard]] Request iscatter(Out&& out, In&& in, Root root = {}) const;
 
   /// Gives rank r the next `rows.rows[r]` rows of the root's `in`.
@@ -276,7 +276,7 @@ class CROSSRANK_EXPORT Collective {
   template <MutableElementRange Out, ElementRangeLike<Out> In>
   void scatterv(Out&& out, In&& in, Rows rows) const;
   /// Starts a `scatterv` of the caller's elements and returns at once.
-  template <MutableElementRange Out, LastingElementRangeLike<Out> In>
+  template <MutableElementRange Out, BorrowedElementRangeLike<Out> In>
   [[nodiscard]] Request iscatterv(Out&& out, In&& in, Rows rows) const;
 
   /// Sends the r-th of `world_size` equal parts of `in` to rank r, and receives rank r's part into the r-th of `out`.
@@ -290,7 +290,7 @@ class CROSSRANK_EXPORT Collective {
   template <MutableElementRange Out, ElementRangeLike<Out> In>
   void all_to_all(Out&& out, In&& in) const;
   /// Starts an `all_to_all` of the caller's elements and returns at once.
-  template <MutableElementRange Out, LastingElementRangeLike<Out> In>
+  template <MutableElementRange Out, BorrowedElementRangeLike<Out> In>
   [[nodiscard]] Request iall_to_all(Out&& out, In&& in) const;
 
   /// Sends `rows.send[r]` rows of `in` to rank r and receives `rows.receive[r]` rows of `out` from it.
@@ -304,7 +304,7 @@ class CROSSRANK_EXPORT Collective {
   template <MutableElementRange Out, ElementRangeLike<Out> In>
   void all_to_allv(Out&& out, In&& in, ExchangedRows rows) const;
   /// Starts an `all_to_allv` of the caller's elements and returns at once.
-  template <MutableElementRange Out, LastingElementRangeLike<Out> In>
+  template <MutableElementRange Out, BorrowedElementRangeLike<Out> In>
   [[nodiscard]] Request iall_to_allv(Out&& out, In&& in, ExchangedRows rows) const;
 
   /// Sends a tensor's bytes to rank `dst`. Returns when the caller may change the tensor.
@@ -318,7 +318,7 @@ class CROSSRANK_EXPORT Collective {
   template <ElementRange R>
   void send(R&& values, int dst, Tag tag = {}) const;
   /// Starts a `send` of the caller's elements and returns at once.
-  template <LastingElementRange R>
+  template <BorrowedElementRange R>
   [[nodiscard]] Request isend(R&& values, int dst, Tag tag = {}) const;
 
   /// Receives the next message from rank `src` into `tensor`.

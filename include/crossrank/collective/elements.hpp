@@ -93,7 +93,7 @@ template <MutableElementRange Out, ElementRangeLike<Out> In>
 void Collective::reduce_scatter(Out&& out, In&& in, ReduceOp op) const {
   reduce_scatter(detail::ElementsOfCall(out).tensor(), detail::ElementsOfCall(in).tensor(), op);
 }
-template <MutableElementRange Out, LastingElementRangeLike<Out> In>
+template <MutableElementRange Out, BorrowedElementRangeLike<Out> In>
 Request Collective::ireduce_scatter(Out&& out, In&& in, ReduceOp op) const {
   return ireduce_scatter(detail::ElementsOfRequest(out).tensor(), detail::ElementsOfRequest(in).tensor(), op);
 }
@@ -102,7 +102,7 @@ template <MutableElementRange Out, ElementRangeLike<Out> In>
 void Collective::reduce_scatterv(Out&& out, In&& in, Rows rows, ReduceOp op) const {
   reduce_scatterv(detail::ElementsOfCall(out).tensor(), detail::ElementsOfCall(in).tensor(), rows, op);
 }
-template <MutableElementRange Out, LastingElementRangeLike<Out> In>
+template <MutableElementRange Out, BorrowedElementRangeLike<Out> In>
 Request Collective::ireduce_scatterv(Out&& out, In&& in, Rows rows, ReduceOp op) const {
   return ireduce_scatterv(detail::ElementsOfRequest(out).tensor(), detail::ElementsOfRequest(in).tensor(), rows, op);
 }
@@ -111,7 +111,7 @@ template <MutableElementRange Out, ElementRangeLike<Out> In>
 void Collective::all_gather(Out&& out, In&& in) const {
   all_gather(detail::ElementsOfCall(out).tensor(), detail::ElementsOfCall(in).tensor());
 }
-template <MutableElementRange Out, LastingElementRangeLike<Out> In>
+template <MutableElementRange Out, BorrowedElementRangeLike<Out> In>
 Request Collective::iall_gather(Out&& out, In&& in) const {
   return iall_gather(detail::ElementsOfRequest(out).tensor(), detail::ElementsOfRequest(in).tensor());
 }
@@ -120,7 +120,7 @@ template <MutableElementRange Out, ElementRangeLike<Out> In>
 void Collective::all_gatherv(Out&& out, In&& in, Rows rows) const {
   all_gatherv(detail::ElementsOfCall(out).tensor(), detail::ElementsOfCall(in).tensor(), rows);
 }
-template <MutableElementRange Out, LastingElementRangeLike<Out> In>
+template <MutableElementRange Out, BorrowedElementRangeLike<Out> In>
 Request Collective::iall_gatherv(Out&& out, In&& in, Rows rows) const {
   return iall_gatherv(detail::ElementsOfRequest(out).tensor(), detail::ElementsOfRequest(in).tensor(), rows);
 }
@@ -129,7 +129,7 @@ template <MutableElementRange Out, ElementRangeLike<Out> In>
 void Collective::gather(Out&& out, In&& in, Root root) const {
   gather(detail::ElementsOfCall(out).tensor(), detail::ElementsOfCall(in).tensor(), root);
 }
-template <MutableElementRange Out, LastingElementRangeLike<Out> In>
+template <MutableElementRange Out, BorrowedElementRangeLike<Out> In>
 Request Collective::igather(Out&& out, In&& in, Root root) const {
   return igather(detail::ElementsOfRequest(out).tensor(), detail::ElementsOfRequest(in).tensor(), root);
 }
@@ -138,7 +138,7 @@ template <MutableElementRange Out, ElementRangeLike<Out> In>
 void Collective::gatherv(Out&& out, In&& in, Rows rows) const {
   gatherv(detail::ElementsOfCall(out).tensor(), detail::ElementsOfCall(in).tensor(), rows);
 }
-template <MutableElementRange Out, LastingElementRangeLike<Out> In>
+template <MutableElementRange Out, BorrowedElementRangeLike<Out> In>
 Request Collective::igatherv(Out&& out, In&& in, Rows rows) const {
   return igatherv(detail::ElementsOfRequest(out).tensor(), detail::ElementsOfRequest(in).tensor(), rows);
 }
@@ -147,7 +147,7 @@ template <MutableElementRange Out, ElementRangeLike<Out> In>
 void Collective::scatter(Out&& out, In&& in, Root root) const {
   scatter(detail::ElementsOfCall(out).tensor(), detail::ElementsOfCall(in).tensor(), root);
 }
-template <MutableElementRange Out, LastingElementRangeLike<Out> In>
+template <MutableElementRange Out, BorrowedElementRangeLike<Out> In>
 Request Collective::iscatter(Out&& out, In&& in, Root root) const {
   return iscatter(detail::ElementsOfRequest(out).tensor(), detail::ElementsOfRequest(in).tensor(), root);
 }
@@ -156,7 +156,7 @@ template <MutableElementRange Out, ElementRangeLike<Out> In>
 void Collective::scatterv(Out&& out, In&& in, Rows rows) const {
   scatterv(detail::ElementsOfCall(out).tensor(), detail::ElementsOfCall(in).tensor(), rows);
 }
-template <MutableElementRange Out, LastingElementRangeLike<Out> In>
+template <MutableElementRange Out, BorrowedElementRangeLike<Out> In>
 Request Collective::iscatterv(Out&& out, In&& in, Rows rows) const {
   return iscatterv(detail::ElementsOfRequest(out).tensor(), detail::ElementsOfRequest(in).tensor(), rows);
 }
@@ -165,7 +165,7 @@ template <MutableElementRange Out, ElementRangeLike<Out> In>
 void Collective::all_to_all(Out&& out, In&& in) const {
   all_to_all(detail::ElementsOfCall(out).tensor(), detail::ElementsOfCall(in).tensor());
 }
-template <MutableElementRange Out, LastingElementRangeLike<Out> In>
+template <MutableElementRange Out, BorrowedElementRangeLike<Out> In>
 Request Collective::iall_to_all(Out&& out, In&& in) const {
   return iall_to_all(detail::ElementsOfRequest(out).tensor(), detail::ElementsOfRequest(in).tensor());
 }
@@ -174,7 +174,7 @@ template <MutableElementRange Out, ElementRangeLike<Out> In>
 void Collective::all_to_allv(Out&& out, In&& in, ExchangedRows rows) const {
   all_to_allv(detail::ElementsOfCall(out).tensor(), detail::ElementsOfCall(in).tensor(), rows);
 }
-template <MutableElementRange Out, LastingElementRangeLike<Out> In>
+template <MutableElementRange Out, BorrowedElementRangeLike<Out> In>
 Request Collective::iall_to_allv(Out&& out, In&& in, ExchangedRows rows) const {
   return iall_to_allv(detail::ElementsOfRequest(out).tensor(), detail::ElementsOfRequest(in).tensor(), rows);
 }
@@ -183,7 +183,7 @@ template <ElementRange R>
 void Collective::send(R&& values, int dst, Tag tag) const {
   send(detail::ElementsOfCall(values).tensor(), dst, tag);
 }
-template <LastingElementRange R>
+template <BorrowedElementRange R>
 Request Collective::isend(R&& values, int dst, Tag tag) const {
   return isend(detail::ElementsOfRequest(values).tensor(), dst, tag);
 }

@@ -32,12 +32,12 @@ concept ElementRange = requires(std::remove_reference_t<R>& range) {
 
 /// A range whose elements outlive the expression: a variable, or any span.
 template <class R>
-concept LastingElementRange = ElementRange<R> &&
+concept BorrowedElementRange = ElementRange<R> &&
     (std::is_lvalue_reference_v<R> || detail::is_span<std::remove_cvref_t<R>>);
 
 /// A writable range whose elements outlive the expression.
 template <class R>
-concept MutableElementRange = LastingElementRange<R> && !std::is_const_v<detail::ElementOf<R>>;
+concept MutableElementRange = BorrowedElementRange<R> && !std::is_const_v<detail::ElementOf<R>>;
 
 /// A range with the same element type as `Other`.
 template <class R, class Other>
@@ -46,6 +46,6 @@ concept ElementRangeLike =
 
 /// A range with the same element type as `Other`, whose elements outlive the expression.
 template <class R, class Other>
-concept LastingElementRangeLike = LastingElementRange<R> && ElementRangeLike<R, Other>;
+concept BorrowedElementRangeLike = BorrowedElementRange<R> && ElementRangeLike<R, Other>;
 
 }  // namespace crossrank

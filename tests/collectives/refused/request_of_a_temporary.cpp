@@ -1,4 +1,4 @@
-// refused: LastingElementRange
+// refused: BorrowedElementRange
 #include <vector>
 
 #include <crossrank/collective.hpp>
