@@ -50,7 +50,7 @@ bool Request::test() {
   GroupLockGuard const guard(*group_, pending_op_->call.name());
   if (!group_->test(*pending_op_)) return false;
   if (pending_op_->on_device) {
-    bool const passed = pending_op_->on_device->is_captured() || pending_op_->on_device->ended().passed();
+    bool const passed = pending_op_->on_device->is_captured() || pending_op_->on_device->ended().query();
     // A stream passes the end of a call that was ended early too, so check for a failure afterwards.
     group_->throw_device_failure(pending_op_->call.name());
     if (!passed) return false;

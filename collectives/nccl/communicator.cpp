@@ -214,7 +214,7 @@ void Communicator::register_memory(std::shared_ptr<spi::Storage> memory, PollHoo
 void Communicator::deregister_memory(Event const& last_work) {
   if (registered_.empty()) return;
   constexpr auto const* operation = "deregister communication buffers";
-  if (!poll_for([&] { return last_work.passed(); }, grace)) {
+  if (!poll_for([&] { return last_work.query(); }, grace)) {
     throw TimeoutError({.operation = operation,
                         .message = "collectives that may use the buffers have not ended in time",
                         .expected = "within " + std::to_string(milliseconds(grace).count()) + " ms",

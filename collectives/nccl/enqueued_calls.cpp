@@ -43,7 +43,7 @@ BlockingCall blocking_call_of(EnqueuedCall const& call, CallId conflicting_call)
   bool is_ahead = true;
   for (auto const& other : all.in_order) {
     if (&other == &call) is_ahead = false;
-    if (other.group == call.group || other.ended.device() != call.ended.device() || other.ended.passed()) continue;
+    if (other.group == call.group || other.ended.device() != call.ended.device() || other.ended.query()) continue;
     CallId const id{.group = group_digest(*other.group), .sequence = other.sequence};
     if (is_ahead && blocking_call.text.empty()) {
       blocking_call.ahead = id;

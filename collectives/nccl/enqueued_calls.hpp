@@ -39,7 +39,7 @@ struct BlockingCall {
 [[nodiscard]] std::shared_ptr<EnqueuedCall const> add_enqueued_call(EnqueuedCall call);
 
 /// Finds the calls of other groups that were enqueued on the same GPU as `call` and have not ended: those before it,
-/// because a GPU runs them one after the other, and `conflicting_call` behind it. Errors as for `Event::passed`.
+/// because a GPU runs them one after the other, and `conflicting_call` behind it. Errors as for `Event::query`.
 [[nodiscard]] BlockingCall blocking_call_of(EnqueuedCall const& call, CallId conflicting_call);
 /// Returns `EnqueuedCall::others_aborted`, which other threads may set.
 [[nodiscard]] bool were_others_aborted(EnqueuedCall const& call);

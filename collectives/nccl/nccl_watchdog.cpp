@@ -167,13 +167,13 @@ std::optional<NcclWatchdog::Work> NcclWatchdog::take_progress() {
   while (!work_.empty()) {
     for (auto& work : work_) {
       if (work.has_started) continue;
-      if (!work.started.passed()) break;
+      if (!work.started.query()) break;
       work.has_started = true;
       work.note.advance(node::DeviceStage::started);
       progress_.started = std::max(progress_.started, work.sequence);
     }
     auto const& oldest = work_.front();
-    if (!oldest.ended.passed()) return oldest;
+    if (!oldest.ended.query()) return oldest;
     oldest.note.advance(node::DeviceStage::ended);
     if (were_others_aborted(*oldest.enqueued)) last_unblocked_ = oldest.sequence;
     work_.pop_front();
@@ -195,7 +195,7 @@ bool NcclWatchdog::ask_peers(Work const& work, CallId conflicting_call) {
   auto& system = platform::system();
   for (auto const until = system.now() + answer_limit; system.now() < until;) {
     peers_.poll({.enqueued = work.sequence, .started = work.has_started ? work.sequence : work.sequence - 1});
-    if (work.ended.passed()) return false;
+    if (work.ended.query()) return false;
     if (peers_.ranks_without(work.sequence).empty()) break;
     system.sleep(answer_nap);
   }

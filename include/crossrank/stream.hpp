@@ -23,8 +23,9 @@ class CROSSRANK_EXPORT Event {
   [[nodiscard]] Device device() const noexcept { return device_; }
   /// Returns the vendor's event, a `CUevent` of CUDA; null for an event that has passed.
   [[nodiscard]] void* native() const noexcept { return handle_.get(); }
-  /// Returns whether the stream has passed the event. Never blocks. `BackendError` when work on the device has failed.
-  [[nodiscard]] bool passed() const;
+  /// Returns whether the work before the event has completed. Never blocks. `BackendError` when work on the device has
+  /// failed.
+  [[nodiscard]] bool query() const;
   /// Blocks the host until the stream has passed the event.
   ///
   /// `TimeoutError` when that takes longer than `timeout`; 0 is `CROSSRANK_TIMEOUT`, else five minutes. `BackendError`
@@ -67,11 +68,11 @@ class CROSSRANK_EXPORT Stream {
   [[nodiscard]] Event record() const;
   /// Makes all later work of the stream wait for `event`, which may be of another device. Enqueues; does not block.
   void wait(Event const& event) const;
-  /// Returns whether all work that was enqueued has ended. Never blocks. Errors as for `Event::passed`.
-  [[nodiscard]] bool passed() const;
+  /// Returns whether all work that was enqueued has completed. Never blocks. Errors as for `Event::query`.
+  [[nodiscard]] bool query() const;
   /// Blocks the host until all work that is enqueued now has ended; errors as for `Event::synchronize`.
   void synchronize(std::chrono::milliseconds timeout = {}) const;
-  /// Returns whether a graph is being captured from the stream. `record` and `wait` are then captured too; `passed` and
+  /// Returns whether a graph is being captured from the stream. `record` and `wait` are then captured too; `query` and
   /// `synchronize` throw `UsageError`.
   [[nodiscard]] bool is_capturing() const;
   /// Returns whether both are the same stream.

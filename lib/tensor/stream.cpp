@@ -48,12 +48,12 @@ bool is_cpu(Device device) { return device.kind == Device::Kind::cpu; }
 void wait_for(Event const& event, std::chrono::milliseconds timeout) {
   auto& provider = spi::device_provider(event.device().kind);
   for (int poll = 0; poll < polls_before_nap; ++poll) {
-    if (provider.passed(event)) return;
+    if (provider.query(event)) return;
   }
   platform::Deadline deadline(limit_of(timeout));
   std::optional<platform::Deadline> grace;
   std::chrono::nanoseconds nap = shortest_nap;
-  while (!provider.passed(event)) {
+  while (!provider.query(event)) {
     auto& limit = grace ? *grace : deadline;
     limit.tick();
     if (limit.expired() && !grace && verdict_is_due()) {
@@ -76,7 +76,7 @@ void wait_for(Event const& event, std::chrono::milliseconds timeout) {
 
 }  // namespace
 
-bool Event::passed() const { return handle_ == nullptr || spi::device_provider(device_.kind).passed(*this); }
+bool Event::query() const { return handle_ == nullptr || spi::device_provider(device_.kind).query(*this); }
 
 void Event::synchronize(std::chrono::milliseconds timeout) const {
   if (handle_ == nullptr) return;
@@ -101,7 +101,7 @@ void Stream::wait(Event const& event) const {
   spi::device_provider(device_.kind).wait(*this, event);
 }
 
-bool Stream::passed() const { return is_cpu(device_) || spi::device_provider(device_.kind).passed(*this); }
+bool Stream::query() const { return is_cpu(device_) || spi::device_provider(device_.kind).query(*this); }
 
 void Stream::synchronize(std::chrono::milliseconds timeout) const { record().synchronize(timeout); }
 

@@ -274,7 +274,7 @@ TEST_F(DeviceGraph, calls_of_this_thread_leave_a_capture_of_another_library_vali
     used.reset();                                      // kept until the stream has passed, which is an event to query
     made = Tensor::zeros({4}, Dtype::f32, shareable);  // cuMemAlloc
     pinned = Tensor::zeros({4}, Dtype::f32, MemoryOptions{.pinned = true});  // cuMemHostAlloc
-    EXPECT_FALSE(stream.passed());
+    EXPECT_FALSE(stream.query());
     EXPECT_EQ(calls("cuMemFree_v2"), 0U) << "the stream still uses the memory";
   }
   stream.synchronize();

@@ -89,10 +89,10 @@ class CROSSRANK_EXPORT DeviceProvider {
   [[nodiscard]] virtual Event record(Stream const& stream) = 0;
   /// Lets later work of the stream wait for the event.
   virtual void wait(Stream const& stream, Event const& event) = 0;
-  /// Returns whether the event has passed.
-  [[nodiscard]] virtual bool passed(Event const& event) = 0;
+  /// Returns whether the work before the event has completed.
+  [[nodiscard]] virtual bool query(Event const& event) = 0;
   /// Returns whether all work of the stream has ended.
-  [[nodiscard]] virtual bool passed(Stream const& stream) = 0;
+  [[nodiscard]] virtual bool query(Stream const& stream) = 0;
   /// Returns whether a graph is being captured from the stream.
   [[nodiscard]] virtual bool is_capturing(Stream const& stream) = 0;
 

@@ -119,17 +119,17 @@ class CudaProvider final : public spi::DeviceProvider {
     check(state.driver(), state.functions().cuStreamWaitEvent(native(stream), native(event), 0), "cuStreamWaitEvent",
           "Stream.wait");
   }
-  [[nodiscard]] bool passed(Event const& event) override {
+  [[nodiscard]] bool query(Event const& event) override {
     auto const& state = device_state(event.device());
     ContextScope const scope(state);
-    return state.passed(native(event));
+    return state.query(native(event));
   }
-  [[nodiscard]] bool passed(Stream const& stream) override {
+  [[nodiscard]] bool query(Stream const& stream) override {
     auto const& state = device_state(stream.device());
     ContextScope const scope(state);
     auto const result = state.functions().cuStreamQuery(native(stream));
     if (result == Result::not_ready) return false;
-    check(state.driver(), result, "cuStreamQuery", "Stream.passed");
+    check(state.driver(), result, "cuStreamQuery", "Stream.query");
     return true;
   }
   [[nodiscard]] bool is_capturing(Stream const& stream) override {

@@ -103,7 +103,7 @@ Event DeviceState::record(CUstream_st* stream) {
   return {device(), std::move(event)};
 }
 
-bool DeviceState::passed(CUevent_st* event) const {
+bool DeviceState::query(CUevent_st* event) const {
   auto const result = functions().cuEventQuery(event);
   if (result == Result::not_ready) return false;
   check(driver_, result, "cuEventQuery", "query an event");

@@ -32,7 +32,7 @@ class DeviceState {
 
   /// Records an event; the context must be current.
   [[nodiscard]] Event record(CUstream_st* stream);
-  [[nodiscard]] bool passed(CUevent_st* event) const;
+  [[nodiscard]] bool query(CUevent_st* event) const;
   /// Keeps an object until the stream has passed the work that is enqueued now; the context must be current.
   void keep_alive(CUstream_st* stream, std::shared_ptr<void const> object);
   /// Keeps an object until a stream has passed the event.

@@ -17,7 +17,7 @@ namespace {
 /// says nothing about the work.
 bool passed_or_failed(Event const& event) noexcept {
   try {
-    return event.passed();
+    return event.query();
   } catch (Error const& e) {
     return !e.group_usable();
   }

@@ -42,7 +42,7 @@ IdleStream::IdleStream(Device device) : stream_(take_stream(device)) {}
 
 IdleStream::~IdleStream() {
   try {
-    if (!stream_.passed()) return;
+    if (!stream_.query()) return;
     auto& idle = idle_streams();
     std::lock_guard const lock(idle.mutex);
     idle.streams.push_back(std::move(stream_));

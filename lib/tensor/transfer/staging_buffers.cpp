@@ -21,7 +21,7 @@ std::optional<StagingBuffers::Buffer> StagingBuffers::take_idle(std::size_t byte
   std::lock_guard const lock(mutex_);
   auto best = idle_.end();
   for (auto at = idle_.begin(); at != idle_.end(); ++at) {
-    bool const fits = at->storage->size_bytes() >= bytes && at->last_use.passed();
+    bool const fits = at->storage->size_bytes() >= bytes && at->last_use.query();
     if (fits && (best == idle_.end() || at->storage->size_bytes() < best->storage->size_bytes())) best = at;
   }
   if (best == idle_.end() && made_ >= enough_) {
