@@ -119,24 +119,24 @@ void CompositeTransport::spread_piece(std::deque<Step>& steps, std::span<std::by
   auto const& map = parts_.map;
   auto const nodes = static_cast<int>(map.nodes.size());
   auto const start = at_rank(map.node_of, root);
-  auto const speaker = [&](int node) {
+  auto const leader = [&](int node) {
     return node == start ? root : map.members_of((node % nodes + nodes) % nodes).front();
   };
   auto const place = (map.own - start + nodes) % nodes;
   auto* const bulk = parts_.bulk.get();
   auto* const local = parts_.local.get();
-  if (speaker(map.own) == rank()) {
+  if (leader(map.own) == rank()) {
     if (place != 0) {
-      auto const src = speaker((map.own - 1 + nodes) % nodes);
+      auto const src = leader((map.own - 1 + nodes) % nodes);
       steps.push_back({bulk, [bulk, piece, src] { return bulk->post_recv({.bytes = piece}, src, 0); }});
     }
     if (place != nodes - 1) {
-      auto const dst = speaker((map.own + 1) % nodes);
+      auto const dst = leader((map.own + 1) % nodes);
       steps.push_back({bulk, [bulk, piece, dst] { return bulk->post_send({.bytes = piece}, dst, 0); }});
     }
   }
   if (local->world_size() == 1) return;
-  auto const from = map.place_of(speaker(map.own));
+  auto const from = map.place_of(leader(map.own));
   steps.push_back({local, [local, piece, from] {
                      return local->post_broadcast({.op_kind = OpKind::broadcast}, {.bytes = piece}, from);
                    }});
