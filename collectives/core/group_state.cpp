@@ -206,7 +206,7 @@ bool GroupState::post_or_finish(PendingOp& pending_op) {
 }
 
 void GroupState::end(PendingOp& pending_op, std::exception_ptr failure) noexcept {
-  if (pending_op.on_device) pending_op.on_device->give_up_turn();
+  if (pending_op.on_device) pending_op.on_device->release_turn();
   pending_op.request_id.reset();
   pending_op.failure = std::move(failure);
   pending_op.ended = true;
@@ -348,9 +348,9 @@ void GroupState::wait_for_message(PendingOp& pending_op) {
   while (!pending_op.ended) step(pending_op, policy);
 }
 
-void GroupState::give_up(std::shared_ptr<PendingOp> const& pending_op, AbandonReason how) noexcept {
+void GroupState::abandon(std::shared_ptr<PendingOp> const& pending_op, AbandonReason how) noexcept {
   if (pending_op->ended) return;
-  if (pending_op->on_device) pending_op->on_device->give_up_turn();
+  if (pending_op->on_device) pending_op->on_device->release_turn();
   pending_op->ended = true;
   auto const who = "rank " + std::to_string(transport->rank());
   auto const called = "i" + std::string(pending_op->call.name());

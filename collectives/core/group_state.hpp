@@ -110,7 +110,7 @@ struct GroupState {
   void wait(PendingOp& pending_op);
   /// Why a call is given up before it has ended.
   enum class AbandonReason : std::uint8_t { cancelled, dropped };
-  void give_up(std::shared_ptr<PendingOp> const& pending_op, AbandonReason how) noexcept;
+  void abandon(std::shared_ptr<PendingOp> const& pending_op, AbandonReason how) noexcept;
   /// Compares this call with those of the other ranks, at check level `collective` on a backend that does not compare
   /// calls itself. Collective then.
   void compare(algorithms::Call const& call);

@@ -191,12 +191,12 @@ void Collective::sendrecv(Tensor& in, Tensor const& out, Partners partners) cons
       try {
         state_->wait(*sent);
       } catch (...) {
-        state_->give_up(sent, detail::GroupState::AbandonReason::cancelled);
+        state_->abandon(sent, detail::GroupState::AbandonReason::cancelled);
         throw;
       }
       state_->wait(*received);
     } catch (...) {
-      state_->give_up(received, detail::GroupState::AbandonReason::cancelled);
+      state_->abandon(received, detail::GroupState::AbandonReason::cancelled);
       throw;
     }
   });

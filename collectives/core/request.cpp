@@ -85,16 +85,16 @@ bool Request::wait_for(std::chrono::milliseconds limit) {
   return true;
 }
 
-void Request::cancel() noexcept { give_up(false); }
-void Request::drop() noexcept { give_up(true); }
+void Request::cancel() noexcept { abandon(false); }
+void Request::drop() noexcept { abandon(true); }
 
-void Request::give_up(bool dropped) noexcept {
+void Request::abandon(bool dropped) noexcept {
   using detail::GroupState;
   if (pending_op_) {
     // Gives up even while another thread is in a call of the group: this must not throw.
     bool const entered = group_->group_lock.enter();
     if (entered) group_->admit();
-    group_->give_up(pending_op_, dropped ? GroupState::AbandonReason::dropped : GroupState::AbandonReason::cancelled);
+    group_->abandon(pending_op_, dropped ? GroupState::AbandonReason::dropped : GroupState::AbandonReason::cancelled);
     if (entered) group_->group_lock.leave();
   }
   pending_op_.reset();

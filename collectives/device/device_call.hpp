@@ -21,7 +21,7 @@ class DeviceCall {
   /// Returns the name of the call that has the turn, for errors.
   [[nodiscard]] virtual std::string who_has_turn() const { return {}; }
   /// Lets later calls go first, because this one has failed.
-  virtual void give_up_turn() noexcept {}
+  virtual void release_turn() noexcept {}
   /// Enqueues the rest on the stream. Call it once the part on the host has ended, and the call has its turn.
   virtual void finish() = 0;
   /// Returns the end of the whole call in the order of the stream; call `finish` first.

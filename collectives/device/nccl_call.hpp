@@ -18,7 +18,7 @@ class NcclCall final : public DeviceCall {
   [[nodiscard]] algorithms::Call on_host(std::chrono::milliseconds timeout) override;
   [[nodiscard]] bool has_turn() const noexcept override { return turn_.has_come(); }
   [[nodiscard]] std::string who_has_turn() const override { return turn_.who_has_it(); }
-  void give_up_turn() noexcept override { turn_.release(); }
+  void release_turn() noexcept override { turn_.release(); }
   void finish() override;
   [[nodiscard]] Event const& ended() const noexcept override { return ended_; }
   [[nodiscard]] bool is_captured() const noexcept override { return is_captured_; }

@@ -22,7 +22,7 @@ class PackedCall final : public DeviceCall {
   [[nodiscard]] algorithms::Call on_host(std::chrono::milliseconds timeout) override;
   [[nodiscard]] bool has_turn() const noexcept override { return inner_->has_turn(); }
   [[nodiscard]] std::string who_has_turn() const override { return inner_->who_has_turn(); }
-  void give_up_turn() noexcept override { inner_->give_up_turn(); }
+  void release_turn() noexcept override { inner_->release_turn(); }
   void finish() override;
   [[nodiscard]] Event const& ended() const noexcept override { return ended_; }
   [[nodiscard]] bool is_captured() const noexcept override { return inner_->is_captured(); }

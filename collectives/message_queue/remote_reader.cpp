@@ -17,9 +17,9 @@ RemoteReader::RemoteReader(Collective pair, std::size_t chunk_bytes)
 
 /// Sends the last answers. A writer that does not receive them will notice that this end is gone.
 RemoteReader::~RemoteReader() {
-  bool const gives_up = !closed_ && !timed_out_for_.ranks.empty();
-  if (gives_up) acknowledge({.taken = taken_, .blame = RemoteBlame::of(timed_out_for_)});
-  if (closed_ || gives_up) finish_sending(std::chrono::seconds(1));
+  bool const has_abandoned = !closed_ && !timed_out_for_.ranks.empty();
+  if (has_abandoned) acknowledge({.taken = taken_, .blame = RemoteBlame::of(timed_out_for_)});
+  if (closed_ || has_abandoned) finish_sending(std::chrono::seconds(1));
 }
 
 void RemoteReader::finish_sending(std::chrono::nanoseconds drain_timeout) noexcept {

@@ -143,7 +143,7 @@ std::unique_ptr<Communicator> join(spi::Transport const& transport, Device devic
     report = {.outcome = Report::Outcome::stopped, .failure = text_of(e.what())};
   } catch (Error const& e) {
     report.failure = text_of(e.what());
-    watchdog.give_up(e.what());
+    watchdog.abort(e.what());
   }
   return nullptr;
 }

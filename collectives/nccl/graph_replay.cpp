@@ -34,7 +34,7 @@ void GraphReplay::after_replay(Stream const& stream) {
 void GraphReplay::abandon_replay(char const* why) noexcept {
   if (!begun_) return;
   std::exchange(begun_, std::nullopt)->note.advance(node::DeviceStage::aborted);
-  group_->give_up(why);
+  group_->abort(why);
 }
 
 }  // namespace crossrank::nccl

@@ -54,7 +54,7 @@ std::shared_ptr<spi::Storage> NcclGroup::make_buffer(std::size_t bytes) {
   return memory;
 }
 
-void NcclGroup::give_up(char const* why) noexcept {
+void NcclGroup::abort(char const* why) noexcept {
   try {
     watchdog_->request_failure(why);
   } catch (std::bad_alloc const&) {  // the other ranks wait for their deadline

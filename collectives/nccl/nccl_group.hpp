@@ -47,7 +47,7 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   [[nodiscard]] Event end_work(Begun begun, Stream const& stream, std::string name);
 
   /// Makes the group fail on all ranks, because this one cannot do its part of what the others have enqueued.
-  void give_up(char const* why) noexcept;
+  void abort(char const* why) noexcept;
 
   /// Returns memory of NCCL's allocator that the communicator knows, or null where NCCL has none. Collective, with the
   /// same number of bytes on all ranks.

@@ -56,7 +56,7 @@ NcclWatchdog::~NcclWatchdog() {
 
 void NcclWatchdog::poll() { peers_.poll({}); }
 
-void NcclWatchdog::give_up(std::string_view why) noexcept {
+void NcclWatchdog::abort(std::string_view why) noexcept {
   try {
     peers_.blame(ErrorCode::peer_lost, {peers_.rank()}, std::string(why));
   } catch (std::bad_alloc const&) {  // the other ranks wait for their deadline

@@ -46,7 +46,7 @@ class NcclWatchdog {
   /// Checks the other ranks once, before `start`. Throws when one has died or has given up.
   void poll();
   /// Tells the other ranks, before `start`, that this one gives up.
-  void give_up(std::string_view why) noexcept;
+  void abort(std::string_view why) noexcept;
   /// Starts the thread. A backend that serves one thread only gets none; then each call polls.
   void start(Communicator& communicator);
 

@@ -250,8 +250,8 @@ TEST_F(BlockedRead, ends_with_an_error_in_time_and_tracks_the_abandoned_call) {
 }
 
 TEST_F(BlockedRead, can_be_given_up) {
-  auto const give_up = [] { throw CancelledError(ErrorInfo{.message = "enough"}); };
-  EXPECT_THROW((void)read_published(root_.path(), published_, {.between = give_up, .attempt_timeout = 60s}),
+  auto const cancel = [] { throw CancelledError(ErrorInfo{.message = "enough"}); };
+  EXPECT_THROW((void)read_published(root_.path(), published_, {.between = cancel, .attempt_timeout = 60s}),
                CancelledError);
   bring_server_back();
 }

@@ -79,7 +79,7 @@ struct Image {
 
 [[noreturn]] void become(Image const& image, RankStreams const& streams, sigset_t const& mask, pid_t parent,
                          int report) {
-  auto const give_up = [report] {
+  auto const report_and_exit = [report] {
     int const reason = errno;
     // The reader treats a short or missing report as a failure too.
     [[maybe_unused]] auto const wrote = ::write(report, &reason, sizeof reason);
@@ -90,12 +90,12 @@ struct Image {
   if (::getppid() != parent) ::_exit(127);  // the parent died before the prctl call
   if (::dup2(streams.in, STDIN_FILENO) < 0 || ::dup2(streams.out, STDOUT_FILENO) < 0 ||
       ::dup2(streams.err, STDERR_FILENO) < 0) {
-    give_up();
+    report_and_exit();
   }
   ::signal(SIGPIPE, SIG_DFL);
   ::sigprocmask(SIG_SETMASK, &mask, nullptr);
   ::execvpe(image.arguments[0], image.arguments, image.environment);
-  give_up();
+  report_and_exit();
   ::_exit(127);
 }
 

@@ -49,7 +49,7 @@ class CROSSRANK_EXPORT Request {
   friend class Collective;
   Request(std::shared_ptr<detail::GroupState> group, std::shared_ptr<detail::PendingOp> pending_op) noexcept;
   void drop() noexcept;
-  void give_up(bool dropped) noexcept;
+  void abandon(bool dropped) noexcept;
 
   /// Forgets a call that has finished.
   void finish() noexcept;

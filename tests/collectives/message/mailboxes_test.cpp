@@ -113,11 +113,11 @@ TEST(Mailboxes, give_each_message_to_the_receive_that_was_posted_first) {
 TEST(Mailboxes, give_a_message_that_a_cancelled_receive_from_any_has_half_taken_to_the_next) {
   Members members(3);
   auto const sent = pattern(2 * message::chunk_bytes, 6);
-  std::vector<std::byte> given_up(sent.size());
+  std::vector<std::byte> abandoned(sent.size());
   std::vector<std::byte> got(sent.size());
   auto const source = std::make_shared<int>(-1);
   auto& receiver = members[1].mailboxes();
-  receiver.post(id(1), message::MessageOp::receive_any({.bytes = given_up}, 0, source));
+  receiver.post(id(1), message::MessageOp::receive_any({.bytes = abandoned}, 0, source));
   message::PacketHeader const head{.kind = message::PacketKind::message, .round = 1, .bytes = sent.size()};
   receiver.take(2, head, std::span(sent).first(message::chunk_bytes));
   EXPECT_EQ(*source, 2);
@@ -131,9 +131,9 @@ TEST(Mailboxes, give_a_message_that_a_cancelled_receive_from_any_has_half_taken_
 TEST(Mailboxes, give_a_half_taken_message_to_the_next_receive) {
   Members members(2);
   auto const sent = pattern(2 * message::chunk_bytes, 6);
-  std::vector<std::byte> given_up(sent.size());
+  std::vector<std::byte> abandoned(sent.size());
   std::vector<std::byte> got(sent.size());
-  members[1].mailboxes().post(id(1), message::MessageOp::receive({.bytes = given_up}, 0, 0));
+  members[1].mailboxes().post(id(1), message::MessageOp::receive({.bytes = abandoned}, 0, 0));
   message::PacketHeader const head{.kind = message::PacketKind::message, .round = 1, .bytes = sent.size()};
   members[1].mailboxes().take(0, head, std::span(sent).first(message::chunk_bytes));
   members[1].mailboxes().cancel(id(1));
