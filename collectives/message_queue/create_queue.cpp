@@ -16,7 +16,7 @@
 #include "lib/node/group/group.hpp"
 #include "lib/node/group/process_exit.hpp"
 
-/// Creation of queues: collectively by all ranks of a group, or one end at a time.
+/// Creation of queues: collectively by all ranks of a group, or one endpoint at a time.
 namespace crossrank {
 namespace {
 

@@ -31,7 +31,7 @@ class Taking {
 template <class State, class Read>
 auto take_message(State& its, char const* operation, QueueWait const& wait, Read read)
     -> std::optional<decltype(read(its))> {
-  typename State::EndLock const end_lock(its, operation);
+  typename State::EndpointLock const endpoint_lock(its, operation);
   its.require_reader(operation);
   if (!its.await_message(operation, wait)) return std::nullopt;
   Taking const taking(its);
@@ -52,7 +52,7 @@ std::string const& MessageQueue::name() const { return state("name").name; }
 
 std::uint64_t MessageQueue::messages() const {
   auto& its = state("messages");
-  State::EndLock const end_lock(its, "messages");
+  State::EndpointLock const endpoint_lock(its, "messages");
   if (its.writing) return its.written;
   return its.in ? its.in->messages() : its.remote_reader->messages();
 }
@@ -66,7 +66,7 @@ std::vector<std::byte> MessageQueue::handle() const {
 
 void MessageQueue::enqueue_bytes(std::span<std::byte const> message, QueueWait const& wait) const {
   auto& its = state("enqueue");
-  State::EndLock const end_lock(its, "enqueue");
+  State::EndpointLock const endpoint_lock(its, "enqueue");
   its.require_writer("enqueue");
   its.await_space("enqueue", wait);
   node::MessagePart const whole(message);
@@ -75,7 +75,7 @@ void MessageQueue::enqueue_bytes(std::span<std::byte const> message, QueueWait c
 
 void MessageQueue::enqueue_tensor(Tensor const& tensor, QueueWait const& wait) const {
   auto& its = state("enqueue_tensor");
-  State::EndLock const end_lock(its, "enqueue_tensor");
+  State::EndpointLock const endpoint_lock(its, "enqueue_tensor");
   its.require_writer("enqueue_tensor");
   if (!tensor.defined()) throw UsageError(its.error("enqueue_tensor", "the tensor is undefined"));
   auto const head = queue::head_of(tensor);
@@ -86,7 +86,7 @@ void MessageQueue::enqueue_tensor(Tensor const& tensor, QueueWait const& wait) c
 
 void MessageQueue::enqueue_dict(TensorDict const& dict, QueueWait const& wait) const {
   auto& its = state("enqueue_dict");
-  State::EndLock const end_lock(its, "enqueue_dict");
+  State::EndpointLock const endpoint_lock(its, "enqueue_dict");
   its.require_writer("enqueue_dict");
   queue::DictMessage const message(dict);
   its.await_space("enqueue_dict", wait);
@@ -120,7 +120,7 @@ std::optional<TensorDict> MessageQueue::dequeue_dict(QueueWait const& wait) cons
 
 bool MessageQueue::wait_for(std::chrono::nanoseconds timeout) const {
   auto& its = state("wait_for");
-  State::EndLock const end_lock(its, "wait_for");
+  State::EndpointLock const endpoint_lock(its, "wait_for");
   return its.wait_without_throwing(timeout);
 }
 
@@ -133,7 +133,7 @@ void MessageQueue::cancel() const noexcept {
 
 void MessageQueue::close() const {
   auto& its = state("close");
-  State::EndLock const end_lock(its, "close");
+  State::EndpointLock const endpoint_lock(its, "close");
   its.close();
 }
 

@@ -7,7 +7,7 @@
 #include "lib/core/rank_list.hpp"
 #include "lib/node/liveness/root_cause.hpp"
 
-/// The errors of one end of a queue. All ends name the same ranks.
+/// The errors of one endpoint of a queue. All endpoints name the same ranks.
 namespace crossrank {
 
 std::string milliseconds(std::chrono::nanoseconds time) {
@@ -35,7 +35,7 @@ node::NodeComm* MessageQueue::State::comm() const noexcept {
   return in ? &in->comm() : nullptr;
 }
 
-/// Converts ranks of the job to the numbers that this end's errors use. Drops ranks outside the group.
+/// Converts ranks of the job to the numbers that this endpoint's errors use. Drops ranks outside the group.
 std::vector<int> MessageQueue::State::in_group_ranks(std::vector<int> const& ranks) const {
   if (job_ranks.empty()) return ranks;
   std::vector<int> own;
@@ -47,7 +47,7 @@ std::vector<int> MessageQueue::State::in_group_ranks(std::vector<int> const& ran
   return own;
 }
 
-/// Names ranks of the job in the numbers that this end's errors use: "rank 1 and rank 5 of the job".
+/// Names ranks of the job in the numbers that this endpoint's errors use: "rank 1 and rank 5 of the job".
 std::string MessageQueue::State::named(std::vector<int> const& ranks) const {
   auto own = in_group_ranks(ranks);
   std::sort(own.begin(), own.end());
@@ -64,20 +64,20 @@ std::string MessageQueue::State::name_blamed(node::RingFailure const& blamed) co
   return named(blamed.ranks) + (blamed.more > 0 ? " and " + std::to_string(blamed.more) + " more" : "");
 }
 
-/// Returns the index of the end that a rank of the job holds on this node; -1 when it holds none.
-int MessageQueue::State::end_of(int job_rank) const {
+/// Returns the index of the endpoint that a rank of the job holds on this node; -1 when it holds none.
+int MessageQueue::State::endpoint_of(int job_rank) const {
   auto const* const shared = status();
-  for (int end = 0; shared != nullptr && end <= (out ? out->readers() : in->readers()); ++end) {
-    if (shared->job_rank(end) == job_rank) return end;
+  for (int endpoint = 0; shared != nullptr && endpoint <= (out ? out->readers() : in->readers()); ++endpoint) {
+    if (shared->job_rank(endpoint) == job_rank) return endpoint;
   }
   return -1;
 }
 
-/// Returns what a rank did not do, because of which this end has waited.
+/// Returns what a rank did not do, because of which this endpoint has waited.
 std::string MessageQueue::State::omission_of(int job_rank) const {
   if (job_rank == writer_global_rank()) return "sent no message";
-  bool const has_end = job_ranks.empty() ? end_of(job_rank) >= 0 : !in_group_ranks({job_rank}).empty();
-  return has_end ? "took no message" : "held up the queue";
+  bool const has_endpoint = job_ranks.empty() ? endpoint_of(job_rank) >= 0 : !in_group_ranks({job_rank}).empty();
+  return has_endpoint ? "took no message" : "held up the queue";
 }
 
 int MessageQueue::State::writer_global_rank() const {
@@ -86,7 +86,7 @@ int MessageQueue::State::writer_global_rank() const {
 
 /// Describes what is known about a rank.
 std::string MessageQueue::State::status_of(int job_rank) const {
-  if (int const end = end_of(job_rank); end >= 0) return status()->describe(end);
+  if (int const endpoint = endpoint_of(job_rank); endpoint >= 0) return status()->describe(endpoint);
   auto const* const here = comm();
   for (int each = 0; here != nullptr && each < here->ranks(); ++each) {
     if (static_cast<int>(here->record(each).global_rank) == job_rank) return here->describe(each);
@@ -144,7 +144,7 @@ void MessageQueue::State::agree_on_timeout(ErrorInfo& info, node::RingFailure& b
   if (shared->has_failed() && find_failure()) throw_failure(info.operation.c_str());
   if (blamed == found) return;
   info.failed_ranks = in_group_ranks(blamed.ranks);
-  info.message += "; another end of the queue timed out first, waiting for " + name_blamed(blamed);
+  info.message += "; another endpoint of the queue timed out first, waiting for " + name_blamed(blamed);
 }
 
 void MessageQueue::State::note_timeout(node::RingFailure blamed, std::chrono::nanoseconds waited) {

@@ -43,7 +43,7 @@ std::span<std::byte const> rest_of(std::span<std::byte const> bytes) {
                                std::span<std::byte const> encoded) {
   auto const told = decode_error(encoded);
   ErrorInfo info{.operation = create,
-                 .message = "rank " + std::to_string(rank) + " could not create its end: " + told.text(),
+                 .message = "rank " + std::to_string(rank) + " could not create its endpoint: " + told.text(),
                  .resource = "queue \"" + options.name + "\"",
                  .group = group.name(),
                  .rank = group.rank(),

@@ -23,16 +23,16 @@ namespace crossrank {
 /// Returns "250 ms".
 [[nodiscard]] std::string milliseconds(std::chrono::nanoseconds time);
 
-/// One end of a queue. Readers on the writer's node share its ring; every other reader has a group of two with the
+/// One endpoint of a queue. Readers on the writer's node share its ring; every other reader has a group of two with the
 /// writer. A writer without readers has neither, and its messages go nowhere.
 struct MessageQueue::State {
-  /// Locks an end for one call. A concurrent call gets `UsageError`.
-  class EndLock {
+  /// Locks an endpoint for one call. A concurrent call gets `UsageError`.
+  class EndpointLock {
    public:
-    EndLock(State& state, char const* operation);
-    ~EndLock();
-    EndLock(EndLock const&) = delete;
-    EndLock& operator=(EndLock const&) = delete;
+    EndpointLock(State& state, char const* operation);
+    ~EndpointLock();
+    EndpointLock(EndpointLock const&) = delete;
+    EndpointLock& operator=(EndpointLock const&) = delete;
 
    private:
     std::atomic_flag& busy_;
@@ -42,7 +42,7 @@ struct MessageQueue::State {
   bool writing = false;
   std::chrono::nanoseconds timeout{};
   std::chrono::nanoseconds warn_every{};
-  // The numbering of ranks in errors: a group's, or the job's if the end was made from a handle.
+  // The numbering of ranks in errors: a group's, or the job's if the endpoint was made from a handle.
   std::string group{};
   int rank = -1;
   int world_size = 0;
@@ -67,7 +67,7 @@ struct MessageQueue::State {
   State& operator=(State const&) = delete;
   ~State();
 
-  /// Creates an end whose errors use the group's numbers.
+  /// Creates an endpoint whose errors use the group's numbers.
   [[nodiscard]] static std::shared_ptr<State> in_group(Collective const& group, QueueOptions const& options);
 
   /// Connects the writer with the readers on other nodes, which are not in `local`. Collective.
@@ -102,9 +102,9 @@ struct MessageQueue::State {
   [[nodiscard]] node::WaitResult poll(std::function<bool()> const& done, node::RingWaitLimits const& limits);
   [[nodiscard]] node::RingWaitLimits limits(QueueWait const& wait) const;
   void require_readers(char const* operation);
-  /// Withdraws the timeout of the last call, because this end continues.
+  /// Withdraws the timeout of the last call, because this endpoint continues.
   void make_progress() noexcept;
-  /// Records that this end does not wait.
+  /// Records that this endpoint does not wait.
   void withdraw_note() const noexcept;
 
   // Detection of failures.
@@ -118,16 +118,16 @@ struct MessageQueue::State {
   [[noreturn]] void throw_failure(char const* operation) const;
   [[noreturn]] void throw_slow_readers(char const* operation, std::chrono::nanoseconds waited);
   [[noreturn]] void throw_no_message(char const* operation, std::chrono::nanoseconds waited);
-  /// Agrees with the other ends on the ranks to blame for a timeout, of which this end has found `blamed`. Changes them
-  /// and adds to the message if another end was first. Throws when the queue has failed meanwhile.
+  /// Agrees with the other endpoints on the ranks to blame for a timeout, of which this endpoint has found `blamed`.
+  /// Changes them and adds to the message if another endpoint was first. Throws when the queue has failed meanwhile.
   void agree_on_timeout(ErrorInfo& info, node::RingFailure& blamed, std::chrono::nanoseconds waited);
-  /// Records the ranks that a timeout names, for the other ends if this end goes away, and for this rank's groups. The
-  /// timeout of a poll does not concern them.
+  /// Records the ranks that a timeout names, for the other endpoints if this endpoint goes away, and for this rank's
+  /// groups. The timeout of a poll does not concern them.
   void note_timeout(node::RingFailure blamed, std::chrono::nanoseconds waited);
   void note_cause(int job_rank, std::string const& status, node::Verdict verdict) const noexcept;
   /// The readers that are behind.
   struct Lag {
-    std::string text{};        ///< names them, and the ends that nobody holds yet
+    std::string text{};        ///< names them, and the endpoints that nobody holds yet
     std::vector<int> ranks{};  ///< of the job, ascending
   };
   [[nodiscard]] Lag lag_of_readers(std::chrono::nanoseconds waited) const;
@@ -137,7 +137,7 @@ struct MessageQueue::State {
   void describe_readers(ErrorInfo& info, std::function<bool(std::uint64_t taken, int job_rank)> const& is_meant) const;
   [[nodiscard]] std::string status_of(int job_rank) const;
   [[nodiscard]] std::string omission_of(int job_rank) const;
-  [[nodiscard]] int end_of(int job_rank) const;
+  [[nodiscard]] int endpoint_of(int job_rank) const;
   [[nodiscard]] std::string named(std::vector<int> const& ranks) const;
   [[nodiscard]] std::vector<int> in_group_ranks(std::vector<int> const& ranks) const;
   [[nodiscard]] std::string name_blamed(node::RingFailure const& blamed) const;

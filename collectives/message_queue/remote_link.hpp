@@ -61,7 +61,7 @@ inline constexpr std::uint32_t remote_header_tag = 0x7175'0001;
 inline constexpr std::uint32_t remote_body_tag = 0x7175'0002;
 inline constexpr std::uint32_t remote_ack_tag = 0x7175'0003;
 
-/// The operations of one end on the group of two. An error is kept and means that the other side is lost.
+/// The operations of one endpoint on the group of two. An error is kept and means that the other side is lost.
 class RemoteLink {
  public:
   /// `peer`: the other side's rank in the group.

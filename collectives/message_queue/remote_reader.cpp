@@ -15,7 +15,7 @@ RemoteReader::RemoteReader(Collective pair, std::size_t chunk_bytes)
   next_head();
 }
 
-/// Sends the last answers. A writer that does not receive them will notice that this end is gone.
+/// Sends the last answers. A writer that does not receive them will notice that this endpoint is gone.
 RemoteReader::~RemoteReader() {
   bool const has_abandoned = !closed_ && !timed_out_for_.ranks.empty();
   if (has_abandoned) acknowledge({.taken = taken_, .blame = RemoteBlame::of(timed_out_for_)});

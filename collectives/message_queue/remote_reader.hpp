@@ -13,7 +13,7 @@
 
 namespace crossrank::queue {
 
-/// The end of a reader on another node than the writer. Allocates memory for data that arrives, not for announced
+/// The endpoint of a reader on another node than the writer. Allocates memory for data that arrives, not for announced
 /// sizes.
 class RemoteReader {
  public:
@@ -29,10 +29,10 @@ class RemoteReader {
   [[nodiscard]] bool at_end() const noexcept { return stage_ == Stage::ended; }
   /// Returns why no message will arrive: the failure that the writer reported, or its loss.
   [[nodiscard]] std::optional<node::RingFailure> failure() const;
-  /// Returns the ranks of the job for which this end waits: the writer, or the ranks for which the writer reported to
-  /// wait.
+  /// Returns the ranks of the job for which this endpoint waits: the writer, or the ranks for which the writer reported
+  /// to wait.
   [[nodiscard]] node::RingFailure waited_for() const;
-  /// Records that a call has timed out because of these ranks of the job. If this end goes away now, the writer is
+  /// Records that a call has timed out because of these ranks of the job. If this endpoint goes away now, the writer is
   /// told. Without ranks, withdraws the record.
   void note_timeout(node::RingFailure blamed) noexcept { timed_out_for_ = std::move(blamed); }
   [[nodiscard]] std::string const& why() const noexcept { return link_.why(); }

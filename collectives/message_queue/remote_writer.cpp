@@ -32,7 +32,8 @@ RemoteWriter::~RemoteWriter() {
     poll.pause();
     deadline.tick();
   }
-  // Gives a reader that still listens time to receive the failure. Any other reader will notice that this end is gone.
+  // Gives a reader that still listens time to receive the failure. Any other reader will notice that this endpoint is
+  // gone.
   deadline = platform::Deadline(std::min<std::chrono::nanoseconds>(drain_timeout_, std::chrono::seconds(1)));
   while (failed_ && !link_.idle() && !closed_ && !link_.lost() && !deadline.expired()) {
     advance();

@@ -13,7 +13,7 @@ namespace crossrank::queue {
 /// A message for readers on other nodes. They share one copy, which is kept until it has been sent to each of them.
 using RemoteMessage = std::shared_ptr<std::vector<std::byte> const>;
 
-/// The writer's end towards one reader on another node.
+/// The writer's endpoint towards one reader on another node.
 class RemoteWriter {
  public:
   /// `reader`: its rank in the queue's group. `drain_timeout`: how long the destructor waits for the reader after
@@ -35,7 +35,7 @@ class RemoteWriter {
   void advance() noexcept;
   /// Returns the number of messages that the reader has confirmed as taken.
   [[nodiscard]] std::uint64_t taken() const noexcept { return taken_; }
-  /// Returns whether the reader has closed its end.
+  /// Returns whether the reader has closed its endpoint.
   [[nodiscard]] bool closed() const noexcept { return closed_; }
   [[nodiscard]] bool lost() const noexcept { return !closed_ && !has_all() && (link_.lost() || reason_); }
   /// Returns because of which ranks the reader has left, if it has said so.

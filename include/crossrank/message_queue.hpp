@@ -39,36 +39,36 @@ struct QueueWait {
   std::stop_token stop{};                             ///< ends the wait with `CancelledError`
 };
 
-/// One end of a queue: one rank writes, and every reader gets every message, in order.
+/// One endpoint of a queue: one rank writes, and every reader gets every message, in order.
 ///
 /// On the writer's node, messages go through its shared memory. A message is copied in once, and read in place or
-/// copied out once. A tensor longer than a chunk is not copied out. A waiting end sleeps until it is woken. Readers on
-/// other nodes get packets: the writer makes one copy for all of them, and each reader acknowledges. These ends poll.
-/// The writer is never more than `chunks` messages ahead of any reader.
+/// copied out once. A tensor longer than a chunk is not copied out. A waiting endpoint sleeps until it is woken.
+/// Readers on other nodes get packets: the writer makes one copy for all of them, and each reader acknowledges. These
+/// endpoints poll. The writer is never more than `chunks` messages ahead of any reader.
 ///
 /// A wait can fail with a `TimeoutError` that names the ranks it waits for, a `PeerLostError` when a rank has died or
-/// left without `close`, or a `CancelledError`. All ends blame the same ranks: a reader that times out names the reader
-/// that the writer waits for. An error lists at most 16 ranks and counts the others in its text. A rank outside the
-/// group has no number in it, so only the text names it. The call can be repeated after a timeout. The group that the
-/// queue was made from stays usable, unless a member has died. If an end is dropped after a timeout, the queue fails on
-/// all ends with its error. A call whose limit is much shorter than the group's timeout (less than about a quarter) is
-/// a poll: its timeout does not count, and the other ends blame the dropped end.
+/// left without `close`, or a `CancelledError`. All endpoints blame the same ranks: a reader that times out names the
+/// reader that the writer waits for. An error lists at most 16 ranks and counts the others in its text. A rank outside
+/// the group has no number in it, so only the text names it. The call can be repeated after a timeout. The group that
+/// the queue was made from stays usable, unless a member has died. If an endpoint is dropped after a timeout, the queue
+/// fails on all endpoints with its error. A call whose limit is much shorter than the group's timeout (less than about
+/// a quarter) is a poll: its timeout does not count, and the other endpoints blame the dropped endpoint.
 ///
-/// Only `create` is collective. A handle, cheap to copy; all copies name the same end. Two calls on one end at the same
-/// time are a `UsageError`, except `cancel`. Follows vLLM's shared-memory message queue.
+/// Only `create` is collective. A handle, cheap to copy; all copies name the same endpoint. Two calls on one endpoint
+/// at the same time are a `UsageError`, except `cancel`. Follows vLLM's shared-memory message queue.
 class CROSSRANK_EXPORT MessageQueue {
  public:
   /// Makes a handle without a queue. Every member except `connected()` then throws a `UsageError`.
   MessageQueue() noexcept = default;
 
-  /// Makes a queue from `writer_rank` to all other ranks of the group, and returns this rank's end.
+  /// Makes a queue from `writer_rank` to all other ranks of the group, and returns this rank's endpoint.
   ///
   /// Collective; two barrier rounds, and one more for each reader on another node than the writer. Reserves
   /// `chunks * chunk_bytes` at once. `UnavailableError` on all ranks when there is not enough memory, or when the
   /// writer's node has no space for another queue. `UsageError` unless `chunks` is between 1 and 2^32 - 1.
   /// `MismatchError` when the options differ.
   [[nodiscard]] static MessageQueue create(Collective const& group, QueueOptions const& options = {});
-  /// Makes the writing end of a queue for `readers` readers on this node. They attach by its handle, now or later.
+  /// Makes the writing endpoint of a queue for `readers` readers on this node. They attach by its handle, now or later.
   ///
   /// Local. `UnavailableError` when the group has no shared memory. A group of one rank has shared memory.
   [[nodiscard]] static MessageQueue create_writer(Collective const& group, int readers,
@@ -83,11 +83,11 @@ class CROSSRANK_EXPORT MessageQueue {
 
   /// Returns whether the handle refers to a queue. Local.
   [[nodiscard]] bool connected() const noexcept { return state_ != nullptr; }
-  /// Returns whether this end writes. Local.
+  /// Returns whether this endpoint writes. Local.
   [[nodiscard]] bool is_writer() const;
   /// Returns the queue's name. Local.
   [[nodiscard]] std::string const& name() const;
-  /// Returns how many messages this end has written or read. Local.
+  /// Returns how many messages this endpoint has written or read. Local.
   [[nodiscard]] std::uint64_t messages() const;
   /// Returns bytes by which readers on this node attach; send them over any channel. Local, on the writer only. Valid
   /// until the writer's last handle is dropped.
@@ -136,9 +136,9 @@ class CROSSRANK_EXPORT MessageQueue {
   /// Blocks until the next call would not block: on a reader until there is a message or the end, on the writer until
   /// there is space, and after `close` until all readers have read everything. Returns false after `timeout`.
   [[nodiscard]] bool wait_for(std::chrono::nanoseconds timeout) const;
-  /// Makes this end's current call and all later ones throw a `CancelledError`. May be called from any thread.
+  /// Makes this endpoint's current call and all later ones throw a `CancelledError`. May be called from any thread.
   void cancel() const noexcept;
-  /// Closes this end. Idempotent.
+  /// Closes this endpoint. Idempotent.
   ///
   /// The writer's `close` ends the stream; readers can still read the remaining messages. After a reader's `close` the
   /// writer no longer waits for it. Dropping the last handle without `close()` counts as a lost peer. Dropping the last

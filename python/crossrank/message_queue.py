@@ -12,7 +12,7 @@ from .tensor import Tensor
 
 
 class MessageQueue:
-    """One end of a queue: one rank writes, and every reader gets every message, in order.
+    """One endpoint of a queue: one rank writes, and every reader gets every message, in order.
 
     A timeout of None is the group's. A message of JSON values and tensors is a dict; bytes and tensors have calls of
     their own. Reading returns None after the last message of a closed writer.
@@ -50,7 +50,7 @@ class MessageQueue:
     def create_writer(
         cls, group: Collective, *, readers: int, chunk_bytes: int = 4 << 20, chunks: int = 6, name: str = "queue"
     ) -> MessageQueue:
-        """Makes the writing end of a queue. Readers on this node attach by its handle.
+        """Makes the writing endpoint of a queue. Readers on this node attach by its handle.
 
         >>> queue = crossrank.MessageQueue.create_writer(world, readers=2)
         """
@@ -73,7 +73,7 @@ class MessageQueue:
 
     @property
     def is_writer(self) -> bool:
-        """Whether this end writes."""
+        """Whether this endpoint writes."""
         return self._native.is_writer()
 
     @property
@@ -83,7 +83,7 @@ class MessageQueue:
 
     @property
     def messages(self) -> int:
-        """How many messages this end has written or read."""
+        """How many messages this endpoint has written or read."""
         return self._native.messages()
 
     def handle(self) -> bytes:
@@ -143,14 +143,14 @@ class MessageQueue:
         return self._native.wait_for(seconds(timeout) or 0.0)
 
     def cancel(self) -> None:
-        """Makes this end's current and later calls raise `CancelledError`. Any thread may call it.
+        """Makes this endpoint's current and later calls raise `CancelledError`. Any thread may call it.
 
         >>> queue.cancel()
         """
         self._native.cancel()
 
     def close(self) -> None:
-        """Closes this end. Readers can still read what was written.
+        """Closes this endpoint. Readers can still read what was written.
 
         >>> queue.close()
         """

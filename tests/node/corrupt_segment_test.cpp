@@ -149,7 +149,7 @@ TEST(CorruptSegment, does_not_skip_messages_of_a_queue) {
     auto const tensor = Tensor::zeros({10}, Dtype::u8);
     if (world.rank() == 1) {
       block = blocks_of(world).made() - 1;
-      blocks_of(world).ends(block)[1].cursor.store(1000);
+      blocks_of(world).endpoints(block)[1].cursor.store(1000);
     }
     world.barrier();
     for (int message = 0; queue.is_writer() && message < 5; ++message) queue.enqueue_tensor(tensor);

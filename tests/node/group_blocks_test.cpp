@@ -93,7 +93,7 @@ TEST_F(Blocks, may_hold_any_bytes) {
     for (int member = 0; member < 2; ++member) blocks.members(1)[member].node_rank = word;
     EXPECT_LE(blocks.member_count(0), 3);
     EXPECT_LE(sizeof(GroupHeader) + sizeof(QueueHeader) +
-                  static_cast<std::size_t>(blocks.end_count(0)) * sizeof(QueueEndpoint),
+                  static_cast<std::size_t>(blocks.endpoint_count(0)) * sizeof(QueueEndpoint),
               ControlGeometry(3).group_stride());
     auto const index = of(1).make({1}, "other", {});
     EXPECT_LT(index, ControlGeometry(3).group_capacity());

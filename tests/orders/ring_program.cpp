@@ -12,7 +12,7 @@ constexpr std::uint64_t closed = 2;
 
 RingProgram::RingProgram(RingPlan const& plan) : plan_(plan), cancelled_(0, plan.cancelled) {
   for (std::size_t i = 0; i < plan.chunks; ++i) chunks_.push_back(std::make_unique<Chunk>(plan.number));
-  for (std::size_t i = 0; i <= plan.readers; ++i) ends_.push_back(std::make_unique<End>(plan));
+  for (std::size_t i = 0; i <= plan.readers; ++i) endpoints_.push_back(std::make_unique<Endpoint>(plan));
 }
 
 void RingProgram::ring(Word& doorbell) {
@@ -40,9 +40,9 @@ void RingProgram::wait(Word& doorbell, std::function<bool()> const& done) {
 
 std::uint64_t RingProgram::slowest(std::uint64_t published) {
   auto least = published;
-  for (std::size_t reader = 1; reader < ends_.size(); ++reader) {
-    auto const taken = atomic_ops::published(ends_[reader]->cursor);
-    if (taken < least && atomic_ops::published(ends_[reader]->state) != closed) least = taken;
+  for (std::size_t reader = 1; reader < endpoints_.size(); ++reader) {
+    auto const taken = atomic_ops::published(endpoints_[reader]->cursor);
+    if (taken < least && atomic_ops::published(endpoints_[reader]->state) != closed) least = taken;
   }
   return least;
 }
@@ -55,50 +55,50 @@ void RingProgram::write() {
       floor = slowest(next - 1);
       return next - 1 - floor < chunks_.size();
     };
-    wait(ends_[0]->doorbell, has_space);
+    wait(endpoints_[0]->doorbell, has_space);
     auto& chunk = *chunks_[(next - 1) % chunks_.size()];
     chunk.message.write(100 + next);
     deliver(chunk.number, next, [&] {
-      for (std::size_t reader = 1; reader < ends_.size(); ++reader) ring(ends_[reader]->doorbell);
+      for (std::size_t reader = 1; reader < endpoints_.size(); ++reader) ring(endpoints_[reader]->doorbell);
     });
   }
   if (!plan_.closes) return;
-  deliver(ends_[0]->state, closed, [&] {
-    for (std::size_t reader = 1; reader < ends_.size(); ++reader) ring(ends_[reader]->doorbell);
+  deliver(endpoints_[0]->state, closed, [&] {
+    for (std::size_t reader = 1; reader < endpoints_.size(); ++reader) ring(endpoints_[reader]->doorbell);
   });
-  wait(ends_[0]->doorbell, [&] { return slowest(plan_.messages) == plan_.messages; });
+  wait(endpoints_[0]->doorbell, [&] { return slowest(plan_.messages) == plan_.messages; });
 }
 
 void RingProgram::read(std::size_t reader) {
-  auto& own = *ends_[reader];
+  auto& own = *endpoints_[reader];
   bool const may_be_cancelled = plan_.cancels && reader == 1;
   std::uint64_t next = 1;
   bool is_cancelled = false;
   for (; plan_.closes || next <= plan_.messages; ++next) {
     auto& chunk = *chunks_[(next - 1) % chunks_.size()];
     auto const has_message = [&] { return atomic_ops::published(chunk.number) >= next; };
-    auto const at_end = [&] { return atomic_ops::published(ends_[0]->state) == closed && !has_message(); };
+    auto const at_end = [&] { return atomic_ops::published(endpoints_[0]->state) == closed && !has_message(); };
     wait(own.doorbell, [&] {
       if (has_message() || (plan_.closes && at_end())) return true;
       is_cancelled = may_be_cancelled && cancelled_.load(std::memory_order_seq_cst) != 0;
       return is_cancelled;
     });
     if (is_cancelled || !has_message()) break;
-    if (plan_.takes_before_it_reads) deliver(own.cursor, next, [&] { ring(ends_[0]->doorbell); });
+    if (plan_.takes_before_it_reads) deliver(own.cursor, next, [&] { ring(endpoints_[0]->doorbell); });
     check(chunk.message.read() == 100 + next, "unexpected message");
     if (plan_.takes_before_it_reads) continue;
     deliver(own.cursor, next, [&] {
-      if (!plan_.reader_does_not_ring) ring(ends_[0]->doorbell);
+      if (!plan_.reader_does_not_ring) ring(endpoints_[0]->doorbell);
     });
   }
   if (!plan_.closes) return;
   check(is_cancelled || next == plan_.messages + 1, "the end came before the last message");
-  deliver(own.state, closed, [&] { ring(ends_[0]->doorbell); });
+  deliver(own.state, closed, [&] { ring(endpoints_[0]->doorbell); });
 }
 
 void RingProgram::cancel() {
   cancelled_.exchange(1, std::memory_order_seq_cst);
-  ring(ends_[1]->doorbell);
+  ring(endpoints_[1]->doorbell);
 }
 
 std::vector<Body> threads_of(RingPlan const& plan) {

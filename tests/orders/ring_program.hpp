@@ -48,7 +48,7 @@ class RingProgram {
     Word number;
     Plain message{};
   };
-  struct End {
+  struct Endpoint {
     explicit End(RingPlan const& plan) : cursor(0, plan.cursor), doorbell(0, plan.doorbell), state(0, plan.state) {}
     Word cursor;
     Word doorbell;
@@ -62,7 +62,7 @@ class RingProgram {
 
   RingPlan plan_;
   std::vector<std::unique_ptr<Chunk>> chunks_{};
-  std::vector<std::unique_ptr<End>> ends_{};  ///< that of the writer comes first
+  std::vector<std::unique_ptr<Endpoint>> endpoints_{};  ///< that of the writer comes first
   Word cancelled_;
 };
 

@@ -282,8 +282,8 @@ Json to_json(GroupView const& group) {
   return out;
 }
 
-Json to_json(QueueView::End const& end) {
-  return {{"rank", end.rank}, {"messages", end.messages}, {"asleep", end.asleep}};
+Json to_json(QueueView::Endpoint const& endpoint) {
+  return {{"rank", endpoint.rank}, {"messages", endpoint.messages}, {"asleep", endpoint.asleep}};
 }
 
 Json to_json(QueueView const& queue) {

@@ -264,12 +264,12 @@ void NodeComm::ring_groups_of(int rank) const noexcept {
 }
 
 void NodeComm::ring_queue_of(int rank, std::uint32_t index) const noexcept {
-  int const size = blocks_->end_count(index);
-  auto* const ends = blocks_->ends(index);
-  bool const concerned = std::any_of(ends, ends + size, [&](QueueEndpoint const& end) {
-    return end.node_rank.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(rank);
+  int const size = blocks_->endpoint_count(index);
+  auto* const endpoints = blocks_->endpoints(index);
+  bool const concerned = std::any_of(endpoints, endpoints + size, [&](QueueEndpoint const& endpoint) {
+    return endpoint.node_rank.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(rank);
   });
-  for (int i = 0; concerned && i < size; ++i) ring_always(ends[i].doorbell);
+  for (int i = 0; concerned && i < size; ++i) ring_always(endpoints[i].doorbell);
 }
 
 bool NodeComm::first_read(int owner, std::uint32_t slot) {

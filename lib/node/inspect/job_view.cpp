@@ -318,15 +318,15 @@ class Reader {
 
   [[nodiscard]] QueueView view_queue(std::uint32_t index, JobView& job) const {
     QueueView view{.name = text_in(blocks_.header(index).name), .block = index};
-    int const ends = blocks_.end_count(index);
-    for (int i = 0; i < ends; ++i) {
-      auto const& end = blocks_.ends(index)[i];
-      auto const holder = end.node_rank.load(std::memory_order_relaxed);
-      if (EndpointWord::unpack(end.state.load(std::memory_order_acquire)).state != EndpointState::taken ||
+    int const endpoints = blocks_.endpoint_count(index);
+    for (int i = 0; i < endpoints; ++i) {
+      auto const& endpoint = blocks_.endpoints(index)[i];
+      auto const holder = endpoint.node_rank.load(std::memory_order_relaxed);
+      if (EndpointWord::unpack(endpoint.state.load(std::memory_order_acquire)).state != EndpointState::taken ||
           holder >= static_cast<std::uint32_t>(ranks_))
         continue;
-      QueueView::End const seen{global(static_cast<int>(holder)), end.cursor.load(std::memory_order_acquire),
-                                (end.doorbell.load(std::memory_order_relaxed) & 1) != 0};
+      QueueView::Endpoint const seen{global(static_cast<int>(holder)), endpoint.cursor.load(std::memory_order_acquire),
+                                     (endpoint.doorbell.load(std::memory_order_relaxed) & 1) != 0};
       if (i == 0) {
         view.writer = seen;
       } else {

@@ -71,7 +71,7 @@ struct GroupView {
 };
 
 struct QueueView {
-  struct End {
+  struct Endpoint {
     int rank = 0;
     std::uint64_t messages = 0;  ///< published by the writer, taken by a reader
     bool asleep = false;         ///< until the other side makes progress
@@ -79,7 +79,7 @@ struct QueueView {
   std::string name{};
   std::uint32_t block = 0;
   std::optional<End> writer{};
-  std::vector<End> readers{};
+  std::vector<Endpoint> readers{};
 };
 
 struct JobView {

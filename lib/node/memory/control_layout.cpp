@@ -37,8 +37,8 @@ std::size_t ControlGeometry::group_bytes(int members) noexcept {
 }
 
 std::size_t ControlGeometry::queue_bytes(int readers) noexcept {
-  auto const ends = as_size(readers) + 1;
-  return round_up(sizeof(GroupHeader) + sizeof(QueueHeader) + ends * sizeof(QueueEndpoint), page_bytes);
+  auto const endpoints = as_size(readers) + 1;
+  return round_up(sizeof(GroupHeader) + sizeof(QueueHeader) + endpoints * sizeof(QueueEndpoint), page_bytes);
 }
 
 std::size_t ControlGeometry::group_stride() const noexcept { return group_bytes(ranks_); }

@@ -40,7 +40,7 @@ class GroupBlocks {
   [[nodiscard]] std::uint32_t make_queue(QueueHeader const& queue, std::string const& name);
   void open_queue(std::uint32_t index) noexcept;
   [[nodiscard]] QueueHeader& queue(std::uint32_t index) const noexcept;
-  [[nodiscard]] QueueEndpoint* ends(std::uint32_t index) const noexcept;
+  [[nodiscard]] QueueEndpoint* endpoints(std::uint32_t index) const noexcept;
 
   [[nodiscard]] GroupHeader& header(std::uint32_t index) const noexcept;
   [[nodiscard]] MemberBlock* members(std::uint32_t index) const noexcept;
@@ -52,7 +52,7 @@ class GroupBlocks {
   /// Returns the number of members of a group's block or endpoints of a queue's; at most as many as the block has space
   /// for.
   [[nodiscard]] int member_count(std::uint32_t index) const noexcept;
-  [[nodiscard]] int end_count(std::uint32_t index) const noexcept;
+  [[nodiscard]] int endpoint_count(std::uint32_t index) const noexcept;
   /// Returns the name of a group or queue.
   [[nodiscard]] std::string name(std::uint32_t index) const;
   /// Throws `FormatError` unless block `index`, named by a peer, is a group of exactly these ranks of the node that

@@ -13,11 +13,11 @@ QueueHeader& GroupBlocks::queue(std::uint32_t index) const noexcept {
   return *reinterpret_cast<QueueHeader*>(reinterpret_cast<std::byte*>(&header(index)) + sizeof(GroupHeader));
 }
 
-QueueEndpoint* GroupBlocks::ends(std::uint32_t index) const noexcept {
+QueueEndpoint* GroupBlocks::endpoints(std::uint32_t index) const noexcept {
   return reinterpret_cast<QueueEndpoint*>(&queue(index) + 1);
 }
 
-int GroupBlocks::end_count(std::uint32_t index) const noexcept {
+int GroupBlocks::endpoint_count(std::uint32_t index) const noexcept {
   auto const capacity = (geometry_.group_stride() - sizeof(GroupHeader) - sizeof(QueueHeader)) / sizeof(QueueEndpoint);
   return static_cast<int>(std::min<std::size_t>(header(index).size.load(std::memory_order_relaxed), capacity));
 }
@@ -25,13 +25,13 @@ int GroupBlocks::end_count(std::uint32_t index) const noexcept {
 /// Checks the writer first. A reader that attaches takes its place before it checks whether the writer is still there.
 /// So one of the two sees the other.
 bool GroupBlocks::queue_is_over(std::uint32_t index) const noexcept {
-  int const size = end_count(index);
+  int const size = endpoint_count(index);
   for (int i = 0; i < size; ++i) {
-    auto const& end = ends(index)[i];
-    auto const state = EndpointWord::unpack(end.state.load(std::memory_order_seq_cst)).state;
+    auto const& endpoint = endpoints(index)[i];
+    auto const state = EndpointWord::unpack(endpoint.state.load(std::memory_order_seq_cst)).state;
     // A writer that has closed still has its handle, and readers may still attach.
     bool const in_use = state == EndpointState::taken || (i == 0 && state == EndpointState::closed);
-    auto const rank = end.node_rank.load(std::memory_order_seq_cst);
+    auto const rank = endpoint.node_rank.load(std::memory_order_seq_cst);
     if (in_use && !departed(rank)) return false;
   }
   return true;
@@ -50,12 +50,12 @@ std::uint32_t GroupBlocks::make_queue(QueueHeader const& queue, std::string cons
   auto const use = BlockLife::unpack(block.life.load(std::memory_order_relaxed)).use;
   this->queue(index) = queue;
   for (std::uint32_t i = 0; i <= queue.readers; ++i) {
-    auto& end = ends(index)[i];
-    end.cursor.store(0, std::memory_order_relaxed);
-    end.doorbell.store(0, std::memory_order_relaxed);
-    end.node_rank.store(QueueEndpoint::nobody, std::memory_order_relaxed);
-    end.note.kind.store(QueueNote::none, std::memory_order_relaxed);
-    end.state.store(EndpointWord{.use = use}.pack(), std::memory_order_release);
+    auto& endpoint = endpoints(index)[i];
+    endpoint.cursor.store(0, std::memory_order_relaxed);
+    endpoint.doorbell.store(0, std::memory_order_relaxed);
+    endpoint.node_rank.store(QueueEndpoint::nobody, std::memory_order_relaxed);
+    endpoint.note.kind.store(QueueNote::none, std::memory_order_relaxed);
+    endpoint.state.store(EndpointWord{.use = use}.pack(), std::memory_order_release);
   }
   block.decision.store(0, std::memory_order_relaxed);
   block.size = queue.readers + 1;

@@ -36,7 +36,7 @@ struct QueueNote {
     none = 0,
     waits = 1,      ///< the owner waits for the other side
     timed_out = 2,  ///< the owner's last call ended with a timeout, for which it blames `ranks`
-    lost = 3,       ///< `ranks` died, or left without closing their ends
+    lost = 3,       ///< `ranks` died, or left without closing their endpoints
     judging = 4,    ///< the owner still waits, and `ranks` are being written
   };
   /// Returns whether the owner waits, or has waited in vain.
@@ -56,12 +56,12 @@ struct QueueStatus {
   enum class How : std::uint8_t {
     goes_on = 0,
     closed = 1,     ///< by the writer, in order
-    failed = 2,     ///< the `QueueNote` of end `decider` says why
-    timed_out = 3,  ///< goes on; the `QueueNote` of end `decider` names the ranks to blame for timeouts
+    failed = 2,     ///< the `QueueNote` of endpoint `decider` says why
+    timed_out = 3,  ///< goes on; the `QueueNote` of endpoint `decider` names the ranks to blame for timeouts
   };
   How how = How::goes_on;
-  std::uint32_t decider = 0;  ///< among the ends; 24 bits
-  std::uint8_t waited = 0;    ///< how long the verdict's end has waited: the binary logarithm of nanoseconds
+  std::uint32_t decider = 0;  ///< among the endpoints; 24 bits
+  std::uint8_t waited = 0;    ///< how long the verdict's endpoint has waited: the binary logarithm of nanoseconds
   std::uint32_t verdict = 0;  ///< number of the last verdict of a timeout; 24 bits
 
   static constexpr std::uint32_t field_mask = (std::uint32_t{1} << 24) - 1;

@@ -17,7 +17,7 @@ RingEndpoint::RingEndpoint(std::shared_ptr<NodeComm> comm, std::uint32_t block, 
       block_(block),
       life_(life),
       index_(index),
-      ends_(comm_->blocks().ends(block)),
+      endpoints_(comm_->blocks().endpoints(block)),
       ring_offset_(queue.ring_offset),
       chunk_bytes_(queue.chunk_bytes),
       chunks_(queue.chunks),
@@ -41,7 +41,7 @@ void RingEndpoint::announce(EndpointState state) noexcept {
   atomic_ops::deliver(own().state, word, [&] {
     if (state == EndpointState::dropped) comm_->header().departures.fetch_add(1, std::memory_order_seq_cst);
     for (int other = 0; other <= readers_; ++other) {
-      if (other != index_) ring(end(other).doorbell);
+      if (other != index_) ring(endpoint(other).doorbell);
     }
   });
 }

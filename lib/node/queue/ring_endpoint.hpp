@@ -71,8 +71,8 @@ class RingEndpoint {
   RingEndpoint(std::shared_ptr<NodeComm> comm, std::uint32_t block, std::uint64_t life, int index,
                QueueHeader const& queue);
   ~RingEndpoint() = default;
-  [[nodiscard]] QueueEndpoint& end(int index) const noexcept { return ends_[index]; }
-  [[nodiscard]] QueueEndpoint& own() const noexcept { return ends_[index_]; }
+  [[nodiscard]] QueueEndpoint& endpoint(int index) const noexcept { return endpoints_[index]; }
+  [[nodiscard]] QueueEndpoint& own() const noexcept { return endpoints_[index_]; }
   [[nodiscard]] std::size_t stride() const noexcept;
   /// Sets the state of this endpoint and wakes all others.
   void announce(EndpointState state) noexcept;
@@ -84,7 +84,7 @@ class RingEndpoint {
   std::shared_ptr<NodeComm> comm_;
   std::uint32_t block_;
   std::uint64_t life_;
-  int index_;  ///< among the ends
+  int index_;  ///< among the endpoints
   QueueEndpoint* ends_;
   // Copies: values in shared memory are read only once.
   std::uint64_t ring_offset_;

@@ -110,7 +110,7 @@ std::unique_ptr<RingReader> RingReader::attach(std::shared_ptr<NodeComm> const& 
            "make the queue with as many readers as there will be");
   }
   auto const refuse_if_ended = [&] {
-    auto const writer = state_of(made->end(0));
+    auto const writer = state_of(made->endpoint(0));
     if (writer == EndpointState::gone || writer == EndpointState::dropped || comm->has_departed(made->writer_))
       refuse_ended(*comm, name, made->writer_,
                    "its writer, " + status_of(*comm, writer, static_cast<std::uint32_t>(made->writer_)));
@@ -136,7 +136,7 @@ std::unique_ptr<RingReader> RingReader::attach(std::shared_ptr<NodeComm> const& 
 
 RingReader::RingReader(std::shared_ptr<NodeComm> comm, RingId const& name, int reader)
     : RingEndpoint(comm, name.block, name.life, reader + 1, load_once(comm->blocks().queue(name.block))),
-      writer_(static_cast<int>(end(0).node_rank.load(std::memory_order_acquire))),
+      writer_(static_cast<int>(endpoint(0).node_rank.load(std::memory_order_acquire))),
       chunks_at_(nullptr) {
   left_ = true;  // until it has its place
 }
@@ -219,34 +219,34 @@ void RingReader::take() noexcept {
   position_ = position_ + 1 == chunks_ ? 0 : position_ + 1;
   atomic_ops::deliver(own().cursor, next_ - 1, [&] {
     CROSSRANK_CRASH_POINT("node.queue.taken");
-    ring(end(0).doorbell);
+    ring(endpoint(0).doorbell);
   });
 }
 
 bool RingReader::at_end() const noexcept {
-  return has_closed(state_of(end(0))) && !has_message() && !status_.has_failed();
+  return has_closed(state_of(endpoint(0))) && !has_message() && !status_.has_failed();
 }
 
 /// Messages that the writer sent before it left count. So each finding is followed by a check for messages.
 std::optional<RingFailure> RingReader::find_failure() {
   if (has_message()) return std::nullopt;
   if (auto known = status_.failure()) return has_message() ? std::nullopt : known;
-  auto const writer_closed = [&] { return has_closed(state_of(end(0))); };
+  auto const writer_closed = [&] { return has_closed(state_of(endpoint(0))); };
   if (writer_closed()) return std::nullopt;
-  bool const writer_lost = state_of(end(0)) == EndpointState::dropped || comm_->has_departed_slow(writer_);
+  bool const writer_lost = state_of(endpoint(0)) == EndpointState::dropped || comm_->has_departed_slow(writer_);
   if (!has_new_departure() && !writer_lost) return std::nullopt;
-  if (!writer_lost && !status_.has_dead_reader(status_.lost_ends())) return std::nullopt;
-  auto const lost = status_.lost_ends();  // a second check: finds a death that others have left for
+  if (!writer_lost && !status_.has_dead_reader(status_.lost_endpoints())) return std::nullopt;
+  auto const lost = status_.lost_endpoints();  // a second check: finds a death that others have left for
   if (has_message() || writer_closed() || lost.empty()) return std::nullopt;
   return status_.declare(status_.cause_of(lost));
 }
 
 RingFailure RingReader::waited_for() const {
-  auto const written = end(0).cursor.load(std::memory_order_acquire);
+  auto const written = endpoint(0).cursor.load(std::memory_order_acquire);
   std::vector<int> in_the_way;
   for (int other = 1; status_.waits(0) && other <= readers_; ++other) {
-    bool const is_full = atomic_ops::published(end(other).cursor) + chunks_ <= written;
-    if (other != index_ && is_full && !has_closed(state_of(end(other)))) in_the_way.push_back(other);
+    bool const is_full = atomic_ops::published(endpoint(other).cursor) + chunks_ <= written;
+    if (other != index_ && is_full && !has_closed(state_of(endpoint(other)))) in_the_way.push_back(other);
   }
   auto awaited = status_.awaited_by_writer(in_the_way.empty() ? std::vector<int>{} : status_.waited_for(in_the_way));
   if (in_the_way.empty() && awaited.ranks.empty()) return RingFailure::of(true, status_.waited_for({0}));

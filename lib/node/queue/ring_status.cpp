@@ -58,7 +58,7 @@ RingFailure RingFailure::of(bool timed_out, std::vector<int> all) {
 
 RingStatus::RingStatus(NodeComm& comm, std::uint32_t block, int own, int readers) noexcept
     : comm_(&comm),
-      ends_(comm.blocks().ends(block)),
+      endpoints_(comm.blocks().endpoints(block)),
       word_(&comm.blocks().header(block).decision),
       own_(own),
       readers_(readers) {}
@@ -69,7 +69,7 @@ std::optional<RingFailure> RingStatus::failure() const {
   auto const status = load();
   if (status.how != QueueStatus::How::failed || status.decider > static_cast<std::uint32_t>(readers_))
     return std::nullopt;
-  auto const& note = end(static_cast<int>(status.decider)).note;
+  auto const& note = endpoint(static_cast<int>(status.decider)).note;
   return blamed_in(note, kind_of(note) == QueueNote::timed_out);
 }
 
@@ -96,16 +96,16 @@ void RingStatus::fail_as_noted() noexcept {
   do {
     if (QueueStatus::unpack(seen).ended()) return;
   } while (!atomic_ops::set_once(*word_, seen, failed));
-  // Wakes the sleeping ends, and the writer, which checks when this counter has changed.
+  // Wakes the sleeping endpoints, and the writer, which checks when this counter has changed.
   comm_->header().departures.fetch_add(1, std::memory_order_seq_cst);
   for (int other = 0; other <= readers_; ++other) {
-    if (other != own_) ring(end(other).doorbell);
+    if (other != own_) ring(endpoint(other).doorbell);
   }
 }
 
-/// An end that waits never looks as if it did not, not even while its note changes: others would blame it.
+/// An endpoint that waits never looks as if it did not, not even while its note changes: others would blame it.
 void RingStatus::write_note(QueueNote::Kind kind, RingFailure const& blamed) noexcept {
-  auto& note = end(own_).note;
+  auto& note = endpoint(own_).note;
   bool const waits = QueueNote::says_waiting(note.kind.load(std::memory_order_relaxed));
   note.kind.store(waits ? QueueNote::judging : QueueNote::none, std::memory_order_seq_cst);
   auto const& ranks = blamed.ranks;
@@ -127,7 +127,7 @@ void RingStatus::withdraw_slow() noexcept {
   retract();
   auto const status = load();
   bool const is_reason = status.how == QueueStatus::How::failed && status.decider == static_cast<std::uint32_t>(own_);
-  if (!is_reason) end(own_).note.kind.store(QueueNote::none, std::memory_order_release);
+  if (!is_reason) endpoint(own_).note.kind.store(QueueNote::none, std::memory_order_release);
 }
 
 void RingStatus::try_again() noexcept {
@@ -137,7 +137,7 @@ void RingStatus::try_again() noexcept {
 }
 
 void RingStatus::leave() {
-  if (kind_of(end(own_).note) != QueueNote::timed_out) return;
+  if (kind_of(endpoint(own_).note) != QueueNote::timed_out) return;
   if (polled_) return withdraw();
   fail_as_noted();
 }
@@ -148,7 +148,7 @@ void RingStatus::retract() noexcept {
   auto seen = atomic_ops::published(*word_);
   auto status = QueueStatus::unpack(seen);
   if (status.how != QueueStatus::How::timed_out || status.decider != static_cast<std::uint32_t>(own_)) return;
-  // If this fails, another end's verdict has replaced this one, or the queue has ended.
+  // If this fails, another endpoint's verdict has replaced this one, or the queue has ended.
   static_cast<void>(atomic_ops::set_once(*word_, seen, QueueStatus{.verdict = status.verdict}.pack()));
 }
 
@@ -156,7 +156,7 @@ std::optional<RingFailure> RingStatus::verdict_of(std::uint64_t word) const {
   auto const status = QueueStatus::unpack(word);
   if (status.how != QueueStatus::How::timed_out || status.decider > static_cast<std::uint32_t>(readers_))
     return std::nullopt;
-  auto const& note = end(static_cast<int>(status.decider)).note;
+  auto const& note = endpoint(static_cast<int>(status.decider)).note;
   if (kind_of(note) != QueueNote::timed_out) return std::nullopt;
   auto blamed = blamed_in(note, true);
   // The decider retracts its verdict before it changes its note.
@@ -197,7 +197,7 @@ RingFailure RingStatus::agree_on_timeout(RingFailure const& found, std::chrono::
 // ---------------------------------------------------------------- losses
 
 int RingStatus::holder(int index) const noexcept {
-  auto const rank = end(index).node_rank.load(std::memory_order_acquire);
+  auto const rank = endpoint(index).node_rank.load(std::memory_order_acquire);
   return rank < static_cast<std::uint32_t>(comm_->ranks()) ? static_cast<int>(rank) : -1;
 }
 
@@ -217,20 +217,20 @@ std::string RingStatus::describe(int index) const {
 }
 
 bool RingStatus::is_lost(int index) const noexcept {
-  auto const& its = end(index);
+  auto const& its = endpoint(index);
   auto const state = state_of(its);
   if (state != EndpointState::dropped) {
     int const rank = holder(index);
     if (state != EndpointState::taken || rank < 0 || !comm_->has_departed_slow(rank)) return false;
-    // It may have closed its end just before it left.
+    // It may have closed its endpoint just before it left.
     if (has_closed(state_of(its))) return false;
   }
-  bool const has_all = index != 0 && has_closed(state_of(end(0))) &&
-                       atomic_ops::published(its.cursor) >= end(0).cursor.load(std::memory_order_acquire);
+  bool const has_all = index != 0 && has_closed(state_of(endpoint(0))) &&
+                       atomic_ops::published(its.cursor) >= endpoint(0).cursor.load(std::memory_order_acquire);
   return !has_all;
 }
 
-std::vector<int> RingStatus::lost_ends() const {
+std::vector<int> RingStatus::lost_endpoints() const {
   std::vector<int> lost;
   for (int index = 0; index <= readers_; ++index) {
     if (index != own_ && is_lost(index)) lost.push_back(index);
@@ -260,7 +260,7 @@ std::optional<RingFailure> RingStatus::reason_of(int index) const {
   bool const killed = has_dead_holder(index) && comm_->exit_reason(rank).empty();
   if (killed || rank < 0) return std::nullopt;
   auto const cause = read_cause(comm_->record(rank).cause);
-  auto const& note = end(index).note;
+  auto const& note = endpoint(index).note;
   if (cause && kind_of(note) == QueueNote::timed_out) {
     // A rank notes the cause of a timeout, but not of a poll. So it has not left because of the ranks of a poll.
     auto blamed = blamed_in(note, true);
@@ -297,10 +297,10 @@ RingFailure RingStatus::cause_of(std::vector<int> const& lost) const {
   return RingFailure::of(false, std::move(found));
 }
 
-bool RingStatus::waits(int index) const noexcept { return QueueNote::says_waiting(kind_of(end(index).note)); }
+bool RingStatus::waits(int index) const noexcept { return QueueNote::says_waiting(kind_of(endpoint(index).note)); }
 
 RingFailure RingStatus::awaited_by_writer(std::vector<int> here) const {
-  auto const& note = end(0).note;
+  auto const& note = endpoint(0).note;
   auto const kind = kind_of(note);
   bool const has_ranks = kind == QueueNote::waits || kind == QueueNote::timed_out;
   auto remote = has_ranks ? blamed_in(note, true) : RingFailure{};

@@ -61,9 +61,9 @@ class RingStatus {
   /// Withdraws the verdict of a timeout, but still waits: this endpoint calls again.
   void try_again() noexcept;
   /// Notes that a call of this endpoint has timed out after `waited`, because of the ranks in `found`. Returns the
-  /// ranks to blame: those of a verdict that another end has given meanwhile, or `found`. Another end may also have
-  /// failed the queue meanwhile; then it returns that failure. `own_timeout`: the limit of this endpoint's calls by
-  /// default.
+  /// ranks to blame: those of a verdict that another endpoint has given meanwhile, or `found`. Another endpoint may
+  /// also have failed the queue meanwhile; then it returns that failure. `own_timeout`: the limit of this endpoint's
+  /// calls by default.
   [[nodiscard]] RingFailure agree_on_timeout(RingFailure const& found, std::chrono::nanoseconds waited,
                                              std::chrono::nanoseconds own_timeout);
   /// Returns whether a call that has timed out after `waited` was a poll of an endpoint with this timeout.
@@ -80,7 +80,7 @@ class RingStatus {
   /// Returns the ranks to blame for these losses. A rank that died takes precedence over one that left. A rank that
   /// left because of others is not to blame where these are known.
   [[nodiscard]] RingFailure cause_of(std::vector<int> const& lost) const;
-  /// Returns whether any rank that has held an end has ended: no group that it was in can go on.
+  /// Returns whether any rank that has held an endpoint has ended: no group that it was in can go on.
   [[nodiscard]] bool any_holder_ended() const noexcept;
 
   /// Returns the ranks of the job that this endpoint waits for if it waits for the endpoints `direct`, ascending. A
@@ -93,9 +93,9 @@ class RingStatus {
   [[nodiscard]] RingFailure awaited_by_writer(std::vector<int> here) const;
 
   /// Describes the state of an endpoint and of its rank.
-  [[nodiscard]] std::string describe(int end) const;
+  [[nodiscard]] std::string describe(int endpoint) const;
   /// Returns the rank of the job that holds an endpoint; -1 when none has held it yet.
-  [[nodiscard]] int job_rank(int end) const noexcept;
+  [[nodiscard]] int job_rank(int endpoint) const noexcept;
 
  private:
   [[nodiscard]] QueueStatus load() const noexcept;
@@ -106,14 +106,14 @@ class RingStatus {
   void withdraw_slow() noexcept;
   /// Returns the standing verdict `word`; nothing when it no longer stands.
   [[nodiscard]] std::optional<RingFailure> verdict_of(std::uint64_t word) const;
-  [[nodiscard]] QueueEndpoint& end(int index) const noexcept { return ends_[index]; }
+  [[nodiscard]] QueueEndpoint& endpoint(int index) const noexcept { return endpoints_[index]; }
   /// Returns the rank on the node; -1 when no rank holds the endpoint.
-  [[nodiscard]] int holder(int end) const noexcept;
-  /// Returns whether the rank that holds an end is recorded as dead; false when nobody holds it.
-  [[nodiscard]] bool has_dead_holder(int end) const noexcept;
-  [[nodiscard]] bool is_lost(int end) const noexcept;
+  [[nodiscard]] int holder(int endpoint) const noexcept;
+  /// Returns whether the rank that holds an endpoint is recorded as dead; false when nobody holds it.
+  [[nodiscard]] bool has_dead_holder(int endpoint) const noexcept;
+  [[nodiscard]] bool is_lost(int endpoint) const noexcept;
   /// Returns the reason that a lost endpoint has left, if it left because of others.
-  [[nodiscard]] std::optional<RingFailure> reason_of(int end) const;
+  [[nodiscard]] std::optional<RingFailure> reason_of(int endpoint) const;
   void write_note(QueueNote::Kind kind, RingFailure const& blamed) noexcept;
 
   NodeComm* comm_;

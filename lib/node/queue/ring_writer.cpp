@@ -20,9 +20,9 @@ std::function<bool()> all_readers_gone(NodeComm& comm, std::uint32_t block, std:
     auto const& blocks = comm->blocks();
     if (blocks.header(block).life.load(std::memory_order_acquire) != life) return true;
     for (int reader = 1; reader <= readers; ++reader) {
-      auto const& end = blocks.ends(block)[reader];
-      if (state_of(end) != EndpointState::taken) continue;
-      auto const rank = end.node_rank.load(std::memory_order_acquire);
+      auto const& endpoint = blocks.endpoints(block)[reader];
+      if (state_of(endpoint) != EndpointState::taken) continue;
+      auto const rank = endpoint.node_rank.load(std::memory_order_acquire);
       bool const known = rank < static_cast<std::uint32_t>(comm->ranks());
       if (!known || !comm->has_departed(static_cast<int>(rank))) return false;
     }
@@ -102,7 +102,7 @@ RingWriter::~RingWriter() {
 std::uint64_t RingWriter::slowest() const noexcept {
   auto least = next_ - 1;
   for (int reader = 1; reader <= readers_; ++reader) {
-    auto const& its = end(reader);
+    auto const& its = endpoint(reader);
     auto const taken = atomic_ops::published(its.cursor);
     if (taken < least && !has_closed(state_of(its))) least = taken;
   }
@@ -134,7 +134,7 @@ void RingWriter::put(MessageParts parts) {
   CROSSRANK_CRASH_POINT("node.queue.written");
   atomic_ops::deliver(chunk.number, next_, [&] {
     CROSSRANK_CRASH_POINT("node.queue.published");
-    for (int reader = 1; reader <= readers_; ++reader) ring(end(reader).doorbell);
+    for (int reader = 1; reader <= readers_; ++reader) ring(endpoint(reader).doorbell);
   });
   own().cursor.store(next_, std::memory_order_relaxed);  // for inspection only
   ++next_;
@@ -170,37 +170,39 @@ void RingWriter::close() noexcept {
 
 std::optional<RingFailure> RingWriter::find_failure() {
   if (auto known = status_.failure()) return known;
-  if (status_.lost_ends().empty()) return std::nullopt;
-  auto const lost = status_.lost_ends();  // a second check: finds a death that others have left for
+  if (status_.lost_endpoints().empty()) return std::nullopt;
+  auto const lost = status_.lost_endpoints();  // a second check: finds a death that others have left for
   if (lost.empty()) return std::nullopt;
   return status_.declare(status_.cause_of(lost));
 }
 
 std::vector<int> RingWriter::waited_for(std::uint64_t number) const {
-  auto ends = readers_before(number);
-  for (auto& end : ends) ++end;
-  return status_.waited_for(ends);
+  auto endpoints = readers_before(number);
+  for (auto& endpoint : endpoints) ++endpoint;
+  return status_.waited_for(endpoints);
 }
 
 std::vector<int> RingWriter::readers_before(std::uint64_t number) const {
   std::vector<int> behind;
   for (int reader = 0; reader < readers_; ++reader) {
-    if (taken_by(reader) < number && !has_closed(state_of(end(reader + 1)))) behind.push_back(reader);
+    if (taken_by(reader) < number && !has_closed(state_of(endpoint(reader + 1)))) behind.push_back(reader);
   }
   return behind;
 }
 
 bool RingWriter::has_no_readers() const noexcept {
   for (int reader = 1; reader <= readers_; ++reader) {
-    if (!has_closed(state_of(end(reader)))) return false;
+    if (!has_closed(state_of(endpoint(reader)))) return false;
   }
   return true;
 }
 
-std::uint64_t RingWriter::taken_by(int reader) const noexcept { return atomic_ops::published(end(reader + 1).cursor); }
+std::uint64_t RingWriter::taken_by(int reader) const noexcept {
+  return atomic_ops::published(endpoint(reader + 1).cursor);
+}
 
 int RingWriter::rank_of(int reader) const noexcept {
-  auto const rank = end(reader + 1).node_rank.load(std::memory_order_acquire);
+  auto const rank = endpoint(reader + 1).node_rank.load(std::memory_order_acquire);
   return rank < static_cast<std::uint32_t>(comm_->ranks()) ? static_cast<int>(rank) : -1;
 }
 

@@ -44,7 +44,7 @@ class RingWriter final : public RingEndpoint {
   [[nodiscard]] std::vector<int> waited_for(std::uint64_t number) const;
   /// Returns the readers that have not taken message `number`.
   [[nodiscard]] std::vector<int> readers_before(std::uint64_t number) const;
-  /// Returns whether all readers have closed their ends.
+  /// Returns whether all readers have closed their endpoints.
   [[nodiscard]] bool has_no_readers() const noexcept;
   using RingEndpoint::has_new_departure;
   [[nodiscard]] std::uint64_t taken_by(int reader) const noexcept;

@@ -42,9 +42,9 @@ bool waits_itself(NodeComm const& comm, int rank) noexcept {
       auto const& member = blocks.members(index)[i];
       if (member.node_rank.load(std::memory_order_relaxed) == holder && is_asleep(member.doorbell)) return true;
     }
-    for (int i = 0; state == BlockState::queue && i < blocks.end_count(index); ++i) {
-      auto const& end = blocks.ends(index)[i];
-      if (end.node_rank.load(std::memory_order_relaxed) == holder && is_asleep(end.doorbell)) return true;
+    for (int i = 0; state == BlockState::queue && i < blocks.endpoint_count(index); ++i) {
+      auto const& endpoint = blocks.endpoints(index)[i];
+      if (endpoint.node_rank.load(std::memory_order_relaxed) == holder && is_asleep(endpoint.doorbell)) return true;
     }
   }
   return false;

@@ -35,8 +35,8 @@ class Blockers {
     for (std::uint32_t index = 0; index < blocks.made(); ++index) {
       auto const state = BlockLife::unpack(blocks.header(index).life.load(std::memory_order_acquire)).state;
       if (state == BlockState::ready) in_group({blocks.members(index), as_size(blocks.member_count(index))});
-      auto const ends = state == BlockState::queue ? blocks.end_count(index) : 0;
-      if (ends > 1) in_queue({blocks.ends(index), as_size(ends)}, blocks.queue(index).chunks);
+      auto const endpoints = state == BlockState::queue ? blocks.endpoint_count(index) : 0;
+      if (endpoints > 1) in_queue({blocks.endpoints(index), as_size(endpoints)}, blocks.queue(index).chunks);
     }
     return std::move(found_);
   }
@@ -54,18 +54,19 @@ class Blockers {
     }
   }
 
-  void in_queue(std::span<QueueEndpoint const> ends, std::uint32_t chunks) {
-    auto const own = std::find_if(ends.begin(), ends.end(), [&](QueueEndpoint const& end) {
-      return end.node_rank.load(std::memory_order_relaxed) == rank_ &&
-             QueueNote::says_waiting(end.note.kind.load(std::memory_order_acquire));
+  void in_queue(std::span<QueueEndpoint const> endpoints, std::uint32_t chunks) {
+    auto const own = std::find_if(endpoints.begin(), endpoints.end(), [&](QueueEndpoint const& endpoint) {
+      return endpoint.node_rank.load(std::memory_order_relaxed) == rank_ &&
+             QueueNote::says_waiting(endpoint.note.kind.load(std::memory_order_acquire));
     });
-    if (own == ends.end()) return;
-    auto const written = ends.front().cursor.load(std::memory_order_acquire);
-    if (own != ends.begin()) {
-      if (atomic_ops::published(own->cursor) >= written) add(ends.front().node_rank.load(std::memory_order_relaxed));
+    if (own == endpoints.end()) return;
+    auto const written = endpoints.front().cursor.load(std::memory_order_acquire);
+    if (own != endpoints.begin()) {
+      if (atomic_ops::published(own->cursor) >= written)
+        add(endpoints.front().node_rank.load(std::memory_order_relaxed));
       return;
     }
-    for (auto const& reader : ends.subspan(1)) {
+    for (auto const& reader : endpoints.subspan(1)) {
       if (!has_closed(state_of(reader)) && atomic_ops::published(reader.cursor) + chunks <= written)
         add(reader.node_rank.load(std::memory_order_relaxed));
     }

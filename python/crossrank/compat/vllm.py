@@ -150,8 +150,8 @@ _writers: weakref.WeakValueDictionary[str, MessageQueue] = weakref.WeakValueDict
 class MessageQueue:
     """A queue from one rank to all others. Objects arrive in order, each at every reader.
 
-    The constructor makes the writer's end, for a writer outside the readers' group: readers attach by its handle, and
-    `wait_until_ready` connects all ends. With a group, `create_from_process_group` does all of this.
+    The constructor makes the writer's endpoint, for a writer outside the readers' group: readers attach by its handle, and
+    `wait_until_ready` connects all endpoints. With a group, `create_from_process_group` does all of this.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class MessageQueue:
         max_chunks: int = 10,
         connect_ip: str | None = None,
     ) -> None:
-        """Makes the writer's end of a queue for readers on this host. `connect_ip` is not needed."""
+        """Makes the writer's endpoint of a queue for readers on this host. `connect_ip` is not needed."""
         del connect_ip
         if n_local_reader != n_reader:
             raise crossrank.UsageError(f"{n_reader - n_local_reader} of {n_reader} readers are on other hosts")
@@ -193,7 +193,7 @@ class MessageQueue:
     @property
     def _queue(self) -> crossrank.MessageQueue:
         if self._connected is None:
-            raise crossrank.UsageError("the ends of this queue have not met: call wait_until_ready() on each of them")
+            raise crossrank.UsageError("the endpoints of this queue have not met: call wait_until_ready() on each of them")
         return self._connected
 
     @staticmethod
@@ -256,7 +256,7 @@ class MessageQueue:
         return self.handle
 
     def wait_until_ready(self) -> None:
-        """Connects the ends of a queue that was made without a group. Each end calls it; it returns when all have."""
+        """Connects the endpoints of a queue that was made without a group. Each endpoint calls it; it returns when all have."""
         if self._connected is not None:
             return
         assert self.handle is not None

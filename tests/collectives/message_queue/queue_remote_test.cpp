@@ -216,7 +216,7 @@ TEST_P(RemoteQueue, names_a_reader_on_a_silent_host) {
 }
 
 /// Rank 1 cannot know for which rank the writer waits, so the writer tells it. The writer learns why rank 1 has left.
-TEST_P(RemoteQueue, names_the_same_slow_rank_at_all_ends) {
+TEST_P(RemoteQueue, names_the_same_slow_rank_at_all_endpoints) {
   run(
       3,
       [](Collective const& world, MemoryHub&) {

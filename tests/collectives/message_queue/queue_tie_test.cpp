@@ -14,7 +14,7 @@
 #include "lib/platform/system.hpp"
 #include "tests/support/thread_ranks.hpp"
 
-/// The ranks that the timeouts of a queue blame. If two ends time out at nearly the same time, both blame the same
+/// The ranks that the timeouts of a queue blame. If two endpoints time out at nearly the same time, both blame the same
 /// rank: there each rank has a clock that the test moves, so that the order of the timeouts does not depend on the
 /// machine.
 namespace crossrank::test {
@@ -136,7 +136,7 @@ TEST_F(QueueTie, makes_a_reader_follow_the_writer_although_the_slow_reader_has_g
     if (world.rank() == 1) {
       auto const info = dequeue_in_vain(queue);
       EXPECT_THAT(info.failed_ranks, ElementsAre(2));
-      EXPECT_THAT(info.message, HasSubstr("another end of the queue timed out first, waiting for rank 2"));
+      EXPECT_THAT(info.message, HasSubstr("another endpoint of the queue timed out first, waiting for rank 2"));
     }
     if (world.rank() == 2) {
       clocks_.await_sleep(0);
@@ -159,7 +159,7 @@ TEST_F(QueueTie, makes_a_reader_follow_the_writer_although_the_slow_reader_has_g
   });
 }
 
-TEST_F(QueueTie, makes_all_ends_follow_the_first_reader_although_the_writer_waits_since) {
+TEST_F(QueueTie, makes_all_endpoints_follow_the_first_reader_although_the_writer_waits_since) {
   run(4, 1, [&](Collective const& world, MessageQueue& queue) {
     if (world.rank() == 0) {
       steps_.await(1);
@@ -259,7 +259,7 @@ TEST(QueueOutsider, is_named_by_its_rank_in_the_job_at_the_end_of_a_chain) {
   });
 }
 
-/// The writer waits in a barrier for a rank that has no end of the queue.
+/// The writer waits in a barrier for a rank that has no endpoint of the queue.
 TEST(QueueOutsider, is_blamed_for_what_it_does_outside_the_queue) {
   Steps steps;
   run_thread_ranks(

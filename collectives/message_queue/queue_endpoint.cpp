@@ -9,7 +9,7 @@
 #include "lib/platform/deadline.hpp"
 #include "lib/platform/progress_hook.hpp"
 
-/// How one end of a queue waits, and how it detects that waiting is useless.
+/// How one endpoint of a queue waits, and how it detects that waiting is useless.
 namespace crossrank {
 namespace {
 
@@ -33,9 +33,9 @@ std::shared_ptr<MessageQueue::State> MessageQueue::State::in_group(Collective co
   return state;
 }
 
-MessageQueue::State::EndLock::EndLock(State& state, char const* operation) : busy_(state.busy) {
+MessageQueue::State::EndpointLock::EndpointLock(State& state, char const* operation) : busy_(state.busy) {
   if (busy_.test_and_set(std::memory_order_acquire))
-    throw UsageError(state.error(operation, "another thread is using this end of the queue"));
+    throw UsageError(state.error(operation, "another thread is using this endpoint of the queue"));
   try {
     if (state.out) state.out->comm().require_own_process(operation);
     if (state.in) state.in->comm().require_own_process(operation);
@@ -45,7 +45,7 @@ MessageQueue::State::EndLock::EndLock(State& state, char const* operation) : bus
   }
 }
 
-MessageQueue::State::EndLock::~EndLock() { busy_.clear(std::memory_order_release); }
+MessageQueue::State::EndpointLock::~EndpointLock() { busy_.clear(std::memory_order_release); }
 
 void MessageQueue::State::require_writer(char const* operation) const {
   if (writing && !closed) return;
@@ -54,7 +54,7 @@ void MessageQueue::State::require_writer(char const* operation) const {
 
 void MessageQueue::State::require_reader(char const* operation) const {
   if (!writing && !closed) return;
-  throw UsageError(error(operation, writing ? "the writer cannot read" : "this end is closed"));
+  throw UsageError(error(operation, writing ? "the writer cannot read" : "this endpoint is closed"));
 }
 
 node::RingWaitLimits MessageQueue::State::limits(QueueWait const& wait) const {
@@ -103,7 +103,8 @@ std::optional<node::RingFailure> MessageQueue::State::find_remote_loss() const {
   return reason;
 }
 
-/// A failure that another end has declared takes precedence. A failure that this end detects is declared to all ends.
+/// A failure that another endpoint has declared takes precedence. A failure that this endpoint detects is declared to
+/// all endpoints.
 bool MessageQueue::State::find_failure() {
   if (failure) return writing || !has_message();
   if (in) failure = in->find_failure();
@@ -139,7 +140,7 @@ void MessageQueue::State::require_readers(char const* operation) {
   bool must_check = failure || !remote_writers.empty();
   if (out && out->has_new_departure()) must_check = true;
   if (must_check && find_failure()) throw_failure(operation);
-  if (has_no_readers()) throw PeerLostError(error(operation, "every reader has closed its end"));
+  if (has_no_readers()) throw PeerLostError(error(operation, "every reader has closed its endpoint"));
 }
 
 void MessageQueue::State::await_space(char const* operation, QueueWait const& wait) {
@@ -156,7 +157,7 @@ void MessageQueue::State::await_space(char const* operation, QueueWait const& wa
   if (ended == WaitResult::lost) throw_failure(operation);
   if (ended == WaitResult::cancelled) throw_cancelled(operation);
   if (ended == WaitResult::timeout) throw_slow_readers(operation, limit.timeout);
-  if (has_no_readers()) throw PeerLostError(error(operation, "every reader has closed its end"));
+  if (has_no_readers()) throw PeerLostError(error(operation, "every reader has closed its endpoint"));
 }
 
 void MessageQueue::State::put(node::MessageParts parts) {

@@ -18,7 +18,7 @@
 #include "tests/support/timeouts.hpp"
 #include "tests/support/thread_ranks.hpp"
 
-/// How waits end, and how the two ends of a queue are kept apart.
+/// How waits end, and how the two endpoints of a queue are kept apart.
 namespace crossrank::test {
 namespace {
 
@@ -102,7 +102,7 @@ TEST(QueueTimeout, names_the_slow_reader_and_keeps_the_queue_usable) {
   });
 }
 
-/// No end can list all slow readers, so all list the same ones and count the others.
+/// No endpoint can list all slow readers, so all list the same ones and count the others.
 TEST(QueueTimeout, counts_the_slow_readers_that_it_does_not_list) {
   std::atomic<bool> is_over{false};
   run_thread_ranks(21, [&](Collective world) {
@@ -142,7 +142,7 @@ TEST(QueueTimeout, counts_the_slow_readers_that_it_does_not_list) {
 
 /// A reader that times out names the rank that the writer waits for. When that reader leaves, the writer names the same
 /// rank.
-TEST(QueueTimeout, blames_the_same_rank_at_all_ends) {
+TEST(QueueTimeout, blames_the_same_rank_at_all_endpoints) {
   run_thread_ranks(
       3,
       [](Collective world) {
@@ -349,7 +349,7 @@ TEST(QueueWarning, names_the_awaited_rank_unless_the_wait_has_no_limit) {
   set_log_sink({});
 }
 
-TEST(QueueUse, refuses_a_second_thread_and_the_wrong_end) {
+TEST(QueueUse, refuses_a_second_thread_and_the_wrong_endpoint) {
   std::atomic<bool> is_over{false};
   run_thread_ranks(2, [&](Collective world) {
     auto const queue = MessageQueue::create(world, {.chunk_bytes = 64});
