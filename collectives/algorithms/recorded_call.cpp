@@ -19,10 +19,10 @@ bool has_partner(spi::OpKind kind) noexcept {
 
 }  // namespace
 
-node::DeviceFlightOperation recorded_call(Call const& call, node::DeviceWay way, Stream const& stream,
+node::DeviceFlightOperation recorded_call(Call const& call, node::DevicePath path, Stream const& stream,
                                           std::uint64_t sequence) {
   node::DeviceFlightOperation operation{.op_kind = call.signature.op_kind,
-                                        .way = way,
+                                        .path = path,
                                         .device = stream.device().index,
                                         .sequence = sequence,
                                         .bytes = std::max(call.in.bytes.size(), call.out.bytes.size()),

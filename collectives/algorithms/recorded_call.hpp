@@ -9,7 +9,7 @@
 namespace crossrank::algorithms {
 
 /// Describes a call on device tensors for the flight recorder.
-[[nodiscard]] node::DeviceFlightOperation recorded_call(Call const& call, node::DeviceWay way, Stream const& stream,
+[[nodiscard]] node::DeviceFlightOperation recorded_call(Call const& call, node::DevicePath path, Stream const& stream,
                                                         std::uint64_t sequence);
 
 }  // namespace crossrank::algorithms

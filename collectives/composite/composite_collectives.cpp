@@ -21,8 +21,8 @@ constexpr std::size_t small_bytes = std::size_t{1} << 16;  // travels with the r
 constexpr std::size_t piece_bytes = std::size_t{4} << 20;  // in flight between nodes and inside one at the same time
 
 /// Adds the choice of steps to the digest: the ranks must agree on it as on the arguments.
-spi::Signature with_way(spi::Signature signature, std::uint64_t way) {
-  return {signature.op_kind, ArgumentDigest().add(signature.digest).add(way).value(), signature.arguments};
+spi::Signature with_path(spi::Signature signature, std::uint64_t path) {
+  return {signature.op_kind, ArgumentDigest().add(signature.digest).add(path).value(), signature.arguments};
 }
 
 }  // namespace
@@ -37,11 +37,11 @@ RequestId CompositeTransport::post_broadcast(spi::Signature signature, spi::Sink
   CompositeOp op{.op_kind = signature.op_kind};
   if (buffer.bytes.size() <= small_bytes) {
     op.steps.push_back({&across(), [this, signature, buffer, root] {
-                          return across().post_broadcast(with_way(signature, 1), buffer, root);
+                          return across().post_broadcast(with_path(signature, 1), buffer, root);
                         }});
   } else {
     op.steps.push_back(
-        {&across(), [this, way = with_way(signature, buffer.bytes.size())] { return across().post_barrier(way); }});
+        {&across(), [this, path = with_path(signature, buffer.bytes.size())] { return across().post_barrier(path); }});
     spread(op.steps, buffer.bytes, root);
     op.payload = LargeBroadcast{.buffer = std::move(buffer)};
   }
@@ -53,7 +53,7 @@ RequestId CompositeTransport::post_all_gatherv(spi::Signature signature, spi::So
   if (std::accumulate(counts.begin(), counts.end(), std::size_t{0}) <= small_bytes) {
     CompositeOp op{.op_kind = signature.op_kind};
     op.steps.push_back({&across(), [this, signature, mine, out, all = std::vector(counts.begin(), counts.end())] {
-                          return across().post_all_gatherv(with_way(signature, 1), mine, all, out);
+                          return across().post_all_gatherv(with_path(signature, 1), mine, all, out);
                         }});
     return post_steps(std::move(op));
   }
@@ -70,7 +70,7 @@ RequestId CompositeTransport::post_all_gatherv(spi::Signature signature, spi::So
   op.steps.push_back({&across(), [this, signature, own, &gather] {
                         std::vector<std::size_t> const eight(gather.counts.size(), sizeof *own);
                         return across().post_all_gatherv(
-                            with_way(signature, 2), {.bytes = std::as_bytes(std::span(own.get(), 1)), .owner = own},
+                            with_path(signature, 2), {.bytes = std::as_bytes(std::span(own.get(), 1)), .owner = own},
                             eight, {.bytes = std::as_writable_bytes(std::span(gather.sizes))});
                       }});
   op.steps.push_back({parts_.local.get(), [this, &op, &gather] {

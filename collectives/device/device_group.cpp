@@ -94,9 +94,9 @@ std::unique_ptr<DeviceCall> DeviceGroup::begin_unpacked(Call const& call, spi::T
   bool const is_source = call.signature.op_kind == OpKind::broadcast && call.root == transport.rank();
   if (!recorder_) recorder_.emplace(transport.node_memory(), transport.global_ranks());
   bool const is_message = spi::is_message(call.signature.op_kind);
-  auto const way = is_message ? node::DeviceWay::message : node::DeviceWay::staged;
+  auto const path = is_message ? node::DevicePath::message : node::DevicePath::staged;
   auto const sequence = is_message ? ++messages_ : ++staged_;
-  auto note = recorder_->note(algorithms::recorded_call(call, way, stream, sequence));
+  auto note = recorder_->note(algorithms::recorded_call(call, path, stream, sequence));
   return std::make_unique<StagedCall>(call, is_source, staging_, std::move(stream), std::move(note));
 }
 

@@ -17,7 +17,7 @@
 
 namespace crossrank::device {
 
-/// The part of a group's state that calls on device tensors need: this rank's device, and the way that the tensors go.
+/// The part of a group's state that calls on device tensors need: this rank's device, and the path of the tensors.
 class DeviceGroup {
  public:
   /// Decides with the other ranks how the group's collectives move device tensors: with NCCL where all ranks can, else

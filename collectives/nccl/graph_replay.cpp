@@ -7,7 +7,7 @@ namespace crossrank::nccl {
 void GraphReplay::add(node::DeviceFlightOperation const& operation, char const* name) {
   if (calls_++ == 0) {
     operation_ = operation;
-    operation_.way = node::DeviceWay::graph;
+    operation_.path = node::DevicePath::graph;
     first_name_ = name;
   } else {
     operation_.bytes += operation.bytes;

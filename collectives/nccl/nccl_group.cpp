@@ -83,7 +83,7 @@ Event NcclGroup::enqueue(algorithms::Call const& call, Stream const& stream) {
     capture(*into, call, stream);
     return stream.record();
   }
-  auto begun = begin_work(algorithms::recorded_call(call, node::DeviceWay::nccl, stream, 0), stream);
+  auto begun = begin_work(algorithms::recorded_call(call, node::DevicePath::nccl, stream, 0), stream);
   auto const note = begun.note;
   try {
     enqueue_call(*communicator_, call, stream, [this] { throw_failure(); });
@@ -106,7 +106,7 @@ void NcclGroup::capture(cuda::Capture& into, algorithms::Call const& call, Strea
     capture_number_ = into.number();
   }
   enqueue_call(*communicator_, call, stream, [this] { throw_failure(); });
-  part->add(algorithms::recorded_call(call, node::DeviceWay::graph, stream, 0), call.name());
+  part->add(algorithms::recorded_call(call, node::DevicePath::graph, stream, 0), call.name());
 }
 
 /// The other ranks cannot end the call without this one.

@@ -50,7 +50,7 @@ class NamedCalls;
 /// host memory. Results are in the order of the current stream. With NCCL the host does not wait for the GPU; unless
 /// `CheckLevel` is `off`, it waits until all ranks have made the call. NCCL reduces in an order of its own. Dtypes and
 /// ops that NCCL lacks go through host memory. The first collective on GPU tensors makes the choice for the group, and
-/// blocks until all ranks have called it. `CROSSRANK_DEVICE` forces one of the two ways. If it forces NCCL and NCCL
+/// blocks until all ranks have called it. `CROSSRANK_DEVICE` forces either. If it forces NCCL and NCCL
 /// cannot be used, all ranks get an `UnavailableError`.
 ///
 /// Costs are those of the "shm" backend. A *barrier round* is one exchange of arrival flags between all ranks.

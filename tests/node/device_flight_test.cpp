@@ -12,7 +12,7 @@ namespace crossrank::node {
 namespace {
 
 constexpr DeviceFlightOperation example{.op_kind = spi::OpKind::broadcast,
-                                        .way = DeviceWay::nccl,
+                                        .path = DevicePath::nccl,
                                         .block = 1023,
                                         .ranks = 4096,
                                         .root = 4095,
@@ -29,7 +29,7 @@ TEST(DeviceFlightRing, returns_an_operation_as_it_was_written) {
   ASSERT_EQ(records.size(), 1U);
   auto const& operation = records[0].operation;
   EXPECT_EQ(operation.op_kind, example.op_kind);
-  EXPECT_EQ(operation.way, example.way);
+  EXPECT_EQ(operation.path, example.path);
   EXPECT_EQ(operation.block, example.block);
   EXPECT_EQ(operation.ranks, example.ranks);
   EXPECT_EQ(operation.root, example.root);
@@ -44,7 +44,7 @@ TEST(DeviceFlightRing, returns_an_operation_as_it_was_written) {
 
 TEST(DeviceFlightRing, leaves_the_root_empty_where_there_is_none) {
   auto const ring = std::make_unique<DeviceFlightRing>();
-  static_cast<void>(write_device_flight(*ring, {.op_kind = spi::OpKind::all_reduce, .way = DeviceWay::staged}, 1));
+  static_cast<void>(write_device_flight(*ring, {.op_kind = spi::OpKind::all_reduce, .path = DevicePath::staged}, 1));
   EXPECT_FALSE(read_device_flight(*ring).at(0).operation.root.has_value());
 }
 
@@ -89,8 +89,8 @@ TEST(DeviceFlightRing, takes_operations_of_several_threads) {
 
 // ---------------------------------------------------------------- views
 
-DeviceOperationView seen(std::uint64_t sequence, DeviceStage stage, DeviceWay way = DeviceWay::nccl) {
-  return {.op_kind = spi::OpKind::all_reduce, .way = way, .block = 3, .sequence = sequence, .stage = stage};
+DeviceOperationView seen(std::uint64_t sequence, DeviceStage stage, DevicePath path = DevicePath::nccl) {
+  return {.op_kind = spi::OpKind::all_reduce, .path = path, .block = 3, .sequence = sequence, .stage = stage};
 }
 
 TEST(DeviceCallView, names_the_ranks_at_each_stage_of_the_oldest_call) {
@@ -110,7 +110,7 @@ TEST(DeviceCallView, names_the_ranks_at_each_stage_of_the_oldest_call) {
 }
 
 TEST(DeviceCallView, leaves_out_messages_and_other_groups) {
-  std::vector<DeviceOperationView> const message{seen(1, DeviceStage::started, DeviceWay::message)};
+  std::vector<DeviceOperationView> const message{seen(1, DeviceStage::started, DevicePath::message)};
   EXPECT_FALSE(view_device_call(3, {{0, &message}}).has_value());
   std::vector<DeviceOperationView> const collective{seen(1, DeviceStage::started)};
   EXPECT_TRUE(view_device_call(3, {{0, &collective}}).has_value());

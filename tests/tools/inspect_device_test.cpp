@@ -93,7 +93,7 @@ bool waits_for_rank_1(Json const& job) { return stage_of(job, 0) == "started" &&
 void expect_missing_rank_1(Json const& job) {
   auto const& call = job.at("groups").at(0).at("device_call");
   EXPECT_EQ(call.at("name"), "broadcast");
-  EXPECT_EQ(call.at("way"), "nccl");
+  EXPECT_EQ(call.at("path"), "nccl");
   EXPECT_EQ(call.at("sequence"), 2);
   EXPECT_EQ(call.at("started"), (Json{0, 2}));
   EXPECT_EQ(call.at("missing"), Json{1});
@@ -151,7 +151,7 @@ TEST(InspectDevice, shows_calls_that_go_through_host_memory) {
   await_ranks(job);
   auto const seen = inspect_until(of_job(job), waits_for_rank_1);
   auto const& call = seen.at("groups").at(0).at("device_call");
-  EXPECT_EQ(call.at("way"), "staged");
+  EXPECT_EQ(call.at("path"), "staged");
   EXPECT_EQ(call.at("sequence"), 2);
   EXPECT_EQ(call.at("missing"), Json{1});
   EXPECT_EQ(seen.at("ranks").at(0).at("device_operations").back().at("communicator"), "0x0");
@@ -163,7 +163,7 @@ TEST(InspectDevice, shows_replays_of_graphs) {
   await_ranks(job);
   auto const seen = inspect_until(of_job(job), waits_for_rank_1);
   auto const& call = seen.at("groups").at(0).at("device_call");
-  EXPECT_EQ(call.at("way"), "graph");
+  EXPECT_EQ(call.at("path"), "graph");
   EXPECT_EQ(call.at("name"), "broadcast");
   EXPECT_EQ(call.at("sequence"), 2);
   EXPECT_EQ(call.at("missing"), Json{1});
@@ -176,7 +176,7 @@ TEST(InspectDevice, shows_messages_with_their_partner) {
   auto const seen = inspect_until(of_job(job), [](Json const& now) {
     auto const& operations = now.at("ranks").at(0).at("device_operations");
     // The call before is seen to have ended some time after its end.
-    return operations.back().at("way") == "message" && operations.back().at("stage") == "started" &&
+    return operations.back().at("path") == "message" && operations.back().at("stage") == "started" &&
            !now.at("groups").at(0).contains("device_call");
   });
   auto const& receive = seen.at("ranks").at(0).at("device_operations").back();

@@ -95,9 +95,9 @@ std::string handle(std::uint64_t value) {
 void print_device_operation(JobView const& job, DeviceOperationView const& operation) {
   std::printf("            %-8s %s", to_string(operation.stage), spi::to_string(operation.op_kind));
   if (operation.root)
-    std::printf(" %s rank %d", operation.way == node::DeviceWay::message ? "with" : "of root", *operation.root);
+    std::printf(" %s rank %d", operation.path == node::DevicePath::message ? "with" : "of root", *operation.root);
   std::printf(" on cuda:%d, %s call %" PRIu64 " in %s of %d ranks, %" PRIu64 " bytes, stream %s", operation.device,
-              to_string(operation.way), operation.sequence, group_name(operation.group, operation.block).c_str(),
+              to_string(operation.path), operation.sequence, group_name(operation.group, operation.block).c_str(),
               operation.group_ranks, operation.bytes, handle(operation.stream).c_str());
   if (operation.communicator != 0) std::printf(", communicator %s", handle(operation.communicator).c_str());
   std::printf(", called %s%s", seconds(operation.age).c_str(), ago(job));
@@ -138,7 +138,7 @@ void print_device_call(GroupView const& group) {
   if (!group.device_call) return;
   auto const& call = *group.device_call;
   std::printf("  group %s on its GPUs: %s (%s call %" PRIu64 ")", group_name(group.name, group.block).c_str(),
-              spi::to_string(call.op_kind), to_string(call.way), call.sequence);
+              spi::to_string(call.op_kind), to_string(call.path), call.sequence);
   auto const print = [](char const* what, std::vector<int> const& ranks) {
     if (!ranks.empty()) std::printf("; %s: %s", what, name_ranks(ranks).c_str());
   };
@@ -218,7 +218,7 @@ Json to_json(OperationView const& operation) {
 
 Json to_json(DeviceOperationView const& operation) {
   Json out{{"name", spi::to_string(operation.op_kind)},
-           {"way", to_string(operation.way)},
+           {"path", to_string(operation.path)},
            {"group", operation.group},
            {"block", operation.block},
            {"group_ranks", operation.group_ranks},
@@ -237,7 +237,7 @@ Json to_json(DeviceOperationView const& operation) {
 
 Json to_json(node::DeviceCallView const& call) {
   return {{"name", spi::to_string(call.op_kind)},
-          {"way", to_string(call.way)},
+          {"path", to_string(call.path)},
           {"sequence", call.sequence},
           {"started", call.started},
           {"enqueued", call.enqueued},

@@ -14,7 +14,7 @@ DeviceFlightTag tag_of(DeviceFlightOperation const& operation) noexcept {
           .ranks = static_cast<std::uint16_t>(operation.ranks),
           .root = operation.root ? static_cast<std::uint16_t>(*operation.root) : DeviceFlightTag::no_root,
           .block = static_cast<std::uint16_t>(operation.block),
-          .way = operation.way,
+          .path = operation.path,
           .op_kind = static_cast<std::uint8_t>(operation.op_kind)};
 }
 
@@ -65,7 +65,7 @@ std::vector<DeviceFlightRecord> read_device_flight(DeviceFlightRing const& ring)
     record.ended_at = entry.ended_at.load(std::memory_order_acquire);
     if (record.number == 0 || entry.number.load(std::memory_order_relaxed) != record.number) continue;
     operation.op_kind = static_cast<spi::OpKind>(what.op_kind);
-    operation.way = what.way;
+    operation.path = what.path;
     operation.block = what.block;
     operation.ranks = what.ranks;
     if (what.root != DeviceFlightTag::no_root) operation.root = what.root;

@@ -12,12 +12,12 @@ namespace crossrank::node {
 /// An operation of a rank on a device in its flight ring.
 struct DeviceFlightOperation {
   spi::OpKind op_kind = spi::OpKind::none;
-  DeviceWay way = DeviceWay::none;
+  DevicePath path = DevicePath::none;
   std::uint32_t block = 0;         ///< of the group
   int ranks = 0;                   ///< of the group
   std::optional<int> root{};       ///< root of a collective or partner of a message, as a rank of the job
   int device = 0;                  ///< its number in the process
-  std::uint64_t sequence = 0;      ///< among the operations of the group that go the same way
+  std::uint64_t sequence = 0;      ///< among the operations of the group that take the same path
   std::uint64_t bytes = 0;         ///< of this rank's part
   std::uint64_t communicator = 0;  ///< the vendor's handle
   std::uint64_t stream = 0;        ///< the vendor's handle

@@ -19,12 +19,12 @@ bool is_under_way(DeviceOperationView const& operation) {
 }
 
 bool is_collective_of(DeviceOperationView const& operation, std::uint32_t block) {
-  return operation.block == block && operation.way != DeviceWay::message && operation.way != DeviceWay::none;
+  return operation.block == block && operation.path != DevicePath::message && operation.path != DevicePath::none;
 }
 
-/// Returns whether both ways count their operations together.
-bool share_sequence(DeviceWay one, DeviceWay other) {
-  return (one == DeviceWay::staged) == (other == DeviceWay::staged);
+/// Returns whether both paths count their operations together.
+bool share_sequence(DevicePath one, DevicePath other) {
+  return (one == DevicePath::staged) == (other == DevicePath::staged);
 }
 
 /// Returns the oldest operation of a rank that is under way in the group, or null.
@@ -40,7 +40,7 @@ std::optional<DeviceStage> stage_of(std::vector<DeviceOperationView> const& oper
                                     DeviceCallView const& call) {
   std::optional<DeviceStage> stage;
   for (auto const& operation : operations) {
-    if (!is_collective_of(operation, block) || !share_sequence(operation.way, call.way)) continue;
+    if (!is_collective_of(operation, block) || !share_sequence(operation.path, call.path)) continue;
     if (operation.sequence == call.sequence) return operation.stage;
     // Its entry has been displaced by those of later operations.
     if (operation.sequence > call.sequence) stage = DeviceStage::ended;
@@ -61,13 +61,13 @@ char const* to_string(DeviceStage stage) noexcept {
   return "unknown";
 }
 
-char const* to_string(DeviceWay way) noexcept {
-  switch (way) {
-    case DeviceWay::none: break;
-    case DeviceWay::nccl: return "nccl";
-    case DeviceWay::staged: return "staged";
-    case DeviceWay::message: return "message";
-    case DeviceWay::graph: return "graph";
+char const* to_string(DevicePath path) noexcept {
+  switch (path) {
+    case DevicePath::none: break;
+    case DevicePath::nccl: return "nccl";
+    case DevicePath::staged: return "staged";
+    case DevicePath::message: return "message";
+    case DevicePath::graph: return "graph";
   }
   return "unknown";
 }
@@ -75,7 +75,7 @@ char const* to_string(DeviceWay way) noexcept {
 DeviceOperationView view_device_operation(DeviceFlightRecord const& record, std::uint64_t now) {
   auto const& operation = record.operation;
   return {.op_kind = operation.op_kind,
-          .way = operation.way,
+          .path = operation.path,
           .block = operation.block,
           .sequence = operation.sequence,
           .bytes = operation.bytes,
@@ -95,7 +95,7 @@ std::optional<DeviceCallView> view_device_call(std::uint32_t block, std::vector<
   for (auto const& rank : ranks) {
     auto const* const oldest = oldest_under_way(*rank.operations, block);
     if (oldest == nullptr || (call && call->sequence <= oldest->sequence)) continue;
-    call = DeviceCallView{.op_kind = oldest->op_kind, .way = oldest->way, .sequence = oldest->sequence};
+    call = DeviceCallView{.op_kind = oldest->op_kind, .path = oldest->path, .sequence = oldest->sequence};
   }
   if (!call) return {};
   for (auto const& rank : ranks) {

@@ -14,10 +14,10 @@ namespace crossrank::node {
 /// An operation of a rank on a device.
 struct DeviceOperationView {
   spi::OpKind op_kind = spi::OpKind::none;
-  DeviceWay way = DeviceWay::none;
+  DevicePath path = DevicePath::none;
   std::string group{};             ///< empty when it has ended
   std::uint32_t block = 0;         ///< number of the group on its node
-  std::uint64_t sequence = 0;      ///< among the operations of the group that go the same way
+  std::uint64_t sequence = 0;      ///< among the operations of the group that take the same path
   std::uint64_t bytes = 0;         ///< of this rank's part
   int device = 0;                  ///< its number in the rank's process
   std::uint64_t stream = 0;        ///< the vendor's handle in that process; 0 is the default stream
@@ -33,7 +33,7 @@ struct DeviceOperationView {
 /// The oldest operation of a group on devices that a rank of this node has not ended.
 struct DeviceCallView {
   spi::OpKind op_kind = spi::OpKind::none;
-  DeviceWay way = DeviceWay::none;
+  DevicePath path = DevicePath::none;
   std::uint64_t sequence = 0;
   std::vector<int> started{};   ///< ranks that have started it
   std::vector<int> enqueued{};  ///< ranks that have enqueued it and not started it
@@ -48,7 +48,7 @@ struct DeviceOperationsOfRank {
 };
 
 [[nodiscard]] char const* to_string(DeviceStage stage) noexcept;
-[[nodiscard]] char const* to_string(DeviceWay way) noexcept;
+[[nodiscard]] char const* to_string(DevicePath path) noexcept;
 
 /// Returns the view of an entry; `now` are monotonic nanoseconds. Leaves out the name of the group.
 [[nodiscard]] DeviceOperationView view_device_operation(DeviceFlightRecord const& record, std::uint64_t now);

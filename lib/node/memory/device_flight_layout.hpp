@@ -8,7 +8,7 @@
 namespace crossrank::node {
 
 /// How an operation on device tensors goes.
-enum class DeviceWay : std::uint8_t {
+enum class DevicePath : std::uint8_t {
   none = 0,
   nccl = 1,     ///< NCCL carries it
   staged = 2,   ///< through host memory
@@ -16,25 +16,25 @@ enum class DeviceWay : std::uint8_t {
   graph = 4,    ///< replay of a graph with calls that NCCL carries
 };
 
-/// OpKind, way, root, block and device of an operation in one word.
+/// OpKind, path, root, block and device of an operation in one word.
 struct DeviceFlightTag {
   static constexpr std::uint16_t no_root = 0x1fff;
   std::uint16_t device = 0;      ///< number of the device in its process; 10 bits
   std::uint16_t ranks = 0;       ///< of the group; 13 bits
   std::uint16_t root = no_root;  ///< root of a collective or partner of a message, as a rank of the job; 13 bits
   std::uint16_t block = 0;       ///< of the group; 12 bits
-  DeviceWay way = DeviceWay::none;
+  DevicePath path = DevicePath::none;
   std::uint8_t op_kind = 0;
 
   [[nodiscard]] std::uint64_t pack() const noexcept {
     return static_cast<std::uint64_t>(device & 0x3ff) << 54 | static_cast<std::uint64_t>(ranks & 0x1fff) << 41 |
            static_cast<std::uint64_t>(root & 0x1fff) << 28 | static_cast<std::uint64_t>(block & 0xfff) << 16 |
-           static_cast<std::uint64_t>(way) << 8 | op_kind;
+           static_cast<std::uint64_t>(path) << 8 | op_kind;
   }
   [[nodiscard]] static DeviceFlightTag unpack(std::uint64_t word) noexcept {
     return {static_cast<std::uint16_t>(word >> 54),          static_cast<std::uint16_t>(word >> 41 & 0x1fff),
             static_cast<std::uint16_t>(word >> 28 & 0x1fff), static_cast<std::uint16_t>(word >> 16 & 0xfff),
-            static_cast<DeviceWay>(word >> 8 & 0xff),        static_cast<std::uint8_t>(word)};
+            static_cast<DevicePath>(word >> 8 & 0xff),       static_cast<std::uint8_t>(word)};
   }
 };
 
@@ -51,7 +51,7 @@ enum class DeviceStage : std::uint32_t {
 /// reader that sees another `number` after reading the other fields than before has read a torn entry.
 struct DeviceFlightEntry {
   std::atomic<std::uint64_t> number;        ///< from 1; 0 while the entry is written
-  std::atomic<std::uint64_t> sequence;      ///< among the operations of the group that go the same way, from 1
+  std::atomic<std::uint64_t> sequence;      ///< among the operations of the group that take the same path, from 1
   std::atomic<std::uint64_t> bytes;         ///< of this rank's part
   std::atomic<std::uint64_t> communicator;  ///< the vendor's handle; 0 for none
   std::atomic<std::uint64_t> stream;        ///< the vendor's handle; 0 is the default stream
