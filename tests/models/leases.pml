@@ -16,7 +16,7 @@
  * - BROKEN_REVOKES_TAKEN: a failed round clears `taken` as well.
  */
 #define READERS 2
-#define PUBLICATIONS 3
+#define CONTRIBUTIONS 3
 
 typedef Word { /* one 64-bit word, read and exchanged only as a whole */
   byte generation;
@@ -27,10 +27,10 @@ typedef Word { /* one 64-bit word, read and exchanged only as a whole */
 Word word[READERS];
 byte bytes;              /* the generation of the bytes in the slot; 0 while they are being written */
 byte published;          /* the descriptor in the writer's line: the generation, and ... */
-byte sequence;           /* ... the number of the publication */
+byte sequence;           /* ... the number of the contribution */
 byte holds[READERS];     /* leases that a living reader believes to hold */
 bool dead[READERS];
-byte consumed[READERS];  /* the last publication that each reader has finished with */
+byte consumed[READERS];  /* the last contribution that each reader has finished with */
 bool last_one_out;
 
 #ifdef BROKEN_IGNORES_OFFERED
@@ -107,7 +107,7 @@ proctype Writer() {
   byte generation, round, old_generation, old_offered, old_taken;
   bool concluded;
   do
-  :: round < PUBLICATIONS ->
+  :: round < CONTRIBUTIONS ->
      round++;
      if
      :: true ->
@@ -120,7 +120,7 @@ proctype Writer() {
      fi;
      offer(0);
      offer(1);
-     /* The line gets the next publication only when every reader has finished with the previous one. */
+     /* The line gets the next contribution only when every reader has finished with the previous one. */
      (concluded || ((dead[0] || consumed[0] == sequence) && (dead[1] || consumed[1] == sequence)));
      atomic { published = generation; sequence = round };
      if

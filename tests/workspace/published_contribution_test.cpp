@@ -7,7 +7,7 @@
 #include "workspace/shared_memory/arena_state_store.hpp"
 #include "workspace/shared_memory/remote_contribution.hpp"
 
-/// Several publications offer the same tensor. The fate of one offer must not affect the others.
+/// Several contributions offer the same tensor. The fate of one offer must not affect the others.
 namespace crossrank::workspace {
 namespace {
 

@@ -33,7 +33,7 @@ std::vector<int> GroupMembers::node_ranks_of(std::vector<int> const& members) co
 std::span<std::byte const> GroupMembers::arena_range(int member, std::uint64_t offset, std::uint64_t bytes) const {
   auto const all = comm_->arena_bytes();
   if (offset > all || bytes > all - offset) {
-    throw FormatError({.operation = "read a publication",
+    throw FormatError({.operation = "read a contribution",
                        .message = "a payload outside its arena",
                        .expected = "at most " + std::to_string(all) + " bytes",
                        .got = std::to_string(bytes) + " bytes at " + std::to_string(offset),

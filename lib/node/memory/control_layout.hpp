@@ -124,7 +124,7 @@ struct alignas(1024) RankRecord {
   /// The failure because of which the rank has given up since its last arrival. Its later errors may follow from it.
   RootCauseRecord cause;
 
-  /// One word for each publication that travels in an arrival line and refers to tensors of the arena
+  /// One word for each contribution that travels in an arrival line and refers to tensors of the arena
   /// (`offer_claim.hpp`).
   alignas(64) std::atomic<std::uint64_t> claims[32];
 };

@@ -6,12 +6,12 @@
 
 namespace crossrank::node {
 
-/// Decides who disposes of the offers of one publication to one reader: the reader, which takes them, or the owner,
+/// Decides who disposes of the offers of one contribution to one reader: the reader, which takes them, or the owner,
 /// which revokes them when the round has failed.
 ///
-/// Offers on a slot are only counted: several publications may offer one tensor to one reader. So each side may change
-/// the count only for a publication whose claim it has won. The claim of a publication with a slab of its own is the
-/// offer of that slab; this class is for publications without one.
+/// Offers on a slot are only counted: several contributions may offer one tensor to one reader. So each side may change
+/// the count only for a contribution whose claim it has won. The claim of a contribution with a slab of its own is the
+/// offer of that slab; this class is for contributions without one.
 struct OfferClaim {
   std::uint32_t word = 0;      ///< in the owner's record
   std::uint64_t sequence = 0;  ///< distinguishes the uses of the word

@@ -1,4 +1,4 @@
-// Parts, and the publication of their result, are killed or their file system fails at every step. The output then has
+// Parts, and the commit of their result, are killed or their file system fails at every step. The output then has
 // the old checkpoint, none, or the new one, and running everything again completes it.
 #include <algorithm>
 #include <atomic>

@@ -26,10 +26,10 @@ using Clock = std::chrono::steady_clock;
 constexpr char const* finish_operation = "finish parts";
 constexpr std::size_t max_named = 20;
 
-/// The publication of a plan's result.
-class Publication {
+/// Finishes the job of a plan.
+class FinishJob {
  public:
-  Publication(PartsPlan::State const& plan, FinishOptions const& options)
+  FinishJob(PartsPlan::State const& plan, FinishOptions const& options)
       : plan_(plan), request_(plan.whole().request), options_(options) {}
 
   Summary run() {
@@ -158,7 +158,7 @@ class Publication {
 }  // namespace
 
 Summary finish_parts(PartsPlan const& plan, FinishOptions const& options) {
-  return Publication(plan.state(), options).run();
+  return FinishJob(plan.state(), options).run();
 }
 
 }  // namespace crossrank::checkpoint

@@ -299,7 +299,7 @@ void PartsPlan::save(fs::path const& file) const {
   }
   auto job = JobFolder::make(folder_request(state, false));
   if (entry_at(job.directory(), published_name) == Entry::file) {
-    // An earlier publication of the same plan was killed before it removed the folder.
+    // An earlier `finish_parts` of the same plan was killed before it removed the folder.
     clear_job(job.directory());
     (void)job.directory().remove(published_name, parts_operation);
   }

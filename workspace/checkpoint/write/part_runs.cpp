@@ -101,7 +101,7 @@ PartRun::~PartRun() {
     for (auto const& name : working_names_) (void)work_.remove(name, write_operation);
     (void)work_.remove(run_prefix + id_, write_operation);
   } catch (Error const&) {
-    // The next part on this host, the publication or `crossrank clean` removes the rest.
+    // The next part on this host, `finish_parts` or `crossrank clean` removes the rest.
   }
 }
 
