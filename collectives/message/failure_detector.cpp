@@ -36,7 +36,7 @@ void FailureDetector::fail_at(std::uint64_t round, Cause cause) noexcept {
                             .decider = link_.rank(),
                             .round = round,
                             .dead = cause.dead};
-    if (failure_->code == ErrorCode::timeout) link_.network().packet_transport().lost();
+    if (failure_->code == ErrorCode::timeout) link_.network().packet_transport().note_lost_rank();
     mark_failed_ranks_dead();
     link_.send_to_others(
         {.kind = PacketKind::failure,
@@ -53,7 +53,7 @@ void FailureDetector::fail_at(std::uint64_t round, Cause cause) noexcept {
 
 void FailureDetector::apply(GroupFailure failure) noexcept {
   failure_ = std::move(failure);
-  if (failure_->code == ErrorCode::timeout) link_.network().packet_transport().lost();
+  if (failure_->code == ErrorCode::timeout) link_.network().packet_transport().note_lost_rank();
   mark_failed_ranks_dead();
 }
 

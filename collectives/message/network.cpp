@@ -140,7 +140,7 @@ bool Network::pump() {
 
 void Network::mark_dead(int rank, std::string const& text) {
   if (std::exchange(peer(rank).dead, true)) return;
-  packet_transport_->lost();
+  packet_transport_->note_lost_rank();
   for (auto const& [group, packet_handler] : packet_handlers_) packet_handler->rank_died(rank, text);
 }
 

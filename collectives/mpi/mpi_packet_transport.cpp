@@ -132,6 +132,6 @@ bool MpiPacketTransport::receive(int& src, std::vector<std::byte>& packet) {
   return false;
 }
 
-void MpiPacketTransport::lost() noexcept { Process::instance().lose(); }
+void MpiPacketTransport::note_lost_rank() noexcept { Process::instance().lose(); }
 
 }  // namespace crossrank::mpi

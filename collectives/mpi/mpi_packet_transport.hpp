@@ -31,7 +31,7 @@ class MpiPacketTransport final : public spi::PacketTransport {
   }
   [[nodiscard]] bool receive(int& src, std::vector<std::byte>& packet) override;
   [[nodiscard]] void* native_group() noexcept override { return &callers_; }
-  void lost() noexcept override;
+  void note_lost_rank() noexcept override;
 
  private:
   struct Transfer {

@@ -36,7 +36,7 @@ class CROSSRANK_EXPORT PacketTransport {
   /// through it.
   [[nodiscard]] virtual void* native_group() noexcept { return nullptr; }
   /// Reports that a rank is lost or does not answer. From then on the transport must not wait for all ranks.
-  virtual void lost() noexcept {}
+  virtual void note_lost_rank() noexcept {}
 };
 
 }  // namespace crossrank::spi

@@ -158,7 +158,7 @@ class CROSSRANK_EXPORT Transport {
   /// Begins (1) or ends (-1) a section in which this rank runs the caller's code and `user_limit` applies to it.
   virtual void enter_user_code(int change) noexcept;
   /// Sets a function that a waiting thread of this group calls from time to time.
-  virtual void set_poll_hook(std::function<void()> look);
+  virtual void set_poll_hook(std::function<void()> hook);
   /// Runs a last barrier round and leaves the group. Collective; blocks; idempotent.
   virtual void close(TimeoutPolicy const& timeout_policy) = 0;
   /// Returns whether `close` has been called.
