@@ -40,7 +40,7 @@ void print_json(std::vector<std::string> const& arguments, crossrank::Error cons
 }
 
 /// A failed write to standard output is an error.
-int said(int exit_code) {
+int flush_output(int exit_code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
   std::fprintf(stderr, "crossrank: cannot write to standard output: %s\n", std::strerror(errno));
   return exit_code == 0 ? 3 : exit_code;
@@ -70,7 +70,7 @@ int main(int argc, char** argv) {
     if (!unknown.empty()) {
       std::fprintf(stderr, "crossrank: %s\n", crossrank::terminal_text(unknown).c_str());
     } else if (app.exit(error) == 0) {
-      return said(0);
+      return flush_output(0);
     }
     auto const near = crossrank::tools::suggestion(app, arguments);
     if (wants_json(arguments))
@@ -79,12 +79,12 @@ int main(int argc, char** argv) {
                      {.operation = "options", .message = unknown.empty() ? error.what() : unknown, .hint = near}),
                  2);
     if (!near.empty()) std::fprintf(stderr, "%s\n", near.c_str());
-    return said(2);
+    return flush_output(2);
   } catch (std::exception const& error) {
     std::fprintf(stderr, "crossrank: %s\n", crossrank::terminal_text(error.what()).c_str());
     if (wants_json(arguments))
       print_json(arguments, crossrank::BackendError({.operation = "crossrank", .message = error.what()}), 1);
-    return said(1);
+    return flush_output(1);
   }
-  return said(exit_code);
+  return flush_output(exit_code);
 }

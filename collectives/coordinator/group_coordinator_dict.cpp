@@ -59,8 +59,8 @@ PartsOf parts_rule(Collective const& group, SendDictOptions const& options) {
   return [&group, &options, ranks](std::string const& path, Tensor const& tensor) {
     if (ranks == 1) return 1;
     bool const divides = tensor.numel() > 0 && tensor.numel() % ranks == 0 && tensor.nbytes() % as_size(ranks) == 0;
-    auto const said = options.all_gather_tensors.find(path);
-    bool const wanted = said == options.all_gather_tensors.end() ? divides : said->second;
+    auto const choice = options.all_gather_tensors.find(path);
+    bool const wanted = choice == options.all_gather_tensors.end() ? divides : choice->second;
     if (wanted && !divides && tensor.numel() > 0) {
       auto info = usage_in(group, "send_tensor_dict", "the tensor is not divisible by the size of the all-gather group",
                            "a multiple of " + std::to_string(ranks) + " elements", to_string(tensor));

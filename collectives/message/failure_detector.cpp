@@ -111,10 +111,10 @@ void FailureDetector::throw_failure(char const* operation) const {
 
 void FailureDetector::take_failure(PacketHeader const& head, Bytes body) {
   if (failure_ || deferred_failure_) return;
-  auto told = decode_error(body);
-  deferred_failure_ = GroupFailure{.code = told.code,
-                                   .failed_ranks = std::move(told.info.failed_ranks),
-                                   .text = std::move(told.info.message),
+  auto reported = decode_error(body);
+  deferred_failure_ = GroupFailure{.code = reported.code,
+                                   .failed_ranks = std::move(reported.info.failed_ranks),
+                                   .text = std::move(reported.info.message),
                                    .decider = head.root,
                                    .round = head.round,
                                    .dead = (head.flags & flag_dead) != 0};

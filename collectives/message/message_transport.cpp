@@ -363,8 +363,8 @@ void MessageTransport::conclude(AllToAll const& action, Verdict const& verdict) 
   auto& op = *collective_;
   ExchangeTable table(as_size(world_size()));
   auto const rows = table.bytes();
-  auto const told = std::min(rows.size(), verdict.payload.size());
-  if (told != 0) std::memcpy(rows.data(), verdict.payload.data(), told);
+  auto const bytes = std::min(rows.size(), verdict.payload.size());
+  if (bytes != 0) std::memcpy(rows.data(), verdict.payload.data(), bytes);
   try {
     table.require_agreement(op.name(), name(), rank());
   } catch (Error const&) {  // the same on all ranks: nothing moves

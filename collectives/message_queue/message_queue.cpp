@@ -29,13 +29,13 @@ class Taking {
 
 /// Waits for the next message, passes it to `read` and takes it. Returns nothing when the time has passed.
 template <class State, class Read>
-auto take_message(State& its, char const* operation, QueueWait const& wait, Read read)
-    -> std::optional<decltype(read(its))> {
-  typename State::EndpointLock const endpoint_lock(its, operation);
-  its.require_reader(operation);
-  if (!its.await_message(operation, wait)) return std::nullopt;
-  Taking const taking(its);
-  return read(its);
+auto take_message(State& endpoint, char const* operation, QueueWait const& wait, Read read)
+    -> std::optional<decltype(read(endpoint))> {
+  typename State::EndpointLock const endpoint_lock(endpoint, operation);
+  endpoint.require_reader(operation);
+  if (!endpoint.await_message(operation, wait)) return std::nullopt;
+  Taking const taking(endpoint);
+  return read(endpoint);
 }
 
 }  // namespace
@@ -51,52 +51,52 @@ bool MessageQueue::is_writer() const { return state("is_writer").writing; }
 std::string const& MessageQueue::name() const { return state("name").name; }
 
 std::uint64_t MessageQueue::messages() const {
-  auto& its = state("messages");
-  State::EndpointLock const endpoint_lock(its, "messages");
-  if (its.writing) return its.written;
-  return its.in ? its.in->messages() : its.remote_reader->messages();
+  auto& endpoint = state("messages");
+  State::EndpointLock const endpoint_lock(endpoint, "messages");
+  if (endpoint.writing) return endpoint.written;
+  return endpoint.in ? endpoint.in->messages() : endpoint.remote_reader->messages();
 }
 
 std::vector<std::byte> MessageQueue::handle() const {
-  auto& its = state("handle");
-  if (its.writing && its.out) return queue::write_handle(its.out->name());
-  throw UsageError(its.error(
-      "handle", its.writing ? "the queue has no readers on this node" : "only the writer can return a handle"));
+  auto& endpoint = state("handle");
+  if (endpoint.writing && endpoint.out) return queue::write_handle(endpoint.out->name());
+  throw UsageError(endpoint.error(
+      "handle", endpoint.writing ? "the queue has no readers on this node" : "only the writer can return a handle"));
 }
 
 void MessageQueue::enqueue_bytes(std::span<std::byte const> message, QueueWait const& wait) const {
-  auto& its = state("enqueue");
-  State::EndpointLock const endpoint_lock(its, "enqueue");
-  its.require_writer("enqueue");
-  its.await_space("enqueue", wait);
+  auto& endpoint = state("enqueue");
+  State::EndpointLock const endpoint_lock(endpoint, "enqueue");
+  endpoint.require_writer("enqueue");
+  endpoint.await_space("enqueue", wait);
   node::MessagePart const whole(message);
-  its.put(std::span(&whole, 1));
+  endpoint.put(std::span(&whole, 1));
 }
 
 void MessageQueue::enqueue_tensor(Tensor const& tensor, QueueWait const& wait) const {
-  auto& its = state("enqueue_tensor");
-  State::EndpointLock const endpoint_lock(its, "enqueue_tensor");
-  its.require_writer("enqueue_tensor");
-  if (!tensor.defined()) throw UsageError(its.error("enqueue_tensor", "the tensor is undefined"));
+  auto& endpoint = state("enqueue_tensor");
+  State::EndpointLock const endpoint_lock(endpoint, "enqueue_tensor");
+  endpoint.require_writer("enqueue_tensor");
+  if (!tensor.defined()) throw UsageError(endpoint.error("enqueue_tensor", "the tensor is undefined"));
   auto const head = queue::head_of(tensor);
-  its.await_space("enqueue_tensor", wait);
+  endpoint.await_space("enqueue_tensor", wait);
   std::array<node::MessagePart, 2> const parts{std::as_bytes(std::span(&head, 1)), queue::part_of(tensor)};
-  its.put(parts);
+  endpoint.put(parts);
 }
 
 void MessageQueue::enqueue_dict(TensorDict const& dict, QueueWait const& wait) const {
-  auto& its = state("enqueue_dict");
-  State::EndpointLock const endpoint_lock(its, "enqueue_dict");
-  its.require_writer("enqueue_dict");
+  auto& endpoint = state("enqueue_dict");
+  State::EndpointLock const endpoint_lock(endpoint, "enqueue_dict");
+  endpoint.require_writer("enqueue_dict");
   queue::DictMessage const message(dict);
-  its.await_space("enqueue_dict", wait);
-  its.put(message.parts());
+  endpoint.await_space("enqueue_dict", wait);
+  endpoint.put(message.parts());
 }
 
 bool MessageQueue::read_bytes(std::function<void(std::span<std::byte const>)> const& body,
                               QueueWait const& wait) const {
-  auto const read = [&](State const& its) {
-    body(its.peek());
+  auto const read = [&](State const& endpoint) {
+    body(endpoint.peek());
     return true;
   };
   return take_message(state("dequeue"), "dequeue", wait, read).has_value();
@@ -110,18 +110,18 @@ std::optional<std::vector<std::byte>> MessageQueue::dequeue_bytes(QueueWait cons
 
 std::optional<Tensor> MessageQueue::dequeue_tensor(QueueWait const& wait) const {
   return take_message(state("dequeue_tensor"), "dequeue_tensor", wait,
-                      [](State const& its) { return queue::read_tensor(its.peek(), its.keep()); });
+                      [](State const& endpoint) { return queue::read_tensor(endpoint.peek(), endpoint.keep()); });
 }
 
 std::optional<TensorDict> MessageQueue::dequeue_dict(QueueWait const& wait) const {
   return take_message(state("dequeue_dict"), "dequeue_dict", wait,
-                      [](State const& its) { return queue::read_dict(its.peek(), its.keep()); });
+                      [](State const& endpoint) { return queue::read_dict(endpoint.peek(), endpoint.keep()); });
 }
 
 bool MessageQueue::wait_for(std::chrono::nanoseconds timeout) const {
-  auto& its = state("wait_for");
-  State::EndpointLock const endpoint_lock(its, "wait_for");
-  return its.wait_without_throwing(timeout);
+  auto& endpoint = state("wait_for");
+  State::EndpointLock const endpoint_lock(endpoint, "wait_for");
+  return endpoint.wait_without_throwing(timeout);
 }
 
 void MessageQueue::cancel() const noexcept {
@@ -132,9 +132,9 @@ void MessageQueue::cancel() const noexcept {
 }
 
 void MessageQueue::close() const {
-  auto& its = state("close");
-  State::EndpointLock const endpoint_lock(its, "close");
-  its.close();
+  auto& endpoint = state("close");
+  State::EndpointLock const endpoint_lock(endpoint, "close");
+  endpoint.close();
 }
 
 }  // namespace crossrank

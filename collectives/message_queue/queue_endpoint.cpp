@@ -207,7 +207,7 @@ WaitResult MessageQueue::State::poll(std::function<bool()> const& done, node::Ri
   platform::Deadline deadline(limits.timeout);
   auto next_warning = limits.warn_every;
   auto next_word = std::min(stalled_after, limits.timeout / 8);
-  std::vector<int> told;
+  std::vector<int> reported_ranks;
   if (out) out->status().wait_begins();
   auto ended = WaitResult::timeout;
   for (queue::ProportionalBackoff poll;; poll.pause()) {
@@ -223,7 +223,7 @@ WaitResult MessageQueue::State::poll(std::function<bool()> const& done, node::Ri
     deadline.tick();
     if (deadline.idle() >= next_word) {
       next_word = deadline.idle() + stalled_after;
-      report_waiting(told);
+      report_waiting(reported_ranks);
     }
     if (deadline.idle() < next_warning) continue;
     next_warning = deadline.idle() + limits.warn_every;
@@ -233,13 +233,14 @@ WaitResult MessageQueue::State::poll(std::function<bool()> const& done, node::Ri
   return ended;
 }
 
-/// Tells the readers on other nodes for which ranks this writer waits. `told`: the ranks that they know already.
-void MessageQueue::State::report_waiting(std::vector<int>& told) {
+/// Tells the readers on other nodes for which ranks this writer waits. `reported_ranks`: the ranks that they know
+/// already.
+void MessageQueue::State::report_waiting(std::vector<int>& reported_ranks) {
   if (remote_writers.empty() || closed) return;
   auto const number = written + 1 - chunks;
   if (out) out->status().wait_begins(remote_readers_behind(number));
   auto const now = readers_waited_for(number);
-  if (now.empty() || std::exchange(told, now) == now) return;
+  if (now.empty() || std::exchange(reported_ranks, now) == now) return;
   for (auto const& far : remote_writers) far->report_waiting(now);
 }
 

@@ -41,16 +41,16 @@ std::span<std::byte const> rest_of(std::span<std::byte const> bytes) {
 
 [[noreturn]] void throw_remote(Collective const& group, QueueOptions const& options, int rank,
                                std::span<std::byte const> encoded) {
-  auto const told = decode_error(encoded);
+  auto const error = decode_error(encoded);
   ErrorInfo info{.operation = create,
-                 .message = "rank " + std::to_string(rank) + " could not create its endpoint: " + told.text(),
+                 .message = "rank " + std::to_string(rank) + " could not create its endpoint: " + error.text(),
                  .resource = "queue \"" + options.name + "\"",
                  .group = group.name(),
                  .rank = group.rank(),
                  .world_size = group.world_size(),
                  .failed_ranks = {rank}};
   // A support that one rank lacks is an error of that kind on all ranks.
-  if (told.code == ErrorCode::unavailable) throw UnavailableError(std::move(info));
+  if (error.code == ErrorCode::unavailable) throw UnavailableError(std::move(info));
   throw RemoteError(std::move(info));
 }
 
@@ -58,8 +58,10 @@ void check_agreement(Collective const& group, QueueOptions const& options,
                      std::vector<std::vector<std::byte>> const& all) {
   auto const first = offer_in(all.front());
   for (int rank = 1; rank < group.world_size(); ++rank) {
-    auto const its = offer_in(at_rank(all, rank));
-    if (its.writer == first.writer && its.chunk_bytes == first.chunk_bytes && its.chunks == first.chunks) continue;
+    auto const rank_offer = offer_in(at_rank(all, rank));
+    if (rank_offer.writer == first.writer && rank_offer.chunk_bytes == first.chunk_bytes &&
+        rank_offer.chunks == first.chunks)
+      continue;
     auto const say = [](Offer const& offer) {
       return "writer " + std::to_string(offer.writer) + ", " + std::to_string(offer.chunks) + " chunks of " +
              std::to_string(offer.chunk_bytes) + " bytes";
@@ -67,7 +69,7 @@ void check_agreement(Collective const& group, QueueOptions const& options,
     throw MismatchError({.operation = create,
                          .message = "ranks 0 and " + std::to_string(rank) + " passed different options",
                          .expected = say(first),
-                         .got = say(its),
+                         .got = say(rank_offer),
                          .resource = "queue \"" + options.name + "\"",
                          .hint = "pass the same options on every rank",
                          .group = group.name(),

@@ -111,7 +111,7 @@ struct MessageQueue::State {
   [[nodiscard]] bool find_failure();
   [[nodiscard]] std::optional<node::RingFailure> find_remote_loss() const;
   void notify_remote_readers() noexcept;
-  void report_waiting(std::vector<int>& told);
+  void report_waiting(std::vector<int>& reported_ranks);
 
   // The errors.
   [[noreturn]] void throw_cancelled(char const* operation) const;

@@ -15,15 +15,15 @@ std::vector<std::byte> encode_exception(std::exception_ptr const& error) {
 
 RemoteError peer_exception(Collective const& group, char const* operation, std::vector<int> failed_ranks,
                            std::span<std::byte const> encoded) {
-  auto const told = decode_error(encoded);
+  auto const error = decode_error(encoded);
   auto const ranks = name_ranks(failed_ranks);
   return RemoteError({.operation = operation,
-                      .message = ranks + " threw " + told.info.remote_type + ": " + told.text(),
+                      .message = ranks + " threw " + error.info.remote_type + ": " + error.text(),
                       .group = group.name(),
                       .rank = group.rank(),
                       .world_size = group.world_size(),
                       .failed_ranks = std::move(failed_ranks),
-                      .remote_type = told.info.remote_type});
+                      .remote_type = error.info.remote_type});
 }
 
 }  // namespace crossrank

@@ -106,13 +106,13 @@ void StagedExchange::read_headers(PeerAreas const& peers) {
   auto const row_bytes = ranks_ * sizeof(std::uint64_t);
   auto* const expects = &table_[ranks_ * ranks_];
   for (std::size_t member = 0; member < ranks_; ++member) {
-    auto* const its = &expects[member * ranks_];
+    auto* const row = &expects[member * ranks_];
     if (member == rank_) {
-      std::copy(arguments_.receive.begin(), arguments_.receive.end(), its);
+      std::copy(arguments_.receive.begin(), arguments_.receive.end(), row);
     } else {
       auto const* const header = peers.at(member, 0, 2 * row_bytes);
       std::memcpy(&sends(member, 0), header, row_bytes);
-      std::memcpy(its, header + row_bytes, row_bytes);
+      std::memcpy(row, header + row_bytes, row_bytes);
     }
   }
   for (std::size_t from = 0; from < ranks_; ++from) {

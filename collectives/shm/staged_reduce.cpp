@@ -67,9 +67,9 @@ void StagedAllReduce::reduce_slice(std::size_t piece, Area area, PeerAreas const
 void StagedAllReduce::take_results(std::size_t piece, PeerAreas const& peers, node::CopyBatch& copies) const {
   if (out_.bytes.empty()) return;
   for (std::size_t member = 0; member < ranks_; ++member) {
-    auto const its = slice_of(member, piece);
-    if (member == rank_ || its.bytes == 0) continue;
-    copies.add(out_.bytes.data() + piece * piece_ + its.begin, peers.at(member, piece_, its.bytes), its.bytes,
+    auto const slice = slice_of(member, piece);
+    if (member == rank_ || slice.bytes == 0) continue;
+    copies.add(out_.bytes.data() + piece * piece_ + slice.begin, peers.at(member, piece_, slice.bytes), slice.bytes,
                results_);
   }
 }

@@ -39,11 +39,11 @@ Row measure(xr::Collective const& world, std::string path, std::function<Step()>
   world.barrier();
   auto const before = counters();
   auto const start = std::chrono::steady_clock::now();
-  auto const said = step();
+  auto const done = step();
   world.barrier();
   std::chrono::duration<double> const took = std::chrono::steady_clock::now() - start;
   auto const after = counters();
-  std::array<std::uint64_t, 3> sums{said.bytes, after.copied - before.copied + said.joined,
+  std::array<std::uint64_t, 3> sums{done.bytes, after.copied - before.copied + done.joined,
                                     after.faults - before.faults};
   world.all_reduce(std::span<std::uint64_t>(sums));
   return {std::move(path), sums[0], took.count(), sums[1], sums[2]};
@@ -54,8 +54,8 @@ Progress::Progress(xr::Collective const& world, std::string what, std::size_t to
 
 void Progress::operator()(std::size_t done) {
   auto const quarter = 4 * done / total_;
-  if (!speaks_ || quarter == said_) return;
-  said_ = quarter;
+  if (!speaks_ || quarter == printed_quarter_) return;
+  printed_quarter_ = quarter;
   std::printf("%s: %zu of %zu rounds\n", what_.c_str(), done, total_);
 }
 

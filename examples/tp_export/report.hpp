@@ -37,7 +37,7 @@ class Progress {
  private:
   std::string what_;
   std::size_t total_;
-  std::size_t said_ = 0;
+  std::size_t printed_quarter_ = 0;
   bool speaks_;
 };
 

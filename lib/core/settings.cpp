@@ -172,8 +172,8 @@ std::vector<UnknownSetting> unknown_settings(std::vector<std::string> const& nam
 }
 
 void warn_of_unknown_settings() {
-  static constinit std::atomic<bool> told{false};
-  if (told.exchange(true, std::memory_order_relaxed)) return;  // pairs with nothing: only the first call matters
+  static constinit std::atomic<bool> warned{false};
+  if (warned.exchange(true, std::memory_order_relaxed)) return;  // pairs with nothing: only the first call matters
   for (auto const& [name, nearest] : unknown_settings(names_of_environment())) {
     log_event(LogLevel::warning, "ignored an environment variable: crossrank has no such setting",
               {{"variable", name},

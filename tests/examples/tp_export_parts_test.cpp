@@ -107,7 +107,7 @@ TEST(Compare, detects_one_changed_bit) {
 }
 
 TEST(Merge, refuses_replicas_that_differ) {
-  std::array<std::string, 2> said;
+  std::array<std::string, 2> outputs;
   auto const rank_main = [&](int rank) {
     try {
       auto const world = xr::connect({.backend = "shm",
@@ -120,15 +120,15 @@ TEST(Merge, refuses_replicas_that_differ) {
                                     xr::Tensor::of<float>(std::vector<float>(4, static_cast<float>(rank)), {4}));
       (void)merge_shards({unit}, plan_for(2), world, {}, [](std::size_t) {});
     } catch (std::exception const& e) {
-      said[static_cast<std::size_t>(rank)] = e.what();
+      outputs[static_cast<std::size_t>(rank)] = e.what();
     }
   };
   std::thread other(rank_main, 1);
   rank_main(0);
   other.join();
 
-  EXPECT_EQ(said[0], "rank 1 has a different model.norm.weight than rank 0");
-  EXPECT_THAT(said[1], HasSubstr(said[0]));
+  EXPECT_EQ(outputs[0], "rank 1 has a different model.norm.weight than rank 0");
+  EXPECT_THAT(outputs[1], HasSubstr(outputs[0]));
 }
 
 }  // namespace

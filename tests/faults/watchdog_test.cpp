@@ -116,11 +116,11 @@ CROSSRANK_RANK_SCENARIO(wait_for_a_late_rank) {
     int futex_wait(std::uint32_t const* word, std::uint32_t expected, std::chrono::nanoseconds limit) override {
       int const result = CountingSystem::futex_wait(word, expected, limit);
       // Two threads count: the number may jump past the limit.
-      if (naps >= polls && !said.exchange(true)) self.say("polled");
+      if (naps >= polls && !has_printed.exchange(true)) self.say("polled");
       return result;
     }
     test::RankSelf const& self;
-    std::atomic<bool> said{false};
+    std::atomic<bool> has_printed{false};
   } counting(self);
   platform::ScopedSystem const installed(counting);
   return test::end_with_verdict(self, [&] {

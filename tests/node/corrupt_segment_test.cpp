@@ -68,15 +68,15 @@ TEST(CorruptSegment, names_the_decision_of_a_group) {
 /// Rank 0 creates a group of both ranks and announces it. Rank 1 calls `change` on the announcement before it calls
 /// split.
 std::vector<std::exception_ptr> split_with(
-    std::function<void(Collective const& world, std::uint32_t made, node::Arrival& told)> const& change) {
+    std::function<void(Collective const& world, std::uint32_t made, node::Arrival& line)> const& change) {
   return try_thread_ranks(2, [&](Collective world) {
     if (world.rank() == 1) {
       auto const round = last_round_of_node(world) + 1;
-      auto& told = node::line_of(blocks_of(world).members(0)[0], round);
-      while (told.round.load() < round) std::this_thread::yield();
+      auto& line = node::line_of(blocks_of(world).members(0)[0], round);
+      while (line.round.load() < round) std::this_thread::yield();
       std::uint32_t made = 0;
-      std::memcpy(&made, told.inlined, sizeof made);
-      change(world, made, told);
+      std::memcpy(&made, line.inlined, sizeof made);
+      change(world, made, line);
     }
     world.split({{0, 1}}).barrier();
   });
@@ -84,17 +84,17 @@ std::vector<std::exception_ptr> split_with(
 
 TEST(CorruptSegment, names_the_block_of_a_new_group) {
   for (std::uint32_t const number : {1024U, ~0U}) {
-    auto const errors = split_with([&](Collective const&, std::uint32_t, node::Arrival& told) {
-      std::memcpy(told.inlined, &number, sizeof number);
+    auto const errors = split_with([&](Collective const&, std::uint32_t, node::Arrival& line) {
+      std::memcpy(line.inlined, &number, sizeof number);
     });
     for (auto const& error : errors) expect_damage(error, "number", "group block " + std::to_string(number));
   }
 }
 
 TEST(CorruptSegment, does_not_mistake_another_group_for_the_new_one) {
-  auto const errors = split_with([&](Collective const&, std::uint32_t, node::Arrival& told) {
+  auto const errors = split_with([&](Collective const&, std::uint32_t, node::Arrival& line) {
     std::uint32_t const all = 0;
-    std::memcpy(told.inlined, &all, sizeof all);
+    std::memcpy(line.inlined, &all, sizeof all);
   });
   for (auto const& error : errors) expect_damage(error, "origin", "group block 0");
 }

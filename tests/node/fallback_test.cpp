@@ -192,9 +192,9 @@ TEST_F(NamedRendezvous, reports_the_failure_to_late_ranks) {
   std::exception_ptr late;
   // The first two ranks fail at the rendezvous. Only then does the third come.
   std::atomic<int> failed{0};
-  auto const join_counted = [&](node::NodeOptions const& its) {
+  auto const join_counted = [&](node::NodeOptions const& node_options) {
     try {
-      static_cast<void>(node::NodeComm::join(its));
+      static_cast<void>(node::NodeComm::join(node_options));
     } catch (MismatchError const&) {
       ++failed;
     }

@@ -71,9 +71,9 @@ TEST_P(Rendezvous, ends_on_all_ranks_when_the_wait_hook_of_one_ends_its_wait) {
 
 TEST_P(Rendezvous, is_kept_for_late_ranks_no_longer_than_it_lingers) {
   auto const join = [&](int rank, int ranks) {
-    auto its = options(rank, ranks, std::chrono::hours(1));
-    its.linger = milliseconds(1);
-    return its;
+    auto own_options = options(rank, ranks, std::chrono::hours(1));
+    own_options.linger = milliseconds(1);
+    return own_options;
   };
   // Without the limit the server would wait for the third rank for an hour.
   for (auto const& error : join_all({join(0, 3), join(1, 4)})) static_cast<void>(expect_error<MismatchError>(error));

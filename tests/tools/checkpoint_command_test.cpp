@@ -264,9 +264,9 @@ TEST_F(CheckpointCommand, reports_the_assumed_layout_of_fused_layers_and_accepts
   EXPECT_EQ(assumed.exit_code, 0) << assumed.err;
   EXPECT_THAT(assumed.err, HasSubstr("--fused-layout plain"));
 
-  auto const told = consolidate({"--fused-layout", "plain", "--force"});
-  EXPECT_EQ(told.exit_code, 0) << told.err;
-  EXPECT_THAT(told.err, testing::Not(HasSubstr("--fused-layout")));
+  auto const refused = consolidate({"--fused-layout", "plain", "--force"});
+  EXPECT_EQ(refused.exit_code, 0) << refused.err;
+  EXPECT_THAT(refused.err, testing::Not(HasSubstr("--fused-layout")));
   auto const merged = load_safetensors(out() / "model.safetensors");
   EXPECT_TRUE(std::ranges::equal(merged.at(name).bytes(), fused.bytes()));
 }

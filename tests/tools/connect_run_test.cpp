@@ -126,7 +126,7 @@ struct ConnectUnderRun : testing::Test {
 /// How the victim ends, and how the summary describes it.
 struct End {
   char const* how;
-  char const* said;
+  char const* description;
   int exit_code;
 };
 struct EndBeforeConnect : ConnectUnderRun, testing::WithParamInterface<End> {};
@@ -139,11 +139,11 @@ TEST_P(EndBeforeConnect, is_reported_at_once_to_the_waiting_ranks) {
                 HasSubstr(std::string(rank) + "told peer_lost 1: connect: rank 1 ended before connect: rank 1 (pid"))
         << job.err;
   }
-  EXPECT_THAT(job.out, HasSubstr(end.said));
+  EXPECT_THAT(job.out, HasSubstr(end.description));
   EXPECT_THAT(job.err,
               ContainsRegex("rank 1 \\(pid [0-9]+\\): .* after [0-9.]+ s, ended before connect  <- root cause"))
       << job.out;
-  EXPECT_THAT(job.err, AllOf(HasSubstr(end.said), ContainsRegex("rank 0 .*: exit code 4"),
+  EXPECT_THAT(job.err, AllOf(HasSubstr(end.description), ContainsRegex("rank 0 .*: exit code 4"),
                              ContainsRegex("rank 2 .*: exit code 4"), Not(HasSubstr("other ranks"))));
   EXPECT_EQ(job.exit_code, end.exit_code) << job.err;
 }

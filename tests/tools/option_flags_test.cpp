@@ -18,8 +18,8 @@ TEST(OptionFlags, leave_other_words_and_single_marks_unchanged) {
 }
 
 TEST(OptionFlags, replace_the_names_in_all_strings_of_a_json_value) {
-  Json const told{{"hint", "set `force`"}, {"details", {"`ep` 2", 7}}, {"`tp`", nullptr}};
-  EXPECT_EQ(json_with_flags(told), (Json{{"hint", "set --force"}, {"details", {"--ep 2", 7}}, {"`tp`", nullptr}}));
+  Json const error{{"hint", "set `force`"}, {"details", {"`ep` 2", 7}}, {"`tp`", nullptr}};
+  EXPECT_EQ(json_with_flags(error), (Json{{"hint", "set --force"}, {"details", {"--ep 2", 7}}, {"`tp`", nullptr}}));
 }
 
 }  // namespace

@@ -166,16 +166,16 @@ TEST(SharedMemory, names_the_leases_when_they_hold_all_memory) {
   run_thread_ranks(2,
                    [](Collective const& world) {
                      std::vector<Tensor> kept;
-                     std::string said;
-                     for (int i = 0; i < 64 && said.empty(); ++i) {
+                     std::string text;
+                     for (int i = 0; i < 64 && text.empty(); ++i) {
                        try {
                          auto all = get_tensors_parallel(Tensor::zeros({mebi}, Dtype::u8), world).take();
                          if (!all.empty()) kept.push_back(all[1]);
                        } catch (Error const& e) {
-                         said = e.what();
+                         text = e.what();
                        }
                      }
-                     EXPECT_THAT(said, testing::HasSubstr("leased by rank 0"));
+                     EXPECT_THAT(text, testing::HasSubstr("leased by rank 0"));
                      kept.clear();
                      world.barrier();
                      EXPECT_EQ(get_tensors_parallel(Tensor::zeros({mebi}, Dtype::u8), world).take().size(),

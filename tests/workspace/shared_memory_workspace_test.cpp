@@ -185,15 +185,15 @@ TEST(SharedMemoryWorkspace, reports_when_this_rank_holds_too_many_views_of_a_sta
     publish(workspace, 5);
     world.barrier();
     std::vector<RankState> held;
-    std::string said;
-    for (int i = 0; i < 5000 && said.empty(); ++i) {
+    std::string text;
+    for (int i = 0; i < 5000 && text.empty(); ++i) {
       try {
         held.push_back(workspace.read_configs_and_weights_from_rank(1 - world.rank()).value());
       } catch (UsageError const& error) {
-        said = error.what();
+        text = error.what();
       }
     }
-    EXPECT_THAT(said, testing::HasSubstr("4095"));
+    EXPECT_THAT(text, testing::HasSubstr("4095"));
     held.clear();
     expect_published(workspace, 1 - world.rank(), 5);
     world.barrier();

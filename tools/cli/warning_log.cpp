@@ -16,7 +16,7 @@ namespace crossrank::tools {
 namespace {
 
 // Enough for a reader; more would not help.
-constexpr std::size_t max_told = 1000;
+constexpr std::size_t max_texts = 1000;
 
 }  // namespace
 
@@ -32,7 +32,7 @@ WarningLog::WarningLog(std::string what, ProgressStyle style) : heard_(std::make
     if (event.level != LogLevel::warning) return;
     auto const text = with_flags(text_of(event));
     std::lock_guard const lock(heard->mutex);
-    if (heard->texts.size() >= max_told || !heard->texts.insert(text).second) return;
+    if (heard->texts.size() >= max_texts || !heard->texts.insert(text).second) return;
     std::fprintf(stderr, "%s%s\n", before.c_str(), text.c_str());
   });
 }

@@ -57,8 +57,8 @@ void ConnectMonitor::serve() {
     socklen_t bytes = sizeof peer;
     if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 || peer.uid != ::geteuid()) continue;
     if (rendezvous_.size() >= max_rendezvous) continue;
-    bool const told = std::all_of(ended_.begin(), ended_.end(), [&](auto const& end) { return send(socket, end); });
-    if (told) rendezvous_.push_back({.server = std::move(socket)});
+    bool const sent = std::all_of(ended_.begin(), ended_.end(), [&](auto const& end) { return send(socket, end); });
+    if (sent) rendezvous_.push_back({.server = std::move(socket)});
   }
   for (auto& one : rendezvous_) read_message(one);
   bool const over = std::any_of(rendezvous_.begin(), rendezvous_.end(), [](auto const& one) { return !one.server; });

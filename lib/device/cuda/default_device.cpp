@@ -20,8 +20,8 @@ bool has_gpu_of_its_own() {
 
 /// Says once that ranks of this node share GPUs.
 void warn_of_sharing(int ranks, int devices) {
-  static constinit std::atomic<bool> told{false};
-  if (ranks <= devices || has_gpu_of_its_own() || told.exchange(true, std::memory_order_relaxed))
+  static constinit std::atomic<bool> warned{false};
+  if (ranks <= devices || has_gpu_of_its_own() || warned.exchange(true, std::memory_order_relaxed))
     return;  // pairs with nothing
   log_event(LogLevel::warning, "ranks of this node share a GPU",
             {{"ranks", std::to_string(ranks)}, {"gpus", std::to_string(devices)}});

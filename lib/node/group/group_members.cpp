@@ -76,9 +76,9 @@ std::function<bool()> GroupMembers::everyone_left() const {
     auto const reused = [&] { return comm->blocks().header(block).life.load(std::memory_order_acquire) != life; };
     if (reused()) return true;
     for (int member = 0; member < static_cast<int>(ranks.size()); ++member) {
-      auto const& its = comm->blocks().members(block)[member];
-      bool const left =
-          member == self || its.gone.load(std::memory_order_acquire) != 0 || comm->has_departed(at_rank(ranks, member));
+      auto const& member_block = comm->blocks().members(block)[member];
+      bool const left = member == self || member_block.gone.load(std::memory_order_acquire) != 0 ||
+                        comm->has_departed(at_rank(ranks, member));
       if (!left) return reused();
     }
     return true;

@@ -308,9 +308,9 @@ class Reader {
     FailureView failure{.verdict = decided.verdict};
     if (decided.decider >= block.size) return failure;
     failure.decided_by = at_rank(ranks, decided.decider);
-    auto const told = read_failure_record(block.members[decided.decider].failure);
-    failure.text = told.info.message;
-    for (int const member : told.info.failed_ranks) {
+    auto const error = read_failure_record(block.members[decided.decider].failure);
+    failure.text = error.info.message;
+    for (int const member : error.info.failed_ranks) {
       if (member < block.size) failure.blamed.push_back(at_rank(ranks, member));
     }
     return failure;

@@ -64,12 +64,13 @@ void GroupBlocks::require_group(std::uint32_t index, std::vector<int> const& mem
   auto const& block = header(index);
   auto const state = BlockLife::unpack(block.life.load(std::memory_order_acquire)).state;
   if (state != BlockState::ready) refuse("life", "a group", "state " + std::to_string(static_cast<unsigned>(state)));
-  Origin const told{.parent = block.parent.load(std::memory_order_relaxed),
-                    .round = block.split_round.load(std::memory_order_relaxed)};
+  Origin const recorded{.parent = block.parent.load(std::memory_order_relaxed),
+                        .round = block.split_round.load(std::memory_order_relaxed)};
   auto const text = [](Origin one) {
     return "round " + std::to_string(one.round) + " of block " + std::to_string(one.parent);
   };
-  if (told.parent != origin.parent || told.round != origin.round) refuse("origin", text(origin), text(told));
+  if (recorded.parent != origin.parent || recorded.round != origin.round)
+    refuse("origin", text(origin), text(recorded));
   auto const size = block.size.load(std::memory_order_relaxed);
   if (size != members.size()) refuse("size", std::to_string(members.size()), std::to_string(size));
   for (std::size_t member = 0; member < members.size(); ++member) {

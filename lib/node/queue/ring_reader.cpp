@@ -179,13 +179,13 @@ std::span<std::byte const> RingReader::peek() const {
                    .expected = "message " + std::to_string(next_),
                    .got = "message " + std::to_string(number) + ", which overwrote an unread message"});
   }
-  auto const said = chunk().bytes;
-  auto const bytes = said & ~QueueChunk::large;
+  auto const raw_bytes = chunk().bytes;
+  auto const bytes = raw_bytes & ~QueueChunk::large;
   auto const arena = comm_->arena_bytes();
-  if ((said & QueueChunk::large) == 0 && bytes <= chunk_bytes_)
+  if ((raw_bytes & QueueChunk::large) == 0 && bytes <= chunk_bytes_)
     return {reinterpret_cast<std::byte const*>(&chunk()) + sizeof(QueueChunk), bytes};
   auto const where = large();
-  if ((said & QueueChunk::large) != 0 && bytes <= arena && where.offset <= arena - bytes)
+  if ((raw_bytes & QueueChunk::large) != 0 && bytes <= arena && where.offset <= arena - bytes)
     return {comm_->arena_of(writer_) + where.offset, bytes};
   throw FormatError({.operation = "dequeue",
                      .message = "the message lies outside the writer's memory",

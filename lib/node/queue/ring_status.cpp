@@ -217,16 +217,16 @@ std::string RingStatus::describe(int index) const {
 }
 
 bool RingStatus::is_lost(int index) const noexcept {
-  auto const& its = endpoint(index);
-  auto const state = state_of(its);
+  auto const& held = endpoint(index);
+  auto const state = state_of(held);
   if (state != EndpointState::dropped) {
     int const rank = holder(index);
     if (state != EndpointState::taken || rank < 0 || !comm_->has_departed_slow(rank)) return false;
     // It may have closed its endpoint just before it left.
-    if (has_closed(state_of(its))) return false;
+    if (has_closed(state_of(held))) return false;
   }
   bool const has_all = index != 0 && has_closed(state_of(endpoint(0))) &&
-                       atomic_ops::published(its.cursor) >= endpoint(0).cursor.load(std::memory_order_acquire);
+                       atomic_ops::published(held.cursor) >= endpoint(0).cursor.load(std::memory_order_acquire);
   return !has_all;
 }
 

@@ -102,9 +102,9 @@ RingWriter::~RingWriter() {
 std::uint64_t RingWriter::slowest() const noexcept {
   auto least = next_ - 1;
   for (int reader = 1; reader <= readers_; ++reader) {
-    auto const& its = endpoint(reader);
-    auto const taken = atomic_ops::published(its.cursor);
-    if (taken < least && !has_closed(state_of(its))) least = taken;
+    auto const& held = endpoint(reader);
+    auto const taken = atomic_ops::published(held.cursor);
+    if (taken < least && !has_closed(state_of(held))) least = taken;
   }
   return least;
 }

@@ -17,7 +17,7 @@ using platform::Fd;
 using Kind = Frame::Kind;
 
 /// Thrown for the verdict of the server, or because the server gives none: no other rank has to be told any more.
-struct Told {
+struct VerdictError {
   Error error;
 };
 
@@ -60,8 +60,8 @@ Attachment RendezvousClient::attach(std::int64_t lost_server) {
     throw;
   } catch (StartOver const&) {
     throw;
-  } catch (Told const& told) {
-    throw_as_own(told.error, options_);
+  } catch (VerdictError const& verdict) {
+    throw_as_own(verdict.error, options_);
   } catch (...) {
     report(current_start_error(options_));
   }
@@ -104,8 +104,8 @@ void RendezvousClient::ready() {
     say(make_frame(options_, Kind::ready), {});
     CROSSRANK_CRASH_POINT("node.rendezvous.client_ready");
     static_cast<void>(hear(Kind::go));
-  } catch (Told const& told) {
-    throw_as_own(told.error, options_);
+  } catch (VerdictError const& verdict) {
+    throw_as_own(verdict.error, options_);
   } catch (ServerLost const&) {
     // The server may die while it sends `go`. A rank that has not received it joins all the same, and notices the death
     // like the others.
@@ -123,8 +123,8 @@ void RendezvousClient::report(Error const& error) {
   try {
     say(frame, {});
     for (;;) receive_verdict();
-  } catch (Told const& told) {
-    throw_as_own(told.error, options_);
+  } catch (VerdictError const& verdict) {
+    throw_as_own(verdict.error, options_);
   } catch (ServerLost const&) {
     throw ServerLost{error};
   } catch (StartOver const&) {
@@ -154,9 +154,9 @@ std::pair<Frame, std::vector<Fd>> RendezvousClient::hear(Kind kind) {
   switch (receive_frame(socket_.get(), frame, fds, until_)) {
     case Received::frame: break;
     case Received::closed: lost();
-    default: throw Told{unresponsive_ranks_error(options_, {server_rank_}, server_pid_)};
+    default: throw VerdictError{unresponsive_ranks_error(options_, {server_rank_}, server_pid_)};
   }
-  if (frame.kind == Kind::failure) throw Told{error_in(frame, options_)};
+  if (frame.kind == Kind::failure) throw VerdictError{error_in(frame, options_)};
   if (frame.kind == Kind::over) throw StartOver{};
   if (frame.kind == kind || kind == Kind::failure) return {frame, std::move(fds)};
   throw protocol_error(options_, server_rank_, "frame " + std::to_string(static_cast<int>(kind)),

@@ -66,7 +66,7 @@ class RendezvousServer {
   [[nodiscard]] bool is_too_late() const;
   void reject_late_connections() noexcept;
   void broadcast_verdict() noexcept;
-  [[nodiscard]] bool all_told() const;
+  [[nodiscard]] bool all_informed() const;
   [[nodiscard]] std::vector<int> missing() const;
   void send_error(int socket, Error const& error) const;
 
@@ -90,9 +90,9 @@ class RendezvousServer {
   std::optional<PendingRendezvous> pending_rendezvous_;
   std::optional<LauncherLink> launcher_{};
   std::optional<Error> verdict_{};
-  std::set<int> told_{};  ///< ranks that know the verdict or will never ask for it
-  int expected_ = 0;      ///< the fewest ranks that any rank expects
-  bool over_ = false;     ///< a rank that knew the verdict came again: the next start begins
+  std::set<int> informed_{};  ///< ranks that know the verdict or will never ask for it
+  int expected_ = 0;          ///< the fewest ranks that any rank expects
+  bool over_ = false;         ///< a rank that knew the verdict came again: the next start begins
 };
 
 /// Thrown when the connection to the server has ended; `error` says so.

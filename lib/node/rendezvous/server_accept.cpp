@@ -113,12 +113,12 @@ void RendezvousServer::read_hellos() {
 
 void RendezvousServer::answer_hellos() {
   for (;;) {
-    auto const said = std::find_if(connections_.begin(), connections_.end(), [](PendingConnection const& connection) {
-      return connection.hello->got == sizeof(Frame);
-    });
-    if (said == connections_.end()) return;
-    auto connection = std::move(*said);
-    connections_.erase(said);
+    auto const complete =
+        std::find_if(connections_.begin(), connections_.end(),
+                     [](PendingConnection const& connection) { return connection.hello->got == sizeof(Frame); });
+    if (complete == connections_.end()) return;
+    auto connection = std::move(*complete);
+    connections_.erase(complete);
     auto const& hello = connection.hello->frame;
     bool const is_hello = hello.kind == Kind::hello || hello.kind == Kind::failure;
     if (!is_hello || std::string(hello.key.data()) != options_.key.digest() || hello.rank < 0 ||
@@ -127,8 +127,8 @@ void RendezvousServer::answer_hellos() {
     if (verdict_) {
       answer(connection, hello);
     } else {
-      auto const told = std::move(connection.hello);
-      admit(std::move(connection), told->frame);
+      auto const first_frame = std::move(connection.hello);
+      admit(std::move(connection), first_frame->frame);
     }
   }
 }
@@ -136,13 +136,13 @@ void RendezvousServer::answer_hellos() {
 /// Tells a rank that comes late why the start has failed. A rank that has been told before makes another attempt.
 void RendezvousServer::answer(PendingConnection const& connection, Frame const& hello) {
   if (hello.ranks > 0) expected_ = std::min(expected_, hello.ranks);
-  if (hello.kind == Kind::hello && told_.contains(hello.rank)) {
+  if (hello.kind == Kind::hello && informed_.contains(hello.rank)) {
     over_ = true;
     static_cast<void>(send_frame(connection.socket.get(), make_frame(options_, Kind::over), {}, system().now()));
     return;
   }
   send_error(connection.socket.get(), *verdict_);
-  told_.insert(hello.rank);
+  informed_.insert(hello.rank);
 }
 
 void RendezvousServer::admit(PendingConnection connection, Frame const& hello) {
@@ -157,7 +157,7 @@ void RendezvousServer::admit(PendingConnection connection, Frame const& hello) {
     if (hello.ranks > 0) expected_ = std::min(expected_, hello.ranks);
     auto const error = incompatible_rank_error(options_, hello, host_id);
     send_error(connection.socket.get(), error);
-    told_.insert(rank);
+    informed_.insert(rank);
     throw error;
   }
   if (rank >= options_.ranks) return;
@@ -177,7 +177,7 @@ void RendezvousServer::receive_from_launcher() {
   launcher_->take([this](LauncherMessage const& message) {
     if (message.rank < 0 || message.rank >= options_.ranks || message.rank == options_.rank) return;
     ended_.insert_or_assign(message.rank, message);
-    if (verdict_) told_.insert(message.rank);
+    if (verdict_) informed_.insert(message.rank);
   });
 }
 
@@ -242,23 +242,23 @@ void RendezvousServer::broadcast_verdict() noexcept {
     spare_ = Fd();
     for (auto const& [rank, client] : clients_) {
       send_error(client.socket.get(), *verdict_);
-      told_.insert(rank);
+      informed_.insert(rank);
     }
     clients_.clear();
-    told_.insert(options_.rank);
-    for (auto const& [rank, message] : ended_) told_.insert(rank);
+    informed_.insert(options_.rank);
+    for (auto const& [rank, message] : ended_) informed_.insert(rank);
     if (verdict_->code() == ErrorCode::peer_lost)
-      told_.insert(verdict_->failed_ranks().begin(), verdict_->failed_ranks().end());
+      informed_.insert(verdict_->failed_ranks().begin(), verdict_->failed_ranks().end());
     answer_hellos();
     if (options_.linger) until_ = std::min(until_, system().now() + std::chrono::nanoseconds(*options_.linger));
-    while (!over_ && !all_told() && system().now() < until_) serve();
+    while (!over_ && !all_informed() && system().now() < until_) serve();
   } catch (...) {  // nothing more can be done: the ranks that come yet find the next start, or nobody
   }
   reject_late_connections();
 }
 
-bool RendezvousServer::all_told() const {
-  return std::count_if(told_.begin(), told_.end(), [this](int rank) { return rank < expected_; }) >= expected_;
+bool RendezvousServer::all_informed() const {
+  return std::count_if(informed_.begin(), informed_.end(), [this](int rank) { return rank < expected_; }) >= expected_;
 }
 
 /// Releases the name. Answers pending connections first, so that they learn why they end.

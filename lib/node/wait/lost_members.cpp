@@ -51,13 +51,14 @@ void follow_causes(GroupMembers const& members, WaitCondition& condition, Blame&
   std::optional<RootCause> first;
   for (int const member : blame.members) {
     auto cause = cause_of(members, member);
-    int const its = cause ? member_of(members, cause->global_rank) : -1;
-    if (its < 0 || its == members.rank() || !condition.waits_for(its)) return;
-    if (std::find(causes.begin(), causes.end(), its) == causes.end()) causes.push_back(its);
+    int const cause_member = cause ? member_of(members, cause->global_rank) : -1;
+    if (cause_member < 0 || cause_member == members.rank() || !condition.waits_for(cause_member)) return;
+    if (std::find(causes.begin(), causes.end(), cause_member) == causes.end()) causes.push_back(cause_member);
     if (!first) first = std::move(cause);
   }
   if (!first || causes == blame.members) return;
-  bool const all_alive = std::none_of(causes.begin(), causes.end(), [&](int its) { return members.has_departed(its); });
+  bool const all_alive =
+      std::none_of(causes.begin(), causes.end(), [&](int cause_member) { return members.has_departed(cause_member); });
   if (first->verdict == Verdict::timeout && all_alive) blame.verdict = Verdict::timeout;
   blame.text = "rank " + std::to_string(causes.front()) + " " + first->text + "; " + blame.text;
   blame.status = std::move(first->text);

@@ -109,16 +109,16 @@ bool PeerWatchdog::has_heartbeat(int member) const noexcept {
 
 bool PeerWatchdog::is_too_slow(int member, std::chrono::nanoseconds awake, WaitCondition& condition) {
   auto const& record = members_.record(member);
-  auto& its = watched(member);
+  auto& watch = watched(member);
   auto const progress = record.progress.load(std::memory_order_relaxed);
   auto const heartbeat = record.heartbeat.load(std::memory_order_relaxed);
-  its.silent = progress == its.progress ? its.silent + awake : std::chrono::nanoseconds{};
-  its.without_heartbeat = heartbeat == its.heartbeat ? its.without_heartbeat + awake : std::chrono::nanoseconds{};
-  its.progress = progress;
-  its.heartbeat = heartbeat;
-  its.limit = is_in_user_code(record) && has_heartbeat(member) ? timeout_policy_.user_limit : timeout_policy_.timeout;
-  if (its.warnings.is_due(its.silent, its.limit)) warn(member, condition);
-  return its.silent >= its.limit;
+  watch.silent = progress == watch.progress ? watch.silent + awake : std::chrono::nanoseconds{};
+  watch.without_heartbeat = heartbeat == watch.heartbeat ? watch.without_heartbeat + awake : std::chrono::nanoseconds{};
+  watch.progress = progress;
+  watch.heartbeat = heartbeat;
+  watch.limit = is_in_user_code(record) && has_heartbeat(member) ? timeout_policy_.user_limit : timeout_policy_.timeout;
+  if (watch.warnings.is_due(watch.silent, watch.limit)) warn(member, condition);
+  return watch.silent >= watch.limit;
 }
 
 /// A slow member that is well and only waits for others is not the cause, if another slow member does not wait.

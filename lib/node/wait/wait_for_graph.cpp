@@ -92,9 +92,9 @@ std::vector<int> blocking_ranks(NodeComm const& comm, std::vector<int> const& di
     open.pop_back();
     if (at_rank(seen, rank)) continue;
     at_rank(seen, rank) = true;
-    auto const its = comm.has_departed(rank) ? std::vector<int>{} : Blockers(comm, rank).find();
-    if (its.empty()) ends.push_back(rank);
-    open.insert(open.end(), its.begin(), its.end());
+    auto const blockers = comm.has_departed(rank) ? std::vector<int>{} : Blockers(comm, rank).find();
+    if (blockers.empty()) ends.push_back(rank);
+    open.insert(open.end(), blockers.begin(), blockers.end());
   }
   if (ends.empty()) ends = direct;
   std::sort(ends.begin(), ends.end());

@@ -40,17 +40,17 @@ std::vector<std::byte> shape_bytes(std::int64_t out, std::int64_t in) {
   return tensor.bytes;
 }
 
-/// Adds a layer with shards [out, in] to both ranks, with `said` as its `weight_shape`.
+/// Adds a layer with shards [out, in] to both ranks, with `recorded` as its `weight_shape`.
 void add_layer(SampleSet& samples, std::string const& module, Quantized const& format, Shape const& shard,
-               std::vector<Shape> const& said) {
+               std::vector<Shape> const& recorded) {
   auto const words = 32 / format.bits;
   auto const groups = format.group > 0 ? shard[1] / format.group : 1;
-  for (int rank = 0; rank < static_cast<int>(said.size()); ++rank) {
+  for (int rank = 0; rank < static_cast<int>(recorded.size()); ++rank) {
     auto& source = samples.at(rank);
     source.add(module + ".weight_packed", Dtype::i32, {shard[0], (shard[1] + words - 1) / words});
     source.add(module + ".weight_scale", Dtype::bf16, {shard[0], groups});
     if (!format.symmetric) source.add(module + ".weight_zero_point", Dtype::i32, {shard[0] / words, groups});
-    auto const& lengths = said[static_cast<std::size_t>(rank)];
+    auto const& lengths = recorded[static_cast<std::size_t>(rank)];
     source.add(module + ".weight_shape", Dtype::i64, {2}, shape_bytes(lengths[0], lengths[1]));
   }
 }
@@ -110,20 +110,20 @@ TEST(WeightShape, counts_each_head_once_when_ranks_share_heads) {
   config["num_key_value_heads"] = 1;
   config["head_dim"] = 32;
   Quantized const format{"W4A16", 4, 64, true};
-  for (auto const& said : {Shape{32, 256}}) {
+  for (auto const& recorded : {Shape{32, 256}}) {
     SampleSet samples(2, config);
     samples.set().quantization = quantization(format);
-    add_layer(samples, "model.layers.0.self_attn.k_proj", format, {32, 256}, {said, said});
+    add_layer(samples, "model.layers.0.self_attn.k_proj", format, {32, 256}, {recorded, recorded});
     EXPECT_THAT(merged_shape(samples, "model.layers.0.self_attn.k_proj.weight_shape"), ElementsAre(32, 256));
   }
 }
 
 TEST(WeightShape, must_match_the_packed_weight_of_a_whole_layer) {
   Quantized const format{"W4A16", 4, 64, true};
-  auto const check = [&](Shape const& said) {
+  auto const check = [&](Shape const& recorded) {
     SampleSet samples(1, feed_forward_config());
     samples.set().quantization = quantization(format);
-    add_layer(samples, up, format, {512, 256}, {said});
+    add_layer(samples, up, format, {512, 256}, {recorded});
     QuantizationHints const hints(samples.set().config, samples.set().quantization);
     return check_weight_shapes(samples.set().sources.front(), hints);
   };

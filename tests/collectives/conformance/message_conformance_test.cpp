@@ -81,18 +81,18 @@ TEST(MessageTransport, names_a_rank_and_its_host_when_it_falls_silent) {
 
 /// A rank that computes still answers. It is slow, not dead, and all ranks are told so.
 TEST(MessageTransport, blames_the_missing_rank_although_it_answers) {
-  std::atomic<int> told{0};
+  std::atomic<int> error_count{0};
   auto const body = [&](Collective const& world, MemoryHub&) {
     world.barrier();
     if (world.rank() == 1) {
-      while (told != 2) std::this_thread::yield();
+      while (error_count != 2) std::this_thread::yield();
       error_of<TimeoutError>([&] { world.barrier(); });
       return;
     }
     auto const info = error_of<TimeoutError>([&] { world.barrier(); });
     EXPECT_THAT(info.failed_ranks, testing::ElementsAre(1));
     EXPECT_THAT(info.message, testing::HasSubstr("alive"));
-    ++told;
+    ++error_count;
   };
   run_message_ranks(3, body, {.timeout = std::chrono::milliseconds(700)});
 }

@@ -92,9 +92,9 @@ struct Grid {
 };
 
 /// Sends from one stage to the next with an all-gather group, and returns what arrives.
-TensorDict through(Grid const& grid, TensorDict const& dict, std::map<std::string, bool> const& said = {}) {
+TensorDict through(Grid const& grid, TensorDict const& dict, std::map<std::string, bool> const& choices = {}) {
   if (!grid.pp.is_first_rank()) return grid.pp.recv_tensor_dict({.all_gather_group = grid.tp});
-  grid.pp.send_tensor_dict(dict, {.all_gather_group = grid.tp, .all_gather_tensors = said});
+  grid.pp.send_tensor_dict(dict, {.all_gather_group = grid.tp, .all_gather_tensors = choices});
   return dict;
 }
 

@@ -70,10 +70,10 @@ void barrier(Collective const& group) { group.barrier(); }
 
 struct Disagreement {
   char const* name;
-  Call one;            ///< call of rank 0
-  Call other;          ///< call of the other ranks
-  char const* its;     ///< text of rank 0's call in the error
-  char const* theirs;  ///< text of the others' call in the error
+  Call one;                   ///< call of rank 0
+  Call other;                 ///< call of the other ranks
+  char const* text_of_one;    ///< text of rank 0's call in the error
+  char const* text_of_other;  ///< text of the others' call in the error
 };
 
 void PrintTo(Disagreement const& one, std::ostream* out) { *out << one.name; }
@@ -116,8 +116,8 @@ std::vector<Disagreement> disagreements() {
 /// Expects that the error of every rank names both calls, and that the group has ended.
 void expect_mismatch(Collective const& group, Disagreement const& sides) {
   auto const info = error_of<MismatchError>([&] { (group.rank() == 0 ? sides.one : sides.other)(group); });
-  EXPECT_THAT(info.message, HasSubstr(std::string("rank 0 calls ") + sides.its)) << "rank " << group.rank();
-  EXPECT_THAT(info.message, HasSubstr(std::string("ranks 1-2 call ") + sides.theirs)) << "rank " << group.rank();
+  EXPECT_THAT(info.message, HasSubstr(std::string("rank 0 calls ") + sides.text_of_one)) << "rank " << group.rank();
+  EXPECT_THAT(info.message, HasSubstr(std::string("ranks 1-2 call ") + sides.text_of_other)) << "rank " << group.rank();
   EXPECT_THAT(info.failed_ranks, testing::ElementsAre(0)) << "the ranks in the minority\n" << info.message;
   EXPECT_FALSE(info.group_usable);
   EXPECT_THAT(info.message, testing::Not(HasSubstr("#"))) << "the error must not show digests";

@@ -67,7 +67,7 @@ TEST_P(NcclNetwork, carries_collectives) { run("nccl_network_data"); }
 
 /// Rank 2 is disconnected while the others have enqueued a call.
 CROSSRANK_RANK_SCENARIO(nccl_network_disconnect) {
-  std::atomic<int> told{0};
+  std::atomic<int> error_count{0};
   auto const options = network_options(self);
   run_message_ranks(
       4,
@@ -79,7 +79,7 @@ CROSSRANK_RANK_SCENARIO(nccl_network_disconnect) {
         world.barrier();
         if (world.rank() == 2) {
           hub.disconnect(2);
-          while (told < 3) std::this_thread::yield();
+          while (error_count < 3) std::this_thread::yield();
           return;
         }
         try {
@@ -89,7 +89,7 @@ CROSSRANK_RANK_SCENARIO(nccl_network_disconnect) {
         } catch (TimeoutError const& e) {
           EXPECT_THAT(e.info().failed_ranks, testing::ElementsAre(2)) << e.what();
         }
-        ++told;
+        ++error_count;
       },
       options);
   return 0;
@@ -99,7 +99,7 @@ TEST_P(NcclNetwork, names_a_rank_that_is_disconnected) { run("nccl_network_disco
 
 /// Rank 2 does not make a call that the others have enqueued, but lives.
 CROSSRANK_RANK_SCENARIO(nccl_network_late) {
-  std::atomic<int> told{0};
+  std::atomic<int> error_count{0};
   run_message_ranks(
       4,
       [&](Collective const& checked, MemoryHub&) {
@@ -109,7 +109,7 @@ CROSSRANK_RANK_SCENARIO(nccl_network_late) {
         world.all_reduce(tensor);
         EXPECT_EQ(values(tensor), std::vector<float>(1'000, 10));
         world.barrier();
-        while (world.rank() == 2 && told < 3) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        while (world.rank() == 2 && error_count < 3) std::this_thread::sleep_for(std::chrono::milliseconds(5));
         try {
           world.all_reduce(tensor);
           current_stream(gpu_of(world)).synchronize();
@@ -117,7 +117,7 @@ CROSSRANK_RANK_SCENARIO(nccl_network_late) {
         } catch (TimeoutError const& e) {
           EXPECT_THAT(e.info().failed_ranks, testing::ElementsAre(2)) << e.what();
         }
-        ++told;
+        ++error_count;
         other_group.barrier();
       },
       network_options(self));

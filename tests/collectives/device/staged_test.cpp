@@ -264,7 +264,7 @@ TEST(StagedCollectives, refuse_read_only_memory_for_the_result) {
 
 TEST(StagedCollectives, a_copy_that_fails_between_two_pieces_ends_the_call_on_all_ranks) {
   std::atomic<int> failed{0};
-  std::atomic<int> told{0};
+  std::atomic<int> error_count{0};
   run_gpu_ranks(2, [&](Collective const& world) {
     auto tensor = filled(world, (9 << 20) / 4);
     // Both ranks copy two pieces to the host before the first exchange, so the fifth copy is behind it.
@@ -277,11 +277,11 @@ TEST(StagedCollectives, a_copy_that_fails_between_two_pieces_ends_the_call_on_al
       ++failed;
     } catch (PeerLostError const& e) {
       EXPECT_THAT(e.what(), testing::HasSubstr("in the middle of a call"));
-      ++told;
+      ++error_count;
     }
   });
   EXPECT_EQ(failed, 1);
-  EXPECT_EQ(told, 1);
+  EXPECT_EQ(error_count, 1);
 }
 
 /// The receiver's GPU does not go on until the host has waited for it, or until all broadcasts have been made.

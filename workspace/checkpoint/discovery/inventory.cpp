@@ -108,19 +108,19 @@ class Builder {
         std::find_if(out_.files.begin(), out_.files.end(), [&](auto const& file) { return file.path == path; });
     if (found == out_.files.end() || !found->source) return false;
     std::set<std::string> there;
-    std::size_t said = 0;
+    std::size_t count = 0;
     for (auto const& tensor : found->source->tensors()) {
       there.insert(tensor.name);
       total += dense_bytes(tensor.shape, tensor.dtype);
-      if (!wanted.contains(tensor.name) && ++said <= max_of_a_kind)
+      if (!wanted.contains(tensor.name) && ++count <= max_of_a_kind)
         say("the index does not list \"" + tensor.name + "\", but " + path.filename().string() + " has it");
     }
     for (auto const& name : wanted) {
-      if (!there.contains(name) && ++said <= max_of_a_kind)
+      if (!there.contains(name) && ++count <= max_of_a_kind)
         say("the index lists \"" + name + "\" in " + path.filename().string() + ", but the file does not have it");
     }
-    if (said > max_of_a_kind)
-      say(std::to_string(said - max_of_a_kind) + " more differences in " + path.filename().string());
+    if (count > max_of_a_kind)
+      say(std::to_string(count - max_of_a_kind) + " more differences in " + path.filename().string());
     return true;
   }
 
@@ -135,10 +135,11 @@ class Builder {
   void check_total(Json const& index, std::uint64_t total) {
     auto const metadata = index.find("metadata");
     if (metadata == index.end() || !metadata->is_object() || !metadata->contains("total_size")) return;
-    auto const& said = metadata->at("total_size");
+    auto const& total_size = metadata->at("total_size");
     // Some tools write the size as a float.
-    if (!said.is_number() || said.get<double>() != static_cast<double>(total))
-      say("the index's total_size is " + said.dump() + ", but the tensors have " + std::to_string(total) + " bytes");
+    if (!total_size.is_number() || total_size.get<double>() != static_cast<double>(total))
+      say("the index's total_size is " + total_size.dump() + ", but the tensors have " + std::to_string(total) +
+          " bytes");
   }
 
   Inventory& out_;

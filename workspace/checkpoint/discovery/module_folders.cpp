@@ -69,9 +69,9 @@ std::vector<SidecarFile> module_sidecars(DirectoryListing const& listing, std::u
   if (!modules.is_array()) return found;
   std::set<std::string> ways;
   for (auto const& module : modules) {
-    auto const said = module.is_object() ? module.find("path") : module.end();
-    if (!module.is_object() || said == module.end() || !said->is_string()) continue;
-    auto const& way = said->get_ref<std::string const&>();
+    auto const entry = module.is_object() ? module.find("path") : module.end();
+    if (!module.is_object() || entry == module.end() || !entry->is_string()) continue;
+    auto const& way = entry->get_ref<std::string const&>();
     // The first module is the model itself, whose path is empty.
     if (way.empty() || ways.size() == max_folders || !ways.insert(way).second) continue;
     if (is_inside(way) && is_real_folder(listing.path, way)) {

@@ -21,8 +21,8 @@ void require_no_other_ranks(fs::path const& file) {
   if (!mine.has_place() || !fs::is_regular_file(file, error)) return;
   auto const folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
   for (auto const& other : list_directory(folder).files) {
-    auto const its = parse_shard_name(other);
-    if (other == name || its.part != mine.part || sibling_name(name, its) != other) continue;
+    auto const parsed = parse_shard_name(other);
+    if (other == name || parsed.part != mine.part || sibling_name(name, parsed) != other) continue;
     throw UsageError({.operation = "merge plan",
                       .message = "this is the file of one rank, and the files of other ranks are beside it",
                       .got = other,

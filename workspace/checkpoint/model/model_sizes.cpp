@@ -57,7 +57,7 @@ std::optional<std::int64_t> sum(std::optional<std::int64_t> a, std::optional<std
 
 std::optional<bool> find_gate(Json const& config, std::string const& model_type) {
   for (auto const* key : {"gated_linear_unit", "swiglu"}) {
-    if (auto const said = flag(config, key)) return said;
+    if (auto const configured = flag(config, key)) return configured;
   }
   auto const act = text(config, {"hidden_activation", "hidden_act", "activation_function"});
   if (act == "silu" || act == "swish" || act == "swiglu" || act == "geglu" || act == "fast-swiglu") return true;
@@ -68,9 +68,9 @@ std::optional<bool> find_gate(Json const& config, std::string const& model_type)
 
 std::optional<std::int64_t> feed_forward(Json const& config, std::string const& model_type,
                                          std::optional<std::int64_t> hidden) {
-  auto const said = count(config, {"intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_hidden_size",
-                                   "ffn_dim", "inter_size", "d_ff"});
-  if (said) return said;
+  auto const configured = count(config, {"intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_hidden_size",
+                                         "ffn_dim", "inter_size", "d_ff"});
+  if (configured) return configured;
   if (auto const both = agreed(config, "encoder_ffn_dim", "decoder_ffn_dim")) return both;
   if (model_type == "mpt") return product(hidden, count(config, {"expansion_ratio"}));
   // The classes of these models use four times the width if the config has no number.

@@ -199,13 +199,13 @@ std::vector<Defect> check_scales(ShardSource const& source, Json const& config, 
     auto const& tensors = layers.at(module);
     if (!has_scales(tensors)) continue;
     bool const stacked = tensors[TensorRole::weight]->shape.size() > 2;
-    auto const said = hints.of(module);
+    auto const module_hints = hints.of(module);
     std::string finding;
     std::string ignored;
     // The names do not say in which order a matrix lies, or whether the first of three dimensions counts experts.
-    if (!fits(module, tensors, said, {.stacked = stacked}, finding) &&
-        !fits(module, tensors, said, {.stacked = stacked, .transposed = true}, ignored) &&
-        !(stacked && fits(module, tensors, said, {}, ignored)))
+    if (!fits(module, tensors, module_hints, {.stacked = stacked}, finding) &&
+        !fits(module, tensors, module_hints, {.stacked = stacked, .transposed = true}, ignored) &&
+        !(stacked && fits(module, tensors, module_hints, {}, ignored)))
       defects.push_back({DefectKind::scales, std::string(module), finding + " in " + source.name(), {}});
   }
   return defects;

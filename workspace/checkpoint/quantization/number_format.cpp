@@ -104,10 +104,10 @@ void LayerFormat::set_lengths(SourceTensor const& weight) {
 void LayerFormat::read_fp8(SourceTensor const& weight, LayerTensors const& tensors, LayerHints const& hints) {
   set_lengths(weight);
   auto const& scale = *tensors[TensorRole::weight_scale];
-  bool const block_said = hints.block_out > 0 || scale.name.ends_with("_inv");
+  bool const block_configured = hints.block_out > 0 || scale.name.ends_with("_inv");
   if (spreads_blocks(weight.shape, scale.shape)) {
     read_spread_blocks(scale, hints);
-  } else if (is_single(scale) && !block_said) {
+  } else if (is_single(scale) && !block_configured) {
     format_ = NumberFormat::fp8_tensor;
   } else if (scale.shape.size() + 1 == weight.shape.size()) {  // NOLINT(bugprone-branch-clone): the order matters
     format_ = NumberFormat::fp8_channel;
@@ -116,7 +116,8 @@ void LayerFormat::read_fp8(SourceTensor const& weight, LayerTensors const& tenso
   } else if (is_power_of_two_scale(scale.dtype)) {
     format_ = NumberFormat::mxfp8;
     group_ = 32;
-  } else if (at_axis(scale.shape, weight_.in) == 1 && !block_said && at_axis(scale.shape, weight_.out) == outputs_) {
+  } else if (at_axis(scale.shape, weight_.in) == 1 && !block_configured &&
+             at_axis(scale.shape, weight_.out) == outputs_) {
     format_ = NumberFormat::fp8_channel;
   } else {
     format_ = NumberFormat::fp8_block;
@@ -129,8 +130,8 @@ void LayerFormat::read_fp8(SourceTensor const& weight, LayerTensors const& tenso
 void LayerFormat::read_spread_blocks(SourceTensor const& scale, LayerHints const& hints) {
   format_ = NumberFormat::fp8_block;
   spread_ = true;
-  auto const size = [](std::int64_t said, std::int64_t length, std::int64_t blocks) {
-    if (said > 0) return said;
+  auto const size = [](std::int64_t configured, std::int64_t length, std::int64_t blocks) {
+    if (configured > 0) return configured;
     return blocks > 1 && length % blocks == 0 ? length / blocks : std::int64_t{128};
   };
   auto const stack = order_.stacked ? 1 : 0;

@@ -47,8 +47,9 @@ void read_groups(Json const& config, LayerHints& hints) {
   read_block(member(*weights, "block_structure"), hints);
   // A text or, in older versions, a boolean. With "weight" and "static" the groups keep the order of the inputs.
   auto const* order = member(*weights, "actorder");
-  auto const said = text(*weights, "actorder");
-  if (said == "group" || said == "dynamic" || (order != nullptr && order->is_boolean() && order->get<bool>()))
+  auto const configured = text(*weights, "actorder");
+  if (configured == "group" || configured == "dynamic" ||
+      (order != nullptr && order->is_boolean() && order->get<bool>()))
     hints.activation_order = true;
 }
 
@@ -59,8 +60,9 @@ LayerHints read_hints(Json const& config) {
   hints.group = count(config, "group_size");
   if (hints.group == 0) hints.group = count(config, "q_group_size");
   for (auto const* key : {"group_size", "q_group_size"}) {
-    auto const* said = member(config, key);
-    hints.whole_inputs = hints.whole_inputs || (said != nullptr && said->is_number_integer() && *said == -1);
+    auto const* configured = member(config, key);
+    hints.whole_inputs =
+        hints.whole_inputs || (configured != nullptr && configured->is_number_integer() && *configured == -1);
   }
   hints.bits = static_cast<int>(std::max(count(config, "bits"), count(config, "w_bit")));
   read_block(member(config, "weight_block_size"), hints);
@@ -74,13 +76,13 @@ LayerHints read_hints(Json const& config) {
 
 QuantizationHints::QuantizationHints(Json const& config, Json const& quantization) {
   // ModelOpt's own file has one level of nesting more than config.json. TensorRT-LLM's config has its own key.
-  Json const* said = member(quantization, "quantization");
-  if (said == nullptr && quantization.is_object() && !quantization.empty()) said = &quantization;
-  if (said == nullptr) said = member(config, "quantization_config");
-  if (said == nullptr) said = member(config, "quantization");
-  if (said == nullptr || !said->is_object()) return;
-  all_ = read_hints(*said);
-  auto const* layers = member(*said, "quantized_layers");
+  Json const* configured = member(quantization, "quantization");
+  if (configured == nullptr && quantization.is_object() && !quantization.empty()) configured = &quantization;
+  if (configured == nullptr) configured = member(config, "quantization_config");
+  if (configured == nullptr) configured = member(config, "quantization");
+  if (configured == nullptr || !configured->is_object()) return;
+  all_ = read_hints(*configured);
+  auto const* layers = member(*configured, "quantized_layers");
   if (layers == nullptr || !layers->is_object()) return;
   for (auto const& [name, layer] : layers->items()) layers_.insert_or_assign(name, read_hints(layer));
 }

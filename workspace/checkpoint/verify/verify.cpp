@@ -93,9 +93,9 @@ class Verification {
   void read_headers() {
     auto const crc = crc_policy(plan_.crc);
     // What causes a warning elsewhere is a defect here.
-    auto const told = plan_.crc == ArchiveCrc::ignore ? crc : codec::CrcPolicy::require;
+    auto const strict_crc = plan_.crc == ArchiveCrc::ignore ? crc : codec::CrcPolicy::require;
     inventory_ =
-        take_inventory(path_, {.crc = told, .extra_globals = plan_.extra_globals, .model_key = plan_.model_key});
+        take_inventory(path_, {.crc = strict_crc, .extra_globals = plan_.extra_globals, .model_key = plan_.model_key});
     report_.defects = inventory_.defects;
     try {
       set_ = open_shard_set(path_, {.tp = plan_.tp,

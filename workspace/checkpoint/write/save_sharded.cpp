@@ -39,8 +39,8 @@ Summary save_sharded(Collective const& world, StateDict const& weights, std::fil
   OutputFile mine;
   agree(world, save_operation, [&] { mine = own_file(world, weights, options, number); });
   mine.owner = world.rank();
-  Json const told{mine.name, mine.bytes};
-  auto const text = told.dump();
+  Json const record{mine.name, mine.bytes};
+  auto const text = record.dump();
   WriteRequest request{.operation = save_operation, .out = out, .id = codec::to_hex(number)};
   auto const all = world.all_gatherv(std::as_bytes(std::span(text)));
   for (int rank = 0; rank < world.world_size(); ++rank) {

@@ -86,8 +86,8 @@ std::int64_t dense_pieces(ShardSet const& set, ModelSizes const& sizes) {
 /// Returns the number of groups over which the experts of a stack are spread, judged by its length; 1 if every rank has
 /// all experts.
 int groups_of_stacks(ShardSet const& set, ModelSizes const& sizes) {
-  auto const said = sizes[SizeName::experts];
-  if (!said) return 1;
+  auto const experts = sizes[SizeName::experts];
+  if (!experts) return 1;
   for (auto const& source : set.sources) {
     for (auto const& tensor : source->tensors()) {
       auto const parsed = parse_tensor_name(tensor.name);
@@ -95,8 +95,8 @@ int groups_of_stacks(ShardSet const& set, ModelSizes const& sizes) {
       auto const elements = split_name(parsed.module);
       auto const own = tensor.shape[0];
       bool const stacked = elements.size() > 1 && elements[elements.size() - 2] == "experts";
-      if (!stacked || own < 1 || own >= *said || *said % own != 0 || set.tp % (*said / own) != 0) continue;
-      return static_cast<int>(*said / own);
+      if (!stacked || own < 1 || own >= *experts || *experts % own != 0 || set.tp % (*experts / own) != 0) continue;
+      return static_cast<int>(*experts / own);
     }
   }
   return 1;
@@ -167,10 +167,11 @@ void find_expert_groups(ShardSet& set, int announced) {
     return;
   }
   // Each rank counts its experts from 0.
-  auto const said = sizes[SizeName::experts];
+  auto const experts = sizes[SizeName::experts];
   auto const count = static_cast<std::int64_t>(own.size());
-  bool const part = said && *own.begin() == 0 && *own.rbegin() == count - 1 && count < *said && *said % count == 0;
-  if (announced <= 1 && part && set.tp % (*said / count) == 0) set_groups(set, static_cast<int>(*said / count));
+  bool const part =
+      experts && *own.begin() == 0 && *own.rbegin() == count - 1 && count < *experts && *experts % count == 0;
+  if (announced <= 1 && part && set.tp % (*experts / count) == 0) set_groups(set, static_cast<int>(*experts / count));
 }
 
 }  // namespace crossrank::checkpoint

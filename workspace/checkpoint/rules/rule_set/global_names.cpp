@@ -71,9 +71,9 @@ void GlobalNames::number_layers(ShardSet const& set, ModelSizes const& sizes) {
       layer_offsets_[{before, stage, 0}] = offset;
       offset += static_cast<std::int64_t>(layers.size());
     }
-    if (auto const said = sizes[SizeName::layers]; said && offset > *said) {
+    if (auto const configured = sizes[SizeName::layers]; configured && offset > *configured) {
       refuse_numbers("the layers of the pipeline stages", before + "*",
-                     "are " + std::to_string(offset) + " in all where the config has " + std::to_string(*said));
+                     "are " + std::to_string(offset) + " in all where the config has " + std::to_string(*configured));
     }
   }
 }
@@ -88,12 +88,12 @@ void GlobalNames::number_experts(ShardSet const& set, ModelSizes const& sizes) {
       }
     }
   }
-  auto const said = sizes[SizeName::experts];
+  auto const configured = sizes[SizeName::experts];
   for (auto const& [key, members] : stacks) {
     auto const& before = key.first;
     if (disjoint(members)) continue;
-    bool const whole = said && std::all_of(members.begin(), members.end(), [&](auto const& member) {
-                         return static_cast<std::int64_t>(member.second.size()) == *said;
+    bool const whole = configured && std::all_of(members.begin(), members.end(), [&](auto const& member) {
+                         return static_cast<std::int64_t>(member.second.size()) == *configured;
                        });
     if (whole) continue;  // every expert rank has all of them: copies
     if (!all_count_from_zero(members))
@@ -103,9 +103,9 @@ void GlobalNames::number_experts(ShardSet const& set, ModelSizes const& sizes) {
       expert_offsets_[{before, key.second, rank}] = offset;
       offset += static_cast<std::int64_t>(experts.size());
     }
-    if (said && offset != *said) {
+    if (configured && offset != *configured) {
       refuse_numbers("the experts of the expert-parallel ranks", before + "*",
-                     "are " + std::to_string(offset) + " in all where the config has " + std::to_string(*said));
+                     "are " + std::to_string(offset) + " in all where the config has " + std::to_string(*configured));
     }
   }
 }

@@ -15,11 +15,11 @@ namespace crossrank::checkpoint {
 
 bool RuleSet::State::has_expert_groups(RankTensors const& asked) const {
   if (set.moe_ep <= 1 || asked.ranks != as_size(set.tp) || asked.tensors.size() != asked.ranks) return false;
-  auto const said = sizes[SizeName::experts];
+  auto const configured = sizes[SizeName::experts];
   auto const& layer = layers[asked.sources.front()].at(parse_tensor_name(asked.tensors.front()->name).module);
   auto const* const weight = layer[TensorRole::weight];
   // If each rank has all experts, there is nothing to merge.
-  return !said || weight == nullptr || weight->shape.empty() || weight->shape[0] != *said;
+  return !configured || weight == nullptr || weight->shape.empty() || weight->shape[0] != *configured;
 }
 
 bool RuleSet::State::is_on_some_ranks(std::string_view name, RankTensors const& asked) const {
@@ -52,12 +52,13 @@ bool RuleSet::State::has_expert_dimension(TensorName const& parsed, RankTensors 
 }
 
 void RuleSet::State::require_all_experts(TensorName const& parsed, SourceTensor const& tensor) const {
-  auto const said = sizes[SizeName::experts];
+  auto const configured = sizes[SizeName::experts];
   auto const there = tensor.shape.empty() ? 0 : tensor.shape[0];
-  if (parsed.role != TensorRole::weight || !said || there < 1 || there >= *said || *said % there != 0) return;
+  if (parsed.role != TensorRole::weight || !configured || there < 1 || there >= *configured || *configured % there != 0)
+    return;
   throw FormatError({.operation = "merge rules",
                      .message = "the experts of other expert-parallel ranks are missing",
-                     .expected = std::to_string(*said) + " experts by the config",
+                     .expected = std::to_string(*configured) + " experts by the config",
                      .got = std::to_string(there),
                      .resource = tensor.name,
                      .hint = "copy the missing files there, or pass `ep` if they exist",

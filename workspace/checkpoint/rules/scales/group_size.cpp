@@ -36,9 +36,9 @@ std::int64_t common_group(std::vector<std::unordered_map<std::string_view, Layer
   std::set<std::int64_t> groups;
   for (auto const& source : sources) {
     for (auto const& [module, layer] : source) {
-      auto const said = hints.of(module);
-      if (said.group > 0 || said.whole_inputs) continue;
-      if (auto const group = group_of(module, layer, said); group > 0) groups.insert(group);
+      auto const module_hints = hints.of(module);
+      if (module_hints.group > 0 || module_hints.whole_inputs) continue;
+      if (auto const group = group_of(module, layer, module_hints); group > 0) groups.insert(group);
       if (groups.size() > 1) return 0;
     }
   }

@@ -59,29 +59,29 @@ struct Packed {
 void resolve_weight_shape(MergeRule& rule, LayerOnRanks const& layer, LayerValues const& values,
                           LayerSharding const& sharding) {
   std::vector<Packed> packed;
-  std::vector<Lengths> said;
+  std::vector<Lengths> recorded;
   Lengths along;
   for (std::size_t rank = 0; rank < layer.formats.size(); ++rank) {
     auto const* const weight = values.layers[rank][TensorRole::weight];
     if (weight == nullptr || weight->shape.size() != 2 || layer.tensors[rank]->shape.numel() != 2) return;
     packed.emplace_back(layer.formats[rank], *weight);
-    said.push_back(read_integers(values.stored(rank, TensorRole::weight_shape)));
+    recorded.push_back(read_integers(values.stored(rank, TensorRole::weight_shape)));
     along.push_back(sharding.shard_axis == ShardAxis::column ? packed.back().outputs : packed.back().inputs);
   }
   auto whole = packed.front();
   (sharding.shard_axis == ShardAxis::column ? whole.outputs : whole.inputs) = merged_length(sharding, along);
   bool own = true;
   bool all = true;
-  for (std::size_t rank = 0; rank < said.size(); ++rank) {
-    own = own && packed[rank].is(said[rank]);
-    all = all && whole.is(said[rank]) && said[rank] == said.front();
+  for (std::size_t rank = 0; rank < recorded.size(); ++rank) {
+    own = own && packed[rank].is(recorded[rank]);
+    all = all && whole.is(recorded[rank]) && recorded[rank] == recorded.front();
     if (own || all) continue;
     throw FormatError(
         {.operation = "merge rules",
          .message = "the original shape on rank " + std::to_string(rank) +
                     " is neither that of its packed weight nor that of the whole layer",
          .expected = text_of(packed[rank].outputs, packed[rank].inputs) + " or " + text_of(whole.outputs, whole.inputs),
-         .got = list_text(said[rank]),
+         .got = list_text(recorded[rank]),
          .resource = layer.tensors[rank]->name,
          .hint = "check that all files are of one model",
          .failed_ranks = {static_cast<int>(rank)},
@@ -107,11 +107,11 @@ std::vector<Defect> check_weight_shapes(std::shared_ptr<ShardSource const> const
     if (weight == nullptr || weight->shape.size() != 2) continue;
     try {
       Packed const packed(LayerFormat::recognise(module, layers.at(module), hints.of(module), {}), *weight);
-      auto const said = read_integers({source, at});
-      if (packed.is(said)) continue;
+      auto const recorded = read_integers({source, at});
+      if (packed.is(recorded)) continue;
       defects.push_back({DefectKind::shape, tensors[at].name,
                          "the original shape does not fit the packed weight: expected " +
-                             text_of(packed.outputs, packed.inputs) + ", got " + list_text(said),
+                             text_of(packed.outputs, packed.inputs) + ", got " + list_text(recorded),
                          "merge or save the model again"});
     } catch (Error const&) {
       // Other checks report formats and files that cannot be read.
