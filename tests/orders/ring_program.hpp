@@ -17,7 +17,7 @@ struct RingPlan {
   std::size_t chunks = 1;
   std::size_t readers = 1;
   std::uint64_t messages = 2;
-  bool writes = true;    ///< false: no message and no end ever comes
+  bool writes = true;    ///< false: neither a message nor the end ever comes
   bool closes = true;    ///< the writer closes at the end; false: readers know the count
   bool cancels = false;  ///< another thread cancels the first reader, which may then leave early
   // Words whose memory orders are weakened.

@@ -209,7 +209,7 @@ int RingStatus::job_rank(int index) const noexcept {
 std::string RingStatus::describe(int index) const {
   int const rank = holder(index);
   if (rank < 0) return "not attached";
-  bool const dropped = state_of(end(index)) == EndpointState::dropped;
+  bool const dropped = state_of(endpoint(index)) == EndpointState::dropped;
   auto text = (dropped ? "dropped its last handle without close(), " : "") + comm_->describe(rank);
   auto const cause = read_cause(comm_->record(rank).cause);
   if (cause && cause->global_rank != job_rank(index)) text += "; root cause: " + cause->sentence();

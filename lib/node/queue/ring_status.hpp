@@ -74,7 +74,7 @@ class RingStatus {
 
   /// Returns the endpoints that died or whose handles were dropped without `close`. A reader that has read a closed
   /// queue to its end does not count.
-  [[nodiscard]] std::vector<int> lost_ends() const;
+  [[nodiscard]] std::vector<int> lost_endpoints() const;
   /// Returns whether a reader among them died. Unlike a departure, a death is never intended.
   [[nodiscard]] bool has_dead_reader(std::vector<int> const& lost) const noexcept;
   /// Returns the ranks to blame for these losses. A rank that died takes precedence over one that left. A rank that
@@ -86,8 +86,8 @@ class RingStatus {
   /// Returns the ranks of the job that this endpoint waits for if it waits for the endpoints `direct`, ascending. A
   /// rank that only waits itself is replaced by those that it waits for.
   [[nodiscard]] std::vector<int> waited_for(std::vector<int> const& direct) const;
-  /// Returns whether an end waits, or has just timed out.
-  [[nodiscard]] bool waits(int end) const noexcept;
+  /// Returns whether an endpoint waits, or has just timed out.
+  [[nodiscard]] bool waits(int endpoint) const noexcept;
   /// Returns the ranks of the job that the writer waits for: `here`, which are on this node, and those in the writer's
   /// note that have no endpoint here.
   [[nodiscard]] RingFailure awaited_by_writer(std::vector<int> here) const;

@@ -55,7 +55,7 @@ bool waits_itself(NodeComm const& comm, int rank) noexcept {
 std::optional<RootCause> end_of_chain(GroupMembers const& members, std::vector<int> const& slow) {
   auto const& comm = members.comm();
   auto const direct = members.node_ranks_of(slow);
-  auto const ends = blocking_ranks(comm, direct, members.node_rank(members.rank()));
+  auto const endpoints = blocking_ranks(comm, direct, members.node_rank(members.rank()));
   if (std::find_first_of(ends.begin(), ends.end(), direct.begin(), direct.end()) != ends.end()) return std::nullopt;
   int const rank = ends.front();
   auto const& record = comm.record(rank);

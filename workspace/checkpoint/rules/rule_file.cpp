@@ -138,7 +138,7 @@ class RuleReader {
     std::vector<RuleSize> result;
     auto const* parts = ask("parts");
     if (parts == nullptr) return result;
-    if (!parts->is_array() || parts->empty() || parts->size() > max_parts)
+    if (!parts->is_array() || parts->empty() || parts->size() > max_fused_parts)
       fail("\"parts\" must be a list of 1 to 64 widths");
     for (auto const& part : *parts) result.push_back(size(part, "parts"));
     auto const names = std::count_if(parts->begin(), parts->end(), [](Json const& part) { return part.is_string(); });
@@ -217,15 +217,15 @@ class RuleReader {
     return {.tokens = number("true_size", 1, 1)};
   }
 
-  /// Reads the members of a rule with this "cut".
-  RuleKind kind_of(std::string const& cut) {
-    if (cut == "replicate") return Replicated{};
-    if (cut == "column") return column();
-    if (cut == "row") return row();
-    if (cut == "vocabulary") return vocabulary();
-    if (cut == "reduce") return ReducedValue{.op = op()};
-    if (cut == "drop") return Dropped{.tied_to = string("tied_to")};
-    fail(cut.empty() ? "\"cut\" is missing" : "unknown \"cut\": \"" + codec::printable(cut) + "\"");
+  /// Reads the members of a rule with this "sharding".
+  RuleKind kind_of(std::string const& sharding) {
+    if (sharding == "replicate") return Replicated{};
+    if (sharding == "column") return column();
+    if (sharding == "row") return row();
+    if (sharding == "vocabulary") return vocabulary();
+    if (sharding == "reduce") return ReducedValue{.op = op()};
+    if (sharding == "drop") return Dropped{.tied_to = string("tied_to")};
+    fail(sharding.empty() ? "\"sharding\" is missing" : "unknown \"sharding\": \"" + codec::printable(sharding) + "\"");
   }
 
   RuleKind kind_of_layer() { return kind_of(string("sharding")); }
