@@ -5,6 +5,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "workspace/checkpoint/model/error_sections.hpp"
+
 #include "workspace/checkpoint/model/name_pattern.hpp"
 
 namespace crossrank::checkpoint {
@@ -34,7 +36,7 @@ void require_no_flat_parameters(ShardSet const& set) {
            .resource = source->name(),
            .hint = "load it with the program that wrote it and save it again with "
                    "StateDictType.FULL_STATE_DICT or SHARDED_STATE_DICT",
-           .section = "names"});
+           .section = name_section});
     }
   }
 }
