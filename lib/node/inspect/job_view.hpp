@@ -78,7 +78,7 @@ struct QueueView {
   };
   std::string name{};
   std::uint32_t block = 0;
-  std::optional<End> writer{};
+  std::optional<Endpoint> writer{};
   std::vector<Endpoint> readers{};
 };
 

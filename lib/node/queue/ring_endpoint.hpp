@@ -85,7 +85,7 @@ class RingEndpoint {
   std::uint32_t block_;
   std::uint64_t life_;
   int index_;  ///< among the endpoints
-  QueueEndpoint* ends_;
+  QueueEndpoint* endpoints_;
   // Copies: values in shared memory are read only once.
   std::uint64_t ring_offset_;
   std::uint64_t chunk_bytes_;

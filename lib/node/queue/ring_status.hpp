@@ -117,7 +117,7 @@ class RingStatus {
   void write_note(QueueNote::Kind kind, RingFailure const& blamed) noexcept;
 
   NodeComm* comm_;
-  QueueEndpoint* ends_;
+  QueueEndpoint* endpoints_;
   std::atomic<std::uint64_t>* word_;
   int own_;
   int readers_;
