@@ -56,8 +56,8 @@ std::optional<RootCause> end_of_chain(GroupMembers const& members, std::vector<i
   auto const& comm = members.comm();
   auto const direct = members.node_ranks_of(slow);
   auto const endpoints = blocking_ranks(comm, direct, members.node_rank(members.rank()));
-  if (std::find_first_of(ends.begin(), ends.end(), direct.begin(), direct.end()) != ends.end()) return std::nullopt;
-  int const rank = ends.front();
+  if (std::find_first_of(endpoints.begin(), endpoints.end(), direct.begin(), direct.end()) != endpoints.end()) return std::nullopt;
+  int const rank = endpoints.front();
   auto const& record = comm.record(rank);
   bool const has_heartbeat = comm.threads() || !has_missed_heartbeat(record, platform::system().now());
   if (is_in_user_code(record) && has_heartbeat) return std::nullopt;
