@@ -55,9 +55,9 @@ bool waits_itself(NodeComm const& comm, int rank) noexcept {
 std::optional<RootCause> end_of_chain(GroupMembers const& members, std::vector<int> const& slow) {
   auto const& comm = members.comm();
   auto const direct = members.node_ranks_of(slow);
-  auto const endpoints = blocking_ranks(comm, direct, members.node_rank(members.rank()));
-  if (std::find_first_of(endpoints.begin(), endpoints.end(), direct.begin(), direct.end()) != endpoints.end()) return std::nullopt;
-  int const rank = endpoints.front();
+  auto const last = blocking_ranks(comm, direct, members.node_rank(members.rank()));
+  if (std::find_first_of(last.begin(), last.end(), direct.begin(), direct.end()) != last.end()) return std::nullopt;
+  int const rank = last.front();
   auto const& record = comm.record(rank);
   bool const has_heartbeat = comm.threads() || !has_missed_heartbeat(record, platform::system().now());
   if (is_in_user_code(record) && has_heartbeat) return std::nullopt;
