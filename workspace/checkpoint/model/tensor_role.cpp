@@ -96,17 +96,16 @@ TensorName parse_tensor_name(std::string_view name) {
 }
 
 bool is_scale(TensorRole role) noexcept {
-  switch (role)
-    noexcept {
-      case TensorRole::weight_scale:
-      case TensorRole::weight_scale_2:
-      case TensorRole::global_scale:
-      case TensorRole::input_scale:
-      case TensorRole::input_divisor:
-      case TensorRole::output_scale:
-      case TensorRole::cache_scale: return true;
-      default: return false;
-    }
+  switch (role) {
+    case TensorRole::weight_scale:
+    case TensorRole::weight_scale_2:
+    case TensorRole::global_scale:
+    case TensorRole::input_scale:
+    case TensorRole::input_divisor:
+    case TensorRole::output_scale:
+    case TensorRole::cache_scale: return true;
+    default: return false;
+  }
 }
 
 std::string_view to_string(TensorRole role) noexcept {

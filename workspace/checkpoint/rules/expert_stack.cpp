@@ -25,7 +25,7 @@ bool stacks_concatenate(std::string_view name, std::span<std::int64_t const> len
            configured ? std::to_string(*configured) + " experts" : std::string("\"num_local_experts\" or the like"),
        .got = std::to_string(total) + " experts on " + std::to_string(lengths.size()) + " ranks",
        .resource = std::string(name),
-       .hint = said ? "check `ep`, or that all files are of one model"
+       .hint = configured ? "check `ep`, or that all files are of one model"
                     : "give `rules` with {\"sizes\": {\"num_local_experts\": " + std::to_string(total) +
                           "}, \"rules\": []}",
        .section = shape_section});

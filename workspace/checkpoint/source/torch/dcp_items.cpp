@@ -173,7 +173,7 @@ DcpItems::ItemPointer DcpItems::shared_item_of(DcpRows const& rows, DcpModelTens
 
 ChunkedTensor DcpItems::open(DcpModelTensor tensor) {
   ChunkedTensor chunked{.tensor = {tensor.name, tensor.dtype, tensor.shape}};
-  ChunkedTensor pieces{.name = tensor.name, .bytes = dense_bytes(tensor.shape, tensor.dtype)};
+  ItemsOfTensor pieces{.name = tensor.name, .bytes = dense_bytes(tensor.shape, tensor.dtype)};
   for (auto const& rows : tensor.rows) {
     if (rows.bytes == dense_bytes(rows.item_shape, tensor.dtype)) {
       pieces.items.push_back(item_of(rows, tensor));
@@ -182,14 +182,14 @@ ChunkedTensor DcpItems::open(DcpModelTensor tensor) {
       chunked.data.push_back(std::make_shared<RowsData>(shared_item_of(rows, tensor), rows));
     }
   }
-  if (pieces.items.size() > 1) chunked_.push_back(std::move(pieces));
+  if (pieces.items.size() > 1) in_pieces_.push_back(std::move(pieces));
   chunked.boxes = std::move(tensor.boxes);
   return chunked;
 }
 
 void DcpItems::require_no_copies() const {
-  std::vector<ChunkedTensor const*> largest;
-  for (auto const& tensor : chunked_) largest.push_back(&tensor);
+  std::vector<ItemsOfTensor const*> largest;
+  for (auto const& tensor : in_pieces_) largest.push_back(&tensor);
   std::stable_sort(largest.begin(), largest.end(), [](auto const* a, auto const* b) { return a->bytes > b->bytes; });
   if (largest.size() > max_samples) largest.resize(max_samples);
   std::vector<FileSample> samples;

@@ -38,7 +38,7 @@ class DcpItems {
  private:
   using ItemPointer = std::shared_ptr<DcpItemData const>;
   /// A tensor with its pieces.
-  struct ChunkedTensor {
+  struct ItemsOfTensor {
     std::string name{};
     std::uint64_t bytes = 0;
     std::vector<ItemPointer> items{};
@@ -52,7 +52,7 @@ class DcpItems {
   codec::CrcPolicy crc_;
   std::map<std::string, std::shared_ptr<PooledFile const>> files_{};
   std::map<std::pair<std::string, std::uint64_t>, ItemPointer> shared_{};  ///< items with rows of several tensors
-  std::vector<ChunkedTensor> chunked_{};
+  std::vector<ItemsOfTensor> in_pieces_{};
   std::uint64_t bytes_ = 0;
 };
 
