@@ -162,8 +162,8 @@ TEST(ExpertGroups, remove_the_mapping_from_a_config_that_had_none) {
   (void)split(world, MergePlan::make(world, model), folder.path() / "sharded", {.tp = 4, .moe_ep = 2});
   (void)consolidate(world, MergePlan::make(world, folder.path() / "sharded"), folder.path() / "again");
 
-  std::ifstream config(folder.path() / "sharded" / "config.json");
-  EXPECT_TRUE(Json::parse(config).contains("mapping"));
+  std::ifstream sharded(folder.path() / "sharded" / "config.json");
+  EXPECT_TRUE(Json::parse(sharded).contains("mapping"));
   std::ifstream again(folder.path() / "again" / "config.json");
   EXPECT_EQ(Json::parse(again), config(4));
 }

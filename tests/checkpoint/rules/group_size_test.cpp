@@ -100,9 +100,9 @@ TEST(RuleGroupSize, must_be_given_when_nothing_determines_it) {
   }
   // If the config says that there are no groups, the scales must agree.
   samples.set().quantization = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", -1}};
-  auto const rule_set = RuleSet::make(samples.set());
-  EXPECT_EQ(rule_set.rule_for(down + ".scales", samples.shards(down + ".scales")).kind, MergeKind::replicate);
-  EXPECT_EQ(rule_set.rule_for(down + ".g_idx", samples.shards(down + ".g_idx")).add_per_rank, 0);
+  auto const without_groups = RuleSet::make(samples.set());
+  EXPECT_EQ(without_groups.rule_for(down + ".scales", samples.shards(down + ".scales")).kind, MergeKind::replicate);
+  EXPECT_EQ(without_groups.rule_for(down + ".g_idx", samples.shards(down + ".g_idx")).add_per_rank, 0);
 }
 
 }  // namespace
