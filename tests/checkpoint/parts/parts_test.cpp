@@ -203,6 +203,26 @@ TEST_F(Parts, of_changed_inputs_are_refused) {
   EXPECT_EQ(state(), "old");
 }
 
+// Refused parts are told to restore the inputs, which brings the old stamps back.
+TEST_F(Parts, write_their_files_again_after_inputs_changed_during_the_read_and_were_restored) {
+  auto const made = PartsPlan::make(plan(), out(), {.parts = parts, .max_shard_bytes = 1100, .force = true});
+  made.save(plan_file());
+  auto const shard = in() / "model.safetensors";
+  auto const time = fs::last_write_time(shard);
+  flip_last_byte(shard);
+  fs::last_write_time(shard, time + std::chrono::seconds(2));
+  for (int part = 0; part < parts; ++part) EXPECT_THROW((void)consolidate_part(made, part), FormatError) << part;
+
+  flip_last_byte(shard);
+  fs::last_write_time(shard, time);
+  auto const loaded = load_plan();
+  EXPECT_THAT(loaded.missing(), ElementsAre(0, 1, 2));
+  for (int part = 0; part < parts; ++part) EXPECT_EQ(consolidate_part(loaded, part).resumed_files, 0) << part;
+  (void)finish_parts(loaded);
+
+  EXPECT_EQ(state(), "new");
+}
+
 // Slurm writes the logs of jobs into the directory in which they were submitted.
 TEST_F(Parts, are_finished_without_files_that_appeared_among_the_shards) {
   (void)checkpoint::consolidate(world_, plan(), folder_.path() / "plain", test::options_for("safetensors"));

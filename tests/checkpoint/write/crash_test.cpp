@@ -1,6 +1,7 @@
 // A job that writes a checkpoint is killed, or its file system fails, at every step. The output then has the old
 // checkpoint, none, or the new one, and the job can be resumed.
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -204,6 +205,27 @@ TEST_F(Interrupted, throws_when_inputs_change_during_the_read) {
   EXPECT_THROW((void)checkpoint::consolidate(world_, merge, out(), options_for("")), FormatError);
 
   EXPECT_EQ(state(), "old");
+}
+
+TEST_F(Interrupted, does_not_resume_from_files_of_inputs_that_changed_and_were_restored) {
+  auto const shard = in() / "model.safetensors";
+  auto const bytes = test::text_of_file(shard);
+  auto const time = fs::last_write_time(shard);
+  auto options = options_for("safetensors");
+  options.resume = true;
+  auto const merge = plan();
+  std::fstream file(shard, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-1, std::ios::end).put('\x7f');
+  file.close();
+  fs::last_write_time(shard, time + std::chrono::seconds(2));
+  EXPECT_THROW((void)checkpoint::consolidate(world_, merge, out(), options), FormatError);
+  EXPECT_EQ(state(), "old");
+
+  std::ofstream(shard, std::ios::binary) << bytes;
+  fs::last_write_time(shard, time);
+  EXPECT_EQ(checkpoint::consolidate(world_, plan(), out(), options).resumed_files, 0);
+
+  EXPECT_EQ(state(), "new");
 }
 
 TEST_F(Interrupted, never_replaces_the_inputs) {

@@ -77,9 +77,10 @@ class PartWork {
     folder.begin_run(options_.read_back);
     auto const world = lone_world();
     compare_replicas(world, merge);
-    OutputWriter writer(merge.files, 0, folder, {.read_back = options_.read_back});
+    WriteRequest const inputs{.operation = part_operation, .inputs = std::move(merge.inputs)};
+    OutputWriter writer(merge.files, 0, folder,
+                        {.read_back = options_.read_back, .before_record = [&] { require_unchanged(inputs); }});
     run_worker_pool(world, writer, pool_options("writing"));
-    require_unchanged({.operation = part_operation, .inputs = std::move(merge.inputs)});
     folder.end_run();
     return static_cast<int>(files_.size() - wanted.size());
   }

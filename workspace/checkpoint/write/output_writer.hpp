@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -32,6 +33,8 @@ class OutputWriter final : public PoolWork {
   struct Options {
     ReadBack read_back = ReadBack::all;
     bool resume = false;
+    /// Called before each record of a finished file, by any thread. If it throws, the file is not recorded.
+    std::function<void()> before_record{};
   };
   /// Prepares to write the files that belong to `rank`. `files` and `folder` must outlive the writer.
   OutputWriter(std::span<OutputFile const> files, int rank, WorkFolder const& folder, Options options);

@@ -147,7 +147,10 @@ class Writing {
     std::optional<OutputWriter> job;
     agree(world_, request_.operation, [&] {
       job.emplace(request_.files, world_.rank(), *folder_,
-                  OutputWriter::Options{.read_back = request_.read_back, .resume = request_.resume});
+                  OutputWriter::Options{.read_back = request_.read_back,
+                                        .resume = request_.resume,
+                                        // A run that resumes takes up the recorded files, whatever ends this one.
+                                        .before_record = [this] { require_unchanged(request_); }});
     });
     run_worker_pool(world_, *job, pool_options("writing"));
     std::array<std::uint64_t, 1> resumed{static_cast<std::uint64_t>(job->resumed_files())};
@@ -224,7 +227,7 @@ void require_unchanged(WriteRequest const& request) {
     if (!std::filesystem::exists(input.path, error)) continue;  // a removed file was read completely
     if (pool->open(input.path)->stamp() == input) continue;
     throw FormatError({.operation = request.operation,
-                       .message = "a shard changed while it was read; nothing was written",
+                       .message = "a shard changed while it was read; nothing was published",
                        .resource = input.path,
                        .hint = "run again when no other program writes to the inputs",
                        .section = files_section});
