@@ -350,6 +350,46 @@ TEST_F(PartPlan, with_requantized_values_gives_the_same_result) {
     EXPECT_EQ(text_of_file(out() / name), text_of_file(folder_.path() / "plain" / name));
 }
 
+/// Returns a tensor whose bytes all have the value `byte`.
+Tensor filled(Shape const& shape, Dtype dtype, int byte) {
+  auto tensor = Tensor::empty(shape, dtype);
+  for (auto& one : tensor.mutable_bytes()) one = static_cast<std::byte>(byte);
+  return tensor;
+}
+
+// A model of compressed-tensors whose ranks have the shapes of their own shards, and a tensor of each other operation.
+TEST_F(PartPlan, with_values_of_each_operation_gives_the_same_result) {
+  fs::remove_all(in());
+  fs::create_directories(in());
+  for (int rank = 0; rank < 2; ++rank) {
+    StateDict weights;
+    for (std::string const layer : {"model.layers.0.mlp.up_proj", "model.layers.0.mlp.down_proj"}) {
+      weights.insert(layer + ".weight_packed", filled({256, 32}, Dtype::i32, rank + 1));
+      weights.insert(layer + ".weight_scale", filled({256, 8}, Dtype::bf16, rank + 1));
+      weights.insert(layer + ".weight_shape", Tensor::of<std::int64_t>({256, 256}, {2}));
+    }
+    weights.insert("model.layers.0.input_layernorm.weight", filled({256}, Dtype::f32, 1));
+    for (std::string const op : {"max", "min", "avg"})
+      weights.insert("value." + op, Tensor::of<float>({static_cast<float>(rank), 4.0F}, {2}));
+    save_safetensors(in() / ("rank" + std::to_string(rank) + ".safetensors"), weights);
+  }
+  std::ofstream(in() / "config.json")
+      << R"({"model_type": "llama", "hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 4,
+             "intermediate_size": 512, "quantization_config": {"quant_method": "compressed-tensors",
+             "config_groups": {"group_0": {"weights": {"num_bits": 4, "group_size": 32}}}}})";
+  auto const rules = folder_.path() / "rules.json";
+  std::ofstream(rules) << R"({"rules": [{"tensor": "value.max", "sharding": "reduce", "op": "max"},
+                                        {"tensor": "value.min", "sharding": "reduce", "op": "min"},
+                                        {"tensor": "value.avg", "sharding": "reduce", "op": "avg"}]})";
+  auto const merge = checkpoint::MergePlan::make(world_, in(), {.rules = rules});
+  (void)checkpoint::consolidate(world_, merge, folder_.path() / "plain", {.max_shard_bytes = 10});
+  PartsPlan::make(merge, out(), {.parts = 3, .max_shard_bytes = 10, .force = true}).save(plan_file());
+  for (int part = 0; part < 3; ++part) (void)consolidate_part(load_plan(), part);
+  (void)finish_parts(load_plan());
+  for (auto const& name : names_in(folder_.path() / "plain"))
+    EXPECT_EQ(text_of_file(out() / name), text_of_file(folder_.path() / "plain" / name));
+}
+
 struct WrongRecipe {
   char const* name;
   char const* text;
@@ -370,6 +410,7 @@ TEST_P(WrongRecipes, are_refused) {
 }
 
 #define INPUT R"("inputs":[{"files":[1],"pieces":false,"tensors":[["a","F32",[4]]]}])"
+#define INTEGERS R"("inputs":[{"files":[1],"pieces":false,"tensors":[["a","I64",[4]]]}])"
 
 INSTANTIATE_TEST_SUITE_P(
     All, WrongRecipes,
@@ -406,12 +447,19 @@ INSTANTIATE_TEST_SUITE_P(
         WrongRecipe{"a_replica_behind_its_tensor",
                     "{" INPUT R"(,"tensors":[["a","F32",[4],[[0,0,1,16,0,16,0,16]],[[0,0,0,0,2,16,0,16,0]]]]})"},
         WrongRecipe{"an_unknown_operation", "{" INPUT R"(,"tensors":[["a","F32",[4],[],[],[99,-1,[],[],1,[[0,0]]]]]})"},
+        WrongRecipe{"a_sum_of_floats", "{" INPUT R"(,"tensors":[["a","F32",[4],[],[],[0,0,[],[],1,[[0,0]]]]]})"},
+        WrongRecipe{"a_sum_without_an_element",
+                    "{" INTEGERS R"(,"tensors":[["a","I64",[4],[],[],[0,-1,[],[],1,[[0,0]]]]]})"},
+        WrongRecipe{"a_sum_of_an_element_behind_the_last",
+                    "{" INTEGERS R"(,"tensors":[["a","I64",[4],[],[],[0,4,[],[],1,[[0,0]]]]]})"},
+        WrongRecipe{"the_largest_of_one_element",
+                    "{" INTEGERS R"(,"tensors":[["a","I64",[4],[],[],[3,0,[],[],1,[[0,0]]]]]})"},
         WrongRecipe{"no_values", "{" INPUT R"(,"tensors":[["a","F32",[4],[],[],[2,-1,[],[],1,[]]]]})"},
         WrongRecipe{"values_of_another_shape",
                     "{" INPUT R"(,"tensors":[["a","F32",[2],[],[],[2,-1,[],[],1,[[0,0]]]]]})"},
         WrongRecipe{"no_replicas", "{" INPUT R"(,"tensors":[["a","F32",[4],[],[],[2,-1,[],[],0,[[0,0]]]]]})"},
         WrongRecipe{"parts_without_width",
-                    "{" INPUT R"(,"tensors":[["a","F32",[4],[],[],[2,0,[0,0],[],1,[[0,0]]]]]})"}),
+                    "{" INTEGERS R"(,"tensors":[["a","I64",[4],[],[],[0,0,[0,0],[],1,[[0,0]]]]]})"}),
     [](auto const& tested) { return std::string(tested.param.name); });
 
 }  // namespace

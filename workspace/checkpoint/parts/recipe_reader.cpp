@@ -17,6 +17,7 @@ constexpr char const* recipe_section = "recipes";
 constexpr char const* recipe_hint = "make the plan again";
 // Sums of parts do not overflow.
 constexpr std::uint64_t max_part = std::uint64_t{1} << 40;
+constexpr std::uint64_t max_elements = std::numeric_limits<int>::max();
 constexpr std::uint64_t longest = std::numeric_limits<std::int64_t>::max();
 
 class RecipeReader {
@@ -148,15 +149,25 @@ class RecipeReader {
     return replica;
   }
 
+  void require_sum(ReduceOp op, std::int64_t element, MergedTensor const& tensor) const {
+    if (op != ReduceOp::sum || (tensor.dtype != Dtype::i32 && tensor.dtype != Dtype::i64))
+      refuse("an element is summed that cannot be summed");
+    auto const elements = std::min<std::uint64_t>(tensor.bytes / (bits_of(tensor.dtype) / 8), max_elements);
+    if (element < 0 || static_cast<std::uint64_t>(element) >= elements) refuse("an element does not exist");
+  }
+
   void read_reduction(Json const& json, MergedTensor& tensor) const {
     require_length(json, 6, 6);
     MergeRule rule;
     rule.kind = MergeKind::reduce;
     rule.op = static_cast<ReduceOp>(small(json[0]));
-    if (rule.op != ReduceOp::max && rule.op != ReduceOp::min && rule.op != ReduceOp::avg)
-      refuse("an unknown operation combines values");
     auto const element = signed_number(json[1]);
-    if (element < -1 || element > static_cast<std::int64_t>(tensor.bytes)) refuse("an element does not exist");
+    if (element == -1) {
+      if (rule.op != ReduceOp::max && rule.op != ReduceOp::min && rule.op != ReduceOp::avg)
+        refuse("an unknown operation combines values");
+    } else {
+      require_sum(rule.op, element, tensor);
+    }
     rule.sum_element = static_cast<int>(element);
     for (auto const& part : list(json[2])) rule.parts.push_back(static_cast<std::int64_t>(number(part, max_part)));
     for (auto const& replicas : list(json[3])) rule.part_replicas.push_back(small(replicas));

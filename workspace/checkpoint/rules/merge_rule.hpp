@@ -48,7 +48,7 @@ struct MergeRule {
                                       ///< is {1, 1}); empty: one part. The first parts of all shards come first
   int replicas = 1;                   ///< concat: number of neighbouring ranks with the same piece; one is kept
   std::int64_t true_size = -1;        ///< concat: length of the result along `axis` without padding; -1: all of it
-  ReduceOp op = ReduceOp::max;        ///< reduce: max, min or avg
+  ReduceOp op = ReduceOp::max;        ///< reduce: max, min or avg; sum with `sum_element`
   std::int64_t add_per_rank = 0;      ///< I32 ids that start at 0 in each shard: those of rank r grow by r times this
   std::string output_name{};          ///< empty: the input's name
   bool drop = false;                  ///< the tensor is not part of the result
