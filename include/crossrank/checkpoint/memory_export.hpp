@@ -65,7 +65,8 @@ struct ExportOptions {
 /// Throws on all ranks: `FormatError` when ranks shard a tensor differently, when placements do not cover a tensor
 /// exactly once, when dtypes or shapes contradict each other, when a tensor is missing or replicas differ; `UsageError`
 /// for an undefined tensor, for one that is not on the CPU, for an invalid mesh, or when the output exists;
-/// `CancelledError`, `IoError`, `PeerLostError` and `TimeoutError` as `consolidate` of a plan. Then `out` is unchanged.
+/// `MismatchError` when ranks pass different sizes of the grid, or options that give different files; `CancelledError`,
+/// `IoError`, `PeerLostError` and `TimeoutError` as `consolidate` of a plan. Then `out` is unchanged.
 CROSSRANK_EXPORT Summary consolidate(Collective const& world, StateDict const& weights, Placements const& placements,
                                      std::filesystem::path const& out, ExportOptions const& options = {});
 
@@ -129,8 +130,8 @@ struct FullStateOptions {
 
 /// Returns the whole model on rank `options.dst`, with the names of the result; an empty dictionary on other ranks.
 ///
-/// Collective; costs and errors as for `consolidate`, without files. The receiver holds the model and at most 256 MiB
-/// more.
+/// Collective; costs and errors as for `consolidate`, without files. All ranks pass the same `options.dst`. The
+/// receiver holds the model and at most 256 MiB more.
 [[nodiscard]] CROSSRANK_EXPORT StateDict get_full_state_dict(Collective const& world, StateDict const& weights,
                                                              Placements const& placements,
                                                              FullStateOptions const& options = {});

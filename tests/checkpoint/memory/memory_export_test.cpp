@@ -1,5 +1,6 @@
 // Weights in the memory of several ranks become one checkpoint.
 #include <algorithm>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
@@ -445,6 +446,59 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{.name = "dimension_that_does_not_exist", .placement = {.placements = {checkpoint::Shard{4}}}},
         Contradiction{.name = "flat_without_shape", .placement = {.first_element = 1}}),
     [](auto const& tested) { return std::string(tested.param.name); });
+
+/// Options that rank 1 passes in another way than rank 0.
+struct OtherOptions {
+  char const* option;
+  checkpoint::ExportOptions options;
+};
+
+class ContradictingOptions : public testing::TestWithParam<OtherOptions> {};
+
+TEST_P(ContradictingOptions, are_a_typed_error_on_all_ranks_and_leave_the_output_alone) {
+  TemporaryDirectory const folder;
+  auto const errors = test::try_thread_ranks(2, [&](Collective const& world) {
+    StateDict weights;
+    for (std::string const name : {"a", "b", "c", "d"}) weights.insert(name, Tensor::zeros({1000}, Dtype::u8));
+    checkpoint::ExportOptions const options{.max_shard_bytes = 2000};
+    try {
+      (void)consolidate(world, weights, {}, folder.path() / "out", world.rank() == 0 ? options : GetParam().options);
+    } catch (MismatchError const& error) {
+      EXPECT_THAT(error.info().message, testing::HasSubstr(std::string("`") + GetParam().option + "`"));
+      EXPECT_THAT(error.info().failed_ranks, testing::ElementsAre(1));
+      throw;
+    }
+  });
+  for (auto const& error : errors) {
+    ASSERT_NE(error, nullptr);
+    EXPECT_THROW(std::rethrow_exception(error), MismatchError);
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "out"));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, ContradictingOptions,
+    testing::Values(OtherOptions{"max_shard_bytes", {.max_shard_bytes = 3000}},
+                    OtherOptions{"single_file", {.max_shard_bytes = 2000, .single_file = true}},
+                    OtherOptions{"format", {.max_shard_bytes = 2000, .format = checkpoint::OutputFormat::torch}}),
+    [](auto const& tested) { return std::string(tested.param.option); });
+
+TEST(MemoryExport, refuses_receivers_that_ranks_name_differently) {
+  auto const refused = [](int other) {
+    return test::try_thread_ranks(2, [&](Collective const& world) {
+      StateDict const weights{{"w", Tensor::zeros({2}, Dtype::f32)}};
+      (void)checkpoint::get_full_state_dict(world, weights, {}, {.dst = world.rank() == 0 ? 0 : other});
+    });
+  };
+  for (auto const& error : refused(1)) {
+    ASSERT_NE(error, nullptr);
+    EXPECT_THROW(std::rethrow_exception(error), MismatchError);
+  }
+  for (auto const& error : refused(99)) {
+    ASSERT_NE(error, nullptr);
+    EXPECT_THROW(std::rethrow_exception(error), UsageError);
+  }
+}
 
 TEST(MemoryExport, refuses_a_grid_without_ranks_and_weights_of_another_length_than_the_config_gives) {
   TemporaryDirectory const folder;

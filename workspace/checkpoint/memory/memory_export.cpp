@@ -9,6 +9,7 @@
 #include "lib/codec/checksum/checksum.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/platform/crash_point.hpp"
+#include "workspace/checkpoint/memory/equal_options.hpp"
 #include "workspace/checkpoint/memory/export_plan.hpp"
 #include "workspace/checkpoint/memory/export_weights.hpp"
 #include "workspace/checkpoint/memory/exchange/exported_source.hpp"
@@ -56,6 +57,24 @@ WeightFiles lay_out(std::shared_ptr<ShardSource const> const& source, ShardSet c
   layout.stem = extras.stem;
   for (auto& file : lay_out_model(source, layout)) files.all.push_back(std::move(file));
   return files;
+}
+
+std::string file_format_of(ExportOptions const& options, ExportExtras const& extras) {
+  if (extras.dcp) return "dcp";
+  switch (options.format) {
+    case OutputFormat::safetensors: return "safetensors";
+    case OutputFormat::torch: return "torch";
+    case OutputFormat::images: return "images";
+  }
+  return std::to_string(static_cast<int>(options.format));
+}
+
+/// Returns the options that the layout of the files depends on. Each rank lays them out by itself.
+NamedOptions options_of_layout(ExportOptions const& options, ExportExtras const& extras) {
+  bool const has_limit = !extras.dcp && options.format != OutputFormat::images;
+  return {{"format", file_format_of(options, extras)},
+          {"single_file", has_limit && options.single_file ? "true" : "false"},
+          {"max_shard_bytes", std::to_string(has_limit && !options.single_file ? options.max_shard_bytes : 0)}};
 }
 
 /// Everything that the ranks write, and where the bytes of each rank's work come from.
@@ -110,6 +129,7 @@ Summary export_weights(Collective const& world, StateDict const& weights, Placem
                        std::filesystem::path const& out, ExportOptions const& options, std::string const& operation,
                        ExportExtras const& extras) {
   auto const started = std::chrono::steady_clock::now();
+  require_equal_options(world, operation, options_of_layout(options, extras));
   auto const plan = plan_export(world, weights, placements, options.model, operation);
   auto const number = draw_number(world, operation);
   CROSSRANK_CRASH_POINT("export.planned");

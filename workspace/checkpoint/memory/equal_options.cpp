@@ -1,0 +1,38 @@
+#include "workspace/checkpoint/memory/equal_options.hpp"
+
+#include <algorithm>
+#include <span>
+#include <string_view>
+
+#include <crossrank/error.hpp>
+#include <crossrank/json.hpp>
+
+namespace crossrank::checkpoint {
+
+void require_equal_options(Collective const& world, std::string const& operation, NamedOptions const& options) {
+  auto named = options;
+  named.insert(named.begin(), {"operation", operation});
+  auto const text = Json(named).dump();
+  auto const all = world.all_gatherv(std::as_bytes(std::span(text)));
+  auto const read = [](std::vector<std::byte> const& bytes) {
+    return Json::parse(std::string_view(reinterpret_cast<char const*>(bytes.data()), bytes.size())).get<NamedOptions>();
+  };
+  auto const first = read(all.front());
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all.front()) continue;
+    auto const other = read(all[rank]);
+    // Equal operations have the same options.
+    auto const [expected, got] = std::mismatch(first.begin(), first.end(), other.begin(), other.end());
+    throw MismatchError(
+        {.operation = operation,
+         .message = "ranks 0 and " + std::to_string(rank) + " pass different values of `" + expected->first + "`",
+         .expected = expected->second,
+         .got = got->second,
+         .hint = "pass the same value on all ranks",
+         .rank = world.rank(),
+         .world_size = world.world_size(),
+         .failed_ranks = {static_cast<int>(rank)}});
+  }
+}
+
+}  // namespace crossrank::checkpoint
