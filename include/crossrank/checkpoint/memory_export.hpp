@@ -64,9 +64,10 @@ struct ExportOptions {
 ///
 /// Throws on all ranks: `FormatError` when ranks shard a tensor differently, when placements do not cover a tensor
 /// exactly once, when dtypes or shapes contradict each other, when a tensor is missing or replicas differ; `UsageError`
-/// for an undefined tensor, for one that is not on the CPU, for an invalid mesh, or when the output exists;
-/// `MismatchError` when ranks pass different sizes of the grid, or options that give different files; `CancelledError`,
-/// `IoError`, `PeerLostError` and `TimeoutError` as `consolidate` of a plan. Then `out` is unchanged.
+/// for an undefined tensor, for one that is not on the CPU, for an invalid mesh, for a placement of a tensor that no
+/// rank has, or when the output exists; `MismatchError` when ranks pass different sizes of the grid, or options that
+/// give different files; `CancelledError`, `IoError`, `PeerLostError` and `TimeoutError` as `consolidate` of a plan. Then
+/// `out` is unchanged.
 CROSSRANK_EXPORT Summary consolidate(Collective const& world, StateDict const& weights, Placements const& placements,
                                      std::filesystem::path const& out, ExportOptions const& options = {});
 

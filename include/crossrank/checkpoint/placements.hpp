@@ -100,7 +100,7 @@ struct Placements {
   int ep = 1;                   ///< expert-parallel size
   int moe_ep = 1;               ///< groups of experts among the tensor-parallel ranks, as `PlanOptions::moe_ep`
   TensorPlacement otherwise{};  ///< placement of all other tensors
-  std::map<std::string, TensorPlacement, std::less<>> tensors{};  ///< placements by tensor name
+  std::map<std::string, TensorPlacement, std::less<>> tensors{};  ///< placements by the name of a tensor of any rank
 };
 
 }  // namespace crossrank::checkpoint

@@ -447,6 +447,41 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{.name = "flat_without_shape", .placement = {.first_element = 1}}),
     [](auto const& tested) { return std::string(tested.param.name); });
 
+// Otherwise the tensor is taken for one with the placement `otherwise`.
+TEST(MemoryExport, refuses_placements_of_tensors_that_no_rank_has) {
+  TemporaryDirectory const folder;
+  checkpoint::TensorPlacement const whole{};
+  StateDict const weights{{"model.norm.weight", Tensor::zeros({2}, Dtype::f32)}};
+  checkpoint::Placements const right{.tensors = {{"model.norm.weight", whole}}};
+  checkpoint::Placements const wrong{.otherwise = {.placements = {checkpoint::Shard{0}}},
+                                     .tensors = {{"module.norm.weight", whole}}};
+  auto const refused = [&](auto const& body) {
+    for (auto const& error : test::try_thread_ranks(2, body)) {
+      ASSERT_NE(error, nullptr);
+      EXPECT_THROW(std::rethrow_exception(error), UsageError);
+      EXPECT_THAT(test::text_of(error), testing::HasSubstr("did you mean model.norm.weight?"));
+    }
+  };
+  refused([&](Collective const& world) {
+    (void)consolidate(world, weights, world.rank() == 0 ? right : wrong, folder.path() / "out");
+  });
+  refused([&](Collective const& world) {
+    (void)checkpoint::reshard(world, weights, right, world.rank() == 0 ? right : wrong);
+  });
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "out"));
+}
+
+TEST(MemoryExport, accepts_placements_of_tensors_of_other_ranks) {
+  TemporaryDirectory const folder;
+  run_thread_ranks(2, [&](Collective const& world) {
+    // Each pipeline stage passes the placements of the whole model.
+    checkpoint::Placements const placements{.pp_rank = world.rank(), .pp = 2, .tensors = {{"a", {}}, {"b", {}}}};
+    StateDict const weights{{world.rank() == 0 ? "a" : "b", Tensor::zeros({2}, Dtype::f32)}};
+    (void)consolidate(world, weights, placements, folder.path() / "out");
+  });
+  EXPECT_EQ(read_checkpoint(folder.path() / "out", false).size(), 2U);
+}
+
 /// Options that rank 1 passes in another way than rank 0.
 struct OtherOptions {
   char const* option;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <memory>
+#include <set>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -12,6 +13,7 @@
 
 #include "lib/codec/checksum/checksum.hpp"
 #include "lib/core/as_size.hpp"
+#include "lib/core/nearest_name.hpp"
 #include "lib/platform/host.hpp"
 #include "workspace/checkpoint/memory/placement_json.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
@@ -137,6 +139,13 @@ std::string_view as_text(std::vector<std::byte> const& bytes) {
   return {reinterpret_cast<char const*>(bytes.data()), bytes.size()};
 }
 
+/// Returns the names of the tensors of all ranks.
+std::vector<std::string> names_of_all(std::map<std::int64_t, std::shared_ptr<WeightNames const>> const& parsed) {
+  std::set<std::string> names;
+  for (auto const& [digest, one] : parsed) names.insert(one->names.begin(), one->names.end());
+  return {names.begin(), names.end()};
+}
+
 RankWeights decode(std::shared_ptr<WeightNames const> names, std::span<std::int64_t const> numbers) {
   RankWeights rank{.place = {.tp = static_cast<int>(numbers[0]),
                              .pp = static_cast<int>(numbers[2]),
@@ -200,7 +209,26 @@ DescribedWeights describe_weights(Collective const& world, StateDict const& weig
   out.pp = static_cast<int>(grid[3]);
   out.ep = static_cast<int>(grid[5]);
   out.moe_ep = static_cast<int>(grid[6]);
+  agree(world, operation, [&] {
+    bool const held = std::all_of(placements.tensors.begin(), placements.tensors.end(),
+                                  [&](auto const& one) { return weights.find(one.first) != nullptr; });
+    // Ranks may pass the placements of the whole model, so a name of another rank's tensor is right.
+    if (!held) require_tensors_of(placements, names_of_all(parsed), operation);
+  });
   return out;
+}
+
+void require_tensors_of(Placements const& placements, std::vector<std::string> const& names,
+                        std::string const& operation) {
+  std::set<std::string_view> const known(names.begin(), names.end());
+  for (auto const& [name, placement] : placements.tensors) {
+    if (known.contains(name)) continue;
+    auto const near = nearest_name(name, names);
+    throw UsageError({.operation = operation,
+                      .message = "the placements name a tensor that does not exist",
+                      .resource = name,
+                      .hint = near ? "did you mean " + *near + "?" : "correct the name, or pass no placement for it"});
+  }
 }
 
 }  // namespace crossrank::checkpoint

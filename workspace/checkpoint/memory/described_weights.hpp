@@ -48,9 +48,13 @@ struct DescribedWeights {
 
 /// Tells all ranks which tensors each of them has. Collective; names that several ranks share are sent once.
 ///
-/// Throws `UsageError` for an undefined tensor, a tensor that is not on the CPU and a place outside the grid, and
-/// `MismatchError` when ranks give different grids.
+/// Throws `UsageError` for an undefined tensor, a tensor that is not on the CPU, a place outside the grid and a
+/// placement of a tensor that no rank has, and `MismatchError` when ranks give different grids.
 [[nodiscard]] DescribedWeights describe_weights(Collective const& world, StateDict const& weights,
                                                 Placements const& placements, std::string const& operation);
+
+/// Throws `UsageError` if the placements name a tensor that is not among `names`.
+void require_tensors_of(Placements const& placements, std::vector<std::string> const& names,
+                        std::string const& operation);
 
 }  // namespace crossrank::checkpoint

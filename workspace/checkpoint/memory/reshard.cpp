@@ -16,6 +16,7 @@
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/platform/crash_point.hpp"
+#include "workspace/checkpoint/memory/described_weights.hpp"
 #include "workspace/checkpoint/memory/held_tensor.hpp"
 #include "workspace/checkpoint/memory/exchange/memory_fill.hpp"
 #include "workspace/checkpoint/memory/placed_source.hpp"
@@ -208,6 +209,9 @@ StateDict reshard(Collective const& world, StateDict const& weights, Placements 
   CROSSRANK_CRASH_POINT("export.reshard.planned");
   std::string text;
   agree(world, reshard_operation, [&] {
+    auto names = names_of(*plan.layout);
+    for (auto const& dropped : plan.layout->dropped) names.push_back(dropped.name);
+    require_tensors_of(to, names, reshard_operation);
     text = wanted_json(to, options, MergedSource(plan.layout).tensors())
                .dump(-1, ' ', false, Json::error_handler_t::replace);
   });
