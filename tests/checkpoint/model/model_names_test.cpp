@@ -2,6 +2,7 @@
 #include "workspace/checkpoint/model/model_names.hpp"
 
 #include <algorithm>
+#include <initializer_list>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -31,6 +32,15 @@ std::vector<std::string> llama(std::string const& prefix = "model.") {
     for (auto const* name : {"input_layernorm", "post_attention_layernorm", "self_attn.q_proj", "self_attn.k_proj",
                              "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"})
       names.push_back(prefix + "layers." + std::to_string(layer) + "." + name + ".weight");
+  }
+  return names;
+}
+
+/// Returns `names` and a bias of each of `modules` in each layer.
+std::vector<std::string> with_biases(std::vector<std::string> names, std::initializer_list<char const*> modules) {
+  for (int layer = 0; layer < 3; ++layer) {
+    for (std::string const module : modules)
+      names.push_back("model.layers." + std::to_string(layer) + ".self_attn." + module + ".bias");
   }
   return names;
 }
@@ -68,6 +78,35 @@ TEST(ModelNames, reports_a_name_missing_from_all_layers) {
               ElementsAre(finding("model.layers.*.self_attn.q_proj", "missing in 3 layers:")));
 }
 
+TEST(ModelNames, reports_missing_biases_of_types_that_always_have_them) {
+  auto const qwen = with_biases(llama(), {"q_proj", "k_proj", "v_proj"});
+  for (auto const* type : {"qwen2", "qwen2_moe"}) {
+    EXPECT_THAT(ModelNames(config(type)).check(qwen, "model"), IsEmpty());
+    EXPECT_THAT(ModelNames(config(type)).check(without(qwen, "layers.1.self_attn.k_proj.bias"), "model"),
+                ElementsAre(finding("model.layers.*.self_attn.k_proj.bias", "missing in 1 layer:")));
+    EXPECT_THAT(ModelNames(config(type)).check(without(qwen, ".bias"), "model"), SizeIs(3));
+    for (auto const* key : {"attention_bias", "qkv_bias"}) {
+      auto refused = config(type);
+      refused[key] = false;
+      EXPECT_THAT(ModelNames(refused).check(without(qwen, ".bias"), "model"), IsEmpty());
+    }
+  }
+  EXPECT_THAT(ModelNames(config("seed_oss")).check(llama(), "model"), IsEmpty());
+}
+
+/// A name with a typo would have no effect.
+TEST(ModelFamilies, name_their_biased_modules_as_in_the_layer) {
+  for (auto const& family : model_families()) {
+    if (family.biased.empty()) continue;
+    std::string rest(family.biased);
+    for (auto end = rest.find(' '); !rest.empty(); end = rest.find(' ')) {
+      auto const name = rest.substr(0, end);
+      EXPECT_TRUE(family.layer.find(name.substr(0, name.find('{'))) != std::string_view::npos) << name;
+      rest.erase(0, end == std::string::npos ? end : end + 1);
+    }
+  }
+}
+
 TEST(ModelNames, reports_a_name_unknown_to_the_model_type) {
   auto names = llama();
   names.emplace_back("model.layers.2.self_attn.qkv_proj.weight");
@@ -93,7 +132,7 @@ TEST(ModelNames, allows_a_missing_head_when_the_model_has_none) {
 
 TEST(ModelNames, accepts_dense_per_expert_and_stacked_feed_forwards) {
   auto const moe = config("qwen2_moe");
-  auto names = without(llama(), "layers.1.mlp");
+  auto names = without(with_biases(llama(), {"q_proj", "k_proj", "v_proj"}), "layers.1.mlp");
   auto const layer = std::string("model.layers.1.mlp.");
   for (auto const* one :
        {"gate", "shared_expert.gate_proj", "shared_expert.up_proj", "shared_expert.down_proj", "shared_expert_gate"})

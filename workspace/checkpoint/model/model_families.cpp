@@ -8,12 +8,12 @@ namespace {
 // Names that transformers writes, and stacks of experts, which it also reads.
 constexpr std::string_view llama_top = "model.embed_tokens model.norm";
 
-constexpr std::array<ModelFamily, 28> families{{
-    {"llama mistral ministral ministral3 qwen2 qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text granite helium "
-     "seed_oss "
-     "internlm3",
-     "model.layers.", llama_top, "{input,post_attention}_layernorm; self_attn.{q,k,v,o}_proj; mlp.{gate,up,down}_proj",
-     "lm_head"},
+constexpr std::array<ModelFamily, 29> families{{
+    {"llama mistral ministral ministral3 granite helium seed_oss internlm3", "model.layers.", llama_top,
+     "{input,post_attention}_layernorm; self_attn.{q,k,v,o}_proj; mlp.{gate,up,down}_proj", "lm_head"},
+    {"qwen2 qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text", "model.layers.", llama_top,
+     "{input,post_attention}_layernorm; self_attn.{q,k,v,o}_proj; mlp.{gate,up,down}_proj", "lm_head", false,
+     "self_attn.{q,k,v}_proj", "attention_bias qkv_bias"},
     {"stablelm", "model.layers.", llama_top,
      "input_layernorm; ? post_attention_layernorm; self_attn.{q,k,v,o}_proj; ? self_attn.{q,k}_layernorm.norms.*; "
      "mlp.{gate,up,down}_proj",
@@ -32,7 +32,8 @@ constexpr std::array<ModelFamily, 28> families{{
      "self_attn.{q,k}_norm; mlp.{gate,up,down}_proj",
      "lm_head", true},
     {"phi", "model.layers.", "model.embed_tokens model.final_layernorm",
-     "input_layernorm; self_attn.{q_proj,k_proj,v_proj,dense}; ? self_attn.{q,k}_layernorm; mlp.{fc1,fc2}", "lm_head"},
+     "input_layernorm; self_attn.{q_proj,k_proj,v_proj,dense}; ? self_attn.{q,k}_layernorm; mlp.{fc1,fc2}", "lm_head",
+     false, "input_layernorm self_attn.{q_proj,k_proj,v_proj,dense} mlp.{fc1,fc2}"},
     {"phi3", "model.layers.", llama_top,
      "{input,post_attention}_layernorm; self_attn.{qkv,o}_proj; mlp.{gate_up,down}_proj", "lm_head"},
     {"mixtral phimoe", "model.layers.", llama_top,
@@ -43,7 +44,7 @@ constexpr std::array<ModelFamily, 28> families{{
      "{input,post_attention}_layernorm; self_attn.{q,k,v,o}_proj; mlp.{gate,up,down}_proj | "
      "mlp.gate mlp.experts.*.{gate,up,down}_proj mlp.shared_expert.{gate,up,down}_proj mlp.shared_expert_gate | "
      "mlp.gate mlp.experts.{gate_up,down}_proj mlp.shared_expert.{gate,up,down}_proj mlp.shared_expert_gate",
-     "lm_head"},
+     "lm_head", false, "self_attn.{q,k,v}_proj", "attention_bias qkv_bias"},
     {"qwen3_moe qwen3_vl_moe_text", "model.layers.", llama_top,
      "{input,post_attention}_layernorm; self_attn.{q,k,v,o}_proj self_attn.{q,k}_norm; mlp.{gate,up,down}_proj | "
      "mlp.gate mlp.experts.*.{gate,up,down}_proj | mlp.gate mlp.experts.{gate_up,down}_proj",
@@ -69,7 +70,8 @@ constexpr std::array<ModelFamily, 28> families{{
     {"cohere cohere2", "model.layers.", llama_top,
      "input_layernorm; self_attn.{q,k,v,o}_proj; ? self_attn.{q,k}_norm; mlp.{gate,up,down}_proj", "lm_head", true},
     {"starcoder2", "model.layers.", llama_top,
-     "{input,post_attention}_layernorm; self_attn.{q,k,v,o}_proj; mlp.{c_fc,c_proj}", "lm_head", true},
+     "{input,post_attention}_layernorm; self_attn.{q,k,v,o}_proj; mlp.{c_fc,c_proj}", "lm_head", true,
+     "self_attn.{q,k,v,o}_proj mlp.{c_fc,c_proj}", "use_bias"},
     {"granitemoe", "model.layers.", llama_top,
      "{input,post_attention}_layernorm; self_attn.{q,k,v,o}_proj; "
      "block_sparse_moe.{input_linear,output_linear,router.layer}",
@@ -82,7 +84,7 @@ constexpr std::array<ModelFamily, 28> families{{
     {"gpt_neox", "gpt_neox.layers.", "gpt_neox.embed_in gpt_neox.final_layer_norm",
      "{input,post_attention}_layernorm; attention.{dense,query_key_value}; mlp.{dense_h_to_4h,dense_4h_to_h}; "
      "? attention.bias; ? attention.masked_bias",
-     "embed_out"},
+     "embed_out", false, "attention.{dense,query_key_value} mlp.{dense_h_to_4h,dense_4h_to_h}", "attention_bias"},
     {"glm", "model.layers.", llama_top,
      "{input,post_attention}_layernorm; self_attn.{q,k,v,o}_proj; mlp.{gate_up,down}_proj", "lm_head"},
     {"glm4", "model.layers.", llama_top,

@@ -14,8 +14,10 @@ struct ModelFamily {
   std::string_view before{};  ///< part of the name before a layer's number
   std::string_view top{};     ///< names outside the layers
   std::string_view layer{};
-  std::string_view head{};       ///< name of the output head
-  bool tied_by_default = false;  ///< the head is the embedding unless the config says otherwise
+  std::string_view head{};          ///< name of the output head
+  bool tied_by_default = false;     ///< the head is the embedding unless the config says otherwise
+  std::string_view biased{};        ///< names in `layer` that have a bias in all models, unless the config refuses it
+  std::string_view refuses_bias{};  ///< keys of the config; one that is false refuses the biases
 };
 
 /// Returns all known families.

@@ -64,6 +64,14 @@ bool has_head(Json const& config, ModelFamily const& family) {
   return classes->front().get<std::string>().ends_with("ForCausalLM");
 }
 
+bool refuses_bias(Json const& config, ModelFamily const& family) {
+  auto const keys = split_at(family.refuses_bias, ' ');
+  return std::any_of(keys.begin(), keys.end(), [&](auto const key) {
+    auto const found = config.find(key);
+    return found != config.end() && *found == false;
+  });
+}
+
 /// Returns whether the check ignores a name: buffers that older versions saved, and caches of quantized models.
 bool is_ignored(std::string_view name) {
   for (std::string_view const part :
@@ -102,6 +110,7 @@ ModelNames::ModelNames(Json const& config) {
     }
     layer_.push_back(std::move(group));
   }
+  if (!refuses_bias(config, *family)) biased_ = names_in(family->biased);
   // Models with further parts use other names for their language model.
   if (config.contains("text_config") || config.contains("llm_config") || config.contains("vision_config")) return;
   before_ = family->before;
@@ -174,6 +183,18 @@ void ModelNames::find_missing_names(std::map<std::int64_t, Names> const& layers,
   }
 }
 
+void ModelNames::find_missing_biases(std::map<std::int64_t, Names> const& layers,
+                                     std::map<std::int64_t, Names> const& biases,
+                                     std::map<std::string, std::int64_t>& lacks) const {
+  for (auto const& [number, names] : layers) {
+    auto const found = biases.find(number);
+    for (auto const& name : biased_) {
+      bool const has_bias = found != biases.end() && found->second.contains(name);
+      if (names.contains(name) && !has_bias) ++lacks[name + ".bias"];
+    }
+  }
+}
+
 void ModelNames::check_top(Names const& modules, std::string const& where, std::vector<Defect>& defects) const {
   auto wanted = top_;
   if (!head_.empty()) wanted.insert(head_);
@@ -189,6 +210,7 @@ std::vector<Defect> ModelNames::check(std::span<std::string const> names, std::s
   std::vector<Defect> defects;
   if (before_.empty()) return defects;
   std::map<std::int64_t, Names> layers;
+  std::map<std::int64_t, Names> biases;
   std::map<std::string, std::int64_t> others;
   Names modules;
   for (auto const& name : names) {
@@ -199,10 +221,12 @@ std::vector<Defect> ModelNames::check(std::span<std::string const> names, std::s
     auto const layer = layer_of(module, behind);
     if (!layer || is_ignored(name) || parsed.role == TensorRole::cache_scale) continue;
     auto const known = generalised(behind);
+    if (parsed.role == TensorRole::bias) biases[*layer].insert(known);
     if (layers[*layer].insert(known).second && !all_.contains(known)) ++others[known];
   }
   std::map<std::string, std::int64_t> lacks;
   find_missing_names(layers, lacks);
+  find_missing_biases(layers, biases, lacks);
   for (auto const& [name, count] : lacks) {
     defects.push_back({DefectKind::coverage, before_ + "*." + name,
                        "missing in " + count_text(count) + ": models of type " + type_ + " have it",

@@ -41,6 +41,8 @@ class ModelNames {
   [[nodiscard]] std::optional<std::int64_t> layer_of(std::string_view module, std::string_view& behind) const;
   void find_missing_names(std::map<std::int64_t, Names> const& layers,
                           std::map<std::string, std::int64_t>& lacks) const;
+  void find_missing_biases(std::map<std::int64_t, Names> const& layers, std::map<std::int64_t, Names> const& biases,
+                           std::map<std::string, std::int64_t>& lacks) const;
   void check_top(Names const& modules, std::string const& where, std::vector<Defect>& defects) const;
 
   std::string type_{};
@@ -48,7 +50,8 @@ class ModelNames {
   Names top_{};
   std::string head_{};  ///< empty if the model needs no head
   std::vector<Group> layer_{};
-  Names all_{};  ///< all names of a layer
+  Names all_{};     ///< all names of a layer
+  Names biased_{};  ///< those that have a bias
   std::int64_t layers_ = 0;
 };
 
