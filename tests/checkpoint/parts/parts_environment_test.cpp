@@ -72,9 +72,20 @@ INSTANTIATE_TEST_SUITE_P(
         EnvironmentCase{"torchrun", {{"RANK", "1"}, {"WORLD_SIZE", "4"}}, 1},
         EnvironmentCase{"torchrun_of_other_size", {{"RANK", "1"}, {"WORLD_SIZE", "2"}}, std::nullopt},
         EnvironmentCase{
-            "slurm_before_others",
-            {{"SLURM_ARRAY_TASK_ID", "3"}, {"JOB_COMPLETION_INDEX", "2"}, {"RANK", "1"}, {"WORLD_SIZE", "4"}},
-            3}),
+            "torchrun_in_kubernetes", {{"JOB_COMPLETION_INDEX", "1"}, {"RANK", "3"}, {"WORLD_SIZE", "4"}}, 3},
+        EnvironmentCase{"kubernetes_before_ranks_of_another_job",
+                        {{"JOB_COMPLETION_INDEX", "2"}, {"RANK", "1"}, {"WORLD_SIZE", "8"}},
+                        2},
+        EnvironmentCase{"torchrun_before_an_array_without_a_count",
+                        {{"SLURM_ARRAY_TASK_ID", "3"}, {"RANK", "1"}, {"WORLD_SIZE", "4"}},
+                        1},
+        EnvironmentCase{"slurm_before_others",
+                        {{"SLURM_ARRAY_TASK_ID", "3"},
+                         {"SLURM_ARRAY_TASK_COUNT", "4"},
+                         {"JOB_COMPLETION_INDEX", "2"},
+                         {"RANK", "1"},
+                         {"WORLD_SIZE", "4"}},
+                        3}),
     [](auto const& tested) { return std::string(tested.param.name); });
 
 }  // namespace

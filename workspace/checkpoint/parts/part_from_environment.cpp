@@ -55,12 +55,23 @@ std::optional<int> indexed(VariableReader const& reader, char const* variable, i
                     .hint = "make the plan with as many parts as tasks"});
 }
 
+/// Returns the rank if the job of a launcher has as many ranks as the plan has parts. Several of its processes may run
+/// in one task of a scheduler, whose index they share.
+std::optional<int> rank_of_fitting_job(VariableReader const& reader, int parts) {
+  if (parts < 2 || reader.integer("WORLD_SIZE") != parts) return std::nullopt;
+  return indexed(reader, "RANK", parts);
+}
+
 }  // namespace
 
 int part_from_environment(PartsPlan const& plan) {
   EnvironmentLookup const lookup = variable_of_process;
   VariableReader const reader(lookup);
   auto const parts = plan.parts();
+  if (reader.integer("SLURM_ARRAY_TASK_COUNT")) {
+    if (auto const part = slurm_part(reader, parts)) return *part;
+  }
+  if (auto const part = rank_of_fitting_job(reader, parts)) return *part;
   if (auto const part = slurm_part(reader, parts)) return *part;
   if (auto const part = indexed(reader, "JOB_COMPLETION_INDEX", parts)) return *part;
   if (auto const count = reader.integer("WORLD_SIZE")) {
