@@ -8,7 +8,7 @@
 
 #include "collectives/core/group_state.hpp"
 #include "lib/platform/backoff.hpp"
-#include "lib/platform/signals_blocked.hpp"
+#include "lib/platform/start_thread.hpp"
 
 namespace crossrank::detail {
 namespace {
@@ -18,8 +18,7 @@ constexpr platform::Backoff::Rule backoff_rule{.yields = 4, .shortest_sleep = st
 }  // namespace
 
 ProgressThread::ProgressThread() : process_(::getpid()) {
-  platform::SignalsBlocked const blocked;
-  thread_ = std::thread([this] { run(); });
+  thread_ = platform::start_thread("connect", [this] { run(); });
 }
 
 ProgressThread::~ProgressThread() {

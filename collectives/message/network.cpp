@@ -9,7 +9,7 @@
 
 #include "lib/core/as_size.hpp"
 #include "lib/core/log.hpp"
-#include "lib/platform/signals_blocked.hpp"
+#include "lib/platform/start_thread.hpp"
 #include "lib/platform/system.hpp"
 
 namespace crossrank::message {
@@ -37,8 +37,7 @@ Network::~Network() {
 
 void Network::start() {
   if (!packet_transport_->may_use_threads()) return;
-  platform::SignalsBlocked const blocked;
-  thread_ = std::thread([this] { run_progress_thread(); });
+  thread_ = platform::start_thread("connect", [this] { run_progress_thread(); });
 }
 
 void Network::stop(std::chrono::milliseconds limit) noexcept {

@@ -13,6 +13,7 @@
 
 #include "lib/core/no_destructor.hpp"
 #include "lib/platform/sigpipe_blocked.hpp"
+#include "lib/platform/start_thread.hpp"
 
 namespace crossrank::mpi {
 namespace {
@@ -53,17 +54,12 @@ void Process::need_mpi(std::chrono::milliseconds limit) {
 /// come.
 void Process::start(std::chrono::milliseconds limit) {
   if (!start_) {
-    start_ = std::make_shared<Start>();
-    // Signals are for the threads of the program.
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    std::thread([start = start_] {
-      start->code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &start->provided);
-      start->done.store(true, std::memory_order_release);  // pairs with the load below
+    auto const started = std::make_shared<Start>();
+    platform::start_thread("connect", [started] {
+      started->code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &started->provided);
+      started->done.store(true, std::memory_order_release);  // pairs with the load below
     }).detach();
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    start_ = started;
   }
   if (!spi::poll_until([&] { return start_->done.load(std::memory_order_acquire); }, limit))
     fail_to_come("connect", "MPI_Init", limit);

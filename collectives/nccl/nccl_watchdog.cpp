@@ -11,7 +11,7 @@
 #include "lib/core/peer_errors.hpp"
 #include "lib/core/rank_list.hpp"
 #include "lib/device/device_failures.hpp"
-#include "lib/platform/signals_blocked.hpp"
+#include "lib/platform/start_thread.hpp"
 #include "lib/platform/system.hpp"
 
 namespace crossrank::nccl {
@@ -66,8 +66,7 @@ void NcclWatchdog::abort(std::string_view why) noexcept {
 void NcclWatchdog::start(Communicator& communicator) {
   communicator_ = &communicator;
   if (!peers_.may_use_threads()) return;
-  platform::SignalsBlocked const blocked;
-  thread_ = std::thread([this] { run(); });
+  thread_ = platform::start_thread("connect", [this] { run(); });
 }
 
 std::uint64_t NcclWatchdog::next_sequence() const {

@@ -66,8 +66,8 @@ struct ExportOptions {
 /// exactly once, when dtypes or shapes contradict each other, when a tensor is missing or replicas differ; `UsageError`
 /// for an undefined tensor, for one that is not on the CPU, for an invalid mesh, for a placement of a tensor that no
 /// rank has, or when the output exists; `MismatchError` when ranks pass different sizes of the grid, or options that
-/// give different files; `CancelledError`, `IoError`, `PeerLostError` and `TimeoutError` as `consolidate` of a plan. Then
-/// `out` is unchanged.
+/// give different files; `CancelledError`, `IoError`, `PeerLostError` and `TimeoutError` as `consolidate` of a plan.
+/// Then `out` is unchanged.
 CROSSRANK_EXPORT Summary consolidate(Collective const& world, StateDict const& weights, Placements const& placements,
                                      std::filesystem::path const& out, ExportOptions const& options = {});
 
@@ -114,8 +114,8 @@ class CROSSRANK_EXPORT ExportRequest {
 /// Collective; returns once every rank has copied its weights, so the caller may change them at once. Makes a group of
 /// its own, so that collectives of `world` may go on meanwhile. `options.write.stop` cancels the export.
 ///
-/// Throws `UnavailableError` on all ranks when the weights of a rank exceed its limit or its memory. All other errors
-/// come from `wait()`.
+/// Throws `UnavailableError` on all ranks when the weights of a rank exceed its limit or its memory, or when a rank
+/// cannot start a thread. All other errors come from `wait()`.
 [[nodiscard]] CROSSRANK_EXPORT ExportRequest iconsolidate(Collective const& world, StateDict const& weights,
                                                           Placements const& placements,
                                                           std::filesystem::path const& out,

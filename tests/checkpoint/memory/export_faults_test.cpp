@@ -24,6 +24,7 @@
 #include "tests/checkpoint/memory/sharded_model.hpp"
 #include "tests/checkpoint/support/checkpoint_files.hpp"
 #include "tests/support/faulty_system.hpp"
+#include "tests/support/no_threads.hpp"
 #include "tests/support/process_ranks.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/support/thread_ranks.hpp"
@@ -158,6 +159,32 @@ TEST_F(Export, stops_on_all_ranks_when_one_asks_for_it) {
     if (world.rank() == 1) options.stop = stop.get_token();
     EXPECT_THROW((void)checkpoint::consolidate(world, part.weights, part.placements, out(), options), CancelledError);
   });
+  EXPECT_EQ(state(), "old");
+  EXPECT_THAT(names_in(out()), Each(Not(StartsWith("."))));
+}
+
+/// Exports in the background to `arguments[0]`. Rank 1 cannot start a thread. Returns 0 after the expected error.
+CROSSRANK_RANK_SCENARIO(export_without_threads) {
+  auto const world = connect({.timeout = call_timeout});
+  auto const part = test::part_of(sample_model(), world.rank(), world.world_size());
+  world.barrier();
+  std::optional<test::NoThreads> none;
+  if (world.rank() == 1 && !none.emplace().refused()) return 1;
+  try {
+    (void)checkpoint::iconsolidate(world, part.weights, part.placements, self.arguments.at(0),
+                                   {.write = sample_options(), .max_copy_bytes = 1'000'000});
+  } catch (UnavailableError const& error) {
+    EXPECT_THAT(error.info().hint, testing::HasSubstr("ulimit -u"));
+    EXPECT_NE(error.info().system_errno, 0);
+    world.barrier();
+    return 0;
+  }
+  return 2;
+}
+
+TEST_F(Export, in_the_background_is_refused_on_all_ranks_when_one_cannot_start_a_thread) {
+  auto const outcome = test::run_ranks(ranks, "export_without_threads", {.arguments = {out()}});
+  EXPECT_TRUE(outcome.ok()) << outcome.text();
   EXPECT_EQ(state(), "old");
   EXPECT_THAT(names_in(out()), Each(Not(StartsWith("."))));
 }

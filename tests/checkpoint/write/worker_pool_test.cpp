@@ -4,9 +4,10 @@
 #include <atomic>
 
 #include <gtest/gtest.h>
-#include <pthread.h>
 
 #include <crossrank/error.hpp>
+
+#include "tests/support/no_threads.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -27,30 +28,6 @@ class Units final : public PoolWork {
   std::atomic<std::uint64_t> done_{0};
 };
 
-/// Prevents new threads during its lifetime, by a default stack size that is larger than the address space.
-class NoThreads {
- public:
-  NoThreads() {
-    pthread_getattr_default_np(&before_);
-    pthread_attr_t huge;
-    pthread_attr_init(&huge);
-    pthread_attr_setstacksize(&huge, std::size_t{1} << 62U);
-    refused_ = pthread_setattr_default_np(&huge) == 0;
-    pthread_attr_destroy(&huge);
-  }
-  ~NoThreads() {
-    pthread_setattr_default_np(&before_);
-    pthread_attr_destroy(&before_);
-  }
-  NoThreads(NoThreads const&) = delete;
-  NoThreads& operator=(NoThreads const&) = delete;
-  [[nodiscard]] bool refused() const noexcept { return refused_; }
-
- private:
-  pthread_attr_t before_{};
-  bool refused_ = false;
-};
-
 TEST(WorkerPool, runs_every_unit_once) {
   Units units(1000);
   run_worker_pool(connect({.backend = "fake"}), units, {.operation = "a test", .threads = 3});
@@ -59,7 +36,7 @@ TEST(WorkerPool, runs_every_unit_once) {
 
 TEST(WorkerPool, throws_when_no_thread_can_be_started) {
   Units units(10);
-  NoThreads const none;
+  test::NoThreads const none;
   ASSERT_TRUE(none.refused());
   EXPECT_THROW(run_worker_pool(connect({.backend = "fake"}), units, {.operation = "a test", .threads = 3}),
                UnavailableError);

@@ -7,7 +7,9 @@
 
 #include <crossrank/error.hpp>
 
+#include "collectives/core/progress_thread.hpp"
 #include "tests/collectives/conformance/conformance.hpp"
+#include "tests/support/no_threads.hpp"
 #include "tests/support/spawn_rank.hpp"
 #include "tests/support/thread_ranks.hpp"
 
@@ -36,6 +38,17 @@ TEST_P(ProgressThread, keeps_what_requests_promise) {
         run_conformance_case(parameter.test, {connect(driven), driven});
       },
       options);
+}
+
+TEST(ProgressThreads, throw_a_typed_error_when_they_cannot_be_started) {
+  NoThreads const none;
+  ASSERT_TRUE(none.refused());
+  try {
+    detail::ProgressThread const thread;
+    FAIL() << "started";
+  } catch (UnavailableError const& error) {
+    EXPECT_NE(error.info().system_errno, 0);
+  }
 }
 
 std::vector<ConformanceParameter> cases_with_requests() {

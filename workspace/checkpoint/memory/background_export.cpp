@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <exception>
+#include <future>
 #include <optional>
 #include <string>
 #include <thread>
@@ -14,6 +15,7 @@
 #include "lib/platform/cgroup.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/platform/crash_point.hpp"
+#include "lib/platform/start_thread.hpp"
 #include "lib/tensor/copy_memory.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 
@@ -63,16 +65,22 @@ struct ExportRequest::State {
   Summary summary{};
   std::exception_ptr error{};
   std::atomic<bool> done{false};  ///< set with release after the result; partner: the loads in `done`
+  std::promise<bool> go{};        ///< whether the thread exports; set when it is known that all ranks have a thread
+  bool holds_thread = true;
   std::thread thread{};
 
   ~State() {
     stop.request_stop();
+    release(false);
     join();
   }
   State() = default;
   State(State const&) = delete;
   State& operator=(State const&) = delete;
 
+  void release(bool exports) {
+    if (std::exchange(holds_thread, false)) go.set_value(exports);
+  }
   void join() {
     if (thread.joinable()) thread.join();
   }
@@ -111,8 +119,9 @@ ExportRequest iconsolidate(Collective const& world, StateDict const& weights, Pl
   auto write = options.write;
   write.stop = state->stop.get_token();
   state->caller_stops.emplace(options.write.stop, [stop = state->stop]() mutable { stop.request_stop(); });
-  state->thread = std::thread([self = state.get(), group = std::move(group), copies = std::move(copies), placements,
-                               out, write = std::move(write)]() mutable {
+  auto body = [self = state.get(), go = state->go.get_future(), group = std::move(group), copies = std::move(copies),
+               placements, out, write = std::move(write)]() mutable {
+    if (!go.get()) return;
     try {
       self->summary = consolidate(group, copies, placements, out, write);
     } catch (...) {
@@ -122,7 +131,10 @@ ExportRequest iconsolidate(Collective const& world, StateDict const& weights, Pl
     copies.clear();
     group = {};
     self->done.store(true, std::memory_order_release);
-  });
+  };
+  agree(world, background_operation,
+        [&] { state->thread = platform::start_thread(background_operation, std::move(body)); });
+  state->release(true);
   return ExportRequest(std::move(state));
 }
 
