@@ -223,6 +223,18 @@ TEST_F(Parts, write_their_files_again_after_inputs_changed_during_the_read_and_w
   EXPECT_EQ(state(), "new");
 }
 
+TEST_F(Parts, follow_links_before_a_parent_directory) {
+  fs::create_directories(folder_.path() / "far" / "deep");
+  fs::rename(in(), folder_.path() / "far" / "in");
+  fs::create_directory_symlink(folder_.path() / "far" / "deep", folder_.path() / "link");
+  auto const above = folder_.path() / "link" / "..";
+  PartsPlan::make(checkpoint::MergePlan::make(world_, above / "in"), above / "out", {.parts = 1}).save(plan_file());
+  (void)consolidate_part(load_plan(), 0);
+  (void)finish_parts(load_plan());
+  EXPECT_EQ(test::read_checkpoint(folder_.path() / "far" / "out", true), new_);
+  EXPECT_EQ(state(), "old");
+}
+
 // Slurm writes the logs of jobs into the directory in which they were submitted.
 TEST_F(Parts, are_finished_without_files_that_appeared_among_the_shards) {
   (void)checkpoint::consolidate(world_, plan(), folder_.path() / "plain", test::options_for("safetensors"));

@@ -44,7 +44,15 @@ PartsPlan::State const& require(std::shared_ptr<PartsPlan::State const> const& s
   return *state;
 }
 
-fs::path absolute_path(fs::path const& path) { return path.empty() ? path : fs::absolute(path).lexically_normal(); }
+/// Keeps "..", because it leads elsewhere behind a link.
+fs::path absolute_path(fs::path const& path) {
+  if (path.empty()) return path;
+  fs::path result;
+  for (auto const& part : fs::absolute(path)) {
+    if (!part.empty() && part != ".") result /= part;
+  }
+  return result;
+}
 
 /// Returns the stamps of all inputs: those that were opened, then the files that are copied.
 std::vector<FileStamp> stamps_of(ShardSet const& set) {
