@@ -20,6 +20,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/safetensors.hpp>
 
+#include "lib/platform/system.hpp"
 #include "tests/checkpoint/parts/planned_parts.hpp"
 #include "tests/checkpoint/support/checkpoint_files.hpp"
 #include "workspace/checkpoint/write/dead_jobs.hpp"
@@ -233,6 +234,30 @@ TEST_F(Parts, follow_links_before_a_parent_directory) {
   (void)finish_parts(load_plan());
   EXPECT_EQ(test::read_checkpoint(folder_.path() / "far" / "out", true), new_);
   EXPECT_EQ(state(), "old");
+}
+
+/// A nearly full file system that compresses all files away.
+class CompressingSystem final : public platform::System {
+ public:
+  int fstatat(int directory, char const* path, struct stat* out, int flags) override {
+    auto const result = System::fstatat(directory, path, out, flags);
+    if (result == 0) out->st_blocks = 0;
+    return result;
+  }
+  int fstatvfs(int fd, struct statvfs* out) override {
+    auto const result = System::fstatvfs(fd, out);
+    out->f_frsize = 4096;
+    out->f_bavail = 1;
+    return result;
+  }
+};
+
+TEST_F(Parts, are_finished_on_a_full_file_system_that_compresses) {
+  (void)run_all_parts();
+  CompressingSystem compressing;
+  platform::ScopedSystem const installed(compressing);
+  (void)finish_parts(load_plan());
+  EXPECT_EQ(state(), "new");
 }
 
 // Slurm writes the logs of jobs into the directory in which they were submitted.

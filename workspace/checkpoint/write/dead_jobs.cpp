@@ -53,7 +53,7 @@ std::vector<CleanedJob> clean_jobs(std::filesystem::path const& path, CleanJobsO
   for (auto const& name : out.names(write_operation)) {
     if (!is_job_folder(name) || entry_at(out, name) != Entry::folder) continue;
     auto const work = platform::Directory::open(out.path_of(name), write_operation);
-    CleanedJob job{.name = name, .bytes = bytes_in(work)};
+    CleanedJob job{.name = name, .bytes = bytes_in(work).on_disk};
     if (!belongs_to_job(work)) {
       job.why = "not the folder of a job: it has no lock file";
     } else if (auto const lock = take_lock(work); !lock) {

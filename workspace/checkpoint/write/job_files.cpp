@@ -1,5 +1,6 @@
 #include "workspace/checkpoint/write/job_files.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
 #include <span>
@@ -68,12 +69,14 @@ bool belongs_to_job(platform::Directory const& work) {
   return entry_at(work, lock_name) == Entry::file || work.names(write_operation).empty();
 }
 
-std::uint64_t bytes_in(platform::Directory const& work) {
-  std::uint64_t bytes = 0;
+FolderBytes bytes_in(platform::Directory const& work) {
+  FolderBytes bytes;
   for (auto const& name : work.names(write_operation)) {
     struct stat status {};
-    if (platform::system().fstatat(work.fd(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0)
-      bytes += static_cast<std::uint64_t>(status.st_blocks) * 512U;
+    if (platform::system().fstatat(work.fd(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
+    auto const on_disk = static_cast<std::uint64_t>(status.st_blocks) * 512U;
+    bytes.on_disk += on_disk;
+    bytes.written += std::max(on_disk, static_cast<std::uint64_t>(status.st_size));
   }
   return bytes;
 }

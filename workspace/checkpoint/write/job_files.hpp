@@ -47,8 +47,12 @@ enum class Entry : std::uint8_t { nothing, file, folder };
 /// creates its lock file first.
 [[nodiscard]] bool belongs_to_job(platform::Directory const& work);
 
-/// Returns the disk space of all files in a job's folder in bytes.
-[[nodiscard]] std::uint64_t bytes_in(platform::Directory const& work);
+/// Sizes of all files in a job's folder together.
+struct FolderBytes {
+  std::uint64_t on_disk = 0;  ///< space that they take; a compressing file system needs less than their size
+  std::uint64_t written = 0;  ///< sizes, or the space where it is more
+};
+[[nodiscard]] FolderBytes bytes_in(platform::Directory const& work);
 
 /// Returns the error for a damaged record of a killed job in `file`; `got` describes the damage.
 [[nodiscard]] FormatError unreadable_record(std::string const& file, std::string got, std::string hint);

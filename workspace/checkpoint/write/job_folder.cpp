@@ -119,7 +119,7 @@ JobFolder JobFolder::make(JobRequest const& request) {
     if (!job.interrupted_commit_) {
       if (!is_fresh && !request.resume) clear_job(job.work_);
       require_free(job.out_, request);
-      require_space(job.out_.fd(), job.out_.path(), bytes_in(job.work_), request.bytes);
+      require_space(job.out_.fd(), job.out_.path(), bytes_in(job.work_).written, request.bytes);
     }
   } catch (...) {
     // Files that can be resumed stay.
