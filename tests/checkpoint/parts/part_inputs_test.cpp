@@ -399,6 +399,15 @@ void PrintTo(WrongRecipe const& recipe, std::ostream* out) { *out << recipe.name
 
 class WrongRecipes : public testing::TestWithParam<WrongRecipe> {};
 
+TEST(Recipe, may_fill_a_tensor_by_columns_and_rows) {
+  // Two columns of 3 rows, then two rows with another division.
+  auto const recipe = checkpoint::read_recipe(
+      R"({"inputs":[{"files":[1],"pieces":false,"tensors":[["a","F32",[5,2]]]}],"tensors":[["b","F32",[5,2],)"
+      R"([[0,0,3,4,4,8,4,8],[0,0,3,4,0,8,0,8],[0,0,2,4,24,8,24,8],[0,0,1,4,28,4,28,4],[0,0,1,4,36,4,36,4]],[]]]})",
+      2, "recipes of the test");
+  EXPECT_EQ(recipe.tensors.at(0).pieces.size(), 5U);
+}
+
 TEST_P(WrongRecipes, are_refused) {
   try {
     (void)checkpoint::read_recipe(GetParam().text, 2, "recipes of the test");
@@ -444,6 +453,15 @@ INSTANTIATE_TEST_SUITE_P(
                     "{" INPUT R"(,"tensors":[["a","F32",[4],[[0,0,9223372036854775807,4,0,0,0,0]],[]]]})"},
         WrongRecipe{"no_runs", "{" INPUT R"(,"tensors":[["a","F32",[4],[[0,0,0,16,0,16,0,16]],[]]]})"},
         WrongRecipe{"half_of_the_result", "{" INPUT R"(,"tensors":[["a","F32",[4],[[0,0,1,8,0,8,0,8]],[]]]})"},
+        WrongRecipe{"runs_that_overlap", "{" INPUT R"(,"tensors":[["a","F32",[4],[[0,0,4,4,0,0,0,0]],[]]]})"},
+        WrongRecipe{"runs_that_overlap_in_the_result",
+                    "{" INPUT R"(,"tensors":[["a","F32",[4],[[0,0,4,4,0,4,0,2]],[]]]})"},
+        WrongRecipe{"one_half_of_the_result_twice",
+                    "{" INPUT R"(,"tensors":[["a","F32",[4],[[0,0,1,8,0,8,0,8],[0,0,1,8,0,8,0,8]],[]]]})"},
+        WrongRecipe{"every_other_element_twice",
+                    "{" INPUT R"(,"tensors":[["a","F32",[4],[[0,0,2,4,0,8,0,8],[0,0,2,4,0,8,0,8]],[]]]})"},
+        WrongRecipe{"a_replica_that_overlaps",
+                    "{" INPUT R"(,"tensors":[["a","F32",[4],[[0,0,1,16,0,16,0,16]],[[0,0,0,0,4,4,0,0,0]]]]})"},
         WrongRecipe{"a_replica_behind_its_tensor",
                     "{" INPUT R"(,"tensors":[["a","F32",[4],[[0,0,1,16,0,16,0,16]],[[0,0,0,0,2,16,0,16,0]]]]})"},
         WrongRecipe{"an_unknown_operation", "{" INPUT R"(,"tensors":[["a","F32",[4],[],[],[99,-1,[],[],1,[[0,0]]]]]})"},

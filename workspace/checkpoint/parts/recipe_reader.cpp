@@ -1,7 +1,11 @@
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <memory>
+#include <queue>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include <crossrank/error.hpp>
 
@@ -17,8 +21,55 @@ constexpr char const* recipe_section = "recipes";
 constexpr char const* recipe_hint = "make the plan again";
 // Sums of parts do not overflow.
 constexpr std::uint64_t max_part = std::uint64_t{1} << 40;
+// Runs that do not join to longer ones are followed one by one. Merges have few of them.
+constexpr std::uint64_t max_single_runs = std::uint64_t{1} << 26;
 constexpr std::uint64_t max_elements = std::numeric_limits<int>::max();
 constexpr std::uint64_t longest = std::numeric_limits<std::int64_t>::max();
+
+/// Joins runs that together have no gaps, such as the columns of all ranks. Sorts the others by their first byte.
+std::vector<StridedRuns> joined(std::vector<StridedRuns> runs) {
+  auto const key = [](StridedRuns const& one) { return std::tuple(one.stride_bytes, one.count, one.first_byte); };
+  std::sort(runs.begin(), runs.end(), [&](auto const& a, auto const& b) { return key(a) < key(b); });
+  std::vector<StridedRuns> out;
+  for (auto const& one : runs) {
+    bool const follows = !out.empty() && one.count > 1 && out.back().count == one.count &&
+                         out.back().stride_bytes == one.stride_bytes &&
+                         out.back().first_byte + out.back().run_bytes == one.first_byte &&
+                         out.back().run_bytes <= one.stride_bytes - one.run_bytes;
+    if (follows) {
+      out.back().run_bytes += one.run_bytes;
+    } else {
+      out.push_back(one);
+    }
+  }
+  for (auto& one : out) {
+    if (one.count > 1 && one.run_bytes == one.stride_bytes) one = {1, one.bytes(), one.first_byte, one.bytes()};
+  }
+  std::sort(out.begin(), out.end(), [](auto const& a, auto const& b) { return a.first_byte < b.first_byte; });
+  return out;
+}
+
+/// Returns whether the pieces fill each byte of their target once. They are inside the target.
+bool fill_once(std::vector<InputRuns> const& pieces, std::uint64_t bytes) {
+  std::vector<StridedRuns> runs;
+  for (auto const& piece : pieces)
+    runs.push_back({piece.copy.from.count, piece.copy.from.run_bytes, piece.copy.to_first, piece.copy.to_stride});
+  runs = joined(std::move(runs));
+  // The next run of each set of runs, the lowest first.
+  using Next = std::pair<std::uint64_t, std::size_t>;
+  std::priority_queue<Next, std::vector<Next>, std::greater<>> next;
+  std::vector<std::uint64_t> taken(runs.size(), 0);
+  for (std::size_t i = 0; i < runs.size(); ++i) next.emplace(runs[i].first_byte, i);
+  std::uint64_t end = 0;
+  for (std::uint64_t step = 0; !next.empty(); ++step) {
+    auto const [begin, i] = next.top();
+    next.pop();
+    if (begin != end || step == max_single_runs) return false;
+    end += runs[i].run_bytes;
+    if (++taken[i] < runs[i].count) next.emplace(runs[i].start(taken[i]), i);
+  }
+  return end == bytes;
+}
 
 class RecipeReader {
  public:
@@ -104,7 +155,7 @@ class RecipeReader {
     return {static_cast<std::uint32_t>(number(source)), static_cast<std::uint32_t>(number(tensor))};
   }
 
-  /// Throws unless `count` runs of `run` bytes at distances of `stride`, the first at `first`, are in `bytes` bytes.
+  /// Throws unless the runs are in `bytes` bytes and do not overlap.
   void require_inside(StridedRuns const& runs, std::uint64_t bytes) const {
     std::uint64_t end = 0;
     bool const fits = runs.count > 0 && runs.run_bytes > 0 &&
@@ -112,6 +163,7 @@ class RecipeReader {
                       !__builtin_add_overflow(end, runs.first_byte, &end) &&
                       !__builtin_add_overflow(end, runs.run_bytes, &end) && end <= bytes;
     if (!fits) refuse("runs of bytes leave their tensor");
+    if (runs.count > 1 && runs.stride_bytes < runs.run_bytes) refuse("runs of bytes overlap");
   }
   void require_inside(StridedRuns const& runs, TensorAt const& at) const {
     require_inside(runs, dense_bytes(tensor_at(at).shape, tensor_at(at).dtype));
@@ -195,15 +247,12 @@ class RecipeReader {
                         .shape = about.shape,
                         .bytes = dense_bytes(about.shape, about.dtype),
                         .rule = copied_};
-    std::uint64_t filled = 0;
-    for (auto const& piece : list(json[3])) {
-      tensor.pieces.push_back(piece_of(piece, tensor.bytes));
-      filled += tensor.pieces.back().copy.from.bytes();
-    }
+    for (auto const& piece : list(json[3])) tensor.pieces.push_back(piece_of(piece, tensor.bytes));
     for (auto const& replica : list(json[4])) tensor.replica_runs.push_back(replica_of(replica));
     bool const computed = json.size() == 6;
     if (computed) read_reduction(json[5], tensor);
-    if (filled != (computed ? 0 : tensor.bytes)) refuse("runs of bytes do not fill \"" + tensor.name + "\"");
+    if (computed ? !tensor.pieces.empty() : !fill_once(tensor.pieces, tensor.bytes))
+      refuse("runs of bytes do not fill \"" + tensor.name + "\"");
     return tensor;
   }
 
