@@ -105,12 +105,13 @@ Summary ExportRequest::wait() {
 ExportRequest iconsolidate(Collective const& world, StateDict const& weights, Placements const& placements,
                            std::filesystem::path const& out, BackgroundOptions const& options) {
   StateDict copies;
+  std::uint64_t limit = options.max_copy_bytes;
+  // Each rank of a host reads the free memory before any of them copies.
   agree(world, background_operation, [&] {
-    // All ranks of a host copy at the same time.
     auto const ranks = static_cast<std::uint64_t>(world.local_world_size());
-    auto const limit = options.max_copy_bytes > 0 ? options.max_copy_bytes : platform::free_memory() / 2 / ranks;
-    copies = copy_into_arena(weights, limit);
+    if (limit == 0) limit = platform::free_memory() / 2 / ranks;
   });
+  agree(world, background_operation, [&] { copies = copy_into_arena(weights, limit); });
   CROSSRANK_CRASH_POINT("export.background.copied");
   auto all = all_ranks(world.world_size());
   auto group = world.split({all}, "export");
