@@ -125,7 +125,10 @@ std::optional<Tensor> tensor_from_torch(nb::handle object, Access access) {
     refuse("tensor", "the tensor has no memory of its own", "a plain tensor",
            nb::cast<std::string>(nb::str(plain.type())));
   }
-  auto const owner = std::make_shared<SharedObject>(std::move(plain));
+  // The storage and not the tensor owns the memory: `module.half()` and `tensor.data = other` replace a tensor's
+  // storage.
+  auto owned = data == nullptr ? std::move(plain) : nb::object(plain.attr("untyped_storage")());
+  auto const owner = std::make_shared<SharedObject>(std::move(owned));
   return view_of({.data = data, .shape = shape, .dtype = dtype}, [owner] {});
 }
 

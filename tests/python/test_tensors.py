@@ -101,6 +101,22 @@ def test_torch_tensors_of_every_kind():
             crossrank.as_tensor(bad)
 
 
+def test_a_view_outlives_the_storage_of_a_torch_tensor():
+    torch = pytest.importorskip("torch")
+    # Memory of this size is unmapped when it is freed.
+    model = torch.nn.Linear(4096, 4096, bias=False)
+    with torch.no_grad():
+        model.weight.fill_(1.0)
+    view = crossrank.as_tensor(model.weight)
+    expected = bytes(model.weight.detach().numpy())
+    model.half()
+    assert view.tobytes() == expected
+    other = torch.ones(1 << 24)
+    second = crossrank.as_tensor(other)
+    other.data = torch.zeros(3)
+    assert second.tobytes() == expected
+
+
 def test_saved_tensors_are_loaded_when_asked_for(tmp_path):
     weights = {"a": numpy.arange(4, dtype=numpy.float32), "b": numpy.ones((2, 2), numpy.float16)}
     crossrank.save(tmp_path / "model.safetensors", weights)
