@@ -124,6 +124,31 @@ def point_to_point(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
+def wrong_arguments(rank: int, size: int) -> None:
+    with pytest.raises(ValueError, match="dtype"):
+        dist.all_gather_into_tensor(torch.zeros(2 * size, dtype=torch.int32), torch.ones(2))
+    with pytest.raises(ValueError, match="dtype"):
+        dist.reduce_scatter_tensor(torch.zeros(2, dtype=torch.int32), torch.ones(2 * size))
+    with pytest.raises(ValueError, match="dtype"):
+        dist.all_to_all_single(torch.zeros(size, dtype=torch.int32), torch.ones(size))
+    with pytest.raises(ValueError, match="elements"):
+        dist.reduce_scatter(torch.zeros(3), [torch.ones(2) for _ in range(size)])
+    for asynchronous in [False, True]:
+        with pytest.raises(ValueError, match="average"):
+            work = dist.all_reduce(torch.ones(2, dtype=torch.bool), op=dist.ReduceOp.AVG, async_op=asynchronous)
+            work.wait()
+    if rank == 0:
+        with pytest.raises(ValueError, match="elements"):
+            dist.gather(torch.ones(2), [torch.zeros(3) for _ in range(size)], dst=0)
+        with pytest.raises(ValueError, match="elements"):
+            dist.scatter(torch.zeros(2), [torch.ones(3) for _ in range(size)], src=0)
+    # Nothing has been sent, so the group is usable.
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    assert total.item() == size
+    dist.destroy_process_group()
+
+
 def any_source(rank: int, size: int) -> None:
     each = 5
     if rank == 0:
@@ -557,6 +582,7 @@ def test_every_collective(ranks: int) -> None:
         "interrupted",
         "forked",
         "unmatched_receive",
+        "wrong_arguments",
     ],
 )
 def test_scenario(scenario: str) -> None:

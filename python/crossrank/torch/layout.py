@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -67,3 +67,20 @@ def split_bytes(tensor: Tensor, sizes: Sequence[int] | None, ranks: int) -> list
         raise ValueError(f"the split sizes {list(sizes)} do not divide {rows} rows between {ranks} ranks")
     row_bytes = tensor.numel() // rows * tensor.element_size() if rows else 0
     return [size * row_bytes for size in sizes]
+
+
+def require_dtype(operation: str, own: Tensor, others: Iterable[Tensor]) -> None:
+    """Raises unless all tensors have one dtype: ranks exchange bytes, which would be taken for values of another dtype."""
+    for other in others:
+        if other.dtype != own.dtype:
+            raise ValueError(f"{operation} needs tensors of one dtype, and got {own.dtype} and {other.dtype}")
+
+
+def require_parts(operation: str, own: Tensor, parts: Sequence[Tensor], ranks: int) -> None:
+    """Raises unless `parts` has a tensor for each rank, with as many elements as `own` and of its dtype."""
+    if len(parts) != ranks:
+        raise ValueError(f"{operation} needs a list of {ranks} tensors, one for each rank, and this one has {len(parts)}")
+    require_dtype(operation, own, parts)
+    for part in parts:
+        if part.numel() != own.numel():
+            raise ValueError(f"{operation} needs {own.numel()} elements for each rank, and the list has {part.numel()} for one")

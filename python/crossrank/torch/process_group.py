@@ -29,7 +29,17 @@ from torch._C._distributed_c10d import (
 
 import crossrank
 
-from .layout import bytes_of, copy_back, distribute, joined_bytes, split_bytes, to_dense, without_overlap
+from .layout import (
+    bytes_of,
+    copy_back,
+    distribute,
+    joined_bytes,
+    require_dtype,
+    require_parts,
+    split_bytes,
+    to_dense,
+    without_overlap,
+)
 from .pending import Operations, OperationWork, Started
 from .reduction import Reduction
 
@@ -209,6 +219,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
                     f"all_gather needs an output of {own.numel() * self.size()} elements for {self.size()} ranks, "
                     f"and this one has {output.numel()}"
                 )
+            require_dtype("all_gather", own, [output])
 
         def start() -> Started:
             dense = [to_dense(output) for output in outputs]
@@ -228,6 +239,8 @@ class CrossrankProcessGroup(dist.ProcessGroup):
     ) -> OperationWork:
         """Fills each list of outputs with one tensor of each rank. Their sizes may differ between ranks."""
         opts = opts or AllgatherOptions()
+        for outputs, own in zip(output_tensors, input_tensors, strict=True):
+            require_dtype("all_gather", own, outputs)
 
         def start() -> Started:
             endings: list[Finish] = []
@@ -254,10 +267,12 @@ class CrossrankProcessGroup(dist.ProcessGroup):
         """Fills the root's list of outputs with one tensor of each rank."""
         opts = opts or GatherOptions()
         root = opts.rootRank
+        outputs = output_tensors[0] if self.rank() == root else []
+        if self.rank() == root:
+            require_parts("gather", input_tensors[0], outputs, self.size())
 
         def start() -> Started:
             own = bytes_of(to_dense(input_tensors[0]))
-            outputs = output_tensors[0] if self.rank() == root else []
             joined = torch.empty(own.numel() * len(outputs), dtype=torch.uint8)
             request = self._collective.igather(joined, own, root=root)
             return [request], lambda: distribute(joined, outputs)
@@ -270,10 +285,12 @@ class CrossrankProcessGroup(dist.ProcessGroup):
         """Gives each rank one tensor of the root's list."""
         opts = opts or ScatterOptions()
         root = opts.rootRank
+        parts = input_tensors[0] if self.rank() == root else []
+        if self.rank() == root:
+            require_parts("scatter", output_tensors[0], parts, self.size())
 
         def start() -> Started:
             dense = to_dense(output_tensors[0])
-            parts = input_tensors[0] if self.rank() == root else []
             request = self._collective.iscatter(bytes_of(dense), joined_bytes(parts), root=root)
             return [request], lambda: self._filled(output_tensors, [dense])
 
@@ -294,6 +311,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
                     f"reduce_scatter needs an input of {output.numel() * self.size()} elements for {self.size()} ranks, "
                     f"and this one has {own.numel()}"
                 )
+            require_dtype("reduce_scatter", output, [own])
         return self._start_reduce_scatter(outputs, [[own] for own in inputs], opts)
 
     _reduce_scatter_base = reduce_scatter_single
@@ -303,6 +321,13 @@ class CrossrankProcessGroup(dist.ProcessGroup):
         self, output_tensors: Sequence[Tensor], input_tensors: Sequence[Sequence[Tensor]], opts: Any = None
     ) -> OperationWork:
         """Reduces the lists of all ranks and gives rank r the r-th tensor. Sizes may differ between the entries."""
+        for output, parts in zip(output_tensors, input_tensors, strict=True):
+            require_dtype("reduce_scatter", output, parts)
+            if len(parts) != self.size() or parts[self.rank()].numel() != output.numel():
+                raise ValueError(
+                    f"reduce_scatter needs {self.size()} tensors, that of this rank with {output.numel()} elements, "
+                    f"and this list has {[part.numel() for part in parts]} elements"
+                )
         return self._start_reduce_scatter(output_tensors, input_tensors, opts or ReduceScatterOptions())
 
     def _start_reduce_scatter(self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any) -> OperationWork:
@@ -335,6 +360,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
     ) -> OperationWork:
         """Sends rows of `input` to each rank and receives rows of `output` from each rank."""
         opts = opts or AllToAllOptions()
+        require_dtype("all_to_all", output, [input])
 
         def start() -> Started:
             dense = to_dense(output)
@@ -350,6 +376,8 @@ class CrossrankProcessGroup(dist.ProcessGroup):
     def alltoall(self, output_tensors: Sequence[Tensor], input_tensors: Sequence[Tensor], opts: Any = None) -> OperationWork:
         """Sends one tensor to each rank and receives one from each rank."""
         opts = opts or AllToAllOptions()
+        for output, own in zip(output_tensors, input_tensors, strict=True):
+            require_dtype("all_to_all", output, [own])
 
         def start() -> Started:
             receive = [output.numel() * output.element_size() for output in output_tensors]

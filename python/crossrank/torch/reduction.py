@@ -47,6 +47,8 @@ class Reduction:
         """Returns a tensor of a dtype that can be reduced. It shares the memory of `dense` unless there is a factor."""
         if self.factor is not None:
             dense = dense * self.factor
+        if self.divisor and dense.dtype == torch.bool:
+            raise ValueError("booleans have no average: convert the tensor first")
         if dense.is_complex():
             if self.name != "sum":
                 raise ValueError(f"complex numbers cannot be reduced by {self.name}")
