@@ -247,6 +247,51 @@ def nested_callbacks(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
+def send_beside_a_barrier(rank: int, size: int) -> None:
+    import threading
+    import time
+
+    def send_later() -> None:
+        end = time.monotonic() + 30
+        while not dist.group.WORLD._operations._inline and time.monotonic() < end:
+            time.sleep(0.001)
+        dist.send(torch.tensor([5.0]), 1)
+
+    if rank == 0:
+        helper = threading.Thread(target=send_later)
+        helper.start()
+        dist.barrier()
+        helper.join()
+    else:
+        received = torch.zeros(1)
+        dist.recv(received, 0)
+        assert received.item() == 5
+        dist.barrier()
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    assert total.item() == size
+    dist.destroy_process_group()
+
+
+def interrupted_barrier(rank: int, size: int) -> None:
+    import os
+    import signal
+    import threading
+
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            dist.barrier()
+        # This rank lives on, so the abort must tell the other.
+        store.wait(["told"], timedelta(seconds=30))
+    else:
+        with pytest.raises(crossrank.PeerLostError, match="signal"):
+            dist.recv(torch.empty(1), 0)
+        store.set("told", "")
+    dist.destroy_process_group()
+
+
 def interrupted(rank: int, size: int) -> None:
     import os
     import signal
@@ -580,6 +625,8 @@ def test_every_collective(ranks: int) -> None:
         "export",
         "late_at_monitored_barrier",
         "interrupted",
+        "interrupted_barrier",
+        "send_beside_a_barrier",
         "forked",
         "unmatched_receive",
         "wrong_arguments",

@@ -18,6 +18,8 @@ __all__ = ["OperationWork", "Operations"]
 
 # A started operation: its requests, and a function that fills the results once all requests have completed.
 Started = tuple[list[Any], Callable[[], list[Any]]]
+# How long, in seconds, an operation in the caller's thread keeps those of other threads waiting.
+_INLINE_SLICE = 0.01
 
 
 def _value_or_raise(future: Future) -> Any:
@@ -111,12 +113,17 @@ class OperationWork(Work):
         return self._future
 
 
+# A started operation in progress.
+Running = tuple[list[Any], Callable[[], list[Any]], OperationWork]
+
+
 class Operations:
     """Runs the operations of one group in the order in which they are submitted.
 
     The group is used by one thread at a time. An operation that its caller waits for runs in the caller's thread unless
-    others are still in progress. All others are started by a thread of the group, which also completes them. `abort`
-    ends the operations of all ranks when a signal interrupts a wait.
+    others are still in progress. All others are started by a thread of the group, which also completes them. It takes over
+    an operation of a caller's thread when another one is submitted meanwhile. `abort` ends the operations of all ranks when
+    a signal interrupts a wait.
     """
 
     def __init__(self, name: str, abort: Callable[[], None] | None = None) -> None:
@@ -125,6 +132,8 @@ class Operations:
         self._pid = os.getpid()
         self._changed = threading.Condition()
         self._submitted: deque[tuple[Callable[[], Started], OperationWork]] = deque()
+        # Operations that a caller's thread has started and the group's thread completes.
+        self._handed_over: list[Running] = []
         self._in_progress = 0
         self._inline = False
         self._closed = False
@@ -170,17 +179,41 @@ class Operations:
                     self._thread = threading.Thread(target=self._complete, name=f"crossrank-{self._name}", daemon=True)
                     self._thread.start()
                 self._changed.notify_all()
-        if inline:
-            try:
-                requests, finish = start()
-                for request in requests:
-                    request.wait()
-                work.finish(finish())
-            finally:
-                with self._changed:
-                    self._inline = False
-                    self._changed.notify_all()
+        if inline and not self._run_inline(start, work):
+            work.wait()
         return work
+
+    def _run_inline(self, start: Callable[[], Started], work: OperationWork) -> bool:
+        """Runs an operation in the caller's thread. Returns False if the group's thread has taken it over."""
+        handed_over: list[Running] = []
+        try:
+            requests, finish = start()
+            if not self._wait_inline(requests):
+                handed_over.append((requests, finish, work))
+                return False
+            work.finish(finish())
+            return True
+        finally:
+            with self._changed:
+                self._handed_over += handed_over
+                self._in_progress += len(handed_over)
+                self._inline = False
+                self._changed.notify_all()
+
+    def _wait_inline(self, requests: list[Any]) -> bool:
+        """Waits for the requests. Returns False when another operation has been submitted meanwhile."""
+        try:
+            for request in requests:
+                while not request.wait(timeout=_INLINE_SLICE):
+                    # The peer of the other operation may come to this one only after it.
+                    if self._submitted:
+                        return False
+            return True
+        except Error:
+            raise
+        except BaseException:  # a signal handler raised, perhaps between two slices
+            self.interrupt()
+            raise
 
     def close(self) -> None:
         """Completes what is in progress and ends the thread. Later operations are an error.
@@ -196,12 +229,15 @@ class Operations:
             thread.join()
         self._abort = None
 
-    def _next(self, block: bool) -> list[tuple[Callable[[], Started], OperationWork]]:
+    def _next(self, running: list[Running]) -> list[tuple[Callable[[], Started], OperationWork]]:
+        """Returns the operations to start, and adds those to `running` that are handed over. Blocks if none is running."""
         with self._changed:
-            if block:
+            if not running:
                 self._changed.wait_for(lambda: (self._submitted and not self._inline) or (self._closed and not self._submitted))
             if self._inline:
                 return []
+            running += self._handed_over
+            self._handed_over.clear()
             taken = list(self._submitted)
             self._submitted.clear()
             self._in_progress += len(taken)
@@ -209,9 +245,9 @@ class Operations:
 
     def _complete(self) -> None:
         """The group's thread: starts operations in order, completes them in any order."""
-        running: list[tuple[list[Any], Callable[[], list[Any]], OperationWork]] = []
+        running: list[Running] = []
         while True:
-            taken = self._next(block=not running)
+            taken = self._next(running)
             if not running and not taken:
                 return
             for start, work in taken:
