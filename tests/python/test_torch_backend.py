@@ -597,6 +597,35 @@ def late_at_monitored_barrier(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
+def groups_on_one_store(rank: int, size: int) -> None:
+    """Groups that are made one after the other on one store do not find each other's keys."""
+    import tempfile
+    import time
+
+    from crossrank.compat import groups
+
+    folder = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(folder, src=0)
+    dist.destroy_process_group()
+    store = dist.FileStore(f"{folder[0]}/store", size)
+    for attempt in range(3):
+        if rank == 0:
+            time.sleep(0.5)  # so that another rank would find the job of the last attempt
+        dist.init_process_group("crossrank", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=30))
+        if attempt == 0:
+            dist.monitored_barrier()
+        elif rank == 0:
+            with pytest.raises(RuntimeError, match="Rank 1 failed to pass monitoredBarrier"):
+                dist.monitored_barrier(timeout=timedelta(seconds=0.5))
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        assert total.item() == size
+        if rank == 0:
+            time.sleep(0.5)
+        assert groups.world().all_gather_objects(rank) == list(range(size))
+        dist.destroy_process_group()
+
+
 def death(rank: int, size: int) -> None:
     import os
     import signal
@@ -624,6 +653,7 @@ def test_every_collective(ranks: int) -> None:
         "training",
         "export",
         "late_at_monitored_barrier",
+        "groups_on_one_store",
         "interrupted",
         "interrupted_barrier",
         "send_beside_a_barrier",

@@ -7,18 +7,17 @@ import secrets
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import crossrank
 
-__all__ = ["connect", "group_of", "rank", "subgroup", "until_death", "world"]
+__all__ = ["connect", "group_of", "next_job", "rank", "subgroup", "until_death", "world"]
 
 # A rank may load a model or tokenize a corpus before it comes. Torch's process groups wait as long by default.
 _DEFAULT_TIMEOUT = 30 * 60.0
 
 _groups: dict[tuple[int, ...], crossrank.Collective] = {}
-# How often the group of some ranks has died. The ranks that connect again need another job id than before.
-_deaths: dict[tuple[int, ...], int] = {}
 # Torch's default group to which the entries belong.
 _default: Any = None
 
@@ -70,6 +69,23 @@ def group_of(process_group: object | None) -> crossrank.Collective:
     return subgroup(dist.get_process_group_ranks(process_group))  # type: ignore[arg-type]
 
 
+def next_job(store: Any, name: str, *, rank: int, first: int, timeout: timedelta) -> str:
+    """Returns the id of the next job of the ranks that call this with `name`, which rank `first` chooses.
+
+    A store may outlive a group, so the keys have the number of the join. Each rank counts its own.
+    """
+    joins = f"{name}/joins/{rank}"
+    key = f"{name}/job/{store.add(joins, 1)}"
+    if rank == first:
+        store.set(key, secrets.token_hex(16))
+    try:
+        store.wait([key], timeout)
+    except BaseException:
+        store.add(joins, -1)  # another try is the same join
+        raise
+    return store.get(key).decode()
+
+
 def subgroup(ranks: Sequence[int]) -> crossrank.Collective:
     """Returns a group of some of torch's ranks, in that order. Only these ranks call it. They connect once."""
     import torch.distributed as dist
@@ -83,14 +99,12 @@ def subgroup(ranks: Sequence[int]) -> crossrank.Collective:
         raise crossrank.UsageError(f"rank {own} calls an operation of the ranks {list(members)}, which it is not one of")
     if _default is None or _default() is not dist.group.WORLD:
         _groups.clear()
-        _deaths.clear()
         _default = weakref.ref(dist.group.WORLD)
     if members not in _groups:
         store = PrefixStore("crossrank/compat", dist.distributed_c10d._get_default_store())
-        name = f"{','.join(map(str, members))}/{_deaths.get(members, 0)}"
-        if own == members[0]:
-            store.set(name, secrets.token_hex(16))
-        _groups[members] = connect(rank=members.index(own), world_size=len(members), job_id=store.get(name).decode())
+        name = ",".join(map(str, members))
+        job = next_job(store, name, rank=own, first=members[0], timeout=store.timeout)
+        _groups[members] = connect(rank=members.index(own), world_size=len(members), job_id=job)
     return _groups[members]
 
 
@@ -103,5 +117,4 @@ def until_death(group: crossrank.Collective) -> Iterator[crossrank.Collective]:
         if not (isinstance(error, crossrank.Error) and error.group_usable):
             for members in [members for members, other in _groups.items() if other is group]:
                 del _groups[members]
-                _deaths[members] = _deaths.get(members, 0) + 1
         raise

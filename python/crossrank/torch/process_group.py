@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -21,6 +20,7 @@ from torch._C._distributed_c10d import (
     BarrierOptions,
     BroadcastOptions,
     GatherOptions,
+    PrefixStore,
     ReduceOptions,
     ReduceScatterOptions,
     ScatterOptions,
@@ -28,6 +28,7 @@ from torch._C._distributed_c10d import (
 )
 
 import crossrank
+from crossrank.compat import groups
 
 from .layout import (
     bytes_of,
@@ -495,10 +496,7 @@ def _gathered_rows(collective: crossrank.Collective, rows: Tensor, counts: Seque
 def _create(options: Any, _backend_options: Any) -> CrossrankProcessGroup:
     """Makes a group for `init_process_group` or `new_group`. The ranks find each other by a name in torch's store."""
     store, rank, size = options.store, options.group_rank, options.group_size
-    if rank == 0:
-        store.set("crossrank/job", secrets.token_hex(16))
-    store.wait(["crossrank/job"], options.timeout)
-    job = store.get("crossrank/job").decode()
+    job = groups.next_job(store, "crossrank", rank=rank, first=0, timeout=options.timeout)
     # Torch's timeout is long. Ranks that come after a failure find it here, so the start need not be kept for them.
     failure = f"crossrank/failed/{job}"
     if store.check([failure]):
@@ -516,7 +514,7 @@ def _create(options: Any, _backend_options: Any) -> CrossrankProcessGroup:
         with suppress(RuntimeError):  # the store may be gone as well
             store.set(failure, str(error))
         raise
-    return CrossrankProcessGroup(collective, options.group_id or "", store, options.timeout)
+    return CrossrankProcessGroup(collective, options.group_id or "", PrefixStore(job, store), options.timeout)
 
 
 def register() -> None:
