@@ -521,6 +521,29 @@ def export_after_a_failure(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
+def export_after_a_cancellation(rank: int, size: int) -> None:
+    """A progress callback that raises on one rank cancels the export on all, and they meet again in a new group."""
+    import os
+    import tempfile
+
+    import crossrank
+    import crossrank.torch
+
+    def refuse(done: int, total: int, stage: str) -> None:
+        raise KeyError("no more progress")
+
+    folder = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(folder, src=0)
+    out = os.path.join(str(folder[0]), "model")
+    weights = {"a": torch.arange(4.0)}
+    with pytest.raises(KeyError if rank == 0 else crossrank.CancelledError):
+        crossrank.torch.export_checkpoint(weights, out, progress=refuse if rank == 0 else None)
+    full = crossrank.torch.gather_full_state_dict(weights)
+    assert list(full) == (["a"] if rank == 0 else [])
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def export_in_the_background(rank: int, size: int) -> None:
     """Training changes the parameters while they are written; collectives of the same ranks go on."""
     import os
@@ -666,7 +689,10 @@ def test_scenario(scenario: str) -> None:
     run_ranks(__file__, scenario, 2)
 
 
-@pytest.mark.parametrize("scenario", ["export_after_a_failure", "export_in_the_background", "states_of_all_kinds"])
+@pytest.mark.parametrize(
+    "scenario",
+    ["export_after_a_failure", "export_after_a_cancellation", "export_in_the_background", "states_of_all_kinds"],
+)
 def test_exports_beside_gloo(scenario: str) -> None:
     run_ranks(__file__, scenario, 2, backend="gloo")
 

@@ -110,11 +110,16 @@ def subgroup(ranks: Sequence[int]) -> crossrank.Collective:
 
 @contextmanager
 def until_death(group: crossrank.Collective) -> Iterator[crossrank.Collective]:
-    """Yields a group of this module. If an exception of the block ends the group, its ranks connect anew at the next call."""
+    """Yields a group of this module. If an exception of the block ends the group, its ranks connect anew at the next call.
+
+    A cancellation ends it too: the rank that was interrupted raises its own exception, which does not say whether the group is
+    usable, and all ranks must decide alike.
+    """
     try:
         yield group
     except BaseException as error:
-        if not (isinstance(error, crossrank.Error) and error.group_usable):
+        cancelled = isinstance(error, crossrank.CancelledError)
+        if cancelled or not (isinstance(error, crossrank.Error) and error.group_usable):
             for members in [members for members, other in _groups.items() if other is group]:
                 del _groups[members]
         raise

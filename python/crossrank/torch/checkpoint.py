@@ -129,7 +129,8 @@ def _weights_and_placements(
             continue
         if not isinstance(tensor, torch.Tensor):
             raise UsageError(
-                f"the state dict holds a {type(tensor).__name__} under {name}, which is not a tensor. Pass a state dict without it"
+                f"the state dict holds a {type(tensor).__name__} under {name}, which is not a tensor. "
+                "Pass a state dict without it"
             )
         if isinstance(tensor, DTensor):
             placements[name] = {
