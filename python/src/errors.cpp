@@ -15,9 +15,13 @@ namespace crossrank::python {
 namespace {
 
 void raise(Error const& error) {
-  auto const make = nanobind::module_::import_("crossrank.errors").attr("from_native");
-  auto const object = make(to_string(error.code()), error.what(), error.report(), to_python(error.to_json()));
-  PyErr_SetObject(object.type().ptr(), object.ptr());
+  try {
+    auto const make = nanobind::module_::import_("crossrank.errors").attr("from_native");
+    auto const object = make(to_string(error.code()), error.what(), error.report(), to_python(error.to_json()));
+    PyErr_SetObject(object.type().ptr(), object.ptr());
+  } catch (nanobind::python_error& raised) {  // of a signal handler, say KeyboardInterrupt
+    raised.restore();
+  }
 }
 
 }  // namespace

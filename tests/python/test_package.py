@@ -29,6 +29,15 @@ def test_io_error_has_errno_and_report(tmp_path):
     assert "absent" in caught.value.report()
 
 
+def test_an_exception_during_the_translation_of_an_error_is_raised(monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(crossrank.errors, "from_native", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        crossrank.as_tensor(3)
+
+
 def test_usage_error_names_the_bad_option():
     with crossrank.connect() as world, pytest.raises(crossrank.UsageError, match="minimum"):
         world.all_reduce(bytearray(4), op="minimum")

@@ -581,6 +581,49 @@ def export_in_the_background(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
+def interrupted_export(rank: int, size: int) -> None:
+    """Ctrl-C in the wait for a background export cancels it on all ranks."""
+    import os
+    import signal
+    import tempfile
+    import threading
+    import time
+    from pathlib import Path
+
+    import crossrank
+    import crossrank.torch
+
+    shared = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(shared, src=0)
+    pids = [0] * size
+    dist.all_gather_object(pids, os.getpid())
+    out = os.path.join(str(shared[0]), "model")
+    weights = {f"w{i}": torch.full((1 << 22,), float(i)) for i in range(8)}
+    request = crossrank.torch.async_export_checkpoint(weights, out)
+    if rank == 1:
+        # The export cannot end before rank 0 was interrupted, which then lets this rank go on.
+        os.kill(os.getpid(), signal.SIGSTOP)
+        with pytest.raises(crossrank.CancelledError):
+            request.wait()
+    else:
+
+        def interrupt() -> None:
+            while ") T " not in Path(f"/proc/{pids[1]}/stat").read_text():
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)
+            os.kill(pids[1], signal.SIGCONT)
+
+        helper = threading.Thread(target=interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            helper.start()
+            request.wait()
+        helper.join()
+    assert not os.path.exists(os.path.join(out, "model.safetensors"))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def states_of_all_kinds(rank: int, size: int) -> None:
     """Tied weights and entries without a tensor."""
     import crossrank
@@ -691,7 +734,13 @@ def test_scenario(scenario: str) -> None:
 
 @pytest.mark.parametrize(
     "scenario",
-    ["export_after_a_failure", "export_after_a_cancellation", "export_in_the_background", "states_of_all_kinds"],
+    [
+        "export_after_a_failure",
+        "export_after_a_cancellation",
+        "export_in_the_background",
+        "interrupted_export",
+        "states_of_all_kinds",
+    ],
 )
 def test_exports_beside_gloo(scenario: str) -> None:
     run_ranks(__file__, scenario, 2, backend="gloo")
