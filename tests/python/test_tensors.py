@@ -222,3 +222,20 @@ def test_checkpoint_round_trip(tmp_path):
     crossrank.consolidate(tmp_path, tmp_path / "out" / "model", progress=lambda *each: seen.append(each))
     merged = crossrank.load(tmp_path / "out" / "model")["model.layers.0.mlp.up_proj.weight"]
     assert merged.shape == (4, 4) and seen[-1][0] == seen[-1][1]
+
+
+def test_an_exception_of_the_progress_callback_is_raised_and_leaves_no_output(tmp_path):
+    def refuse(done, total, stage):
+        raise KeyError("no more progress")
+
+    for rank in range(2):
+        weight = numpy.full((2, 4), rank, numpy.float32)
+        crossrank.save(tmp_path / f"rank{rank}.safetensors", {"model.layers.0.mlp.up_proj.weight": weight})
+    (tmp_path / "out").mkdir()
+    with pytest.raises(KeyError, match="no more progress"):
+        crossrank.consolidate(tmp_path, tmp_path / "out" / "model", progress=refuse)
+    assert not (tmp_path / "out" / "model" / "model.safetensors").exists()
+    with pytest.raises(KeyError, match="no more progress"):
+        crossrank.verify(tmp_path, numbers=True, progress=refuse)
+    with pytest.raises(TypeError):
+        crossrank.verify(tmp_path, numbers=True, progress=lambda done: None)

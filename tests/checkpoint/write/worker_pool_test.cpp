@@ -2,6 +2,8 @@
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 
 #include <atomic>
+#include <cstdint>
+#include <stop_token>
 
 #include <gtest/gtest.h>
 
@@ -14,17 +16,18 @@ namespace {
 
 class Units final : public PoolWork {
  public:
-  explicit Units(int count) : left_(count) {}
+  explicit Units(int count, std::uint64_t total = 0) : left_(count), total_(total) {}
   bool step() override {
     if (left_.fetch_sub(1) <= 0) return false;
     done_.fetch_add(1);
     return true;
   }
-  [[nodiscard]] std::uint64_t bytes_total() const noexcept override { return 0; }
+  [[nodiscard]] std::uint64_t bytes_total() const noexcept override { return total_; }
   [[nodiscard]] std::uint64_t bytes_done() const noexcept override { return done_.load(); }
 
  private:
   std::atomic<int> left_;
+  std::uint64_t total_;
   std::atomic<std::uint64_t> done_{0};
 };
 
@@ -32,6 +35,20 @@ TEST(WorkerPool, runs_every_unit_once) {
   Units units(1000);
   run_worker_pool(connect({.backend = "fake"}), units, {.operation = "a test", .threads = 3});
   EXPECT_EQ(units.bytes_done(), 1000U);
+}
+
+TEST(WorkerPool, is_cancelled_by_its_last_report) {
+  Units units(10, 10);
+  std::stop_source stop;
+  WorkerPoolOptions const options{.operation = "a test",
+                                  .threads = 1,
+                                  .on_progress =
+                                      [&](Progress const& progress) {
+                                        if (progress.bytes_done == progress.bytes_total) stop.request_stop();
+                                      },
+                                  .stop = stop.get_token(),
+                                  .stage = "testing"};
+  EXPECT_THROW(run_worker_pool(connect({.backend = "fake"}), units, options), CancelledError);
 }
 
 TEST(WorkerPool, throws_when_no_thread_can_be_started) {

@@ -225,7 +225,8 @@ void run_worker_pool(Collective const& world, PoolWork& work, WorkerPoolOptions 
   exchange_stop.stop();
   workers.join();
   if (!error) error = workers.error();
-  if (!error && cancelled) {
+  // The last report of progress may have asked for the stop.
+  if (!error && (cancelled || options.stop.stop_requested())) {
     error = std::make_exception_ptr(CancelledError({.operation = options.operation,
                                                     .message = "cancelled by the caller",
                                                     .rank = world.rank(),
