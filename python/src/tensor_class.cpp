@@ -68,6 +68,10 @@ struct BufferLayout {
 /// Fills a view of the elements, for `memoryview(tensor)` and `numpy.asarray(tensor)`. Of an element type that the
 /// buffer protocol does not have, such as BF16, it is a view of the bytes.
 int get_buffer(PyObject* self, Py_buffer* view, int flags) {
+  if (!nb::inst_ready(self)) {
+    PyErr_SetString(PyExc_BufferError, "the tensor is not initialized");
+    return -1;
+  }
   auto const& tensor = *nb::inst_ptr<Tensor>(self);
   auto const size = static_cast<Py_ssize_t>(tensor.nbytes());
   auto const* const format = buffer_format(tensor.dtype());

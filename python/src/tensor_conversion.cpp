@@ -32,13 +32,18 @@ bool is_plain_value(nb::handle object) {
          PyUnicode_Check(object.ptr()) || PyBytes_Check(object.ptr());
 }
 
-TensorDict::Value value_from(nb::handle object) {
-  if (PyDict_Check(object.ptr())) return tensor_dict_from(object);
+constexpr int max_levels = 64;  // keeps a list that contains itself from using up the stack
+
+TensorDict dict_from(nb::handle dict, int level);
+
+TensorDict::Value value_from(nb::handle object, int level) {
+  if (level > max_levels) refuse("tensors", "the value has more than 64 levels");
+  if (PyDict_Check(object.ptr())) return dict_from(object, level);
   if (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr())) {
     TensorDict::List list;
     bool plain = true;
     for (auto const item : object) {
-      list.push_back(value_from(item));
+      list.push_back(value_from(item, level + 1));
       plain = plain && list.back().json() != nullptr;
     }
     if (plain) return to_json(object);
@@ -65,6 +70,12 @@ nb::dict require_dict(nb::handle object) {
 std::string require_name(nb::handle key) {
   if (!PyUnicode_Check(key.ptr())) refuse("tensors", "a name is not a str", "str", type_text(key));
   return nb::cast<std::string>(nb::str(key));
+}
+
+TensorDict dict_from(nb::handle dict, int level) {
+  TensorDict tree;
+  for (auto const [key, value] : require_dict(dict)) tree.set(require_name(key), value_from(value, level + 1));
+  return tree;
 }
 
 }  // namespace
@@ -105,11 +116,7 @@ nb::dict state_dict_to_python(StateDict const& weights) {
   return dict;
 }
 
-TensorDict tensor_dict_from(nb::handle dict) {
-  TensorDict tree;
-  for (auto const [key, value] : require_dict(dict)) tree.set(require_name(key), value_from(value));
-  return tree;
-}
+TensorDict tensor_dict_from(nb::handle dict) { return dict_from(dict, 0); }
 
 nb::dict tensor_dict_to_python(TensorDict const& tree) {
   nb::dict dict;

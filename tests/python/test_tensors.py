@@ -71,6 +71,25 @@ def test_unknown_dtypes_are_refused(dtype):
         crossrank.as_tensor(numpy.zeros(2, dtype))
 
 
+@pytest.mark.parametrize("make", [lambda value: [value], lambda value: {"k": value}])
+def test_values_with_too_many_levels_are_refused(make):
+    own = make(None)
+    own[next(iter(own)) if isinstance(own, dict) else 0] = own  # it contains itself
+    deep = 1
+    for _ in range(100):
+        deep = make(deep)
+    with crossrank.connect(rank=0, world_size=1) as world:
+        queue = crossrank.MessageQueue.create_writer(world, readers=1)
+        for value in (own, deep):
+            with pytest.raises(crossrank.UsageError, match="64 levels"):
+                queue.enqueue_dict({"x": value})
+
+
+def test_a_tensor_that_was_not_initialized_has_no_buffer():
+    with pytest.raises(BufferError, match="not initialized"):
+        memoryview(crossrank.Tensor.__new__(crossrank.Tensor))
+
+
 def test_views_keep_the_memory_alive_and_release_it():
     array = numpy.arange(1000)
     before = sys.getrefcount(array)
