@@ -1,5 +1,6 @@
 #include <crossrank/checkpoint.hpp>
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -147,7 +148,10 @@ void bind_checkpoint(nb::module_& module) {
     run_without_gil([&] { save_safetensors(path, tensors, {.metadata = std::move(metadata)}); });
   });
   nb::class_<SafetensorsFile>(module, "SafetensorsFile")
-      .def(nb::init<std::filesystem::path>())
+      .def("__init__",
+           [](SafetensorsFile* self, std::filesystem::path path) {
+             run_without_gil([&] { std::construct_at(self, std::move(path)); });
+           })
       .def("names",
            [](SafetensorsFile const& file) {
              std::vector<std::string> names;
@@ -157,7 +161,9 @@ void bind_checkpoint(nb::module_& module) {
       .def("metadata", [](SafetensorsFile const& file) { return file.metadata(); })
       .def("read", [](SafetensorsFile const& file,
                       std::string const& name) { return run_without_gil([&] { return file.read(name); }); })
-      .def("map", [](SafetensorsFile const& file, std::string const& name) { return file.map(name); });
+      .def("map", [](SafetensorsFile const& file, std::string const& name) {
+        return run_without_gil([&] { return file.map(name); });
+      });
 }
 
 }  // namespace crossrank::python

@@ -206,7 +206,9 @@ void bind_tensor(nb::module_& module) {
 
   module.def("as_tensor", &tensor_from);
   module.def("empty", [](nb::handle shape, std::string_view dtype) {
-    return Tensor::empty(shape_from(shape), dtype_named(dtype));
+    auto const lengths = shape_from(shape);
+    auto const type = dtype_named(dtype);
+    return run_without_gil([&] { return Tensor::empty(lengths, type); });
   });
   module.def("concat", [](nb::handle parts, std::int64_t dim) {
     std::vector<Tensor> tensors;

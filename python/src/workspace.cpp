@@ -71,10 +71,18 @@ void bind_workspace(nb::module_& module) {
 
   nb::class_<SharedMemoryWorkspace>(module, "SharedMemoryWorkspace")
       .def(nb::init<Collective const&>())
-      .def("empty", [](SharedMemoryWorkspace const& workspace, nb::handle shape,
-                       std::string_view dtype) { return workspace.empty(shape_from(shape), dtype_named(dtype)); })
-      .def("zeros", [](SharedMemoryWorkspace const& workspace, nb::handle shape,
-                       std::string_view dtype) { return workspace.zeros(shape_from(shape), dtype_named(dtype)); })
+      .def("empty",
+           [](SharedMemoryWorkspace const& workspace, nb::handle shape, std::string_view dtype) {
+             auto const lengths = shape_from(shape);
+             auto const type = dtype_named(dtype);
+             return run_without_gil([&] { return workspace.empty(lengths, type); });
+           })
+      .def("zeros",
+           [](SharedMemoryWorkspace const& workspace, nb::handle shape, std::string_view dtype) {
+             auto const lengths = shape_from(shape);
+             auto const type = dtype_named(dtype);
+             return run_without_gil([&] { return workspace.zeros(lengths, type); });
+           })
       .def("write", &write_state<SharedMemoryWorkspace>, nb::arg().none(), nb::arg())
       .def("read",
            [](SharedMemoryWorkspace const& workspace, int rank) {

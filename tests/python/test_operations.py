@@ -132,6 +132,26 @@ except crossrank.PeerLostError as error: assert r != 0 and "the merge failed" in
     )
 
 
+def test_other_threads_run_while_memory_is_reserved(ranks):
+    ranks(
+        2,
+        """
+import threading, time
+ticks, over = [], threading.Event()
+def tick():
+    while not over.is_set(): ticks.append(0); time.sleep(0.001)
+thread = threading.Thread(target=tick); thread.start()
+shared = crossrank.SharedMemoryWorkspace(world)
+before, start = len(ticks), time.monotonic()
+zeros = shared.zeros((1 << 28,), "U8")
+during, seconds = len(ticks) - before, time.monotonic() - start
+over.set(); thread.join()
+assert during >= 3 or seconds < 0.03, (during, seconds)
+world.barrier()
+""",
+    )
+
+
 def test_writing_to_a_received_torch_tensor_never_changes_the_senders(ranks):
     pytest.importorskip("torch")
     ranks(
