@@ -25,7 +25,7 @@ template <class Value, std::size_t Count>
 
 /// Returns a timeout in seconds as milliseconds, rounded up.
 [[nodiscard]] inline std::chrono::milliseconds milliseconds_of(double seconds) {
-  constexpr double max = 1e12;
+  constexpr double max = 3e9;  // as nanoseconds, a time from now fits in 64 bits
   if (!(seconds >= 0)) refuse("timeout", "a timeout is negative or not a number");
   return std::chrono::milliseconds(static_cast<std::int64_t>(std::min(seconds, max) * 1e3 + 0.999));
 }

@@ -96,6 +96,19 @@ driven.close()
     )
 
 
+@pytest.mark.parametrize("limit", [1e10, 1e300, float("inf")])
+def test_a_long_timeout_waits(limit):
+    import threading
+
+    with crossrank.connect(rank=0, world_size=1, timeout=limit) as world:
+        queue = crossrank.MessageQueue.create_writer(world, readers=1)
+        reader = crossrank.MessageQueue.attach(queue.handle(), reader=0)
+        sender = threading.Timer(0.2, lambda: queue.enqueue_bytes(b"late"))
+        sender.start()
+        assert reader.dequeue_bytes(timeout=limit) == b"late"
+        sender.join()
+
+
 def test_an_unknown_kind_of_progress_is_refused():
     with pytest.raises(crossrank.UsageError, match="caller, thread"):
         crossrank.connect(progress="both")

@@ -663,6 +663,23 @@ def late_at_monitored_barrier(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
+def one_limit_for_all_ranks(rank: int, size: int) -> None:
+    """A rank that comes late leaves less time for the others."""
+    import time
+
+    start = time.monotonic()
+    if rank == 0:
+        with pytest.raises(RuntimeError, match="Rank 2 failed to pass monitoredBarrier"):
+            dist.monitored_barrier(timeout=timedelta(seconds=4))
+        assert time.monotonic() - start < 6
+    elif rank == 1:
+        time.sleep(3)
+        with pytest.raises(RuntimeError):
+            dist.monitored_barrier(timeout=timedelta(seconds=30))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def groups_on_one_store(rank: int, size: int) -> None:
     """Groups that are made one after the other on one store do not find each other's keys."""
     import tempfile
@@ -746,8 +763,8 @@ def test_exports_beside_gloo(scenario: str) -> None:
     run_ranks(__file__, scenario, 2, backend="gloo")
 
 
-@pytest.mark.parametrize("scenario", ["any_source", "leaving"])
-def test_a_receive_from_any_rank(scenario: str) -> None:
+@pytest.mark.parametrize("scenario", ["any_source", "leaving", "one_limit_for_all_ranks"])
+def test_scenario_of_three_ranks(scenario: str) -> None:
     run_ranks(__file__, scenario, 3)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from time import monotonic
 from typing import Any, cast
 
 import torch
@@ -442,9 +443,11 @@ class CrossrankProcessGroup(dist.ProcessGroup):
         if limit <= timedelta():
             return f"[Rank 0]: Rank 0 timed out in monitoredBarrier after {limit.total_seconds():g} s"
         late: list[int] = []
+        end = monotonic() + limit.total_seconds()
         for rank in range(1, self.size()):
             try:
-                self._store.wait([f"{prefix}/{rank}"], limit if not late else timedelta(milliseconds=1))
+                left = timedelta(seconds=max(end - monotonic(), 0.001))
+                self._store.wait([f"{prefix}/{rank}"], left)
             except RuntimeError:
                 late.append(rank)
                 if not wait_all_ranks:
