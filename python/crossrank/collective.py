@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from . import _core
 from ._types import ReduceOp, TensorLike, Timeout, seconds
+from .errors import UsageError
 
 
 class Request:
@@ -81,7 +82,10 @@ class Collective:
     def __repr__(self) -> str:
         if not self.connected:
             return "crossrank.Collective(not connected)"
-        return f"crossrank.Collective({self.name!r}, rank {self.rank} of {self.world_size}, {self.backend})"
+        try:
+            return f"crossrank.Collective({self.name!r}, rank {self.rank} of {self.world_size}, {self.backend})"
+        except UsageError:
+            return "crossrank.Collective(closed)"
 
     @property
     def connected(self) -> bool:

@@ -179,8 +179,28 @@ def configs_of_none(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("scenario", ["tensor_parallel_merge", "pipeline_merge"])
-def test_equals_modelopt(scenario: str) -> None:
+def config_that_cannot_be_sent(rank: int, size: int) -> None:
+    """All ranks learn why, and their next call works."""
+    import crossrank
+    import torch.distributed as dist
+    from crossrank.compat.modelopt import get_configs_parallel
+
+    own = _model().ln_f
+    if rank == 1:
+        own.eps = object()
+    with (
+        pytest.raises(crossrank.Error if rank == 0 else TypeError, match="cannot send its config" if rank == 0 else "object"),
+        get_configs_parallel(own, [0, 1], None),
+    ):
+        pass
+    with get_configs_parallel(_model().ln_f, [0, 1], None) as configs:
+        assert len(configs) == (2 if rank == 0 else 0)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("scenario", ["config_that_cannot_be_sent", "tensor_parallel_merge", "pipeline_merge"])
+def test_scenario(scenario: str) -> None:
     run_ranks(__file__, scenario, 2, backend="gloo")
 
 

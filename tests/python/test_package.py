@@ -38,6 +38,12 @@ def test_an_exception_during_the_translation_of_an_error_is_raised(monkeypatch):
         crossrank.as_tensor(3)
 
 
+def test_a_closed_group_has_a_text():
+    world = crossrank.connect(rank=0, world_size=1)
+    world.close()
+    assert repr(world) == "crossrank.Collective(closed)"
+
+
 def test_usage_error_names_the_bad_option():
     with crossrank.connect() as world, pytest.raises(crossrank.UsageError, match="minimum"):
         world.all_reduce(bytearray(4), op="minimum")

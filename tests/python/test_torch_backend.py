@@ -743,6 +743,7 @@ def test_every_collective(ranks: int) -> None:
         "forked",
         "unmatched_receive",
         "wrong_arguments",
+        "second_shutdown",
     ],
 )
 def test_scenario(scenario: str) -> None:
@@ -793,6 +794,15 @@ def test_a_failed_start_waits_for_no_late_rank_and_is_known_to_it(tmp_path) -> N
             one.wait()
     late = join(2, 3)
     assert "could not be made" in late.communicate(timeout=120)[0]
+
+
+def second_shutdown(rank: int, size: int) -> None:
+    group = dist.group.WORLD
+    dist.barrier()
+    group.shutdown()
+    group.shutdown()
+    group.abort()
+    dist.destroy_process_group()
 
 
 class FailsDuringTheWait:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -98,30 +98,35 @@ def get_configs_parallel(
         split_config_and_weights,
     )
 
-    collective = groups.subgroup(ranks)
-    text: str | None = None
-    weights: dict[str, torch.Tensor] = {}
-    if config is not None and collective.rank != 0:
+    def encoded() -> tuple[str | None, dict[str, torch.Tensor]]:
+        if config is None or collective.rank == 0:
+            return None, {}
+        weights: dict[str, torch.Tensor] = {}
         fields = model_config_to_dict(config)
         fields["__name__"] = type(config).__name__
         split_config_and_weights(fields, weights)
         # Through memory ModelOpt sends JSON, which turns tuples into lists and keys into strings; through files it does not.
-        text = json.dumps(fields) if workspace_path is None else _encode(fields)
-    with (
-        groups.until_death(collective),
-        crossrank.get_configs_parallel(
-            {"python": text}, _dense(weights), group=collective, workspace_path=workspace_path or ""
-        ) as received,
-    ):
-        configs = []
-        for index, state in enumerate(received):
-            if index == 0:
-                configs.append(config)
-            elif state.config["python"] is not None:
-                fields = json.loads(state.config["python"]) if workspace_path is None else _decode(state.config["python"])
-                restore_model_config(fields, _to_torch(state.weights))
-                configs.append(model_config_from_dict(fields))
-        yield configs
+        return json.dumps(fields) if workspace_path is None else _encode(fields), _dense(weights)
+
+    with groups.until_death(groups.subgroup(ranks)) as collective:
+        try:
+            text, weights = encoded()
+        except BaseException as error:
+            with suppress(crossrank.Error):  # the group may be dead already
+                collective.abort(f"rank {collective.rank} cannot send its config: {error}")
+            raise
+        with crossrank.get_configs_parallel(
+            {"python": text}, weights, group=collective, workspace_path=workspace_path or ""
+        ) as received:
+            configs = []
+            for index, state in enumerate(received):
+                if index == 0:
+                    configs.append(config)
+                elif state.config["python"] is not None:
+                    fields = json.loads(state.config["python"]) if workspace_path is None else _decode(state.config["python"])
+                    restore_model_config(fields, _to_torch(state.weights))
+                    configs.append(model_config_from_dict(fields))
+            yield configs
 
 
 def install() -> None:

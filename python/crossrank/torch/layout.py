@@ -11,7 +11,10 @@ from torch import Tensor
 def to_dense(tensor: Tensor) -> Tensor:
     """Returns a contiguous tensor with the same values, in the same memory where that is possible."""
     if tensor.device.type != "cpu":
-        raise ValueError(f"the backend crossrank takes CPU tensors, and this one is on {tensor.device}")
+        raise ValueError(
+            f"the backend crossrank takes CPU tensors, and this one is on {tensor.device} "
+            "(hint: use a group of another backend for it, or pass tensor.cpu())"
+        )
     if tensor.is_sparse:
         raise ValueError("this operation of the backend crossrank takes dense tensors; call to_dense() first")
     return tensor.detach().resolve_conj().resolve_neg().contiguous()

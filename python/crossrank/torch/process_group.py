@@ -476,11 +476,13 @@ class CrossrankProcessGroup(dist.ProcessGroup):
     def shutdown(self) -> None:
         """Completes what is in progress but cancels receives, and leaves the group. The last call on the group."""
         self._operations.close()
-        del self._collective
+        self.__dict__.pop("_collective", None)
 
     def abort(self) -> None:
         """Ends the operations of all ranks with an error."""
-        self._collective.abort("torch.distributed aborted the process group")
+        collective = self.__dict__.get("_collective")
+        if collective is not None:
+            collective.abort("torch.distributed aborted the process group")
         self.shutdown()
 
     def set_timeout(self, timeout: timedelta) -> None:
