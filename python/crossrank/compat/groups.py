@@ -101,7 +101,7 @@ def subgroup(ranks: Sequence[int]) -> crossrank.Collective:
         _groups.clear()
         _default = weakref.ref(dist.group.WORLD)
     if members not in _groups:
-        store = PrefixStore("crossrank/compat", dist.distributed_c10d._get_default_store())
+        store: Any = PrefixStore("crossrank/compat", dist.distributed_c10d._get_default_store())
         name = ",".join(map(str, members))
         job = next_job(store, name, rank=own, first=members[0], timeout=store.timeout)
         _groups[members] = connect(rank=members.index(own), world_size=len(members), job_id=job)
