@@ -31,7 +31,7 @@ void expect_no_space(Collective const& world, std::function<void()> const& make)
     ADD_FAILURE() << "expected an error on rank " << world.rank();
   } catch (UnavailableError const& e) {
     EXPECT_THAT(e.what(), HasSubstr("at most " + std::to_string(max_groups())));
-    EXPECT_THAT(e.what(), HasSubstr("let the handles"));
+    EXPECT_THAT(e.what(), HasSubstr("drop unused group and queue handles"));
     EXPECT_TRUE(e.group_usable());
   }
 }
