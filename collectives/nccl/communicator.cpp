@@ -146,13 +146,20 @@ void Communicator::settle(char const* operation, char const* function, milliseco
     if (poll_hook) poll_hook();
     return false;
   };
-  if (poll_for(has_ended, timeout)) return;
+  if (poll_for(has_ended, timeout)) return complete_job(operation, function);
   throw TimeoutError({.operation = operation,
                       .message = std::string(function) + " has not ended in time",
                       .expected = "within " + std::to_string(timeout.count()) + " ms",
                       .hint = "NCCL_DEBUG=INFO makes NCCL print what it waits for",
                       .rank = place_.rank,
                       .world_size = place_.ranks});
+}
+
+void Communicator::complete_job(char const* operation, char const* function) {
+  std::lock_guard const lock(mutex_);
+  if (comm_ == nullptr) return;
+  int ranks = 0;
+  check(functions().ncclCommCount(comm_, &ranks), function, operation);
 }
 
 Result Communicator::post(std::span<Step const> steps, char const*& function) {

@@ -80,6 +80,7 @@ struct Functions {
   Result (*ncclCommDestroy)(Comm* comm);
   Result (*ncclCommAbort)(Comm* comm);
   Result (*ncclCommGetAsyncError)(Comm* comm, Result* error);
+  Result (*ncclCommCount)(Comm* comm, int* ranks);
 
   Result (*ncclGroupStart)();
   Result (*ncclGroupEnd)();

@@ -26,6 +26,7 @@ void bind_functions(FunctionBinder& to, api::Functions& f) {
   to.required("ncclCommDestroy", f.ncclCommDestroy);
   to.required("ncclCommAbort", f.ncclCommAbort);
   to.required("ncclCommGetAsyncError", f.ncclCommGetAsyncError);
+  to.required("ncclCommCount", f.ncclCommCount);
   to.required("ncclGroupStart", f.ncclGroupStart);
   to.required("ncclGroupEnd", f.ncclGroupEnd);
   to.required("ncclAllReduce", f.ncclAllReduce);

@@ -147,6 +147,26 @@ CROSSRANK_RANK_SCENARIO(nccl_requests) {
 
 TEST_P(NcclCollectives, non_blocking_calls_order_the_current_stream) { run("nccl_requests"); }
 
+/// NCCL 2.22 crashes when a thread uses the communicator of another group before it has completed its last call.
+CROSSRANK_RANK_SCENARIO(nccl_two_groups_of_a_thread) {
+  auto const world = connect_gpu_rank();
+  auto const pair = world.split({{0, 1}});
+  for (int round = 0; round < 3; ++round) {
+    auto tensor = filled(world, 4);
+    world.all_reduce(tensor);
+    pair.all_reduce(tensor);
+    EXPECT_EQ(values(tensor), std::vector<float>(4, 6));
+  }
+  EXPECT_EQ(pair.device_backend(), "nccl");
+  return end_gpu_rank();
+}
+
+TEST(NcclGroups, take_turns_on_a_thread_with_a_library_that_keeps_jobs) {
+  auto options = gpu_ranks(EmulatedNccl::v2_22);
+  options.environment["EMULATED_NCCL_IN_PROGRESS"] = "always";
+  expect_job_ok(2, "nccl_two_groups_of_a_thread", std::move(options));
+}
+
 // ---------------------------------------------------------------- costs
 
 CROSSRANK_RANK_SCENARIO(nccl_counts) {

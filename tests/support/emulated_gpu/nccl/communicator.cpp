@@ -65,6 +65,27 @@ void join(Communicator& comm, std::shared_ptr<MemoryFile> file) {
   }
 }
 
+namespace {
+
+/// The communicator of the job that a call of this thread has left.
+std::weak_ptr<Communicator>& left_job() {
+  thread_local std::weak_ptr<Communicator> instance;
+  return instance;
+}
+
+}  // namespace
+
+void leave_job(std::shared_ptr<Communicator> const& comm) {
+  if (version() >= 21900 && version() < 22600) left_job() = comm;
+}
+
+void complete_job(Communicator const* comm) {
+  auto const other = left_job().lock();
+  if (other != nullptr && other.get() != comm && !other->aborted)
+    emulated_report("a communicator is used while the thread has a job of another one");
+  left_job().reset();
+}
+
 Comms& comms() {
   static auto* const instance = new Comms;
   return *instance;
@@ -74,6 +95,7 @@ std::shared_ptr<Communicator> ready(ncclComm_t handle) {
   auto comm = comms().find(handle);
   demand(comm->state != ncclInProgress, ncclInvalidArgument,
          "attempt to use the communicator before the previous operation returned ncclSuccess");
+  complete_job(comm.get());
   demand(!comm->revoked && !comm->finalized, ncclInvalidUsage, "the communicator is finalized or revoked");
   demand(comm->state == ncclSuccess, static_cast<ncclResult_t>(comm->state.load()), "the communicator has failed");
   return comm;

@@ -64,6 +64,12 @@ Comms& comms();
 /// The communicator behind a handle, ready for a call.
 std::shared_ptr<Communicator> ready(ncclComm_t handle);
 
+/// Leaves the job of a call that is done later with the calling thread, as versions 2.19 to 2.25 do.
+void leave_job(std::shared_ptr<Communicator> const& comm);
+/// Completes the job of this thread on the communicator, and reports one on another communicator: the real library
+/// crashes there.
+void complete_job(Communicator const* comm);
+
 /// Remembers the text of the newest error, for ncclGetLastError.
 void remember(std::string const& why);
 

@@ -75,6 +75,7 @@ ncclResult_t make(ncclComm_t* handle, int size, ncclUniqueId const& unique, int 
   std::memcpy(&id, unique.internal, sizeof id);
   demand(id.magic == id_magic, ncclInvalidArgument, "the id was not drawn by ncclGetUniqueId");
   auto comm = fresh(size, rank, blocking_of(config));
+  complete_job(nullptr);
   *handle = comms().add(comm);
   auto const result = add_job(comm, [comm, id] { join_by_id(*comm, id); });
   if (result != ncclSuccess && result != ncclInProgress) {
@@ -238,6 +239,7 @@ ncclResult_t ncclCommShrink(ncclComm_t handle, int* excluded, int count, ncclCom
 ncclResult_t ncclCommFinalize(ncclComm_t handle) {
   return nccl::call("ncclCommFinalize", [&] {
     auto const comm = comms().find(handle);
+    complete_job(comm.get());
     demand(!comm->finalized.exchange(true), ncclInvalidUsage, "the communicator was finalized before");
     return add_job(comm, [comm] { wait_for_kernels(*comm); });
   });
@@ -283,7 +285,10 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* error) {
 ncclResult_t ncclCommCount(ncclComm_t handle, int* count) {
   return nccl::call("ncclCommCount", [&] {
     demand(count != nullptr, ncclInvalidArgument, "there is no place for the count");
-    *count = comms().find(handle)->size;
+    auto const comm = comms().find(handle);
+    demand(comm->state != ncclInProgress, ncclInvalidArgument, "the communicator is busy");
+    complete_job(comm.get());
+    *count = comm->size;
     return ncclSuccess;
   });
 }

@@ -59,6 +59,7 @@ ncclResult_t flush_jobs(std::vector<Job> jobs) {
     if (!job.comm->blocking) {
       job.comm->state = ncclInProgress;
       result = ncclInProgress;
+      leave_job(job.comm);
       std::thread([job] { job.comm->state = run_job(job); }).detach();
     } else if (jobs.size() == 1) {
       return run_job(job);
@@ -90,6 +91,7 @@ ncclResult_t flush(Group& g) {
     }
     batch.comm->state = ncclInProgress;
     result = ncclInProgress;
+    leave_job(batch.comm);
     std::thread([batch] {
       std::this_thread::sleep_for(std::chrono::microseconds(200));
       cuCtxSetCurrent(batch.comm->context);
