@@ -15,8 +15,9 @@
 namespace crossrank::nccl {
 namespace {
 
-/// How long a refused call waits for the watchdog, which may know a dead rank as the cause.
-constexpr auto verdict_limit = std::chrono::seconds(2);
+/// How long a refused call waits for the watchdog, which may know a dead rank as the cause, or asks for it for a
+/// second.
+constexpr auto verdict_limit = std::chrono::seconds(3);
 
 }  // namespace
 

@@ -137,7 +137,7 @@ void NcclWatchdog::check_all() {
     progress = progress_;
   }
   peers_.poll(progress);
-  if (!requested.empty()) blame_itself(requested);
+  if (!requested.empty()) blame_cause(communicator_->async_error(), requested);
   check_work();
   check_nccl();
 }
@@ -265,7 +265,31 @@ CallId NcclWatchdog::conflicting_call_of(Work const& work) const {
 void NcclWatchdog::check_nccl() {
   auto const state = communicator_->async_error();
   if (state == Result::success || state == Result::in_progress) return;
-  blame_itself(std::string("NCCL reports: ") + communicator_->functions().ncclGetErrorString(state));
+  blame_cause(state, std::string("NCCL reports: ") + communicator_->functions().ncclGetErrorString(state));
+}
+
+void NcclWatchdog::blame_cause(Result state, std::string const& why) {
+  if (state == Result::remote_error || state == Result::system_error) {
+    auto const silent = ranks_that_do_not_answer();
+    if (!silent.empty()) blame(ErrorCode::peer_lost, silent, why + "; " + name_ranks(silent) + " did not answer");
+  }
+  blame_itself(why);
+}
+
+std::vector<int> NcclWatchdog::ranks_that_do_not_answer() {
+  peers_.ask(0, {});
+  auto& system = platform::system();
+  for (auto const until = system.now() + answer_limit; system.now() < until; system.sleep(answer_nap)) {
+    WatchdogPeers::Progress progress;
+    {
+      std::lock_guard const lock(mutex_);
+      progress = progress_;
+    }
+    peers_.poll(progress);
+    if (peers_.ranks_without(0).empty()) break;
+  }
+  // Without threads, the other ranks answer during their calls only.
+  return peers_.may_use_threads() ? peers_.ranks_without(0) : std::vector<int>{};
 }
 
 void NcclWatchdog::blame(ErrorCode code, std::vector<int> const& ranks, std::string const& why) {

@@ -97,6 +97,12 @@ class NcclWatchdog {
   [[nodiscard]] BlockingCall blocking_call(std::uint64_t sequence, CallId conflicting_call) const;
   /// Makes all ranks fail, and throws their error.
   [[noreturn]] void blame(ErrorCode code, std::vector<int> const& ranks, std::string const& why);
+  /// Makes all ranks fail because of an error of NCCL, whose state is `state`. An error of the network may come before
+  /// the group on the CPU knows of the rank that has caused it: throws a death that is known within a second, else
+  /// blames the ranks that do not answer, and this one when all do.
+  [[noreturn]] void blame_cause(api::Result state, std::string const& why);
+  /// Asks the other ranks, and waits up to a second. Throws the group's failure.
+  [[nodiscard]] std::vector<int> ranks_that_do_not_answer();
   /// Makes all ranks fail because of this one.
   [[noreturn]] void blame_itself(std::string const& why);
   void fail(std::exception_ptr failure) noexcept;

@@ -97,6 +97,39 @@ CROSSRANK_RANK_SCENARIO(nccl_network_disconnect) {
 
 TEST_P(NcclNetwork, names_a_rank_that_is_disconnected) { run("nccl_network_disconnect", "short"); }
 
+/// NCCL reports the loss of rank 2 on the others before the group on the CPU knows of it.
+CROSSRANK_RANK_SCENARIO(nccl_network_error) {
+  std::atomic<int> error_count{0};
+  run_message_ranks(
+      4,
+      [&](Collective const& checked, MemoryHub& hub) {
+        auto const world = make_collective(checked.transport(), checked.timeout_policy(), CheckLevel::off);
+        auto tensor = filled_on_own_gpu(world, 1'000);
+        world.all_reduce(tensor);
+        EXPECT_EQ(values(tensor), std::vector<float>(1'000, 10));
+        world.barrier();
+        if (world.rank() == 2) {
+          hub.disconnect(2);
+          constexpr int remote_error = 6;
+          fail_communicators(remote_error);
+          while (error_count < 3) std::this_thread::yield();
+          return;
+        }
+        try {
+          world.all_reduce(tensor);
+          current_stream(gpu_of(world)).synchronize();
+          ADD_FAILURE() << "no error";
+        } catch (PeerLostError const& e) {
+          EXPECT_THAT(e.info().failed_ranks, testing::ElementsAre(2)) << e.what();
+        }
+        ++error_count;
+      },
+      network_options(self));
+  return 0;
+}
+
+TEST_P(NcclNetwork, names_the_lost_rank_and_not_the_one_that_reports_an_error) { run("nccl_network_error"); }
+
 /// Rank 2 does not make a call that the others have enqueued, but lives.
 CROSSRANK_RANK_SCENARIO(nccl_network_late) {
   std::atomic<int> error_count{0};

@@ -64,6 +64,12 @@ void block_stream(Stream const& stream) {
   EXPECT_EQ(pop(&context), 0);
 }
 
+void fail_communicators(int nccl_result) {
+  auto* const fail = emulator<void(char const*, unsigned long long, int)>("emulated_fail_call");
+  constexpr unsigned long long queries = 1'000;
+  for (unsigned long long nth = 1; nth <= queries; ++nth) fail("nccl_async_error", nth, nccl_result);
+}
+
 void reset_emulated_counts() { emulator<void()>("emulated_reset_counts")(); }
 
 }  // namespace crossrank::test

@@ -35,6 +35,8 @@ void expect_job_ok(int ranks, std::string_view scenario, RankOptions options = g
 [[nodiscard]] unsigned long long emulated_count(char const* name);
 /// Blocks a stream for ever: the work that is enqueued later does not start.
 void block_stream(Stream const& stream);
+/// Makes NCCL report the error on each communicator of this process, as soon as its state is queried.
+void fail_communicators(int nccl_result);
 /// Sets all counters to zero.
 void reset_emulated_counts();
 

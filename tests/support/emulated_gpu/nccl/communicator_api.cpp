@@ -277,7 +277,9 @@ ncclResult_t ncclCommRevoke(ncclComm_t handle, int flags) {
 ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* error) {
   return nccl::call("ncclCommGetAsyncError", [&] {
     demand(error != nullptr, ncclInvalidArgument, "there is no place for the error");
-    *error = static_cast<ncclResult_t>(comms().find(handle)->state.load());
+    auto const comm = comms().find(handle);
+    if (int const fault = emulated_log_call("nccl_async_error"); fault != 0) comm->state = fault;
+    *error = static_cast<ncclResult_t>(comm->state.load());
     return ncclSuccess;
   });
 }
