@@ -76,7 +76,9 @@ std::shared_ptr<spi::Storage> NamedCalls::make_buffer(Device device, std::size_t
   prepare_device(device);
   auto& state = group_.state(name_);
   GroupLockGuard const guard(state, name_);
-  return with_operation_name(name_, [&] { return state.devices.make_buffer(bytes); });
+  state.complete_collectives();
+  return with_operation_name(name_,
+                             [&] { return state.devices.make_buffer(bytes, *state.transport, state.timeout_policy); });
 }
 
 }  // namespace crossrank::detail

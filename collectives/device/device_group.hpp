@@ -44,9 +44,11 @@ class DeviceGroup {
     nccl_.reset();
   }
   /// Returns device memory that NCCL uses without copies of its own, or null where NCCL does not carry the group's
-  /// collectives. Collective, after `decide`.
-  [[nodiscard]] std::shared_ptr<spi::Storage> make_buffer(std::size_t bytes) {
-    return nccl_ ? nccl_->make_buffer(bytes) : nullptr;
+  /// collectives. Collective, after `decide`; no collective may be under way on the transport. Errors as for
+  /// `NcclGroup::make_buffer`.
+  [[nodiscard]] std::shared_ptr<spi::Storage> make_buffer(std::size_t bytes, spi::Transport& transport,
+                                                          spi::TimeoutPolicy const& timeout_policy) {
+    return nccl_ ? nccl_->make_buffer(bytes, transport, timeout_policy) : nullptr;
   }
   /// Returns NCCL's communicator, or null. It lives as long as the result, unless it is aborted.
   [[nodiscard]] std::shared_ptr<void> native() const noexcept;

@@ -1,18 +1,16 @@
 #include "collectives/nccl/agreement.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
-#include <cstring>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <crossrank/cuda.hpp>
 #include <crossrank/error.hpp>
 
+#include "collectives/nccl/rank_records.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/environment.hpp"
@@ -25,53 +23,33 @@ constexpr char const* agreement_operation = "make a communicator";
 // Keeps these operations apart from the comparison of a call.
 constexpr std::uint64_t agreement_mark = 0x6e63'636c'6167;
 
-using Text = std::array<char, 160>;
-
-Text text_of(std::string_view from) {
-  Text text{};
-  from.copy(text.data(), text.size() - 1);
-  return text;
-}
-std::string string_of(Text const& text) { return {text.data(), ::strnlen(text.data(), text.size())}; }
-
 /// The choice and the equipment of a rank, as it tells the others.
 struct Offer {
   enum class Choice : std::uint32_t { automatic, nccl, staged };
   Choice choice = Choice::automatic;  ///< its `CROSSRANK_DEVICE`
   std::int32_t version = 0;           ///< of its NCCL; 0 for none
-  Text gpu{};                         ///< identity of its GPU
-  Text lacks{};                       ///< why it has no NCCL
+  RecordText gpu{};                   ///< identity of its GPU
+  RecordText lacks{};                 ///< why it has no NCCL
 };
 
 /// How a rank's part of the work has ended.
 struct Report {
   enum class Outcome : std::uint32_t { failed, stopped, joined };
   Outcome outcome = Outcome::failed;  ///< `stopped`: because of another rank
-  Text failure{};
+  RecordText failure{};
 };
 
 Offer own_offer(Device device) {
-  Offer mine{.gpu = text_of(cuda::device_info(device).uuid)};
+  Offer mine{.gpu = record_text(cuda::device_info(device).uuid)};
   if (auto const forced = environment().device_transport)
     mine.choice = *forced == DeviceTransport::nccl ? Offer::Choice::nccl : Offer::Choice::staged;
   if (mine.choice == Offer::Choice::staged) return mine;
   try {
     mine.version = nccl_library().version;
   } catch (UnavailableError const& e) {
-    mine.lacks = text_of(e.info().message + (e.info().system.empty() ? "" : ": " + e.info().system));
+    mine.lacks = record_text(e.info().message + (e.info().system.empty() ? "" : ": " + e.info().system));
   }
   return mine;
-}
-
-template <class Record>
-std::vector<Record> gather(spi::Transport& transport, Record const& mine, spi::TimeoutPolicy const& timeout_policy) {
-  auto all = per_rank<Record>(transport.world_size());
-  std::vector<std::size_t> const counts(all.size(), sizeof mine);
-  transport.wait(
-      transport.post_all_gatherv({spi::OpKind::check, agreement_mark}, {.bytes = std::as_bytes(std::span(&mine, 1))},
-                                 counts, {.bytes = std::as_writable_bytes(std::span(all))}),
-      timeout_policy);
-  return all;
 }
 
 std::string rank_text(std::size_t rank) { return "rank " + std::to_string(rank); }
@@ -106,7 +84,7 @@ std::optional<api::UniqueId> share_id(spi::Transport& transport, Report& report,
     try {
       drawn = {.succeeded = 1, .id = Communicator::draw_id()};
     } catch (Error const& e) {
-      report.failure = text_of(e.what());
+      report.failure = record_text(e.what());
     }
   }
   transport.wait(transport.post_broadcast({spi::OpKind::check, agreement_mark},
@@ -126,7 +104,7 @@ std::unique_ptr<NcclWatchdog> make_watchdog(spi::Transport& transport, Report& r
         transport.split({spi::OpKind::split, agreement_mark}, all, transport.name() + "/nccl", timeout_policy),
         transport.name(), timeout_policy.timeout);
   } catch (UnavailableError const& e) {
-    report.failure = text_of(e.what());
+    report.failure = record_text(e.what());
     return nullptr;
   }
 }
@@ -140,9 +118,9 @@ std::unique_ptr<Communicator> join(spi::Transport const& transport, Device devic
     report.outcome = Report::Outcome::joined;
     return made;
   } catch (PeerLostError const& e) {  // another rank has given up or died
-    report = {.outcome = Report::Outcome::stopped, .failure = text_of(e.what())};
+    report = {.outcome = Report::Outcome::stopped, .failure = record_text(e.what())};
   } catch (Error const& e) {
-    report.failure = text_of(e.what());
+    report.failure = record_text(e.what());
     watchdog.abort(e.what());
   }
   return nullptr;
@@ -182,7 +160,7 @@ void settle_for_staged(spi::Transport const& transport, std::vector<Offer> const
 
 std::shared_ptr<NcclGroup> agree_on_communicator(spi::Transport& transport, Device device,
                                                  spi::TimeoutPolicy const& timeout_policy) {
-  auto const offers = gather(transport, own_offer(device), timeout_policy);
+  auto const offers = gather_records(transport, agreement_mark, own_offer(device), timeout_policy);
   if (auto const why = objection(offers)) {
     settle_for_staged(transport, offers, *why);
     return nullptr;
@@ -192,7 +170,8 @@ std::shared_ptr<NcclGroup> agree_on_communicator(spi::Transport& transport, Devi
   auto watchdog = make_watchdog(transport, report, timeout_policy);
   auto const id = watchdog ? share_id(transport, report, timeout_policy) : std::nullopt;
   if (id) communicator = join(transport, device, *id, *watchdog, report, timeout_policy);
-  if (auto const reports = gather(transport, report, timeout_policy); auto const r = first_failure(reports)) {
+  if (auto const reports = gather_records(transport, agreement_mark, report, timeout_policy);
+      auto const r = first_failure(reports)) {
     if (communicator) communicator->abort();
     settle_for_staged(transport, offers, "on " + rank_text(*r) + " " + string_of(reports[*r].failure));
     return nullptr;

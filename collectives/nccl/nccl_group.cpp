@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <exception>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "collectives/algorithms/recorded_call.hpp"
 #include "collectives/nccl/graph_replay.hpp"
 #include "collectives/nccl/nccl_calls.hpp"
+#include "collectives/nccl/rank_records.hpp"
 #include "collectives/nccl/registered_memory.hpp"
 #include "lib/device/device_failures.hpp"
 #include "lib/platform/system.hpp"
@@ -18,6 +22,43 @@ namespace {
 /// How long a refused call waits for the watchdog, which may know a dead rank as the cause, or asks for it for a
 /// second.
 constexpr auto verdict_limit = std::chrono::seconds(3);
+
+constexpr char const* buffer_operation = "make a communication buffer";
+// Keeps this exchange apart from the comparison of a call.
+constexpr std::uint64_t buffer_mark = 0x6e63'636c'6266;
+
+/// The buffer that a rank is about to register, as it tells the others.
+struct BufferRecord {
+  std::uint64_t bytes = 0;
+  std::uint64_t has_failed = 0;  ///< 1: the rank has no memory for it
+  RecordText failure{};
+};
+
+/// Throws the same error on all ranks unless each has memory for a buffer of the same size.
+void require_agreement(std::vector<BufferRecord> const& records, spi::Transport const& transport) {
+  auto const rank_of = [&](auto const& found) { return static_cast<int>(found - records.begin()); };
+  ErrorInfo info{.operation = buffer_operation,
+                 .group = transport.name(),
+                 .rank = transport.rank(),
+                 .world_size = transport.world_size()};
+  auto const bytes = records.front().bytes;
+  auto const other = std::find_if(records.begin(), records.end(), [&](auto const& one) { return one.bytes != bytes; });
+  if (other != records.end()) {
+    info.message = "the ranks ask for buffers of different sizes";
+    info.expected = std::to_string(bytes) + " bytes as on rank 0";
+    info.got = std::to_string(other->bytes) + " bytes on rank " + std::to_string(rank_of(other));
+    info.hint = "pass the same shapes and dtypes on all ranks";
+    info.failed_ranks = {rank_of(other)};
+    throw MismatchError(std::move(info));
+  }
+  auto const failed = std::find_if(records.begin(), records.end(), [](auto const& one) { return one.has_failed != 0; });
+  if (failed == records.end()) return;
+  info.message =
+      "rank " + std::to_string(rank_of(failed)) + " has no memory for a buffer of " + std::to_string(bytes) + " bytes";
+  info.system = string_of(failed->failure);
+  info.failed_ranks = {rank_of(failed)};
+  throw UnavailableError(std::move(info));
+}
 
 }  // namespace
 
@@ -48,10 +89,25 @@ void NcclGroup::require_open(char const* operation) const {
                     .world_size = place().ranks});
 }
 
-std::shared_ptr<spi::Storage> NcclGroup::make_buffer(std::size_t bytes) {
+std::shared_ptr<spi::Storage> NcclGroup::make_buffer(std::size_t bytes, spi::Transport& transport,
+                                                     spi::TimeoutPolicy const& timeout_policy) {
+  BufferRecord mine{.bytes = bytes};
+  std::shared_ptr<spi::Storage> memory;
+  try {
+    memory = allocate_with_nccl(place().device, bytes);
+  } catch (Error const& e) {
+    mine.has_failed = 1;
+    mine.failure = record_text(e.what());
+  }
+  // NCCL compares nothing: it would wait for ever for a rank that registers no memory.
+  require_agreement(gather_records(transport, buffer_mark, mine, timeout_policy), transport);
   throw_failure();
-  auto memory = allocate_with_nccl(place().device, bytes);
-  if (memory) communicator_->register_memory(memory, [this] { throw_failure(); });
+  if (!memory) return nullptr;
+  try {
+    communicator_->register_memory(memory, [this] { throw_failure(); });
+  } catch (BackendError const& e) {
+    end_after(e);
+  }
   return memory;
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include <crossrank/error.hpp>
+#include <crossrank/spi/transport.hpp>
 #include <crossrank/stream.hpp>
 
 #include "collectives/algorithms/call.hpp"
@@ -49,9 +50,11 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   /// Makes the group fail on all ranks, because this one cannot do its part of what the others have enqueued.
   void abort(char const* why) noexcept;
 
-  /// Returns memory of NCCL's allocator that the communicator knows, or null where NCCL has none. Collective, with the
-  /// same number of bytes on all ranks.
-  [[nodiscard]] std::shared_ptr<spi::Storage> make_buffer(std::size_t bytes);
+  /// Returns memory of NCCL's allocator that the communicator knows, or null where NCCL has none. Collective over
+  /// `transport`, the group on the CPU, which has no other collective under way. `MismatchError` when the ranks ask for
+  /// different numbers of bytes, `UnavailableError` on all ranks when one of them has no memory.
+  [[nodiscard]] std::shared_ptr<spi::Storage> make_buffer(std::size_t bytes, spi::Transport& transport,
+                                                          spi::TimeoutPolicy const& timeout_policy);
 
   /// Refuses replays of graphs from now on.
   void close() noexcept { closed_.store(true, std::memory_order_relaxed); }

@@ -360,7 +360,8 @@ class CROSSRANK_EXPORT GroupCoordinator {
   /// Local for a group on the CPU. With `device_communicator` on GPUs it is collective, with the same list on all
   /// ranks: where NCCL carries the group's collectives, the buffers come from NCCL's allocator and are registered with
   /// the communicator, as windows since NCCL 2.27, so that collectives on them need no copies of NCCL's own. End your
-  /// own work on such a buffer before its last view goes and before the group ends.
+  /// own work on such a buffer before its last view goes and before the group ends. `MismatchError` when the sizes
+  /// differ between ranks; `UnavailableError` on all ranks, which names the rank, when one of them has no memory.
   void prepare_communication_buffer_for_model(std::vector<BufferDescription> const& buffers) const;
   /// Returns the reserved buffer of that name. Local.
   [[nodiscard]] Tensor communication_buffer(std::string_view name) const;

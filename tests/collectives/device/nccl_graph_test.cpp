@@ -201,6 +201,63 @@ TEST(NcclBuffers, are_ordinary_memory_without_nccl) {
   run_with_buffers(2, EmulatedNccl::none, "none", "ncclCommRegister");
 }
 
+CROSSRANK_RANK_SCENARIO(nccl_buffer_without_memory) {
+  auto const world = connect_gpu_rank();
+  auto const group = GroupCoordinator::create(world, {everyone(world)}, {.name = "tp", .device_communicator = true});
+  std::vector<BufferDescription> const buffers{{"tokens", {1'000}, Dtype::f32}};
+  try {
+    group.prepare_communication_buffer_for_model(buffers);
+    ADD_FAILURE() << "no error";
+  } catch (UnavailableError const& e) {
+    EXPECT_EQ(e.info().operation, "prepare_communication_buffer_for_model");
+    EXPECT_THAT(e.info().failed_ranks, testing::ElementsAre(1));
+    EXPECT_THAT(e.info().message, testing::HasSubstr("rank 1"));
+    EXPECT_TRUE(e.group_usable());
+  }
+  EXPECT_EQ(emulated_count("ncclCommWindowRegister"), 0U);
+  group.prepare_communication_buffer_for_model(buffers);
+  EXPECT_EQ(emulated_count("ncclCommWindowRegister"), 1U);
+  return end_gpu_rank();
+}
+
+TEST(NcclBuffers, are_an_error_on_all_ranks_where_one_has_no_memory) {
+  auto options = gpu_ranks();
+  options.rank_environment[1]["EMULATED_GPU_FAIL"] = "ncclMemAlloc:1:1";
+  expect_job_ok(3, "nccl_buffer_without_memory", std::move(options));
+}
+
+CROSSRANK_RANK_SCENARIO(nccl_buffers_of_different_sizes) {
+  auto const world = connect_gpu_rank();
+  auto const group = GroupCoordinator::create(world, {everyone(world)}, {.name = "tp", .device_communicator = true});
+  EXPECT_THROW(group.prepare_communication_buffer_for_model({{"tokens", {1'000 + world.rank() / 2}, Dtype::f32}}),
+               MismatchError);
+  world.barrier();
+  return end_gpu_rank();
+}
+
+TEST(NcclBuffers, of_different_sizes_are_a_mismatch) { expect_job_ok(3, "nccl_buffers_of_different_sizes"); }
+
+CROSSRANK_RANK_SCENARIO(nccl_refused_registration) {
+  auto const world = connect_gpu_rank();
+  auto const group = GroupCoordinator::create(world, {everyone(world)}, {.name = "tp", .device_communicator = true});
+  try {
+    group.prepare_communication_buffer_for_model({{"tokens", {1'000}, Dtype::f32}});
+    ADD_FAILURE() << "no error";
+  } catch (BackendError const&) {
+    EXPECT_EQ(self.rank, 1);
+  } catch (PeerLostError const& e) {
+    EXPECT_NE(self.rank, 1);
+    EXPECT_THAT(e.info().failed_ranks, testing::ElementsAre(1));
+  }
+  return 0;
+}
+
+TEST(NcclBuffers, that_one_rank_cannot_register_are_an_error_on_all_ranks) {
+  auto options = gpu_ranks();
+  options.rank_environment[1]["EMULATED_GPU_FAIL"] = "ncclCommWindowRegister:1:2";
+  expect_job_ok(3, "nccl_refused_registration", std::move(options));
+}
+
 // ---------------------------------------------------------------- captures that cannot be
 
 CROSSRANK_RANK_SCENARIO(nccl_graph_refusals) {

@@ -1,0 +1,43 @@
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <crossrank/spi/transport.hpp>
+
+#include "lib/core/at_rank.hpp"
+
+/// Records of fixed size that each rank of a group gives to all others, on the CPU.
+namespace crossrank::nccl {
+
+/// A text in a record; a long one is cut.
+using RecordText = std::array<char, 160>;
+
+[[nodiscard]] inline RecordText record_text(std::string_view from) {
+  RecordText text{};
+  from.copy(text.data(), text.size() - 1);
+  return text;
+}
+[[nodiscard]] inline std::string string_of(RecordText const& text) {
+  return {text.data(), ::strnlen(text.data(), text.size())};
+}
+
+/// Exchanges a record, and returns those of all ranks. Collective over `transport`, which has no other collective under
+/// way. `mark` tells different exchanges apart.
+template <class Record>
+[[nodiscard]] std::vector<Record> gather_records(spi::Transport& transport, std::uint64_t mark, Record const& mine,
+                                                 spi::TimeoutPolicy const& timeout_policy) {
+  auto all = per_rank<Record>(transport.world_size());
+  std::vector<std::size_t> const counts(all.size(), sizeof mine);
+  transport.wait(transport.post_all_gatherv({spi::OpKind::check, mark}, {.bytes = std::as_bytes(std::span(&mine, 1))},
+                                            counts, {.bytes = std::as_writable_bytes(std::span(all))}),
+                 timeout_policy);
+  return all;
+}
+
+}  // namespace crossrank::nccl
