@@ -30,9 +30,7 @@ using crossrank::StreamGuard;
 CROSSRANK_EXPORT void require_driver();
 
 /// Makes a view of the caller's stream, such as PyTorch's; see `Stream::borrow`. Local, free.
-[[nodiscard]] inline Stream borrow_stream(CUstream_st* native, Device device) noexcept {
-  return Stream::borrow(device, native);
-}
+[[nodiscard]] inline Stream borrow_stream(CUstream_st* native, Device device) { return Stream::borrow(device, native); }
 /// Returns the driver's handle, for calls of CUDA and NCCL. Local, free.
 [[nodiscard]] inline CUstream_st* native(Stream const& stream) noexcept {
   return static_cast<CUstream_st*>(stream.native());

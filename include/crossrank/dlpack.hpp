@@ -132,9 +132,9 @@ struct DlpackImport {
 /// Options of `to_dlpack`.
 struct DlpackExport {
   DlpackCopy copy = DlpackCopy::if_needed;  ///< `always` gives the consumer memory of its own, which may be written
-  /// The consumer's stream for a tensor on a GPU, in DLPack's numbers: 1 is the legacy default stream, 2 the default
-  /// stream of the thread, a larger number a `CUstream`. It then waits for the current stream. -1 or empty: no stream
-  /// waits. It must outlive the consumer's use of the tensor.
+  /// The consumer's stream for a tensor on a GPU, in DLPack's numbers: 1 is the legacy default stream, a number above 2
+  /// a `CUstream`. It then waits for the current stream. -1 or empty: no stream waits. It must outlive the consumer's
+  /// use of the tensor. `UsageError` for 2, the default stream of the thread.
   std::optional<std::intptr_t> stream{};
 };
 

@@ -58,7 +58,8 @@ class CROSSRANK_EXPORT Stream {
   [[nodiscard]] static Stream create(Device device, StreamOptions const& options = {});
   /// Makes a view of the caller's stream, such as PyTorch's: `native` is a `CUstream` of the device's primary context,
   /// or null for the default stream. It must outlive all views, and all tensors that were allocated or used on it.
-  [[nodiscard]] static Stream borrow(Device device, void* native) noexcept;
+  /// `UsageError` for CU_STREAM_PER_THREAD, which is another stream in each thread.
+  [[nodiscard]] static Stream borrow(Device device, void* native);
 
   /// Returns the device.
   [[nodiscard]] Device device() const noexcept { return device_; }

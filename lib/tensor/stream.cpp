@@ -1,6 +1,7 @@
 #include <crossrank/stream.hpp>
 
 #include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -41,6 +42,9 @@ Stream* guarded_stream(Device device) {
       std::find_if(streams.begin(), streams.end(), [device](Stream const& one) { return one.device() == device; });
   return found == streams.end() ? nullptr : &*found;
 }
+
+/// Returns CU_STREAM_PER_THREAD.
+void* per_thread_stream() { return reinterpret_cast<void*>(std::uintptr_t{2}); }
 
 bool is_cpu(Device device) { return device.kind == Device::Kind::cpu; }
 
@@ -88,7 +92,15 @@ Stream Stream::create(Device device, StreamOptions const& options) {
   return is_cpu(device) ? Stream() : spi::device_provider(device.kind).create_stream(device, options);
 }
 
-Stream Stream::borrow(Device device, void* native) noexcept {
+Stream Stream::borrow(Device device, void* native) {
+  if (device.kind == Device::Kind::cuda && native == per_thread_stream()) {
+    throw UsageError({.operation = "Stream::borrow",
+                      .message = "the per-thread default stream is another stream in each thread, and the library and "
+                                 "NCCL use streams from threads of their own",
+                      .expected = "a CUstream, or null for the legacy default stream",
+                      .got = "CU_STREAM_PER_THREAD",
+                      .hint = "use Stream::create"});
+  }
   // An aliasing pointer without an owner never destroys the caller's stream.
   return {device, std::shared_ptr<void>(std::shared_ptr<void>(), native)};
 }

@@ -287,6 +287,12 @@ TEST_F(DeviceTensor, a_sticky_error_ends_the_use_of_cuda) {
   EXPECT_FALSE(error.group_usable());
 }
 
+TEST_F(DeviceTensor, the_per_thread_default_stream_is_refused) {
+  auto const error = thrown<UsageError>([] { (void)cuda::borrow_stream(CU_STREAM_PER_THREAD, gpu); });
+  EXPECT_THAT(error.info().hint, HasSubstr("Stream::create"));
+  EXPECT_EQ(cuda::borrow_stream(nullptr, gpu), current_stream(gpu));
+}
+
 TEST_F(DeviceTensor, a_child_after_fork_gets_a_usage_error) {
   auto const there = numbers({3}).to(gpu);
   auto const child = ::fork();

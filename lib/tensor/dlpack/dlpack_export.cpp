@@ -46,7 +46,7 @@ std::optional<Stream> consumer_stream(Tensor const& tensor, std::optional<std::i
   if (*number == 0) {
     throw UsageError({.operation = export_operation,
                       .message = "DLPack does not define stream 0",
-                      .expected = "1 for the legacy default stream, 2 for that of the thread, or a CUstream",
+                      .expected = "1 for the legacy default stream, or a CUstream",
                       .got = "0"});
   }
   auto* const native = *number == 1 ? nullptr : reinterpret_cast<void*>(*number);
