@@ -97,7 +97,8 @@ void Communicator::join(api::UniqueId const& id) {
                      .min_ctas = api::undefined_int,
                      .max_ctas = api::undefined_int,
                      .net_name = nullptr,
-                     .split_share = api::undefined_int};
+                     .split_share = api::undefined_int,
+                     .traffic_class = api::undefined_int};
   check(functions().ncclCommInitRankConfig(&comm_, place_.ranks, id, place_.rank, &config), "ncclCommInitRankConfig",
         "make a communicator");
 }

@@ -52,7 +52,8 @@ struct UniqueId {
 
 inline constexpr int undefined_int = -2147483647 - 1;  // NCCL_CONFIG_UNDEF_INT
 
-/// ncclConfig_t as of NCCL 2.18, which later versions accept: `size` says how much of it there is.
+/// The first members of ncclConfig_t, which all versions from 2.18 on accept: `size` says how much of it there is. The
+/// last member lies in what is padding before NCCL 2.26, which reads it from a configuration of this size.
 struct Config {
   std::size_t size;
   unsigned magic;
@@ -63,7 +64,9 @@ struct Config {
   int max_ctas;
   char const* net_name;
   int split_share;
+  int traffic_class;
 };
+static_assert(sizeof(Config) == 48);
 
 inline constexpr unsigned config_magic = 0xCAFEBEEF;
 inline constexpr int oldest_version = 21800;  // NCCL_VERSION(2, 18, 0)

@@ -52,17 +52,20 @@ SAME_OFFSET(Config, min_ctas, ncclConfig_t, minCTAs);
 SAME_OFFSET(Config, max_ctas, ncclConfig_t, maxCTAs);
 SAME_OFFSET(Config, net_name, ncclConfig_t, netName);
 SAME_OFFSET(Config, split_share, ncclConfig_t, splitShare);
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 26, 0)
+SAME_OFFSET(Config, traffic_class, ncclConfig_t, trafficClass);
+#endif
 
-#define FUNCTIONS(F)                                                                                                 \
-  F(ncclGetVersion)                                                                                                  \
-  F(ncclGetUniqueId)                                                                                                 \
-  F(ncclGetErrorString)                                                                                              \
-  F(ncclGetLastError)                                                                                                \
-  F(ncclCommInitRankConfig) F(ncclCommFinalize) F(ncclCommDestroy) F(ncclCommAbort) F(ncclCommGetAsyncError)         \
-      F(ncclCommCount) F(ncclGroupStart) F(ncclGroupEnd) F(ncclAllReduce) F(ncclReduce) F(ncclBroadcast)             \
-          F(ncclAllGather) F(ncclReduceScatter) F(ncclSend) F(ncclRecv) F(ncclAlltoAll) F(ncclGather) F(ncclScatter) \
-              F(ncclMemAlloc) F(ncclMemFree) F(ncclCommRegister) F(ncclCommDeregister) F(ncclCommWindowRegister)     \
-                  F(ncclCommWindowDeregister)
+#define FUNCTIONS(F)                                                                                                  \
+  F(ncclGetVersion)                                                                                                   \
+  F(ncclGetUniqueId)                                                                                                  \
+  F(ncclGetErrorString)                                                                                               \
+  F(ncclGetLastError)                                                                                                 \
+  F(ncclCommInitRankConfig)                                                                                           \
+  F(ncclCommFinalize) F(ncclCommDestroy) F(ncclCommAbort) F(ncclCommGetAsyncError) F(ncclCommCount) F(ncclGroupStart) \
+      F(ncclGroupEnd) F(ncclAllReduce) F(ncclReduce) F(ncclBroadcast) F(ncclAllGather) F(ncclReduceScatter)           \
+          F(ncclSend) F(ncclRecv) F(ncclAlltoAll) F(ncclGather) F(ncclScatter) F(ncclMemAlloc) F(ncclMemFree)         \
+              F(ncclCommRegister) F(ncclCommDeregister) F(ncclCommWindowRegister) F(ncclCommWindowDeregister)
 
 #define SAME_FUNCTION(name) \
   static_assert(device_test::same_signature<decltype(api::Functions::name), decltype(&::name)>());

@@ -251,6 +251,21 @@ TEST(Nccl, refuses_a_configuration_without_its_magic_number) {
   });
 }
 
+// The emulator only: a real network may have traffic classes.
+TEST(Nccl, refuses_a_configuration_whose_last_member_is_not_initialised) {
+  if (real()) GTEST_SKIP() << "depends on the network";
+  on_ranks(1, [](Rank& me) {
+    auto options = config(1);
+    constexpr std::size_t size_with_traffic_class = 48;
+    options.size = size_with_traffic_class;
+    options.trafficClass = 0;
+    EXPECT_EQ(nccl("ncclCommInitRankConfig", &me.comm, 1, draw(), 0, &options), ncclInvalidArgument);
+    options.trafficClass = NCCL_CONFIG_UNDEF_INT;
+    EXPECT_EQ(nccl("ncclCommInitRankConfig", &me.comm, 1, draw(), 0, &options), ncclSuccess);
+    me.leave();
+  });
+}
+
 // Guide, Creating new communicators, ncclCommSplit.
 TEST(Nccl, splits_by_color_and_key) {
   auto const id = draw();

@@ -48,6 +48,11 @@ bool blocking_of(ncclConfig_t const* config) {
   demand(config->size >= offsetof(ncclConfig_t, cgaClusterSize), ncclInvalidArgument, "the configuration is too short");
   demand(config->blocking == NCCL_CONFIG_UNDEF_INT || config->blocking == 0 || config->blocking == 1,
          ncclInvalidArgument, "the attribute blocking is neither 0 nor 1");
+  int traffic_class = NCCL_CONFIG_UNDEF_INT;
+  constexpr std::size_t traffic_class_at = 44;
+  if (config->size >= traffic_class_at + sizeof traffic_class)
+    std::memcpy(&traffic_class, reinterpret_cast<std::byte const*>(config) + traffic_class_at, sizeof traffic_class);
+  demand(traffic_class == NCCL_CONFIG_UNDEF_INT, ncclInvalidArgument, "the attribute trafficClass is not initialised");
   return config->blocking != 0;
 }
 
