@@ -17,6 +17,10 @@ SAME(Result::stub_library, CUDA_ERROR_STUB_LIBRARY);
 SAME(Result::no_device, CUDA_ERROR_NO_DEVICE);
 SAME(Result::invalid_device, CUDA_ERROR_INVALID_DEVICE);
 SAME(Result::ecc_uncorrectable, CUDA_ERROR_ECC_UNCORRECTABLE);
+SAME(Result::nvlink_uncorrectable, CUDA_ERROR_NVLINK_UNCORRECTABLE);
+#if CUDA_VERSION >= 12090
+SAME(Result::contained, CUDA_ERROR_CONTAINED);
+#endif
 SAME(Result::not_found, CUDA_ERROR_NOT_FOUND);
 SAME(Result::not_ready, CUDA_ERROR_NOT_READY);
 SAME(Result::illegal_address, CUDA_ERROR_ILLEGAL_ADDRESS);
@@ -33,7 +37,9 @@ SAME(Result::invalid_address_space, CUDA_ERROR_INVALID_ADDRESS_SPACE);
 SAME(Result::invalid_pc, CUDA_ERROR_INVALID_PC);
 SAME(Result::launch_failed, CUDA_ERROR_LAUNCH_FAILED);
 SAME(Result::not_supported, CUDA_ERROR_NOT_SUPPORTED);
+SAME(Result::system_not_ready, CUDA_ERROR_SYSTEM_NOT_READY);
 SAME(Result::system_driver_mismatch, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH);
+SAME(Result::compat_not_supported_on_device, CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE);
 SAME(Result::stream_capture_unsupported, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 SAME(Result::stream_capture_invalidated, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 SAME(Result::stream_capture_merge, CUDA_ERROR_STREAM_CAPTURE_MERGE);
@@ -43,6 +49,10 @@ SAME(Result::stream_capture_isolation, CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
 SAME(Result::stream_capture_implicit, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
 SAME(Result::captured_event, CUDA_ERROR_CAPTURED_EVENT);
 SAME(Result::stream_capture_wrong_thread, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+#if CUDA_VERSION >= 11040
+SAME(Result::external_device, CUDA_ERROR_EXTERNAL_DEVICE);
+#endif
+SAME(Result::unknown, CUDA_ERROR_UNKNOWN);
 
 SAME(DeviceAttribute::max_pitch, CU_DEVICE_ATTRIBUTE_MAX_PITCH);
 SAME(DeviceAttribute::compute_capability_major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
@@ -121,7 +131,8 @@ SAME_OFFSET(Copy2d, height, CUDA_MEMCPY2D, Height);
 #define FUNCTIONS(F)                                                                                                 \
   F(cuInit)                                                                                                          \
   F(cuDriverGetVersion)                                                                                              \
-  F(cuGetErrorName) F(cuGetErrorString) F(cuDeviceGetCount) F(cuDeviceGet) F(cuDeviceGetName) F(cuDeviceTotalMem_v2) \
+  F(cuGetErrorName)                                                                                                  \
+  F(cuGetErrorString) F(cuDeviceGetCount) F(cuDeviceGet) F(cuDeviceGetName) F(cuDeviceTotalMem_v2)                   \
       F(cuDeviceGetAttribute) F(cuDeviceGetPCIBusId) F(cuDeviceCanAccessPeer) F(cuDevicePrimaryCtxRetain)            \
           F(cuCtxPushCurrent_v2) F(cuCtxPopCurrent_v2) F(cuCtxGetCurrent) F(cuMemGetInfo_v2) F(cuMemAlloc_v2)        \
               F(cuMemFree_v2) F(cuMemGetAddressRange_v2) F(cuPointerGetAttribute) F(cuMemHostAlloc) F(cuMemFreeHost) \

@@ -282,9 +282,11 @@ TEST_F(DeviceTensor, says_how_much_memory_is_left) {
 
 TEST_F(DeviceTensor, a_sticky_error_ends_the_use_of_cuda) {
   auto const there = numbers({3}).to(gpu);
-  fail_call("cuMemcpyDtoDAsync_v2", 1, 700);
-  auto const error = thrown<BackendError>([&] { (void)there.clone(); });
-  EXPECT_FALSE(error.group_usable());
+  for (int const code : {220, 226, 700, 911, 999}) {
+    fail_call("cuMemcpyDtoDAsync_v2", 1, code);
+    auto const error = thrown<BackendError>([&] { (void)there.clone(); });
+    EXPECT_FALSE(error.group_usable()) << code;
+  }
 }
 
 TEST_F(DeviceTensor, the_per_thread_default_stream_is_refused) {

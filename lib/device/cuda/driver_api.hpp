@@ -36,6 +36,8 @@ enum class Result : unsigned {
   no_device = 100,
   invalid_device = 101,
   ecc_uncorrectable = 214,
+  nvlink_uncorrectable = 220,
+  contained = 226,
   not_found = 500,
   not_ready = 600,
   illegal_address = 700,
@@ -52,7 +54,9 @@ enum class Result : unsigned {
   invalid_pc = 718,
   launch_failed = 719,
   not_supported = 801,
+  system_not_ready = 802,
   system_driver_mismatch = 803,
+  compat_not_supported_on_device = 804,
   stream_capture_unsupported = 900,
   stream_capture_invalidated = 901,
   stream_capture_merge = 902,
@@ -62,6 +66,8 @@ enum class Result : unsigned {
   stream_capture_implicit = 906,
   captured_event = 907,
   stream_capture_wrong_thread = 908,
+  external_device = 911,
+  unknown = 999,
 };
 
 /// CUdevice_attribute.

@@ -30,6 +30,8 @@ std::string text_of(api::Functions const& functions, Result result) {
 bool is_sticky(Result result) noexcept {
   switch (result) {
     case Result::ecc_uncorrectable:
+    case Result::nvlink_uncorrectable:
+    case Result::contained:
     case Result::illegal_address:
     case Result::launch_timeout:
     case Result::context_is_destroyed:
@@ -39,7 +41,9 @@ bool is_sticky(Result result) noexcept {
     case Result::misaligned_address:
     case Result::invalid_address_space:
     case Result::invalid_pc:
-    case Result::launch_failed: return true;
+    case Result::launch_failed:
+    case Result::external_device:
+    case Result::unknown: return true;
     default: return false;
   }
 }
