@@ -380,8 +380,12 @@ class UnusableDriver : public DeviceTensor, public testing::WithParamInterface<s
 TEST_P(UnusableDriver, is_unavailable_and_means_no_gpu) {
   auto const [function, code] = GetParam();
   fail_call(function, 1, code);
-  EXPECT_EQ(cuda::device_count(), 0);
-  EXPECT_EQ(default_device(), Device::cpu());
+  auto const use = [] {
+    EXPECT_EQ(cuda::device_count(), 0);
+    EXPECT_EQ(cuda::device_count(), 0);
+    EXPECT_EQ(default_device(), Device::cpu());
+  };
+  EXPECT_EQ(logged("the NVIDIA driver does not start", use), 1);
   auto const error = thrown<UnavailableError>([] { (void)cuda::driver_info(); });
   EXPECT_EQ(error.info().message, std::string(function) + " failed");
   EXPECT_FALSE(error.info().system.empty());
@@ -391,6 +395,12 @@ TEST_P(UnusableDriver, is_unavailable_and_means_no_gpu) {
 INSTANTIATE_TEST_SUITE_P(Results, UnusableDriver,
                          testing::Values(std::pair("cuInit", 999), std::pair("cuInit", 804), std::pair("cuInit", 304),
                                          std::pair("cuDeviceGetCount", 999)));
+
+TEST_F(DeviceTensor, gpus_behind_nvswitches_without_their_manager_are_unavailable_with_the_remedy) {
+  fail_call("cuInit", 1, 802);
+  auto const error = thrown<UnavailableError>([] { (void)cuda::driver_info(); });
+  EXPECT_THAT(error.info().hint, HasSubstr("nvidia-fabricmanager"));
+}
 
 /// Ranks of a node with more ranks than GPUs.
 class RanksOfANode : public DeviceTensor {

@@ -8,6 +8,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/environment.hpp"
+#include "lib/core/log.hpp"
 #include "lib/device/function_binder.hpp"
 #include "lib/device/opened_once.hpp"
 #include "lib/device/vendor_library.hpp"
@@ -112,6 +113,14 @@ void bind_optional(FunctionBinder& to, api::Functions& f) {
                                                   : "the library does not fit the kernel module";
     info.hint = "use the libcuda.so.1 that belongs to the loaded driver";
   }
+  if (result == Result::system_not_ready)
+    info.hint = "start nvidia-fabricmanager, in the version of the driver: GPUs behind NVSwitches need it";
+  if (result == Result::compat_not_supported_on_device)
+    info.hint =
+        "this GPU does not support CUDA's forward compatibility; remove the folder cuda/compat from the library "
+        "path";
+  log_event(LogLevel::warning, "the NVIDIA driver does not start, so that this process has no GPU",
+            {{"library", info.resource}, {"function", function}, {"error", info.system}, {"hint", info.hint}});
   throw UnavailableError(std::move(info));
 }
 
