@@ -114,6 +114,33 @@ TEST_P(InPlaceGather, opens_memory_once_also_with_an_older_driver) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, InPlaceGather, testing::Values(1, 2, 4));
 
+CROSSRANK_RANK_SCENARIO(gathers_workspace_memory_in_place) {
+  {
+    auto const world = connect();
+    SharedMemoryWorkspace const workspace(world);
+    auto mine = workspace.empty({in_place_elements}, Dtype::f32, default_device());
+    EXPECT_EQ(mine.device(), default_device());
+    EXPECT_EQ(workspace.empty({2}, Dtype::f32, Device::cpu()).device(), Device::cpu());
+    mine.copy_from(Tensor::of(numbers(3), {in_place_elements}));
+    auto tensors = get_tensors_parallel(mine, world, in_place());
+    int rank = 0;
+    for (auto const& tensor : tensors) {
+      EXPECT_EQ(tensor.device(), Device::cuda(rank)) << "a view, and not a copy on the CPU";
+      EXPECT_EQ(read_back(tensor), numbers(3));
+      ++rank;
+    }
+    tensors.close();
+    world.barrier();
+  }
+  EXPECT_EQ(test::reports(), 0U);
+  return 0;
+}
+
+TEST(InPlaceMemory, of_a_workspace_is_shared) {
+  auto const job = run_in_place(2, "gathers_workspace_memory_in_place");
+  EXPECT_TRUE(job.ok()) << job.text();
+}
+
 CROSSRANK_RANK_SCENARIO(gathers_pool_memory_in_place) {
   auto const world = connect();
   auto const mine = Tensor::of(numbers(5), {in_place_elements}).to(default_device());

@@ -38,6 +38,12 @@ Tensor SharedMemoryWorkspace::empty(Shape const& shape, Dtype dtype) const {
   return initialized("SharedMemoryWorkspace.empty").empty(shape, dtype);
 }
 
+Tensor SharedMemoryWorkspace::empty(Shape const& shape, Dtype dtype, Device device) const {
+  auto const& store = initialized("SharedMemoryWorkspace.empty");
+  if (device.kind == Device::Kind::cpu) return store.empty(shape, dtype);
+  return Tensor::empty(shape, dtype, {.device = device, .shareable = true});
+}
+
 Tensor SharedMemoryWorkspace::zeros(Shape const& shape, Dtype dtype) const {
   auto tensor = empty(shape, dtype);
   if (auto const bytes = tensor.mutable_bytes(); !bytes.empty()) std::memset(bytes.data(), 0, bytes.size());

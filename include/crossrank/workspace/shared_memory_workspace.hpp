@@ -4,6 +4,7 @@
 #include <optional>
 
 #include <crossrank/collective.hpp>
+#include <crossrank/device.hpp>
 #include <crossrank/export.hpp>
 #include <crossrank/json.hpp>
 #include <crossrank/state.hpp>
@@ -42,6 +43,10 @@ class CROSSRANK_EXPORT SharedMemoryWorkspace {
   /// Local. The memory can be reused when the last view is gone, here and on other ranks. `UnavailableError` when the
   /// memory for arenas is used up; it lists which rank holds how much.
   [[nodiscard]] Tensor empty(Shape const& shape, Dtype dtype) const;
+  /// Allocates a tensor on a device: on the CPU in this rank's arena, on a GPU in memory that other ranks can view in
+  /// place, with `GatherOptions::in_place` and `StateWriteOptions::in_place`. Errors as for `empty`, and without that
+  /// GPU or memory on it.
+  [[nodiscard]] Tensor empty(Shape const& shape, Dtype dtype, Device device) const;
   /// Allocates a tensor of zero bytes in this rank's arena; errors as for `empty`.
   [[nodiscard]] Tensor zeros(Shape const& shape, Dtype dtype) const;
 
