@@ -40,10 +40,16 @@ struct Report {
 };
 
 Offer own_offer(Device device) {
-  Offer mine{.gpu = record_text(cuda::device_info(device).uuid)};
+  Offer mine;
   if (auto const forced = environment().device_transport)
     mine.choice = *forced == DeviceTransport::nccl ? Offer::Choice::nccl : Offer::Choice::staged;
   if (mine.choice == Offer::Choice::staged) return mine;
+  try {
+    mine.gpu = record_text(cuda::device_info(device).uuid);
+  } catch (Error const& e) {  // the other ranks wait for the offer
+    mine.lacks = record_text(e.what());
+    return mine;
+  }
   try {
     mine.version = nccl_library().version;
   } catch (UnavailableError const& e) {
@@ -59,7 +65,7 @@ std::optional<std::string> objection(std::vector<Offer> const& offers) {
   for (std::size_t r = 0; r < offers.size(); ++r) {
     auto const& offer = offers[r];
     if (offer.choice == Offer::Choice::staged) return rank_text(r) + " has CROSSRANK_DEVICE=staged";
-    if (offer.version == 0) return rank_text(r) + " has no NCCL: " + string_of(offer.lacks);
+    if (offer.version == 0) return rank_text(r) + " cannot use NCCL: " + string_of(offer.lacks);
     if (offer.version != offers.front().version) {
       return rank_text(r) + " has NCCL " + version_text(offer.version) + ", and rank 0 has " +
              version_text(offers.front().version);

@@ -396,7 +396,7 @@ INSTANTIATE_TEST_SUITE_P(Results, UnusableDriver,
                          testing::Values(std::pair("cuInit", 999), std::pair("cuInit", 804), std::pair("cuInit", 304),
                                          std::pair("cuDeviceGetCount", 999)));
 
-TEST_F(DeviceTensor, gpus_behind_nvswitches_without_their_manager_are_unavailable_with_the_remedy) {
+TEST_F(DeviceTensor, gpus_behind_nvswitches_are_unavailable_without_their_manager) {
   fail_call("cuInit", 1, 802);
   auto const error = thrown<UnavailableError>([] { (void)cuda::driver_info(); });
   EXPECT_THAT(error.info().hint, HasSubstr("nvidia-fabricmanager"));

@@ -10,6 +10,7 @@
 
 #include <crossrank/cuda.hpp>
 #include <crossrank/error.hpp>
+#include <crossrank/group.hpp>
 #include <crossrank/nccl.hpp>
 
 #include "tests/collectives/device/nccl_ranks.hpp"
@@ -289,7 +290,7 @@ CROSSRANK_RANK_SCENARIO(nccl_forced) {
     ADD_FAILURE() << "no error";
   } catch (UnavailableError const& e) {
     EXPECT_EQ(e.info().operation, "all_reduce");
-    EXPECT_THAT(e.info().message, testing::HasSubstr("rank 1 has no NCCL"));
+    EXPECT_THAT(e.info().message, testing::HasSubstr("rank 1 cannot use NCCL"));
     EXPECT_TRUE(e.group_usable());
   }
   world.barrier();
@@ -301,6 +302,28 @@ TEST(NcclChoice, is_an_error_on_all_ranks_where_the_setting_wants_nccl_and_a_ran
   options.environment["CROSSRANK_DEVICE"] = "nccl";
   options.rank_environment[1]["CROSSRANK_NCCL_LIBRARY"] = "/nowhere/libnccl.so.2";
   expect_job_ok(2, "nccl_forced", std::move(options));
+}
+
+CROSSRANK_RANK_SCENARIO(nccl_closed_gpu) {
+  auto const world = connect_gpu_rank();
+  auto const group = GroupCoordinator::create(world, {{0, 1}}, {.name = "tp", .device_communicator = true});
+  try {
+    static_cast<void>(group.graph_capture());
+    EXPECT_EQ(self.rank, 0);
+  } catch (Error const& e) {
+    EXPECT_EQ(self.rank, 1) << e.what();
+  }
+  EXPECT_EQ(group.device_group().device_backend(), "staged");
+  world.barrier();
+  return 0;
+}
+
+TEST(NcclChoice, is_staged_where_a_rank_cannot_open_its_gpu) {
+  auto options = gpu_ranks();
+  std::string faults;
+  for (int nth = 1; nth <= 20; ++nth) faults += "cuDevicePrimaryCtxRetain:" + std::to_string(nth) + ":46,";
+  options.rank_environment[1]["EMULATED_GPU_FAIL"] = faults;
+  expect_job_ok(2, "nccl_closed_gpu", std::move(options));
 }
 
 // ---------------------------------------------------------------- disagreement
