@@ -131,8 +131,7 @@ SAME_OFFSET(Copy2d, height, CUDA_MEMCPY2D, Height);
 #define FUNCTIONS(F)                                                                                                 \
   F(cuInit)                                                                                                          \
   F(cuDriverGetVersion)                                                                                              \
-  F(cuGetErrorName)                                                                                                  \
-  F(cuGetErrorString) F(cuDeviceGetCount) F(cuDeviceGet) F(cuDeviceGetName) F(cuDeviceTotalMem_v2)                   \
+  F(cuGetErrorName) F(cuGetErrorString) F(cuDeviceGetCount) F(cuDeviceGet) F(cuDeviceGetName) F(cuDeviceTotalMem_v2) \
       F(cuDeviceGetAttribute) F(cuDeviceGetPCIBusId) F(cuDeviceCanAccessPeer) F(cuDevicePrimaryCtxRetain)            \
           F(cuCtxPushCurrent_v2) F(cuCtxPopCurrent_v2) F(cuCtxGetCurrent) F(cuMemGetInfo_v2) F(cuMemAlloc_v2)        \
               F(cuMemFree_v2) F(cuMemGetAddressRange_v2) F(cuPointerGetAttribute) F(cuMemHostAlloc) F(cuMemFreeHost) \

@@ -56,16 +56,17 @@ SAME_OFFSET(Config, split_share, ncclConfig_t, splitShare);
 SAME_OFFSET(Config, traffic_class, ncclConfig_t, trafficClass);
 #endif
 
-#define FUNCTIONS(F)                                                                                                  \
-  F(ncclGetVersion)                                                                                                   \
-  F(ncclGetUniqueId)                                                                                                  \
-  F(ncclGetErrorString)                                                                                               \
-  F(ncclGetLastError)                                                                                                 \
-  F(ncclCommInitRankConfig)                                                                                           \
-  F(ncclCommFinalize) F(ncclCommDestroy) F(ncclCommAbort) F(ncclCommGetAsyncError) F(ncclCommCount) F(ncclGroupStart) \
-      F(ncclGroupEnd) F(ncclAllReduce) F(ncclReduce) F(ncclBroadcast) F(ncclAllGather) F(ncclReduceScatter)           \
-          F(ncclSend) F(ncclRecv) F(ncclAlltoAll) F(ncclGather) F(ncclScatter) F(ncclMemAlloc) F(ncclMemFree)         \
-              F(ncclCommRegister) F(ncclCommDeregister) F(ncclCommWindowRegister) F(ncclCommWindowDeregister)
+#define FUNCTIONS(F)                                                                                                \
+  F(ncclGetVersion)                                                                                                 \
+  F(ncclGetUniqueId)                                                                                                \
+  F(ncclGetErrorString)                                                                                             \
+  F(ncclGetLastError)                                                                                               \
+  F(ncclCommInitRankConfig)                                                                                         \
+  F(ncclCommFinalize)                                                                                               \
+  F(ncclCommDestroy) F(ncclCommAbort) F(ncclCommGetAsyncError) F(ncclCommCount) F(ncclGroupStart) F(ncclGroupEnd)   \
+      F(ncclAllReduce) F(ncclReduce) F(ncclBroadcast) F(ncclAllGather) F(ncclReduceScatter) F(ncclSend) F(ncclRecv) \
+          F(ncclAlltoAll) F(ncclGather) F(ncclScatter) F(ncclMemAlloc) F(ncclMemFree) F(ncclCommRegister)           \
+              F(ncclCommDeregister) F(ncclCommWindowRegister) F(ncclCommWindowDeregister)
 
 #define SAME_FUNCTION(name) \
   static_assert(device_test::same_signature<decltype(api::Functions::name), decltype(&::name)>());
