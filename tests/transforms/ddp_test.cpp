@@ -50,6 +50,7 @@ Setting const settings[] = {
     {"unused", {.find_unused_parameters = true}, {.unused = true}},
     {"unused_with_copies", {.find_unused_parameters = true, .gradient_as_bucket_view = false}, {.unused = true}},
     {"two_dtypes", {}, {.bias_dtype = Dtype::f32}},
+    {"repeated", {}, {.repeated_layer = 1}},
 };
 
 /// Equal to rounding: the sums of the batch are taken in another order.

@@ -2,6 +2,8 @@
 #include <map>
 #include <optional>
 #include <stdexcept>
+#include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -45,7 +47,13 @@ std::vector<Setting> settings() {
           {"frozen_unit", {.reshard_after_forward = true}, {.frozen_layer = 1}},
           {"frozen_tied_unit", {}, {.widths = {3, 5, 5, 5, 2}, .tied = true, .frozen_layer = 2}},
           {"flattened", {.use_hybrid_sharding = false}, {.unused = true}},
-          {"two_dtypes", {.reshard_after_forward = true}, {.bias_dtype = Dtype::f32}, 1e-5}};
+          {"two_dtypes", {.reshard_after_forward = true}, {.bias_dtype = Dtype::f32}, 1e-5},
+          {"repeated", {}, {.repeated_layer = 1}},
+          {"repeated, resharded", {.reshard_after_forward = true}, {.repeated_layer = 1}},
+          {"repeated, ready each time", {}, {.repeated_layer = 1, .ready_each_run = true}},
+          {"repeated, ready each time, resharded",
+           {.reshard_after_forward = true},
+           {.repeated_layer = 1, .ready_each_run = true}}};
 }
 
 void expect_trained(FullyShardTransformConfig const& config, TinyOptions const& options, MeshCollective const& job,
@@ -80,9 +88,12 @@ TEST(FullyShard, trains_as_one_process_on_the_whole_batch) {
 }
 
 TEST(FullyShard, reshards_to_smaller_groups) {
+  TinyOptions const repeated{.repeated_layer = 1};
   auto const expected = trained_alone({});
+  auto const expected_repeated = trained_alone(repeated);
   run_jobs(4, 4, [&](MeshCollective const& job) {
     expect_trained({.reshard_after_forward = 2}, {}, job, expected, 1e-9);
+    expect_trained({.reshard_after_forward = 2}, repeated, job, expected_repeated, 1e-9);
     EXPECT_THROW(
         static_cast<void>(FullyShardTransform({.reshard_after_forward = 3}, job).apply(std::make_shared<TinyMlp>())),
         UsageError);
@@ -248,12 +259,14 @@ TEST(FullyShard, holds_two_units_at_most) {
 }
 
 TEST(FullyShard, accumulates_and_clips_as_one_process) {
-  for (bool const sync : {false, true}) {
-    auto const alone = std::make_shared<TinyMlp>();
+  for (auto const& [sync, repeated_layer] : {std::pair{false, -1}, {true, -1}, {false, 1}, {true, 1}}) {
+    TinyOptions const options{.repeated_layer = repeated_layer};
+    auto const alone = std::make_shared<TinyMlp>(options);
     run_pass(*alone, 0, 0, batch_rows);
     auto const expected = 2 * clip_grad_norm(*alone, 1e9);
-    run_jobs(2, 2, [&](MeshCollective const& job) {
-      auto const model = FullyShardTransform({.sync_grad_accum = sync}, job).apply(std::make_shared<TinyMlp>());
+    run_jobs(2, 2, [&, is_sync = sync](MeshCollective const& job) {
+      auto const model =
+          FullyShardTransform({.sync_grad_accum = is_sync}, job).apply(std::make_shared<TinyMlp>(options));
       auto& sharded = dynamic_cast<FullyShardedModel&>(*model);
       for (int i = 0; i < 2; ++i) {
         auto const scope = sharded.accumulation_context(i == 1);
@@ -265,6 +278,57 @@ TEST(FullyShard, accumulates_and_clips_as_one_process) {
       job.close();
     });
   }
+}
+
+/// An engine with one unit. Each run in the backward pass adds 1 to the gradient.
+class RepeatingEngine final : public TrainableModel {
+ public:
+  RepeatingEngine() {
+    weight_->name = "w";
+    weight_->value = Tensor::zeros({2}, Dtype::f32);
+  }
+  [[nodiscard]] std::vector<ModelUnit> units() const override { return {{"unit", {weight_}}}; }
+  [[nodiscard]] std::vector<Tensor> forward(std::span<Tensor const> inputs) override {
+    for (int run = 0; run < forward_runs; ++run) {
+      observer_->before_unit(0, Pass::forward);
+      observer_->after_unit(0, Pass::forward);
+    }
+    return {inputs.front()};
+  }
+  void backward(std::span<Tensor const>) override {
+    for (int run = 0; run < backward_runs; ++run) {
+      observer_->before_unit(0, Pass::backward);
+      for (auto& value : weight_->grad.as_mutable<float>()) value += 1;
+      observer_->gradient_ready(*weight_);
+      observer_->after_unit(0, Pass::backward);
+    }
+  }
+  void observe(TrainingObserver* observer) override { observer_ = observer; }
+  int forward_runs = 1;
+  int backward_runs = 1;
+
+ private:
+  std::shared_ptr<Parameter> weight_ = std::make_shared<Parameter>();
+  TrainingObserver* observer_ = nullptr;
+};
+
+/// The last forward pass may be another one than that of the backward pass, such as one of an evaluation.
+TEST(FullyShard, sums_all_runs_of_a_unit_whatever_the_last_forward_pass_ran) {
+  run_jobs(2, 2, [](MeshCollective const& job) {
+    auto const engine = std::make_shared<RepeatingEngine>();
+    auto const model = FullyShardTransform({.reshard_after_forward = true}, job).apply(engine);
+    std::vector const inputs{Tensor::zeros({2}, Dtype::f32)};
+    for (auto const& [forward_runs, backward_runs] : {std::pair{1, 2}, {2, 1}, {3, 3}, {0, 1}}) {
+      engine->forward_runs = forward_runs;
+      engine->backward_runs = backward_runs;
+      model->zero_grad();
+      static_cast<void>(model->forward(inputs));
+      model->backward(inputs);
+      for (auto const& trained : model->trained_tensors())
+        EXPECT_THAT(reals_of(trained.grad), testing::Each(backward_runs)) << forward_runs;
+    }
+    job.close();
+  });
 }
 
 /// A sum in BF16 would lose most of the later microbatches: 256 + 1 is 256 there.

@@ -36,6 +36,8 @@ TinyMlp::TinyMlp(TinyOptions options) : options_(std::move(options)) {
     weights_.push_back(tie ? weights_[1] : make(name + ".weight", {widths[i + 1], widths[i]}, options_.dtype, seed));
     biases_.push_back(make(name + ".bias", {widths[i + 1]}, options_.bias_dtype, seed));
     units_.push_back({name, {weights_[i], biases_[i]}});
+    runs_.push_back(i);
+    if (static_cast<int>(i) == options_.repeated_layer) runs_.push_back(i);
   }
   if (options_.frozen) biases_.front()->requires_grad = false;
   if (options_.frozen_layer >= 0) {
@@ -66,13 +68,14 @@ TinyMlp::Reals TinyMlp::rounded(Reals values) const {
   return reals_of(tensor);
 }
 
-/// Returns the output of a layer before its tanh.
-TinyMlp::Reals TinyMlp::layer_forward(std::size_t layer) const {
+/// Returns the output of a run of a layer before its tanh.
+TinyMlp::Reals TinyMlp::layer_forward(std::size_t run) const {
+  auto const layer = runs_[run];
   auto const w = reals_of(weights_[layer]->value);
   auto const b = reals_of(biases_[layer]->value);
   auto const in = static_cast<std::size_t>(options_.widths[layer]);
   auto const out = static_cast<std::size_t>(options_.widths[layer + 1]);
-  auto const& x = inputs_[layer];
+  auto const& x = inputs_[run];
   Reals y(static_cast<std::size_t>(rows_) * out);
   for (std::size_t i = 0; i < y.size(); ++i) {
     y[i] = skip_last_bias && layer + 1 == weights_.size() ? 0 : b[i % out];
@@ -84,16 +87,16 @@ TinyMlp::Reals TinyMlp::layer_forward(std::size_t layer) const {
 std::vector<Tensor> TinyMlp::forward(std::span<Tensor const> inputs) {
   rows_ = inputs[0].shape()[0];
   inputs_.clear();
-  auto const layers = weights_.size();
-  for (std::size_t layer = 0; layer < layers; ++layer) {
+  for (std::size_t run = 0; run < runs_.size(); ++run) {
+    auto const layer = runs_[run];
     if (is_skipped(layer)) {
       inputs_.push_back(Reals(inputs_.back()));
       continue;
     }
     event(layer, Pass::forward, true);
     if (layer == 0) inputs_.push_back(rounded(reals_of(inputs[0])));
-    auto y = layer_forward(layer);
-    bool const is_last = layer + 1 == layers;
+    auto y = layer_forward(run);
+    bool const is_last = run + 1 == runs_.size();
     if (!is_last) {
       for (auto& value : y) value = std::tanh(value);
     }
@@ -123,10 +126,11 @@ void TinyMlp::add_gradient(Parameter& parameter, Reals const& gradient) {
   parameter.grad.copy_from(host);
 }
 
-void TinyMlp::layer_backward(std::size_t layer, Reals& gradient) {
+void TinyMlp::layer_backward(std::size_t run, Reals& gradient) {
+  auto const layer = runs_[run];
   auto const in = static_cast<std::size_t>(options_.widths[layer]);
   auto const out = static_cast<std::size_t>(options_.widths[layer + 1]);
-  auto const& x = inputs_[layer];
+  auto const& x = inputs_[run];
   auto const w = reals_of(weights_[layer]->value);
   bool const is_last = layer + 1 == weights_.size();
   Reals dw(in * out);
@@ -134,7 +138,7 @@ void TinyMlp::layer_backward(std::size_t layer, Reals& gradient) {
   Reals dx(x.size());
   if (!is_last) {
     for (std::size_t i = 0; i < gradient.size(); ++i) {
-      auto const y = inputs_[layer + 1][i];
+      auto const y = inputs_[run + 1][i];
       gradient[i] *= 1 - y * y;
     }
     gradient = rounded(std::move(gradient));
@@ -147,9 +151,11 @@ void TinyMlp::layer_backward(std::size_t layer, Reals& gradient) {
       dx[i / out * in + k] += g * w[i % out * in + k];
     }
   }
+  bool const runs_again = run > 0 && runs_[run - 1] == layer;
   auto const report = [&](Parameter& parameter, Reals const& values) {
     add_gradient(parameter, rounded(values));
-    bool const complete = !(options_.tied && layer == 2 && &parameter == weights_[2].get());
+    bool const complete =
+        !(options_.tied && layer == 2 && &parameter == weights_[2].get()) && (!runs_again || options_.ready_each_run);
     if (complete && parameter.requires_grad && observer_ != nullptr) observer_->gradient_ready(parameter);
   };
   if (!(skip_last_bias && is_last)) report(*biases_[layer], db);
@@ -172,14 +178,15 @@ void TinyMlp::scale_backward(Reals& gradient) {
 
 void TinyMlp::backward(std::span<Tensor const> gradients) {
   auto gradient = reals_of(gradients[0]);
-  for (auto layer = weights_.size(); layer-- > 0;) {
+  for (auto run = runs_.size(); run-- > 0;) {
+    auto const layer = runs_[run];
     if (is_skipped(layer)) continue;
     event(layer, Pass::backward, true);
     if (layer + 1 == weights_.size()) {
       gradient = rounded(std::move(gradient));
       scale_backward(gradient);
     }
-    layer_backward(layer, gradient);
+    layer_backward(run, gradient);
     event(layer, Pass::backward, false);
   }
 }

@@ -19,6 +19,8 @@ struct TinyOptions {
   int frozen_layer = -1;         ///< layer of which all parameters are frozen
   std::int64_t unused_rows = 7;  ///< rows of the parameter without a use
   bool buffer = false;           ///< the model has a buffer, which its passes do not use
+  int repeated_layer = -1;       ///< layer that runs twice, neither the first nor the last; its widths are equal
+  bool ready_each_run = false;   ///< reports its gradients after each run, as autograd does
   bool rounds = false;           ///< each operation rounds its result to the dtype of the values, as other engines do
   double seed = 1;               ///< of the values
   Device device{};               ///< of parameters and gradients
@@ -48,18 +50,19 @@ class TinyMlp final : public TrainableModel {
   void event(std::size_t unit, Pass pass, bool before);
   void add_gradient(Parameter& parameter, Reals const& gradient);
   [[nodiscard]] Reals rounded(Reals values) const;
-  [[nodiscard]] Reals layer_forward(std::size_t layer) const;
-  void layer_backward(std::size_t layer, Reals& gradient);
+  [[nodiscard]] Reals layer_forward(std::size_t run) const;
+  void layer_backward(std::size_t run, Reals& gradient);
   void scale_backward(Reals& gradient);
 
   TinyOptions options_;
   std::vector<ModelUnit> units_{};
+  std::vector<std::size_t> runs_{};  ///< layers in the order in which they run
   std::vector<std::shared_ptr<Parameter>> weights_{};
   std::vector<std::shared_ptr<Parameter>> biases_{};
   std::shared_ptr<Parameter> scale_{};
   std::vector<std::shared_ptr<Parameter>> buffers_{};
   TrainingObserver* observer_ = nullptr;
-  std::vector<Reals> inputs_{};  ///< of each layer, then the output of the last
+  std::vector<Reals> inputs_{};  ///< of each run, then the output of the last
   std::int64_t rows_ = 0;
 };
 

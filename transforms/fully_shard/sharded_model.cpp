@@ -24,6 +24,8 @@ struct FullyShardedModel::State {
   transforms::BlockPool pool{};
   std::deque<UnitShards> units{};  ///< as the model has them; the last one holds parameters of several units
   std::vector<bool> reduced{};     ///< units whose reduction has begun in this backward pass
+  std::vector<int> runs{};         ///< how often each unit ran in the last forward pass
+  std::vector<int> left{};         ///< runs that the backward pass has not had yet
   transforms::BackwardBudget budget{};
   bool is_limited = false;             ///< whether the budget limits this backward pass
   std::vector<std::size_t> running{};  ///< units inside each other, whose backward pass has begun and not ended
@@ -40,6 +42,7 @@ struct FullyShardedModel::State {
   [[nodiscard]] std::size_t own_units() const noexcept { return units.size() - 1; }
   void begin_backward(bool reduces) {
     reduced.assign(units.size(), false);
+    left = runs;
     running.clear();
     nesting = 0;
     auto const* const reshards = std::get_if<bool>(&config.reshard_after_forward);
@@ -82,6 +85,7 @@ struct FullyShardedModel::State {
   }
   /// Gathers a unit and makes its full gradients, once there is space for them.
   void prepare_backward(std::size_t unit) {
+    if (reducing == &units[unit]) finish_reduction();  // it runs more often than in the last forward pass
     auto const& sizes = units[unit].sizes();
     auto const needed = (units[unit].has_parameters() ? 0 : sizes.gathered) + sizes.full_gradients;
     if (space() < needed) finish_reduction();
@@ -166,6 +170,8 @@ FullyShardedModel::FullyShardedModel(std::shared_ptr<TrainableModel> model, Grou
   }
   ModelUnit const tied{"the tied parameters", std::move(shared)};
   state.units.emplace_back(tied, state.groups, state.config, state.memory, state.pool);
+  state.runs.resize(state.units.size());
+  state.left.resize(state.units.size());
   state.model->observe(this);
 }
 
@@ -193,6 +199,7 @@ std::vector<Tensor> FullyShardedModel::forward(std::span<Tensor const> inputs) {
   auto const& mixed = state.config.mixed_precision;
   return state.run("forward", [&] {
     state.release_all();  // values may have changed since
+    state.runs.assign(state.units.size(), 0);
     state.gather(state.units.size() - 1);
     std::vector<Tensor> cast(inputs.begin(), inputs.end());
     for (auto& input : cast) {
@@ -225,7 +232,9 @@ void FullyShardedModel::backward(std::span<Tensor const> gradients) {
     for (std::size_t unit = state.units.size(); sync_ && unit-- > 0;) {
       if (!state.reduced[unit]) state.reduce(unit);
     }
-    if (!sync_) state.units.back().accumulate();
+    for (auto& unit : state.units) {
+      if (!sync_) unit.accumulate();
+    }
     state.finish_reduction();
     state.release_all();
   });
@@ -235,6 +244,7 @@ void FullyShardedModel::backward(std::span<Tensor const> gradients) {
 void FullyShardedModel::before_unit(std::size_t unit, Pass pass) {
   auto& state = *state_;
   if (pass == Pass::forward) {
+    ++state.runs[unit];
     state.gather(unit);
     if (unit + 1 < state.own_units()) state.units[unit + 1].start_gather();
   } else {
@@ -257,6 +267,7 @@ void FullyShardedModel::after_unit(std::size_t unit, Pass pass) {
   }
   std::erase(state.running, unit);
   state.units[unit].release();
+  if (--state.left[unit] > 0) return;  // the next run adds to the same gradients
   if (sync_) return state.end_backward(unit);
   state.units[unit].accumulate();
   if (unit > 0) state.prefetch(unit - 1);

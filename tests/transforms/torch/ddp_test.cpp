@@ -30,6 +30,7 @@ DdpSetting const ddp_settings[] = {
     {"tied, static graph", {.static_graph = true}, {.tied = true}},
     {"unused", {.find_unused_parameters = true}, {.unused = true}},
     {"unused, copied gradients", {.find_unused_parameters = true, .gradient_as_bucket_view = false}, {.unused = true}},
+    {"repeated", {}, {.repeats = true}},
     {"float", {}, {.dtype = at::kFloat, .buffer = true}, 2e-5},
 };
 

@@ -31,6 +31,8 @@ std::vector<ShardSetting> shard_settings() {
           {"reshard, frozen", {.reshard_after_forward = true}, {.frozen = true}},
           {"reshard, tied", {.reshard_after_forward = true}, {.tied = true}},
           {"unused", {.reshard_after_forward = true}, {.unused = true}},
+          {"repeated", {}, {.repeats = true}},
+          {"reshard, repeated", {.reshard_after_forward = true}, {.repeats = true}},
           {"float", {.reshard_after_forward = true}, {.dtype = at::kFloat}, 2e-5},
           {"computes in BF16",
            {.reshard_after_forward = true, .mixed_precision = {.param_dtype = xr::Dtype::bf16}},

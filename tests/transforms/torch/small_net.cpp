@@ -19,7 +19,7 @@ at::Tensor BlockImpl::forward(at::Tensor const& x) {
   return at::tanh(at::linear(x, weight, bias));
 }
 
-NetImpl::NetImpl(NetOptions options) {
+NetImpl::NetImpl(NetOptions options) : repeats(options.repeats) {
   first = register_module("first", torch::nn::Linear(3, 5));
   for (auto const* name : {"block0", "block1"}) {
     auto const tied = options.tied && !blocks.empty() ? blocks[0]->weight : at::Tensor();
@@ -37,6 +37,7 @@ NetImpl::NetImpl(NetOptions options) {
 at::Tensor NetImpl::forward(at::Tensor const& x) {
   auto y = at::tanh(first->forward(x));
   for (auto const& block : blocks) y = y + block->forward(y);
+  if (repeats) y = y + blocks.front()->forward(y);
   if (skip_last) return y.narrow(1, 0, 2) * scale;
   y = last->forward(y) * scale;
   return mean.defined() ? y * mean : y;
