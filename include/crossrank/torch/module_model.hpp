@@ -194,8 +194,7 @@ class ModuleModel final : public TrainableModel,
    private:
     void detach() {
       for (auto* const slot : model_.unit_slots_[unit_]) {
-        slot->detach();
-        if (pass_ == Pass::backward && slot->is_sharded()) slot->drop_gradient();
+        if (slot->detach() && pass_ == Pass::backward) slot->drop_gradient();
       }
     }
     ModuleModel& model_;

@@ -73,13 +73,14 @@ class ParameterSlot {
     storage_.set_nbytes(value.nbytes());
     variable_.unsafeGetTensorImpl()->set_sizes_contiguous(sizes_);
   }
-  /// Takes them away, once no unit uses them.
-  void detach() {
-    if (!is_sharded() || --uses_ > 0) return;
+  /// Takes them away, once no unit uses them. Returns whether it did.
+  [[nodiscard]] bool detach() {
+    if (!is_sharded() || --uses_ > 0) return false;
     variable_.unsafeGetTensorImpl()->set_sizes_contiguous(empty_sizes);
     storage_.set_nbytes(std::size_t{0});
     storage_.set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
     refuse_access(*storage_.unsafeGetStorageImpl());
+    return true;
   }
 
   /// Throws `UsageError` if the variable was frozen when the model was made and is not now. Nothing would reduce it.

@@ -30,6 +30,8 @@ std::vector<ShardSetting> shard_settings() {
   return {{"default"},
           {"reshard, frozen", {.reshard_after_forward = true}, {.frozen = true}},
           {"reshard, tied", {.reshard_after_forward = true}, {.tied = true}},
+          {"tied with the root", {}, {.tied_root = true}},
+          {"reshard, tied with the root", {.reshard_after_forward = true}, {.tied_root = true}},
           {"unused", {.reshard_after_forward = true}, {.unused = true}},
           {"repeated", {}, {.repeats = true}},
           {"reshard, repeated", {.reshard_after_forward = true}, {.repeats = true}},

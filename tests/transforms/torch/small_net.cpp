@@ -27,6 +27,7 @@ NetImpl::NetImpl(NetOptions options) : repeats(options.repeats) {
   }
   last = register_module("last", torch::nn::Linear(5, 2));
   scale = register_parameter("scale", at::ones({}));
+  if (options.tied_root) mix = register_parameter("mix", blocks[0]->weight);
   if (options.unused) register_parameter("unused", at::ones({7, 2}));
   if (options.buffer) mean = register_buffer("mean", at::full({2}, 0.5 + options.seed));
   to(options.dtype);
@@ -36,6 +37,7 @@ NetImpl::NetImpl(NetOptions options) : repeats(options.repeats) {
 
 at::Tensor NetImpl::forward(at::Tensor const& x) {
   auto y = at::tanh(first->forward(x));
+  if (mix.defined()) y = at::tanh(at::linear(y, mix));
   for (auto const& block : blocks) y = y + block->forward(y);
   if (repeats) y = y + blocks.front()->forward(y);
   if (skip_last) return y.narrow(1, 0, 2) * scale;

@@ -19,12 +19,13 @@ namespace xr = crossrank;
 /// What the network contains besides its layers.
 struct NetOptions {
   at::ScalarType dtype = at::kDouble;
-  bool tied = false;     ///< both blocks share their weight
-  bool unused = false;   ///< has a parameter that no pass uses
-  bool frozen = false;   ///< the first bias is frozen
-  bool buffer = false;   ///< has a buffer, which scales the output
-  bool repeats = false;  ///< the first block runs once more, after the last one
-  double seed = 1;       ///< of the values
+  bool tied = false;       ///< both blocks share their weight
+  bool unused = false;     ///< has a parameter that no pass uses
+  bool frozen = false;     ///< the first bias is frozen
+  bool buffer = false;     ///< has a buffer, which scales the output
+  bool tied_root = false;  ///< the module itself and the first block share a weight
+  bool repeats = false;    ///< the first block runs once more, after the last one
+  double seed = 1;         ///< of the values
 };
 
 /// y = tanh(x W^T + b), with a hook for faults.
@@ -42,7 +43,7 @@ struct NetImpl : torch::nn::Module {
   torch::nn::Linear first{nullptr};
   std::vector<std::shared_ptr<xr::torch::Unit<BlockImpl>>> blocks{};
   torch::nn::Linear last{nullptr};
-  at::Tensor scale, mean;
+  at::Tensor scale, mean, mix;
   bool repeats = false;
   bool skip_last = false;  ///< the next passes leave the last layer out on this rank
 };
