@@ -92,6 +92,10 @@ class CROSSRANK_EXPORT DDPWrappedModel final : public TrainableModel, private Tr
   /// `find_unused_parameters` is set.
   void backward(std::span<Tensor const> gradients) override;
   void observe(TrainingObserver* observer) override;
+  [[nodiscard]] std::vector<TrainedTensor> trained_tensors() override;
+  [[nodiscard]] std::vector<TensorShard> sharded_state_dict() override;
+  void zero_grad() override;
+  [[nodiscard]] double sum_over_shards(double local) override;
   void abort(std::string_view why) noexcept override;
 
   /// Returns a scope in which gradients are only accumulated on this rank. All ranks use it for the same steps.

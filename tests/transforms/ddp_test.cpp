@@ -5,6 +5,7 @@
 
 #include <crossrank/error.hpp>
 #include <crossrank/objects.hpp>
+#include <crossrank/transforms/fully_shard.hpp>
 
 #include "tests/support/thread_ranks.hpp"
 #include "tests/transforms/tiny_mlp.hpp"
@@ -242,6 +243,47 @@ TEST(DDP, averages_gradients_that_the_engine_has_replaced) {
       EXPECT_THAT(reals_of(model->trained_tensors().front().grad), testing::Each(2.0));
     }
     job.close();
+  });
+}
+
+/// An engine that answers every call itself, and notes what it was asked.
+class OverridingEngine final : public TrainableModel {
+ public:
+  [[nodiscard]] std::vector<ModelUnit> units() const override { return model_.units(); }
+  [[nodiscard]] std::vector<Tensor> forward(std::span<Tensor const> inputs) override { return model_.forward(inputs); }
+  void backward(std::span<Tensor const> gradients) override { model_.backward(gradients); }
+  void observe(TrainingObserver* observer) override { model_.observe(observer); }
+  [[nodiscard]] std::vector<TrainedTensor> trained_tensors() override { return {{.name = "own trained tensor"}}; }
+  [[nodiscard]] std::vector<TensorShard> sharded_state_dict() override { return {{.name = "own shard"}}; }
+  void zero_grad() override { notes.emplace_back("zero_grad"); }
+  [[nodiscard]] double sum_over_shards(double local) override { return 10 * local; }
+  void abort(std::string_view why) noexcept override { notes.emplace_back(why); }
+  std::vector<std::string> notes{};
+
+ private:
+  TinyMlp model_{};
+};
+
+TEST(DDP, calls_what_the_engine_overrides) {
+  run_jobs(2, 1, [](MeshCollective const& job) {
+    auto const engine = std::make_shared<OverridingEngine>();
+    auto const model = DDPTransform({}, job).apply(engine);
+    EXPECT_EQ(model->trained_tensors().front().name, "own trained tensor");
+    EXPECT_EQ(model->sharded_state_dict().front().name, "own shard");
+    EXPECT_EQ(model->sum_over_shards(2), 20);
+    model->zero_grad();
+    model->abort("tensor on fire");
+    EXPECT_THAT(engine->notes, testing::ElementsAre("zero_grad", "tensor on fire"));
+  });
+}
+
+TEST(FullyShard, drops_gradients_and_aborts_through_the_engine) {
+  run_jobs(2, 2, [](MeshCollective const& job) {
+    auto const engine = std::make_shared<OverridingEngine>();
+    auto const model = FullyShardTransform({}, job).apply(engine);
+    model->zero_grad();
+    model->abort("tensor on fire");
+    EXPECT_THAT(engine->notes, testing::ElementsAre("zero_grad", "tensor on fire"));
   });
 }
 

@@ -30,7 +30,14 @@ DDPWrappedModel::~DDPWrappedModel() { state_->model->observe(nullptr); }
 std::vector<ModelUnit> DDPWrappedModel::units() const { return state_->model->units(); }
 std::vector<std::shared_ptr<Parameter>> DDPWrappedModel::buffers() const { return state_->model->buffers(); }
 void DDPWrappedModel::observe(TrainingObserver* observer) { state_->observer = observer; }
-void DDPWrappedModel::abort(std::string_view why) noexcept { transforms::abort_group(state_->group, why); }
+std::vector<TrainedTensor> DDPWrappedModel::trained_tensors() { return state_->model->trained_tensors(); }
+std::vector<TensorShard> DDPWrappedModel::sharded_state_dict() { return state_->model->sharded_state_dict(); }
+void DDPWrappedModel::zero_grad() { state_->model->zero_grad(); }
+double DDPWrappedModel::sum_over_shards(double local) { return state_->model->sum_over_shards(local); }
+void DDPWrappedModel::abort(std::string_view why) noexcept {
+  state_->model->abort(why);
+  transforms::abort_group(state_->group, why);
+}
 void DDPWrappedModel::register_comm_hook(CommunicationHook hook) { state_->reducer.set_hook(std::move(hook)); }
 std::vector<std::vector<std::string>> DDPWrappedModel::buckets() const { return state_->reducer.names(); }
 

@@ -190,6 +190,7 @@ NoSync FullyShardedModel::accumulation_context(bool is_last_microbatch) noexcept
 }
 
 void FullyShardedModel::abort(std::string_view why) noexcept {
+  state_->model->abort(why);
   transforms::abort_group(state_->groups.shard, why);
   state_->abort_others(why);
 }
@@ -297,6 +298,7 @@ std::vector<TensorShard> FullyShardedModel::sharded_state_dict() {
 }
 
 void FullyShardedModel::zero_grad() {
+  state_->model->zero_grad();
   for (auto& unit : state_->units) unit.drop_gradients();
 }
 

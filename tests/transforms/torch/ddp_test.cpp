@@ -73,6 +73,23 @@ TEST(TorchDDP, trains_with_the_optimizer_of_crossrank) {
   }
 }
 
+/// A program may put other gradients there, such as ones that it has clamped.
+TEST(TorchDDP, trains_with_the_gradients_that_the_program_has_put_there) {
+  for (int const ranks : {1, 2}) {
+    run_jobs(ranks, 1, [&](xr::MeshCollective const& job) {
+      Net net;
+      auto model = xr::torch::ddp(net, job);
+      xr::SGD optimizer(model.model(), {.lr = 1});
+      run_pass(model, 0, 0, 3);
+      auto const before = net->first->weight.detach().clone();
+      for (auto const& parameter : model.parameters()) parameter.mutable_grad() = at::ones_like(parameter);
+      optimizer.step();
+      EXPECT_LE(largest_difference({net->first->weight.detach() + 1}, {before}), rounding) << ranks << " ranks";
+      job.close();
+    });
+  }
+}
+
 TEST(TorchDDP, reduces_buckets_during_the_backward_pass) {
   run_jobs(2, 1, [](xr::MeshCollective const& job) {
     Net net;
