@@ -190,7 +190,9 @@ void GradientReducer::finish() {
     if (!entries_[place].is_ready) missing.push_back(place);
   }
   if (!sync_) {
-    for (auto const place : missing) take_back(entries_[place], false);
+    for (auto const place : missing) {
+      if (entries_[place].had_none) entries_[place].parameter->grad = {};
+    }
     return;
   }
   check_order();
