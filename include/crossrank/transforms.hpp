@@ -36,7 +36,8 @@ class CROSSRANK_EXPORT BaseDistributedTransform : public BaseModelTransform {
   [[nodiscard]] JobCollective const& collective() const noexcept { return collective_; }
   /// Returns the device of the model.
   [[nodiscard]] Device device() const noexcept { return device_; }
-  /// Throws `UsageError` for a parameter with a sparse gradient, without values, or on another device.
+  /// Throws `UsageError` for a parameter with a sparse gradient, without values, or on another device, and for two
+  /// parameters or buffers of one name.
   void require_parameters(TrainableModel const& model, char const* operation) const;
 
  private:
@@ -128,8 +129,8 @@ class CROSSRANK_EXPORT DDPTransform final : public BaseDistributedTransform {
   ///
   /// Collective over the data-parallel group. Compares names, shapes and dtypes, then broadcasts the values of rank 0
   /// in one call for each 256 MiB. `MismatchError` names the first parameter that differs. `UsageError` for a mesh that
-  /// shards, and for a parameter with a sparse gradient or on another device. For a model on a GPU, the buckets are on
-  /// that GPU.
+  /// shards, for a parameter with a sparse gradient or on another device, and for two of one name. For a model on a
+  /// GPU, the buckets are on that GPU.
   [[nodiscard]] std::shared_ptr<TrainableModel> apply(std::shared_ptr<TrainableModel> model) override;
 
  private:

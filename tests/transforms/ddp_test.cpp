@@ -175,6 +175,21 @@ TEST(DDP, refuses_sparse_gradients_and_a_mesh_that_shards) {
   });
 }
 
+TEST(DDP, refuses_two_tensors_of_one_name) {
+  run_jobs(2, 1, [](MeshCollective const& job) {
+    auto const tiny = std::make_shared<TinyMlp>(TinyOptions{.buffer = true});
+    auto const refusal = [&] {
+      return error_on(job.rank(), job, [&] { static_cast<void>(DDPTransform({}, job).apply(tiny)); });
+    };
+    tiny->units()[1].parameters[1]->name = "layer0.bias";
+    EXPECT_THAT(refusal(), testing::AllOf(HasSubstr("layer0.bias"), HasSubstr("have this name")));
+    tiny->units()[1].parameters[1]->name = "layer1.bias";
+    tiny->buffers().front()->name = "scale";
+    EXPECT_THAT(refusal(), testing::AllOf(HasSubstr("scale"), HasSubstr("have this name")));
+    job.close();
+  });
+}
+
 /// A rank may use a parameter in an earlier microbatch than the one whose gradients are reduced.
 TEST(DDP, gives_all_ranks_the_gradient_of_a_parameter_that_one_rank_used_before_the_last_microbatch) {
   TinyMlp alone;

@@ -9,8 +9,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <crossrank/error.hpp>
 #include <crossrank/transforms/optimizer.hpp>
 
+#include "tests/support/error_of.hpp"
 #include "tests/transforms/tiny_mlp.hpp"
 #include "transforms/model/reals.hpp"
 
@@ -141,6 +143,14 @@ TEST(Optimizers, clipping_has_the_values_of_pytorch) {
   EXPECT_NEAR(clip_grad_norm(model, 0.5), 0x1.020b68p+5, 0x1p-17);
   expect_close(model.gradient(),
                {0x1.9f69fap-20, 0x1.405a8ap-13, 0x1.5b55e8p-11, -0x1.8069aap-7, -0x1.083726p-3, 0x1.ee8448p-2});
+}
+
+TEST(Optimizers, refuse_two_parameters_of_one_name) {
+  auto const model = std::make_shared<TinyMlp>(TinyOptions{.widths = {3, 5, 5, 5, 2}, .tied = true});
+  SGD const accepted(model, {});  // a tied parameter is one parameter
+  model->units()[1].parameters[1]->name = "layer0.bias";
+  auto const refused = [&] { AdamW const optimizer(model, {}); };
+  EXPECT_EQ(error_of<UsageError>(refused).resource, "layer0.bias");
 }
 
 /// A step with another learning rate is that of an optimizer that has it from the start.

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <set>
+#include <string>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -60,7 +62,15 @@ void BaseDistributedTransform::require_parameters(TrainableModel const& model, c
                       .rank = collective_.dp_rank(),
                       .world_size = collective_.dp_world_size()});
   };
-  for (auto const& parameter : model.parameters()) {
+  auto const all = model.parameters();
+  std::set<std::string> names;
+  for (auto const& list : {all, model.buffers()}) {
+    for (auto const& one : list) {
+      if (!names.insert(one->name).second)
+        refuse(*one, "two parameters or buffers have this name", "a name for each", "the same name twice");
+    }
+  }
+  for (auto const& parameter : all) {
     if (!parameter->value.defined()) refuse(*parameter, "the parameter has no values", "a tensor", "none");
     if (parameter->value.device() != device_) {
       refuse(*parameter, "the parameter is on another device than the transform", to_string(device_),

@@ -1,5 +1,6 @@
 #include <cmath>
 #include <exception>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,7 +31,16 @@ std::string state_name(TrainedTensor const& tensor, std::string_view kind) {
 
 }  // namespace
 
-Optimizer::Optimizer(std::shared_ptr<TrainableModel> model) : model_(std::move(model)) {}
+Optimizer::Optimizer(std::shared_ptr<TrainableModel> model) : model_(std::move(model)) {
+  std::set<std::string> names;
+  for (auto const& parameter : model_->parameters()) {
+    if (names.insert(parameter->name).second) continue;
+    throw UsageError({.operation = "Optimizer",
+                      .message = "two parameters have this name, under which the optimizer keeps their state",
+                      .resource = parameter->name,
+                      .hint = "give each parameter a name of its own"});
+  }
+}
 Optimizer::~Optimizer() = default;
 
 Json Optimizer::param_group() const { return Json::object(); }
