@@ -147,10 +147,11 @@ float train_step(xr::TrainableModel& model, xr::Optimizer& optimizer, xr::Collec
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4) return std::fprintf(stderr, "usage: mlp ddp|shard OUT STEPS\n"), 2;
+  bool const shard = argc == 4 && std::strcmp(argv[1], "shard") == 0;
+  if (argc != 4 || (!shard && std::strcmp(argv[1], "ddp") != 0))
+    return std::fprintf(stderr, "usage: mlp ddp|shard OUT STEPS\n"), 2;
   try {
     auto const world = xr::connect({.progress = xr::Progress::thread});
-    bool const shard = std::strcmp(argv[1], "shard") == 0;
     xr::MeshCollective const job(world, {.sharding_world_size = shard ? world.world_size() : 1});
     auto const engine = std::make_shared<Mlp>(std::vector<std::int64_t>{2, 17, 5, 1});
     auto const model = shard ? xr::FullyShardTransform({}, job).apply(engine) : xr::DDPTransform({}, job).apply(engine);
@@ -158,6 +159,10 @@ int main(int argc, char** argv) {
     std::filesystem::path const out = argv[2];
     if (std::filesystem::exists(out / "training_state.json"))
       (void)xr::load_checkpoint(job.dp_world(), *model, out, {.optimizer = &optimizer});
+    if (optimizer.steps() >= std::atoi(argv[3])) {
+      if (world.is_master()) std::printf("step %d, no step is left\n", static_cast<int>(optimizer.steps()));
+      return 0;
+    }
     float loss = 0;
     while (optimizer.steps() < std::atoi(argv[3])) loss = train_step(*model, optimizer, world, optimizer.steps());
     loss = world.all_reduce_value(loss, xr::ReduceOp::avg);

@@ -86,11 +86,22 @@ TEST(Mlp, goes_on_from_its_checkpoint_with_other_ranks_and_another_transform) {
   auto const at_once = run_example(1, "mlp", {"ddp", whole, "60"});
   auto const first = run_example(3, "mlp", {"shard", parts, "30"});
   auto const second = run_example(2, "mlp", {"ddp", parts, "60"});
+  auto const again = run_example(2, "mlp", {"ddp", parts, "60"});
 
   EXPECT_EQ(at_once.exit_code, 0) << at_once.err;
   EXPECT_THAT(first.out, testing::StartsWith("[0] step 30, loss ")) << first.err;
   EXPECT_THAT(second.out, testing::StartsWith("[0] step 60, loss ")) << second.err;
   EXPECT_EQ(second.out, at_once.out);
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(again.out, "[0] step 60, no step is left\n");
+}
+
+TEST(Mlp, refuses_an_unknown_transform) {
+  TemporaryDirectory const folder;
+  auto const end = run_example(1, "mlp", {"dpd", (folder.path() / "out").string(), "1"});
+
+  EXPECT_EQ(end.exit_code, 2);
+  EXPECT_THAT(end.err, testing::HasSubstr("usage: mlp ddp|shard"));
 }
 
 TEST(PpMerge, keeps_the_order_of_the_model) {

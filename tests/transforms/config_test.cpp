@@ -41,6 +41,13 @@ TEST(TransformConfig, names_a_wrong_field) {
   EXPECT_THAT(refusal({{"name, reshard_after_forward", "x"}}), testing::HasSubstr("the field is unknown"));
   EXPECT_THAT(refusal({{"mixed_precision", {{"param_dtype", "int8"}}}}),
               testing::AllOf(testing::HasSubstr("mixed_precision.param_dtype"), testing::HasSubstr("bfloat16")));
+  EXPECT_THAT(refusal({{"mixed_precision", {{"param_dtype", ""}}}}),
+              testing::AllOf(testing::HasSubstr("mixed_precision.param_dtype"), testing::HasSubstr("bfloat16")));
+  EXPECT_THAT(refusal({{"mixed_precision", {{"param_dtype", 16}}}}), testing::HasSubstr("a string or null"));
+  EXPECT_THAT(refusal({{"mixed_precision", {{"param_dtype", "bfloat16"}, {"dtype", 1}}}}),
+              testing::HasSubstr("the field is unknown"));
+  for (auto const& ranks : {Json(4294967298), Json(0), Json(-1), Json(18446744073709551615U)})
+    EXPECT_THAT(refusal({{"reshard_after_forward", ranks}}), testing::HasSubstr("out of range"));
   EXPECT_THAT(refusal({{"sync_grad_accum", 1}}), testing::HasSubstr("true or false"));
   EXPECT_THAT(refusal({{"reshard_after_forward", "yes"}}), testing::HasSubstr("number of ranks"));
   EXPECT_THAT(refusal(Json::array()), testing::HasSubstr("object"));

@@ -65,10 +65,11 @@ class Fields {
     }
   }
   void read(char const* name, std::optional<Dtype>& value) {
-    std::string text;
-    if (auto const* const found = find(name); found != nullptr && found->is_null()) return value.reset();
-    read(name, text);
-    if (!text.empty()) value = dtype_named(path_ + name, text);
+    auto const* const found = find(name);
+    if (found == nullptr) return;
+    if (found->is_null()) return value.reset();
+    if (!found->is_string()) refuse(path_ + name, "wrong type", "a string or null", found->dump());
+    value = dtype_named(path_ + name, found->get<std::string>());
   }
   Json const* find(char const* name) {
     known_.emplace_back(name);
@@ -143,7 +144,10 @@ FullyShardTransformConfig fully_shard_config_from_json(Json const& json) {
     if (reshard->is_boolean()) {
       config.reshard_after_forward = reshard->get<bool>();
     } else if (reshard->is_number_integer()) {
-      config.reshard_after_forward = reshard->get<int>();
+      auto const ranks = reshard->get<int>();
+      if (ranks < 1 || *reshard != ranks)
+        refuse("reshard_after_forward", "the number of ranks is out of range", "1 to 2147483647", reshard->dump());
+      config.reshard_after_forward = ranks;
     } else {
       refuse("reshard_after_forward", "wrong type", "true, false or a number of ranks", reshard->dump());
     }
