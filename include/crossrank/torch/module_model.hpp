@@ -68,7 +68,9 @@ class ModuleModel final : public TrainableModel,
     }
     return guarded("ModuleModel.forward", [&] {
       for (auto const& slot : slots_) {
-        if (observer_ != nullptr) slot->require_still_frozen();
+        if (observer_ == nullptr) break;
+        slot->require_still_frozen();
+        slot->require_own_memory("ModuleModel.forward");
       }
       detail::Tensors given;
       for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -119,9 +121,15 @@ class ModuleModel final : public TrainableModel,
     is_sharded_ = !slots_.empty() && slots_.front()->is_sharded();
   }
 
+  /// `UsageError` for a parameter whose tensor LibTorch has replaced since, as for `sharded_state_dict`.
   [[nodiscard]] std::vector<TrainedTensor> trained_tensors() override {
+    require_own_memory("ModuleModel.trained_tensors");
     pull_gradients();
     return TrainableModel::trained_tensors();
+  }
+  [[nodiscard]] std::vector<TensorShard> sharded_state_dict() override {
+    require_own_memory("ModuleModel.sharded_state_dict");
+    return TrainableModel::sharded_state_dict();
   }
   void zero_grad() override {
     TrainableModel::zero_grad();
@@ -210,6 +218,10 @@ class ModuleModel final : public TrainableModel,
     } catch (c10::Error const& e) {
       throw BackendError({.operation = operation, .message = "LibTorch failed", .system = e.what_without_backtrace()});
     }
+  }
+
+  void require_own_memory(char const* operation) const {
+    for (auto const& slot : slots_) slot->require_own_memory(operation);
   }
 
   static std::vector<bool> outputs_with_gradients(detail::Call const& call) {

@@ -91,6 +91,18 @@ class ParameterSlot {
                       .resource = parameter_->name,
                       .hint = "set requires_grad before ddp or fully_shard"});
   }
+  /// Throws `UsageError` if the variable has got other memory since the model was made. Nothing would train that.
+  void require_own_memory(char const* operation) const {
+    bool const is_own = is_sharded()
+                            ? variable_.storage().unsafeGetStorageImpl() == storage_.unsafeGetStorageImpl()
+                            : variable_.data_ptr() == parameter_->value.data() &&
+                                  variable_.scalar_type() == to_scalar_type(parameter_->value.dtype());
+    if (is_own && has_own_hook()) return;
+    throw UsageError({.operation = operation,
+                      .message = "the parameter's tensor was replaced after the model was made",
+                      .resource = parameter_->name,
+                      .hint = "call Module::to and torch::load before ddp or fully_shard, or load_checkpoint after"});
+  }
   /// Lets autograd add to the gradient of the parameter.
   void give_gradient() {
     if (parameter_->requires_grad) variable_.mutable_grad() = share(parameter_->grad);
@@ -130,6 +142,12 @@ class ParameterSlot {
 
  private:
   static constexpr std::array<std::int64_t, 1> empty_sizes{0};
+
+  /// Returns whether autograd still calls the hook of a whole variable, if there is one.
+  [[nodiscard]] bool has_own_hook() const {
+    if (!has_hook() || is_sharded() || !variable_.requires_grad()) return true;
+    return ::torch::autograd::impl::grad_accumulator(variable_) == accumulator_;
+  }
 
   /// Makes access to the storage an error that says why, also through views that the caller has kept. Older versions of
   /// LibTorch cannot do that; such a view has a null pointer there.

@@ -193,6 +193,28 @@ TEST(TorchDDP, wraps_errors_of_libtorch) {
   });
 }
 
+TEST(TorchDDP, names_a_parameter_whose_tensor_was_replaced) {
+  auto const names_it = testing::AllOf(HasSubstr("was replaced"), HasSubstr("scale"));
+  for (bool const loads : {true, false}) {
+    for (int const ranks : {1, 2}) {
+      run_jobs(ranks, 1, [&](xr::MeshCollective const& job) {
+        Net net;
+        auto model = xr::torch::ddp(net, job);
+        if (loads) {
+          load_other_values(net);
+        } else {
+          net->to(at::kFloat);
+        }
+        EXPECT_THAT(error_of([&] { static_cast<void>(model.model()->trained_tensors()); }), names_it) << loads;
+        EXPECT_THAT(error_of([&] { static_cast<void>(model.model()->sharded_state_dict()); }), names_it) << loads;
+        if (ranks > 1) {
+          EXPECT_THAT(error_of([&] { run_pass(model, 0, 0, 3); }), names_it) << loads;
+        }
+      });
+    }
+  }
+}
+
 TEST(TorchDDP, refuses_passes_that_would_not_be_reduced) {
   run_jobs(2, 1, [](xr::MeshCollective const& job) {
     Net net;

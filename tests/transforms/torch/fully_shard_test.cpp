@@ -190,6 +190,26 @@ TEST(TorchFullyShard, gives_gradients_to_its_inputs_and_runs_without_them) {
   });
 }
 
+TEST(TorchFullyShard, names_a_parameter_whose_tensor_was_replaced) {
+  for (bool const loads : {true, false}) {
+    run_jobs(2, 2, [&](xr::MeshCollective const& job) {
+      Net net;
+      auto model = xr::torch::fully_shard(net, job);
+      if (loads) {
+        load_other_values(net);
+      } else {
+        net->to(at::kFloat);
+      }
+      try {
+        run_pass(model, 0, 0, 3);
+        ADD_FAILURE() << "trained after " << (loads ? "load" : "to");
+      } catch (xr::Error const& e) {
+        EXPECT_THAT(e.what(), testing::AllOf(HasSubstr("was replaced"), HasSubstr("scale")));
+      }
+    });
+  }
+}
+
 TEST(TorchFullyShard, ends_the_step_on_all_ranks_when_one_throws) {
   for (bool const in_backward : {false, true}) {
     run_jobs(3, 3, [&](xr::MeshCollective const& job) {

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <sstream>
 #include <string>
 
 #include <torch/optim/adamw.h>
+#include <torch/serialize.h>
 
 namespace libtorch_test {
 
@@ -100,6 +102,12 @@ std::vector<at::Tensor> whole(xr::torch::DistributedModule<NetImpl> const& model
     if (auto const found = by_name.find(item.key()); found != by_name.end()) values.push_back(found->second);
   }
   return values;
+}
+
+void load_other_values(Net& net) {
+  std::stringstream file;
+  torch::save(Net(NetOptions{.seed = 5}), file);
+  torch::load(net, file);
 }
 
 double largest_difference(std::vector<at::Tensor> const& a, std::vector<at::Tensor> const& b) {

@@ -71,6 +71,9 @@ inline constexpr std::int64_t batch_rows = 12;
 /// Returns the largest difference between two lists of tensors; infinite if they do not match.
 [[nodiscard]] double largest_difference(std::vector<at::Tensor> const& a, std::vector<at::Tensor> const& b);
 
+/// Loads values of another seed into the module, as a file of LibTorch.
+void load_other_values(Net& net);
+
 /// Runs forward and backward on rows `begin` to `end`.
 template <class Model>
 void run_pass(Model& model, int step, std::int64_t begin, std::int64_t end, at::ScalarType dtype = at::kDouble) {
