@@ -159,6 +159,7 @@ std::shared_ptr<PendingOp> GroupState::queue(algorithms::Call&& call) {
   if (group_lock.is_in_call()) refuse_second_call(call.name());
   if (!is_message(call)) require_allowed(call.name());
   auto pending_op = std::make_shared<PendingOp>(std::move(call));
+  pending_op->is_queued = true;
   {
     std::lock_guard const lock(inbox_mutex_);
     inbox_.push_back(pending_op);

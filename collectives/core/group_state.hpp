@@ -29,6 +29,7 @@ struct PendingOp {
   algorithms::Call const call;
   algorithms::Execution execution{call};
   std::optional<spi::RequestId> request_id{};  ///< of the operation under way
+  bool is_queued = false;                      ///< whether the progress thread advances it
   bool has_ended_on_host = false;              ///< whether only the part on the device is left
   std::exception_ptr failure{};
   std::unique_ptr<device::DeviceCall> on_device{};  ///< of a call on device tensors

@@ -17,7 +17,8 @@ enum class RanksAre : std::uint8_t {
 /// Says who advances the non-blocking calls of a rank.
 enum class Progress : std::uint8_t {
   caller,  ///< the thread that started a call, whenever it waits or calls `test` or `wait`
-  thread,  ///< also a thread of the library, one for each job, so that calls advance while the caller computes
+  thread,  ///< also a thread of the library, one for each job, so that calls on CPU tensors advance while the caller
+           ///< computes
 };
 
 /// Says how `connect` joins the job, and how long the group's calls may wait.

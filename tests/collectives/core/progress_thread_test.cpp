@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -77,6 +78,27 @@ TEST(ProgressThread, completes_calls_while_their_callers_compute) {
     EXPECT_EQ(second.as<float>().front(), 6);
     world.close();
   });
+}
+
+/// The thread does not know a call that was started before it.
+TEST(ProgressThread, lets_calls_end_that_were_started_before_it) {
+  ThreadRankOptions const options{.job_id = random_job_id()};
+  run_thread_ranks(
+      2,
+      [&](Collective const& world) {
+        auto early = filled(many, 1);
+        auto request = world.iall_reduce(early);
+        auto driven = thread_options(world.rank(), 2, options);
+        driven.progress = Progress::thread;
+        Collective const same = connect(driven);
+        EXPECT_TRUE(request.wait_for(std::chrono::seconds(60)));
+        EXPECT_EQ(early.as<float>().back(), 2);
+        auto late = filled(many, 2);
+        auto next = same.iall_reduce(late);
+        EXPECT_TRUE(next.wait_for(std::chrono::seconds(60)));
+        EXPECT_EQ(late.as<float>().back(), 4);
+      },
+      options);
 }
 
 /// The groups of one rank belong to two threads, which do not agree on an order.

@@ -1,4 +1,5 @@
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <numeric>
@@ -97,6 +98,17 @@ TEST_P(StagedCollectives, non_blocking_calls_order_the_current_stream) {
     two.wait();
     EXPECT_EQ(values(first), std::vector<float>(100, static_cast<float>(ranks * (ranks + 1)) / 2));
     EXPECT_EQ(values(second), std::vector<float>(7, static_cast<float>(ranks)));
+  });
+}
+
+/// The progress thread leaves calls on GPU tensors to their caller.
+TEST(StagedCollectives, end_under_a_progress_thread_when_they_are_polled) {
+  ::setenv("CROSSRANK_CUDA_LIBRARY", CROSSRANK_TEST_CUDA, 1);
+  run_driven_ranks(2, [](Collective const& world) {
+    auto reduced = filled(world, 1'000);
+    auto request = world.iall_reduce(reduced);
+    EXPECT_TRUE(request.wait_for(std::chrono::seconds(60)));
+    EXPECT_EQ(values(reduced), std::vector<float>(1'000, 3));
   });
 }
 
