@@ -104,6 +104,10 @@ class DistributedModule {
 
   /// Returns the variables for an optimizer of LibTorch: the module's parameters, each once, or this rank's rows of the
   /// trained ones if it is sharded.
+  ///
+  /// Norms over the rows of a sharded module, such as that of LibTorch's `clip_grad_norm_`, are those of this rank
+  /// alone: clip with `clip_grad_norm(*model.model(), max)`. `zero_grad` of the sharded module itself does nothing:
+  /// call that of this class or of the optimizer.
   [[nodiscard]] std::vector<at::Tensor> parameters() const {
     if (state_->shards) return state_->shards->all();
     std::vector<at::Tensor> all;
