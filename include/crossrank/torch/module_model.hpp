@@ -40,10 +40,11 @@ class ModuleModel final : public TrainableModel,
       buffers_.back()->requires_grad = false;
       buffers_.back()->value = from_torch(buffer.value());
     }
+    for (std::size_t i = 0; i < unit_modules_.size(); ++i) unit_modules_[i]->bind(this, i + 1);
   }
   ~ModuleModel() override {
     *link_ = nullptr;
-    for (auto* const unit : unit_modules_) unit->bind(nullptr, 0);
+    for (auto* const unit : unit_modules_) unit->unbind(this);
   }
 
   [[nodiscard]] std::vector<ModelUnit> units() const override { return units_; }
@@ -234,7 +235,6 @@ class ModuleModel final : public TrainableModel,
     if (auto* const own = dynamic_cast<UnitBase*>(&module); own != nullptr) {
       unit = units_.size();
       units_.push_back({.name = prefix.empty() ? "module" : prefix.substr(0, prefix.size() - 1)});
-      own->bind(this, unit);
       unit_modules_.push_back(own);
     }
     unit_slots_.resize(units_.size());

@@ -93,10 +93,9 @@ class ParameterSlot {
   }
   /// Throws `UsageError` if the variable has got other memory since the model was made. Nothing would train that.
   void require_own_memory(char const* operation) const {
-    bool const is_own = is_sharded()
-                            ? variable_.storage().unsafeGetStorageImpl() == storage_.unsafeGetStorageImpl()
-                            : variable_.data_ptr() == parameter_->value.data() &&
-                                  variable_.scalar_type() == to_scalar_type(parameter_->value.dtype());
+    bool const is_own = is_sharded() ? variable_.storage().unsafeGetStorageImpl() == storage_.unsafeGetStorageImpl()
+                                     : variable_.data_ptr() == parameter_->value.data() &&
+                                           variable_.scalar_type() == to_scalar_type(parameter_->value.dtype());
     if (is_own && has_own_hook()) return;
     throw UsageError({.operation = operation,
                       .message = "the parameter's tensor was replaced after the model was made",

@@ -25,6 +25,10 @@ class UnitBase {
     host_ = host;
     unit_ = unit;
   }
+  /// Forgets the model, unless another one has bound the unit since.
+  void unbind(Host const* host) noexcept {
+    if (host_ == host) bind(nullptr, 0);
+  }
 
  protected:
   /// Returns the model that shards the unit, or null.

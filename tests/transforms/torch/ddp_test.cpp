@@ -215,6 +215,46 @@ TEST(TorchDDP, names_a_parameter_whose_tensor_was_replaced) {
   }
 }
 
+/// A unit that shows which model runs it.
+struct OpenUnit : xr::torch::Unit<BlockImpl> {
+  OpenUnit() : Unit(5) {}
+  using UnitBase::host;
+};
+
+/// A unit, and a parameter that is not contiguous if `is_refused`.
+struct OpenNetImpl : torch::nn::Module {
+  explicit OpenNetImpl(bool is_refused) {
+    register_module("block", block);
+    auto const whole = at::ones({3, 2});
+    register_parameter("last", is_refused ? whole.t() : whole);
+  }
+  at::Tensor forward(at::Tensor const& x) { return block->forward(x); }
+  std::shared_ptr<OpenUnit> block = std::make_shared<OpenUnit>();
+};
+
+TEST(TorchDDP, leaves_no_trace_in_a_module_that_it_refuses) {
+  run_jobs(2, 1, [](xr::MeshCollective const& job) {
+    auto const net = std::make_shared<OpenNetImpl>(true);
+    EXPECT_THAT(error_of([&] { static_cast<void>(xr::torch::ddp(net, job)); }), HasSubstr("not contiguous"));
+    EXPECT_EQ(net->block->host(), nullptr);
+    job.close();
+  });
+}
+
+TEST(TorchFullyShard, keeps_the_units_of_a_module_that_another_model_had_before) {
+  run_jobs(2, 2, [](xr::MeshCollective const& job) {
+    auto const net = std::make_shared<OpenNetImpl>(false);
+    xr::MeshCollective const flat(job.dp_world(), {.sharding_world_size = 1});
+    auto model = xr::torch::ddp(net, flat, {.find_unused_parameters = true});
+    auto* const before = net->block->host();
+    model = xr::torch::fully_shard(net, job);
+    EXPECT_NE(net->block->host(), nullptr);
+    EXPECT_NE(net->block->host(), before);
+    model.forward(at::ones({2, 5})).sum().backward();
+    job.close();
+  });
+}
+
 TEST(TorchDDP, refuses_passes_that_would_not_be_reduced) {
   run_jobs(2, 1, [](xr::MeshCollective const& job) {
     Net net;
