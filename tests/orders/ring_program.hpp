@@ -49,7 +49,8 @@ class RingProgram {
     Plain message{};
   };
   struct Endpoint {
-    explicit Endpoint(RingPlan const& plan) : cursor(0, plan.cursor), doorbell(0, plan.doorbell), state(0, plan.state) {}
+    explicit Endpoint(RingPlan const& plan)
+        : cursor(0, plan.cursor), doorbell(0, plan.doorbell), state(0, plan.state) {}
     Word cursor;
     Word doorbell;
     Word state;

@@ -26,8 +26,8 @@ bool stacks_concatenate(std::string_view name, std::span<std::int64_t const> len
        .got = std::to_string(total) + " experts on " + std::to_string(lengths.size()) + " ranks",
        .resource = std::string(name),
        .hint = configured ? "check `ep`, or that all files are of one model"
-                    : "give `rules` with {\"sizes\": {\"num_local_experts\": " + std::to_string(total) +
-                          "}, \"rules\": []}",
+                          : "give `rules` with {\"sizes\": {\"num_local_experts\": " + std::to_string(total) +
+                                "}, \"rules\": []}",
        .section = shape_section});
 }
 
