@@ -68,7 +68,7 @@ void DeviceGroup::decide(Call const& call, CheckLevel check, spi::Transport& tra
 
 void DeviceGroup::require_capturable(Call const& call, Stream const& stream) const {
   if (!stream.is_capturing()) return;
-  if (!uses_nccl(call)) {
+  if (!uses_nccl(call, stream)) {
     refuse_capture(call, "a call that goes through host memory cannot be captured, because the host takes part in it",
                    "end the capture before the call");
   }
@@ -79,10 +79,14 @@ void DeviceGroup::require_capturable(Call const& call, Stream const& stream) con
   }
 }
 
-bool DeviceGroup::uses_nccl(Call const& call) const noexcept { return nccl_ && nccl::can_run(call); }
+bool DeviceGroup::uses_nccl(Call const& call, Stream const& stream) const {
+  if (!nccl_ || !nccl::can_run(call)) return false;
+  // A graph cannot contain the exchange through host memory, which keeps NaN.
+  return !nccl::may_lose_nan(call) || stream.is_capturing();
+}
 
 std::vector<Call> DeviceGroup::pieces(Call&& call) const {
-  if (!uses_nccl(call)) return staged_pieces(std::move(call));
+  if (!uses_nccl(call, current_stream(call.device))) return staged_pieces(std::move(call));
   std::vector<Call> whole;
   whole.push_back(std::move(call));
   return whole;
@@ -99,7 +103,8 @@ std::unique_ptr<DeviceCall> DeviceGroup::begin(Call const& call, spi::Transport 
 std::unique_ptr<DeviceCall> DeviceGroup::begin_unpacked(Call const& call, spi::Transport const& transport,
                                                         CheckLevel check) {
   auto stream = current_stream(call.device);
-  if (uses_nccl(call)) return std::make_unique<NcclCall>(call, check != CheckLevel::off, nccl_, std::move(stream));
+  if (uses_nccl(call, stream))
+    return std::make_unique<NcclCall>(call, check != CheckLevel::off, nccl_, std::move(stream));
   if (!staging_) staging_ = std::make_shared<StagingBuffers>(call.device.kind, max_buffers);
   bool const is_source = call.signature.op_kind == OpKind::broadcast && call.root == transport.rank();
   if (!recorder_) recorder_.emplace(transport.node_memory(), transport.global_ranks());

@@ -56,8 +56,9 @@ class DeviceGroup {
   [[nodiscard]] std::string_view backend() const noexcept;
 
  private:
-  /// Returns whether NCCL carries the call. The others go through host memory.
-  [[nodiscard]] bool uses_nccl(algorithms::Call const& call) const noexcept;
+  /// Returns whether NCCL carries the call on the stream. The others go through host memory. A min or max of floats is
+  /// one of them, except in a captured graph.
+  [[nodiscard]] bool uses_nccl(algorithms::Call const& call, Stream const& stream) const;
   /// Begins a call whose tensors are in one run of bytes.
   [[nodiscard]] std::unique_ptr<DeviceCall> begin_unpacked(algorithms::Call const& call,
                                                            spi::Transport const& transport, CheckLevel check);

@@ -48,6 +48,11 @@ std::optional<RedOp> reduce_op(ReduceOp op) noexcept {
   }
 }
 
+bool is_floating(DataType type) noexcept {
+  return type == DataType::float16 || type == DataType::bfloat16 || type == DataType::float32 ||
+         type == DataType::float64;
+}
+
 bool reduces(OpKind kind) noexcept {
   return kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::reduce_scatterv;
 }
@@ -253,6 +258,13 @@ bool can_run(Call const& call) noexcept {
   auto const kind = call.signature.op_kind;
   if (spi::is_message(kind)) return false;
   return !reduces(kind) || (data_type(call.reduction.dtype) && reduce_op(call.reduction.op));
+}
+
+bool may_lose_nan(Call const& call) noexcept {
+  auto const op = call.reduction.op;
+  auto const dtype = data_type(call.reduction.dtype);
+  return reduces(call.signature.op_kind) && (op == ReduceOp::min || op == ReduceOp::max) && dtype &&
+         is_floating(*dtype);
 }
 
 void enqueue_call(Communicator& communicator, Call const& call, Stream const& stream,

@@ -10,6 +10,9 @@ namespace crossrank::nccl {
 /// the same call get the same answer.
 [[nodiscard]] bool can_run(algorithms::Call const& call) noexcept;
 
+/// Returns whether the call is a min or max of a floating dtype. NCCL may lose a NaN in it: it keeps the other value.
+[[nodiscard]] bool may_lose_nan(algorithms::Call const& call) noexcept;
+
 /// Enqueues a call on device tensors. The calls of NCCL are one kernel or one group. Does not wait for the device.
 /// `poll_hook` may throw, to end the wait for NCCL.
 void enqueue_call(Communicator& communicator, algorithms::Call const& call, Stream const& stream,

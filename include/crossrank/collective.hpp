@@ -42,16 +42,18 @@ class NamedCalls;
 /// different call, all ranks get the same error: `PeerLostError`, `TimeoutError` or `MismatchError`. The group is dead
 /// after that. Wrong arguments are a `UsageError`, which is thrown before anything is sent; the group stays usable.
 ///
-/// All tensors of a call are on the CPU, or all are on one GPU. Those of a fused call are on the CPU. Reductions
-/// combine in rank order, ((r0 op r1) op r2) and so on, with the same bits on every backend. `gather`, `scatter` and
-/// their variants accept `Tensor{}` for a tensor that the rank neither sends nor receives.
+/// All tensors of a call are on the CPU, or all are on one GPU; a fused call is no exception. Reductions combine in
+/// rank order, ((r0 op r1) op r2) and so on, with the same bits on every backend; those that NCCL carries differ, see
+/// below. `gather`, `scatter` and their variants accept `Tensor{}` for a tensor that the rank neither sends nor
+/// receives.
 ///
 /// **GPU tensors** are sent by NCCL if all ranks of the group have the same NCCL and a GPU of their own, else through
 /// host memory. Results are in the order of the current stream. With NCCL the host does not wait for the GPU; unless
-/// `CheckLevel` is `off`, it waits until all ranks have made the call. NCCL reduces in an order of its own. Dtypes and
-/// ops that NCCL lacks go through host memory. The first collective on GPU tensors makes the choice for the group, and
-/// blocks until all ranks have called it. `CROSSRANK_DEVICE` forces either. If it forces NCCL and NCCL
-/// cannot be used, all ranks get an `UnavailableError`.
+/// `CheckLevel` is `off`, it waits until all ranks have made the call. NCCL reduces in an order of its own, and rounds
+/// F16 and BF16 after each step. Dtypes and ops that NCCL lacks go through host memory. So do min and max of
+/// floating-point tensors, so that NaN wins; in a captured graph NCCL carries them, and a NaN may be lost. The first
+/// collective on GPU tensors makes the choice for the group, and blocks until all ranks have called it.
+/// `CROSSRANK_DEVICE` forces either. If it forces NCCL and NCCL cannot be used, all ranks get an `UnavailableError`.
 ///
 /// Costs are those of the "shm" backend. A *barrier round* is one exchange of arrival flags between all ranks.
 ///

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <thread>
 #include <vector>
 
@@ -203,6 +204,21 @@ TEST(Nccl, gathers_scatters_and_broadcasts) {
     if (me.rank == 0) {
       EXPECT_EQ(reduced, pattern(0, 64));
     }
+    me.leave();
+  });
+}
+
+// Reduction kernels: minimum and maximum are fmin and fmax, so that a NaN on one rank is lost.
+TEST(Nccl, loses_a_nan_in_min_and_max) {
+  auto const id = draw();
+  on_ranks(2, [&](Rank& me) {
+    me.join(id);
+    auto const nan = std::numeric_limits<float>::quiet_NaN();
+    me.put({me.rank == 0 ? nan : 1.0F, me.rank == 1 ? nan : 2.0F});
+    ASSERT_EQ(me.all_reduce(me.at(0), me.at(100), 2, ncclMax), ncclSuccess);
+    EXPECT_EQ(me.get(100, 2), (std::vector<float>{1, 2}));
+    ASSERT_EQ(me.all_reduce(me.at(0), me.at(200), 2, ncclMin), ncclSuccess);
+    EXPECT_EQ(me.get(200, 2), (std::vector<float>{1, 2}));
     me.leave();
   });
 }

@@ -1,4 +1,9 @@
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +17,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/group.hpp>
 #include <crossrank/nccl.hpp>
+#include <crossrank/tensor/concat.hpp>
 
 #include "tests/collectives/device/nccl_ranks.hpp"
 
@@ -43,9 +49,9 @@ void reduce_and_move(Collective const& world) {
   world.all_reduce(averaged, ReduceOp::avg);
   EXPECT_EQ(values(averaged), std::vector<float>(3, sum / static_cast<float>(ranks)));
   int const root = world.world_size() - 1;
-  auto largest = filled(world, 3);
-  world.reduce(largest, ReduceOp::max, {root});
-  EXPECT_EQ(values(largest), std::vector<float>(3, static_cast<float>(world.rank() + 1)));
+  auto at_root = filled(world, 3);
+  world.reduce(at_root, ReduceOp::sum, {root});
+  EXPECT_EQ(values(at_root), std::vector<float>(3, world.rank() == root ? sum : static_cast<float>(world.rank() + 1)));
   auto sent = filled(world, 5);
   world.broadcast(sent, {root});
   EXPECT_EQ(values(sent), std::vector<float>(5, static_cast<float>(ranks)));
@@ -126,19 +132,66 @@ CROSSRANK_RANK_SCENARIO(nccl_other_dtypes) {
 
 TEST_P(NcclCollectives, reduce_what_nccl_lacks_through_host_memory) { run("nccl_other_dtypes"); }
 
+/// One rank after the other has a NaN. NCCL would lose it.
+CROSSRANK_RANK_SCENARIO(nccl_nan) {
+  auto const world = connect_gpu_rank();
+  auto const gpu = default_device();
+  auto first = filled(world, 4);
+  world.all_reduce(first);
+  EXPECT_EQ(world.device_backend(), "nccl");
+  reset_emulated_counts();
+  auto const n = world.world_size();
+  for (int with_nan = 0; with_nan < n; ++with_nan) {
+    auto const nan = std::numeric_limits<double>::quiet_NaN();
+    std::vector<double> const mine{world.rank() == with_nan ? nan : 1.0, 2.0};
+    auto const make = [&] { return Tensor::of(mine, {2}).to(gpu); };
+    auto const expect_nan = [&](Tensor const& tensor, char const* call) {
+      auto const host = tensor.to(Device::cpu());
+      EXPECT_TRUE(std::isnan(host.as<double>()[0])) << call << ", NaN of rank " << with_nan;
+      EXPECT_EQ(host.as<double>()[1], 2.0) << call << ", NaN of rank " << with_nan;
+    };
+    for (auto const op : {ReduceOp::min, ReduceOp::max}) {
+      auto reduced = make();
+      world.all_reduce(reduced, op);
+      expect_nan(reduced, "all_reduce");
+      std::vector<Tensor> several{make(), make()};
+      world.iall_reduce(std::span<Tensor>(several), op).wait();
+      for (auto const& tensor : several) expect_nan(tensor, "fused all_reduce");
+      auto at_root = make();
+      world.reduce(at_root, op, {0});
+      if (world.rank() == 0) expect_nan(at_root, "reduce");
+      auto part = Tensor::empty({1, 2}, Dtype::f64, gpu);
+      auto const rows = concat(std::vector<Tensor>(static_cast<std::size_t>(n), make().reshape({1, 2})), {.dim = 0});
+      world.reduce_scatter(part, rows, op);
+      expect_nan(part, "reduce_scatter");
+    }
+  }
+  for (auto const* call : {"ncclAllReduce", "ncclReduce", "ncclReduceScatter"}) EXPECT_EQ(emulated_count(call), 0U);
+  auto integers = Tensor::of<std::int32_t>({world.rank()}, {1}).to(gpu);
+  world.all_reduce(integers, ReduceOp::max);
+  EXPECT_EQ(emulated_count("ncclAllReduce"), 1U) << "integers have no NaN";
+  return end_gpu_rank();
+}
+
+TEST_P(NcclCollectives, keep_nan_in_min_and_max) { run("nccl_nan"); }
+
 CROSSRANK_RANK_SCENARIO(nccl_requests) {
   auto const world = connect_gpu_rank();
   auto const ranks = world.world_size();
   auto first = filled(world, 100);
   auto second = filled(world, 7);
+  auto third = filled(world, 5);
   auto one = world.iall_reduce(first);
-  auto two = world.iall_reduce(second, ReduceOp::max);
+  auto two = world.iall_reduce(second, ReduceOp::avg);
+  auto three = world.iall_reduce(third, ReduceOp::max);  // through host memory
   auto const other = Stream::create(default_device());
   StreamGuard const guard(other);
   one.wait();
   two.wait();
+  three.wait();
   EXPECT_EQ(values(first), std::vector<float>(100, static_cast<float>(ranks * (ranks + 1)) / 2));
-  EXPECT_EQ(values(second), std::vector<float>(7, static_cast<float>(ranks)));
+  EXPECT_EQ(values(second), std::vector<float>(7, static_cast<float>(ranks + 1) / 2));
+  EXPECT_EQ(values(third), std::vector<float>(5, static_cast<float>(ranks)));
   int const src = (world.rank() + ranks - 1) % ranks;
   auto in = Tensor::empty({6}, Dtype::f32, default_device());
   world.sendrecv(in, filled(world, 6), {.dst = (world.rank() + 1) % ranks, .src = src});

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "tests/support/emulated_gpu/nccl/version.hpp"
 
@@ -81,11 +82,23 @@ struct Bfloat16 {
 };
 
 template <class T>
+T larger(T a, T b) {
+  if constexpr (std::is_floating_point_v<T>) return std::fmax(a, b);
+  return a < b ? b : a;
+}
+
+template <class T>
+T smaller(T a, T b) {
+  if constexpr (std::is_floating_point_v<T>) return std::fmin(a, b);
+  return b < a ? b : a;
+}
+
+template <class T>
 T apply(T a, T b, ncclRedOp_t op) {
   switch (op) {
     case ncclProd: return static_cast<T>(a * b);
-    case ncclMax: return a < b ? b : a;
-    case ncclMin: return b < a ? b : a;
+    case ncclMax: return larger(a, b);
+    case ncclMin: return smaller(a, b);
     default: return static_cast<T>(a + b);
   }
 }

@@ -1,4 +1,5 @@
-// Elementwise reductions of all data types, one step at a time and rounded after each, as a device does it.
+// Elementwise reductions of all data types, one step at a time and rounded after each, as a device does it. Minimum and
+// maximum of a NaN and a number are the number.
 #pragma once
 
 #include <cstddef>
