@@ -98,6 +98,14 @@ SAME(host_register_read_only, CU_MEMHOSTREGISTER_READ_ONLY);
 #define SAME_SIZE(ours, vendors) static_assert(sizeof(api::ours) == sizeof(vendors))
 #define SAME_OFFSET(ours, field, vendors, vendors_field) \
   static_assert(offsetof(api::ours, field) == offsetof(vendors, vendors_field))
+// For a field that older headers lack.
+#define SAME_OFFSET_IF_THERE(ours, field, vendors, vendors_field)            \
+  static_assert([]<class Vendors>(Vendors const*) {                          \
+    if constexpr (requires(Vendors v) { v.vendors_field; })                  \
+      return offsetof(api::ours, field) == offsetof(Vendors, vendors_field); \
+    else                                                                     \
+      return true;                                                           \
+  }(static_cast<vendors const*>(nullptr)))
 SAME_SIZE(Uuid, CUuuid);
 SAME_SIZE(IpcMemoryHandle, CUipcMemHandle);
 SAME_SIZE(MemoryLocation, CUmemLocation);
@@ -108,8 +116,8 @@ SAME_OFFSET(PoolProperties, allocation, CUmemPoolProps, allocType);
 SAME_OFFSET(PoolProperties, handles, CUmemPoolProps, handleTypes);
 SAME_OFFSET(PoolProperties, location, CUmemPoolProps, location);
 SAME_OFFSET(PoolProperties, win32_security_attributes, CUmemPoolProps, win32SecurityAttributes);
-SAME_OFFSET(PoolProperties, max_size, CUmemPoolProps, maxSize);
-SAME_OFFSET(PoolProperties, usage, CUmemPoolProps, usage);
+SAME_OFFSET_IF_THERE(PoolProperties, max_size, CUmemPoolProps, maxSize);
+SAME_OFFSET_IF_THERE(PoolProperties, usage, CUmemPoolProps, usage);
 SAME_SIZE(Copy2d, CUDA_MEMCPY2D);
 SAME_OFFSET(Copy2d, from_x, CUDA_MEMCPY2D, srcXInBytes);
 SAME_OFFSET(Copy2d, from_y, CUDA_MEMCPY2D, srcY);
@@ -128,24 +136,62 @@ SAME_OFFSET(Copy2d, to_pitch, CUDA_MEMCPY2D, dstPitch);
 SAME_OFFSET(Copy2d, width, CUDA_MEMCPY2D, WidthInBytes);
 SAME_OFFSET(Copy2d, height, CUDA_MEMCPY2D, Height);
 
-#define FUNCTIONS(F)                                                                                                 \
-  F(cuInit)                                                                                                          \
-  F(cuDriverGetVersion)                                                                                              \
-  F(cuGetErrorName) F(cuGetErrorString) F(cuDeviceGetCount) F(cuDeviceGet) F(cuDeviceGetName) F(cuDeviceTotalMem_v2) \
-      F(cuDeviceGetAttribute) F(cuDeviceGetPCIBusId) F(cuDeviceCanAccessPeer) F(cuDevicePrimaryCtxRetain)            \
-          F(cuCtxPushCurrent_v2) F(cuCtxPopCurrent_v2) F(cuCtxGetCurrent) F(cuMemGetInfo_v2) F(cuMemAlloc_v2)        \
-              F(cuMemFree_v2) F(cuMemGetAddressRange_v2) F(cuPointerGetAttribute) F(cuMemHostAlloc) F(cuMemFreeHost) \
-                  F(cuMemHostRegister_v2) F(cuMemHostUnregister) F(cuMemcpyHtoDAsync_v2) F(cuMemcpyDtoHAsync_v2)     \
-                      F(cuMemcpyDtoDAsync_v2) F(cuMemcpyPeerAsync) F(cuMemcpy2DAsync_v2) F(cuMemsetD8Async)          \
-                          F(cuStreamCreateWithPriority) F(cuStreamDestroy_v2) F(cuStreamQuery) F(cuStreamWaitEvent)  \
-                              F(cuStreamIsCapturing) F(cuEventCreate) F(cuEventDestroy_v2) F(cuEventRecord)          \
-                                  F(cuEventQuery) F(cuMemPoolCreate) F(cuMemPoolTrimTo) F(cuMemPoolSetAttribute)     \
-                                      F(cuMemAllocFromPoolAsync) F(cuMemFreeAsync)                                   \
-                                          F(cuThreadExchangeStreamCaptureMode) F(cuStreamBeginCapture_v2)            \
-                                              F(cuStreamEndCapture) F(cuGraphInstantiateWithFlags) F(cuGraphLaunch)  \
-                                                  F(cuGraphDestroy) F(cuGraphExecDestroy) F(cuIpcGetMemHandle)       \
-                                                      F(cuIpcOpenMemHandle_v2) F(cuIpcCloseMemHandle)                \
-                                                          F(cuDeviceGetUuid_v2)
+#define FUNCTIONS(F)                   \
+  F(cuInit)                            \
+  F(cuDriverGetVersion)                \
+  F(cuGetErrorName)                    \
+  F(cuGetErrorString)                  \
+  F(cuDeviceGetCount)                  \
+  F(cuDeviceGet)                       \
+  F(cuDeviceGetName)                   \
+  F(cuDeviceTotalMem_v2)               \
+  F(cuDeviceGetAttribute)              \
+  F(cuDeviceGetPCIBusId)               \
+  F(cuDeviceCanAccessPeer)             \
+  F(cuDevicePrimaryCtxRetain)          \
+  F(cuCtxPushCurrent_v2)               \
+  F(cuCtxPopCurrent_v2)                \
+  F(cuCtxGetCurrent)                   \
+  F(cuMemGetInfo_v2)                   \
+  F(cuMemAlloc_v2)                     \
+  F(cuMemFree_v2)                      \
+  F(cuMemGetAddressRange_v2)           \
+  F(cuPointerGetAttribute)             \
+  F(cuMemHostAlloc)                    \
+  F(cuMemFreeHost)                     \
+  F(cuMemHostRegister_v2)              \
+  F(cuMemHostUnregister)               \
+  F(cuMemcpyHtoDAsync_v2)              \
+  F(cuMemcpyDtoHAsync_v2)              \
+  F(cuMemcpyDtoDAsync_v2)              \
+  F(cuMemcpyPeerAsync)                 \
+  F(cuMemcpy2DAsync_v2)                \
+  F(cuMemsetD8Async)                   \
+  F(cuStreamCreateWithPriority)        \
+  F(cuStreamDestroy_v2)                \
+  F(cuStreamQuery)                     \
+  F(cuStreamWaitEvent)                 \
+  F(cuStreamIsCapturing)               \
+  F(cuEventCreate)                     \
+  F(cuEventDestroy_v2)                 \
+  F(cuEventRecord)                     \
+  F(cuEventQuery)                      \
+  F(cuMemPoolCreate)                   \
+  F(cuMemPoolTrimTo)                   \
+  F(cuMemPoolSetAttribute)             \
+  F(cuMemAllocFromPoolAsync)           \
+  F(cuMemFreeAsync)                    \
+  F(cuThreadExchangeStreamCaptureMode) \
+  F(cuStreamBeginCapture_v2)           \
+  F(cuStreamEndCapture)                \
+  F(cuGraphInstantiateWithFlags)       \
+  F(cuGraphLaunch)                     \
+  F(cuGraphDestroy)                    \
+  F(cuGraphExecDestroy)                \
+  F(cuIpcGetMemHandle)                 \
+  F(cuIpcOpenMemHandle_v2)             \
+  F(cuIpcCloseMemHandle)               \
+  F(cuDeviceGetUuid_v2)
 
 #define SAME_FUNCTION(name) \
   static_assert(device_test::same_signature<decltype(api::Functions::name), decltype(&::name)>());

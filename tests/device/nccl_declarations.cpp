@@ -56,21 +56,53 @@ SAME_OFFSET(Config, split_share, ncclConfig_t, splitShare);
 SAME_OFFSET(Config, traffic_class, ncclConfig_t, trafficClass);
 #endif
 
-#define FUNCTIONS(F)                                                                                                \
-  F(ncclGetVersion)                                                                                                 \
-  F(ncclGetUniqueId)                                                                                                \
-  F(ncclGetErrorString)                                                                                             \
-  F(ncclGetLastError)                                                                                               \
-  F(ncclCommInitRankConfig)                                                                                         \
-  F(ncclCommFinalize)                                                                                               \
-  F(ncclCommDestroy) F(ncclCommAbort) F(ncclCommGetAsyncError) F(ncclCommCount) F(ncclGroupStart) F(ncclGroupEnd)   \
-      F(ncclAllReduce) F(ncclReduce) F(ncclBroadcast) F(ncclAllGather) F(ncclReduceScatter) F(ncclSend) F(ncclRecv) \
-          F(ncclAlltoAll) F(ncclGather) F(ncclScatter) F(ncclMemAlloc) F(ncclMemFree) F(ncclCommRegister)           \
-              F(ncclCommDeregister) F(ncclCommWindowRegister) F(ncclCommWindowDeregister)
+// The functions by the first version that has them.
+#define FUNCTIONS(F)        \
+  F(ncclGetVersion)         \
+  F(ncclGetUniqueId)        \
+  F(ncclGetErrorString)     \
+  F(ncclGetLastError)       \
+  F(ncclCommInitRankConfig) \
+  F(ncclCommFinalize)       \
+  F(ncclCommDestroy)        \
+  F(ncclCommAbort)          \
+  F(ncclCommGetAsyncError)  \
+  F(ncclCommCount)          \
+  F(ncclGroupStart)         \
+  F(ncclGroupEnd)           \
+  F(ncclAllReduce)          \
+  F(ncclReduce)             \
+  F(ncclBroadcast)          \
+  F(ncclAllGather)          \
+  F(ncclReduceScatter)      \
+  F(ncclSend)               \
+  F(ncclRecv)
+#define FUNCTIONS_2_19(F) \
+  F(ncclMemAlloc)         \
+  F(ncclMemFree)          \
+  F(ncclCommRegister)     \
+  F(ncclCommDeregister)
+#define FUNCTIONS_2_27(F)   \
+  F(ncclCommWindowRegister) \
+  F(ncclCommWindowDeregister)
+#define FUNCTIONS_2_28(F) \
+  F(ncclAlltoAll)         \
+  F(ncclGather)           \
+  F(ncclScatter)
 
 #define SAME_FUNCTION(name) \
   static_assert(device_test::same_signature<decltype(api::Functions::name), decltype(&::name)>());
 FUNCTIONS(SAME_FUNCTION)
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0)
+FUNCTIONS_2_19(SAME_FUNCTION)
+#endif
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+FUNCTIONS_2_27(SAME_FUNCTION)
+#endif
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
+FUNCTIONS_2_28(SAME_FUNCTION)
+#endif
 
 #define COUNT(name) +1
-static_assert(sizeof(api::Functions) == (0 FUNCTIONS(COUNT)) * sizeof(void (*)()), "a function is not in the list");
+constexpr auto function_count = 0 FUNCTIONS(COUNT) FUNCTIONS_2_19(COUNT) FUNCTIONS_2_27(COUNT) FUNCTIONS_2_28(COUNT);
+static_assert(sizeof(api::Functions) == function_count * sizeof(void (*)()), "a function is not in the lists");

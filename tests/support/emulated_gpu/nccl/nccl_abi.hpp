@@ -28,8 +28,7 @@ enum ncclResult_t {
   ncclInvalidArgument = 4,
   ncclInvalidUsage = 5,
   ncclRemoteError = 6,
-  ncclInProgress = 7,
-  ncclNumResults = 8
+  ncclInProgress = 7
 };
 
 #define NCCL_CONFIG_UNDEF_INT (-2147483647 - 1)
@@ -70,8 +69,7 @@ enum ncclDataType_t {
   ncclFloat64 = 8,
   ncclBfloat16 = 9,
   ncclFloat8e4m3 = 10,
-  ncclFloat8e5m2 = 11,
-  ncclNumTypes = 12
+  ncclFloat8e5m2 = 11
 };
 }
 
