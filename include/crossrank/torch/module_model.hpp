@@ -63,6 +63,7 @@ class ModuleModel final : public TrainableModel,
   [[nodiscard]] std::vector<Tensor> forward(std::span<Tensor const> inputs) override {
     auto const body = std::exchange(next_.body, {});
     auto const takes = std::exchange(next_.takes, {});
+    auto const originals = std::exchange(next_.inputs, {});
     if (!body && !forward_) {
       detail::refuse("ModuleModel.forward", "the model was made without a function that runs the module", "a function",
                      "none", "pass one to the constructor, or call forward of what ddp or fully_shard returned");
@@ -75,7 +76,7 @@ class ModuleModel final : public TrainableModel,
       }
       detail::Tensors given;
       for (std::size_t i = 0; i < inputs.size(); ++i) {
-        given.push_back(detail::share(inputs[i]));
+        given.push_back(i < originals.size() ? alias(originals[i], inputs[i]) : detail::share(inputs[i]));
         if (i < takes.size() && takes[i]) given.back().set_requires_grad(true);
       }
       auto const call = std::make_shared<detail::Call>(run_part(0, given, body ? body : forward_));
@@ -142,6 +143,7 @@ class ModuleModel final : public TrainableModel,
   [[nodiscard]] detail::Tensors run(std::shared_ptr<TrainableModel> const& outer, detail::Tensors const& inputs,
                                     detail::Body const& body) {
     next_.body = body;
+    next_.inputs = inputs;
     next_.takes.clear();
     std::vector<Tensor> given;
     for (auto const& input : inputs) {
@@ -155,9 +157,9 @@ class ModuleModel final : public TrainableModel,
       next_ = {};  // it refers to the caller's arguments
       throw;
     }
-    detail::Tensors outputs;
-    for (auto const& result : results) outputs.push_back(detail::share(result));
     auto const call = std::exchange(call_, {});
+    detail::Tensors outputs;
+    for (std::size_t i = 0; i < results.size(); ++i) outputs.push_back(alias(call->outputs[i], results[i]));
     auto const takes = outputs_with_gradients(*call);
     if (!at::GradMode::is_enabled()) return outputs;
     detail::join_graph(inputs, outputs, takes, [self = shared_from_this(), outer, call](detail::Tensors const& seeds) {
@@ -223,6 +225,14 @@ class ModuleModel final : public TrainableModel,
 
   void require_own_memory(char const* operation) const {
     for (auto const& slot : slots_) slot->require_own_memory(operation);
+  }
+
+  /// Returns a view of the bytes of `tensor`. Where these are those of `original`, autograd notices when either is
+  /// changed in place before the backward pass.
+  static at::Tensor alias(at::Tensor const& original, Tensor const& tensor) {
+    bool const is_same = original.defined() && tensor.defined() && original.data_ptr() == tensor.data() &&
+                         original.scalar_type() == to_scalar_type(tensor.dtype());
+    return is_same ? original.detach() : detail::share(tensor);
   }
 
   static std::vector<bool> outputs_with_gradients(detail::Call const& call) {
@@ -319,6 +329,7 @@ class ModuleModel final : public TrainableModel,
   struct Next {
     detail::Body body{};
     std::vector<bool> takes{};
+    detail::Tensors inputs{};
   } next_{};                              ///< the call that `run` makes
   std::shared_ptr<detail::Call> call_{};  ///< the last forward pass
   detail::Tensors input_gradients_{};     ///< of the last backward pass

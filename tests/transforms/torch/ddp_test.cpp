@@ -255,6 +255,17 @@ TEST(TorchFullyShard, keeps_the_units_of_a_module_that_another_model_had_before)
   });
 }
 
+TEST(TorchDDP, notices_a_change_in_place_before_the_backward_pass) {
+  for (bool const output : {false, true}) {
+    SigmoidImpl alone;
+    EXPECT_THAT(change_in_place(alone, output), HasSubstr("modified by an inplace operation"));
+    run_jobs(2, 1, [&](xr::MeshCollective const& job) {
+      auto model = xr::torch::ddp(std::make_shared<SigmoidImpl>(), job);
+      EXPECT_THAT(change_in_place(model, output), HasSubstr("modified by an inplace operation")) << output;
+    });
+  }
+}
+
 TEST(TorchDDP, refuses_passes_that_would_not_be_reduced) {
   run_jobs(2, 1, [](xr::MeshCollective const& job) {
     Net net;

@@ -210,6 +210,17 @@ TEST(TorchFullyShard, names_a_parameter_whose_tensor_was_replaced) {
   }
 }
 
+TEST(TorchFullyShard, notices_a_change_in_place_before_the_backward_pass) {
+  for (bool const output : {false, true}) {
+    SigmoidImpl alone;
+    EXPECT_THAT(change_in_place(alone, output), HasSubstr("modified by an inplace operation"));
+    run_jobs(2, 2, [&](xr::MeshCollective const& job) {
+      auto model = xr::torch::fully_shard(std::make_shared<SigmoidImpl>(), job);
+      EXPECT_THAT(change_in_place(model, output), HasSubstr("modified by an inplace operation")) << output;
+    });
+  }
+}
+
 TEST(TorchFullyShard, ends_the_step_on_all_ranks_when_one_throws) {
   for (bool const in_backward : {false, true}) {
     run_jobs(3, 3, [&](xr::MeshCollective const& job) {

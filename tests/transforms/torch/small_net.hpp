@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -70,6 +71,26 @@ inline constexpr std::int64_t batch_rows = 12;
 [[nodiscard]] std::vector<at::Tensor> whole(xr::torch::DistributedModule<NetImpl> const& model);
 /// Returns the largest difference between two lists of tensors; infinite if they do not match.
 [[nodiscard]] double largest_difference(std::vector<at::Tensor> const& a, std::vector<at::Tensor> const& b);
+
+/// y = sigmoid(x w), whose backward pass reads its input and its output.
+struct SigmoidImpl : torch::nn::Module {
+  SigmoidImpl() { w = register_parameter("w", at::full({2}, 0.5)); }
+  at::Tensor forward(at::Tensor const& x) { return at::sigmoid(x * w); }
+  at::Tensor w;
+};
+/// Changes the input or the output of a pass in place before its backward pass. Returns the error, or "no error".
+template <class Model>
+std::string change_in_place(Model& model, bool output) {
+  auto x = at::ones({2});
+  auto y = model.forward(x);
+  (output ? y : x).mul_(3);
+  try {
+    y.sum().backward();
+  } catch (std::exception const& e) {
+    return e.what();
+  }
+  return "no error";
+}
 
 /// Loads values of another seed into the module, as a file of LibTorch.
 void load_other_values(Net& net);
