@@ -1,5 +1,7 @@
 #pragma once
 #include <cstddef>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include <torch/nn/module.h>
@@ -41,26 +43,88 @@ class UnitBase {
   std::size_t unit_ = 0;
 };
 
+namespace detail {
+
+template <class M, class... Args>
+concept RunsWith = requires(M& module, Args... args) {
+  module.forward(args...);
+};
+
+/// The parameters of a `forward` of `M` that takes only tensors, without default arguments, as a tuple. `void` for any
+/// other function.
+template <class M, class Forward>
+struct TensorParameters {
+  using Type = void;
+};
+template <class M, class R, class C, class First, class... Rest>
+requires std::is_same_v<std::remove_cvref_t<First>, at::Tensor> &&
+    (std::is_same_v<std::remove_cvref_t<Rest>, at::Tensor>&&...) struct TensorParameters<M, R (C::*)(First, Rest...)> {
+  template <std::size_t... I>
+  static constexpr bool runs_with_one_less(std::index_sequence<I...>) {
+    return RunsWith<M, std::tuple_element_t<I, std::tuple<First, Rest...>>...>;
+  }
+  static constexpr bool has_defaults = runs_with_one_less(std::make_index_sequence<sizeof...(Rest)>());
+  using Type = std::conditional_t<has_defaults, void, std::tuple<First, Rest...>>;
+};
+template <class M, class R, class C, class... Args>
+struct TensorParameters<M, R (C::*)(Args...) const> : TensorParameters<M, R (C::*)(Args...)> {};
+
+/// The parameters of `M::forward`, as above; `void` if there are several functions of that name.
+template <class M>
+struct ForwardParameters {
+  using Type = void;
+};
+template <class M>
+requires requires { typename std::type_identity_t<decltype(&M::forward)>; }
+struct ForwardParameters<M> : TensorParameters<M, decltype(&M::forward)> {};
+
+/// The `forward` of a unit `U` of any arguments.
+template <class U, class Parameters>
+class UnitForward {
+ public:
+  /// Runs the module.
+  template <class... Args>
+  auto forward(Args const&... args) {
+    return static_cast<U&>(*this).run_as_unit(args...);
+  }
+};
+/// The `forward` of a unit `U` whose address can be taken, which containers of LibTorch do.
+template <class U, class... Args>
+class UnitForward<U, std::tuple<Args...>> {
+ public:
+  /// Runs the module.
+  auto forward(Args... args) { return static_cast<U&>(*this).run_as_unit(args...); }
+};
+
+}  // namespace detail
+
 /// Makes a module a unit of sharding: `register_module("block", std::make_shared<xr::torch::Unit<BlockImpl>>(width))`.
 ///
 /// C++ modules have no forward hooks, so a unit is a type of its own: `M` with a `forward` that tells the model when it
 /// begins and ends, in both directions. Names of parameters do not change. Call `forward` through the `Unit`, not
 /// through a pointer to `M`. Without `fully_shard` it only calls `M::forward`. Arguments are copied; the tensors among
-/// them, and in vectors, arrays and tuples, carry gradients, other arguments do not.
+/// them, and in vectors, arrays and tuples, carry gradients, other arguments do not. A unit whose `forward` takes only
+/// tensors, without default arguments, also goes into `Sequential` and `AnyModule`.
 template <class M>
-class Unit : public M, public UnitBase {
+class Unit : public M,
+             public UnitBase,
+             public detail::UnitForward<Unit<M>, typename detail::ForwardParameters<M>::Type> {
+  using Forward = detail::UnitForward<Unit<M>, typename detail::ForwardParameters<M>::Type>;
+  friend Forward;
+
  public:
+  using Forward::forward;
   using M::M;
 
-  /// Runs the module.
+ private:
   template <class... Args>
-  auto forward(Args const&... args) {
-    auto const forward = [this](auto const&... own) { return M::forward(own...); };
-    if (host() == nullptr) return forward(args...);
+  auto run_as_unit(Args const&... args) {
+    auto const run_module = [this](auto const&... own) { return M::forward(own...); };
+    if (host() == nullptr) return run_module(args...);
     auto const run = [this](detail::Tensors const& inputs, detail::Body const& body) {
       return host()->run_unit(unit(), inputs, body);
     };
-    return detail::call_through(run, forward, args...);
+    return detail::call_through(run, run_module, args...);
   }
 };
 

@@ -1,10 +1,14 @@
 #include <cmath>
 #include <functional>
+#include <map>
+#include <memory>
 #include <stdexcept>
+#include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/optim/adamw.h>
 #include <torch/version.h>
 
@@ -219,6 +223,56 @@ TEST(TorchFullyShard, notices_a_change_in_place_before_the_backward_pass) {
       EXPECT_THAT(change_in_place(model, output), HasSubstr("modified by an inplace operation")) << output;
     });
   }
+}
+
+/// Units in a container of LibTorch, which takes the address of `forward`.
+struct StackImpl : torch::nn::Module {
+  StackImpl() {
+    for (int i = 0; i < 2; ++i) layers->push_back(std::make_shared<xr::torch::Unit<BlockImpl>>(5));
+    register_module("layers", layers);
+    to(at::kDouble);
+    fill(*this, 1);
+  }
+  at::Tensor forward(at::Tensor const& x) { return layers->forward(x); }
+  torch::nn::Sequential layers{};
+};
+
+TEST(TorchFullyShard, trains_units_in_a_sequential) {
+  auto const input = at::cos(at::arange(10, at::kDouble)).reshape({2, 5});
+  StackImpl alone;
+  alone.forward(input).sum().backward();
+  run_jobs(2, 2, [&](xr::MeshCollective const& job) {
+    auto model = xr::torch::fully_shard(std::make_shared<StackImpl>(), job, {.reshard_after_forward = true});
+    EXPECT_EQ(model.model()->units().size(), 3U);
+    model.forward(input).sum().backward();
+    std::map<std::string, at::Tensor> expected;
+    for (auto const& item : alone.named_parameters()) expected.emplace(item.key(), item.value().grad());
+    for (auto const& shard : model.model()->trained_tensors()) {
+      auto const first = job.rank() == 0 ? 0 : 3;  // of five rows, the first rank has three
+      auto const rows = expected.at(shard.name).narrow(0, first, shard.grad.shape()[0]);
+      EXPECT_LE(largest_difference({xr::torch::to_torch(shard.grad)}, {rows}), rounding) << shard.name;
+    }
+    job.close();
+  });
+}
+
+/// A `forward` with default arguments or several of them still works through a unit.
+struct DefaultsImpl : torch::nn::Module {
+  at::Tensor forward(at::Tensor const& x, at::Tensor const& y = {}) { return y.defined() ? x + y : x; }
+};
+struct OverloadsImpl : torch::nn::Module {
+  at::Tensor forward(at::Tensor const& x) { return x; }
+  at::Tensor forward(at::Tensor const& x, double factor) { return x * factor; }
+};
+
+TEST(TorchFullyShard, has_units_of_any_forward) {
+  auto const x = at::ones({2});
+  xr::torch::Unit<DefaultsImpl> defaults;
+  xr::torch::Unit<OverloadsImpl> overloads;
+  EXPECT_EQ(defaults.forward(x).sum().item<double>(), 2);
+  EXPECT_EQ(defaults.forward(x, x).sum().item<double>(), 4);
+  EXPECT_EQ(overloads.forward(x).sum().item<double>(), 2);
+  EXPECT_EQ(overloads.forward(x, 3.0).sum().item<double>(), 6);
 }
 
 TEST(TorchFullyShard, ends_the_step_on_all_ranks_when_one_throws) {
