@@ -6,6 +6,7 @@ import copy
 import os
 import tempfile
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -199,6 +200,64 @@ def config_that_cannot_be_sent(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
+def _llama(ranks: int, rank: int) -> Any:
+    """The slice of a small Llama that one tensor-parallel rank holds. ModelOpt expects the whole embedding on each."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    def make(parts: int) -> Any:
+        torch.manual_seed(5)
+        return LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=128 // parts,
+                hidden_size=64,
+                intermediate_size=128 // parts,
+                num_hidden_layers=2,
+                num_attention_heads=8 // parts,
+                num_key_value_heads=4 // parts,
+                head_dim=8,
+            )
+        ).to(torch.float16)
+
+    whole, own = make(1), make(ranks)
+    own.model.embed_tokens = whole.model.embed_tokens
+    full = whole.state_dict()
+    for name, value in own.state_dict().items():
+        for dim, length in enumerate(value.shape):
+            if full[name].shape[dim] != length:
+                value.copy_(full[name].chunk(ranks, dim)[rank])
+    return own
+
+
+def _export_for_tensorrt(model: Any, folder: str, use_files: bool) -> None:
+    from modelopt.torch.export import export_tensorrt_llm_checkpoint
+
+    export_tensorrt_llm_checkpoint(
+        model, "llama", dtype=torch.float16, export_dir=folder, inference_tensor_parallel=1, use_nfs_workspace=use_files
+    )
+
+
+def tensorrt_export(rank: int, size: int) -> None:
+    """The export of two ranks has the bytes of the export of the whole model, which ModelOpt writes alone."""
+    import crossrank.compat.modelopt
+    import torch.distributed as dist
+    from safetensors.torch import load_file
+
+    wanted = load_file(os.path.join(os.environ["WHOLE_EXPORT"], "rank0.safetensors"))
+    crossrank.compat.modelopt.install()
+    for use_files in (False, True):
+        folder = [tempfile.mkdtemp() if rank == 0 else None]
+        dist.broadcast_object_list(folder, src=0)
+        _export_for_tensorrt(_llama(size, rank), str(folder[0]), use_files)
+        dist.barrier()
+        if rank == 0:
+            got = load_file(os.path.join(str(folder[0]), "rank0.safetensors"))
+            assert sorted(got) == sorted(wanted)
+            assert [name for name in wanted if not torch.equal(got[name], wanted[name])] == []
+            assert not use_files or not os.listdir(os.path.join(str(folder[0]), "workspace"))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 @pytest.mark.parametrize("scenario", ["config_that_cannot_be_sent", "tensor_parallel_merge", "pipeline_merge"])
 def test_scenario(scenario: str) -> None:
     run_ranks(__file__, scenario, 2, backend="gloo")
@@ -206,3 +265,10 @@ def test_scenario(scenario: str) -> None:
 
 def test_habits_of_modelopt_and_workspaces() -> None:
     run_ranks(__file__, "configs_of_none", 3, backend="gloo")
+
+
+def test_the_tensorrt_export_of_two_ranks_is_that_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    _export_for_tensorrt(_llama(1, 0), str(tmp_path), use_files=False)
+    monkeypatch.setenv("WHOLE_EXPORT", str(tmp_path))
+    run_ranks(__file__, "tensorrt_export", 2, backend="gloo")
