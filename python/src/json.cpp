@@ -15,8 +15,6 @@ namespace {
 
 namespace nb = nanobind;
 
-constexpr int max_levels = 64;  // keeps a list that contains itself from using up the stack
-
 std::string text_of(nb::handle value) {
   Py_ssize_t size = 0;
   char const* const text = PyUnicode_AsUTF8AndSize(value.ptr(), &size);

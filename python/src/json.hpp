@@ -5,6 +5,9 @@
 
 namespace crossrank::python {
 
+/// Most levels of a nested value. Keeps a list that contains itself from using up the stack.
+inline constexpr int max_levels = 64;
+
 /// Returns the JSON value of None, bool, int, float, str, bytes, list, tuple and dict with str keys, nested. A tuple
 /// becomes a list. `UsageError` for another type, an integer beyond 64 bits, and more than 64 levels.
 [[nodiscard]] Json to_json(nanobind::handle value);

@@ -32,8 +32,6 @@ bool is_plain_value(nb::handle object) {
          PyUnicode_Check(object.ptr()) || PyBytes_Check(object.ptr());
 }
 
-constexpr int max_levels = 64;  // keeps a list that contains itself from using up the stack
-
 TensorDict dict_from(nb::handle dict, int level);
 
 TensorDict::Value value_from(nb::handle object, int level) {
