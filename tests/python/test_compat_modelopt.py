@@ -141,6 +141,9 @@ def pipeline_merge(rank: int, size: int) -> None:
             (crossrank.compat.modelopt.install if install else crossrank.compat.modelopt.uninstall)()
             config = copy.deepcopy(part)
             path = os.path.join(str(folder[0]), str(install)) if use_files else None
+            if path and rank == 0:
+                os.makedirs(path, exist_ok=True)
+            dist.barrier()  # in ModelOpt only rank 0 makes the folder, and the others do not wait for it
             postprocess._model_model_configs_to_first_pp(config, list(range(size)), workspace_path=path)
             results.append(config)
         dist.barrier()  # each rank removes its own files
