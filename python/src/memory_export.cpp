@@ -1,8 +1,6 @@
 #include <crossrank/checkpoint/memory_export.hpp>
 
-#include <chrono>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -97,15 +95,7 @@ class BackgroundExport {
 
   [[nodiscard]] bool done() const { return request_.done(); }
   nb::dict wait() {
-    return summary_to_python(run_waiting([this] { stop_.request_stop(); },
-                                         [this] {
-                                           // The library joins a thread, which calls no wait hook.
-                                           while (!request_.done()) {
-                                             poll_signals_now();
-                                             std::this_thread::sleep_for(std::chrono::milliseconds(20));
-                                           }
-                                           return request_.wait();
-                                         }));
+    return summary_to_python(run_waiting([this] { stop_.request_stop(); }, [this] { return request_.wait(); }));
   }
 
  private:

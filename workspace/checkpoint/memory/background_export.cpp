@@ -1,6 +1,7 @@
 #include <crossrank/checkpoint/memory_export.hpp>
 
 #include <atomic>
+#include <chrono>
 #include <exception>
 #include <future>
 #include <optional>
@@ -12,9 +13,11 @@
 #include <crossrank/error.hpp>
 #include <crossrank/spi/storage.hpp>
 
-#include "lib/platform/cgroup.hpp"
 #include "lib/core/at_rank.hpp"
+#include "lib/platform/backoff.hpp"
+#include "lib/platform/cgroup.hpp"
 #include "lib/platform/crash_point.hpp"
+#include "lib/platform/progress_hook.hpp"
 #include "lib/platform/start_thread.hpp"
 #include "lib/tensor/copy_memory.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
@@ -96,6 +99,9 @@ bool ExportRequest::done() const { return !state_ || state_->done.load(std::memo
 
 Summary ExportRequest::wait() {
   if (!state_) return {};
+  // A join alone would call no wait hook.
+  platform::Backoff backoff({.longest_sleep = std::chrono::milliseconds(20)});
+  while (!done()) backoff.pause(platform::ProgressHook::make_progress(backoff.next()));
   state_->join();
   auto const state = std::move(state_);
   if (state->error) std::rethrow_exception(state->error);
