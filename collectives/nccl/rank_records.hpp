@@ -15,7 +15,7 @@
 /// Records of fixed size that each rank of a group gives to all others, on the CPU.
 namespace crossrank::nccl {
 
-/// A text in a record; a long one is cut.
+/// A text in a record. A longer text is truncated.
 using RecordText = std::array<char, 160>;
 
 [[nodiscard]] inline RecordText record_text(std::string_view from) {

@@ -45,8 +45,8 @@ struct ConnectOptions {
   /// the node's memory.
   std::optional<std::uint64_t> arena_cap{};
   std::optional<CheckLevel> check{};  ///< empty: `CheckLevel::local`. `CROSSRANK_CHECK` overrides it
-  /// Who advances non-blocking calls. A second `connect` to the same job can add the thread, while no other thread uses
-  /// the job, and cannot remove it.
+  /// Selects who advances non-blocking calls. A second `connect` to the same job can add the progress thread, but only
+  /// while no other thread uses the job. It cannot remove the thread.
   Progress progress = Progress::caller;
 };
 

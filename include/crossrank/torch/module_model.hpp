@@ -69,10 +69,9 @@ class ModuleModel final : public TrainableModel,
                      "none", "pass one to the constructor, or call forward of what ddp or fully_shard returned");
     }
     return guarded("ModuleModel.forward", [&] {
-      for (auto const& slot : slots_) {
-        if (observer_ == nullptr) break;
-        slot->require_still_frozen();
-        slot->require_own_memory("ModuleModel.forward");
+      if (observer_ != nullptr) {
+        for (auto const& slot : slots_) slot->require_still_frozen();
+        require_own_memory("ModuleModel.forward");
       }
       detail::Tensors given;
       for (std::size_t i = 0; i < inputs.size(); ++i) {
