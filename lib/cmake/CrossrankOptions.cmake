@@ -10,7 +10,7 @@ option(CROSSRANK_WERROR "Treat warnings as errors" OFF)
 set(CROSSRANK_SANITIZE "" CACHE STRING "Sanitizers for everything that is built: address,undefined or thread")
 
 # AUTO searches and continues without the package, ON stops if it is missing, OFF does not search.
-foreach(feature MPI CUDA NCCL TORCH)
+foreach(feature MPI TORCH)
   set(CROSSRANK_WITH_${feature} AUTO CACHE STRING "Look for ${feature}: AUTO, ON or OFF")
   set_property(CACHE CROSSRANK_WITH_${feature} PROPERTY STRINGS AUTO ON OFF)
   if(NOT CROSSRANK_WITH_${feature} MATCHES "^(AUTO|ON|OFF)$")

@@ -1,4 +1,4 @@
-# Finds the packages that the product needs, and those of later backends. Nothing is downloaded.
+# Finds the packages that the product needs, and those of optional features. Nothing is downloaded.
 # crossrank_report(feature state version why): adds a row to the table at the end of the configuration.
 set_property(GLOBAL PROPERTY crossrank_report_rows "")
 function(crossrank_report feature state version why)
@@ -58,24 +58,6 @@ function(crossrank_probe_mpi)
   set(CROSSRANK_HAVE_MPI ON CACHE INTERNAL "the MPI plugin is built")
 endfunction()
 
-function(crossrank_probe_cuda)
-  set(crossrank_searched "the CUDA toolkit (nvcc in PATH, CUDA_PATH, /usr/local/cuda)" PARENT_SCOPE)
-  find_package(CUDAToolkit QUIET)
-  if(CUDAToolkit_FOUND)
-    set(crossrank_found_version "${CUDAToolkit_VERSION}" PARENT_SCOPE)
-  endif()
-endfunction()
-
-function(crossrank_probe_nccl)
-  set(crossrank_searched "nccl.h and libnccl (NCCL_ROOT, system folders)" PARENT_SCOPE)
-  find_path(CROSSRANK_NCCL_INCLUDE nccl.h HINTS ${NCCL_ROOT} ENV NCCL_ROOT PATH_SUFFIXES include)
-  find_library(CROSSRANK_NCCL_LIBRARY nccl HINTS ${NCCL_ROOT} ENV NCCL_ROOT PATH_SUFFIXES lib lib64)
-  if(CROSSRANK_NCCL_INCLUDE AND CROSSRANK_NCCL_LIBRARY)
-    crossrank_version_in(version ${CROSSRANK_NCCL_INCLUDE}/nccl.h NCCL_MAJOR NCCL_MINOR NCCL_PATCH)
-    set(crossrank_found_version "${version}" PARENT_SCOPE)
-  endif()
-endfunction()
-
 # Builds and runs a program, because a LibTorch may lack headers or libraries. TorchConfig.cmake is not loaded: it may stop CMake.
 function(crossrank_probe_torch)
   include(${PROJECT_SOURCE_DIR}/lib/cmake/crossrank-torch.cmake)
@@ -123,7 +105,9 @@ endif()
 
 set(CROSSRANK_HAVE_MPI OFF CACHE INTERNAL "the MPI plugin is built")
 set(CROSSRANK_HAVE_TORCH OFF CACHE INTERNAL "tests and examples of the LibTorch adapter are built")
-foreach(feature MPI CUDA NCCL TORCH)
+crossrank_report(CUDA built - "libcuda.so.1 is opened at first use, no toolkit is needed; see crossrank doctor")
+crossrank_report(NCCL built - "libnccl.so.2 is opened at first use, no header is needed; see crossrank doctor")
+foreach(feature MPI TORCH)
   if(CROSSRANK_WITH_${feature} STREQUAL "OFF")
     crossrank_report(${feature} off - "CROSSRANK_WITH_${feature}=OFF: not looked for")
     continue()
@@ -135,8 +119,6 @@ foreach(feature MPI CUDA NCCL TORCH)
   cmake_language(CALL crossrank_probe_${crossrank_feature_name})
   if(crossrank_found_use)
     crossrank_report(${feature} built "${crossrank_found_version}" "${crossrank_found_use}")
-  elseif(crossrank_found_version)
-    crossrank_report(${feature} probed "${crossrank_found_version}" "found, no backend built from it yet")
   elseif(CROSSRANK_WITH_${feature} STREQUAL "ON")
     message(FATAL_ERROR "CROSSRANK_WITH_${feature}=ON, but it was not found; looked for: ${crossrank_searched}. "
                         "Install it, say where it is, or set CROSSRANK_WITH_${feature}=AUTO.")
