@@ -14,8 +14,6 @@ endif()
 # Options with which all tests are compiled.
 function(crossrank_set_test_options target)
   target_link_libraries(${target} PRIVATE crossrank_internal crossrank_warnings crossrank_crash_point_list GTest::gmock GTest::gtest)
-  # Only the product is optimised: tests compile in two thirds of the time without optimisation.
-  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
   target_compile_definitions(${target} PRIVATE CROSSRANK_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
 endfunction()
 
