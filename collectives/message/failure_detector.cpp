@@ -17,6 +17,9 @@ using platform::system;
 
 constexpr auto ping_interval = std::chrono::milliseconds(250);
 constexpr auto grace = std::chrono::milliseconds(800);  // for a better informed member to name the cause
+/// The same while that member waits for others itself. On a busy machine its own timeout ends later, because it counts
+/// only the time in which it ran.
+constexpr auto longest_grace = std::chrono::nanoseconds(std::chrono::seconds(5));
 
 }  // namespace
 
@@ -215,7 +218,8 @@ void FailureDetector::warn(Awaited const& awaited, WaitState const& wait) const 
 }
 
 /// Fails the group, once this rank is sure whom to name. The first member is sure of a round. A rank that waits for
-/// bytes is sure of a member that does not answer or does not wait itself. Other ranks give these a moment first.
+/// bytes is sure of a member that does not answer or does not wait itself. Other ranks give these a moment first, and a
+/// longer one to members that wait for others themselves.
 void FailureDetector::expire(Awaited const& awaited, WaitState& wait) {
   auto const now = system().now();
   auto const milliseconds =
@@ -226,15 +230,16 @@ void FailureDetector::expire(Awaited const& awaited, WaitState& wait) {
   if (first) wait.overdue_since = now;
   if (first && !by_bytes && !knows)
     link_.send(0, {.kind = PacketKind::overdue, .round = awaited.round, .bytes = milliseconds});
+  auto const silent_for = std::min<std::chrono::nanoseconds>(answers_within, wait.deadline.timeout() / 2);
   std::vector<int> slow;
   for (int const member : awaited.members) {
     auto const& peer = link_.peer(member);
-    auto const silent_for = std::min<std::chrono::nanoseconds>(answers_within, wait.deadline.timeout() / 2);
-    if (!by_bytes || !peer.status.waiting || now - peer.heard > silent_for) slow.push_back(member);
+    if (!peer.status.waiting || now - peer.heard > silent_for) slow.push_back(member);
   }
   bool const sure = knows || (by_bytes && !slow.empty());
-  if (!sure && now - wait.overdue_since < grace) return;
-  if (slow.empty()) slow = awaited.members;
+  auto const allowed = slow.empty() ? std::clamp<std::chrono::nanoseconds>(wait.limit, grace, longest_grace) : grace;
+  if (!sure && now - wait.overdue_since < allowed) return;
+  if (slow.empty() || !by_bytes) slow = awaited.members;
   auto const round = awaited.what == Awaited::For::payload ? rounds_.passed() : rounds_.current();
   fail_at(round, no_progress(std::move(slow), milliseconds));
 }

@@ -129,5 +129,44 @@ TEST(FailureDetector, asks_the_first_member_before_it_blames_anyone_for_a_round)
               ElementsAre(2));
 }
 
+/// Rank 0 is in another round, where it waits for rank 2. Its own timeout ends 3 s after that of rank 1.
+TEST(FailureDetector, gives_a_rank_that_waits_itself_the_time_to_name_the_cause) {
+  BarrierWithoutRank2 late;
+  auto& system = late.system;
+  auto& members = late.members;
+  spi::TimeoutPolicy const policy{.timeout = std::chrono::seconds(6)};
+  WaitState wait(policy.timeout);
+  members[0].link().network().enter_wait(1);
+  auto const begun = system.now();
+  while (!members[1].failures().has_failed() && system.now() - begun < std::chrono::seconds(30)) {
+    system.sleep(milliseconds(100));
+    if (system.now() - begun >= policy.timeout + std::chrono::seconds(3))
+      members[0].failures().fail({.code = ErrorCode::timeout, .failed_ranks = {2}, .text = "too slow"});
+    members[1].failures().watch({.operation = "barrier", .round = 2, .members = {0}}, wait, policy);
+    members.settle();
+  }
+  EXPECT_THAT(error_of<TimeoutError>([&] { members[1].failures().throw_failure("barrier"); }).failed_ranks,
+              ElementsAre(2));
+}
+
+/// Two threads of a job can each wait for the other rank, in two groups.
+TEST(FailureDetector, blames_a_rank_that_waits_for_ever_itself) {
+  BarrierWithoutRank2 late;
+  auto& system = late.system;
+  auto& members = late.members;
+  spi::TimeoutPolicy const policy{.timeout = std::chrono::seconds(6)};
+  WaitState wait(policy.timeout);
+  members[0].link().network().enter_wait(1);
+  auto const begun = system.now();
+  while (!members[1].failures().has_failed() && system.now() - begun < std::chrono::seconds(30)) {
+    system.sleep(milliseconds(100));
+    members[1].failures().watch({.operation = "barrier", .round = 2, .members = {0}}, wait, policy);
+    members.settle();
+  }
+  EXPECT_LE(system.now() - begun, policy.timeout + std::chrono::seconds(6));
+  EXPECT_THAT(error_of<TimeoutError>([&] { members[1].failures().throw_failure("barrier"); }).failed_ranks,
+              ElementsAre(0));
+}
+
 }  // namespace
 }  // namespace crossrank::test
