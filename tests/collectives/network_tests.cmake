@@ -47,7 +47,7 @@ if(CROSSRANK_HAVE_MPI AND NOT CROSSRANK_SANITIZE)
   crossrank_add_mpi_test(NAME mpi_same_bits PROGRAM mpi_job RANKS 2 4 FILTER MpiConnect.gives_the_same_bits_on_every_backend)
   crossrank_add_mpi_test(NAME mpi_same_bits_hosts PROGRAM mpi_job RANKS 2 4 OPTIONS --nodes declared
                          FILTER MpiConnect.gives_the_same_bits_on_every_backend)
-  crossrank_add_mpi_test(NAME mpi_long_tensors PROGRAM mpi_job RANKS 2 FILTER MpiLongTensors.*)
+  crossrank_add_mpi_test(NAME mpi_long_tensors PROGRAM mpi_job RANKS 2 FILTER MpiLongTensors.* OPTIONS --spin yes)
   set_tests_properties(mpi_long_tensors.ranks_2 PROPERTIES RESOURCE_LOCK long_tensors)
 
   # The program names no backend, whichever launcher started the ranks.

@@ -53,9 +53,11 @@ bool needs_first(std::string_view point) {
   return starts_with_any(point, {"node.rendezvous.server", "node.rendezvous.bound", "node.named."});
 }
 
-/// Where the others cannot know of the victim, they wait for the whole timeout. Elsewhere it only ends a hang.
+/// Where the others may not know of the victim, because it dies before they find it, they wait for the whole timeout.
+/// Elsewhere it only ends a hang.
 std::chrono::milliseconds connect_timeout_of(std::string_view point) {
-  bool const is_waited_for = needs_names(point) || point == "node.rendezvous.bound";
+  bool const is_waited_for =
+      needs_names(point) || point == "node.rendezvous.bound" || point == "node.rendezvous.server_listens";
   return is_waited_for ? std::chrono::seconds(20) : test::step_timeout;
 }
 

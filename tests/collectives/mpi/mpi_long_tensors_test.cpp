@@ -1,3 +1,5 @@
+#include <chrono>
+
 #include <gtest/gtest.h>
 
 #include <crossrank/crossrank.hpp>
@@ -10,7 +12,7 @@ namespace {
 
 /// The ranks decide together whether there is enough memory. Otherwise one could wait for another that skips the test.
 TEST(MpiLongTensors, are_moved_between_ranks) {
-  auto world = connect({.backend = "mpi"});
+  auto world = connect({.backend = "mpi", .timeout = std::chrono::minutes(20)});  // a rank fills gigabytes in between
   auto reason = no_memory_for_long_tensors();
   for (auto const& of_one : world.all_gather_object(reason)) {
     if (reason.empty()) reason = of_one;

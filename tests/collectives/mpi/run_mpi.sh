@@ -1,19 +1,21 @@
 #!/bin/bash
 # Runs a test under mpirun with a hard limit that only ends a hang, and kills what is left of it.
-# Usage: run_mpi.sh [--nodes declared|real] [--dead N] [--ends yes] [--as LAUNCHER] RANKS PROGRAM [ARGUMENTS...]
+# Usage: run_mpi.sh [--nodes declared|real] [--dead N] [--ends yes] [--spin yes] [--as LAUNCHER] RANKS PROGRAM [ARGUMENTS...]
 #   --nodes declared  the ranks of this host declare that they are on two
 #   --nodes real      two connected network namespaces are the hosts
 #   --dead N          the last N ranks die; all others must have written the same error
 #   --ends yes        the last rank dies, and mpirun ends the job
+#   --spin yes        Open MPI does not yield while it waits: under load, each yield costs the time of all other programs
 #   --as LAUNCHER     sets the variables of slurm, torchrun or pmix instead of Open MPI's
 set -euo pipefail
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
-nodes='' dead=0 ends='' as=()
+nodes='' dead=0 ends='' yield=1 as=()
 while [[ $1 == --* ]]; do
   case $1 in
     --nodes) nodes=$2 ;;
     --dead) dead=$2 ;;
     --ends) ends=$2 ;;
+    --spin) yield=0 ;;
     --as) as=("$here/as_launcher.sh" "$2") ;;
     *) echo "unknown option $1"; exit 2 ;;
   esac
@@ -27,8 +29,8 @@ command -v mpirun >/dev/null || { echo "SKIPPED: there is no mpirun"; exit 77; }
 # Show only failures, not every passed test of every rank.
 export GTEST_BRIEF=${GTEST_BRIEF:-1} GTEST_COLOR=no
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl_base_warn_component_unused=0
-# The ranks share processors with other tests, so they must yield while they wait and must not be bound to a core.
-options=(--oversubscribe --bind-to none --mca mpi_yield_when_idle 1)
+# The ranks share processors with other tests, so they yield while they wait and must not be bound to a core.
+options=(--oversubscribe --bind-to none --mca mpi_yield_when_idle "$yield")
 CROSSRANK_TEST_FOLDER=$(mktemp -d)
 export CROSSRANK_TEST_FOLDER
 # Killed daemons leave their session folders behind. This folder is removed at the end.

@@ -1,3 +1,4 @@
+#include <chrono>
 #include <cstdlib>
 
 #include <gtest/gtest.h>
@@ -9,7 +10,8 @@ namespace crossrank::test {
 namespace {
 
 CROSSRANK_RANK_SCENARIO(long_tensors) {
-  auto world = connect({.backend = "shm", .job_id = std::getenv("CROSSRANK_JOB_ID")});
+  auto world =
+      connect({.backend = "shm", .timeout = std::chrono::minutes(20), .job_id = std::getenv("CROSSRANK_JOB_ID")});
   move_long_tensors(world);
   world.close();
   return testing::Test::HasFailure() ? 1 : 0;
