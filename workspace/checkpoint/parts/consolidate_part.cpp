@@ -11,6 +11,7 @@
 #include "workspace/checkpoint/verify/compare_replicas.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 #include "workspace/checkpoint/write/output_writer.hpp"
+#include "workspace/checkpoint/write/unchanged_inputs.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -77,9 +78,11 @@ class PartWork {
     folder.begin_run(options_.read_back);
     auto const world = lone_world();
     compare_replicas(world, merge);
-    WriteRequest const inputs{.operation = part_operation, .inputs = std::move(merge.inputs)};
-    OutputWriter writer(merge.files, 0, folder,
-                        {.read_back = options_.read_back, .before_record = [&] { require_unchanged(inputs); }});
+    UnchangedInputs inputs(part_operation, std::move(merge.inputs));
+    inputs.assign_to(merge.files);
+    OutputWriter writer(
+        merge.files, 0, folder,
+        {.read_back = options_.read_back, .before_record = [&](auto const& file) { inputs.require_for(file); }});
     run_worker_pool(world, writer, pool_options("writing"));
     folder.end_run();
     return static_cast<int>(files_.size() - wanted.size());

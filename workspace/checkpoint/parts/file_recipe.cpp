@@ -45,9 +45,7 @@ class RecipeText {
 
   /// Returns false if a recipe cannot express the tensor.
   bool add(MergedTensor const& tensor) {
-    bool const runs_only = tensor.rule->kind != MergeKind::requantize && tensor.rule->kind != MergeKind::given &&
-                           !tensor.rule->given && tensor.changes.empty();
-    if (!runs_only) return false;
+    if (!comes_from_inputs_alone(tensor)) return false;
     if (!tensors_.empty()) tensors_ += ',';
     tensors_ += '[';
     append_description(tensors_, tensor.name, tensor.dtype, tensor.shape);

@@ -17,6 +17,7 @@
 #include "workspace/checkpoint/write/job_files.hpp"
 #include "workspace/checkpoint/write/job_folder.hpp"
 #include "workspace/checkpoint/write/output_writer.hpp"
+#include "workspace/checkpoint/write/unchanged_inputs.hpp"
 #include "workspace/checkpoint/write/written_result.hpp"
 
 namespace crossrank::checkpoint {
@@ -69,7 +70,7 @@ class FinishJob {
 
   void check_and_write_extras(PartFolder const& folder) {
     require_complete(folder);
-    require_unchanged(request_);
+    UnchangedInputs(request_.operation, request_.inputs).require_all();
     write_extra_files(request_, folder.directory());
     CROSSRANK_CRASH_POINT("parts.written");
   }
@@ -147,7 +148,7 @@ class FinishJob {
     auto const result = WrittenResult::find(request);
     if (!result) throw output_differs(plan_.file.out, "another checkpoint's file");
     result->compare_extras(request);
-    require_unchanged(request_);
+    UnchangedInputs(request_.operation, request_.inputs).require_all();
   }
 
   PartsPlan::State const& plan_;

@@ -85,6 +85,8 @@ class RecipeMerge {
     }
     for (auto const& tensor : layout_->tensors) layout_->bytes += tensor.bytes;
     layout_->set.files = merge.inputs;
+    bool const pieces = std::any_of(needed_.begin(), needed_.end(), [](auto const& input) { return input.pieces; });
+    layout_->set.opened_from = pieces ? OpenedFrom::pieces : OpenedFrom::files;
     merge.layout = layout_;
     auto const source = std::make_shared<MergedSource>(layout_);
     std::size_t first = 0;

@@ -64,6 +64,20 @@ bool MergedSource::is_in_memory() const noexcept {
   return std::all_of(sources.begin(), sources.end(), [](auto const& source) { return source->is_in_memory(); });
 }
 
+std::vector<std::string> MergedSource::files_of(std::size_t tensor) const {
+  auto const& merged = layout_->tensors.at(tensor);
+  if (layout_->set.opened_from != OpenedFrom::files || !comes_from_inputs_alone(merged)) return {};
+  std::vector<std::string> files;
+  auto const add = [&](TensorAt const& input) {
+    for (auto& file : layout_->set.sources[input.source]->files_of(input.tensor)) files.push_back(std::move(file));
+  };
+  for (auto const& input : merged.inputs) add(input);
+  for (auto const& piece : merged.pieces) add(piece.input);
+  std::sort(files.begin(), files.end());
+  files.erase(std::unique(files.begin(), files.end()), files.end());
+  return files;
+}
+
 void MergedSource::read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const {
   if (tensor >= layout_->tensors.size() || offset > layout_->tensors[tensor].bytes ||
       out.size() > layout_->tensors[tensor].bytes - offset) {

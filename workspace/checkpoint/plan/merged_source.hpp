@@ -18,6 +18,7 @@ class MergedSource final : public DescribedSource {
   explicit MergedSource(std::shared_ptr<MergeLayout const> layout);
 
   [[nodiscard]] bool is_in_memory() const noexcept override;
+  [[nodiscard]] std::vector<std::string> files_of(std::size_t tensor) const override;
   void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;
 
  private:

@@ -231,6 +231,11 @@ void merge_concat(ShardGroup const& group, MergeRule& rule, MergedTensor& out) {
 
 }  // namespace
 
+bool comes_from_inputs_alone(MergedTensor const& tensor) {
+  auto const& rule = *tensor.rule;
+  return rule.kind != MergeKind::requantize && rule.kind != MergeKind::given && !rule.given && tensor.changes.empty();
+}
+
 MergedTensor merge_tensor(ShardGroup const& group, MergeRule rule) {
   require_all(group);
   MergedTensor out;

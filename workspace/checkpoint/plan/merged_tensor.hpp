@@ -52,6 +52,10 @@ struct MergedTensor {
   std::vector<ReplicaRuns> replica_runs{};                       ///< compared before the result is committed
 };
 
+/// Returns whether the bytes of the tensor are copied or reduced from its inputs. Otherwise, values are requantized or
+/// were computed before.
+[[nodiscard]] bool comes_from_inputs_alone(MergedTensor const& tensor);
+
 /// The shards of one tensor in a tensor-parallel group; `shards[t]` is null if rank t has none.
 struct ShardGroup {
   std::string_view name{};

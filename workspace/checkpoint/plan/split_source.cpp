@@ -96,6 +96,18 @@ std::vector<InputRuns> SplitSource::runs_for_rank(std::uint32_t number, SplitRul
   return pieces;
 }
 
+std::vector<std::string> SplitSource::files_of(std::size_t tensor) const {
+  std::vector<std::string> files;
+  for (auto const& piece : shard_tensors_.at(tensor).pieces) {
+    auto const of_piece = whole_->files_of(piece.input.tensor);
+    if (of_piece.empty()) return {};
+    files.insert(files.end(), of_piece.begin(), of_piece.end());
+  }
+  std::sort(files.begin(), files.end());
+  files.erase(std::unique(files.begin(), files.end()), files.end());
+  return files;
+}
+
 void SplitSource::read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const {
   auto const& shard = shard_tensors_.at(tensor);
   for (auto const& piece : shard.pieces) {

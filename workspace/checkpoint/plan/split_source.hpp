@@ -24,6 +24,7 @@ class SplitSource final : public DescribedSource {
 
   void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;
   [[nodiscard]] bool is_in_memory() const noexcept override { return whole_->is_in_memory(); }
+  [[nodiscard]] std::vector<std::string> files_of(std::size_t tensor) const override;
   /// Returns where the bytes of a tensor come from; the inputs are tensors of the whole model.
   [[nodiscard]] std::span<InputRuns const> pieces(std::size_t tensor) const { return shard_tensors_.at(tensor).pieces; }
   /// Returns the bytes of the whole tensor that this rank gets, in one line for each `InputRuns`.

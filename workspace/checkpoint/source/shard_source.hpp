@@ -33,7 +33,7 @@ class ShardSource {
   /// Returns everything that is not a tensor, such as a config and plain values; an empty object if there is nothing.
   [[nodiscard]] virtual Json const& attributes() const noexcept = 0;
   [[nodiscard]] virtual std::uint64_t bytes_on_disk() const noexcept = 0;
-  /// Returns the files that hold the data of `tensors()[tensor]`, for messages.
+  /// Returns the files that hold the data of `tensors()[tensor]`; empty if they are not known.
   [[nodiscard]] virtual std::vector<std::string> files_of(std::size_t) const { return {name()}; }
   /// Returns whether the data is in memory, so that many short reads cost no more than a long one.
   [[nodiscard]] virtual bool is_in_memory() const noexcept { return false; }

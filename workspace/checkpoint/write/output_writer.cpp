@@ -281,7 +281,7 @@ void OutputWriter::end_file(File& file) {
     for (auto const digest : file.digests) digests.push_back(codec::to_hex(digest));
     Json seals = Json::array();
     for (auto const& text : file.seals) seals.push_back(as_json(text));
-    if (options_.before_record) options_.before_record();
+    if (options_.before_record) options_.before_record(*file.layout);
     folder_->mark_finished(
         file.layout->name,
         {{"bytes", file.layout->bytes}, {"digests", std::move(digests)}, {"seals", std::move(seals)}});

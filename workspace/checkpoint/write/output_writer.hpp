@@ -34,7 +34,7 @@ class OutputWriter final : public PoolWork {
     ReadBack read_back = ReadBack::all;
     bool resume = false;
     /// Called before each record of a finished file, by any thread. If it throws, the file is not recorded.
-    std::function<void()> before_record{};
+    std::function<void(OutputFile const& file)> before_record{};
   };
   /// Prepares to write the files that belong to `rank`. `files` and `folder` must outlive the writer.
   OutputWriter(std::span<OutputFile const> files, int rank, WorkFolder const& folder, Options options);

@@ -15,6 +15,7 @@
 #include "workspace/checkpoint/source/file_pool.hpp"
 #include "workspace/checkpoint/write/job_files.hpp"
 #include "workspace/checkpoint/write/output_writer.hpp"
+#include "workspace/checkpoint/write/unchanged_inputs.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 #include "workspace/checkpoint/write/written_result.hpp"
 
@@ -48,7 +49,8 @@ void stage(ExtraFile const& extra, platform::Directory const& work) {
 /// The work of one job on this rank, from making the folder to removing it.
 class Writing {
  public:
-  Writing(Collective const& world, WriteRequest const& request) : world_(world), request_(request) {}
+  Writing(Collective const& world, WriteRequest const& request)
+      : world_(world), request_(request), inputs_(request.operation, request.inputs) {}
 
   Summary run() {
     auto const started = Clock::now();
@@ -82,7 +84,7 @@ class Writing {
     agree(world_, request_.operation, [&] {
       if (world_.rank() != 0) return;
       written_->compare_extras(request_);
-      require_unchanged(request_);
+      inputs_.require_all();
       written_->remove_folder();
     });
     return static_cast<int>(request_.files.size());
@@ -146,11 +148,12 @@ class Writing {
   int write() {
     std::optional<OutputWriter> job;
     agree(world_, request_.operation, [&] {
+      inputs_.assign_to(request_.files);
       job.emplace(request_.files, world_.rank(), *folder_,
                   OutputWriter::Options{.read_back = request_.read_back,
                                         .resume = request_.resume,
                                         // A run that resumes takes up the recorded files, whatever ends this one.
-                                        .before_record = [this] { require_unchanged(request_); }});
+                                        .before_record = [this](auto const& file) { inputs_.require_for(file); }});
     });
     run_worker_pool(world_, *job, pool_options("writing"));
     std::array<std::uint64_t, 1> resumed{static_cast<std::uint64_t>(job->resumed_files())};
@@ -160,7 +163,7 @@ class Writing {
 
   void commit() {
     if (!folder_->was_committing()) {
-      require_unchanged(request_);
+      inputs_.require_all();
       write_extra_files(request_, folder_->directory());
     }
     folder_->commit();
@@ -169,6 +172,7 @@ class Writing {
 
   Collective const& world_;
   WriteRequest const& request_;
+  UnchangedInputs inputs_;
   std::optional<JobFolder> folder_{};
   std::optional<WrittenResult> written_{};
 };
@@ -218,20 +222,6 @@ JobRequest job_request(WriteRequest const& request) {
 void write_extra_files(WriteRequest const& request, platform::Directory const& work) {
   for (auto const& extra : request.extras) stage(extra, work);
   work.sync(request.operation);
-}
-
-void require_unchanged(WriteRequest const& request) {
-  auto const pool = std::make_shared<FilePool>();
-  for (auto const& input : request.inputs) {
-    std::error_code error;
-    if (!std::filesystem::exists(input.path, error)) continue;  // a removed file was read completely
-    if (pool->open(input.path)->stamp() == input) continue;
-    throw FormatError({.operation = request.operation,
-                       .message = "a shard changed while it was read; nothing was published",
-                       .resource = input.path,
-                       .hint = "run again when no other program writes to the inputs",
-                       .section = files_section});
-  }
 }
 
 Summary write_checkpoint(Collective const& world, WriteRequest const& request) { return Writing(world, request).run(); }

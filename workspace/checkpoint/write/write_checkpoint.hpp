@@ -47,10 +47,6 @@ struct WriteRequest {
 /// `IoError`.
 void write_extra_files(WriteRequest const& request, platform::Directory const& work);
 
-/// Throws `FormatError` if an input has changed since it was opened. The result would be a mixture of old and new data,
-/// which checksums cannot detect.
-void require_unchanged(WriteRequest const& request);
-
 /// Writes all files, each on its owner's rank, and commits them together. Collective.
 ///
 /// Implements durability, failure handling and clean-up of `consolidate`.
