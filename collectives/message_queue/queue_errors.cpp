@@ -186,8 +186,10 @@ void MessageQueue::State::throw_failure(char const* operation) const {
   auto const* const shared = status();
   info.group_usable = shared == nullptr || !shared->any_holder_ended();
   if (!info.group_usable) {
-    info.hint = failure->timed_out ? "restart the job; look at what the named ranks were doing, or raise the timeout"
-                                   : lost_peer_hint;
+    info.hint =
+        failure->timed_out
+            ? "restart the job; look at what the named ranks were doing, or raise the timeout if they need longer"
+            : lost_peer_hint;
   } else if (failure->timed_out) {
     info.hint = slow_peer_hint;
   } else {

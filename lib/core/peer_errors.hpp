@@ -5,7 +5,8 @@
 namespace crossrank {
 
 inline constexpr char const* lost_peer_hint = "restart the job; the output of the named ranks says why they ended";
-inline constexpr char const* slow_peer_hint = "look at what the named ranks are doing, or raise the timeout";
+inline constexpr char const* slow_peer_hint =
+    "look at what the named ranks are doing, or raise the timeout if they need longer";
 inline constexpr char const* mismatch_hint = "make every rank of the group call the same thing in the same order";
 
 /// Throws `info` with the hint that belongs to `code`, as `TimeoutError`, `MismatchError` or `BackendError`. Any other
