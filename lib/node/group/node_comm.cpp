@@ -220,7 +220,7 @@ void NodeComm::note(FlightOperation const& note) const noexcept {
   // A rank that is a thread has no heartbeat of its own.
   auto const at =
       options_.threads ? tenths_between(record.attached_at, now_ns()) : record.tenths.load(std::memory_order_relaxed);
-  std::lock_guard const lock(flight_mutex_);
+  std::lock_guard const lock(flight_lock_);
   write_flight(flight(options_.rank), note, at);
 }
 

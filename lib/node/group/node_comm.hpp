@@ -18,6 +18,7 @@
 #include "lib/node/memory/control_layout.hpp"
 #include "lib/node/memory/device_flight_layout.hpp"
 #include "lib/node/memory/leases.hpp"
+#include "lib/platform/spin_lock.hpp"
 
 namespace crossrank::node {
 
@@ -115,7 +116,7 @@ class NodeComm : public std::enable_shared_from_this<NodeComm> {
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<WatchdogThread> watchdog_;
   bool may_spin_ = false;
-  mutable std::mutex flight_mutex_;
+  mutable platform::SpinLock flight_lock_{};
   std::mutex read_mutex_;
   std::unordered_set<std::uint64_t> read_before_;
 };

@@ -37,13 +37,17 @@ void Rounds::note_arguments(std::uint64_t round, std::string_view arguments) con
 
 std::uint64_t Rounds::arrive(Post const& post, std::uint8_t flags) {
   auto const round = posted_ + 1;
+  auto& comm = members_.comm();
+  clear_cause(comm.own_record().cause);
+  // Takes a lock, which would otherwise wait for the stores to the line: other members poll it meanwhile.
+  comm.note({.op_kind = post.op_kind,
+             .block = members_.block(),
+             .round = round,
+             .bytes = post.inlined.empty() ? post.bytes : post.inlined.size()});
+  comm.count_progress();
   auto& line = line_of(members_.own_block(), round);
   write_line(line, post, flags);
   if (!post.arguments.empty()) note_arguments(round, post.arguments);
-  auto& comm = members_.comm();
-  clear_cause(comm.own_record().cause);
-  comm.note({.op_kind = post.op_kind, .block = members_.block(), .round = round, .bytes = line.bytes});
-  comm.count_progress();
   CROSSRANK_CRASH_POINT("node.group.arriving");
   auto before = line.round.load(std::memory_order_relaxed);
   if (ArrivalWord{before}.vetoed() || !atomic_ops::set_once(line.round, before, round)) {

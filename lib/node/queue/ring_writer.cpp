@@ -123,6 +123,9 @@ void RingWriter::put(MessageParts parts) {
   auto& chunk = *reinterpret_cast<QueueChunk*>(at);
   std::size_t bytes = 0;
   for (auto const& part : parts) bytes += part.size();
+  // Takes a lock, which would otherwise wait for the stores below: readers poll the chunk meanwhile and take its cache
+  // line away once more.
+  comm_->note({.op_kind = spi::OpKind::enqueue, .block = block_, .round = next_, .bytes = bytes});
   if (bytes > chunk_bytes_) {
     put_large(payload, parts, bytes);
     chunk.bytes = bytes | QueueChunk::large;
@@ -130,7 +133,6 @@ void RingWriter::put(MessageParts parts) {
     copy_parts(*comm_, payload, parts);
     chunk.bytes = bytes;
   }
-  comm_->note({.op_kind = spi::OpKind::enqueue, .block = block_, .round = next_, .bytes = bytes});
   CROSSRANK_CRASH_POINT("node.queue.written");
   atomic_ops::deliver(chunk.number, next_, [&] {
     CROSSRANK_CRASH_POINT("node.queue.published");
