@@ -31,13 +31,17 @@ constexpr int polls_before_nap = 50;
 /// on with it after the grace.
 void run_with_grace(char const* function, Device device, std::function<Result()> call) noexcept {
   try {
-    std::packaged_task<Result()> task([device, call = std::move(call)] {
+    auto const task = std::make_shared<std::packaged_task<Result()>>([device, call = std::move(call)] {
       cuda::ContextScope const scope(cuda::device_state(device));
       return call();
     });
-    auto ended = task.get_future();
+    auto ended = task->get_future();
     platform::SignalsBlocked const blocked;
-    std::thread(std::move(task)).detach();
+    try {
+      std::thread([task] { (*task)(); }).detach();
+    } catch (std::system_error const&) {  // no thread can be started: kernels that run must end all the same
+      (*task)();
+    }
     if (ended.wait_for(grace) == std::future_status::ready) {
       static_cast<void>(ended.get());
       return;

@@ -107,6 +107,8 @@ std::shared_ptr<spi::Storage> NcclGroup::make_buffer(std::size_t bytes, spi::Tra
     communicator_->register_memory(memory, [this] { throw_failure(); });
   } catch (BackendError const& e) {
     end_after(e);
+  } catch (TimeoutError const& e) {
+    end_after_timeout(e, 0);
   }
   return memory;
 }
@@ -120,9 +122,10 @@ void NcclGroup::abort(char const* why) noexcept {
 
 NcclGroup::Begun NcclGroup::begin_work(node::DeviceFlightOperation operation, Stream const& stream) {
   throw_failure();
-  operation.sequence = watchdog_->next_sequence();
+  operation.sequence = watchdog_->begin_call();
   operation.communicator = reinterpret_cast<std::uintptr_t>(communicator_->native());
-  return {.started = stream.record(), .note = recorder_.note(operation)};
+  auto const sequence = operation.sequence;
+  return {.started = stream.record(), .note = recorder_.note(operation), .sequence = sequence};
 }
 
 Event NcclGroup::end_work(Begun begun, Stream const& stream, std::string name) {
@@ -142,12 +145,16 @@ Event NcclGroup::enqueue(algorithms::Call const& call, Stream const& stream) {
   }
   auto begun = begin_work(algorithms::recorded_call(call, node::DevicePath::nccl, stream, 0), stream);
   auto const note = begun.note;
+  auto const sequence = begun.sequence;
   try {
     enqueue_call(*communicator_, call, stream, [this] { throw_failure(); });
     return end_work(std::move(begun), stream, call.name());
   } catch (BackendError const& e) {
     note.advance(node::DeviceStage::aborted);
     end_after(e);
+  } catch (TimeoutError const& e) {
+    note.advance(node::DeviceStage::aborted);
+    end_after_timeout(e, sequence);
   } catch (...) {
     note.advance(node::DeviceStage::aborted);
     throw;
@@ -166,12 +173,25 @@ void NcclGroup::capture(cuda::Capture& into, algorithms::Call const& call, Strea
   part->add(algorithms::recorded_call(call, node::DevicePath::graph, stream, 0), call.name());
 }
 
-/// The other ranks cannot end the call without this one.
-void NcclGroup::end_after(Error const& error) {
-  watchdog_->request_failure(error.what());
+void NcclGroup::await_verdict() const {
   auto& system = platform::system();
   for (auto const until = system.now() + verdict_limit; !has_failed() && system.now() < until;)
     system.sleep(std::chrono::milliseconds(1));
+}
+
+/// The error names no rank yet: the watchdog asks which ones are late.
+void NcclGroup::end_after_timeout(TimeoutError const& error, std::uint64_t sequence) {
+  throw_failure();
+  watchdog_->request_timeout(error.info().operation + ": " + error.info().message, sequence);
+  await_verdict();
+  throw_failure();
+  throw TimeoutError(error);
+}
+
+/// The other ranks cannot end the call without this one.
+void NcclGroup::end_after(Error const& error) {
+  watchdog_->request_failure(error.what());
+  await_verdict();
   try {
     throw_failure();
   } catch (Error const& failure) {

@@ -69,9 +69,10 @@ void NcclWatchdog::start(Communicator& communicator) {
   thread_ = platform::start_thread("connect", [this] { run(); });
 }
 
-std::uint64_t NcclWatchdog::next_sequence() const {
+std::uint64_t NcclWatchdog::begin_call() {
   std::lock_guard const lock(mutex_);
-  return progress_.enqueued + 1;
+  progress_.begun = progress_.enqueued + 1;
+  return progress_.begun;
 }
 
 void NcclWatchdog::note_enqueued(Work work) {
@@ -85,10 +86,15 @@ void NcclWatchdog::note_enqueued(Work work) {
   if (!thread_.joinable() && !has_failed()) poll_once();
 }
 
-void NcclWatchdog::request_failure(std::string why) {
+void NcclWatchdog::request_failure(std::string why) { request(std::move(why), {}); }
+
+void NcclWatchdog::request_timeout(std::string why, std::uint64_t sequence) { request(std::move(why), sequence); }
+
+void NcclWatchdog::request(std::string why, std::optional<std::uint64_t> late_call) {
   {
     std::lock_guard const lock(mutex_);
     requested_failure_ = std::move(why);
+    late_call_ = late_call;
   }
   changed_.notify_all();
   if (!thread_.joinable() && !has_failed()) poll_once();
@@ -130,13 +136,16 @@ void NcclWatchdog::poll_once() noexcept {
 
 void NcclWatchdog::check_all() {
   std::string requested;
+  std::optional<std::uint64_t> late_call;
   WatchdogPeers::Progress progress;
   {
     std::lock_guard const lock(mutex_);
     requested.swap(requested_failure_);
+    late_call = late_call_;
     progress = progress_;
   }
   peers_.poll(progress);
+  if (!requested.empty() && late_call) blame_late_ranks(*late_call, requested);
   if (!requested.empty()) blame_cause(communicator_->async_error(), requested);
   check_work();
   check_nccl();
@@ -270,14 +279,21 @@ void NcclWatchdog::check_nccl() {
 
 void NcclWatchdog::blame_cause(Result state, std::string const& why) {
   if (state == Result::remote_error || state == Result::system_error) {
-    auto const silent = ranks_that_do_not_answer();
+    // Without threads, the other ranks answer during their calls only.
+    auto const silent = peers_.may_use_threads() ? ask_for_late_ranks(0) : std::vector<int>{};
     if (!silent.empty()) blame(ErrorCode::peer_lost, silent, why + "; " + name_ranks(silent) + " did not answer");
   }
   blame_itself(why);
 }
 
-std::vector<int> NcclWatchdog::ranks_that_do_not_answer() {
-  peers_.ask(0, {});
+void NcclWatchdog::blame_late_ranks(std::uint64_t sequence, std::string const& why) {
+  if (auto const late = ask_for_late_ranks(sequence); !late.empty())
+    blame(ErrorCode::timeout, late, why + "; " + name_ranks(late) + " did not begin it");
+  blame(ErrorCode::timeout, peers_.all_ranks(), why + "; all ranks have begun it");
+}
+
+std::vector<int> NcclWatchdog::ask_for_late_ranks(std::uint64_t sequence) {
+  peers_.ask(sequence, {});
   auto& system = platform::system();
   for (auto const until = system.now() + answer_limit; system.now() < until; system.sleep(answer_nap)) {
     WatchdogPeers::Progress progress;
@@ -286,10 +302,9 @@ std::vector<int> NcclWatchdog::ranks_that_do_not_answer() {
       progress = progress_;
     }
     peers_.poll(progress);
-    if (peers_.ranks_without(0).empty()) break;
+    if (peers_.ranks_without(sequence).empty()) break;
   }
-  // Without threads, the other ranks answer during their calls only.
-  return peers_.may_use_threads() ? peers_.ranks_without(0) : std::vector<int>{};
+  return peers_.ranks_without(sequence);
 }
 
 void NcclWatchdog::blame(ErrorCode code, std::vector<int> const& ranks, std::string const& why) {

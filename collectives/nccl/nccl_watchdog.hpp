@@ -60,12 +60,15 @@ class NcclWatchdog {
     bool has_started = false;                        ///< as the thread has seen
     std::shared_ptr<EnqueuedCall const> enqueued{};  ///< set by `note_enqueued`
   };
-  /// Returns the number that the next call gets, from 1.
-  [[nodiscard]] std::uint64_t next_sequence() const;
+  /// Notes that this rank begins to enqueue a call, and returns the number that it gets, from 1.
+  [[nodiscard]] std::uint64_t begin_call();
   /// Notes a call that this rank has enqueued.
   void note_enqueued(Work work);
   /// Lets the thread give up in the name of this rank, because it failed to enqueue a call.
   void request_failure(std::string why);
+  /// Lets the thread fail the group because NCCL has not enqueued a call in time: it finds the ranks that are late.
+  /// `sequence`: the number of the call; 0 for one that all ranks have begun.
+  void request_timeout(std::string why, std::uint64_t sequence);
   /// Returns the failure, or null. Any thread.
   [[nodiscard]] std::exception_ptr failure() const;
   /// Returns whether there is a failure. Any thread; one load.
@@ -73,6 +76,7 @@ class NcclWatchdog {
 
  private:
   void run() noexcept;
+  void request(std::string why, std::optional<std::uint64_t> late_call);
   void poll_once() noexcept;
   void check_all();
   void check_work();
@@ -97,12 +101,15 @@ class NcclWatchdog {
   [[nodiscard]] BlockingCall blocking_call(std::uint64_t sequence, CallId conflicting_call) const;
   /// Makes all ranks fail, and throws their error.
   [[noreturn]] void blame(ErrorCode code, std::vector<int> const& ranks, std::string const& why);
+  /// Makes all ranks fail because NCCL has not enqueued a call in time: the late ranks, else all.
+  [[noreturn]] void blame_late_ranks(std::uint64_t sequence, std::string const& why);
   /// Makes all ranks fail because of an error of NCCL, whose state is `state`. An error of the network may come before
   /// the group on the CPU knows of the rank that has caused it: throws a death that is known within a second, else
   /// blames the ranks that do not answer, and this one when all do.
   [[noreturn]] void blame_cause(api::Result state, std::string const& why);
-  /// Asks the other ranks, and waits up to a second. Throws the group's failure.
-  [[nodiscard]] std::vector<int> ranks_that_do_not_answer();
+  /// Asks the other ranks, and waits up to a second. Returns those that have not begun to enqueue the call, or do not
+  /// answer. Throws the group's failure.
+  [[nodiscard]] std::vector<int> ask_for_late_ranks(std::uint64_t sequence);
   /// Makes all ranks fail because of this one.
   [[noreturn]] void blame_itself(std::string const& why);
   void fail(std::exception_ptr failure) noexcept;
@@ -120,6 +127,7 @@ class NcclWatchdog {
   WatchdogPeers::Progress progress_{};  ///< of this rank
   std::uint64_t last_unblocked_ = 0;    ///< the last call that ended after another group had been aborted
   std::string requested_failure_{};
+  std::optional<std::uint64_t> late_call_{};  ///< the failure is the timeout of this call
   bool stopping_ = false;
   std::optional<platform::Deadline> deadline_{};  ///< of the oldest call under way; of the thread alone
   std::uint64_t deadline_call_ = 0;               ///< that call; of the thread alone

@@ -1,6 +1,9 @@
 #include "collectives/nccl/watchdog_peers.hpp"
 
+#include <algorithm>
+#include <cstring>
 #include <numeric>
+#include <string>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -78,10 +81,11 @@ void WatchdogPeers::take(Peer& peer, Progress const& own) {
     found.text.copy(answer.text.data(), answer.text.size() - 1);
     return send(peer.rank, answer);
   }
+  if (note.kind != Kind::answer && note.kind != Kind::leaving) return;  // a peer wrote it
   peer.progress = note.progress;
   peer.has_answered = true;
   peer.blocking_call = {.ahead = note.call,
-                        .text = note.text.data(),
+                        .text = std::string(note.text.data(), ::strnlen(note.text.data(), note.text.size())),
                         .others_aborted = note.others_aborted != 0,
                         .has_conflicting_call = note.has_conflicting_call != 0};
   peer.has_left = peer.has_left || note.kind == Kind::leaving;
@@ -114,7 +118,8 @@ void WatchdogPeers::ask(std::uint64_t sequence, CallId conflicting_call) {
 std::vector<int> WatchdogPeers::ranks_without(std::uint64_t sequence) const {
   std::vector<int> ranks;
   for (auto const& peer : peers_) {
-    if (!peer.has_answered || peer.progress.enqueued < sequence) ranks.push_back(peer.rank);
+    auto const begun = std::max(peer.progress.begun, peer.progress.enqueued);
+    if (!peer.has_answered || begun < sequence) ranks.push_back(peer.rank);
   }
   return ranks;
 }

@@ -22,8 +22,10 @@ namespace crossrank::nccl {
 /// that the transport notices a death. One thread at a time.
 class WatchdogPeers {
  public:
-  /// How many calls a rank has enqueued, and how many of them its streams have reached.
+  /// How many calls a rank has enqueued, how many of them its streams have reached, and how many calls it has begun to
+  /// enqueue: NCCL may need the other ranks for that.
   struct Progress {
+    std::uint64_t begun = 0;
     std::uint64_t enqueued = 0;
     std::uint64_t started = 0;
   };
@@ -44,7 +46,8 @@ class WatchdogPeers {
   void poll(Progress const& own);
   /// Asks the other ranks how many calls they have enqueued, and what keeps their GPUs from the call `sequence`.
   void ask(std::uint64_t sequence, CallId conflicting_call);
-  /// Returns the ranks that have not enqueued the call `sequence`, as far as they have answered or left.
+  /// Returns the ranks that have not begun to enqueue the call `sequence`, as far as they have answered or left, and
+  /// those that have not answered.
   [[nodiscard]] std::vector<int> ranks_without(std::uint64_t sequence) const;
   [[nodiscard]] std::vector<int> all_ranks() const;
   /// Returns the ranks whose streams have not reached the call `sequence`, as far as they have answered.

@@ -393,7 +393,7 @@ int launch(LaunchOptions const& options) {
   if (int const refused = check_limits(options); refused != 0) return refused;
   try {
     return Launch(options).run();
-  } catch (std::system_error const& error) {
+  } catch (std::exception const& error) {
     std::fprintf(stderr, "%s: %s\n", options.command.c_str(), error.what());
     return 126;
   }

@@ -101,6 +101,9 @@ void bind_optional(FunctionBinder& to, api::Functions& f) {
                           .details = std::move(details)});
 }
 
+/// A driver does not start, and no log says so yet.
+constinit std::atomic<bool> unreported{false};
+
 /// Throws for a driver that does not start, whatever the reason: a machine without a working driver has no GPU.
 [[noreturn]] void refuse_unusable(Driver const& driver, Result result, char const* function) {
   ErrorInfo info{.operation = load_operation,
@@ -119,8 +122,7 @@ void bind_optional(FunctionBinder& to, api::Functions& f) {
     info.hint =
         "this GPU does not support CUDA's forward compatibility; remove the folder cuda/compat from the library "
         "path";
-  log_event(LogLevel::warning, "the NVIDIA driver does not start, so that this process has no GPU",
-            {{"library", info.resource}, {"function", function}, {"error", info.system}, {"hint", info.hint}});
+  unreported.store(true, std::memory_order_relaxed);
   throw UnavailableError(std::move(info));
 }
 
@@ -161,10 +163,24 @@ Driver open_and_watch_forks() {
   return driver;
 }
 
+Driver const& find_driver() {
+  try {
+    return the_driver.get(open_and_watch_forks);
+  } catch (UnavailableError const& error) {
+    // Not while the driver is being opened: the sink of the log may use devices.
+    if (unreported.exchange(false, std::memory_order_relaxed))
+      log_event(LogLevel::warning, "the NVIDIA driver does not start, so that this process has no GPU",
+                {{"library", error.info().resource},
+                 {"error", error.info().message + ": " + error.info().system},
+                 {"hint", error.info().hint}});
+    throw;
+  }
+}
+
 }  // namespace
 
 Driver const& driver() {
-  auto const& found = the_driver.get(open_and_watch_forks);
+  auto const& found = find_driver();
   if (forked.load(std::memory_order_relaxed)) {
     throw UsageError({.operation = "CUDA",
                       .message = "this process is a child that was forked after its parent had used CUDA",

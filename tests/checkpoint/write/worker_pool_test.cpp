@@ -3,13 +3,16 @@
 
 #include <atomic>
 #include <cstdint>
+#include <latch>
 #include <stop_token>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <crossrank/error.hpp>
 
 #include "tests/support/no_threads.hpp"
+#include "tests/support/thread_ranks.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -49,6 +52,44 @@ TEST(WorkerPool, is_cancelled_by_its_last_report) {
                                   .stop = stop.get_token(),
                                   .stage = "testing"};
   EXPECT_THROW(run_worker_pool(connect({.backend = "fake"}), units, options), CancelledError);
+}
+
+/// Fails at its first unit, which waits for the end of the pool.
+class FailsLate final : public PoolWork {
+ public:
+  explicit FailsLate(std::latch& over) : over_(over) {}
+  bool step() override {
+    over_.wait();
+    throw IoError({.operation = "write", .message = "the disk is full"});
+  }
+  [[nodiscard]] std::uint64_t bytes_total() const noexcept override { return 1; }
+  [[nodiscard]] std::uint64_t bytes_done() const noexcept override { return 0; }
+
+ private:
+  std::latch& over_;
+};
+
+TEST(WorkerPool, reports_the_failure_of_another_rank_rather_than_the_cancellation) {
+  std::latch over(1);
+  std::stop_source stop;
+  stop.request_stop();
+  test::run_thread_ranks(2, [&](Collective const& world) {
+    Units units(1, 1);
+    FailsLate fails(over);
+    PoolWork& work = world.rank() == 0 ? static_cast<PoolWork&>(units) : fails;
+    WorkerPoolOptions options{.operation = "a test", .threads = 1};
+    if (world.rank() == 0) {
+      options.stop = stop.get_token();
+      options.on_progress = [&](Progress const&) { over.count_down(); };
+    }
+    try {
+      run_worker_pool(world, work, options);
+      ADD_FAILURE() << "no error";
+    } catch (Error const& error) {
+      EXPECT_EQ(error.code(), ErrorCode::io) << error.what();
+      EXPECT_THAT(error.what(), testing::HasSubstr("the disk is full"));
+    }
+  });
 }
 
 TEST(WorkerPool, throws_when_no_thread_can_be_started) {

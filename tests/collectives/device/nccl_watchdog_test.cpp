@@ -156,6 +156,28 @@ TEST(NcclDeadline, names_the_rank_that_has_not_enqueued_the_call) {
   EXPECT_THAT(verdict.text, testing::HasSubstr("all_reduce")) << job.text();
 }
 
+/// NCCL does not enqueue the call of the others as long as rank 1 does not make it.
+CROSSRANK_RANK_SCENARIO(nccl_call_in_progress) {
+  return end_with_verdict(self, [&] {
+    auto const world = connect({.backend = "shm", .timeout = short_timeout, .check = CheckLevel::off});
+    auto tensor = filled(world, 1'000);
+    world.all_reduce(tensor);
+    current_stream(default_device()).synchronize();
+    if (self.rank != 1) ::setenv("EMULATED_NCCL_IN_PROGRESS", "for_ever", 1);
+    while (self.rank == 1 && emulated_count("ncclCommAbort") == 0)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    world.all_reduce(tensor);
+  });
+}
+
+TEST(NcclDeadline, names_the_rank_that_keeps_a_call_in_progress) {
+  auto const job = run_ranks(3, "nccl_call_in_progress", gpu_ranks());
+  auto const verdict = expect_one_verdict(job, {}, "end", short_timeout);
+  EXPECT_EQ(verdict.code, "timeout") << job.text();
+  EXPECT_TRUE(verdict.blames_only(1)) << job.text();
+  EXPECT_THAT(verdict.text, testing::HasSubstr("rank 1 did not begin it")) << job.text();
+}
+
 TEST(NcclDeadline, is_told_by_a_wait_of_the_host_with_the_same_limit) {
   auto options = gpu_ranks();
   options.environment["CROSSRANK_TIMEOUT"] = std::to_string(short_timeout.count()) + "ms";

@@ -47,6 +47,10 @@ std::vector<std::byte> encode(std::exception_ptr const& error) {
   throw_error(code, std::move(info));
 }
 
+bool is_cancelled(std::span<std::byte const> encoded) {
+  return !encoded.empty() && decode_error(encoded).code == ErrorCode::cancelled;
+}
+
 /// Exchanges errors and throws if any rank has one: the error of this rank, else that of the lowest rank. A cancelled
 /// rank counts only if no other rank failed.
 void throw_if_any_rank_failed(Collective const& world, std::string const& operation, std::exception_ptr const& mine) {
@@ -55,13 +59,15 @@ void throw_if_any_rank_failed(Collective const& world, std::string const& operat
     return;
   }
   auto const all = world.all_gatherv(encode(mine));
-  if (mine) std::rethrow_exception(mine);
-  int failed_rank = -1;
-  for (int rank = 0; rank < world.world_size(); ++rank) {
-    if (failed_rank < 0 && !at_rank(all, rank).empty()) failed_rank = rank;
-  }
-  if (failed_rank < 0) return;
-  throw_for_peer(operation, failed_rank, at_rank(all, failed_rank), world);
+  auto const failed = std::find_if(all.begin(), all.end(),
+                                   [](auto const& encoded) { return !encoded.empty() && !is_cancelled(encoded); });
+  bool const only_cancelled = failed == all.end();
+  if (mine && (only_cancelled || !is_cancelled(at_rank(all, world.rank())))) std::rethrow_exception(mine);
+  auto const found = only_cancelled
+                         ? std::find_if(all.begin(), all.end(), [](auto const& encoded) { return !encoded.empty(); })
+                         : failed;
+  if (found == all.end()) return;
+  throw_for_peer(operation, static_cast<int>(found - all.begin()), *found, world);
 }
 
 /// The worker threads of this rank.
