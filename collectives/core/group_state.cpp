@@ -349,22 +349,42 @@ void GroupState::wait_for_message(PendingOp& pending_op) {
   while (!pending_op.ended) step(pending_op, policy);
 }
 
+bool GroupState::enter_to_abandon(PendingOp const& pending_op, std::string const& why) noexcept {
+  platform::Deadline deadline(timeout_policy.timeout);
+  bool aborted = false;
+  for (platform::Backoff backoff; !group_lock.enter(); backoff.pause()) {
+    if (pending_op.ended || (aborted && deadline.expired())) return false;
+    deadline.tick();
+    if (aborted || (is_message(pending_op) && !deadline.expired())) continue;
+    transport->abort(why);
+    aborted = true;
+    deadline.progress();
+  }
+  admit();
+  return true;
+}
+
 void GroupState::abandon(std::shared_ptr<PendingOp> const& pending_op, AbandonReason how) noexcept {
   if (pending_op->ended) return;
-  if (pending_op->on_device) pending_op->on_device->release_turn();
-  pending_op->ended = true;
   auto const who = "rank " + std::to_string(transport->rank());
   auto const called = "i" + std::string(pending_op->call.name());
   auto const why = how == AbandonReason::cancelled
                        ? who + " cancelled its " + called
                        : who + " dropped the Request of its " + called + " before it had ended; keep it until wait()";
-  if (pending_op->request_id) {
-    transport->cancel(*std::exchange(pending_op->request_id, std::nullopt), why);
-  } else {
-    transport->abort(why);
+  bool const entered = !group_lock.is_held_by_this_thread();
+  if (entered && !enter_to_abandon(*pending_op, why)) return;
+  if (!pending_op->ended) {
+    if (pending_op->on_device) pending_op->on_device->release_turn();
+    pending_op->ended = true;
+    if (pending_op->request_id) {
+      transport->cancel(*std::exchange(pending_op->request_id, std::nullopt), why);
+    } else {
+      transport->abort(why);
+    }
+    std::erase(pending_collectives, pending_op);
+    std::erase(messages, pending_op);
   }
-  std::erase(pending_collectives, pending_op);
-  std::erase(messages, pending_op);
+  if (entered) group_lock.leave();
 }
 
 }  // namespace crossrank::detail

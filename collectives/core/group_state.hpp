@@ -111,6 +111,8 @@ struct GroupState {
   void wait(PendingOp& pending_op);
   /// Why a call is given up before it has ended.
   enum class AbandonReason : std::uint8_t { cancelled, dropped };
+  /// Gives up an operation: its buffers are no longer used. If another thread is in a call of the group, that call may
+  /// be writing to them, so this waits for its end, and aborts the group for a collective.
   void abandon(std::shared_ptr<PendingOp> const& pending_op, AbandonReason how) noexcept;
   /// Compares this call with those of the other ranks, at check level `collective` on a backend that does not compare
   /// calls itself. Collective then.
@@ -128,6 +130,9 @@ struct GroupState {
   void end_if_closed(PendingOp& pending_op);
   void forget_ended_messages() noexcept;
   void wait_for_message(PendingOp& pending_op);
+  /// Takes the lock from a call of another thread, which ends early if the operation is a collective, and after the
+  /// timeout otherwise. Returns false if the operation ends meanwhile, or the call does not.
+  [[nodiscard]] bool enter_to_abandon(PendingOp const& pending_op, std::string const& why) noexcept;
   [[noreturn]] void refuse_second_call(char const* operation) const;
 
   std::mutex inbox_mutex_{};

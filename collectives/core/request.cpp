@@ -90,13 +90,8 @@ void Request::drop() noexcept { abandon(true); }
 
 void Request::abandon(bool dropped) noexcept {
   using detail::GroupState;
-  if (pending_op_) {
-    // Gives up even while another thread is in a call of the group: this must not throw.
-    bool const entered = group_->group_lock.enter();
-    if (entered) group_->admit();
+  if (pending_op_)
     group_->abandon(pending_op_, dropped ? GroupState::AbandonReason::dropped : GroupState::AbandonReason::cancelled);
-    if (entered) group_->group_lock.leave();
-  }
   pending_op_.reset();
 }
 

@@ -41,6 +41,16 @@ ReduceOp op_named(std::string_view name) { return named(reduce_ops, "op", name);
 struct PendingCall {
   Collective group;
   Request request;
+
+  PendingCall(Collective its_group, Request its_request) noexcept
+      : group(std::move(its_group)), request(std::move(its_request)) {}
+  PendingCall(PendingCall&&) noexcept = default;
+  PendingCall& operator=(PendingCall&&) = delete;
+  /// A request that has not ended may wait for another thread, which may need the GIL.
+  ~PendingCall() {
+    ReleasedGil const released;
+    request = Request();
+  }
 };
 
 Collective connect_with(std::string backend, std::optional<double> timeout, std::optional<double> connect_timeout,

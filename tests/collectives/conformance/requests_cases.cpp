@@ -1,6 +1,9 @@
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <numeric>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/collectives/conformance/case_device.hpp"
@@ -369,6 +372,38 @@ void a_replaced_request_is_dropped(ConformanceRank& self) {
   EXPECT_THAT(error_of<PeerLostError>(reduce_twice).message, HasSubstr("rank 0 dropped the Request of its ireduce"));
 }
 
+/// Rank 0 drops the request while another of its threads waits in a call of the group, which carries the request out.
+void a_request_is_dropped_during_a_call_of_another_thread(ConformanceRank& self) {
+  auto& world = self.world;
+  auto const other = world.split_by(0);
+  auto values = filled(400'000, 1);
+  if (world.rank() != 0) {
+    other.barrier();
+    EXPECT_THROW(world.all_reduce(values), PeerLostError);
+    return;
+  }
+  auto first = world.iall_reduce(values);
+  auto second = world.ibarrier();
+  std::string message;
+  std::thread waiter([&] {
+    while (message.empty()) {
+      try {
+        second.wait();
+        message = "no error";
+      } catch (UsageError const&) {  // this rank's other thread is dropping the request just now
+      } catch (PeerLostError const& e) {
+        message = e.info().message;
+      }
+    }
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // most likely it waits then; both orders must work
+  first = Request();
+  values = Tensor();
+  waiter.join();
+  EXPECT_THAT(message, HasSubstr("dropped the Request of its iall_reduce"));
+  other.barrier();
+}
+
 void a_cancelled_request_is_reported(ConformanceRank& self) {
   auto& world = self.world;
   auto const other = world.split_by(0);
@@ -409,6 +444,8 @@ constexpr ConformanceCase requests_list[] = {
     {"a_dropped_collective_request_ends_the_group", a_dropped_collective_request_ends_the_group, 2, true,
      OnDevices::yes},
     {"a_replaced_request_is_dropped", a_replaced_request_is_dropped, 2, true, OnDevices::yes},
+    {"a_request_is_dropped_during_a_call_of_another_thread", a_request_is_dropped_during_a_call_of_another_thread, 2,
+     true, OnDevices::yes},
     {"a_cancelled_request_is_reported", a_cancelled_request_is_reported, 2, true, OnDevices::yes},
 };
 
