@@ -257,12 +257,27 @@ class ModuleModel final : public TrainableModel,
       unit_slots_[unit].push_back(slot);
       units_[unit].parameters.push_back(slot->parameter());
     }
-    for (auto const& child : module.named_children()) collect(*child.value(), prefix + child.key() + ".", unit);
+    for (auto const& child : module.named_children()) {
+      if (dynamic_cast<UnitBase*>(child.value().get()) != nullptr) kept_units_.push_back(child.value());
+      collect(*child.value(), prefix + child.key() + ".", unit);
+    }
+  }
+
+  [[nodiscard]] bool is_sharded_value(std::size_t unit, at::Tensor const& tensor) const {
+    auto const holds = [&](auto const* slot) { return slot->is_sharded() && tensor.is_alias_of(slot->variable()); };
+    return tensor.defined() && std::any_of(unit_slots_[unit].begin(), unit_slots_[unit].end(), holds);
   }
 
   detail::Call run_part(std::size_t unit, detail::Tensors const& inputs, detail::Body const& body) {
     Attached attached(*this, unit, Pass::forward);
-    auto call = detail::run_apart(inputs, body);
+    // A result that is a parameter, or a view of one, is copied: the values are given back before the caller reads it.
+    auto call = detail::run_apart(inputs, [&](detail::Tensors const& own_inputs) {
+      auto outputs = body(own_inputs);
+      for (auto& output : outputs) {
+        if (is_sharded_value(unit, output)) output = output.clone();
+      }
+      return outputs;
+    });
     attached.end();
     return call;
   }
@@ -318,6 +333,7 @@ class ModuleModel final : public TrainableModel,
   std::shared_ptr<ModuleModel*> link_;  ///< for autograd's graph, which may outlive this; null then
   std::vector<ModelUnit> units_{};
   std::vector<UnitBase*> unit_modules_{};
+  std::vector<std::shared_ptr<::torch::nn::Module>> kept_units_{};  ///< the program may replace them in their parents
   std::vector<std::unique_ptr<detail::ParameterSlot>> slots_{};
   std::unordered_map<at::TensorImpl const*, detail::ParameterSlot*> places_{};
   std::vector<std::vector<detail::ParameterSlot*>> unit_slots_{};

@@ -256,6 +256,59 @@ TEST(TorchFullyShard, trains_units_in_a_sequential) {
   });
 }
 
+/// A module whose results are its parameter and a view of it, as of an embedding that is tied elsewhere.
+struct GivesWeightImpl : torch::nn::Module {
+  GivesWeightImpl() { weight = register_parameter("weight", at::cos(at::arange(12, at::kDouble)).reshape({4, 3})); }
+  std::vector<at::Tensor> forward(at::Tensor const& x) {
+    return {x.matmul(weight.t()), weight, weight.narrow(0, 1, 2)};
+  }
+  at::Tensor weight{};
+};
+struct HasUnitImpl : torch::nn::Module {
+  HasUnitImpl() { unit = register_module("unit", std::make_shared<xr::torch::Unit<GivesWeightImpl>>()); }
+  std::vector<at::Tensor> forward(at::Tensor const& x) { return unit->forward(x); }
+  std::shared_ptr<xr::torch::Unit<GivesWeightImpl>> unit{};
+};
+
+at::Tensor loss_of(std::vector<at::Tensor> const& results) {
+  return results[0].sum() + results[1].pow(2).sum() + results[2].sin().sum();
+}
+
+template <class M>
+void expect_results_that_are_parameters() {
+  auto const input = at::sin(at::arange(6, at::kDouble)).reshape({2, 3});
+  M alone;
+  auto const loss = loss_of(alone.forward(input));
+  loss.backward();
+  auto const gradient = alone.parameters().front().grad();
+  run_jobs(2, 2, [&](xr::MeshCollective const& job) {
+    auto model = xr::torch::fully_shard(std::make_shared<M>(), job, {.reshard_after_forward = true});
+    auto const mine = loss_of(model.forward(input));
+    EXPECT_NEAR(mine.template item<double>(), loss.template item<double>(), 1e-12);
+    mine.backward();
+    auto const rows = model.parameters().front().grad();
+    EXPECT_LE(largest_difference({rows}, {gradient.narrow(0, job.rank() * 2, 2)}), rounding);
+    job.close();
+  });
+}
+
+TEST(TorchFullyShard, returns_copies_of_parameters) {
+  expect_results_that_are_parameters<GivesWeightImpl>();
+  expect_results_that_are_parameters<HasUnitImpl>();
+}
+
+TEST(TorchFullyShard, outlives_a_unit_that_was_replaced) {
+  run_jobs(2, 2, [](xr::MeshCollective const& job) {
+    auto module = std::make_shared<HasUnitImpl>();
+    {
+      auto const model = xr::torch::fully_shard(module, job);
+      module->unit = module->replace_module("unit", std::make_shared<xr::torch::Unit<GivesWeightImpl>>());
+    }
+    EXPECT_EQ(module->forward(at::ones({2, 3}, at::kDouble)).size(), 3U);
+    job.close();
+  });
+}
+
 /// A `forward` with default arguments or several of them still works through a unit.
 struct DefaultsImpl : torch::nn::Module {
   at::Tensor forward(at::Tensor const& x, at::Tensor const& y = {}) { return y.defined() ? x + y : x; }
