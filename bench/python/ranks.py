@@ -21,23 +21,37 @@ import torch.distributed as dist
 torch.set_num_threads(1)
 
 
-def measure(calls: int, call: Callable[[], None], start_together: bool) -> tuple[float, float]:
-    """Returns median and minimum of one call, in microseconds, over `calls` calls after three warm-up calls.
+class Workload:
+    """A call that is measured. `prepare` runs before each call and `check` after it; neither is part of the time."""
 
-    `start_together` puts a barrier before each call. It is for calls that some ranks end early; the ranks leave a barrier
-    of gloo some 100 us apart, which such a call then contains.
-    """
-    for _ in range(3):
-        call()
-    samples = []
-    for _ in range(calls):
-        if start_together:
-            dist.barrier()
-        start = time.perf_counter()
-        call()
-        samples.append((time.perf_counter() - start) * 1e6)
-    samples.sort()
-    return samples[len(samples) // 2], samples[0]
+    def __init__(
+        self,
+        call: Callable[[], None],
+        prepare: Callable[[], None] = lambda: None,
+        check: Callable[[], None] = lambda: None,
+        per_call: int = 1,
+        start_together: bool = True,
+    ) -> None:
+        """`per_call` is the number of operations in a call, `start_together` puts a barrier before each call."""
+        self.call, self.prepare, self.check = call, prepare, check
+        self.per_call, self.start_together = per_call, start_together
+
+    def measure(self, calls: int) -> tuple[float, float]:
+        """Returns median and minimum of one operation, in microseconds, over `calls` calls after three warm-up calls.
+
+        The ranks leave the barrier of gloo some 100 us apart, which the time of a short call then contains.
+        """
+        samples = []
+        for _ in range(calls + 3):
+            self.prepare()
+            if self.start_together:
+                dist.barrier()
+            start = time.perf_counter()
+            self.call()
+            samples.append((time.perf_counter() - start) * 1e6 / self.per_call)
+            self.check()
+        samples = sorted(samples[3:])
+        return samples[len(samples) // 2], samples[0]
 
 
 def calls_for(size: int, quick: bool) -> int:
@@ -45,47 +59,57 @@ def calls_for(size: int, quick: bool) -> int:
     return max(5, min(500, (256 << 20) // size) // (5 if quick else 1))
 
 
-def torch_workloads(size: int, rank: int, ranks: int) -> dict[str, Callable[[], None]]:
+def torch_workloads(size: int, rank: int, ranks: int) -> dict[str, Workload]:
     """Returns the collectives that are measured, each with a check of its result."""
     count = size // 4
     values, joined = torch.empty(count), torch.empty(count)
+    part, whole = values[: count // ranks], joined[: count // ranks * ranks]
 
-    def all_reduce() -> None:
-        values.fill_(rank + 1)
-        dist.all_reduce(values)
+    def check_reduced() -> None:
         assert values[0] == values[-1] == ranks * (ranks + 1) / 2
 
-    def all_gather() -> None:
-        part = values[: count // ranks]
-        part.fill_(rank)
-        dist.all_gather_into_tensor(joined[: count // ranks * ranks], part)
-        assert joined[0] == 0 and joined[count // ranks * ranks - 1] == ranks - 1
+    def check_gathered() -> None:
+        assert whole[0] == 0 and whole[-1] == ranks - 1
 
-    def broadcast() -> None:
-        values.fill_(7 if rank == 0 else 0)
-        dist.broadcast(values, src=0)
+    def check_broadcast() -> None:
         assert values[0] == values[-1] == 7
 
-    return {"all_reduce": all_reduce, "all_gather": all_gather, "broadcast": broadcast}
+    return {
+        "all_reduce": Workload(lambda: dist.all_reduce(values), lambda: values.fill_(rank + 1), check_reduced),
+        "all_gather": Workload(lambda: dist.all_gather_into_tensor(whole, part), lambda: part.fill_(rank), check_gathered),
+        "broadcast": Workload(
+            lambda: dist.broadcast(values, src=0), lambda: values.fill_(7 if rank == 0 else 0), check_broadcast
+        ),
+    }
 
 
-def queue_workloads(who: str, size: int, rank: int, ranks: int) -> dict[str, Callable[[], None]]:
-    """Returns a broadcast of one object of `size` bytes, followed by an answer of each reader."""
+def queue_workloads(who: str, size: int, rank: int, ranks: int) -> dict[str, Workload]:
+    """Returns broadcasts of objects of `size` bytes: many in a row, and one that the last rank answers.
+
+    The answer of the last rank ends the call on the writer, so the time covers the readers.
+    """
     if who == "vllm":
         from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
     else:
         from crossrank.compat.vllm import MessageQueue
-    queue = MessageQueue.create_from_process_group(dist.group.WORLD, 4 << 20, 6)
+    requests = MessageQueue.create_from_process_group(dist.group.WORLD, 4 << 20, 6)
+    answers = MessageQueue.create_from_process_group(dist.group.WORLD, 4 << 20, 6, writer_rank=ranks - 1)
     message = b"x" * size
 
-    def exchange() -> None:
-        got = queue.broadcast_object(message if rank == 0 else None)
-        assert len(got) == size
+    def exchange(messages: int) -> None:
+        for _ in range(messages):
+            got = requests.broadcast_object(message if rank == 0 else None)
+            assert len(got) == size
+        assert answers.broadcast_object("done" if rank == ranks - 1 else None) == "done"
 
-    return {"broadcast_object": exchange}
+    in_a_row = 64
+    return {
+        "broadcast_object, many": Workload(lambda: exchange(in_a_row), per_call=in_a_row),
+        "broadcast_object and answer": Workload(lambda: exchange(1), start_together=False),
+    }
 
 
-def gather_workloads(who: str, size: int, rank: int, ranks: int) -> dict[str, Callable[[], None]]:
+def gather_workloads(who: str, size: int, rank: int, ranks: int) -> dict[str, Workload]:
     """Returns gathers of one tensor of each rank on rank 0: by ModelOpt's function, and by crossrank's own beside it."""
     words = torch.full((size // 8,), rank, dtype=torch.int64)
     if who == "modelopt":
@@ -98,7 +122,7 @@ def gather_workloads(who: str, size: int, rank: int, ranks: int) -> dict[str, Ca
             assert all(item[-1] == index for index, item in enumerate(received))
 
     if who == "modelopt":
-        return {"get_tensors_parallel of ModelOpt": gather_as_modelopt}
+        return {"get_tensors_parallel of ModelOpt": Workload(gather_as_modelopt, start_together=False)}
 
     import crossrank
     from crossrank.compat import groups
@@ -111,7 +135,10 @@ def gather_workloads(who: str, size: int, rank: int, ranks: int) -> dict[str, Ca
 
     with crossrank.get_tensors_parallel(words, group=world) as received:
         assert all(item.torch()[-1] == index for index, item in enumerate(received))
-    return {"get_tensors_parallel": gather, "get_tensors_parallel of ModelOpt": gather_as_modelopt}
+    return {
+        "get_tensors_parallel": Workload(gather, start_together=False),
+        "get_tensors_parallel of ModelOpt": Workload(gather_as_modelopt, start_together=False),
+    }
 
 
 def main() -> None:
@@ -129,8 +156,8 @@ def main() -> None:
             workloads = queue_workloads(who, size, int(rank), int(ranks))
         else:
             workloads = gather_workloads(who, size, int(rank), int(ranks))
-        for variant, call in workloads.items():
-            median, least = measure(calls_for(size, quick == "1"), call, start_together=what != "gather")
+        for variant, workload in workloads.items():
+            median, least = workload.measure(calls_for(size * workload.per_call, quick == "1"))
             if rank == "0":
                 row = {"what": what, "who": who, "variant": variant, "ranks": int(ranks), "bytes": size}
                 with open(out, "a", encoding="utf-8") as file:

@@ -3,6 +3,7 @@
 #include <array>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include <crossrank/error.hpp>
 
@@ -71,6 +72,15 @@ void MessageQueue::enqueue_bytes(std::span<std::byte const> message, QueueWait c
   endpoint.await_space("enqueue", wait);
   node::MessagePart const whole(message);
   endpoint.put(std::span(&whole, 1));
+}
+
+void MessageQueue::enqueue_parts(std::span<std::span<std::byte const> const> parts, QueueWait const& wait) const {
+  auto& endpoint = state("enqueue");
+  State::EndpointLock const endpoint_lock(endpoint, "enqueue");
+  endpoint.require_writer("enqueue");
+  std::vector<node::MessagePart> const copied(parts.begin(), parts.end());
+  endpoint.await_space("enqueue", wait);
+  endpoint.put(copied);
 }
 
 void MessageQueue::enqueue_tensor(Tensor const& tensor, QueueWait const& wait) const {

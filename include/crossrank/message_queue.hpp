@@ -106,6 +106,9 @@ class CROSSRANK_EXPORT MessageQueue {
 
   /// Writes raw bytes. Returns when the caller may reuse them. Blocks while a reader is `chunks` messages behind.
   void enqueue_bytes(std::span<std::byte const> message, QueueWait const& wait = {}) const;
+  /// Writes one message of several parts, which it copies one after the other. Otherwise as `enqueue_bytes`. Follows
+  /// `writev` of POSIX.
+  void enqueue_parts(std::span<std::span<std::byte const> const> parts, QueueWait const& wait = {}) const;
   /// Returns the bytes of the next message; nothing after the last message of a closed writer.
   [[nodiscard]] std::optional<std::vector<std::byte>> dequeue_bytes(QueueWait const& wait = {}) const;
   /// Calls `body` with the next message in place. Returns false after the last message of a closed writer. The message

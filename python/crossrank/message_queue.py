@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import _core
 from ._types import TensorLike, Timeout, seconds
 from .collective import Collective
 from .tensor import Tensor
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+T = TypeVar("T")
 
 
 class MessageQueue:
@@ -99,6 +105,23 @@ class MessageQueue:
         >>> queue.enqueue_bytes(b"request")
         """
         self._native.enqueue_bytes(message, seconds(timeout))
+
+    def enqueue_parts(self, parts: Iterable[Buffer], *, timeout: Timeout | None = None) -> None:
+        """Writes one message of several bytes-like parts, without joining them first.
+
+        >>> queue.enqueue_parts([header, memoryview(array)])
+        """
+        self._native.enqueue_parts(list(parts), seconds(timeout))
+
+    def read_bytes(self, read: Callable[[memoryview], T], *, timeout: Timeout | None = None) -> T | None:
+        """Returns what `read` makes of the next message, without copying it first.
+
+        `read` gets a read-only view, which ends with its call. A message is consumed even if `read` raises. A `read` that
+        keeps a view of the view raises `BufferError`.
+
+        >>> message = queue.read_bytes(pickle.loads)
+        """
+        return self._native.read_bytes(read, seconds(timeout))
 
     def dequeue_bytes(self, *, timeout: Timeout | None = None) -> bytes | None:
         """Returns the bytes of the next message.

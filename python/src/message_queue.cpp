@@ -2,7 +2,9 @@
 
 #include <chrono>
 #include <cstddef>
+#include <deque>
 #include <optional>
+#include <span>
 #include <stop_token>
 #include <string>
 #include <utility>
@@ -11,6 +13,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include "interpreter.hpp"
 #include "module.hpp"
 #include "options.hpp"
 #include "tensor.hpp"
@@ -21,6 +24,39 @@ namespace {
 
 QueueOptions options_of(int writer_rank, std::size_t chunk_bytes, std::size_t chunks, std::string name) {
   return {.writer_rank = writer_rank, .chunk_bytes = chunk_bytes, .chunks = chunks, .name = std::move(name)};
+}
+
+/// The memory of a bytes-like object.
+class ReadableBuffer {
+ public:
+  explicit ReadableBuffer(nb::handle object) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) throw nb::python_error();
+  }
+  ~ReadableBuffer() { PyBuffer_Release(&view_); }
+  ReadableBuffer(ReadableBuffer const&) = delete;
+  ReadableBuffer& operator=(ReadableBuffer const&) = delete;
+
+  [[nodiscard]] std::span<std::byte const> bytes() const noexcept {
+    return {static_cast<std::byte const*>(view_.buf), static_cast<std::size_t>(view_.len)};
+  }
+
+ private:
+  Py_buffer view_{};
+};
+
+/// Calls `read` with a view of the bytes. The view cannot be used afterwards.
+nb::object read_in_place(nb::handle read, std::span<std::byte const> bytes) {
+  auto* const data = const_cast<char*>(reinterpret_cast<char const*>(bytes.data()));  // the flag makes it read-only
+  auto const view = nb::steal(PyMemoryView_FromMemory(data, static_cast<Py_ssize_t>(bytes.size()), PyBUF_READ));
+  if (!view.is_valid()) throw nb::python_error();
+  try {
+    auto result = read(view);
+    view.attr("release")();
+    return result;
+  } catch (nb::python_error const&) {
+    view.attr("release")();
+    throw;
+  }
 }
 
 std::span<std::byte const> bytes_of(nb::bytes const& bytes) {
@@ -44,6 +80,29 @@ void bind_queue_bytes(nb::class_<MessageQueue>& queue_class) {
           "enqueue_bytes",
           [](MessageQueue const& queue, nb::bytes const& message, std::optional<double> timeout) {
             run_queue_call(timeout, [&](QueueWait const& wait) { queue.enqueue_bytes(bytes_of(message), wait); });
+          },
+          nb::arg(), nb::arg().none())
+      .def(
+          "enqueue_parts",
+          [](MessageQueue const& queue, nb::list const& parts, std::optional<double> timeout) {
+            std::deque<ReadableBuffer> buffers;
+            std::vector<std::span<std::byte const>> spans;
+            for (auto const part : parts) spans.push_back(buffers.emplace_back(part).bytes());
+            run_queue_call(timeout, [&](QueueWait const& wait) { queue.enqueue_parts(spans, wait); });
+          },
+          nb::arg(), nb::arg().none())
+      .def(
+          "read_bytes",
+          [](MessageQueue const& queue, nb::object const& read, std::optional<double> timeout) {
+            SharedObject result;
+            run_queue_call(timeout, [&](QueueWait const& wait) {
+              auto const call_read = [&](std::span<std::byte const> bytes) {
+                AcquiredGil const acquired;
+                result = SharedObject(read_in_place(read, bytes));
+              };
+              return queue.read_bytes(call_read, wait);
+            });
+            return result.get().is_valid() ? nb::borrow(result.get()) : nb::object(nb::none());
           },
           nb::arg(), nb::arg().none())
       .def(

@@ -109,6 +109,32 @@ def test_a_long_timeout_waits(limit):
         sender.join()
 
 
+def test_messages_of_parts_are_read_in_place():
+    with crossrank.connect(rank=0, world_size=1) as world:
+        queue = crossrank.MessageQueue.create_writer(world, readers=1, chunk_bytes=64, chunks=4)
+        reader = crossrank.MessageQueue.attach(queue.handle(), reader=0)
+        kept: list[memoryview] = []
+        for long in (b"x" * 10, b"x" * 10_000):
+            queue.enqueue_parts([b"head", bytearray(long), memoryview(b"tail")])
+            assert reader.read_bytes(lambda view: kept.append(view) or bytes(view)) == b"head" + long + b"tail"
+        for view in kept:
+            with pytest.raises(ValueError, match="released"):
+                view[0]
+        queue.enqueue_parts([])
+        assert reader.read_bytes(len) == 0
+        for number in range(3):
+            queue.enqueue_bytes(b"%d" % number)
+        with pytest.raises(ZeroDivisionError):
+            reader.read_bytes(lambda _: 1 // 0)
+        with pytest.raises(BufferError):  # a view of the view would outlive the message
+            reader.read_bytes(lambda view: kept.append(view[:]))
+        assert reader.read_bytes(bytes) == b"2"
+        with pytest.raises(TypeError):
+            queue.enqueue_parts([3])  # type: ignore[list-item]
+        queue.close()
+        assert reader.read_bytes(bytes) is None
+
+
 def test_an_unknown_kind_of_progress_is_refused():
     with pytest.raises(crossrank.UsageError, match="caller, thread"):
         crossrank.connect(progress="both")

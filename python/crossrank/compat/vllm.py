@@ -8,13 +8,12 @@ of one job.
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 import secrets
 import weakref
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -24,6 +23,9 @@ from crossrank._types import ReduceOp
 
 from . import groups
 from .vllm_coordinator import GroupCoordinator
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 __all__ = ["GroupCoordinator", "MessageQueue", "QueueHandle", "StatelessProcessGroup"]
 
@@ -122,10 +124,20 @@ class _Pickler(pickle.Pickler):
         return _tensor_of, (pickle.PickleBuffer(memoryview(crossrank.as_tensor(elements))), obj.dtype, obj.shape)
 
 
-def _pickled(obj: Any) -> bytes:
-    stream = io.BytesIO()
-    _Pickler(stream, protocol=pickle.HIGHEST_PROTOCOL).dump(obj)
-    return stream.getvalue()
+class _Parts:
+    """A file whose writes are the parts of a message. The pickler passes long bytes on as they are, without a copy."""
+
+    __slots__ = ("parts", "write")
+
+    def __init__(self) -> None:
+        self.parts: list[Buffer] = []
+        self.write = self.parts.append
+
+
+def _pickled(obj: Any) -> list[Buffer]:
+    file = _Parts()
+    _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump(obj)
+    return file.parts
 
 
 def _limit(timeout: float | None) -> float:
@@ -274,7 +286,7 @@ class MessageQueue:
 
         Without `timeout` it waits without a limit, until a reader dies.
         """
-        self._queue.enqueue_bytes(_pickled(obj), timeout=_limit(timeout))
+        self._queue.enqueue_parts(_pickled(obj), timeout=_limit(timeout))
 
     def dequeue(self, timeout: float | None = None, cancel: Any = None, indefinite: bool = False) -> Any:
         """Returns the next object. `TimeoutError` when none came within `timeout` seconds.
@@ -283,21 +295,17 @@ class MessageQueue:
         `RuntimeError`, as it does when the event `cancel` is set. After the writer's `shutdown` it returns None once all
         messages have been read.
         """
-        message = self._wait(timeout, cancel, indefinite)
-        return None if message is None else pickle.loads(message)
-
-    def _wait(self, timeout: float | None, cancel: Any, indefinite: bool) -> bytes | None:
         if self.shutting_down:
             raise RuntimeError("cancelled: the queue was shut down")
         try:
             if cancel is None:
-                return self._queue.dequeue_bytes(timeout=_limit(None if indefinite else timeout))
+                return self._queue.read_bytes(pickle.loads, timeout=_limit(None if indefinite else timeout))
             while True:
                 if cancel.is_set():
                     raise RuntimeError("cancelled: the wait for a message was ended")
                 step = 0.05 if timeout is None else min(0.05, timeout)
                 if self._queue.wait_for(step):
-                    return self._queue.dequeue_bytes(timeout=_limit(timeout))
+                    return self._queue.read_bytes(pickle.loads, timeout=_limit(timeout))
                 if timeout is not None:
                     timeout -= step
                     if timeout <= 0:

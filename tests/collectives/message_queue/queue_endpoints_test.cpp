@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <span>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -42,6 +44,31 @@ void expect_one_message_passes(MessageQueue const& queue) {
 /// Returns once a thread of this process has gone to sleep, compared with the count `before`.
 void await_sleeper(std::uint64_t before) {
   while (statistics().futex_waits == before) std::this_thread::yield();
+}
+
+/// Also a message that is longer than a chunk, and one without any bytes.
+TEST(QueueEndpoint, joins_the_parts_of_a_message) {
+  run_thread_ranks(2, [](Collective const& world) {
+    auto const queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 2});
+    Bytes const first(10, std::byte{1});
+    for (std::size_t const length : {20U, 5'000U}) {
+      Bytes const last(length, std::byte{2});
+      Bytes whole = first;
+      whole.insert(whole.end(), last.begin(), last.end());
+      if (queue.is_writer()) {
+        std::array<std::span<std::byte const>, 3> const parts{first, {}, last};
+        queue.enqueue_parts(parts);
+      } else {
+        EXPECT_EQ(queue.dequeue_bytes(), whole);
+      }
+    }
+    if (queue.is_writer()) {
+      queue.enqueue_parts({});
+    } else {
+      EXPECT_EQ(queue.dequeue_bytes(), Bytes());
+      EXPECT_EQ(error_of<UsageError>([&] { queue.enqueue_parts({}); }).operation, "enqueue");
+    }
+  });
 }
 
 TEST(QueueEndpoint, is_not_lost_when_a_reader_drops_its_handle_after_the_last_message) {
