@@ -117,7 +117,7 @@ class MessageQueue:
         """Returns what `read` makes of the next message, without copying it first.
 
         `read` gets a read-only view, which ends with its call. A message is consumed even if `read` raises. A `read` that
-        keeps a view of the view raises `BufferError`.
+        keeps a view of the view raises `BufferError`: those bytes change.
 
         >>> message = queue.read_bytes(pickle.loads)
         """

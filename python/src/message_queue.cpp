@@ -14,6 +14,7 @@
 #include <nanobind/stl/string.h>
 
 #include "interpreter.hpp"
+#include "message_view.hpp"
 #include "module.hpp"
 #include "options.hpp"
 #include "tensor.hpp"
@@ -43,21 +44,6 @@ class ReadableBuffer {
  private:
   Py_buffer view_{};
 };
-
-/// Calls `read` with a view of the bytes. The view cannot be used afterwards.
-nb::object read_in_place(nb::handle read, std::span<std::byte const> bytes) {
-  auto* const data = const_cast<char*>(reinterpret_cast<char const*>(bytes.data()));  // the flag makes it read-only
-  auto const view = nb::steal(PyMemoryView_FromMemory(data, static_cast<Py_ssize_t>(bytes.size()), PyBUF_READ));
-  if (!view.is_valid()) throw nb::python_error();
-  try {
-    auto result = read(view);
-    view.attr("release")();
-    return result;
-  } catch (nb::python_error const&) {
-    view.attr("release")();
-    throw;
-  }
-}
 
 std::span<std::byte const> bytes_of(nb::bytes const& bytes) {
   return {static_cast<std::byte const*>(bytes.data()), bytes.size()};
@@ -98,7 +84,7 @@ void bind_queue_bytes(nb::class_<MessageQueue>& queue_class) {
             run_queue_call(timeout, [&](QueueWait const& wait) {
               auto const call_read = [&](std::span<std::byte const> bytes) {
                 AcquiredGil const acquired;
-                result = SharedObject(read_in_place(read, bytes));
+                result = SharedObject(read_in_place(queue, read, bytes));
               };
               return queue.read_bytes(call_read, wait);
             });
@@ -155,6 +141,7 @@ void bind_queue_tensors(nb::class_<MessageQueue>& queue_class) {
 }  // namespace
 
 void bind_message_queue(nb::module_& module) {
+  bind_message_view(module);
   nb::class_<MessageQueue> queue_class(module, "MessageQueue");
   queue_class.def("is_writer", &MessageQueue::is_writer)
       .def("name", [](MessageQueue const& queue) { return queue.name(); })
