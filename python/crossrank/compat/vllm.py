@@ -112,8 +112,31 @@ def _tensor_of(memory: bytearray, dtype: torch.dtype, shape: torch.Size) -> torc
     return torch.frombuffer(memory, dtype=dtype).view(shape) if len(memory) else torch.empty(shape, dtype=dtype)
 
 
+class _Parts(list["Buffer"]):
+    """A file for a pickler, which keeps what is written as it is."""
+
+    def write(self, part: Buffer) -> None:
+        """Adds a part."""
+        self.append(part)
+
+
 class _Pickler(pickle.Pickler):
-    """Pickles plain tensors as their bytes. Torch's own way takes several copies, and fails for some dtypes."""
+    """Pickles objects into the parts of a message. Long bytes are a part of their own, without a copy.
+
+    Plain tensors are pickled as their bytes. Torch's own way takes several copies, and fails for some dtypes.
+    """
+
+    def __init__(self) -> None:
+        self._parts = _Parts()
+        super().__init__(self._parts, protocol=pickle.HIGHEST_PROTOCOL)
+
+    def parts_of(self, obj: Any) -> list[Buffer]:
+        """Returns the parts of one message. After an exception the pickler cannot be used any more."""
+        self.dump(obj)
+        self.clear_memo()  # it refers to the object
+        parts = self._parts.copy()
+        self._parts.clear()
+        return parts
 
     def reducer_override(self, obj: Any) -> Any:
         """Returns how a tensor is rebuilt, and leaves everything else to its class."""
@@ -122,22 +145,6 @@ class _Pickler(pickle.Pickler):
             return NotImplemented
         elements = obj.contiguous().view(-1).view(torch.uint8)
         return _tensor_of, (pickle.PickleBuffer(memoryview(crossrank.as_tensor(elements))), obj.dtype, obj.shape)
-
-
-class _Parts:
-    """A file whose writes are the parts of a message. The pickler passes long bytes on as they are, without a copy."""
-
-    __slots__ = ("parts", "write")
-
-    def __init__(self) -> None:
-        self.parts: list[Buffer] = []
-        self.write = self.parts.append
-
-
-def _pickled(obj: Any) -> list[Buffer]:
-    file = _Parts()
-    _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump(obj)
-    return file.parts
 
 
 def _limit(timeout: float | None) -> float:
@@ -195,6 +202,7 @@ class MessageQueue:
         self._is_local_reader = not self._is_writer
         self._is_remote_reader = False
         self._place = 0
+        self._pickler: _Pickler | None = None  # not in use; making one takes as long as pickling a small object
 
     @staticmethod
     def _of(queue: crossrank.MessageQueue | None, handle: QueueHandle | None) -> MessageQueue:
@@ -286,7 +294,10 @@ class MessageQueue:
 
         Without `timeout` it waits without a limit, until a reader dies.
         """
-        self._queue.enqueue_parts(_pickled(obj), timeout=_limit(timeout))
+        pickler, self._pickler = self._pickler or _Pickler(), None
+        parts = pickler.parts_of(obj)
+        self._pickler = pickler
+        self._queue.enqueue_parts(parts, timeout=_limit(timeout))
 
     def dequeue(self, timeout: float | None = None, cancel: Any = None, indefinite: bool = False) -> Any:
         """Returns the next object. `TimeoutError` when none came within `timeout` seconds.
