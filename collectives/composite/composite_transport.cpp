@@ -258,6 +258,8 @@ void CompositeTransport::keep_alive() noexcept {
   parts_.local->keep_alive();
 }
 
+std::uint64_t CompositeTransport::progress() const noexcept { return across().progress() + parts_.local->progress(); }
+
 void CompositeTransport::enter_user_code(int change) noexcept {
   across().enter_user_code(change);
   parts_.local->enter_user_code(change);

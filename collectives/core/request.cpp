@@ -1,6 +1,7 @@
 #include <crossrank/collective.hpp>
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "collectives/core/group_state.hpp"
@@ -32,6 +33,11 @@ Request& Request::operator=(Request&& other) noexcept {
 Request::~Request() { drop(); }
 
 namespace {
+
+/// How long `wait_for` yields before it sleeps, without progress: a sleep takes 50 us at least, and a peer in the same
+/// call takes its next step before that. At most this part of the limit, because callers repeat it.
+constexpr auto longest_spin = std::chrono::microseconds(500);
+constexpr int spin_part = 20;
 
 /// Lets the current stream wait for the results of an ended call on device tensors.
 void join_stream(detail::PendingOp const& pending_op) {
@@ -75,12 +81,24 @@ void Request::finish() noexcept {
 
 bool Request::wait_for(std::chrono::milliseconds limit) {
   auto& system = platform::system();
-  auto const until =
-      system.now() + std::chrono::nanoseconds(std::clamp(limit, std::chrono::milliseconds::zero(), platform::max_wait));
+  auto const most = std::chrono::nanoseconds(std::clamp(limit, std::chrono::milliseconds::zero(), platform::max_wait));
+  auto const until = system.now() + most;
+  auto const spin = std::min<std::chrono::nanoseconds>(longest_spin, most / spin_part);
+  auto moved_at = system.now();
+  std::uint64_t seen = 0;
   for (platform::Backoff backoff; !test();) {
-    auto const left = until - system.now();
-    if (left <= std::chrono::nanoseconds::zero()) return false;
-    backoff.pause(std::min(left, platform::ProgressHook::make_progress(backoff.next())));
+    auto const now = system.now();
+    if (now >= until) return false;
+    if (auto const progress = group_->transport->progress(); std::exchange(seen, progress) != progress) {
+      moved_at = now;
+      backoff.restart();
+    }
+    auto const longest = platform::ProgressHook::make_progress(backoff.next());
+    if (now - moved_at < spin) {
+      system.yield();
+    } else {
+      backoff.pause(std::min(until - now, longest));
+    }
   }
   return true;
 }

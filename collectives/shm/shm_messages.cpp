@@ -185,7 +185,7 @@ bool ShmTransport::try_send(MessageOp& op) {
     at_rank(sent_, op.peer).push_back({slot, sent + 1});
   }
   channel.sent.exchange(sent + 1, std::memory_order_seq_cst);
-  group_->progress();
+  group_->count_progress();
   group_->ring_member(op.peer);
   return true;
 }
@@ -211,7 +211,7 @@ bool ShmTransport::try_recv(MessageOp& op, int src) {
     node::bulk_copy(group_->comm(), bytes.data(), payload.data(), payload.size());
   }
   channel.received.exchange(received + 1, std::memory_order_seq_cst);
-  group_->progress();
+  group_->count_progress();
   group_->ring_member(src);
   if (fits) return true;
   throw MessageMismatch({.operation = op.name(), .group = name(), .rank = rank(), .world_size = world_size()}, src,

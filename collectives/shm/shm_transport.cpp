@@ -270,7 +270,8 @@ void ShmTransport::report_failure(ErrorCode code, std::span<int const> members, 
                {members.begin(), members.end()});
 }
 
-void ShmTransport::keep_alive() noexcept { group_->progress(); }
+void ShmTransport::keep_alive() noexcept { group_->count_progress(); }
+std::uint64_t ShmTransport::progress() const noexcept { return group_->comm().progress(); }
 
 void ShmTransport::enter_user_code(int change) noexcept {
   if (group_->comm().is_own_process())

@@ -212,7 +212,7 @@ void RangeSession::progress() noexcept {
   if (multi_node_) {
     collective_.keep_alive();
   } else if (group_) {
-    group_->progress();
+    group_->count_progress();
   }
 }
 

@@ -155,6 +155,9 @@ class CROSSRANK_EXPORT Transport {
   virtual void report_failure(ErrorCode code, std::span<int const> members, std::string_view why) noexcept;
   /// Counts as progress of this rank, so that waiting ranks restart their timeouts.
   virtual void keep_alive() noexcept;
+  /// Returns a number that changes whenever this rank makes progress, so that a caller that polls knows. Any thread;
+  /// one load. 0 where the transport does not count.
+  [[nodiscard]] virtual std::uint64_t progress() const noexcept;
   /// Begins (1) or ends (-1) a section in which this rank runs the caller's code and `user_limit` applies to it.
   virtual void enter_user_code(int change) noexcept;
   /// Sets a function that a waiting thread of this group calls from time to time.

@@ -124,7 +124,7 @@ class Group final : public spi::NodeMemory {
   /// Leaves the messages of this group out of the flight recorder from now on: no call of the user waits for them.
   void leave_messages_unrecorded() noexcept { records_messages_ = false; }
   /// Counts as progress of this rank for the peers that wait for it.
-  void progress() noexcept { comm().count_progress(); }
+  void count_progress() noexcept { comm().count_progress(); }
 
  private:
   Group(std::shared_ptr<NodeComm> comm, std::uint32_t block, std::string name, int rank, std::vector<int> node_ranks);

@@ -49,6 +49,7 @@ class NodeComm : public std::enable_shared_from_this<NodeComm> {
   void note(FlightOperation const& note) const noexcept;
   /// Counts as progress of this rank for the peers that wait for it.
   void count_progress() const noexcept { own_record().progress.fetch_add(1, std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t progress() const noexcept { return own_record().progress.load(std::memory_order_relaxed); }
   [[nodiscard]] Arena& arena() const noexcept { return *arena_; }
   [[nodiscard]] LeaseTable& leases() const noexcept { return *leases_; }
   /// Returns the first byte of a rank's arena in this process. Only this rank's own arena is writable.

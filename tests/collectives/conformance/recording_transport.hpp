@@ -94,6 +94,7 @@ class RecordingTransport final : public spi::Transport {
   }
   void abort(std::string_view why) noexcept override { below_->abort(why); }
   void keep_alive() noexcept override { below_->keep_alive(); }
+  [[nodiscard]] std::uint64_t progress() const noexcept override { return below_->progress(); }
   void enter_user_code(int change) noexcept override {
     in_user_code_ += change;
     below_->enter_user_code(change);
