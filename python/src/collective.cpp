@@ -44,13 +44,19 @@ struct PendingCall {
 
   PendingCall(Collective its_group, Request its_request) noexcept
       : group(std::move(its_group)), request(std::move(its_request)) {}
-  PendingCall(PendingCall&&) noexcept = default;
+  PendingCall(PendingCall&& other) noexcept
+      : group(std::move(other.group)),
+        request(std::move(other.request)),
+        has_ended(std::exchange(other.has_ended, true)) {}
   PendingCall& operator=(PendingCall&&) = delete;
-  /// A request that has not ended may wait for another thread, which may need the GIL.
+  /// Dropping a request in progress may wait for another thread, which may need the GIL.
   ~PendingCall() {
+    if (has_ended) return;
     ReleasedGil const released;
     request = Request();
   }
+
+  bool has_ended = false;
 };
 
 Collective connect_with(std::string backend, std::optional<double> timeout, std::optional<double> connect_timeout,
@@ -314,12 +320,19 @@ void bind_groups(nb::class_<Collective>& collective) {
 
 void bind_requests(nb::module_& module) {
   nb::class_<PendingCall>(module, "Request")
-      .def("test", [](PendingCall& call) { return run_waiting(call.group, [&] { return call.request.test(); }); })
-      .def("wait", [](PendingCall& call) { run_waiting(call.group, [&] { call.request.wait(); }); })
+      .def("test",
+           [](PendingCall& call) {
+             return call.has_ended = run_waiting(call.group, [&] { return call.request.test(); });
+           })
+      .def("wait",
+           [](PendingCall& call) {
+             run_waiting(call.group, [&] { call.request.wait(); });
+             call.has_ended = true;
+           })
       .def("wait_for",
            [](PendingCall& call, double seconds) {
              auto const limit = milliseconds_of(seconds);
-             return run_waiting(call.group, [&] { return call.request.wait_for(limit); });
+             return call.has_ended = run_waiting(call.group, [&] { return call.request.wait_for(limit); });
            })
       .def("cancel", [](PendingCall& call) { run_without_gil([&] { call.request.cancel(); }); })
       .def("source", [](PendingCall const& call) { return call.request.source(); });
