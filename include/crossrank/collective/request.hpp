@@ -19,8 +19,8 @@ struct PendingOp;
 ///
 /// Keep a request until `wait()` returns or `test()` returns true. Dropping the request of an unfinished collective
 /// kills the group: every rank gets a `PeerLostError` that names this rank and the call. Dropping the request of an
-/// unfinished message cancels the message and leaves the group alive. If another thread is in a call of the group, which
-/// may be carrying this call out, dropping waits for the end of that call, or for the group's timeout.
+/// unfinished message cancels the message and leaves the group alive. If another thread is in a call of the group,
+/// which may be carrying this call out, dropping waits for the end of that call, or for the group's timeout.
 class CROSSRANK_EXPORT Request {
  public:
   /// Makes a request without a call. It counts as finished.
