@@ -82,9 +82,9 @@ void Request::finish() noexcept {
 bool Request::wait_for(std::chrono::milliseconds limit) {
   auto& system = platform::system();
   auto const most = std::chrono::nanoseconds(std::clamp(limit, std::chrono::milliseconds::zero(), platform::max_wait));
-  auto const until = system.now() + most;
   auto const spin = std::min<std::chrono::nanoseconds>(longest_spin, most / spin_part);
   auto moved_at = system.now();
+  auto const until = moved_at + most;
   std::uint64_t seen = 0;
   for (platform::Backoff backoff; !test();) {
     auto const now = system.now();

@@ -15,6 +15,16 @@
 namespace crossrank {
 namespace {
 
+/// Waits for space and writes a message.
+template <class State>
+void put_message(State& endpoint, node::MessageParts parts, QueueWait const& wait) {
+  char const* const operation = "enqueue";
+  typename State::EndpointLock const endpoint_lock(endpoint, operation);
+  endpoint.require_writer(operation);
+  endpoint.await_space(operation, wait);
+  endpoint.put(parts);
+}
+
 /// Takes the message at the end of the scope, even after an exception: an unreadable message is not delivered again.
 template <class State>
 class Taking {
@@ -66,21 +76,13 @@ std::vector<std::byte> MessageQueue::handle() const {
 }
 
 void MessageQueue::enqueue_bytes(std::span<std::byte const> message, QueueWait const& wait) const {
-  auto& endpoint = state("enqueue");
-  State::EndpointLock const endpoint_lock(endpoint, "enqueue");
-  endpoint.require_writer("enqueue");
-  endpoint.await_space("enqueue", wait);
   node::MessagePart const whole(message);
-  endpoint.put(std::span(&whole, 1));
+  put_message(state("enqueue"), std::span(&whole, 1), wait);
 }
 
 void MessageQueue::enqueue_parts(std::span<std::span<std::byte const> const> parts, QueueWait const& wait) const {
-  auto& endpoint = state("enqueue");
-  State::EndpointLock const endpoint_lock(endpoint, "enqueue");
-  endpoint.require_writer("enqueue");
-  std::vector<node::MessagePart> const copied(parts.begin(), parts.end());
-  endpoint.await_space("enqueue", wait);
-  endpoint.put(copied);
+  std::vector<node::MessagePart> const all(parts.begin(), parts.end());
+  put_message(state("enqueue"), all, wait);
 }
 
 void MessageQueue::enqueue_tensor(Tensor const& tensor, QueueWait const& wait) const {

@@ -108,7 +108,7 @@ std::shared_ptr<spi::Storage> NcclGroup::make_buffer(std::size_t bytes, spi::Tra
   } catch (BackendError const& e) {
     end_after(e);
   } catch (TimeoutError const& e) {
-    end_after_timeout(e, 0);
+    end_after_timeout(e);
   }
   return memory;
 }
@@ -124,8 +124,7 @@ NcclGroup::Begun NcclGroup::begin_work(node::DeviceFlightOperation operation, St
   throw_failure();
   operation.sequence = watchdog_->begin_call();
   operation.communicator = reinterpret_cast<std::uintptr_t>(communicator_->native());
-  auto const sequence = operation.sequence;
-  return {.started = stream.record(), .note = recorder_.note(operation), .sequence = sequence};
+  return {.started = stream.record(), .note = recorder_.note(operation)};
 }
 
 Event NcclGroup::end_work(Begun begun, Stream const& stream, std::string name) {
@@ -145,7 +144,6 @@ Event NcclGroup::enqueue(algorithms::Call const& call, Stream const& stream) {
   }
   auto begun = begin_work(algorithms::recorded_call(call, node::DevicePath::nccl, stream, 0), stream);
   auto const note = begun.note;
-  auto const sequence = begun.sequence;
   try {
     enqueue_call(*communicator_, call, stream, [this] { throw_failure(); });
     return end_work(std::move(begun), stream, call.name());
@@ -154,7 +152,7 @@ Event NcclGroup::enqueue(algorithms::Call const& call, Stream const& stream) {
     end_after(e);
   } catch (TimeoutError const& e) {
     note.advance(node::DeviceStage::aborted);
-    end_after_timeout(e, sequence);
+    end_after_timeout(e);
   } catch (...) {
     note.advance(node::DeviceStage::aborted);
     throw;
@@ -180,9 +178,9 @@ void NcclGroup::await_verdict() const {
 }
 
 /// The error names no rank yet: the watchdog asks which ones are late.
-void NcclGroup::end_after_timeout(TimeoutError const& error, std::uint64_t sequence) {
+void NcclGroup::end_after_timeout(TimeoutError const& error) {
   throw_failure();
-  watchdog_->request_timeout(error.info().operation + ": " + error.info().message, sequence);
+  watchdog_->request_timeout(error.info().operation + ": " + error.info().message);
   await_verdict();
   throw_failure();
   throw TimeoutError(error);

@@ -41,7 +41,6 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   struct Begun {
     Event started{};
     node::DeviceFlightNote note{};
-    std::uint64_t sequence = 0;  ///< of the call
   };
   /// Marks the begin of work on the stream that uses the communicator. Throws the failure of the group.
   [[nodiscard]] Begun begin_work(node::DeviceFlightOperation operation, Stream const& stream);
@@ -69,7 +68,7 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
  private:
   void capture(cuda::Capture& into, algorithms::Call const& call, Stream const& stream);
   [[noreturn]] void end_after(Error const& error);
-  [[noreturn]] void end_after_timeout(TimeoutError const& error, std::uint64_t sequence);
+  [[noreturn]] void end_after_timeout(TimeoutError const& error);
   /// Waits until the watchdog has decided why the group fails.
   void await_verdict() const;
 

@@ -86,15 +86,14 @@ void NcclWatchdog::note_enqueued(Work work) {
   if (!thread_.joinable() && !has_failed()) poll_once();
 }
 
-void NcclWatchdog::request_failure(std::string why) { request(std::move(why), {}); }
+void NcclWatchdog::request_failure(std::string why) { request({.why = std::move(why)}); }
 
-void NcclWatchdog::request_timeout(std::string why, std::uint64_t sequence) { request(std::move(why), sequence); }
+void NcclWatchdog::request_timeout(std::string why) { request({.why = std::move(why), .is_timeout = true}); }
 
-void NcclWatchdog::request(std::string why, std::optional<std::uint64_t> late_call) {
+void NcclWatchdog::request(Request request) {
   {
     std::lock_guard const lock(mutex_);
-    requested_failure_ = std::move(why);
-    late_call_ = late_call;
+    request_ = std::move(request);
   }
   changed_.notify_all();
   if (!thread_.joinable() && !has_failed()) poll_once();
@@ -110,11 +109,11 @@ std::exception_ptr NcclWatchdog::failure() const {
 void NcclWatchdog::run() noexcept {
   std::unique_lock lock(mutex_);
   // Reports a requested failure before leaving, so that the peers learn the reason.
-  while (!failure_ && (!stopping_ || !requested_failure_.empty())) {
+  while (!failure_ && (!stopping_ || request_)) {
     lock.unlock();
     poll_once();
     lock.lock();
-    changed_.wait_for(lock, interval, [&] { return stopping_ || !requested_failure_.empty(); });
+    changed_.wait_for(lock, interval, [&] { return stopping_ || request_; });
   }
 }
 
@@ -135,18 +134,16 @@ void NcclWatchdog::poll_once() noexcept {
 }
 
 void NcclWatchdog::check_all() {
-  std::string requested;
-  std::optional<std::uint64_t> late_call;
+  std::optional<Request> request;
   WatchdogPeers::Progress progress;
   {
     std::lock_guard const lock(mutex_);
-    requested.swap(requested_failure_);
-    late_call = late_call_;
+    request.swap(request_);
     progress = progress_;
   }
   peers_.poll(progress);
-  if (!requested.empty() && late_call) blame_late_ranks(*late_call, requested);
-  if (!requested.empty()) blame_cause(communicator_->async_error(), requested);
+  if (request && request->is_timeout) blame_late_ranks(progress.begun, request->why);
+  if (request) blame_cause(communicator_->async_error(), request->why);
   check_work();
   check_nccl();
 }

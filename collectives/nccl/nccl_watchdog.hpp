@@ -66,9 +66,9 @@ class NcclWatchdog {
   void note_enqueued(Work work);
   /// Lets the thread give up in the name of this rank, because it failed to enqueue a call.
   void request_failure(std::string why);
-  /// Lets the thread fail the group because NCCL has not enqueued a call in time: it finds the ranks that are late.
-  /// `sequence`: the number of the call; 0 for one that all ranks have begun.
-  void request_timeout(std::string why, std::uint64_t sequence);
+  /// Lets the thread fail the group because NCCL has not ended in time what this rank has begun last: it finds the
+  /// ranks that are late.
+  void request_timeout(std::string why);
   /// Returns the failure, or null. Any thread.
   [[nodiscard]] std::exception_ptr failure() const;
   /// Returns whether there is a failure. Any thread; one load.
@@ -76,7 +76,12 @@ class NcclWatchdog {
 
  private:
   void run() noexcept;
-  void request(std::string why, std::optional<std::uint64_t> late_call);
+  /// A failure that the host has found.
+  struct Request {
+    std::string why{};
+    bool is_timeout = false;
+  };
+  void request(Request request);
   void poll_once() noexcept;
   void check_all();
   void check_work();
@@ -126,8 +131,7 @@ class NcclWatchdog {
   std::deque<Work> work_{};
   WatchdogPeers::Progress progress_{};  ///< of this rank
   std::uint64_t last_unblocked_ = 0;    ///< the last call that ended after another group had been aborted
-  std::string requested_failure_{};
-  std::optional<std::uint64_t> late_call_{};  ///< the failure is the timeout of this call
+  std::optional<Request> request_{};    ///< for the thread
   bool stopping_ = false;
   std::optional<platform::Deadline> deadline_{};  ///< of the oldest call under way; of the thread alone
   std::uint64_t deadline_call_ = 0;               ///< that call; of the thread alone

@@ -23,7 +23,8 @@ using RecordText = std::array<char, 160>;
   from.copy(text.data(), text.size() - 1);
   return text;
 }
-[[nodiscard]] inline std::string string_of(RecordText const& text) {
+/// Returns the text up to its NUL. A peer wrote it, so it may have none.
+[[nodiscard]] inline std::string string_of(std::span<char const> text) {
   return {text.data(), ::strnlen(text.data(), text.size())};
 }
 

@@ -1,13 +1,12 @@
 #include "collectives/nccl/watchdog_peers.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
-#include <string>
 #include <utility>
 
 #include <crossrank/error.hpp>
 
+#include "collectives/nccl/rank_records.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/node/group/group.hpp"
@@ -85,7 +84,7 @@ void WatchdogPeers::take(Peer& peer, Progress const& own) {
   peer.progress = note.progress;
   peer.has_answered = true;
   peer.blocking_call = {.ahead = note.call,
-                        .text = std::string(note.text.data(), ::strnlen(note.text.data(), note.text.size())),
+                        .text = string_of(note.text),
                         .others_aborted = note.others_aborted != 0,
                         .has_conflicting_call = note.has_conflicting_call != 0};
   peer.has_left = peer.has_left || note.kind == Kind::leaving;

@@ -7,32 +7,13 @@
 #include <nanobind/stl/string.h>
 
 #include "borrowed_storage.hpp"
+#include "buffer.hpp"
 #include "errors.hpp"
-#include "interpreter.hpp"
 #include "tensor_sources.hpp"
 
 /// Views numpy arrays, bytes, memoryviews and everything else with Python's buffer protocol.
 namespace crossrank::python {
 namespace {
-
-/// A view of a buffer, which it gives back in any thread.
-class Buffer {
- public:
-  Buffer() = default;
-  ~Buffer() {
-    if (view_.obj == nullptr || !interpreter_lives()) return;
-    AcquiredGil const gil;
-    PyBuffer_Release(&view_);
-  }
-  Buffer(Buffer const&) = delete;
-  Buffer& operator=(Buffer const&) = delete;
-
-  [[nodiscard]] bool open(nb::handle object, int flags) { return PyObject_GetBuffer(object.ptr(), &view_, flags) == 0; }
-  [[nodiscard]] Py_buffer& view() noexcept { return view_; }
-
- private:
-  Py_buffer view_{};
-};
 
 std::optional<Dtype> integer_of(bool is_signed, Py_ssize_t bytes) {
   switch (bytes) {

@@ -13,6 +13,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include "buffer.hpp"
 #include "interpreter.hpp"
 #include "message_view.hpp"
 #include "module.hpp"
@@ -26,24 +27,6 @@ namespace {
 QueueOptions options_of(int writer_rank, std::size_t chunk_bytes, std::size_t chunks, std::string name) {
   return {.writer_rank = writer_rank, .chunk_bytes = chunk_bytes, .chunks = chunks, .name = std::move(name)};
 }
-
-/// The memory of a bytes-like object.
-class ReadableBuffer {
- public:
-  explicit ReadableBuffer(nb::handle object) {
-    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) throw nb::python_error();
-  }
-  ~ReadableBuffer() { PyBuffer_Release(&view_); }
-  ReadableBuffer(ReadableBuffer const&) = delete;
-  ReadableBuffer& operator=(ReadableBuffer const&) = delete;
-
-  [[nodiscard]] std::span<std::byte const> bytes() const noexcept {
-    return {static_cast<std::byte const*>(view_.buf), static_cast<std::size_t>(view_.len)};
-  }
-
- private:
-  Py_buffer view_{};
-};
 
 std::span<std::byte const> bytes_of(nb::bytes const& bytes) {
   return {static_cast<std::byte const*>(bytes.data()), bytes.size()};
@@ -71,9 +54,14 @@ void bind_queue_bytes(nb::class_<MessageQueue>& queue_class) {
       .def(
           "enqueue_parts",
           [](MessageQueue const& queue, nb::list const& parts, std::optional<double> timeout) {
-            std::deque<ReadableBuffer> buffers;
+            std::deque<Buffer> buffers;
             std::vector<std::span<std::byte const>> spans;
-            for (auto const part : parts) spans.push_back(buffers.emplace_back(part).bytes());
+            for (auto const part : parts) {
+              auto& buffer = buffers.emplace_back();
+              if (!buffer.open(part, PyBUF_SIMPLE)) throw nb::python_error();
+              auto const& view = buffer.view();
+              spans.emplace_back(static_cast<std::byte const*>(view.buf), static_cast<std::size_t>(view.len));
+            }
             run_queue_call(timeout, [&](QueueWait const& wait) { queue.enqueue_parts(spans, wait); });
           },
           nb::arg(), nb::arg().none())

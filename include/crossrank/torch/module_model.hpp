@@ -33,7 +33,7 @@ class ModuleModel final : public TrainableModel,
   explicit ModuleModel(std::shared_ptr<::torch::nn::Module> module, detail::Body forward = {})
       : module_(std::move(module)), forward_(std::move(forward)), link_(std::make_shared<ModuleModel*>(this)) {
     units_.push_back({.name = "root"});
-    collect(*module_, "", 0);
+    collect(module_, "", 0);
     for (auto const& buffer : module_->named_buffers()) {
       buffers_.push_back(std::make_shared<Parameter>());
       buffers_.back()->name = buffer.key();
@@ -44,7 +44,7 @@ class ModuleModel final : public TrainableModel,
   }
   ~ModuleModel() override {
     *link_ = nullptr;
-    for (auto* const unit : unit_modules_) unit->unbind(this);
+    for (auto const& unit : unit_modules_) unit->unbind(this);
   }
 
   [[nodiscard]] std::vector<ModelUnit> units() const override { return units_; }
@@ -240,14 +240,14 @@ class ModuleModel final : public TrainableModel,
     return takes;
   }
 
-  void collect(::torch::nn::Module& module, std::string const& prefix, std::size_t unit) {
-    if (auto* const own = dynamic_cast<UnitBase*>(&module); own != nullptr) {
+  void collect(std::shared_ptr<::torch::nn::Module> const& module, std::string const& prefix, std::size_t unit) {
+    if (auto own = std::dynamic_pointer_cast<UnitBase>(module)) {
       unit = units_.size();
       units_.push_back({.name = prefix.empty() ? "module" : prefix.substr(0, prefix.size() - 1)});
-      unit_modules_.push_back(own);
+      unit_modules_.push_back(std::move(own));
     }
     unit_slots_.resize(units_.size());
-    for (auto const& item : module.named_parameters(false)) {
+    for (auto const& item : module->named_parameters(false)) {
       auto& slot = places_[item.value().unsafeGetTensorImpl()];
       if (slot == nullptr) {
         slots_.push_back(std::make_unique<detail::ParameterSlot>(prefix + item.key(), item.value()));
@@ -257,10 +257,7 @@ class ModuleModel final : public TrainableModel,
       unit_slots_[unit].push_back(slot);
       units_[unit].parameters.push_back(slot->parameter());
     }
-    for (auto const& child : module.named_children()) {
-      if (dynamic_cast<UnitBase*>(child.value().get()) != nullptr) kept_units_.push_back(child.value());
-      collect(*child.value(), prefix + child.key() + ".", unit);
-    }
+    for (auto const& child : module->named_children()) collect(child.value(), prefix + child.key() + ".", unit);
   }
 
   [[nodiscard]] bool is_sharded_value(std::size_t unit, at::Tensor const& tensor) const {
@@ -332,8 +329,7 @@ class ModuleModel final : public TrainableModel,
   detail::Body forward_;
   std::shared_ptr<ModuleModel*> link_;  ///< for autograd's graph, which may outlive this; null then
   std::vector<ModelUnit> units_{};
-  std::vector<UnitBase*> unit_modules_{};
-  std::vector<std::shared_ptr<::torch::nn::Module>> kept_units_{};  ///< the program may replace them in their parents
+  std::vector<std::shared_ptr<UnitBase>> unit_modules_{};  ///< the program may replace them in their parents
   std::vector<std::unique_ptr<detail::ParameterSlot>> slots_{};
   std::unordered_map<at::TensorImpl const*, detail::ParameterSlot*> places_{};
   std::vector<std::vector<detail::ParameterSlot*>> unit_slots_{};

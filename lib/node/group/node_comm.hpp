@@ -18,7 +18,7 @@
 #include "lib/node/memory/control_layout.hpp"
 #include "lib/node/memory/device_flight_layout.hpp"
 #include "lib/node/memory/leases.hpp"
-#include "lib/platform/spin_lock.hpp"
+#include "lib/node/wait/spin_lock.hpp"
 
 namespace crossrank::node {
 
@@ -49,7 +49,9 @@ class NodeComm : public std::enable_shared_from_this<NodeComm> {
   void note(FlightOperation const& note) const noexcept;
   /// Counts as progress of this rank for the peers that wait for it.
   void count_progress() const noexcept { own_record().progress.fetch_add(1, std::memory_order_relaxed); }
-  [[nodiscard]] std::uint64_t progress() const noexcept { return own_record().progress.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t progress() const noexcept {
+    return own_record().progress.load(std::memory_order_relaxed);
+  }
   [[nodiscard]] Arena& arena() const noexcept { return *arena_; }
   [[nodiscard]] LeaseTable& leases() const noexcept { return *leases_; }
   /// Returns the first byte of a rank's arena in this process. Only this rank's own arena is writable.
@@ -117,7 +119,7 @@ class NodeComm : public std::enable_shared_from_this<NodeComm> {
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<WatchdogThread> watchdog_;
   bool may_spin_ = false;
-  mutable platform::SpinLock flight_lock_{};
+  mutable SpinLock flight_lock_{};
   std::mutex read_mutex_;
   std::unordered_set<std::uint64_t> read_before_;
 };

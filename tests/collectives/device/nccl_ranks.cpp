@@ -1,5 +1,7 @@
 #include "tests/collectives/device/nccl_ranks.hpp"
 
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include <dlfcn.h>
@@ -41,6 +43,10 @@ Tensor filled(Collective const& world, std::int64_t count) { return filled(world
 
 unsigned long long emulated_count(char const* name) {
   return emulator<unsigned long long(char const*)>("emulated_count")(name);
+}
+
+void await_abort() {
+  while (emulated_count("ncclCommAbort") == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
 }
 
 int end_gpu_rank() {

@@ -142,7 +142,7 @@ CROSSRANK_RANK_SCENARIO(nccl_missing_call) {
       return;
     }
     // It computes meanwhile, and finds the failure at its next call.
-    while (emulated_count("ncclCommAbort") == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    await_abort();
     world.all_reduce(tensor);
   });
 }
@@ -164,8 +164,7 @@ CROSSRANK_RANK_SCENARIO(nccl_call_in_progress) {
     world.all_reduce(tensor);
     current_stream(default_device()).synchronize();
     if (self.rank != 1) ::setenv("EMULATED_NCCL_IN_PROGRESS", "for_ever", 1);
-    while (self.rank == 1 && emulated_count("ncclCommAbort") == 0)
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    if (self.rank == 1) await_abort();
     world.all_reduce(tensor);
   });
 }
@@ -197,8 +196,7 @@ CROSSRANK_RANK_SCENARIO(nccl_stopped_rank) {
   world.barrier();
   say_verdict(self, "end", [&] {
     self.say("late");
-    while (self.rank == 1 && emulated_count("ncclCommAbort") == 0)
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    if (self.rank == 1) await_abort();
     note_progress();
     world.all_reduce(tensor);
     current_stream(default_device()).synchronize();

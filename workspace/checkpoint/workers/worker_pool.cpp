@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <cstring>
 #include <exception>
 #include <mutex>
@@ -47,8 +48,12 @@ std::vector<std::byte> encode(std::exception_ptr const& error) {
   throw_error(code, std::move(info));
 }
 
-bool is_cancelled(std::span<std::byte const> encoded) {
-  return !encoded.empty() && decode_error(encoded).code == ErrorCode::cancelled;
+/// What a rank reports in the exchange of errors. The lowest value counts.
+enum class Report : std::uint8_t { failed, cancelled, nothing };
+
+Report report_in(std::vector<std::byte> const& encoded) {
+  if (encoded.empty()) return Report::nothing;
+  return decode_error(encoded).code == ErrorCode::cancelled ? Report::cancelled : Report::failed;
 }
 
 /// Exchanges errors and throws if any rank has one: the error of this rank, else that of the lowest rank. A cancelled
@@ -59,14 +64,10 @@ void throw_if_any_rank_failed(Collective const& world, std::string const& operat
     return;
   }
   auto const all = world.all_gatherv(encode(mine));
-  auto const failed = std::find_if(all.begin(), all.end(),
-                                   [](auto const& encoded) { return !encoded.empty() && !is_cancelled(encoded); });
-  bool const only_cancelled = failed == all.end();
-  if (mine && (only_cancelled || !is_cancelled(at_rank(all, world.rank())))) std::rethrow_exception(mine);
-  auto const found = only_cancelled
-                         ? std::find_if(all.begin(), all.end(), [](auto const& encoded) { return !encoded.empty(); })
-                         : failed;
-  if (found == all.end()) return;
+  auto const found = std::ranges::min_element(all, {}, report_in);
+  auto const report = report_in(*found);
+  if (report == Report::nothing) return;
+  if (mine && report_in(at_rank(all, world.rank())) == report) std::rethrow_exception(mine);
   throw_for_peer(operation, static_cast<int>(found - all.begin()), *found, world);
 }
 

@@ -43,18 +43,17 @@ ncclResult_t run_job(Job const& job) {
   }
 }
 
-bool in_progress_is(char const* mode) {
-  char const* const set = std::getenv("EMULATED_NCCL_IN_PROGRESS");
-  return set != nullptr && std::string(set) == mode;
+/// EMULATED_NCCL_IN_PROGRESS: when the group of a communicator that does not block is done. "always": later; "never":
+/// at once; "for_ever": never, as without an answer of another rank; unset: every second time later.
+std::string in_progress() {
+  char const* const mode = std::getenv("EMULATED_NCCL_IN_PROGRESS");
+  return mode == nullptr ? "" : mode;
 }
 
-/// Whether the next group of a communicator that does not block is done later. EMULATED_NCCL_IN_PROGRESS: always,
-/// never, for_ever (never done, as without an answer of another rank), or every second time.
 bool later() {
   static std::atomic<unsigned> calls{0};
-  if (std::getenv("EMULATED_NCCL_IN_PROGRESS") != nullptr)
-    return in_progress_is("always") || in_progress_is("for_ever");
-  return calls++ % 2 == 0;
+  auto const mode = in_progress();
+  return mode.empty() ? calls++ % 2 == 0 : mode == "always" || mode == "for_ever";
 }
 
 ncclResult_t flush_jobs(std::vector<Job> jobs) {
@@ -99,7 +98,7 @@ ncclResult_t flush(Group& g) {
     leave_job(batch.comm);
     std::thread([batch] {
       std::this_thread::sleep_for(std::chrono::microseconds(200));
-      while (in_progress_is("for_ever") && !batch.comm->stopped())
+      while (in_progress() == "for_ever" && !batch.comm->stopped())
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       cuCtxSetCurrent(batch.comm->context);
       batch.comm->state = batch.comm->stopped() ? ncclSuccess : enqueue(batch.comm, batch.stream, batch.operations);

@@ -3,14 +3,14 @@
 
 #include "lib/platform/system.hpp"
 
-namespace crossrank::platform {
+namespace crossrank::node {
 
 /// A lock for sections of a few stores, which threads rarely enter at the same time. Half as many locked instructions
 /// as a `std::mutex`, which count where every message takes the lock.
 class SpinLock {
  public:
   void lock() noexcept {
-    while (held_.test_and_set(std::memory_order_acquire)) system().yield();
+    while (held_.test_and_set(std::memory_order_acquire)) platform::system().yield();
   }
   void unlock() noexcept { held_.clear(std::memory_order_release); }
 
@@ -18,4 +18,4 @@ class SpinLock {
   std::atomic_flag held_{};
 };
 
-}  // namespace crossrank::platform
+}  // namespace crossrank::node
