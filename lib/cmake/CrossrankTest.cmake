@@ -32,12 +32,6 @@ function(crossrank_add_test_executable name)
   gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_TIMEOUT 600 PROPERTIES TIMEOUT ${crossrank_test_timeout} ${crossrank_test_environment} ${test_PROPERTIES})
 endfunction()
 
-# crossrank_compile_alone(sources...): for files with names that another file of the same target gives to something else, so
-# that they cannot be in one unit of a unity build.
-function(crossrank_compile_alone)
-  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-endfunction()
-
 # crossrank_add_test(NAME sources...): makes an executable of GoogleTest cases; each case is a ctest.
 function(crossrank_add_test name)
   crossrank_add_test_executable(${name} ${ARGN})

@@ -20,7 +20,7 @@
 #include "tests/support/temporary_directory.hpp"
 #include "workspace/nfs/clean_workspace.hpp"
 
-namespace crossrank {
+namespace crossrank::crash_point_kill_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -198,4 +198,4 @@ TEST_P(KillWhileFailing, gives_all_survivors_the_same_verdict) {
 INSTANTIATE_TEST_SUITE_P(Faults, KillWhileFailing, testing::ValuesIn(failing_cases()), name_of);
 
 }  // namespace
-}  // namespace crossrank
+}  // namespace crossrank::crash_point_kill_test

@@ -20,7 +20,7 @@
 #include "lib/platform/crash_point.hpp"
 #include "tests/faults/fault_report.hpp"
 
-namespace crossrank {
+namespace crossrank::every_operation_test {
 namespace {
 
 using test::JobOutcome;
@@ -319,4 +319,4 @@ INSTANTIATE_TEST_SUITE_P(Faults, EveryOperation, testing::ValuesIn(operation_cas
                          [](auto const& one) { return std::string(one.param.name); });
 
 }  // namespace
-}  // namespace crossrank
+}  // namespace crossrank::every_operation_test

@@ -25,7 +25,7 @@
 #include "tests/faults/fault_report.hpp"
 #include "tests/faults/fault_workload.hpp"
 
-namespace crossrank {
+namespace crossrank::hostile_segment_test {
 namespace {
 
 constexpr int ranks = 4;
@@ -217,4 +217,4 @@ TEST_P(HostileSegment, makes_all_ranks_fail_with_typed_errors) {
 INSTANTIATE_TEST_SUITE_P(Faults, HostileSegment, testing::Values(0U, 1U, 2U, 3U));
 
 }  // namespace
-}  // namespace crossrank
+}  // namespace crossrank::hostile_segment_test

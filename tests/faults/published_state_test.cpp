@@ -17,7 +17,7 @@
 
 #include "tests/faults/fault_report.hpp"
 
-namespace crossrank {
+namespace crossrank::published_state_test {
 namespace {
 
 constexpr int leaver = 1;
@@ -107,4 +107,4 @@ TEST(FaultsPublishedStates, outlive_a_handle_dropped_by_unwinding) {
 }
 
 }  // namespace
-}  // namespace crossrank
+}  // namespace crossrank::published_state_test

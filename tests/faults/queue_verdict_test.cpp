@@ -16,7 +16,7 @@
 #include "lib/platform/crash_point.hpp"
 #include "tests/faults/fault_report.hpp"
 
-namespace crossrank {
+namespace crossrank::queue_verdict_test {
 namespace {
 
 using test::ProcessRanks;
@@ -234,4 +234,4 @@ TEST(QueueVerdicts, survive_the_death_of_the_deciding_rank) {
 }
 
 }  // namespace
-}  // namespace crossrank
+}  // namespace crossrank::queue_verdict_test

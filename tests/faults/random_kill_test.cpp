@@ -25,7 +25,7 @@
 #include "tests/support/temporary_directory.hpp"
 #include "workspace/nfs/clean_workspace.hpp"
 
-namespace crossrank {
+namespace crossrank::random_kill_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -207,4 +207,4 @@ INSTANTIATE_TEST_SUITE_P(Faults, RandomKill,
                          });
 
 }  // namespace
-}  // namespace crossrank
+}  // namespace crossrank::random_kill_test

@@ -23,7 +23,7 @@
 #include "lib/platform/system.hpp"
 #include "tests/faults/fault_report.hpp"
 
-namespace crossrank {
+namespace crossrank::watchdog_test {
 namespace {
 
 using test::ProcessRanks;
@@ -212,4 +212,4 @@ TEST(FaultsWatchdog, notices_a_core_dump_while_a_neighbour_is_stopped) { expect_
 TEST(FaultsWatchdog, notices_a_core_dump_while_all_but_one_are_stopped) { expect_core_dump_is_found({1, 2}); }
 
 }  // namespace
-}  // namespace crossrank
+}  // namespace crossrank::watchdog_test

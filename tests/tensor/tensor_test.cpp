@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-namespace crossrank {
+namespace crossrank::tensor_test {
 namespace {
 
 Tensor counting(Shape const& shape) {
@@ -240,4 +240,4 @@ TEST(Tensor, reports_lack_of_memory) {
 }
 
 }  // namespace
-}  // namespace crossrank
+}  // namespace crossrank::tensor_test

@@ -15,7 +15,7 @@
 #include "tests/transforms/tiny_mlp.hpp"
 #include "tests/transforms/training_job.hpp"
 
-namespace crossrank::test {
+namespace crossrank::test::faults_test {
 namespace {
 
 using testing::AnyOf;
@@ -128,4 +128,4 @@ INSTANTIATE_TEST_SUITE_P(All, TransformFaults, testing::Values("ddp", "sharded")
                          [](auto const& tested) { return tested.param; });
 
 }  // namespace
-}  // namespace crossrank::test
+}  // namespace crossrank::test::faults_test

@@ -15,7 +15,7 @@
 #include "tests/transforms/tiny_mlp.hpp"
 #include "tests/transforms/training_job.hpp"
 
-namespace crossrank::test {
+namespace crossrank::test::fully_shard_misuse_test {
 namespace {
 
 using testing::AllOf;
@@ -401,4 +401,4 @@ TEST(FullyShardMisuse, ranks_that_leave_out_different_units_are_named) {
 }
 
 }  // namespace
-}  // namespace crossrank::test
+}  // namespace crossrank::test::fully_shard_misuse_test

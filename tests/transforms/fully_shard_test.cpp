@@ -15,7 +15,7 @@
 #include "tests/transforms/tiny_mlp.hpp"
 #include "tests/transforms/training_job.hpp"
 
-namespace crossrank::test {
+namespace crossrank::test::fully_shard_test {
 namespace {
 
 using testing::HasSubstr;
@@ -383,4 +383,4 @@ TEST(FullyShard, ends_the_step_on_all_ranks_when_one_throws) {
 }
 
 }  // namespace
-}  // namespace crossrank::test
+}  // namespace crossrank::test::fully_shard_test

@@ -16,7 +16,7 @@
 
 #include "tests/support/temporary_directory.hpp"
 
-namespace crossrank::checkpoint {
+namespace crossrank::checkpoint::expert_groups_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -185,4 +185,4 @@ TEST(FoldedExperts, are_not_assumed_when_a_shard_is_missing) {
 }
 
 }  // namespace
-}  // namespace crossrank::checkpoint
+}  // namespace crossrank::checkpoint::expert_groups_test

@@ -12,7 +12,7 @@
 #include "workspace/checkpoint/discovery/open_shard_set.hpp"
 #include "workspace/checkpoint/source/shard_set.hpp"
 
-namespace crossrank::checkpoint {
+namespace crossrank::checkpoint::megatron_set_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -222,4 +222,4 @@ TEST_F(MegatronSet, reads_deepspeed_files_without_zero) {
 }
 
 }  // namespace
-}  // namespace crossrank::checkpoint
+}  // namespace crossrank::checkpoint::megatron_set_test

@@ -11,7 +11,7 @@
 #include "tests/checkpoint/support/shard_samples.hpp"
 #include "workspace/checkpoint/discovery/grid/one_model.hpp"
 
-namespace crossrank::checkpoint {
+namespace crossrank::checkpoint::refine_grid_test {
 namespace {
 
 using testing::HasSubstr;
@@ -108,4 +108,4 @@ TEST(OneModel, throws_when_norms_have_different_widths) {
 }
 
 }  // namespace
-}  // namespace crossrank::checkpoint
+}  // namespace crossrank::checkpoint::refine_grid_test

@@ -29,7 +29,7 @@
 #include "tests/support/temporary_directory.hpp"
 #include "tests/support/thread_ranks.hpp"
 
-namespace crossrank {
+namespace crossrank::export_faults_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -333,4 +333,4 @@ INSTANTIATE_TEST_SUITE_P(All, KilledBeforeEachCall,
                          [](auto const& tested) { return std::string(tested.param); });
 
 }  // namespace
-}  // namespace crossrank
+}  // namespace crossrank::export_faults_test

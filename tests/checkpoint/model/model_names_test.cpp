@@ -9,7 +9,7 @@
 
 #include "workspace/checkpoint/model/model_families.hpp"
 
-namespace crossrank::checkpoint {
+namespace crossrank::checkpoint::model_names_test {
 namespace {
 
 using testing::AllOf;
@@ -201,4 +201,4 @@ TEST(ModelFamilies, list_each_type_once) {
 }
 
 }  // namespace
-}  // namespace crossrank::checkpoint
+}  // namespace crossrank::checkpoint::model_names_test

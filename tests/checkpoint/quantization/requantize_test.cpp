@@ -12,7 +12,7 @@
 #include "lib/tensor/small_float.hpp"
 #include "tests/checkpoint/support/rule_reference.hpp"
 
-namespace crossrank::checkpoint {
+namespace crossrank::checkpoint::requantize_test {
 namespace {
 
 std::vector<std::byte> of(float value) {
@@ -179,4 +179,4 @@ TEST(Requantize, rejects_scales_of_zero) {
 }
 
 }  // namespace
-}  // namespace crossrank::checkpoint
+}  // namespace crossrank::checkpoint::requantize_test

@@ -17,7 +17,7 @@
 #include "tests/support/temporary_directory.hpp"
 #include "workspace/checkpoint/rules/rule_set/rule_set.hpp"
 
-namespace crossrank::checkpoint {
+namespace crossrank::checkpoint::expert_stack_test {
 namespace {
 
 using testing::HasSubstr;
@@ -187,4 +187,4 @@ TEST(ExpertStack, infers_the_order_of_a_square_stack_from_the_other_stack) {
 }
 
 }  // namespace
-}  // namespace crossrank::checkpoint
+}  // namespace crossrank::checkpoint::expert_stack_test

@@ -20,7 +20,7 @@
 #include "tests/support/temporary_directory.hpp"
 #include "workspace/checkpoint/quantization/block_rescale.hpp"
 
-namespace crossrank::checkpoint {
+namespace crossrank::checkpoint::fp8_blocks_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -302,4 +302,4 @@ TEST(BlockRescale, changes_a_range_like_the_whole_shard) {
 }
 
 }  // namespace
-}  // namespace crossrank::checkpoint
+}  // namespace crossrank::checkpoint::fp8_blocks_test

@@ -11,7 +11,7 @@
 
 #include "tests/checkpoint/support/rule_reference.hpp"
 
-namespace crossrank::checkpoint {
+namespace crossrank::checkpoint::group_size_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -106,4 +106,4 @@ TEST(RuleGroupSize, must_be_given_when_nothing_determines_it) {
 }
 
 }  // namespace
-}  // namespace crossrank::checkpoint
+}  // namespace crossrank::checkpoint::group_size_test

@@ -4,7 +4,7 @@
 
 #include "tests/checkpoint/rules/rule_architectures.hpp"
 
-namespace crossrank::checkpoint {
+namespace crossrank::checkpoint::rule_architectures_test {
 namespace {
 
 std::vector<Architecture> architectures() {
@@ -286,4 +286,4 @@ INSTANTIATE_TEST_SUITE_P(All, RuleArchitectures, ::testing::ValuesIn(architectur
 INSTANTIATE_TEST_SUITE_P(Families, RuleArchitectures, ::testing::ValuesIn(other_families()), title);
 
 }  // namespace
-}  // namespace crossrank::checkpoint
+}  // namespace crossrank::checkpoint::rule_architectures_test

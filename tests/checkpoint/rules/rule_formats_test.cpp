@@ -7,7 +7,7 @@
 
 #include "tests/checkpoint/support/rule_reference.hpp"
 
-namespace crossrank::checkpoint {
+namespace crossrank::checkpoint::rule_formats_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -375,4 +375,4 @@ TEST(RuleFormats, know_the_packed_axis_of_stacks) {
 }
 
 }  // namespace
-}  // namespace crossrank::checkpoint
+}  // namespace crossrank::checkpoint::rule_formats_test

@@ -7,7 +7,7 @@
 
 #include "tests/checkpoint/support/shard_samples.hpp"
 
-namespace crossrank::checkpoint {
+namespace crossrank::checkpoint::rule_set_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -310,4 +310,4 @@ TEST(RuleSet, rejects_descriptions_of_another_set) {
 }
 
 }  // namespace
-}  // namespace crossrank::checkpoint
+}  // namespace crossrank::checkpoint::rule_set_test

@@ -13,7 +13,7 @@
 #include "workspace/checkpoint/plan/merge_layout.hpp"
 #include "workspace/checkpoint/plan/merged_source.hpp"
 
-namespace crossrank::checkpoint {
+namespace crossrank::checkpoint::unfuse_test {
 namespace {
 
 using testing::HasSubstr;
@@ -209,4 +209,4 @@ TEST(FusedLayout, plain_concatenates_whole_shards) {
 }
 
 }  // namespace
-}  // namespace crossrank::checkpoint
+}  // namespace crossrank::checkpoint::unfuse_test

@@ -24,7 +24,7 @@
 #include "tests/support/thread_ranks.hpp"
 #include "workspace/checkpoint/verify/scan_numbers.hpp"
 
-namespace crossrank {
+namespace crossrank::verify_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -313,4 +313,4 @@ TEST(Verify, reports_the_progress_of_each_stage) {
 }
 
 }  // namespace
-}  // namespace crossrank
+}  // namespace crossrank::verify_test

@@ -25,7 +25,7 @@ using checkpoint::Caching;
 using checkpoint::TemporaryFile;
 using platform::Directory;
 
-constexpr std::size_t slice = std::size_t{4} << 20;
+constexpr std::size_t slice_bytes = std::size_t{4} << 20;
 constexpr std::size_t long_file = (std::size_t{16} << 20) + 123;
 
 bool is_direct(int fd) { return (::fcntl(fd, F_GETFL) & O_DIRECT) != 0; }
@@ -69,7 +69,7 @@ class TemporaryFiles : public testing::Test {
   /// Writes a file slice by slice and reads it back, through TemporaryFile and through a stream.
   void round_trip(std::size_t bytes, Caching caching) {
     platform::ScopedSystem const scope(os_);
-    auto buffer = platform::make_direct_buffer(slice);
+    auto buffer = platform::make_direct_buffer(slice_bytes);
     {
       auto const directory = Directory::open(folder_.path().string(), "test");
       TemporaryFile file(directory, "data", bytes, caching);
@@ -101,7 +101,7 @@ class TemporaryFiles : public testing::Test {
   }
   template <class Body>
   static void each_slice(std::size_t bytes, Body const& body) {
-    for (std::size_t at = 0; at < bytes; at += slice) body(at, std::min(slice, bytes - at));
+    for (std::size_t at = 0; at < bytes; at += slice_bytes) body(at, std::min(slice_bytes, bytes - at));
   }
   /// Returns whether the file system of the test supports direct I/O, whatever `Watch` reports.
   bool direct_here() const {
@@ -129,7 +129,7 @@ TEST_F(TemporaryFiles, uses_the_page_cache_when_asked) {
 }
 
 TEST_F(TemporaryFiles, uses_the_page_cache_for_a_short_file) {
-  round_trip(2 * slice + 123, Caching::none);
+  round_trip(2 * slice_bytes + 123, Caching::none);
   EXPECT_EQ(os_.written, 0);
 }
 
@@ -165,9 +165,9 @@ TEST_F(TemporaryFiles, reads_a_finished_file_past_the_page_cache) {
   os_.read = 0;
   auto const directory = Directory::open(folder_.path().string(), "test");
   auto const file = TemporaryFile::reopen(directory, "data", long_file);
-  auto buffer = platform::make_direct_buffer(slice);
-  file.read_at(slice, {buffer.get(), slice});
-  expect_values({buffer.get(), slice}, slice);
+  auto buffer = platform::make_direct_buffer(slice_bytes);
+  file.read_at(slice_bytes, {buffer.get(), slice_bytes});
+  expect_values({buffer.get(), slice_bytes}, slice_bytes);
   EXPECT_EQ(os_.read, 1);
 }
 

@@ -15,7 +15,7 @@
 #include "lib/codec/json/config_json.hpp"
 #include "lib/codec/io/limits.hpp"
 
-namespace crossrank::codec {
+namespace crossrank::codec::config_binary_test {
 namespace {
 
 using testing::HasSubstr;
@@ -165,4 +165,4 @@ TEST(ConfigBinary, refuses_to_write_values_that_no_reader_accepts) {
 }
 
 }  // namespace
-}  // namespace crossrank::codec
+}  // namespace crossrank::codec::config_binary_test

@@ -5,9 +5,6 @@
 namespace crossrank::test {
 namespace {
 
-/// Returns the tokens of rank r. Their number differs between ranks, and rank 1 has none.
-Tensor tokens_of(int rank) { return counting({rank == 1 ? 0 : 2 + rank, 3}, 1.F, static_cast<float>(100 * rank)); }
-
 class Experts : public testing::TestWithParam<int> {};
 
 TEST_P(Experts, of_one_group_match_the_serial_reference) {

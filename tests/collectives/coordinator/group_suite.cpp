@@ -24,9 +24,6 @@ Tensor given(Shape const& shape, int rank) { return counting(shape, static_cast<
 
 Tensor summed(Shape const& shape, int ranks) { return counting(shape, static_cast<float>(ranks * (ranks + 1) / 2)); }
 
-/// Returns the tokens of rank r. Their number differs between ranks, and rank 1 has none.
-Tensor tokens_of(int rank) { return counting({rank == 1 ? 0 : 2 + rank, 3}, 1.F, static_cast<float>(100 * rank)); }
-
 /// An expert doubles its input and adds its rank.
 Tensor expert(Tensor const& hidden, int rank) {
   auto out = hidden.clone();

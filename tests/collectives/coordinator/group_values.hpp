@@ -15,6 +15,11 @@ template <class T = float>
   return Tensor::of<T>(values, shape);
 }
 
+/// Returns the tokens of a rank. Their number differs between ranks, and rank 1 has none.
+[[nodiscard]] inline Tensor tokens_of(int rank) {
+  return counting({rank == 1 ? 0 : 2 + rank, 3}, 1.F, static_cast<float>(100 * rank));
+}
+
 template <class T = float>
 [[nodiscard]] std::vector<T> values_of(Tensor const& tensor) {
   auto const span = tensor.as<T>();

@@ -19,7 +19,7 @@
 #include "tests/support/message_ranks.hpp"
 #include "tests/support/thread_ranks.hpp"
 
-namespace crossrank::test {
+namespace crossrank::test::call_checking_test {
 namespace {
 
 using testing::HasSubstr;
@@ -202,4 +202,4 @@ TEST(CallCheckingCollective, accepts_ranks_that_agree) {
 }
 
 }  // namespace
-}  // namespace crossrank::test
+}  // namespace crossrank::test::call_checking_test

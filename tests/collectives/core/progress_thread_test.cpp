@@ -15,7 +15,7 @@
 #include "tests/support/thread_ranks.hpp"
 
 /// Non-blocking calls that a thread of the library advances.
-namespace crossrank::test {
+namespace crossrank::test::progress_thread_test {
 namespace {
 
 constexpr std::int64_t many = 400'000;
@@ -155,4 +155,4 @@ TEST(ProgressThread, lets_groups_go_at_any_time) {
 }
 
 }  // namespace
-}  // namespace crossrank::test
+}  // namespace crossrank::test::progress_thread_test

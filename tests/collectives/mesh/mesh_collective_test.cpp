@@ -10,7 +10,7 @@
 #include "tests/support/message_ranks.hpp"
 #include "tests/support/spawn_rank.hpp"
 
-namespace crossrank::test {
+namespace crossrank::test::mesh_collective_test {
 namespace {
 
 using testing::HasSubstr;
@@ -278,4 +278,4 @@ TEST(BuildBestCollective, refuses_the_fake_backend_for_several_ranks) {
 }
 
 }  // namespace
-}  // namespace crossrank::test
+}  // namespace crossrank::test::mesh_collective_test

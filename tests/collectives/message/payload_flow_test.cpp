@@ -10,7 +10,7 @@
 #include "tests/collectives/conformance/test_bytes.hpp"
 #include "tests/collectives/message/members.hpp"
 
-namespace crossrank::test {
+namespace crossrank::test::payload_flow_test {
 namespace {
 
 using message::Exchange;
@@ -121,4 +121,4 @@ TEST(PayloadFlow, reports_more_bytes_than_were_announced) {
 }
 
 }  // namespace
-}  // namespace crossrank::test
+}  // namespace crossrank::test::payload_flow_test

@@ -21,7 +21,7 @@
 #include "tests/support/thread_ranks.hpp"
 
 /// How waits end, and how the two endpoints of a queue are kept apart.
-namespace crossrank::test {
+namespace crossrank::test::queue_endpoints_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -476,4 +476,4 @@ TEST(QueuePeer, is_not_waited_for_after_it_closes) {
 }
 
 }  // namespace
-}  // namespace crossrank::test
+}  // namespace crossrank::test::queue_endpoints_test

@@ -21,7 +21,7 @@
 #include "tests/support/thread_ranks.hpp"
 
 /// Queues that readers open by a handle, valid or forged.
-namespace crossrank::test {
+namespace crossrank::test::queue_handle_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -252,4 +252,4 @@ TEST(QueueBlocks, are_reused) {
 }
 
 }  // namespace
-}  // namespace crossrank::test
+}  // namespace crossrank::test::queue_handle_test

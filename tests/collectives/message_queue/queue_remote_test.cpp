@@ -26,7 +26,7 @@
 #include "tests/support/timeouts.hpp"
 
 /// Queues with some or all readers on other nodes than the writer.
-namespace crossrank::test {
+namespace crossrank::test::queue_remote_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -358,4 +358,4 @@ TEST(QueueBackoff, is_late_by_at_most_a_fraction_of_the_wait) {
 }
 
 }  // namespace
-}  // namespace crossrank::test
+}  // namespace crossrank::test::queue_remote_test

@@ -9,7 +9,7 @@
 #include "tests/collectives/conformance/operation_table.hpp"
 
 /// Run by mpirun: every rank runs the same cases. CROSSRANK_TEST_BACKEND chooses the backend.
-namespace crossrank::test {
+namespace crossrank::test::mpi_conformance_test {
 namespace {
 
 std::string text_of_variable(char const* name, std::string otherwise) {
@@ -69,4 +69,4 @@ INSTANTIATE_TEST_SUITE_P(Case, MpiGroup, testing::ValuesIn(group_parameters({lau
                          [](auto const& one) { return group_parameter_name(one.param); });
 
 }  // namespace
-}  // namespace crossrank::test
+}  // namespace crossrank::test::mpi_conformance_test

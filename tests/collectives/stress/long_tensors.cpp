@@ -12,8 +12,8 @@ namespace crossrank::test {
 namespace {
 
 constexpr std::size_t word_bytes = sizeof(std::uint64_t);
-constexpr std::size_t half = (std::size_t{1} << 30) + word_bytes;
-constexpr std::size_t whole = 2 * half;
+constexpr std::size_t half_bytes = (std::size_t{1} << 30) + word_bytes;
+constexpr std::size_t whole_bytes = 2 * half_bytes;
 constexpr std::size_t odd = (std::size_t{1} << 31) + 5;
 constexpr std::uint64_t needed_gib = 14;
 
@@ -78,29 +78,29 @@ void move_whole_tensors(Collective const& world, Tensor tensor) {
 /// Moves tensors that are joined from the halves of the ranks, or split into them.
 void move_halves(Collective const& world, Tensor tensor) {
   int const rank = world.rank();
-  auto const begin = static_cast<std::size_t>(rank) * half;
-  auto out = buffer(whole);
+  auto const begin = static_cast<std::size_t>(rank) * half_bytes;
+  auto out = buffer(whole_bytes);
   {
-    auto mine = buffer(half);
+    auto mine = buffer(half_bytes);
     fill(mine.mutable_bytes(), values_of(rank));
     world.all_gather(out, mine);
   }
   for (int from : {0, 1}) {
-    auto const part = out.bytes().subspan(static_cast<std::size_t>(from) * half, half);
-    EXPECT_EQ(first_other(part, values_of(from)), half) << "all_gather, of rank " << from;
+    auto const part = out.bytes().subspan(static_cast<std::size_t>(from) * half_bytes, half_bytes);
+    EXPECT_EQ(first_other(part, values_of(from)), half_bytes) << "all_gather, of rank " << from;
   }
 
   fill(tensor.mutable_bytes(), values_of(rank));
   world.all_to_all(out, tensor);
   for (int from : {0, 1}) {
-    auto const part = out.bytes().subspan(static_cast<std::size_t>(from) * half, half);
-    EXPECT_EQ(first_other(part, values_of(from, begin)), half) << "all_to_all, of rank " << from;
+    auto const part = out.bytes().subspan(static_cast<std::size_t>(from) * half_bytes, half_bytes);
+    EXPECT_EQ(first_other(part, values_of(from, begin)), half_bytes) << "all_to_all, of rank " << from;
   }
 
-  auto reduced = out.narrow(0, 0, static_cast<std::int64_t>(half));
+  auto reduced = out.narrow(0, 0, static_cast<std::int64_t>(half_bytes));
   world.reduce_scatter(reduced, tensor);
   auto const is_sum = [&](std::uint64_t index) { return sum_of_words(begin / word_bytes + index); };
-  EXPECT_EQ(first_other(reduced.bytes(), is_sum), half) << "reduce_scatter";
+  EXPECT_EQ(first_other(reduced.bytes(), is_sum), half_bytes) << "reduce_scatter";
 }
 
 }  // namespace
@@ -123,7 +123,7 @@ std::string no_memory_for_long_tensors() {
 void move_long_tensors(Collective const& world) {
   ASSERT_EQ(world.world_size(), 2);
   move_whole_tensors(world, buffer(odd));
-  move_halves(world, buffer(whole));
+  move_halves(world, buffer(whole_bytes));
 }
 
 }  // namespace crossrank::test

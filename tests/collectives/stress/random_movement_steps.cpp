@@ -58,15 +58,6 @@ struct Division {
   std::vector<std::int64_t> rows{};
 };
 
-/// Returns a check of the result. An undefined tensor is not checked.
-std::function<void()> expecting(StepPlace const& at, std::shared_ptr<Tensor> out, Bytes expected,
-                                std::shared_ptr<Tensor> in = nullptr) {
-  return [out = std::move(out), expected = std::move(expected), in = std::move(in), number = at.number] {
-    if (!out->defined()) return;
-    ASSERT_TRUE(std::ranges::equal(out->bytes(), expected)) << "step " << number;
-  };
-}
-
 BegunStep barrier(StepPlace const& at, When when) {
   BegunStep begun{.check = [] {}};
   if (when == When::later) {

@@ -52,13 +52,6 @@ struct Sum {
 
 std::int64_t any_count(StepPlace const& at) { return static_cast<std::int64_t>(at.script.size() / 16); }
 
-std::function<void()> expecting(StepPlace const& at, std::shared_ptr<Tensor> out, Bytes expected,
-                                std::shared_ptr<Tensor> in = nullptr) {
-  return [out = std::move(out), expected = std::move(expected), in = std::move(in), number = at.number] {
-    ASSERT_TRUE(std::ranges::equal(out->bytes(), expected)) << "step " << number << ", " << name_of(out->dtype());
-  };
-}
-
 BegunStep all_reduce(StepPlace const& at, When when) {
   Sum const sum(at, any_count(at));
   auto const tensor = sum.mine(at);

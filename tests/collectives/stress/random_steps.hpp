@@ -1,8 +1,15 @@
 #pragma once
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <random>
 #include <span>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
 
 #include <crossrank/collective.hpp>
 
@@ -42,6 +49,15 @@ struct BegunStep {
   Request request{};
   std::function<void()> check{};
 };
+
+/// Returns a check of the result of a step. An undefined tensor is not checked. `in` is kept until then.
+inline std::function<void()> expecting(StepPlace const& at, std::shared_ptr<Tensor> out,
+                                       std::vector<std::byte> expected, std::shared_ptr<Tensor> in = nullptr) {
+  return [out = std::move(out), expected = std::move(expected), in = std::move(in), number = at.number] {
+    if (!out->defined()) return;
+    ASSERT_TRUE(std::ranges::equal(out->bytes(), expected)) << "step " << number << ", " << name_of(out->dtype());
+  };
+}
 
 /// Calls an operation, or starts its non-blocking form.
 using RandomStep = BegunStep (*)(StepPlace const&, When);
