@@ -1,0 +1,208 @@
+"""Export of checkpoints from the memory of ranks of torch."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import crossrank.torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch_ranks import run_ranks  # noqa: E402
+
+
+def export(rank: int, size: int) -> None:
+    import os
+    import tempfile
+
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import init_device_mesh
+
+    torch.manual_seed(5)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 9), torch.nn.LayerNorm(9), torch.nn.Linear(9, 5, bias=False))
+    expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    fully_shard(model, mesh=init_device_mesh("cpu", (size,)))
+    folder = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(folder, src=0)
+    out = os.path.join(str(folder[0]), "model")
+    assert crossrank.torch.export_checkpoint(model, out, config={"kind": "small"}).files == 1
+    loaded = crossrank.load(out)
+    assert set(loaded) == set(expected)
+    for name, tensor in expected.items():
+        assert torch.equal(loaded[name].torch(), tensor), name
+    full = crossrank.torch.gather_full_state_dict(model, dst=1)
+    assert set(full) == (set(expected) if rank == 1 else set())
+    assert all(torch.equal(full[name], expected[name]) for name in full)
+    with pytest.raises(crossrank.UsageError):
+        crossrank.torch.export_checkpoint(model, out)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def export_after_a_failure(rank: int, size: int) -> None:
+    """A group that an export has ended is replaced, also after torch's own group was made anew."""
+    import tempfile
+
+    from crossrank.compat import groups
+
+    def gather() -> None:
+        full = crossrank.torch.gather_full_state_dict({"a": torch.arange(4.0)})
+        assert list(full) == (["a"] if rank == 0 else [])
+
+    gather()
+    before = groups.world()
+    with pytest.raises(crossrank.Error), groups.until_death(groups.world()) as group:
+        if rank == 1:
+            group.abort("interrupted")
+        group.barrier()
+    gather()
+    assert groups.world() is not before
+    folder = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(folder, src=0)
+    dist.barrier()
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", init_method=f"file://{folder[0]}/store", rank=rank, world_size=size)
+    again = groups.world()
+    gather()
+    assert again is groups.world()
+    dist.destroy_process_group()
+
+
+def export_after_a_cancellation(rank: int, size: int) -> None:
+    """A progress callback that raises on one rank cancels the export on all, and they meet again in a new group."""
+    import os
+    import tempfile
+
+    def refuse(done: int, total: int, stage: str) -> None:
+        raise KeyError("no more progress")
+
+    folder = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(folder, src=0)
+    out = os.path.join(str(folder[0]), "model")
+    weights = {"a": torch.arange(4.0)}
+    with pytest.raises(KeyError if rank == 0 else crossrank.CancelledError):
+        crossrank.torch.export_checkpoint(weights, out, progress=refuse if rank == 0 else None)
+    full = crossrank.torch.gather_full_state_dict(weights)
+    assert list(full) == (["a"] if rank == 0 else [])
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def export_in_the_background(rank: int, size: int) -> None:
+    """Training changes the parameters while they are written; collectives of the same ranks go on."""
+    import os
+    import tempfile
+
+    from crossrank.compat import groups
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import init_device_mesh
+
+    torch.manual_seed(5)
+    model = torch.nn.Linear(700, 900)
+    expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    fully_shard(model, mesh=init_device_mesh("cpu", (size,)))
+    folder = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(folder, src=0)
+    out = os.path.join(str(folder[0]), "model")
+    request = crossrank.torch.async_export_checkpoint(model, out, single_file=True)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    groups.world().barrier()
+    assert request.wait().files == 1 and request.done()
+    loaded = crossrank.load(out)
+    assert all(torch.equal(loaded[name].torch(), tensor) for name, tensor in expected.items())
+    with pytest.raises(crossrank.UsageError):  # the output exists
+        crossrank.torch.async_export_checkpoint(model, out).wait()
+    with pytest.raises(crossrank.UnavailableError):
+        crossrank.torch.async_export_checkpoint(model, out + "2", max_copy_bytes=1000)
+    dropped = crossrank.torch.async_export_checkpoint(model, out + "3")
+    del dropped
+    dist.barrier()
+    assert sorted(os.listdir(str(folder[0]))) in (["model"], ["model", "model3"])  # it may have been faster
+    dist.destroy_process_group()
+
+
+def interrupted_export(rank: int, size: int) -> None:
+    """Ctrl-C in the wait for a background export cancels it on all ranks."""
+    import os
+    import signal
+    import tempfile
+    import threading
+    import time
+    from pathlib import Path
+
+    shared = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(shared, src=0)
+    pids = [0] * size
+    dist.all_gather_object(pids, os.getpid())
+    out = os.path.join(str(shared[0]), "model")
+    weights = {f"w{i}": torch.full((1 << 22,), float(i)) for i in range(8)}
+    request = crossrank.torch.async_export_checkpoint(weights, out)
+    if rank == 1:
+        # The export cannot end before rank 0 was interrupted, which then lets this rank go on.
+        os.kill(os.getpid(), signal.SIGSTOP)
+        with pytest.raises(crossrank.CancelledError):
+            request.wait()
+    else:
+
+        def interrupt() -> None:
+            while ") T " not in Path(f"/proc/{pids[1]}/stat").read_text():
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)
+            os.kill(pids[1], signal.SIGCONT)
+
+        helper = threading.Thread(target=interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            helper.start()
+            request.wait()
+        helper.join()
+    assert not os.path.exists(os.path.join(out, "model.safetensors"))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def states_of_all_kinds(rank: int, size: int) -> None:
+    """Tied weights and entries without a tensor."""
+
+    class Config:
+        tie_word_embeddings = True
+
+    class Tied(torch.nn.Module):
+        _tied_weights_keys = ("head.weight",)
+        config = Config()
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = torch.nn.Embedding(4, 3)
+            self.head = torch.nn.Linear(3, 4, bias=False)
+            self.head.weight = self.embedding.weight
+
+    torch.manual_seed(3)
+    model = Tied()
+    full = crossrank.torch.gather_full_state_dict(model)
+    if rank == 0:
+        model.load_state_dict(full, strict=True)
+    full = crossrank.torch.gather_full_state_dict({"a": torch.ones(2), "a._extra_state": None})
+    assert list(full) == (["a"] if rank == 0 else [])
+    with pytest.raises(crossrank.UsageError, match=r"bytes under a\._extra_state"):
+        crossrank.torch.gather_full_state_dict({"a": torch.ones(2), "a._extra_state": b"x"})
+    dist.destroy_process_group()
+
+
+def test_an_export_of_sharded_parameters_is_the_model() -> None:
+    run_ranks(__file__, "export", 2)
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        "export_after_a_failure",
+        "export_after_a_cancellation",
+        "export_in_the_background",
+        "interrupted_export",
+        "states_of_all_kinds",
+    ],
+)
+def test_exports_beside_gloo(scenario: str) -> None:
+    run_ranks(__file__, scenario, 2, backend="gloo")

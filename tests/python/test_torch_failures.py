@@ -1,0 +1,228 @@
+"""Ranks of the backend "crossrank" that are late, leave, die, fork or are interrupted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import timedelta
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import crossrank  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch_ranks import run_ranks  # noqa: E402
+
+_JOIN = """
+import sys
+from datetime import timedelta
+import torch.distributed as dist
+import crossrank.torch
+rank, size, store = int(sys.argv[1]), int(sys.argv[2]), "file://" + sys.argv[3]
+try:
+    dist.init_process_group("crossrank", init_method=store, rank=rank, world_size=size, timeout=timedelta(hours=1))
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def leaving(rank: int, size: int) -> None:
+    # Ranks that have sent everything leave, while rank 0 still receives from others.
+    if rank != 0:
+        if rank == size - 1:
+            dist.distributed_c10d._get_default_store().wait(["go"])
+        dist.send(torch.tensor([rank]), 0)
+        dist.destroy_process_group()
+        return
+    received = torch.zeros(1, dtype=torch.int64)
+    sources = [dist.recv(received) for _ in range(size - 2)]
+    last = dist.irecv(received)
+    assert last is not None and not last.is_completed()
+    dist.distributed_c10d._get_default_store().set("go", "")
+    assert last.wait()
+    assert sorted(sources) == list(range(1, size - 1))
+    assert received.item() == size - 1
+    dist.destroy_process_group()
+
+
+def interrupted(rank: int, size: int) -> None:
+    import os
+    import signal
+    import threading
+
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            dist.recv(torch.empty(1), 1)
+        # This rank lives on, so the abort must tell the other.
+        store.wait(["told"], timedelta(seconds=30))
+    else:
+        with pytest.raises(crossrank.PeerLostError, match="signal") as caught:
+            dist.recv(torch.empty(1), 0)
+        assert caught.value.failed_ranks == (0,)
+        store.set("told", "")
+    dist.destroy_process_group()
+
+
+def interrupted_barrier(rank: int, size: int) -> None:
+    import os
+    import signal
+    import threading
+
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            dist.barrier()
+        # This rank lives on, so the abort must tell the other.
+        store.wait(["told"], timedelta(seconds=30))
+    else:
+        with pytest.raises(crossrank.PeerLostError, match="signal"):
+            dist.recv(torch.empty(1), 0)
+        store.set("told", "")
+    dist.destroy_process_group()
+
+
+def forked(rank: int, size: int) -> None:
+    import os
+
+    pending = dist.irecv(torch.empty(1), 1 - rank)
+    dist.all_reduce(torch.ones(1), async_op=True).wait()
+    child = os.fork()
+    if child == 0:
+        calls = [
+            lambda: dist.all_reduce(torch.ones(1), async_op=True),
+            lambda: dist.send(torch.ones(1), 1 - rank),
+            lambda: pending.wait(),
+        ]
+        for call in calls:
+            try:
+                call()
+            except crossrank.UsageError:
+                continue
+            os._exit(1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    dist.send(torch.ones(1), 1 - rank)
+    assert pending.wait()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def late_at_monitored_barrier(rank: int, size: int) -> None:
+    dist.monitored_barrier(timeout=timedelta(seconds=30))
+    if rank != 1:
+        with pytest.raises(RuntimeError, match="Rank 1 failed to pass monitoredBarrier"):
+            dist.monitored_barrier(timeout=timedelta(seconds=1 if rank == 0 else 30))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def one_limit_for_all_ranks(rank: int, size: int) -> None:
+    """A rank that comes late leaves less time for the others."""
+    import time
+
+    start = time.monotonic()
+    if rank == 0:
+        with pytest.raises(RuntimeError, match="Rank 2 failed to pass monitoredBarrier"):
+            dist.monitored_barrier(timeout=timedelta(seconds=4))
+        assert time.monotonic() - start < 6
+    elif rank == 1:
+        time.sleep(3)
+        with pytest.raises(RuntimeError):
+            dist.monitored_barrier(timeout=timedelta(seconds=30))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def groups_on_one_store(rank: int, size: int) -> None:
+    """Groups that are made one after the other on one store do not find each other's keys."""
+    import tempfile
+    import time
+
+    from crossrank.compat import groups
+
+    folder = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(folder, src=0)
+    dist.destroy_process_group()
+    store = dist.FileStore(f"{folder[0]}/store", size)
+    for attempt in range(3):
+        if rank == 0:
+            time.sleep(0.5)  # so that another rank would find the job of the last attempt
+        dist.init_process_group("crossrank", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=30))
+        if attempt == 0:
+            dist.monitored_barrier()
+        elif rank == 0:
+            with pytest.raises(RuntimeError, match="Rank 1 failed to pass monitoredBarrier"):
+                dist.monitored_barrier(timeout=timedelta(seconds=0.5))
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        assert total.item() == size
+        if rank == 0:
+            time.sleep(0.5)
+        assert groups.world().all_gather_objects(rank) == list(range(size))
+        dist.destroy_process_group()
+
+
+def second_shutdown(rank: int, size: int) -> None:
+    group = dist.group.WORLD
+    dist.barrier()
+    group.shutdown()
+    group.shutdown()
+    group.abort()
+    dist.destroy_process_group()
+
+
+def death(rank: int, size: int) -> None:
+    import os
+    import signal
+
+    dist.barrier()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(Exception, match="rank 1"):
+        dist.all_reduce(torch.ones(1000))
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        "interrupted",
+        "interrupted_barrier",
+        "forked",
+        "late_at_monitored_barrier",
+        "groups_on_one_store",
+        "second_shutdown",
+    ],
+)
+def test_scenario(scenario: str) -> None:
+    run_ranks(__file__, scenario, 2)
+
+
+@pytest.mark.parametrize("scenario", ["leaving", "one_limit_for_all_ranks"])
+def test_scenario_of_three_ranks(scenario: str) -> None:
+    run_ranks(__file__, scenario, 3)
+
+
+def test_a_dead_rank_is_named() -> None:
+    with pytest.raises(AssertionError, match="rank 1 of death exited with -9"):
+        run_ranks(__file__, "death", 2)
+
+
+def test_a_failed_start_waits_for_no_late_rank_and_is_known_to_it(tmp_path) -> None:
+    def join(rank: int, size: int) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", _JOIN, str(rank), str(size), str(tmp_path / "store")]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    first = [join(0, 3), join(1, 4)]
+    try:
+        # They end long before torch's timeout, although rank 2 never came.
+        for one in first:
+            assert one.communicate(timeout=120)[0].startswith("MismatchError")
+    finally:
+        for one in first:
+            one.kill()
+            one.wait()
+    late = join(2, 3)
+    assert "could not be made" in late.communicate(timeout=120)[0]
