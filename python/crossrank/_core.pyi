@@ -368,6 +368,7 @@ def save_safetensors(path: str, weights: dict[str, TensorLike], metadata: list[t
 def export_checkpoint(
     world: Collective,
     weights: dict[str, TensorLike],
+    grid: dict[str, int],
     placements: dict[str, dict[str, Any]],
     out: str,
     progress: _Progress,
@@ -380,6 +381,7 @@ class BackgroundExport:
         self,
         world: Collective,
         weights: dict[str, TensorLike],
+        grid: dict[str, int],
         placements: dict[str, dict[str, Any]],
         out: str,
         options: dict[str, Any],
@@ -389,5 +391,11 @@ class BackgroundExport:
     def wait(self) -> dict[str, Any]: ...
 
 def get_full_state_dict(
-    world: Collective, weights: dict[str, TensorLike], placements: dict[str, dict[str, Any]], dst: int, /
+    world: Collective,
+    weights: dict[str, TensorLike],
+    grid: dict[str, int],
+    placements: dict[str, dict[str, Any]],
+    dst: int,
+    options: dict[str, Any],
+    /,
 ) -> dict[str, Tensor]: ...

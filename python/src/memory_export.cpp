@@ -30,9 +30,18 @@ cp::Placement placement_from(nb::handle value) {
   refuse("placement", "there is no such placement", "replicate, shard, strided_shard, partial", kind);
 }
 
-/// Reads a dict of tensor names to dicts with mesh_shape, mesh_ranks, placements and shape.
-cp::Placements placements_from(nb::dict const& given) {
+/// Reads the place of this rank, and a dict of tensor names to dicts with mesh_shape, mesh_ranks, placements and shape.
+cp::Placements placements_from(nb::dict grid, nb::dict const& given) {
   cp::Placements placements;
+  OptionReader reader(std::move(grid));
+  reader.read("tp_rank", placements.tp_rank);
+  reader.read("tp", placements.tp);
+  reader.read("pp_rank", placements.pp_rank);
+  reader.read("pp", placements.pp);
+  reader.read("ep_rank", placements.ep_rank);
+  reader.read("ep", placements.ep);
+  reader.read("moe_ep", placements.moe_ep);
+  reader.finish("Grid");
   for (auto const [name, value] : given) {
     auto const fields = nb::cast<nb::dict>(value);
     cp::TensorPlacement one{.mesh = {.shape = nb::cast<std::vector<std::int64_t>>(fields["mesh_shape"]),
@@ -45,13 +54,22 @@ cp::Placements placements_from(nb::dict const& given) {
   return placements;
 }
 
-cp::ExportOptions export_options_from(OptionReader& reader) {
-  cp::ExportOptions options;
+constexpr std::pair<char const*, cp::RuleDirection> directions[] = {{"forward", cp::RuleDirection::forward},
+                                                                    {"backward", cp::RuleDirection::backward}};
+
+cp::ModelDescription model_from(OptionReader& reader) {
+  cp::ModelDescription model;
   nb::object config = nb::none();
   reader.read("config", config);
-  if (!config.is_none()) options.model.config = to_json(config);
-  reader.read("assets", options.model.directory);
-  reader.read("rules", options.model.rules);
+  if (!config.is_none()) model.config = to_json(config);
+  reader.read("assets", model.directory);
+  reader.read("rules", model.rules);
+  reader.read("direction", directions, model.direction);
+  return model;
+}
+
+cp::ExportOptions export_options_from(OptionReader& reader) {
+  cp::ExportOptions options{.model = model_from(reader)};
   reader.read("max_shard_bytes", options.max_shard_bytes);
   reader.read("single_file", options.single_file);
   reader.read("force", options.force);
@@ -60,7 +78,7 @@ cp::ExportOptions export_options_from(OptionReader& reader) {
   return options;
 }
 
-nb::dict export_checkpoint(Collective const& world, nb::handle weights, nb::dict const& placements,
+nb::dict export_checkpoint(Collective const& world, nb::handle weights, nb::dict grid, nb::dict const& placements,
                            std::filesystem::path const& out, nb::object on_progress, nb::dict given) {
   Job job(std::move(on_progress));
   OptionReader reader(std::move(given));
@@ -69,14 +87,14 @@ nb::dict export_checkpoint(Collective const& world, nb::handle weights, nb::dict
   options.on_progress = job.reporter();
   options.stop = job.token();
   auto const tensors = state_dict_from(weights);
-  auto const sharding = placements_from(placements);
+  auto const sharding = placements_from(std::move(grid), placements);
   return summary_to_python(job.run([&] { return cp::consolidate(world, tensors, sharding, out, options); }));
 }
 
 /// An export that goes on while Python computes. Its end is awaited without the GIL, also by the destructor.
 class BackgroundExport {
  public:
-  BackgroundExport(Collective const& world, nb::handle weights, nb::dict const& placements,
+  BackgroundExport(Collective const& world, nb::handle weights, nb::dict grid, nb::dict const& placements,
                    std::filesystem::path const& out, nb::dict given) {
     OptionReader reader(std::move(given));
     cp::BackgroundOptions options{.write = export_options_from(reader)};
@@ -84,7 +102,7 @@ class BackgroundExport {
     reader.finish("async_export_checkpoint");
     options.write.stop = stop_.get_token();
     auto const tensors = state_dict_from(weights);
-    auto const sharding = placements_from(placements);
+    auto const sharding = placements_from(std::move(grid), placements);
     request_ = run_waiting(world, [&] { return cp::iconsolidate(world, tensors, sharding, out, options); });
   }
   ~BackgroundExport() {
@@ -103,22 +121,26 @@ class BackgroundExport {
   cp::ExportRequest request_;
 };
 
-nb::dict full_state_dict(Collective const& world, nb::handle weights, nb::dict const& placements, int dst) {
+nb::dict full_state_dict(Collective const& world, nb::handle weights, nb::dict grid, nb::dict const& placements,
+                         int dst, nb::dict given) {
+  OptionReader reader(std::move(given));
+  auto model = model_from(reader);
+  reader.finish("gather_full_state_dict");
   auto const tensors = state_dict_from(weights);
-  auto const sharding = placements_from(placements);
+  auto const sharding = placements_from(std::move(grid), placements);
   Job job{nb::none()};
-  cp::FullStateOptions const options{.dst = dst, .stop = job.token()};
+  cp::FullStateOptions const options{.model = std::move(model), .dst = dst, .stop = job.token()};
   return state_dict_to_python(job.run([&] { return cp::get_full_state_dict(world, tensors, sharding, options); }));
 }
 
 }  // namespace
 
 void bind_memory_export(nb::module_& module) {
-  module.def("export_checkpoint", &export_checkpoint, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
-             nb::arg());
+  module.def("export_checkpoint", &export_checkpoint, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+             nb::arg().none(), nb::arg());
   module.def("get_full_state_dict", &full_state_dict);
   nb::class_<BackgroundExport>(module, "BackgroundExport")
-      .def(nb::init<Collective const&, nb::handle, nb::dict const&, std::filesystem::path const&, nb::dict>())
+      .def(nb::init<Collective const&, nb::handle, nb::dict, nb::dict const&, std::filesystem::path const&, nb::dict>())
       .def("done", &BackgroundExport::done)
       .def("wait", &BackgroundExport::wait);
 }

@@ -135,29 +135,39 @@ def interrupted_export(rank: int, size: int) -> None:
     dist.broadcast_object_list(shared, src=0)
     pids = [0] * size
     dist.all_gather_object(pids, os.getpid())
-    out = os.path.join(str(shared[0]), "model")
     weights = {f"w{i}": torch.full((1 << 22,), float(i)) for i in range(8)}
-    request = crossrank.torch.async_export_checkpoint(weights, out)
-    if rank == 1:
-        # The export cannot end before rank 0 was interrupted, which then lets this rank go on.
-        os.kill(os.getpid(), signal.SIGSTOP)
-        with pytest.raises(crossrank.CancelledError):
-            request.wait()
-    else:
 
-        def interrupt() -> None:
-            while ") T " not in Path(f"/proc/{pids[1]}/stat").read_text():
-                time.sleep(0.01)
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(1)
-            os.kill(pids[1], signal.SIGCONT)
+    def interrupt() -> None:
+        while ") T " not in Path(f"/proc/{pids[1]}/stat").read_text():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1)
+        os.kill(pids[1], signal.SIGCONT)
 
-        helper = threading.Thread(target=interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            helper.start()
-            request.wait()
-        helper.join()
-    assert not os.path.exists(os.path.join(out, "model.safetensors"))
+    def is_cancelled(out: str) -> bool:
+        request = crossrank.torch.async_export_checkpoint(weights, out)
+        try:
+            if rank == 1:
+                # The export cannot go on before rank 0 was interrupted, which then lets this rank go on.
+                os.kill(os.getpid(), signal.SIGSTOP)
+                request.wait()
+            else:
+                helper = threading.Thread(target=interrupt)
+                try:
+                    helper.start()
+                    request.wait()
+                finally:
+                    helper.join()
+            ended = True
+        except (KeyboardInterrupt, crossrank.CancelledError) as error:
+            assert isinstance(error, KeyboardInterrupt) == (rank == 0)
+            ended = False
+        dist.barrier()
+        assert rank == 0 or ended == os.path.exists(out)
+        return not os.path.exists(out)
+
+    # An export may end before rank 1 stops.
+    assert any(is_cancelled(os.path.join(str(shared[0]), f"model{attempt}")) for attempt in range(10))
     dist.barrier()
     dist.destroy_process_group()
 
@@ -190,6 +200,68 @@ def states_of_all_kinds(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
+def plain_shards(rank: int, size: int) -> None:
+    """Tensor-parallel shards that are plain tensors, merged by the rules of their architecture."""
+    import os
+    import tempfile
+
+    config = {
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 8, "intermediate_size": 12,
+        "num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 1, "vocab_size": 6,
+    }  # fmt: skip
+    layer = "model.layers.0."
+    cut = {layer + f"self_attn.{name}_proj.weight": (0, (8, 8)) for name in "qkv"}
+    cut |= {layer + f"mlp.{name}_proj.weight": (0, (12, 8)) for name in ["gate", "up"]}
+    cut |= {layer + "self_attn.o_proj.weight": (1, (8, 8)), layer + "mlp.down_proj.weight": (1, (8, 12))}
+    cut |= {"model.embed_tokens.weight": (0, (6, 8)), "lm_head.weight": (0, (6, 8))}
+    norms = [layer + "input_layernorm.weight", layer + "post_attention_layernorm.weight", "model.norm.weight"]
+    torch.manual_seed(7)
+    whole = {name: torch.randn(shape) for name, (_, shape) in cut.items()} | {name: torch.randn(8) for name in norms}
+    mine = {name: tensor.chunk(size, cut[name][0])[rank] if name in cut else tensor for name, tensor in whole.items()}
+    grid = crossrank.torch.Grid(tp_rank=rank, tp=size)
+    folder = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(folder, src=0)
+    out = os.path.join(str(folder[0]), "model")
+    crossrank.torch.export_checkpoint(mine, out, config=config, grid=grid)
+    loaded = crossrank.load(out)
+    assert set(loaded) == set(whole)
+    assert all(torch.equal(loaded[name].torch(), tensor) for name, tensor in whole.items())
+    full = crossrank.torch.gather_full_state_dict(mine, config=config, grid=grid)
+    assert set(full) == (set(whole) if rank == 0 else set())
+    assert all(torch.equal(full[name], whole[name]) for name in full)
+    with pytest.raises(crossrank.MismatchError):
+        crossrank.torch.gather_full_state_dict(mine, config=config, grid=crossrank.torch.Grid(tp_rank=rank, tp=size + rank))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def translated_names(rank: int, size: int) -> None:
+    """A file of rules translates names in both directions."""
+    import json
+    import os
+    import tempfile
+
+    folder = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(folder, src=0)
+    rules = os.path.join(str(folder[0]), "rules.json")
+    if rank == 0:
+        names = {"tensor": "decoder.layers.*.norm.weight", "rename": "model.layers.*.ln.weight"}
+        with open(rules, "w") as file:
+            json.dump({"rules": [names | {"sharding": "replicate"}]}, file)
+    dist.barrier()
+    megatron = {"decoder.layers.3.norm.weight": torch.arange(4.0)}
+    full = crossrank.torch.gather_full_state_dict(megatron, rules=rules)
+    assert list(full) == (["model.layers.3.ln.weight"] if rank == 0 else [])
+    out = os.path.join(str(folder[0]), "model")
+    huggingface = {"model.layers.3.ln.weight": torch.arange(4.0)}
+    crossrank.torch.export_checkpoint(huggingface, out, rules=rules, direction="backward")
+    assert list(crossrank.load(out)) == list(megatron)
+    with pytest.raises(crossrank.UsageError, match="forward, backward"):
+        crossrank.torch.gather_full_state_dict(megatron, rules=rules, direction="back")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def test_an_export_of_sharded_parameters_is_the_model() -> None:
     run_ranks(__file__, "export", 2)
 
@@ -202,6 +274,8 @@ def test_an_export_of_sharded_parameters_is_the_model() -> None:
         "export_in_the_background",
         "interrupted_export",
         "states_of_all_kinds",
+        "plain_shards",
+        "translated_names",
     ],
 )
 def test_exports_beside_gloo(scenario: str) -> None:

@@ -4,12 +4,13 @@ import crossrank.torch
 torch.distributed.init_process_group("crossrank")
 """
 
-from .checkpoint import ExportRequest, async_export_checkpoint, export_checkpoint, gather_full_state_dict
+from .checkpoint import ExportRequest, Grid, async_export_checkpoint, export_checkpoint, gather_full_state_dict
 from .process_group import CrossrankProcessGroup, register
 
 __all__ = [
     "CrossrankProcessGroup",
     "ExportRequest",
+    "Grid",
     "async_export_checkpoint",
     "export_checkpoint",
     "gather_full_state_dict",

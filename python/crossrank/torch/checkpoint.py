@@ -1,10 +1,11 @@
-"""Checkpoints from models whose parameters are spread over ranks: FSDP2, DTensor, tensor parallelism by torch."""
+"""Checkpoints from models whose parameters are spread over ranks: FSDP2, DTensor, and plain shards such as Megatron's."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +14,36 @@ import torch
 from crossrank import Summary, UsageError, _core
 from crossrank.compat import groups
 
-__all__ = ["ExportRequest", "async_export_checkpoint", "export_checkpoint", "gather_full_state_dict"]
+__all__ = ["ExportRequest", "Grid", "async_export_checkpoint", "export_checkpoint", "gather_full_state_dict"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """The place of this rank in a grid of tensor, pipeline and expert parallelism, for parameters that are plain tensors.
+
+    Every rank passes its own ranks and the sizes that all have. Rules merge the shards, as they merge shards in files: those of
+    the model's architecture, which its config names, or those of a file.
+
+        grid = crossrank.torch.Grid(tp_rank=mpu.get_tensor_model_parallel_rank(), tp=8)
+    """
+
+    tp_rank: int = 0
+    """The tensor-parallel rank."""
+    tp: int = 1
+    """The tensor-parallel size."""
+    pp_rank: int = 0
+    """The pipeline stage."""
+    pp: int = 1
+    """The number of pipeline stages."""
+    ep_rank: int = 0
+    """The expert-parallel rank."""
+    ep: int = 1
+    """The expert-parallel size."""
+    moe_ep: int = 1
+    """The number of groups of experts among the tensor-parallel ranks."""
+
+
+_ALONE = Grid()
 
 
 def export_checkpoint(
@@ -26,27 +56,33 @@ def export_checkpoint(
     single_file: bool = False,
     format: Literal["safetensors", "torch"] = "safetensors",
     rules: str | Path | None = None,
+    direction: Literal["forward", "backward"] = "forward",
+    grid: Grid = _ALONE,
     force: bool = False,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Summary:
     """Writes a model as one Hugging Face checkpoint, from the memory of all ranks. Collective over torch's ranks.
 
     `model` is a module or a state dict. A parameter that is a `DTensor` is spread over the ranks as its placements say; every
-    other one is the same on all ranks. No shard is written and no rank holds the whole model: a rank needs at most 256 MiB
-    beyond its own parameters. The directory `out` holds the old or the new checkpoint, whatever happens.
+    other one is a shard at the place of this rank in `grid`, and the same on all ranks with that place. No shard is written and
+    no rank holds the whole model: a rank needs at most 256 MiB beyond its own parameters. The directory `out` holds the old or
+    the new checkpoint, whatever happens.
 
     `config` becomes `config.json`; by default it is the model's own. `assets` is a directory whose tokenizer and similar files
-    are copied. A file of `rules` translates names and layouts, for example those of Megatron. `force` replaces an existing
-    checkpoint. `progress` gets the finished bytes, all bytes and the stage.
+    are copied. A file of `rules` translates names and layouts, for example those of Megatron; with the `direction` "backward"
+    it gives the names of its patterns to parameters that have the names in `rename`. `force` replaces an existing checkpoint.
+    `progress` gets the finished bytes, all bytes and the stage.
 
         crossrank.torch.export_checkpoint(model, "out", assets="meta-llama")
     """
     weights, placements, options = _export_arguments(
         model, config=config, assets=assets, max_shard_bytes=max_shard_bytes, single_file=single_file,
-        format=format, rules=rules, force=force,
+        format=format, rules=rules, direction=direction, force=force,
     )  # fmt: skip
     with groups.until_death(groups.world()) as group:
-        return Summary(**_core.export_checkpoint(group._native, weights, placements, os.fspath(out), progress, options))
+        return Summary(
+            **_core.export_checkpoint(group._native, weights, asdict(grid), placements, os.fspath(out), progress, options)
+        )
 
 
 class ExportRequest:
@@ -74,6 +110,8 @@ def async_export_checkpoint(
     single_file: bool = False,
     format: Literal["safetensors", "torch"] = "safetensors",
     rules: str | Path | None = None,
+    direction: Literal["forward", "backward"] = "forward",
+    grid: Grid = _ALONE,
     force: bool = False,
     max_copy_bytes: int = 0,
 ) -> ExportRequest:
@@ -88,11 +126,11 @@ def async_export_checkpoint(
     """
     weights, placements, options = _export_arguments(
         model, config=config, assets=assets, max_shard_bytes=max_shard_bytes, single_file=single_file,
-        format=format, rules=rules, force=force,
+        format=format, rules=rules, direction=direction, force=force,
         max_copy_bytes=max_copy_bytes,
     )  # fmt: skip
     with groups.until_death(groups.world()) as group:
-        return ExportRequest(_core.BackgroundExport(group._native, weights, placements, os.fspath(out), options))
+        return ExportRequest(_core.BackgroundExport(group._native, weights, asdict(grid), placements, os.fspath(out), options))
 
 
 def _export_arguments(
@@ -107,11 +145,23 @@ def _export_arguments(
     return weights, placements, {"config": config, **options}
 
 
-def gather_full_state_dict(model: torch.nn.Module | dict[str, torch.Tensor], dst: int = 0) -> dict[str, torch.Tensor]:
-    """Returns the whole state dict on rank `dst`, and an empty one elsewhere. Collective over torch's ranks."""
+def gather_full_state_dict(
+    model: torch.nn.Module | dict[str, torch.Tensor],
+    dst: int = 0,
+    *,
+    config: dict[str, Any] | None = None,
+    rules: str | Path | None = None,
+    direction: Literal["forward", "backward"] = "forward",
+    grid: Grid = _ALONE,
+) -> dict[str, torch.Tensor]:
+    """Returns the whole state dict on rank `dst`, and an empty one elsewhere. Collective over torch's ranks.
+
+    The options are those of `export_checkpoint`; shards in a `grid` need the `config` of their model, or `rules`.
+    """
     weights, placements = _weights_and_placements(model, set())
+    options = {"config": config, "rules": rules, "direction": direction}
     with groups.until_death(groups.world()) as group:
-        full = _core.get_full_state_dict(group._native, weights, placements, dst)
+        full = _core.get_full_state_dict(group._native, weights, asdict(grid), placements, dst, options)
     return {name: tensor.torch() for name, tensor in full.items()}
 
 
