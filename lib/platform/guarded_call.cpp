@@ -6,6 +6,7 @@
 #include "lib/core/log.hpp"
 #include "lib/platform/deadline.hpp"
 #include "lib/platform/io_error.hpp"
+#include "lib/platform/signals_blocked.hpp"
 
 namespace crossrank::platform {
 namespace {
@@ -18,6 +19,7 @@ std::size_t abandoned_calls() noexcept { return left_behind.load(std::memory_ord
 
 bool GuardedCall::run(std::shared_ptr<GuardedCall> const& call, std::function<void()> work, CallGuard const& guard) {
   try {
+    SignalsBlocked const blocked;
     std::thread([call, work = std::move(work)]() mutable {
       std::exception_ptr error;
       try {

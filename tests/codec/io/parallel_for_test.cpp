@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -36,6 +38,47 @@ TEST(ParallelFor, throws_the_first_error_and_stops) {
   };
   EXPECT_THROW(parallel_for(1'000'000, many_bytes, work), std::runtime_error);
   EXPECT_LT(done.load(), 1'000'000U);
+}
+
+TEST(ParallelFor, throws_the_error_of_the_lowest_index) {
+  // Each call waits until index 0 has begun, which fails last.
+  std::atomic<int> failed{0};
+  auto const work = [&](std::size_t index) {
+    if (index == 0) {
+      while (failed.load() == 0) std::this_thread::yield();
+    }
+    ++failed;
+    throw std::runtime_error("index " + std::to_string(index));
+  };
+  try {
+    parallel_open(8, work);
+    FAIL();
+  } catch (std::runtime_error const& error) {
+    EXPECT_STREQ(error.what(), "index 0");
+  }
+}
+
+TEST(ParallelFor, opens_each_file_once) {
+  for (std::size_t const count : {1U, 7U, 8U, 1000U}) {
+    std::vector<std::atomic<int>> done(count);
+    parallel_open(count, [&](std::size_t index) { ++done[index]; });
+    EXPECT_TRUE(std::all_of(done.begin(), done.end(), [](auto const& calls) { return calls == 1; })) << count;
+  }
+}
+
+TEST(ParallelFor, blocks_signals_in_its_threads) {
+  auto const self = std::this_thread::get_id();
+  std::atomic<int> others{0};
+  parallel_open(8, [&](std::size_t) {
+    if (std::this_thread::get_id() == self) {
+      while (others.load() == 0) std::this_thread::yield();
+      return;
+    }
+    sigset_t blocked;
+    pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+    EXPECT_EQ(sigismember(&blocked, SIGINT), 1);
+    ++others;
+  });
 }
 
 TEST(ParallelFor, does_nothing_for_a_count_of_zero) {

@@ -9,6 +9,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/codec/io/parallel_for.hpp"
 #include "workspace/checkpoint/discovery/checkpoint_pointer.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/source/torch/dcp_source.hpp"
@@ -17,7 +18,6 @@
 #include "workspace/checkpoint/discovery/megatron/deepspeed_files.hpp"
 #include "workspace/checkpoint/discovery/grid/expert_groups.hpp"
 #include "workspace/checkpoint/source/file_pool.hpp"
-#include "workspace/checkpoint/source/for_each_index.hpp"
 #include "workspace/checkpoint/source/shard_metadata.hpp"
 #include "workspace/checkpoint/discovery/flat_parameters.hpp"
 #include "workspace/checkpoint/discovery/model_description.hpp"
@@ -179,7 +179,7 @@ ShardSet open_shards(DirectoryListing const& listing, ShardSetOptions const& opt
   auto& shards = found.shards;
   if (!has_index(listing)) distinguish_parts_from_ranks(shards, torch);
   set.sources.resize(shards.size());
-  for_each_index(shards.size(), [&](std::size_t i) { set.sources[i] = open_shard(shards[i], torch); });
+  codec::parallel_open(shards.size(), [&](std::size_t i) { set.sources[i] = open_shard(shards[i], torch); });
   bool const indexed = options.pattern.empty() && options.model_key.empty() && !shards.front().images;
   if (indexed && shards.size() == 1) set.absent = absent_of(set, std::move(found.listed));
   describe(set, listing, shards.front().files.front().parent_path());

@@ -12,12 +12,12 @@
 #include <crossrank/error.hpp>
 
 #include "lib/codec/checksum/checksum.hpp"
+#include "lib/codec/io/parallel_for.hpp"
 #include "workspace/checkpoint/discovery/open_shard_set.hpp"
 #include "workspace/checkpoint/discovery/shard_opener.hpp"
 #include "workspace/checkpoint/parts/file_recipe.hpp"
 #include "workspace/checkpoint/plan/merge_plan_state.hpp"
 #include "workspace/checkpoint/plan/merged_source.hpp"
-#include "workspace/checkpoint/source/for_each_index.hpp"
 #include "workspace/checkpoint/source/torch/dcp_source.hpp"
 
 namespace crossrank::checkpoint {
@@ -114,7 +114,7 @@ class RecipeMerge {
     auto& sources = layout_->set.sources;
     sources.resize(needed_.size());
     try {
-      for_each_index(needed_.size(), [&](std::size_t i) { sources[i] = open_source(needed_[i]); });
+      codec::parallel_open(needed_.size(), [&](std::size_t i) { sources[i] = open_source(needed_[i]); });
     } catch (FormatError const&) {
       require_unchanged_inputs();
       throw;

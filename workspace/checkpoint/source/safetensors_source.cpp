@@ -5,9 +5,9 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/codec/io/parallel_for.hpp"
 #include "lib/codec/safetensors/image_metadata.hpp"
 #include "lib/core/json_members.hpp"
-#include "workspace/checkpoint/source/for_each_index.hpp"
 #include "workspace/checkpoint/source/shard_metadata.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
 
@@ -57,7 +57,7 @@ SafetensorsSource::SafetensorsSource(std::string name, std::vector<std::filesyst
 std::vector<SafetensorsSource::Opened> SafetensorsSource::open_all(std::vector<std::filesystem::path> const& files,
                                                                    FilePool& pool) {
   std::vector<Opened> opened(files.size());
-  for_each_index(files.size(), [&](std::size_t i) {
+  codec::parallel_open(files.size(), [&](std::size_t i) {
     opened[i].file = pool.open(files[i]);
     try {
       opened[i].image.emplace(

@@ -20,6 +20,7 @@
 #include "lib/core/at_rank.hpp"
 #include "lib/core/error_record.hpp"
 #include "lib/platform/cgroup.hpp"
+#include "lib/platform/signals_blocked.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -78,6 +79,7 @@ class WorkerPool {
     threads_.reserve(as_size(count));
     running_ = count;
     try {
+      platform::SignalsBlocked const blocked;
       for (int i = 0; i < count; ++i) threads_.emplace_back([this, &work] { run(work); });
     } catch (std::system_error const& refused) {
       accept_fewer_threads(count, refused);
