@@ -2,7 +2,7 @@
 # the layers in USES; any other include does not compile. For that, each layer has a folder of links in the build tree as
 # its only include directory.
 
-# All layers reuse the precompiled header of the first one.
+# Layers share one precompiled header. Clang refuses one of another visibility, so it has two.
 set(crossrank_precompiled <nlohmann/json.hpp> <algorithm> <functional> <map> <memory> <optional> <span> <string> <vector>)
 
 # crossrank_layer(NAME [VISIBLE] [FOLDERS dir...] [HEADERS header...] [USES layer...] [SOURCES source...])
@@ -44,10 +44,16 @@ function(crossrank_layer name)
   target_include_directories(${target} PUBLIC ${root})
   target_link_libraries(${target} PUBLIC ${uses} nlohmann_json::nlohmann_json Threads::Threads
                                   PRIVATE Boost::headers Boost::filesystem crossrank_warnings crossrank_xxhash)
-  if(TARGET crossrank_core_layer AND NOT name STREQUAL core)
-    target_precompile_headers(${target} REUSE_FROM crossrank_core_layer)
+  set(shared crossrank_precompiled_layer)
+  if(layer_VISIBLE AND CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    string(APPEND shared _visible)
+  endif()
+  get_property(first GLOBAL PROPERTY ${shared})
+  if(first)
+    target_precompile_headers(${target} REUSE_FROM ${first})
   else()
     target_precompile_headers(${target} PRIVATE ${crossrank_precompiled})
+    set_property(GLOBAL PROPERTY ${shared} ${target})
   endif()
 endfunction()
 

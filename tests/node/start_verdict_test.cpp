@@ -201,6 +201,9 @@ CROSSRANK_RANK_SCENARIO(join_with_few_files) {
 
 /// The descriptors run out at any step of the start, on any rank. No rank may wait on alone.
 TEST(StartVerdict, is_the_same_on_all_ranks_when_descriptors_run_out) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "the undefined behaviour sanitizer needs descriptors of its own";
+#endif
   std::set<std::string> codes;
   for (int const limit : {8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 20, 22, 24, 28, 32, 48, 64}) {
     SCOPED_TRACE("ulimit -n " + std::to_string(limit));
@@ -208,6 +211,7 @@ TEST(StartVerdict, is_the_same_on_all_ranks_when_descriptors_run_out) {
     auto const job =
         run_ranks(6, "join_with_few_files", {.deadline = 2 * step_limit, .arguments = {std::to_string(limit)}});
     auto const verdict = one_verdict(job, {});
+    ASSERT_NE(verdict, "none") << job.text();
     codes.insert(verdict.substr(8, verdict.find(' ', 8) - 8));
     EXPECT_LT(steady_clock::now() - started, step_limit) << job.text();
     if (testing::Test::HasFailure()) return;

@@ -11,6 +11,11 @@ namespace {
 
 using Direction = Transfer::Direction;
 
+/// An empty buffer may be a null pointer, which memmove refuses.
+void move_bytes(std::byte* to, std::byte const* from, std::size_t bytes) {
+  if (bytes > 0) std::memmove(to, from, bytes);
+}
+
 /// One run of one operation on this rank.
 class Run {
  public:
@@ -60,7 +65,7 @@ class Run {
     for (std::size_t step = 0; step < size_; ++step) {
       auto* const part = parts[(owner + 1 + step) % size_] + first * element;
       if (step == 0) {
-        std::memmove(into, part, count * element);
+        move_bytes(into, part, count * element);
       } else {
         reduce_into(into, part, count, o_.type, o_.op);
       }
@@ -83,7 +88,7 @@ class Run {
       parts[r] = space.data() + r * mine * element;
       auto const theirs = slice_start(r + 1) - slice_start(r);
       if (r == me) {
-        std::memcpy(parts[r], in + slice_start(me) * element, mine * element);
+        move_bytes(parts[r], in + slice_start(me) * element, mine * element);
       } else {
         transfers.push_back({Direction::send, static_cast<int>(r), in + slice_start(r) * element, theirs * element});
         transfers.push_back({Direction::receive, static_cast<int>(r), parts[r], mine * element});
@@ -92,7 +97,7 @@ class Run {
     if (!move(std::move(transfers))) return false;
     std::vector<std::byte> result(mine * element);
     reduce_slice(result.data(), parts, me, 0, mine);
-    std::memcpy(out + slice_start(me) * element, result.data(), result.size());
+    move_bytes(out + slice_start(me) * element, result.data(), result.size());
     transfers.clear();
     for (std::size_t r = 0; r < size_; ++r) {
       if (r == me) continue;
@@ -124,7 +129,7 @@ class Run {
     for (std::size_t r = 0; r < size_; ++r) {
       parts[r] = space.data() + r * size;
       if (static_cast<int>(r) == comm_.rank) {
-        std::memcpy(parts[r], own, size);
+        move_bytes(parts[r], own, size);
       } else {
         transfers.push_back({Direction::receive, static_cast<int>(r), parts[r], size});
       }
@@ -141,14 +146,14 @@ class Run {
       if (r != comm_.rank) transfers.push_back({Direction::send, r, in, bytes_});
     }
     if (!move(std::move(transfers))) return false;
-    std::memmove(output(bytes_), in, bytes_);
+    move_bytes(output(bytes_), in, bytes_);
     return true;
   }
 
   bool all_gather() {
     auto* const in = input(bytes_);
     auto* const out = output(bytes_ * size_);
-    std::memmove(out + static_cast<std::size_t>(comm_.rank) * bytes_, in, bytes_);
+    move_bytes(out + static_cast<std::size_t>(comm_.rank) * bytes_, in, bytes_);
     auto* const mine = out + static_cast<std::size_t>(comm_.rank) * bytes_;
     return with_peers([&](std::size_t) { return mine; }, [&](std::size_t r) { return out + r * bytes_; });
   }
@@ -157,21 +162,21 @@ class Run {
     auto* const in = input(bytes_ * size_);
     auto* const out = output(bytes_ * size_);
     auto const me = static_cast<std::size_t>(comm_.rank);
-    std::memmove(out + me * bytes_, in + me * bytes_, bytes_);
+    move_bytes(out + me * bytes_, in + me * bytes_, bytes_);
     return with_peers([&](std::size_t r) { return in + r * bytes_; }, [&](std::size_t r) { return out + r * bytes_; });
   }
 
   bool gather() {
     if (!root()) return move({{Direction::send, o_.peer, input(bytes_), bytes_}});
     auto* const out = output(bytes_ * size_);
-    std::memmove(out + static_cast<std::size_t>(comm_.rank) * bytes_, input(bytes_), bytes_);
+    move_bytes(out + static_cast<std::size_t>(comm_.rank) * bytes_, input(bytes_), bytes_);
     return with_peers(nullptr, [&](std::size_t r) { return out + r * bytes_; });
   }
 
   bool scatter() {
     if (!root()) return move({{Direction::receive, o_.peer, output(bytes_), bytes_}});
     auto* const in = input(bytes_ * size_);
-    std::memmove(output(bytes_), in + static_cast<std::size_t>(comm_.rank) * bytes_, bytes_);
+    move_bytes(output(bytes_), in + static_cast<std::size_t>(comm_.rank) * bytes_, bytes_);
     return with_peers([&](std::size_t r) { return in + r * bytes_; }, nullptr);
   }
 
@@ -192,7 +197,7 @@ class Run {
     std::vector<std::byte*> parts(size_);
     for (std::size_t r = 0; r < size_; ++r) parts[r] = space.data() + r * bytes_;
     auto const me = static_cast<std::size_t>(comm_.rank);
-    std::memcpy(parts[me], in + me * bytes_, bytes_);
+    move_bytes(parts[me], in + me * bytes_, bytes_);
     if (!with_peers([&](std::size_t r) { return in + r * bytes_; }, [&](std::size_t r) { return parts[r]; }))
       return false;
     reduce_slice(output(bytes_), parts, me, 0, o_.count);
@@ -216,7 +221,7 @@ void copy_to_itself(Communicator const& comm, std::vector<Transfer>& transfers) 
     if (send.direction != Direction::send || send.peer != comm.rank) continue;
     for (auto& receive : transfers) {
       if (receive.direction != Direction::receive || receive.peer != comm.rank || receive.done != 0) continue;
-      std::memmove(receive.bytes, send.bytes, std::min(send.size, receive.size));
+      move_bytes(receive.bytes, send.bytes, std::min(send.size, receive.size));
       receive.done = receive.size;
       break;
     }
