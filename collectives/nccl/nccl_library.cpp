@@ -84,12 +84,11 @@ std::string version_text(int version) {
          std::to_string(version % 100);
 }
 
-void throw_nccl_error(api::Functions const& functions, Result result, char const* function,
-                      char const* load_operation) {
+void throw_nccl_error(api::Functions const& functions, Result result, char const* function, char const* operation) {
   std::string text = functions.ncclGetErrorString(result);
   auto const* const last = functions.ncclGetLastError(nullptr);
   if (last != nullptr && *last != '\0') text += std::string(": ") + last;
-  throw BackendError({.operation = load_operation,
+  throw BackendError({.operation = operation,
                       .message = std::string(function) + " failed",
                       .system = std::move(text),
                       .hint = "NCCL_DEBUG=INFO makes NCCL print what it does"});

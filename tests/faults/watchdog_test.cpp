@@ -78,6 +78,9 @@ CROSSRANK_RANK_SCENARIO(connect_without_threads) {
 }
 
 TEST(FaultsWatchdog, reports_that_the_system_refused_its_thread) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "the leak sanitizer needs a thread of its own";
+#endif
   auto const job = test::run_ranks(2, "connect_without_threads", {.deadline = step_timeout});
   if (job.ranks.front().exit_code == 77) GTEST_SKIP() << "this process cannot become an ordinary user";
   auto const verdict = test::expect_one_verdict(job);

@@ -159,7 +159,7 @@ bool receive(std::shared_ptr<node::NodeComm> const& comm, RemoteContribution con
   collector.expect(parts.table.entries.size());
   if (!parts.table.config.empty())
     collector.config(codec::decode_config_binary(std::as_bytes(std::span(parts.table.config))));
-  auto const data_offset = as_size(parts.data.data() - at.payload.data());
+  auto const data_offset = parts.data.empty() ? std::size_t{0} : as_size(parts.data.data() - at.payload.data());
   for (auto const& entry : parts.table.entries) {
     if (!entry.present) {
       collector.tensor(entry.name, Tensor());
