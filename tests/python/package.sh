@@ -11,6 +11,7 @@ python=${CROSSRANK_TEST_PYTHON:-/usr/bin/python3}
 unset PYTHONPATH
 
 skip() { echo "skipped: $*"; exit 77; }
+! grep -q '^CROSSRANK_SANITIZE:STRING=.' "$build/CMakeCache.txt" || skip "Python cannot load a library with a sanitizer"
 [[ -x $python ]] || skip "$python is not installed (python3)"
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || skip "$python is older than 3.11"
 [[ -e $("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h ]] || skip "Python.h is missing (python3-dev)"
