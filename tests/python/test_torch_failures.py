@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -45,7 +46,8 @@ def leaving(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
-def interrupted(rank: int, size: int) -> None:
+def _interrupt(rank: int, call: Callable[[], object]) -> crossrank.PeerLostError | None:
+    """Interrupts rank 0 in `call`. Returns the error by which the other rank learns of it."""
     import os
     import signal
     import threading
@@ -54,33 +56,24 @@ def interrupted(rank: int, size: int) -> None:
     if rank == 0:
         threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
-            dist.recv(torch.empty(1), 1)
+            call()
         # This rank lives on, so the abort must tell the other.
         store.wait(["told"], timedelta(seconds=30))
-    else:
-        with pytest.raises(crossrank.PeerLostError, match="signal") as caught:
-            dist.recv(torch.empty(1), 0)
-        assert caught.value.failed_ranks == (0,)
-        store.set("told", "")
+        return None
+    with pytest.raises(crossrank.PeerLostError, match="signal") as caught:
+        dist.recv(torch.empty(1), 0)
+    store.set("told", "")
+    return caught.value
+
+
+def interrupted(rank: int, size: int) -> None:
+    error = _interrupt(rank, lambda: dist.recv(torch.empty(1), 1))
+    assert error is None or error.failed_ranks == (0,)
     dist.destroy_process_group()
 
 
 def interrupted_barrier(rank: int, size: int) -> None:
-    import os
-    import signal
-    import threading
-
-    store = dist.distributed_c10d._get_default_store()
-    if rank == 0:
-        threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-        with pytest.raises(KeyboardInterrupt):
-            dist.barrier()
-        # This rank lives on, so the abort must tell the other.
-        store.wait(["told"], timedelta(seconds=30))
-    else:
-        with pytest.raises(crossrank.PeerLostError, match="signal"):
-            dist.recv(torch.empty(1), 0)
-        store.set("told", "")
+    _interrupt(rank, dist.barrier)
     dist.destroy_process_group()
 
 

@@ -41,7 +41,7 @@ TEST(ParallelFor, throws_the_first_error_and_stops) {
 }
 
 TEST(ParallelFor, throws_the_error_of_the_lowest_index) {
-  // Each call waits until index 0 has begun, which fails last.
+  // Index 0 fails after another index has failed.
   std::atomic<int> failed{0};
   auto const work = [&](std::size_t index) {
     if (index == 0) {
