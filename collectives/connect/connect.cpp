@@ -12,11 +12,13 @@
 #include <utility>
 
 #include <crossrank/error.hpp>
+#include <crossrank/spi/connect_mpi.hpp>
 #include <crossrank/spi/transport.hpp>
 #include <crossrank/spi/resolve_options.hpp>
 
 #include "collectives/core/group_state.hpp"
 #include "collectives/connect/open_transport.hpp"
+#include "collectives/connect/plugin_loader.hpp"
 #include "lib/core/no_destructor.hpp"
 #include "lib/core/settings.hpp"
 #include "lib/platform/deadline.hpp"
@@ -94,6 +96,10 @@ namespace {
 }
 
 }  // namespace
+
+Collective spi::connect_mpi(int communicator, ConnectOptions const& options) {
+  return load_plugin("mpi").connect(communicator, options);
+}
 
 Collective connect(ConnectOptions options) try {
   options = spi::resolve_options(std::move(options), "connect");

@@ -34,6 +34,11 @@ std::shared_ptr<spi::Transport> open(spi::PluginRequest const& request) {
           {.job = request.job, .timeout_policy = request.timeout_policy, .connect_timeout = request.connect_timeout});
 }
 
+Collective connect_by_handle(int handle, ConnectOptions const& options) {
+  Process::instance().require_mpi("mpi::connect");  // before it, MPI does not know the handle
+  return connect(MPI_Comm_f2c(handle), options);
+}
+
 }  // namespace
 
 Collective connect(MPI_Comm communicator, ConnectOptions const& wanted) {
@@ -70,6 +75,7 @@ MPI_Comm communicator_of(ProcessGroup const& group) {
 }  // namespace crossrank::mpi
 
 extern "C" CROSSRANK_EXPORT crossrank::spi::Plugin const* crossrank_plugin() noexcept {
-  static constexpr crossrank::spi::Plugin plugin{crossrank::spi::build_stamp, &crossrank::mpi::open};
+  static constexpr crossrank::spi::Plugin plugin{crossrank::spi::build_stamp, &crossrank::mpi::open,
+                                                 &crossrank::mpi::connect_by_handle};
   return &plugin;
 }

@@ -117,10 +117,12 @@ std::unique_ptr<NcclWatchdog> make_watchdog(spi::Transport& transport, Report& r
 
 std::unique_ptr<Communicator> join(spi::Transport const& transport, Device device, api::UniqueId const& id,
                                    NcclWatchdog& watchdog, Report& report, spi::TimeoutPolicy const& timeout_policy) {
+  std::unique_ptr<Communicator> made;
   try {
-    auto made = std::make_unique<Communicator>(
+    made = std::make_unique<Communicator>(
         id, Communicator::Place{.device = device, .rank = transport.rank(), .ranks = transport.world_size()},
         timeout_policy.timeout, [&watchdog] { watchdog.poll(); });
+    watchdog.start(*made);
     report.outcome = Report::Outcome::joined;
     return made;
   } catch (PeerLostError const& e) {  // another rank has given up or died
@@ -129,6 +131,7 @@ std::unique_ptr<Communicator> join(spi::Transport const& transport, Device devic
     report.failure = record_text(e.what());
     watchdog.abort(e.what());
   }
+  if (made) made->abort();
   return nullptr;
 }
 
@@ -178,6 +181,7 @@ std::shared_ptr<NcclGroup> agree_on_communicator(spi::Transport& transport, Devi
   if (id) communicator = join(transport, device, *id, *watchdog, report, timeout_policy);
   if (auto const reports = gather_records(transport, agreement_mark, report, timeout_policy);
       auto const r = first_failure(reports)) {
+    watchdog.reset();  // its thread uses the communicator
     if (communicator) communicator->abort();
     settle_for_staged(transport, offers, "on " + rank_text(*r) + " " + string_of(reports[*r].failure));
     return nullptr;

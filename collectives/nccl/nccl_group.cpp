@@ -67,9 +67,7 @@ NcclGroup::NcclGroup(std::string name, std::unique_ptr<Communicator> communicato
     : name_(std::move(name)),
       communicator_(std::move(communicator)),
       watchdog_(std::move(watchdog)),
-      recorder_(std::move(recorder)) {
-  watchdog_->start(*communicator_);
-}
+      recorder_(std::move(recorder)) {}
 
 NcclGroup::~NcclGroup() { communicator_->close(last_work_); }
 

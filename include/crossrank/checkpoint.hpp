@@ -111,6 +111,11 @@ class CROSSRANK_EXPORT MergePlan {
   ///
   /// Local. Throws `UsageError` with the nearest name if the tensor is unknown.
   [[nodiscard]] std::string explain(std::string_view tensor) const;
+  /// Returns one tensor of the result, in memory of its own. Reads and merges only the bytes of this tensor.
+  ///
+  /// Local; thread-safe. Of replicas it reads the first; `verify` compares them. Throws `UsageError` with the nearest
+  /// name if the tensor is unknown, and `IoError` or `FormatError` when an input cannot be read.
+  [[nodiscard]] Tensor read(std::string_view tensor) const;
   /// Returns the whole plan as JSON. Local.
   [[nodiscard]] Json to_json() const;
   /// Writes `to_json()` to a new file. Local. Throws `IoError`.

@@ -131,6 +131,13 @@ class MergePlan:
         """
         return self._native.explain(tensor)
 
+    def read(self, tensor: str) -> Tensor:
+        """Returns one tensor of the result, in memory of its own. Reads only its bytes; of replicas, the first.
+
+        >>> plan.read("lm_head.weight").torch()
+        """
+        return self._native.read(tensor)
+
     def to_json(self) -> dict[str, Any]:
         """Returns the whole plan.
 
@@ -223,61 +230,72 @@ def inspect(path: Path) -> dict[str, Any]:
 
 
 class LazyTensors(Mapping[str, Tensor]):
-    """The tensors of safetensors files by name: read-only views of the mapped files.
+    """The tensors of a checkpoint by name. Each is read, or mapped, when it is asked for.
 
     >>> weights = crossrank.load("model/")
     >>> weights["lm_head.weight"].torch()
     """
 
-    def __init__(self, files: list[str], checksums: bool = False, index: Mapping[str, str] | None = None) -> None:
-        """Opens the files. With `index` the tensors are those that it lists, each in the file that it names."""
-        self._checksums = checksums
-        self._places: dict[str, _core.SafetensorsFile] = {}
-        for path in files:
-            file = _core.SafetensorsFile(path)
-            for name in file.names():
-                if index is not None and index.get(name) != path:
-                    continue
-                if name in self._places:
-                    raise FormatError(f"load: two files hold the tensor {name}")
-                self._places[name] = file
-        for name, path in (index or {}).items():
-            if name not in self._places:
-                raise FormatError(f"load: {path} does not hold the tensor {name}, which the index of the model names")
+    def __init__(self, readers: Mapping[str, Callable[[str], Tensor]]) -> None:
+        """Stores for each tensor the function that returns it."""
+        self._readers = readers
 
     def __getitem__(self, name: str) -> Tensor:
-        file = self._places[name]
-        return file.read(name) if self._checksums else file.map(name)
+        return self._readers[name](name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        return iter(self._readers)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._readers)
 
 
-def load(path: Path, *, checksums: bool = False) -> LazyTensors:
-    """Returns the tensors of a safetensors file, or of a directory, without reading their data.
+def load(path: Path, *, checksums: bool = False, **options: Any) -> LazyTensors:
+    """Returns the tensors of a checkpoint by name, without reading their data. Local.
 
-    In a directory with `model.safetensors.index.json` these are the tensors that the index lists, else those of all
-    safetensors files. A file or tensor of the index that is missing is a `FormatError`.
+    From a safetensors file, `model.safetensors`, or the files of `model.safetensors.index.json`, a tensor is a view of
+    the mapped file. It stays valid without the result of this call. Nobody may write or shorten a mapped file. With
+    `checksums=True` a tensor is read into memory of its own instead, and compared with the checksums in files of
+    crossrank.
 
-    A tensor is a view of the mapped file, and stays valid without the result of this call. Nobody may write or shorten a
-    mapped file. With `checksums=True` a tensor is read into memory of its own instead, and compared with the checksums in
-    files of crossrank. For another format, `convert` the checkpoint first.
+    Anything else that `crossrank inspect` knows, such as shards, torch archives and distributed checkpoints, is merged as
+    `consolidate` does it, tensor by tensor: each access reads the bytes of one tensor. Replicas are not compared;
+    `verify` does that. With options of `MergePlan` everything is read in this way.
+
+    A file or tensor of an index that is missing is a `FormatError`.
 
     >>> crossrank.load("model/")["lm_head.weight"].shape
+    >>> crossrank.load("shards/", source_tp=8)["lm_head.weight"].shape
     """
     place = os.fspath(path)
-    if not os.path.isdir(place):
-        return LazyTensors([place], checksums)
-    index = _index_of(place)
-    if index is not None:
-        return LazyTensors(sorted(set(index.values())), checksums, index)
-    files = sorted(os.path.join(place, name) for name in os.listdir(place) if name.endswith(".safetensors"))
-    if not files:
-        raise UsageError(f"load: {place} holds no safetensors file. Convert the checkpoint with crossrank.convert")
-    return LazyTensors(files, checksums)
+    readers = None if options else _safetensors_readers(place, checksums)
+    if readers is not None:
+        return LazyTensors(readers)
+    if checksums:
+        raise UsageError(f"load: checksums=True is for safetensors models, and {place} is none. Call crossrank.verify")
+    plan = MergePlan(place, world=connect(backend="fake"), **options)
+    return LazyTensors(dict.fromkeys(plan.tensors, plan.read))
+
+
+def _safetensors_readers(place: str, checksums: bool) -> dict[str, Callable[[str], Tensor]] | None:
+    """Returns a function for each tensor of a safetensors file or of a model in such files; None if it is neither."""
+    index, files = None, [place]
+    if os.path.isdir(place):
+        index = _index_of(place)
+        files = [os.path.join(place, "model.safetensors")] if index is None else sorted(set(index.values()))
+        if index is None and not os.path.exists(files[0]):
+            return None
+    elif not place.endswith(".safetensors"):
+        return None
+    readers: dict[str, Callable[[str], Tensor]] = {}
+    for path in files:
+        file = _core.SafetensorsFile(path)
+        read = file.read if checksums else file.map
+        readers.update((name, read) for name in file.names() if index is None or index.get(name) == path)
+    for name, path in (index or {}).items():
+        if name not in readers:
+            raise FormatError(f"load: {path} does not hold the tensor {name}, which the index of the model names")
+    return readers
 
 
 def _index_of(directory: str) -> dict[str, str] | None:

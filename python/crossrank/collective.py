@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Literal
@@ -504,6 +505,7 @@ def _load(value: Any) -> Any:
 
 def connect(
     *,
+    communicator: Any = None,
     backend: str = "",
     timeout: Timeout | None = None,
     connect_timeout: Timeout | None = None,
@@ -519,6 +521,9 @@ def connect(
 ) -> Collective:
     """Joins the job that the launcher announced, and returns the group of all its ranks.
 
+    With a `communicator` of mpi4py, returns the group of its ranks instead: collective over it, with its program's MPI. The
+    program closes the group before it finalises MPI.
+
     Without a launcher the job consists of this process. Call it after `fork`, never before. A start that has failed is
     kept for `linger`, so that ranks that come later learn why; without it until `connect_timeout`.
 
@@ -529,10 +534,22 @@ def connect(
     """
     return Collective(
         _core.connect(
+            None if communicator is None else _fortran_handle(communicator),
             backend, seconds(timeout), seconds(connect_timeout), seconds(user_limit), rank, world_size, job_id,
             ranks_are, arena_cap, check, seconds(linger), progress,
         )
     )  # fmt: skip
+
+
+def _fortran_handle(communicator: Any) -> int:
+    """Returns the number by which Fortran knows a communicator of mpi4py, whose MPI must be the plugin's, Open MPI."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is None or not isinstance(communicator, mpi.Comm):
+        raise UsageError(f"connect: communicator is a {type(communicator).__name__}, not a communicator of mpi4py")
+    vendor, version = mpi.get_vendor()
+    if vendor != "Open MPI":
+        raise UsageError(f"connect: mpi4py runs on {vendor} {version}, and crossrank was built for Open MPI")
+    return communicator.py2f()
 
 
 def statistics() -> dict[str, int]:

@@ -54,6 +54,8 @@ void bind_plan(nb::module_& module) {
   nb::class_<cp::MergePlan>(module, "MergePlan")
       .def("tensors", &cp::MergePlan::tensors)
       .def("explain", [](cp::MergePlan const& plan, std::string const& tensor) { return plan.explain(tensor); })
+      .def("read", [](cp::MergePlan const& plan,
+                      std::string const& tensor) { return run_without_gil([&] { return plan.read(tensor); }); })
       .def("to_json", [](cp::MergePlan const& plan) { return to_python(plan.to_json()); })
       .def("save", [](cp::MergePlan const& plan,
                       std::filesystem::path const& file) { run_without_gil([&] { plan.save(file); }); })

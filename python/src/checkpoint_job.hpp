@@ -71,6 +71,19 @@ class Job {
   [[nodiscard]] std::function<void(cp::Progress const&)> reporter() {
     return [this](cp::Progress const& progress) { report(progress); };
   }
+  /// Calls Python code from a call of the library, without the GIL. When the code raises, stops the job, which raises
+  /// the same.
+  template <class Call>
+  void call_python(Call&& call) {
+    if (raised_) return;
+    AcquiredGil const gil;
+    try {
+      call();
+    } catch (...) {
+      raised_ = std::current_exception();
+      stop_.request_stop();
+    }
+  }
   template <class Work>
   auto run(Work&& work) {
     return run_waiting([this] { stop_.request_stop(); },
@@ -87,14 +100,10 @@ class Job {
  private:
   void report(cp::Progress const& progress) {
     poll_signals_now();
-    if (on_progress_.is_none() || raised_) return;
-    AcquiredGil const gil;
-    try {
+    if (on_progress_.is_none()) return;
+    call_python([&] {
       on_progress_(progress.bytes_done, progress.bytes_total, nb::str(progress.stage.data(), progress.stage.size()));
-    } catch (...) {
-      raised_ = std::current_exception();
-      stop_.request_stop();
-    }
+    });
   }
 
   nb::object on_progress_;

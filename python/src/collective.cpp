@@ -10,6 +10,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <crossrank/collective.hpp>
+#include <crossrank/spi/connect_mpi.hpp>
 #include <crossrank/statistics.hpp>
 
 #include "module.hpp"
@@ -59,9 +60,11 @@ struct PendingCall {
   bool has_ended = false;
 };
 
-Collective connect_with(std::string backend, std::optional<double> timeout, std::optional<double> connect_timeout,
-                        std::optional<double> user_limit, std::optional<int> rank, std::optional<int> world_size,
-                        std::string job_id, std::string_view ranks_are, std::optional<std::uint64_t> arena_cap,
+/// Joins the job of the launcher, or the ranks of an MPI communicator that is given by its Fortran handle.
+Collective connect_with(std::optional<int> communicator, std::string backend, std::optional<double> timeout,
+                        std::optional<double> connect_timeout, std::optional<double> user_limit,
+                        std::optional<int> rank, std::optional<int> world_size, std::string job_id,
+                        std::string_view ranks_are, std::optional<std::uint64_t> arena_cap,
                         std::optional<std::string> check, std::optional<double> linger, std::string_view progress) {
   ConnectOptions options;
   options.backend = std::move(backend);
@@ -76,7 +79,7 @@ Collective connect_with(std::string backend, std::optional<double> timeout, std:
   if (check) options.check = named(check_levels, "check", *check);
   options.linger = milliseconds_of(linger);
   options.progress = named(progress_kinds, "progress", progress);
-  return run_waiting([] {}, [&] { return connect(options); });
+  return run_waiting([] {}, [&] { return communicator ? spi::connect_mpi(*communicator, options) : connect(options); });
 }
 
 // Python's calls of one shape, blocking and not. `Call` and `Start` are members of Collective.
@@ -349,9 +352,9 @@ void bind_collective(nb::module_& module) {
   bind_reduce_scatters(collective);
   bind_movement(collective);
   bind_messages(collective);
-  module.def("connect", &connect_with, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
-             nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
-             nb::arg().none(), nb::arg());
+  module.def("connect", &connect_with, nb::arg().none(), nb::arg(), nb::arg().none(), nb::arg().none(),
+             nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none(),
+             nb::arg().none(), nb::arg().none(), nb::arg());
   module.def("statistics", [] {
     auto const now = statistics();
     nb::dict counters;

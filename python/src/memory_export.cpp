@@ -133,12 +133,33 @@ nb::dict full_state_dict(Collective const& world, nb::handle weights, nb::dict g
   return state_dict_to_python(job.run([&] { return cp::get_full_state_dict(world, tensors, sharding, options); }));
 }
 
+/// Returns this rank's shards in the grid `to`. `wants` is None, or chooses among the names of the whole model.
+nb::dict reshard(Collective const& world, nb::handle weights, nb::dict grid, nb::dict const& placements, nb::dict to,
+                 nb::handle wants, nb::dict given) {
+  OptionReader reader(std::move(given));
+  Job job{nb::none()};
+  cp::ReshardOptions options{.model = model_from(reader), .stop = job.token()};
+  reader.finish("reshard");
+  auto const tensors = state_dict_from(weights);
+  auto const from = placements_from(std::move(grid), placements);
+  auto const target = placements_from(std::move(to), nb::dict());
+  if (!wants.is_none()) {
+    options.wants = [&](std::string const& name) {
+      bool wanted = false;
+      job.call_python([&] { wanted = nb::cast<bool>(wants(name)); });
+      return wanted;
+    };
+  }
+  return state_dict_to_python(job.run([&] { return cp::reshard(world, tensors, from, target, options); }));
+}
+
 }  // namespace
 
 void bind_memory_export(nb::module_& module) {
   module.def("export_checkpoint", &export_checkpoint, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
              nb::arg().none(), nb::arg());
   module.def("get_full_state_dict", &full_state_dict);
+  module.def("reshard", &reshard, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg());
   nb::class_<BackgroundExport>(module, "BackgroundExport")
       .def(nb::init<Collective const&, nb::handle, nb::dict, nb::dict const&, std::filesystem::path const&, nb::dict>())
       .def("done", &BackgroundExport::done)

@@ -41,6 +41,7 @@ if [[ ! -x $user/bin/python ]]; then
     >"$("$user/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/chosen_python.pth"
   "$user/bin/pip" install -q pytest numpy 'nanobind-backend>=1.0' >"$here/user.log" 2>&1 ||
     skip "pytest and numpy cannot be installed from PyPI: $(tail -n 1 "$here/user.log")"
+  "$user/bin/pip" install -q --only-binary :all: mpi4py >>"$here/user.log" 2>&1 || true  # its tests skip without it
 fi
 "$user/bin/pip" install -q --force-reinstall --no-deps "$wheel"
 # The wheel must not find the libraries of the build folder.

@@ -217,6 +217,54 @@ def test_writing_to_a_torch_tensor_changes_no_file(tmp_path):
     assert file.read_bytes() == before and weights["small"].torch().tolist() == [1, 1, 1]
 
 
+def two_ranks(folder):
+    folder.mkdir()
+    for rank in range(2):
+        weights = {"model.layers.0.mlp.up_proj.weight": numpy.full((2, 4), rank, numpy.float32)}
+        crossrank.save(folder / f"rank{rank}.safetensors", {**weights, "model.norm.weight": numpy.ones(4, numpy.float32)})
+    return folder
+
+
+def test_shards_are_loaded_as_one_model(tmp_path):
+    shards = two_ranks(tmp_path / "shards")
+    for loaded in (crossrank.load(shards), crossrank.load(shards, source_tp=2)):
+        assert list(loaded) == ["model.layers.0.mlp.up_proj.weight", "model.norm.weight"]
+        weight = loaded["model.layers.0.mlp.up_proj.weight"]
+        assert weight.numpy().tolist() == [[0] * 4, [0] * 4, [1] * 4, [1] * 4] and not weight.readonly
+        assert loaded["model.norm.weight"].shape == (4,)
+        with pytest.raises(KeyError):
+            loaded["model.norm.bias"]
+    with pytest.raises(crossrank.UsageError, match=r"crossrank\.verify"):
+        crossrank.load(shards, checksums=True)
+    with pytest.raises(crossrank.UsageError, match="sourcetp"):
+        crossrank.load(shards, sourcetp=2)
+
+
+@pytest.mark.parametrize("to", ["torch", "images"])
+def test_other_formats_are_loaded(tmp_path, to):
+    shards = two_ranks(tmp_path / "shards")
+    crossrank.convert(shards, tmp_path / "model", to=to)
+    loaded = crossrank.load(tmp_path / "model")
+    assert loaded["model.layers.0.mlp.up_proj.weight"].numpy()[3, 3] == 1 and len(loaded) == 2
+
+
+def test_a_distributed_checkpoint_of_torch_is_loaded(tmp_path):
+    torch = pytest.importorskip("torch")
+    import torch.distributed.checkpoint as dcp
+
+    state = {"model": {"w": torch.arange(6.0).reshape(2, 3), "step": torch.tensor(7)}}
+    dcp.save(state, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    loaded = crossrank.load(tmp_path / "dcp", model_key="model")
+    assert loaded["w"].torch().equal(state["model"]["w"]) and loaded["step"].torch().item() == 7
+
+
+def test_a_folder_without_a_checkpoint_is_an_error(tmp_path):
+    with pytest.raises(crossrank.Error, match=str(tmp_path)):
+        crossrank.load(tmp_path)
+    with pytest.raises(OSError, match="absent"):
+        crossrank.load(tmp_path / "absent")
+
+
 def test_merge_plan_explains_and_merges(tmp_path):
     for rank in range(2):
         weight = numpy.full((2, 4), rank, numpy.float32)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -200,37 +202,77 @@ def states_of_all_kinds(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
-def plain_shards(rank: int, size: int) -> None:
-    """Tensor-parallel shards that are plain tensors, merged by the rules of their architecture."""
-    import os
-    import tempfile
-
+def small_llama() -> tuple[dict[str, Any], dict[str, torch.Tensor], dict[str, int]]:
+    """Returns a config, the weights, and for those that tensor parallelism shards the dimension."""
     config = {
         "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 8, "intermediate_size": 12,
         "num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 1, "vocab_size": 6,
     }  # fmt: skip
     layer = "model.layers.0."
-    cut = {layer + f"self_attn.{name}_proj.weight": (0, (8, 8)) for name in "qkv"}
-    cut |= {layer + f"mlp.{name}_proj.weight": (0, (12, 8)) for name in ["gate", "up"]}
-    cut |= {layer + "self_attn.o_proj.weight": (1, (8, 8)), layer + "mlp.down_proj.weight": (1, (8, 12))}
-    cut |= {"model.embed_tokens.weight": (0, (6, 8)), "lm_head.weight": (0, (6, 8))}
+    sharded = {layer + f"self_attn.{name}_proj.weight": (0, (8, 8)) for name in "qkv"}
+    sharded |= {layer + f"mlp.{name}_proj.weight": (0, (12, 8)) for name in ["gate", "up"]}
+    sharded |= {layer + "self_attn.o_proj.weight": (1, (8, 8)), layer + "mlp.down_proj.weight": (1, (8, 12))}
+    sharded |= {"model.embed_tokens.weight": (0, (6, 8)), "lm_head.weight": (0, (6, 8))}
     norms = [layer + "input_layernorm.weight", layer + "post_attention_layernorm.weight", "model.norm.weight"]
     torch.manual_seed(7)
-    whole = {name: torch.randn(shape) for name, (_, shape) in cut.items()} | {name: torch.randn(8) for name in norms}
-    mine = {name: tensor.chunk(size, cut[name][0])[rank] if name in cut else tensor for name, tensor in whole.items()}
+    weights = {name: torch.randn(shape) for name, (_, shape) in sharded.items()} | {name: torch.randn(8) for name in norms}
+    return config, weights, {name: dim for name, (dim, _) in sharded.items()}
+
+
+def shards_of(whole: dict[str, torch.Tensor], dims: dict[str, int], rank: int, size: int) -> dict[str, torch.Tensor]:
+    return {name: tensor.chunk(size, dims[name])[rank] if name in dims else tensor for name, tensor in whole.items()}
+
+
+def assert_equal(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert set(got) == set(expected)
+    assert all(torch.equal(got[name], tensor) for name, tensor in expected.items())
+
+
+def plain_shards(rank: int, size: int) -> None:
+    """Tensor-parallel shards that are plain tensors, merged by the rules of their architecture."""
+    import os
+    import tempfile
+
+    config, whole, dims = small_llama()
+    mine = shards_of(whole, dims, rank, size)
     grid = crossrank.torch.Grid(tp_rank=rank, tp=size)
     folder = [tempfile.mkdtemp() if rank == 0 else None]
     dist.broadcast_object_list(folder, src=0)
     out = os.path.join(str(folder[0]), "model")
     crossrank.torch.export_checkpoint(mine, out, config=config, grid=grid)
-    loaded = crossrank.load(out)
-    assert set(loaded) == set(whole)
-    assert all(torch.equal(loaded[name].torch(), tensor) for name, tensor in whole.items())
-    full = crossrank.torch.gather_full_state_dict(mine, config=config, grid=grid)
-    assert set(full) == (set(whole) if rank == 0 else set())
-    assert all(torch.equal(full[name], whole[name]) for name in full)
+    assert_equal({name: tensor.torch() for name, tensor in crossrank.load(out).items()}, whole)
+    assert_equal(crossrank.torch.gather_full_state_dict(mine, config=config, grid=grid), whole if rank == 0 else {})
     with pytest.raises(crossrank.MismatchError):
         crossrank.torch.gather_full_state_dict(mine, config=config, grid=crossrank.torch.Grid(tp_rank=rank, tp=size + rank))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def resharded_for_inference(rank: int, size: int) -> None:
+    """Parameters of FSDP become tensor-parallel shards, and these whole tensors again."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    config, whole, dims = small_llama()
+    mesh = init_device_mesh("cpu", (size,))
+    trained = {name: distribute_tensor(tensor, mesh, [Shard(0)]) for name, tensor in whole.items()}
+    grid = crossrank.torch.Grid(tp_rank=rank, tp=size)
+    shards = crossrank.torch.reshard(trained, grid, config=config)
+    assert_equal(shards, shards_of(whole, dims, rank, size))
+    shards["lm_head.weight"].zero_()  # its memory is this rank's own
+    back = crossrank.torch.reshard({**shards, "lm_head.weight": whole["lm_head.weight"].chunk(size)[rank]},
+                                   crossrank.torch.Grid(), grid=grid, config=config)  # fmt: skip
+    assert_equal(back, whole)
+    # Two pipeline stages, of which each rank names its tensors.
+    stage = crossrank.torch.Grid(pp_rank=rank, pp=size)
+    here = crossrank.torch.reshard(trained, stage, config=config, wants=lambda name: ("layers" in name) == (rank == 0))
+    assert_equal(here, {name: tensor for name, tensor in whole.items() if ("layers" in name) == (rank == 0)})
+
+    def refuse(name: str) -> bool:
+        raise KeyError(name)
+
+    with pytest.raises(KeyError if rank == 1 else crossrank.Error):
+        crossrank.torch.reshard(trained, grid, config=config, wants=refuse if rank == 1 else None)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -275,6 +317,7 @@ def test_an_export_of_sharded_parameters_is_the_model() -> None:
         "interrupted_export",
         "states_of_all_kinds",
         "plain_shards",
+        "resharded_for_inference",
         "translated_names",
     ],
 )

@@ -8,6 +8,11 @@
 #include <crossrank/spi/transport.hpp>
 #include <crossrank/version.hpp>
 
+namespace crossrank {
+class Collective;
+struct ConnectOptions;
+}  // namespace crossrank
+
 namespace crossrank::spi {
 
 /// The group that the library asks a plugin to open: all ranks of the job.
@@ -22,7 +27,8 @@ struct PluginRequest {
 /// The table that a plugin returns from its only exported function, `crossrank_plugin`, which has C linkage.
 struct Plugin {
   char const* stamp;  ///< `build_stamp` of the plugin; the library refuses a plugin whose stamp differs from its own
-  std::shared_ptr<Transport> (*open)(PluginRequest const& request);  ///< opens the group
+  std::shared_ptr<Transport> (*open)(PluginRequest const& request);        ///< opens the group
+  Collective (*connect)(int communicator, ConnectOptions const& options);  ///< as `connect_mpi`
 };
 
 /// The type of `crossrank_plugin`.

@@ -4,7 +4,7 @@ import crossrank.torch
 torch.distributed.init_process_group("crossrank")
 """
 
-from .checkpoint import ExportRequest, Grid, async_export_checkpoint, export_checkpoint, gather_full_state_dict
+from .checkpoint import ExportRequest, Grid, async_export_checkpoint, export_checkpoint, gather_full_state_dict, reshard
 from .process_group import CrossrankProcessGroup, register
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "export_checkpoint",
     "gather_full_state_dict",
     "register",
+    "reshard",
 ]
 
 register()

@@ -14,7 +14,7 @@ import torch
 from crossrank import Summary, UsageError, _core
 from crossrank.compat import groups
 
-__all__ = ["ExportRequest", "Grid", "async_export_checkpoint", "export_checkpoint", "gather_full_state_dict"]
+__all__ = ["ExportRequest", "Grid", "async_export_checkpoint", "export_checkpoint", "gather_full_state_dict", "reshard"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +163,32 @@ def gather_full_state_dict(
     with groups.until_death(groups.world()) as group:
         full = _core.get_full_state_dict(group._native, weights, asdict(grid), placements, dst, options)
     return {name: tensor.torch() for name, tensor in full.items()}
+
+
+def reshard(
+    model: torch.nn.Module | dict[str, torch.Tensor],
+    to: Grid,
+    *,
+    grid: Grid = _ALONE,
+    wants: Callable[[str], bool] | None = None,
+    config: dict[str, Any] | None = None,
+    rules: str | Path | None = None,
+    direction: Literal["forward", "backward"] = "forward",
+) -> dict[str, torch.Tensor]:
+    """Returns this rank's shards of the model in the grid `to`, in memory. Collective over torch's ranks.
+
+    A training layout becomes that of an inference engine, say: parameters of FSDP2 or DTensor, or shards in `grid`, become
+    tensor-parallel shards. The rules of the model's architecture, or those of a file, split the tensors; `config` is by
+    default the model's own. A rank receives only its own slices, each from one rank. `wants` says by the name of a tensor
+    whether this rank gets it, such as those of its pipeline stage. Ranks with the same place in `to` must give the same
+    answers.
+
+        shards = crossrank.torch.reshard(model, crossrank.torch.Grid(tp_rank=rank % 4, tp=4))
+    """
+    weights, placements, options = _export_arguments(model, config=config, rules=rules, direction=direction)
+    with groups.until_death(groups.world()) as group:
+        shards = _core.reshard(group._native, weights, asdict(grid), placements, asdict(to), wants, options)
+    return {name: tensor.torch() for name, tensor in shards.items()}
 
 
 def _weights_and_placements(

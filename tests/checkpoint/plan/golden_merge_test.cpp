@@ -1,4 +1,5 @@
 // Merges shards that other programs made for two ranks. The result equals the original model bit for bit.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -43,6 +44,18 @@ TEST_P(GoldenMerge, returns_the_full_model_bit_for_bit_in_one_process) {
   for (auto const& entry : fs::directory_iterator(model() / "tp2")) {
     if (entry.path().extension() != ".json") continue;
     EXPECT_EQ(text_of_file(out / entry.path().filename()), text_of_file(entry.path())) << entry.path();
+  }
+}
+
+TEST_P(GoldenMerge, reads_each_tensor_without_a_merged_file) {
+  auto const expected = read_model(model() / "full" / "model.safetensors");
+  auto const plan = checkpoint::MergePlan::make(connect({.backend = "fake"}), model() / "tp2");
+
+  EXPECT_EQ(plan.tensors().size(), expected.size());
+  for (auto const& [name, tensor] : expected) {
+    auto const merged = plan.read(name);
+    auto const bytes = merged.bytes();
+    EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), tensor.bytes.begin(), tensor.bytes.end())) << name;
   }
 }
 

@@ -14,6 +14,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/as_size.hpp"
+#include "lib/core/nearest_name.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/plan/fused_tensor.hpp"
 #include "workspace/checkpoint/plan/row_placement.hpp"
@@ -289,6 +290,18 @@ std::vector<std::string> names_of(MergeLayout const& layout) {
   std::vector<std::string> names;
   for (auto const& tensor : layout.tensors) names.push_back(tensor.name);
   return names;
+}
+
+MergedTensor const& find_tensor(MergeLayout const& layout, std::string_view name) {
+  auto const found =
+      std::lower_bound(layout.tensors.begin(), layout.tensors.end(), name,
+                       [](auto const& tensor, std::string_view other) { return natural_less(tensor.name, other); });
+  if (found != layout.tensors.end() && found->name == name) return *found;
+  auto const near = nearest_name(name, names_of(layout));
+  throw UsageError({.operation = plan_operation,
+                    .message = "there is no tensor \"" + std::string(name) + "\" in the result",
+                    .got = std::to_string(layout.tensors.size()) + " others",
+                    .hint = near ? "did you mean " + *near + "?" : "`crossrank inspect` lists them"});
 }
 
 MergeLayout lay_out_merge(ShardSet set, RuleFor const& rule_for, OnRefused const& on_refused) {

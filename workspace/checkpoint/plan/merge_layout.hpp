@@ -30,6 +30,9 @@ struct MergeLayout {
 /// Returns the names of all tensors of the result, in their order.
 [[nodiscard]] std::vector<std::string> names_of(MergeLayout const& layout);
 
+/// Returns the tensor of the result with this name. `UsageError` with the nearest name if there is none.
+[[nodiscard]] MergedTensor const& find_tensor(MergeLayout const& layout, std::string_view name);
+
 /// Returns the rule for one tensor, like `RuleSet::rule_for`.
 using RuleFor = std::function<MergeRule(std::string_view name, std::span<SourceTensor const* const> shards)>;
 

@@ -13,6 +13,7 @@
 #include "workspace/checkpoint/discovery/other_ranks.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/plan/merge_plan_state.hpp"
+#include "workspace/checkpoint/plan/merged_source.hpp"
 #include "workspace/checkpoint/plan/plan_inputs.hpp"
 #include "workspace/checkpoint/plan/plan_shard_set.hpp"
 #include "workspace/checkpoint/plan/plan_text.hpp"
@@ -60,6 +61,7 @@ std::shared_ptr<MergePlan::State> make_state(std::filesystem::path const& shards
   auto planned = plan_shard_set(std::move(set), std::move(rule_file), options.policy, shards.string());
   state->layout = std::move(planned.layout);
   state->rules = std::move(planned.rules);
+  state->merged = std::make_shared<MergedSource>(state->layout);
   state->hash = hash_of(*state->layout, state->rules);
   return state;
 }
@@ -169,6 +171,14 @@ std::vector<Requantized> MergePlan::requantized() const {
 std::vector<std::string> MergePlan::tensors() const { return names_of(*require(state_).layout); }
 
 std::string MergePlan::explain(std::string_view name) const { return explain_tensor(*require(state_).layout, name); }
+
+Tensor MergePlan::read(std::string_view name) const {
+  auto const& state = require(state_);
+  auto const& tensor = find_tensor(*state.layout, name);
+  auto out = Tensor::empty(tensor.shape, tensor.dtype);
+  state.merged->read(as_size(&tensor - state.layout->tensors.data()), 0, out.mutable_bytes());
+  return out;
+}
 
 Json MergePlan::to_json() const {
   auto const& state = require(state_);

@@ -1,6 +1,5 @@
 #include "workspace/checkpoint/plan/plan_text.hpp"
 
-#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <utility>
@@ -10,7 +9,6 @@
 
 #include "lib/codec/checksum/checksum.hpp"
 #include "lib/core/list_text.hpp"
-#include "lib/core/nearest_name.hpp"
 #include "lib/core/terminal_text.hpp"
 #include "workspace/checkpoint/quantization/requantize.hpp"
 
@@ -75,19 +73,6 @@ Json tensor_json(MergedTensor const& tensor) {
           {"shape", std::move(shape)},
           {"rule", rule_json(tensor)},
           {"from", std::move(from)}};
-}
-
-MergedTensor const& find_tensor(MergeLayout const& layout, std::string_view name) {
-  auto const found = std::find_if(layout.tensors.begin(), layout.tensors.end(),
-                                  [&](auto const& tensor) { return tensor.name == name; });
-  if (found != layout.tensors.end()) return *found;
-  std::vector<std::string> names;
-  for (auto const& tensor : layout.tensors) names.push_back(tensor.name);
-  auto const near = nearest_name(name, names);
-  throw UsageError({.operation = "merge plan",
-                    .message = "there is no tensor \"" + std::string(name) + "\" in the result",
-                    .got = std::to_string(names.size()) + " others",
-                    .hint = near ? "did you mean " + *near + "?" : "`crossrank inspect` lists them"});
 }
 
 std::string input_runs_text(MergeLayout const& layout, InputRuns const& piece) {

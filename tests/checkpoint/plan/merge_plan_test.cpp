@@ -1,4 +1,4 @@
-// Loading a merge plan that somebody else wrote.
+// Merge plans: loading one that somebody else wrote, and reading single tensors.
 #include <fstream>
 #include <string>
 
@@ -9,11 +9,13 @@
 #include <crossrank/safetensors.hpp>
 #include <crossrank/workspace.hpp>
 
+#include "tests/support/error_of.hpp"
 #include "tests/support/temporary_directory.hpp"
 
 namespace crossrank {
 namespace {
 
+using test::error_of;
 using test::TemporaryDirectory;
 
 TEST(SavedPlan, is_the_same_plan_after_loading) {
@@ -49,6 +51,26 @@ TEST(SavedPlan, with_a_value_of_another_type_is_a_format_error) {
       EXPECT_EQ(error.section(), "json") << text;
     }
   }
+}
+
+TEST(MergePlan, names_the_nearest_tensor_when_one_that_it_does_not_have_is_read) {
+  TemporaryDirectory const folder;
+  save_safetensors(folder.path() / "model.safetensors",
+                   {{"w.2", Tensor::zeros({2}, Dtype::f32)}, {"w.10", Tensor::zeros({0, 3}, Dtype::f16)}});
+  auto const plan = checkpoint::MergePlan::make(connect({.backend = "fake"}), folder.path());
+  EXPECT_EQ(plan.read("w.10").shape(), (Shape{0, 3}));
+  EXPECT_EQ(error_of<UsageError>([&] { static_cast<void>(plan.read("w.11")); }).hint, "did you mean w.10?");
+  EXPECT_EQ(error_of<UsageError>([&] { static_cast<void>(plan.read("")); }).operation, "merge plan");
+  EXPECT_THROW(static_cast<void>(checkpoint::MergePlan().read("w.2")), UsageError);
+}
+
+TEST(MergePlan, reports_an_input_that_was_shortened_before_a_read) {
+  TemporaryDirectory const folder;
+  auto const file = folder.path() / "model.safetensors";
+  save_safetensors(file, {{"w", Tensor::zeros({1000}, Dtype::f32)}});
+  auto const plan = checkpoint::MergePlan::make(connect({.backend = "fake"}), file);
+  std::filesystem::resize_file(file, 1000);
+  EXPECT_EQ(error_of<Error>([&] { static_cast<void>(plan.read("w")); }).resource, file.string());
 }
 
 TEST(SavedPlan, names_a_file_that_does_not_exist) {
