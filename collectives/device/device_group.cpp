@@ -27,16 +27,6 @@ constexpr std::size_t max_buffers = 16;
   throw UsageError({.operation = call.name(), .message = message, .hint = hint});
 }
 
-/// Returns whether a graph is being captured. A GPU that cannot be opened captures nothing: the ranks hear of it when
-/// they agree on the path.
-bool is_capturing(Stream const& stream) {
-  try {
-    return stream.is_capturing();
-  } catch (Error const&) {
-    return false;
-  }
-}
-
 }  // namespace
 
 void DeviceGroup::require_own_device(Call const& call, spi::Transport const& transport) {
@@ -55,14 +45,9 @@ void DeviceGroup::require_own_device(Call const& call, spi::Transport const& tra
 void DeviceGroup::decide(Call const& call, CheckLevel check, spi::Transport& transport,
                          spi::TimeoutPolicy const& timeout_policy) {
   require_own_device(call, transport);
-  if (is_capturing(current_stream(call.device))) {
-    refuse_capture(
-        call, "the first collective of a group on GPU tensors cannot be captured, because it makes the communicator",
-        "make a call before the capture, or capture inside GroupCoordinator::graph_capture");
-  }
   // A rank whose tensors are on the CPU does not decide: the difference is found here.
   if (check != CheckLevel::off) transport.wait(transport.post_barrier(call.noted()), timeout_policy);
-  nccl_ = nccl::agree_on_communicator(transport, call.device, timeout_policy);
+  nccl_ = nccl::agree_on_communicator(transport, current_stream(call.device), timeout_policy);
   is_decided_ = true;
 }
 

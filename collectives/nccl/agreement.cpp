@@ -15,6 +15,7 @@
 #include "lib/core/at_rank.hpp"
 #include "lib/core/environment.hpp"
 #include "lib/core/log.hpp"
+#include "lib/core/rank_list.hpp"
 
 namespace crossrank::nccl {
 namespace {
@@ -28,6 +29,7 @@ struct Offer {
   enum class Choice : std::uint32_t { automatic, nccl, staged };
   Choice choice = Choice::automatic;  ///< its `CROSSRANK_DEVICE`
   std::int32_t version = 0;           ///< of its NCCL; 0 for none
+  std::uint32_t is_capturing = 0;     ///< 1: a graph is being captured from its stream
   RecordText gpu{};                   ///< identity of its GPU
   RecordText lacks{};                 ///< why it has no NCCL
 };
@@ -39,13 +41,26 @@ struct Report {
   RecordText failure{};
 };
 
-Offer own_offer(Device device) {
+/// Returns whether a graph is being captured. A GPU that cannot be opened captures nothing.
+bool is_capturing(Stream const& stream) {
+  try {
+    return stream.is_capturing();
+  } catch (Error const&) {
+    return false;
+  }
+}
+
+Offer own_offer(Stream const& stream) {
   Offer mine;
+  if (is_capturing(stream)) {
+    mine.is_capturing = 1;
+    return mine;
+  }
   if (auto const forced = environment().device_transport)
     mine.choice = *forced == DeviceTransport::nccl ? Offer::Choice::nccl : Offer::Choice::staged;
   if (mine.choice == Offer::Choice::staged) return mine;
   try {
-    mine.gpu = record_text(cuda::device_info(device).uuid);
+    mine.gpu = record_text(cuda::device_info(stream.device()).uuid);
   } catch (Error const& e) {  // the other ranks wait for the offer
     mine.lacks = record_text(e.what());
     return mine;
@@ -59,6 +74,24 @@ Offer own_offer(Device device) {
 }
 
 std::string rank_text(std::size_t rank) { return "rank " + std::to_string(rank); }
+
+/// Throws the same error on all ranks when a rank captures a graph.
+void require_no_capture(std::vector<Offer> const& offers, spi::Transport const& transport) {
+  ErrorInfo info{.operation = agreement_operation,
+                 .message =
+                     "the first collective of a group on GPU tensors cannot be captured, because it makes the "
+                     "communicator",
+                 .hint = "make a call before the capture, or capture inside GroupCoordinator::graph_capture",
+                 .group = transport.name(),
+                 .rank = transport.rank(),
+                 .world_size = transport.world_size()};
+  for (std::size_t r = 0; r < offers.size(); ++r) {
+    if (offers[r].is_capturing != 0) info.failed_ranks.push_back(static_cast<int>(r));
+  }
+  if (info.failed_ranks.empty()) return;
+  info.got = "a capture on " + name_ranks(info.failed_ranks);
+  throw UsageError(std::move(info));
+}
 
 /// Returns why the group cannot use NCCL, the same text on all ranks, or nothing.
 std::optional<std::string> objection(std::vector<Offer> const& offers) {
@@ -167,9 +200,10 @@ void settle_for_staged(spi::Transport const& transport, std::vector<Offer> const
 
 }  // namespace
 
-std::shared_ptr<NcclGroup> agree_on_communicator(spi::Transport& transport, Device device,
+std::shared_ptr<NcclGroup> agree_on_communicator(spi::Transport& transport, Stream const& stream,
                                                  spi::TimeoutPolicy const& timeout_policy) {
-  auto const offers = gather_records(transport, agreement_mark, own_offer(device), timeout_policy);
+  auto const offers = gather_records(transport, agreement_mark, own_offer(stream), timeout_policy);
+  require_no_capture(offers, transport);
   if (auto const why = objection(offers)) {
     settle_for_staged(transport, offers, *why);
     return nullptr;
@@ -178,7 +212,7 @@ std::shared_ptr<NcclGroup> agree_on_communicator(spi::Transport& transport, Devi
   std::unique_ptr<Communicator> communicator;
   auto watchdog = make_watchdog(transport, report, timeout_policy);
   auto const id = watchdog ? share_id(transport, report, timeout_policy) : std::nullopt;
-  if (id) communicator = join(transport, device, *id, *watchdog, report, timeout_policy);
+  if (id) communicator = join(transport, stream.device(), *id, *watchdog, report, timeout_policy);
   if (auto const reports = gather_records(transport, agreement_mark, report, timeout_policy);
       auto const r = first_failure(reports)) {
     watchdog.reset();  // its thread uses the communicator

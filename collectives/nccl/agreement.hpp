@@ -1,8 +1,8 @@
 #pragma once
 #include <memory>
 
-#include <crossrank/device.hpp>
 #include <crossrank/spi/transport.hpp>
+#include <crossrank/stream.hpp>
 
 #include "collectives/nccl/nccl_group.hpp"
 
@@ -14,8 +14,8 @@ namespace crossrank::nccl {
 ///
 /// Collective over `transport`, which has no other collective under way; blocks. Costs four operations and a split on
 /// the CPU and what NCCL needs. `UnavailableError` on all ranks in place of null when `CROSSRANK_DEVICE` of a rank is
-/// "nccl".
-[[nodiscard]] std::shared_ptr<NcclGroup> agree_on_communicator(spi::Transport& transport, Device device,
+/// "nccl". `UsageError` on all ranks when a graph is being captured from the `stream` of one.
+[[nodiscard]] std::shared_ptr<NcclGroup> agree_on_communicator(spi::Transport& transport, Stream const& stream,
                                                                spi::TimeoutPolicy const& timeout_policy);
 
 }  // namespace crossrank::nccl

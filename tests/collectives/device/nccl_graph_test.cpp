@@ -16,6 +16,7 @@
 
 #include "tests/collectives/device/nccl_ranks.hpp"
 #include "tests/faults/fault_report.hpp"
+#include "tests/support/error_of.hpp"
 
 /// Graphs of collectives that NCCL carries.
 namespace crossrank::test {
@@ -315,6 +316,31 @@ CROSSRANK_RANK_SCENARIO(nccl_graph_refusals) {
 }
 
 TEST(NcclGraphRefusal, is_typed_and_leaves_the_stream_usable) { expect_job_ok(2, "nccl_graph_refusals"); }
+
+CROSSRANK_RANK_SCENARIO(nccl_first_call_captured_by_one_rank) {
+  auto const world = connect_gpu_rank();
+  auto const stream = Stream::create(default_device());
+  auto tensor = filled(world, 4);
+  current_stream(default_device()).synchronize();
+  auto const call = [&] { world.all_reduce(tensor); };
+  auto const info = error_of<UsageError>([&] {
+    if (world.rank() == 1) {
+      static_cast<void>(Graph::capture(stream, call));
+    } else {
+      call();
+    }
+  });
+  EXPECT_EQ(info.operation, "all_reduce");
+  EXPECT_THAT(info.failed_ranks, testing::ElementsAre(1));
+  EXPECT_TRUE(info.group_usable);
+  call();
+  EXPECT_EQ(values(tensor), std::vector<float>(4, 6)) << "the group goes on";
+  return end_gpu_rank();
+}
+
+TEST(NcclGraphRefusal, of_a_first_call_that_one_rank_captures_is_told_to_all) {
+  expect_job_ok(3, "nccl_first_call_captured_by_one_rank");
+}
 
 CROSSRANK_RANK_SCENARIO(nccl_graph_after_a_refusal) {
   auto const world = connect_gpu_rank();
