@@ -34,6 +34,7 @@ class ModuleModel final : public TrainableModel,
       : module_(std::move(module)), forward_(std::move(forward)), link_(std::make_shared<ModuleModel*>(this)) {
     units_.push_back({.name = "root"});
     collect(module_, "", 0);
+    parameter_count_ = module_->named_parameters().size();
     for (auto const& buffer : module_->named_buffers()) {
       buffers_.push_back(std::make_shared<Parameter>());
       buffers_.back()->name = buffer.key();
@@ -70,6 +71,7 @@ class ModuleModel final : public TrainableModel,
     }
     return guarded("ModuleModel.forward", [&] {
       if (observer_ != nullptr) {
+        require_same_parameters("ModuleModel.forward");
         for (auto const& slot : slots_) slot->require_still_frozen();
         require_own_memory("ModuleModel.forward");
       }
@@ -222,6 +224,27 @@ class ModuleModel final : public TrainableModel,
     }
   }
 
+  /// Throws when the module has got or lost a parameter since, such as those of a part that was replaced: the transform
+  /// would go on with the old one.
+  void require_same_parameters(char const* operation) const {
+    auto const now = module_->named_parameters();
+    for (auto const& item : now) {
+      if (!places_.contains(item.value().unsafeGetTensorImpl()))
+        refuse_parameter(operation, item.key(), "the module has got a parameter after the model was made");
+    }
+    if (now.size() == parameter_count_) return;
+    auto const lost = std::find_if(slots_.begin(), slots_.end(),
+                                   [&](auto const& slot) { return !now.contains(slot->parameter()->name); });
+    refuse_parameter(operation, lost == slots_.end() ? "" : (*lost)->parameter()->name,
+                     "the module has lost a parameter after the model was made");
+  }
+  [[noreturn]] static void refuse_parameter(char const* operation, std::string name, char const* message) {
+    throw UsageError({.operation = operation,
+                      .message = message,
+                      .resource = std::move(name),
+                      .hint = "register and replace modules before ddp or fully_shard"});
+  }
+
   void require_own_memory(char const* operation) const {
     for (auto const& slot : slots_) slot->require_own_memory(operation);
   }
@@ -332,6 +355,7 @@ class ModuleModel final : public TrainableModel,
   std::vector<std::shared_ptr<UnitBase>> unit_modules_{};  ///< the program may replace them in their parents
   std::vector<std::unique_ptr<detail::ParameterSlot>> slots_{};
   std::unordered_map<at::TensorImpl const*, detail::ParameterSlot*> places_{};
+  std::size_t parameter_count_ = 0;  ///< names of parameters, several for a tied one
   std::vector<std::vector<detail::ParameterSlot*>> unit_slots_{};
   std::vector<std::shared_ptr<Parameter>> buffers_{};
   TrainingObserver* observer_ = nullptr;

@@ -14,6 +14,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "tests/support/error_of.hpp"
 #include "tests/transforms/torch/small_net.hpp"
 #include "tests/transforms/training_job.hpp"
 
@@ -306,6 +307,19 @@ TEST(TorchFullyShard, outlives_a_unit_that_was_replaced) {
     }
     EXPECT_EQ(module->forward(at::ones({2, 3}, at::kDouble)).size(), 3U);
     job.close();
+  });
+}
+
+TEST(TorchFullyShard, names_a_parameter_of_a_unit_that_was_replaced) {
+  run_jobs(2, 2, [](xr::MeshCollective const& job) {
+    auto module = std::make_shared<HasUnitImpl>();
+    auto model = xr::torch::fully_shard(module, job);
+    auto const step = [&] { static_cast<void>(model.forward(at::ones({2, 3}, at::kDouble))); };
+    step();
+    module->unit = module->replace_module("unit", std::make_shared<xr::torch::Unit<GivesWeightImpl>>());
+    auto const info = xr::test::error_of<xr::UsageError>(step);
+    EXPECT_THAT(info.message, HasSubstr("has got a parameter"));
+    EXPECT_THAT(info.resource, HasSubstr("unit."));
   });
 }
 
