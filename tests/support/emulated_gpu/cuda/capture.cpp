@@ -69,6 +69,7 @@ void begin(CUstream handle, CUstreamCaptureMode mode) {
 }
 
 std::shared_ptr<Graph> end(Stream& stream) {
+  std::shared_ptr<Graph> graph;  // a discarded one is freed without the lock
   std::lock_guard const lock(mutex);
   auto const capture = stream.capture;
   require(capture != nullptr, CUDA_ERROR_ILLEGAL_STATE);
@@ -77,9 +78,11 @@ std::shared_ptr<Graph> end(Stream& stream) {
           CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
   bool const complete = joined(*capture);
   release(*capture);
+  // Events may refer to the capture for longer than it lasts. They do not keep its nodes.
+  graph = std::make_shared<Graph>(std::move(capture->graph));
   require(!capture->invalid, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   require(complete, CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
-  return std::make_shared<Graph>(std::move(capture->graph));
+  return graph;
 }
 
 CUstreamCaptureStatus status_of(Stream const& stream) {
