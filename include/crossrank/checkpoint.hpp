@@ -99,6 +99,8 @@ class CROSSRANK_EXPORT MergePlan {
   /// the ranks see different files.
   [[nodiscard]] static MergePlan make(Collective const& world, std::filesystem::path const& shards,
                                       PlanOptions const& options = {});
+  /// Does the same for this process alone, such as to read single tensors. Local.
+  [[nodiscard]] static MergePlan make(std::filesystem::path const& shards, PlanOptions const& options = {});
   /// Makes a plan that `save` wrote, from the inputs that the file names.
   ///
   /// Collective. Throws `FormatError` when the inputs have changed.

@@ -273,8 +273,8 @@ def load(path: Path, *, checksums: bool = False, **options: Any) -> LazyTensors:
         return LazyTensors(readers)
     if checksums:
         raise UsageError(f"load: checksums=True is for safetensors models, and {place} is none. Call crossrank.verify")
-    plan = MergePlan(place, world=connect(backend="fake"), **options)
-    return LazyTensors(dict.fromkeys(plan.tensors, plan.read))
+    plan = _core.make_local_plan(place, options)
+    return LazyTensors(dict.fromkeys(plan.tensors(), plan.read))
 
 
 def _safetensors_readers(place: str, checksums: bool) -> dict[str, Callable[[str], Tensor]] | None:

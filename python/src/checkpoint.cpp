@@ -46,6 +46,14 @@ cp::MergePlan make_plan(Collective const& world, std::filesystem::path const& sh
   return run_waiting(world, [&] { return cp::MergePlan::make(world, shards, options); });
 }
 
+/// Makes a plan for this process alone.
+cp::MergePlan make_local_plan(std::filesystem::path const& shards, nb::dict given) {
+  OptionReader reader(std::move(given));
+  auto const options = plan_options(reader);
+  reader.finish("load");
+  return run_without_gil([&] { return cp::MergePlan::make(shards, options); });
+}
+
 cp::MergePlan load_plan(Collective const& world, std::filesystem::path const& file) {
   return run_waiting(world, [&] { return cp::MergePlan::load(world, file); });
 }
@@ -62,6 +70,7 @@ void bind_plan(nb::module_& module) {
       .def("bytes", &cp::MergePlan::bytes)
       .def("hash", &cp::MergePlan::hash);
   module.def("make_plan", &make_plan);
+  module.def("make_local_plan", &make_local_plan);
   module.def("load_plan", &load_plan);
 }
 

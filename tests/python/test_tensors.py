@@ -240,6 +240,16 @@ def test_shards_are_loaded_as_one_model(tmp_path):
         crossrank.load(shards, sourcetp=2)
 
 
+def test_every_rank_loads_by_itself(ranks, tmp_path):
+    shards = two_ranks(tmp_path / "shards")
+    program = f"""
+    if world.rank == 1:  # no rank needs another for it
+        assert crossrank.load({str(shards)!r})["model.norm.weight"].shape == (4,)
+    world.barrier()
+    """
+    ranks(2, program)
+
+
 @pytest.mark.parametrize("to", ["torch", "images"])
 def test_other_formats_are_loaded(tmp_path, to):
     shards = two_ranks(tmp_path / "shards")

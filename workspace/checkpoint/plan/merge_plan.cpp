@@ -139,6 +139,12 @@ MergePlan MergePlan::make(Collective const& world, std::filesystem::path const& 
   return plan;
 }
 
+MergePlan MergePlan::make(std::filesystem::path const& shards, PlanOptions const& options) {
+  MergePlan plan(make_state(shards, options));
+  log_warnings(plan.state());
+  return plan;
+}
+
 MergePlan MergePlan::load(Collective const& world, std::filesystem::path const& file) {
   SavedPlan saved;
   agree(world, plan_operation, [&] { saved = read_saved_plan(file); });
