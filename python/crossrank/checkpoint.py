@@ -272,7 +272,7 @@ def load(path: Path, *, checksums: bool = False, **options: Any) -> LazyTensors:
     if readers is not None:
         return LazyTensors(readers)
     if checksums:
-        raise UsageError(f"load: checksums=True is for safetensors models, and {place} is none. Call crossrank.verify")
+        raise UsageError(f"load: checksums=True needs a safetensors model, and {place} is not one. Call crossrank.verify")
     plan = _core.make_local_plan(place, options)
     return LazyTensors(dict.fromkeys(plan.tensors(), plan.read))
 

@@ -30,7 +30,7 @@ struct MergeLayout {
 /// Returns the names of all tensors of the result, in their order.
 [[nodiscard]] std::vector<std::string> names_of(MergeLayout const& layout);
 
-/// Returns the tensor of the result with this name. `UsageError` with the nearest name if there is none.
+/// Returns the tensor of the result with this name. Throws `UsageError` with the nearest name if no tensor has it.
 [[nodiscard]] MergedTensor const& find_tensor(MergeLayout const& layout, std::string_view name);
 
 /// Returns the rule for one tensor, like `RuleSet::rule_for`.

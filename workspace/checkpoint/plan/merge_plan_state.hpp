@@ -14,7 +14,7 @@ struct MergePlan::State {
   std::filesystem::path shards{};
   PlanOptions options{};
   std::shared_ptr<MergeLayout const> layout{};
-  std::shared_ptr<ShardSource const> merged{};  ///< the result, for reads of single tensors
+  std::shared_ptr<ShardSource const> merged{};  ///< the result as a source
   Json rules{};
   std::uint64_t hash = 0;
 };

@@ -49,7 +49,7 @@ std::vector<std::byte> encode(std::exception_ptr const& error) {
   throw_error(code, std::move(info));
 }
 
-/// What a rank reports when the ranks exchange their errors. The lowest value of all ranks decides.
+/// The report of one rank in the exchange of errors. All ranks follow the lowest report.
 enum class Report : std::uint8_t { failed, cancelled, nothing };
 
 Report report_in(std::vector<std::byte> const& encoded) {

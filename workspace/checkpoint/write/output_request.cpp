@@ -54,7 +54,7 @@ WriteRequest consolidate_request(MergePlan const& plan, std::filesystem::path co
   auto const& state = plan.state();
   WriteRequest request{.operation = "consolidate", .out = out};
   require_separate_output(request.operation, state.shards, state.layout->set.files, out);
-  auto const source = std::make_shared<MergedSource>(state.layout);
+  auto const& source = state.merged;
   auto const limit = options.single_file ? 0 : options.max_shard_bytes;
   request.id = job_id(state, "consolidate " + std::to_string(limit) + format_text(options.format));
   if (options.format == OutputFormat::images) {
