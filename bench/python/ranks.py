@@ -110,24 +110,39 @@ def queue_workloads(who: str, size: int, rank: int, ranks: int) -> dict[str, Wor
 
 
 def gather_workloads(who: str, size: int, rank: int, ranks: int) -> dict[str, Workload]:
-    """Returns gathers of one tensor of each rank on rank 0: by ModelOpt's function, and by crossrank's own beside it."""
+    """Returns gathers of one tensor of each rank on rank 0: by ModelOpt's function, and by crossrank's own beside it.
+
+    The tensor "in shared memory" is one that crossrank has moved there before. ModelOpt gets the same tensor as before.
+    """
     words = torch.full((size // 8,), rank, dtype=torch.int64)
     if who == "modelopt":
         from modelopt.torch.export.distribute import get_tensors_parallel
     else:
         from crossrank.compat.modelopt import get_tensors_parallel
 
-    def gather_as_modelopt() -> None:
-        with get_tensors_parallel(words, list(range(ranks))) as received:
+    def gather_as_modelopt(tensor: torch.Tensor) -> None:
+        with get_tensors_parallel(tensor, list(range(ranks))) as received:
             assert all(item[-1] == index for index, item in enumerate(received))
 
+    def modelopt_workloads(shared: torch.Tensor) -> dict[str, Workload]:
+        return {
+            "get_tensors_parallel of ModelOpt": Workload(lambda: gather_as_modelopt(words), start_together=False),
+            "get_tensors_parallel of ModelOpt, in shared memory": Workload(
+                lambda: gather_as_modelopt(shared), start_together=False
+            ),
+        }
+
     if who == "modelopt":
-        return {"get_tensors_parallel of ModelOpt": Workload(gather_as_modelopt, start_together=False)}
+        return modelopt_workloads(words)
 
     import crossrank
+    import crossrank.torch
     from crossrank.compat import groups
 
     world = groups.world()
+    module = torch.nn.Module()
+    module.register_buffer("words", words.clone())
+    crossrank.torch.share_memory(module)
 
     def gather() -> None:
         with crossrank.get_tensors_parallel(words, group=world) as received:
@@ -137,7 +152,7 @@ def gather_workloads(who: str, size: int, rank: int, ranks: int) -> dict[str, Wo
         assert all(item.torch()[-1] == index for index, item in enumerate(received))
     return {
         "get_tensors_parallel": Workload(gather, start_together=False),
-        "get_tensors_parallel of ModelOpt": Workload(gather_as_modelopt, start_together=False),
+        **modelopt_workloads(module.words),
     }
 
 
