@@ -43,15 +43,15 @@ merge_on() {
   "$crossrank" consolidate --plan "$set.json" --finish --progress none >/dev/null
 }
 
-# A merge on one host and on two, whose storage has 300 MB/s for each. Usage: hosts_round NUMBER
+# A merge on one host and on two, each with a connection of 1 Gbit/s to the storage, which the disk of this machine is faster than. Usage: hosts_round NUMBER
 hosts_round() {
   local bytes=$(((quick ? 1 : 2) << 30)) set=$place/hosts
-  export BENCH_BYTES_PER_SECOND=300000000
+  export BENCH_BYTES_PER_SECOND=125000000
   [[ -d $set ]] || "$programs/bench_make_shards" bf16 "$bytes" 4 "$set" >/dev/null || finish 7 "the shards cannot be made"
   export set crossrank programs
   export -f merge_on
-  timed "$scratch/hosts-$1-one" hosts one_host "300 MB/s a host" "$bytes" bash -c 'merge_on 1'
-  timed "$scratch/hosts-$1-two" hosts crossrank "300 MB/s a host" "$bytes" bash -c 'merge_on 2'
+  timed "$scratch/hosts-$1-one" hosts one_host "1 Gbit/s a host" "$bytes" bash -c 'merge_on 1'
+  timed "$scratch/hosts-$1-two" hosts crossrank "1 Gbit/s a host" "$bytes" bash -c 'merge_on 2'
   "$programs/bench_check_model" "$set-out" "$set/expected.json" || finish 7 "a merge in parts is wrong"
   rm -rf "$set-out"
   unset BENCH_BYTES_PER_SECOND

@@ -135,7 +135,8 @@ TEST(InspectDevice, tells_an_enqueued_call_from_one_that_has_started) {
   ProcessRanks job(3, "hang_on_gpus", hanging("behind"));
   await_ranks(job);
   auto const seen = inspect_until(of_job(job), [](Json const& now) {
-    return waits_for_rank_1(now) && now.at("ranks").at(1).at("device_operations").back().at("sequence") == 2;
+    auto const& broadcast = now.at("ranks").at(1).at("device_operations").back();
+    return waits_for_rank_1(now) && broadcast.at("sequence") == 2 && broadcast.at("stage") == "enqueued";
   });
   auto const& call = seen.at("groups").at(0).at("device_call");
   EXPECT_EQ(call.at("started"), (Json{0, 2}));
