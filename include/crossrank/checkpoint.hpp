@@ -115,8 +115,9 @@ class CROSSRANK_EXPORT MergePlan {
   [[nodiscard]] std::string explain(std::string_view tensor) const;
   /// Returns one tensor of the result, in memory of its own. Reads and merges only the bytes of this tensor.
   ///
-  /// Local; thread-safe. Of replicas it reads the first; `verify` compares them. Throws `UsageError` with the nearest
-  /// name if the tensor is unknown, and `IoError` or `FormatError` when an input cannot be read.
+  /// Local; thread-safe. Reads the replicas of the tensor as well and compares them, as a merge does. Throws
+  /// `UsageError` with the nearest name if the tensor is unknown, `FormatError` when replicas differ, and `IoError` or
+  /// `FormatError` when an input cannot be read.
   [[nodiscard]] Tensor read(std::string_view tensor) const;
   /// Returns the whole plan as JSON. Local.
   [[nodiscard]] Json to_json() const;

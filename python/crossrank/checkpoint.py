@@ -132,7 +132,7 @@ class MergePlan:
         return self._native.explain(tensor)
 
     def read(self, tensor: str) -> Tensor:
-        """Returns one tensor of the result, in memory of its own. Reads only its bytes; of replicas, the first.
+        """Returns one tensor of the result, in memory of its own. Reads only its bytes, and compares its replicas.
 
         >>> plan.read("lm_head.weight").torch()
         """
@@ -259,10 +259,10 @@ def load(path: Path, *, checksums: bool = False, **options: Any) -> LazyTensors:
     crossrank.
 
     Anything else that `crossrank inspect` knows, such as shards, torch archives and distributed checkpoints, is merged as
-    `consolidate` does it, tensor by tensor: each access reads the bytes of one tensor. Replicas are not compared;
-    `verify` does that. With options of `MergePlan` everything is read in this way.
+    `consolidate` does it, tensor by tensor: each access reads the bytes of one tensor and compares its replicas. With
+    options of `MergePlan` everything is read in this way.
 
-    A file or tensor of an index that is missing is a `FormatError`.
+    Raises `FormatError` for replicas that differ, and for a file or tensor of an index that is missing.
 
     >>> crossrank.load("model/")["lm_head.weight"].shape
     >>> crossrank.load("shards/", source_tp=8)["lm_head.weight"].shape

@@ -2,6 +2,7 @@
 #include <fstream>
 #include <string>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <crossrank/checkpoint.hpp>
@@ -72,6 +73,27 @@ TEST(MergePlan, reports_an_input_that_was_shortened_before_a_read) {
   auto const plan = checkpoint::MergePlan::make(connect({.backend = "fake"}), file);
   std::filesystem::resize_file(file, 1000);
   EXPECT_EQ(error_of<Error>([&] { static_cast<void>(plan.read("w")); }).resource, file.string());
+}
+
+TEST(MergePlan, does_not_read_a_tensor_whose_replicas_differ) {
+  TemporaryDirectory const folder;
+  for (int rank = 0; rank < 2; ++rank) {
+    auto norm = Tensor::zeros({4}, Dtype::f32);
+    norm.as_mutable<float>()[2] = static_cast<float>(rank);
+    auto up = Tensor::zeros({2, 4}, Dtype::f32);
+    up.as_mutable<float>()[0] = static_cast<float>(rank);
+    save_safetensors(folder.path() / ("rank" + std::to_string(rank) + ".safetensors"),
+                     {{"model.norm.weight", norm},
+                      {"model.layers.0.input_layernorm.weight", Tensor::zeros({4}, Dtype::f32)},
+                      {"model.layers.0.mlp.up_proj.weight", up}});
+  }
+  auto const plan = checkpoint::MergePlan::make(folder.path());
+  EXPECT_EQ(plan.read("model.layers.0.input_layernorm.weight").shape(), (Shape{4}));
+  EXPECT_EQ(plan.read("model.layers.0.mlp.up_proj.weight").as<float>()[8], 1.0F);
+  auto const error = error_of<FormatError>([&] { static_cast<void>(plan.read("model.norm.weight")); });
+  EXPECT_EQ(error.resource, "model.norm.weight");
+  EXPECT_EQ(error.section, "data");
+  EXPECT_THAT(error.message, testing::HasSubstr("element 2 is 0 in"));
 }
 
 TEST(SavedPlan, names_a_file_that_does_not_exist) {

@@ -178,14 +178,6 @@ std::vector<std::string> MergePlan::tensors() const { return names_of(*require(s
 
 std::string MergePlan::explain(std::string_view name) const { return explain_tensor(*require(state_).layout, name); }
 
-Tensor MergePlan::read(std::string_view name) const {
-  auto const& state = require(state_);
-  auto const& tensor = find_tensor(*state.layout, name);
-  auto out = Tensor::empty(tensor.shape, tensor.dtype);
-  state.merged->read(as_size(&tensor - state.layout->tensors.data()), 0, out.mutable_bytes());
-  return out;
-}
-
 Json MergePlan::to_json() const {
   auto const& state = require(state_);
   Json out{{"format", format_name},

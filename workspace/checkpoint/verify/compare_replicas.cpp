@@ -33,10 +33,17 @@ struct Pair {
   std::uint64_t bytes = 0;
 };
 
+/// The part of the work that one rank does.
+struct Share {
+  int rank = 0;
+  int world_size = 1;
+};
+
+Share share_of(Collective const& world) { return {.rank = world.rank(), .world_size = world.world_size()}; }
+
 class ReplicaComparison final : public PoolWork {
  public:
-  ReplicaComparison(Collective const& world, MergeLayout const& layout, std::span<std::size_t const> tensors,
-                    Unreadable unreadable)
+  ReplicaComparison(MergeLayout const& layout, std::span<std::size_t const> tensors, Share share, Unreadable unreadable)
       : layout_(layout), unreadable_(unreadable) {
     std::uint64_t at = 0;
     for (auto const t : tensors) {
@@ -45,7 +52,7 @@ class ReplicaComparison final : public PoolWork {
         // Neighbouring tensors are neighbours in the files, so one rank compares them.
         auto const unit = at / unit_bytes;
         at += bytes + 1;
-        if (unit % static_cast<std::uint64_t>(world.world_size()) != static_cast<std::uint64_t>(world.rank())) continue;
+        if (unit % as_size(share.world_size) != as_size(share.rank)) continue;
         if (units_.empty() || units_.back().first != unit) units_.emplace_back(unit, std::vector<Pair>{});
         units_.back().second.push_back({t, replica, bytes});
         total_ += bytes;
@@ -143,7 +150,7 @@ std::vector<ReplicaFinding> duplicates(MergeLayout const& layout, Unreadable unr
 
 std::vector<ReplicaFinding> compare_replicas(Collective const& world, MergeLayout const& layout,
                                              WorkerPoolOptions const& options, Unreadable unreadable) {
-  ReplicaComparison work(world, layout, all_tensors(layout), unreadable);
+  ReplicaComparison work(layout, all_tensors(layout), share_of(world), unreadable);
   auto stage_options = options;
   stage_options.stage = comparing_stage;
   run_worker_pool(world, work, stage_options);
@@ -218,6 +225,16 @@ void refuse(std::vector<ReplicaFinding> const& findings, std::string const& oper
                      .section = worst->kind == ReplicaProblem::duplicate ? files_section : "data"});
 }
 
+/// Throws a `FormatError` that lists the findings of this rank, if there are any.
+void refuse(MergeLayout const& layout, ReplicaComparison const& work, std::string const& operation) {
+  std::vector<ReplicaFinding> findings;
+  for (auto const& [tensor, finding] : work.findings()) {
+    findings.push_back(finding);
+    findings.back().tensor = layout.tensors[tensor].name;
+  }
+  refuse(findings, operation);
+}
+
 }  // namespace
 
 void require_equal_replicas(Collective const& world, MergeLayout const& layout, WorkerPoolOptions const& options) {
@@ -226,16 +243,18 @@ void require_equal_replicas(Collective const& world, MergeLayout const& layout, 
 
 void require_equal_replicas_of(Collective const& world, MergeLayout const& layout, std::span<std::size_t const> tensors,
                                WorkerPoolOptions const& options) {
-  ReplicaComparison work(world, layout, tensors, Unreadable::fail);
+  ReplicaComparison work(layout, tensors, share_of(world), Unreadable::fail);
   auto stage_options = options;
   stage_options.stage = comparing_stage;
   run_worker_pool(world, work, stage_options);
-  std::vector<ReplicaFinding> findings;
-  for (auto const& [tensor, finding] : work.findings()) {
-    findings.push_back(finding);
-    findings.back().tensor = layout.tensors[tensor].name;
+  refuse(layout, work, options.operation);
+}
+
+void require_equal_replicas_of(MergeLayout const& layout, std::size_t tensor, std::string const& operation) {
+  ReplicaComparison work(layout, std::span(&tensor, 1), {}, Unreadable::fail);
+  while (work.step()) {
   }
-  refuse(findings, options.operation);
+  refuse(layout, work, operation);
 }
 
 void require_distinct_ranks(MergeLayout const& layout, std::string const& operation) {

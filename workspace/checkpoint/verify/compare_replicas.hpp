@@ -48,6 +48,9 @@ void require_equal_replicas(Collective const& world, MergeLayout const& layout, 
 void require_equal_replicas_of(Collective const& world, MergeLayout const& layout, std::span<std::size_t const> tensors,
                                WorkerPoolOptions const& options);
 
+/// Does the same for the replicas of one tensor, given by its index. Local, in the calling thread.
+void require_equal_replicas_of(MergeLayout const& layout, std::size_t tensor, std::string const& operation);
+
 /// Throws a `FormatError` if one rank's file is a copy of another's. Local; reads samples.
 void require_distinct_ranks(MergeLayout const& layout, std::string const& operation);
 
