@@ -91,8 +91,9 @@ enum class Peers : std::uint8_t { connect, none };
 /// Runs the work of one rank. Rank 0 reports the result.
 int run_rank(std::string const& command, SessionOptions const& options,
              std::function<CommandResult(Session const&)> const& work, Peers peers) {
-  bool speaks = peers == Peers::none || environment().rank == 0;
-  ProgressLine progress("crossrank " + command, speaks ? settled(options) : ProgressStyle::none);
+  bool const is_first = peers == Peers::none || environment().rank == 0;
+  bool speaks = true;  // rank 0 cannot report a start in which it has no part
+  ProgressLine progress("crossrank " + command, is_first ? settled(options) : ProgressStyle::none);
   WarningLog const warnings("crossrank " + command, settled(options));
   InterruptHandler interrupts;
   try {

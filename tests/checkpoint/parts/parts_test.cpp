@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include <sys/stat.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -60,6 +62,18 @@ TEST_F(Parts, end_in_the_files_of_a_plain_consolidate) {
   EXPECT_EQ(bytes_of(out()), bytes_of(folder_.path() / "plain"));
   EXPECT_EQ(state(), "new");
   EXPECT_GT(summary.files, parts);
+}
+
+TEST_F(Parts, are_not_saved_over_a_link_or_a_pipe) {
+  auto const made = PartsPlan::make(plan(), out(), {.parts = 1, .max_shard_bytes = 1100, .force = true});
+  auto const pipe = folder_.path() / "pipe";
+  auto const link = folder_.path() / "link";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  fs::create_symlink("plan.json", link);
+  EXPECT_THROW(made.save(pipe), UsageError);
+  EXPECT_THROW(made.save(link), UsageError);
+  EXPECT_TRUE(fs::is_fifo(pipe));
+  EXPECT_TRUE(fs::is_symlink(link));
 }
 
 TEST_F(Parts, have_each_file_once_and_about_the_same_bytes) {

@@ -96,6 +96,25 @@ TEST(MergePlan, does_not_read_a_tensor_whose_replicas_differ) {
   EXPECT_THAT(error.message, testing::HasSubstr("element 2 is 0 in"));
 }
 
+TEST(MergePlan, does_not_take_one_part_of_a_model_for_the_model) {
+  TemporaryDirectory const folder;
+  auto const first = folder.path() / "model-00001-of-00002.safetensors";
+  save_safetensors(first, {{"w.1", Tensor::zeros({2}, Dtype::f32)}});
+  EXPECT_EQ(checkpoint::MergePlan::make(first).tensors().size(), 1U) << "alone it may be anything";
+  save_safetensors(folder.path() / "model-00002-of-00002.safetensors", {{"w.2", Tensor::zeros({2}, Dtype::f32)}});
+  auto const error = error_of<UsageError>([&] { static_cast<void>(checkpoint::MergePlan::make(first)); });
+  EXPECT_EQ(error.resource, first.string());
+  EXPECT_EQ(error.got, "model-00002-of-00002.safetensors");
+}
+
+TEST(MergePlan, names_a_file_beside_the_weights_whose_name_is_not_unicode) {
+  TemporaryDirectory const folder;
+  save_safetensors(folder.path() / "model.safetensors", {{"w", Tensor::zeros({2}, Dtype::f32)}});
+  std::ofstream(folder.path() / "L\xff.txt") << "text";
+  auto const error = error_of<FormatError>([&] { static_cast<void>(checkpoint::MergePlan::make(folder.path())); });
+  EXPECT_EQ(error.resource, (folder.path() / "L\xff.txt").string());
+}
+
 TEST(SavedPlan, names_a_file_that_does_not_exist) {
   TemporaryDirectory const folder;
   EXPECT_THROW((void)checkpoint::MergePlan::load(connect({.backend = "fake"}), folder.path() / "none"), FormatError);

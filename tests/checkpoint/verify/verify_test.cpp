@@ -82,6 +82,15 @@ INSTANTIATE_TEST_SUITE_P(All, VerifyGolden,
                            return name;
                          });
 
+TEST(Verify, ignores_the_state_of_a_training_beside_the_weights) {
+  TemporaryDirectory const folder;
+  save_safetensors(folder.path() / "model.safetensors", test::sample_weights(2, 4, 6, 5));
+  for (auto const* name : {"optimizer.pt", "scheduler.pt", "rng_state.pth", "rng_state_0.pth", "training_args.bin"})
+    std::ofstream(folder.path() / name) << "no weights";
+  auto const report = verify(folder.path());
+  EXPECT_TRUE(report.ok()) << list(report);
+}
+
 TEST(Verify, names_every_contradiction_of_index_files_and_config) {
   TemporaryDirectory const folder;
   auto weights = test::sample_weights(4, 4, 6, 5);

@@ -29,7 +29,7 @@ bool is_torch(std::string const& name) {
 /// Returns whether a file may hold weights. The training arguments beside a distributed checkpoint do not.
 bool is_weight_file(DirectoryListing const& listing, std::string const& name) {
   if (name == "common.pt" && listing.has(dcp_metadata_name)) return false;
-  return !name.starts_with('.') && (name.ends_with(".safetensors") || is_torch(name));
+  return !name.starts_with('.') && !is_other_state(name) && (name.ends_with(".safetensors") || is_torch(name));
 }
 
 /// Returns the text of an error without its resource, which the defect has as its own field.

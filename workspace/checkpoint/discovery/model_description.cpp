@@ -6,6 +6,9 @@
 #include <system_error>
 #include <utility>
 
+#include <crossrank/error.hpp>
+
+#include "lib/codec/json/json_text.hpp"
 #include "workspace/checkpoint/discovery/module_folders.hpp"
 #include "workspace/checkpoint/discovery/weight_files.hpp"
 #include "workspace/checkpoint/source/torch/dcp_source.hpp"
@@ -33,6 +36,11 @@ std::vector<SidecarFile> sidecars_of(DirectoryListing const& listing) {
     if (std::find(std::begin(not_of_model), std::end(not_of_model), name) != std::end(not_of_model)) continue;
     if (name == of_distributed && listing.has(dcp_metadata_name)) continue;
     if (fs::file_size(listing.path / name, error) > largest_companion || error) continue;
+    if (codec::find_bad_utf8(name) != std::string::npos) {  // the record of the job could not name it
+      throw FormatError({.message = "the name of a file beside the weights is not UTF-8",
+                         .resource = (listing.path / name).string(),
+                         .hint = "rename the file"});
+    }
     found.push_back({listing.path / name, name});
   }
   for (auto& companion : module_sidecars(listing, largest_companion)) found.push_back(std::move(companion));

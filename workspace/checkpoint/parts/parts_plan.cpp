@@ -299,6 +299,13 @@ void PartsPlan::save(fs::path const& file) const {
                       .message = "the plan needs the name of a file, but this is a directory",
                       .resource = file.string()});
   }
+  auto const kind = fs::symlink_status(file, ignored).type();
+  if (kind != fs::file_type::not_found && kind != fs::file_type::regular) {  // saving would replace it
+    throw UsageError({.operation = parts_operation,
+                      .message = "the plan needs the name of a file, but this is a link, a pipe or a device",
+                      .resource = file.string(),
+                      .hint = "give the name of a new file or of an earlier plan"});
+  }
   if (fs::equivalent(absolute_path(file).parent_path(), state.file.inputs.shards, ignored)) {
     throw UsageError({.operation = parts_operation,
                       .message = "the plan would be a file among the shards, which the merge copies to the output",
