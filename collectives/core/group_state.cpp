@@ -313,13 +313,13 @@ bool GroupState::test(PendingOp& pending_op) {
   return true;
 }
 
-void GroupState::wait(PendingOp& pending_op) {
+void GroupState::wait(PendingOp& pending_op, spi::TimeoutPolicy const& policy) {
   if (is_message(pending_op)) {
     end_if_closed(pending_op);
-    wait_for_message(pending_op);
+    wait_for_message(pending_op, policy);
   } else {
     while (!pending_op.ended) {
-      step(*pending_collectives.front(), timeout_policy);
+      step(*pending_collectives.front(), policy);
       if (pending_collectives.front()->ended) pending_collectives.pop_front();
     }
   }
@@ -328,8 +328,8 @@ void GroupState::wait(PendingOp& pending_op) {
 }
 
 /// Drives the collectives as well: the peer may wait for one that this rank has started.
-void GroupState::wait_for_message(PendingOp& pending_op) {
-  platform::Deadline deadline(timeout_policy.timeout);
+void GroupState::wait_for_message(PendingOp& pending_op, spi::TimeoutPolicy policy) {
+  platform::Deadline deadline(policy.timeout, policy.waited);
   platform::Backoff backoff;
   while (!pending_op.ended && !pending_collectives.empty() && !deadline.expired()) {
     bool const moved = advance();
@@ -344,8 +344,7 @@ void GroupState::wait_for_message(PendingOp& pending_op) {
     }
   }
   if (pending_op.ended) return;
-  auto policy = timeout_policy;
-  if (deadline.expired()) policy.timeout = std::chrono::milliseconds(1);
+  policy.waited = deadline.idle();
   while (!pending_op.ended) step(pending_op, policy);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -31,6 +32,8 @@ struct PendingOp {
   std::optional<spi::RequestId> request_id{};  ///< of the operation under way
   bool is_queued = false;                      ///< whether the progress thread advances it
   bool has_ended_on_host = false;              ///< whether only the part on the device is left
+  std::chrono::nanoseconds idle{};             ///< time in `Request::wait_for` since the last progress
+  std::uint64_t progress = 0;                  ///< of the transport, as `Request::wait_for` has seen it last
   std::exception_ptr failure{};
   std::unique_ptr<device::DeviceCall> on_device{};  ///< of a call on device tensors
   std::atomic<bool> ended{false};  ///< stored after the results and `failure`, for a thread that polls it
@@ -108,7 +111,10 @@ struct GroupState {
   void complete_collectives() noexcept;
   /// Advances an operation. Returns whether it has ended.
   [[nodiscard]] bool test(PendingOp& pending_op);
-  void wait(PendingOp& pending_op);
+  /// Waits until an operation has ended, and throws its error. Waits for the collectives before it as well.
+  void wait(PendingOp& pending_op) { wait(pending_op, timeout_policy); }
+  /// Does the same with a timeout of its own.
+  void wait(PendingOp& pending_op, spi::TimeoutPolicy const& policy);
   /// Why a call is given up before it has ended.
   enum class AbandonReason : std::uint8_t { cancelled, dropped };
   /// Gives up an operation: its buffers are no longer used. If another thread is in a call of the group, that call may
@@ -129,7 +135,7 @@ struct GroupState {
   static void end(PendingOp& pending_op, std::exception_ptr failure) noexcept;
   void end_if_closed(PendingOp& pending_op);
   void forget_ended_messages() noexcept;
-  void wait_for_message(PendingOp& pending_op);
+  void wait_for_message(PendingOp& pending_op, spi::TimeoutPolicy policy);
   /// Takes the lock from a call of another thread, which ends early if the operation is a collective, and after the
   /// timeout otherwise. Returns false if the operation ends meanwhile, or the call does not.
   [[nodiscard]] bool enter_to_abandon(PendingOp const& pending_op, std::string const& why) noexcept;

@@ -53,7 +53,7 @@ void GroupState::run_on_device(algorithms::Call&& call) {
 }
 
 void GroupState::wait_for_turn(device::DeviceCall& on_device, char const* operation, spi::TimeoutPolicy const& policy) {
-  platform::Deadline deadline(policy.timeout);
+  platform::Deadline deadline(policy.timeout, policy.waited);
   platform::Backoff backoff;
   while (!on_device.has_turn()) {
     auto const longest = platform::ProgressHook::make_progress(backoff.next());

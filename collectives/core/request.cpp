@@ -85,13 +85,22 @@ bool Request::wait_for(std::chrono::milliseconds limit) {
   auto const spin = std::min<std::chrono::nanoseconds>(longest_spin, most / spin_part);
   auto moved_at = system.now();
   auto const until = moved_at + most;
-  std::uint64_t seen = 0;
   for (platform::Backoff backoff; !test();) {
     auto const now = system.now();
-    if (now >= until) return false;
-    if (auto const progress = group_->transport->progress(); std::exchange(seen, progress) != progress) {
+    if (auto const progress = group_->transport->progress();
+        std::exchange(pending_op_->progress, progress) != progress) {
+      pending_op_->idle = {};
       moved_at = now;
       backoff.restart();
+    }
+    auto const idle = pending_op_->idle + (now - moved_at);
+    if (idle >= group_->timeout_policy.timeout && !pending_op_->ended) {
+      expire();
+      return true;
+    }
+    if (now >= until) {
+      pending_op_->idle = idle;
+      return false;
     }
     auto const longest = platform::ProgressHook::make_progress(backoff.next());
     if (now - moved_at < spin) {
@@ -101,6 +110,15 @@ bool Request::wait_for(std::chrono::milliseconds limit) {
     }
   }
   return true;
+}
+
+void Request::expire() {
+  GroupLockGuard const guard(*group_, pending_op_->call.name());
+  auto policy = group_->timeout_policy;
+  policy.waited = policy.timeout;  // the transport decides which rank is late
+  group_->wait(*pending_op_, policy);
+  join_stream(*pending_op_);
+  finish();
 }
 
 void Request::cancel() noexcept { abandon(false); }

@@ -163,7 +163,8 @@ Status FailureDetector::status(std::uint64_t round) const {
 
 void FailureDetector::watch(Awaited const& awaited, WaitState& wait, spi::TimeoutPolicy const& timeout_policy) {
   auto const now = system().now();
-  bool moved = std::exchange(wait.packets, packets_) != packets_;
+  bool moved = wait.packets.value_or(packets_) != packets_;
+  wait.packets = packets_;
   bool user_code = false;
   for (int const member : awaited.members) {
     if (!is_other(member)) continue;

@@ -39,9 +39,9 @@ struct Awaited {
 
 /// The observations of one wait so far.
 struct WaitState {
-  explicit WaitState(std::chrono::nanoseconds timeout) : deadline(timeout) {}
+  explicit WaitState(spi::TimeoutPolicy const& policy) : deadline(policy.timeout, policy.waited) {}
   platform::Deadline deadline;
-  std::uint64_t packets = 0;
+  std::optional<std::uint64_t> packets{};   ///< that had come at the last look
   std::map<int, std::uint64_t> progress{};  ///< by member
   std::chrono::nanoseconds last_ping{platform::system().now()};
   std::chrono::nanoseconds overdue_since{-1};

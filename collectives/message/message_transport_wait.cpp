@@ -90,7 +90,7 @@ void MessageTransport::await(RequestId request_id, OperationResult const& result
                              spi::TimeoutPolicy const& timeout_policy) {
   auto& network = link_.network();
   WaitingMark const mark(network);
-  WaitState wait(timeout_policy.timeout);
+  WaitState wait(timeout_policy);
   for (platform::Backoff backoff(backoff_rule(node_ranks_.size()));;) {
     {
       auto const guard = network.lock();

@@ -4,7 +4,8 @@
 
 namespace crossrank::platform {
 
-Deadline::Deadline(std::chrono::nanoseconds timeout) noexcept : timeout_(timeout), last_(system().now()) {}
+Deadline::Deadline(std::chrono::nanoseconds timeout, std::chrono::nanoseconds idle) noexcept
+    : timeout_(timeout), idle_(idle), last_(system().now()) {}
 
 void Deadline::progress() noexcept {
   idle_ = std::chrono::nanoseconds(0);

@@ -16,7 +16,8 @@ class Deadline {
  public:
   static constexpr std::chrono::nanoseconds slice = std::chrono::milliseconds(100);
 
-  explicit Deadline(std::chrono::nanoseconds timeout) noexcept;
+  /// Starts the count, at the time without progress before.
+  explicit Deadline(std::chrono::nanoseconds timeout, std::chrono::nanoseconds idle = {}) noexcept;
 
   /// Restarts the count.
   void progress() noexcept;
@@ -34,7 +35,7 @@ class Deadline {
 
  private:
   std::chrono::nanoseconds timeout_;
-  std::chrono::nanoseconds idle_{0};
+  std::chrono::nanoseconds idle_;
   std::chrono::nanoseconds last_;
 };
 

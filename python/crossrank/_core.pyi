@@ -368,14 +368,16 @@ def save_sharded(
     /,
 ) -> dict[str, Any]: ...
 def save_safetensors(path: str, weights: dict[str, TensorLike], metadata: list[tuple[str, str]], /) -> None: ...
+
+# Returns tensors, the placements of those that are spread over ranks, and options.
+_ExportArguments = Callable[[], tuple[dict[str, Any], dict[str, dict[str, Any]], dict[str, Any]]]
+
 def export_checkpoint(
     world: Collective,
-    weights: dict[str, TensorLike],
+    arguments: _ExportArguments,
     grid: dict[str, int],
-    placements: dict[str, dict[str, Any]],
     out: str,
     progress: _Progress,
-    options: dict[str, Any],
     /,
 ) -> dict[str, Any]: ...
 
@@ -383,11 +385,9 @@ class BackgroundExport:
     def __init__(
         self,
         world: Collective,
-        weights: dict[str, TensorLike],
+        arguments: _ExportArguments,
         grid: dict[str, int],
-        placements: dict[str, dict[str, Any]],
         out: str,
-        options: dict[str, Any],
         /,
     ) -> None: ...
     def done(self) -> bool: ...
@@ -395,20 +395,16 @@ class BackgroundExport:
 
 def reshard(
     world: Collective,
-    weights: dict[str, TensorLike],
+    arguments: _ExportArguments,
     grid: dict[str, int],
-    placements: dict[str, dict[str, Any]],
     to: dict[str, int],
     wants: Callable[[str], bool] | None,
-    options: dict[str, Any],
     /,
 ) -> dict[str, Tensor]: ...
 def get_full_state_dict(
     world: Collective,
-    weights: dict[str, TensorLike],
+    arguments: _ExportArguments,
     grid: dict[str, int],
-    placements: dict[str, dict[str, Any]],
     dst: int,
-    options: dict[str, Any],
     /,
 ) -> dict[str, Tensor]: ...

@@ -35,6 +35,8 @@ class Request:
     def wait(self, timeout: Timeout | None = None) -> bool:
         """Blocks until the call has finished. With a timeout, returns False if it is still running then.
 
+        Repeated waits for one call count together: after the group's timeout without progress they raise `TimeoutError`.
+
         >>> request.wait(timeout=0.5)
         """
         limit = seconds(timeout)
@@ -523,6 +525,8 @@ def connect(
 
     With a `communicator` of mpi4py, returns the group of its ranks instead: collective over it, with its program's MPI. The
     program closes the group before it finalises MPI.
+
+    While a group of the job is open in this process, a further call returns it; the options of the first call stay.
 
     Without a launcher the job consists of this process. Call it after `fork`, never before. A start that has failed is
     kept for `linger`, so that ranks that come later learn why; without it until `connect_timeout`.

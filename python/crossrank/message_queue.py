@@ -20,8 +20,8 @@ T = TypeVar("T")
 class MessageQueue:
     """One endpoint of a queue: one rank writes, and every reader gets every message, in order.
 
-    A timeout of None is the group's. A message of JSON values and tensors is a dict; bytes and tensors have calls of
-    their own. Reading returns None after the last message of a closed writer.
+    A timeout of None is the group's, and `math.inf` is no limit. A message of JSON values and tensors is a dict; bytes and
+    tensors have calls of their own. Reading returns None after the last message of a closed writer.
 
     >>> queue = crossrank.MessageQueue.create(world)
     >>> if queue.is_writer:

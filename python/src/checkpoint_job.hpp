@@ -13,6 +13,7 @@
 
 #include <crossrank/checkpoint.hpp>
 
+#include "errors.hpp"
 #include "interpreter.hpp"
 #include "module.hpp"
 #include "options.hpp"
@@ -33,11 +34,14 @@ class OptionReader {
 
   template <class Value>
   void read(char const* name, Value& value) {
-    if (auto const given = take(name); given.is_valid() && !given.is_none()) value = nb::cast<Value>(given);
+    auto const given = take(name);
+    if (!given.is_valid() || given.is_none()) return;
+    if (!nb::try_cast(given, value)) refuse(name, "this option has the wrong type", {}, type_text(given));
   }
   void read(char const* name, std::filesystem::path& value) {
-    if (auto const given = take(name); given.is_valid() && !given.is_none())
-      value = nb::cast<std::filesystem::path>(given);
+    auto const given = take(name);
+    if (!given.is_valid() || given.is_none()) return;
+    if (!nb::try_cast(given, value)) refuse(name, "this option is not a path", "str or os.PathLike", type_text(given));
   }
   template <class Value, std::size_t Count>
   void read(char const* name, std::pair<char const*, Value> const (&values)[Count], Value& value) {
@@ -82,6 +86,17 @@ class Job {
     } catch (...) {
       raised_ = std::current_exception();
       stop_.request_stop();
+    }
+  }
+  /// Does the same, but does not stop the job: the library tells the other ranks the text of the exception.
+  template <class Call>
+  void call_python_on_all(Call&& call) {
+    AcquiredGil const gil;
+    try {
+      call();
+    } catch (std::exception const& error) {
+      raised_ = std::current_exception();
+      throw RemoteError({.message = raised_text(error)});
     }
   }
   template <class Work>

@@ -44,6 +44,13 @@ void refuse(char const* operation, std::string message, std::string expected, st
                     .hint = std::move(hint)});
 }
 
+std::string raised_text(std::exception const& error) {
+  auto const* const raised = dynamic_cast<nanobind::python_error const*>(&error);
+  if (raised == nullptr) return error.what();
+  return nanobind::cast<std::string>(nanobind::str(raised->type().attr("__name__"))) + ": " +
+         nanobind::cast<std::string>(nanobind::str(raised->value()));
+}
+
 std::string type_text(nanobind::handle object) { return nanobind::cast<std::string>(nanobind::str(object.type())); }
 
 }  // namespace crossrank::python

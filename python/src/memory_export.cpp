@@ -1,10 +1,15 @@
 #include <crossrank/checkpoint/memory_export.hpp>
 
+#include <algorithm>
+#include <exception>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <nanobind/stl/vector.h>
+
+#include <crossrank/error.hpp>
 
 #include "checkpoint_job.hpp"
 #include "errors.hpp"
@@ -78,32 +83,76 @@ cp::ExportOptions export_options_from(OptionReader& reader) {
   return options;
 }
 
-nb::dict export_checkpoint(Collective const& world, nb::handle weights, nb::dict grid, nb::dict const& placements,
-                           std::filesystem::path const& out, nb::object on_progress, nb::dict given) {
+/// What a rank brings to a call: its tensors, how they are spread over ranks, and the options.
+template <class Options>
+struct Arguments {
+  StateDict tensors{};
+  cp::Placements placements{};
+  Options options{};
+};
+
+/// Throws the first failure in a list with the text of each rank, null for success.
+void throw_if_a_rank_failed(std::vector<Json> const& texts, char const* operation) {
+  auto const failed = std::ranges::find_if(texts, [](Json const& text) { return !text.is_null(); });
+  if (failed == texts.end()) return;
+  auto const rank = static_cast<int>(failed - texts.begin());
+  throw RemoteError({.operation = operation,
+                     .message = "rank " + std::to_string(rank) + " failed: " + failed->get<std::string>(),
+                     .failed_ranks = {rank}});
+}
+
+/// Reads the arguments that the Python function `given` returns: a dict of tensors, their placements, and a dict of
+/// options. If one rank's arguments are wrong, its exception ends the call there, and a `RemoteError` on the others.
+template <class Options>
+Arguments<Options> read_arguments(Collective const& world, char const* operation, nb::handle given, nb::dict grid,
+                                  std::function<Options(OptionReader&)> const& read_options) {
+  Arguments<Options> arguments;
+  std::exception_ptr raised;
+  Json text;
+  try {
+    auto const parts = nb::cast<nb::tuple>(given());
+    OptionReader reader(nb::cast<nb::dict>(parts[2]));
+    arguments.options = read_options(reader);
+    reader.finish(operation);
+    arguments.tensors = state_dict_from(parts[0]);
+    arguments.placements = placements_from(std::move(grid), nb::cast<nb::dict>(parts[1]));
+  } catch (std::exception const& error) {
+    raised = std::current_exception();
+    text = raised_text(error);
+  }
+  auto const texts = run_waiting(world, [&] { return world.all_gather_object(text); });
+  if (raised) std::rethrow_exception(raised);
+  throw_if_a_rank_failed(texts, operation);
+  return arguments;
+}
+
+nb::dict export_checkpoint(Collective const& world, nb::handle given, nb::dict grid, std::filesystem::path const& out,
+                           nb::object on_progress) {
   Job job(std::move(on_progress));
-  OptionReader reader(std::move(given));
-  auto options = export_options_from(reader);
-  reader.finish("export_checkpoint");
+  auto [tensors, placements, options] =
+      read_arguments<cp::ExportOptions>(world, "export_checkpoint", given, std::move(grid), export_options_from);
   options.on_progress = job.reporter();
   options.stop = job.token();
-  auto const tensors = state_dict_from(weights);
-  auto const sharding = placements_from(std::move(grid), placements);
-  return summary_to_python(job.run([&] { return cp::consolidate(world, tensors, sharding, out, options); }));
+  return summary_to_python(job.run([&, &tensors = tensors, &placements = placements, &options = options] {
+    return cp::consolidate(world, tensors, placements, out, options);
+  }));
 }
 
 /// An export that goes on while Python computes. Its end is awaited without the GIL, also by the destructor.
 class BackgroundExport {
  public:
-  BackgroundExport(Collective const& world, nb::handle weights, nb::dict grid, nb::dict const& placements,
-                   std::filesystem::path const& out, nb::dict given) {
-    OptionReader reader(std::move(given));
-    cp::BackgroundOptions options{.write = export_options_from(reader)};
-    reader.read("max_copy_bytes", options.max_copy_bytes);
-    reader.finish("async_export_checkpoint");
-    options.write.stop = stop_.get_token();
-    auto const tensors = state_dict_from(weights);
-    auto const sharding = placements_from(std::move(grid), placements);
-    request_ = run_waiting(world, [&] { return cp::iconsolidate(world, tensors, sharding, out, options); });
+  BackgroundExport(Collective const& world, nb::handle given, nb::dict grid, std::filesystem::path const& out) {
+    auto const read_options = [](OptionReader& reader) {
+      cp::BackgroundOptions options{.write = export_options_from(reader)};
+      reader.read("max_copy_bytes", options.max_copy_bytes);
+      return options;
+    };
+    auto arguments =
+        read_arguments<cp::BackgroundOptions>(world, "async_export_checkpoint", given, std::move(grid), read_options);
+    arguments.options.write.stop = stop_.get_token();
+    request_ = run_waiting(world, [&] {
+      return cp::iconsolidate(world, arguments.tensors, arguments.placements, out, arguments.options);
+    });
   }
   ~BackgroundExport() {
     run_without_gil([this] { request_ = {}; });
@@ -121,47 +170,40 @@ class BackgroundExport {
   cp::ExportRequest request_;
 };
 
-nb::dict full_state_dict(Collective const& world, nb::handle weights, nb::dict grid, nb::dict const& placements,
-                         int dst, nb::dict given) {
-  OptionReader reader(std::move(given));
-  auto model = model_from(reader);
-  reader.finish("gather_full_state_dict");
-  auto const tensors = state_dict_from(weights);
-  auto const sharding = placements_from(std::move(grid), placements);
+nb::dict full_state_dict(Collective const& world, nb::handle given, nb::dict grid, int dst) {
+  auto const arguments =
+      read_arguments<cp::ModelDescription>(world, "gather_full_state_dict", given, std::move(grid), model_from);
   Job job{nb::none()};
-  cp::FullStateOptions const options{.model = std::move(model), .dst = dst, .stop = job.token()};
-  return state_dict_to_python(job.run([&] { return cp::get_full_state_dict(world, tensors, sharding, options); }));
+  cp::FullStateOptions const options{.model = arguments.options, .dst = dst, .stop = job.token()};
+  return state_dict_to_python(
+      job.run([&] { return cp::get_full_state_dict(world, arguments.tensors, arguments.placements, options); }));
 }
 
 /// Returns this rank's shards in the grid `to`. `wants` is None, or chooses among the names of the whole model.
-nb::dict reshard(Collective const& world, nb::handle weights, nb::dict grid, nb::dict const& placements, nb::dict to,
-                 nb::handle wants, nb::dict given) {
-  OptionReader reader(std::move(given));
+nb::dict reshard(Collective const& world, nb::handle given, nb::dict grid, nb::dict to, nb::handle wants) {
+  auto const arguments = read_arguments<cp::ModelDescription>(world, "reshard", given, std::move(grid), model_from);
   Job job{nb::none()};
-  cp::ReshardOptions options{.model = model_from(reader), .stop = job.token()};
-  reader.finish("reshard");
-  auto const tensors = state_dict_from(weights);
-  auto const from = placements_from(std::move(grid), placements);
+  cp::ReshardOptions options{.model = arguments.options, .stop = job.token()};
   auto const target = placements_from(std::move(to), nb::dict());
   if (!wants.is_none()) {
     options.wants = [&](std::string const& name) {
       bool wanted = false;
-      job.call_python([&] { wanted = nb::cast<bool>(wants(name)); });
+      job.call_python_on_all([&] { wanted = nb::cast<bool>(wants(name)); });
       return wanted;
     };
   }
-  return state_dict_to_python(job.run([&] { return cp::reshard(world, tensors, from, target, options); }));
+  return state_dict_to_python(
+      job.run([&] { return cp::reshard(world, arguments.tensors, arguments.placements, target, options); }));
 }
 
 }  // namespace
 
 void bind_memory_export(nb::module_& module) {
-  module.def("export_checkpoint", &export_checkpoint, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-             nb::arg().none(), nb::arg());
+  module.def("export_checkpoint", &export_checkpoint, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
   module.def("get_full_state_dict", &full_state_dict);
-  module.def("reshard", &reshard, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg());
+  module.def("reshard", &reshard, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
   nb::class_<BackgroundExport>(module, "BackgroundExport")
-      .def(nb::init<Collective const&, nb::handle, nb::dict, nb::dict const&, std::filesystem::path const&, nb::dict>())
+      .def(nb::init<Collective const&, nb::handle, nb::dict, std::filesystem::path const&>())
       .def("done", &BackgroundExport::done)
       .def("wait", &BackgroundExport::wait);
 }

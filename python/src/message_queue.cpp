@@ -34,12 +34,12 @@ std::span<std::byte const> bytes_of(nb::bytes const& bytes) {
 
 nb::bytes to_bytes(std::vector<std::byte> const& bytes) { return nb::bytes(bytes.data(), bytes.size()); }
 
-/// Runs a call that waits at most `seconds`: None for the group's timeout, a negative number for no limit.
+/// Runs a call that waits at most `seconds`, or for the group's timeout.
 template <class Call>
 auto run_queue_call(std::optional<double> seconds, Call&& call) {
   std::stop_source stop;
   QueueWait wait{.stop = stop.get_token()};
-  if (seconds) wait.timeout = *seconds < 0 ? QueueWait::forever : std::chrono::nanoseconds(milliseconds_of(*seconds));
+  wait.timeout = milliseconds_of(seconds);
   return run_waiting([&stop] { stop.request_stop(); }, [&] { return call(wait); });
 }
 

@@ -65,8 +65,8 @@ struct BufferLayout {
   std::vector<Py_ssize_t> strides{};
 };
 
-/// Fills a view of the elements, for `memoryview(tensor)` and `numpy.asarray(tensor)`. Of an element type that the
-/// buffer protocol does not have, such as BF16, it is a view of the bytes.
+/// Fills a view of the elements, for `memoryview(tensor)` and `numpy.asarray(tensor)`. Refuses to name an element type
+/// that the buffer protocol does not have, such as BF16, because numpy would take its bytes for numbers.
 int get_buffer(PyObject* self, Py_buffer* view, int flags) {
   if (!nb::inst_ready(self)) {
     PyErr_SetString(PyExc_BufferError, "the tensor is not initialized");
@@ -76,6 +76,11 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
   auto const size = static_cast<Py_ssize_t>(tensor.nbytes());
   auto const* const format = buffer_format(tensor.dtype());
   bool const wants_shape = (flags & PyBUF_ND) == PyBUF_ND;
+  if (format == nullptr && (flags & PyBUF_FORMAT) == PyBUF_FORMAT) {
+    PyErr_Format(PyExc_BufferError, "a buffer cannot have the dtype %s; use numpy(), torch() or tobytes()",
+                 std::string(name_of(tensor.dtype())).c_str());
+    return -1;
+  }
   if (format != nullptr && tensor.shape().size() > 1 && (flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS) {
     PyErr_SetString(PyExc_BufferError, "a tensor is row-major");
     return -1;
@@ -138,6 +143,14 @@ void define_conversions(nb::class_<Tensor>& tensor) {
           "numpy", [](nb::handle self) { return interop("_to_numpy", self); },
           "Returns a numpy array of the same memory, read-only where the tensor is.\n\n"
           "BF16 and the F8 formats need the package ml_dtypes.\n\n    >>> tensor.numpy().sum()\n")
+      .def(
+          "__array__",
+          [](nb::handle self, nb::object dtype, nb::object copy) {
+            return nb::module_::import_("numpy").attr("array")(interop("_to_numpy", self), nb::arg("dtype") = dtype,
+                                                               nb::arg("copy") = copy);
+          },
+          nb::arg("dtype") = nb::none(), nb::kw_only(), nb::arg("copy") = nb::none(),
+          "Returns `numpy()`, for numpy's own functions.\n\n    >>> numpy.asarray(tensor)\n")
       .def(
           "torch", [](nb::handle self) { return interop("_to_torch", self); },
           "Returns a torch tensor, which may be written. A writable tensor shares its memory. Torch has no read-only\n"

@@ -67,7 +67,9 @@ nb::dict require_dict(nb::handle object) {
 
 std::string require_name(nb::handle key) {
   if (!PyUnicode_Check(key.ptr())) refuse("tensors", "a name is not a str", "str", type_text(key));
-  return nb::cast<std::string>(nb::str(key));
+  std::string name;
+  if (!nb::try_cast(key, name)) refuse("tensors", "a name is not valid Unicode");
+  return name;
 }
 
 TensorDict dict_from(nb::handle dict, int level) {
@@ -132,12 +134,26 @@ Dtype dtype_named(std::string_view name) {
   refuse_dtype(std::string(name));
 }
 
+namespace {
+
+/// Reads an integer of Python or of numpy.
+std::int64_t length_from(nb::handle length) {
+  if (PyIndex_Check(length.ptr()) == 0) refuse("shape", "a length is not an integer", "int", type_text(length));
+  auto const number = nb::steal(PyNumber_Index(length.ptr()));
+  std::int64_t value = 0;
+  if (!number.is_valid()) throw nb::python_error();
+  if (!nb::try_cast(number, value)) refuse("shape", "a length does not fit into 64 bits");
+  return value;
+}
+
+}  // namespace
+
 Shape shape_from(nb::handle lengths) {
   std::vector<std::int64_t> each;
-  if (PyLong_Check(lengths.ptr())) {
-    each.push_back(nb::cast<std::int64_t>(lengths));
+  if (PyIndex_Check(lengths.ptr()) != 0) {
+    each.push_back(length_from(lengths));
   } else {
-    for (auto const length : lengths) each.push_back(nb::cast<std::int64_t>(length));
+    for (auto const length : lengths) each.push_back(length_from(length));
   }
   return Shape(each);
 }

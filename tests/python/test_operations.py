@@ -109,6 +109,34 @@ def test_a_long_timeout_waits(limit):
         sender.join()
 
 
+def test_a_negative_timeout_is_refused():
+    with crossrank.connect() as world:
+        queue = crossrank.MessageQueue.create_writer(world, readers=1)
+        reader = crossrank.MessageQueue.attach(queue.handle(), reader=0)
+        with pytest.raises(crossrank.UsageError, match="negative"):
+            reader.dequeue_bytes(timeout=-0.001)
+
+
+def test_repeated_waits_end_after_the_timeout_of_the_group(ranks):
+    ranks(
+        2,
+        """
+        import time
+        late = crossrank.connect(job_id="late", timeout=1)
+        if world.rank == 0:
+            request = late.ibarrier()
+            try:
+                while not request.wait(timeout=0.1):
+                    pass
+            except crossrank.TimeoutError as error:
+                assert list(error.failed_ranks) == [1] and "1000 ms" in str(error), error
+            else:
+                raise AssertionError("the barrier ended without rank 1")
+        world.barrier()
+        """,
+    )
+
+
 def test_messages_of_parts_are_read_in_place():
     with crossrank.connect(rank=0, world_size=1) as world:
         queue = crossrank.MessageQueue.create_writer(world, readers=1, chunk_bytes=64, chunks=4)

@@ -38,6 +38,28 @@ def test_buffers_have_shape_and_format():
     assert not numpy.asarray(crossrank.as_tensor(bytes(4))).flags.writeable
 
 
+def test_numpy_never_takes_the_bytes_of_bf16_for_numbers():
+    tensor = crossrank.empty(numpy.int64(4), "BF16").reshape((numpy.int32(2), 2))
+    with pytest.raises(BufferError, match="BF16"):
+        memoryview(tensor)
+    try:
+        assert numpy.asarray(tensor).dtype.name == "bfloat16" and numpy.asarray(tensor).shape == (2, 2)
+    except crossrank.UsageError as error:
+        assert "ml_dtypes" in str(error)
+    assert len(tensor.tobytes()) == 8
+
+
+@pytest.mark.parametrize("shape", ["abc", (1.5,), (1 << 70,), None])
+def test_bad_shapes_are_refused(shape):
+    with pytest.raises((crossrank.UsageError, TypeError)):
+        crossrank.empty(shape, "F32")
+
+
+def test_a_name_that_is_not_unicode_is_refused(tmp_path):
+    with pytest.raises(crossrank.UsageError, match="Unicode"):
+        crossrank.save(tmp_path / "file", {"\udcff": numpy.zeros(1)})
+
+
 def test_arrays_of_ml_dtypes_keep_their_dtype():
     ml_dtypes = pytest.importorskip("ml_dtypes")
     array = numpy.arange(4).astype(ml_dtypes.bfloat16)

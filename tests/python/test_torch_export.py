@@ -304,6 +304,41 @@ def translated_names(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
+def bad_arguments_of_one_rank(rank: int, size: int) -> None:
+    """The exception of one rank ends the call on all ranks, and the next call works."""
+    import os
+    import tempfile
+
+    folder = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(folder, src=0)
+    out = os.path.join(str(folder[0]), "model")
+    good = {"a": torch.ones(3)}
+    bad = good if rank == 0 else {**good, "step": 3}
+    answer = (crossrank.RemoteError, "rank 1") if rank == 0 else (crossrank.UsageError, "step")
+    for call in (
+        lambda: crossrank.torch.export_checkpoint(bad, out),
+        lambda: crossrank.torch.async_export_checkpoint(bad, out),
+        lambda: crossrank.torch.gather_full_state_dict(bad),
+        lambda: crossrank.torch.reshard(bad, crossrank.torch.Grid()),
+        lambda: crossrank.torch.export_checkpoint(good, out, max_shard_bytes=5 if rank == 0 else "step"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(answer[0], match=answer[1] if rank == 0 else "step|max_shard_bytes"):
+            call()
+    with pytest.raises(crossrank.RemoteError if rank == 0 else ZeroDivisionError):
+        crossrank.torch.reshard(good, crossrank.torch.Grid(), wants=lambda _: rank == 0 or 1 // 0 == 1)
+    assert os.listdir(str(folder[0])) == []
+    crossrank.torch.export_checkpoint(good, out)
+    different = {"a": torch.full((3,), float(rank))}
+    request = crossrank.torch.async_export_checkpoint(different, out + "2")
+    for _ in range(2):
+        with pytest.raises(crossrank.FormatError):
+            request.wait()
+    request = crossrank.torch.async_export_checkpoint(good, out + "3")
+    assert request.wait() == request.wait()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def test_an_export_of_sharded_parameters_is_the_model() -> None:
     run_ranks(__file__, "export", 2)
 
@@ -319,6 +354,7 @@ def test_an_export_of_sharded_parameters_is_the_model() -> None:
         "plain_shards",
         "resharded_for_inference",
         "translated_names",
+        "bad_arguments_of_one_rank",
     ],
 )
 def test_exports_beside_gloo(scenario: str) -> None:

@@ -178,6 +178,41 @@ def death(rank: int, size: int) -> None:
         dist.all_reduce(torch.ones(1000))
 
 
+def late_rank(rank: int, size: int) -> None:
+    """Every wait ends after the timeout of its group. A receive that nobody waits for does not."""
+    store = dist.distributed_c10d._get_default_store()
+
+    def barrier(group: dist.ProcessGroup) -> None:
+        dist.barrier(group)
+
+    def all_reduce(group: dist.ProcessGroup) -> None:
+        unawaited = dist.irecv(torch.ones(3), src=0, group=group)
+        reduced = dist.all_reduce(torch.ones(3), group=group, async_op=True)
+        assert reduced is not None and unawaited is not None
+        reduced.wait()
+
+    def receive(group: dist.ProcessGroup) -> None:
+        received = dist.irecv(torch.ones(3), src=0, group=group)
+        assert received is not None
+        received.wait()
+
+    for call in (barrier, all_reduce, receive):
+        group = dist.new_group(timeout=timedelta(seconds=3))
+        assert isinstance(group, dist.ProcessGroup)
+        if rank == 0:
+            store.wait([call.__name__], timedelta(seconds=60))
+        else:
+            with pytest.raises(crossrank.TimeoutError, match="rank 0"):
+                call(group)
+            store.set(call.__name__, "over")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_a_late_rank_is_named_after_the_timeout_of_the_group() -> None:
+    run_ranks(__file__, "late_rank", 2, timeout="")
+
+
 @pytest.mark.parametrize(
     "scenario",
     [

@@ -80,21 +80,21 @@ with crossrank.get_tensors_parallel(model[1].bias, group=world) as received:
     )
 
 
-def test_share_memory_keeps_tied_parameters_tied_and_their_shapes():
+def test_share_memory_keeps_shapes_and_what_shares_memory():
     with crossrank.connect() as world:
-        model = torch.nn.ModuleList([torch.nn.Linear(8, 4), torch.nn.Linear(4, 8)])
-        model[1].weight.data = model[0].weight.data.T  # not contiguous
-        tied = torch.nn.Linear(8, 4)
-        tied.weight.data = model[0].weight.data
-        model.append(tied)
+        model = torch.nn.ModuleList([torch.nn.Linear(8, 4), torch.nn.Linear(4, 8), torch.nn.Linear(8, 4)])
+        model[1].weight.data = model[0].weight.data.T
+        model[2].weight.data = model[0].weight.data
+        model.register_buffer("rows", model[0].weight.data[1:3])
         model.register_buffer("nothing", torch.empty(0, 3, dtype=torch.bfloat16))
         model.register_buffer("scalar", torch.tensor(3.0))
+        model.register_buffer("complex", torch.ones(3, dtype=torch.complex128))
         values = [tensor.clone() for tensor in (*model.parameters(), *model.buffers())]
         crossrank.torch.share_memory(model, world)
         for tensor, value in zip((*model.parameters(), *model.buffers()), values, strict=True):
             assert tensor.shape == value.shape and tensor.dtype == value.dtype and torch.equal(tensor, value)
-        tied.weight.data[0, 0] = 5.0
-        assert model[0].weight[0, 0] == 5.0
+        model[2].weight.data[1, 0] = 5.0
+        assert model[0].weight[1, 0] == model[1].weight[0, 1] == model.rows[0, 0] == 5.0
 
 
 def test_share_memory_keeps_its_memory_as_long_as_the_module():
@@ -107,7 +107,7 @@ def test_share_memory_keeps_its_memory_as_long_as_the_module():
 
 def test_share_memory_refuses_what_cannot_be_shared_and_changes_nothing():
     with crossrank.connect() as world:
-        for bad in (torch.empty(4, device="meta"), torch.eye(2).to_sparse()):
+        for bad in (torch.empty(4, device="meta"), torch.eye(2).to_sparse(), torch.ones(2, dtype=torch.complex64).conj()):
             model = torch.nn.Linear(4, 4)
             model.register_buffer("bad", bad)
             before = model.weight.data_ptr()

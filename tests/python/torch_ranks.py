@@ -24,9 +24,12 @@ getattr(module, name)(int(rank), int(size))
 """
 
 
-def run_ranks(path: str, name: str, ranks: int, backend: str = "crossrank", limit: float = 180.0) -> list[str]:
+def run_ranks(
+    path: str, name: str, ranks: int, backend: str = "crossrank", limit: float = 180.0, timeout: str = "60"
+) -> list[str]:
     """Runs `name(rank, size)` of the module at `path` in processes, and returns what each printed.
 
+    `timeout` is that of all groups, in seconds; an empty text leaves it to the program.
     Fails with the output of the first rank that failed. No rank outlives the call.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -37,7 +40,7 @@ def run_ranks(path: str, name: str, ranks: int, backend: str = "crossrank", limi
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "CROSSRANK_TIMEOUT": "60"},
+                env={**os.environ, "OMP_NUM_THREADS": "1", "CROSSRANK_TIMEOUT": timeout},
             )
             for rank in range(ranks)
         ]

@@ -39,6 +39,9 @@ class CROSSRANK_EXPORT Request {
   /// Blocks until the call has finished, at most for the group's timeout. Throws the call's error, once.
   void wait();
   /// Blocks for at most `limit`. Returns false if the call is still running then; the group stays usable.
+  ///
+  /// Repeated waits for one call count together: once they have lasted for the group's timeout without progress, they
+  /// throw the `TimeoutError` that `wait` throws. To wait longer than that, poll with `test`.
   [[nodiscard]] bool wait_for(std::chrono::milliseconds limit);
   /// Cancels the call and gives its tensors back to the caller. Cancelling a collective kills the group. Cancelling a
   /// message that has not been sent or received yet has no effect on others.
@@ -53,6 +56,8 @@ class CROSSRANK_EXPORT Request {
   void drop() noexcept;
   void abandon(bool dropped) noexcept;
 
+  /// Ends a call that has used up the group's timeout: throws a `TimeoutError`, unless it finishes now.
+  void expire();
   /// Forgets a call that has finished.
   void finish() noexcept;
 

@@ -52,7 +52,8 @@ struct Signature {
 struct TimeoutPolicy {
   std::chrono::milliseconds timeout{300'000};  ///< limit in general
   std::chrono::milliseconds user_limit{
-      21'600'000};  ///< limit while that rank runs the caller's code in a range or guard
+      21'600'000};                    ///< limit while that rank runs the caller's code in a range or guard
+  std::chrono::nanoseconds waited{};  ///< time without progress before the call, which counts as well
 };
 
 }  // namespace crossrank::spi

@@ -79,6 +79,7 @@ PeerWatchdog::PeerWatchdog(GroupMembers const& members, Rounds& rounds, spi::Tim
       last_suspect_(members.rank()) {
   for (int member = 0; member < members.size(); ++member) {
     auto const& record = members.record(member);
+    watched(member).silent = timeout_policy.waited;
     watched(member).progress = record.progress.load(std::memory_order_relaxed);
     watched(member).heartbeat = record.heartbeat.load(std::memory_order_relaxed);
   }

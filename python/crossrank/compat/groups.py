@@ -109,8 +109,10 @@ def subgroup(ranks: Sequence[int]) -> crossrank.Collective:
 
 
 @contextmanager
-def until_death(group: crossrank.Collective) -> Iterator[crossrank.Collective]:
+def until_death(group: crossrank.Collective, told: Sequence[BaseException] = ()) -> Iterator[crossrank.Collective]:
     """Yields a group of this module. If an exception of the block ends the group, its ranks connect anew at the next call.
+
+    The exceptions in `told` do not end it: the other ranks have been told of them.
 
     A cancellation ends it too: the rank that was interrupted raises its own exception, which does not say whether the group is
     usable, and all ranks must decide alike.
@@ -119,6 +121,8 @@ def until_death(group: crossrank.Collective) -> Iterator[crossrank.Collective]:
         yield group
     except BaseException as error:
         cancelled = isinstance(error, crossrank.CancelledError)
+        if any(error is one for one in told):
+            raise
         if cancelled or not (isinstance(error, crossrank.Error) and error.group_usable):
             for members in [members for members, other in _groups.items() if other is group]:
                 del _groups[members]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -75,14 +76,12 @@ def export_checkpoint(
 
         crossrank.torch.export_checkpoint(model, "out", assets="meta-llama")
     """
-    weights, placements, options = _export_arguments(
+    arguments = _export_arguments(
         model, config=config, assets=assets, max_shard_bytes=max_shard_bytes, single_file=single_file,
         format=format, rules=rules, direction=direction, force=force,
     )  # fmt: skip
-    with groups.until_death(groups.world()) as group:
-        return Summary(
-            **_core.export_checkpoint(group._native, weights, asdict(grid), placements, os.fspath(out), progress, options)
-        )
+    with _job(arguments) as (group, arguments):
+        return Summary(**_core.export_checkpoint(group._native, arguments, asdict(grid), os.fspath(out), progress))
 
 
 class ExportRequest:
@@ -90,14 +89,24 @@ class ExportRequest:
 
     def __init__(self, native: _core.BackgroundExport) -> None:
         self._native = native
+        self._summary: Summary | None = None
+        self._error: BaseException | None = None
 
     def done(self) -> bool:
         """Returns whether the export has ended on this rank."""
         return self._native.done()
 
     def wait(self) -> Summary:
-        """Blocks until the export has ended, and returns its result or raises its error, once. Ctrl-C cancels it."""
-        return Summary(**self._native.wait())
+        """Blocks until the export has ended, and returns its result or raises its error. Ctrl-C cancels it."""
+        if self._error is not None:
+            raise self._error
+        if self._summary is None:
+            try:
+                self._summary = Summary(**self._native.wait())
+            except BaseException as error:
+                self._error = error
+                raise
+        return self._summary
 
 
 def async_export_checkpoint(
@@ -124,25 +133,56 @@ def async_export_checkpoint(
         train()
         request.wait()
     """
-    weights, placements, options = _export_arguments(
+    arguments = _export_arguments(
         model, config=config, assets=assets, max_shard_bytes=max_shard_bytes, single_file=single_file,
         format=format, rules=rules, direction=direction, force=force,
         max_copy_bytes=max_copy_bytes,
     )  # fmt: skip
-    with groups.until_death(groups.world()) as group:
-        return ExportRequest(_core.BackgroundExport(group._native, weights, asdict(grid), placements, os.fspath(out), options))
+    with _job(arguments) as (group, arguments):
+        return ExportRequest(_core.BackgroundExport(group._native, arguments, asdict(grid), os.fspath(out)))
+
+
+@contextmanager
+def _job(*callbacks: Callable[..., Any]) -> Iterator[tuple[Any, ...]]:
+    """Yields a group of all ranks, and the callbacks for the core, which tells all ranks of their exceptions."""
+    told: list[BaseException] = []
+
+    def noted(callback: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            try:
+                return callback(*arguments)
+            except BaseException as error:
+                told.append(error)
+                raise
+
+        return call
+
+    with groups.until_death(groups.world(), told) as group:
+        yield (group, *map(noted, callbacks))
+
+
+def _wants_all(_name: str) -> bool:
+    return True
+
+
+# Returns the tensors of this rank, their placements, and the options as the core takes them. The core calls it, so that an
+# exception ends the call on all ranks.
+Arguments = Callable[[], tuple[dict[str, torch.Tensor], dict[str, dict[str, Any]], dict[str, Any]]]
 
 
 def _export_arguments(
     model: torch.nn.Module | dict[str, torch.Tensor], *, config: dict[str, Any] | None, **options: Any
-) -> tuple[dict[str, torch.Tensor], dict[str, dict[str, Any]], dict[str, Any]]:
-    """Returns the tensors of this rank, their placements, and the options as the core takes them."""
-    if config is None:
+) -> Arguments:
+    """Returns a function that reads the arguments. The default of `config` is the model's own."""
+
+    def read() -> tuple[dict[str, torch.Tensor], dict[str, dict[str, Any]], dict[str, Any]]:
         # As transformers saves it: its dictionary has keys that are numbers.
-        to_json = getattr(getattr(model, "config", None), "to_json_string", None)
-        config = None if to_json is None else json.loads(to_json())
-    weights, placements = _weights_and_placements(model, _tied_names(model))
-    return weights, placements, {"config": config, **options}
+        to_json = getattr(getattr(model, "config", None), "to_json_string", None) if config is None else None
+        described = config if to_json is None else json.loads(to_json())
+        weights, placements = _weights_and_placements(model, _tied_names(model))
+        return weights, placements, {"config": described, **options}
+
+    return read
 
 
 def gather_full_state_dict(
@@ -158,10 +198,9 @@ def gather_full_state_dict(
 
     The options are those of `export_checkpoint`; shards in a `grid` need the `config` of their model, or `rules`.
     """
-    weights, placements = _weights_and_placements(model, set())
     options = {"config": config, "rules": rules, "direction": direction}
-    with groups.until_death(groups.world()) as group:
-        full = _core.get_full_state_dict(group._native, weights, asdict(grid), placements, dst, options)
+    with _job(lambda: (*_weights_and_placements(model, set()), options)) as (group, arguments):
+        full = _core.get_full_state_dict(group._native, arguments, asdict(grid), dst)
     return {name: tensor.torch() for name, tensor in full.items()}
 
 
@@ -185,9 +224,9 @@ def reshard(
 
         shards = crossrank.torch.reshard(model, crossrank.torch.Grid(tp_rank=rank % 4, tp=4))
     """
-    weights, placements, options = _export_arguments(model, config=config, rules=rules, direction=direction)
-    with groups.until_death(groups.world()) as group:
-        shards = _core.reshard(group._native, weights, asdict(grid), placements, asdict(to), wants, options)
+    arguments = _export_arguments(model, config=config, rules=rules, direction=direction)
+    with _job(arguments, wants or _wants_all) as (group, arguments, wants):
+        shards = _core.reshard(group._native, arguments, asdict(grid), asdict(to), wants)
     return {name: tensor.torch() for name, tensor in shards.items()}
 
 

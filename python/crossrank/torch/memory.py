@@ -15,8 +15,8 @@ def share_memory(module: torch.nn.Module, group: crossrank.Collective | dist.Pro
 
     A gather over this group then copies nothing of such a tensor, or of a contiguous part of it: the receiver maps it.
     `group` is a group of crossrank or of torch, and all ranks of torch by default. Copies each byte once. Parameters stay
-    the same objects, so optimizers and hooks keep them, and tied parameters stay tied. The memory is freed with the last
-    tensor that uses it.
+    the same objects, so optimizers and hooks keep them, and those that share memory still do. The memory is freed with the
+    last tensor that uses it.
 
     Change no parameter while another rank is in the range of a gather. A tensor that the receiver holds longer shows later
     changes: clone it to keep its values.
@@ -28,20 +28,26 @@ def share_memory(module: torch.nn.Module, group: crossrank.Collective | dist.Pro
     """
     named = [*module.named_parameters(), *module.named_buffers()]
     for name, tensor in named:
-        if tensor.device.type != "cpu" or tensor.layout != torch.strided or hasattr(tensor, "to_local"):
-            kind = "a DTensor" if hasattr(tensor, "to_local") else f"{tensor.layout} on {tensor.device}"
-            raise crossrank.UsageError(
-                f"share_memory: expected a dense CPU tensor, got {name}, which is {kind}; hint: move it to the CPU first"
-            )
+        kind = None
+        if hasattr(tensor, "to_local"):
+            kind = "a DTensor"
+        elif tensor.device.type != "cpu" or tensor.layout != torch.strided:
+            kind = f"{tensor.layout} on {tensor.device}"
+        elif tensor.is_conj() or tensor.is_neg():
+            kind = "a conjugated or negated view"
+        if kind is not None:
+            raise crossrank.UsageError(f"share_memory: expected a dense CPU tensor, got {name}, which is {kind}")
     collective = group if isinstance(group, crossrank.Collective) else groups.group_of(group)
     workspace = crossrank.SharedMemoryWorkspace(collective)
-    moved: dict[tuple[object, ...], torch.Tensor] = {}
+    moved: dict[int, torch.Tensor] = {}
     for _, tensor in named:
-        tied = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
-        if tied not in moved:
-            values = tensor.detach().contiguous()
-            shared = workspace.empty(tuple(tensor.shape), crossrank.as_tensor(values).dtype).torch()
-            moved[tied] = shared.copy_(values)
+        storage = tensor.untyped_storage()
+        if storage.nbytes() > 0 and storage.data_ptr() not in moved:
+            values = torch.empty(0, dtype=torch.uint8).set_(storage)
+            moved[storage.data_ptr()] = workspace.empty((storage.nbytes(),), "U8").torch().copy_(values)
     for _, tensor in named:
-        tensor.data = moved[tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()]
+        shared = moved.get(tensor.untyped_storage().data_ptr())
+        if shared is not None:
+            place = (tensor.storage_offset(), tensor.shape, tensor.stride())
+            tensor.data = torch.empty(0, dtype=tensor.dtype).set_(shared.untyped_storage(), *place)
     return module

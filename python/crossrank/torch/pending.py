@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,6 +21,8 @@ __all__ = ["OperationWork", "Operations"]
 Started = tuple[list[Any], Callable[[], list[Any]]]
 # How long, in seconds, an operation in the caller's thread keeps those of other threads waiting.
 _INLINE_SLICE = 0.01
+# How long, in seconds, an operation in the group's thread keeps new ones waiting.
+_THREAD_SLICE = 0.0005
 
 
 def _value_or_raise(future: Future) -> Any:
@@ -37,6 +40,7 @@ class OperationWork(Work):
         self._operations = operations
         self._source = source
         self.is_receive = is_receive
+        self.is_awaited = False
         self._done = threading.Event()
         self._error: BaseException | None = None
         self._outcome: Future = Future()
@@ -65,6 +69,7 @@ class OperationWork(Work):
         """Blocks until the operation has completed, and raises its error. An exception of a signal handler, such as
         KeyboardInterrupt, ends the wait and aborts the group.
         """
+        self.is_awaited = True
         seconds = timeout.total_seconds() if timeout else 0
         if not self._done.is_set():
             self._operations.require_own_process()
@@ -259,8 +264,8 @@ class Operations:
             running = [operation for operation in running if not self._advance(*operation)]
             if self._closed:
                 running = [operation for operation in running if not self._cancel_receive(*operation)]
-            if running and (error := self._wait_a_little(running[0][0])) is not None:
-                self._end(running.pop(0)[2], [], error)
+            if running:
+                self._wait_a_little(running)
 
     def _advance(self, requests: list[Any], finish: Callable[[], list[Any]], work: OperationWork) -> bool:
         """Returns whether the operation has ended."""
@@ -285,19 +290,24 @@ class Operations:
         self._end(work, [], error)
         return True
 
-    def _wait_a_little(self, requests: list[Any]) -> BaseException | None:
+    def _wait_a_little(self, running: list[Running]) -> None:
         """Waits for the oldest operation, but not so long that a new one would have to wait.
 
-        Returns its error if it fails meanwhile: a request raises its error only once.
+        Ends it if it fails meanwhile: a request raises its error only once. These waits use up the group's timeout, which a
+        receive has only from the call of its `wait`.
         """
+        oldest = next((one for one in running if not one[2].is_receive or one[2].is_awaited), None)
+        if oldest is None:
+            time.sleep(_THREAD_SLICE)
+            return
         try:
-            for request in requests:
+            for request in oldest[0]:
                 if not request.test():
-                    request.wait(timeout=0.0005)
+                    request.wait(timeout=_THREAD_SLICE)
                     break
         except BaseException as error:
-            return error
-        return None
+            running.remove(oldest)
+            self._end(oldest[2], [], error)
 
     def _end(self, work: OperationWork, result: list[Any], error: BaseException | None = None) -> None:
         with self._changed:

@@ -421,6 +421,26 @@ void a_cancelled_request_is_reported(ConformanceRank& self) {
   EXPECT_THAT(error_of<PeerLostError>(reduce).message, HasSubstr("rank 0 cancelled its iall_reduce"));
 }
 
+/// A caller that waits in slices has the group's timeout for all of them. The late rank is in another call.
+void repeated_waits_time_out_together(ConformanceRank& self) {
+  auto const& world = self.world;
+  auto const hasty = make_collective(world.transport(), {.timeout = std::chrono::milliseconds(300)});
+  world.barrier();
+  auto value = Tensor::zeros({1}, Dtype::i32);
+  if (world.rank() == 1) {
+    error_of<TimeoutError>([&] { world.recv(value, 0); });
+    return;
+  }
+  auto request = hasty.ibarrier();
+  int slices = 0;
+  auto const late = error_of<TimeoutError>([&] {
+    while (!request.wait_for(std::chrono::milliseconds(20))) ++slices;
+  });
+  EXPECT_GT(slices, 2);
+  EXPECT_EQ(late.failed_ranks, std::vector{1}) << late.message;
+  EXPECT_FALSE(late.group_usable);
+}
+
 constexpr ConformanceCase requests_list[] = {
     {"requests_complete_in_any_order", requests_complete_in_any_order, 1, false, OnDevices::yes},
     {"fused_calls_treat_each_tensor", fused_calls_treat_each_tensor, 1, false, OnDevices::yes},
@@ -447,6 +467,7 @@ constexpr ConformanceCase requests_list[] = {
     {"a_request_is_dropped_during_a_call_of_another_thread", a_request_is_dropped_during_a_call_of_another_thread, 2,
      true, OnDevices::yes},
     {"a_cancelled_request_is_reported", a_cancelled_request_is_reported, 2, true, OnDevices::yes},
+    {"repeated_waits_time_out_together", repeated_waits_time_out_together, 2, true},
 };
 
 }  // namespace

@@ -100,7 +100,7 @@ TEST(FailureDetector, names_the_missing_member_when_the_timeout_is_over) {
   auto& system = late.system;
   auto& members = late.members;
   spi::TimeoutPolicy const policy{.timeout = milliseconds(2000)};
-  WaitState wait(policy.timeout);
+  WaitState wait(policy);
   auto const begun = system.now();
   while (!members[0].failures().has_failed() && system.now() - begun < std::chrono::seconds(10)) {
     system.sleep(milliseconds(100));
@@ -119,7 +119,7 @@ TEST(FailureDetector, asks_the_first_member_before_it_blames_anyone_for_a_round)
   auto& system = late.system;
   auto& members = late.members;
   spi::TimeoutPolicy const policy{.timeout = milliseconds(300)};
-  WaitState wait(policy.timeout);
+  WaitState wait(policy);
   for (int i = 0; i < 8 && !members[1].failures().has_failed(); ++i) {
     system.sleep(milliseconds(100));
     members[1].failures().watch({.operation = "barrier", .round = 1, .members = {0}}, wait, policy);
@@ -135,7 +135,7 @@ TEST(FailureDetector, gives_a_rank_that_waits_itself_the_time_to_name_the_cause)
   auto& system = late.system;
   auto& members = late.members;
   spi::TimeoutPolicy const policy{.timeout = std::chrono::seconds(6)};
-  WaitState wait(policy.timeout);
+  WaitState wait(policy);
   members[0].link().network().enter_wait(1);
   auto const begun = system.now();
   while (!members[1].failures().has_failed() && system.now() - begun < std::chrono::seconds(30)) {
@@ -155,7 +155,7 @@ TEST(FailureDetector, blames_a_rank_that_waits_for_ever_itself) {
   auto& system = late.system;
   auto& members = late.members;
   spi::TimeoutPolicy const policy{.timeout = std::chrono::seconds(6)};
-  WaitState wait(policy.timeout);
+  WaitState wait(policy);
   members[0].link().network().enter_wait(1);
   auto const begun = system.now();
   while (!members[1].failures().has_failed() && system.now() - begun < std::chrono::seconds(30)) {
