@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _core
 from ._types import Weights
@@ -13,9 +13,14 @@ from .collective import Collective, connect
 from .errors import FormatError, IoError, UsageError
 from .tensor import Tensor
 
+if TYPE_CHECKING:
+    import torch
+
 Path = str | os.PathLike[str]
 # Gets the finished bytes, all bytes, and the name of the stage.
 OnProgress = Callable[[int, int, str], None]
+
+_INDEX = "model.safetensors.index.json"
 
 
 class Summary(NamedTuple):
@@ -249,11 +254,18 @@ class LazyTensors(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._readers)
 
+    def torch(self) -> dict[str, torch.Tensor]:
+        """Returns all tensors as tensors of torch, such as for `load_state_dict`. Those of mapped files are mapped.
+
+        >>> model.load_state_dict(crossrank.load("model/").torch())
+        """
+        return {name: tensor.torch() for name, tensor in self.items()}
+
 
 def load(path: Path, *, checksums: bool = False, **options: Any) -> LazyTensors:
     """Returns the tensors of a checkpoint by name, without reading their data. Local.
 
-    From a safetensors file, `model.safetensors`, or the files of `model.safetensors.index.json`, a tensor is a view of
+    From a safetensors file, `model.safetensors`, or the files of a `model.safetensors.index.json`, a tensor is a view of
     the mapped file. It stays valid without the result of this call. Nobody may write or shorten a mapped file. With
     `checksums=True` a tensor is read into memory of its own instead, and compared with the checksums in files of
     crossrank.
@@ -268,6 +280,8 @@ def load(path: Path, *, checksums: bool = False, **options: Any) -> LazyTensors:
     >>> crossrank.load("shards/", source_tp=8)["lm_head.weight"].shape
     """
     place = os.fspath(path)
+    if os.path.basename(place) == _INDEX:
+        place = os.path.dirname(place) or "."
     readers = None if options else _safetensors_readers(place, checksums)
     if readers is not None:
         return LazyTensors(readers)
@@ -300,7 +314,7 @@ def _safetensors_readers(place: str, checksums: bool) -> dict[str, Callable[[str
 
 def _index_of(directory: str) -> dict[str, str] | None:
     """Returns the path of each tensor that the index of a model lists; None without an index."""
-    path = os.path.join(directory, "model.safetensors.index.json")
+    path = os.path.join(directory, _INDEX)
     try:
         with open(path, encoding="utf-8") as file:
             files = json.load(file)["weight_map"]
@@ -322,7 +336,8 @@ def save(path: Path, weights: Weights, *, metadata: Mapping[str, str] | None = N
 
     >>> crossrank.save("model.safetensors", model.state_dict())
     """
-    _core.save_safetensors(os.fspath(path), dict(weights), list((metadata or {"format": "pt"}).items()))
+    described = {"format": "pt"} if metadata is None else metadata
+    _core.save_safetensors(os.fspath(path), dict(weights), list(described.items()))
 
 
 def save_sharded(

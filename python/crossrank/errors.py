@@ -37,7 +37,7 @@ class MismatchError(Error, ValueError):
 
 
 class TimeoutError(Error, builtins.TimeoutError):
-    """A living rank made no progress for the whole deadline. The group is dead."""
+    """A living rank made no progress for the whole deadline. The group is dead unless `group_usable`."""
 
 
 class PeerLostError(Error, ConnectionError):

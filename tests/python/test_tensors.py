@@ -167,6 +167,25 @@ def test_saved_tensors_are_loaded_when_asked_for(tmp_path):
     assert crossrank.verify(tmp_path).ok
 
 
+def test_a_loaded_model_goes_into_a_module_of_torch(tmp_path):
+    torch = pytest.importorskip("torch")
+    model, other = torch.nn.Linear(300, 200), torch.nn.Linear(300, 200)
+    crossrank.save(tmp_path / "model.safetensors", model.state_dict())
+    other.load_state_dict(crossrank.load(tmp_path).torch())
+    assert torch.equal(other.weight, model.weight) and torch.equal(other.bias, model.bias)
+
+
+def test_an_index_gives_its_model(tmp_path):
+    two_files_with_an_index(tmp_path)
+    assert set(crossrank.load(tmp_path / "model.safetensors.index.json")) == set(crossrank.load(tmp_path))
+
+
+def test_empty_metadata_stay_empty(tmp_path):
+    file = tmp_path / "model.safetensors"
+    crossrank.save(file, {"a": numpy.zeros(1)}, metadata={})
+    assert b'"format"' not in file.read_bytes()
+
+
 def two_files_with_an_index(folder):
     import json
 
