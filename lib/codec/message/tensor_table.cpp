@@ -41,9 +41,9 @@ static_assert(sizeof(EntryHead) == 40);
 
 constexpr std::size_t padded(std::size_t bytes) { return (bytes + 7) / 8 * 8; }
 
-class Writer {
+class TableWriter {
  public:
-  explicit Writer(std::span<std::byte> out) : out_(out) {}
+  explicit TableWriter(std::span<std::byte> out) : out_(out) {}
   void put(void const* from, std::size_t bytes) {
     if (bytes > 0) copy_memory(out_.data() + at_, from, bytes);
     at_ += bytes;
@@ -69,9 +69,9 @@ class Writer {
 }
 
 /// Reads the bytes once. Copies each field before checking it, because a peer may still write it.
-class Reader {
+class TableReader {
  public:
-  explicit Reader(std::span<std::byte const> bytes) : bytes_(bytes) {}
+  explicit TableReader(std::span<std::byte const> bytes) : bytes_(bytes) {}
   [[nodiscard]] std::size_t at() const noexcept { return at_; }
   [[nodiscard]] std::size_t left() const noexcept { return bytes_.size() - at_; }
   void take(void* to, std::size_t bytes, char const* message) {
@@ -109,7 +109,7 @@ void check_range(EntryHead const& head, TableEntry const& entry, std::size_t at,
   }
 }
 
-void take_entry(Reader& reader, std::uint64_t payload_bytes, TableEntry& entry) {
+void take_entry(TableReader& reader, std::uint64_t payload_bytes, TableEntry& entry) {
   auto const at = reader.at();
   EntryHead head{};
   reader.take(&head, sizeof(head), "the table ends inside an entry");
@@ -167,7 +167,7 @@ void encode(TableInput const& input, std::span<std::byte> out) {
                       .expected = std::to_string(bytes),
                       .got = std::to_string(out.size())});
   }
-  Writer writer(out);
+  TableWriter writer(out);
   TableHead const head{table_magic, static_cast<std::uint32_t>(input.entries.size()), bytes, input.config.size()};
   writer.put(&head, sizeof(head));
   writer.put_text(input.config);
@@ -188,7 +188,7 @@ void encode(TableInput const& input, std::span<std::byte> out) {
 }
 
 TableView decode(std::span<std::byte const> bytes, std::uint64_t payload_bytes) {
-  Reader reader(bytes);
+  TableReader reader(bytes);
   TableHead head{};
   reader.take(&head, sizeof(head), "the table is shorter than its header");
   if (head.magic != table_magic) refuse(0, "not a tensor table of this version");

@@ -1,5 +1,7 @@
 // Merge plans: loading one that somebody else wrote, and reading single tensors.
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -75,18 +77,23 @@ TEST(MergePlan, reports_an_input_that_was_shortened_before_a_read) {
   EXPECT_EQ(error_of<Error>([&] { static_cast<void>(plan.read("w")); }).resource, file.string());
 }
 
-TEST(MergePlan, does_not_read_a_tensor_whose_replicas_differ) {
-  TemporaryDirectory const folder;
+/// Saves the shards of two ranks. An element of the norm is 0 on rank 0 and `norm_of_rank_1` on the other.
+void save_two_ranks(std::filesystem::path const& folder, float norm_of_rank_1) {
   for (int rank = 0; rank < 2; ++rank) {
     auto norm = Tensor::zeros({4}, Dtype::f32);
-    norm.as_mutable<float>()[2] = static_cast<float>(rank);
+    if (rank == 1) norm.as_mutable<float>()[2] = norm_of_rank_1;
     auto up = Tensor::zeros({2, 4}, Dtype::f32);
     up.as_mutable<float>()[0] = static_cast<float>(rank);
-    save_safetensors(folder.path() / ("rank" + std::to_string(rank) + ".safetensors"),
+    save_safetensors(folder / ("rank" + std::to_string(rank) + ".safetensors"),
                      {{"model.norm.weight", norm},
                       {"model.layers.0.input_layernorm.weight", Tensor::zeros({4}, Dtype::f32)},
                       {"model.layers.0.mlp.up_proj.weight", up}});
   }
+}
+
+TEST(MergePlan, does_not_read_a_tensor_whose_replicas_differ) {
+  TemporaryDirectory const folder;
+  save_two_ranks(folder.path(), 1.0F);
   auto const plan = checkpoint::MergePlan::make(folder.path());
   EXPECT_EQ(plan.read("model.layers.0.input_layernorm.weight").shape(), (Shape{4}));
   EXPECT_EQ(plan.read("model.layers.0.mlp.up_proj.weight").as<float>()[8], 1.0F);
@@ -113,6 +120,26 @@ TEST(MergePlan, names_a_file_beside_the_weights_whose_name_is_not_unicode) {
   std::ofstream(folder.path() / "L\xff.txt") << "text";
   auto const error = error_of<FormatError>([&] { static_cast<void>(checkpoint::MergePlan::make(folder.path())); });
   EXPECT_EQ(error.resource, (folder.path() / "L\xff.txt").string());
+}
+
+TEST(MergePlan, takes_a_config_with_the_infinity_of_python) {
+  TemporaryDirectory const folder;
+  auto const in = folder.path() / "in";
+  std::filesystem::create_directory(in);
+  save_two_ranks(in, 0.0F);
+  auto const text_of = [&](std::string const& out) {
+    auto const world = connect({.backend = "fake"});
+    static_cast<void>(checkpoint::consolidate(world, checkpoint::MergePlan::make(world, in), folder.path() / out));
+    std::ifstream file(folder.path() / out / "config.json");
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  std::string const same = R"({"time_step_limit": [0.0, Infinity]})";
+  std::ofstream(in / "config.json") << same;
+  EXPECT_EQ(text_of("same"), same);
+  std::ofstream(in / "config.json") << R"({"time_step_limit": [0.0, Infinity], "tensor_parallel_size": 2})";
+  auto const changed = text_of("changed");
+  EXPECT_THAT(changed, testing::HasSubstr("\"tensor_parallel_size\": 1"));
+  EXPECT_THAT(changed, testing::HasSubstr("Infinity\n"));
 }
 
 TEST(SavedPlan, names_a_file_that_does_not_exist) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lib/codec/checksum/checksum.hpp"
+#include "lib/codec/json/python_json.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "workspace/checkpoint/memory/equal_options.hpp"
@@ -114,7 +115,7 @@ std::vector<ExtraFile> extras_of(ShardSet const& set, std::span<OutputFile const
   if (options.model.config.empty()) return extras;
   // The config of the options replaces that of the directory.
   std::erase_if(extras, [](auto const& extra) { return extra.name == "config.json"; });
-  extras.push_back({.name = "config.json", .text = corrected_config(set.config, {}).dump(2) + "\n"});
+  extras.push_back({.name = "config.json", .text = codec::to_python_json(corrected_config(set.config, {})) + "\n"});
   return extras;
 }
 

@@ -8,6 +8,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/codec/json/python_json.hpp"
 #include "lib/core/nearest_name.hpp"
 #include "lib/platform/io_error.hpp"
 #include "workspace/checkpoint/source/file_pool.hpp"
@@ -98,7 +99,7 @@ std::optional<Json> read_json_object(fs::path const& path, codec::JsonLimits con
   file->read_at(0, std::as_writable_bytes(std::span(text)));
   std::string_view json(text);
   if (json.starts_with("\xef\xbb\xbf")) json.remove_prefix(3);  // byte order mark of some editors
-  auto value = codec::parse_json(json, {.limits = limits, .about = about});
+  auto value = codec::parse_python_json(json, {.limits = limits, .about = about});
   if (!value.is_object()) {
     about.message = "the top level is not a JSON object";
     throw FormatError(std::move(about));

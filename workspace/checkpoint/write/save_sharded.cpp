@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lib/codec/checksum/checksum.hpp"
+#include "lib/codec/json/python_json.hpp"
 #include "lib/core/at_rank.hpp"
 #include "workspace/checkpoint/source/state_dict_source.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
@@ -54,7 +55,7 @@ Summary save_sharded(Collective const& world, StateDict const& weights, std::fil
   }
   at_rank(request.files, world.rank()) = std::move(mine);
   if (world.rank() == 0 && !options.config.empty())
-    request.extras.push_back({.name = "config.json", .text = options.config.dump(2) + "\n"});
+    request.extras.push_back({.name = "config.json", .text = codec::to_python_json(options.config) + "\n"});
   request.force = options.force;
   request.read_back = options.read_back;
   request.threads = options.threads;

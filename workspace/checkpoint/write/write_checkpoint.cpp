@@ -11,6 +11,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/codec/json/python_json.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/source/file_pool.hpp"
 #include "workspace/checkpoint/write/job_files.hpp"
@@ -260,7 +261,7 @@ std::vector<ExtraFile> extra_files(ShardSet const& set, OutputGrid grid, ExtraFi
     }
     auto const corrected = corrected_config(set.config, grid);
     // An unchanged config is copied byte for byte.
-    if (corrected != set.config) extra = {.name = extra.name, .text = corrected.dump(2) + "\n"};
+    if (corrected != set.config) extra = {.name = extra.name, .text = codec::to_python_json(corrected) + "\n"};
     config = std::move(extra);
   }
   if (!index.name.empty()) extras.push_back(index);
