@@ -43,7 +43,8 @@ merge_on() {
   "$crossrank" consolidate --plan "$set.json" --finish --progress none >/dev/null
 }
 
-# A merge on one host and on two, each with a connection of 1 Gbit/s to the storage, which the disk of this machine is faster than. Usage: hosts_round NUMBER
+# A merge on one host and on two. Each host has 1 Gbit/s to the storage, which is less than a disk writes, because both
+# share the disk of this machine. Usage: hosts_round NUMBER
 hosts_round() {
   local bytes=$(((quick ? 1 : 2) << 30)) set=$place/hosts
   export BENCH_BYTES_PER_SECOND=125000000

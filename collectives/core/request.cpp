@@ -66,9 +66,14 @@ bool Request::test() {
 }
 
 void Request::wait() {
-  if (!pending_op_) return;
+  if (pending_op_) wait_after({});
+}
+
+void Request::wait_after(std::chrono::nanoseconds waited) {
   GroupLockGuard const guard(*group_, pending_op_->call.name());
-  group_->wait(*pending_op_);
+  auto policy = group_->timeout_policy;
+  policy.waited = waited;
+  group_->wait(*pending_op_, policy);
   if (pending_op_->on_device) group_->throw_device_failure(pending_op_->call.name());
   join_stream(*pending_op_);
   finish();
@@ -95,7 +100,7 @@ bool Request::wait_for(std::chrono::milliseconds limit) {
     }
     auto const idle = pending_op_->idle + (now - moved_at);
     if (idle >= group_->timeout_policy.timeout && !pending_op_->ended) {
-      expire();
+      wait_after(idle);  // the transport decides which rank is late
       return true;
     }
     if (now >= until) {
@@ -110,15 +115,6 @@ bool Request::wait_for(std::chrono::milliseconds limit) {
     }
   }
   return true;
-}
-
-void Request::expire() {
-  GroupLockGuard const guard(*group_, pending_op_->call.name());
-  auto policy = group_->timeout_policy;
-  policy.waited = policy.timeout;  // the transport decides which rank is late
-  group_->wait(*pending_op_, policy);
-  join_stream(*pending_op_);
-  finish();
 }
 
 void Request::cancel() noexcept { abandon(false); }

@@ -70,7 +70,9 @@ def _to_numpy(tensor: Tensor) -> numpy.ndarray:
         raise UsageError(f"Tensor.numpy: numpy has no {tensor.dtype}. Use tensor.tobytes()")
     if tensor.nbytes == 0:
         return numpy.empty(tensor.shape, dtype)
-    return numpy.frombuffer(_bytes_of(tensor), dtype=dtype).reshape(tensor.shape)
+    # The buffer protocol does not have every dtype.
+    data = memoryview(_core.view_as(tensor, (tensor.nbytes,), "U8"))
+    return numpy.frombuffer(data, dtype=dtype).reshape(tensor.shape)
 
 
 def _to_torch(tensor: Tensor) -> torch.Tensor:
@@ -82,12 +84,7 @@ def _to_torch(tensor: Tensor) -> torch.Tensor:
     if tensor.nbytes == 0:
         return torch.empty(tensor.shape, dtype=dtype)
     own = tensor.clone_on_write() if tensor.readonly else tensor
-    return torch.frombuffer(_bytes_of(own), dtype=dtype).reshape(tensor.shape)
-
-
-def _bytes_of(tensor: Tensor) -> memoryview:
-    """Returns the bytes of a tensor. The buffer protocol does not have every dtype."""
-    return memoryview(_core.view_as(tensor, (tensor.nbytes,), "U8"))
+    return torch.frombuffer(own, dtype=dtype).reshape(tensor.shape)
 
 
 def _bits_of_array(array: Any) -> tuple[Any, str] | None:

@@ -83,7 +83,7 @@ cp::ExportOptions export_options_from(OptionReader& reader) {
   return options;
 }
 
-/// What a rank brings to a call: its tensors, how they are spread over ranks, and the options.
+/// The arguments of one rank: its tensors, their placements and the options.
 template <class Options>
 struct Arguments {
   StateDict tensors{};

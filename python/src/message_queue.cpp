@@ -38,8 +38,7 @@ nb::bytes to_bytes(std::vector<std::byte> const& bytes) { return nb::bytes(bytes
 template <class Call>
 auto run_queue_call(std::optional<double> seconds, Call&& call) {
   std::stop_source stop;
-  QueueWait wait{.stop = stop.get_token()};
-  wait.timeout = milliseconds_of(seconds);
+  QueueWait const wait{.timeout = milliseconds_of(seconds), .stop = stop.get_token()};
   return run_waiting([&stop] { stop.request_stop(); }, [&] { return call(wait); });
 }
 

@@ -121,7 +121,6 @@ def test_repeated_waits_end_after_the_timeout_of_the_group(ranks):
     ranks(
         2,
         """
-        import time
         late = crossrank.connect(job_id="late", timeout=1)
         if world.rank == 0:
             request = late.ibarrier()

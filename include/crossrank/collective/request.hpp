@@ -56,8 +56,8 @@ class CROSSRANK_EXPORT Request {
   void drop() noexcept;
   void abandon(bool dropped) noexcept;
 
-  /// Ends a call that has used up the group's timeout: throws a `TimeoutError`, unless it finishes now.
-  void expire();
+  /// Does what `wait` does. The time that the caller has waited before without progress counts as well.
+  void wait_after(std::chrono::nanoseconds waited);
   /// Forgets a call that has finished.
   void finish() noexcept;
 

@@ -120,9 +120,9 @@ def until_death(group: crossrank.Collective, told: Sequence[BaseException] = ())
     try:
         yield group
     except BaseException as error:
-        cancelled = isinstance(error, crossrank.CancelledError)
         if any(error is one for one in told):
             raise
+        cancelled = isinstance(error, crossrank.CancelledError)
         if cancelled or not (isinstance(error, crossrank.Error) and error.group_usable):
             for members in [members for members, other in _groups.items() if other is group]:
                 del _groups[members]

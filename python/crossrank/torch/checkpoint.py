@@ -143,11 +143,14 @@ def async_export_checkpoint(
 
 
 @contextmanager
-def _job(*callbacks: Callable[..., Any]) -> Iterator[tuple[Any, ...]]:
+def _job(*callbacks: Callable[..., Any] | None) -> Iterator[tuple[Any, ...]]:
     """Yields a group of all ranks, and the callbacks for the core, which tells all ranks of their exceptions."""
     told: list[BaseException] = []
 
-    def noted(callback: Callable[..., Any]) -> Callable[..., Any]:
+    def noted(callback: Callable[..., Any] | None) -> Callable[..., Any] | None:
+        if callback is None:
+            return None
+
         def call(*arguments: Any) -> Any:
             try:
                 return callback(*arguments)
@@ -159,10 +162,6 @@ def _job(*callbacks: Callable[..., Any]) -> Iterator[tuple[Any, ...]]:
 
     with groups.until_death(groups.world(), told) as group:
         yield (group, *map(noted, callbacks))
-
-
-def _wants_all(_name: str) -> bool:
-    return True
 
 
 # Returns the tensors of this rank, their placements, and the options as the core takes them. The core calls it, so that an
@@ -225,7 +224,7 @@ def reshard(
         shards = crossrank.torch.reshard(model, crossrank.torch.Grid(tp_rank=rank % 4, tp=4))
     """
     arguments = _export_arguments(model, config=config, rules=rules, direction=direction)
-    with _job(arguments, wants or _wants_all) as (group, arguments, wants):
+    with _job(arguments, wants) as (group, arguments, wants):
         shards = _core.reshard(group._native, arguments, asdict(grid), asdict(to), wants)
     return {name: tensor.torch() for name, tensor in shards.items()}
 

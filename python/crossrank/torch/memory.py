@@ -6,8 +6,7 @@ import torch
 import torch.distributed as dist
 
 import crossrank
-
-from ..compat import groups
+from crossrank.compat import groups
 
 
 def share_memory(module: torch.nn.Module, group: crossrank.Collective | dist.ProcessGroup | None = None) -> torch.nn.Module:

@@ -127,7 +127,7 @@ class Builder {
   void check_strays(std::map<std::string, std::set<std::string>> const& wanted, bool torch) {
     for (auto const& file : out_.files) {
       auto const name = file.path.filename().string();
-      if (is_other_state(name) || is_torch(name) != torch) continue;
+      if (is_torch(name) != torch) continue;
       if (!wanted.contains(name)) say("the index does not list the file " + name);
     }
   }
