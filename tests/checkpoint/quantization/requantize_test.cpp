@@ -168,6 +168,35 @@ TEST(Requantize, changes_a_range_like_the_whole) {
   }
 }
 
+TEST(Requantize, uses_each_ranks_own_shape) {
+  std::mt19937 random(13);
+  for (auto const kernel : {RequantizeKernel::scale_f8, RequantizeKernel::fp4_values, RequantizeKernel::fp4_scales}) {
+    std::vector<Requantization::Shard> shards;
+    for (std::int64_t const blocks : {4, 2, 6}) {
+      auto source = std::make_shared<SampleSource>("rank");
+      source->add("weight", Dtype::u8, {8, 8 * blocks},
+                  random_bytes(static_cast<std::size_t>(64 * blocks), random, 0xffU));
+      source->add("scale", Dtype::f8_e4m3, {8, blocks},
+                  random_bytes(static_cast<std::size_t>(8 * blocks), random, 0x77U));
+      bool const values = kernel == RequantizeKernel::fp4_values;
+      std::vector<float> factors;
+      for (int row = 0; row < 8; ++row) factors.push_back(1.0F / static_cast<float>(row + 1));
+      shards.push_back(
+          {.own = {source, values ? 0U : 1U}, .partner = {source, values ? 1U : 0U}, .factors = std::move(factors)});
+    }
+    Requantization const all(kernel, 0, shards);
+    for (std::size_t rank = 0; rank < shards.size(); ++rank) {
+      auto const& own = shards[rank].own;
+      auto const bytes = dynamic_cast<SampleSource const&>(*own.source).bytes(own.tensor);
+      auto changed = bytes;
+      all.apply(rank, 0, changed);
+      auto expected = bytes;
+      Requantization(kernel, 0, {shards[rank]}).apply(0, 0, expected);
+      EXPECT_EQ(changed, expected) << "rank " << rank;
+    }
+  }
+}
+
 TEST(Requantize, rejects_scales_of_zero) {
   SampleSet samples(2, config);
   for (int rank = 0; rank < 2; ++rank) {

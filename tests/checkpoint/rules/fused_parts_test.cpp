@@ -28,6 +28,18 @@ TEST(RuleParts, sharded_by_other_programs_are_merged) {
   EXPECT_EQ(merge_slowly(rule, shards, problem).bytes, fused.bytes) << rule.reason;
 }
 
+// One scale for the gates and one for the ups fits no output, and a merge must not line them up like outputs.
+TEST(RuleParts, with_one_scale_each_are_refused) {
+  std::string const layer = "model.layers.0.mlp.gate_up_proj.";
+  SampleSet samples(2, {{"model_type", "phi3"}, {"hidden_size", 16}, {"intermediate_size", 32}});
+  for (int rank = 0; rank < 2; ++rank) {
+    samples.at(rank).add(layer + "weight", Dtype::f8_e4m3, {32, 16});
+    samples.at(rank).add(layer + "weight_scale", Dtype::f32, {2});
+  }
+  auto const rule_set = RuleSet::make(samples.set());
+  EXPECT_THROW((void)rule_set.rule_for(layer + "weight_scale", samples.shards(layer + "weight_scale")), FormatError);
+}
+
 TEST(RuleParts, count_shared_heads_once_in_the_weight_shape) {
   std::mt19937 random(5);
   Json const phi = {

@@ -282,7 +282,11 @@ TensorAxes LayerFormat::axes(TensorRole role, SourceTensor const& tensor) const 
     case TensorRole::weight_scale:
       if (spread_ && spreads_blocks(weight_shape_, tensor.shape)) return spread_axes(tensor);
       if (is_single(tensor) && format_ != NumberFormat::fp8_block) break;
-      if (tensor.shape.size() == (order_.stacked ? 2U : 1U)) return {.out = order_.stacked ? 1 : 0};
+      if (tensor.shape.size() == (order_.stacked ? 2U : 1U)) {
+        if (at_axis(tensor.shape, order_.stacked ? 1 : 0) != outputs_)
+          refuse(tensor, "expected one value, or one per output");
+        return {.out = order_.stacked ? 1 : 0};
+      }
       return grid_axes(tensor, block_out_);
     case TensorRole::zeros:
       return grid_axes(tensor, format_ == NumberFormat::plain || tensor.dtype != Dtype::i32 ? 1 : packing_);

@@ -68,7 +68,7 @@ std::byte scaled_i8(std::byte value, float factor) {
 }  // namespace
 
 Requantization::Requantization(RequantizeKernel kernel, int axis, std::vector<Shard> shards)
-    : kernel_(kernel), shards_(std::move(shards)) {
+    : kernel_(kernel), axis_(axis), shards_(std::move(shards)) {
   for (auto const& shard : shards_) {
     if (shard.blocks) continue;
     auto const& shape = describe(shard.own).shape;
@@ -81,18 +81,15 @@ Requantization::Requantization(RequantizeKernel kernel, int axis, std::vector<Sh
                         .got = std::to_string(shard.factors.size()) + " for " + crossrank::to_string(shape),
                         .resource = describe(shard.own).name});
     }
-    if (one) continue;
-    inner_ = 1;
-    for (auto d = as_size(axis) + 1; d < shape.size(); ++d) {
-      inner_ *= static_cast<std::uint64_t>(shape[d]);
-    }
-    inner_ = std::max<std::uint64_t>(inner_, 1);
   }
 }
 
-float Requantization::factor(Shard const& shard, std::uint64_t element) const {
-  if (shard.factors.size() == 1) return shard.factors.front();
-  return shard.factors[element / inner_ % shard.factors.size()];
+std::uint64_t Requantization::elements_per_factor(Shard const& shard) const {
+  auto const& shape = describe(shard.own).shape;
+  std::uint64_t elements = 1;
+  for (auto d = shard.factors.size() == 1 ? 0 : as_size(axis_) + 1; d < shape.size(); ++d)
+    elements *= static_cast<std::uint64_t>(shape[d]);
+  return std::max<std::uint64_t>(elements, 1);
 }
 
 void Requantization::apply(std::size_t shard, std::uint64_t offset, std::span<std::byte> bytes) const {
@@ -111,13 +108,13 @@ void Requantization::scale(Shard const& shard, std::uint64_t offset, std::span<s
   auto const change = [&](std::byte value, float by) {
     return kernel_ == RequantizeKernel::scale_f8 ? scaled_f8(dtype, value, by) : scaled_i8(value, by);
   };
+  auto const same = elements_per_factor(shard);
   std::array<std::byte, 256> table{};
   float table_factor = 1.0F;
   for (std::size_t at = 0; at < bytes.size();) {
     auto const element = offset + at;
-    auto const left = shard.factors.size() == 1 ? bytes.size() - at : inner_ - element % inner_;
-    auto const run = bytes.subspan(at, std::min<std::uint64_t>(left, bytes.size() - at));
-    auto const by = factor(shard, element);
+    auto const run = bytes.subspan(at, std::min<std::uint64_t>(same - element % same, bytes.size() - at));
+    auto const by = shard.factors[element / same % shard.factors.size()];
     at += run.size();
     if (by == 1.0F) continue;
     if (run.size() < table_pays_from) {
@@ -139,6 +136,7 @@ void Requantization::requantize_blocks(Shard const& shard, std::uint64_t offset,
   auto const& scales_at = to_values ? shard.partner : shard.own;
   auto const block_bytes = bytes_of_block(values_at, scales_at);
   auto const unit = to_values ? block_bytes : 1;
+  auto const same = elements_per_factor(shard);
   auto const first = offset / unit;
   auto const last = (offset + bytes.size() + unit - 1) / unit;
   // Works in steps to bound the size of the buffers.
@@ -152,8 +150,8 @@ void Requantization::requantize_blocks(Shard const& shard, std::uint64_t offset,
     values_at.source->read(values_at.tensor, begin * block_bytes, values);
     scales_at.source->read(scales_at.tensor, begin, scales);
     for (std::size_t i = 0; i < scales.size(); ++i) {
-      auto const element = (begin + i) * (to_values ? block_bytes : 1);
-      requantize_fp4_block(std::span(values).subspan(i * block_bytes, block_bytes), scales[i], factor(shard, element));
+      auto const factor = shard.factors[(begin + i) * unit / same % shard.factors.size()];
+      requantize_fp4_block(std::span(values).subspan(i * block_bytes, block_bytes), scales[i], factor);
     }
     auto const& made = to_values ? values : scales;
     auto const from = std::max(begin * unit, offset);

@@ -55,12 +55,13 @@ class Requantization {
   [[nodiscard]] Json to_json() const;
 
  private:
-  [[nodiscard]] float factor(Shard const& shard, std::uint64_t element) const;
+  /// Returns the consecutive elements of a shard's stored tensor that have the same factor. Shards may differ in shape.
+  [[nodiscard]] std::uint64_t elements_per_factor(Shard const& shard) const;
   void scale(Shard const& shard, std::uint64_t offset, std::span<std::byte> bytes) const;
   void requantize_blocks(Shard const& shard, std::uint64_t offset, std::span<std::byte> bytes) const;
 
   RequantizeKernel kernel_;
-  std::uint64_t inner_ = 1;  ///< elements of the stored tensor per factor
+  int axis_;
   std::vector<Shard> shards_;
 };
 
