@@ -169,9 +169,16 @@ void RangeSession::open(ItemKind kind, Contribution const& mine) {
 }
 
 void RangeSession::open_as_receiver() {
-  auto const outcome = group_->wait(round_, timeout_policy_, operation_);
+  auto outcome = node::Outcome::passed;
+  try {
+    outcome = group_->wait(round_, timeout_policy_, operation_);
+  } catch (...) {
+    decline_arrived();
+    throw;
+  }
   if (outcome == node::Outcome::passed_failed) {
     auto error = group_->remote_error(round_, operation_);
+    decline_arrived();
     close_round_after_failure();
     // NOLINTNEXTLINE(misc-throw-by-value-catch-by-reference): the error must be read before the next round
     throw error;
@@ -222,6 +229,15 @@ void RangeSession::decline_rest() noexcept {
   }
 }
 
+/// Declines what other ranks have offered in an opening that failed. Writers with a lazy release do not wait for the
+/// outcome, so they cannot withdraw their offers themselves.
+void RangeSession::decline_arrived() noexcept {
+  for (int const member : members_) {
+    if (member == rank_ || !group_->has_contributed(member, round_)) continue;
+    exchange_->decline(member, ContributionDescriptor::of(group_->arrival(member, round_)));
+  }
+}
+
 void RangeSession::close() {
   if (!std::exchange(open_, false) || (!group_ && !multi_node_)) return;
   if (closes_first()) collective_.refuse_calls(nullptr);
@@ -235,8 +251,9 @@ void RangeSession::close() {
   if (lazy_ && !is_receiver_) {
     // Does not wait; throws only an error that is already known.
     auto const end = round_ + 1;
-    if (group_->poll(end) == node::Outcome::passed_failed) throw group_->remote_error(end, operation_);
-    return;
+    if (group_->poll(end) != node::Outcome::passed_failed) return;
+    exchange_->discard();
+    throw group_->remote_error(end, operation_);
   }
   try {
     CROSSRANK_CRASH_POINT("workspace.range.closing");

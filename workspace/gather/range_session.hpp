@@ -58,6 +58,7 @@ class RangeSession {
   void open_as_receiver();
   void close_round_after_failure();
   void decline_rest() noexcept;
+  void decline_arrived() noexcept;
   void leave_user_code() noexcept;
   /// Returns whether this rank must close the range before any other call on the group.
   [[nodiscard]] bool closes_first() const noexcept {

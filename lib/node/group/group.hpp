@@ -83,6 +83,10 @@ class Group final : public spi::NodeMemory {
   [[nodiscard]] Arrival const& arrival(int member, std::uint64_t round) const noexcept {
     return line_of(members_.block_of(member), round);
   }
+  /// Returns whether a member has arrived at a round, and without an error.
+  [[nodiscard]] bool has_contributed(int member, std::uint64_t round) const noexcept {
+    return arrivals_.reached(member, round) && (arrival(member, round).flags & arrival_failed) == 0;
+  }
   /// Returns the payload of an arrival. Throws `FormatError` if it does not lie inside the member's arena.
   [[nodiscard]] std::span<std::byte const> payload(int member, Arrival const& arrival) const;
   /// Returns a payload in a member's arena; throws as above.

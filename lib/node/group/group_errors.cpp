@@ -73,13 +73,15 @@ std::vector<RankError> GroupErrors::member_errors(std::uint64_t round) const {
   for (int member = 0; member < members_.size(); ++member) {
     // The arrival lines do not tell this: a member that has gone on may have written them again. The close of a range
     // repeats the errors of its opening.
-    auto const& own_error = members_.block_of(member).own_error;
-    auto const failed_in = [&](std::uint64_t r) { return own_error[r & 1].round.load(std::memory_order_acquire) == r; };
+    auto& block = members_.block_of(member);
+    auto const failed_in = [&](std::uint64_t r) {
+      return own_error_of(block, r).round.load(std::memory_order_acquire) == r;
+    };
     bool const at_opening =
         arrivals_.call_of(members_.rank(), round).op_kind == static_cast<int>(spi::OpKind::range_close) &&
         failed_in(round - 1);
     if (!failed_in(round) && !at_opening) continue;
-    auto const& record = own_error[(failed_in(round) ? round : round - 1) & 1];
+    auto const& record = own_error_of(block, failed_in(round) ? round : round - 1);
     errors.push_back({.rank = member, .error = read_failure_record(record)});
   }
   return errors;

@@ -68,7 +68,7 @@ std::uint64_t Rounds::arrive(Post const& post) { return arrive(post, 0); }
 
 std::uint64_t Rounds::arrive_with_error(Post const& post, ErrorRecord const& error) {
   auto const round = posted_ + 1;
-  auto& own_error = members_.own_block().own_error[round & 1];
+  auto& own_error = own_error_of(members_.own_block(), round);
   fill_failure_record(own_error, fields_of(error.code, error.info));
   own_error.round.store(round, std::memory_order_release);
   auto empty = post;

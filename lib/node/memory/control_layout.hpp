@@ -19,7 +19,7 @@ namespace crossrank::node {
 inline constexpr std::uint64_t control_magic = 0x314b4e5253535243;  // "CRSSRNK1"
 /// Incremented with every change of these structs, of `queue_layout.hpp` and of `device_flight_layout.hpp`. Ranks that
 /// were built with different versions refuse each other.
-inline constexpr std::uint32_t layout_version = 13;
+inline constexpr std::uint32_t layout_version = 14;
 inline constexpr std::size_t page_bytes = 4096;
 inline constexpr int max_ranks = 4096;  ///< a `Decision` names a rank in 12 bits
 
@@ -230,12 +230,18 @@ struct alignas(1024) MemberBlock {
   std::atomic<std::uint32_t> presence;  ///< Presence
   alignas(64) FailureRecord failure;    ///< of a round that this member decided
   RootCauseRecord root_cause;           ///< root cause of that failure
-  /// Used with `arrival_failed`. Two of them, by parity of the round, because others may still read the last one.
-  FailureRecord own_error[2];
+  /// Used with `arrival_failed`; record `round % own_errors`. A member that is a round ahead must not write the record of
+  /// a range that others still close: its opening and its close are two rounds.
+  static constexpr std::size_t own_errors = 3;
+  FailureRecord own_error[own_errors];
   NotedCall noted[2];  ///< by parity of the round
 };
 static_assert(sizeof(MemberBlock) == 4096);
 
+/// Returns the record of a member's own error in a round.
+[[nodiscard]] inline FailureRecord& own_error_of(MemberBlock& member, std::uint64_t round) noexcept {
+  return member.own_error[round % MemberBlock::own_errors];
+}
 /// Returns the line of a member for a round.
 [[nodiscard]] inline Arrival& line_of(MemberBlock& member, std::uint64_t round) noexcept {
   return member.arrivals[round % Arrival::lines];
