@@ -2,14 +2,16 @@
 #include <memory>
 
 #include <crossrank/collective.hpp>
+#include <crossrank/spi/transport.hpp>
 
 namespace crossrank {
 
-/// Marks this rank as running the caller's code. Meanwhile, peers wait for it up to the user limit.
+/// Marks this rank as running code that may take long, such as the caller's. Meanwhile, peers wait for it up to the user
+/// limit.
 class UserCodeScope {
  public:
-  explicit UserCodeScope(Collective const& group);
-  ~UserCodeScope();
+  explicit UserCodeScope(Collective const& group) : transport_(group.transport()) { transport_->enter_user_code(1); }
+  ~UserCodeScope() { transport_->enter_user_code(-1); }
   UserCodeScope(UserCodeScope const&) = delete;
   UserCodeScope& operator=(UserCodeScope const&) = delete;
 

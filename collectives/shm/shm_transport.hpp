@@ -226,7 +226,7 @@ class ShmTransport final : public spi::Transport {
   std::vector<int> node_ranks_;
   std::optional<CollectiveOp> collective_{};  ///< one at a time
   std::vector<std::size_t> counts_{};         ///< of the gather under way; kept for its memory
-  std::vector<MessageOp> messages_{};
+  std::deque<MessageOp> messages_{};  ///< grows while callers hold references to its elements
   std::vector<std::size_t> free_messages_{};
   node::StoreAutotuner store_autotuner_{};
   StagingRing ring_;                                 ///< payloads of rounds

@@ -170,11 +170,13 @@ bool Directory::remove(std::string const& name, std::string const& operation) co
   throw_io(operation + ": unlink", path_of(name), errno);
 }
 
-void Directory::sync(std::string const& operation) const {
-  if (system().fsync(fd_.get()) == 0) return;
+void Directory::sync(std::string const& operation) const { sync_directory(fd_.get(), path_, operation); }
+
+void sync_directory(int fd, std::filesystem::path const& path, std::string const& operation) {
+  if (system().fsync(fd) == 0) return;
   // some file systems cannot sync a directory; with any other error the sync has failed
   if (errno == EINVAL || errno == ENOTSUP) return;
-  throw_io(operation + ": fsync directory", path_.string(), errno);
+  throw_io(operation + ": fsync directory", path.string(), errno);
 }
 
 }  // namespace crossrank::platform

@@ -47,13 +47,10 @@ bool GuardedCall::run(std::shared_ptr<GuardedCall> const& call, std::function<vo
     try {
       if (guard.between) guard.between();
     } catch (...) {
-      call->abandon(guard);
+      static_cast<void>(call->abandon(guard));
       throw;
     }
-    if (deadline.expired()) {
-      call->abandon(guard);
-      return false;
-    }
+    if (deadline.expired() && call->abandon(guard)) return false;
     lock.lock();
   }
   if (call->error_) std::rethrow_exception(call->error_);
@@ -77,15 +74,16 @@ void GuardedCall::finish(std::exception_ptr error) noexcept {
   if (late) left_behind.fetch_sub(1, std::memory_order_acq_rel);
 }
 
-void GuardedCall::abandon(CallGuard const& guard) noexcept {
+bool GuardedCall::abandon(CallGuard const& guard) noexcept {
   {
     std::lock_guard const lock(mutex_);
-    if (done_) return;
+    if (done_) return false;
     abandoned_ = true;
     left_behind.fetch_add(1, std::memory_order_acq_rel);
   }
   log_event(LogLevel::error, "a file system call does not return; its thread was abandoned",
             {{"call", guard.what}, {"abandoned in all", std::to_string(abandoned_calls())}});
+  return true;
 }
 
 }  // namespace crossrank::platform

@@ -37,7 +37,8 @@ class GuardedCall {
 
  private:
   void finish(std::exception_ptr error) noexcept;
-  void abandon(CallGuard const& guard) noexcept;
+  /// Returns false if the call has ended meanwhile.
+  [[nodiscard]] bool abandon(CallGuard const& guard) noexcept;
 
   std::atomic<std::uint64_t> steps_{0};
   std::mutex mutex_{};

@@ -121,49 +121,76 @@ TEST_F(ScalesDiffer, gives_the_same_bytes_for_any_slices_and_ranges) {
             "");
 }
 
-// A scale per output, and shards of different width: each row of each rank keeps its own scale.
-TEST(ScalesPerOutput, of_uneven_row_parallel_shards_stay_within_the_bound) {
+/// A row-parallel layer with a scale per output.
+struct LayerWithScales {
+  std::string weight{};
+  std::int64_t experts = 0;  ///< 0: not stacked
+  Json config{};
+};
+
+class ScalesPerOutput : public testing::TestWithParam<LayerWithScales> {};
+
+// Each row of each rank keeps its own scale, whatever the width of the ranks.
+TEST_P(ScalesPerOutput, of_uneven_shards_stay_within_the_bound) {
+  auto const& layer = GetParam();
   TemporaryDirectory const folder;
   auto const in = folder.path() / "in";
   fs::create_directories(in);
   std::mt19937 random(12);
   std::array<std::int64_t, 2> const widths{48, 16};
+  auto const outputs = std::max<std::int64_t>(layer.experts, 1) * rows;
+  auto const with_width = [&](std::int64_t width) {
+    return layer.experts == 0 ? Shape{rows, width} : Shape{layer.experts, rows, width};
+  };
   std::array<std::vector<float>, 2> scales;
   std::vector<Tensor> shards;
   for (std::size_t rank = 0; rank < 2; ++rank) {
-    auto codes = Tensor::empty({rows, widths.at(rank)}, Dtype::f8_e4m3);
+    auto codes = Tensor::empty(with_width(widths.at(rank)), Dtype::f8_e4m3);
     for (auto& code : codes.mutable_bytes()) code = static_cast<std::byte>((random() % 127) | (random() % 2 << 7U));
-    for (std::int64_t row = 0; row < rows; ++row)
-      scales.at(rank).push_back(0.25F * static_cast<float>(rank == 0 ? row + 1 : rows - row));
-    save_safetensors(in / ("rank" + std::to_string(rank) + ".safetensors"),
-                     {{weight, codes}, {scale, Tensor::of<float>(scales.at(rank), {rows, 1})}});
+    for (std::int64_t output = 0; output < outputs; ++output)
+      scales.at(rank).push_back(0.25F * static_cast<float>(rank == 0 ? output + 1 : outputs - output));
+    save_safetensors(
+        in / ("rank" + std::to_string(rank) + ".safetensors"),
+        {{layer.weight, codes}, {layer.weight + "_scale", Tensor::of<float>(scales.at(rank), with_width(1))}});
     shards.push_back(codes);
   }
-  std::ofstream(in / "config.json") << Json{
-      {"num_hidden_layers", 1}, {"hidden_size", rows}, {"intermediate_size", widths[0] + widths[1]}};
+  std::ofstream(in / "config.json") << layer.config;
   auto const world = connect({.backend = "fake"});
 
   (void)checkpoint::consolidate(world, checkpoint::MergePlan::make(world, in, {.policy = ScalePolicy::rescale}),
                                 folder.path() / "out");
 
   auto const merged = load_safetensors(folder.path() / "out" / "model.safetensors");
-  auto const number = [](Tensor const& codes, std::int64_t row, std::int64_t column) {
-    auto const at = static_cast<std::size_t>(row * codes.shape()[1] + column);
+  auto const number = [&](Tensor const& codes, std::int64_t output, std::int64_t column) {
+    auto const at = static_cast<std::size_t>(output * (codes.numel() / outputs) + column);
     return decode_small_float(Dtype::f8_e4m3, std::to_integer<std::uint16_t>(codes.bytes()[at]));
   };
-  for (std::int64_t row = 0; row < rows; ++row) {
-    auto const at = static_cast<std::size_t>(row);
+  for (std::int64_t output = 0; output < outputs; ++output) {
+    auto const at = static_cast<std::size_t>(output);
     auto const common = std::max(scales[0][at], scales[1][at]);
-    ASSERT_EQ(merged.at(scale).as<float>()[at], common);
+    ASSERT_EQ(merged.at(layer.weight + "_scale").as<float>()[at], common);
     for (std::int64_t column = 0; column < widths[0] + widths[1]; ++column) {
       std::size_t const rank = column < widths[0] ? 0 : 1;
-      auto const before = number(shards[rank], row, column - (rank == 0 ? 0 : widths[0])) * scales.at(rank)[at];
-      auto const after = number(merged.at(weight), row, column) * common;
+      auto const before = number(shards[rank], output, column - (rank == 0 ? 0 : widths[0])) * scales.at(rank)[at];
+      auto const after = number(merged.at(layer.weight), output, column) * common;
       EXPECT_LE(std::abs(after - before), 1.0001F * std::max(std::abs(before) / 16.0F, common / 1024.0F))
-          << row << " " << column;
+          << output << " " << column;
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(
+    Layers, ScalesPerOutput,
+    testing::Values(
+        LayerWithScales{weight, 0, {{"num_hidden_layers", 1}, {"hidden_size", rows}, {"intermediate_size", 64}}},
+        LayerWithScales{"model.layers.0.mlp.experts.down_proj.weight",
+                        2,
+                        {{"model_type", "qwen3_moe"},
+                         {"num_hidden_layers", 1},
+                         {"hidden_size", rows},
+                         {"num_experts", 2},
+                         {"moe_intermediate_size", 64}}}),
+    [](auto const& layer) { return layer.index == 0 ? "matrix" : "stacked_experts"; });
 
 // Stored values are relative to the zero points, so scaling a stored value would change its meaning.
 TEST(ScalesWithZeroPoints, always_throw_when_they_differ) {

@@ -2,9 +2,11 @@
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <latch>
 #include <stop_token>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -38,6 +40,18 @@ TEST(WorkerPool, runs_every_unit_once) {
   Units units(1000);
   run_worker_pool(connect({.backend = "fake"}), units, {.operation = "a test", .threads = 3});
   EXPECT_EQ(units.bytes_done(), 1000U);
+}
+
+TEST(WorkerPool, waits_longer_than_the_timeout_for_a_rank_that_works) {
+  test::run_thread_ranks(
+      2,
+      [](Collective const& world) {
+        auto const work = [&] {
+          if (world.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(600));
+        };
+        EXPECT_NO_THROW(agree(world, "a test", work));
+      },
+      {.timeout = std::chrono::milliseconds(200)});
 }
 
 TEST(WorkerPool, is_cancelled_by_its_last_report) {

@@ -65,6 +65,14 @@ std::byte scaled_i8(std::byte value, float factor) {
   return static_cast<std::byte>(static_cast<std::int8_t>(rounded));
 }
 
+/// Returns whether factors belong to the entries of `axis`, or to those of `axis` and all dimensions before it.
+bool one_per_entry(Shape const& shape, int axis, std::int64_t factors) {
+  if (axis < 0 || axis >= static_cast<int>(shape.size())) return false;
+  std::int64_t entries = 1;
+  for (std::size_t d = 0; d <= as_size(axis); ++d) entries *= shape[d];
+  return factors == at_axis(shape, axis) || factors == entries;
+}
+
 }  // namespace
 
 Requantization::Requantization(RequantizeKernel kernel, int axis, std::vector<Shard> shards)
@@ -72,10 +80,8 @@ Requantization::Requantization(RequantizeKernel kernel, int axis, std::vector<Sh
   for (auto const& shard : shards_) {
     if (shard.blocks) continue;
     auto const& shape = describe(shard.own).shape;
-    bool const one = shard.factors.size() == 1;
-    bool const fits = one || (axis >= 0 && axis < static_cast<int>(shape.size()) &&
-                              static_cast<std::int64_t>(shard.factors.size()) == at_axis(shape, axis));
-    if (!fits) {
+    auto const factors = static_cast<std::int64_t>(shard.factors.size());
+    if (factors != 1 && !one_per_entry(shape, axis, factors)) {
       throw UsageError({.operation = "Requantization",
                         .message = "the number of factors matches no dimension",
                         .got = std::to_string(shard.factors.size()) + " for " + crossrank::to_string(shape),

@@ -39,11 +39,12 @@ class Requantization {
   struct Shard {
     StoredTensor own{};            ///< the tensor itself
     StoredTensor partner{};        ///< fp4 kernels: block scales for values, values for block scales
-    std::vector<float> factors{};  ///< old scale / common scale, at most 1: one factor, or one per entry of `axis`
+    std::vector<float> factors{};  ///< old scale / common scale, at most 1: one for all, or one per entry
     std::shared_ptr<BlockRescale const> blocks{};  ///< block_f8: instead of factors
   };
-  /// Sets kernel and factors. `axis` is the dimension of the stored tensor that several factors belong to. Throws
-  /// `UsageError` if the number of factors matches no dimension.
+  /// Sets kernel and factors. Several factors belong to the entries of dimension `axis` of the stored tensor, or to
+  /// those of `axis` and all dimensions before it (stacked experts). Throws `UsageError` for any other number of
+  /// factors.
   Requantization(RequantizeKernel kernel, int axis, std::vector<Shard> shards);
 
   /// Changes bytes `[offset, offset + bytes.size())` of shard `shard` in place; `bytes` holds the stored bytes. Reads

@@ -16,6 +16,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "collectives/objects/user_code_scope.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/error_record.hpp"
@@ -222,6 +223,7 @@ void run_worker_pool(Collective const& world, PoolWork& work, WorkerPoolOptions 
     if (world.rank() != 0 || !options.on_progress || !due || total.failed > 0 || total.total == 0) continue;
     reported = Clock::now();
     try {
+      UserCodeScope const running(world);
       options.on_progress({.bytes_done = total.done,
                            .bytes_total = total.total,
                            .elapsed = Clock::now() - started,
@@ -247,6 +249,7 @@ void run_worker_pool(Collective const& world, PoolWork& work, WorkerPoolOptions 
 void agree(Collective const& world, std::string const& operation, std::function<void()> const& body) {
   std::exception_ptr error;
   try {
+    UserCodeScope const running(world);
     body();
   } catch (...) {
     error = std::current_exception();

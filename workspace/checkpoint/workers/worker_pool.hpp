@@ -57,8 +57,8 @@ struct WorkerPoolOptions {
 /// throw `CancelledError` when one rank was cancelled.
 void run_worker_pool(Collective const& world, PoolWork& work, WorkerPoolOptions const& options);
 
-/// Runs `body` on this rank and waits for the other ranks. If it failed on any rank, all ranks throw as in
-/// `run_worker_pool`. Collective.
+/// Runs `body` on this rank and waits for the other ranks, for as long as they run theirs, up to the user limit. If it
+/// failed on any rank, all ranks throw as in `run_worker_pool`. Collective.
 void agree(Collective const& world, std::string const& operation, std::function<void()> const& body);
 
 }  // namespace crossrank::checkpoint

@@ -151,8 +151,8 @@ void Commit::sync_out() const {
   for (auto const& way : parents_) {
     platform::Fd const folder(
         platform::system().openat(out_.fd(), way.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0));
-    if (!folder || platform::system().fsync(folder.get()) != 0)
-      platform::throw_io(std::string(write_operation) + ": fsync", out_.path_of(way), errno);
+    if (!folder) platform::throw_io(std::string(write_operation) + ": open directory", out_.path_of(way), errno);
+    platform::sync_directory(folder.get(), out_.path_of(way), write_operation);
   }
   out_.sync(write_operation);
 }

@@ -54,11 +54,18 @@ void require_folder(fs::path const& path) {
                     .hint = "give the name of a directory; it is created if needed"});
 }
 
+/// Creates a folder and its missing parents, durably. Returns whether the folder was created.
 bool make_folders(fs::path const& path) {
   std::error_code error;
   auto const parent = path.parent_path();
   if (!parent.empty() && !fs::exists(parent, error)) (void)make_folders(parent);
-  return make_folder(path);
+  if (!make_folder(path)) return false;
+  // A parent that this process may not read cannot be synced; its file system decides when the entry is durable.
+  platform::Fd const above(platform::retry_interrupted([&] {
+    return platform::system().openat(AT_FDCWD, parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY, 0);
+  }));
+  if (above) platform::sync_directory(above.get(), parent, write_operation);
+  return true;
 }
 
 void require_free(platform::Directory const& out, JobRequest const& request) {
