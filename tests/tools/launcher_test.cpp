@@ -252,8 +252,16 @@ TEST(Run, kills_on_the_second_request) {
   ASSERT_TRUE(run.wait_for("[0] ready") && run.wait_for("[1] ready"));
   run.signal(SIGTERM);
   ASSERT_TRUE(run.wait_for("[0] asked"));
+  std::this_thread::sleep_for(milliseconds(400));  // the same signal at once would be the same request
   run.signal(SIGTERM);
   EXPECT_EQ(run.finish(seconds(20)).exit_code, 128 + SIGKILL);
+}
+
+TEST(Run, takes_the_two_signals_of_timeout_for_one_request) {
+  CommandRun run({"run", "-n", "1", "--", "timeout", "2", CROSSRANK_COMMAND, "run", "-n", "1", "--grace", "60s", "--",
+                  "/bin/sh", "-c", "trap 'sleep 0.5; echo cleaned; exit 0' TERM; while :; do sleep 0.02; done"});
+  auto const end = run.finish();
+  EXPECT_THAT(end.out, HasSubstr("cleaned")) << end.err;
 }
 
 TEST(Run, stops_and_continues_with_its_ranks) {

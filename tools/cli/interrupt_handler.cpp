@@ -60,9 +60,9 @@ void InterruptHandler::take() noexcept {
   signalfd_siginfo info{};
   if (::read(signals_.get(), &info, sizeof info) != static_cast<ssize_t>(sizeof info)) return;
   auto const number = static_cast<int>(info.ssi_signo);
-  int none = 0;
-  bool const working = working_.load(std::memory_order_relaxed);
-  if (working && signal_.compare_exchange_strong(none, number, std::memory_order_relaxed)) {
+  if (request_.repeats(number)) return;
+  if (working_.load(std::memory_order_relaxed) && request_.take(number)) {
+    signal_.store(number, std::memory_order_relaxed);
     stop_.request_stop();
     return;
   }

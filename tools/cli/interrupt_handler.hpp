@@ -6,6 +6,7 @@
 #include <signal.h>
 
 #include "lib/platform/fd.hpp"
+#include "tools/cli/end_request.hpp"
 
 namespace crossrank::tools {
 
@@ -35,7 +36,8 @@ class InterruptHandler {
   platform::Fd over_{};
   std::stop_source stop_{};
   std::atomic<bool> working_{false};  ///< read only when a signal arrives; orders nothing
-  std::atomic<int> signal_{0};        ///< a number for the exit code; orders nothing
+  std::atomic<int> signal_{0};        ///< that of `request_`, for the exit code; orders nothing
+  EndRequest request_{};              ///< used only by the thread
   std::thread thread_{};
 };
 

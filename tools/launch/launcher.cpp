@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "lib/core/as_size.hpp"
+#include "tools/cli/end_request.hpp"
 #include "tools/launch/connect_monitor.hpp"
 #include "tools/launch/job_processes.hpp"
 #include "tools/launch/job_outcome.hpp"
@@ -100,7 +101,7 @@ class Launch {
   std::optional<Clock::time_point> term_at_{};
   std::optional<Clock::time_point> kill_at_{};
   Clock::time_point swept_{};
-  bool interrupted_ = false;
+  EndRequest end_request_{};
 };
 
 Launch::Launch(LaunchOptions const& options)
@@ -237,14 +238,14 @@ void Launch::take_signals() {
 }
 
 void Launch::pass_on(int number) {
-  processes_.signal_ranks(number);
   bool const ends = number == SIGINT || number == SIGTERM || number == SIGHUP || number == SIGQUIT;
+  if (ends && end_request_.repeats(number)) return;
+  processes_.signal_ranks(number);
   if (number != SIGCONT && number != SIGWINCH) sent_.push_back(number);
   if (!ends) return;
   outcome_.end_requested(number);
-  if (number != SIGINT) processes_.signal_ranks(SIGCONT);  // a stopped rank would not see it
-  if (interrupted_) kill_at_ = Clock::now();               // second signal: kill at once
-  interrupted_ = true;
+  if (number != SIGINT) processes_.signal_ranks(SIGCONT);   // a stopped rank would not see it
+  if (!end_request_.take(number)) kill_at_ = Clock::now();  // second request: kill at once
   end_soon();
 }
 
@@ -333,7 +334,7 @@ void Launch::escalate() {
   bool const late = kill_at_ && *kill_at_ <= now;
   if (processes_.gone()) {
     // Only the reader of our output is slow. Wait for it, but not beyond the grace time.
-    if (late && interrupted_) {
+    if (late && end_request_.signal() != 0) {
       out_.waiting().clear();
       err_.waiting().clear();
     }
