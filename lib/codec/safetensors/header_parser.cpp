@@ -85,6 +85,16 @@ void check_layout(Header& header, ParseOptions const& options) {
   header.data_bytes = cursor;
 }
 
+/// Returns a hint if the first bytes are those of another kind of file that is often found under this name.
+char const* hint_for_other_file(std::span<std::byte const> first) {
+  std::string_view const text(reinterpret_cast<char const*>(first.data()), std::min(first.size(), length_bytes));
+  if (text == "version ") return "the file is a Git LFS pointer, not the weights: run `git lfs pull`";
+  if (text.starts_with("<!") || text.starts_with("<html")) return "the file is a web page: download the weights again";
+  if (text.starts_with("PK")) return "the file is an archive of torch: name it .pt or .bin";
+  if (text.starts_with('{')) return "the file is JSON: if it is an index, give its directory";
+  return "";
+}
+
 }  // namespace
 
 std::string const* Header::find_metadata(std::string_view key) const noexcept {
@@ -106,12 +116,13 @@ std::uint64_t header_extent(std::span<std::byte const> first, std::uint64_t file
     bool const fits = length <= file_size - length_bytes;
     refuse_header(options, "length", 0,
                   "a header of " + std::to_string(length) + " bytes is larger than " + std::to_string(limit), {}, {},
-                  fits ? limit_hint : "");
+                  fits ? limit_hint : hint_for_other_file(first));
   }
   if (length > file_size - length_bytes) {
     refuse_header(
         options, "length", 0,
-        "a header of " + std::to_string(length) + " bytes does not fit in a file of " + std::to_string(file_size));
+        "a header of " + std::to_string(length) + " bytes does not fit in a file of " + std::to_string(file_size), {},
+        {}, hint_for_other_file(first));
   }
   return length_bytes + length;
 }

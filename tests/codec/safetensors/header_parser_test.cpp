@@ -148,6 +148,23 @@ TEST(HeaderParser, refuses_a_header_over_the_callers_limit) {
   EXPECT_THROW((void)StateImage::open(source, {.kind = ImageKind::plain, .header_limit = 16}), FormatError);
 }
 
+TEST(HeaderParser, tells_other_files_that_have_this_name_by_mistake) {
+  std::pair<std::string, std::string> const files[] = {
+      {"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"},
+      {"<!DOCTYPE html>", "web page"},
+      {"PK\x03\x04 and more", "archive of torch"},
+      {R"({"weight_map": {}})", "index"},
+  };
+  for (auto const& [content, hint] : files) {
+    try {
+      (void)header_extent(to_bytes(content), content.size(), {});
+      ADD_FAILURE() << content;
+    } catch (FormatError const& error) {
+      EXPECT_NE(error.info().hint.find(hint), std::string::npos) << error.what();
+    }
+  }
+}
+
 TEST(HeaderParser, names_the_malformed_tensor) {
   try {
     (void)open_plain(file_of(R"({"layers.7":{"dtype":"U8","shape":[3],"data_offsets":[0,1]}})", "x"));

@@ -43,6 +43,8 @@ ShardSet set_of(std::shared_ptr<ShardSource const> source, OpenedFrom opened_fro
   return set;
 }
 
+fs::path folder_of(fs::path const& file) { return file.has_parent_path() ? file.parent_path() : "."; }
+
 bool has_config_file(ShardSet const& set) {
   return std::any_of(set.sidecars.begin(), set.sidecars.end(),
                      [](auto const& companion) { return companion.name == "config.json"; });
@@ -195,9 +197,27 @@ bool has_weights(DirectoryListing const& listing) {
   return !weights_of(listing, WeightFormat::safetensors).empty() || !weights_of(listing, WeightFormat::torch).empty();
 }
 
+/// Opens a file. If it is the model of its folder, the other files there describe it.
+ShardSet open_file(fs::path const& path, TorchSourceOptions const& torch) {
+  auto set = set_of(open_shard_file(path, torch), OpenedFrom::files);
+  auto const folder = folder_of(path);
+  std::error_code error;
+  if (!fs::exists(folder / "config.json", error)) return set;
+  auto const listing = list_directory(folder);
+  auto const count =
+      weights_of(listing, WeightFormat::safetensors).size() + weights_of(listing, WeightFormat::torch).size();
+  auto const name = path.filename();
+  if (count == 1 || name == "model.safetensors" || name == "pytorch_model.bin") describe(set, listing, folder);
+  return set;
+}
+
 ShardSet open_any(fs::path const& path, ShardSetOptions const& options, TorchSourceOptions const& torch) {
   std::error_code error;
-  if (fs::is_regular_file(path, error)) return set_of(open_shard_file(path, torch), OpenedFrom::files);
+  if (fs::is_regular_file(path, error)) {
+    auto const name = path.filename().string();
+    bool const is_index = is_weights(name) && name.ends_with(".index.json");
+    return is_index ? open_any(folder_of(path), options, torch) : open_file(path, torch);
+  }
   auto const listing = list_directory(path);
   if (find_dcp(path) != DcpFlavour::none) {
     auto whole = set_of(open_dcp(path, {.crc = options.crc,

@@ -1,0 +1,61 @@
+// A model that is given by the name of a file.
+#include <filesystem>
+#include <fstream>
+
+#include <gtest/gtest.h>
+
+#include <crossrank/checkpoint.hpp>
+#include <crossrank/safetensors.hpp>
+
+#include "tests/support/temporary_directory.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string const keys = "model.layers.0.self_attn.k_proj.weight";
+
+/// A layer with two heads of keys, each of four rows.
+class ModelFile : public testing::Test {
+ protected:
+  ModelFile() {
+    std::ofstream(folder_.path() / "config.json") << Json{{"model_type", "llama"},
+                                                          {"hidden_size", 16},
+                                                          {"num_attention_heads", 4},
+                                                          {"num_key_value_heads", 2},
+                                                          {"num_hidden_layers", 1}};
+    save_safetensors(file(), {{keys, Tensor::zeros({8, 16}, Dtype::f32)}});
+  }
+  [[nodiscard]] fs::path file() const { return folder_.path() / "model.safetensors"; }
+  [[nodiscard]] fs::path out() const { return folder_.path() / "out"; }
+
+  test::TemporaryDirectory folder_{};
+  Collective world_ = connect({.backend = "fake"});
+};
+
+TEST_F(ModelFile, is_described_by_the_config_beside_it) {
+  (void)split(world_, MergePlan::make(world_, file()), out(), {.tp = 4});
+
+  auto const shard = load_safetensors(out() / "rank1.safetensors");
+  EXPECT_EQ(shard.at(keys).shape(), (Shape{4, 16})) << "two ranks share a head";
+  EXPECT_TRUE(fs::exists(out() / "config.json"));
+}
+
+TEST_F(ModelFile, of_one_rank_is_not_described_by_the_config_of_all) {
+  save_safetensors(folder_.path() / "rank0.safetensors", {{keys, Tensor::zeros({2, 16}, Dtype::f32)}});
+
+  (void)consolidate(world_, MergePlan::make(world_, folder_.path() / "rank0.safetensors"), out());
+
+  EXPECT_FALSE(fs::exists(out() / "config.json"));
+}
+
+TEST_F(ModelFile, may_be_an_index) {
+  auto const index = folder_.path() / "model.safetensors.index.json";
+  std::ofstream(index) << Json{{"metadata", Json::object()}, {"weight_map", {{keys, "model.safetensors"}}}};
+
+  EXPECT_EQ(MergePlan::make(world_, index).tensors(), std::vector{keys});
+}
+
+}  // namespace
+}  // namespace crossrank::checkpoint
