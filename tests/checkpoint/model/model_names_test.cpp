@@ -68,6 +68,20 @@ TEST(ModelNames, reports_nothing_for_a_whole_model) {
   EXPECT_THAT(ModelNames(config()).check(names, "model"), IsEmpty());
 }
 
+TEST(ModelNames, accepts_the_values_of_a_quantizer_below_a_layer) {
+  auto quantized = config();
+  quantized["quantization_config"] = {{"quant_method", "bitsandbytes"}};
+  auto names = llama();
+  for (auto const* more : {"weight.absmax", "weight.quant_state.bitsandbytes__nf4", "SCB", "weight_format"})
+    names.push_back("model.layers.0.mlp.down_proj." + std::string(more));
+  EXPECT_THAT(ModelNames(quantized).check(names, "model"), IsEmpty());
+  EXPECT_THAT(ModelNames(config()).check(names, "model"), SizeIs(4));
+  // HQQ has W_q in place of weight.
+  names = without(llama(), "layers.1.mlp.up_proj");
+  names.emplace_back("model.layers.1.mlp.up_proj.W_q");
+  EXPECT_THAT(ModelNames(quantized).check(names, "model"), IsEmpty());
+}
+
 TEST(ModelNames, reports_a_name_missing_from_one_layer) {
   EXPECT_THAT(ModelNames(config()).check(without(llama(), "layers.1.mlp.up_proj"), "model"),
               ElementsAre(finding("model.layers.*.mlp.up_proj", "missing in 1 layer:")));

@@ -2,11 +2,14 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <crossrank/checkpoint.hpp>
 #include <crossrank/error.hpp>
+#include <crossrank/log.hpp>
 #include <crossrank/safetensors.hpp>
 
 #include "lib/platform/io_error.hpp"
@@ -91,6 +94,19 @@ TEST(Messages, suggest_a_checkpoint_in_a_subdirectory_of_any_format) {
       EXPECT_THAT(info.hint, HasSubstr("did you mean " + (folder.path() / way).string() + "?")) << file;
     }
   }
+}
+
+TEST(Messages, warn_of_rows_that_are_dropped_as_padding) {
+  TemporaryDirectory const folder;
+  for (auto const* rank : {"rank0.safetensors", "rank1.safetensors"})
+    save_safetensors(folder.path() / rank, {{"model.embed_tokens.weight", Tensor::zeros({40, 16}, Dtype::f32)}});
+  std::ofstream(folder.path() / "config.json") << Json{{"hidden_size", 16}, {"vocab_size", 70}};
+  std::vector<std::string> warnings;
+  set_log_sink([&](LogEvent const& event) { warnings.emplace_back(event.message); });
+  (void)MergePlan::make(connect({.backend = "fake"}), folder.path());
+  set_log_sink({});
+
+  EXPECT_THAT(warnings, testing::Contains(HasSubstr("80 rows for the config's 70 tokens")));
 }
 
 TEST(Messages, list_unused_rules) {

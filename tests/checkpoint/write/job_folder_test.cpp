@@ -271,6 +271,17 @@ TEST_F(ResumedJob, copies_sidecar_files_of_any_name) {
   expect_nothing_hidden();
 }
 
+TEST_F(ResumedJob, copies_no_backups_and_no_weights_of_other_programs) {
+  auto const names = {"tf_model.h5", "flax_model.msgpack", "config.json.bak", "tokenizer.json~"};
+  for (std::string const name : names) std::ofstream(in() / name) << name;
+  std::ofstream(in() / "merges.txt") << "a b";
+
+  consolidate({.force = true});
+
+  for (auto const* name : names) EXPECT_FALSE(fs::exists(out() / name)) << name;
+  EXPECT_TRUE(fs::exists(out() / "merges.txt"));
+}
+
 TEST_F(ResumedJob, keeps_folders_named_like_weight_files) {
   fs::create_directories(out() / "epoch1.pt");
   std::ofstream(out() / "epoch1.pt" / "mine") << "mine";

@@ -25,6 +25,9 @@ constexpr std::uintmax_t largest_companion = std::uintmax_t{256} << 20;
 // These files describe the input directory, not the model.
 constexpr std::string_view not_of_model[] = {"latest", "latest_checkpointed_iteration.txt", "training_state.json",
                                              "zero_to_fp32.py"};
+// Weights in formats of other programs, and what editors, downloads and interrupted copies leave.
+constexpr std::string_view other_endings[] = {".h5",  ".msgpack", ".ot",  ".onnx", ".gguf",       ".bak",
+                                              ".tmp", ".lock",    ".swp", ".part", ".incomplete", "~"};
 // It describes a distributed checkpoint of Megatron-core. Elsewhere a model may have a file of this name.
 constexpr std::string_view of_distributed = "metadata.json";
 
@@ -33,6 +36,9 @@ std::vector<SidecarFile> sidecars_of(DirectoryListing const& listing) {
   for (auto const& name : listing.files) {
     std::error_code error;
     if (name.starts_with('.') || is_weights(name)) continue;
+    bool const is_other = std::any_of(std::begin(other_endings), std::end(other_endings),
+                                      [&](auto const ending) { return name.ends_with(ending); });
+    if (is_other) continue;
     if (std::find(std::begin(not_of_model), std::end(not_of_model), name) != std::end(not_of_model)) continue;
     if (name == of_distributed && listing.has(dcp_metadata_name)) continue;
     if (fs::file_size(listing.path / name, error) > largest_companion || error) continue;

@@ -208,8 +208,10 @@ std::vector<ShardFiles> by_names(DirectoryListing const& listing, std::vector<st
   auto const pattern = common_pattern(files);
   refuse("the file names do not give the rank of each file", listing,
          std::to_string(files.size()) + " weight files, " + odd + " among them",
-         pattern.empty() ? "set `pattern`, such as \"part_{rank}.safetensors\", or remove files of other checkpoints"
-                         : "if the numbers are ranks, set `pattern` to \"" + pattern + "\"");
+         pattern.empty()
+             ? "if they are several models, give the file of one; if they are ranks, set `pattern`, such as "
+               "\"part_{rank}.safetensors\""
+             : "if the numbers are ranks, set `pattern` to \"" + pattern + "\"");
 }
 
 constexpr WeightFormat families[] = {WeightFormat::safetensors, WeightFormat::torch};

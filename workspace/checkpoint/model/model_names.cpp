@@ -102,6 +102,7 @@ ModelNames::ModelNames(Json const& config) {
   if (family == nullptr) return;
   type_ = sizes.model_type();
   layers_ = sizes[SizeName::layers].value_or(0);
+  quantized_ = config.contains("quantization_config");
   for (auto const text : split_at(family->layer, ';')) {
     Group group{.optional = text.starts_with('?')};
     for (auto const alternative : split_at(group.optional ? text.substr(1) : text, '|')) {
@@ -164,6 +165,16 @@ std::optional<std::int64_t> ModelNames::layer_of(std::string_view module, std::s
   return layer->number;
 }
 
+/// Returns the layer that a module of a quantized model belongs to: quantizers keep their values under names of their
+/// own, such as down_proj.weight.absmax or down_proj.W_q. Returns other modules unchanged.
+std::string ModelNames::layer_that_has(std::string module) const {
+  if (!quantized_ || all_.contains(module)) return module;
+  for (auto dot = module.rfind('.'); dot != std::string::npos && dot > 0; dot = module.rfind('.', dot - 1)) {
+    if (auto above = module.substr(0, dot); all_.contains(above)) return above;
+  }
+  return module;
+}
+
 void ModelNames::find_missing_names(std::map<std::int64_t, Names> const& layers,
                                     std::map<std::string, std::int64_t>& lacks) const {
   for (auto const& [number, names] : layers) {
@@ -220,7 +231,7 @@ std::vector<Defect> ModelNames::check(std::span<std::string const> names, std::s
     std::string_view behind;
     auto const layer = layer_of(module, behind);
     if (!layer || is_ignored(name) || parsed.role == TensorRole::cache_scale) continue;
-    auto const known = generalised(behind);
+    auto const known = layer_that_has(generalised(behind));
     if (parsed.role == TensorRole::bias) biases[*layer].insert(known);
     if (layers[*layer].insert(known).second && !all_.contains(known)) ++others[known];
   }

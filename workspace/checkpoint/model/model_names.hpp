@@ -39,6 +39,7 @@ class ModelNames {
     bool optional = false;
   };
   [[nodiscard]] std::optional<std::int64_t> layer_of(std::string_view module, std::string_view& behind) const;
+  [[nodiscard]] std::string layer_that_has(std::string module) const;
   void find_missing_names(std::map<std::int64_t, Names> const& layers,
                           std::map<std::string, std::int64_t>& lacks) const;
   void find_missing_biases(std::map<std::int64_t, Names> const& layers, std::map<std::int64_t, Names> const& biases,
@@ -53,6 +54,7 @@ class ModelNames {
   Names all_{};     ///< all names of a layer
   Names biased_{};  ///< those that have a bias
   std::int64_t layers_ = 0;
+  bool quantized_ = false;
 };
 
 /// Returns a defect if a model of unknown type has a layer that serving programs fuse, because it is unknown whether

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lib/core/log.hpp"
+#include "workspace/checkpoint/discovery/megatron/training_arguments.hpp"
 #include "workspace/checkpoint/model/model_names.hpp"
 #include "workspace/checkpoint/plan/check_layers.hpp"
 #include "workspace/checkpoint/rules/rule_set/unused_rules.hpp"
@@ -58,6 +59,16 @@ void warn_of_assumptions(MergeLayout const& layout) {
             {{"tensor", found->name}});
 }
 
+/// Warns of rows beyond the config's tokens. They are padding, unless the config does not count all tokens.
+void warn_of_padding(MergeLayout const& layout) {
+  if (has_padded_vocabulary(layout.set.sources.front()->attributes())) return;
+  for (auto const& tensor : layout.tensors) {
+    if (tensor.rule->kind == MergeKind::concat && tensor.rule->true_size >= 0)
+      log_event(LogLevel::warning, "the last rows are dropped as padding: " + tensor.rule->reason,
+                {{"tensor", tensor.name}});
+  }
+}
+
 /// Warns of rules that apply to no tensor, which are probably mistakes.
 void warn_of_unused_rules(PlannedMerge const& merge) {
   if (merge.rule_file == nullptr) return;
@@ -71,6 +82,7 @@ void warn_of_unused_rules(PlannedMerge const& merge) {
 void log_plan_warnings(PlannedMerge const& merge) {
   warn_of_missing_tensors(merge);
   warn_of_assumptions(merge.layout);
+  warn_of_padding(merge.layout);
   warn_of_unused_rules(merge);
 }
 

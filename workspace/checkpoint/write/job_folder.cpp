@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <crossrank/error.hpp>
 
@@ -79,6 +80,12 @@ void require_free(platform::Directory const& out, JobRequest const& request) {
                     .details = taken});
 }
 
+/// Throws unless this process may create files in the folder.
+void require_writable(fs::path const& folder) {
+  if (::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) == 0) return;
+  platform::throw_io(std::string(write_operation) + ": create files", folder.string(), errno);
+}
+
 /// Throws unless the file system of the folder `path` has space for `bytes`, of which `have` are already written.
 void require_space(int folder, fs::path const& path, std::uint64_t have, std::uint64_t bytes) {
   struct statvfs space {};
@@ -145,6 +152,7 @@ void JobFolder::check(JobRequest const& request) {
   if (fs::exists(folder, error)) {
     auto const out = platform::Directory::open(folder, write_operation);
     require_free(out, request);
+    require_writable(folder);
     return require_space(out.fd(), folder, 0, request.bytes);
   }
   // A missing output will be created below its nearest existing parent, which may be a folder of other users.
@@ -153,6 +161,7 @@ void JobFolder::check(JobRequest const& request) {
   platform::Fd const parent(platform::retry_interrupted(
       [&] { return platform::system().openat(AT_FDCWD, folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC, 0); }));
   if (!parent) platform::throw_io(std::string(write_operation) + ": open directory", folder.string(), errno);
+  require_writable(folder);
   require_space(parent.get(), folder, 0, request.bytes);
 }
 
