@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import errno
+import os
 from typing import Any
 
 
@@ -26,6 +28,9 @@ class Error(Exception):
     def report(self) -> str:
         """Returns several lines for people: the finding, each rank concerned, what to do next."""
         return self._report or str(self)
+
+    def __reduce__(self) -> Any:  # an exception of multiprocessing or a logging queue travels as a pickle
+        return (from_native, (self.code, str(self), self._report, self.fields)) if self.code else super().__reduce__()
 
 
 class UsageError(Error, ValueError):
@@ -53,7 +58,14 @@ class CancelledError(Error):
 
 
 class IoError(Error, OSError):
-    """A system call failed. `errno` is that of the call."""
+    """A system call failed. `errno`, `strerror` and `filename` are those of the call.
+
+    Also derives from the builtin exception of its `errno`: FileNotFoundError, FileExistsError, IsADirectoryError,
+    NotADirectoryError or PermissionError.
+    """
+
+    def __str__(self) -> str:  # OSError would leave out what the core says
+        return str(self.args[0]) if self.args else ""
 
 
 class FormatError(Error, ValueError):
@@ -82,9 +94,25 @@ _CLASSES: dict[str, type[Error]] = {
 }
 
 
+def _io_error(builtin: type[OSError]) -> type[IoError]:
+    return type("IoError", (IoError, builtin), {"__doc__": IoError.__doc__, "__module__": __name__})
+
+
+_IO_ERRORS: dict[int, type[IoError]] = {
+    errno.ENOENT: _io_error(FileNotFoundError),
+    errno.EEXIST: _io_error(FileExistsError),
+    errno.EISDIR: _io_error(IsADirectoryError),
+    errno.ENOTDIR: _io_error(NotADirectoryError),
+    errno.EACCES: _io_error(PermissionError),
+    errno.EPERM: _io_error(PermissionError),
+}
+
+
 def from_native(code: str, text: str, report: str, fields: dict[str, Any]) -> Error:
     """Returns the exception of an error of the C++ library."""
-    error = _CLASSES.get(code, Error)(text)
+    number = fields.get("errno", 0)
+    kind = _CLASSES.get(code, Error)
+    error = (_IO_ERRORS.get(number, kind) if kind is IoError else kind)(text)
     error.code = code
     error.operation = fields.get("operation", "")
     error.rank = fields.get("rank", -1)
@@ -93,5 +121,7 @@ def from_native(code: str, text: str, report: str, fields: dict[str, Any]) -> Er
     error.fields = fields
     error._report = report
     if isinstance(error, IoError):
-        error.errno = fields.get("system_errno") or fields.get("errno") or None
+        error.errno = number or None
+        error.strerror = os.strerror(number) if number else None
+        error.filename = fields.get("resource")
     return error

@@ -1,7 +1,9 @@
 """Import, version, errors, signals, fork and exit."""
 
 import ast
+import errno
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -27,6 +29,24 @@ def test_io_error_has_errno_and_report(tmp_path):
         crossrank.load(tmp_path / "absent.safetensors")
     assert caught.value.code == "io"
     assert "absent" in caught.value.report()
+    assert isinstance(caught.value, FileNotFoundError)
+    assert caught.value.errno == errno.ENOENT
+    assert caught.value.filename == str(tmp_path / "absent.safetensors")
+    assert "there is no such file" in str(caught.value)
+    with pytest.raises(FileNotFoundError):
+        crossrank.consolidate(tmp_path / "absent", tmp_path / "out")
+    with pytest.raises(FileNotFoundError):
+        crossrank.MergePlan(tmp_path / "absent")
+
+
+def test_errors_survive_a_pickle(tmp_path):
+    with pytest.raises(crossrank.IoError) as caught:
+        crossrank.load(tmp_path / "absent.safetensors")
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert isinstance(copy, FileNotFoundError)
+    assert (str(copy), copy.code, copy.errno) == (str(caught.value), "io", errno.ENOENT)
+    assert copy.report() == caught.value.report()
+    assert copy.fields == caught.value.fields
 
 
 def test_an_exception_during_the_translation_of_an_error_is_raised(monkeypatch):
