@@ -250,7 +250,7 @@ void MessageQueue::State::throw_no_message(char const* operation, std::chrono::n
     info.details.push_back(named({each}) + ": " + status_of(each));
   info.details.push_back("read so far: " + std::to_string(in ? in->messages() : remote_reader->messages()) +
                          " messages");
-  info.hint = "wait longer, or without limit with QueueWait::forever; the queue is still usable";
+  info.hint = "wait longer, or without a limit; the queue is still usable";
   note_timeout(std::move(blamed), waited);
   throw TimeoutError(std::move(info));
 }

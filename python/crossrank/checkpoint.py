@@ -183,7 +183,9 @@ def convert(
     progress: bool | OnProgress = False,
     **options: Any,
 ) -> Summary:
-    """Writes a checkpoint in another format, and with `tp` for another number of ranks. Options as for `consolidate`.
+    """Writes a checkpoint in another format, and with `tp` for another number of ranks. Collective over `world`.
+
+    Options as for `consolidate`.
 
     >>> crossrank.convert("model.pth", "model/", to="safetensors")
     """
@@ -196,7 +198,9 @@ def split(
     model: Path, out: Path, *, tp: int, world: Collective | None = None, progress: bool | OnProgress = False,
     **options: Any,
 ) -> Summary:  # fmt: skip
-    """Splits a model for `tp` ranks. Options: force, resume, threads, format, rules, and those that find the input.
+    """Splits a model for `tp` ranks. Collective over `world`.
+
+    Options: force, resume, threads, format, rules, and those that find the input.
 
     >>> crossrank.split("model/", "shards/", tp=4)
     """
@@ -205,7 +209,9 @@ def split(
 
 
 def verify(path: Path, *, world: Collective | None = None, progress: bool | OnProgress = False, **options: Any) -> VerifyReport:
-    """Finds all defects of shards or of a whole checkpoint. Options: numbers, checksums, threads.
+    """Finds all defects of shards or of a whole checkpoint. Collective over `world`.
+
+    Options: numbers, checksums, threads.
 
     >>> crossrank.verify("model/").ok
     True

@@ -66,6 +66,9 @@ nb::object bits_of_array(nb::handle object) {
   return nb::module_::import_("crossrank.tensor").attr("_bits_of_array")(object);
 }
 
+/// Returns whether it is a masked array of numpy.
+bool has_mask(nb::handle object) { return nb::hasattr(object, "filled") && nb::hasattr(object, "mask"); }
+
 Tensor view_buffer(std::shared_ptr<Buffer> const& buffer, Dtype dtype, Access access) {
   auto& view = buffer->view();
   auto const shape = shape_of(view);
@@ -84,6 +87,8 @@ Tensor view_buffer(std::shared_ptr<Buffer> const& buffer, Dtype dtype, Access ac
 
 std::optional<Tensor> tensor_from_buffer(nb::handle object, Access access) {
   if (PyObject_CheckBuffer(object.ptr()) == 0) return std::nullopt;
+  if (has_mask(object))
+    refuse("tensor", "a tensor has no mask", {}, type_text(object), "pass array.filled(value), or data and mask");
   auto buffer = std::make_shared<Buffer>();
   std::optional<Dtype> dtype;
   if (buffer->open(object, PyBUF_RECORDS_RO)) {

@@ -10,13 +10,23 @@
 namespace crossrank::python {
 namespace {
 
-nb::object export_of(nb::handle object) {
+nb::object capsule_of(nb::handle object) {
   try {
     return object.attr("__dlpack__")(nb::arg("max_version") = nb::make_tuple(1, 1));
   } catch (nb::python_error& error) {
     if (!error.matches(PyExc_TypeError)) throw;
   }
   return object.attr("__dlpack__")();
+}
+
+nb::object export_of(nb::handle object) {
+  try {
+    return capsule_of(object);
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_BufferError)) throw;
+    refuse("tensor", "the elements of this object are not numbers of a known dtype: " + raised_text(error), {},
+           type_text(object));
+  }
 }
 
 /// Takes the tensor out of the capsule, which is then used up.

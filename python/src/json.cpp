@@ -43,6 +43,11 @@ Json binary(nb::handle value) {
   return Json::binary(std::vector<std::uint8_t>(bytes, bytes + size));
 }
 
+/// Returns whether a value is a scalar of numpy or a tensor of torch without dimensions.
+bool is_scalar(nb::handle value) {
+  return nb::hasattr(value, "dtype") && nb::hasattr(value, "item") && nb::cast<int>(value.attr("ndim")) == 0;
+}
+
 Json convert(nb::handle value, int level) {
   if (level > max_levels) refuse("to JSON", "the value has more than 64 levels");
   if (value.is_none()) return nullptr;
@@ -64,6 +69,7 @@ Json convert(nb::handle value, int level) {
     }
     return object;
   }
+  if (is_scalar(value)) return convert(value.attr("item")(), level + 1);
   refuse("to JSON", "values of this type are not sent", "None, bool, int, float, str, bytes, list, tuple or dict",
          type_text(value), "pass pickle=True where the call has it, or convert the value");
 }

@@ -283,7 +283,7 @@ TEST_F(NFSWorkspaceTest, warns_once_when_it_deletes_a_state_of_a_clean_exit) {
   (void)open(0);
   set_log_sink({});
   EXPECT_TRUE(names().empty());
-  EXPECT_THAT(warnings, ::testing::ElementsAre(HasSubstr("NFSWorkspace::open(path)")));
+  EXPECT_THAT(warnings, ::testing::ElementsAre(HasSubstr("(`open`)")));
 }
 
 TEST_F(NFSWorkspaceTest, refuses_a_plain_safetensors_file) {

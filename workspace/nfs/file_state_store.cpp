@@ -44,8 +44,8 @@ void log_skipped(std::string const& path, FormatError const& error) {
 
 void warn_of_deletion(std::string const& path) {
   log_event(LogLevel::warning,
-            "deleting a state that an earlier process of this rank left on purpose; to read states, use "
-            "NFSWorkspace::open(path); to keep them, Existing::keep",
+            "deleting a state that an earlier process of this rank left on purpose; to read states, open the workspace "
+            "without a rank (`open`); to keep them, set `existing` to keep",
             {{"file", path}});
 }
 
@@ -115,13 +115,14 @@ void FileStateStore::finish() noexcept {
 
 void FileStateStore::check_reading_rank(int rank) const {
   if (rank >= 0 && (!world_size_ || rank < *world_size_)) return;
-  throw UsageError(ErrorInfo{.operation = "NFSWorkspace.read",
-                             .message = rank < 0 ? "the rank is negative" : "the job has no such rank",
-                             .expected = world_size_ ? "a rank below " + std::to_string(*world_size_)
-                                                     : "a rank of the job that wrote to this directory",
-                             .got = "rank " + std::to_string(rank),
-                             .resource = path_.string(),
-                             .hint = rank < 0 ? "" : "use NFSWorkspace::open(path) to read the states of another job"});
+  throw UsageError(ErrorInfo{
+      .operation = "NFSWorkspace.read",
+      .message = rank < 0 ? "the rank is negative" : "the job has no such rank",
+      .expected = world_size_ ? "a rank below " + std::to_string(*world_size_)
+                              : "a rank of the job that wrote to this directory",
+      .got = "rank " + std::to_string(rank),
+      .resource = path_.string(),
+      .hint = rank < 0 ? "" : "to read the states of another job, open the workspace without a rank (`open`)"});
 }
 
 int FileStateStore::writing_rank(char const* operation) const {
