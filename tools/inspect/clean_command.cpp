@@ -20,6 +20,7 @@
 #include "lib/platform/directory.hpp"
 #include "lib/platform/system.hpp"
 #include "tools/cli/option_flags.hpp"
+#include "tools/cli/session.hpp"
 #include "workspace/checkpoint/write/dead_jobs.hpp"
 #include "workspace/nfs/clean_workspace.hpp"
 
@@ -52,7 +53,7 @@ class CleanReport {
   void failed(std::string const& directory, Error const& error) {
     code_ = 1;
     errors_.push_back({{"path", directory}, {"error", json_with_flags(error.to_json())}});
-    if (!json_) std::fprintf(stderr, "crossrank clean: %s\n", with_flags(error.what()).c_str());
+    if (!json_) std::fprintf(stderr, "crossrank clean: %s\n", message_for_user(error).c_str());
   }
   /// Prints the summary. Returns the exit code.
   [[nodiscard]] int finish() {

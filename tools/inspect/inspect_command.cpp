@@ -83,6 +83,7 @@ void add_inspect_command(CLI::App& app, int& exit_code) {
   of_jobs(command->add_option("--flight", arguments->directory,
                               "Directory of flight records: the job's CROSSRANK_FLIGHT_DIR"));
   of_jobs(command->add_option("--last", arguments->job.last, "Number of operations to show per rank")
+              ->check(CLI::NonNegativeNumber)
               ->capture_default_str());
   command->add_flag("--json", arguments->json, "Print the result as one JSON object");
   command->footer(inspect_footer);

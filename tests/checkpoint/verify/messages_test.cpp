@@ -96,17 +96,27 @@ TEST(Messages, suggest_a_checkpoint_in_a_subdirectory_of_any_format) {
   }
 }
 
+std::vector<std::string> warnings_of_plan(fs::path const& shards) {
+  std::vector<std::string> warnings;
+  set_log_sink([&](LogEvent const& event) { warnings.emplace_back(event.message); });
+  (void)MergePlan::make(connect({.backend = "fake"}), shards);
+  set_log_sink({});
+  return warnings;
+}
+
+TEST(Messages, warn_of_an_input_without_tensors) {
+  TemporaryDirectory const folder;
+  save_safetensors(folder.path() / "model.safetensors", StateDict());
+  EXPECT_THAT(warnings_of_plan(folder.path()), testing::Contains(HasSubstr("no tensors")));
+}
+
 TEST(Messages, warn_of_rows_that_are_dropped_as_padding) {
   TemporaryDirectory const folder;
   for (auto const* rank : {"rank0.safetensors", "rank1.safetensors"})
     save_safetensors(folder.path() / rank, {{"model.embed_tokens.weight", Tensor::zeros({40, 16}, Dtype::f32)}});
   std::ofstream(folder.path() / "config.json") << Json{{"hidden_size", 16}, {"vocab_size", 70}};
-  std::vector<std::string> warnings;
-  set_log_sink([&](LogEvent const& event) { warnings.emplace_back(event.message); });
-  (void)MergePlan::make(connect({.backend = "fake"}), folder.path());
-  set_log_sink({});
 
-  EXPECT_THAT(warnings, testing::Contains(HasSubstr("80 rows for the config's 70 tokens")));
+  EXPECT_THAT(warnings_of_plan(folder.path()), testing::Contains(HasSubstr("80 rows for the config's 70 tokens")));
 }
 
 TEST(Messages, list_unused_rules) {

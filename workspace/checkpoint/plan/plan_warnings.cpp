@@ -69,6 +69,12 @@ void warn_of_padding(MergeLayout const& layout) {
   }
 }
 
+/// Warns of an input that would become an empty model, such as a torch archive that holds no state dict.
+void warn_of_no_tensors(PlannedMerge const& merge) {
+  if (merge.layout.tensors.empty())
+    log_event(LogLevel::warning, "there are no tensors, so the model is empty", {{"input", merge.where}});
+}
+
 /// Warns of rules that apply to no tensor, which are probably mistakes.
 void warn_of_unused_rules(PlannedMerge const& merge) {
   if (merge.rule_file == nullptr) return;
@@ -80,6 +86,7 @@ void warn_of_unused_rules(PlannedMerge const& merge) {
 }  // namespace
 
 void log_plan_warnings(PlannedMerge const& merge) {
+  warn_of_no_tensors(merge);
   warn_of_missing_tensors(merge);
   warn_of_assumptions(merge.layout);
   warn_of_padding(merge.layout);
