@@ -34,6 +34,7 @@ using testing::AllOf;
 using testing::Contains;
 using testing::Field;
 using testing::HasSubstr;
+using testing::Not;
 
 auto defect(DefectKind kind, std::string const& resource, std::string const& text) {
   return AllOf(Field("kind", &checkpoint::Defect::kind, kind),
@@ -116,6 +117,23 @@ TEST(Verify, names_every_contradiction_of_index_files_and_config) {
   EXPECT_THAT(found, Contains(defect(DefectKind::numbers, layer(0), "1 NaN in ")));
   EXPECT_THAT(found, Contains(defect(DefectKind::numbers, layer(1), "1 infinities in ")));
   EXPECT_EQ(found.size(), 7U) << list(report);
+}
+
+TEST(Verify, does_not_call_a_tensor_missing_whose_shards_do_not_fit) {
+  TemporaryDirectory const folder;
+  for (int rank = 0; rank < 2; ++rank) {
+    save_safetensors(folder.path() / ("rank" + std::to_string(rank) + ".safetensors"),
+                     {{"model.layers.0.mlp.gate_proj.weight", Tensor::zeros({rank == 0 ? 16 : 12, 8}, Dtype::f32)},
+                      {"model.layers.0.mlp.up_proj.weight", Tensor::zeros({16, 8}, Dtype::f32)}});
+  }
+  std::ofstream(folder.path() / "config.json")
+      << Json{{"model_type", "llama"}, {"hidden_size", 8}, {"intermediate_size", 32}, {"num_hidden_layers", 1}};
+
+  auto const found = verify(folder.path()).defects;
+
+  EXPECT_THAT(found, Contains(defect(DefectKind::shape, "mlp.gate_proj", "got 16, 12")));
+  EXPECT_THAT(found, Contains(defect(DefectKind::coverage, "mlp.down_proj", "missing")));
+  EXPECT_THAT(found, Not(Contains(defect(DefectKind::coverage, "mlp.gate_proj", ""))));
 }
 
 TEST(Verify, continues_after_damaged_and_missing_files) {

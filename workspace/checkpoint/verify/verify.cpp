@@ -198,6 +198,7 @@ class Verification {
       return count_tensors();
     }
     for (auto const& tensor : layout_->tensors) names.push_back(tensor.name);
+    for (auto const& [name, error] : refusals) names.push_back(name);  // these are defective, not missing
     report_.tensors = layout_->tensors.size();
     report_.bytes = layout_->bytes;
   }
