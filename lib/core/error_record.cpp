@@ -12,7 +12,12 @@
 
 #include <cxxabi.h>
 
+#include <crossrank/spi/foreign_exception.hpp>
+
 namespace crossrank {
+
+spi::ForeignException::~ForeignException() = default;
+
 namespace {
 
 constexpr std::size_t longest_text = std::size_t{16} << 10;
@@ -243,8 +248,9 @@ ErrorRecord describe_exception(std::exception_ptr const& error) {
     record.info.rank = -1;  // the reader sets the rank
     record.info.remote_type = spelled(typeid(e));
   } catch (std::exception const& e) {
-    record.info.message = e.what();
-    record.info.remote_type = spelled(typeid(e));
+    auto const* const foreign = dynamic_cast<spi::ForeignException const*>(&e);
+    record.info.message = foreign != nullptr ? foreign->message() : e.what();
+    record.info.remote_type = foreign != nullptr ? foreign->type_name() : spelled(typeid(e));
   } catch (...) {
     auto const* const type = abi::__cxa_current_exception_type();
     record.info.message = "the exception is not a std::exception";

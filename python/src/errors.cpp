@@ -44,11 +44,16 @@ void refuse(char const* operation, std::string message, std::string expected, st
                     .hint = std::move(hint)});
 }
 
+RaisedException::RaisedException(nanobind::python_error const& raised)
+    : nanobind::python_error(raised),
+      type_name_(nanobind::cast<std::string>(nanobind::str(raised.type().attr("__name__")))),
+      message_(nanobind::cast<std::string>(nanobind::str(raised.value()))) {}
+
 std::string raised_text(std::exception const& error) {
   auto const* const raised = dynamic_cast<nanobind::python_error const*>(&error);
   if (raised == nullptr) return error.what();
-  return nanobind::cast<std::string>(nanobind::str(raised->type().attr("__name__"))) + ": " +
-         nanobind::cast<std::string>(nanobind::str(raised->value()));
+  RaisedException const named(*raised);
+  return named.type_name() + ": " + named.message();
 }
 
 std::string type_text(nanobind::handle object) { return nanobind::cast<std::string>(nanobind::str(object.type())); }

@@ -4,6 +4,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <crossrank/spi/foreign_exception.hpp>
+
 namespace crossrank::python {
 
 /// Turns the library's errors into the classes of crossrank.errors. Call it once.
@@ -12,6 +14,18 @@ void translate_errors();
 /// Throws a `UsageError`.
 [[noreturn]] void refuse(char const* operation, std::string message, std::string expected = {}, std::string got = {},
                          std::string hint = {});
+
+/// A Python exception inside a call of the library. Its own caller gets it unchanged, other ranks its type and text.
+class RaisedException final : public nanobind::python_error, public spi::ForeignException {
+ public:
+  explicit RaisedException(nanobind::python_error const& raised);
+  [[nodiscard]] std::string type_name() const override { return type_name_; }
+  [[nodiscard]] std::string message() const override { return message_; }
+
+ private:
+  std::string type_name_;
+  std::string message_;
+};
 
 /// Returns the text of an exception, such as "ValueError: not a number".
 [[nodiscard]] std::string raised_text(std::exception const& error);

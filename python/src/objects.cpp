@@ -11,6 +11,7 @@
 #include <crossrank/helpers.hpp>
 #include <crossrank/objects.hpp>
 
+#include "errors.hpp"
 #include "interpreter.hpp"
 #include "json.hpp"
 #include "module.hpp"
@@ -18,6 +19,12 @@
 
 namespace crossrank::python {
 namespace {
+
+nb::list list_of(std::vector<Json> const& values) {
+  nb::list list;
+  for (auto const& value : values) list.append(to_python(value));
+  return list;
+}
 
 /// Calls a Python function inside a call of the library, which runs without the GIL. A Python exception reaches its own
 /// caller unchanged and the other ranks as text.
@@ -27,26 +34,26 @@ class Callback {
 
   /// Returns the function's result as JSON.
   Json operator()() {
-    AcquiredGil const gil;
-    return to_json(function_());
+    return call([this] { return to_json(function_()); });
   }
   /// Does the same with the values of all ranks as argument.
   Json operator()(std::vector<Json> const& values) {
-    AcquiredGil const gil;
-    nb::list list;
-    for (auto const& value : values) list.append(to_python(value));
-    return to_json(function_(list));
+    return call([&] { return to_json(function_(list_of(values))); });
   }
 
  private:
+  template <class Call>
+  static Json call(Call const& function) {
+    AcquiredGil const gil;
+    try {
+      return function();
+    } catch (nb::python_error const& raised) {
+      throw RaisedException(raised);
+    }
+  }
+
   nb::object function_;
 };
-
-nb::list list_of(std::vector<Json> const& values) {
-  nb::list list;
-  for (auto const& value : values) list.append(to_python(value));
-  return list;
-}
 
 std::vector<Json> values_of(nb::handle list) {
   std::vector<Json> values;

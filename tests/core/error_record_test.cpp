@@ -9,6 +9,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <crossrank/spi/foreign_exception.hpp>
+
 namespace crossrank {
 namespace {
 
@@ -105,6 +107,19 @@ TEST(ErrorRecord, describes_an_exception_by_type_and_text) {
   EXPECT_EQ(standard.info.remote_type, "std::out_of_range");
   EXPECT_EQ(standard.text(), "there is no row 7");
   EXPECT_EQ(describe_exception(std::make_exception_ptr(7)).info.remote_type, "int");
+}
+
+class ScriptError final : public std::exception, public spi::ForeignException {
+ public:
+  [[nodiscard]] char const* what() const noexcept override { return "a trace of calls"; }
+  [[nodiscard]] std::string type_name() const override { return "ValueError"; }
+  [[nodiscard]] std::string message() const override { return "not a number"; }
+};
+
+TEST(ErrorRecord, describes_an_exception_of_another_language_by_its_names_there) {
+  auto const record = describe_exception(std::make_exception_ptr(ScriptError()));
+  EXPECT_EQ(record.info.remote_type, "ValueError");
+  EXPECT_EQ(record.text(), "not a number");
 }
 
 TEST(ErrorRecord, names_every_failed_rank_in_the_error_of_the_others) {

@@ -41,7 +41,8 @@ assert crossrank.compute_and_broadcast(world, lambda: 42) == 42
 try:
     crossrank.compute_and_broadcast(world, lambda: 1 // 0)
 except ZeroDivisionError: assert r == 0
-except crossrank.RemoteError as error: assert r != 0 and error.failed_ranks == (0,)
+except crossrank.RemoteError as error:
+    assert r != 0 and error.failed_ranks == (0,) and "rank 0 threw ZeroDivisionError: " in str(error), str(error)
 assert crossrank.Mesh(world, {"dp": 1, "tp": n})["tp"].world_size == n
 group = crossrank.GroupCoordinator.create(world, [list(range(n))], name="tp")
 assert group.all_gather(make([r]), dim=0).shape == (n,)
