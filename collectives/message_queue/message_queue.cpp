@@ -21,7 +21,7 @@ void put_message(State& endpoint, node::MessageParts parts, QueueWait const& wai
   char const* const operation = "enqueue";
   typename State::EndpointLock const endpoint_lock(endpoint, operation);
   endpoint.require_writer(operation);
-  endpoint.await_space(operation, wait);
+  endpoint.await_space(operation, parts, wait);
   endpoint.put(parts);
 }
 
@@ -91,8 +91,8 @@ void MessageQueue::enqueue_tensor(Tensor const& tensor, QueueWait const& wait) c
   endpoint.require_writer("enqueue_tensor");
   if (!tensor.defined()) throw UsageError(endpoint.error("enqueue_tensor", "the tensor is undefined"));
   auto const head = queue::head_of(tensor);
-  endpoint.await_space("enqueue_tensor", wait);
   std::array<node::MessagePart, 2> const parts{std::as_bytes(std::span(&head, 1)), queue::part_of(tensor)};
+  endpoint.await_space("enqueue_tensor", parts, wait);
   endpoint.put(parts);
 }
 
@@ -101,7 +101,7 @@ void MessageQueue::enqueue_dict(TensorDict const& dict, QueueWait const& wait) c
   State::EndpointLock const endpoint_lock(endpoint, "enqueue_dict");
   endpoint.require_writer("enqueue_dict");
   queue::DictMessage const message(dict);
-  endpoint.await_space("enqueue_dict", wait);
+  endpoint.await_space("enqueue_dict", message.parts(), wait);
   endpoint.put(message.parts());
 }
 

@@ -65,8 +65,8 @@ node::RingWaitLimits MessageQueue::State::limits(QueueWait const& wait) const {
 
 // ---------------------------------------------------------------- writing
 
-bool MessageQueue::State::has_space() {
-  bool has_space = !out || out->has_space();
+bool MessageQueue::State::has_space(std::size_t bytes) {
+  bool has_space = !out || (out->has_space() && out->has_memory(bytes));
   for (auto const& far : remote_writers) {
     far->advance();
     has_space = has_space && (far->closed() || written - far->taken() < chunks);
@@ -143,17 +143,19 @@ void MessageQueue::State::require_readers(char const* operation) {
   if (has_no_readers()) throw PeerLostError(error(operation, "every reader has closed its endpoint"));
 }
 
-void MessageQueue::State::await_space(char const* operation, QueueWait const& wait) {
+void MessageQueue::State::await_space(char const* operation, node::MessageParts parts, QueueWait const& wait) {
   if (cancelled.load(std::memory_order_acquire)) throw_cancelled(operation);
   if (!out && remote_writers.empty()) return;
   make_progress();
   require_readers(operation);
-  if (has_space()) return withdraw_note();
+  std::size_t bytes = 0;
+  for (auto const& part : parts) bytes += part.size();
+  if (has_space(bytes)) return withdraw_note();
   auto limit = limits(wait);
   limit.warn = [&](std::chrono::nanoseconds waited) {
     log_event(LogLevel::warning, "a queue waits for readers", {{"queue", name}, {"why", lag_of_readers(waited).text}});
   };
-  auto const ended = this->wait([&] { return has_space(); }, limit);
+  auto const ended = this->wait([&] { return has_space(bytes); }, limit);
   if (ended == WaitResult::lost) throw_failure(operation);
   if (ended == WaitResult::cancelled) throw_cancelled(operation);
   if (ended == WaitResult::timeout) throw_slow_readers(operation, limit.timeout);
@@ -274,7 +276,7 @@ bool MessageQueue::State::wait_without_throwing(std::chrono::nanoseconds limit) 
   if (!writing && !closed) {
     ended = wait([&] { return has_message_or_end(); }, limits);
   } else if (out || !remote_writers.empty()) {
-    ended = wait([&] { return closed ? drained() : has_space(); }, limits);
+    ended = wait([&] { return closed ? drained() : has_space(0); }, limits);
   }
   if (ended == WaitResult::lost) throw_failure(operation);
   if (ended == WaitResult::cancelled) throw_cancelled(operation);

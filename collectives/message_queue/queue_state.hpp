@@ -73,7 +73,7 @@ struct MessageQueue::State {
   /// Connects the writer with the readers on other nodes, which are not in `local`. Collective.
   void link_remote_readers(Collective const& all, QueueOptions const& options, std::vector<int> const& local);
   /// Waits for space for one message. Throws when there will be none.
-  void await_space(char const* operation, QueueWait const& wait);
+  void await_space(char const* operation, node::MessageParts parts, QueueWait const& wait);
   /// Waits for a message. Returns false when there will be none.
   [[nodiscard]] bool await_message(char const* operation, QueueWait const& wait);
   [[nodiscard]] bool wait_without_throwing(std::chrono::nanoseconds limit);
@@ -92,7 +92,7 @@ struct MessageQueue::State {
   [[nodiscard]] ErrorInfo error(char const* operation, std::string message) const;
 
  private:
-  [[nodiscard]] bool has_space();
+  [[nodiscard]] bool has_space(std::size_t bytes);
   [[nodiscard]] bool drained();
   [[nodiscard]] bool has_no_readers() const;
   [[nodiscard]] bool has_message() { return in ? in->has_message() : remote_reader->has_message(); }

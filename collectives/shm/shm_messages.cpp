@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <chrono>
+#include <optional>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -175,19 +177,54 @@ bool ShmTransport::try_send(MessageOp& op) {
   message = {};
   message.bytes = bytes.size();
   message.tag = op.tag;
+  std::exception_ptr failure;
   if (!bytes.empty()) {
-    auto& arena = group_->comm().arena();
-    auto const slot = arena.allocate(bytes.size());
-    node::bulk_copy(group_->comm(), arena.at(slot), bytes.data(), bytes.size());
-    message.offset = slot.offset;
-    message.slot = slot.id;
-    message.generation = slot.generation;
-    at_rank(sent_, op.peer).push_back({slot, sent + 1});
+    try {
+      auto const slot = place_for_message(bytes.size());
+      if (!slot) return false;
+      auto& arena = group_->comm().arena();
+      node::bulk_copy(group_->comm(), arena.at(*slot), bytes.data(), bytes.size());
+      message.offset = slot->offset;
+      message.slot = slot->id;
+      message.generation = slot->generation;
+      at_rank(sent_, op.peer).push_back({*slot, sent + 1});
+    } catch (...) {
+      // The message keeps its place, so that the receiver does not take the next one for it.
+      failure = std::current_exception();
+      message.slot = node::Channel::not_sent;
+    }
   }
   channel.sent.exchange(sent + 1, std::memory_order_seq_cst);
   group_->count_progress();
   group_->ring_member(op.peer);
+  if (failure) std::rethrow_exception(failure);
   return true;
+}
+
+std::optional<node::Slot> ShmTransport::place_for_message(std::size_t bytes) {
+  auto& arena = group_->comm().arena();
+  if (!arena_full_) {
+    try {
+      return arena.allocate(bytes);
+    } catch (UnavailableError const&) {  // perhaps peers have taken messages meanwhile
+    }
+  }
+  std::size_t unread = 0;
+  for (int dst = 0; dst < world_size(); ++dst) {
+    release_sent_slots(dst);
+    unread += at_rank(sent_, dst).size();
+  }
+  // A wait calls this all the time.
+  if (arena_full_ && unread >= arena_full_->unread && std::chrono::steady_clock::now() < arena_full_->try_again)
+    return std::nullopt;
+  arena_full_.reset();
+  try {
+    return arena.allocate(bytes);
+  } catch (UnavailableError const&) {
+    if (unread == 0) throw;
+    arena_full_ = {unread, std::chrono::steady_clock::now() + std::chrono::milliseconds(1)};
+    return std::nullopt;
+  }
 }
 
 bool ShmTransport::try_recv(MessageOp& op, int src) {
@@ -205,7 +242,8 @@ bool ShmTransport::try_recv(MessageOp& op, int src) {
     *op.source = src;
     first_source_ = (src + 1) % world_size();
   }
-  bool const fits = message.bytes == bytes.size() && message.tag == op.tag;
+  bool const is_sent = message.slot != node::Channel::not_sent;
+  bool const fits = is_sent && message.bytes == bytes.size() && message.tag == op.tag;
   if (fits && message.bytes != 0) {
     auto const payload = group_->payload(src, message.offset, message.bytes);
     node::bulk_copy(group_->comm(), bytes.data(), payload.data(), payload.size());
@@ -214,6 +252,16 @@ bool ShmTransport::try_recv(MessageOp& op, int src) {
   group_->count_progress();
   group_->ring_member(src);
   if (fits) return true;
+  if (!is_sent) {
+    throw RemoteError(
+        {.operation = op.name(),
+         .message = "rank " + std::to_string(src) + " could not send this message: it has no memory for it",
+         .hint = "raise CROSSRANK_ARENA_CAP, or send smaller messages",
+         .group = name(),
+         .rank = rank(),
+         .world_size = world_size(),
+         .failed_ranks = {src}});
+  }
   throw MessageMismatch({.operation = op.name(), .group = name(), .rank = rank(), .world_size = world_size()}, src,
                         {bytes.size(), op.tag}, {message.bytes, message.tag});
 }

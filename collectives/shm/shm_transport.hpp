@@ -158,6 +158,11 @@ class ShmTransport final : public spi::Transport {
     node::Slot slot;
     std::uint64_t until = 0;  ///< number of messages taken after which it is free
   };
+  /// When the arena had no memory for a message.
+  struct ArenaFull {
+    std::size_t unread = 0;  ///< messages that held memory
+    std::chrono::steady_clock::time_point try_again{};
+  };
   struct ChannelCondition;
   struct StepArea;
 
@@ -220,18 +225,22 @@ class ShmTransport final : public spi::Transport {
   [[nodiscard]] bool try_send(MessageOp& op);
   [[nodiscard]] bool try_recv(MessageOp& op, int src);
   void release_sent_slots(int dst) noexcept;
+  /// Returns memory for a message. Returns nothing while messages that peers have not taken yet fill the arena: then
+  /// the message waits, as it does for a full ring. Throws `UnavailableError` if that would not help.
+  [[nodiscard]] std::optional<node::Slot> place_for_message(std::size_t bytes);
 
   std::shared_ptr<node::Group> group_;
   std::vector<int> global_ranks_;
   std::vector<int> node_ranks_;
   std::optional<CollectiveOp> collective_{};  ///< one at a time
   std::vector<std::size_t> counts_{};         ///< of the gather under way; kept for its memory
-  std::deque<MessageOp> messages_{};  ///< grows while callers hold references to its elements
+  std::deque<MessageOp> messages_{};          ///< grows while callers hold references to its elements
   std::vector<std::size_t> free_messages_{};
   node::StoreAutotuner store_autotuner_{};
   StagingRing ring_;                                 ///< payloads of rounds
   std::vector<std::span<std::byte const>> areas_{};  ///< of the peers, in the step under way
   std::vector<std::deque<SentSlot>> sent_;           ///< by receiver: payloads of messages not yet taken
+  std::optional<ArenaFull> arena_full_{};
   std::uint64_t messages_posted_ = 0;
   int first_source_ = 0;  ///< the rank whose turn it is when several have sent to a receive from any rank
   spi::TimeoutPolicy timeout_policy_;

@@ -253,6 +253,7 @@ static_assert(sizeof(MemberBlock) == 4096);
 /// Messages of one ordered pair of members.
 struct alignas(64) Channel {
   static constexpr std::size_t depth = 8;
+  static constexpr std::uint32_t not_sent = UINT32_MAX;  ///< slot of a message whose sender had no memory for it
   struct Message {
     std::uint64_t offset;
     std::uint64_t bytes;

@@ -93,6 +93,7 @@ RingWriter::RingWriter(std::shared_ptr<NodeComm> comm, std::uint32_t block, Slot
 
 RingWriter::~RingWriter() {
   if (!comm_->is_own_process()) return;
+  if (place_) comm_->arena().release(*place_);
   auto const ready = all_readers_gone(*comm_, block_, life_, readers_);
   leave(state_of(own()) == EndpointState::closed ? EndpointState::gone : EndpointState::dropped);
   comm_->arena().release_when(ready, ring_);
@@ -113,6 +114,22 @@ bool RingWriter::has_space() noexcept {
   if (next_ - 1 - floor_ < chunks_) return true;
   floor_ = slowest();
   return next_ - 1 - floor_ < chunks_;
+}
+
+bool RingWriter::has_memory(std::size_t bytes) {
+  if (bytes <= chunk_bytes_) return true;
+  if (place_ && place_->bytes >= bytes) return true;
+  if (place_) comm_->arena().release(*std::exchange(place_, std::nullopt));
+  release_taken();
+  if (held_.size() >= full_with_) return false;
+  try {
+    place_ = comm_->arena().allocate(bytes);
+    full_with_ = SIZE_MAX;
+    return true;
+  } catch (UnavailableError const&) {
+    full_with_ = held_.empty() ? SIZE_MAX : held_.size();
+    return held_.empty();
+  }
 }
 
 bool RingWriter::drained() noexcept { return slowest() == next_ - 1; }
@@ -145,7 +162,8 @@ void RingWriter::put(MessageParts parts) {
 
 void RingWriter::put_large(std::byte* payload, MessageParts parts, std::size_t bytes) {
   release_taken();
-  auto const slot = comm_->arena().allocate(bytes);
+  bool const placed = place_ && place_->bytes >= bytes;
+  auto const slot = placed ? *std::exchange(place_, std::nullopt) : comm_->arena().allocate(bytes);
   try {
     copy_parts(*comm_, comm_->arena().at(slot), parts);
   } catch (...) {

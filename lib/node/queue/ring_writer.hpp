@@ -30,6 +30,9 @@ class RingWriter final : public RingEndpoint {
 
   /// Returns whether the next message has a place. Asks the readers only when it seems to have none.
   [[nodiscard]] bool has_space() noexcept;
+  /// Returns whether the next message, of `bytes`, has memory. If messages that readers have not taken yet fill the
+  /// arena, it has none until they take one. If nothing would help, returns true: `put` throws.
+  [[nodiscard]] bool has_memory(std::size_t bytes);
   /// Publishes a message, the concatenation of `parts`, after `has_space` has returned true. `UnavailableError` when
   /// there is no memory for a large one; errors of `MessagePart::read`. After an error the message has not been sent.
   void put(MessageParts parts);
@@ -65,7 +68,9 @@ class RingWriter final : public RingEndpoint {
   std::byte* chunks_at_;
   Slot ring_;
   std::deque<Held> held_{};
-  std::uint64_t floor_ = 0;  ///< messages that all readers had taken at the last check
+  std::optional<Slot> place_{};       ///< of the next message, if it is large
+  std::size_t full_with_ = SIZE_MAX;  ///< messages in `held_` when the arena was full
+  std::uint64_t floor_ = 0;           ///< messages that all readers had taken at the last check
 };
 
 }  // namespace crossrank::node

@@ -1,4 +1,5 @@
 #include <cerrno>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -101,6 +102,71 @@ TEST(ShmSplit, reports_missing_memory_for_a_group_to_all) {
     world.barrier();
     world.close();
   });
+}
+
+constexpr std::size_t mebi = std::size_t{1} << 20;
+
+/// Eight messages of which three fit into the arena: the others wait until the receiver takes some.
+TEST(ShmMessages, wait_in_order_while_unread_messages_fill_the_arena) {
+  run_thread_ranks(2,
+                   [](Collective const& world) {
+                     if (world.rank() == 0) {
+                       std::vector<std::vector<std::uint8_t>> messages;
+                       std::vector<Request> requests;
+                       for (int i = 0; i < 8; ++i) messages.emplace_back(5 * mebi, static_cast<std::uint8_t>(i));
+                       for (auto const& message : messages) requests.push_back(world.isend(message, 1));
+                       world.barrier();
+                       for (auto& request : requests) request.wait();
+                     } else {
+                       world.barrier();
+                       std::vector<std::uint8_t> message(5 * mebi);
+                       for (int i = 0; i < 8; ++i) {
+                         world.recv(message, 0);
+                         EXPECT_EQ(message.front(), static_cast<std::uint8_t>(i));
+                         EXPECT_EQ(message.back(), static_cast<std::uint8_t>(i));
+                       }
+                     }
+                   },
+                   {.arena_cap = 16 * mebi});
+}
+
+/// A message that never fits is an error at both ends, and the next message is not taken for it.
+TEST(ShmMessages, without_memory_are_an_error_of_both_ranks) {
+  run_thread_ranks(2,
+                   [](Collective const& world) {
+                     std::vector<std::uint8_t> message(20 * mebi);
+                     std::vector<std::uint8_t> small(20);
+                     if (world.rank() == 0) {
+                       EXPECT_THROW(world.send(message, 1), UnavailableError);
+                       world.send(small, 1);
+                     } else {
+                       EXPECT_THAT(refusal_of<RemoteError>([&] { world.recv(message, 0); }),
+                                   HasSubstr("no memory for it"));
+                       world.recv(small, 0);
+                     }
+                     world.barrier();
+                   },
+                   {.arena_cap = 16 * mebi});
+}
+
+TEST(ShmQueue, waits_while_unread_large_messages_fill_the_arena) {
+  run_thread_ranks(2,
+                   [](Collective const& world) {
+                     auto const queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 10});
+                     std::vector<std::byte> message(5 * mebi);
+                     for (int i = 0; i < 8; ++i) {
+                       if (queue.is_writer()) {
+                         message.assign(message.size(), static_cast<std::byte>(i));
+                         queue.enqueue_bytes(message, {});
+                         if (i == 1) world.barrier();
+                       } else {
+                         if (i == 0) world.barrier();
+                         EXPECT_EQ(queue.dequeue_bytes({}).value().back(), static_cast<std::byte>(i));
+                       }
+                     }
+                     world.barrier();
+                   },
+                   {.arena_cap = 16 * mebi});
 }
 
 }  // namespace
