@@ -1,4 +1,5 @@
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -239,6 +240,26 @@ TEST_F(Checkpoint, is_refused_by_another_model) {
   expect_refused(folder(), sample, "AdamW", true);
   fs::remove(folder() / "training_state.json");
   expect_refused(folder(), sample, "no state of an optimizer");
+}
+
+TEST_F(Checkpoint, keeps_infinity_in_the_training_state) {
+  run_jobs(2, 1, [&](MeshCollective const& job) {
+    auto const model = distributed(job, std::make_shared<TinyMlp>(sample));
+    auto const best = std::numeric_limits<double>::infinity();
+    save_checkpoint(job.dp_world(), *model, folder(), {.training_state = {{"best", best}}});
+    EXPECT_EQ(load_checkpoint(job.dp_world(), *model, folder()).at("best"), best);
+    job.close();
+  });
+}
+
+TEST_F(Checkpoint, refuses_a_training_state_that_is_not_JSON) {
+  run_jobs(2, 1, [&](MeshCollective const& job) {
+    auto const model = distributed(job, std::make_shared<TinyMlp>(sample));
+    for (Json const& bad : {Json{{"a", Json::binary({1, 2})}}, Json{{"a", "\xff"}}})
+      EXPECT_ANY_THROW(save_checkpoint(job.dp_world(), *model, folder(), {.training_state = bad}));
+    job.close();
+  });
+  EXPECT_FALSE(fs::exists(folder()));
 }
 
 TEST_F(Checkpoint, is_not_replaced_by_mistake) {

@@ -4,8 +4,10 @@
 #include <vector>
 
 #include <crossrank/checkpoint/placements.hpp>
+#include <crossrank/error.hpp>
 #include <crossrank/transforms/checkpoint.hpp>
 
+#include "lib/codec/json/python_json.hpp"
 #include "transforms/checkpoint/trained_state.hpp"
 #include "transforms/model/common_values.hpp"
 #include "workspace/checkpoint/memory/export_weights.hpp"
@@ -31,7 +33,15 @@ HeldState held_state(TrainableModel& model, Optimizer const* optimizer) {
   transforms::require_optimizer_of(model, optimizer, save_operation);
   HeldState held;
   auto const shards = model.sharded_state_dict();
-  for (auto const& shard : shards) held.add(shard, shard.value);
+  for (auto const& shard : shards) {
+    if (shard.name.starts_with(transforms::optimizer_prefix)) {
+      throw UsageError({.operation = save_operation,
+                        .message = "the name of a parameter begins like the names of the optimizer's state",
+                        .resource = shard.name,
+                        .hint = "rename the parameter"});
+    }
+    held.add(shard, shard.value);
+  }
   if (optimizer == nullptr) return held;
   for (auto const& kinds : transforms::optimizer_tensors(*optimizer, shards)) {
     for (auto const& tensor : kinds) {
@@ -88,7 +98,7 @@ checkpoint::ExtraFile state_file(SaveCheckpointOptions const& options,
     optimizer = {{"name", options.optimizer->name()}, {"steps", options.optimizer->steps()}, {"files", names}};
   }
   Json const text{{"optimizer", std::move(optimizer)}, {"training_state", options.training_state}};
-  return {.name = transforms::training_state_name, .text = text.dump(2) + "\n"};
+  return {.name = transforms::training_state_name, .text = codec::to_python_json(text) + "\n"};
 }
 
 }  // namespace

@@ -72,6 +72,18 @@ void to_number(Json& value) {
   }
 }
 
+[[noreturn]] void refuse_value(std::string message, std::string hint) {
+  throw UsageError({.operation = "to JSON", .message = std::move(message), .hint = std::move(hint)});
+}
+
+std::string text_of(Json const& value) {
+  try {
+    return value.dump(2);
+  } catch (Json::type_error const&) {
+    refuse_value("a text is not UTF-8", "decode it first");
+  }
+}
+
 }  // namespace
 
 Json parse_python_json(std::string_view text, JsonDocumentOptions const& options) {
@@ -85,13 +97,14 @@ Json parse_python_json(std::string_view text, JsonDocumentOptions const& options
 std::string to_python_json(Json value) {
   bool marked = false;
   for_each_scalar(value, [&](Json& scalar) {
+    if (scalar.is_binary()) refuse_value("a value is binary", "send it as text, or as a tensor");
     if (!scalar.is_number_float() || std::isfinite(scalar.get<double>())) return;
     auto const number = scalar.get<double>();
     auto const& known = numbers[std::isnan(number) ? 0 : number > 0 ? 1 : 2];
     scalar = std::string(1, mark).append(known.name);
     marked = true;
   });
-  auto text = value.dump(2);
+  auto text = text_of(value);
   if (!marked) return text;
   for (auto const& number : numbers) {
     auto const string = quoted(number.name);

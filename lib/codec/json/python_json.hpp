@@ -12,7 +12,8 @@ namespace crossrank::codec {
 /// time. Errors as for `parse_json`.
 [[nodiscard]] Json parse_python_json(std::string_view text, JsonDocumentOptions const& options);
 
-/// Returns a value as indented text that `parse_python_json` and Python read.
+/// Returns a value as indented text that `parse_python_json` and Python read. Throws `UsageError` for binary values and
+/// for text that is not UTF-8, which JSON does not have.
 [[nodiscard]] std::string to_python_json(Json value);
 
 }  // namespace crossrank::codec

@@ -104,7 +104,8 @@ class MetadataReader {
       if (!name.is(PickleKind::text) || !path.is(PickleKind::tuple)) continue;
       std::vector<std::string> keys;
       std::string together;
-      for (std::size_t k = 0; k < path.size(); ++k) {
+      // A path of another name is not kept, so there is no need to read on.
+      for (std::size_t k = 0; k < path.size() && together.size() <= name.text().size(); ++k) {
         keys.push_back(path[k].is(PickleKind::integer) ? std::to_string(path[k].integer())
                                                        : std::string(path[k].text()));
         together += (k == 0 ? "" : ".") + keys.back();

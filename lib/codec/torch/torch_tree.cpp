@@ -13,6 +13,9 @@
 namespace crossrank::codec {
 namespace {
 
+// More than the names and texts of any model.
+constexpr std::size_t max_text_bytes = std::size_t{256} << 20;
+
 class Taker {
  public:
   Taker(TorchArchive const& archive, TorchContents& contents) : archive_(archive), contents_(contents) {}
@@ -49,15 +52,24 @@ class Taker {
     if (!names_.insert(path).second)
       archive_.refuse(value, "two tensors have the name \"" + printable(path.substr(0, 200)) + "\"");
     if (contents_.tensors.size() >= max_tensors) archive_.refuse(value, "there are too many tensors");
+    count_text(value, path.size());
     contents_.tensors.push_back({path, tensor});
   }
 
-  std::string take_text(PickleValue value) const {
+  /// Counts copied text. A pickle may use one long text many times, so that it could ask for any amount.
+  void count_text(PickleValue value, std::size_t bytes) {
+    text_bytes_ += bytes;
+    if (text_bytes_ > max_text_bytes)
+      archive_.refuse(value, "the texts have more than " + std::to_string(max_text_bytes) + " bytes together");
+  }
+
+  std::string take_text(PickleValue value) {
+    count_text(value, value.text().size());
     if (find_bad_utf8(value.text()) != std::string_view::npos) archive_.refuse(value, "a text is not UTF-8");
     return std::string(value.text());
   }
 
-  std::string take_key(PickleValue key) const {
+  std::string take_key(PickleValue key) {
     switch (key.kind()) {
       case PickleKind::text: return take_text(key);
       case PickleKind::integer: return std::to_string(key.integer());
@@ -107,7 +119,7 @@ class Taker {
     return '<' + printable(name) + '>';
   }
 
-  Json take_scalar(PickleValue value) const {
+  Json take_scalar(PickleValue value) {
     switch (value.kind()) {
       case PickleKind::none: return nullptr;
       case PickleKind::boolean: return value.boolean();
@@ -116,6 +128,7 @@ class Taker {
       case PickleKind::real: return value.real();
       case PickleKind::text: return take_text(value);
       case PickleKind::bytes: {
+        count_text(value, value.text().size());
         auto const* const first = reinterpret_cast<std::uint8_t const*>(value.text().data());
         return Json::binary(std::vector<std::uint8_t>(first, first + value.text().size()));
       }
@@ -129,6 +142,7 @@ class Taker {
   TorchContents& contents_;
   std::set<std::string> names_{};
   std::size_t values_ = 0;
+  std::size_t text_bytes_ = 0;
 };
 
 }  // namespace

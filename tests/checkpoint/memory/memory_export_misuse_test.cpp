@@ -183,5 +183,97 @@ TEST(MemoryExportMisuse, refuses_replicas_that_differ) {
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "out"));
 }
 
+/// Calls `body` on two ranks and expects the same type of error on both.
+template <class Expected, class Body>
+void expect_refused(std::string const& text, Body const& body, int ranks = 2) {
+  for (auto const& error : test::try_thread_ranks(ranks, body)) {
+    ASSERT_NE(error, nullptr);
+    EXPECT_THROW(std::rethrow_exception(error), Expected) << test::text_of(error);
+    EXPECT_THAT(test::text_of(error), testing::HasSubstr(text));
+  }
+}
+
+TEST(MemoryExportMisuse, refuses_copies_of_a_piece_that_are_padded_differently) {
+  for (checkpoint::Placement const other :
+       {checkpoint::Placement(checkpoint::Replicate{}), checkpoint::Placement(checkpoint::Partial{})}) {
+    expect_refused<FormatError>(
+        "padded differently",
+        [&](Collective const& world) {
+          // Columns 0 to 2 and 3 to 4 of [3, 5]. Only the last rank pads its two columns to three.
+          std::int64_t const columns = world.rank() % 2 == 0 || world.rank() == 3 ? 3 : 2;
+          StateDict const weights{{"w", Tensor::zeros({3, columns}, Dtype::f32)}};
+          checkpoint::Placements const placements{.otherwise = {.placements = {other, checkpoint::Shard{1}},
+                                                                .mesh = {.shape = {2, 2}},
+                                                                .shape = Shape{3, 5}}};
+          (void)checkpoint::get_full_state_dict(world, weights, placements);
+        },
+        4);
+  }
+}
+
+TEST(MemoryExportMisuse, refuses_an_operation_that_the_dtype_does_not_have) {
+  expect_refused<UsageError>("F32", [&](Collective const& world) {
+    StateDict const weights{{"w", Tensor::zeros({3}, Dtype::f32)}};
+    (void)checkpoint::get_full_state_dict(world, weights,
+                                          {.otherwise = {.placements = {checkpoint::Partial{ReduceOp::band}}}});
+  });
+}
+
+TEST(MemoryExportMisuse, refuses_names_that_are_not_UTF_8) {
+  expect_refused<UsageError>("UTF-8", [&](Collective const& world) {
+    StateDict const weights{{"a\xff", Tensor::zeros({3}, Dtype::f32)}, {"a\xfe", Tensor::zeros({3}, Dtype::f32)}};
+    (void)checkpoint::get_full_state_dict(world, weights, {});
+  });
+}
+
+/// New placements with which the pieces of the ranks would not cover a tensor.
+struct WrongTarget {
+  char const* name;
+  checkpoint::Placements first{};
+  checkpoint::Placements second{};
+};
+
+checkpoint::Placements sharded_over(std::vector<int> ranks, std::int64_t dim = 0) {
+  return {.otherwise = {.placements = {checkpoint::Shard{dim}}, .mesh = {.ranks = std::move(ranks)}}};
+}
+
+class WrongTargets : public testing::TestWithParam<WrongTarget> {};
+
+TEST_P(WrongTargets, of_a_reshard_are_a_typed_error_on_all_ranks) {
+  auto const& to = GetParam();
+  for (auto const& error : test::try_thread_ranks(2, [&](Collective const& world) {
+         StateDict const weights{{"w", Tensor::zeros({4, 4}, Dtype::f32)}};
+         (void)checkpoint::reshard(world, weights, {}, world.rank() == 0 ? to.first : to.second);
+       })) {
+    ASSERT_NE(error, nullptr);
+    try {
+      std::rethrow_exception(error);
+    } catch (MismatchError const&) {
+    } catch (UsageError const&) {
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, WrongTargets,
+    testing::Values(WrongTarget{"meshes_in_another_order", sharded_over({0, 1}), sharded_over({1, 0})},
+                    WrongTarget{"rank_twice", sharded_over({0, 0}), sharded_over({1, 1})},
+                    WrongTarget{"rank_outside_the_group", sharded_over({0, 7}), sharded_over({1, 7})},
+                    WrongTarget{"other_dimension", sharded_over({0, 1}, 0), sharded_over({0, 1}, 1)},
+                    WrongTarget{"other_grid", {.tp = 2}, {.tp = 1}},
+                    WrongTarget{"stage_outside_the_grid", {}, {.pp_rank = 7, .pp = 2}},
+                    WrongTarget{"expert_rank_outside_the_grid", {.ep_rank = -3}, {}}),
+    [](auto const& tested) { return std::string(tested.param.name); });
+
+TEST(MemoryExportMisuse, ends_with_a_split_factor_of_any_size) {
+  test::run_thread_ranks(2, [](Collective const& world) {
+    // Each part has at most one row, so the first rank has all rows.
+    StateDict const weights{{"w", Tensor::zeros({world.rank() == 0 ? 2 : 0, 2}, Dtype::f32)}};
+    checkpoint::StridedShard const shard{.dim = 0, .split_factor = std::int64_t{1} << 40};
+    EXPECT_NO_THROW((void)checkpoint::get_full_state_dict(
+        world, weights, {.otherwise = {.placements = {shard}, .shape = Shape{2, 2}}}));
+  });
+}
+
 }  // namespace
 }  // namespace crossrank

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <limits>
 #include <mutex>
 #include <random>
 #include <string>
@@ -120,6 +122,35 @@ TEST(MemoryExport, joins_flattened_and_padded_tensors) {
   });
   StateDict const expected{{"flat", whole}, {"padded", whole}};
   EXPECT_EQ(difference(bytes_of(expected), read_checkpoint(folder.path() / "out", false)), "");
+}
+
+TEST(MemoryExport, accepts_replicas_that_are_flattened_over_ranks_in_another_order) {
+  run_thread_ranks(4, [&](Collective const& world) {
+    // Ranks 0 and 1 are one tensor-parallel rank, 2 and 3 the other one.
+    bool const first_half = world.rank() == 0 || world.rank() == 3;
+    checkpoint::Placements const placements{
+        .tp_rank = world.rank() / 2, .tp = 2, .otherwise = {.shape = Shape{6}, .first_element = first_half ? 0 : 3}};
+    StateDict weights;
+    weights.insert("model.norm.weight",
+                   first_half ? Tensor::of<float>({0, 1, 2}, {3}) : Tensor::of<float>({3, 4, 5}, {3}));
+    auto const whole = checkpoint::get_full_state_dict(world, weights, placements);
+    if (world.rank() == 0) {
+      StateDict const expected{{"model.norm.weight", Tensor::of<float>({0, 1, 2, 3, 4, 5}, {6})}};
+      EXPECT_EQ(difference(bytes_of(expected), bytes_of(whole)), "");
+    }
+  });
+}
+
+TEST(MemoryExport, keeps_infinity_in_the_config) {
+  TemporaryDirectory const folder;
+  Json const config{{"time_step_limit", {0.0, std::numeric_limits<double>::infinity()}}};
+  run_thread_ranks(2, [&](Collective const& world) {
+    (void)consolidate(world, {{"w", Tensor::zeros({2}, Dtype::f32)}}, {}, folder.path() / "out",
+                      {.model = {.config = config}});
+  });
+  std::ifstream file(folder.path() / "out" / "config.json");
+  std::string const text(std::istreambuf_iterator<char>(file), {});
+  EXPECT_NE(text.find("Infinity"), std::string::npos) << text;
 }
 
 /// A small Llama in Hugging Face's names.

@@ -275,6 +275,18 @@ TEST(RuleSet, names_the_rank_that_lacks_a_tensor) {
   EXPECT_THAT(refused(samples, "model.layers.0.mlp.up_proj.weight").failed_ranks, ElementsAre(1));
 }
 
+// Without sizes in the config, one piece of an expert would pass for the whole.
+TEST(RuleSet, names_the_rank_that_lacks_a_tensor_of_an_expert) {
+  SampleSet samples(2, Json::object());
+  std::string const expert = "model.layers.0.mlp.experts.0.";
+  for (int rank = 0; rank < 2; ++rank) samples.at(rank).add(expert + "gate_proj.weight", Dtype::bf16, {4, 8});
+  samples.at(0).add(expert + "down_proj.weight", Dtype::bf16, {8, 4});
+  samples.at(0).add("model.layers.0.mlp.experts.1.down_proj.weight", Dtype::bf16, {8, 8});
+  EXPECT_THAT(refused(samples, expert + "down_proj.weight").failed_ranks, ElementsAre(1));
+  std::string const whole = "model.layers.0.mlp.experts.1.down_proj.weight";
+  EXPECT_NO_THROW((void)RuleSet::make(samples.set()).rule_for(whole, samples.shards(whole)));
+}
+
 TEST(RuleSet, rejects_ranks_that_differ_in_another_axis) {
   SampleSet samples(2, llama());
   samples.at(0).add("model.layers.0.mlp.up_proj.weight", Dtype::bf16, {48, 64});

@@ -43,15 +43,14 @@ TEST(WorkerPool, runs_every_unit_once) {
 }
 
 TEST(WorkerPool, waits_longer_than_the_timeout_for_a_rank_that_works) {
-  test::run_thread_ranks(
-      2,
-      [](Collective const& world) {
-        auto const work = [&] {
-          if (world.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(600));
-        };
-        EXPECT_NO_THROW(agree(world, "a test", work));
-      },
-      {.timeout = std::chrono::milliseconds(200)});
+  test::run_thread_ranks(2,
+                         [](Collective const& world) {
+                           auto const work = [&] {
+                             if (world.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(600));
+                           };
+                           EXPECT_NO_THROW(agree(world, "a test", work));
+                         },
+                         {.timeout = std::chrono::milliseconds(200)});
 }
 
 TEST(WorkerPool, is_cancelled_by_its_last_report) {
@@ -66,6 +65,39 @@ TEST(WorkerPool, is_cancelled_by_its_last_report) {
                                   .stop = stop.get_token(),
                                   .stage = "testing"};
   EXPECT_THROW(run_worker_pool(connect({.backend = "fake"}), units, options), CancelledError);
+}
+
+/// An exchange of one round, whose local part fails on rank 1.
+class FailsInRound final : public PoolExchange {
+ public:
+  explicit FailsInRound(int rank) : rank_(rank) {}
+  [[nodiscard]] bool over() const noexcept override { return exchanged_; }
+  [[nodiscard]] bool prepare_round(std::chrono::milliseconds) override { return true; }
+  void exchange_round(Collective const& world) override {
+    world.barrier();
+    exchanged_ = true;
+  }
+  void finish_round() override {
+    if (rank_ == 1) throw FormatError({.operation = "combine", .message = "the values do not fit"});
+  }
+  void stop() noexcept override {}
+
+ private:
+  int rank_;
+  bool exchanged_ = false;
+};
+
+TEST(WorkerPool, tells_all_ranks_of_a_failure_after_an_exchange) {
+  test::run_thread_ranks(2, [](Collective const& world) {
+    Units units(1);
+    FailsInRound exchange(world.rank());
+    try {
+      run_worker_pool(world, units, {.operation = "a test", .threads = 1, .exchange = &exchange});
+      ADD_FAILURE() << "no error";
+    } catch (Error const& error) {
+      EXPECT_EQ(error.code(), ErrorCode::format) << error.what();
+    }
+  });
 }
 
 /// Fails at its first unit, which waits for the end of the pool.

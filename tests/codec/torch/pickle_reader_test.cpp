@@ -205,6 +205,12 @@ TEST(PickleReader, enforces_its_limits) {
   std::string shared = "\x80\x02)\x85q" + std::string(1, '\0');
   for (char i = 1; i < 8; ++i) shared += "h"s + static_cast<char>(i - 1) + "\x86q" + i;
   EXPECT_GE(refused_at(shared + ".", small), 0);
+  // Sets that are made again and again from one list.
+  std::string sets = "\x80\x02(" + std::string(10, 'N') + "lq"s + '\0' +
+                     "\x85q\x01"
+                     "cbuiltins\nset\nq\x02";
+  for (int i = 0; i < 8; ++i) sets += "h\x02h\x01R0";
+  EXPECT_GE(refused_at(sets + "h\x01.", small), 0);
   EXPECT_EQ(refused_at("\x80\x02" + std::string(9, ']') + std::string(8, 'a') + ".", small), -1);
 }
 

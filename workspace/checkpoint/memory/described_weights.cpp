@@ -12,6 +12,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/codec/checksum/checksum.hpp"
+#include "lib/codec/json/json_text.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/core/nearest_name.hpp"
 #include "lib/platform/host.hpp"
@@ -80,6 +81,12 @@ class Encoder {
                         .message = "tensor is undefined",
                         .resource = name,
                         .hint = "assign it, or erase its name from the weights"});
+    }
+    if (codec::find_bad_utf8(name) != std::string::npos) {
+      throw UsageError({.operation = operation_,
+                        .message = "the name of a tensor is not UTF-8",
+                        .resource = name,
+                        .hint = "rename the tensor"});
     }
     (void)tensor.bytes();  // throws if the tensor is not on the CPU
     auto const own = placements_.tensors.find(name);

@@ -8,6 +8,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/codec/json/python_json.hpp"
 #include "workspace/checkpoint/discovery/model_description.hpp"
 #include "workspace/checkpoint/memory/described_weights.hpp"
 #include "workspace/checkpoint/memory/replica_digests.hpp"
@@ -52,11 +53,13 @@ SharedDescription share_description(Collective const& world, ModelDescription co
                                     std::string const& operation) {
   std::string text;
   agree(world, operation, [&] {
-    if (world.rank() == 0) text = describe_model(model, set).dump(-1, ' ', false, Json::error_handler_t::replace);
+    if (world.rank() == 0) text = codec::to_python_json(describe_model(model, set));
   });
   auto const all = world.all_gatherv(std::as_bytes(std::span(text)));
-  auto const json =
-      Json::parse(std::string_view(reinterpret_cast<char const*>(all.front().data()), all.front().size()));
+  auto const json = codec::parse_python_json({reinterpret_cast<char const*>(all.front().data()), all.front().size()},
+                                             {.limits = {.bytes = codec::listing_limits.bytes,
+                                                         .values = codec::listing_limits.values,
+                                                         .depth = codec::description_limits.depth + 1}});
   SharedDescription shared{
       .config = json.at(0), .quantization = json.at(1), .fused = static_cast<FusedLayout>(json.at(4).get<int>())};
   auto const& rules = json.at(2).get_ref<std::string const&>();

@@ -8,6 +8,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "collectives/algorithms/reduce.hpp"
 #include "lib/core/as_size.hpp"
 
 namespace crossrank::checkpoint {
@@ -220,6 +221,8 @@ class TensorHolding {
                std::to_string(length), {member.rank});
       out.held.boxes[at->second].copies.push_back({member.rank});
     }
+    std::sort(out.held.boxes.begin(), out.held.boxes.end(),
+              [](auto const& a, auto const& b) { return a.box.begin < b.box.begin; });
   }
 
   void hold_boxes(DescribedHeldTensor& out) {
@@ -253,6 +256,8 @@ class TensorHolding {
         refuse_mesh("partial values with different operations cannot be combined", "one operation", "two");
       out.held.combine = partial->op;
     }
+    // Throws for a dtype that the operation does not have.
+    if (out.held.combine) (void)algorithms::reducer({.dtype = out.tensor.dtype, .op = *out.held.combine}, operation_.c_str());
   }
 
   using Coordinates = std::vector<std::int64_t>;
@@ -272,6 +277,7 @@ class TensorHolding {
     auto const [found, fresh] = boxes_at.emplace(piece, std::vector<std::size_t>());
     if (fresh) found->second = add_boxes(out, held_entries(out.tensor.shape, placements, place), member);
     require_shape(out, placements, place, member);
+    if (!found->second.empty()) require_same_strides(out.held.boxes[found->second.front()], out.tensor.dtype, member);
     for (auto const box : found->second) {
       auto& copies = out.held.boxes[box].copies;
       auto const at = copy_at.emplace(copy, copies.size()).first->second;
@@ -333,6 +339,15 @@ class TensorHolding {
     refuse("the piece of rank " + std::to_string(member.rank) + " does not have the shape that its placement gives",
            text_of(wanted) + " of " + text_of(out.tensor.shape), text_of(own), {member.rank},
            "divide the tensor into chunks of equal length, the last ones shorter, or give `first_element`");
+  }
+
+  /// Checks that a copy of a box is laid out like the first copy: its padding is in dimension 0, or is the same.
+  void require_same_strides(HeldBox const& box, Dtype dtype, Member const& member) const {
+    std::vector<std::int64_t> own(member.described->shape.begin(), member.described->shape.end());
+    if (!own.empty()) own.back() = in_units(own.back(), element_group(dtype));
+    if (own.size() < 2 || std::equal(own.begin() + 1, own.end(), box.lengths.begin() + 1)) return;
+    refuse("copies of a piece are padded differently", {}, text_of(member.described->shape), {member.rank},
+           "pad all copies of a piece to the same shape, or none of them");
   }
 
   void require_coverage(DescribedHeldTensor const& out) const {

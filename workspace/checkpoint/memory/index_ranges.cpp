@@ -45,7 +45,8 @@ IndexRanges chunk_of(IndexRanges const& ranges, MeshPlace at) {
 
 IndexRanges strided_chunk_of(IndexRanges const& ranges, std::int64_t split_factor, MeshPlace at) {
   IndexRanges out;
-  for (std::int64_t part = 0; part < split_factor; ++part) add_chunk(chunk_of(ranges, {part, split_factor}), at, out);
+  auto const parts = std::min(split_factor, length_of(ranges));  // further parts are empty
+  for (std::int64_t part = 0; part < parts; ++part) add_chunk(chunk_of(ranges, {part, split_factor}), at, out);
   return out;
 }
 

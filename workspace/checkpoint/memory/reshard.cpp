@@ -1,10 +1,12 @@
 #include <crossrank/checkpoint/memory_export.hpp>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -16,6 +18,7 @@
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/platform/crash_point.hpp"
+#include "workspace/checkpoint/model/numbered_name.hpp"
 #include "workspace/checkpoint/memory/described_weights.hpp"
 #include "workspace/checkpoint/memory/held_tensor.hpp"
 #include "workspace/checkpoint/memory/exchange/memory_fill.hpp"
@@ -38,6 +41,8 @@ struct WantedLayout {
   int tp_rank = 0;
   int tp = 1;
   int moe_ep = 1;
+  int pp = 1;
+  int ep = 1;
   std::tuple<int, int, int> cell{};
   TensorPlacement otherwise{};
   std::map<std::string, TensorPlacement> placements{};
@@ -54,13 +59,19 @@ void require_target(TensorPlacement const& placement, std::string const& name) {
                     .resource = name});
 }
 
+void require_place(char const* name, int rank, int size) {
+  if (size >= 1 && rank >= 0 && rank < size) return;
+  throw UsageError({.operation = reshard_operation,
+                    .message = std::string("`") + name + "` of the new placements is outside the grid",
+                    .expected = size < 1 ? "a grid with ranks" : "0 to " + std::to_string(size - 1),
+                    .got = std::to_string(rank)});
+}
+
 Json wanted_json(Placements const& to, ReshardOptions const& options, std::span<SourceTensor const> tensors) {
-  if (to.tp < 1 || to.tp_rank < 0 || to.tp_rank >= to.tp || to.moe_ep < 1) {
-    throw UsageError({.operation = reshard_operation,
-                      .message = "`tp_rank` of the new placements is outside the grid",
-                      .expected = "0 to " + std::to_string(to.tp - 1),
-                      .got = std::to_string(to.tp_rank)});
-  }
+  require_place("tp_rank", to.tp_rank, to.tp);
+  require_place("pp_rank", to.pp_rank, to.pp);
+  require_place("ep_rank", to.ep_rank, to.ep);
+  require_place("moe_ep", 0, to.moe_ep);
   require_target(to.otherwise, "otherwise");
   Json placements = Json::array();
   for (auto const& [name, placement] : to.tensors) {
@@ -71,8 +82,8 @@ Json wanted_json(Placements const& to, ReshardOptions const& options, std::span<
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!options.wants || options.wants(tensors[i].name)) wanted.push_back(i);
   }
-  return Json::array({Json::array({to.tp_rank, to.tp, to.moe_ep, to.pp_rank, to.ep_rank}), to_json(to.otherwise),
-                      std::move(placements), std::move(wanted)});
+  return Json::array({Json::array({to.tp_rank, to.tp, to.moe_ep, to.pp_rank, to.ep_rank, to.pp, to.ep}),
+                      to_json(to.otherwise), std::move(placements), std::move(wanted)});
 }
 
 WantedLayout wanted_from(std::vector<std::byte> const& bytes) {
@@ -80,11 +91,30 @@ WantedLayout wanted_from(std::vector<std::byte> const& bytes) {
   auto const& grid = json.at(0);
   WantedLayout wanted{.tp_rank = grid.at(0).get<int>(), .tp = grid.at(1).get<int>(), .moe_ep = grid.at(2).get<int>()};
   wanted.cell = {wanted.tp_rank, grid.at(3).get<int>(), grid.at(4).get<int>()};
+  wanted.pp = grid.at(5).get<int>();
+  wanted.ep = grid.at(6).get<int>();
   wanted.otherwise = tensor_placement_from(json.at(1));
   for (auto const& one : json.at(2))
     wanted.placements.emplace(one.at(0).get<std::string>(), tensor_placement_from(one.at(1)));
   wanted.tensors = json.at(3).get<std::vector<std::size_t>>();
   return wanted;
+}
+
+/// Throws unless all ranks give the same sizes of the new grid.
+void require_one_grid(std::span<WantedLayout const> wanted) {
+  auto const sizes_of = [](WantedLayout const& one) { return std::array{one.tp, one.moe_ep, one.pp, one.ep}; };
+  for (std::size_t rank = 1; rank < wanted.size(); ++rank) {
+    auto const first = sizes_of(wanted.front());
+    auto const other = sizes_of(wanted[rank]);
+    auto const [expected, got] = std::mismatch(first.begin(), first.end(), other.begin());
+    if (expected == first.end()) continue;
+    throw MismatchError({.operation = reshard_operation,
+                         .message = "ranks 0 and " + std::to_string(rank) + " give different sizes of the new grid",
+                         .expected = std::to_string(*expected),
+                         .got = std::to_string(*got),
+                         .hint = "pass the same `tp`, `pp`, `ep` and `moe_ep` on all ranks",
+                         .failed_ranks = {static_cast<int>(rank)}});
+  }
 }
 
 /// Makes what each rank receives.
@@ -125,7 +155,9 @@ class Targets {
     std::vector<PlacedTensor> placed;
     for (auto const i : wanted.tensors) {
       auto const found = numbers.find(plan_.layout->tensors.at(i).name);
-      if (found != numbers.end()) placed.push_back(place(rank, wanted, *split, found->second));
+      if (found == numbers.end()) continue;
+      placed.push_back(place(rank, wanted, *split, found->second));
+      require_agreement(rank, wanted, i, split->tensors()[found->second].name);
     }
     auto const source = std::make_shared<PlacedSource>(split, placed);
     return {.source = source, .inputs_of = [this, split, source](WorkUnit const& unit) {
@@ -135,11 +167,10 @@ class Targets {
 
   PlacedTensor place(int rank, WantedLayout const& wanted, ShardSource const& split, std::size_t number) const {
     auto const& tensor = split.tensors()[number];
-    auto const own = wanted.placements.find(tensor.name);
-    auto const& placement = own == wanted.placements.end() ? wanted.otherwise : own->second;
-    auto const& ranks = placement.mesh.ranks.empty() ? cells_.at(wanted.cell) : placement.mesh.ranks;
-    auto shape = placement.mesh.shape;
-    if (shape.empty()) shape = {static_cast<std::int64_t>(ranks.size())};
+    auto const& placement = placement_of(wanted, tensor.name);
+    auto const& ranks = ranks_of(wanted, placement);
+    auto const shape = mesh_shape(placement, ranks);
+    require_whole_experts(wanted, tensor);
     auto const at = std::find(ranks.begin(), ranks.end(), rank);
     bool fits = at != ranks.end() && (placement.placements.empty() || placement.placements.size() == shape.size());
     std::int64_t product = 1;
@@ -164,6 +195,71 @@ class Targets {
       rest /= shape[dim];
     }
     return {number, held_entries(tensor.shape, placement.placements, places)};
+  }
+
+  static TensorPlacement const& placement_of(WantedLayout const& wanted, std::string const& name) {
+    auto const own = wanted.placements.find(name);
+    return own == wanted.placements.end() ? wanted.otherwise : own->second;
+  }
+
+  [[nodiscard]] std::vector<int> const& ranks_of(WantedLayout const& wanted, TensorPlacement const& placement) const {
+    return placement.mesh.ranks.empty() ? cells_.at(wanted.cell) : placement.mesh.ranks;
+  }
+
+  static std::vector<std::int64_t> mesh_shape(TensorPlacement const& placement, std::vector<int> const& ranks) {
+    if (!placement.mesh.shape.empty()) return placement.mesh.shape;
+    return {static_cast<std::int64_t>(ranks.size())};
+  }
+
+  /// Throws for a stack of experts that the new grid would have to divide over its expert-parallel ranks.
+  static void require_whole_experts(WantedLayout const& wanted, SourceTensor const& tensor) {
+    bool const stack = tensor.shape.size() >= 3 && tensor.name.find("experts.") != std::string::npos &&
+                       expert_prefix(tensor.name).empty();
+    if (wanted.ep <= 1 || !stack) return;
+    throw UsageError({.operation = reshard_operation,
+                      .message = "stacked experts are not divided over the expert-parallel ranks of a grid",
+                      .resource = tensor.name,
+                      .hint = "use `moe_ep`, or place the tensor with Shard(0) on a mesh"});
+  }
+
+  void require_sound_mesh(std::vector<int> const& sorted, std::string const& name) const {
+    auto const twice = std::adjacent_find(sorted.begin(), sorted.end());
+    bool const inside = sorted.front() >= 0 && as_size(sorted.back()) < wanted_.size();
+    if (twice == sorted.end() && inside) return;
+    auto const got = inside ? *twice : sorted.front() < 0 ? sorted.front() : sorted.back();
+    throw UsageError({.operation = reshard_operation,
+                      .message = inside ? "the mesh of a new placement has a rank twice"
+                                        : "the mesh of a new placement has a rank that is not in the group",
+                      .expected = "each rank once, below " + std::to_string(wanted_.size()),
+                      .got = "rank " + std::to_string(got),
+                      .resource = name,
+                      .hint = "correct the mesh of the new placement"});
+  }
+
+  /// Throws unless the ranks of a mesh that want a tensor place it in the same way, so that its pieces cover it.
+  /// Compares each of them with the lowest and the highest one.
+  void require_agreement(int rank, WantedLayout const& wanted, std::size_t merged, std::string const& name) {
+    auto const& placement = placement_of(wanted, name);
+    auto const& ranks = ranks_of(wanted, placement);
+    auto sorted = ranks;
+    std::sort(sorted.begin(), sorted.end());
+    require_sound_mesh(sorted, name);
+    for (int const other : {sorted.front(), sorted.back()}) {
+      auto const& theirs = at_rank(wanted_, other);
+      if (!std::binary_search(theirs.tensors.begin(), theirs.tensors.end(), merged)) continue;
+      auto const& their_placement = placement_of(theirs, name);
+      if (!compared_.emplace(&placement, &their_placement).second) continue;
+      auto const& their_ranks = ranks_of(theirs, their_placement);
+      if (ranks == their_ranks && placement.placements == their_placement.placements &&
+          mesh_shape(placement, ranks) == mesh_shape(their_placement, their_ranks))
+        continue;
+      throw MismatchError({.operation = reshard_operation,
+                           .message = "ranks " + std::to_string(rank) + " and " + std::to_string(other) +
+                                      " give different new placements, so that parts would be on no rank",
+                           .resource = name,
+                           .hint = "pass the same new placement on all ranks of its mesh",
+                           .failed_ranks = {rank, other}});
+    }
   }
 
   static bool shards_existing(Placement const& placement, std::size_t dims) {
@@ -199,6 +295,7 @@ class Targets {
   std::vector<WantedLayout> const& wanted_;
   std::map<std::tuple<int, int, int>, std::vector<int>> cells_{};
   std::map<std::tuple<int, int, int>, std::shared_ptr<SplitSource const>> splits_{};
+  std::set<std::pair<TensorPlacement const*, TensorPlacement const*>> compared_{};
 };
 
 }  // namespace
@@ -218,6 +315,7 @@ StateDict reshard(Collective const& world, StateDict const& weights, Placements 
   std::vector<WantedLayout> wanted;
   for (auto const& bytes : world.all_gatherv(std::as_bytes(std::span(text)))) wanted.push_back(wanted_from(bytes));
   CROSSRANK_CRASH_POINT("export.reshard.layouts_known");
+  require_one_grid(wanted);
   Targets targets(plan, wanted);
   auto const all = with_values(world, plan.cells, reshard_operation, [&] { return targets.make(); });
   return fill_memory(world, plan, all,

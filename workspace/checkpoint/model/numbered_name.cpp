@@ -50,4 +50,9 @@ std::optional<NumberedName> find_expert(std::string_view name) {
   return found ? found : find_grouped_expert(name);
 }
 
+std::string_view expert_prefix(std::string_view name) {
+  auto const expert = find_expert(name);
+  return expert ? name.substr(0, name.size() - expert->after.size()) : std::string_view();
+}
+
 }  // namespace crossrank::checkpoint

@@ -194,6 +194,16 @@ bool prepare(PoolExchange& exchange, std::exception_ptr& error) {
   }
 }
 
+/// Runs the round that was prepared. Keeps a failure of its local part in `error`.
+void run_round(PoolExchange& exchange, Collective const& world, std::exception_ptr& error) {
+  exchange.exchange_round(world);
+  try {
+    exchange.finish_round();
+  } catch (...) {
+    error = std::current_exception();
+  }
+}
+
 }  // namespace
 
 void run_worker_pool(Collective const& world, PoolWork& work, WorkerPoolOptions const& options) {
@@ -217,7 +227,8 @@ void run_worker_pool(Collective const& world, PoolWork& work, WorkerPoolOptions 
                                        .prepared = prepared ? 1U : 0U});
     cancelled = total.cancelled > 0 && total.finished < static_cast<std::uint64_t>(world.world_size());
     over = total.failed > 0 || cancelled || total.finished == static_cast<std::uint64_t>(world.world_size());
-    if (!over && total.prepared == static_cast<std::uint64_t>(world.world_size())) options.exchange->run_round(world);
+    if (!over && total.prepared == static_cast<std::uint64_t>(world.world_size()))
+      run_round(*options.exchange, world, error);
     // Without work there is no progress to report. Rounds of an exchange may be shorter than an interval.
     bool const due = over || Clock::now() - reported >= interval;
     if (world.rank() != 0 || !options.on_progress || !due || total.failed > 0 || total.total == 0) continue;

@@ -34,8 +34,10 @@ class PoolExchange {
   [[nodiscard]] virtual bool over() const noexcept = 0;
   /// Prepares the next round. Blocks for at most `limit` until this rank has memory for it; returns whether it has.
   [[nodiscard]] virtual bool prepare_round(std::chrono::milliseconds limit) = 0;
-  /// Runs the round that was prepared. Collective.
-  virtual void run_round(Collective const& world) = 0;
+  /// Exchanges the bytes of the round that was prepared. Collective.
+  virtual void exchange_round(Collective const& world) = 0;
+  /// Hands on what the round has brought. Local; its error ends the pool on all ranks.
+  virtual void finish_round() = 0;
   /// Makes the waits of the threads for data throw `ExchangeStopped`, because no further round follows.
   virtual void stop() noexcept = 0;
 };

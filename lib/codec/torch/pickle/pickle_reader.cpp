@@ -250,8 +250,11 @@ class Interpreter {
     if (is_mapping(name)) return mapping(name, node(arguments).items);
     if (name == "torch.Size" && node(arguments).items.size() == 1 && is_sequence(node(arguments).items[0]))
       return push(node(arguments).items[0]);
-    if (name == "builtins.set" && node(arguments).items.size() == 1 && is_sequence(node(arguments).items[0]))
-      return push_new({.kind = PickleKind::set, .items = std::vector<PickleId>(node(node(arguments).items[0]).items)});
+    if (name == "builtins.set" && node(arguments).items.size() == 1 && is_sequence(node(arguments).items[0])) {
+      auto const& members = node(node(arguments).items[0]).items;
+      count_copied(members.size());
+      return push_new({.kind = PickleKind::set, .items = std::vector<PickleId>(members)});
+    }
     if (name == "_codecs.encode") return encoded(node(arguments).items);
     if (name == "builtins.bytearray" && node(arguments).items.size() == 1 &&
         node(node(arguments).items[0]).kind == PickleKind::bytes)

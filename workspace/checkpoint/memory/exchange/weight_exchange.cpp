@@ -63,13 +63,16 @@ void WeightExchange::pack() {
   }
 }
 
-void WeightExchange::run_round(Collective const& world) {
+void WeightExchange::exchange_round(Collective const& world) {
   if (round_->transfers) {
     auto const in = tensor_of(in_, sum_of(round_->send_bytes));
     auto out = tensor_of(out_, sum_of(round_->receive_bytes));
     world.all_to_allv(out, in, {.send = round_->send_bytes, .receive = round_->receive_bytes});
   }
   CROSSRANK_CRASH_POINT("export.round.exchanged");
+}
+
+void WeightExchange::finish_round() {
   open_units();
   unpack();
   finish_units();

@@ -24,7 +24,8 @@ class WeightExchange final : public PoolExchange {
 
   [[nodiscard]] bool over() const noexcept override { return schedule_.over() && !round_; }
   [[nodiscard]] bool prepare_round(std::chrono::milliseconds limit) override;
-  void run_round(Collective const& world) override;
+  void exchange_round(Collective const& world) override;
+  void finish_round() override;
   void stop() noexcept override { received_->stop(); }
 
  private:

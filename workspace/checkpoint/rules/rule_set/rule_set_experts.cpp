@@ -22,9 +22,20 @@ bool RuleSet::State::has_expert_groups(RankTensors const& asked) const {
   return !configured || weight == nullptr || weight->shape.empty() || weight->shape[0] != *configured;
 }
 
+/// Returns whether another rank of the same cell has some tensor of this expert, so that the ranks hold pieces of it.
+bool RuleSet::State::others_have_expert_of(std::string_view name, std::size_t source) const {
+  auto const expert = expert_prefix(name);
+  auto const& at = set.places[source];
+  for (std::size_t other = 0; other < set.sources.size(); ++other) {
+    auto const& there = set.places[other];
+    if (other != source && there.pp == at.pp && there.ep == at.ep && experts_[other].contains(expert)) return true;
+  }
+  return false;
+}
+
 bool RuleSet::State::is_on_some_ranks(std::string_view name, RankTensors const& asked) const {
   if (name.find("experts.") == std::string_view::npos) return false;
-  if (asked.tensors.size() == 1) return true;
+  if (asked.tensors.size() == 1) return !others_have_expert_of(name, asked.sources.front());
   auto const group = set.places[asked.sources.front()].moe;
   return set.moe_ep > 1 && asked.tensors.size() * as_size(set.moe_ep) == asked.ranks &&
          std::all_of(asked.sources.begin(), asked.sources.end(),

@@ -12,6 +12,7 @@
 #include "lib/core/as_size.hpp"
 #include "lib/core/overloads.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
+#include "workspace/checkpoint/model/numbered_name.hpp"
 #include "workspace/checkpoint/rules/builtin/builtin_rules.hpp"
 #include "workspace/checkpoint/rules/scales/fp8_blocks.hpp"
 #include "workspace/checkpoint/rules/scales/group_size.hpp"
@@ -123,12 +124,14 @@ Json RuleSet::State::full_config(ShardSet const& shards, RuleFile const& rule_fi
 
 void RuleSet::State::index() {
   layers.resize(set.sources.size());
+  experts_.resize(set.sources.size());
   for (std::size_t i = 0; i < set.sources.size(); ++i) {
     auto const tensors = set.sources[i]->tensors();
     if (!tensors.empty()) extents_.push_back({tensors.data(), tensors.data() + tensors.size(), i});
     for (auto const& tensor : tensors) {
       auto const parsed = parse_tensor_name(tensor.name);
       layers[i][parsed.module].set(parsed.role, tensor);
+      if (auto const expert = expert_prefix(tensor.name); !expert.empty()) experts_[i].insert(expert);
       has_embedding_ = has_embedding_ || is_embedding(parsed.module);
     }
   }

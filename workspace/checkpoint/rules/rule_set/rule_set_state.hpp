@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "workspace/checkpoint/rules/layer_sharding.hpp"
@@ -95,6 +96,7 @@ struct RuleSet::State {
     std::size_t source = 0;
   };
   void index();
+  [[nodiscard]] bool others_have_expert_of(std::string_view name, std::size_t source) const;
   /// Returns whether a head differs from the embedding to which the config ties it. A head of another dtype or shape
   /// cannot be compared.
   [[nodiscard]] bool differs_from_embedding(TensorName const& parsed, RankTensors const& asked) const;
@@ -117,7 +119,8 @@ struct RuleSet::State {
   /// Makes the rule concatenate the stacks of the expert-parallel ranks.
   void concatenate_stacks(MergeRule& merged, TensorName const& parsed, RankTensors const& asked) const;
 
-  std::vector<Extent> extents_{};  ///< in order of their addresses
+  std::vector<Extent> extents_{};                                ///< in order of their addresses
+  std::vector<std::unordered_set<std::string_view>> experts_{};  ///< per source: names up to the number of an expert
   bool has_embedding_ = false;
   std::int64_t likely_group_ = 0;
 };
