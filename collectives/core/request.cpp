@@ -53,8 +53,16 @@ bool Request::test() {
   // The progress thread may be inside a long visit: this must not wait for it.
   bool const is_driven = pending_op_->is_queued && !group_->closed.load(std::memory_order_relaxed);
   if (is_driven && !pending_op_->ended) return false;
-  GroupLockGuard const guard(*group_, pending_op_->call.name());
-  if (!group_->test(*pending_op_)) return false;
+  {
+    GroupLockGuard const guard(*group_, pending_op_->call.name());
+    if (group_->test(*pending_op_)) return finish_on_device();
+  }
+  // Peers may first wait for calls of this thread in other groups.
+  static_cast<void>(platform::ProgressHook::make_progress({}));
+  return false;
+}
+
+bool Request::finish_on_device() {
   if (pending_op_->on_device) {
     bool const passed = pending_op_->on_device->is_captured() || pending_op_->on_device->ended().query();
     // A stream passes the end of a call that was ended early too, so check for a failure afterwards.

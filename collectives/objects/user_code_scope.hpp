@@ -6,8 +6,8 @@
 
 namespace crossrank {
 
-/// Marks this rank as running code that may take long, such as the caller's. Meanwhile, peers wait for it up to the user
-/// limit.
+/// Marks this rank as running code that may take long, such as the caller's. Meanwhile, peers wait for it up to the
+/// user limit.
 class UserCodeScope {
  public:
   explicit UserCodeScope(Collective const& group) : transport_(group.transport()) { transport_->enter_user_code(1); }

@@ -311,8 +311,9 @@ class CROSSRANK_EXPORT Collective {
 
   /// Sends a tensor's bytes to rank `dst`. Returns when the caller may change the tensor.
   ///
-  /// Involves only the two ranks. Blocks for the receiver only when eight messages already wait for it. Follows
-  /// `MPI_Send`.
+  /// Involves only the two ranks. Blocks for the receiver only when eight messages already wait for it, or when waiting
+  /// messages fill this rank's shared memory. Follows `MPI_Send`. Without memory for the message, `UnavailableError`
+  /// here and `RemoteError` on the receiver.
   void send(Tensor const& tensor, int dst, Tag tag = {}) const;
   /// Starts a `send` and returns at once.
   [[nodiscard]] Request isend(Tensor const& tensor, int dst, Tag tag = {}) const;

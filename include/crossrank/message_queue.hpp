@@ -95,7 +95,8 @@ class CROSSRANK_EXPORT MessageQueue {
 
   /// Writes an object: any type that cereal serializes, a scalar, a string, `Json`, a `Tensor` or a `TensorDict`.
   ///
-  /// Returns when the caller may change `value`. Blocks while a reader is `chunks` messages behind.
+  /// Returns when the caller may change `value`. Blocks while a reader is `chunks` messages behind, or while messages
+  /// that have not been read fill this rank's shared memory.
   template <class T>
   void enqueue(T const& value, QueueWait const& wait = {}) const;
   /// Returns the next message as a `T`; nothing after the last message of a closed writer.
@@ -104,7 +105,7 @@ class CROSSRANK_EXPORT MessageQueue {
   template <class T>
   [[nodiscard]] std::optional<T> dequeue(QueueWait const& wait = {}) const;
 
-  /// Writes raw bytes. Returns when the caller may reuse them. Blocks while a reader is `chunks` messages behind.
+  /// Writes raw bytes. Returns when the caller may reuse them. Blocks as `enqueue` does.
   void enqueue_bytes(std::span<std::byte const> message, QueueWait const& wait = {}) const;
   /// Writes one message of several parts, which it copies one after the other. Otherwise as `enqueue_bytes`. Follows
   /// `writev` of POSIX.

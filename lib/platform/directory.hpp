@@ -48,7 +48,8 @@ class Directory {
   uid_t owner_ = 0;
 };
 
-/// Makes changes of the names in a directory durable, if its file system can. An `IoError` names `operation` and `path`.
+/// Makes changes of the names in a directory durable, if its file system can. An `IoError` names `operation` and
+/// `path`.
 void sync_directory(int fd, std::filesystem::path const& path, std::string const& operation);
 
 }  // namespace crossrank::platform

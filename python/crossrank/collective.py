@@ -46,7 +46,7 @@ class Request:
         return True
 
     def cancel(self) -> None:
-        """Cancels the call. Cancelling a collective kills the group.
+        """Cancels the call. Cancelling a collective kills the group. The request then counts as finished.
 
         >>> request.cancel()
         """
@@ -445,44 +445,39 @@ class Collective:
 
         >>> config = world.broadcast_object(config if world.rank == 0 else None)
         """
-        if not pickle:
-            return _core.broadcast_object(self._native, value, root)
-        return _load(_core.broadcast_object(self._native, _dump(value), root))
+        got = _core.broadcast_object(self._native, value, root, pickle)
+        return _load(got) if pickle else got
 
     def all_gather_objects(self, value: Any, *, pickle: bool = False) -> list[Any]:
         """Returns the values of all ranks, in rank order, on every rank.
 
         >>> hosts = world.all_gather_objects(socket.gethostname())
         """
-        if not pickle:
-            return _core.all_gather_objects(self._native, value)
-        return [_load(each) for each in _core.all_gather_objects(self._native, _dump(value))]
+        got = _core.all_gather_objects(self._native, value, pickle)
+        return [_load(each) for each in got] if pickle else got
 
     def gather_objects(self, value: Any, *, root: int = 0, pickle: bool = False) -> list[Any]:
         """Returns the values of all ranks on the root, an empty list elsewhere.
 
         >>> losses = world.gather_objects(loss)
         """
-        if not pickle:
-            return _core.gather_objects(self._native, value, root)
-        return [_load(each) for each in _core.gather_objects(self._native, _dump(value), root)]
+        got = _core.gather_objects(self._native, value, root, pickle)
+        return [_load(each) for each in got] if pickle else got
 
     def scatter_objects(self, values: Sequence[Any] | None = None, *, root: int = 0, pickle: bool = False) -> Any:
         """Returns entry r of the root's list on rank r.
 
         >>> part = world.scatter_objects(parts if world.rank == 0 else None)
         """
-        all_values = list(values or ()) if self.rank == root else []
-        if not pickle:
-            return _core.scatter_objects(self._native, all_values, root)
-        return _load(_core.scatter_objects(self._native, [_dump(value) for value in all_values], root))
+        got = _core.scatter_objects(self._native, values, root, pickle)
+        return _load(got) if pickle else got
 
     def send_object(self, value: Any, *, dst: int, pickle: bool = False) -> None:
         """Sends one value to a rank.
 
         >>> world.send_object({"step": 7}, dst=1)
         """
-        _core.send_object(self._native, _dump(value) if pickle else value, dst)
+        _core.send_object(self._native, value, dst, pickle)
 
     def recv_object(self, *, src: int, pickle: bool = False) -> Any:
         """Returns the next value from a rank.

@@ -84,14 +84,19 @@ Collective connect_with(std::optional<int> communicator, std::string backend, st
 
 // Python's calls of one shape, blocking and not. `Call` and `Start` are members of Collective.
 
+/// Returns a tensor that the call writes on all ranks, or on all but this one.
+Tensor tensor_of_call(nb::handle object, bool writes) {
+  return writes ? writable_tensor_from(object) : tensor_from(object);
+}
+
 template <auto Call>
 void one_tensor(Collective const& group, nb::handle object, int root) {
-  auto tensor = writable_tensor_from(object);
+  auto tensor = tensor_of_call(object, group.rank() != root);
   run_waiting(group, [&] { (group.*Call)(tensor, Root{root}); });
 }
 template <auto Start>
 PendingCall start_one_tensor(Collective const& group, nb::handle object, int root) {
-  auto tensor = writable_tensor_from(object);
+  auto tensor = tensor_of_call(object, group.rank() != root);
   return {group, run_waiting(group, [&] { return (group.*Start)(tensor, Root{root}); })};
 }
 
@@ -179,12 +184,12 @@ void bind_reductions(nb::class_<Collective>& collective) {
            })
       .def("reduce",
            [](Collective const& group, nb::handle object, std::string_view op, int root) {
-             auto tensor = writable_tensor_from(object);
+             auto tensor = tensor_of_call(object, group.rank() == root);
              auto const how = op_named(op);
              run_waiting(group, [&] { group.reduce(tensor, how, {root}); });
            })
       .def("ireduce", [](Collective const& group, nb::handle object, std::string_view op, int root) {
-        auto tensor = writable_tensor_from(object);
+        auto tensor = tensor_of_call(object, group.rank() == root);
         auto const how = op_named(op);
         return PendingCall{group, run_waiting(group, [&] { return group.ireduce(tensor, how, {root}); })};
       });

@@ -26,77 +26,112 @@ nb::list list_of(std::vector<Json> const& values) {
   return list;
 }
 
-/// Calls a Python function inside a call of the library, which runs without the GIL. A Python exception reaches its own
-/// caller unchanged and the other ranks as text.
+/// Runs Python code inside a call of the library, which runs without the GIL. A Python exception reaches its own caller
+/// unchanged and the other ranks as text.
+template <class Code>
+auto run_python(Code const& code) {
+  AcquiredGil const gil;
+  try {
+    return code();
+  } catch (nb::python_error const& raised) {
+    throw RaisedException(raised);
+  }
+}
+
+/// A Python function that a call of the library runs.
 class Callback {
  public:
   explicit Callback(nb::object function) : function_(std::move(function)) {}
 
   /// Returns the function's result as JSON.
   Json operator()() {
-    return call([this] { return to_json(function_()); });
+    return run_python([this] { return to_json(function_()); });
   }
   /// Does the same with the values of all ranks as argument.
   Json operator()(std::vector<Json> const& values) {
-    return call([&] { return to_json(function_(list_of(values))); });
+    return run_python([&] { return to_json(function_(list_of(values))); });
   }
 
  private:
-  template <class Call>
-  static Json call(Call const& function) {
-    AcquiredGil const gil;
-    try {
-      return function();
-    } catch (nb::python_error const& raised) {
-      throw RaisedException(raised);
-    }
-  }
-
   nb::object function_;
 };
 
-std::vector<Json> values_of(nb::handle list) {
-  std::vector<Json> values;
-  for (auto const item : list) values.push_back(to_json(item));
-  return values;
+/// Returns a value as JSON, or its pickle.
+Json json_of(nb::handle value, bool pickles) {
+  if (pickles) return to_json(nb::module_::import_("crossrank.collective").attr("_dump")(value));
+  return to_json(value);
+}
+
+/// Returns a function that converts the value inside a call, so that a value that cannot be sent is an error on all
+/// ranks.
+detail::Produce sent(nb::handle value, bool pickles) {
+  return [value, pickles] { return run_python([&] { return encode_object(json_of(value, pickles)); }); };
+}
+
+nb::object received(Collective const& group, char const* operation, detail::Bytes const& bytes) {
+  return to_python(detail::decode_in<Json>(group, operation, bytes));
+}
+
+nb::list received_list(Collective const& group, char const* operation, std::vector<detail::Bytes> const& all) {
+  nb::list list;
+  for (auto const& bytes : all) list.append(received(group, operation, bytes));
+  return list;
+}
+
+nb::object broadcast_object(Collective const& group, nb::handle value, int root, bool pickles) {
+  constexpr char const* operation = "broadcast_object";
+  Json mine;
+  auto const produce = [&] {
+    return run_python([&] {
+      mine = json_of(value, pickles);
+      return encode_object(mine);
+    });
+  };
+  auto const bytes = run_waiting(group, [&] { return detail::broadcast_bytes(group, operation, root, produce); });
+  return group.rank() == root ? to_python(mine) : received(group, operation, bytes);
+}
+
+nb::object scatter_objects(Collective const& group, nb::handle values, int root, bool pickles) {
+  constexpr char const* operation = "scatter_objects";
+  auto const produce = [&] {
+    return run_python([&] {
+      std::vector<detail::Bytes> parts;
+      if (values.is_none()) return parts;
+      for (auto const item : values) parts.push_back(encode_object(json_of(item, pickles)));
+      return parts;
+    });
+  };
+  auto const bytes = run_waiting(group, [&] { return detail::scatter_bytes(group, operation, root, produce); });
+  return received(group, operation, bytes);
 }
 
 void bind_object_calls(nb::module_& module) {
-  module.def(
-      "broadcast_object",
-      [](Collective const& group, nb::handle value, int root) {
-        auto mine = group.rank() == root ? to_json(value) : Json();
-        return to_python(run_waiting(group, [&] { return group.broadcast_object(std::move(mine), {root}); }));
-      },
-      nb::arg(), nb::arg().none(), nb::arg());
+  module.def("broadcast_object", &broadcast_object, nb::arg(), nb::arg().none(), nb::arg(), nb::arg());
   module.def(
       "all_gather_objects",
-      [](Collective const& group, nb::handle value) {
-        auto const mine = to_json(value);
-        return list_of(run_waiting(group, [&] { return group.all_gather_objects(mine); }));
+      [](Collective const& group, nb::handle value, bool pickles) {
+        constexpr char const* operation = "all_gather_objects";
+        return received_list(group, operation, run_waiting(group, [&] {
+                               return detail::all_gather_bytes(group, operation, sent(value, pickles));
+                             }));
       },
-      nb::arg(), nb::arg().none());
+      nb::arg(), nb::arg().none(), nb::arg());
   module.def(
       "gather_objects",
-      [](Collective const& group, nb::handle value, int root) {
-        auto const mine = to_json(value);
-        return list_of(run_waiting(group, [&] { return group.gather_objects(mine, {root}); }));
+      [](Collective const& group, nb::handle value, int root, bool pickles) {
+        constexpr char const* operation = "gather_objects";
+        return received_list(group, operation, run_waiting(group, [&] {
+                               return detail::gather_bytes(group, operation, root, sent(value, pickles));
+                             }));
       },
-      nb::arg(), nb::arg().none(), nb::arg());
-  module.def(
-      "scatter_objects",
-      [](Collective const& group, nb::handle values, int root) {
-        auto const all = group.rank() == root ? values_of(values) : std::vector<Json>();
-        return to_python(run_waiting(group, [&] { return group.scatter_objects(all, {root}); }));
-      },
-      nb::arg(), nb::arg().none(), nb::arg());
+      nb::arg(), nb::arg().none(), nb::arg(), nb::arg());
+  module.def("scatter_objects", &scatter_objects, nb::arg(), nb::arg().none(), nb::arg(), nb::arg());
   module.def(
       "send_object",
-      [](Collective const& group, nb::handle value, int dst) {
-        auto const mine = to_json(value);
-        run_waiting(group, [&] { group.send_object(mine, dst); });
+      [](Collective const& group, nb::handle value, int dst, bool pickles) {
+        run_waiting(group, [&] { detail::send_bytes(group, "send_object", dst, sent(value, pickles)); });
       },
-      nb::arg(), nb::arg().none(), nb::arg());
+      nb::arg(), nb::arg().none(), nb::arg(), nb::arg());
   module.def("recv_object", [](Collective const& group, int src) {
     return to_python(run_waiting(group, [&] { return group.recv_object<Json>(src); }));
   });

@@ -150,6 +150,11 @@ def coordinator(rank: int, size: int) -> None:
     got = tp.broadcast_tensor_dict(values if me == 1 else None, src=1)
     assert list(got) == list(values) and got["b"] == {1, 2} and got["d"] == (None, "text")
     assert torch.equal(got["a"], values["a"]) and got["c"].shape == (0,)
+    keyed = {3: torch.ones(2), ("a", 1): torch.zeros(1), 4: "x"}
+    got = tp.broadcast_tensor_dict(keyed if me == 1 else None, src=1)
+    assert list(got) == list(keyed) and torch.equal(got[3], keyed[3]) and got[4] == "x"
+    turned = torch.arange(6.0).view(2, 3).t() if me == 1 else torch.zeros(2, 3).t()
+    assert torch.equal(tp.broadcast(turned, src=1), torch.arange(6.0).view(2, 3).t())
     if pp.is_first_rank:
         pp.send_tensor_dict(values, all_gather_group=tp)
         pp.send(rows)

@@ -262,3 +262,68 @@ gather(10000)
 assert descriptors() == before[0] and memory_in_use() - before[1] < 8 << 20, (before, descriptors(), memory_in_use())
 """,
     )
+
+
+def test_a_value_that_cannot_be_sent_is_an_error_on_all_ranks(ranks):
+    ranks(
+        2,
+        """
+import threading
+bad, lock = {1: 2}, threading.Lock()
+def refused(call):
+    try: call()
+    except crossrank.RemoteError: assert world.rank == 1
+    except (crossrank.UsageError, TypeError): assert world.rank == 0
+    else: raise AssertionError("accepted")
+first = world.rank == 0
+refused(lambda: world.broadcast_object(bad if first else None))
+refused(lambda: world.broadcast_object(lock if first else None, pickle=True))
+refused(lambda: world.all_gather_objects(bad if first else 7))
+refused(lambda: world.gather_objects(bad if first else 7, root=1))
+refused(lambda: world.scatter_objects([1, bad] if first else None))
+refused(lambda: world.send_object(bad, dst=1) if first else world.recv_object(src=0))
+world.barrier()
+""",
+    )
+
+
+def test_ranks_that_only_read_may_pass_read_only_arrays(ranks):
+    ranks(
+        2,
+        """
+import numpy
+whole = numpy.arange(6.0).reshape(2, 3)
+if world.rank == 0:
+    whole.flags.writeable = False
+    turned = whole.T
+else:
+    whole, turned = numpy.zeros((2, 3)), numpy.zeros((3, 2))
+world.broadcast(whole)
+world.broadcast(turned)
+assert (turned == numpy.arange(6.0).reshape(2, 3).T).all() and (whole == turned.T).all()
+own = numpy.ones(3)
+if world.rank == 1: own.flags.writeable = False
+world.reduce(own, root=0)
+assert (own == (2 if world.rank == 0 else 1)).all()
+""",
+    )
+
+
+def test_a_loop_of_tests_advances_calls_of_other_groups(ranks):
+    ranks(
+        2,
+        """
+import numpy
+other = world.split([[0, 1]])
+one, two = numpy.ones(1 << 20), numpy.ones(1 << 20)
+if world.rank == 0:
+    first = world.iall_reduce(one)
+    second = other.iall_reduce(two)
+    while not second.test(): pass
+    first.wait()
+else:
+    world.iall_reduce(one).wait()
+    other.iall_reduce(two).wait()
+assert one[0] == two[0] == 2
+""",
+    )

@@ -25,6 +25,12 @@ def every_collective(rank: int, size: int) -> None:
     mean = torch.full((7,), float(rank))
     dist.all_reduce(mean, op=dist.ReduceOp.AVG)
     assert torch.allclose(mean, torch.full((7,), (size - 1) / 2))
+    large = torch.full((3,), 60000.0, dtype=torch.float16)  # the sum is beyond its range
+    dist.all_reduce(large, op=dist.ReduceOp.AVG)
+    assert torch.equal(large, torch.full((3,), 60000.0, dtype=torch.float16))
+    wave = torch.full((2,), complex(rank, 1))
+    dist.all_reduce(wave, op=dist.ReduceOp.AVG)
+    assert torch.equal(wave, torch.full((2,), complex((size - 1) / 2, 1)))
     wave = torch.full((2,), complex(rank, 1))
     dist.all_reduce(wave)
     assert torch.equal(wave, torch.full((2,), complex(size * (size - 1) / 2, size)))

@@ -233,6 +233,17 @@ def test_scenario_of_three_ranks(scenario: str) -> None:
     run_ranks(__file__, scenario, 3)
 
 
+def ends_while_operations_run(rank: int, size: int) -> None:
+    dist.barrier()
+    for _ in range(500):
+        dist.all_reduce(torch.ones(100), async_op=True)
+
+
+def test_a_program_may_end_while_operations_run() -> None:
+    for _ in range(4):  # without care for the group's thread, every third run ends by SIGABRT
+        run_ranks(__file__, "ends_while_operations_run", 2)
+
+
 def test_a_dead_rank_is_named() -> None:
     with pytest.raises(AssertionError, match="rank 1 of death exited with -9"):
         run_ranks(__file__, "death", 2)

@@ -264,47 +264,46 @@ TEST(SharedMemory, throws_known_failures_when_a_lazy_writer_closes) {
 
 /// The writers do not wait for the verdict, and most of them leave the range before it is known.
 TEST(SharedMemory, keeps_no_memory_of_lazy_ranges_that_failed) {
-  run_thread_ranks(
-      3,
-      [](Collective const& world) {
-        auto const mine = Tensor::empty({world.rank() == 2 ? 20 * mebi : mebi}, Dtype::u8);
-        for (int i = 0; i < 20; ++i) {
-          try {
-            auto range = get_tensors_parallel(mine, world, {.release = Release::lazy});
-            range.close();
-          } catch (Error const& error) {
-            EXPECT_TRUE(error.group_usable()) << error.what();
-            EXPECT_THAT(error.what(), testing::AnyOf(testing::HasSubstr("rank 2"), testing::HasSubstr("no space")));
-          }
-        }
-        world.barrier();
-        SharedMemoryWorkspace workspace(world);
-        if (world.rank() == 1) {
-          EXPECT_NO_THROW(static_cast<void>(workspace.empty({12 * mebi}, Dtype::u8)));
-        }
-        world.barrier();
-      },
-      {.arena_cap = 16 * mebi});
+  run_thread_ranks(3,
+                   [](Collective const& world) {
+                     auto const mine = Tensor::empty({world.rank() == 2 ? 20 * mebi : mebi}, Dtype::u8);
+                     for (int i = 0; i < 20; ++i) {
+                       try {
+                         auto range = get_tensors_parallel(mine, world, {.release = Release::lazy});
+                         range.close();
+                       } catch (Error const& error) {
+                         EXPECT_TRUE(error.group_usable()) << error.what();
+                         EXPECT_THAT(error.what(),
+                                     testing::AnyOf(testing::HasSubstr("rank 2"), testing::HasSubstr("no space")));
+                       }
+                     }
+                     world.barrier();
+                     SharedMemoryWorkspace workspace(world);
+                     if (world.rank() == 1) {
+                       EXPECT_NO_THROW(static_cast<void>(workspace.empty({12 * mebi}, Dtype::u8)));
+                     }
+                     world.barrier();
+                   },
+                   {.arena_cap = 16 * mebi});
 }
 
 /// The cause of a range must stay until all ranks have read it, even if a fast rank fails in the next range.
 TEST(SharedMemory, names_the_cause_of_each_of_many_failed_ranges) {
-  run_thread_ranks(
-      6,
-      [](Collective const& world) {
-        for (int i = 0; i < 300; ++i) {
-          auto const bytes = world.rank() == 5 ? (16 + i) * mebi : 4;
-          try {
-            get_tensors_parallel(Tensor::empty({bytes}, Dtype::u8), world).close();
-            ADD_FAILURE() << "the contribution of rank 5 does not fit";
-          } catch (RemoteError const& error) {
-            EXPECT_THAT(error.failed_ranks(), testing::ElementsAre(5)) << error.what();
-          } catch (Error const& error) {
-            EXPECT_EQ(world.rank(), 5) << error.what();
-          }
-        }
-      },
-      {.arena_cap = 8 * mebi});
+  run_thread_ranks(6,
+                   [](Collective const& world) {
+                     for (int i = 0; i < 300; ++i) {
+                       auto const bytes = world.rank() == 5 ? (16 + i) * mebi : 4;
+                       try {
+                         get_tensors_parallel(Tensor::empty({bytes}, Dtype::u8), world).close();
+                         ADD_FAILURE() << "the contribution of rank 5 does not fit";
+                       } catch (RemoteError const& error) {
+                         EXPECT_THAT(error.failed_ranks(), testing::ElementsAre(5)) << error.what();
+                       } catch (Error const& error) {
+                         EXPECT_EQ(world.rank(), 5) << error.what();
+                       }
+                     }
+                   },
+                   {.arena_cap = 8 * mebi});
 }
 
 TEST(SharedMemory, keeps_two_groups_of_one_rank_independent) {

@@ -14,7 +14,7 @@ struct PendingOp;
 /// A non-blocking call in progress. Holds the tensors of the call.
 ///
 /// Local. The call advances whenever the thread that started it waits for a peer, in any group or queue, and whenever
-/// `test` or `wait` is called on the request. With `Progress::thread` it also advances while the caller computes,
+/// `test` or `wait` is called on any request. With `Progress::thread` it also advances while the caller computes,
 /// except for a call on GPU tensors, which the caller alone advances.
 ///
 /// Keep a request until `wait()` returns or `test()` returns true. Dropping the request of an unfinished collective
@@ -44,7 +44,8 @@ class CROSSRANK_EXPORT Request {
   /// throw the `TimeoutError` that `wait` throws. To wait longer than that, poll with `test`.
   [[nodiscard]] bool wait_for(std::chrono::milliseconds limit);
   /// Cancels the call and gives its tensors back to the caller. Cancelling a collective kills the group. Cancelling a
-  /// message that has not been sent or received yet has no effect on others.
+  /// message that has not been sent or received yet has no effect on others. The request is then without a call, so
+  /// `test` returns true and `wait` returns at once.
   void cancel() noexcept;
   /// Returns the rank in the group whose message a finished `irecv_any` has received; -1 before that and for other
   /// calls. Local.
@@ -58,6 +59,8 @@ class CROSSRANK_EXPORT Request {
 
   /// Does what `wait` does. The time that the caller has waited before without progress counts as well.
   void wait_after(std::chrono::nanoseconds waited);
+  /// Finishes an ended call, unless a GPU still computes its results. Returns whether it has finished.
+  bool finish_on_device();
   /// Forgets a call that has finished.
   void finish() noexcept;
 

@@ -16,8 +16,11 @@ class CROSSRANK_EXPORT ForeignException {
   [[nodiscard]] virtual std::string message() const = 0;
 
  protected:
+  /// For derived classes.
   ForeignException() = default;
+  /// For derived classes, because exceptions are copied.
   ForeignException(ForeignException const&) = default;
+  /// For derived classes.
   ForeignException& operator=(ForeignException const&) = default;
 };
 

@@ -230,8 +230,8 @@ struct alignas(1024) MemberBlock {
   std::atomic<std::uint32_t> presence;  ///< Presence
   alignas(64) FailureRecord failure;    ///< of a round that this member decided
   RootCauseRecord root_cause;           ///< root cause of that failure
-  /// Used with `arrival_failed`; record `round % own_errors`. A member that is a round ahead must not write the record of
-  /// a range that others still close: its opening and its close are two rounds.
+  /// Used with `arrival_failed`; record `round % own_errors`. A member that is a round ahead must not write the record
+  /// of a range that others still close: its opening and its close are two rounds.
   static constexpr std::size_t own_errors = 3;
   FailureRecord own_error[own_errors];
   NotedCall noted[2];  ///< by parity of the round

@@ -91,7 +91,7 @@ class StatelessProcessGroup:
 
     def all_reduce(self, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM) -> torch.Tensor:
         """Returns the sum, product, minimum or maximum of the tensors of all ranks."""
-        result = tensor.clone()
+        result = tensor.clone(memory_format=torch.contiguous_format)
         self.collective.all_reduce(result, op=_OPERATORS[op])
         return result
 

@@ -22,12 +22,12 @@ def _dtype_name(dtype: torch.dtype) -> str:
 
 def _packed(values: dict[str, Any]) -> dict[str, Any]:
     """Returns a message with the tensors of a dict as they are, and everything else pickled."""
-    tensors: dict[str, Any] = {}
-    others: list[tuple[str, Any]] = []
+    tensors: dict[str, Any] = {}  # by their places, because keys may be of any type
+    others: list[tuple[Any, Any]] = []
     for key, value in values.items():
         if isinstance(value, torch.Tensor):
+            tensors[str(len(others))] = value
             others.append((key, None))
-            tensors[key] = value
         else:
             others.append((key, (value,)))
     return {"others": pickle.dumps(others), "tensors": tensors}
@@ -35,8 +35,8 @@ def _packed(values: dict[str, Any]) -> dict[str, Any]:
 
 def _unpacked(message: dict[str, Any]) -> dict[str, Any]:
     """Returns the dict of a message, in its order."""
-    tensors = message["tensors"]
-    return {key: tensors[key].torch() if other is None else other[0] for key, other in pickle.loads(message["others"])}
+    tensors, others = message["tensors"], pickle.loads(message["others"])
+    return {key: tensors[str(place)].torch() if other is None else other[0] for place, (key, other) in enumerate(others)}
 
 
 class GroupCoordinator:
@@ -152,8 +152,9 @@ class GroupCoordinator:
 
     def broadcast(self, input_: torch.Tensor, src: int = 0) -> torch.Tensor:
         """Fills the tensor with that of rank `src` and returns it."""
-        self._group.broadcast(input_, src=src)
-        return input_
+        whole = input_.contiguous()
+        self._group.broadcast(whole, src=src)
+        return input_ if whole is input_ else input_.copy_(whole)
 
     def send(self, tensor: torch.Tensor, dst: int | None = None) -> None:
         """Sends a tensor to rank `dst`; without it to the next one."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,6 +25,8 @@ Started = tuple[list[Any], Callable[[], list[Any]]]
 _INLINE_SLICE = 0.01
 # How long, in seconds, an operation in the group's thread keeps new ones waiting.
 _THREAD_SLICE = 0.0005
+# How long, in seconds, the end of the process waits for the group's thread.
+_LONGEST_LEAVE = 1.0
 
 
 def _value_or_raise(future: Future) -> Any:
@@ -142,7 +146,9 @@ class Operations:
         self._in_progress = 0
         self._inline = False
         self._closed = False
+        self._leaving = False
         self._thread: threading.Thread | None = None
+        _all.add(self)
 
     def require_own_process(self) -> None:
         """Raises in a forked child, which has no copy of the group's thread."""
@@ -234,12 +240,28 @@ class Operations:
             thread.join()
         self._abort = None
 
+    def leave(self) -> None:
+        """Ends the thread of a process that exits, without completing anything.
+
+        At its end Python stops a thread in the middle of a call. Torch does not survive that: it ends the process by SIGABRT.
+        """
+        if os.getpid() != self._pid:
+            return
+        with self._changed:
+            self._leaving = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=_LONGEST_LEAVE)
+
     def _next(self, running: list[Running]) -> list[tuple[Callable[[], Started], OperationWork]]:
         """Returns the operations to start, and adds those to `running` that are handed over. Blocks if none is running."""
         with self._changed:
             if not running:
-                self._changed.wait_for(lambda: (self._submitted and not self._inline) or (self._closed and not self._submitted))
-            if self._inline:
+                self._changed.wait_for(
+                    lambda: self._leaving or (self._submitted and not self._inline) or (self._closed and not self._submitted)
+                )
+            if self._inline or self._leaving:
                 return []
             running += self._handed_over
             self._handed_over.clear()
@@ -256,12 +278,16 @@ class Operations:
             if not running and not taken:
                 return
             for start, work in taken:
+                if self._leaving:
+                    return
                 try:
                     requests, finish = start()
                     running.append((requests, finish, work))
                 except BaseException as error:
                     self._end(work, [], error)
-            running = [operation for operation in running if not self._advance(*operation)]
+            running = [operation for operation in running if self._leaving or not self._advance(*operation)]
+            if self._leaving:
+                return
             if self._closed:
                 running = [operation for operation in running if not self._cancel_receive(*operation)]
             if running:
@@ -314,3 +340,12 @@ class Operations:
             self._in_progress -= 1
             self._changed.notify_all()
         work.finish(result, error)
+
+
+_all: weakref.WeakSet[Operations] = weakref.WeakSet()
+
+
+@atexit.register
+def _leave_all() -> None:
+    for operations in list(_all):
+        operations.leave()

@@ -24,6 +24,13 @@ _BOOLEAN_OPERATORS: dict[ReduceOp, ReduceOp] = {
     "sum": "bor", "max": "bor", "bor": "bor", "prod": "band", "min": "band", "band": "band", "bxor": "bxor",
 }  # fmt: skip
 
+# Torch cannot divide them.
+_WITHOUT_AVERAGE = (torch.bool, torch.uint16, torch.uint32, torch.uint64)
+
+
+def _is_integer(dtype: torch.dtype) -> bool:
+    return not (dtype.is_floating_point or dtype.is_complex)
+
 
 class Reduction:
     """A reduction as crossrank knows it, and what remains to be done with the result."""
@@ -47,8 +54,8 @@ class Reduction:
         """Returns a tensor of a dtype that can be reduced. It shares the memory of `dense` unless there is a factor."""
         if self.factor is not None:
             dense = dense * self.factor
-        if self.divisor and dense.dtype == torch.bool:
-            raise ValueError("booleans have no average: convert the tensor first")
+        if self.divisor and dense.dtype in _WITHOUT_AVERAGE:
+            raise ValueError(f"tensors of {dense.dtype} have no average: convert them first")
         if dense.is_complex():
             if self.name != "sum":
                 raise ValueError(f"complex numbers cannot be reduced by {self.name}")
@@ -57,9 +64,11 @@ class Reduction:
 
     def operator(self, dtype: torch.dtype) -> ReduceOp:
         """Returns crossrank's name of the operation for elements of `dtype`."""
+        if self.divisor and not _is_integer(dtype):
+            return "avg"
         return _BOOLEAN_OPERATORS[self.name] if dtype == torch.bool else self.name
 
     def complete(self, result: Tensor) -> None:
-        """Divides a sum for an average, in place."""
-        if self.divisor:
-            result.copy_(result / self.divisor if result.is_floating_point() or result.is_complex() else result // self.divisor)
+        """Divides a sum of integers for an average, in place."""
+        if self.divisor and _is_integer(result.dtype):
+            result.copy_(result // self.divisor)

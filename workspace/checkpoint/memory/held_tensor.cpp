@@ -257,7 +257,8 @@ class TensorHolding {
       out.held.combine = partial->op;
     }
     // Throws for a dtype that the operation does not have.
-    if (out.held.combine) (void)algorithms::reducer({.dtype = out.tensor.dtype, .op = *out.held.combine}, operation_.c_str());
+    if (out.held.combine)
+      (void)algorithms::reducer({.dtype = out.tensor.dtype, .op = *out.held.combine}, operation_.c_str());
   }
 
   using Coordinates = std::vector<std::int64_t>;
