@@ -1,5 +1,7 @@
 #include <crossrank/group.hpp>
+#include <crossrank/objects.hpp>
 
+#include <exception>
 #include <optional>
 #include <string>
 #include <utility>
@@ -9,6 +11,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "errors.hpp"
 #include "module.hpp"
 #include "tensor.hpp"
 #include "waiting.hpp"
@@ -81,12 +84,30 @@ void bind_dense(nb::class_<GroupCoordinator>& coordinator) {
           nb::arg(), nb::arg(), nb::arg().none());
 }
 
+/// Returns the dict of the source. If it cannot be sent, tells the others in the first step of the call, so that they
+/// do not wait, and throws.
+TensorDict dict_to_broadcast(GroupCoordinator const& group, nb::handle dict, int src) {
+  std::exception_ptr failure;
+  try {
+    return tensor_dict_from(dict);
+  } catch (nb::python_error const& raised) {
+    failure = std::make_exception_ptr(RaisedException(raised));
+  } catch (Error const&) {
+    failure = std::current_exception();
+  }
+  auto const fail = [&]() -> detail::Bytes { std::rethrow_exception(failure); };
+  auto const& cpu = group.cpu_group();
+  if (cpu.world_size() > 1)
+    run_waiting(cpu, [&] { static_cast<void>(detail::broadcast_bytes(cpu, "broadcast_tensor_dict", src, fail)); });
+  std::rethrow_exception(failure);
+}
+
 void bind_dicts(nb::class_<GroupCoordinator>& coordinator) {
   coordinator
       .def(
           "broadcast_tensor_dict",
           [](GroupCoordinator const& group, nb::handle dict, int src) {
-            auto tree = group.rank() == src ? tensor_dict_from(dict) : TensorDict();
+            auto tree = group.rank() == src ? dict_to_broadcast(group, dict, src) : TensorDict();
             return tensor_dict_to_python(
                 run_waiting(group.cpu_group(), [&] { return group.broadcast_tensor_dict(std::move(tree), {src}); }));
           },

@@ -282,6 +282,8 @@ refused(lambda: world.all_gather_objects(bad if first else 7))
 refused(lambda: world.gather_objects(bad if first else 7, root=1))
 refused(lambda: world.scatter_objects([1, bad] if first else None))
 refused(lambda: world.send_object(bad, dst=1) if first else world.recv_object(src=0))
+group = crossrank.GroupCoordinator.create(world, [[0, 1]], name="tp")
+refused(lambda: group.broadcast_tensor_dict({3: {1, 2}} if first else None))
 world.barrier()
 """,
     )
