@@ -41,9 +41,9 @@ class Encoder {
     require_size("pp", p.pp);
     require_size("ep", p.ep);
     require_size("moe_ep", p.moe_ep);
-    require_place("tp_rank", p.tp_rank, p.tp);
-    require_place("pp_rank", p.pp_rank, p.pp);
-    require_place("ep_rank", p.ep_rank, p.ep);
+    require_place(operation_, "placements", "tp_rank", p.tp_rank, p.tp);
+    require_place(operation_, "placements", "pp_rank", p.pp_rank, p.pp);
+    require_place(operation_, "placements", "ep_rank", p.ep_rank, p.ep);
     Encoded out;
     out.numbers = {p.tp_rank, p.tp, p.pp_rank, p.pp, p.ep_rank, p.ep, p.moe_ep, 0};
     Json names = Json::array();
@@ -64,14 +64,6 @@ class Encoder {
                       .message = std::string("`") + name + "` of the placements is not a number of ranks",
                       .expected = "1 or more",
                       .got = std::to_string(size)});
-  }
-
-  void require_place(char const* name, int rank, int size) const {
-    if (rank >= 0 && rank < size) return;
-    throw UsageError({.operation = operation_,
-                      .message = std::string("`") + name + "` of the placements is outside the grid",
-                      .expected = "0 to " + std::to_string(size - 1),
-                      .got = std::to_string(rank)});
   }
 
   /// Returns the numbers that a kind consists of: dtype, placement, first element, and the shape with its length.
@@ -172,6 +164,14 @@ RankWeights decode(std::shared_ptr<WeightNames const> names, std::span<std::int6
 }
 
 }  // namespace
+
+void require_place(std::string const& operation, char const* whose, char const* name, int rank, int size) {
+  if (size >= 1 && rank >= 0 && rank < size) return;
+  throw UsageError({.operation = operation,
+                    .message = std::string("`") + name + "` of the " + whose + " is outside the grid",
+                    .expected = size < 1 ? "a grid with ranks" : "0 to " + std::to_string(size - 1),
+                    .got = std::to_string(rank)});
+}
 
 DescribedWeights describe_weights(Collective const& world, StateDict const& weights, Placements const& placements,
                                   std::string const& operation) {

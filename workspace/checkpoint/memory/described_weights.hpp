@@ -57,4 +57,8 @@ struct DescribedWeights {
 void require_tensors_of(Placements const& placements, std::vector<std::string> const& names,
                         std::string const& operation);
 
+/// Throws `UsageError` unless `rank` is a place in a dimension of the grid that has `size` ranks. `whose` says which
+/// placements give it.
+void require_place(std::string const& operation, char const* whose, char const* name, int rank, int size);
+
 }  // namespace crossrank::checkpoint

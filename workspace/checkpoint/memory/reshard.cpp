@@ -59,19 +59,11 @@ void require_target(TensorPlacement const& placement, std::string const& name) {
                     .resource = name});
 }
 
-void require_place(char const* name, int rank, int size) {
-  if (size >= 1 && rank >= 0 && rank < size) return;
-  throw UsageError({.operation = reshard_operation,
-                    .message = std::string("`") + name + "` of the new placements is outside the grid",
-                    .expected = size < 1 ? "a grid with ranks" : "0 to " + std::to_string(size - 1),
-                    .got = std::to_string(rank)});
-}
-
 Json wanted_json(Placements const& to, ReshardOptions const& options, std::span<SourceTensor const> tensors) {
-  require_place("tp_rank", to.tp_rank, to.tp);
-  require_place("pp_rank", to.pp_rank, to.pp);
-  require_place("ep_rank", to.ep_rank, to.ep);
-  require_place("moe_ep", 0, to.moe_ep);
+  require_place(reshard_operation, "new placements", "tp_rank", to.tp_rank, to.tp);
+  require_place(reshard_operation, "new placements", "pp_rank", to.pp_rank, to.pp);
+  require_place(reshard_operation, "new placements", "ep_rank", to.ep_rank, to.ep);
+  require_place(reshard_operation, "new placements", "moe_ep", 0, to.moe_ep);
   require_target(to.otherwise, "otherwise");
   Json placements = Json::array();
   for (auto const& [name, placement] : to.tensors) {
