@@ -96,10 +96,10 @@ TEST(Messages, suggest_a_checkpoint_in_a_subdirectory_of_any_format) {
   }
 }
 
-std::vector<std::string> warnings_of_plan(fs::path const& shards) {
+std::vector<std::string> warnings_of_plan(fs::path const& shards, PlanOptions const& options = {}) {
   std::vector<std::string> warnings;
   set_log_sink([&](LogEvent const& event) { warnings.emplace_back(event.message); });
-  (void)MergePlan::make(connect({.backend = "fake"}), shards);
+  (void)MergePlan::make(connect({.backend = "fake"}), shards, options);
   set_log_sink({});
   return warnings;
 }
@@ -117,6 +117,18 @@ TEST(Messages, warn_of_rows_that_are_dropped_as_padding) {
   std::ofstream(folder.path() / "config.json") << Json{{"hidden_size", 16}, {"vocab_size", 70}};
 
   EXPECT_THAT(warnings_of_plan(folder.path()), testing::Contains(HasSubstr("80 rows for the config's 70 tokens")));
+}
+
+TEST(Messages, warn_of_ranks_that_nothing_counts) {
+  TemporaryDirectory const folder;
+  for (auto const* rank : {"rank0.safetensors", "rank1.safetensors"})
+    save_safetensors(folder.path() / rank, {{"model.embed_tokens.weight", Tensor::zeros({40, 16}, Dtype::f32)}});
+  auto const uncounted = testing::Contains(HasSubstr("nothing tells how many ranks"));
+  EXPECT_THAT(warnings_of_plan(folder.path()), uncounted);
+  EXPECT_THAT(warnings_of_plan(folder.path(), {.tp = 2}), testing::Not(uncounted));
+
+  std::ofstream(folder.path() / "config.json") << Json{{"hidden_size", 16}, {"vocab_size", 80}};
+  EXPECT_THAT(warnings_of_plan(folder.path()), testing::Not(uncounted));
 }
 
 TEST(Messages, list_unused_rules) {

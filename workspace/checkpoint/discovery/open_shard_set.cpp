@@ -10,6 +10,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/codec/io/parallel_for.hpp"
+#include "lib/core/as_size.hpp"
 #include "workspace/checkpoint/discovery/checkpoint_pointer.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/source/torch/dcp_source.hpp"
@@ -59,6 +60,16 @@ AnnouncedGrid sizes_from(ShardSetOptions const& options, Json const& config) {
   return grid;
 }
 
+/// Returns whether anything but the files themselves tells how many ranks there are: options, config, names, or
+/// metadata.
+bool is_counted(ShardSet const& set, std::vector<NamedShard> const& shards, AnnouncedGrid const& announced) {
+  auto const note = shard_metadata_of(*set.sources.front());
+  return announced.tp > 0 || announced.pp > 0 || announced.ep > 0 ||
+         (note && as_size(note->count) == set.sources.size()) ||
+         std::any_of(shards.begin(), shards.end(),
+                     [](auto const& shard) { return shard.numbers.ranks || shard.numbers.tp_size; });
+}
+
 /// Sets the grid and the places of the shards. A single shard without a rank in its name is a whole model, even if the
 /// config gives sizes of a grid.
 void place(ShardSet& set, std::vector<ShardFiles> const& shards, AnnouncedGrid announced, fs::path const& path) {
@@ -75,6 +86,7 @@ void place(ShardSet& set, std::vector<ShardFiles> const& shards, AnnouncedGrid a
   set.ep = grid.ep;
   set.places = std::move(grid.places);
   require_matching_ranks(set, named, path.string());
+  set.uncounted = !is_counted(set, named, announced);
   set.moe_ep = grid.moe_ep;
   if (announced.moe_ep > 0 && set.tp > 1 && grid.moe_ep == 1) {
     set.moe_ep = announced.moe_ep;

@@ -12,6 +12,7 @@
 #include "lib/core/log.hpp"
 #include "workspace/checkpoint/discovery/megatron/training_arguments.hpp"
 #include "workspace/checkpoint/model/model_names.hpp"
+#include "workspace/checkpoint/model/model_sizes.hpp"
 #include "workspace/checkpoint/plan/check_layers.hpp"
 #include "workspace/checkpoint/rules/rule_set/unused_rules.hpp"
 
@@ -21,6 +22,12 @@ namespace {
 // A model has thousands of layers with the same defect.
 constexpr std::size_t max_of_a_kind = 20;
 
+/// Returns the sizes in the caller's rules, or else in the model's config.
+ModelSizes sizes_of(PlannedMerge const& merge) {
+  auto const config = merge.rules.find("config");
+  return ModelSizes(config != merge.rules.end() ? *config : merge.layout.set.config);
+}
+
 /// Warns of tensors that the model may lack by design, or because a part was not saved.
 void warn_of_missing_tensors(PlannedMerge const& merge) {
   auto const& layout = merge.layout;
@@ -29,8 +36,7 @@ void warn_of_missing_tensors(PlannedMerge const& merge) {
   auto const add = [&](std::vector<Defect> more) {
     findings.insert(findings.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
   };
-  auto const config = merge.rules.find("config");
-  add(check_vocabulary(layout.tensors, ModelSizes(config != merge.rules.end() ? *config : layout.set.config)));
+  add(check_vocabulary(layout.tensors, sizes_of(merge)));
   // Only some serving programs fuse these layers.
   bool const served =
       std::filesystem::path(layout.set.sources.front()->name()).filename().string().starts_with("model-rank-");
@@ -69,6 +75,17 @@ void warn_of_padding(MergeLayout const& layout) {
   }
 }
 
+/// Warns if a missing last rank could not be noticed, because neither a number of ranks nor the model's sizes are
+/// known.
+void warn_of_uncounted_ranks(PlannedMerge const& merge) {
+  auto const& set = merge.layout.set;
+  if (!set.uncounted || sizes_of(merge)[SizeName::hidden]) return;
+  log_event(LogLevel::warning,
+            "nothing tells how many ranks the job had, so that a missing last rank is not noticed: set `tp`, or put "
+            "config.json beside the shards",
+            {{"ranks found", std::to_string(set.sources.size())}, {"input", merge.where}});
+}
+
 /// Warns of an input that would become an empty model, such as a torch archive that holds no state dict.
 void warn_of_no_tensors(PlannedMerge const& merge) {
   if (merge.layout.tensors.empty())
@@ -87,6 +104,7 @@ void warn_of_unused_rules(PlannedMerge const& merge) {
 
 void log_plan_warnings(PlannedMerge const& merge) {
   warn_of_no_tensors(merge);
+  warn_of_uncounted_ranks(merge);
   warn_of_missing_tensors(merge);
   warn_of_assumptions(merge.layout);
   warn_of_padding(merge.layout);

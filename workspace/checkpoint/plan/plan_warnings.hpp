@@ -16,7 +16,7 @@ struct PlannedMerge {
 };
 
 /// Logs a warning for each thing about a merge that is allowed and that may be a mistake: tensors that a layer lacks,
-/// layouts that were assumed, rows that are dropped, rules that do nothing.
+/// ranks that nothing counts, layouts that were assumed, rows that are dropped, rules that do nothing.
 void log_plan_warnings(PlannedMerge const& merge);
 
 }  // namespace crossrank::checkpoint

@@ -45,6 +45,7 @@ struct ShardSet {
   std::vector<FileStamp> files{};              ///< all opened files, as they were at that time
   OpenedFrom opened_from = OpenedFrom::together;
   bool known_whole = false;  ///< the files give the whole shape of each tensor, so that no rank can be missing
+  bool uncounted = false;    ///< only the files themselves tell how many ranks there are
 };
 
 }  // namespace crossrank::checkpoint
