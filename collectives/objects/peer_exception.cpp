@@ -3,6 +3,8 @@
 #include <string>
 #include <utility>
 
+#include <crossrank/spi/transport.hpp>
+
 #include "lib/core/error_record.hpp"
 #include "lib/core/rank_list.hpp"
 
@@ -17,6 +19,7 @@ RemoteError peer_exception(Collective const& group, char const* operation, std::
                            std::span<std::byte const> encoded) {
   auto const error = decode_error(encoded);
   auto const ranks = name_ranks(failed_ranks);
+  if (!failed_ranks.empty()) group.transport()->note_peer_error(failed_ranks.front());
   return RemoteError({.operation = operation,
                       .message = ranks + " threw " + error.info.remote_type + ": " + error.text(),
                       .group = group.name(),

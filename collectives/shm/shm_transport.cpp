@@ -270,6 +270,8 @@ void ShmTransport::report_failure(ErrorCode code, std::span<int const> members, 
                {members.begin(), members.end()});
 }
 
+void ShmTransport::note_peer_error(int member) noexcept { group_->note_peer_error(member); }
+
 void ShmTransport::keep_alive() noexcept { group_->count_progress(); }
 std::uint64_t ShmTransport::progress() const noexcept { return group_->comm().progress(); }
 

@@ -76,6 +76,7 @@ class ShmTransport final : public spi::Transport {
   void abort(std::string_view why) noexcept override;
   void report_lost(std::span<int const> members, std::string_view why) noexcept override;
   void report_failure(ErrorCode code, std::span<int const> members, std::string_view why) noexcept override;
+  void note_peer_error(int member) noexcept override;
   void keep_alive() noexcept override;
   [[nodiscard]] std::uint64_t progress() const noexcept override;
   void enter_user_code(int change) noexcept override;

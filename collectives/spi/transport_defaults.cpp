@@ -32,6 +32,8 @@ void Transport::report_lost(std::span<int const>, std::string_view why) noexcept
 
 void Transport::report_failure(ErrorCode, std::span<int const>, std::string_view why) noexcept { abort(why); }
 
+void Transport::note_peer_error(int) noexcept {}
+
 void Transport::keep_alive() noexcept {}
 std::uint64_t Transport::progress() const noexcept { return 0; }
 

@@ -16,6 +16,7 @@
 
 #include <crossrank/collective.hpp>
 #include <crossrank/error.hpp>
+#include <crossrank/helpers.hpp>
 #include <crossrank/parallel.hpp>
 
 #include "tests/support/rank_scenario.hpp"
@@ -57,7 +58,7 @@ CROSSRANK_RANK_SCENARIO(rank_of_run) {
   auto const& how = self.arguments.at(0);
   fs::path const folder = self.arguments.at(1);
   bool const is_victim = self.rank == victim;
-  bool const connects = how == "leave" || how == "throw" || how == "none";
+  bool const connects = how == "leave" || how.starts_with("throw") || how == "none";
   if (is_victim && !connects) end_before_connect(how);
   try {
     auto world = connect({.timeout = seconds(100), .connect_timeout = connect_timeout});
@@ -71,6 +72,9 @@ CROSSRANK_RANK_SCENARIO(rank_of_run) {
       }
       shards.close();
     }
+    if (how == "throw on the root")
+      compute_and_broadcast(
+          world, []() -> int { throw std::runtime_error("no space on the disk"); }, Root{victim});
     world.barrier();
     if (how == "none") world.close();
     return 0;
@@ -190,6 +194,13 @@ TEST_F(ConnectUnderRun, names_the_rank_that_returned_0_while_the_others_needed_i
 TEST_F(ConnectUnderRun, names_the_rank_that_threw_inside_a_range_even_if_it_ends_last) {
   auto const job = run(3, "", "throw");
   EXPECT_THAT(job.err, ContainsRegex("rank 1 \\(pid [0-9]+\\): exit code 5 after [0-9.]+ s  <- root cause")) << job.out;
+  EXPECT_EQ(job.exit_code, 5) << job.err;
+}
+
+TEST_F(ConnectUnderRun, names_the_rank_whose_exception_the_others_threw_even_if_it_ends_last) {
+  auto const job = run(3, "", "throw on the root");
+  EXPECT_THAT(job.err, ContainsRegex("rank 1 \\(pid [0-9]+\\): exit code 5 after [0-9.]+ s  <- root cause")) << job.out;
+  EXPECT_THAT(job.err, ContainsRegex("rank 0 .*: exit code 4 .*because of rank 1"));
   EXPECT_EQ(job.exit_code, 5) << job.err;
 }
 

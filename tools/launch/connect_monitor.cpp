@@ -144,12 +144,24 @@ bool ConnectMonitor::ended_before_connect(int rank) const {
 }
 
 std::optional<int> ConnectMonitor::cause_of(int rank) const {
+  return find_in_records(rank, [](node::RankRecord const& record) {
+    auto const cause = node::read_cause(record.cause);
+    return cause ? cause->global_rank : -1;
+  });
+}
+
+std::optional<int> ConnectMonitor::thrower_of(int rank) const {
+  return find_in_records(rank, [](node::RankRecord const& record) {
+    return static_cast<int>(record.peer_error.load(std::memory_order_relaxed)) - 1;
+  });
+}
+
+std::optional<int> ConnectMonitor::find_in_records(int rank, int (*blamed)(node::RankRecord const&)) const {
+  node::ControlGeometry const geometry(ranks_);
   for (auto at = records_.rbegin(); at != records_.rend(); ++at) {
-    node::ControlGeometry const geometry(ranks_);
     auto const* const all = reinterpret_cast<node::RankRecord const*>((*at)->data() + geometry.records_offset());
-    auto const cause = node::read_cause(all[rank].cause);
-    if (cause && cause->global_rank >= 0 && cause->global_rank < ranks_ && cause->global_rank != rank)
-      return cause->global_rank;
+    int const other = blamed(all[rank]);
+    if (other >= 0 && other < ranks_ && other != rank) return other;
   }
   return std::nullopt;
 }

@@ -12,6 +12,7 @@
 #include <sys/types.h>
 
 #include "lib/node/rendezvous/launcher_link.hpp"
+#include "lib/node/memory/control_layout.hpp"
 #include "lib/node/memory/segment.hpp"
 #include "lib/platform/fd.hpp"
 
@@ -37,6 +38,8 @@ class ConnectMonitor {
   /// Returns the rank whose failure ended this rank, from this rank's record in shared memory; empty when it failed by
   /// itself.
   [[nodiscard]] std::optional<int> cause_of(int rank) const;
+  /// Returns the rank whose error this rank threw last, from the same record; empty when there is none.
+  [[nodiscard]] std::optional<int> thrower_of(int rank) const;
 
  private:
   /// One rendezvous of the ranks.
@@ -51,6 +54,8 @@ class ConnectMonitor {
   void read_message(Rendezvous& from);
   void take(Rendezvous& from, node::LauncherMessage const& message);
   void keep_records(platform::Fd control);
+  /// Returns the first other rank that `blamed` finds in this rank's records, the newest record first.
+  [[nodiscard]] std::optional<int> find_in_records(int rank, int (*blamed)(node::RankRecord const&)) const;
 
   int ranks_;
   platform::Fd listener_{};

@@ -52,6 +52,11 @@ void JobOutcome::annotate(std::function<void(RankExit&)> const& note) {
 
 bool JobOutcome::failed() const noexcept { return std::any_of(exits_.begin(), exits_.end(), is_failure); }
 
+bool JobOutcome::failed(int rank) const noexcept {
+  auto const* const end = exit_of(rank);
+  return end != nullptr && is_failure(*end);
+}
+
 RankExit const* JobOutcome::first_failure() const noexcept {
   RankExit const* first = nullptr;
   for (auto const& end : exits_) {

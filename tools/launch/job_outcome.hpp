@@ -38,6 +38,7 @@ class JobOutcome {
   void annotate(std::function<void(RankExit&)> const& note);
 
   [[nodiscard]] bool failed() const noexcept;
+  [[nodiscard]] bool failed(int rank) const noexcept;
   /// Returns whether the first failure was an exit code, which the rank itself has explained.
   [[nodiscard]] bool by_exit_code() const noexcept;
   /// Returns whether the rank that failed first was ended by a signal that the launcher neither sent nor forwarded.

@@ -34,9 +34,9 @@ void add_run_command(CLI::App& app, int& exit_code) {
   auto const grace = std::make_shared<double>(5.0);
   auto* const run = app.add_subcommand("run", "Run a program as N ranks on this machine");
   run->add_option("-n,--ranks", options->ranks, "Number of ranks")->required()->check(CLI::Range(1, max_ranks));
-  run->add_option("--grace", *grace, "Time for ranks to end after a failure or a signal: 5, 5s, 500ms, 2min, 1h")
-      ->transform(
-          CLI::AsNumberWithUnit(std::map<std::string, double>{{"ms", 0.001}, {"s", 1.0}, {"min", 60.0}, {"h", 3600.0}}))
+  run->add_option("--grace", *grace, "Time for ranks to end after a failure or a signal: 5, 5s, 500ms, 2m, 1h")
+      ->transform(CLI::AsNumberWithUnit(
+          std::map<std::string, double>{{"ms", 0.001}, {"s", 1.0}, {"m", 60.0}, {"min", 60.0}, {"h", 3600.0}}))
       ->check(CLI::Range(0.0, 86'400.0))
       ->capture_default_str();
   run->add_flag("--prefix,!--no-prefix", options->prefix, "Prefix each line of output with \"[rank] \" (default)");

@@ -153,6 +153,9 @@ class CROSSRANK_EXPORT Transport {
   /// Kills the group because of `members`, which may live on in their other groups. The current and later calls of
   /// every rank, theirs too, throw `TimeoutError` when `code` is `timeout`, else `PeerLostError`.
   virtual void report_failure(ErrorCode code, std::span<int const> members, std::string_view why) noexcept;
+  /// Records that this rank throws an error of `member`, so that a launcher tells cause from effect when the job ends.
+  /// The next collective of this rank forgets it.
+  virtual void note_peer_error(int member) noexcept;
   /// Counts as progress of this rank, so that waiting ranks restart their timeouts.
   virtual void keep_alive() noexcept;
   /// Returns a number that changes whenever this rank makes progress, so that a caller that polls knows. Any thread;

@@ -137,9 +137,15 @@ std::optional<Outcome> Group::poll(std::uint64_t round) noexcept {
 }
 
 RemoteError Group::remote_error(std::uint64_t round, std::string_view operation) const {
+  auto const errors = errors_.member_errors(round);
+  if (!errors.empty()) note_peer_error(errors.front().rank);
   return crossrank::remote_error(
-      {.operation = std::string(operation), .group = name(), .rank = rank(), .world_size = size()},
-      errors_.member_errors(round));
+      {.operation = std::string(operation), .group = name(), .rank = rank(), .world_size = size()}, errors);
+}
+
+void Group::note_peer_error(int member) const noexcept {
+  if (member == rank() || !comm().is_own_process()) return;
+  comm().own_record().peer_error.store(members_.record(member).global_rank + 1, std::memory_order_relaxed);
 }
 
 std::span<std::byte const> Group::payload(int member, Arrival const& arrival) const {

@@ -78,6 +78,8 @@ class Group final : public spi::NodeMemory {
   [[nodiscard]] std::optional<Outcome> poll(std::uint64_t round) noexcept;
   /// Returns, after `passed_failed`, the error that names the failed members and their errors.
   [[nodiscard]] RemoteError remote_error(std::uint64_t round, std::string_view operation) const;
+  /// Records, for a launcher, that this rank throws an error of `member`.
+  void note_peer_error(int member) const noexcept;
 
   /// Returns what a member announced for a round that has passed. Valid until this member posts the round after it.
   [[nodiscard]] Arrival const& arrival(int member, std::uint64_t round) const noexcept {

@@ -19,7 +19,7 @@ namespace crossrank::node {
 inline constexpr std::uint64_t control_magic = 0x314b4e5253535243;  // "CRSSRNK1"
 /// Incremented with every change of these structs, of `queue_layout.hpp` and of `device_flight_layout.hpp`. Ranks that
 /// were built with different versions refuse each other.
-inline constexpr std::uint32_t layout_version = 14;
+inline constexpr std::uint32_t layout_version = 15;
 inline constexpr std::size_t page_bytes = 4096;
 inline constexpr int max_ranks = 4096;  ///< a `Decision` names a rank in 12 bits
 
@@ -103,6 +103,9 @@ struct alignas(1024) RankRecord {
   std::atomic<std::uint32_t> in_user_code;  ///< open ranges and guards
   std::atomic<std::uint32_t> last_op_kind;
   std::atomic<std::uint64_t> last_round;
+  /// Global rank + 1 of the rank whose error this rank has thrown since its last collective; 0: none. A closing round
+  /// does not count, because a rank that gives up closes its groups.
+  std::atomic<std::uint32_t> peer_error;
 
   alignas(64) std::atomic<std::uint64_t> heartbeat;  ///< counted by its watchdog, ten times a second
   std::atomic<std::uint64_t> progress_at;            ///< when its watchdog last saw `progress` move

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <crossrank/error.hpp>
+#include <crossrank/spi/transport.hpp>
 
 #include "collectives/objects/user_code_scope.hpp"
 #include "lib/core/as_size.hpp"
@@ -47,6 +48,7 @@ std::vector<std::byte> encode(std::exception_ptr const& error) {
   info.rank = world.rank();
   info.world_size = world.world_size();
   info.failed_ranks = {rank};
+  world.transport()->note_peer_error(rank);
   throw_error(code, std::move(info));
 }
 
