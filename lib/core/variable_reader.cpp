@@ -85,8 +85,9 @@ std::optional<std::uint64_t> VariableReader::bytes(char const* name) const {
 }
 
 std::optional<std::chrono::milliseconds> VariableReader::time(char const* name) const {
-  auto const value = scaled(name, {{"ms", 1}, {"", 1000}, {"s", 1000}, {"m", 60'000}, {"h", 3'600'000}},
-                            "a time in seconds, or with the suffix ms, s, m or h");
+  auto const value =
+      scaled(name, {{"ms", 1}, {"", 1000}, {"s", 1000}, {"m", 60'000}, {"min", 60'000}, {"h", 3'600'000}},
+             "a time in seconds, or with the suffix ms, s, m (or min), h");
   if (!value) return std::nullopt;
   if (*value == 0) refuse(name, "0", "more than 0");
   return std::chrono::milliseconds(*value);

@@ -32,7 +32,7 @@ class VariableReader {
       char const* expected) const;
   /// Reads a number of bytes. The suffixes K or KiB to T or TiB are powers of 1,024.
   [[nodiscard]] std::optional<std::uint64_t> bytes(char const* name) const;
-  /// Reads a time in seconds, or with the suffix ms, s, m or h. `UsageError` for zero.
+  /// Reads a time in seconds, or with the suffix ms, s, m (min) or h. `UsageError` for zero.
   [[nodiscard]] std::optional<std::chrono::milliseconds> time(char const* name) const;
   /// Reads one of the words and returns its value.
   template <class Value>

@@ -37,6 +37,7 @@ char const* default_hint(int error) noexcept {
   switch (error) {
     case EACCES:
     case EPERM: return "check the permissions of it and of the folders above it, or run as another user";
+    case EEXIST: return "remove it, or choose another name";
     case EROFS: return "the file system is mounted read-only: use another directory";
     case ENOSPC:
     case EDQUOT: return "free space there, or use a directory on another file system";
