@@ -1,5 +1,6 @@
 #pragma once
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <functional>
@@ -155,7 +156,7 @@ class FaultySystem : public platform::System {
   std::size_t transfer_limit_ = 0;
   bool fake_ = false;
   std::chrono::nanoseconds clock_{std::chrono::hours(1)};
-  int sleeps_ = 0;
+  std::atomic<int> sleeps_ = 0;  ///< a progress thread sleeps too
 };
 
 }  // namespace crossrank::test

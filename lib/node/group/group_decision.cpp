@@ -9,6 +9,7 @@
 namespace crossrank::node {
 
 void GroupDecision::write_reason(Blame const& blame) const noexcept {
+  std::lock_guard const lock(writing_);
   auto& own = members_.own_block();
   own.root_cause.state.store(RootCauseRecord::unset, std::memory_order_relaxed);
   auto text = blame.text;

@@ -1,6 +1,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -50,6 +51,7 @@ class GroupDecision {
  private:
   GroupMembers const& members_;
   std::atomic<std::uint64_t>& word_;
+  mutable std::mutex writing_{};  ///< two threads of this member may give the group up at once
 };
 
 }  // namespace crossrank::node

@@ -61,7 +61,7 @@ std::uint64_t Rounds::arrive(Post const& post, std::uint8_t flags) {
   CROSSRANK_CRASH_POINT("node.group.arrived");
   // Fetches the next line back from the caches of its readers while this member waits anyway. Not while this member is
   // two rounds ahead: others may still evaluate that line.
-  if (passed_ + 1 == posted_) line_of(members_.own_block(), posted_ + 1).digest = 0;
+  if (passed() + 1 == posted_) line_of(members_.own_block(), posted_ + 1).digest = 0;
   if (advance()) members_.ring_others();  // the last member to arrive sees all others, and wakes those that sleep
   return round;
 }
@@ -82,8 +82,8 @@ std::uint64_t Rounds::arrive_with_error(Post const& post, ErrorRecord const& err
 
 bool Rounds::advance() noexcept {
   bool moved = false;
-  while (passed_ < posted_) {
-    auto const next = passed_ + 1;
+  while (passed() < posted_) {
+    auto const next = passed() + 1;
     while (seen_ < members_.size() && (seen_ == members_.rank() || arrivals_.reached(seen_, next))) ++seen_;
     if (seen_ < members_.size()) break;
     auto const verdict = arrivals_.evaluate(next);
@@ -93,7 +93,7 @@ bool Rounds::advance() noexcept {
     }
     auto const bit = std::uint64_t{1} << next % 64;
     with_errors_ = verdict == Verdict::pass_failed ? with_errors_ | bit : with_errors_ & ~bit;
-    passed_ = next;
+    passed_.store(next, std::memory_order_relaxed);
     seen_ = 0;
     moved = true;
   }
@@ -103,9 +103,9 @@ bool Rounds::advance() noexcept {
 /// A decision is about a round after all that have passed. So a member that sees a decision can pass all rounds before
 /// the decision's.
 bool Rounds::is_over(std::uint64_t round) noexcept {
-  if (passed_ >= round) return true;
+  if (has_passed(round)) return true;
   advance();
-  if (passed_ >= round) return true;
+  if (has_passed(round)) return true;
   if (!decision_.has_failed()) return false;
   advance();
   return true;
@@ -113,7 +113,7 @@ bool Rounds::is_over(std::uint64_t round) noexcept {
 
 Outcome Rounds::outcome(std::uint64_t round) const noexcept {
   bool const had_errors = (with_errors_ >> round % 64 & 1) != 0;
-  return had_errors && passed_ - round < 64 ? Outcome::passed_failed : Outcome::passed;
+  return had_errors && passed() - round < 64 ? Outcome::passed_failed : Outcome::passed;
 }
 
 // ---------------------------------------------------------------- failing
@@ -144,6 +144,20 @@ bool Rounds::veto(Decision decision, std::vector<int> const& members) const noex
   return false;
 }
 
+std::uint64_t Rounds::first_open_round() const noexcept {
+  // A member is at most two rounds ahead of another one. Lines that say more hold values that no member has written.
+  constexpr int max_ahead = 64;
+  auto round = passed() + 1;
+  auto const all_have_reached = [&] {
+    for (int member = 0; member < members_.size(); ++member) {
+      if (!arrivals_.reached(member, round)) return false;
+    }
+    return true;
+  };
+  for (int ahead = 0; ahead < max_ahead && all_have_reached(); ++ahead) ++round;
+  return round;
+}
+
 void Rounds::fail(Blame const& blame, WaitCondition* condition) noexcept {
   auto all = all_ranks(members_.size());
   auto const& awaited = blame.awaited.empty() ? blame.members : blame.awaited;
@@ -152,10 +166,10 @@ void Rounds::fail(Blame const& blame, WaitCondition* condition) noexcept {
            std::any_of(awaited.begin(), awaited.end(), [&](int member) { return condition->waits_for(member); });
   };
   for (int attempt = 1;; ++attempt) {
-    advance();
+    // Another thread may be in a call of this member, so nothing of that call's state is changed here.
+    Decision const next{first_open_round(), members_.rank(), blame.verdict};
     if (decision_.has_failed() || !still_waits()) return;
     decision_.write_reason(blame);
-    Decision const next{passed_ + 1, members_.rank(), blame.verdict};
     // A member that waits for a message may blame a peer that has arrived at the round. Then it vetoes another arrival.
     if (veto(next, awaited) || (still_waits() && veto(next, all))) break;
     // An attempt without a veto has found that all members have arrived, so that the round passes. No member is far

@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -39,7 +40,7 @@ enum class Outcome { passed, passed_failed };
 /// first vetoes another member's arrival by a compare-and-swap on that word. So no member passes a round that another
 /// member fails, and no word is written by all (`ArrivalWord`).
 ///
-/// Nothing here blocks. Used by one thread at a time.
+/// Nothing here blocks. Used by one thread at a time, except for `fail`.
 class Rounds {
  public:
   Rounds(GroupMembers const& members, Arrivals const& arrivals, GroupDecision const& decision,
@@ -51,9 +52,9 @@ class Rounds {
   /// Returns the last round that this member has arrived at.
   [[nodiscard]] std::uint64_t posted() const noexcept { return posted_; }
   /// Returns whether this member knows that a round has passed.
-  [[nodiscard]] bool has_passed(std::uint64_t round) const noexcept { return passed_ >= round; }
+  [[nodiscard]] bool has_passed(std::uint64_t round) const noexcept { return passed() >= round; }
   /// Returns whether a member has arrived at the first round that has not passed.
-  [[nodiscard]] bool has_arrived(int member) const noexcept { return arrivals_.reached(member, passed_ + 1); }
+  [[nodiscard]] bool has_arrived(int member) const noexcept { return arrivals_.reached(member, passed() + 1); }
 
   /// Arrives at the next round and returns its number. Throws the group's error if another member has vetoed the
   /// arrival.
@@ -69,7 +70,7 @@ class Rounds {
   [[nodiscard]] Outcome outcome(std::uint64_t round) const noexcept;
 
   /// Fails the first round that has not passed, and with it the group, unless the group has failed already. With a
-  /// condition: only while the condition waits for one of the awaited members.
+  /// condition: only while the condition waits for one of the awaited members. Any thread.
   void fail(Blame const& blame, WaitCondition* condition) noexcept;
 
  private:
@@ -77,6 +78,9 @@ class Rounds {
   void write_line(Arrival& line, Post const& post, std::uint8_t flags) const noexcept;
   void note_arguments(std::uint64_t round, std::string_view arguments) const noexcept;
   void fail_mismatch(std::uint64_t round) noexcept;
+  [[nodiscard]] std::uint64_t passed() const noexcept { return passed_.load(std::memory_order_relaxed); }
+  /// Returns the first round that a member has not reached. Any thread.
+  [[nodiscard]] std::uint64_t first_open_round() const noexcept;
   /// Vetoes the arrival of one of `members` at the round of the decision. Returns false when all have arrived.
   [[nodiscard]] bool veto(Decision decision, std::vector<int> const& members) const noexcept;
 
@@ -84,10 +88,10 @@ class Rounds {
   Arrivals const arrivals_;
   GroupDecision const& decision_;
   GroupErrors const& errors_;
-  std::uint64_t posted_ = 0;       ///< last round that this member has arrived at
-  std::uint64_t passed_ = 0;       ///< last round that this member knows to have passed
-  std::uint64_t with_errors_ = 0;  ///< bit `round % 64`: which of the last 64 passed with an error of a member
-  int seen_ = 0;                   ///< the members before this one have been seen at round `passed_ + 1`
+  std::uint64_t posted_ = 0;               ///< last round that this member has arrived at
+  std::atomic<std::uint64_t> passed_ = 0;  ///< last round that this member knows to have passed
+  std::uint64_t with_errors_ = 0;          ///< bit `round % 64`: which of the last 64 passed with an error of a member
+  int seen_ = 0;                           ///< the members before this one have been seen at round `passed_ + 1`
 };
 
 }  // namespace crossrank::node
