@@ -315,6 +315,18 @@ TEST(GatherFiles, are_removed_at_the_end_of_a_call_with_its_own_workspace) {
   });
 }
 
+TEST(GatherFiles, leave_the_states_that_the_ranks_wrote_to_the_directory) {
+  test::TemporaryDirectory const directory;
+  run_thread_ranks(3, [&](Collective const& world) {
+    NFSWorkspace(directory.path(), {.rank = world.rank()}).write_configs_and_weights({{"layer", world.rank()}}, {});
+    get_tensors_parallel(tensor_of(world.rank(), 2), world, {.workspace_path = directory.path()}).close();
+    world.barrier();
+    auto const state = NFSWorkspace::open(directory.path()).read_configs_and_weights_from_rank(world.rank());
+    ASSERT_TRUE(state);
+    EXPECT_EQ(state->config.at("layer"), world.rank());
+  });
+}
+
 std::size_t files_in(std::filesystem::path const& path) {
   return static_cast<std::size_t>(
       std::distance(std::filesystem::directory_iterator(path), std::filesystem::directory_iterator()));

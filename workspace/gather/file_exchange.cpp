@@ -28,20 +28,18 @@ void deliver(RankState state, Collector& collector) {
 
 class FileExchange final : public ExchangeBackend {
  public:
-  /// What happens to the files at the end of a range.
-  struct CleanupPolicy {
-    bool own = false;  ///< the workspace was created for this range
-    GatherFiles files = GatherFiles::remove;
-  };
+  FileExchange(std::shared_ptr<spi::Transport> transport, NFSWorkspace workspace, GatherFiles files,
+               spi::TimeoutPolicy const& timeout_policy)
+      : transport_(std::move(transport)),
+        workspace_(std::move(workspace)),
+        files_(files),
+        timeout_policy_(timeout_policy) {}
 
  private:
-  /// Ends the range on this rank. Removes this rank's files unless they are to be kept.
-  static void end(NFSWorkspace workspace, CleanupPolicy cleanup, std::optional<PublishedFile> const& published,
-                  bool failed) {
-    if (cleanup.files == GatherFiles::remove && cleanup.own) return workspace.clean();
-    if (!published) return;
-    if (cleanup.files == GatherFiles::remove) return workspace.store()->withdraw(*published);
-    failed ? workspace.store()->abandon(*published) : workspace.store()->retire(*published);
+  /// Ends the range on this rank. Removes the range's file, and no other state of this rank, unless it is to be kept.
+  static void end(NFSWorkspace const& workspace, GatherFiles files, PublishedFile const& published, bool failed) {
+    if (files == GatherFiles::remove) return workspace.store()->withdraw(published);
+    failed ? workspace.store()->abandon(published) : workspace.store()->retire(published);
   }
 
   /// Runs `body` in a thread of its own, and abandons it when the file system does not answer in time.
@@ -54,27 +52,20 @@ class FileExchange final : public ExchangeBackend {
   }
 
  public:
-  FileExchange(std::shared_ptr<spi::Transport> transport, NFSWorkspace workspace, CleanupPolicy cleanup,
-               spi::TimeoutPolicy const& timeout_policy)
-      : transport_(std::move(transport)),
-        workspace_(std::move(workspace)),
-        cleanup_(cleanup),
-        timeout_policy_(timeout_policy) {}
-
   void publish(Contribution const& contribution, int, node::Post& post) override {
     StateDict weights;
     weights.reserve(contribution.tensors.size());
     for (auto const& [name, tensor] : contribution.tensors) weights.insert_or_assign(std::string(name), *tensor);
     StreamHandover const handover(weights, "publish");
     published_ =
-        guarded([workspace = workspace_, cleanup = cleanup_, transport = transport_, weights = std::move(weights),
-                 handover, config = contribution.config == nullptr ? Json() : *contribution.config](GuardedCall& call) {
+        guarded([workspace = workspace_, files = files_, transport = transport_, weights = std::move(weights), handover,
+                 config = contribution.config == nullptr ? Json() : *contribution.config](GuardedCall& call) {
           StreamHandover::Scope const streams(handover);
           auto const published = workspace.store()->write_for_range(config, weights, [&] {
             call.step();
             transport->keep_alive();
           });
-          if (call.was_abandoned()) end(workspace, cleanup, published, true);
+          if (call.was_abandoned()) end(workspace, files, published, true);
           return published;
         });
     static_assert(sizeof(PublishedFile) <= node::Arrival::inline_bytes);
@@ -111,8 +102,8 @@ class FileExchange final : public ExchangeBackend {
 
   void finish() override {
     if (!needs_cleanup()) return;
-    static_cast<void>(guarded([workspace = workspace_, cleanup = cleanup_, published = published_](GuardedCall&) {
-      end(workspace, cleanup, published, false);
+    static_cast<void>(guarded([workspace = workspace_, files = files_, published = *published_](GuardedCall&) {
+      end(workspace, files, published, false);
       return true;
     }));
   }
@@ -120,8 +111,8 @@ class FileExchange final : public ExchangeBackend {
   void discard() noexcept override {
     if (!needs_cleanup()) return;
     try {
-      static_cast<void>(guarded([workspace = workspace_, cleanup = cleanup_, published = published_](GuardedCall&) {
-        end(workspace, cleanup, published, true);
+      static_cast<void>(guarded([workspace = workspace_, files = files_, published = *published_](GuardedCall&) {
+        end(workspace, files, published, true);
         return true;
       }));
     } catch (Error const&) {  // the error that ended the range is already being thrown; `crossrank clean` removes the
@@ -132,11 +123,11 @@ class FileExchange final : public ExchangeBackend {
  private:
   static constexpr std::chrono::seconds usual{75};  // NFS caches a directory for up to 60 s
 
-  [[nodiscard]] bool needs_cleanup() const noexcept { return !stuck_ && (cleanup_.own || published_); }
+  [[nodiscard]] bool needs_cleanup() const noexcept { return !stuck_ && published_.has_value(); }
 
   std::shared_ptr<spi::Transport> transport_;
   NFSWorkspace workspace_;
-  CleanupPolicy cleanup_;
+  GatherFiles files_;
   spi::TimeoutPolicy timeout_policy_;
   std::optional<PublishedFile> published_{};
   bool stuck_ = false;  ///< a call was abandoned, and another one would block too
@@ -154,9 +145,7 @@ std::unique_ptr<ExchangeBackend> make_file_exchange(std::shared_ptr<spi::Transpo
   auto workspace = own ? platform::guarded_call(open, {.limit = timeout_policy.timeout, .what = "NFSWorkspace"})
                        : std::optional(*options.workspace->nfs());
   if (!workspace) fail_no_response("NFSWorkspace", options.workspace_path, timeout_policy.timeout);
-  return std::make_unique<FileExchange>(std::move(transport), *std::move(workspace),
-                                        FileExchange::CleanupPolicy{.own = own, .files = options.files},
-                                        timeout_policy);
+  return std::make_unique<FileExchange>(std::move(transport), *std::move(workspace), options.files, timeout_policy);
 }
 
 }  // namespace crossrank::workspace

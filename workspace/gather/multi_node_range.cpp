@@ -138,11 +138,8 @@ void MultiNodeRange::throw_if_one_failed() {
 void MultiNodeRange::receive(std::size_t index, Collector& collector) {
   auto const member = parts_.members[index];
   auto const& message = at_rank(open_messages_, member);
+  if (!parts_.files && !on_this_node(member)) return receive_remote(index, message.part.bytes, collector);
   received_[index] = true;
-  if (!parts_.files && !on_this_node(member)) {
-    receive_remote(member, message, collector);
-    return;
-  }
   parts_.exchange->receive(parts_.files ? member : node_rank_of(member), message.part, collector);
 }
 
@@ -152,8 +149,24 @@ void MultiNodeRange::send_choice(int member, Choice choice) {
                  parts_.timeout_policy);
 }
 
-void MultiNodeRange::receive_remote(int member, OpenMessage const& message, Collector& collector) {
-  auto bytes = std::make_shared<std::vector<std::byte>>(message.part.bytes);
+std::shared_ptr<std::vector<std::byte>> MultiNodeRange::allocate_for(int member, std::uint64_t bytes) const {
+  try {
+    return std::make_shared<std::vector<std::byte>>(bytes);
+  } catch (std::exception const&) {  // std::bad_alloc or std::length_error
+    throw UnavailableError({.operation = parts_.operation,
+                            .message = "there is not enough memory for the tensors of rank " + std::to_string(member),
+                            .expected = std::to_string(bytes) + " bytes",
+                            .hint = "gather fewer tensors at once, or give the process more memory",
+                            .group = transport().name(),
+                            .rank = transport().rank(),
+                            .world_size = transport().world_size()});
+  }
+}
+
+void MultiNodeRange::receive_remote(std::size_t index, std::uint64_t size, Collector& collector) {
+  auto const member = parts_.members[index];
+  auto bytes = allocate_for(member, size);
+  received_[index] = true;  // from here on, the sender needs no other answer
   try {
     send_choice(member, Choice::send);
     channel_->wait(channel_->post_recv({.bytes = *bytes, .owner = bytes}, member, 2), parts_.timeout_policy);

@@ -61,7 +61,8 @@ class MultiNodeRange {
   [[nodiscard]] int node_rank_of(int member) const;
   void close_round();
   void throw_if_one_failed();
-  void receive_remote(int member, OpenMessage const& message, Collector& collector);
+  [[nodiscard]] std::shared_ptr<std::vector<std::byte>> allocate_for(int member, std::uint64_t bytes) const;
+  void receive_remote(std::size_t index, std::uint64_t size, Collector& collector);
   void send_choice(int member, Choice choice);
   void serve();
   [[nodiscard]] spi::Transport& transport() const { return *parts_.collective.transport(); }

@@ -142,7 +142,8 @@ bool FileStateStore::may_remove(Directory const& directory, std::string const& n
                 {{"file", directory.path_of(name)}});
     return false;
   }
-  if (is_own) return true;
+  // Without locks, another store of this process may still need the file; a store that has ended marked its files.
+  if (is_own) return writer != WriterState::unknown;
   if (writer == WriterState::unknown && existing_ != Existing::force) {
     log_event(LogLevel::warning,
               "keeping an earlier file of this rank, because no lock shows whether its writer is still running; if it "
