@@ -69,20 +69,34 @@ std::shared_ptr<spi::Transport> open_composite(ConnectOptions const& options, Jo
                                .arena_cap = options.arena_cap});
 }
 
+/// Opens shared memory where MPI cannot be used. If the ranks declare different hosts, the error says why MPI, which
+/// would serve them, is missing.
+std::shared_ptr<spi::Transport> open_shm_without_mpi(ConnectOptions const& options, JobDescription const& job,
+                                                     spi::TimeoutPolicy const& timeout_policy,
+                                                     UnavailableError const& no_mpi) {
+  try {
+    return open_shm(options, job, timeout_policy);
+  } catch (MismatchError const& refused) {
+    auto info = refused.info();
+    info.details.push_back("MPI serves several hosts, but is not available: " + no_mpi.info().message);
+    if (!no_mpi.info().hint.empty()) info.hint = no_mpi.info().hint;
+    throw MismatchError(std::move(info));
+  }
+}
+
 /// Opens a job on one machine whose ranks set CROSSRANK_HOST_ID. MPI tells every rank whether all values are equal.
-/// Returns null if they are, or if there is no MPI; then shared memory alone serves the job, or rejects different
-/// values.
+/// If they are, or if there is no MPI, shared memory alone serves the job, or rejects different values.
 std::shared_ptr<spi::Transport> open_declared_hosts(ConnectOptions const& options, JobDescription const& job,
                                                     spi::TimeoutPolicy const& timeout_policy) {
   std::shared_ptr<spi::Transport> across;
   try {
     across = open_mpi(options, job, timeout_policy);
-  } catch (UnavailableError const&) {
-    return nullptr;
+  } catch (UnavailableError const& no_mpi) {
+    return open_shm_without_mpi(options, job, timeout_policy, no_mpi);
   }
   if (std::ssize(across->node_ranks()) == across->world_size()) {
     across->close(timeout_policy);
-    return nullptr;
+    return open_shm(options, job, timeout_policy);
   }
   return spi::add_node_memory(std::move(across),
                               {.timeout_policy = timeout_policy,
@@ -186,9 +200,8 @@ std::shared_ptr<spi::Transport> open_transport(ConnectOptions const& options, Jo
     refuse(job, "backend \"fake\" serves one rank, but " + std::to_string(job.world_size) + " were announced",
            "omit the backend to let crossrank choose");
   }
-  if (backend.empty() && job.declares_hosts && job.world_size > 1) {
-    if (auto several = open_declared_hosts(options, job, timeout_policy)) return several;
-  }
+  if (backend.empty() && job.declares_hosts && job.world_size > 1)
+    return open_declared_hosts(options, job, timeout_policy);
   if (job.several_nodes) {
     refuse(job,
            "backend \"shm\" serves the ranks of one node, but " + std::to_string(job.local_world_size) + " of " +

@@ -1,7 +1,10 @@
 #include <algorithm>
+#include <fstream>
 #include <set>
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <crossrank/parallel.hpp>
 #include <crossrank/workspace/shared_memory_workspace.hpp>
@@ -126,6 +129,42 @@ TEST(CompositeTransport, reports_an_exception_in_an_open_range_to_all) {
     }
   };
   run_message_ranks(4, body, {.node_memory = true});
+}
+
+/// Allows this process a few MiB more of memory than it has, and restores the limit at the end.
+class LittleMemory {
+ public:
+  LittleMemory() {
+    long pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    ::getrlimit(RLIMIT_AS, &before_);
+    auto limit = before_;
+    limit.rlim_cur = static_cast<rlim_t>(pages * ::sysconf(_SC_PAGESIZE)) + (rlim_t{8} << 20);
+    EXPECT_EQ(::setrlimit(RLIMIT_AS, &limit), 0);
+  }
+  ~LittleMemory() { ::setrlimit(RLIMIT_AS, &before_); }
+  LittleMemory(LittleMemory const&) = delete;
+  LittleMemory& operator=(LittleMemory const&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+TEST(CompositeTransport, reports_too_little_memory_for_an_item_and_ends_the_range) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer reserves most of the address space";
+#endif
+  auto const body = [](Collective const& world, MemoryHub&) {
+    auto const mine = Tensor::zeros({world.rank() == 0 ? 1 : std::int64_t{64} << 20}, Dtype::u8);
+    auto items = get_tensors_parallel(mine, world);
+    if (items.is_receiver()) {
+      LittleMemory const limit;
+      error_of<UnavailableError>([&] { static_cast<void>(items[1]); });
+    }
+    items.close();
+    world.barrier();
+  };
+  run_message_ranks(2, body, {.node_memory = true});
 }
 
 }  // namespace
