@@ -13,7 +13,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,6 +22,7 @@
 #include "tools/launch/connect_monitor.hpp"
 #include "tools/launch/job_processes.hpp"
 #include "tools/launch/job_outcome.hpp"
+#include "tools/launch/launch_limits.hpp"
 #include "tools/launch/line_prefixer.hpp"
 #include "tools/launch/orphan_guard.hpp"
 #include "tools/launch/output_queue.hpp"
@@ -359,28 +359,6 @@ void Launch::say(std::string const& sentence) {
   queue.waiting() += options_.command + ": " + sentence + "\n";
 }
 
-// Returns 0 when the limits allow this user to start that many ranks. Otherwise prints the reason and returns 2.
-int check_limits(LaunchOptions const& options) {
-  auto const count = static_cast<rlim_t>(options.ranks);
-  rlimit processes{};
-  rlimit files{};
-  ::getrlimit(RLIMIT_NPROC, &processes);
-  ::getrlimit(RLIMIT_NOFILE, &files);
-  if (::geteuid() != 0 && processes.rlim_cur != RLIM_INFINITY && count >= processes.rlim_cur) {
-    std::fprintf(stderr, "%s: -n %d: this user may have %llu processes (ulimit -u)\n", options.command.c_str(),
-                 options.ranks, static_cast<unsigned long long>(processes.rlim_cur));
-    return 2;
-  }
-  rlim_t const needed = 2 * count + 32;
-  if (files.rlim_cur != RLIM_INFINITY && needed > files.rlim_cur) {
-    std::fprintf(stderr, "%s: -n %d: %llu open files are needed, %llu are allowed (ulimit -n)\n",
-                 options.command.c_str(), options.ranks, static_cast<unsigned long long>(needed),
-                 static_cast<unsigned long long>(files.rlim_cur));
-    return 2;
-  }
-  return 0;
-}
-
 // Opens missing standard streams. Otherwise a program that lacks one would find a rank's pipe in its place.
 void open_missing_standard_streams() {
   for (int const fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
@@ -394,7 +372,10 @@ void open_missing_standard_streams() {
 
 int launch(LaunchOptions const& options) {
   open_missing_standard_streams();
-  if (int const refused = check_limits(options); refused != 0) return refused;
+  if (auto const refusal = refused_by_limits(options.ranks); !refusal.empty()) {
+    std::fprintf(stderr, "%s: -n %d: %s\n", options.command.c_str(), options.ranks, refusal.c_str());
+    return 2;
+  }
   try {
     return Launch(options).run();
   } catch (std::exception const& error) {
