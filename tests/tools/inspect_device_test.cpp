@@ -1,5 +1,6 @@
 // Tests `crossrank inspect` on jobs that hang in calls on their GPUs, which are emulated.
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <functional>
@@ -88,7 +89,13 @@ std::string stage_of(Json const& job, std::size_t rank) {
   return operations.empty() ? "" : operations.back().at("stage").get<std::string>();
 }
 
-bool waits_for_rank_1(Json const& job) { return stage_of(job, 0) == "started" && stage_of(job, 2) == "started"; }
+/// Returns whether ranks 0 and 2 hang in the broadcast, which is the second call.
+bool waits_for_rank_1(Json const& job) {
+  return std::ranges::all_of(std::array<std::size_t, 2>{0, 2}, [&](std::size_t rank) {
+    auto const& operations = job.at("ranks").at(rank).at("device_operations");
+    return stage_of(job, rank) == "started" && operations.back().at("sequence") == 2;
+  });
+}
 
 void expect_missing_rank_1(Json const& job) {
   auto const& call = job.at("groups").at(0).at("device_call");
