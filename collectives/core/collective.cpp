@@ -177,7 +177,7 @@ void Collective::abort(std::string_view why) const noexcept {
   if (!state_) return;
   // Keeps the progress thread out meanwhile. A call that is under way does not end before the abort.
   bool const entered = state_->group_lock.enter();
-  state_->transport->abort(why);
+  state_->abort(why);
   if (entered) state_->group_lock.leave();
 }
 

@@ -93,7 +93,12 @@ void GroupState::end_because_of(std::exception const& error) noexcept {
     if (late || (known->code() == ErrorCode::peer_lost && !blames_itself))
       return transport->report_failure(known->code(), known->failed_ranks(), known->info().message);
   }
-  transport->abort("rank " + std::to_string(transport->rank()) + " failed in the middle of a call: " + error.what());
+  abort("rank " + std::to_string(transport->rank()) + " failed in the middle of a call: " + error.what());
+}
+
+void GroupState::abort(std::string_view why) noexcept {
+  transport->abort(why);
+  devices.abort(why);
 }
 
 void GroupState::run(algorithms::Call&& call) {
@@ -355,7 +360,7 @@ bool GroupState::enter_to_abandon(PendingOp const& pending_op, std::string const
     if (pending_op.ended || (aborted && deadline.expired())) return false;
     deadline.tick();
     if (aborted || (is_message(pending_op) && !deadline.expired())) continue;
-    transport->abort(why);
+    abort(why);
     aborted = true;
     deadline.progress();
   }
@@ -377,8 +382,9 @@ void GroupState::abandon(std::shared_ptr<PendingOp> const& pending_op, AbandonRe
     pending_op->ended = true;
     if (pending_op->request_id) {
       transport->cancel(*std::exchange(pending_op->request_id, std::nullopt), why);
+      if (!is_message(*pending_op)) devices.abort(why);  // the other ranks may have enqueued it
     } else {
-      transport->abort(why);
+      abort(why);
     }
     std::erase(pending_collectives, pending_op);
     std::erase(messages, pending_op);

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include <crossrank/collective.hpp>
 #include <crossrank/error.hpp>
@@ -85,6 +86,8 @@ struct GroupState {
   void throw_device_failure(char const* operation);
   /// Kills the group with the ranks that an error blames.
   void end_because_of(std::exception const& error) noexcept;
+  /// Kills the group, and ends its work on the GPUs of all ranks.
+  void abort(std::string_view why) noexcept;
   /// Waits until all GPU calls that this thread started earlier, in any group, have been enqueued.
   void wait_for_turn(device::DeviceCall& on_device, char const* operation, spi::TimeoutPolicy const& policy);
   /// Enqueues the part of a call that follows the one on the host. Kills the group when that fails.

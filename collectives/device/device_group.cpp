@@ -47,8 +47,30 @@ void DeviceGroup::decide(Call const& call, CheckLevel check, spi::Transport& tra
   require_own_device(call, transport);
   // A rank whose tensors are on the CPU does not decide: the difference is found here.
   if (check != CheckLevel::off) transport.wait(transport.post_barrier(call.noted()), timeout_policy);
-  nccl_ = nccl::agree_on_communicator(transport, current_stream(call.device), timeout_policy);
+  auto agreed = nccl::agree_on_communicator(transport, current_stream(call.device), timeout_policy);
+  {
+    std::lock_guard const lock(nccl_mutex_);
+    nccl_ = std::move(agreed);
+  }
   is_decided_ = true;
+}
+
+void DeviceGroup::abort(std::string_view why) noexcept {
+  std::shared_ptr<nccl::NcclGroup> group;
+  {
+    std::lock_guard const lock(nccl_mutex_);
+    group = nccl_;
+  }
+  if (group && !group->has_failed()) group->abort(why);
+}
+
+void DeviceGroup::close() noexcept {
+  std::shared_ptr<nccl::NcclGroup> group;
+  {
+    std::lock_guard const lock(nccl_mutex_);
+    group.swap(nccl_);
+  }
+  if (group) group->close();
 }
 
 void DeviceGroup::require_capturable(Call const& call, Stream const& stream) const {

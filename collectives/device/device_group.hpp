@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -38,11 +39,11 @@ class DeviceGroup {
   void throw_failure() const {
     if (nccl_) nccl_->throw_failure();
   }
+  /// Makes NCCL's part of the group fail on all ranks, so that their streams go on. Does nothing where NCCL has no part
+  /// or has failed. Any thread.
+  void abort(std::string_view why) noexcept;
   /// Ends the communicator, after its work.
-  void close() noexcept {
-    if (nccl_) nccl_->close();
-    nccl_.reset();
-  }
+  void close() noexcept;
   /// Returns device memory that NCCL uses without copies of its own, or null where NCCL does not carry the group's
   /// collectives. Collective, after `decide`; no collective may be under way on the transport. Errors as for
   /// `NcclGroup::make_buffer`.
@@ -68,6 +69,7 @@ class DeviceGroup {
 
   std::optional<Device> own_device_{};  ///< of this rank's tensors, as its first call on a device has chosen it
   bool is_decided_ = false;
+  std::mutex nccl_mutex_{};                         ///< guards writes of `nccl_`, and reads outside the group's lock
   std::shared_ptr<nccl::NcclGroup> nccl_{};         ///< null: staged, or not decided
   std::shared_ptr<StagingBuffers> staging_{};       ///< from the first staged call on
   std::optional<node::DeviceRecorder> recorder_{};  ///< likewise

@@ -111,9 +111,9 @@ std::shared_ptr<spi::Storage> NcclGroup::make_buffer(std::size_t bytes, spi::Tra
   return memory;
 }
 
-void NcclGroup::abort(char const* why) noexcept {
+void NcclGroup::abort(std::string_view why) noexcept {
   try {
-    watchdog_->request_failure(why);
+    watchdog_->request_failure(std::string(why));
   } catch (std::bad_alloc const&) {  // the other ranks wait for their deadline
   }
 }

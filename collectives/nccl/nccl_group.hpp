@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include <crossrank/error.hpp>
 #include <crossrank/spi/transport.hpp>
@@ -48,7 +49,7 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   [[nodiscard]] Event end_work(Begun begun, Stream const& stream, std::string name);
 
   /// Makes the group fail on all ranks, because this one cannot do its part of what the others have enqueued.
-  void abort(char const* why) noexcept;
+  void abort(std::string_view why) noexcept;
 
   /// Returns memory of NCCL's allocator that the communicator knows, or null where NCCL has none. Collective over
   /// `transport`, the group on the CPU, which has no other collective under way. `MismatchError` when the ranks ask for

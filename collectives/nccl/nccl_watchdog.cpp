@@ -50,7 +50,10 @@ NcclWatchdog::~NcclWatchdog() {
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
   if (has_failed()) return;
-  close_records();
+  {
+    std::lock_guard const lock(mutex_);
+    close_records();
+  }
   peers_.leave(progress_);
 }
 
@@ -76,13 +79,16 @@ std::uint64_t NcclWatchdog::begin_call() {
 }
 
 void NcclWatchdog::note_enqueued(Work work) {
+  std::exception_ptr failure;
   {
     std::lock_guard const lock(mutex_);
     work.sequence = ++progress_.enqueued;
     work.enqueued =
         add_enqueued_call({.group = &group_, .name = work.name, .sequence = work.sequence, .ended = work.ended});
     work_.push_back(std::move(work));
+    failure = failure_;
   }
+  if (failure) note_device_failure(communicator_->place().device, failure);  // `fail` has not seen this call
   if (!thread_.joinable() && !has_failed()) poll_once();
 }
 
@@ -93,7 +99,7 @@ void NcclWatchdog::request_timeout(std::string why) { request({.why = std::move(
 void NcclWatchdog::request(Request request) {
   {
     std::lock_guard const lock(mutex_);
-    request_ = std::move(request);
+    if (!request_) request_ = std::move(request);  // the first one is the cause
   }
   changed_.notify_all();
   if (!thread_.joinable() && !has_failed()) poll_once();
@@ -188,7 +194,6 @@ std::optional<NcclWatchdog::Work> NcclWatchdog::take_progress() {
 
 void NcclWatchdog::close_records() noexcept {
   try {
-    std::lock_guard const lock(mutex_);
     static_cast<void>(take_progress());
   } catch (Error const&) {  // the driver has shut down
   }
@@ -317,16 +322,20 @@ void NcclWatchdog::blame(ErrorCode code, std::vector<int> const& ranks, std::str
 void NcclWatchdog::blame_itself(std::string const& why) { blame(ErrorCode::peer_lost, {peers_.rank()}, why); }
 
 void NcclWatchdog::fail(std::exception_ptr failure) noexcept {
+  auto const device = communicator_->place().device;
+  bool has_work = false;
   {
     std::lock_guard const lock(mutex_);
     failure_ = failure;
-    if (!work_.empty()) note_aborted_calls(group_, communicator_->place().device);
-    for (auto const& work : work_) work.note.advance(node::DeviceStage::aborted);
+    close_records();
+    has_work = !work_.empty();
+    if (has_work) note_aborted_calls(group_, device);
     work_.clear();
   }
   failed_.store(true, std::memory_order_release);
-  // The host must find the failure when it sees that the stream goes on.
-  note_device_failure(communicator_->place().device, failure);
+  // The host must find the failure when it sees that the stream goes on. Without work on a stream all results are
+  // there, and a wait of another group must not fail.
+  if (has_work) note_device_failure(device, failure);
   communicator_->abort();
   verdict_due_.reset();
 }

@@ -87,7 +87,7 @@ class NcclWatchdog {
   void check_work();
   /// Takes over what the device has done, and returns the oldest call under way. Needs the mutex.
   [[nodiscard]] std::optional<Work> take_progress();
-  /// Records how the calls under way end, when no thread polls any more.
+  /// Records how the calls under way end, when no thread polls any more. Needs the mutex.
   void close_records() noexcept;
   void check_nccl();
   /// Makes the group fail because of the call, or restarts its deadline once because another group has failed or will.
