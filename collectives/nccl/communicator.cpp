@@ -23,6 +23,8 @@ using api::Result;
 using std::chrono::milliseconds;
 
 constexpr auto grace = std::chrono::seconds(5);
+/// How long an abort waits for a call of NCCL in another thread.
+constexpr auto abort_delay = std::chrono::seconds(1);
 constexpr auto shortest_nap = std::chrono::microseconds(20);
 constexpr auto longest_nap = milliseconds(2);
 constexpr int polls_before_nap = 50;
@@ -118,7 +120,11 @@ void Communicator::close(Event const& last_work) noexcept {
     abort();
     return;
   }
-  auto* const comm = take(End::closed);
+  api::Comm* comm = nullptr;
+  {
+    std::lock_guard const calling(calls_mutex_);
+    comm = take(End::closed);
+  }
   if (comm == nullptr) return;
   run_with_grace("ncclCommDestroy", place_.device,
                  [destroy = functions().ncclCommDestroy, comm] { return destroy(comm); });
@@ -128,10 +134,11 @@ bool Communicator::finalize() {
   constexpr auto const* operation = "end a communicator";
   constexpr auto const* function = "ncclCommFinalize";
   {
-    std::lock_guard const lock(mutex_);
-    if (comm_ == nullptr) return false;  // it has ended before
+    std::lock_guard const calling(calls_mutex_);
+    auto* const comm = native();
+    if (comm == nullptr) return false;  // it has ended before
     cuda::ContextScope const scope(cuda::device_state(place_.device));
-    check(functions().ncclCommFinalize(comm_), function, operation);
+    check(functions().ncclCommFinalize(comm), function, operation);
   }
   settle(operation, function, grace, {});
   return true;
@@ -161,28 +168,30 @@ void Communicator::settle(char const* operation, char const* function, milliseco
 }
 
 void Communicator::complete_job(char const* operation, char const* function) {
-  std::lock_guard const lock(mutex_);
-  if (comm_ == nullptr) return;
+  std::lock_guard const calling(calls_mutex_);
+  auto* const comm = native();
+  if (comm == nullptr) return;
   int ranks = 0;
-  check(functions().ncclCommCount(comm_, &ranks), function, operation);
+  check(functions().ncclCommCount(comm, &ranks), function, operation);
 }
 
-Result Communicator::post(std::span<Step const> steps, char const*& function) {
+Result Communicator::post(api::Comm* comm, std::span<Step const> steps, char const*& function) {
   auto result = Result::success;
   bool const grouped = steps.size() > 1;
   if (grouped) result = functions().ncclGroupStart();
   for (auto const& step : steps) {
     if (result != Result::success && result != Result::in_progress) break;
+    if (native() == nullptr) break;  // aborted meanwhile
     function = step.function;
-    result = step.call(functions(), comm_);
+    result = step.call(functions(), comm);
   }
   if (!grouped) return result;
   auto const ended = functions().ncclGroupEnd();
   return result == Result::success || result == Result::in_progress ? ended : result;
 }
 
-void Communicator::require_not_aborted(char const* operation) const {
-  if (comm_ != nullptr) return;
+void Communicator::require_not_aborted(char const* operation) {
+  if (native() != nullptr) return;
   throw BackendError({.operation = operation,
                       .message = "the communicator of the GPUs has been aborted",
                       .rank = place_.rank,
@@ -194,10 +203,12 @@ void Communicator::enqueue(char const* operation, std::span<Step const> steps, P
   if (steps.empty()) return;
   char const* function = "ncclGroupStart";
   {
-    std::lock_guard const lock(mutex_);
+    std::lock_guard const calling(calls_mutex_);
     require_not_aborted(operation);
     cuda::ContextScope const scope(cuda::device_state(place_.device));
-    auto const result = post(steps, function);
+    // Before NCCL 2.23 this launches the kernel, and blocks while the stream holds too much work.
+    auto const result = post(native(), steps, function);
+    require_not_aborted(operation);
     check(result, function, operation);
   }
   settle(operation, function, timeout_, poll_hook);
@@ -210,14 +221,15 @@ void Communicator::register_memory(std::shared_ptr<spi::Storage> memory, PollHoo
   if (!as_window && (f.ncclCommRegister == nullptr || f.ncclCommDeregister == nullptr)) return;
   auto const* const function = as_window ? "ncclCommWindowRegister" : "ncclCommRegister";
   {
-    std::lock_guard const lock(mutex_);
+    std::lock_guard const calling(calls_mutex_);
     require_not_aborted(operation);
+    auto* const comm = native();
     cuda::ContextScope const scope(cuda::device_state(place_.device));
     auto& made = registered_.emplace_back(Registered{.memory = std::move(memory)});
     auto* const data = static_cast<void*>(made.memory->data());
     auto const bytes = made.memory->size_bytes();
-    auto const result = as_window ? f.ncclCommWindowRegister(comm_, data, bytes, &made.window, 0)
-                                  : f.ncclCommRegister(comm_, data, bytes, &made.handle);
+    auto const result = as_window ? f.ncclCommWindowRegister(comm, data, bytes, &made.window, 0)
+                                  : f.ncclCommRegister(comm, data, bytes, &made.handle);
     check(result, function, operation);
   }
   settle(operation, function, timeout_, poll_hook);
@@ -237,11 +249,12 @@ void Communicator::deregister_memory(Event const& last_work) {
     bool const as_window = one.window != nullptr;
     if (!as_window && one.handle == nullptr) continue;
     {
-      std::lock_guard const lock(mutex_);
-      if (comm_ == nullptr) return;  // the watchdog has aborted it
+      std::lock_guard const calling(calls_mutex_);
+      auto* const comm = native();
+      if (comm == nullptr) return;  // the watchdog has aborted it
       cuda::ContextScope const scope(cuda::device_state(place_.device));
-      auto const result = as_window ? functions().ncclCommWindowDeregister(comm_, one.window)
-                                    : functions().ncclCommDeregister(comm_, one.handle);
+      auto const result = as_window ? functions().ncclCommWindowDeregister(comm, one.window)
+                                    : functions().ncclCommDeregister(comm, one.handle);
       if (result != Result::success && result != Result::in_progress)
         log_event(LogLevel::warning, "NCCL does not deregister a buffer",
                   {{"error", functions().ncclGetErrorString(result)}});
@@ -256,10 +269,16 @@ api::Comm* Communicator::native() noexcept {
 }
 
 Result Communicator::async_error() noexcept {
-  std::lock_guard const lock(mutex_);
-  if (comm_ == nullptr) return end_ == End::closed ? Result::success : Result::internal_error;
+  std::unique_lock const calling(calls_mutex_, std::try_to_lock);
+  api::Comm* comm = nullptr;
+  {
+    std::lock_guard const lock(mutex_);
+    if (comm_ == nullptr) return end_ == End::closed ? Result::success : Result::internal_error;
+    comm = comm_;
+  }
+  if (!calling) return Result::in_progress;
   auto state = Result::internal_error;
-  if (functions().ncclCommGetAsyncError(comm_, &state) != Result::success) return Result::internal_error;
+  if (functions().ncclCommGetAsyncError(comm, &state) != Result::success) return Result::internal_error;
   return state;
 }
 
@@ -270,7 +289,13 @@ api::Comm* Communicator::take(End how) noexcept {
 }
 
 void Communicator::abort() noexcept {
-  auto* const comm = take(End::aborted);
+  api::Comm* comm = nullptr;
+  {
+    std::unique_lock calling(calls_mutex_, std::defer_lock);
+    // A launch that blocks ends with the abort only. NCCL allows an abort during calls of other threads.
+    static_cast<void>(poll_for([&] { return calling.try_lock(); }, abort_delay));
+    comm = take(End::aborted);
+  }
   if (comm == nullptr) return;
   run_with_grace("ncclCommAbort", place_.device, [abort = functions().ncclCommAbort, comm] { return abort(comm); });
 }

@@ -61,10 +61,11 @@ class Communicator {
   /// end of the work that was enqueued last: no registered memory is in use after it.
   void close(Event const& last_work) noexcept;
   /// Ends the communicator's kernels on this rank, so that streams go on; their results are undetermined. Any thread.
-  /// A call of NCCL that does not end within five seconds is left to a thread.
+  /// Waits up to a second for a call of NCCL under way, then aborts all the same: a launch may block until the kernels
+  /// before it end. An abort that does not end within five seconds is left to a thread.
   void abort() noexcept;
   /// Returns NCCL's own verdict: success unless the network or a peer has failed. An aborted communicator has an
-  /// internal error. Any thread.
+  /// internal error. Returns "in progress" while another thread is in a call of NCCL. Any thread; does not block.
   [[nodiscard]] api::Result async_error() noexcept;
 
  private:
@@ -78,8 +79,8 @@ class Communicator {
   /// thread's next call on the communicator, and a call on another communicator before that crashes.
   void complete_job(char const* operation, char const* function);
   void check(api::Result result, char const* function, char const* operation) const;
-  void require_not_aborted(char const* operation) const;
-  [[nodiscard]] api::Result post(std::span<Step const> steps, char const*& function);
+  void require_not_aborted(char const* operation);
+  [[nodiscard]] api::Result post(api::Comm* comm, std::span<Step const> steps, char const*& function);
   /// Memory that this rank has registered. One of the two handles is set.
   struct Registered {
     std::shared_ptr<spi::Storage> memory{};
@@ -89,13 +90,14 @@ class Communicator {
   /// Deregisters all memory after the work. NCCL needs that before the communicator is finalized.
   void deregister_memory(Event const& last_work);
   enum class End : std::uint8_t { none, closed, aborted };
-  /// Takes the communicator, so that no other thread uses it.
+  /// Takes the communicator, so that no later call uses it.
   [[nodiscard]] api::Comm* take(End how) noexcept;
 
   NcclLibrary const& library_;
   Place const place_;
   std::chrono::milliseconds const timeout_;
-  std::mutex mutex_{};  ///< guards the members below, also during each call of NCCL: an abort frees the communicator
+  std::mutex calls_mutex_{};  ///< held during each call of NCCL, because an abort frees the communicator
+  std::mutex mutex_{};        ///< guards `comm_` and `end_`; never held during a call of NCCL
   api::Comm* comm_ = nullptr;
   End end_ = End::none;
   std::list<Registered> registered_{};  ///< a list, because NCCL writes a window later

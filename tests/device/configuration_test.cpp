@@ -1,9 +1,13 @@
 // Tests the environment variables of the emulator. Each case runs one test below in a process of its own, with the
 // variables set.
+#include <atomic>
+#include <chrono>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/device/driver.hpp"
+#include "tests/support/emulated_gpu/cuda/emulated_gpu.hpp"
 
 namespace device_test {
 namespace {
@@ -113,6 +117,35 @@ TEST_F(ConfigurationPart, has_no_peers) {
 TEST(Configuration, says_which_devices_are_peers) {
   if (real()) GTEST_SKIP() << "a real machine has the peers that it has";
   EXPECT_EQ(run_with({{"EMULATED_GPU_COUNT", "4"}, {"EMULATED_GPU_PEERS", "0-2,1-3"}}, "has_no_peers"), 0);
+}
+
+TEST_F(ConfigurationPart, launches_two_kernels_ahead) {
+  use_first_device();
+  static std::atomic<int> ended{0};
+  emulated<void(char const*, EmulatedKernel, std::size_t const*, std::size_t)>("emulated_register_kernel")(
+      "slow",
+      [](EmulatedLaunch const*, void**) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        ++ended;
+      },
+      nullptr, 0);
+  CUmodule module = nullptr;
+  CUfunction function = nullptr;
+  ASSERT_EQ(cu("cuModuleLoadData", &module, static_cast<void const*>(".version 8.0")), CUDA_SUCCESS);
+  ASSERT_EQ(cu("cuModuleGetFunction", &function, module, "slow"), CUDA_SUCCESS);
+  for (int launched = 1; launched <= 20; ++launched) {
+    ASSERT_EQ(cu("cuLaunchKernel", function, 1U, 1U, 1U, 1U, 1U, 1U, 0U, CUstream{}, static_cast<void**>(nullptr),
+                 static_cast<void**>(nullptr)),
+              CUDA_SUCCESS);
+    EXPECT_GE(ended, launched - 2);
+  }
+  EXPECT_GT(count("full_launch_queue"), 0U);
+  EXPECT_EQ(cu("cuStreamSynchronize", CUstream{}), CUDA_SUCCESS);
+}
+
+TEST(Configuration, limits_the_launch_queue) {
+  if (real()) GTEST_SKIP() << "a real driver has the launch queue that it has";
+  EXPECT_EQ(run_with({{"EMULATED_GPU_LAUNCH_QUEUE", "2"}}, "launches_two_kernels_ahead"), 0);
 }
 
 }  // namespace

@@ -34,6 +34,7 @@ Options* read_all() {
   read("EMULATED_GPU_CAPABILITY", o->capability);
   read("EMULATED_GPU_SEED", o->seed);
   read("EMULATED_GPU_DELAY_US", o->delay_us);
+  read("EMULATED_GPU_LAUNCH_QUEUE", o->launch_queue);
   read("EMULATED_GPU_EXIT_CODE", o->exit_code);
   o->peers = text("EMULATED_GPU_PEERS", "all");
   o->host = text("EMULATED_GPU_HOST", host_name());

@@ -24,6 +24,7 @@ struct Options {
   int exit_code = 0;               // EMULATED_GPU_EXIT_CODE: exit code after reports or leaks; 0 leaves it alone
   std::string fail;                // EMULATED_GPU_FAIL: "cuMemAlloc_v2:3:2,kernel:1:719"
   std::string hang;                // EMULATED_GPU_HANG: number of the kernel that hangs
+  std::size_t launch_queue = 0;    // EMULATED_GPU_LAUNCH_QUEUE: operations of a stream before a launch blocks; 0: never
   std::string kernels;             // EMULATED_GPU_KERNELS: shared object that registers kernels when it is loaded
   std::string visible;             // CUDA_VISIBLE_DEVICES
   bool visible_set = false;

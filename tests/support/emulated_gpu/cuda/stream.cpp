@@ -137,6 +137,14 @@ void Stream::wait(std::uint64_t count) {
   changed_.wait(lock, [&] { return done_ >= count; });
 }
 
+void Stream::wait_for_space(std::size_t limit) {
+  std::unique_lock lock(mutex_);
+  auto const has_space = [&] { return pushed_ - done_ < limit; };
+  if (has_space()) return;
+  static_cast<void>(log_call("full_launch_queue"));
+  changed_.wait(lock, has_space);
+}
+
 void Stream::run() {
   for (;;) {
     Task task;
@@ -202,6 +210,7 @@ std::shared_ptr<Stream> current_stream_of(CUstream handle) {
 
 Point submit(std::shared_ptr<Stream> const& stream, Task task) {
   if (captured(stream, task)) return {};
+  if (auto const limit = options().launch_queue; limit != 0 && task.kernel) stream->wait_for_space(limit);
   Context& context = stream->context;
   std::lock_guard const lock(context.mutex);
   require(context.alive, CUDA_ERROR_CONTEXT_IS_DESTROYED);

@@ -59,6 +59,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool passed(std::uint64_t count);
   /// Blocks until `count` operations have run.
   void wait(std::uint64_t count);
+  /// Blocks as long as `limit` operations or more have not run.
+  void wait_for_space(std::size_t limit);
 
   Context& context;
   StreamKind const kind;
