@@ -16,6 +16,7 @@
 #include "lib/core/environment.hpp"
 #include "lib/core/log.hpp"
 #include "lib/core/rank_list.hpp"
+#include "lib/platform/random.hpp"
 
 namespace crossrank::nccl {
 namespace {
@@ -29,7 +30,8 @@ struct Offer {
   enum class Choice : std::uint32_t { automatic, nccl, staged };
   Choice choice = Choice::automatic;  ///< its `CROSSRANK_DEVICE`
   std::int32_t version = 0;           ///< of its NCCL; 0 for none
-  std::uint32_t is_capturing = 0;     ///< 1: a graph is being captured from its stream
+  std::uint64_t is_capturing = 0;     ///< 1: a graph is being captured from its stream
+  std::uint64_t process = 0;          ///< a random number of its process
   RecordText gpu{};                   ///< identity of its GPU
   RecordText lacks{};                 ///< why it has no NCCL
 };
@@ -40,6 +42,16 @@ struct Report {
   Outcome outcome = Outcome::failed;  ///< `stopped`: because of another rank
   RecordText failure{};
 };
+
+/// First version of NCCL whose ranks in one process do not write straight into the tensors of each other.
+constexpr int first_version_for_threads = 22300;
+
+/// Returns a number that no other process has.
+std::uint64_t process_number() {
+  // A child after `fork` has no CUDA, so it needs no number of its own.
+  static std::uint64_t const number = platform::random_number(agreement_operation);
+  return number;
+}
 
 /// Returns whether a graph is being captured. A GPU that cannot be opened captures nothing.
 bool is_capturing(Stream const& stream) {
@@ -60,6 +72,7 @@ Offer own_offer(Stream const& stream) {
     mine.choice = *forced == DeviceTransport::nccl ? Offer::Choice::nccl : Offer::Choice::staged;
   if (mine.choice == Offer::Choice::staged) return mine;
   try {
+    mine.process = process_number();
     mine.gpu = record_text(cuda::device_info(stream.device()).uuid);
   } catch (Error const& e) {  // the other ranks wait for the offer
     mine.lacks = record_text(e.what());
@@ -107,6 +120,12 @@ std::optional<std::string> objection(std::vector<Offer> const& offers) {
     for (std::size_t other = 0; other < r; ++other) {
       if (offers[other].gpu == offer.gpu)
         return rank_text(other) + " and " + rank_text(r) + " use the same GPU, " + string_of(offer.gpu);
+      // Only its own GPU can access the memory of a pool of the library.
+      if (offers[other].process == offer.process && offer.version < first_version_for_threads) {
+        return rank_text(other) + " and " + rank_text(r) + " are threads of one process, where NCCL " +
+               version_text(offer.version) + " needs memory that all GPUs can access (" +
+               version_text(first_version_for_threads) + " does not)";
+      }
     }
   }
   return {};

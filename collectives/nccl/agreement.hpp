@@ -10,7 +10,8 @@ namespace crossrank::nccl {
 
 /// Decides with the other ranks of a group whether NCCL carries its collectives on device tensors, and makes the
 /// communicator. Returns null, on all ranks, when it cannot: a rank has no NCCL or another version, two ranks have one
-/// GPU, a rank's `CROSSRANK_DEVICE` is "staged", or NCCL refuses.
+/// GPU, two ranks are threads of one process and NCCL is older than 2.23, a rank's `CROSSRANK_DEVICE` is "staged", or
+/// NCCL refuses.
 ///
 /// Collective over `transport`, which has no other collective under way; blocks. Costs four operations and a split on
 /// the CPU and what NCCL needs. `UnavailableError` on all ranks in place of null when `CROSSRANK_DEVICE` of a rank is

@@ -32,8 +32,9 @@ MessageRankOptions network_options(RankSelf const& self) {
 class NcclNetwork : public testing::TestWithParam<char const*> {
  protected:
   /// Runs a scenario in one process.
-  static void run(std::string_view scenario, std::string timeout = "long") {
-    auto options = gpu_ranks();
+  static void run(std::string_view scenario, std::string timeout = "long",
+                  EmulatedNccl version = EmulatedNccl::newest) {
+    auto options = gpu_ranks(version);
     options.arguments = {GetParam(), std::move(timeout)};
     expect_job_ok(1, scenario, std::move(options));
   }
@@ -64,6 +65,47 @@ CROSSRANK_RANK_SCENARIO(nccl_network_data) {
 }
 
 TEST_P(NcclNetwork, carries_collectives) { run("nccl_network_data"); }
+
+CROSSRANK_RANK_SCENARIO(nccl_network_older_library) {
+  run_message_ranks(
+      2,
+      [](Collective const& world, MemoryHub&) {
+        auto tensor = filled_on_own_gpu(world, 10);
+        world.all_reduce(tensor);
+        EXPECT_EQ(world.device_backend(), "staged");
+        EXPECT_EQ(values(tensor), std::vector<float>(10, 3));
+      },
+      network_options(self));
+  return end_gpu_rank();
+}
+
+TEST_P(NcclNetwork, leaves_threads_of_one_process_to_host_memory_with_an_older_library) {
+  run("nccl_network_older_library", "long", EmulatedNccl::v2_22);
+}
+
+CROSSRANK_RANK_SCENARIO(nccl_network_forced) {
+  run_message_ranks(
+      2,
+      [](Collective const& world, MemoryHub&) {
+        auto tensor = filled_on_own_gpu(world, 10);
+        try {
+          world.all_reduce(tensor);
+          ADD_FAILURE() << "no error";
+        } catch (UnavailableError const& e) {
+          EXPECT_THAT(e.info().message, testing::HasSubstr("rank 0 and rank 1 are threads of one process"));
+        }
+        world.barrier();
+      },
+      network_options(self));
+  return end_gpu_rank();
+}
+
+TEST_P(NcclNetwork, tells_why_an_older_library_does_not_serve_threads) {
+  auto options = gpu_ranks(EmulatedNccl::v2_18);
+  options.environment["CROSSRANK_DEVICE"] = "nccl";
+  options.arguments = {GetParam(), "long"};
+  expect_job_ok(1, "nccl_network_forced", std::move(options));
+}
 
 /// Rank 2 is disconnected while the others have enqueued a call.
 CROSSRANK_RANK_SCENARIO(nccl_network_disconnect) {
