@@ -55,8 +55,9 @@ class CROSSRANK_EXPORT Graph {
   /// during the capture, not during replays. Tensors that are made in `body` and those that its calls use live as long
   /// as the graph. Streams that `body` joins by events must be joined again. An exception from `body` propagates, and
   /// the capture is discarded. `UsageError` for the default stream, for a capture in a capture, for work that cannot be
-  /// captured (a collective through host memory, the first collective of a group, a wait of the host), and when other
-  /// calls have invalidated the capture; `UnavailableError` for a driver before CUDA 11.4.
+  /// captured (a collective through host memory, the first collective of a group, a wait of the host, a copy with
+  /// pageable memory), and when other calls have invalidated the capture; `UnavailableError` for a driver before CUDA
+  /// 11.4.
   [[nodiscard]] static Graph capture(Stream const& stream, std::function<void()> const& body);
 
   /// Enqueues the captured work on `stream`. Does not block.

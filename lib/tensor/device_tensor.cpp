@@ -5,6 +5,7 @@
 
 #include "lib/tensor/copy_memory.hpp"
 #include "lib/tensor/heap_storage.hpp"
+#include "lib/tensor/transfer/host_copies.hpp"
 
 namespace crossrank {
 namespace {
@@ -28,21 +29,29 @@ void enqueue(Stream const& stream, Tensor const& to, Tensor const& from) {
 /// that of another library or of a registered mapping, which the storage does not know.
 void upload(Tensor const& to, Tensor const& from, CopyOptions const& options) {
   auto const stream = current_stream(to.device());
+  bool const is_pinned = from.is_pinned();
+  bool const is_pageable =
+      !is_pinned && !spi::device_provider(to.device().kind).is_page_locked(to.device(), from.data());
+  // Bytes that others hold cannot be written, so there is nothing to wait for.
+  bool const waits = !is_pageable && !options.non_blocking && (!is_pinned || from.storage()->frozen_by().empty());
+  // In a capture, the driver records the address of pageable memory, which each replay would read.
+  if (is_pageable || waits) {
+    require_no_capture(stream, "copy a tensor to a GPU",
+                       "copy it before the capture, or copy pinned memory with CopyOptions::non_blocking");
+  }
   enqueue(stream, to, from);
   use_on(stream, to);
-  if (!from.is_pinned()) {
-    if (!spi::device_provider(to.device().kind).is_page_locked(to.device(), from.data())) return;
-    // The wait comes instead of keeping the tensor, whose lease on a shared mapping would outlive the call.
-    if (!options.non_blocking) return stream.record().synchronize();
-    return use_on(stream, from);
-  }
-  use_on(stream, from);
-  // Bytes that others hold cannot be written, so there is nothing to wait for.
-  if (!options.non_blocking && from.storage()->frozen_by().empty()) stream.record().synchronize();
+  // The wait comes instead of keeping other page-locked memory, whose lease on a shared mapping would outlive the call.
+  if (is_pinned || !(is_pageable || waits)) use_on(stream, from);
+  if (waits) stream.record().synchronize();
 }
 
 void download(Tensor const& to, Tensor const& from, CopyOptions const& options) {
   auto const stream = current_stream(from.device());
+  if (!to.is_pinned() || !options.non_blocking) {
+    require_no_capture(stream, "copy a tensor to the host",
+                       "copy it after the capture, or copy to pinned memory with CopyOptions::non_blocking");
+  }
   use_on(stream, from);
   if (to.is_pinned()) {
     enqueue(stream, to, from);

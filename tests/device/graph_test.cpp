@@ -1,6 +1,7 @@
 // Capture and graphs. Sources: "CUDA C++ Programming Guide", section CUDA Graphs (Guide), and "CUDA Driver API", Stream
 // and Graph Management (API).
 #include <thread>
+#include <vector>
 
 #include "tests/device/driver.hpp"
 
@@ -50,6 +51,29 @@ TEST_F(Capture, replays_what_it_has_captured) {
     ASSERT_EQ(cu("cuStreamSynchronize", s), CUDA_SUCCESS);
     ASSERT_EQ(cu("cuMemcpyDtoH_v2", static_cast<void*>(&value), address, sizeof value), CUDA_SUCCESS);
     EXPECT_EQ(value, 2);
+  }
+  EXPECT_EQ(cu("cuGraphExecDestroy", executable), CUDA_SUCCESS);
+}
+
+// Guide, Creating a Graph Using Stream Capture, and the vendor's sample simpleCudaGraphs, which captures copies from
+// and to memory of malloc and of the stack: a node keeps the address, and each launch reads or writes what is there
+// then.
+TEST_F(Capture, keeps_the_addresses_of_pageable_memory) {
+  std::vector<int> from(16, 1);
+  std::vector<int> to(16, 0);
+  auto const bytes = from.size() * sizeof(int);
+  begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+  ASSERT_EQ(cu("cuMemcpyHtoDAsync_v2", address, static_cast<void const*>(from.data()), bytes, s), CUDA_SUCCESS);
+  ASSERT_EQ(cu("cuMemcpyDtoHAsync_v2", static_cast<void*>(to.data()), address, bytes, s), CUDA_SUCCESS);
+  ASSERT_EQ(end(), CUDA_SUCCESS);
+  EXPECT_EQ(to.front(), 0);
+  CUgraphExec executable = nullptr;
+  ASSERT_EQ(cu("cuGraphInstantiateWithFlags", &executable, graph, 0ULL), CUDA_SUCCESS);
+  for (int const value : {2, 3}) {
+    from.assign(from.size(), value);
+    ASSERT_EQ(cu("cuGraphLaunch", executable, s), CUDA_SUCCESS);
+    ASSERT_EQ(cu("cuStreamSynchronize", s), CUDA_SUCCESS);
+    EXPECT_EQ(to, from);
   }
   EXPECT_EQ(cu("cuGraphExecDestroy", executable), CUDA_SUCCESS);
 }

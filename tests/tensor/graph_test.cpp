@@ -15,6 +15,7 @@
 #include <crossrank/tensor.hpp>
 
 #include "tests/support/emulated_driver.hpp"
+#include "tests/support/error_of.hpp"
 
 namespace crossrank {
 namespace {
@@ -22,8 +23,10 @@ namespace {
 using cuda::Graph;
 using test::calls;
 using test::live;
+using test::thrown;
 using testing::Each;
 using testing::ElementsAre;
+using testing::HasSubstr;
 
 constexpr auto gpu = Device::cuda(0);
 
@@ -157,6 +160,38 @@ TEST_F(DeviceGraph, a_wait_of_the_host_inside_is_a_usage_error) {
   EXPECT_THROW(static_cast<void>(Graph::capture(stream, [&] { static_cast<void>(host_values(tensor)); })), UsageError);
   EXPECT_FALSE(stream.is_capturing());
   EXPECT_THAT(read(tensor, stream), ElementsAre(1, 2)) << "the stream goes on";
+}
+
+/// The driver would record the address of the memory, and a replay would read what is there by then.
+TEST_F(DeviceGraph, a_copy_with_pageable_memory_is_a_usage_error_and_leaves_the_capture_valid) {
+  auto const stream = Stream::create(gpu);
+  auto const in = on_gpu({1, 2});
+  auto out = on_gpu({0, 0});
+  auto const graph = Graph::capture(stream, [&] {
+    out.copy_from(in);
+    auto const host = Tensor::of(std::vector<float>{7, 7}, {2});
+    EXPECT_THAT(thrown<UsageError>([&] { out.copy_from(host); }).info().hint, HasSubstr("pinned memory"));
+    EXPECT_THROW(static_cast<void>(host.to(gpu)), UsageError);
+    EXPECT_THROW(out.copy_from(host, {.non_blocking = true}), UsageError);
+    EXPECT_THROW(static_cast<void>(host_values(out)), UsageError);
+  });
+  graph.replay(stream);
+  EXPECT_THAT(read(out, stream), ElementsAre(1, 2)) << "the refused copies are not part of the graph";
+}
+
+TEST_F(DeviceGraph, reads_pinned_memory_at_each_replay) {
+  auto const stream = Stream::create(gpu);
+  auto out = on_gpu({0, 0});
+  auto pinned = Tensor::zeros({2}, Dtype::f32, MemoryOptions{.pinned = true});
+  auto const graph = Graph::capture(stream, [&] {
+    EXPECT_THROW(out.copy_from(pinned), UsageError) << "the host would wait";
+    out.copy_from(pinned, {.non_blocking = true});
+  });
+  for (float const value : {1.F, 2.F}) {
+    for (auto& element : pinned.as_mutable<float>()) element = value;
+    graph.replay(stream);
+    EXPECT_THAT(read(out, stream), Each(value));
+  }
 }
 
 TEST_F(DeviceGraph, an_invalidated_capture_is_a_usage_error_also_when_the_cause_was_caught) {

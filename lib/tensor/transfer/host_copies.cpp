@@ -25,12 +25,12 @@ bool passed_or_failed(Event const& event) noexcept {
 
 }  // namespace
 
-void require_no_capture(Stream const& stream, char const* operation) {
+void require_no_capture(Stream const& stream, char const* operation, char const* hint) {
   if (!stream.is_capturing()) return;
   throw UsageError({.operation = operation,
                     .message = "the call cannot be captured in a graph, because the host takes part in it",
                     .got = "a captured stream of " + to_string(stream.device()),
-                    .hint = "end the capture before the call"});
+                    .hint = hint});
 }
 
 void require_usable(Tensor const& tensor, char const* operation) {

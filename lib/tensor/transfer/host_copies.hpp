@@ -10,7 +10,9 @@
 namespace crossrank {
 
 /// Throws `UsageError` while a graph is being captured from the stream, because the host takes part in `operation`.
-void require_no_capture(Stream const& stream, char const* operation);
+/// `hint` says what to do instead.
+void require_no_capture(Stream const& stream, char const* operation,
+                        char const* hint = "end the capture before the call");
 
 /// Throws `UsageError` for a tensor that is undefined or whose memory was given back.
 void require_usable(Tensor const& tensor, char const* operation);

@@ -61,11 +61,11 @@ void copy(Side const& dst, Side const& src, Shape const& shape, std::shared_ptr<
   static_cast<void>(log_call("copy"));
   log_amount("copied_bytes", shape.width * shape.height * shape.depth);
   int const device = stream->context.device;
-  bool const pageable = dst.pageable || src.pageable;
-  if (pageable && captured_end(*stream).capture) forbid_captured(*stream);
+  // A captured copy keeps the address of pageable memory, and reads or writes it when the graph is launched.
+  bool const captured = (dst.pageable || src.pageable) && captured_end(*stream).capture != nullptr;
   auto staged = std::make_shared<std::vector<std::byte>>();
   Side from = src;
-  if (src.pageable && !dst.pageable) {
+  if (src.pageable && !dst.pageable && !captured) {
     // The driver reads the source into its own buffer before the call returns.
     if (!wait) {
       static_cast<void>(log_call("pageable_copy"));
@@ -80,6 +80,7 @@ void copy(Side const& dst, Side const& src, Shape const& shape, std::shared_ptr<
                         move(bytes_of(dst, shape, device), dst, bytes_of(from, shape, device), from, shape);
                         static_cast<void>(staged);
                       }});
+  if (captured) return;
   if (dst.pageable && !wait) static_cast<void>(log_call("pageable_copy"));
   if (wait || dst.pageable) wait_on_host(end);
 }
