@@ -32,11 +32,14 @@ StagedCall::StagedCall(algorithms::Call const& call, bool is_source, std::shared
         stream_,
         {.to = buffer.storage->data(), .from = from.data(), .from_device = call_.device, .run_bytes = from.size()});
   };
-  if (!call_.in.bytes.empty()) {
-    in_ = buffers_->take(call_.in.bytes.size());
-    to_host(in_, call_.in.bytes);
+  if (!call_.in.bytes.empty()) in_ = buffers_->take(call_.in.bytes.size());
+  try {
+    if (out_bytes > 0) out_ = buffers_->take(out_bytes);
+  } catch (...) {
+    if (in_.storage) buffers_->give_back(std::move(in_));  // to free it would wait for a stream that does not go on
+    throw;
   }
-  if (out_bytes > 0) out_ = buffers_->take(out_bytes);
+  if (in_.storage) to_host(in_, call_.in.bytes);
   if (is_source_ && out_bytes > 0) to_host(out_, call_.out.bytes);
   if (in_.storage || is_source_) copied_ = stream_.record();
   note_.advance(node::DeviceStage::enqueued);

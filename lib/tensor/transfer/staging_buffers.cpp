@@ -39,7 +39,13 @@ std::optional<StagingBuffers::Buffer> StagingBuffers::take_idle(std::size_t byte
 
 StagingBuffers::Buffer StagingBuffers::take(std::size_t bytes) {
   if (auto found = take_idle(bytes)) {
-    found->last_use.synchronize();
+    try {
+      found->last_use.synchronize();
+    } catch (...) {
+      // Page-locked memory of a stream that does not go on must not be freed here: that would wait without a limit.
+      give_back(*std::move(found));
+      throw;
+    }
     return *std::move(found);
   }
   auto const wanted = std::bit_ceil(std::max(bytes, smallest_buffer));
@@ -48,6 +54,10 @@ StagingBuffers::Buffer StagingBuffers::take(std::size_t bytes) {
 
 void StagingBuffers::give_back(Buffer buffer, Event last_use) {
   buffer.last_use = std::move(last_use);
+  give_back(std::move(buffer));
+}
+
+void StagingBuffers::give_back(Buffer buffer) {
   std::lock_guard const lock(mutex_);
   idle_.push_back(std::move(buffer));
 }

@@ -27,6 +27,8 @@ class StagingBuffers {
   [[nodiscard]] Buffer take(std::size_t bytes);
   /// Takes a buffer back. The device may still use it until `last_use`.
   void give_back(Buffer buffer, Event last_use);
+  /// Takes a buffer back that the device has not used since its `last_use`.
+  void give_back(Buffer buffer);
 
  private:
   [[nodiscard]] std::optional<Buffer> take_idle(std::size_t bytes);

@@ -20,8 +20,7 @@ constexpr std::size_t alignment = 64;
 
 TensorMover::~TensorMover() {
   try {
-    auto drained = draining_.last_use;
-    if (draining_.storage) device::process_staging(to_.kind).give_back(std::move(draining_), std::move(drained));
+    if (draining_.storage) device::process_staging(to_.kind).give_back(std::move(draining_));
     if (filling_.storage)
       device::process_staging(to_.kind).give_back(std::move(filling_), current_stream(to_).record());
   } catch (std::exception const&) {  // the storage of a buffer waits for its last use by itself
@@ -68,12 +67,13 @@ std::size_t TensorMover::free_bytes() {
 }
 
 void TensorMover::change_buffers() {
+  // Until the wait has ended, the buffer stays where the destructor finds it.
+  draining_.last_use.synchronize();
   auto next = std::exchange(draining_, {});
   if (filling_.storage) {
+    filling_.last_use = current_stream(to_).record();
     draining_ = std::exchange(filling_, {});
-    draining_.last_use = current_stream(to_).record();
   }
-  if (next.storage) next.last_use.synchronize();
   filling_ = next.storage ? std::move(next) : device::process_staging(to_.kind).take(device::staging_piece_bytes);
   filled_ = 0;
 }
