@@ -43,7 +43,8 @@ struct SharedDeviceMemory {
 /// `device_provider` finds it. A second vendor is a second provider. A member that enqueues work returns at once;
 /// the work runs in the order of the stream. Any thread may call any member. `UnavailableError` without a driver,
 /// device or memory; `UsageError` for a device number that does not exist; `BackendError` when the vendor's library
-/// fails, also with the error of work that was enqueued earlier.
+/// fails, also with the error of work that was enqueued earlier. `allocate`, `copy`, `fill` and `keep_alive` throw
+/// `UsageError` while another library captures a graph from the stream.
 class CROSSRANK_EXPORT DeviceProvider {
  public:
   virtual ~DeviceProvider() = default;

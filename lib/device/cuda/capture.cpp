@@ -72,4 +72,14 @@ CUgraph_st* Capture::end() {
   return graph;
 }
 
+void require_no_foreign_capture(Stream const& stream, char const* operation) {
+  // The default stream cannot be captured.
+  if (stream.native() == nullptr || Capture::of(stream) != nullptr || !stream.is_capturing()) return;
+  throw UsageError({.operation = operation,
+                    .message = "the stream is being captured by another library or thread, and nothing would keep the "
+                               "memory for the replays of its graph",
+                    .got = "a captured stream of " + to_string(stream.device()),
+                    .hint = "capture with crossrank::cuda::Graph, or make the call before or after the capture"});
+}
+
 }  // namespace crossrank::cuda

@@ -64,4 +64,8 @@ class Capture {
   bool ended_ = false;
 };
 
+/// Throws `UsageError` while another library or another thread captures the stream: nothing would keep the memory of
+/// `operation` for the replays of that graph.
+void require_no_foreign_capture(Stream const& stream, char const* operation);
+
 }  // namespace crossrank::cuda

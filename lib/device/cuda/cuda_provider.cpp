@@ -143,6 +143,7 @@ class CudaProvider final : public spi::DeviceProvider {
 
   void copy(Stream const& stream, spi::DeviceCopy const& copy) override {
     if (copy.run_bytes == 0 || copy.runs == 0) return;
+    require_no_foreign_capture(stream, "copy on a GPU");
     auto& state = device_state(stream.device());
     ContextScope const scope(state);
     state.drop_passed();
@@ -155,6 +156,7 @@ class CudaProvider final : public spi::DeviceProvider {
   }
   void fill(Stream const& stream, std::byte* at, std::byte value, std::size_t bytes) override {
     if (bytes == 0) return;
+    require_no_foreign_capture(stream, "fill GPU memory");
     auto const& state = device_state(stream.device());
     ContextScope const scope(state);
     check(state.driver(),
@@ -166,8 +168,9 @@ class CudaProvider final : public spi::DeviceProvider {
     auto& state = device_state(stream.device());
     ContextScope const scope(state);
     if (auto* const capture = Capture::of(stream)) return capture->keep(std::move(object));
+    require_no_foreign_capture(stream, "keep memory for a stream");
     state.drop_passed();
-    state.keep_alive(native(stream), std::move(object));
+    state.keep_alive(stream, std::move(object));
   }
 
  private:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -124,14 +125,16 @@ class DeviceStorage final : public spi::Storage {
  private:
   /// Lets the block's stream wait for the others, and frees the block there.
   void free_in_order() {
-    if (auto* const capture = capture_that_uses_it()) {
-      auto moved = std::make_shared<DeviceStorage>(device_, std::move(block_));
-      moved->others_ = std::move(others_);
-      return capture->keep(std::move(moved));
+    if (auto* const capture = capture_that_uses_it()) return capture->keep(moved());
+    if (auto const stream = captured_stream()) {
+      auto& used = device_state(stream->device());
+      ContextScope const scope(used);
+      return used.keep_alive(*stream, moved());
     }
     auto& state = block_->state();
     auto const& f = state.functions();
-    auto* const home = native(block_->stream());
+    auto const home_stream = block_->stream();
+    auto* const home = native(home_stream);
     for (auto const& other : others_) {
       auto& used = device_state(other.device());
       Event event;
@@ -146,7 +149,7 @@ class DeviceStorage final : public spi::Storage {
     if (block_->frees_in_order()) {
       block_.reset();
     } else {
-      state.keep_alive(home, std::shared_ptr<Block>(std::move(block_)));
+      state.keep_alive(home_stream, std::shared_ptr<Block>(std::move(block_)));
       state.drop_passed();
     }
   }
@@ -158,6 +161,27 @@ class DeviceStorage final : public spi::Storage {
       if (auto* const capture = Capture::of(other)) return capture;
     }
     return nullptr;
+  }
+
+  /// Returns a stream that another library or thread captures and that has used the memory. An event that is recorded
+  /// there now would belong to the graph.
+  [[nodiscard]] std::optional<Stream> captured_stream() const {
+    auto const is_captured = [](Stream const& stream) {
+      if (stream.native() == nullptr) return false;
+      auto const& used = device_state(stream.device());
+      ContextScope const scope(used);
+      return used.is_captured(native(stream));
+    };
+    if (is_captured(block_->stream())) return block_->stream();
+    auto const found = std::find_if(others_.begin(), others_.end(), is_captured);
+    return found == others_.end() ? std::nullopt : std::optional(*found);
+  }
+
+  /// Moves the block to a storage that ends later.
+  [[nodiscard]] std::shared_ptr<DeviceStorage> moved() {
+    auto later = std::make_shared<DeviceStorage>(device_, std::move(block_));
+    later->others_ = std::move(others_);
+    return later;
   }
 
   Device device_;
@@ -334,6 +358,7 @@ void require_device_memory(DeviceState const& state, void* data, std::size_t byt
 std::shared_ptr<spi::Storage> allocate_device_memory(Stream const& stream, spi::DeviceAllocation const& request) {
   auto& state = device_state(stream.device());
   if (request.bytes == 0) return std::make_shared<DeviceStorage>(stream.device(), nullptr);
+  require_no_foreign_capture(stream, "allocate GPU memory");
   ContextScope const scope(state);
   state.drop_passed();
   auto storage = std::make_shared<DeviceStorage>(stream.device(), allocate_block(state, stream, request));

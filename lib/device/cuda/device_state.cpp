@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include <crossrank/cuda.hpp>
 #include <crossrank/error.hpp>
 
 #include "lib/core/as_size.hpp"
@@ -110,11 +111,24 @@ bool DeviceState::query(CUevent_st* event) const {
   return true;
 }
 
-void DeviceState::keep_alive(CUstream_st* stream, std::shared_ptr<void const> object) {
-  auto event = record(stream);
+bool DeviceState::is_captured(CUstream_st* stream) const noexcept {
+  auto status = api::CaptureStatus::none;
+  // The default stream cannot be captured.
+  return stream != nullptr && functions().cuStreamIsCapturing(stream, &status) == Result::success &&
+         status != api::CaptureStatus::none;
+}
+
+void DeviceState::keep_alive(Stream const& stream, std::shared_ptr<void const> object) {
+  auto* const key = native(stream);
+  if (is_captured(key)) {
+    std::lock_guard const lock(mutex_);
+    held_by_captures_.push_back({.stream = stream, .object = std::move(object)});
+    return;
+  }
+  auto event = record(key);
   std::lock_guard const lock(mutex_);
-  auto found = std::find_if(held_.begin(), held_.end(), [stream](auto const& one) { return one.stream == stream; });
-  if (found == held_.end()) found = held_.insert(held_.end(), {.stream = stream});
+  auto found = std::find_if(held_.begin(), held_.end(), [key](auto const& one) { return one.stream == key; });
+  if (found == held_.end()) found = held_.insert(held_.end(), {.stream = key});
   found->held.push_back({.event = std::move(event), .object = std::move(object)});
 }
 
@@ -124,24 +138,49 @@ void DeviceState::keep_until(Event event, std::shared_ptr<void const> object) {
   held_until_.push_back({.event = std::move(event), .object = std::move(object)});
 }
 
+void DeviceState::follow_ended_captures() {
+  std::vector<HeldByCapture> ended;
+  {
+    std::lock_guard const lock(mutex_);
+    auto const first_ended = std::stable_partition(held_by_captures_.begin(), held_by_captures_.end(),
+                                                   [this](auto const& one) { return is_captured(native(one.stream)); });
+    std::move(first_ended, held_by_captures_.end(), std::back_inserter(ended));
+    held_by_captures_.erase(first_ended, held_by_captures_.end());
+  }
+  for (auto& [stream, object] : ended) {
+    try {
+      keep_alive(stream, std::move(object));
+    } catch (Error const&) {  // the device has failed, and does no more work
+    }
+  }
+}
+
 void DeviceState::drop_passed() {
+  follow_ended_captures();
   std::vector<Held> dropped;  // destroyed after the lock: a destructor may come back here
   std::lock_guard const lock(mutex_);
-  // After a sticky error the GPU does no more work. Another error, such as that of a captured event, says nothing about
-  // the work.
-  auto const has_passed = [this](Held const& one) {
-    auto const result = functions().cuEventQuery(static_cast<CUevent_st*>(one.event.native()));
-    return result == Result::success || is_sticky(result);
+  auto const query = [this](Held const& one) {
+    return functions().cuEventQuery(static_cast<CUevent_st*>(one.event.native()));
   };
+  // After a sticky error the GPU does no more work. Another error says nothing about the work.
+  auto const is_over = [](Result result) { return result == Result::success || is_sticky(result); };
   for (auto& [stream, held] : held_) {
-    while (!held.empty() && has_passed(held.front())) {
+    while (!held.empty()) {
+      auto const result = query(held.front());
+      bool const is_captured_event = result == Result::captured_event;
+      if (!is_captured_event && !is_over(result)) break;
+      // A capture began just before the event was recorded, so the event never passes.
+      if (is_captured_event) {
+        held_by_captures_.push_back(
+            {.stream = Stream::borrow(device(), stream), .object = std::move(held.front().object)});
+      }
       dropped.push_back(std::move(held.front()));
       held.pop_front();
     }
   }
   std::erase_if(held_, [](auto const& one) { return one.held.empty(); });
-  auto const passed =
-      std::stable_partition(held_until_.begin(), held_until_.end(), [&](Held const& one) { return !has_passed(one); });
+  auto const passed = std::stable_partition(held_until_.begin(), held_until_.end(),
+                                            [&](Held const& one) { return !is_over(query(one)); });
   std::move(passed, held_until_.end(), std::back_inserter(dropped));
   held_until_.erase(passed, held_until_.end());
 }

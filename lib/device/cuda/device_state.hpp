@@ -33,8 +33,12 @@ class DeviceState {
   /// Records an event; the context must be current.
   [[nodiscard]] Event record(CUstream_st* stream);
   [[nodiscard]] bool query(CUevent_st* event) const;
-  /// Keeps an object until the stream has passed the work that is enqueued now; the context must be current.
-  void keep_alive(CUstream_st* stream, std::shared_ptr<void const> object);
+  /// Returns whether a graph is being captured from the stream; false when the driver does not say.
+  [[nodiscard]] bool is_captured(CUstream_st* stream) const noexcept;
+  /// Keeps an object until the stream has passed the work that is enqueued now; the context must be current. While the
+  /// stream is being captured, an event would belong to the graph: the object then stays until the capture has ended
+  /// and the stream has passed the work of that time.
+  void keep_alive(Stream const& stream, std::shared_ptr<void const> object);
   /// Keeps an object until a stream has passed the event.
   void keep_until(Event event, std::shared_ptr<void const> object);
   /// Drops the objects whose streams have passed; the context must be current. Never blocks.
@@ -50,8 +54,15 @@ class DeviceState {
     CUstream_st* stream = nullptr;
     std::deque<Held> held{};
   };
+  /// An object whose stream was being captured.
+  struct HeldByCapture {
+    Stream stream{};
+    std::shared_ptr<void const> object{};
+  };
 
   [[nodiscard]] CUevent_st* idle_event();
+  /// Lets the objects of captures that have ended wait for their streams.
+  void follow_ended_captures();
   /// Makes the pool; without it, memory comes from cuMemAlloc.
   void make_pool();
 
@@ -65,6 +76,7 @@ class DeviceState {
   std::vector<CUevent_st*> idle_events_{};
   std::vector<HeldByStream> held_{};
   std::vector<Held> held_until_{};
+  std::vector<HeldByCapture> held_by_captures_{};
 };
 
 /// Returns the state of a GPU, which the first call makes. `UsageError` when there is no such GPU; errors of

@@ -151,9 +151,12 @@ class OpenedStorage final : public spi::Storage {
       }
       auto& state = device_state(stream.device());
       ContextScope const scope(state);
-      auto const result = state.functions().cuStreamQuery(native(stream));
-      // Another error says nothing about the work of the stream.
-      if (result != Result::success && !is_sticky(result)) state.keep_alive(native(stream), owner_);
+      if (!state.is_captured(native(stream))) {  // a query would invalidate the capture
+        auto const result = state.functions().cuStreamQuery(native(stream));
+        // Another error says nothing about the work of the stream.
+        if (result == Result::success || is_sticky(result)) continue;
+      }
+      state.keep_alive(stream, owner_);
     }
   }
 
