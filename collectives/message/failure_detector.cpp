@@ -163,8 +163,8 @@ Status FailureDetector::status(std::uint64_t round) const {
 
 void FailureDetector::watch(Awaited const& awaited, WaitState& wait, spi::TimeoutPolicy const& timeout_policy) {
   auto const now = system().now();
-  bool moved = wait.packets.value_or(packets_) != packets_;
-  wait.packets = packets_;
+  bool moved = wait.moves.value_or(moves_) != moves_;
+  wait.moves = moves_;
   bool user_code = false;
   for (int const member : awaited.members) {
     if (!is_other(member)) continue;

@@ -41,7 +41,7 @@ struct Awaited {
 struct WaitState {
   explicit WaitState(spi::TimeoutPolicy const& policy) : deadline(policy.timeout, policy.waited) {}
   platform::Deadline deadline;
-  std::optional<std::uint64_t> packets{};   ///< that had come at the last look
+  std::optional<std::uint64_t> moves{};     ///< at the last look
   std::map<int, std::uint64_t> progress{};  ///< by member
   std::chrono::nanoseconds last_ping{platform::system().now()};
   std::chrono::nanoseconds overdue_since{-1};
@@ -90,8 +90,8 @@ class FailureDetector {
   void take_gone(int member) noexcept;
   /// Answers a member for which the current round takes too long. First member only.
   void take_overdue(PacketHeader const& head);
-  /// Counts a packet of the group as progress.
-  void note_packet() noexcept { ++packets_; }
+  /// Counts as progress: a packet of the group has come, or bytes have gone.
+  void note_moved() noexcept { ++moves_; }
   /// Returns what a ping is answered: this rank's status; on the first member with that of the members that the round
   /// waits for.
   [[nodiscard]] Status status(std::uint64_t round) const;
@@ -115,7 +115,7 @@ class FailureDetector {
   std::chrono::nanoseconds deferred_since_{0};
   std::vector<bool> gone_;  ///< by member
   bool anyone_gone_ = false;
-  std::uint64_t packets_ = 0;  ///< of the group that have come
+  std::uint64_t moves_ = 0;  ///< packets of the group that have come, and times that bytes have gone
 };
 
 }  // namespace crossrank::message

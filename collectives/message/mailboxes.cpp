@@ -95,13 +95,13 @@ bool Mailboxes::advance() {
 }
 
 bool Mailboxes::advance(int member) {
-  bool moved = false;
-  while (!queue(member).sends.empty() && send_first(member, moved)) {
+  std::size_t sent = 0;
+  while (!queue(member).sends.empty() && send_first(member, sent)) {
   }
-  return moved;
+  return sent != 0;
 }
 
-bool Mailboxes::send_first(int member, bool& moved) {
+bool Mailboxes::send_first(int member, std::size_t& sent) {
   auto& peer_queue = queue(member);
   auto const request_id = peer_queue.sends.front();
   auto& op = operations_.at(request_id);
@@ -112,13 +112,13 @@ bool Mailboxes::send_first(int member, bool& moved) {
   }
   auto const bytes = outgoing.source.bytes;
   do {
-    if (bytes.size() > small_payload && !link_.has_space(member)) return false;
+    if (bytes.size() > small_payload && (sent >= chunks_at_once || !link_.has_space(member))) return false;
     auto const chunk = bytes.subspan(outgoing.staged, std::min(chunk_bytes, bytes.size() - outgoing.staged));
     link_.send(member,
                {.kind = PacketKind::message, .op_kind = op.tag, .round = outgoing.number, .bytes = bytes.size()},
                chunk);
     outgoing.staged += chunk.size();
-    moved = true;
+    ++sent;
   } while (outgoing.staged < bytes.size());
   op.completed = true;
   peer_queue.sends.pop_front();

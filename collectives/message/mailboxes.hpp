@@ -63,7 +63,7 @@ class Mailboxes {
   void take(int member, PacketHeader const& head, Bytes body);
   /// Takes the receipt for one message.
   void take_receipt(int member);
-  /// Sends what can go to any member. Returns whether any bytes went.
+  /// Sends some of what can go to each member. Returns whether any bytes went.
   bool advance();
 
  private:
@@ -88,8 +88,8 @@ class Mailboxes {
 
   [[nodiscard]] PeerQueue& queue(int member) noexcept { return at_rank(queues_, member); }
   bool advance(int member);
-  /// Sends what can go of the first message. Returns whether it has gone whole.
-  [[nodiscard]] bool send_first(int member, bool& moved);
+  /// Sends what can go of the first message, and adds the packets to `sent`. Returns whether it has gone whole.
+  [[nodiscard]] bool send_first(int member, std::size_t& sent);
   void match(int member);
   /// Matches kept messages to the receives from any member.
   void match_any();

@@ -246,7 +246,7 @@ RequestId MessageTransport::post_recv_any(spi::Sink bytes, std::uint32_t tag, st
 void MessageTransport::handle(int src, PacketHeader const& head, Bytes body) {
   auto const member = link_.member_of(src);
   if (member < 0) return;
-  failures_.note_packet();
+  failures_.note_moved();
   switch (head.kind) {
     case PacketKind::arrival:
       if (failures_.has_failed()) break;
@@ -269,11 +269,14 @@ void MessageTransport::handle(int src, PacketHeader const& head, Bytes body) {
   }
 }
 
+/// A member that only takes bytes sends no packets. The bytes that go to it show that it makes progress.
 bool MessageTransport::advance() {
   if (failures_.has_failed()) return false;
   bool const flowed = flow_.advance();
   note_flow();
-  return mailboxes_.advance() || flowed;
+  bool const moved = mailboxes_.advance() || flowed;
+  if (moved) failures_.note_moved();
+  return moved;
 }
 
 bool MessageTransport::pump() {

@@ -108,6 +108,7 @@ void Network::send(int dst, PacketHeader const& head, Bytes body, Bytes more) {
   if (stopped_.load()) return;  // a group that goes after MPI_Finalize has nobody to take leave of
   if (peer(dst).dead) return;   // Open MPI would try to connect to it again
   auto packet = make_packet(head, body, more);
+  count_chunk(body.size());
   if (dst == packet_transport_->rank()) {
     loopback_.push_back({dst, std::move(packet)});
   } else {
@@ -155,6 +156,7 @@ void Network::dispatch(int src, std::vector<std::byte> packet) {
   std::memcpy(&head, packet.data(), sizeof head);
   auto& from = peer(src);
   from.heard = system().now();
+  count_chunk(packet.size());
   auto const found = packet_handlers_.find(head.group);
   if (head.kind == PacketKind::ping) {
     auto const status = found == packet_handlers_.end() ? own_status() : found->second->status(head.round);

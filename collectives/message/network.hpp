@@ -91,6 +91,11 @@ class Network final : public spi::Network, public std::enable_shared_from_this<N
 
   // These do not need the lock.
   void count_progress() noexcept { progress_.fetch_add(1, std::memory_order_relaxed); }
+  /// Counts a chunk of a large payload that this rank has sent or taken. A small payload is part of a call, which
+  /// counts as a whole.
+  void count_chunk(std::size_t bytes) noexcept {
+    if (bytes > small_payload) count_progress();
+  }
   [[nodiscard]] std::uint64_t progress() const noexcept { return progress_.load(std::memory_order_relaxed); }
   void enter_user_code(int change) noexcept { user_code_.fetch_add(change, std::memory_order_relaxed); }
   void enter_wait(int change) noexcept { waiting_.fetch_add(change, std::memory_order_relaxed); }

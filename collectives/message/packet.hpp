@@ -54,6 +54,8 @@ inline constexpr std::size_t max_argument_bytes = CallArguments::max_bytes;
 inline constexpr std::size_t chunk_bytes = std::size_t{1} << 18;
 /// Chunks for one rank that the packet transport may hold unsent.
 inline constexpr std::size_t chunks_ahead = 4;
+/// Most chunks that go before this rank looks at its packets again, so that it answers pings while it sends.
+inline constexpr std::size_t chunks_at_once = 64;
 
 using Bytes = std::span<std::byte const>;
 

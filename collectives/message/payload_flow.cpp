@@ -153,32 +153,30 @@ bool PayloadFlow::advance() {
 }
 
 bool PayloadFlow::send(Relay& relay) {
-  bool moved = false;
-  while (relay.to >= 0 && link_.has_space(relay.to)) {
+  std::size_t sent = 0;
+  for (; relay.to >= 0 && sent < chunks_at_once && link_.has_space(relay.to); ++sent) {
     auto const chunk = relay.next(chunk_bytes);
     if (chunk.empty()) break;
     link_.send(relay.to, {.kind = PacketKind::flow, .round = round_, .bytes = relay.to_send}, chunk);
     relay.sent += chunk.size();
-    moved = true;
   }
-  return moved;
+  return sent != 0;
 }
 
 /// Begins with the next member, so that not all members send to the same one.
 bool PayloadFlow::send(Exchange& exchange) {
-  bool moved = false;
+  std::size_t sent = 0;
   for (int step = 1; step < link_.size(); ++step) {
     auto const dst = (link_.rank() + step) % link_.size();
     auto& part = at_rank(exchange.out, dst);
-    while (!part.complete() && link_.has_space(dst)) {
+    for (; sent < chunks_at_once && !part.complete() && link_.has_space(dst); ++sent) {
       auto const chunk =
           exchange.source.subspan(part.offset + part.moved, std::min(chunk_bytes, part.bytes - part.moved));
       link_.send(dst, {.kind = PacketKind::flow, .round = round_, .bytes = part.bytes}, chunk);
       part.moved += chunk.size();
-      moved = true;
     }
   }
-  return moved;
+  return sent != 0;
 }
 
 bool PayloadFlow::complete() const noexcept {

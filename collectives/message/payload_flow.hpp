@@ -83,7 +83,7 @@ class PayloadFlow {
   void stop() noexcept { payload_.reset(); }
   /// Takes a chunk of `round`; `passed` rounds have passed here.
   void take(int member, std::uint64_t round, Bytes chunk, std::uint64_t passed);
-  /// Sends chunks while there is space. Returns whether any was sent.
+  /// Sends some chunks while there is space. Returns whether any was sent.
   bool advance();
 
   [[nodiscard]] bool is_active() const noexcept { return payload_.has_value(); }

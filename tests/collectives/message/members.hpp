@@ -102,7 +102,7 @@ class Member final : public message::PacketHandler {
   void handle(int src, message::PacketHeader const& head, message::Bytes body) override {
     using message::PacketKind;
     auto const member = link_->member_of(src);
-    failures_->note_packet();
+    failures_->note_moved();
     switch (head.kind) {
       case PacketKind::arrival: note(rounds_->take_arrival(member, head, body)); break;
       case PacketKind::verdict: pass(message::Rounds::read_verdict(head, body)); break;

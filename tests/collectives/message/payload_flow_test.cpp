@@ -79,6 +79,24 @@ TEST(PayloadFlow, exchanges_parts_without_a_detour) {
   EXPECT_TRUE(std::ranges::equal(std::span(out[1]).subspan(20), std::span(in[1]).subspan(large)));
 }
 
+/// A packet transport that always has space must not keep a rank from answering pings.
+TEST(PayloadFlow, sends_a_long_payload_in_several_goes) {
+  std::vector<std::byte> bytes((message::chunks_at_once + 1) * message::chunk_bytes);
+  std::array<std::size_t, 2> const to_1{0, bytes.size()};
+  std::array<std::size_t, 2> const from_1{0, 0};
+  for (bool const relays : {true, false}) {
+    Members members(2);
+    if (relays) {
+      members[0].flow().start(1, Relay::chain(members[0].link(), 0, bytes));
+    } else {
+      members[0].flow().start(1, Exchange::of(bytes, to_1, {}, from_1));
+    }
+    EXPECT_FALSE(members[0].flow().complete());
+    members.settle();
+    EXPECT_TRUE(members[0].flow().complete());
+  }
+}
+
 TEST(PayloadFlow, keeps_chunks_that_come_before_the_verdict) {
   Members members(2);
   auto sent = pattern(large, 0);
