@@ -5,8 +5,10 @@
 #include <vector>
 
 #include "collectives/composite/composite_transport.hpp"
+#include "collectives/message/message_transport.hpp"
 #include "collectives/shm/node_transport.hpp"
 #include "lib/core/at_rank.hpp"
+#include "lib/node/group/group.hpp"
 #include "lib/node/memory/segment_names.hpp"
 
 namespace crossrank::spi {
@@ -33,6 +35,9 @@ std::shared_ptr<Transport> add_node_memory(std::shared_ptr<Transport> across, No
       .cap_bytes = options.arena_cap,
       .threads = options.threads};
   auto local = node_transport(on_node, across->name(), std::move(global_here), options.timeout_policy);
+  auto* const packets = dynamic_cast<message::MessageTransport*>(across.get());
+  auto* const group = dynamic_cast<node::Group*>(local->node_memory().get());
+  if (packets != nullptr && group != nullptr) packets->network().add_node(group->shared_comm());
   auto const all = all_ranks(static_cast<int>(global.size()));
   auto bulk = across->split({.op_kind = OpKind::split}, all, across->name() + "/bulk", timeout_policy);
   return std::make_shared<composite::CompositeTransport>(composite::CompositeTransport::Parts{

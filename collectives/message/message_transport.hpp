@@ -82,6 +82,7 @@ class MessageTransport final : public spi::Transport, private PacketHandler {
 
   /// Finds out which members are on this node, from what the network knows by now.
   void find_node_ranks();
+  [[nodiscard]] Network& network() const noexcept { return link_.network(); }
 
  private:
   struct Barrier {};

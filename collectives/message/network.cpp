@@ -9,6 +9,7 @@
 
 #include "lib/core/as_size.hpp"
 #include "lib/core/log.hpp"
+#include "lib/node/group/node_comm.hpp"
 #include "lib/platform/start_thread.hpp"
 #include "lib/platform/system.hpp"
 
@@ -171,9 +172,30 @@ void Network::dispatch(int src, std::vector<std::byte> packet) {
   }
 }
 
+void Network::add_node(std::weak_ptr<node::NodeComm const> node) {
+  auto const guard = lock();
+  std::erase_if(nodes_, [](auto const& known) { return known.expired(); });
+  nodes_.push_back(std::move(node));
+}
+
+void Network::count_chunk(std::size_t bytes) noexcept {
+  if (bytes <= small_payload) return;
+  count_progress();
+  for (auto const& node : nodes_) {
+    if (auto const comm = node.lock()) comm->count_progress();
+  }
+}
+
 Status Network::own_status() const noexcept {
-  return {progress_.load(std::memory_order_relaxed), user_code_.load(std::memory_order_relaxed) > 0,
-          waiting_.load(std::memory_order_relaxed) > 0};
+  Status own{progress_.load(std::memory_order_relaxed), user_code_.load(std::memory_order_relaxed) > 0,
+             waiting_.load(std::memory_order_relaxed) > 0};
+  for (auto const& node : nodes_) {
+    auto const comm = node.lock();
+    if (!comm) continue;
+    own.progress += comm->progress();
+    own.user_code = own.user_code || node::is_in_user_code(comm->own_record());
+  }
+  return own;
 }
 
 }  // namespace crossrank::message

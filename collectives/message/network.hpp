@@ -20,6 +20,10 @@
 #include "collectives/message/packet.hpp"
 #include "lib/core/at_rank.hpp"
 
+namespace crossrank::node {
+class NodeComm;
+}
+
 namespace crossrank::message {
 
 /// A rank's answer to a ping.
@@ -86,20 +90,18 @@ class Network final : public spi::Network, public std::enable_shared_from_this<N
   bool pump();
   /// Records that a rank of the job is dead, and ends each of its groups.
   void mark_dead(int rank, std::string const& text);
+  [[nodiscard]] Status own_status() const noexcept;
   /// Returns how often `open_world` was called for this job before.
   [[nodiscard]] std::uint64_t count_world(std::string const& job) { return worlds_[job]++; }
 
   // These do not need the lock.
+  /// Adds a node's shared memory that this rank uses as well. Work there counts as this rank's progress, and its chunks
+  /// here count there. Does not keep the node's communicator.
+  void add_node(std::weak_ptr<node::NodeComm const> node);
   void count_progress() noexcept { progress_.fetch_add(1, std::memory_order_relaxed); }
-  /// Counts a chunk of a large payload that this rank has sent or taken. A small payload is part of a call, which
-  /// counts as a whole.
-  void count_chunk(std::size_t bytes) noexcept {
-    if (bytes > small_payload) count_progress();
-  }
   [[nodiscard]] std::uint64_t progress() const noexcept { return progress_.load(std::memory_order_relaxed); }
   void enter_user_code(int change) noexcept { user_code_.fetch_add(change, std::memory_order_relaxed); }
   void enter_wait(int change) noexcept { waiting_.fetch_add(change, std::memory_order_relaxed); }
-  [[nodiscard]] Status own_status() const noexcept;
 
  private:
   struct UnroutedPacket {
@@ -107,6 +109,9 @@ class Network final : public spi::Network, public std::enable_shared_from_this<N
     std::vector<std::byte> packet;
   };
   void dispatch(int src, std::vector<std::byte> packet);
+  /// Counts a chunk of a large payload that this rank has sent or taken. A small payload is part of a call, which
+  /// counts as a whole.
+  void count_chunk(std::size_t bytes) noexcept;
   void run_progress_thread() noexcept;
 
   std::unique_ptr<spi::PacketTransport> packet_transport_;
@@ -117,6 +122,7 @@ class Network final : public spi::Network, public std::enable_shared_from_this<N
   std::unordered_set<std::uint64_t> retired_;
   std::map<std::string, std::uint64_t> worlds_;
   std::vector<UnroutedPacket> loopback_;
+  std::vector<std::weak_ptr<node::NodeComm const>> nodes_;
   std::exception_ptr broken_{};  ///< what the packet transport refused while nobody called
   std::atomic<std::uint64_t> progress_{0};
   std::atomic<int> user_code_{0};
