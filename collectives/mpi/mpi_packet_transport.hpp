@@ -1,5 +1,6 @@
 #pragma once
 #include <deque>
+#include <memory>
 #include <vector>
 
 #include <crossrank/mpi.hpp>
@@ -32,6 +33,8 @@ class MpiPacketTransport final : public spi::PacketTransport {
   [[nodiscard]] bool receive(int& src, std::vector<std::byte>& packet) override;
   [[nodiscard]] void* native_group() noexcept override { return &callers_; }
   void note_lost_rank() noexcept override;
+  /// Returns what expires when the packet transport has made its last MPI call.
+  [[nodiscard]] std::weak_ptr<void const> lifetime() const noexcept { return lifetime_; }
 
  private:
   struct Transfer {
@@ -44,6 +47,7 @@ class MpiPacketTransport final : public spi::PacketTransport {
   void reap();
   void accept();
 
+  std::shared_ptr<char const> lifetime_ = std::make_shared<char const>();  // the last one to go
   MPI_Comm communicator_;
   MPI_Comm callers_;
   Threads threads_;

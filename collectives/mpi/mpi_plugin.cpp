@@ -29,7 +29,7 @@ std::shared_ptr<spi::Transport> open(spi::PluginRequest const& request) {
                             .hint = "start with mpirun, or with srun --mpi=pmix",
                             .group_usable = false});
   }
-  return process.world(request.connect_timeout)
+  return process.open(MPI_COMM_WORLD, request.connect_timeout)
       ->open_world(
           {.job = request.job, .timeout_policy = request.timeout_policy, .connect_timeout = request.connect_timeout});
 }

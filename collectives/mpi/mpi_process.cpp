@@ -1,8 +1,10 @@
 #include "collectives/mpi/mpi_process.hpp"
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <deque>
+#include <exception>
 #include <string>
 #include <thread>
 #include <utility>
@@ -11,6 +13,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "collectives/mpi/mpi_packet_transport.hpp"
 #include "lib/core/no_destructor.hpp"
 #include "lib/platform/sigpipe_blocked.hpp"
 #include "lib/platform/start_thread.hpp"
@@ -119,9 +122,11 @@ std::shared_ptr<spi::Network> Process::open(MPI_Comm communicator, std::chrono::
   require_group(communicator);
   platform::SigpipeBlocked const blocked;
   std::lock_guard const lock(mutex_);
-  auto const own = duplicate(communicator, limit);
-  check(MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  auto const callers = duplicate(communicator, limit);
+  hook();
+  if (auto known = find(communicator)) return known;
+  Duplicates duplicates{.own = duplicate(communicator, limit)};
+  check(MPI_Comm_set_errhandler(duplicates.own, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  duplicates.callers = duplicate(communicator, limit);
   int provided = MPI_THREAD_SINGLE;
   check(MPI_Query_thread(&provided), "MPI_Query_thread");
   // A program that made MPI calls of its own beside ours would need MPI_THREAD_MULTIPLE.
@@ -129,29 +134,65 @@ std::shared_ptr<spi::Network> Process::open(MPI_Comm communicator, std::chrono::
                            ? MpiPacketTransport::Threads::any
                        : provided == MPI_THREAD_SERIALIZED ? MpiPacketTransport::Threads::callers
                                                            : MpiPacketTransport::Threads::main_only;
-  auto network = spi::make_network(std::make_unique<MpiPacketTransport>(own, callers, threads));
-  networks_.push_back(network);
-  hook();
+  auto packets = std::make_unique<MpiPacketTransport>(duplicates.own, duplicates.callers, threads);
+  auto const user = packets->lifetime();
+  auto network = spi::make_network(std::move(packets));
+  auto& opened = opened_.emplace_back(Opened{.duplicates = duplicates, .user = user, .network = network});
+  check(MPI_Comm_set_attr(communicator, key_, &opened), "MPI_Comm_set_attr");
   return network;
 }
 
-std::shared_ptr<spi::Network> Process::world(std::chrono::milliseconds limit) {
-  if (!world_) world_ = open(MPI_COMM_WORLD, limit);
-  return world_;
+std::shared_ptr<spi::Network> Process::find(MPI_Comm communicator) const {
+  Opened const* opened = nullptr;
+  int found = 0;
+  check(MPI_Comm_get_attr(communicator, key_, static_cast<void*>(&opened), &found), "MPI_Comm_get_attr");
+  return found == 0 ? nullptr : opened->network;
 }
 
 /// MPI_Finalize begins by deleting the attributes of MPI_COMM_SELF, while MPI still works.
 void Process::hook() {
-  if (std::exchange(hooked_, true)) return;
+  if (key_ != MPI_KEYVAL_INVALID) return;
   int key = MPI_KEYVAL_INVALID;
   check(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &Process::on_finalize, &key, nullptr), "MPI_Comm_create_keyval");
   check(MPI_Comm_set_attr(MPI_COMM_SELF, key, nullptr), "MPI_Comm_set_attr");
+  check(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &Process::on_free, &key_, nullptr), "MPI_Comm_create_keyval");
+}
+
+/// Ends the network of a communicator that the program frees. Groups that the program has not dropped keep it.
+void Process::release(Opened const* opened) {
+  std::list<Opened> released;
+  {
+    std::lock_guard const lock(mutex_);
+    auto const found = std::ranges::find_if(opened_, [&](Opened const& one) { return &one == opened; });
+    if (found == opened_.end()) return;  // MPI is about to end
+    released.splice(released.end(), opened_, found);
+  }
+  auto& [duplicates, user, network] = released.front();
+  std::weak_ptr<spi::Network> const orphan = network;
+  if (network.use_count() == 1) network->stop(lost_.load() ? std::chrono::milliseconds(0) : time_to_send_the_rest);
+  network.reset();
+  std::lock_guard const lock(mutex_);
+  std::erase_if(orphans_, [](auto const& known) { return known.expired(); });
+  orphans_.push_back(orphan);
+  platform::SigpipeBlocked const blocked;
+  if (!lost_.load()) free_together(duplicates, user, time_to_send_the_rest);
 }
 
 void Process::end_networks() noexcept {
-  for (auto const& network : std::exchange(networks_, {})) {
-    network->stop(lost_.load() ? std::chrono::milliseconds(0) : time_to_send_the_rest);
+  auto const limit = lost_.load() ? std::chrono::milliseconds(0) : time_to_send_the_rest;
+  for (auto const& opened : std::exchange(opened_, {})) opened.network->stop(limit);
+  for (auto const& orphan : std::exchange(orphans_, {})) {
+    if (auto const network = orphan.lock()) network->stop(limit);
   }
+}
+
+/// All ranks of the communicator are in MPI_Comm_free.
+int Process::on_free(MPI_Comm, int, void* opened, void*) noexcept {
+  try {
+    instance().release(static_cast<Opened const*>(opened));
+  } catch (std::exception const&) {  // the duplicates stay until MPI ends
+  }
+  return MPI_SUCCESS;
 }
 
 int Process::on_finalize(MPI_Comm, int, void*, void*) noexcept {

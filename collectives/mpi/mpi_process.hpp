@@ -1,6 +1,7 @@
 #pragma once
 #include <atomic>
 #include <chrono>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -10,7 +11,7 @@
 #include <crossrank/mpi.hpp>
 #include <crossrank/spi/network.hpp>
 
-#include "collectives/mpi/mpi_packet_transport.hpp"
+#include "collectives/mpi/duplicates.hpp"
 
 namespace crossrank::mpi {
 
@@ -27,11 +28,10 @@ class Process {
   void need_mpi(std::chrono::milliseconds limit);
   /// The same without initialising: `UsageError` where MPI is not.
   void require_mpi(char const* operation);
-  /// The network over a duplicate of `communicator`, with another for the program. Collective over it; `TimeoutError`
-  /// when not all come, `UsageError` for one that is no group of ranks.
+  /// The network over a duplicate of `communicator`, with another for the program. Opened once for each communicator,
+  /// and kept until the program frees it. The first call is collective over it; `TimeoutError` when not all come,
+  /// `UsageError` for one that is no group of ranks.
   [[nodiscard]] std::shared_ptr<spi::Network> open(MPI_Comm communicator, std::chrono::milliseconds limit);
-  /// The network over all ranks of the job, opened once.
-  [[nodiscard]] std::shared_ptr<spi::Network> world(std::chrono::milliseconds limit);
   void lose() noexcept { lost_.store(true); }
 
  private:
@@ -41,23 +41,32 @@ class Process {
     int code = MPI_SUCCESS;
     int provided = MPI_THREAD_SINGLE;
   };
+  /// The network of a communicator. The communicator has its address as an attribute.
+  struct Opened {
+    Duplicates duplicates{};
+    std::weak_ptr<void const> user{};  ///< the packet transport, which uses the duplicates
+    std::shared_ptr<spi::Network> network{};
+  };
   Process() = default;
   void start(std::chrono::milliseconds limit);
   static void require_group(MPI_Comm communicator);
   [[nodiscard]] MPI_Comm duplicate(MPI_Comm communicator, std::chrono::milliseconds limit);
   void hook();
+  [[nodiscard]] std::shared_ptr<spi::Network> find(MPI_Comm communicator) const;
+  void release(Opened const* opened);
   void end_networks() noexcept;
+  static int on_free(MPI_Comm, int, void* opened, void*) noexcept;
   static int on_finalize(MPI_Comm, int, void*, void*) noexcept;
   static void on_exit() noexcept;
 
   std::mutex mutex_{};
   std::shared_ptr<Start> start_{};
   bool initialised_here_ = false;
-  pid_t pid_ = 0;  ///< that has initialised MPI
-  bool hooked_ = false;
+  pid_t pid_ = 0;                 ///< that has initialised MPI
+  int key_ = MPI_KEYVAL_INVALID;  ///< of the attribute of communicators that have a network
   std::atomic<bool> lost_{false};
-  std::vector<std::shared_ptr<spi::Network>> networks_{};
-  std::shared_ptr<spi::Network> world_{};
+  std::list<Opened> opened_{};
+  std::vector<std::weak_ptr<spi::Network>> orphans_{};  ///< used by groups, but the program has freed the communicator
 };
 
 }  // namespace crossrank::mpi

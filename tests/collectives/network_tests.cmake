@@ -43,9 +43,11 @@ if(CROSSRANK_HAVE_MPI AND NOT CROSSRANK_SANITIZE)
     mpi/mpi_death_test.cpp
     mpi/mpi_job_test.cpp
     mpi/mpi_long_tensors_test.cpp
+    mpi/mpi_reconnect_test.cpp
     mpi/mpi_start_test.cpp)
   crossrank_add_mpi_test(NAME mpi_hosts PROGRAM mpi_job RANKS 4 OPTIONS --nodes real FILTER MpiJob.*)
   crossrank_add_mpi_test(NAME mpi_owner PROGRAM mpi_job RANKS 1 3 FILTER MpiOwner.*)
+  crossrank_add_mpi_test(NAME mpi_reconnect PROGRAM mpi_job RANKS 1 3 FILTER MpiReconnect.*)
   crossrank_add_mpi_test(NAME mpi_same_bits PROGRAM mpi_job RANKS 2 4 FILTER MpiConnect.gives_the_same_bits_on_every_backend)
   crossrank_add_mpi_test(NAME mpi_same_bits_hosts PROGRAM mpi_job RANKS 2 4 OPTIONS --nodes declared
                          FILTER MpiConnect.gives_the_same_bits_on_every_backend)
