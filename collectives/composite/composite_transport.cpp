@@ -5,21 +5,15 @@
 
 #include <crossrank/error.hpp>
 
+#include "collectives/composite/waiting_mark.hpp"
 #include "collectives/spi/one_collective.hpp"
 #include "lib/core/at_rank.hpp"
-#include "lib/node/group/group.hpp"
-#include "lib/core/rank_list.hpp"
-#include "lib/platform/system.hpp"
 
 namespace crossrank::composite {
 namespace {
 
 using spi::OpKind;
 using spi::RequestId;
-
-constexpr auto poll_interval = std::chrono::milliseconds(50);
-constexpr auto departed_for =
-    std::chrono::milliseconds(200);  // a rank that has closed the group may leave earlier than this
 
 }  // namespace
 
@@ -75,6 +69,7 @@ void CompositeTransport::complete(CompositeOp& op, spi::TimeoutPolicy const& tim
   while (!op.completed) {
     auto* const on = op.steps.front().on;
     try {
+      WaitingMark const mark(on == parts_.local.get() ? parts_.across.get() : nullptr);
       on->wait(op.request_id, timeout_policy);
     } catch (Error const& e) {
       if (on == &across() && e.group_usable()) throw;
@@ -165,78 +160,6 @@ RequestId CompositeTransport::post_recv_any(spi::Sink bytes, std::uint32_t tag, 
 
 // ---------------------------------------------------------------- failure
 
-void CompositeTransport::propagate_local_failure() {
-  auto const group = node::group_of(node_memory());
-  auto const now = platform::system().now();
-  if (!group || now - last_poll_ < poll_interval) return;
-  last_poll_ = now;
-  std::vector<int> lost;
-  auto const& members = parts_.map.members_of(parts_.map.own);
-  for (int place = 0; place < group->size(); ++place) {
-    if (place != group->rank() && group->comm().has_departed_slow(group->node_rank(place)))
-      lost.push_back(at_rank(members, place));
-  }
-  if (lost.empty()) {
-    departed_since_ = std::chrono::nanoseconds(-1);
-    return;
-  }
-  if (departed_since_.count() < 0) departed_since_ = now;
-  if (now - departed_since_ < departed_for) return;
-  auto const what = name_ranks(lost) +
-                    " did not arrive: " + group->comm().describe(group->node_rank(parts_.map.place_of(lost.front())));
-  report_lost(lost, what);
-}
-
-bool CompositeTransport::have_departed(std::vector<int> const& members) const {
-  auto const group = node::group_of(node_memory());
-  return group && std::ranges::all_of(members, [&](int member) {
-           return at_rank(parts_.map.node_of, member) == parts_.map.own &&
-                  group->comm().has_departed_slow(group->node_rank(parts_.map.place_of(member)));
-         });
-}
-
-void CompositeTransport::end_with(spi::Transport const* on, char const* operation) {
-  try {
-    throw;
-  } catch (Error const& e) {
-    auto const& info = e.info();
-    std::vector<int> failed_ranks;
-    for (int const member : info.failed_ranks) {
-      bool const inside = on == parts_.local.get();
-      auto const& members = parts_.map.members_of(parts_.map.own);
-      if (!inside) failed_ranks.push_back(member);
-      if (inside && member < static_cast<int>(members.size())) failed_ranks.push_back(at_rank(members, member));
-    }
-    if (on != &across()) {
-      // The error counts ranks on the node: name the node's ranks in this group.
-      auto const text = info.message + " (on the node of " + name_ranks(parts_.map.members_of(parts_.map.own)) + ")";
-      if (failed_ranks.empty()) failed_ranks.push_back(rank());
-      // A rank of this node that is only late, or that has given this group up, lives on in its other groups.
-      if (have_departed(failed_ranks)) {
-        across().report_lost(failed_ranks, text);
-      } else {
-        across().report_failure(e.code(), failed_ranks, text);
-      }
-    }
-    parts_.local->abort(info.message);
-    parts_.bulk->abort(info.message);
-  }
-  // All members throw the failure that `across` knew first.
-  try {
-    static_cast<void>(across().post_barrier({.op_kind = OpKind::barrier}));
-  } catch (Error const& e) {
-    auto info = e.info();
-    info.operation = operation;
-    throw_error(e.code(), std::move(info));
-  }
-  throw PeerLostError({.operation = operation,
-                       .message = "the group has failed",
-                       .group = name(),
-                       .rank = rank(),
-                       .world_size = world_size(),
-                       .group_usable = false});
-}
-
 void CompositeTransport::abort(std::string_view why) noexcept {
   across().abort(why);
   parts_.bulk->abort(why);
@@ -251,6 +174,7 @@ void CompositeTransport::report_lost(std::span<int const> members, std::string_v
 void CompositeTransport::report_failure(ErrorCode code, std::span<int const> members, std::string_view why) noexcept {
   across().report_failure(code, members, why);
   parts_.bulk->report_failure(code, members, why);
+  parts_.local->report_failure(code, places_of(members), why);
 }
 
 void CompositeTransport::keep_alive() noexcept {

@@ -144,9 +144,25 @@ class CompositeTransport final : public spi::Transport {
   void propagate_local_failure();
   /// Returns whether `members` are ranks of this node that have died or left it.
   [[nodiscard]] bool have_departed(std::vector<int> const& members) const;
+  /// Returns the places on this node of those of `members` that are here.
+  [[nodiscard]] std::vector<int> places_of(std::span<int const> members) const;
+  /// Returns the members of this group that an error of one of the transports blames; this rank if it names none.
+  [[nodiscard]] std::vector<int> blamed_by(spi::Transport const* on, ErrorInfo const& info) const;
+  /// Returns the text of an error of one of the transports, with the ranks of this group.
+  [[nodiscard]] std::string text_for_all(spi::Transport const* on, ErrorInfo const& info,
+                                         std::vector<int> const& blamed) const;
+  /// Returns whether the process of a rank of this node is stopped.
+  [[nodiscard]] bool is_stopped(int member) const;
+  /// Returns whether `across` has failed, or does so within `limit`. Gives up when the wait is no longer worth it.
+  [[nodiscard]] bool fails_within(
+      std::chrono::nanoseconds limit, std::function<bool()> const& is_worth_it = [] { return true; });
+  /// Returns whether `across` has failed, or does so in the time that another member may need to name the cause.
+  [[nodiscard]] bool is_known_across(ErrorCode code, std::vector<int> const& blamed);
   /// Handles the current exception of one of the transports: ends the group on all nodes, and throws the error that all
   /// members get.
   [[noreturn]] void end_with(spi::Transport const* on, char const* operation);
+  /// Ends the other transports for the reason for which `across` has failed, and throws it.
+  [[noreturn]] void throw_verdict(char const* operation);
 
   Parts parts_;
   std::map<spi::RequestId, CompositeOp> operations_{};

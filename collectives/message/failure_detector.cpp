@@ -142,6 +142,7 @@ void FailureDetector::take_overdue(PacketHeader const& head) {
   auto late = rounds_.missing();
   // This rank itself waits for bytes of another one, and will name that one.
   if (late.front() == 0 && link_.network().own_status().waiting) return;
+  keep_causes(late, answers_within);
   fail(no_progress(std::move(late), head.bytes));
 }
 
@@ -232,17 +233,24 @@ void FailureDetector::expire(Awaited const& awaited, WaitState& wait) {
   if (first && !by_bytes && !knows)
     link_.send(0, {.kind = PacketKind::overdue, .round = awaited.round, .bytes = milliseconds});
   auto const silent_for = std::min<std::chrono::nanoseconds>(answers_within, wait.deadline.timeout() / 2);
-  std::vector<int> slow;
-  for (int const member : awaited.members) {
-    auto const& peer = link_.peer(member);
-    if (!peer.status.waiting || now - peer.heard > silent_for) slow.push_back(member);
-  }
-  bool const sure = knows || (by_bytes && !slow.empty());
-  auto const allowed = slow.empty() ? std::clamp<std::chrono::nanoseconds>(wait.limit, grace, longest_grace) : grace;
+  auto slow = awaited.members;
+  bool const all_wait = !keep_causes(slow, silent_for);
+  bool const sure = knows || (by_bytes && !all_wait);
+  auto const allowed = all_wait ? std::clamp<std::chrono::nanoseconds>(wait.limit, grace, longest_grace) : grace;
   if (!sure && now - wait.overdue_since < allowed) return;
-  if (slow.empty() || !by_bytes) slow = awaited.members;
   auto const round = awaited.what == Awaited::For::payload ? rounds_.passed() : rounds_.current();
   fail_at(round, no_progress(std::move(slow), milliseconds));
+}
+
+bool FailureDetector::keep_causes(std::vector<int>& members, std::chrono::nanoseconds silent_for) const {
+  auto const now = system().now();
+  auto const others = std::ranges::stable_partition(members, [&](int member) {
+    auto const& peer = link_.peer(member);
+    return !peer.status.waiting || now - peer.heard > silent_for;
+  });
+  bool const found = others.begin() != members.begin();
+  if (found) members.erase(others.begin(), members.end());
+  return found;
 }
 
 FailureDetector::Cause FailureDetector::no_progress(std::vector<int> members, std::uint64_t milliseconds) const {

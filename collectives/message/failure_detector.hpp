@@ -105,6 +105,8 @@ class FailureDetector {
   void ping(Awaited const& awaited) const;
   void warn(Awaited const& awaited, WaitState const& wait) const;
   void expire(Awaited const& awaited, WaitState& wait);
+  /// Keeps the members that have been silent for so long or do not wait themselves. Returns whether there are any.
+  bool keep_causes(std::vector<int>& members, std::chrono::nanoseconds silent_for) const;
   [[nodiscard]] Cause no_progress(std::vector<int> members, std::uint64_t milliseconds) const;
   [[nodiscard]] bool is_other(int member) const noexcept { return member >= 0 && member != link_.rank(); }
 

@@ -80,6 +80,13 @@ class MessageTransport final : public spi::Transport, private PacketHandler {
   void close(spi::TimeoutPolicy const& timeout_policy) override;
   [[nodiscard]] bool is_closed() const noexcept override { return closed_; }
 
+  /// Begins (1) or ends (-1) a section in which this rank waits for peers through another transport. Members that wait
+  /// for this rank then look for the cause elsewhere.
+  void enter_wait(int change) noexcept { link_.network().enter_wait(change); }
+  /// Asks a member for its status.
+  void ask_status(int member);
+  /// Returns whether a member has said lately that it waits for others.
+  [[nodiscard]] bool is_waiting(int member) const;
   /// Finds out which members are on this node, from what the network knows by now.
   void find_node_ranks();
   [[nodiscard]] Network& network() const noexcept { return link_.network(); }

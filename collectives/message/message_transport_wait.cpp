@@ -8,6 +8,7 @@
 #include "lib/platform/backoff.hpp"
 #include "lib/platform/cgroup.hpp"
 #include "lib/platform/progress_hook.hpp"
+#include "lib/platform/system.hpp"
 
 /// How a rank waits for its operations: polls, with pauses that grow, and watches the members that it waits for.
 namespace crossrank::message {
@@ -141,6 +142,17 @@ void MessageTransport::wait(RequestId request_id, spi::TimeoutPolicy const& time
     throw;
   }
   finished();
+}
+
+void MessageTransport::ask_status(int member) {
+  auto const guard = link_.network().lock();
+  link_.send(member, {.kind = PacketKind::ping});
+}
+
+bool MessageTransport::is_waiting(int member) const {
+  auto const guard = link_.network().lock();
+  auto const& peer = link_.peer(member);
+  return peer.status.waiting && platform::system().now() - peer.heard < answers_within;
 }
 
 void MessageTransport::drop(RequestId request_id) noexcept {

@@ -12,6 +12,7 @@
 #include <crossrank/collective.hpp>
 #include <crossrank/spi/add_node_memory.hpp>
 #include <crossrank/spi/network.hpp>
+#include <crossrank/spi/transport.hpp>
 
 #include "tests/support/memory_packet_transport.hpp"
 #include "tests/support/timeouts.hpp"
@@ -27,9 +28,9 @@ struct MessageRankOptions {
 
 using MessageBody = std::function<void(Collective const& world, MemoryHub& hub)>;
 
-/// Returns the handle of `rank` to the group of all ranks. Even ranks are on host0, odd ranks on host1.
-[[nodiscard]] inline Collective join_by_messages(std::shared_ptr<MemoryHub> const& hub, int rank,
-                                                 MessageRankOptions const& options) {
+/// Returns the transport of `rank` in the group of all ranks. Even ranks are on host0, odd ranks on host1.
+[[nodiscard]] inline std::shared_ptr<spi::Transport> message_transport(std::shared_ptr<MemoryHub> const& hub, int rank,
+                                                                       MessageRankOptions const& options) {
   auto const network = spi::make_network(std::make_unique<MemoryPacketTransport>(hub, rank));
   spi::TimeoutPolicy const timeout_policy{.timeout = options.timeout};
   auto const host = "host" + std::to_string(rank % 2);
@@ -41,7 +42,13 @@ using MessageBody = std::function<void(Collective const& world, MemoryHub& hub)>
                                                             .arena_cap = options.arena_cap,
                                                             .threads = true});
   }
-  return make_collective(std::move(transport), timeout_policy);
+  return transport;
+}
+
+/// Returns the handle of `rank` to the group of all ranks, on the same hosts.
+[[nodiscard]] inline Collective join_by_messages(std::shared_ptr<MemoryHub> const& hub, int rank,
+                                                 MessageRankOptions const& options) {
+  return make_collective(message_transport(hub, rank, options), {.timeout = options.timeout});
 }
 
 /// Runs `body` on ranks that are threads and exchange packets.

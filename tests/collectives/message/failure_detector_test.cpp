@@ -114,6 +114,26 @@ TEST(FailureDetector, names_the_missing_member_when_the_timeout_is_over) {
   EXPECT_TRUE(members[1].failures().has_failed());
 }
 
+/// Rank 1 has not come either, because it waits for rank 2 elsewhere.
+TEST(FailureDetector, does_not_blame_a_missing_member_that_waits_itself) {
+  FaultySystem system;
+  platform::ScopedSystem const installed{with_fake_clock(system)};
+  Members members(3);
+  members[0].arrive(barrier, {});
+  members[1].link().network().enter_wait(1);
+  spi::TimeoutPolicy const policy{.timeout = milliseconds(2000)};
+  WaitState wait(policy);
+  auto const begun = system.now();
+  while (!members[0].failures().has_failed() && system.now() - begun < std::chrono::seconds(10)) {
+    system.sleep(milliseconds(100));
+    members[0].failures().watch({.operation = "barrier", .round = 1, .members = members[0].rounds().missing()}, wait,
+                                policy);
+    members.settle();
+  }
+  EXPECT_THAT(error_of<TimeoutError>([&] { members[0].failures().throw_failure("barrier"); }).failed_ranks,
+              ElementsAre(2));
+}
+
 TEST(FailureDetector, asks_the_first_member_before_it_blames_anyone_for_a_round) {
   BarrierWithoutRank2 late;
   auto& system = late.system;

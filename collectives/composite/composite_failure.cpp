@@ -1,0 +1,189 @@
+#include "collectives/composite/composite_transport.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <crossrank/error.hpp>
+#include <crossrank/spi/network.hpp>
+
+#include "collectives/composite/waiting_mark.hpp"
+#include "collectives/message/message_transport.hpp"
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
+#include "lib/core/rank_list.hpp"
+#include "lib/node/group/group.hpp"
+#include "lib/node/liveness/process_state.hpp"
+#include "lib/platform/system.hpp"
+
+/// How the three transports of a group fail together.
+///
+/// `across` has the group's one verdict. A rank that gets an error of another transport reports it to `across`, unless
+/// `across` has failed by then, and throws the verdict of `across`.
+namespace crossrank::composite {
+namespace {
+
+using spi::OpKind;
+
+constexpr auto poll_interval = std::chrono::milliseconds(50);
+constexpr auto departed_for =
+    std::chrono::milliseconds(200);  // a rank that has closed the group may leave earlier than this
+/// For the verdict that made a rank of this node end. A packet may be held back for 800 ms (`FailureDetector`).
+constexpr auto grace = std::chrono::milliseconds(1000);
+constexpr auto grace_after_departure = std::chrono::milliseconds(100);
+/// For a rank that waits itself to name the cause. On a busy machine its own timeout ends later.
+constexpr auto longest_grace = std::chrono::seconds(6);
+constexpr auto ask_interval = std::chrono::milliseconds(100);
+
+}  // namespace
+
+void CompositeTransport::propagate_local_failure() {
+  auto const group = node::group_of(node_memory());
+  auto const now = platform::system().now();
+  if (!group || now - last_poll_ < poll_interval) return;
+  last_poll_ = now;
+  std::vector<int> lost;
+  auto const& members = parts_.map.members_of(parts_.map.own);
+  for (int place = 0; place < group->size(); ++place) {
+    if (place != group->rank() && group->comm().has_departed_slow(group->node_rank(place)))
+      lost.push_back(at_rank(members, place));
+  }
+  if (lost.empty()) {
+    departed_since_ = std::chrono::nanoseconds(-1);
+    return;
+  }
+  if (departed_since_.count() < 0) departed_since_ = now;
+  if (now - departed_since_ < departed_for) return;
+  auto const what = name_ranks(lost) +
+                    " did not arrive: " + group->comm().describe(group->node_rank(parts_.map.place_of(lost.front())));
+  report_lost(lost, what);
+}
+
+bool CompositeTransport::have_departed(std::vector<int> const& members) const {
+  auto const group = node::group_of(node_memory());
+  return group && std::ranges::all_of(members, [&](int member) {
+           return at_rank(parts_.map.node_of, member) == parts_.map.own &&
+                  group->comm().has_departed_slow(group->node_rank(parts_.map.place_of(member)));
+         });
+}
+
+std::vector<int> CompositeTransport::places_of(std::span<int const> members) const {
+  std::vector<int> places;
+  for (int const member : members) {
+    bool const is_member = member >= 0 && member < world_size();
+    if (is_member && at_rank(parts_.map.node_of, member) == parts_.map.own)
+      places.push_back(parts_.map.place_of(member));
+  }
+  return places;
+}
+
+std::vector<int> CompositeTransport::blamed_by(spi::Transport const* on, ErrorInfo const& info) const {
+  std::vector<int> blamed;
+  auto const& here = parts_.map.members_of(parts_.map.own);
+  for (int const member : info.failed_ranks) {
+    if (on != parts_.local.get()) {
+      blamed.push_back(member);
+    } else if (member >= 0 && as_size(member) < here.size()) {
+      blamed.push_back(at_rank(here, member));
+    }
+  }
+  if (blamed.empty()) blamed.push_back(rank());
+  return blamed;
+}
+
+/// The texts of `local` name ranks by their places on the node. They begin with "round 7: rank 1".
+std::string CompositeTransport::text_for_all(spi::Transport const* on, ErrorInfo const& info,
+                                             std::vector<int> const& blamed) const {
+  if (on != parts_.local.get()) return info.message;
+  std::string_view text = info.message;
+  if (auto const colon = text.find(": "); text.starts_with("round ") && colon != std::string_view::npos)
+    text.remove_prefix(colon + 2);
+  auto const local_names = name_ranks(info.failed_ranks);
+  if (!info.failed_ranks.empty() && text.starts_with(local_names + " "))
+    return name_ranks(blamed) + std::string(text.substr(local_names.size()));
+  return name_ranks(blamed) + " gave up: " + std::string(text);
+}
+
+bool CompositeTransport::is_stopped(int member) const {
+  auto const group = node::group_of(node_memory());
+  if (!group || group->comm().threads() || at_rank(parts_.map.node_of, member) != parts_.map.own) return false;
+  auto const& record = group->comm().record(group->node_rank(parts_.map.place_of(member)));
+  auto const state = node::process_state(record.pid, record.pid_namespace);
+  return state == node::ProcessState::stopped || state == node::ProcessState::blocked;
+}
+
+bool CompositeTransport::fails_within(std::chrono::nanoseconds limit, std::function<bool()> const& is_worth_it) {
+  WaitingMark const mark(&across());
+  try {
+    // A message that never comes: the tests only drive the network.
+    auto const probe = across().post_recv({}, rank(), 0);
+    auto const done = [&] { return across().test(probe) || !is_worth_it(); };
+    static_cast<void>(spi::poll_until(done, std::chrono::ceil<std::chrono::milliseconds>(limit)));
+    across().cancel(probe);
+    return false;
+  } catch (Error const& e) {
+    return !e.group_usable();
+  }
+}
+
+/// A late rank may wait itself, for a rank of another node. Then it names that rank when its own time is over.
+bool CompositeTransport::is_known_across(ErrorCode code, std::vector<int> const& blamed) {
+  if (have_departed(blamed)) return fails_within(grace_after_departure);
+  if (code != ErrorCode::timeout) return fails_within(grace);
+  if (std::ranges::all_of(blamed, [this](int member) { return is_stopped(member); })) return fails_within({});
+  auto* const packets = dynamic_cast<message::MessageTransport*>(&across());
+  auto const start = platform::system().now();
+  std::chrono::nanoseconds last_ask{0};
+  return fails_within(longest_grace, [&] {
+    auto const now = platform::system().now();
+    if (packets != nullptr && now - last_ask >= ask_interval) {
+      last_ask = now;
+      for (int const member : blamed) packets->ask_status(member);
+    }
+    return now - start < grace || (packets != nullptr && std::ranges::all_of(blamed, [&](int member) {
+                                     return member != rank() && packets->is_waiting(member);
+                                   }));
+  });
+}
+
+void CompositeTransport::end_with(spi::Transport const* on, char const* operation) {
+  try {
+    throw;
+  } catch (Error const& e) {
+    auto const blamed = blamed_by(on, e.info());
+    if (on == &across()) {
+      across().report_failure(e.code(), blamed, e.info().message);  // has no effect if it has failed
+    } else if (!is_known_across(e.code(), blamed)) {
+      auto const text = text_for_all(on, e.info(), blamed);
+      // A rank of this node that is only late, or that has given this group up, lives on in its other groups.
+      if (have_departed(blamed)) {
+        across().report_lost(blamed, text);
+      } else {
+        across().report_failure(e.code(), blamed, text);
+      }
+    }
+  }
+  throw_verdict(operation);
+}
+
+void CompositeTransport::throw_verdict(char const* operation) {
+  try {
+    static_cast<void>(across().post_barrier({.op_kind = OpKind::barrier}));
+  } catch (Error const& e) {
+    auto info = e.info();
+    parts_.bulk->report_failure(e.code(), info.failed_ranks, info.message);
+    // Without a member of this node to blame, this rank blames itself there. Its neighbours find the verdict in
+    // `across`.
+    parts_.local->report_failure(e.code(), places_of(info.failed_ranks), info.message);
+    info.operation = operation;
+    throw_error(e.code(), std::move(info));
+  }
+  abort("the group has failed");
+  throw PeerLostError({.operation = operation,
+                       .message = "the group has failed",
+                       .group = name(),
+                       .rank = rank(),
+                       .world_size = world_size(),
+                       .group_usable = false});
+}
+
+}  // namespace crossrank::composite

@@ -1,0 +1,94 @@
+#include <chrono>
+#include <functional>
+#include <future>
+#include <latch>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/error.hpp>
+#include <crossrank/spi/transport.hpp>
+
+#include "tests/support/error_of.hpp"
+#include "tests/support/message_ranks.hpp"
+
+namespace crossrank::test {
+namespace {
+
+using spi::OpKind;
+
+using TransportBody = std::function<void(spi::Transport& world, MemoryHub& hub)>;
+
+/// Runs `body` on ranks that are threads; two hosts with shared memory.
+void run_transports(int count, TransportBody const& body, MessageRankOptions options = {}) {
+  options.node_memory = true;
+  auto const hub = std::make_shared<MemoryHub>(count);
+  std::vector<std::function<void()>> ranks;
+  for (int rank = 0; rank < count; ++rank)
+    ranks.emplace_back([=, &body] { body(*message_transport(hub, rank, options), *hub); });
+  for (auto const& error : run_threads(ranks)) EXPECT_EQ(text_of(error), "");
+}
+
+constexpr int four = 4;
+
+struct Stop {
+  OpKind op_kind;
+  int rank;
+};
+
+/// A rank that has begun a long collective does not go on. Some ranks of its node wait for it, some ranks of the other
+/// node wait for a rank that waits itself, and some have gone on to the next call.
+class StopInLongCollective : public testing::TestWithParam<Stop> {};
+
+TEST_P(StopInLongCollective, is_blamed_by_all_others) {
+  auto const [op_kind, stopped] = GetParam();
+  spi::TimeoutPolicy const timeout_policy{.timeout = std::chrono::seconds(4)};
+  std::latch others_are_done(four - 1);
+  auto const body = [&, op_kind = op_kind, stopped = stopped](spi::Transport& world, MemoryHub&) {
+    std::size_t const each = std::size_t{3} << 20;
+    std::vector<std::byte> mine(each);
+    std::vector<std::byte> all(four * each);
+    std::vector<std::size_t> const counts(four, each);
+    auto const post = [&] {
+      return op_kind == OpKind::broadcast
+                 ? world.post_broadcast({.op_kind = op_kind}, {.bytes = all}, 0)
+                 : world.post_all_gatherv({.op_kind = op_kind}, {.bytes = mine}, counts, {.bytes = all});
+    };
+    auto const barrier = [&] { world.wait(world.post_barrier({.op_kind = OpKind::barrier}), timeout_policy); };
+    barrier();
+    if (world.rank() == stopped) {
+      auto const request_id = post();
+      others_are_done.wait();
+      world.cancel(request_id);
+      return;
+    }
+    auto const error = error_of<TimeoutError>([&] {
+      world.wait(post(), timeout_policy);
+      barrier();
+    });
+    others_are_done.count_down();
+    EXPECT_THAT(error.failed_ranks, testing::ElementsAre(stopped)) << error.message;
+    EXPECT_THAT(error.message, testing::StartsWith("rank " + std::to_string(stopped) + " made no progress for 4000 ms: "));
+    EXPECT_FALSE(error.group_usable);
+    EXPECT_THAT(error_of<TimeoutError>(barrier).failed_ranks, testing::ElementsAre(stopped));
+  };
+  run_transports(four, body, {.timeout = timeout_policy.timeout});
+}
+
+std::vector<Stop> stops() {
+  std::vector<Stop> all;
+  for (auto const op_kind : {OpKind::broadcast, OpKind::all_gatherv}) {
+    for (int rank = 0; rank < four; ++rank) all.push_back({op_kind, rank});
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Stop, StopInLongCollective, testing::ValuesIn(stops()), [](auto const& one) {
+  return std::string(spi::to_string(one.param.op_kind)) + "_on_rank_" + std::to_string(one.param.rank);
+});
+
+}  // namespace
+}  // namespace crossrank::test
