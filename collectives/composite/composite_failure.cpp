@@ -34,6 +34,17 @@ constexpr auto grace_after_departure = std::chrono::milliseconds(100);
 constexpr auto longest_grace = std::chrono::seconds(6);
 constexpr auto ask_interval = std::chrono::milliseconds(100);
 
+/// Returns the text of an error, which begins with "round 7: rank 1", with other numbers of the ranks that it blames.
+std::string with_names(ErrorInfo const& info, std::vector<int> const& blamed) {
+  std::string_view text = info.message;
+  if (auto const colon = text.find(": "); text.starts_with("round ") && colon != std::string_view::npos)
+    text.remove_prefix(colon + 2);
+  auto const names = name_ranks(info.failed_ranks);
+  if (!info.failed_ranks.empty() && text.starts_with(names + " "))
+    return name_ranks(blamed) + std::string(text.substr(names.size()));
+  return name_ranks(blamed) + " gave up: " + std::string(text);
+}
+
 }  // namespace
 
 void CompositeTransport::propagate_local_failure() {
@@ -90,17 +101,9 @@ std::vector<int> CompositeTransport::blamed_by(spi::Transport const* on, ErrorIn
   return blamed;
 }
 
-/// The texts of `local` name ranks by their places on the node. They begin with "round 7: rank 1".
 std::string CompositeTransport::text_for_all(spi::Transport const* on, ErrorInfo const& info,
                                              std::vector<int> const& blamed) const {
-  if (on != parts_.local.get()) return info.message;
-  std::string_view text = info.message;
-  if (auto const colon = text.find(": "); text.starts_with("round ") && colon != std::string_view::npos)
-    text.remove_prefix(colon + 2);
-  auto const local_names = name_ranks(info.failed_ranks);
-  if (!info.failed_ranks.empty() && text.starts_with(local_names + " "))
-    return name_ranks(blamed) + std::string(text.substr(local_names.size()));
-  return name_ranks(blamed) + " gave up: " + std::string(text);
+  return on == parts_.local.get() ? with_names(info, blamed) : info.message;
 }
 
 bool CompositeTransport::is_stopped(int member) const {
@@ -161,6 +164,21 @@ void CompositeTransport::end_with(spi::Transport const* on, char const* operatio
         across().report_failure(e.code(), blamed, text);
       }
     }
+  }
+  throw_verdict(operation);
+}
+
+void CompositeTransport::end_with_part(std::span<int const> members, char const* operation) {
+  try {
+    throw;
+  } catch (Error const& e) {
+    std::vector<int> blamed;
+    for (int const member : e.info().failed_ranks) {
+      if (member >= 0 && as_size(member) < members.size()) blamed.push_back(members[as_size(member)]);
+    }
+    std::ranges::sort(blamed);
+    if (blamed.empty()) blamed.push_back(rank());
+    across().report_failure(e.code(), blamed, with_names(e.info(), blamed));
   }
   throw_verdict(operation);
 }

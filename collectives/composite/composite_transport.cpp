@@ -191,34 +191,6 @@ void CompositeTransport::enter_user_code(int change) noexcept {
 
 // ---------------------------------------------------------------- groups
 
-std::shared_ptr<spi::Transport> CompositeTransport::split(spi::Signature signature, std::span<int const> members,
-                                                          std::string name, spi::TimeoutPolicy const& timeout_policy) {
-  require_no_collective("split");
-  try {
-    auto group = across().split(signature, members, name, timeout_policy);
-    std::vector<int> here;
-    for (int const member : members) {
-      if (at_rank(parts_.map.node_of, member) == parts_.map.own) here.push_back(parts_.map.place_of(member));
-    }
-    bool const one_node = here.size() == members.size();
-    if (one_node && !members.empty()) {
-      // A group on one node does not need `across`: closes it.
-      group->close(timeout_policy);
-      return parts_.local->split(signature, here, std::move(name), timeout_policy);
-    }
-    auto local = parts_.local->split(signature, here, name, timeout_policy);
-    if (!group) return nullptr;
-    auto map = NodeMap::exchange(*group, timeout_policy);
-    auto const all = all_ranks(static_cast<int>(members.size()));
-    auto bulk = group->split({.op_kind = OpKind::split}, all, name + "/bulk", timeout_policy);
-    return std::make_shared<CompositeTransport>(
-        Parts{.across = std::move(group), .bulk = std::move(bulk), .local = std::move(local), .map = std::move(map)});
-  } catch (Error const& e) {
-    if (e.group_usable()) throw;
-    end_with(&across(), "split");
-  }
-}
-
 void CompositeTransport::close(spi::TimeoutPolicy const& timeout_policy) {
   if (is_closed()) return;
   require_no_collective("close");

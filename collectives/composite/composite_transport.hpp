@@ -13,6 +13,7 @@
 #include <crossrank/spi/transport.hpp>
 
 #include "lib/core/at_rank.hpp"
+#include "lib/core/error_record.hpp"
 
 namespace crossrank::composite {
 
@@ -144,6 +145,17 @@ class CompositeTransport final : public spi::Transport {
   void propagate_local_failure();
   /// Returns whether `members` are ranks of this node that have died or left it.
   [[nodiscard]] bool have_departed(std::vector<int> const& members) const;
+  [[nodiscard]] std::shared_ptr<spi::Transport> split_across(spi::Signature signature, std::span<int const> members,
+                                                             std::string name,
+                                                             spi::TimeoutPolicy const& timeout_policy);
+  [[nodiscard]] std::shared_ptr<spi::Transport> split_on_node(spi::Signature signature, std::span<int const> members,
+                                                              std::string name,
+                                                              spi::TimeoutPolicy const& timeout_policy);
+  /// Returns the errors of all members; `own` is null where this rank has none. Collective.
+  [[nodiscard]] std::vector<RankError> gather_errors(std::exception_ptr const& own,
+                                                     spi::TimeoutPolicy const& timeout_policy);
+  /// Throws the error of all members for a call that failed on some with `errors`. The group stays usable.
+  [[noreturn]] void throw_member_errors(std::vector<RankError> errors, char const* operation) const;
   /// Returns the places on this node of those of `members` that are here.
   [[nodiscard]] std::vector<int> places_of(std::span<int const> members) const;
   /// Returns the members of this group that an error of one of the transports blames; this rank if it names none.
@@ -161,6 +173,8 @@ class CompositeTransport final : public spi::Transport {
   /// Handles the current exception of one of the transports: ends the group on all nodes, and throws the error that all
   /// members get.
   [[noreturn]] void end_with(spi::Transport const* on, char const* operation);
+  /// Does the same for an error of a group that is made of `members`.
+  [[noreturn]] void end_with_part(std::span<int const> members, char const* operation);
   /// Ends the other transports for the reason for which `across` has failed, and throws it.
   [[noreturn]] void throw_verdict(char const* operation);
 

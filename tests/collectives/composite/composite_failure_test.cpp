@@ -71,7 +71,8 @@ TEST_P(StopInLongCollective, is_blamed_by_all_others) {
     });
     others_are_done.count_down();
     EXPECT_THAT(error.failed_ranks, testing::ElementsAre(stopped)) << error.message;
-    EXPECT_THAT(error.message, testing::StartsWith("rank " + std::to_string(stopped) + " made no progress for 4000 ms: "));
+    EXPECT_THAT(error.message,
+                testing::StartsWith("rank " + std::to_string(stopped) + " made no progress for 4000 ms: "));
     EXPECT_FALSE(error.group_usable);
     EXPECT_THAT(error_of<TimeoutError>(barrier).failed_ranks, testing::ElementsAre(stopped));
   };
