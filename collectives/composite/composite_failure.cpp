@@ -47,34 +47,70 @@ std::string with_names(ErrorInfo const& info, std::vector<int> const& blamed) {
 
 }  // namespace
 
+bool CompositeTransport::needs(int member) const noexcept {
+  if (awaited_ == nullptr) return true;  // all take part in a split and a close
+  if (awaited_->is_message()) return awaited_->peer == member;
+  return awaited_->steps.front().on == &across();
+}
+
+/// A death ends the group for all at once, whatever this rank waits for. A rank that has left is missed only where it
+/// is needed, and may join again.
 void CompositeTransport::propagate_local_failure() {
   auto const group = node::group_of(node_memory());
   auto const now = platform::system().now();
   if (!group || now - last_poll_ < poll_interval) return;
   last_poll_ = now;
-  std::vector<int> lost;
+  std::vector<int> dead;
+  std::vector<int> left;
   auto const& members = parts_.map.members_of(parts_.map.own);
   for (int place = 0; place < group->size(); ++place) {
-    if (place != group->rank() && group->comm().has_departed_slow(group->node_rank(place)))
-      lost.push_back(at_rank(members, place));
+    if (place == group->rank() || !group->comm().has_departed_slow(group->node_rank(place))) continue;
+    auto const member = at_rank(members, place);
+    if (group->comm().is_dead(group->node_rank(place))) {
+      dead.push_back(member);
+    } else if (needs(member)) {
+      left.push_back(member);
+    }
   }
+  auto const& lost = dead.empty() ? left : dead;
   if (lost.empty()) {
     departed_since_ = std::chrono::nanoseconds(-1);
     return;
   }
   if (departed_since_.count() < 0) departed_since_ = now;
   if (now - departed_since_ < departed_for) return;
-  auto const what = name_ranks(lost) +
-                    " did not arrive: " + group->comm().describe(group->node_rank(parts_.map.place_of(lost.front())));
-  report_lost(lost, what);
+  report(ErrorCode::peer_lost, lost,
+         name_ranks(lost) +
+             " did not arrive: " + group->comm().describe(group->node_rank(parts_.map.place_of(lost.front()))));
 }
 
-bool CompositeTransport::have_departed(std::vector<int> const& members) const {
+void CompositeTransport::report(ErrorCode code, std::vector<int> const& blamed, std::string const& why) noexcept {
+  bool const dead = are_dead(blamed);
+  for (auto* const transport : {&across(), parts_.bulk.get()}) {
+    if (dead) {
+      transport->report_lost(blamed, why);
+    } else {
+      transport->report_failure(code, blamed, why);
+    }
+  }
+}
+
+template <class Test>
+bool CompositeTransport::are_neighbours(std::vector<int> const& members, Test test) const {
   auto const group = node::group_of(node_memory());
   return group && std::ranges::all_of(members, [&](int member) {
            return at_rank(parts_.map.node_of, member) == parts_.map.own &&
-                  group->comm().has_departed_slow(group->node_rank(parts_.map.place_of(member)));
+                  test(group->comm(), group->node_rank(parts_.map.place_of(member)));
          });
+}
+
+bool CompositeTransport::have_departed(std::vector<int> const& members) const {
+  return are_neighbours(members, [](auto const& comm, int rank) { return comm.has_departed_slow(rank); });
+}
+
+bool CompositeTransport::are_dead(std::vector<int> const& members) const {
+  return are_neighbours(members,
+                        [](auto const& comm, int rank) { return comm.has_departed_slow(rank) && comm.is_dead(rank); });
 }
 
 std::vector<int> CompositeTransport::places_of(std::span<int const> members) const {
@@ -106,12 +142,13 @@ std::string CompositeTransport::text_for_all(spi::Transport const* on, ErrorInfo
   return on == parts_.local.get() ? with_names(info, blamed) : info.message;
 }
 
-bool CompositeTransport::is_stopped(int member) const {
-  auto const group = node::group_of(node_memory());
-  if (!group || group->comm().threads() || at_rank(parts_.map.node_of, member) != parts_.map.own) return false;
-  auto const& record = group->comm().record(group->node_rank(parts_.map.place_of(member)));
-  auto const state = node::process_state(record.pid, record.pid_namespace);
-  return state == node::ProcessState::stopped || state == node::ProcessState::blocked;
+bool CompositeTransport::are_stopped(std::vector<int> const& members) const {
+  return are_neighbours(members, [](auto const& comm, int rank) {
+    auto const& record = comm.record(rank);
+    auto const state =
+        comm.threads() ? node::ProcessState::running : node::process_state(record.pid, record.pid_namespace);
+    return state == node::ProcessState::stopped || state == node::ProcessState::blocked;
+  });
 }
 
 bool CompositeTransport::fails_within(std::chrono::nanoseconds limit, std::function<bool()> const& is_worth_it) {
@@ -132,7 +169,7 @@ bool CompositeTransport::fails_within(std::chrono::nanoseconds limit, std::funct
 bool CompositeTransport::is_known_across(ErrorCode code, std::vector<int> const& blamed) {
   if (have_departed(blamed)) return fails_within(grace_after_departure);
   if (code != ErrorCode::timeout) return fails_within(grace);
-  if (std::ranges::all_of(blamed, [this](int member) { return is_stopped(member); })) return fails_within({});
+  if (are_stopped(blamed)) return fails_within({});
   auto* const packets = dynamic_cast<message::MessageTransport*>(&across());
   auto const start = platform::system().now();
   std::chrono::nanoseconds last_ask{0};
@@ -156,13 +193,7 @@ void CompositeTransport::end_with(spi::Transport const* on, char const* operatio
     if (on == &across()) {
       across().report_failure(e.code(), blamed, e.info().message);  // has no effect if it has failed
     } else if (!is_known_across(e.code(), blamed)) {
-      auto const text = text_for_all(on, e.info(), blamed);
-      // A rank of this node that is only late, or that has given this group up, lives on in its other groups.
-      if (have_departed(blamed)) {
-        across().report_lost(blamed, text);
-      } else {
-        across().report_failure(e.code(), blamed, text);
-      }
+      report(e.code(), blamed, text_for_all(on, e.info(), blamed));
     }
   }
   throw_verdict(operation);

@@ -116,14 +116,19 @@ bool CompositeTransport::test(RequestId request_id) {
 
 void CompositeTransport::wait(RequestId request_id, spi::TimeoutPolicy const& timeout_policy) {
   auto& op = operation(request_id);
+  awaited_ = &op;
+  auto const finish = [&] {
+    awaited_ = nullptr;
+    operations_.erase(request_id);
+  };
   try {
     complete(op, timeout_policy);
     if (op.failure) std::rethrow_exception(op.failure);
   } catch (...) {
-    operations_.erase(request_id);
+    finish();
     throw;
   }
-  operations_.erase(request_id);
+  finish();
 }
 
 void CompositeTransport::cancel(RequestId request_id, std::string_view why) noexcept {
@@ -141,13 +146,13 @@ void CompositeTransport::cancel(RequestId request_id, std::string_view why) noex
 // ---------------------------------------------------------------- messages
 
 RequestId CompositeTransport::post_send(spi::Source bytes, int dst, std::uint32_t tag) {
-  CompositeOp op{.op_kind = OpKind::send};
+  CompositeOp op{.op_kind = OpKind::send, .peer = dst};
   op.steps.push_back({&across(), [this, bytes, dst, tag] { return across().post_send(bytes, dst, tag); }});
   return post_steps(std::move(op));
 }
 
 RequestId CompositeTransport::post_recv(spi::Sink bytes, int src, std::uint32_t tag) {
-  CompositeOp op{.op_kind = OpKind::recv};
+  CompositeOp op{.op_kind = OpKind::recv, .peer = src};
   op.steps.push_back({&across(), [this, bytes, src, tag] { return across().post_recv(bytes, src, tag); }});
   return post_steps(std::move(op));
 }

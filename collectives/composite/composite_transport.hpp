@@ -116,7 +116,9 @@ class CompositeTransport final : public spi::Transport {
     std::vector<std::byte> scratch{};    ///< takes the place of an `out` that does not fit
   };
   struct CompositeOp {
+    static constexpr int nobody = -1;
     spi::OpKind op_kind = spi::OpKind::none;
+    int peer = nobody;  ///< of a message; nobody for a receive from any rank
     std::variant<StepsOnly, LargeBroadcast, LargeGather> payload{};
     std::deque<Step> steps{};     ///< the first one has been posted
     spi::RequestId request_id{};  ///< of the first step
@@ -143,8 +145,18 @@ class CompositeTransport final : public spi::Transport {
   void spread_piece(std::deque<Step>& steps, std::span<std::byte> piece, int root);
   void gather_blocks(CompositeOp& operation, LargeGather& gather);
   void propagate_local_failure();
-  /// Returns whether `members` are ranks of this node that have died or left it.
+  /// Returns whether the wait of this rank needs a member of its node.
+  [[nodiscard]] bool needs(int member) const noexcept;
+  /// Ends the transports between nodes because of `blamed`, which count as dead in their other groups only if they are.
+  void report(ErrorCode code, std::vector<int> const& blamed, std::string const& why) noexcept;
+  /// Returns whether `members` are ranks of this node for which `test` holds.
+  template <class Test>
+  [[nodiscard]] bool are_neighbours(std::vector<int> const& members, Test test) const;
+  /// The same for ranks that have died or left the node.
   [[nodiscard]] bool have_departed(std::vector<int> const& members) const;
+  [[nodiscard]] bool are_dead(std::vector<int> const& members) const;
+  /// The same for processes that are stopped, or blocked inside the kernel.
+  [[nodiscard]] bool are_stopped(std::vector<int> const& members) const;
   [[nodiscard]] std::shared_ptr<spi::Transport> split_across(spi::Signature signature, std::span<int const> members,
                                                              std::string name,
                                                              spi::TimeoutPolicy const& timeout_policy);
@@ -163,8 +175,6 @@ class CompositeTransport final : public spi::Transport {
   /// Returns the text of an error of one of the transports, with the ranks of this group.
   [[nodiscard]] std::string text_for_all(spi::Transport const* on, ErrorInfo const& info,
                                          std::vector<int> const& blamed) const;
-  /// Returns whether the process of a rank of this node is stopped.
-  [[nodiscard]] bool is_stopped(int member) const;
   /// Returns whether `across` has failed, or does so within `limit`. Gives up when the wait is no longer worth it.
   [[nodiscard]] bool fails_within(
       std::chrono::nanoseconds limit, std::function<bool()> const& is_worth_it = [] { return true; });
@@ -181,6 +191,7 @@ class CompositeTransport final : public spi::Transport {
   Parts parts_;
   std::map<spi::RequestId, CompositeOp> operations_{};
   std::uint64_t next_request_id_ = 1;
+  CompositeOp const* awaited_ = nullptr;  ///< by this rank, in `wait`
   std::chrono::nanoseconds last_poll_{0};
   std::chrono::nanoseconds departed_since_{-1};
 };

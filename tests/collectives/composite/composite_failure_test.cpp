@@ -4,6 +4,8 @@
 #include <latch>
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -90,6 +92,69 @@ std::vector<Stop> stops() {
 INSTANTIATE_TEST_SUITE_P(Stop, StopInLongCollective, testing::ValuesIn(stops()), [](auto const& one) {
   return std::string(spi::to_string(one.param.op_kind)) + "_on_rank_" + std::to_string(one.param.rank);
 });
+
+/// Returns a function that makes the group of all ranks, each time a new one.
+std::function<Collective()> joins(std::shared_ptr<MemoryHub> const& hub, int rank) {
+  auto const network = spi::make_network(std::make_unique<MemoryPacketTransport>(hub, rank));
+  return [network, host = "host" + std::to_string(rank % 2)] {
+    spi::TimeoutPolicy const policy{.timeout = step_timeout};
+    auto across = network->open_world({.job = "test", .timeout_policy = policy, .host_id = host, .host_name = host});
+    return make_collective(
+        spi::add_node_memory(std::move(across),
+                             {.timeout_policy = policy, .connect_timeout = step_timeout, .threads = true}),
+        policy);
+  };
+}
+
+/// Runs `body` on ranks that can join several times.
+void run_joining(std::function<void(int rank, std::function<Collective()> const& join)> const& body) {
+  auto const hub = std::make_shared<MemoryHub>(four);
+  std::vector<std::function<void()>> ranks;
+  for (int rank = 0; rank < four; ++rank) ranks.emplace_back([=, &body] { body(rank, joins(hub, rank)); });
+  for (auto const& error : run_threads(ranks)) EXPECT_EQ(text_of(error), "");
+}
+
+TEST(RankThatLeft, does_not_end_messages_between_others_and_can_join_again) {
+  constexpr auto until_a_departure_counts = std::chrono::milliseconds(600);
+  std::latch has_left(1);
+  run_joining([&](int rank, auto const& join) {
+    auto token = Tensor::scalar<std::int32_t>(rank);
+    {
+      auto const world = join();
+      world.barrier();
+      if (rank == 0) {
+        has_left.wait();
+        std::this_thread::sleep_for(until_a_departure_counts);
+        world.send(token, 1);
+        world.send(token, 1);
+      }
+      if (rank == 1) {
+        world.recv(token, 0);
+        EXPECT_EQ(world.recv_any(token), 0);
+      }
+    }
+    if (rank == 3) has_left.count_down();
+    auto world = join();
+    world.barrier();
+    world.close();
+  });
+}
+
+TEST(RankThatLeft, ends_a_collective_that_needs_it_and_can_join_again) {
+  run_joining([&](int rank, auto const& join) {
+    {
+      auto const world = join();
+      world.barrier();
+      if (rank != 3) {
+        auto const error = error_of<PeerLostError>([&] { world.barrier(); });
+        EXPECT_THAT(error.failed_ranks, testing::ElementsAre(3)) << error.message;
+      }
+    }
+    auto world = join();
+    world.barrier();
+    world.close();
+  });
+}
 
 }  // namespace
 }  // namespace crossrank::test
