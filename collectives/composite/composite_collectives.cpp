@@ -7,7 +7,10 @@
 #include <crossrank/error.hpp>
 
 #include "collectives/spi/argument_digest.hpp"
+#include "collectives/shm/shm_transport.hpp"
+#include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
+#include "lib/core/error_record.hpp"
 #include "lib/tensor/copy_memory.hpp"
 
 /// The steps that each collective is made of.
@@ -34,18 +37,21 @@ RequestId CompositeTransport::post_barrier(spi::Signature signature) {
 }
 
 RequestId CompositeTransport::post_broadcast(spi::Signature signature, spi::Sink buffer, int root) {
-  CompositeOp op{.op_kind = signature.op_kind};
   if (buffer.bytes.size() <= small_bytes) {
+    CompositeOp op{.op_kind = signature.op_kind};
     op.steps.push_back({&across(), [this, signature, buffer, root] {
                           return across().post_broadcast(with_path(signature, 1), buffer, root);
                         }});
-  } else {
-    op.steps.push_back(
-        {&across(), [this, path = with_path(signature, buffer.bytes.size())] { return across().post_barrier(path); }});
-    spread(op.steps, buffer.bytes, root);
-    op.payload = LargeBroadcast{.buffer = std::move(buffer)};
+    return post_steps(std::move(op));
   }
-  return post_steps(std::move(op));
+  require_no_collective(spi::to_string(signature.op_kind));
+  auto const bytes = buffer.bytes;
+  auto const request_id = keep({.op_kind = signature.op_kind, .payload = LargeBroadcast{.buffer = std::move(buffer)}});
+  auto& op = operation(request_id);
+  announce(op, with_path(signature, bytes.size()),
+           {.bytes = bytes.size(), .staged = leader_for(root) == rank() ? bytes.size() : 0},
+           [this, &op, bytes, root] { spread(op.steps, bytes, root); });
+  return begin_kept(request_id);
 }
 
 RequestId CompositeTransport::post_all_gatherv(spi::Signature signature, spi::Source mine,
@@ -58,31 +64,82 @@ RequestId CompositeTransport::post_all_gatherv(spi::Signature signature, spi::So
     return post_steps(std::move(op));
   }
   require_no_collective(spi::to_string(signature.op_kind));
-  auto const own = std::make_shared<std::uint64_t>(mine.bytes.size());
-  auto const request_id = keep({.op_kind = signature.op_kind,
-                                .payload = LargeGather{.mine = std::move(mine),
-                                                       .out = std::move(out),
-                                                       .counts = {counts.begin(), counts.end()},
-                                                       .sizes = std::vector<std::uint64_t>(counts.size())}});
+  std::size_t staged = 0;
+  for (std::size_t member = 0; member < counts.size(); ++member) {
+    if (leader_for(static_cast<int>(member)) == rank()) staged = std::max(staged, counts[member]);
+  }
+  auto const own = mine.bytes.size();
+  auto const request_id =
+      keep({.op_kind = signature.op_kind,
+            .payload =
+                LargeGather{.mine = std::move(mine), .out = std::move(out), .counts = {counts.begin(), counts.end()}}});
   auto& op = operation(request_id);
   auto& gather = std::get<LargeGather>(op.payload);
   // The sizes that the members send decide what follows, not the sizes that others expect.
-  op.steps.push_back({&across(), [this, signature, own, &gather] {
-                        std::vector<std::size_t> const eight(gather.counts.size(), sizeof *own);
-                        return across().post_all_gatherv(
-                            with_path(signature, 2), {.bytes = std::as_bytes(std::span(own.get(), 1)), .owner = own},
-                            eight, {.bytes = std::as_writable_bytes(std::span(gather.sizes))});
-                      }});
-  op.steps.push_back({parts_.local.get(), [this, &op, &gather] {
-                        gather_blocks(op, gather);
-                        return parts_.local->post_barrier({.op_kind = OpKind::all_gatherv});
-                      }});
+  announce(op, with_path(signature, 2), {.bytes = own, .staged = staged},
+           [this, &op, &gather] { gather_blocks(op, gather); });
   return begin_kept(request_id);
+}
+
+int CompositeTransport::leader_for(int root) const {
+  auto const& map = parts_.map;
+  return at_rank(map.node_of, root) == map.own ? root : map.members_of(map.own).front();
+}
+
+std::vector<std::byte> CompositeTransport::reserve_staging(std::size_t bytes) {
+  auto* const local = dynamic_cast<shm::ShmTransport*>(parts_.local.get());
+  if (local == nullptr || local->world_size() == 1) return {};
+  try {
+    local->reserve_for_broadcast(std::min(bytes, piece_bytes));
+    return {};
+  } catch (Error const&) {
+    auto const error = describe_exception(std::current_exception());
+    return encode_error(fields_of(error.code, error.info));
+  }
+}
+
+/// Memory is reserved before anything moves. If a member has none, all learn of it in this round, and the group goes
+/// on.
+void CompositeTransport::announce(CompositeOp& op, spi::Signature signature, Contribution const& mine,
+                                  std::function<void()> then) {
+  op.error = reserve_staging(mine.staged);
+  auto const own = std::make_shared<Announcement>(Announcement{.bytes = mine.bytes, .error_bytes = op.error.size()});
+  op.announced.resize(as_size(world_size()));
+  auto const post = [this, signature, own, &op] {
+    std::vector<std::size_t> const counts(op.announced.size(), sizeof *own);
+    return across().post_all_gatherv(signature, {.bytes = std::as_bytes(std::span(own.get(), 1)), .owner = own}, counts,
+                                     {.bytes = std::as_writable_bytes(std::span(op.announced))});
+  };
+  op.steps.push_back({&across(), post, [this, &op, then = std::move(then)] {
+                        bool const all_can =
+                            std::ranges::all_of(op.announced, [](auto const& one) { return one.error_bytes == 0; });
+                        all_can ? then() : refuse(op);
+                      }});
+}
+
+/// Adds the exchange of the members' errors.
+void CompositeTransport::refuse(CompositeOp& op) {
+  std::vector<std::size_t> counts;
+  for (auto const& one : op.announced) counts.push_back(one.error_bytes);
+  auto const records =
+      std::make_shared<std::vector<std::byte>>(std::accumulate(counts.begin(), counts.end(), std::size_t{0}));
+  auto const post = [this, &op, counts, records] {
+    return across().post_all_gatherv({.op_kind = op.op_kind}, {.bytes = op.error}, counts,
+                                     {.bytes = *records, .owner = records});
+  };
+  op.steps.push_back({&across(), post, [this, &op, counts, records] {
+                        try {
+                          throw_member_errors(decode_errors(counts, *records), spi::to_string(op.op_kind));
+                        } catch (Error const&) {
+                          op.failure = std::current_exception();
+                        }
+                      }});
 }
 
 /// Adds one spread for each member's block, once the sizes are known.
 void CompositeTransport::gather_blocks(CompositeOp& op, LargeGather& gather) {
-  auto const& sizes = gather.sizes;
+  std::vector<std::size_t> sizes;
+  for (auto const& one : op.announced) sizes.push_back(one.bytes);
   auto buffer = gather.out.bytes;
   for (std::size_t member = 0; member < sizes.size() && !op.failure; ++member) {
     if (sizes[member] == gather.counts[member]) continue;

@@ -35,15 +35,18 @@ std::vector<RankError> CompositeTransport::gather_errors(std::exception_ptr cons
   gather(std::as_bytes(std::span(&size, 1)), std::vector<std::size_t>(ranks, sizeof size),
          std::as_writable_bytes(std::span(sizes)));
   std::vector<std::size_t> const counts(sizes.begin(), sizes.end());
-  std::vector<RankError> errors;
   std::vector<std::byte> records(std::accumulate(counts.begin(), counts.end(), std::size_t{0}));
-  if (records.empty()) return errors;
-  gather(record, counts, records);
-  auto rest = std::span<std::byte const>(records);
-  for (std::size_t member = 0; member < ranks; ++member) {
+  if (!records.empty()) gather(record, counts, records);
+  return decode_errors(counts, records);
+}
+
+std::vector<RankError> CompositeTransport::decode_errors(std::span<std::size_t const> counts,
+                                                         std::span<std::byte const> records) {
+  std::vector<RankError> errors;
+  for (std::size_t member = 0; member < counts.size(); ++member) {
     if (counts[member] != 0)
-      errors.push_back({.rank = static_cast<int>(member), .error = decode_error(rest.first(counts[member]))});
-    rest = rest.subspan(counts[member]);
+      errors.push_back({.rank = static_cast<int>(member), .error = decode_error(records.first(counts[member]))});
+    records = records.subspan(counts[member]);
   }
   return errors;
 }
@@ -57,7 +60,11 @@ void CompositeTransport::throw_member_errors(std::vector<RankError> errors, char
       remote_error({.operation = operation, .group = name(), .rank = rank(), .world_size = world_size()}, errors);
   if (code != ErrorCode::unavailable) throw error;
   auto info = error.info();
-  info.hint = errors.front().error.info.hint;
+  auto const& first = errors.front().error.info;
+  info.expected = first.expected;
+  info.got = first.got;
+  info.resource = first.resource;
+  info.hint = first.hint;
   throw UnavailableError(std::move(info));
 }
 

@@ -50,6 +50,12 @@ void CompositeTransport::begin(CompositeOp& op) {
   }
 }
 
+void CompositeTransport::finish_step(CompositeOp& op) {
+  if (auto const then = std::move(op.steps.front().then)) then();
+  op.steps.pop_front();
+  begin(op);
+}
+
 bool CompositeTransport::advance(CompositeOp& op) {
   while (!op.completed) {
     auto* const on = op.steps.front().on;
@@ -59,8 +65,7 @@ bool CompositeTransport::advance(CompositeOp& op) {
       if (on == &across() && e.group_usable()) throw;
       end_with(on, spi::to_string(op.op_kind));
     }
-    op.steps.pop_front();
-    begin(op);
+    finish_step(op);
   }
   return true;
 }
@@ -75,9 +80,7 @@ void CompositeTransport::complete(CompositeOp& op, spi::TimeoutPolicy const& tim
       if (on == &across() && e.group_usable()) throw;
       end_with(on, spi::to_string(op.op_kind));
     }
-    // The step that has ended may add others behind itself.
-    op.steps.pop_front();
-    begin(op);
+    finish_step(op);
   }
 }
 

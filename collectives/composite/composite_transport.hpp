@@ -102,6 +102,7 @@ class CompositeTransport final : public spi::Transport {
   struct Step {
     spi::Transport* on = nullptr;
     std::function<spi::RequestId()> post{};
+    std::function<void()> then{};  ///< runs when it has ended; may add steps
   };
   /// The buffers are in the steps, or are the caller's.
   struct StepsOnly {};
@@ -111,17 +112,27 @@ class CompositeTransport final : public spi::Transport {
   struct LargeGather {
     spi::Source mine{};
     spi::Sink out{};
-    std::vector<std::size_t> counts{};   ///< bytes that this member expects of each
-    std::vector<std::uint64_t> sizes{};  ///< bytes that each member gives
-    std::vector<std::byte> scratch{};    ///< takes the place of an `out` that does not fit
+    std::vector<std::size_t> counts{};  ///< bytes that this member expects of each
+    std::vector<std::byte> scratch{};   ///< takes the place of an `out` that does not fit
+  };
+  /// What a member says at the start of a collective with a large payload.
+  struct Announcement {
+    std::uint64_t bytes = 0;        ///< that it gives
+    std::uint64_t error_bytes = 0;  ///< of the error because of which it cannot take part; 0: it can
+  };
+  struct Contribution {
+    std::size_t bytes = 0;   ///< that this member gives
+    std::size_t staged = 0;  ///< longest payload that it broadcasts on its node
   };
   struct CompositeOp {
     static constexpr int nobody = -1;
     spi::OpKind op_kind = spi::OpKind::none;
     int peer = nobody;  ///< of a message; nobody for a receive from any rank
     std::variant<StepsOnly, LargeBroadcast, LargeGather> payload{};
-    std::deque<Step> steps{};     ///< the first one has been posted
-    spi::RequestId request_id{};  ///< of the first step
+    std::deque<Step> steps{};               ///< the first one has been posted
+    spi::RequestId request_id{};            ///< of the first step
+    std::vector<Announcement> announced{};  ///< by member
+    std::vector<std::byte> error{};         ///< because of which this member cannot take part
     bool completed = false;
     std::exception_ptr failure{};
     [[nodiscard]] bool is_message() const noexcept { return spi::is_message(op_kind); }
@@ -140,6 +151,15 @@ class CompositeTransport final : public spi::Transport {
   void require_no_collective(char const* operation) const;
   [[nodiscard]] bool advance(CompositeOp& operation);
   void complete(CompositeOp& operation, spi::TimeoutPolicy const& timeout_policy);
+  /// Goes on with the collective after the first step, unless that has left another one to do.
+  void finish_step(CompositeOp& operation);
+  /// Returns the member of this node that gets the payload of `root` first.
+  [[nodiscard]] int leader_for(int root) const;
+  /// Reserves space for broadcasts of this rank on its node. Returns the error if there is none.
+  [[nodiscard]] std::vector<std::byte> reserve_staging(std::size_t bytes);
+  /// Adds the first step of a collective with a large payload. `then` runs if all members can take part.
+  void announce(CompositeOp& operation, spi::Signature signature, Contribution const& mine, std::function<void()> then);
+  void refuse(CompositeOp& operation);
   /// Steps that bring `bytes`, which lie at `root`, to all members.
   void spread(std::deque<Step>& steps, std::span<std::byte> bytes, int root);
   void spread_piece(std::deque<Step>& steps, std::span<std::byte> piece, int root);
@@ -166,6 +186,9 @@ class CompositeTransport final : public spi::Transport {
   /// Returns the errors of all members; `own` is null where this rank has none. Collective.
   [[nodiscard]] std::vector<RankError> gather_errors(std::exception_ptr const& own,
                                                      spi::TimeoutPolicy const& timeout_policy);
+  /// Decodes the errors of those members that have one, of `counts` bytes each.
+  [[nodiscard]] static std::vector<RankError> decode_errors(std::span<std::size_t const> counts,
+                                                            std::span<std::byte const> records);
   /// Throws the error of all members for a call that failed on some with `errors`. The group stays usable.
   [[noreturn]] void throw_member_errors(std::vector<RankError> errors, char const* operation) const;
   /// Returns the places on this node of those of `members` that are here.

@@ -72,6 +72,10 @@ RequestId ShmTransport::post_broadcast(spi::Signature signature, spi::Sink buffe
   return begin(posted, Broadcast{.buffer = std::move(buffer), .root = root, .results = results});
 }
 
+void ShmTransport::reserve_for_broadcast(std::size_t bytes) {
+  if (bytes > node::Arrival::inline_bytes) ring_.reserve(std::min(bytes, step_bytes));
+}
+
 RequestId ShmTransport::post_all_gatherv(spi::Signature signature, spi::Source mine,
                                          std::span<std::size_t const> counts, spi::Sink out) {
   auto const results = stores_of_results(mine.bytes, out.bytes);

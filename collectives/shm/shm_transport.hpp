@@ -77,6 +77,9 @@ class ShmTransport final : public spi::Transport {
   void report_lost(std::span<int const> members, std::string_view why) noexcept override;
   void report_failure(ErrorCode code, std::span<int const> members, std::string_view why) noexcept override;
   void note_peer_error(int member) noexcept override;
+  /// Makes space for broadcasts from this rank of up to `bytes`, so that later ones need none. Throws
+  /// `UnavailableError` if the arena has no space. Local; not while a collective is under way.
+  void reserve_for_broadcast(std::size_t bytes);
   void keep_alive() noexcept override;
   [[nodiscard]] std::uint64_t progress() const noexcept override;
   void enter_user_code(int change) noexcept override;

@@ -56,9 +56,14 @@ void StagingRing::make_space_for(std::size_t bytes) {
   replace(needed);
 }
 
-StagingRing::Region StagingRing::take(std::size_t bytes) {
+void StagingRing::reserve(std::size_t bytes) {
   auto const wanted = round_up_to_lines(std::max<std::size_t>(bytes, 1));
   if (wanted > capacity_ / regions) make_space_for(wanted);
+}
+
+StagingRing::Region StagingRing::take(std::size_t bytes) {
+  auto const wanted = round_up_to_lines(std::max<std::size_t>(bytes, 1));
+  reserve(wanted);
   if (next_ + wanted > capacity_) {
     next_ = 0;
     grow_by_use();

@@ -32,6 +32,8 @@ class StagingRing {
   /// Takes a region of `bytes`, aligned to a cache line. Throws `UnavailableError` if the arena has no space; earlier
   /// regions stay valid.
   [[nodiscard]] Region take(std::size_t bytes);
+  /// Makes space for regions of up to `bytes`, so that `take` needs none. Throws as `take` does.
+  void reserve(std::size_t bytes);
   /// Says that the peers read the regions taken since the last call in `round`.
   void read_in(std::uint64_t round) noexcept;
   /// Frees the regions that the peers read in rounds before `round`.

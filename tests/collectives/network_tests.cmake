@@ -3,6 +3,7 @@ crossrank_add_rank_test(collectives_message_test
   ../support/thread_ranks.cpp
   ${conformance_suite}
   composite/composite_failure_test.cpp
+  composite/composite_memory_test.cpp
   composite/composite_split_test.cpp
   conformance/composite_conformance_test.cpp
   conformance/message_conformance_test.cpp
