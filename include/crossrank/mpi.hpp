@@ -15,8 +15,8 @@ namespace crossrank::mpi {
 /// Collective over the communicator. The groups of a communicator share duplicates of it; the communicator stays the
 /// caller's. The duplicates and their thread end once the program has freed the communicator and dropped all handles of
 /// its groups. MPI must have been initialised, and crossrank never finalises it; close groups before `MPI_Finalize`. By
-/// default ranks of the same node use its shared memory ("composite"); with `backend = "mpi"` they use only MPI. `rank`,
-/// `world_size` and `job_id` of the options are ignored.
+/// default ranks of the same node use its shared memory ("composite"); with `backend = "mpi"` they use only MPI.
+/// `rank`, `world_size` and `job_id` of the options are ignored.
 ///
 /// Below `MPI_THREAD_MULTIPLE`, a rank answers its peers only during its own calls. Below `MPI_THREAD_SERIALIZED`, only
 /// the thread that initialised MPI may call.
