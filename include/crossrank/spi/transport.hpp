@@ -147,8 +147,7 @@ class CROSSRANK_EXPORT Transport {
                                                          TimeoutPolicy const& timeout_policy) = 0;
   /// Kills the group: the current and later calls of every rank throw `PeerLostError` with `why`.
   virtual void abort(std::string_view why) noexcept = 0;
-  /// Kills the group because another transport has found that `members` are dead or have left. They count as lost in
-  /// every group.
+  /// Kills the group because another transport has found that `members` are dead. They count as lost in every group.
   virtual void report_lost(std::span<int const> members, std::string_view why) noexcept;
   /// Kills the group because of `members`, which may live on in their other groups. The current and later calls of
   /// every rank, theirs too, throw `TimeoutError` when `code` is `timeout`, else `PeerLostError`.
