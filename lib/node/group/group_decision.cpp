@@ -11,7 +11,7 @@ namespace crossrank::node {
 void GroupDecision::write_reason(Blame const& blame) const noexcept {
   std::lock_guard const lock(writing_);
   auto& own = members_.own_block();
-  own.root_cause.state.store(RootCauseRecord::unset, std::memory_order_relaxed);
+  clear_cause(own.root_cause);
   auto text = blame.text;
   auto earlier = blame.cause;
   for (int const member : blame.members) {

@@ -17,7 +17,9 @@ struct RootCause {
   [[nodiscard]] std::string sentence() const;
 };
 
-/// Returns the root cause. Empty while none is set or another thread sets it.
+/// Returns whether a root cause is set.
+[[nodiscard]] bool has_cause(RootCauseRecord const& cause) noexcept;
+/// Returns the root cause. Empty while none is set or another thread changes it.
 [[nodiscard]] std::optional<RootCause> read_cause(RootCauseRecord const& cause);
 /// Sets the root cause unless there is one already. Truncates a text that does not fit.
 void set_cause(RootCauseRecord& cause, RootCause const& what) noexcept;

@@ -19,7 +19,7 @@ namespace crossrank::node {
 inline constexpr std::uint64_t control_magic = 0x314b4e5253535243;  // "CRSSRNK1"
 /// Incremented with every change of these structs, of `queue_layout.hpp` and of `device_flight_layout.hpp`. Ranks that
 /// were built with different versions refuse each other.
-inline constexpr std::uint32_t layout_version = 15;
+inline constexpr std::uint32_t layout_version = 16;
 inline constexpr std::size_t page_bytes = 4096;
 inline constexpr int max_ranks = 4096;  ///< a `Decision` names a rank in 12 bits
 
@@ -78,11 +78,21 @@ struct alignas(64) RootCauseRecord {
   static constexpr std::uint32_t unset = 0;
   static constexpr std::uint32_t set = 1;
   static constexpr std::uint32_t being_set = 2;
-  std::atomic<std::uint32_t> state;  ///< stored last (release)
-  std::uint32_t global_rank;         ///< of the job
-  std::uint16_t text_bytes;
-  std::uint16_t verdict;  ///< Verdict
-  char text[180];
+  /// What `words` hold.
+  struct Fields {
+    std::uint32_t global_rank = 0;  ///< of the job
+    std::uint16_t text_bytes = 0;
+    std::uint16_t verdict = 0;  ///< Verdict
+    char text[180] = {};
+  };
+  static constexpr std::size_t word_count = sizeof(Fields) / sizeof(std::uint32_t);
+
+  /// One of the states above, plus a multiple of 4 that grows whenever the record is set. A reader that finds another
+  /// value after it has read the words than before has read torn ones.
+  std::atomic<std::uint32_t> state;
+  std::atomic<std::uint32_t> words[word_count];
+
+  [[nodiscard]] static constexpr std::uint32_t kind(std::uint32_t state) noexcept { return state & 3U; }
 };
 static_assert(std::is_standard_layout_v<RootCauseRecord> && sizeof(RootCauseRecord) == 192);
 

@@ -92,9 +92,7 @@ void fail_if_lost(GroupMembers const& members, Rounds& rounds, WaitCondition& co
   auto lost = lost_members(members, condition);
   keep_causes(lost, [&](int member) { return members.is_dead(member); });
   // A member that ended because of a failure elsewhere is not the cause, if another one is.
-  keep_causes(lost, [&](int member) {
-    return members.record(member).cause.state.load(std::memory_order_acquire) != RootCauseRecord::set;
-  });
+  keep_causes(lost, [&](int member) { return !has_cause(members.record(member).cause); });
   if (lost.empty() || condition.done()) return;
   rounds.fail(blame_for(members, condition, lost), &condition);
 }
