@@ -93,8 +93,7 @@ std::vector<std::byte> CompositeTransport::reserve_staging(std::size_t bytes) {
     local->reserve_for_broadcast(std::min(bytes, piece_bytes));
     return {};
   } catch (Error const&) {
-    auto const error = describe_exception(std::current_exception());
-    return encode_error(fields_of(error.code, error.info));
+    return encode_exception(std::current_exception());
   }
 }
 

@@ -45,6 +45,15 @@ std::string with_names(ErrorInfo const& info, std::vector<int> const& blamed) {
   return name_ranks(blamed) + " gave up: " + std::string(text);
 }
 
+/// Returns the members of the group that have these ranks in a part of it.
+std::vector<int> members_at(std::vector<int> const& ranks, std::span<int const> part) {
+  std::vector<int> members;
+  for (int const rank : ranks) {
+    if (rank >= 0 && as_size(rank) < part.size()) members.push_back(part[as_size(rank)]);
+  }
+  return members;
+}
+
 }  // namespace
 
 bool CompositeTransport::needs(int member) const noexcept {
@@ -124,15 +133,8 @@ std::vector<int> CompositeTransport::places_of(std::span<int const> members) con
 }
 
 std::vector<int> CompositeTransport::blamed_by(spi::Transport const* on, ErrorInfo const& info) const {
-  std::vector<int> blamed;
-  auto const& here = parts_.map.members_of(parts_.map.own);
-  for (int const member : info.failed_ranks) {
-    if (on != parts_.local.get()) {
-      blamed.push_back(member);
-    } else if (member >= 0 && as_size(member) < here.size()) {
-      blamed.push_back(at_rank(here, member));
-    }
-  }
+  auto blamed = on == parts_.local.get() ? members_at(info.failed_ranks, parts_.map.members_of(parts_.map.own))
+                                         : info.failed_ranks;
   if (blamed.empty()) blamed.push_back(rank());
   return blamed;
 }
@@ -203,10 +205,7 @@ void CompositeTransport::end_with_part(std::span<int const> members, char const*
   try {
     throw;
   } catch (Error const& e) {
-    std::vector<int> blamed;
-    for (int const member : e.info().failed_ranks) {
-      if (member >= 0 && as_size(member) < members.size()) blamed.push_back(members[as_size(member)]);
-    }
+    auto blamed = members_at(e.info().failed_ranks, members);
     std::ranges::sort(blamed);
     if (blamed.empty()) blamed.push_back(rank());
     across().report_failure(e.code(), blamed, with_names(e.info(), blamed));

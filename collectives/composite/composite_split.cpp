@@ -24,11 +24,7 @@ std::vector<RankError> CompositeTransport::gather_errors(std::exception_ptr cons
     across().wait(across().post_all_gatherv({.op_kind = OpKind::split}, {.bytes = mine}, counts, {.bytes = out}),
                   timeout_policy);
   };
-  std::vector<std::byte> record;
-  if (own) {
-    auto const error = describe_exception(own);
-    record = encode_error(fields_of(error.code, error.info));
-  }
+  auto const record = own ? encode_exception(own) : std::vector<std::byte>();
   auto const ranks = as_size(world_size());
   std::uint64_t const size = record.size();
   std::vector<std::uint64_t> sizes(ranks);

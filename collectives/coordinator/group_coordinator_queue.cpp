@@ -8,6 +8,7 @@
 
 #include "collectives/coordinator/coordinator_state.hpp"
 #include "collectives/objects/peer_exception.hpp"
+#include "lib/core/error_record.hpp"
 #include "collectives/core/named_calls.hpp"
 #include "collectives/objects/user_code_scope.hpp"
 

@@ -15,6 +15,7 @@
 #include "collectives/core/named_calls.hpp"
 #include "collectives/objects/block_header.hpp"
 #include "collectives/objects/user_code_scope.hpp"
+#include "lib/core/error_record.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 

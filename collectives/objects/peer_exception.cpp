@@ -10,11 +10,6 @@
 
 namespace crossrank {
 
-std::vector<std::byte> encode_exception(std::exception_ptr const& error) {
-  auto const record = describe_exception(error);
-  return encode_error(fields_of(record.code, record.info));
-}
-
 RemoteError peer_exception(Collective const& group, char const* operation, std::vector<int> failed_ranks,
                            std::span<std::byte const> encoded) {
   auto const error = decode_error(encoded);

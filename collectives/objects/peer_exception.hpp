@@ -1,6 +1,5 @@
 #pragma once
 #include <cstddef>
-#include <exception>
 #include <span>
 #include <vector>
 
@@ -8,9 +7,6 @@
 #include <crossrank/error.hpp>
 
 namespace crossrank {
-
-/// Encodes an exception for other ranks.
-[[nodiscard]] std::vector<std::byte> encode_exception(std::exception_ptr const& error);
 
 /// Returns what a rank throws for an exception that `failed_ranks` threw and that the first of them has encoded.
 [[nodiscard]] RemoteError peer_exception(Collective const& group, char const* operation, std::vector<int> failed_ranks,

@@ -11,6 +11,7 @@
 
 #include "collectives/core/with_operation_name.hpp"
 #include "collectives/objects/peer_exception.hpp"
+#include "lib/core/error_record.hpp"
 #include "lib/core/as_size.hpp"
 
 namespace crossrank {

@@ -197,6 +197,11 @@ std::vector<std::byte> encode_error(ErrorFields const& error) {
   return space;
 }
 
+std::vector<std::byte> encode_exception(std::exception_ptr const& error) {
+  auto const record = describe_exception(error);
+  return encode_error(fields_of(record.code, record.info));
+}
+
 ErrorRecord decode_error(std::span<std::byte const> bytes) {
   ErrorRecord record;
   Header head;

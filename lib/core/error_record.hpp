@@ -49,6 +49,9 @@ std::size_t encode_error(ErrorFields const& error, std::span<std::byte> space) n
 /// Encodes an error into as many bytes as it needs. Truncates each text after 16 KiB.
 [[nodiscard]] std::vector<std::byte> encode_error(ErrorFields const& error);
 
+/// Encodes an exception for other ranks, likewise.
+[[nodiscard]] std::vector<std::byte> encode_exception(std::exception_ptr const& error);
+
 /// Decodes an error that another process encoded. Stops at the first damaged field.
 [[nodiscard]] ErrorRecord decode_error(std::span<std::byte const> bytes);
 

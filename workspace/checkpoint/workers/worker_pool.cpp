@@ -31,13 +31,6 @@ using Clock = std::chrono::steady_clock;
 constexpr auto interval = std::chrono::milliseconds(100);
 constexpr int max_default_threads = 4;
 
-/// Encodes the error of this rank for the others; empty if there is none.
-std::vector<std::byte> encode(std::exception_ptr const& error) {
-  if (!error) return {};
-  auto const record = describe_exception(error);
-  return encode_error(fields_of(record.code, record.info));
-}
-
 [[noreturn]] void throw_for_peer(std::string const& operation, int rank, std::span<std::byte const> encoded,
                                  Collective const& world) {
   auto [code, info] = decode_error(encoded);
@@ -67,7 +60,7 @@ void throw_if_any_rank_failed(Collective const& world, std::string const& operat
     if (mine) std::rethrow_exception(mine);
     return;
   }
-  auto const all = world.all_gatherv(encode(mine));
+  auto const all = world.all_gatherv(mine ? encode_exception(mine) : std::vector<std::byte>());
   auto const found = std::ranges::min_element(all, {}, report_in);
   auto const report = report_in(*found);
   if (report == Report::nothing) return;
