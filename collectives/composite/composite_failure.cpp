@@ -34,17 +34,6 @@ constexpr auto grace_after_departure = std::chrono::milliseconds(100);
 constexpr auto longest_grace = std::chrono::seconds(6);
 constexpr auto ask_interval = std::chrono::milliseconds(100);
 
-/// Returns the text of an error, which begins with "round 7: rank 1", with other numbers of the ranks that it blames.
-std::string with_names(ErrorInfo const& info, std::vector<int> const& blamed) {
-  std::string_view text = info.message;
-  if (auto const colon = text.find(": "); text.starts_with("round ") && colon != std::string_view::npos)
-    text.remove_prefix(colon + 2);
-  auto const names = name_ranks(info.failed_ranks);
-  if (!info.failed_ranks.empty() && text.starts_with(names + " "))
-    return name_ranks(blamed) + std::string(text.substr(names.size()));
-  return name_ranks(blamed) + " gave up: " + std::string(text);
-}
-
 /// Returns the members of the group that have these ranks in a part of it.
 std::vector<int> members_at(std::vector<int> const& ranks, std::span<int const> part) {
   std::vector<int> members;
@@ -139,9 +128,15 @@ std::vector<int> CompositeTransport::blamed_by(spi::Transport const* on, ErrorIn
   return blamed;
 }
 
+/// The text of an error on this node names its ranks by their places there, so that the other nodes get the root cause.
 std::string CompositeTransport::text_for_all(spi::Transport const* on, ErrorInfo const& info,
                                              std::vector<int> const& blamed) const {
-  return on == parts_.local.get() ? with_names(info, blamed) : info.message;
+  if (on != parts_.local.get()) return info.message;
+  auto const group = node::group_of(node_memory());
+  auto const cause = group ? group->root_cause() : std::nullopt;
+  if (!cause) return name_ranks(blamed) + " gave up: " + info.message;
+  if (cause->global_rank == at_rank(global_ranks(), blamed.front())) return name_ranks(blamed) + " " + cause->text;
+  return name_ranks(blamed) + " gave up; root cause: " + cause->sentence();
 }
 
 bool CompositeTransport::are_stopped(std::vector<int> const& members) const {
@@ -208,7 +203,9 @@ void CompositeTransport::end_with_part(std::span<int const> members, char const*
     auto blamed = members_at(e.info().failed_ranks, members);
     std::ranges::sort(blamed);
     if (blamed.empty()) blamed.push_back(rank());
-    across().report_failure(e.code(), blamed, with_names(e.info(), blamed));
+    auto const part = name_ranks({members.begin(), members.end()});
+    across().report_failure(e.code(), blamed,
+                            name_ranks(blamed) + " failed in the new group of " + part + ": " + e.info().message);
   }
   throw_verdict(operation);
 }

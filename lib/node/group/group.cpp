@@ -165,7 +165,7 @@ void Group::fail(Verdict verdict, std::string_view why, std::vector<int> members
   std::string const text(why);
   auto const status = (verdict == Verdict::timeout ? "was too late: " : "gave up: ") + text;
   rounds_.fail({.verdict = verdict, .members = std::move(members), .text = text, .status = status}, nullptr);
-  decision_.adopt_root_cause(decision_.get());
+  decision_.adopt_root_cause();
 }
 
 void Group::throw_if_failed(std::string_view operation) const {

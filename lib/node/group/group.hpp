@@ -104,6 +104,8 @@ class Group final : public spi::NodeMemory {
   void closed() noexcept { closed_ = true; }
   /// Throws the group's error if the group has failed.
   void throw_if_failed(std::string_view operation) const;
+  /// Returns why the group has failed; empty if it has not.
+  [[nodiscard]] std::optional<RootCause> root_cause() const { return decision_.root_cause(); }
 
   /// Blocks until the condition holds. Throws the group's error if the group fails, also because a member that the
   /// condition waits for is lost or too slow.

@@ -37,10 +37,13 @@ void GroupDecision::set_once(Decision decision) const noexcept {
   CROSSRANK_CRASH_POINT("node.group.failing.decided");
 }
 
-void GroupDecision::adopt_root_cause(Decision decision) const noexcept {
-  if (!is_sound(decision)) return;
-  if (auto const cause = read_cause(members_.block_of(decision.decider).root_cause))
-    set_cause(members_.comm().own_record().cause, *cause);
+std::optional<RootCause> GroupDecision::root_cause() const {
+  auto const decision = get();
+  return is_sound(decision) ? read_cause(members_.block_of(decision.decider).root_cause) : std::nullopt;
+}
+
+void GroupDecision::adopt_root_cause() const noexcept {
+  if (auto const cause = root_cause()) set_cause(members_.comm().own_record().cause, *cause);
 }
 
 }  // namespace crossrank::node

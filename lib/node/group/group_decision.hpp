@@ -44,9 +44,11 @@ class GroupDecision {
   void write_reason(Blame const& blame) const noexcept;
   /// Makes this the group's decision if it is the first one.
   void set_once(Decision decision) const noexcept;
+  /// Returns the decision's root cause; empty while there is no decision.
+  [[nodiscard]] std::optional<RootCause> root_cause() const;
   /// Records the decision's root cause as this rank's: whatever the rank does next in its other groups may follow from
   /// it.
-  void adopt_root_cause(Decision decision) const noexcept;
+  void adopt_root_cause() const noexcept;
 
  private:
   GroupMembers const& members_;

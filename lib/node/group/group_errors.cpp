@@ -64,7 +64,7 @@ void GroupErrors::throw_decision(std::string_view operation) const {
                   "verdict " + std::to_string(static_cast<unsigned>(decision.verdict)) + " by member " +
                       std::to_string(decision.decider));
   }
-  decision_.adopt_root_cause(decision);
+  decision_.adopt_root_cause();
   throw_peer_error(code_of(decision.verdict), info_of(decision, operation));
 }
 
