@@ -23,14 +23,14 @@ ProgressThread::ProgressThread() : process_(::getpid()) {
 
 ProgressThread::~ProgressThread() {
   if (process_ != ::getpid()) {
-    thread_.detach();  // it lives in the parent only
+    platform::forget_thread_of_parent(thread_);
     return;
   }
   {
     std::lock_guard const lock(mutex_);
     stopping_ = true;
   }
-  changed_.notify_all();
+  changed_->notify_all();
   thread_.join();
 }
 
@@ -43,7 +43,7 @@ void ProgressThread::add(GroupState& group) {
     std::lock_guard const lock(mutex_);
     add_once(group);
   }
-  changed_.notify_all();
+  changed_->notify_all();
 }
 
 void ProgressThread::remove(GroupState& group) noexcept {
@@ -51,7 +51,7 @@ void ProgressThread::remove(GroupState& group) noexcept {
   std::unique_lock lock(mutex_);
   std::erase(with_work_, &group);
   std::erase(to_visit_, &group);
-  changed_.wait(lock, [&] { return visited_ != &group; });
+  changed_->wait(lock, [&] { return visited_ != &group; });
 }
 
 bool ProgressThread::visit_groups(std::unique_lock<std::mutex>& lock) {
@@ -65,7 +65,7 @@ bool ProgressThread::visit_groups(std::unique_lock<std::mutex>& lock) {
     auto const made = group.make_progress();
     lock.lock();
     visited_ = nullptr;
-    changed_.notify_all();
+    changed_->notify_all();
     moved = moved || made.moved;
     if (made.left != GroupState::RemainingWork::nothing) add_once(group);
   }
@@ -78,7 +78,7 @@ void ProgressThread::run() noexcept {
   platform::Backoff backoff(backoff_rule);
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return stopping_ || !with_work_.empty(); });
+    changed_->wait(lock, [&] { return stopping_ || !with_work_.empty(); });
     if (stopping_) return;
     if (visit_groups(lock)) {
       backoff.restart();

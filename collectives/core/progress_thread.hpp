@@ -1,10 +1,11 @@
 #pragma once
-#include <condition_variable>
 #include <mutex>
 #include <thread>
 #include <vector>
 
 #include <sys/types.h>
+
+#include "lib/platform/fork_safe_condition.hpp"
 
 namespace crossrank::detail {
 
@@ -34,7 +35,7 @@ class ProgressThread {
   void add_once(GroupState& group);
 
   std::mutex mutex_{};
-  std::condition_variable changed_{};
+  platform::ForkSafeCondition changed_{};
   std::vector<GroupState*> with_work_{};
   std::vector<GroupState*> to_visit_{};  ///< rest of the present turn
   GroupState* visited_ = nullptr;        ///< in use by the thread at the moment

@@ -30,7 +30,7 @@ Network::Network(std::unique_ptr<spi::PacketTransport> packet_transport)
 
 Network::~Network() {
   if (!is_own_process()) {
-    if (thread_.joinable()) thread_.detach();  // it lives in the parent only
+    platform::forget_thread_of_parent(thread_);
     return;
   }
   stop(std::chrono::milliseconds(0));

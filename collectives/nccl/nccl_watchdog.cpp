@@ -40,14 +40,14 @@ NcclWatchdog::NcclWatchdog(std::shared_ptr<spi::Transport> transport, std::strin
 
 NcclWatchdog::~NcclWatchdog() {
   if (process_ != ::getpid()) {
-    if (thread_.joinable()) thread_.detach();  // it lives in the parent only
+    platform::forget_thread_of_parent(thread_);
     return;
   }
   {
     std::lock_guard const lock(mutex_);
     stopping_ = true;
   }
-  changed_.notify_all();
+  changed_->notify_all();
   if (thread_.joinable()) thread_.join();
   if (has_failed()) return;
   {
@@ -101,7 +101,7 @@ void NcclWatchdog::request(Request request) {
     std::lock_guard const lock(mutex_);
     if (!request_) request_ = std::move(request);  // the first one is the cause
   }
-  changed_.notify_all();
+  changed_->notify_all();
   if (!thread_.joinable() && !has_failed()) poll_once();
 }
 
@@ -119,7 +119,7 @@ void NcclWatchdog::run() noexcept {
     lock.unlock();
     poll_once();
     lock.lock();
-    changed_.wait_for(lock, interval, [&] { return stopping_ || request_; });
+    changed_->wait_for(lock, interval, [&] { return stopping_ || request_; });
   }
 }
 

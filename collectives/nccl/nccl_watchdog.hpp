@@ -1,7 +1,6 @@
 #pragma once
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -24,6 +23,7 @@
 #include "lib/device/device_failures.hpp"
 #include "lib/node/group/device_recorder.hpp"
 #include "lib/platform/deadline.hpp"
+#include "lib/platform/fork_safe_condition.hpp"
 
 namespace crossrank::nccl {
 
@@ -126,7 +126,7 @@ class NcclWatchdog {
   pid_t const process_;
   std::atomic<bool> failed_{false};  ///< stored after `failure_`, so that a thread that sees it finds that
   mutable std::mutex mutex_{};       ///< guards the members below
-  std::condition_variable changed_{};
+  platform::ForkSafeCondition changed_{};
   std::exception_ptr failure_{};
   std::deque<Work> work_{};
   WatchdogPeers::Progress progress_{};  ///< of this rank

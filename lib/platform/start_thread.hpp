@@ -1,4 +1,7 @@
 #pragma once
+#include <array>
+#include <cstddef>
+#include <new>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -23,6 +26,13 @@ template <class Body>
                             .hint = "raise the limit of processes (ulimit -u, pids.max)",
                             .system_errno = refused.code().value()});
   }
+}
+
+/// Drops the handle of a thread that this process's parent has started. To detach it might detach a thread of this
+/// process, to which the C library has given the same memory since the fork.
+inline void forget_thread_of_parent(std::thread& thread) noexcept {
+  alignas(std::thread) std::array<std::byte, sizeof(std::thread)> never_destroyed{};
+  ::new (never_destroyed.data()) std::thread(std::move(thread));
 }
 
 }  // namespace crossrank::platform

@@ -235,6 +235,36 @@ CROSSRANK_RANK_SCENARIO(fork_a_child) {
     world.close();
   });
 }
+/// A child that has threads of its own drops the group. The C library gives them the memory of the library's threads.
+CROSSRANK_RANK_SCENARIO(fork_a_child_with_threads) {
+  return test::end_with_verdict(self, [&] {
+    auto options = test::fault_options();
+    options.progress = self.arguments.at(0) == "thread" ? Progress::thread : Progress::caller;
+    auto world = connect(options);
+    world.barrier();
+    pid_t const child = ::fork();
+    if (child == 0) {
+      std::thread own([] { std::this_thread::sleep_for(std::chrono::milliseconds(50)); });
+      world = Collective();
+      own.join();
+      std::exit(0);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+      throw std::runtime_error("the child ended with status " + std::to_string(status));
+    world.barrier();
+    world.close();
+  });
+}
+
+TEST(FaultsRankExit, forked_child_with_threads_drops_the_group) {
+  for (auto const* progress : {"caller", "thread"}) {
+    auto const job = run_ranks(2, "fork_a_child_with_threads", {.arguments = {progress}});
+    EXPECT_EQ(test::expect_one_verdict(job).code, "ok") << job.text();
+  }
+}
+
 TEST(FaultsRankExit, forked_child_is_refused_and_harms_no_rank) {
   auto const job = run_ranks(3, "fork_a_child");
   EXPECT_EQ(test::expect_one_verdict(job).code, "ok") << job.text();

@@ -22,6 +22,7 @@
 #include "lib/platform/fd.hpp"
 #include "lib/platform/io_error.hpp"
 #include "lib/platform/signals_blocked.hpp"
+#include "lib/platform/start_thread.hpp"
 #include "lib/platform/system.hpp"
 
 namespace crossrank::node {
@@ -84,9 +85,7 @@ void WatchdogThread::all_attached() noexcept {
   system().futex_wake(futex_of(alone_), INT_MAX);
 }
 
-void WatchdogThread::abandon() noexcept {
-  if (thread_.joinable()) thread_.detach();
-}
+void WatchdogThread::abandon() noexcept { platform::forget_thread_of_parent(thread_); }
 
 void WatchdogThread::run() {
   pthread_setname_np(pthread_self(), "crossrank");
