@@ -53,7 +53,8 @@ void print(LogEvent const& event) {
   line.resize(std::min(line.size(), max));
   line += '\n';
   pollfd ready{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
-  if (::poll(&ready, 1, max_wait_ms) != 1 || (ready.revents & POLLOUT) == 0) return;
+  // To write to a pipe without a reader would raise SIGPIPE.
+  if (::poll(&ready, 1, max_wait_ms) != 1 || ready.revents != POLLOUT) return;
   [[maybe_unused]] auto const written =
       ::write(STDERR_FILENO, line.data(), line.size());  // a failure cannot be reported anywhere
 }

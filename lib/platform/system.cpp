@@ -16,6 +16,7 @@
 
 #include "lib/core/as_size.hpp"
 #include "lib/core/no_destructor.hpp"
+#include "lib/platform/above_standard_streams.hpp"
 
 namespace crossrank::platform {
 namespace {
@@ -85,7 +86,7 @@ class WithoutSizeSignal {
 }  // namespace
 
 int System::openat(int directory, char const* path, int flags, mode_t mode) {
-  return ::openat(directory, path, flags | O_CLOEXEC, mode);
+  return above_standard_streams(::openat(directory, path, flags | O_CLOEXEC, mode));
 }
 int System::close(int fd) { return ::close(fd); }
 ssize_t System::read(int fd, void* to, std::size_t bytes) { return ::read(fd, to, bytes); }
@@ -127,17 +128,21 @@ int System::sync_file_range(int fd, off_t at, off_t bytes, unsigned flags) {
 
 int System::memfd_create(char const* name, unsigned flags) {
   // by number, because old C libraries do not have the wrapper
-  return static_cast<int>(::syscall(SYS_memfd_create, name, flags | MFD_CLOEXEC));
+  return above_standard_streams(static_cast<int>(::syscall(SYS_memfd_create, name, flags | MFD_CLOEXEC)));
 }
 int System::add_seals(int fd, int seals) { return ::fcntl(fd, F_ADD_SEALS, seals); }
-int System::shm_open(char const* name, int flags, mode_t mode) { return ::shm_open(name, flags, mode); }
+int System::shm_open(char const* name, int flags, mode_t mode) {
+  return above_standard_streams(::shm_open(name, flags, mode));
+}
 int System::shm_unlink(char const* name) { return ::shm_unlink(name); }
 int System::madvise(void* at, std::size_t bytes, int advice) { return ::madvise(at, bytes, advice); }
 
-int System::socket(int domain, int type, int protocol) { return ::socket(domain, type | SOCK_CLOEXEC, protocol); }
+int System::socket(int domain, int type, int protocol) {
+  return above_standard_streams(::socket(domain, type | SOCK_CLOEXEC, protocol));
+}
 int System::bind(int fd, sockaddr const* address, socklen_t bytes) { return ::bind(fd, address, bytes); }
 int System::listen(int fd, int backlog) { return ::listen(fd, backlog); }
-int System::accept(int fd) { return ::accept4(fd, nullptr, nullptr, SOCK_CLOEXEC); }
+int System::accept(int fd) { return above_standard_streams(::accept4(fd, nullptr, nullptr, SOCK_CLOEXEC)); }
 int System::connect(int fd, sockaddr const* address, socklen_t bytes) { return ::connect(fd, address, bytes); }
 ssize_t System::sendmsg(int fd, msghdr const* message, int flags) { return ::sendmsg(fd, message, flags); }
 ssize_t System::recvmsg(int fd, msghdr* message, int flags) { return ::recvmsg(fd, message, flags | MSG_CMSG_CLOEXEC); }

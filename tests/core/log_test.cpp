@@ -94,6 +94,18 @@ TEST_F(LogSinkTest, does_not_wait_for_a_full_pipe) {
   for (int const fd : {ends[0], ends[1], before}) ::close(fd);
 }
 
+/// SIGPIPE would end the test.
+TEST_F(LogSinkTest, drops_events_when_nobody_reads_them) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+  int const before = ::dup(STDERR_FILENO);
+  ASSERT_GE(::dup2(ends[1], STDERR_FILENO), 0);
+  ::close(ends[0]);
+  log_event(LogLevel::error, "event");
+  ::dup2(before, STDERR_FILENO);
+  for (int const fd : {ends[1], before}) ::close(fd);
+}
+
 TEST_F(LogSinkTest, gets_an_event_when_a_deleter_throws) {
   std::string heard;
   set_log_sink([&](LogEvent const& event) { heard = std::string(event.fields.front().value); });

@@ -34,6 +34,23 @@ TEST(System, makes_descriptors_that_close_on_exec) {
   }
 }
 
+/// What the process prints must not go into a file of ours.
+TEST(System, makes_no_descriptor_in_the_place_of_a_closed_standard_stream) {
+  int const before = ::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 10);
+  ::close(STDIN_FILENO);
+  Fd const file(system().openat(AT_FDCWD, "/proc/self/maps", O_RDONLY, 0));
+  Fd const memory(system().memfd_create("test", 0));
+  Fd const socket(system().socket(AF_UNIX, SOCK_STREAM, 0));
+  EXPECT_EQ(::fcntl(STDIN_FILENO, F_GETFD), -1);
+  for (auto const* fd : {&file, &memory, &socket}) {
+    EXPECT_GT(fd->get(), STDERR_FILENO);
+    EXPECT_TRUE(closes_on_exec(fd->get()));
+  }
+  if (before < 0) return;
+  ::dup2(before, STDIN_FILENO);
+  ::close(before);
+}
+
 TEST(System, seals_memory_against_truncation) {
   Fd const memory(system().memfd_create("test", MFD_ALLOW_SEALING));
   ASSERT_EQ(system().ftruncate(memory.get(), 4096), 0);

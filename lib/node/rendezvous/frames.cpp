@@ -7,6 +7,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/as_size.hpp"
+#include "lib/platform/above_standard_streams.hpp"
 #include "lib/platform/io_error.hpp"
 #include "lib/platform/progress_hook.hpp"
 
@@ -47,7 +48,7 @@ void take_fds(msghdr& message, std::vector<Fd>& fds) {
     for (std::size_t i = 0; i < count; ++i) {
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(part) + i * sizeof(int), sizeof fd);
-      fds.emplace_back(fd);
+      fds.emplace_back(platform::above_standard_streams(fd));
     }
   }
 }
