@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <unistd.h>
+
 #include "collectives/message_queue/proportional_backoff.hpp"
 #include "lib/core/log.hpp"
 #include "lib/node/liveness/root_cause.hpp"
@@ -39,6 +41,12 @@ MessageQueue::State::EndpointLock::EndpointLock(State& state, char const* operat
   try {
     if (state.out) state.out->comm().require_own_process(operation);
     if (state.in) state.in->comm().require_own_process(operation);
+    bool const is_remote = !state.out && !state.in;  // its other ranks are on other nodes
+    if (is_remote && state.process != ::getpid()) {
+      throw UsageError({.operation = operation,
+                        .message = "a forked child is not a rank",
+                        .hint = "use the queue in the process that made it"});
+    }
   } catch (...) {
     busy_.clear(std::memory_order_release);
     throw;
@@ -239,7 +247,7 @@ WaitResult MessageQueue::State::poll(std::function<bool()> const& done, node::Ri
 /// already.
 void MessageQueue::State::report_waiting(std::vector<int>& reported_ranks) {
   if (remote_writers.empty() || closed) return;
-  auto const number = written + 1 - chunks;
+  auto const number = awaited_message();
   if (out) out->status().wait_begins(remote_readers_behind(number));
   auto const now = readers_waited_for(number);
   if (now.empty() || std::exchange(reported_ranks, now) == now) return;

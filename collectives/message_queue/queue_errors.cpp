@@ -122,6 +122,11 @@ std::vector<int> MessageQueue::State::readers_waited_for(std::uint64_t number) c
   return ranks;
 }
 
+std::uint64_t MessageQueue::State::awaited_message() const noexcept {
+  auto const chunk_of_next = written >= chunks ? written + 1 - chunks : 1;
+  return std::max(chunk_of_next, out ? out->awaited_message() : 0);
+}
+
 std::vector<int> MessageQueue::State::remote_readers_behind(std::uint64_t number) const {
   std::vector<int> ranks;
   for (auto const& far : remote_writers) {
@@ -202,7 +207,7 @@ void MessageQueue::State::throw_failure(char const* operation) const {
 }
 
 MessageQueue::State::Lag MessageQueue::State::lag_of_readers(std::chrono::nanoseconds waited) const {
-  auto const number = written + 1 - chunks;
+  auto const number = awaited_message();
   std::vector<int> behind;
   std::vector<int> nobody;
   for (int const place : out ? out->readers_before(number) : std::vector<int>{}) {
@@ -220,7 +225,7 @@ MessageQueue::State::Lag MessageQueue::State::lag_of_readers(std::chrono::nanose
 }
 
 void MessageQueue::State::throw_slow_readers(char const* operation, std::chrono::nanoseconds waited) {
-  auto const number = written + 1 - chunks;
+  auto const number = awaited_message();
   auto const lag = lag_of_readers(waited);
   auto info = error(operation, lag.text);
   auto const ranks = readers_waited_for(number);

@@ -8,6 +8,9 @@
 #include <string>
 #include <vector>
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <crossrank/error.hpp>
 #include <crossrank/message_queue.hpp>
 
@@ -53,6 +56,7 @@ struct MessageQueue::State {
   std::vector<std::unique_ptr<queue::RemoteWriter>> remote_writers{};
   std::unique_ptr<queue::RemoteReader> remote_reader{};
   std::uint64_t chunks = 0;
+  pid_t const process = ::getpid();
 
   std::atomic_flag busy{};
   std::atomic<bool> cancelled{false};
@@ -133,6 +137,8 @@ struct MessageQueue::State {
   [[nodiscard]] Lag lag_of_readers(std::chrono::nanoseconds waited) const;
   [[nodiscard]] std::vector<int> readers_waited_for(std::uint64_t number) const;
   [[nodiscard]] std::vector<int> remote_readers_behind(std::uint64_t number) const;
+  /// Returns the message that all readers must have taken before the writer can send its next one.
+  [[nodiscard]] std::uint64_t awaited_message() const noexcept;
   /// Adds what is known about the readers for which `is_meant` returns true.
   void describe_readers(ErrorInfo& info, std::function<bool(std::uint64_t taken, int job_rank)> const& is_meant) const;
   [[nodiscard]] std::string status_of(int job_rank) const;

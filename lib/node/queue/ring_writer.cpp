@@ -13,6 +13,9 @@
 namespace crossrank::node {
 namespace {
 
+/// How many searches for memory are left out while no message has been taken. Readers also drop leases.
+constexpr unsigned skips = 64;
+
 /// No rank reads the arena of a writer that has gone any more.
 std::function<bool()> all_readers_gone(NodeComm& comm, std::uint32_t block, std::uint64_t life, int readers) {
   // The communicator's own arena calls this: the communicator outlives it and must not be kept alive by it.
@@ -121,15 +124,21 @@ bool RingWriter::has_memory(std::size_t bytes) {
   if (place_ && place_->bytes >= bytes) return true;
   if (place_) comm_->arena().release(*std::exchange(place_, std::nullopt));
   release_taken();
-  if (held_.size() >= full_with_) return false;
+  if (held_.size() >= full_with_ && bytes >= refused_bytes_ && ++skipped_ % skips != 0) return false;
   try {
     place_ = comm_->arena().allocate(bytes);
     full_with_ = SIZE_MAX;
     return true;
   } catch (UnavailableError const&) {
     full_with_ = held_.empty() ? SIZE_MAX : held_.size();
+    refused_bytes_ = bytes;
     return held_.empty();
   }
+}
+
+std::uint64_t RingWriter::awaited_message() const noexcept {
+  if (next_ - 1 - floor_ >= chunks_) return next_ - chunks_;
+  return !held_.empty() && held_.size() >= full_with_ ? held_.front().number : 0;
 }
 
 bool RingWriter::drained() noexcept { return slowest() == next_ - 1; }

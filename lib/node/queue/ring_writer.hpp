@@ -33,6 +33,9 @@ class RingWriter final : public RingEndpoint {
   /// Returns whether the next message, of `bytes`, has memory. If messages that readers have not taken yet fill the
   /// arena, it has none until they take one. If nothing would help, returns true: `put` throws.
   [[nodiscard]] bool has_memory(std::size_t bytes);
+  /// Returns the message that all readers must have taken before the next one has a place and memory, as far as the
+  /// last checks have shown; 0 if there is none.
+  [[nodiscard]] std::uint64_t awaited_message() const noexcept;
   /// Publishes a message, the concatenation of `parts`, after `has_space` has returned true. `UnavailableError` when
   /// there is no memory for a large one; errors of `MessagePart::read`. After an error the message has not been sent.
   void put(MessageParts parts);
@@ -70,6 +73,8 @@ class RingWriter final : public RingEndpoint {
   std::deque<Held> held_{};
   std::optional<Slot> place_{};       ///< of the next message, if it is large
   std::size_t full_with_ = SIZE_MAX;  ///< messages in `held_` when the arena was full
+  std::size_t refused_bytes_ = 0;     ///< for which it had no memory then
+  unsigned skipped_ = 0;              ///< searches for memory that were left out since
   std::uint64_t floor_ = 0;           ///< messages that all readers had taken at the last check
 };
 

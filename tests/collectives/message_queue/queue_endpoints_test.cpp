@@ -129,6 +129,44 @@ TEST(QueueTimeout, names_the_slow_reader_and_keeps_the_queue_usable) {
   });
 }
 
+/// The arena holds two of the large messages. The writer then waits for the reader that has taken none of them.
+TEST(QueueTimeout, names_the_reader_whose_messages_fill_the_memory) {
+  ThreadRankOptions options;
+  options.arena_cap = std::uint64_t{8} << 20;
+  std::atomic<bool> is_full{false};
+  run_thread_ranks(
+      3,
+      [&](Collective world) {
+        auto const queue = MessageQueue::create(world, {.chunk_bytes = 4096, .chunks = 16});
+        if (queue.is_writer()) {
+          Bytes const large(std::size_t{3} << 20, std::byte{1});
+          ErrorInfo info;
+          do {  // until rank 1 has taken all messages
+            info = error_of<TimeoutError>([&] {
+              for (;;) queue.enqueue_bytes(large, {.timeout = milliseconds(50)});
+            });
+          } while (info.failed_ranks != std::vector<int>{2});
+          EXPECT_THAT(info.message, HasSubstr("rank 2 took no message"));
+          EXPECT_EQ(info.expected, "message 1 taken");
+          is_full = true;
+          queue.enqueue_bytes(Bytes(std::size_t{64} << 10), {.timeout = milliseconds(50)});  // has memory
+          queue.close();
+        } else {
+          while (world.rank() == 1 && !is_full) {
+            try {
+              static_cast<void>(queue.dequeue_bytes({.timeout = milliseconds(1)}));
+            } catch (TimeoutError const&) {  // the writer waits for rank 2
+            }
+          }
+          while (!is_full) std::this_thread::sleep_for(milliseconds(1));
+          while (queue.dequeue_bytes()) continue;
+        }
+        world.barrier();
+        world.close();
+      },
+      options);
+}
+
 /// No endpoint can list all slow readers, so all list the same ones and count the others.
 TEST(QueueTimeout, counts_the_slow_readers_that_it_does_not_list) {
   std::atomic<bool> writer_knows{false};
