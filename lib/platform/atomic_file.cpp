@@ -73,6 +73,9 @@ bool AtomicFile::try_create() {
   // A cleaner may have found the new file before it was locked, and may remove it.
   struct stat status {};
   if (locked && system().fstat(fd_.get(), &status) != 0) fail("fstat", errno);
+  // Whatever the umask: a state file that its owner cannot write counts as finished.
+  if (locked && (status.st_mode & owner) != owner && ::fchmod(fd_.get(), (status.st_mode & 07777U) | owner) != 0)
+    fail("fchmod", errno);
   if (locked && status.st_nlink > 0) return true;
   discard();
   return false;

@@ -67,9 +67,12 @@ TEST_F(AtomicFileTest, is_readable_for_the_owner_only_or_as_the_umask_allows) {
   auto const before = ::umask(S_IWGRP | S_IRWXO);
   auto const own = permissions("own", Readers::owner);
   auto const shared = permissions("shared", Readers::as_umask);
+  ::umask(0777);
+  auto const least = permissions("least", Readers::as_umask);
   ::umask(before);
   EXPECT_EQ(own, std::filesystem::perms{0600});
   EXPECT_EQ(shared, std::filesystem::perms{0640});
+  EXPECT_EQ(least, std::filesystem::perms{0600});
 }
 
 TEST_F(AtomicFileTest, is_hidden_and_locked_until_committed) {

@@ -86,6 +86,17 @@ TEST_F(ModelOptFile, reads_back_what_it_wrote) {
   EXPECT_EQ(files(), 0U);
 }
 
+TEST_F(ModelOptFile, of_an_earlier_job_is_removed_when_the_rank_opens_the_directory) {
+  auto const state = whole_state(4);
+  torch_workspace(1).write_configs_and_weights(state.config, state.weights);
+  torch_workspace(2).write_configs_and_weights(state.config, state.weights);
+  EXPECT_TRUE(NFSWorkspace(root_.path(), {.rank = 1, .existing = Existing::keep, .format = StateFormat::torch})
+                  .read_configs_and_weights_from_rank(1));
+  auto const next = torch_workspace(1);
+  EXPECT_FALSE(next.read_configs_and_weights_from_rank(1));
+  EXPECT_TRUE(next.read_configs_and_weights_from_rank(2));
+}
+
 TEST_F(ModelOptFile, names_both_files_when_a_state_file_exists_too) {
   auto const state = whole_state(4);
   torch_workspace(1).write_configs_and_weights(state.config, state.weights);

@@ -82,7 +82,10 @@ std::shared_ptr<FileStateStore> FileStateStore::open_for_rank(std::filesystem::p
   if (!options.world_size && launched.announces_several() && rank < launched.world_size)
     store->world_size_ = launched.world_size;
   auto const directory = Directory::open(store->path_, operation, platform::IfMissing::create);
-  if (options.existing != Existing::keep) store->remove_stale(directory, operation, Own::keep);
+  if (options.existing != Existing::keep) {
+    store->remove_stale(directory, operation, Own::keep);
+    if (options.format == StateFormat::torch) (void)directory.remove(torch_file_name(rank), operation);
+  }
   finish_at_exit(*store);
   return store;
 }

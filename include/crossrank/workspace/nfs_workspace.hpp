@@ -31,7 +31,8 @@ class CROSSRANK_EXPORT NFSWorkspace {
   /// Local; any number of ranks may do so at the same time. `Existing::keep` keeps the states; to read them, use
   /// `NFSWorkspace::open(path)`. The first deletion of a state whose writer exited cleanly is logged as a warning, once
   /// for each call. A file that is not a state but has the name of one stays, with a warning. So do files on a file
-  /// system without locks, where it is unknown whether their writer is alive; `Existing::force` removes these.
+  /// system without locks, where it is unknown whether their writer is alive; `Existing::force` removes these. A torch
+  /// archive of this rank goes only if this workspace writes torch archives itself, as ModelOpt's does.
   ///
   /// `IoError` when the system refuses, and for a path through another user's symbolic link into a directory that does
   /// not belong to that user. `UsageError` for a rank that is negative or not below the given world size.
