@@ -5,7 +5,9 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -19,7 +21,9 @@
 #include "tools/inspect/doctor_command.hpp"
 #include "tools/inspect/inspect_command.hpp"
 #include "tools/launch/run_command.hpp"
+#include "tools/cli/bracketed_arguments.hpp"
 #include "tools/cli/session.hpp"
+#include "tools/cli/standard_streams.hpp"
 #include "tools/checkpoint/plan_command.hpp"
 #include "tools/checkpoint/split_command.hpp"
 #include "tools/cli/suggestion.hpp"
@@ -49,6 +53,7 @@ int flush_output(int exit_code) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  crossrank::tools::open_missing_standard_streams();
   std::vector<std::string> const arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
   CLI::App app("crossrank: exchange configs and weights between the ranks of a job", "crossrank");
   app.set_version_flag("--version", "crossrank " CROSSRANK_VERSION);
@@ -64,19 +69,28 @@ int main(int argc, char** argv) {
     crossrank::tools::add_verify_command(app, exit_code);
     crossrank::tools::add_inspect_command(app, exit_code);
     crossrank::tools::add_doctor_command(app, exit_code);
-    app.parse(argc, argv);
+    crossrank::tools::unmark_values(app);
+    auto words = crossrank::tools::mark_bracketed(arguments);
+    std::reverse(words.begin(), words.end());  // the order that CLI11 expects
+    app.parse(std::move(words));
   } catch (CLI::ParseError const& error) {
     auto const unknown = error.get_exit_code() == 0 ? "" : crossrank::tools::unknown_subcommand(app, arguments);
     if (!unknown.empty()) {
       std::fprintf(stderr, "crossrank: %s\n", crossrank::terminal_text(unknown).c_str());
-    } else if (app.exit(error) == 0) {
-      return flush_output(0);
+    } else {
+      std::ostringstream out;
+      std::ostringstream err;
+      int const exit_code_of_parser = app.exit(error, out, err);
+      std::fputs(crossrank::tools::unmarked(out.str()).c_str(), stdout);
+      std::fputs(crossrank::tools::unmarked(err.str()).c_str(), stderr);
+      if (exit_code_of_parser == 0) return flush_output(0);
     }
     auto const near = crossrank::tools::suggestion(app, arguments);
     if (wants_json(arguments))
       print_json(arguments,
-                 crossrank::UsageError(
-                     {.operation = "options", .message = unknown.empty() ? error.what() : unknown, .hint = near}),
+                 crossrank::UsageError({.operation = "options",
+                                        .message = unknown.empty() ? crossrank::tools::unmarked(error.what()) : unknown,
+                                        .hint = near}),
                  2);
     if (!near.empty()) std::fprintf(stderr, "%s\n", near.c_str());
     return flush_output(2);

@@ -51,6 +51,12 @@ TEST_F(CheckpointCommand, gives_the_same_result_with_three_processes_and_several
   EXPECT_EQ(difference(whole(), read_checkpoint(out(), true)), "");
 }
 
+TEST_F(CheckpointCommand, takes_directories_after_two_dashes_with_several_processes) {
+  auto const end = run_command({"consolidate", "-n", "2", "--", shards().string(), out().string()});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_EQ(difference(whole(), read_checkpoint(out(), true)), "");
+}
+
 TEST_F(CheckpointCommand, splits_for_another_number_of_ranks_and_back) {
   auto const four = folder_.path() / "four";
 

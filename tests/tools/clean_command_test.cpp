@@ -61,6 +61,21 @@ TEST(Clean, removes_only_the_files_of_dead_jobs) {
   EXPECT_THAT(end.out, HasSubstr("kept " + alive.string()));
 }
 
+TEST(Clean, takes_brackets_as_a_part_of_the_name) {
+  TemporaryDirectory const folder;
+  auto const other = folder.path() / "d";
+  auto const meant = folder.path() / "[d]";
+  fs::create_directory(other);
+  fs::create_directory(meant);
+  auto const kept = state_file(other, 1);
+  auto const removed = state_file(meant, 1);
+  fs::current_path(folder.path());
+  EXPECT_EQ(run_command({"clean", "[d]"}).exit_code, 0);
+  fs::current_path("/");
+  EXPECT_TRUE(fs::exists(kept));
+  EXPECT_FALSE(fs::exists(removed));
+}
+
 TEST(Clean, keeps_states_of_a_clean_exit_unless_all_is_given) {
   TemporaryDirectory const folder;
   {

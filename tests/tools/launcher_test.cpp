@@ -358,6 +358,28 @@ TEST(Run, leaves_options_after_the_program_to_the_program) {
   EXPECT_EQ(run_command({"run", "-n", "1", "--", "echo", "a", "--", "-n"}).out, "[0] a -- -n\n");
 }
 
+TEST(Run, leaves_brackets_to_the_program) {
+  auto const end = run_command({"run", "-n", "1", "--no-prefix", "--", "echo", "[1,2]", "[]", "[[1,2],[3]]", "lr=[1]"});
+  EXPECT_EQ(end.out, "[1,2] [] [[1,2],[3]] lr=[1]\n");
+  EXPECT_THAT(run_command({"doctor", "[1,2]"}).err, HasSubstr("not expected: [1,2]"));
+}
+
+TEST(Run, neither_ends_nor_waits_for_children_that_it_did_not_start) {
+  auto const script = std::string("(sleep 100 & echo $! >pid; exec '") + CROSSRANK_COMMAND +
+                      "' run -n 1 --grace 100s -- true); kill -0 $(cat pid) && echo alive; kill $(cat pid)";
+  TemporaryDirectory const folder;
+  auto const end = run_command(shell(1, "cd '" + folder.path().string() + "'; " + script));
+  EXPECT_EQ(end.out, "[0] alive\n") << end.err;
+}
+
+TEST(Run, ends_at_once_as_the_first_process_of_a_container) {
+  std::string const namespaces = "unshare --user --map-root-user --pid --fork --mount-proc ";
+  if (run_command(shell(1, namespaces + "true")).exit_code != 0) GTEST_SKIP() << "no namespaces can be made here";
+  auto const end = run_command(shell(
+      1, namespaces + "'" + CROSSRANK_COMMAND + "' run -n 2 --grace 100s -- sh -c 'sleep 0.1; echo $RANK; exit 3'"));
+  EXPECT_EQ(end.exit_code, 3) << end.err;
+}
+
 TEST(Command, prints_its_version) { EXPECT_THAT(run_command({"--version"}).out, HasSubstr("crossrank 0.")); }
 
 }  // namespace

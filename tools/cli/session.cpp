@@ -1,5 +1,6 @@
 #include "tools/cli/session.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -70,8 +71,10 @@ int run_processes(std::string const& command, SessionOptions const& options) {
       return error_object(command, error, exit_code);
     };
   }
-  launch_options.program = own_arguments();
-  launch_options.program.insert(launch_options.program.end(), {"--progress", name_of(settled(options))});
+  auto arguments = own_arguments();
+  auto const operands = std::find(arguments.begin(), arguments.end(), "--");  // what follows is no option
+  arguments.insert(operands, {"--progress", name_of(settled(options))});
+  launch_options.program = std::move(arguments);
   return launch(launch_options);
 }
 

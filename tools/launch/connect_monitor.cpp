@@ -45,7 +45,8 @@ ConnectMonitor::ConnectMonitor(std::string const& job_id, int ranks) : ranks_(ra
 void ConnectMonitor::add_to(std::vector<pollfd>& set) const {
   if (listener_) set.push_back({.fd = listener_.get(), .events = POLLIN, .revents = 0});
   for (auto const& one : rendezvous_) {
-    if (one.server) set.push_back({.fd = one.server.get(), .events = POLLIN, .revents = 0});
+    auto const events = static_cast<short>(one.told < ended_.size() ? POLLIN | POLLOUT : POLLIN);
+    if (one.server) set.push_back({.fd = one.server.get(), .events = events, .revents = 0});
   }
 }
 
@@ -57,10 +58,12 @@ void ConnectMonitor::serve() {
     socklen_t bytes = sizeof peer;
     if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 || peer.uid != ::geteuid()) continue;
     if (rendezvous_.size() >= max_rendezvous) continue;
-    bool const sent = std::all_of(ended_.begin(), ended_.end(), [&](auto const& end) { return send(socket, end); });
-    if (sent) rendezvous_.push_back({.server = std::move(socket)});
+    rendezvous_.push_back({.server = std::move(socket)});
   }
-  for (auto& one : rendezvous_) read_message(one);
+  for (auto& one : rendezvous_) {
+    tell_ends(one);
+    read_message(one);
+  }
   bool const over = std::any_of(rendezvous_.begin(), rendezvous_.end(), [](auto const& one) { return !one.server; });
   if (!over) return;
   std::erase_if(rendezvous_, [](Rendezvous const& one) { return !one.server && one.joined; });
@@ -68,6 +71,14 @@ void ConnectMonitor::serve() {
   while (std::count_if(rendezvous_.begin(), rendezvous_.end(), [](auto const& one) { return !one.server; }) > 1)
     rendezvous_.erase(
         std::find_if(rendezvous_.begin(), rendezvous_.end(), [](Rendezvous const& one) { return !one.server; }));
+}
+
+/// A server that has ended hears nothing more, but what it has sent before is still read.
+void ConnectMonitor::tell_ends(Rendezvous& to) const {
+  while (to.server && to.told < ended_.size()) {
+    if (!send(to.server, ended_[to.told]) && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    ++to.told;
+  }
 }
 
 void ConnectMonitor::read_message(Rendezvous& from) {
@@ -132,9 +143,7 @@ void ConnectMonitor::keep_records(Fd control) {
 
 void ConnectMonitor::notify_exit(int rank, pid_t pid, int status, std::chrono::milliseconds after) {
   ended_.push_back({.kind = Kind::ended, .rank = rank, .status = status, .pid = pid, .after_ms = after.count()});
-  for (auto& one : rendezvous_) {
-    if (one.server && !send(one.server, ended_.back())) one.server = Fd();
-  }
+  for (auto& one : rendezvous_) tell_ends(one);
 }
 
 bool ConnectMonitor::ended_before_connect(int rank) const {

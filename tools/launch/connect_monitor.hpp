@@ -47,10 +47,12 @@ class ConnectMonitor {
     platform::Fd server;
     node::LauncherMessage part{};
     std::size_t got = 0;
+    std::size_t told = 0;  ///< number of ends that it has been told
     std::set<int> came{};
     bool joined = false;
     std::vector<platform::Fd> fds{};
   };
+  void tell_ends(Rendezvous& to) const;
   void read_message(Rendezvous& from);
   void take(Rendezvous& from, node::LauncherMessage const& message);
   void keep_records(platform::Fd control);

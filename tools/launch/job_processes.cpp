@@ -11,7 +11,10 @@
 namespace crossrank::tools {
 
 // If the kernel refuses, orphans of the ranks go to init and can no longer be signalled; the ranks still can.
-JobProcesses::JobProcesses() { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
+JobProcesses::JobProcesses() {
+  for (pid_t const child : child_processes()) foreign_.insert(child);
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
 
 void JobProcesses::add(pid_t rank) { running_.insert(rank); }
 
@@ -20,11 +23,18 @@ bool JobProcesses::reap(Reaped& out) {
   do {
     pid = ::waitpid(-1, &out.status, WNOHANG);
   } while (pid < 0 && errno == EINTR);
-  if (pid < 0) gone_ = true;
+  if (pid < 0 || (pid == 0 && running_.empty() && !foreign_.empty() && own_children().empty())) gone_ = true;
   if (pid <= 0) return false;
+  foreign_.erase(pid);
   running_.erase(pid);
   out.pid = pid;
   return true;
+}
+
+std::vector<pid_t> JobProcesses::own_children() const {
+  auto children = child_processes();
+  std::erase_if(children, [this](pid_t child) { return foreign_.contains(child); });
+  return children;
 }
 
 void JobProcesses::signal_ranks(int number) const {
@@ -33,7 +43,7 @@ void JobProcesses::signal_ranks(int number) const {
 
 void JobProcesses::signal_all(int number) const {
   signal_ranks(number);
-  for (pid_t const child : child_processes()) {
+  for (pid_t const child : own_children()) {
     if (running_.contains(child)) continue;
     // The process group of an orphan was created by the job, unless it is our own.
     pid_t const group = ::getpgid(child);

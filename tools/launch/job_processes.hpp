@@ -8,9 +8,12 @@
 namespace crossrank::tools {
 
 /// The processes of a job: its ranks, each with its process group, and the processes that ended ranks left running.
+///
+/// This process may have other children: those of the program that it was before `exec`, and the guard of the job where
+/// this process is the first of a container.
 class JobProcesses {
  public:
-  /// Makes this process the parent of all orphans of the job.
+  /// Makes this process the parent of all orphans of the job. Its children so far do not belong to the job.
   JobProcesses();
 
   void add(pid_t rank);
@@ -29,6 +32,10 @@ class JobProcesses {
   void signal_all(int number) const;
 
  private:
+  /// Returns the children that belong to the job.
+  [[nodiscard]] std::vector<pid_t> own_children() const;
+
+  std::set<pid_t> foreign_;
   std::set<pid_t> running_;
   bool gone_ = false;
 };

@@ -19,6 +19,7 @@
 
 #include "lib/core/as_size.hpp"
 #include "tools/cli/end_request.hpp"
+#include "tools/cli/standard_streams.hpp"
 #include "tools/launch/connect_monitor.hpp"
 #include "tools/launch/job_processes.hpp"
 #include "tools/launch/job_outcome.hpp"
@@ -136,6 +137,7 @@ void Launch::start_all() {
   platform::Fd typed;
   if (::isatty(STDIN_FILENO) == 1) terminal_.emplace(typed);
   platform::Fd const null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!null) return refuse(126, std::string("cannot open /dev/null: ") + std::strerror(errno));
   for (int r = 0; r < options_.ranks; ++r) {
     int const first = typed.valid() ? typed.get() : STDIN_FILENO;
     if (!start(r, r == 0 ? first : null.get())) return;
@@ -357,15 +359,6 @@ void Launch::escalate() {
 void Launch::say(std::string const& sentence) {
   auto& queue = one_output_ ? out_ : err_;
   queue.waiting() += options_.command + ": " + sentence + "\n";
-}
-
-// Opens missing standard streams. Otherwise a program that lacks one would find a rank's pipe in its place.
-void open_missing_standard_streams() {
-  for (int const fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-    if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF) {
-      [[maybe_unused]] int const opened = ::open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY);
-    }
-  }
 }
 
 }  // namespace

@@ -20,7 +20,10 @@ TerminalInput::TerminalInput(platform::Fd& rank_end) {
 }
 
 bool TerminalInput::wants_terminal() const noexcept {
-  return to_rank_.valid() && waiting_.empty() && ::tcgetpgrp(STDIN_FILENO) == ::getpgrp();
+  if (!to_rank_.valid() || !waiting_.empty()) return false;
+  auto const foreground = ::tcgetpgrp(STDIN_FILENO);
+  // A terminal that does not control this process lets everyone read.
+  return foreground == ::getpgrp() || (foreground < 0 && errno == ENOTTY);
 }
 
 int TerminalInput::blocked_on() const noexcept { return waiting_.empty() ? -1 : to_rank_.get(); }

@@ -158,6 +158,7 @@ void RendezvousServer::admit(PendingConnection connection, Frame const& hello) {
     auto const error = incompatible_rank_error(options_, hello, host_id);
     send_error(connection.socket.get(), error);
     informed_.insert(rank);
+    if (launcher_) launcher_->tell(LauncherMessage::Kind::came, rank);
     throw error;
   }
   if (rank >= options_.ranks) return;
