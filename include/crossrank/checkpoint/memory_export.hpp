@@ -152,7 +152,7 @@ struct ReshardOptions {
 /// Collective; costs and errors as for `get_full_state_dict`. `from` says how `weights` are sharded, and `to` how the
 /// result is sharded. Names in `to` are names of the whole model. The rules, those of the file first, split the tensors
 /// over the `tp` ranks of `to`. A tensor without entries on this rank has a dimension of length 0. `Partial` and
-/// `first_element` in `to` are a `UsageError`.
+/// `first_element` in `to` are a `UsageError`, and so is a tensor-parallel rank of `to` that is no rank's place.
 [[nodiscard]] CROSSRANK_EXPORT StateDict reshard(Collective const& world, StateDict const& weights,
                                                  Placements const& from, Placements const& to,
                                                  ReshardOptions const& options = {});

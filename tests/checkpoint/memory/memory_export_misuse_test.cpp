@@ -1,7 +1,11 @@
 // Weights, placements and options that an export from memory refuses.
 #include <exception>
 #include <filesystem>
+#include <functional>
+#include <limits>
+#include <stdexcept>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -130,17 +134,17 @@ INSTANTIATE_TEST_SUITE_P(
     [](auto const& tested) { return std::string(tested.param.option); });
 
 TEST(MemoryExportMisuse, refuses_receivers_that_ranks_name_differently) {
-  auto const refused = [](int other) {
+  auto const refused = [](int first, int second) {
     return test::try_thread_ranks(2, [&](Collective const& world) {
       StateDict const weights{{"w", Tensor::zeros({2}, Dtype::f32)}};
-      (void)checkpoint::get_full_state_dict(world, weights, {}, {.dst = world.rank() == 0 ? 0 : other});
+      (void)checkpoint::get_full_state_dict(world, weights, {}, {.dst = world.rank() == 0 ? first : second});
     });
   };
-  for (auto const& error : refused(1)) {
+  for (auto const& error : refused(0, 1)) {
     ASSERT_NE(error, nullptr);
     EXPECT_THROW(std::rethrow_exception(error), MismatchError);
   }
-  for (auto const& error : refused(99)) {
+  for (auto const& error : refused(99, 99)) {
     ASSERT_NE(error, nullptr);
     EXPECT_THROW(std::rethrow_exception(error), UsageError);
   }
@@ -261,9 +265,66 @@ INSTANTIATE_TEST_SUITE_P(
                     WrongTarget{"rank_outside_the_group", sharded_over({0, 7}), sharded_over({1, 7})},
                     WrongTarget{"other_dimension", sharded_over({0, 1}, 0), sharded_over({0, 1}, 1)},
                     WrongTarget{"other_grid", {.tp = 2}, {.tp = 1}},
+                    WrongTarget{"place_of_nobody", {.tp = 2}, {.tp = 2}},
                     WrongTarget{"stage_outside_the_grid", {}, {.pp_rank = 7, .pp = 2}},
                     WrongTarget{"expert_rank_outside_the_grid", {.ep_rank = -3}, {}}),
     [](auto const& tested) { return std::string(tested.param.name); });
+
+TEST(MemoryExportMisuse, refuses_groups_of_experts_that_do_not_divide_the_ranks) {
+  TemporaryDirectory const folder;
+  auto const shard = [](Collective const& world) {
+    return checkpoint::Placements{.tp_rank = world.rank(), .tp = 2, .moe_ep = 3};
+  };
+  StateDict const weights{{"w", Tensor::zeros({2}, Dtype::f32)}};
+  expect_refused<UsageError>("a divisor of 2", [&](Collective const& world) {
+    (void)consolidate(world, weights, shard(world), folder.path() / "out");
+  });
+  expect_refused<UsageError>(
+      "a divisor of 2", [&](Collective const& world) { (void)checkpoint::reshard(world, weights, {}, shard(world)); });
+}
+
+/// The operations that start with weights in memory.
+std::vector<std::function<void(Collective const&, std::filesystem::path const&)>> memory_operations() {
+  StateDict const weights{{"w", Tensor::zeros({2}, Dtype::f32)}};
+  return {[=](Collective const& world, auto const& out) { (void)consolidate(world, weights, {}, out); },
+          [=](Collective const& world, auto const& out) { checkpoint::iconsolidate(world, weights, {}, out).wait(); },
+          [=](Collective const& world, auto const&) { (void)checkpoint::get_full_state_dict(world, weights, {}); },
+          [=](Collective const& world, auto const&) { (void)checkpoint::reshard(world, weights, {}, {}); }};
+}
+
+TEST(MemoryExportMisuse, refuses_ranks_that_call_different_operations) {
+  TemporaryDirectory const folder;
+  auto const operations = memory_operations();
+  for (std::size_t first = 0; first < operations.size(); ++first) {
+    for (std::size_t second = 0; second < operations.size(); ++second) {
+      if (first == second) continue;
+      test::run_thread_ranks(2, [&](Collective const& world) {
+        EXPECT_THROW(operations[world.rank() == 0 ? first : second](world, folder.path() / "out"), MismatchError);
+        world.barrier();
+      });
+    }
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "out"));
+}
+
+TEST(MemoryExportMisuse, leaves_nothing_when_the_progress_function_throws) {
+  TemporaryDirectory const folder;
+  auto const world = connect({.backend = "fake"});
+  StateDict const weights{{"w", Tensor::zeros({2}, Dtype::f32)}};
+  auto const fail = [](checkpoint::Progress const&) { throw std::runtime_error("no terminal"); };
+  EXPECT_THROW((void)consolidate(world, weights, {}, folder.path() / "out", {.on_progress = fail}), std::runtime_error);
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "out"));
+}
+
+TEST(MemoryExportMisuse, reshards_by_a_split_factor_of_any_size) {
+  test::run_thread_ranks(2, [](Collective const& world) {
+    StateDict const weights{{"w", Tensor::zeros({4, 2}, Dtype::f32)}};
+    checkpoint::StridedShard const shard{.dim = 0, .split_factor = std::numeric_limits<std::int64_t>::max()};
+    auto const mine = checkpoint::reshard(world, weights, {}, {.otherwise = {.placements = {shard}}});
+    // Each part has at most one row, so the first rank has all rows.
+    EXPECT_EQ(mine.at("w").shape(), (Shape{world.rank() == 0 ? 4 : 0, 2}));
+  });
+}
 
 TEST(MemoryExportMisuse, ends_with_a_split_factor_of_any_size) {
   test::run_thread_ranks(2, [](Collective const& world) {

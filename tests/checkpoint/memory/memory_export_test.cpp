@@ -427,6 +427,20 @@ TEST(MemoryExport, goes_on_in_the_background_while_the_weights_change) {
   EXPECT_EQ(difference(bytes_of(expected), read_checkpoint(folder.path() / "out", false)), "");
 }
 
+TEST(MemoryExport, in_the_background_writes_to_the_directory_of_the_call) {
+  TemporaryDirectory const folder;
+  auto const before = std::filesystem::current_path();
+  std::filesystem::create_directory(folder.path() / "elsewhere");
+  std::filesystem::current_path(folder.path());
+  auto const world = connect({.backend = "fake"});
+  StateDict const weights{{"w", Tensor::zeros({2}, Dtype::f32)}};
+  auto request = checkpoint::iconsolidate(world, weights, {}, "out");
+  std::filesystem::current_path(folder.path() / "elsewhere");
+  (void)request.wait();
+  std::filesystem::current_path(before);
+  EXPECT_EQ(read_checkpoint(folder.path() / "out", false).size(), 1U);
+}
+
 TEST(MemoryExport, accepts_placements_of_tensors_of_other_ranks) {
   TemporaryDirectory const folder;
   run_thread_ranks(2, [&](Collective const& world) {

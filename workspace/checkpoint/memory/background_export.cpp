@@ -10,6 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <crossrank/error.hpp>
 #include <crossrank/spi/storage.hpp>
 
@@ -20,6 +23,7 @@
 #include "lib/platform/progress_hook.hpp"
 #include "lib/platform/start_thread.hpp"
 #include "lib/tensor/copy_memory.hpp"
+#include "workspace/checkpoint/memory/equal_options.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 
 namespace crossrank::checkpoint {
@@ -70,9 +74,14 @@ struct ExportRequest::State {
   std::atomic<bool> done{false};  ///< set with release after the result; partner: the loads in `done`
   std::promise<bool> go{};        ///< whether the thread exports; set when it is known that all ranks have a thread
   bool holds_thread = true;
+  pid_t const process = ::getpid();
   std::thread thread{};
 
   ~State() {
+    if (is_forked()) {
+      platform::forget_thread_of_parent(thread);
+      return;
+    }
     stop.request_stop();
     release(false);
     join();
@@ -81,6 +90,7 @@ struct ExportRequest::State {
   State(State const&) = delete;
   State& operator=(State const&) = delete;
 
+  [[nodiscard]] bool is_forked() const noexcept { return process != ::getpid(); }
   void release(bool exports) {
     if (std::exchange(holds_thread, false)) go.set_value(exports);
   }
@@ -99,6 +109,11 @@ bool ExportRequest::done() const { return !state_ || state_->done.load(std::memo
 
 Summary ExportRequest::wait() {
   if (!state_) return {};
+  if (state_->is_forked()) {
+    throw UsageError({.operation = background_operation,
+                      .message = "a forked child is not a rank",
+                      .hint = "wait in the process that called iconsolidate"});
+  }
   // A join alone would call no wait hook.
   platform::Backoff backoff({.longest_sleep = std::chrono::milliseconds(20)});
   while (!done()) backoff.pause(platform::ProgressHook::make_progress(backoff.next()));
@@ -110,10 +125,17 @@ Summary ExportRequest::wait() {
 
 ExportRequest iconsolidate(Collective const& world, StateDict const& weights, Placements const& placements,
                            std::filesystem::path const& out, BackgroundOptions const& options) {
+  require_equal_options(world, background_operation, {});
   StateDict copies;
   std::uint64_t limit = options.max_copy_bytes;
+  auto write = options.write;
+  auto absolute_out = out;
   // Each rank of a host reads the free memory before any of them copies.
   agree(world, background_operation, [&] {
+    // The caller may change the working directory meanwhile.
+    for (auto* const path : {&absolute_out, &write.model.directory, &write.model.rules}) {
+      if (!path->empty()) *path = std::filesystem::absolute(*path);
+    }
     auto const ranks = static_cast<std::uint64_t>(world.local_world_size());
     if (limit == 0) limit = platform::free_memory() / 2 / ranks;
   });
@@ -123,11 +145,10 @@ ExportRequest iconsolidate(Collective const& world, StateDict const& weights, Pl
   auto group = world.split({all}, "export");
   CROSSRANK_CRASH_POINT("export.background.group_made");
   auto state = std::make_unique<ExportRequest::State>();
-  auto write = options.write;
   write.stop = state->stop.get_token();
   state->caller_stops.emplace(options.write.stop, [stop = state->stop]() mutable { stop.request_stop(); });
   auto body = [self = state.get(), go = state->go.get_future(), group = std::move(group), copies = std::move(copies),
-               placements, out, write = std::move(write)]() mutable {
+               placements, out = std::move(absolute_out), write = std::move(write)]() mutable {
     if (!go.get()) return;
     try {
       self->summary = consolidate(group, copies, placements, out, write);

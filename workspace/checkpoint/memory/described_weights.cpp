@@ -40,7 +40,7 @@ class Encoder {
     require_size("tp", p.tp);
     require_size("pp", p.pp);
     require_size("ep", p.ep);
-    require_size("moe_ep", p.moe_ep);
+    require_expert_groups(operation_, "placements", p);
     require_place(operation_, "placements", "tp_rank", p.tp_rank, p.tp);
     require_place(operation_, "placements", "pp_rank", p.pp_rank, p.pp);
     require_place(operation_, "placements", "ep_rank", p.ep_rank, p.ep);
@@ -171,6 +171,14 @@ void require_place(std::string const& operation, char const* whose, char const* 
                     .message = std::string("`") + name + "` of the " + whose + " is outside the grid",
                     .expected = size < 1 ? "a grid with ranks" : "0 to " + std::to_string(size - 1),
                     .got = std::to_string(rank)});
+}
+
+void require_expert_groups(std::string const& operation, char const* whose, Placements const& placements) {
+  if (placements.moe_ep >= 1 && placements.tp % placements.moe_ep == 0) return;
+  throw UsageError({.operation = operation,
+                    .message = std::string("`moe_ep` of the ") + whose + " does not divide the tensor-parallel size",
+                    .expected = "a divisor of " + std::to_string(placements.tp),
+                    .got = std::to_string(placements.moe_ep)});
 }
 
 DescribedWeights describe_weights(Collective const& world, StateDict const& weights, Placements const& placements,

@@ -61,4 +61,7 @@ void require_tensors_of(Placements const& placements, std::vector<std::string> c
 /// placements give it.
 void require_place(std::string const& operation, char const* whose, char const* name, int rank, int size);
 
+/// Throws `UsageError` unless the groups of experts divide the tensor-parallel ranks.
+void require_expert_groups(std::string const& operation, char const* whose, Placements const& placements);
+
 }  // namespace crossrank::checkpoint

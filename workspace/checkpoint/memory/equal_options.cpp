@@ -12,10 +12,15 @@ namespace crossrank::checkpoint {
 void require_equal_options(Collective const& world, std::string const& operation, NamedOptions const& options) {
   auto named = options;
   named.insert(named.begin(), {"operation", operation});
-  auto const text = Json(named).dump();
+  auto const text = Json(named).dump(-1, ' ', false, Json::error_handler_t::replace);
   auto const all = world.all_gatherv(std::as_bytes(std::span(text)));
-  auto const read = [](std::vector<std::byte> const& bytes) {
-    return Json::parse(std::string_view(reinterpret_cast<char const*>(bytes.data()), bytes.size())).get<NamedOptions>();
+  auto const read = [&](std::vector<std::byte> const& bytes) -> NamedOptions {
+    try {
+      return Json::parse(std::string_view(reinterpret_cast<char const*>(bytes.data()), bytes.size()))
+          .get<NamedOptions>();
+    } catch (Json::exception const&) {
+      return {{"operation", "another operation"}};
+    }
   };
   auto const first = read(all.front());
   for (std::size_t rank = 1; rank < all.size(); ++rank) {

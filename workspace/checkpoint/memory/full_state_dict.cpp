@@ -17,6 +17,7 @@ namespace crossrank::checkpoint {
 StateDict get_full_state_dict(Collective const& world, StateDict const& weights, Placements const& placements,
                               FullStateOptions const& options) {
   std::string const operation = "get_full_state_dict";
+  require_equal_options(world, operation, {{"dst", std::to_string(options.dst)}});
   agree(world, operation, [&] {
     if (options.dst >= 0 && options.dst < world.world_size()) return;
     throw UsageError({.operation = operation,
@@ -24,7 +25,6 @@ StateDict get_full_state_dict(Collective const& world, StateDict const& weights,
                       .expected = "0 to " + std::to_string(world.world_size() - 1),
                       .got = std::to_string(options.dst)});
   });
-  require_equal_options(world, operation, {{"dst", std::to_string(options.dst)}});
   auto const plan = plan_export(world, weights, placements, options.model, operation);
   auto targets = per_rank<FillTarget>(world.world_size());
   at_rank(targets, options.dst) = {

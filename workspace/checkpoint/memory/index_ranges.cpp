@@ -25,7 +25,8 @@ void add_entries(IndexRanges const& ranges, std::int64_t first, std::int64_t las
 }
 
 void add_chunk(IndexRanges const& ranges, MeshPlace at, IndexRanges& out) {
-  auto const chunk = (length_of(ranges) + at.size - 1) / at.size;
+  auto const length = length_of(ranges);
+  auto const chunk = length / at.size + (length % at.size == 0 ? 0 : 1);
   add_entries(ranges, at.coordinate * chunk, (at.coordinate + 1) * chunk, out);
 }
 

@@ -20,6 +20,7 @@
 #include "lib/platform/crash_point.hpp"
 #include "workspace/checkpoint/model/numbered_name.hpp"
 #include "workspace/checkpoint/memory/described_weights.hpp"
+#include "workspace/checkpoint/memory/equal_options.hpp"
 #include "workspace/checkpoint/memory/held_tensor.hpp"
 #include "workspace/checkpoint/memory/exchange/memory_fill.hpp"
 #include "workspace/checkpoint/memory/placed_source.hpp"
@@ -63,7 +64,7 @@ Json wanted_json(Placements const& to, ReshardOptions const& options, std::span<
   require_place(reshard_operation, "new placements", "tp_rank", to.tp_rank, to.tp);
   require_place(reshard_operation, "new placements", "pp_rank", to.pp_rank, to.pp);
   require_place(reshard_operation, "new placements", "ep_rank", to.ep_rank, to.ep);
-  require_place(reshard_operation, "new placements", "moe_ep", 0, to.moe_ep);
+  require_expert_groups(reshard_operation, "new placements", to);
   require_target(to.otherwise, "otherwise");
   Json placements = Json::array();
   for (auto const& [name, placement] : to.tensors) {
@@ -106,6 +107,27 @@ void require_one_grid(std::span<WantedLayout const> wanted) {
                          .got = std::to_string(*got),
                          .hint = "pass the same `tp`, `pp`, `ep` and `moe_ep` on all ranks",
                          .failed_ranks = {static_cast<int>(rank)}});
+  }
+}
+
+/// Throws unless all tensor-parallel ranks of each new stage are somebody's place. Else no rank would get their parts.
+void require_whole_groups(std::span<WantedLayout const> wanted) {
+  std::map<std::pair<int, int>, std::set<int>> places;
+  for (auto const& one : wanted) {
+    auto const [tp, pp, ep] = one.cell;
+    places[{pp, ep}].insert(tp);
+  }
+  for (auto const& [stage, found] : places) {
+    for (int tp = 0; tp < wanted.front().tp; ++tp) {
+      if (found.contains(tp)) continue;
+      throw UsageError({.operation = reshard_operation,
+                        .message = "no rank has the new place of tensor-parallel rank " + std::to_string(tp) +
+                                   ", stage " + std::to_string(stage.first) + ", expert rank " +
+                                   std::to_string(stage.second),
+                        .expected = std::to_string(wanted.front().tp) + " different values of `tp_rank`",
+                        .got = std::to_string(found.size()),
+                        .hint = "pass the place of each rank in the new placements"});
+    }
   }
 }
 
@@ -294,6 +316,7 @@ class Targets {
 
 StateDict reshard(Collective const& world, StateDict const& weights, Placements const& from, Placements const& to,
                   ReshardOptions const& options) {
+  require_equal_options(world, reshard_operation, {});
   auto plan = plan_export(world, weights, from, options.model, reshard_operation);
   CROSSRANK_CRASH_POINT("export.reshard.planned");
   std::string text;
@@ -308,6 +331,7 @@ StateDict reshard(Collective const& world, StateDict const& weights, Placements 
   for (auto const& bytes : world.all_gatherv(std::as_bytes(std::span(text)))) wanted.push_back(wanted_from(bytes));
   CROSSRANK_CRASH_POINT("export.reshard.layouts_known");
   require_one_grid(wanted);
+  require_whole_groups(wanted);
   Targets targets(plan, wanted);
   auto const all = with_values(world, plan.cells, reshard_operation, [&] { return targets.make(); });
   return fill_memory(world, plan, all,

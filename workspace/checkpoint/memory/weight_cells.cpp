@@ -175,13 +175,14 @@ WeightCells make_cells(DescribedWeights const& described, StateDict const& weigh
         ShardPlace const place{.tp = tp, .pp = pp, .ep = ep, .moe = tp % set.moe_ep};
         auto const found = ranks_of.find({pp, ep, tp});
         if (found == ranks_of.end() || found->second.empty()) {
-          throw FormatError({.operation = operation,
-                             .message = "no rank has weights of tensor-parallel rank " + std::to_string(tp) +
-                                        ", stage " + std::to_string(pp) + ", expert rank " + std::to_string(ep),
-                             .expected = std::to_string(set.tp * set.pp * set.ep) + " such places with weights",
-                             .got = std::to_string(described.ranks.size()) + " ranks",
-                             .hint = "pass the place of each rank and the sizes of the grid in `placements`",
-                             .section = "placements"});
+          throw FormatError(
+              {.operation = operation,
+               .message = "no rank has weights of tensor-parallel rank " + std::to_string(tp) + ", stage " +
+                          std::to_string(pp) + ", expert rank " + std::to_string(ep),
+               .expected = std::to_string(std::int64_t{set.tp} * set.pp * set.ep) + " such places with weights",
+               .got = std::to_string(described.ranks.size()) + " ranks",
+               .hint = "pass the place of each rank and the sizes of the grid in `placements`",
+               .section = "placements"});
         }
         out.cells.push_back(std::make_shared<CellSource>(
             cell_name(place, described, found->second), static_cast<std::uint32_t>(out.cells.size()),
