@@ -31,7 +31,8 @@ int make_directories(std::filesystem::path const& path) {
     prefix /= part;
     if (part.empty() || part == "." || part == ".." || part == path.root_path()) continue;
     bool const leaf = prefix == path;
-    mode_t const mode = leaf ? S_IRWXU : S_IRWXU | S_IRWXG | S_IRWXO;  // parents have the mode of mkdir -p
+    // Parents have the mode of mkdir -p, but all users may write to none of them.
+    mode_t const mode = leaf ? S_IRWXU : S_IRWXU | S_IRWXG | S_IROTH | S_IXOTH;
     int const made = retry_interrupted([&] { return system().mkdirat(AT_FDCWD, prefix.c_str(), mode); });
     if (made != 0 && errno != EEXIST && first_error == 0) first_error = errno;
   }

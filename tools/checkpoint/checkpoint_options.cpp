@@ -93,7 +93,7 @@ void add_input_options(CLI::App& command, std::filesystem::path& in, checkpoint:
 
 void add_output_options(CLI::App& command, OutputOptions& options) {
   command.add_option("out", options.out, "Directory for the result; created if needed")->required();
-  command.add_flag("--force", options.force, "Replace an existing checkpoint");
+  command.add_flag("--force", options.force, "Replace an existing checkpoint: all weights in the directory");
   command.add_flag(
       "--resume", options.resume,
       "Continue from the files that a killed job had finished; files that it had committed are compared and kept");

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <string>
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
@@ -135,10 +136,11 @@ TEST_F(ResumedJob, rejects_a_damaged_or_escaping_commit_record) {
   auto const note = left_folder() / ".committing";
   auto const whole = text_of_file(note);
   std::ofstream(folder_.path() / "elsewhere") << "kept";
-  for (std::string const text : {"", "{", "[]", "{}", R"({"old": [], "new": 1})", R"({"old": [1], "new": []})",
-                                 R"({"old": ["../elsewhere"], "new": []})", R"({"old": [], "new": [".."]})",
-                                 R"({"old": ["a/../../elsewhere"], "new": []})",
-                                 R"({"old": [], "new": ["/elsewhere"]})", R"({"old": [""], "new": []})"}) {
+  for (std::string const text :
+       {"", "{", "[]", "{}", R"({"old": [], "new": 1})", R"({"old": [1], "new": []})",
+        R"({"old": ["../elsewhere"], "new": []})", R"({"old": [], "new": [".."]})",
+        R"({"old": ["a/../../elsewhere"], "new": []})", R"({"old": [], "new": ["/elsewhere"]})",
+        R"({"old": [""], "new": []})", R"({"old": ["..\u0000/elsewhere"], "new": []})"}) {
     std::ofstream(note) << text;
     for (auto const& wanted :
          {options_for("safetensors"), checkpoint::ConsolidateOptions{.max_shard_bytes = 2200, .force = true}}) {
@@ -280,6 +282,28 @@ TEST_F(ResumedJob, copies_no_backups_and_no_weights_of_other_programs) {
 
   for (auto const* name : names) EXPECT_FALSE(fs::exists(out() / name)) << name;
   EXPECT_TRUE(fs::exists(out() / "merges.txt"));
+}
+
+TEST_F(ResumedJob, keeps_what_a_trainer_saved_beside_the_old_checkpoint) {
+  fs::create_directories(out());
+  auto const kept = {"optimizer.pt", "scheduler.pt", "rng_state_0.pth", "training_args.bin",
+                     "adapter_model.safetensors"};
+  auto const replaced = {"model-00009-of-00009.safetensors", "other.pt", "rank7.safetensors"};
+  for (auto const* name : kept) std::ofstream(out() / name) << "mine";
+  for (auto const* name : replaced) std::ofstream(out() / name) << "old";
+
+  consolidate({.force = true});
+
+  for (auto const* name : kept) EXPECT_EQ(text_of_file(out() / name), "mine") << name;
+  for (auto const* name : replaced) EXPECT_FALSE(fs::exists(out() / name)) << name;
+}
+
+TEST_F(ResumedJob, makes_an_output_that_it_can_use_whatever_the_umask) {
+  fs::remove_all(out());
+  auto const before = ::umask(0);
+  consolidate({});
+  ::umask(before);
+  EXPECT_EQ(state(), "new");
 }
 
 TEST_F(ResumedJob, keeps_folders_named_like_weight_files) {

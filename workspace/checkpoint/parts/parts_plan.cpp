@@ -8,6 +8,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -16,10 +17,12 @@
 
 #include "lib/codec/checksum/checksum.hpp"
 #include "lib/codec/json/json_document.hpp"
+#include "lib/codec/json/json_text.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/core/log.hpp"
 #include "lib/platform/atomic_file.hpp"
 #include "lib/platform/crash_point.hpp"
+#include "lib/platform/io_error.hpp"
 #include "workspace/checkpoint/discovery/model_description.hpp"
 #include "workspace/checkpoint/parts/file_recipe.hpp"
 #include "workspace/checkpoint/parts/part_folder.hpp"
@@ -299,12 +302,21 @@ void PartsPlan::save(fs::path const& file) const {
                       .message = "the plan needs the name of a file, but this is a directory",
                       .resource = file.string()});
   }
-  auto const kind = fs::symlink_status(file, ignored).type();
+  std::error_code unknown;
+  auto const kind = fs::symlink_status(file, unknown).type();
+  if (kind == fs::file_type::none)
+    platform::throw_io(std::string(parts_operation) + ": look at", file.string(), unknown.value());
   if (kind != fs::file_type::not_found && kind != fs::file_type::regular) {  // saving would replace it
     throw UsageError({.operation = parts_operation,
                       .message = "the plan needs the name of a file, but this is a link, a pipe or a device",
                       .resource = file.string(),
                       .hint = "give the name of a new file or of an earlier plan"});
+  }
+  if (codec::find_bad_utf8(absolute_path(file).string()) != std::string_view::npos) {  // OUT records the path
+    throw UsageError({.operation = parts_operation,
+                      .message = "the path of the plan is not UTF-8",
+                      .resource = file.string(),
+                      .hint = "choose another name or directory"});
   }
   if (fs::equivalent(absolute_path(file).parent_path(), state.file.inputs.shards, ignored)) {
     throw UsageError({.operation = parts_operation,

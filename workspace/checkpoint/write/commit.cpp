@@ -16,6 +16,7 @@
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/io_error.hpp"
 #include "lib/platform/system.hpp"
+#include "workspace/checkpoint/discovery/weight_files.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/write/job_files.hpp"
 
@@ -33,6 +34,7 @@ int removal_rank(std::string const& name) {
 
 /// Returns whether a name in a commit record is a path inside the output.
 bool stays_inside(std::string const& name) {
+  if (name.find('\0') != std::string::npos) return false;  // the system would take what comes before
   for (std::size_t begin = 0; begin <= name.size();) {
     auto const end = std::min(name.find('/', begin), name.size());
     auto const part = std::string_view(name).substr(begin, end - begin);
@@ -57,7 +59,8 @@ std::pair<std::vector<std::string>, std::string> split_path(std::string const& n
 
 bool is_checkpoint_file(std::string const& name) {
   if (name == dcp_metadata_name) return true;
-  if (name.starts_with('.')) return false;
+  if (name.starts_with('.') || name.starts_with("adapter_model.")) return false;
+  if (is_other_state(name) && !name.ends_with(".safetensors")) return false;
   if (name == "config.json" || name == "training_state.json" || name.ends_with(".safetensors.index.json") ||
       name.ends_with(".bin.index.json"))
     return true;
@@ -129,7 +132,7 @@ void Commit::run(CommitRecord const& plan) {
 /// Opens the folder inside the output that holds `name` and creates missing folders. Returns an invalid descriptor for
 /// the output itself. Does not follow links, because another user might direct files elsewhere with them.
 platform::Fd Commit::open_parent(std::string const& name) {
-  constexpr mode_t mode = S_IRWXU | S_IRWXG | S_IRWXO;  // the umask applies
+  constexpr mode_t mode = S_IRWXU | S_IRWXG | S_IROTH | S_IXOTH;  // the umask applies
   platform::Fd at;
   std::string way;
   for (auto const& folder : split_path(name).first) {

@@ -10,7 +10,7 @@
 namespace crossrank::checkpoint {
 
 /// Returns whether a file of that name belongs to a checkpoint: weights, an index, the config of the model, or the
-/// state of its training.
+/// state of its training. Adapters and what trainers of other programs save beside a model do not.
 [[nodiscard]] bool is_checkpoint_file(std::string const& name);
 
 /// Returns the files in `out` that a checkpoint with these names replaces: files of any checkpoint, and files with the

@@ -22,7 +22,8 @@ namespace crossrank::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr mode_t folder_mode = S_IRWXU | S_IRWXG | S_IRWXO;  // the umask applies
+// The umask applies. A directory that all users may write to would be refused.
+constexpr mode_t folder_mode = S_IRWXU | S_IRWXG | S_IROTH | S_IXOTH;
 
 /// Creates a folder unless it exists. Returns whether it was created.
 bool make_folder(fs::path const& path) {
@@ -57,6 +58,7 @@ void require_folder(fs::path const& path) {
 
 /// Creates a folder and its missing parents, durably. Returns whether the folder was created.
 bool make_folders(fs::path const& path) {
+  if (!path.has_filename() && path.has_relative_path()) return make_folders(path.parent_path());  // "out/"
   std::error_code error;
   auto const parent = path.parent_path();
   if (!parent.empty() && !fs::exists(parent, error)) (void)make_folders(parent);

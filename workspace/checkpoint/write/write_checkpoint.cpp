@@ -112,10 +112,17 @@ class Writing {
         throw_error(error.code(), std::move(info));
       }
       if (lost && request_.resume) throw;
-      if (world_.rank() == 0 && folder_ && !request_.resume) folder_->remove();
+      remove_unless_resumed();
+      throw;
+    } catch (...) {  // of `on_progress`, or too little memory
+      remove_unless_resumed();
       throw;
     }
     return resumed;
+  }
+
+  void remove_unless_resumed() {
+    if (world_.rank() == 0 && folder_ && !request_.resume) folder_->remove();
   }
 
   /// Returns whether `mine` is true on any rank. Collective.
