@@ -354,6 +354,9 @@ def save_sharded(
 
     >>> crossrank.save_sharded(model.state_dict(), "shards/", world=world)
     """
-    tensors, place, settings = dict(weights), os.fspath(out), {} if config is None else config
-    native = world._native
-    return Summary(**_run(lambda on: _core.save_sharded(native, tensors, place, settings, on, options), progress))
+    native, place = world._native, os.fspath(out)
+
+    def arguments() -> tuple[dict[str, Any], dict[str, Any]]:  # the core calls it, and tells all ranks of its exception
+        return dict(weights), {"config": config, **options}
+
+    return Summary(**_run(lambda on: _core.save_sharded(native, arguments, place, on), progress))

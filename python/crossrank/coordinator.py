@@ -160,7 +160,7 @@ class GroupCoordinator:
 
         >>> batch = tp.broadcast_tensor_dict(batch)
         """
-        return self._native.broadcast_tensor_dict(values, src)
+        return self._native.broadcast_tensor_dict(lambda: values, src)
 
     def send_tensor_dict(
         self, values: dict[str, Any], *, dst: int | None = None, all_gather_group: Collective | None = None
@@ -169,7 +169,7 @@ class GroupCoordinator:
 
         >>> pp.send_tensor_dict({"hidden": hidden, "step": 7})
         """
-        self._native.send_tensor_dict(values, dst, None if all_gather_group is None else all_gather_group._native)
+        self._native.send_tensor_dict(lambda: values, dst, None if all_gather_group is None else all_gather_group._native)
 
     def recv_tensor_dict(self, *, src: int | None = None, all_gather_group: Collective | None = None) -> dict[str, Any]:
         """Returns the next dict from a rank; without `src` from the previous one.

@@ -82,7 +82,7 @@ def _to_torch(tensor: Tensor) -> torch.Tensor:
     if dtype is None:
         raise UsageError(f"Tensor.torch: this torch has no {tensor.dtype}. Use tensor.tobytes()")
     if tensor.nbytes == 0:
-        return torch.empty(tensor.shape, dtype=dtype)
+        return torch.empty(tensor.shape, dtype=dtype, device="cpu")
     own = tensor.clone_on_write() if tensor.readonly else tensor
     return torch.frombuffer(own, dtype=dtype).reshape(tensor.shape)
 

@@ -132,16 +132,24 @@ nb::dict verify(Collective const& world, std::filesystem::path const& path, nb::
   return dict;
 }
 
-nb::dict save_sharded(Collective const& world, nb::handle weights, std::filesystem::path const& out, nb::handle config,
-                      nb::object on_progress, nb::dict given) {
+/// Saves the tensors that the Python function `given` returns together with a dict of options.
+nb::dict save_sharded(Collective const& world, nb::handle given, std::filesystem::path const& out,
+                      nb::object on_progress) {
   Job job(std::move(on_progress));
-  OptionReader reader(std::move(given));
-  auto const tensors = state_dict_from(weights);
-  cp::SaveOptions options{.config = to_json(config), .on_progress = job.reporter(), .stop = job.token()};
-  reader.read("force", options.force);
-  reader.read("threads", options.threads);
-  reader.read("format", formats, options.format);
-  reader.finish("save_sharded");
+  StateDict tensors;
+  cp::SaveOptions options{.on_progress = job.reporter(), .stop = job.token()};
+  read_on_all_ranks(world, "save_sharded", [&] {
+    auto const parts = nb::cast<nb::tuple>(given());
+    tensors = state_dict_from(parts[0]);
+    OptionReader reader(nb::cast<nb::dict>(parts[1]));
+    nb::object config = nb::none();
+    reader.read("config", config);
+    if (!config.is_none()) options.config = to_json(config);
+    reader.read("force", options.force);
+    reader.read("threads", options.threads);
+    reader.read("format", formats, options.format);
+    reader.finish("save_sharded");
+  });
   return summary_to_python(job.run([&] { return cp::save_sharded(world, tensors, out, options); }));
 }
 
@@ -152,7 +160,7 @@ void bind_checkpoint(nb::module_& module) {
   module.def("consolidate", &consolidate, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg());
   module.def("split", &split, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg());
   module.def("verify", &verify, nb::arg(), nb::arg(), nb::arg().none(), nb::arg());
-  module.def("save_sharded", &save_sharded, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg());
+  module.def("save_sharded", &save_sharded, nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
   module.def("save_safetensors", [](std::filesystem::path const& path, nb::handle weights,
                                     std::vector<std::pair<std::string, std::string>> metadata) {
     auto const tensors = state_dict_from(weights);

@@ -12,6 +12,7 @@
 #include <nanobind/stl/string.h>
 
 #include <crossrank/checkpoint.hpp>
+#include <crossrank/objects.hpp>
 
 #include "errors.hpp"
 #include "interpreter.hpp"
@@ -52,7 +53,7 @@ class OptionReader {
   /// Refuses what is left.
   void finish(char const* operation) const {
     if (left_.size() == 0) return;
-    refuse(operation, "there is no such option", {}, nb::cast<std::string>(nb::str(nb::list(left_.keys())[0])));
+    refuse(operation, "there is no such option", {}, printable_text(nb::list(left_.keys())[0]));
   }
 
  private:
@@ -125,6 +126,17 @@ class Job {
   std::stop_source stop_;
   std::exception_ptr raised_;
 };
+
+/// Runs `read`, which reads this rank's arguments, on all ranks. If it throws on one of them, its exception ends the
+/// call there, and a `RemoteError` on the others.
+template <class Read>
+void read_on_all_ranks(Collective const& world, char const* operation, Read const& read) {
+  auto const produce = [&] {
+    run_python(read);
+    return detail::Bytes();
+  };
+  run_waiting(world, [&] { static_cast<void>(detail::all_gather_bytes(world, operation, produce)); });
+}
 
 /// Returns the result of a job as a dict.
 inline nb::dict summary_to_python(cp::Summary const& summary) {

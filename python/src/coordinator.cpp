@@ -1,7 +1,8 @@
 #include <crossrank/group.hpp>
-#include <crossrank/objects.hpp>
 
+#include <cstddef>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,7 +12,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "errors.hpp"
+#include <crossrank/spi/storage.hpp>
+
 #include "module.hpp"
 #include "tensor.hpp"
 #include "waiting.hpp"
@@ -84,39 +86,45 @@ void bind_dense(nb::class_<GroupCoordinator>& coordinator) {
           nb::arg(), nb::arg(), nb::arg().none());
 }
 
-/// Returns the dict of the source. If it cannot be sent, tells the others in the first step of the call, so that they
-/// do not wait, and throws.
-TensorDict dict_to_broadcast(GroupCoordinator const& group, nb::handle dict, int src) {
-  std::exception_ptr failure;
+/// The memory of a value that could not be made. Reading it throws the reason.
+class FailedValue final : public spi::Storage {
+ public:
+  explicit FailedValue(std::exception_ptr failure) : failure_(std::move(failure)) {}
+
+  [[nodiscard]] std::byte* data() noexcept override { return &byte_; }
+  [[nodiscard]] std::size_t size_bytes() const noexcept override { return 1; }
+  [[nodiscard]] std::string revoked_by() const override { std::rethrow_exception(failure_); }
+
+ private:
+  std::exception_ptr failure_;
+  std::byte byte_{};
+};
+
+/// Returns the dict that the Python function `given` returns. If it cannot be sent, returns one that throws the reason
+/// when the library encodes it: the library then tells the receivers, so that they do not wait.
+TensorDict dict_to_send(GroupCoordinator const& group, nb::handle given) {
   try {
-    return tensor_dict_from(dict);
-  } catch (nb::python_error const& raised) {
-    failure = std::make_exception_ptr(RaisedException(raised));
-  } catch (Error const&) {
-    failure = std::current_exception();
+    return run_python([&] { return tensor_dict_from(given()); });
+  } catch (...) {
+    if (group.cpu_group().world_size() == 1) throw;  // the library would encode nothing
+    auto const failed = std::make_shared<FailedValue>(std::current_exception());
+    return {{"failed", spi::tensor_from_storage(failed, 0, {1}, Dtype::u8)}};
   }
-  auto const fail = [&]() -> detail::Bytes { std::rethrow_exception(failure); };
-  auto const& cpu = group.cpu_group();
-  if (cpu.world_size() > 1)
-    run_waiting(cpu, [&] { static_cast<void>(detail::broadcast_bytes(cpu, "broadcast_tensor_dict", src, fail)); });
-  std::rethrow_exception(failure);
 }
 
 void bind_dicts(nb::class_<GroupCoordinator>& coordinator) {
   coordinator
-      .def(
-          "broadcast_tensor_dict",
-          [](GroupCoordinator const& group, nb::handle dict, int src) {
-            auto tree = group.rank() == src ? dict_to_broadcast(group, dict, src) : TensorDict();
-            return tensor_dict_to_python(
-                run_waiting(group.cpu_group(), [&] { return group.broadcast_tensor_dict(std::move(tree), {src}); }));
-          },
-          nb::arg().none(), nb::arg())
+      .def("broadcast_tensor_dict",
+           [](GroupCoordinator const& group, nb::handle given, int src) {
+             auto tree = group.rank() == src ? dict_to_send(group, given) : TensorDict();
+             return tensor_dict_to_python(
+                 run_waiting(group.cpu_group(), [&] { return group.broadcast_tensor_dict(std::move(tree), {src}); }));
+           })
       .def(
           "send_tensor_dict",
-          [](GroupCoordinator const& group, nb::handle dict, std::optional<int> dst,
+          [](GroupCoordinator const& group, nb::handle given, std::optional<int> dst,
              std::optional<Collective> all_gather_group) {
-            auto const tree = tensor_dict_from(dict);
+            auto const tree = dict_to_send(group, given);
             run_waiting(group.cpu_group(),
                         [&] { group.send_tensor_dict(tree, {.dst = dst, .all_gather_group = all_gather_group}); });
           },

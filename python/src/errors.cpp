@@ -1,5 +1,6 @@
 #include "errors.hpp"
 
+#include <cstddef>
 #include <exception>
 #include <utility>
 
@@ -46,8 +47,8 @@ void refuse(char const* operation, std::string message, std::string expected, st
 
 RaisedException::RaisedException(nanobind::python_error const& raised)
     : nanobind::python_error(raised),
-      type_name_(nanobind::cast<std::string>(nanobind::str(raised.type().attr("__name__")))),
-      message_(nanobind::cast<std::string>(nanobind::str(raised.value()))) {}
+      type_name_(printable_text(nanobind::steal(PyType_GetName(reinterpret_cast<PyTypeObject*>(raised.type().ptr()))))),
+      message_(printable_text(raised.value())) {}
 
 std::string raised_text(std::exception const& error) {
   auto const* const raised = dynamic_cast<nanobind::python_error const*>(&error);
@@ -56,6 +57,18 @@ std::string raised_text(std::exception const& error) {
   return named.type_name() + ": " + named.message();
 }
 
-std::string type_text(nanobind::handle object) { return nanobind::cast<std::string>(nanobind::str(object.type())); }
+std::string printable_text(nanobind::handle object) {
+  auto const text = nanobind::steal(PyObject_Str(object.ptr()));
+  nanobind::object bytes;
+  if (text.is_valid()) bytes = nanobind::steal(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "backslashreplace"));
+  char* data = nullptr;
+  Py_ssize_t size = 0;
+  if (bytes.is_valid() && PyBytes_AsStringAndSize(bytes.ptr(), &data, &size) == 0)
+    return {data, static_cast<std::size_t>(size)};
+  PyErr_Clear();
+  return "<no text>";
+}
+
+std::string type_text(nanobind::handle object) { return printable_text(object.type()); }
 
 }  // namespace crossrank::python

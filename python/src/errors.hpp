@@ -30,6 +30,9 @@ class RaisedException final : public nanobind::python_error, public spi::Foreign
 /// Returns the text of an exception, such as "ValueError: not a number".
 [[nodiscard]] std::string raised_text(std::exception const& error);
 
+/// Returns `str(object)` for people, with escapes for what UTF-8 does not have. Never raises a Python exception.
+[[nodiscard]] std::string printable_text(nanobind::handle object);
+
 /// Returns the type of an object as text, for errors.
 [[nodiscard]] std::string type_text(nanobind::handle object);
 

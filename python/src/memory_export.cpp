@@ -1,15 +1,11 @@
 #include <crossrank/checkpoint/memory_export.hpp>
 
-#include <algorithm>
-#include <exception>
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <nanobind/stl/vector.h>
-
-#include <crossrank/error.hpp>
 
 #include "checkpoint_job.hpp"
 #include "errors.hpp"
@@ -91,38 +87,20 @@ struct Arguments {
   Options options{};
 };
 
-/// Throws the first failure in a list with the text of each rank, null for success.
-void throw_if_a_rank_failed(std::vector<Json> const& texts, char const* operation) {
-  auto const failed = std::ranges::find_if(texts, [](Json const& text) { return !text.is_null(); });
-  if (failed == texts.end()) return;
-  auto const rank = static_cast<int>(failed - texts.begin());
-  throw RemoteError({.operation = operation,
-                     .message = "rank " + std::to_string(rank) + " failed: " + failed->get<std::string>(),
-                     .failed_ranks = {rank}});
-}
-
 /// Reads the arguments that the Python function `given` returns: a dict of tensors, their placements, and a dict of
 /// options. If one rank's arguments are wrong, its exception ends the call there, and a `RemoteError` on the others.
 template <class Options>
 Arguments<Options> read_arguments(Collective const& world, char const* operation, nb::handle given, nb::dict grid,
                                   std::function<Options(OptionReader&)> const& read_options) {
   Arguments<Options> arguments;
-  std::exception_ptr raised;
-  Json text;
-  try {
+  read_on_all_ranks(world, operation, [&] {
     auto const parts = nb::cast<nb::tuple>(given());
     OptionReader reader(nb::cast<nb::dict>(parts[2]));
     arguments.options = read_options(reader);
     reader.finish(operation);
     arguments.tensors = state_dict_from(parts[0]);
     arguments.placements = placements_from(std::move(grid), nb::cast<nb::dict>(parts[1]));
-  } catch (std::exception const& error) {
-    raised = std::current_exception();
-    text = raised_text(error);
-  }
-  auto const texts = run_waiting(world, [&] { return world.all_gather_object(text); });
-  if (raised) std::rethrow_exception(raised);
-  throw_if_a_rank_failed(texts, operation);
+  });
   return arguments;
 }
 

@@ -1,4 +1,3 @@
-#include <exception>
 #include <functional>
 #include <stdexcept>
 #include <string>
@@ -11,8 +10,6 @@
 #include <crossrank/helpers.hpp>
 #include <crossrank/objects.hpp>
 
-#include "errors.hpp"
-#include "interpreter.hpp"
 #include "json.hpp"
 #include "module.hpp"
 #include "waiting.hpp"
@@ -24,18 +21,6 @@ nb::list list_of(std::vector<Json> const& values) {
   nb::list list;
   for (auto const& value : values) list.append(to_python(value));
   return list;
-}
-
-/// Runs Python code inside a call of the library, which runs without the GIL. A Python exception reaches its own caller
-/// unchanged and the other ranks as text.
-template <class Code>
-auto run_python(Code const& code) {
-  AcquiredGil const gil;
-  try {
-    return code();
-  } catch (nb::python_error const& raised) {
-    throw RaisedException(raised);
-  }
 }
 
 /// A Python function that a call of the library runs.

@@ -190,7 +190,8 @@ void define_dlpack(nb::class_<Tensor>& tensor) {
           },
           nb::kw_only(), nb::arg("stream") = nb::none(), nb::arg("max_version") = nb::none(),
           nb::arg("dl_device") = nb::none(), nb::arg("copy") = nb::none(),
-          "Exports the tensor by DLPack, as a versioned capsule with the read-only flag.")
+          "Exports the tensor by DLPack, as a versioned capsule with the read-only flag.\n\n"
+          "`torch.from_dlpack` ignores this flag and gives a writable alias: use `torch()` instead.\n")
       .def(
           "__dlpack_device__",
           [](Tensor const& t) {

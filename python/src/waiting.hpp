@@ -10,6 +10,7 @@
 
 #include <crossrank/collective.hpp>
 
+#include "errors.hpp"
 #include "interpreter.hpp"
 
 namespace crossrank::python {
@@ -84,6 +85,18 @@ template <class Work>
 auto run_waiting(Collective const& group, Work&& work) {
   return run_waiting([&group] { group.abort("a signal interrupted this rank's Python program"); },
                      std::forward<Work>(work));
+}
+
+/// Runs Python code inside a call of the library, which runs without the GIL. A Python exception reaches its own caller
+/// unchanged and the other ranks as text.
+template <class Code>
+auto run_python(Code const& code) {
+  AcquiredGil const gil;
+  try {
+    return code();
+  } catch (nb::python_error const& raised) {
+    throw RaisedException(raised);
+  }
 }
 
 /// Runs `work` without the GIL, for a call that copies or does I/O and cannot be interrupted.

@@ -126,6 +126,18 @@ def test_queue_in_one_process_keeps_tensors(name: str) -> None:
         got.view(-1)[0] = 1
 
 
+def test_queue_keeps_tensors_on_the_cpu_whatever_the_default_device() -> None:
+    from crossrank.compat.vllm import MessageQueue
+
+    writer = MessageQueue(1, 1, max_chunk_bytes=1 << 16, max_chunks=2)
+    reader = MessageQueue.create_from_handle(writer.export_handle(), rank=0)
+    sent = [torch.empty(0, 8), torch.ones(3)]
+    with torch.device("meta"):
+        writer.enqueue(sent)
+        got = reader.dequeue(timeout=30)
+    assert [each.device.type for each in got] == ["cpu", "cpu"] and torch.equal(got[1], sent[1])
+
+
 def coordinator(rank: int, size: int) -> None:
     from crossrank.compat.vllm import GroupCoordinator
 
@@ -162,13 +174,34 @@ def coordinator(rank: int, size: int) -> None:
     else:
         got = pp.recv_tensor_dict(all_gather_group=tp)
         assert torch.equal(got["a"], values["a"]) and got["d"] == (None, "text")
-        assert pp.recv((2, 3), torch.float32).shape == (2, 3)
+        with torch.device("meta"):
+            assert pp.recv((2, 3), torch.float32).device.type == "cpu"
         assert pp.recv_object(0) == {3}
     assert one.all_reduce(rows) is rows and one.all_gather(rows) is rows and one.broadcast_tensor_dict(values) is values
     assert one.recv_tensor_dict() is None
     tp.barrier()
     for group in (tp, pp, one):
         group.destroy()
+
+
+def dicts_that_cannot_be_sent(rank: int, size: int) -> None:
+    from crossrank.compat.vllm import GroupCoordinator
+
+    group = GroupCoordinator([[0, 1]], rank, "gloo", True)
+    bad = {"tensor": torch.ones(2), "lock": threading.Lock()}
+    for call in (
+        lambda: group.broadcast_tensor_dict(bad if rank == 0 else None),
+        lambda: group.broadcast_tensor_dict(None),
+        lambda: group.send_tensor_dict(bad) if rank == 0 else group.recv_tensor_dict(),
+    ):
+        with pytest.raises((TypeError, crossrank.UsageError) if rank == 0 else crossrank.RemoteError):
+            call()
+    assert group.broadcast_tensor_dict({"a": {1}} if rank == 0 else None) == {"a": {1}}
+    group.destroy()
+
+
+def test_dicts_that_cannot_be_sent() -> None:
+    run_ranks(__file__, "dicts_that_cannot_be_sent", 2, backend="gloo")
 
 
 def test_coordinator() -> None:

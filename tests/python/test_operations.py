@@ -284,7 +284,47 @@ refused(lambda: world.scatter_objects([1, bad] if first else None))
 refused(lambda: world.send_object(bad, dst=1) if first else world.recv_object(src=0))
 group = crossrank.GroupCoordinator.create(world, [[0, 1]], name="tp")
 refused(lambda: group.broadcast_tensor_dict({3: {1, 2}} if first else None))
+for unsendable in ({3: 1}, {"lock": lock}, None):
+    refused(lambda: group.send_tensor_dict(unsendable) if first else group.recv_tensor_dict())
+if first: group.send_tensor_dict({"a": 1})
+else: assert group.recv_tensor_dict() == {"a": 1}
 world.barrier()
+""",
+    )
+
+
+def test_an_exception_without_a_printable_text_is_told_to_all_ranks(ranks):
+    ranks(
+        2,
+        r"""
+class Mute(Exception):
+    def __str__(self): raise RuntimeError("there is no text")
+for error, text in ((ValueError("\udcff"), r"ValueError: \udcff"), (Mute(), "Mute: <no text>")):
+    def fail(): raise error
+    try: crossrank.compute_and_broadcast(world, fail)
+    except crossrank.RemoteError as remote: assert world.rank == 1 and text in str(remote), remote
+    except (ValueError, Mute) as own: assert world.rank == 0 and own is error
+    else: raise AssertionError("no exception")
+""",
+    )
+
+
+def test_bad_arguments_of_save_sharded_on_one_rank_are_an_error_on_all_ranks(ranks):
+    ranks(
+        2,
+        """
+import numpy
+good = {"w": numpy.ones(3)}
+for weights, options in (
+    ({"w": 3}, {}), (3, {}), (good, {"threads": "many"}), (good, {"no_such_option": 1}), (good, {"config": {1: 2}}),
+):
+    try:
+        if world.rank == 0: crossrank.save_sharded(weights, "model", world=world, **options)
+        else: crossrank.save_sharded(good, "model", world=world)
+    except crossrank.RemoteError: assert world.rank == 1
+    except (crossrank.UsageError, TypeError): assert world.rank == 0
+    else: raise AssertionError("accepted")
+assert crossrank.save_sharded(good, "model", world=world, config={"kind": "small"}).bytes > 0
 """,
     )
 

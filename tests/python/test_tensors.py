@@ -154,6 +154,13 @@ def test_torch_tensors_of_every_kind():
             crossrank.as_tensor(bad)
 
 
+def test_torch_tensors_are_on_the_cpu_whatever_the_default_device():
+    torch = pytest.importorskip("torch")
+    with torch.device("meta"):
+        for shape in ((0, 3), (2, 3)):
+            assert crossrank.empty(shape, "F32").torch().device.type == "cpu"
+
+
 def test_a_view_outlives_the_storage_of_a_torch_tensor():
     torch = pytest.importorskip("torch")
     # Memory of this size is unmapped when it is freed.

@@ -270,6 +270,22 @@ def sparse(rank: int, size: int) -> None:
     dense = torch.arange(1.0, size + 1)
     dense[0] += size
     assert torch.equal(mine.to_dense(), dense), mine
+    for op in (dist.ReduceOp.AVG, dist._make_nccl_premul_sum(2.0)):
+        with pytest.raises(ValueError, match="sparse"):
+            dist.all_reduce(mine, op=op)
+    dist.destroy_process_group()
+
+
+def factor(rank: int, size: int) -> None:
+    half = dist._make_nccl_premul_sum(0.5)
+    for dtype in (torch.int64, torch.float32, torch.complex64):
+        total = torch.arange(size * 2).to(dtype)
+        dist.all_reduce(total, op=half)
+        own = slice(rank * 2, rank * 2 + 2)
+        one, other = torch.empty(2, dtype=dtype), torch.empty(2, dtype=dtype)
+        dist.reduce_scatter_tensor(one, torch.arange(size * 2).to(dtype), op=half)
+        dist.reduce_scatter(other, list(torch.arange(size * 2).to(dtype).chunk(size)), op=half)
+        assert torch.equal(one, total[own]) and torch.equal(other, total[own])
     dist.destroy_process_group()
 
 
@@ -298,6 +314,7 @@ def test_every_collective(ranks: int) -> None:
         "send_beside_a_barrier",
         "in_place",
         "sparse",
+        "factor",
         "unmatched_receive",
     ],
 )

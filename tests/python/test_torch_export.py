@@ -326,6 +326,13 @@ def bad_arguments_of_one_rank(rank: int, size: int) -> None:
             call()
     with pytest.raises(crossrank.RemoteError if rank == 0 else ZeroDivisionError):
         crossrank.torch.reshard(good, crossrank.torch.Grid(), wants=lambda _: rank == 0 or 1 // 0 == 1)
+
+    class Unreadable(dict[str, torch.Tensor]):
+        def items(self) -> Any:
+            raise ValueError("\udcff")
+
+    with pytest.raises(crossrank.RemoteError if rank == 0 else ValueError, match=r"\\udcff" if rank == 0 else "\udcff"):
+        crossrank.torch.gather_full_state_dict(good if rank == 0 else Unreadable(good))
     assert os.listdir(str(folder[0])) == []
     crossrank.torch.export_checkpoint(good, out)
     different = {"a": torch.full((3,), float(rank))}

@@ -105,6 +105,14 @@ def test_share_memory_keeps_its_memory_as_long_as_the_module():
     assert torch.equal(model.weight, value)
 
 
+def test_share_memory_moves_to_the_cpu_whatever_the_default_device():
+    model = torch.nn.Linear(8, 4)
+    value = model.weight.clone()
+    with crossrank.connect() as world, torch.device("meta"):
+        crossrank.torch.share_memory(model, world)
+    assert torch.equal(model.weight, value)
+
+
 def test_share_memory_refuses_what_cannot_be_shared_and_changes_nothing():
     with crossrank.connect() as world:
         for bad in (torch.empty(4, device="meta"), torch.eye(2).to_sparse(), torch.ones(2, dtype=torch.complex64).conj()):

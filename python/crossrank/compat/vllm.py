@@ -109,7 +109,7 @@ class QueueHandle:
 
 def _tensor_of(memory: bytearray, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
     """Returns a tensor over memory of its own."""
-    return torch.frombuffer(memory, dtype=dtype).view(shape) if len(memory) else torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(memory, dtype=dtype).view(shape) if len(memory) else torch.empty(shape, dtype=dtype, device="cpu")
 
 
 class _Parts(list["Buffer"]):

@@ -17,11 +17,13 @@ __all__ = ["GroupCoordinator"]
 
 def _dtype_name(dtype: torch.dtype) -> str:
     """Returns crossrank's name of a dtype of torch."""
-    return crossrank.as_tensor(torch.empty(0, dtype=dtype)).dtype
+    return crossrank.as_tensor(torch.empty(0, dtype=dtype, device="cpu")).dtype
 
 
-def _packed(values: dict[str, Any]) -> dict[str, Any]:
+def _packed(values: dict[str, Any] | None) -> dict[str, Any]:
     """Returns a message with the tensors of a dict as they are, and everything else pickled."""
+    if values is None:
+        raise crossrank.UsageError("expected a dict on the sending rank, got None")
     tensors: dict[str, Any] = {}  # by their places, because keys may be of any type
     others: list[tuple[Any, Any]] = []
     for key, value in values.items():
@@ -193,9 +195,7 @@ class GroupCoordinator:
         if self.world_size == 1:
             return tensor_dict
         if self.rank_in_group == src:
-            if tensor_dict is None:
-                raise crossrank.UsageError(f"rank {src} broadcasts None instead of a dict")
-            self._group.broadcast_tensor_dict(_packed(tensor_dict), src=src)
+            self._group._native.broadcast_tensor_dict(lambda: _packed(tensor_dict), src)
             return tensor_dict
         return _unpacked(self._group.broadcast_tensor_dict(src=src))
 
@@ -212,7 +212,8 @@ class GroupCoordinator:
         """
         del all_gather_tensors
         if self.world_size > 1:
-            self._group.send_tensor_dict(_packed(tensor_dict), dst=dst, all_gather_group=_members(all_gather_group))
+            members = None if all_gather_group is None else all_gather_group.cpu_group._native
+            self._group._native.send_tensor_dict(lambda: _packed(tensor_dict), dst, members)
 
     def recv_tensor_dict(
         self,

@@ -42,11 +42,11 @@ def share_memory(module: torch.nn.Module, group: crossrank.Collective | dist.Pro
     for _, tensor in named:
         storage = tensor.untyped_storage()
         if storage.nbytes() > 0 and storage.data_ptr() not in moved:
-            values = torch.empty(0, dtype=torch.uint8).set_(storage)
+            values = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
             moved[storage.data_ptr()] = workspace.empty((storage.nbytes(),), "U8").torch().copy_(values)
     for _, tensor in named:
         shared = moved.get(tensor.untyped_storage().data_ptr())
         if shared is not None:
             place = (tensor.storage_offset(), tensor.shape, tensor.stride())
-            tensor.data = torch.empty(0, dtype=tensor.dtype).set_(shared.untyped_storage(), *place)
+            tensor.data = torch.empty(0, dtype=tensor.dtype, device="cpu").set_(shared.untyped_storage(), *place)
     return module

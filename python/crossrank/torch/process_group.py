@@ -152,8 +152,8 @@ class CrossrankProcessGroup(dist.ProcessGroup):
         return list(tensors)
 
     def _allreduce_sparse(self, tensor: Tensor, opts: Any) -> OperationWork:
-        if Reduction(opts.reduceOp, self.size()).name != "sum":
-            raise ValueError("sparse tensors can only be added")
+        if opts.reduceOp != dist.ReduceOp.SUM:
+            raise ValueError("sparse tensors can only be added: use ReduceOp.SUM and scale the result")
 
         def start() -> Started:
             mine = tensor.detach().coalesce()
@@ -337,10 +337,13 @@ class CrossrankProcessGroup(dist.ProcessGroup):
 
         def start() -> Started:
             dense = [to_dense(output) for output in outputs]
-            prepared = [Reduction(dist.ReduceOp.SUM, 1).prepare(output) for output in dense]
-            requests = []
-            for own, output, parts in zip(dense, prepared, inputs, strict=True):
+            prepared, requests = [], []
+            for own, parts in zip(dense, inputs, strict=True):
                 flat = [reduction.prepare(to_dense(part)).reshape(-1) for part in parts]
+                output = Reduction(dist.ReduceOp.SUM, 1).prepare(own)
+                if output.dtype != flat[0].dtype:  # the factor has turned integers into floats
+                    output = torch.empty_like(output, dtype=flat[0].dtype)
+                prepared.append(output)
                 values = without_overlap(flat[0], output) if len(flat) == 1 else torch.cat(flat)
                 operator = reduction.operator(own.dtype)
                 if len(flat) == 1:
