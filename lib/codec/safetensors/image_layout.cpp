@@ -11,6 +11,7 @@
 #include "lib/codec/json/config_json.hpp"
 #include "lib/codec/json/integer_signedness.hpp"
 #include "lib/codec/safetensors/header_writer.hpp"
+#include "lib/codec/safetensors/tensor_name.hpp"
 #include "lib/codec/json/json_text.hpp"
 #include "lib/codec/io/limits.hpp"
 
@@ -28,12 +29,7 @@ void check_text(std::string_view text, char const* what) {
 }
 
 void check_name(std::string_view name) {
-  check_text(name, "a tensor's name");
-  if (name == "__metadata__") refuse("the format reserves this name", "__metadata__");
-  if (name.size() > max_name_bytes) {
-    refuse("a tensor's name has " + std::to_string(name.size()) + " bytes, more than " + std::to_string(max_name_bytes),
-           printable(name.substr(0, 80)));
-  }
+  if (auto const error = find_name_error(name)) refuse("a tensor: " + *error, printable(name.substr(0, 80)));
 }
 
 void check_options(ImageOptions const& options) {

@@ -16,6 +16,7 @@
 #include "lib/codec/json/json_text.hpp"
 #include "lib/codec/io/limits.hpp"
 #include "lib/codec/safetensors/state_image.hpp"
+#include "lib/codec/safetensors/tensor_name.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/tensor/copy_memory.hpp"
 #include "lib/tensor/transfer/host_copies.hpp"
@@ -175,10 +176,7 @@ void read_row_slice(codec::FileSource const& source, std::uint64_t at, RowSlice 
 
 void check_entry(std::filesystem::path const& path, std::string_view name, Tensor const& tensor) {
   if (!tensor.defined()) refuse_write(path, "the tensor is undefined", name);
-  if (codec::find_bad_utf8(name) != std::string_view::npos) refuse_write(path, "the name is not UTF-8", name);
-  if (name.find('\0') != std::string_view::npos) refuse_write(path, "the name contains NUL", name);
-  if (name.size() > codec::max_name_bytes) refuse_write(path, "the name is longer than 1,024 bytes", name);
-  if (name == "__metadata__") refuse_write(path, "the format reserves this name", name);
+  if (auto const error = codec::find_name_error(name)) refuse_write(path, *error, name);
   require_readable(tensor, write_operation);
 }
 

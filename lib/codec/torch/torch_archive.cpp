@@ -16,7 +16,7 @@
 namespace crossrank::codec {
 namespace {
 
-constexpr std::size_t block_bytes = std::size_t{1} << 20;
+constexpr std::size_t archive_block_bytes = std::size_t{1} << 20;
 constexpr int newest_version = 10;
 
 [[noreturn]] void refuse_file(ByteSource const& source, std::string section, std::string message, std::string hint) {
@@ -208,7 +208,7 @@ void TorchArchive::read_storage(std::uint32_t storage, std::span<std::byte> out)
   std::uint32_t crc = 0;
   // In blocks that stay in the cache until their CRC is known.
   for (std::size_t done = 0; done < out.size();) {
-    auto const part = out.subspan(done, std::min(block_bytes, out.size() - done));
+    auto const part = out.subspan(done, std::min(archive_block_bytes, out.size() - done));
     zip_.source().read_at(record.begin + done, part);
     if (check) crc = crc32(crc, part);
     done += part.size();

@@ -2,17 +2,23 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <crossrank/checkpoint.hpp>
+#include <crossrank/error.hpp>
+#include <crossrank/log.hpp>
 #include <crossrank/safetensors.hpp>
 
 #include "tests/support/error_of.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "workspace/checkpoint/source/shard_names.hpp"
+#include "workspace/checkpoint/source/torch/dcp_safetensors.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -158,6 +164,95 @@ TEST(ShardNames, sibling_name_replaces_only_the_right_digits) {
 TEST(ShardNames, common_pattern_covers_one_differing_number) {
   EXPECT_EQ(common_pattern({"a1_x0.pt", "a1_x10.pt"}), "a1_x{rank}.pt");
   EXPECT_EQ(common_pattern({"a1_x0.pt", "a2_x1.pt"}), "");
+}
+
+/// A distributed checkpoint of 4 ranks whose files do not give the lengths of the whole tensors. The rows of each
+/// tensor are spread over the ranks, and each rank has two parts.
+class MissingPieces : public MissingRanks {
+ protected:
+  MissingPieces() {
+    for (int rank = 1; rank <= 4; ++rank) {
+      write_part(name(rank, "1"), rank, {{"input_layernorm.weight", {16}}, {"mlp.up_proj.weight", {24, 64}}});
+      write_part(name(rank, "2"), rank, {{"mlp.down_proj.weight", {16, 96}}});
+    }
+  }
+  void write_part(std::string const& file, int rank, std::map<std::string, Shape> const& pieces) const {
+    StateDict weights;
+    Json places = Json::object();
+    for (auto const& [layer, shape] : pieces) {
+      auto const tensor = "model.layers.0." + layer;
+      weights.insert_or_assign(tensor, Tensor::zeros(shape, Dtype::f32));
+      std::vector<std::int64_t> begin(shape.size(), 0);
+      begin.front() = (rank - 1) * shape[0];
+      places[tensor] = {{"saved_offsets", begin}};
+    }
+    save_safetensors(folder_.path() / file, weights, {.metadata = {{"DCP_SHARDING_INFO", places.dump()}}});
+  }
+  void describe() const {
+    std::ofstream(folder_.path() / "config.json")
+        << Json{{"hidden_size", 64}, {"intermediate_size", 96}, {"num_hidden_layers", 1}};
+  }
+  void remove_rank(int rank) const {
+    for (auto const* part : {"1", "2"}) fs::remove(folder_.path() / name(rank, part));
+  }
+  [[nodiscard]] static std::string name(int rank, std::string const& part) {
+    return "shard-0000" + std::to_string(rank) + "-model-0000" + part + "-of-00002.safetensors";
+  }
+  [[nodiscard]] std::vector<std::string> warnings() const {
+    std::vector<std::string> texts;
+    set_log_sink([&](LogEvent const& event) { texts.emplace_back(event.message); });
+    EXPECT_EQ(refusal(), "accepted");
+    set_log_sink({});
+    return texts;
+  }
+};
+
+// Without the last rank, the pieces of the others used to pass for whole tensors.
+TEST_F(MissingPieces, are_noticed_by_the_config) {
+  describe();
+  EXPECT_THAT(warnings(), testing::IsEmpty());
+  EXPECT_TRUE(verified().ok());
+
+  remove_rank(4);
+  expect_finding("the files of a rank are missing");
+}
+
+TEST_F(MissingPieces, are_not_suspected_in_a_whole_model_of_torch) {
+  for (int rank = 1; rank <= 4; ++rank) remove_rank(rank);
+  for (auto const& file : fs::directory_iterator(fs::path(CROSSRANK_TEST_DATA) / "dcp" / "dcp_hf"))
+    fs::copy_file(file, folder_.path() / file.path().filename());
+  std::ofstream(folder_.path() / "config.json")
+      << Json{{"hidden_size", 64},        {"num_attention_heads", 8}, {"num_key_value_heads", 4},
+              {"intermediate_size", 172}, {"vocab_size", 512},        {"num_hidden_layers", 5}};
+  EXPECT_THAT(warnings(), testing::IsEmpty());
+  EXPECT_TRUE(verified().ok());
+}
+
+// A layer that is cut along its outputs still has its inputs. Here nothing else is cut.
+TEST_F(MissingPieces, are_noticed_by_a_norm_or_an_embedding_alone) {
+  for (auto const* tensor : {"model.layers.0.input_layernorm.weight", "model.embed_tokens.weight"}) {
+    test::TemporaryDirectory const other;
+    bool const is_norm = std::string_view(tensor).ends_with("norm.weight");
+    StateDict const weights{{tensor, Tensor::zeros(is_norm ? Shape{48} : Shape{384, 64}, Dtype::f32)},
+                            {"model.layers.0.mlp.up_proj.weight", Tensor::zeros({172, 64}, Dtype::f32)}};
+    save_safetensors(other.path() / name(1, "1"), weights, {.metadata = {{"DCP_SHARDING_INFO", "{}"}}});
+    std::ofstream(other.path() / "config.json")
+        << Json{{"hidden_size", 64}, {"intermediate_size", 172}, {"vocab_size", 512}};
+    auto const info =
+        test::error_of<FormatError>([&] { (void)MergePlan::make(connect({.backend = "fake"}), other.path()); });
+    EXPECT_THAT(info.got, HasSubstr(is_norm ? "48" : "384")) << tensor;
+  }
+}
+
+TEST_F(MissingPieces, are_warned_of_without_a_config) {
+  EXPECT_THAT(warnings(), testing::Contains(HasSubstr("nothing tells how many ranks")));
+}
+
+TEST_F(MissingPieces, are_warned_of_when_a_rank_lacks_a_part) {
+  EXPECT_THAT(missing_parts({name(1, "1"), name(1, "2"), name(2, "2"), "model.safetensors"}, 9),
+              testing::ElementsAre(name(2, "1")));
+  write_part(name(5, "2"), 5, {{"mlp.down_proj.weight", {16, 96}}});
+  EXPECT_THAT(warnings(), testing::Contains(HasSubstr("a part of a rank is missing")));
 }
 
 TEST_F(MissingRanks, rejects_the_path_of_one_ranks_file) {

@@ -2,11 +2,14 @@
 #include <filesystem>
 #include <fstream>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <crossrank/checkpoint.hpp>
+#include <crossrank/error.hpp>
 #include <crossrank/safetensors.hpp>
 
+#include "tests/support/error_of.hpp"
 #include "tests/support/temporary_directory.hpp"
 
 namespace crossrank::checkpoint {
@@ -48,6 +51,19 @@ TEST_F(ModelFile, of_one_rank_is_not_described_by_the_config_of_all) {
   (void)consolidate(world_, MergePlan::make(world_, folder_.path() / "rank0.safetensors"), out());
 
   EXPECT_FALSE(fs::exists(out() / "config.json"));
+}
+
+// Such a config used to count as absent.
+TEST_F(ModelFile, is_not_merged_when_its_config_is_a_link_to_nothing) {
+  auto const config = folder_.path() / "config.json";
+  for (auto const* target : {"moved.json", "config.json"}) {  // the second link leads to itself
+    fs::remove(config);
+    fs::create_symlink(target, config);
+    for (auto const& input : {file(), folder_.path()})
+      EXPECT_EQ(test::error_of<IoError>([&] { (void)MergePlan::make(world_, input); }).resource, config.string());
+    auto const defects = verify(world_, folder_.path()).defects;
+    EXPECT_THAT(defects, testing::Contains(testing::Field(&Defect::resource, config.string()))) << target;
+  }
 }
 
 TEST_F(ModelFile, may_be_an_index) {

@@ -108,6 +108,34 @@ TEST_F(TorchIndex, throws_when_two_parts_have_the_same_tensor) {
   EXPECT_THAT(refusal(), AllOf(HasSubstr("\"a\""), HasSubstr("pytorch_model-00002-of-00002.bin")));
 }
 
+TEST_F(TorchIndex, throws_when_it_lists_a_tensor_twice) {
+  put_text("pytorch_model.bin.index.json",
+           R"({"weight_map": {"a": "pytorch_model-00001-of-00002.bin", "b": "pytorch_model-00002-of-00002.bin",
+                              "a": "pytorch_model-00002-of-00002.bin"}})");
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("\"a\""), HasSubstr("pytorch_model.bin.index.json")));
+}
+
+TEST_F(TorchIndex, throws_when_it_is_a_link_to_nothing) {
+  fs::remove(at("pytorch_model.bin.index.json"));
+  fs::create_symlink("moved.json", at("pytorch_model.bin.index.json"));
+  EXPECT_THAT(refusal(), HasSubstr("pytorch_model.bin.index.json"));
+}
+
+// The last rank used to count as missing, which nothing notices.
+TEST_F(TorchSet, throws_when_a_rank_is_a_link_to_nothing) {
+  put("rank0.pt", 0);
+  fs::create_symlink("moved.pt", at("rank1.pt"));
+  EXPECT_THAT(refusal(), HasSubstr("rank1.pt"));
+  EXPECT_THAT(refusal({.pattern = "rank{rank}.pt"}), HasSubstr("rank1.pt"));
+
+  fs::remove(at("rank1.pt"));
+  fs::remove(at("rank0.pt"));
+  put("rank_0/a.pt", 0);
+  fs::create_directories(at("rank_1"));
+  fs::create_symlink("moved.pt", at("rank_1/a.pt"));
+  EXPECT_THAT(refusal(), HasSubstr("rank_1/a.pt"));
+}
+
 TEST_F(TorchSet, reads_any_file_names_with_a_pattern) {
   put("weights.s1.r0", 2);
   put("weights.s0.r0", 0);

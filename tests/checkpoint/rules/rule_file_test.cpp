@@ -3,9 +3,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <numeric>
+#include <string>
+#include <vector>
 
+#include <sys/stat.h>
+
+#include <crossrank/checkpoint.hpp>
 #include <crossrank/error.hpp>
+#include <crossrank/safetensors.hpp>
+#include <crossrank/tensor/concat.hpp>
 
 #include "tests/checkpoint/support/shard_samples.hpp"
 #include "tests/support/temporary_directory.hpp"
@@ -14,6 +24,7 @@
 namespace crossrank::checkpoint {
 namespace {
 
+namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
 struct Wrong {
@@ -35,14 +46,17 @@ TEST(RuleFile, rejects_invalid_rule_files) {
       {R"({"rules": [{"layer": "a", "sharding": "diagonal"}]})", "diagonal"},
       {R"({"rules": [{"layer": "a", "sharding": "row", "parts": [1]}]})", "unknown key \"parts\""},
       {R"({"rules": [{"layer": "a", "sharding": "column", "parts": []}]})", "1 to 64"},
-      {R"({"rules": [{"layer": "a", "sharding": "column", "parts": [0]}]})", "at least 1"},
+      {R"({"rules": [{"layer": "a", "sharding": "column", "parts": [0]}]})", "from 1 to 1099511627776"},
+      {R"({"rules": [{"layer": "a", "sharding": "column", "parts": [1099511627777]}]})", "from 1 to 1099511627776"},
       {R"({"rules": [{"layer": "a", "sharding": "column", "parts": [1.5]}]})", "whole number"},
       {R"({"rules": [{"layer": "a", "sharding": "column", "parts": [1, "query"]}]})", "mixes"},
       {R"({"rules": [{"layer": "a", "sharding": "column", "parts": ["depth"]}]})", "unknown size"},
       {R"({"rules": [{"layer": "a", "sharding": "column", "replicas": 18446744073709551615}]})", "whole number"},
+      {R"({"rules": [{"layer": "a", "sharding": "column", "replicas": 1048577}]})", "from 1 to 1048576"},
       {R"({"rules": [{"layer": "a", "sharding": "column", "layout": "woven"}]})", "layout"},
       {R"({"rules": [{"layer": "a", "sharding": "reduce", "op": "sum"}]})", "max, min or avg"},
-      {R"({"rules": [{"tensor": "a", "axis": -1}]})", "at least 0"},
+      {R"({"rules": [{"tensor": "a", "axis": -1}]})", "from 0 to 15"},
+      {R"({"rules": [{"tensor": "a", "axis": 16}]})", "from 0 to 15"},
       {R"({"rules": [{"tensor": "a", "axis": 0, "sharding": "drop"}]})", "either \"axis\" or \"sharding\""},
       {R"({"rules": [{"tensor": "a", "sharding": "column"}]})", "name its \"axis\""},
       {R"({"rules": [{"layer": "a..b", "sharding": "row"}]})", "empty element"},
@@ -60,6 +74,18 @@ TEST(RuleFile, rejects_invalid_rule_files) {
       EXPECT_THAT(error.what(), HasSubstr(problem)) << text;
       EXPECT_EQ(error.info().resource, "rules.json");
     }
+  }
+}
+
+TEST(RuleFile, rejects_a_pipe_instead_of_waiting_for_its_writer) {
+  test::TemporaryDirectory const directory;
+  auto const path = directory.path() / "rules.json";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  try {
+    (void)RuleFile::read(path);
+    ADD_FAILURE() << "accepted";
+  } catch (FormatError const& error) {
+    EXPECT_THAT(error.what(), HasSubstr("not a regular file"));
   }
 }
 
@@ -130,6 +156,7 @@ TEST(RuleFile, rejects_a_list_of_names_that_does_not_fit_the_parts) {
        {R"({"layer": "a", "sharding": "column", "parts": [1, 1], "rename": ["b"]})",
         R"({"layer": "a", "sharding": "column", "parts": [1, 1], "rename": ["b", 1]})",
         R"({"layer": "a", "sharding": "column", "parts": [1, 1], "rename": ["b", ""]})",
+        R"({"layer": "a", "sharding": "column", "parts": [1, 1], "rename": ["b", "b"]})",
         R"({"layer": "a", "sharding": "column", "parts": [1, 1], "rename": []})",
         R"({"layer": "a", "sharding": "column", "parts": [1], "rename": ["b"]})",
         R"({"layer": "a", "sharding": "column", "rename": ["b", "c"]})",
@@ -162,6 +189,75 @@ TEST(RuleFile, provides_sizes_missing_from_the_config) {
   auto const rule = ask(R"({"sizes": {"vocab_size": 11, "hidden_size": 8}})", samples, "model.embed_tokens.weight");
   EXPECT_EQ(rule.true_size, 11);
 }
+
+/// A layer with `replicas`: each piece is on two neighbouring ranks.
+struct RepeatedLayer {
+  char const* name;
+  char const* keys;  ///< further keys of its rule
+  std::int64_t outputs;
+};
+
+class SharedPieces : public testing::TestWithParam<RepeatedLayer> {
+ protected:
+  /// Writes a model whose only layer has the outputs of the parameter.
+  void SetUp() override {
+    fs::create_directories(at("whole"));
+    std::vector<float> values(static_cast<std::size_t>(GetParam().outputs * 3));
+    std::iota(values.begin(), values.end(), 0.0F);
+    weight_ = Tensor::of<float>(values, {GetParam().outputs, 3});
+    save_safetensors(at("whole") / "model.safetensors", {{"a.up.weight", weight_}});
+    std::ofstream(at("whole") / "config.json")
+        << R"({"intermediate_size": 12, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 2})";
+    std::ofstream(at("rules.json")) << R"({"rules": [{"layer": "a.up", "sharding": "column", "replicas": 2)"
+                                    << GetParam().keys << "}]}";
+  }
+  [[nodiscard]] fs::path at(std::string const& name) const { return folder_.path() / name; }
+
+  test::TemporaryDirectory folder_{};
+  Collective world_ = connect({.backend = "fake"});
+  Tensor weight_{};
+};
+
+bool same_bytes(Tensor const& a, Tensor const& b) {
+  return a.shape() == b.shape() && std::ranges::equal(a.bytes(), b.bytes());
+}
+
+TEST_P(SharedPieces, are_on_neighbours_after_a_split_and_merged_once) {
+  (void)split(world_, MergePlan::make(world_, at("whole")), at("shards"), {.tp = 4, .rules = at("rules.json")});
+
+  std::vector<Tensor> pieces;
+  for (int rank = 0; rank < 4; ++rank)
+    pieces.push_back(
+        load_safetensors(at("shards") / ("rank" + std::to_string(rank) + ".safetensors")).at("a.up.weight"));
+  EXPECT_TRUE(same_bytes(pieces[0], pieces[1]));
+  EXPECT_FALSE(same_bytes(pieces[1], pieces[2]));
+  EXPECT_TRUE(same_bytes(pieces[2], pieces[3]));
+
+  auto const merge = MergePlan::make(world_, at("shards"), {.rules = at("rules.json")});
+  (void)consolidate(world_, merge, at("merged"));
+  EXPECT_TRUE(same_bytes(load_safetensors(at("merged") / "model.safetensors").at("a.up.weight"), weight_));
+}
+
+TEST_P(SharedPieces, are_rejected_when_they_do_not_divide_the_ranks) {
+  auto const whole = MergePlan::make(world_, at("whole"));
+  EXPECT_THROW((void)split(world_, whole, at("shards"), {.tp = 3, .rules = at("rules.json")}), UsageError);
+
+  fs::create_directories(at("shards"));
+  fs::copy_file(at("whole") / "config.json", at("shards") / "config.json");
+  for (int rank = 0; rank < 3; ++rank)
+    save_safetensors(at("shards") / ("rank" + std::to_string(rank) + ".safetensors"),
+                     {{"a.up.weight", slice(weight_, Dim{0}, 0, GetParam().outputs / 2)}});
+  EXPECT_THROW((void)MergePlan::make(world_, at("shards"), {.rules = at("rules.json")}), FormatError);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layers, SharedPieces,
+    testing::Values(RepeatedLayer{"one_part", "", 12}, RepeatedLayer{"numbers", R"(, "parts": [1, 2])", 12},
+                    RepeatedLayer{"one_size", R"(, "parts": ["ffn"])", 12},
+                    RepeatedLayer{"sizes", R"(, "parts": ["ffn", "ffn"])", 24},
+                    RepeatedLayer{"plain", R"(, "parts": ["ffn", "ffn"], "layout": "plain")", 24},
+                    RepeatedLayer{"heads", R"(, "parts": ["query", "key_value", "kv_values"])", 12}),
+    [](auto const& test) { return std::string(test.param.name); });
 
 TEST(NamePattern, matches_elements) {
   EXPECT_TRUE(NamePattern("**.q_proj").matches("q_proj"));

@@ -312,6 +312,23 @@ TEST(ShardBoundaries, reject_splits_of_inputs_with_reordered_groups) {
   }
 }
 
+TEST(ShardBoundaries, reject_splits_of_weights_without_rows) {
+  std::mt19937 random(8);
+  auto const split = [&](std::string const& module) {
+    std::vector<WholeTensor> const tensors{random_tensor(module + ".weight", Dtype::u8, {512 * 256 / 2, 1}, random)};
+    auto all = whole_set(tensors, feed_forward_config(), {{"quant_method", "bitsandbytes"}, {"load_in_4bit", true}});
+    return RuleSet::make(all.set()).split_for(module + ".weight", *all.shards(module + ".weight").front(), 2);
+  };
+  for (auto const& module : {up, down}) {
+    try {
+      (void)split(module);
+      ADD_FAILURE() << module;
+    } catch (FormatError const& error) {
+      EXPECT_THAT(error.what(), HasSubstr("bitsandbytes"));
+    }
+  }
+}
+
 TEST(ShardBoundaries, keep_group_ids_that_were_never_set) {
   std::mt19937 random(7);
   std::vector<WholeTensor> tensors{random_tensor(down + ".weight_packed", Dtype::i32, {256, 64}, random),

@@ -6,6 +6,8 @@
 #include <crossrank/error.hpp>
 
 #include "tests/checkpoint/support/shard_samples.hpp"
+#include "workspace/checkpoint/model/layer_sizes.hpp"
+#include "workspace/checkpoint/model/model_sizes.hpp"
 
 namespace crossrank::checkpoint::rule_set_test {
 namespace {
@@ -285,6 +287,25 @@ TEST(RuleSet, names_the_rank_that_lacks_a_tensor_of_an_expert) {
   EXPECT_THAT(refused(samples, expert + "down_proj.weight").failed_ranks, ElementsAre(1));
   std::string const whole = "model.layers.0.mlp.experts.1.down_proj.weight";
   EXPECT_NO_THROW((void)RuleSet::make(samples.set()).rule_for(whole, samples.shards(whole)));
+}
+
+// A piece of a shared expert used to pass for a whole routed expert.
+TEST(RuleSet, names_the_rank_that_lacks_a_tensor_of_a_shared_expert) {
+  SampleSet samples(2, Json::object());
+  std::string const name = "model.layers.0.mlp.shared_experts.down_proj.weight";
+  samples.at(0).add(name, Dtype::bf16, {8, 4});
+  EXPECT_THAT(refused(samples, name).failed_ranks, ElementsAre(1));
+}
+
+TEST(RuleSet, finds_the_sizes_of_the_language_model_in_either_part_of_a_config) {
+  Json const sizes{{"hidden_size", 64}, {"head_dim", 16}, {"num_attention_heads_per_layer", Json::array({4, 8})}};
+  for (Json const& config : {Json{{"text_config", sizes}}, Json{{"llm_config", sizes}},
+                             Json{{"text_config", nullptr}, {"llm_config", sizes}}}) {
+    EXPECT_EQ(ModelSizes(config)[SizeName::hidden], 64) << config;
+    auto const* const second = LayerSizes(config).of("model.layers.1.self_attn.q_proj");
+    ASSERT_NE(second, nullptr) << config;
+    EXPECT_EQ((*second)[SizeName::heads], 8) << config;
+  }
 }
 
 TEST(RuleSet, rejects_ranks_that_differ_in_another_axis) {

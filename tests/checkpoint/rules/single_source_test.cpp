@@ -142,6 +142,14 @@ TEST_F(FusedLayers, need_the_widths_of_their_parts) {
     EXPECT_THROW((void)merged(folder, {.rules = rules(parts)}), FormatError) << parts;
 }
 
+// One of the parts used to be lost.
+TEST_F(FusedLayers, need_names_that_differ_once_numbers_are_filled) {
+  auto const file = folder_.path() / "same.json";
+  std::ofstream(file) << R"({"rules": [{"layer": "layers.*.fc1", "sharding": "column", "parts": ["ffn", "ffn"],
+                                        "rename": ["m.*.gate", "m.3.gate"]}]})";
+  for (int const ranks : {1, 2}) EXPECT_THROW((void)merged(shards(ranks), {.rules = file}), FormatError) << ranks;
+}
+
 TEST_F(SingleSource, is_split_by_its_rename_rule) {
   auto const rules = folder_.path() / "rules.json";
   std::ofstream(rules) << R"({"rules": [{"layer": "a.*.w", "sharding": "row", "rename": "m.*.x"},

@@ -40,5 +40,19 @@ TEST(VerifyIndexes, reports_the_index_of_a_rank_beside_another_damaged_index) {
   EXPECT_TRUE(reported(index.string()));
 }
 
+TEST(VerifyIndexes, reports_a_tensor_that_is_listed_twice) {
+  TemporaryDirectory const folder;
+  save_safetensors(folder.path() / "a.safetensors", {{"w", Tensor::zeros({2}, Dtype::f32)}});
+  auto const index = folder.path() / "model.safetensors.index.json";
+  std::ofstream(index) << R"({"weight_map": {"w": "b.safetensors", "w": "a.safetensors"}})";
+
+  auto const defects = checkpoint::verify(connect({.backend = "fake"}), folder.path()).defects;
+
+  ASSERT_EQ(defects.size(), 1U);
+  EXPECT_EQ(defects.front().kind, checkpoint::DefectKind::index);
+  EXPECT_EQ(defects.front().resource, index.string());
+  EXPECT_NE(defects.front().text.find("\"w\""), std::string::npos) << defects.front().text;
+}
+
 }  // namespace
 }  // namespace crossrank

@@ -131,6 +131,18 @@ TEST(Messages, warn_of_ranks_that_nothing_counts) {
   EXPECT_THAT(warnings_of_plan(folder.path()), testing::Not(uncounted));
 }
 
+TEST(Messages, name_a_link_to_nothing_beside_the_weights) {
+  TemporaryDirectory const folder;
+  save_safetensors(folder.path() / "model.safetensors", {{"w", Tensor::zeros({4}, Dtype::f32)}});
+  auto const tokenizer = folder.path() / "tokenizer.json";
+  fs::create_symlink("moved.json", tokenizer);
+  fs::create_symlink("user@host.1", folder.path() / ".#notes");  // the lock of an editor
+
+  EXPECT_THAT(warnings_of_plan(folder.path()), ElementsAre(HasSubstr("leads to no file")));
+  auto const defects = verify(connect({.backend = "fake"}), folder.path()).defects;
+  EXPECT_THAT(defects, ElementsAre(testing::Field(&Defect::resource, tokenizer.string())));
+}
+
 TEST(Messages, list_unused_rules) {
   SampleSet samples(1);
   samples.add("model.layers.0.mlp.up_proj.weight", Dtype::f32, {4, 4});

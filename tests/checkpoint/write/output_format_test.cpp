@@ -166,5 +166,20 @@ TEST_F(OutputFormats, throws_before_writing_for_a_dtype_that_torch_lacks) {
   EXPECT_FALSE(fs::exists(at("out")));
 }
 
+// Such a file would be written, and no reader would open it.
+TEST_F(OutputFormats, throws_before_writing_for_a_name_that_safetensors_cannot_hold) {
+  for (std::string const& name : {std::string("__metadata__"), std::string("a\0b", 3), std::string(1025, 'n')}) {
+    TemporaryDirectory const input;
+    std::ofstream(input.path() / "model.pt", std::ios::binary)
+        << archive_of({{name, Tensor::zeros({4}, Dtype::f32)}, {"w", Tensor::zeros({4}, Dtype::f32)}});
+    auto const merge = checkpoint::MergePlan::make(world_, input.path());
+
+    EXPECT_THROW((void)checkpoint::consolidate(world_, merge, at("out")), UsageError) << name;
+    EXPECT_THROW((void)checkpoint::split(world_, merge, at("out"), {.tp = 1}), UsageError) << name;
+    EXPECT_FALSE(fs::exists(at("out")));
+    (void)checkpoint::consolidate(world_, merge, at("torch"), {.force = true, .format = OutputFormat::torch});
+  }
+}
+
 }  // namespace
 }  // namespace crossrank

@@ -67,7 +67,7 @@ class Builder {
     index_ = (listing.path / name).string();
     std::optional<Json> index;
     try {
-      index = read_json_object(listing.path / name, codec::listing_limits);
+      index = read_json_object(listing.path / name, codec::listing_limits, codec::RepeatedKey::refuse);
     } catch (Error const& error) {
       return say(finding_of(error));
     }

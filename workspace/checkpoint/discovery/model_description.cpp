@@ -31,14 +31,17 @@ constexpr std::string_view other_endings[] = {".h5",  ".msgpack", ".ot",  ".onnx
 // It describes a distributed checkpoint of Megatron-core. Elsewhere a model may have a file of this name.
 constexpr std::string_view of_distributed = "metadata.json";
 
+/// Returns whether it is the name of a hidden file, or of a file that is no part of a checkpoint.
+bool is_foreign(std::string const& name) {
+  return name.starts_with('.') || std::any_of(std::begin(other_endings), std::end(other_endings),
+                                              [&](auto const ending) { return name.ends_with(ending); });
+}
+
 std::vector<SidecarFile> sidecars_of(DirectoryListing const& listing) {
   std::vector<SidecarFile> found;
   for (auto const& name : listing.files) {
     std::error_code error;
-    if (name.starts_with('.') || is_weights(name)) continue;
-    bool const is_other = std::any_of(std::begin(other_endings), std::end(other_endings),
-                                      [&](auto const ending) { return name.ends_with(ending); });
-    if (is_other) continue;
+    if (is_foreign(name) || is_weights(name)) continue;
     if (std::find(std::begin(not_of_model), std::end(not_of_model), name) != std::end(not_of_model)) continue;
     if (name == of_distributed && listing.has(dcp_metadata_name)) continue;
     if (fs::file_size(listing.path / name, error) > largest_companion || error) continue;
@@ -71,6 +74,9 @@ void take_description(ShardSet& set, DirectoryListing const& listing) {
   }
   auto const inside = set.config.find("quantization_config");
   if (set.quantization.empty() && inside != set.config.end() && inside->is_object()) set.quantization = *inside;
+  for (auto const& name : listing.unreachable) {
+    if (!is_foreign(name)) set.unreachable.push_back((directory / name).string());
+  }
   auto sidecars = sidecars_of(listing);
   for (auto& known : set.sidecars) {
     auto const same = [&](auto const& companion) { return companion.name == known.name; };

@@ -214,7 +214,7 @@ ShardSet open_file(fs::path const& path, TorchSourceOptions const& torch) {
   auto set = set_of(open_shard_file(path, torch), OpenedFrom::files);
   auto const folder = folder_of(path);
   std::error_code error;
-  if (!fs::exists(folder / "config.json", error)) return set;
+  if (fs::symlink_status(folder / "config.json", error).type() == fs::file_type::not_found) return set;
   auto const listing = list_directory(folder);
   auto const count =
       weights_of(listing, WeightFormat::safetensors).size() + weights_of(listing, WeightFormat::torch).size();
@@ -231,14 +231,16 @@ ShardSet open_any(fs::path const& path, ShardSetOptions const& options, TorchSou
     return is_index ? open_any(folder_of(path), options, torch) : open_file(path, torch);
   }
   auto const listing = list_directory(path);
-  if (find_dcp(path) != DcpFlavour::none) {
+  if (auto const flavour = find_dcp(path); flavour != DcpFlavour::none) {
     auto whole = set_of(open_dcp(path, {.crc = options.crc,
                                         .model_key = options.model_key,
                                         .extra_globals = options.extra_globals,
                                         .pool = torch.pool}),
                         OpenedFrom::pieces);
     describe(whole, listing, path);
-    whole.known_whole = find_dcp(path) == DcpFlavour::torch && is_megatron_dist(path);
+    whole.known_whole = flavour == DcpFlavour::torch && is_megatron_dist(path);
+    // Safetensors files have the places of their pieces, but not the lengths of the whole tensors.
+    whole.uncounted = flavour == DcpFlavour::safetensors;
     return whole;
   }
   if (!options.pattern.empty()) return open_shards(listing, options, torch);

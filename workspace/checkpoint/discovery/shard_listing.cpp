@@ -120,6 +120,9 @@ std::vector<ShardFiles> one_shard(DirectoryListing const& listing, std::vector<s
 
 std::vector<ShardFiles> by_pattern(DirectoryListing const& listing, std::string const& pattern) {
   std::vector<std::pair<std::string, ShardNumbers>> named;
+  for (auto const& name : listing.unreachable) {
+    if (match_shard_pattern(pattern, name)) refuse_unreachable(listing.path / name);
+  }
   for (auto const& name : listing.files) {
     if (auto const numbers = match_shard_pattern(pattern, name)) named.emplace_back(name, *numbers);
   }
@@ -127,6 +130,11 @@ std::vector<ShardFiles> by_pattern(DirectoryListing const& listing, std::string 
     refuse("no file matches the pattern \"" + pattern + "\"", listing, {},
            "write a file name with {rank}, or {tp} and {pp}, in place of its numbers");
   return group_by_place(named, listing);
+}
+
+/// Returns the listing of a directory's links to nothing.
+DirectoryListing lost_files(DirectoryListing const& listing) {
+  return {.path = listing.path, .files = listing.unreachable};
 }
 
 /// The contents of an index.
@@ -139,8 +147,12 @@ struct ShardIndex {
 /// damaged.
 std::optional<ShardIndex> read_index(DirectoryListing const& listing, WeightFormat family) {
   auto const name = index_of(listing, family);
-  if (name.empty()) return std::nullopt;
-  auto const json = read_json_object(listing.path / name, codec::listing_limits);
+  if (name.empty()) {
+    auto const lost = index_of(lost_files(listing), family);
+    if (!lost.empty()) refuse_unreachable(listing.path / lost);
+    return std::nullopt;
+  }
+  auto const json = read_json_object(listing.path / name, codec::listing_limits, codec::RepeatedKey::refuse);
   auto const map = json->find("weight_map");
   if (map == json->end() || !map->is_object())
     refuse_index("the index has no weight_map", listing, name, {}, "remove the index or write it again");
@@ -164,6 +176,13 @@ std::optional<ShardIndex> read_index(DirectoryListing const& listing, WeightForm
   return index;
 }
 
+/// Throws if a weight file is a link to nothing. It would count as missing, and a missing last rank is not always
+/// noticed.
+void require_reachable_weights(DirectoryListing const& listing, WeightFormat family) {
+  auto const lost = weights_of(lost_files(listing), family);
+  if (!lost.empty()) refuse_unreachable(listing.path / lost.front());
+}
+
 /// Makes one shard of each directory of a rank.
 std::vector<ShardFiles> rank_directories(DirectoryListing const& listing, WeightFormat family) {
   std::vector<ShardFiles> shards;
@@ -171,6 +190,7 @@ std::vector<ShardFiles> rank_directories(DirectoryListing const& listing, Weight
     auto const numbers = parse_shard_name(name);
     if (!numbers.has_place()) continue;
     auto const inner = list_directory(listing.path / name);
+    if (index_of(inner, family).empty()) require_reachable_weights(inner, family);
     auto const files = weights_of(inner, family);
     if (files.empty()) continue;
     ShardFiles shard;
@@ -261,6 +281,7 @@ FoundShards find_shards(DirectoryListing const& listing, std::string const& patt
   for (auto const family : families) {
     if (auto index = read_index(listing, family))
       return {.shards = one_shard(listing, index->files), .listed = std::move(index->tensors)};
+    require_reachable_weights(listing, family);
     if (auto const files = weights_of(listing, family); !files.empty())
       return {.shards = by_names(listing, files, announced)};
   }

@@ -118,8 +118,7 @@ void require_few_keys(Json const& config, Changes const& layers) {
 
 LayerSizes::LayerSizes(Json const& whole) {
   if (!whole.is_object()) return;
-  auto const nested = whole.find("text_config");
-  auto const& config = nested != whole.end() && nested->is_object() ? *nested : whole;
+  auto const& config = language_config(whole);
   auto const layers = changes_of_layers(config);
   if (layers.empty()) return;
   auto const common = without_lists(config);

@@ -109,12 +109,18 @@ constexpr std::array<std::pair<SizeName, std::string_view>, 24> size_names{{
 
 }  // namespace
 
+Json const& language_config(Json const& config) {
+  for (auto const* part : {"text_config", "llm_config"}) {
+    auto const found = config.find(part);
+    if (found != config.end() && found->is_object()) return *found;
+  }
+  return config;
+}
+
 ModelSizes::ModelSizes(Json const& whole) {
   if (!whole.is_object() || whole.empty()) return;
   known_ = true;
-  auto nested = whole.find("text_config");
-  if (nested == whole.end()) nested = whole.find("llm_config");
-  auto const& config = nested != whole.end() && nested->is_object() ? *nested : whole;
+  auto const& config = language_config(whole);
   model_type_ = text(config, {"model_type"});
   gated_ = find_gate(config, model_type_);
   // The value of the whole model takes precedence, because parts may carry the default of their class.

@@ -37,12 +37,15 @@ enum class SizeName : std::uint8_t {
   ssm_states,      ///< states of all groups of a state-space layer
 };
 
+/// Returns the part of a config that describes the language model: `text_config`, `llm_config` or the whole config.
+[[nodiscard]] Json const& language_config(Json const& config);
+
 /// The sizes of a model in config.json. Sizes that the config does not have stay unknown.
 class ModelSizes {
  public:
   ModelSizes() = default;
-  /// Reads the keys of Hugging Face, Megatron and TensorRT-LLM configs, also under `text_config`. Ignores values that
-  /// are not counts. Does not throw.
+  /// Reads the keys of Hugging Face, Megatron and TensorRT-LLM configs, in the part for the language model. Ignores
+  /// values that are not counts. Does not throw.
   explicit ModelSizes(Json const& config);
 
   /// Returns a size, or nothing if it is unknown.

@@ -50,6 +50,13 @@ std::optional<NumberedName> find_expert(std::string_view name) {
   return found ? found : find_grouped_expert(name);
 }
 
+bool is_of_routed_experts(std::string_view name) {
+  auto const parts = split_name(name);
+  return std::any_of(parts.begin(), parts.end(), [](std::string_view part) {
+    return part.ends_with("experts") && part.find("shared") == std::string_view::npos;
+  });
+}
+
 std::string_view expert_prefix(std::string_view name) {
   auto const expert = find_expert(name);
   return expert ? name.substr(0, name.size() - expert->after.size()) : std::string_view();

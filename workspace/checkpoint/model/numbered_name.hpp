@@ -18,6 +18,8 @@ struct NumberedName {
 /// Finds the number of the expert in a name: "...experts.7.w1", or "...experts.linear_fc1.weight7" of grouped experts.
 /// The result refers to `name`.
 [[nodiscard]] std::optional<NumberedName> find_expert(std::string_view name);
+/// Returns whether it is the name of a routed expert or of a stack of them. Shared experts are layers like others.
+[[nodiscard]] bool is_of_routed_experts(std::string_view name);
 /// Returns a name up to the number of its expert, such as "...experts.7"; empty if it has none.
 [[nodiscard]] std::string_view expert_prefix(std::string_view name);
 

@@ -15,6 +15,7 @@
 #include "workspace/checkpoint/model/model_sizes.hpp"
 #include "workspace/checkpoint/plan/check_layers.hpp"
 #include "workspace/checkpoint/rules/rule_set/unused_rules.hpp"
+#include "workspace/checkpoint/source/torch/dcp_safetensors.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -80,10 +81,31 @@ void warn_of_padding(MergeLayout const& layout) {
 void warn_of_uncounted_ranks(PlannedMerge const& merge) {
   auto const& set = merge.layout.set;
   if (!set.uncounted || sizes_of(merge)[SizeName::hidden]) return;
+  if (set.opened_from == OpenedFrom::pieces) {
+    return log_event(LogLevel::warning,
+                     "nothing tells how many ranks saved the pieces, so that a missing last rank is not noticed: put "
+                     "config.json beside the files",
+                     {{"files found", std::to_string(set.files.size())}, {"input", merge.where}});
+  }
   log_event(LogLevel::warning,
             "nothing tells how many ranks the job had, so that a missing last rank is not noticed: set `tp`, or put "
             "config.json beside the shards",
             {{"ranks found", std::to_string(set.sources.size())}, {"input", merge.where}});
+}
+
+/// Warns of files of a distributed checkpoint that are missing, unless their ranks had nothing to save in them.
+void warn_of_missing_parts(ShardSet const& set) {
+  if (!set.uncounted || set.opened_from != OpenedFrom::pieces) return;
+  std::vector<std::string> names;
+  for (auto const& file : set.files) names.push_back(std::filesystem::path(file.path).filename().string());
+  for (auto const& name : missing_parts(names, max_of_a_kind))
+    log_event(LogLevel::warning, "a part of a rank is missing, unless the rank has no tensor in it", {{"file", name}});
+}
+
+/// Warns of files that are not copied because nothing is there.
+void warn_of_unreachable_files(ShardSet const& set) {
+  for (auto const& path : set.unreachable)
+    log_event(LogLevel::warning, "a link beside the weights leads to no file, and is left out", {{"file", path}});
 }
 
 /// Warns of an input that would become an empty model, such as a torch archive that holds no state dict.
@@ -105,6 +127,8 @@ void warn_of_unused_rules(PlannedMerge const& merge) {
 void log_plan_warnings(PlannedMerge const& merge) {
   warn_of_no_tensors(merge);
   warn_of_uncounted_ranks(merge);
+  warn_of_missing_parts(merge.layout.set);
+  warn_of_unreachable_files(merge.layout.set);
   warn_of_missing_tensors(merge);
   warn_of_assumptions(merge.layout);
   warn_of_padding(merge.layout);

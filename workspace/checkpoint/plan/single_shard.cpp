@@ -2,10 +2,15 @@
 
 #include <set>
 #include <string>
+#include <utility>
 
 #include "workspace/checkpoint/discovery/grid/missing_ranks.hpp"
+#include "workspace/checkpoint/discovery/grid/one_model.hpp"
+#include "workspace/checkpoint/model/model_sizes.hpp"
 #include "workspace/checkpoint/model/name_pattern.hpp"
+#include "workspace/checkpoint/model/tensor_role.hpp"
 #include "workspace/checkpoint/rules/rule_set/rule_set.hpp"
+#include "workspace/checkpoint/rules/towers.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/source/shard_names.hpp"
 
@@ -22,6 +27,35 @@ bool is_one_ranks(std::string const& path) {
          parse_shard_name(file.parent_path().filename().string()).has_place();
 }
 
+FormatError wrong_length(ShardSet const& set, std::string expected, std::string got) {
+  return FormatError({.operation = "merge plan",
+                      .message =
+                          "the pieces do not add up to the lengths that the config gives: the files of a rank are "
+                          "missing, or the config is of another model",
+                      .expected = std::move(expected),
+                      .got = std::move(got),
+                      .resource = set.sources.front()->name(),
+                      .hint = "copy all files of the save to the directory, or correct config.json; with a rule file "
+                              "(`rules`), the lengths are not compared",
+                      .section = coverage_section});
+}
+
+/// Checks pieces whose files do not give the lengths of whole tensors. Without the last rank, the pieces of the others
+/// look like whole tensors, and some layers have a length by chance or along another dimension. So every layer counts.
+std::optional<FormatError> check_joined_pieces(ShardSet const& set, RuleSet const& rule_set) {
+  auto const hidden = ModelSizes(set.config)[SizeName::hidden];
+  Towers const towers(set.config);
+  for (auto const& tensor : set.sources.front()->tensors()) {
+    if (towers.sizes_of(parse_tensor_name(tensor.name).module) != nullptr) continue;
+    // Some models have longer norms.
+    if (hidden && is_norm_of_hidden(tensor) && tensor.shape[0] < *hidden)
+      return wrong_length(set, std::to_string(*hidden) + " in " + tensor.name, std::to_string(tensor.shape[0]));
+    auto const [fit, error] = rule_set.fit_of(tensor);
+    if (error) return wrong_length(set, error->info().expected + " in " + error->info().resource, error->info().got);
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<FormatError> check_single_shard(ShardSet const& set, std::optional<fs::path> const& rule_file) {
@@ -29,6 +63,7 @@ std::optional<FormatError> check_single_shard(ShardSet const& set, std::optional
   auto const& source = *set.sources.front();
   bool const named = is_one_ranks(source.name());
   auto const rule_set = RuleSet::make(set, rule_file);
+  if (set.opened_from == OpenedFrom::pieces && set.uncounted) return check_joined_pieces(set, rule_set);
   std::optional<FormatError> finding;
   std::set<std::string> kinds;
   for (auto const& tensor : source.tensors()) {

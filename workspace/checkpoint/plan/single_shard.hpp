@@ -12,8 +12,9 @@ namespace crossrank::checkpoint {
 /// the config.
 ///
 /// If the file's name has a rank, one contradicting length is enough. Otherwise all layers that are sharded over ranks
-/// must be pieces, and there must be two kinds of them. Returns nothing for sets with several sources, and
-/// if the files say that they are whole.
+/// must be pieces, and there must be two kinds of them. Pieces whose files do not give the lengths of whole tensors
+/// must add up to the config's lengths in every layer. Returns nothing for sets with several sources, and if the files
+/// say that they are whole.
 [[nodiscard]] std::optional<FormatError> check_single_shard(ShardSet const& set,
                                                             std::optional<std::filesystem::path> const& rule_file = {});
 

@@ -36,7 +36,7 @@ struct ColumnLayer {
   std::optional<RuleSize> groups{};  ///< grouped: number of groups; default: one per key/value head
   std::optional<SizeName> repeat{};  ///< the number of times that all parts repeat
   bool gate = false;                 ///< one part, or two equal parts if the model has a gated feed-forward layer
-  int replicas = 1;                  ///< number of neighbouring ranks with the same piece, unless sizes give it
+  int replicas = 1;                  ///< number of neighbouring ranks with the same piece; more for shared heads
   LayerOrder order{};
   bool left_whole = false;  ///< a merge accepts such shards, but a split replicates the layer
 };

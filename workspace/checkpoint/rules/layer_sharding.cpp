@@ -68,11 +68,13 @@ class ShardingByLengths {
 
   /// Throws if equal pieces make up only a part of the whole, because files are missing.
   void refuse_if_ranks_are_missing(std::span<std::int64_t const> lengths, std::int64_t whole,
-                                   Padding padding = Padding::none) const {
+                                   Padding padding = Padding::none, int replicas = 1) const {
     auto const piece = lengths.front();
     bool const divides = piece > 0 && (whole % piece == 0 || padding == Padding::last_piece);
     if (!divides || !all_equal(lengths)) return;
-    auto const all = (whole + piece - 1) / piece;
+    auto const pieces = (whole + piece - 1) / piece;
+    if (pieces > max_ranks) return;
+    auto const all = pieces * replicas;
     if (all <= ranks_ || all > max_ranks) return;
     std::vector<int> missing;
     for (auto rank = ranks_; rank < all; ++rank) missing.push_back(static_cast<int>(rank));
@@ -115,17 +117,35 @@ class ShardingByLengths {
       return {.shard_axis = ShardAxis::replicate,
               .why = "each rank has all " + std::to_string(whole) + " outputs of the config"};
     }
-    if (total(out) == whole) return column_of(layer, full, whole);
+    if (adds_up(layer, whole)) return column_of(layer, full, whole);
     if (auto const shared = layer.layout == PartLayout::plain ? std::nullopt : with_shared_heads(layer, full))
       return *shared;
-    refuse_if_ranks_are_missing(out, whole);
+    refuse_if_ranks_are_missing(out, whole, Padding::none, layer.replicas);
+    require_full_groups(layer);
+    auto const groups = layer.replicas > 1
+                            ? " in all if each group of " + std::to_string(layer.replicas) + " ranks counts once"
+                            : std::string(" in all");
     refuse("the outputs of the shards do not add up to the config's",
-           std::to_string(whole) + " in all, or " + std::to_string(whole) + " on each rank", list_text(out));
+           std::to_string(whole) + groups + ", or " + std::to_string(whole) + " on each rank", list_text(out));
+  }
+
+  /// Returns whether the shards add up to the whole layer, when neighbours with the same piece count once.
+  bool adds_up(ColumnLayer const& layer, std::int64_t whole) const {
+    auto const sum = total(query_.outputs);
+    return ranks_ % layer.replicas == 0 && sum % layer.replicas == 0 && sum / layer.replicas == whole;
+  }
+
+  /// Throws unless the ranks divide into groups that hold the same piece.
+  void require_full_groups(ColumnLayer const& layer) const {
+    if (ranks_ % layer.replicas == 0) return;
+    refuse("`replicas` does not divide the number of ranks",
+           "a multiple of " + std::to_string(layer.replicas) + " ranks", std::to_string(ranks_));
   }
 
   LayerSharding column_of(ColumnLayer const& layer, std::vector<std::int64_t> const& full, std::int64_t whole) const {
     auto const& out = query_.outputs;
     LayerSharding sharding{.shard_axis = ShardAxis::column,
+                           .replicas = layer.replicas,
                            .why = "the shards add up to the config's " + std::to_string(whole) + " outputs"};
     if (full.size() < 2 || layer.layout != PartLayout::per_rank) return sharding;
     sharding.parts = relative(full);
@@ -144,24 +164,29 @@ class ShardingByLengths {
                                                  std::vector<std::int64_t> const& full) const {
     auto const heads = sizes_[SizeName::kv_heads];
     if (!heads || full.size() != layer.parts.size() || !all_equal(query_.outputs)) return std::nullopt;
-    for (auto const copies : {ranks_ / std::max<std::int64_t>(*heads, 1), ranks_}) {
-      if (copies < 2 || ranks_ % copies != 0) continue;
+    // The heads are shared by groups of ranks that hold the same piece.
+    if (ranks_ % layer.replicas != 0 || (layer.replicas > 1 && layer.layout == PartLayout::grouped))
+      return std::nullopt;
+    auto const groups = ranks_ / layer.replicas;
+    for (auto const copies : {groups / std::max<std::int64_t>(*heads, 1), groups}) {
+      if (copies < 2 || groups % copies != 0) continue;
       std::vector<std::int64_t> widths;
       std::vector<int> replicas;
       bool divides = true;
+      bool any_shared = false;
       for (std::size_t i = 0; i < full.size(); ++i) {
         bool const shared = is_of_kv_heads(layer.parts[i]);
-        auto const pieces = shared ? ranks_ / copies : ranks_;
+        auto const pieces = shared ? groups / copies : groups;
         divides = divides && full[i] % pieces == 0;
+        any_shared = any_shared || shared;
         widths.push_back(full[i] / pieces);
-        replicas.push_back(shared ? static_cast<int>(copies) : 1);
+        replicas.push_back(static_cast<int>(ranks_ / pieces));
       }
-      if (!divides || total(widths) != query_.outputs.front()) continue;
-      if (std::all_of(replicas.begin(), replicas.end(), [](int r) { return r == 1; })) continue;
+      if (!divides || !any_shared || total(widths) != query_.outputs.front()) continue;
       LayerSharding sharding{.shard_axis = ShardAxis::column,
                              .parts = relative(widths),
                              .why = std::to_string(*heads) + " key/value heads on " + std::to_string(ranks_) +
-                                    " ranks: each is on " + std::to_string(copies) + " neighbours"};
+                                    " ranks: each is on " + std::to_string(copies * layer.replicas) + " neighbours"};
       if (full.size() == 1) {
         sharding.replicas = replicas.front();
       } else {
@@ -176,6 +201,7 @@ class ShardingByLengths {
   /// Decides by the name alone, or by the rule of the user.
   LayerSharding column_by_name(ColumnLayer const& layer) const {
     auto const& out = query_.outputs;
+    require_full_groups(layer);
     LayerSharding sharding{.shard_axis = ShardAxis::column,
                            .replicas = layer.replicas,
                            .unproven = !from_file_ && all_equal(out),

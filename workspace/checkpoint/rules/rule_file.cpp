@@ -9,6 +9,7 @@
 #include <fcntl.h>
 
 #include <crossrank/error.hpp>
+#include <crossrank/tensor/shape.hpp>
 
 #include "lib/codec/io/byte_source.hpp"
 #include "lib/codec/json/json_document.hpp"
@@ -26,6 +27,8 @@ constexpr std::size_t max_depth = 8;
 constexpr std::size_t max_rules = 10'000;
 constexpr std::size_t max_fused_parts = 64;
 constexpr std::int64_t largest_number = std::int64_t{1} << 40;
+constexpr std::int64_t max_replicas = std::int64_t{1} << 20;
+constexpr auto max_axis = static_cast<std::int64_t>(Shape::max_rank) - 1;
 
 [[noreturn]] void refuse(std::string const& source, std::string const& where, std::string const& problem,
                          std::uint64_t offset = 0) {
@@ -50,6 +53,12 @@ Json parse_strictly(std::string_view text, std::string const& source) {
                                             .hint = "see RULES.md for what a rule may say",
                                             .section = rules_section}});
 }
+
+/// The numbers that a key may have.
+struct NumberLimits {
+  std::int64_t least = 0;
+  std::int64_t most = largest_number;
+};
 
 /// Reads one rule. A key that no member function asks for is an error.
 class RuleReader {
@@ -98,19 +107,20 @@ class RuleReader {
     return value->get<std::string>();
   }
 
-  std::int64_t number(Json const& value, std::string const& key, std::int64_t least) const {
+  std::int64_t number(Json const& value, std::string const& key, NumberLimits limits) const {
     bool const fits =
         value.is_number_integer() &&
-        !(value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(largest_number));
-    if (!fits || value.get<std::int64_t>() < least || value.get<std::int64_t>() > largest_number) {
-      fail("\"" + key + "\" must be a whole number of at least " + std::to_string(least));
+        !(value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(limits.most));
+    if (!fits || value.get<std::int64_t>() < limits.least || value.get<std::int64_t>() > limits.most) {
+      fail("\"" + key + "\" must be a whole number from " + std::to_string(limits.least) + " to " +
+           std::to_string(limits.most));
     }
     return value.get<std::int64_t>();
   }
 
-  std::int64_t number(std::string const& key, std::int64_t least, std::int64_t otherwise) {
+  std::int64_t number(std::string const& key, NumberLimits limits, std::int64_t otherwise) {
     auto const* value = ask(key);
-    return value == nullptr ? otherwise : number(*value, key, least);
+    return value == nullptr ? otherwise : number(*value, key, limits);
   }
 
   bool flag(std::string const& key) {
@@ -128,7 +138,7 @@ class RuleReader {
   }
 
   RuleSize size(Json const& value, std::string const& key) const {
-    if (!value.is_string()) return number(value, key, 1);
+    if (!value.is_string()) return number(value, key, {.least = 1});
     auto const name = parse_size_name(value.get_ref<std::string const&>());
     if (!name) fail("\"" + key + "\": unknown size \"" + codec::printable(value.get<std::string>()) + "\"");
     return *name;
@@ -157,7 +167,10 @@ class RuleReader {
     std::vector<std::string> result;
     for (auto const& name : names) {
       if (!name.is_string() || name.get_ref<std::string const&>().empty()) fail("\"rename\" must be a list of names");
-      result.push_back(name.get<std::string>());
+      auto const& text = name.get_ref<std::string const&>();
+      if (std::find(result.begin(), result.end(), text) != result.end())
+        fail("\"rename\" has the name \"" + codec::printable(text) + "\" twice");
+      result.push_back(text);
     }
     return result;
   }
@@ -172,9 +185,7 @@ class RuleReader {
     return widths;
   }
 
-  int replicas() {
-    return static_cast<int>(std::clamp<std::int64_t>(number("replicas", 1, 0), 1, std::int64_t{1} << 20));
-  }
+  int replicas() { return static_cast<int>(number("replicas", {.least = 1, .most = max_replicas}, 1)); }
 
   PartLayout layout() {
     auto const layout = string("layout");
@@ -214,7 +225,7 @@ class RuleReader {
 
   VocabularyLayer vocabulary() {
     if (!has("true_size")) return {};
-    return {.tokens = number("true_size", 1, 1)};
+    return {.tokens = number("true_size", {.least = 1}, 1)};
   }
 
   /// Reads the members of a rule with this "sharding".
@@ -239,11 +250,11 @@ class RuleReader {
       return kind_of(sharding);
     }
     if (has("sharding")) fail("a tensor has either \"axis\" or \"sharding\"");
-    ShardedTensor tensor{.axis = static_cast<int>(std::min<std::int64_t>(number(*axis, "axis", 0), 1000))};
+    ShardedTensor tensor{.axis = static_cast<int>(number(*axis, "axis", {.most = max_axis}))};
     tensor.parts = parts_of_tensor();
     tensor.replicas = replicas();
-    tensor.true_size = number("true_size", 0, -1);
-    tensor.add_per_rank = number("add_per_rank", 0, 0);
+    tensor.true_size = number("true_size", {}, -1);
+    tensor.add_per_rank = number("add_per_rank", {}, 0);
     return tensor;
   }
 
@@ -301,7 +312,8 @@ RuleFile RuleFile::parse(std::string_view text, std::string const& source) {
 
 RuleFile RuleFile::read(std::filesystem::path const& path) {
   auto& system = platform::system();
-  platform::Fd const fd(system.openat(AT_FDCWD, path.c_str(), O_RDONLY | O_CLOEXEC, 0));
+  // O_NONBLOCK: a pipe must not block the open; its type is refused later.
+  platform::Fd const fd(system.openat(AT_FDCWD, path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0));
   if (fd.get() < 0) platform::throw_io("rule file", path.string(), errno, "check the path given with `rules`");
   codec::FileSource const source(path.string(), fd.get());
   if (source.size() > max_file_bytes) refuse(path.string(), "the file", "more than 1 MiB");

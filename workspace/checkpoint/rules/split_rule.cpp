@@ -48,8 +48,11 @@ class LayerSplitter {
 
   LayerSplit column() {
     LayerSplit split{.shard_axis = ShardAxis::column, .ranks = per_rank<std::vector<NumberRange>>(ranks_)};
+    require_full_groups();
     auto const kv = sizes_[SizeName::kv_heads];
-    if (layer_.layout == PartLayout::grouped && !layer_.groups && kv && *kv < ranks_ && has_queries()) {
+    auto const pieces = ranks_ / layer_.replicas;
+    if (layer_.layout == PartLayout::grouped && !layer_.groups && kv && *kv < pieces && has_queries()) {
+      if (layer_.replicas > 1) refuse_ranks(module_, "key/value groups", *kv, pieces);
       share_groups(*kv, split);
     } else {
       for (auto const& part : fused_parts()) add(part, split);
@@ -68,11 +71,22 @@ class LayerSplitter {
     return {{0, outputs_}};
   }
 
+  /// Throws unless the ranks divide into groups that get the same piece.
+  void require_full_groups() const {
+    if (ranks_ % layer_.replicas == 0) return;
+    throw UsageError({.operation = split_operation,
+                      .message = "`replicas` does not divide the number of ranks",
+                      .expected = "a multiple of " + std::to_string(layer_.replicas) + " ranks",
+                      .got = std::to_string(ranks_),
+                      .resource = std::string(module_),
+                      .hint = "choose another number of ranks, or correct `replicas` of the rule"});
+  }
+
   void add(FusedPart const& part, LayerSplit& split) const {
     auto const units = part.width / part.unit;
-    std::int64_t copies = 1;
-    if (part.shared && units < ranks_ && units > 0 && ranks_ % units == 0) copies = ranks_ / units;
-    auto const pieces = ranks_ / copies;
+    auto pieces = std::int64_t{ranks_ / layer_.replicas};
+    if (part.shared && units < pieces && units > 0 && pieces % units == 0) pieces = units;
+    auto const copies = ranks_ / pieces;
     if (part.width % part.unit != 0 || units % pieces != 0) {
       refuse_ranks(module_, part.unit > 1 ? "heads" : "outputs", part.unit > 1 ? units : part.width, ranks_);
     }
@@ -243,6 +257,16 @@ Shape SplitRule::shape(Shape const& whole, int rank) const {
   if (axis < 0) return whole;
   auto const shard = whole.with(as_size(axis), length(rank));
   return experts.empty() || axis == 0 ? shard : shard.with(0, experts.at(as_size(rank)).length);
+}
+
+void refuse_flat_weight(SourceTensor const& weight, LayerHints const& hints) {
+  bool const is_flat = weight.shape.size() == 2 && weight.shape[1] == 1;
+  if (!is_flat || hints.algorithm != "bitsandbytes") return;
+  throw FormatError({.operation = split_operation,
+                     .message = "weights packed by bitsandbytes cannot be sharded: their blocks cross rows",
+                     .resource = weight.name,
+                     .hint = "split the model before it is quantized",
+                     .section = shape_section});
 }
 
 LayerSplit split_layer(std::string_view module, std::int64_t outputs, std::int64_t inputs, LayerRule const& rule,

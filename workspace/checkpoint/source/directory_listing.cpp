@@ -68,22 +68,39 @@ DirectoryListing list_directory(fs::path const& path) {
   for (fs::directory_iterator const end; at != end; at.increment(error)) {
     std::error_code ignored;
     auto name = at->path().filename().string();
-    if (at->is_directory(ignored)) {
-      listing.directories.push_back(std::move(name));
-    } else if (at->is_regular_file(ignored)) {
-      listing.files.push_back(std::move(name));
+    switch (at->status(ignored).type()) {
+      case fs::file_type::directory: listing.directories.push_back(std::move(name)); break;
+      case fs::file_type::regular: listing.files.push_back(std::move(name)); break;
+      case fs::file_type::none:
+      case fs::file_type::not_found: listing.unreachable.push_back(std::move(name)); break;
+      default: break;
     }
     if (error) break;
   }
   if (error) platform::throw_io(std::string(open_operation) + ": readdir", path.string(), error.value());
   std::sort(listing.files.begin(), listing.files.end());
   std::sort(listing.directories.begin(), listing.directories.end());
+  std::sort(listing.unreachable.begin(), listing.unreachable.end());
   return listing;
 }
 
-std::optional<Json> read_json_object(fs::path const& path, codec::JsonLimits const& limits) {
+void refuse_unreachable(fs::path const& path) {
   std::error_code error;
-  if (!fs::exists(path, error)) return std::nullopt;
+  (void)fs::status(path, error);
+  bool const lost = error == std::errc::no_such_file_or_directory || error == std::errc::too_many_symbolic_link_levels;
+  platform::throw_io(ErrorInfo{.operation = open_operation,
+                               .message = lost ? "this is a link that leads to no file" : "the file cannot be examined",
+                               .resource = path.string(),
+                               .hint = lost ? "copy the file that it points to, or remove the link" : ""},
+                     error.value());
+}
+
+std::optional<Json> read_json_object(fs::path const& path, codec::JsonLimits const& limits,
+                                     codec::RepeatedKey repeated_key) {
+  std::error_code error;
+  // Only a name that does not exist means that there is no such file: a link to nothing is damage.
+  if (fs::symlink_status(path, error).type() == fs::file_type::not_found) return std::nullopt;
+  if (!fs::exists(path, error)) refuse_unreachable(path);
   auto const file = std::make_shared<FilePool>()->open(path);
   ErrorInfo about{.operation = open_operation,
                   .resource = path.string(),
@@ -99,7 +116,7 @@ std::optional<Json> read_json_object(fs::path const& path, codec::JsonLimits con
   file->read_at(0, std::as_writable_bytes(std::span(text)));
   std::string_view json(text);
   if (json.starts_with("\xef\xbb\xbf")) json.remove_prefix(3);  // byte order mark of some editors
-  auto value = codec::parse_python_json(json, {.limits = limits, .about = about});
+  auto value = codec::parse_python_json(json, {.limits = limits, .repeated_key = repeated_key, .about = about});
   if (!value.is_object()) {
     about.message = "the top level is not a JSON object";
     throw FormatError(std::move(about));

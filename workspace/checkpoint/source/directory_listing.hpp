@@ -15,15 +15,20 @@ struct DirectoryListing {
   std::filesystem::path path{};
   std::vector<std::string> files{};        ///< regular files and links to them, sorted
   std::vector<std::string> directories{};  ///< sorted
+  std::vector<std::string> unreachable{};  ///< links that lead to no file, and what cannot be examined; sorted
   [[nodiscard]] bool has(std::string const& name) const;
 };
 
 /// Lists a directory. Throws `IoError` if it cannot be read; if it does not exist, the hint has the most similar path.
 [[nodiscard]] DirectoryListing list_directory(std::filesystem::path const& path);
 
+/// Throws the `IoError` of a file that a directory lists but that cannot be reached, such as a link to nothing.
+[[noreturn]] void refuse_unreachable(std::filesystem::path const& path);
+
 /// Reads a JSON file. Returns nothing if it does not exist. Throws `FormatError` if it is not a JSON object or exceeds
-/// a limit.
+/// a limit, and `IoError` if it cannot be read.
 [[nodiscard]] std::optional<Json> read_json_object(std::filesystem::path const& path,
-                                                   codec::JsonLimits const& limits = codec::description_limits);
+                                                   codec::JsonLimits const& limits = codec::description_limits,
+                                                   codec::RepeatedKey repeated_key = codec::RepeatedKey::last_counts);
 
 }  // namespace crossrank::checkpoint

@@ -41,6 +41,7 @@ struct ShardSet {
   Json config = Json::object();                ///< config.json; empty if there is none
   Json quantization = Json::object();          ///< hf_quant_config.json or an equivalent; empty if there is none
   std::vector<SidecarFile> sidecars{};         ///< files to copy: tokenizer, generation config, ...
+  std::vector<std::string> unreachable{};      ///< paths beside the weights that lead to no file
   std::vector<std::string> absent{};           ///< tensors that an index lists but no file has
   std::vector<FileStamp> files{};              ///< all opened files, as they were at that time
   OpenedFrom opened_from = OpenedFrom::together;

@@ -111,6 +111,8 @@ class Verification {
       add_unless_known(error);
     } catch (UsageError const& error) {
       add_unless_known(error);
+    } catch (IoError const& error) {
+      add_unless_known(error);
     }
     std::error_code ignored;
     if (std::filesystem::is_directory(path_, ignored)) {
@@ -120,6 +122,9 @@ class Verification {
     report_.files = count_files();
     std::vector<std::string> names;
     if (set_) {
+      for (auto const& path : set_->unreachable)
+        report_.defects.push_back({DefectKind::file, path, "this is a link that leads to no file",
+                                   "copy the file that it points to, or remove the link"});
       plan_model(names);
       for (auto const& source : set_->sources) {
         append(check_scales(*source, set_->config, set_->quantization));

@@ -6,8 +6,13 @@
 #include <tuple>
 #include <utility>
 
+#include <crossrank/error.hpp>
+
+#include "lib/codec/json/json_text.hpp"
 #include "lib/codec/safetensors/header_writer.hpp"
+#include "lib/codec/safetensors/tensor_name.hpp"
 #include "lib/core/at_rank.hpp"
+#include "workspace/checkpoint/source/operation_names.hpp"
 #include "workspace/checkpoint/write/checksummed_output.hpp"
 #include "workspace/nfs/state_file_names.hpp"
 
@@ -16,6 +21,17 @@ namespace {
 
 // The reference implementation pads its header to this alignment.
 constexpr std::size_t header_alignment = 8;
+
+/// Throws `UsageError` for a name that a reader of safetensors would reject.
+void require_name(std::string const& name, OutputFile const& file) {
+  auto const error = codec::find_name_error(name);
+  if (!error) return;
+  throw UsageError({.operation = write_operation,
+                    .message = "a tensor \"" + codec::printable(name.substr(0, 80)) +
+                               "\" cannot be written as safetensors: " + *error,
+                    .resource = file.name,
+                    .hint = "give it another name with \"rename\" in `rules`, or write torch archives"});
+}
 
 /// Orders tensors by element size, widest first, and then by name, like the reference implementation. Every tensor is
 /// then aligned to its element.
@@ -32,6 +48,7 @@ void arrange_safetensors(OutputFile& file, FileMetadata const& metadata = {}) {
   std::uint64_t cursor = 0;
   for (auto& placed : file.tensors) {
     auto const& tensor = tensors[placed.tensor];
+    require_name(tensor.name, file);
     placed.begin = cursor;
     cursor += placed.bytes;
     writer.add_tensor(tensor.name, tensor.dtype, tensor.shape, placed.begin, cursor);

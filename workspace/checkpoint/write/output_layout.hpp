@@ -58,7 +58,8 @@ struct LayoutOptions {
 };
 
 /// Returns the files of a model in safetensors or torch format. Keeps the order of the source and begins a new file
-/// where the limit would be exceeded. There is at least one file.
+/// where the limit would be exceeded. There is at least one file. Throws `UsageError` for a name that the format cannot
+/// hold.
 [[nodiscard]] std::vector<OutputFile> lay_out_model(std::shared_ptr<ShardSource const> const& source,
                                                     LayoutOptions const& options);
 
@@ -66,7 +67,7 @@ struct LayoutOptions {
 using FileMetadata = std::vector<std::pair<std::string, std::string>>;
 
 /// Returns one safetensors file or torch archive with all tensors of a source. Archives ignore `metadata`. Throws
-/// `UsageError` for a dtype that torch does not have.
+/// `UsageError` for a dtype or a name that the format cannot hold.
 [[nodiscard]] OutputFile lay_out_file(std::shared_ptr<ShardSource const> const& source, std::string name,
                                       OutputFormat format = OutputFormat::safetensors,
                                       FileMetadata const& metadata = {});

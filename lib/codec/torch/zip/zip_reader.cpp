@@ -17,7 +17,7 @@ namespace {
 
 constexpr char const* directory_section = "zip directory";
 constexpr char const* record_section = "zip record";
-constexpr std::size_t block_bytes = std::size_t{1} << 20;
+constexpr std::size_t crc_block_bytes = std::size_t{1} << 20;
 
 [[noreturn]] void refuse(ByteSource const& source, char const* section, std::uint64_t offset, std::string message,
                          std::string_view record = {}, std::string hint = {}) {
@@ -264,7 +264,7 @@ std::vector<std::byte> ZipArchive::read_small(ZipRecord const& record, std::uint
 }
 
 bool ZipArchive::crc_holds(ZipRecord const& record) const {
-  std::vector<std::byte> block(std::min<std::uint64_t>(record.size, block_bytes));
+  std::vector<std::byte> block(std::min<std::uint64_t>(record.size, crc_block_bytes));
   std::uint32_t crc = 0;
   for (std::uint64_t done = 0; done < record.size;) {
     auto const part = std::span(block).first(std::min<std::uint64_t>(block.size(), record.size - done));

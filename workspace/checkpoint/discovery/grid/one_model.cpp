@@ -24,15 +24,6 @@ namespace {
        .section = shards_section});
 }
 
-bool is_norm_of_hidden(SourceTensor const& tensor) {
-  if (tensor.shape.size() != 1) return false;
-  std::string_view const name = tensor.name;
-  return name.find("input_layernorm") != std::string_view::npos || name.find("ln_1.") != std::string_view::npos ||
-         name.find("post_attention_layernorm") != std::string_view::npos ||
-         name.find("attention_norm.") != std::string_view::npos ||
-         name.find("linear_qkv.layer_norm") != std::string_view::npos;
-}
-
 struct Width {
   std::int64_t width = 0;
   std::size_t source = 0;
@@ -71,6 +62,15 @@ void compare_names(ShardSet const& set) {
 }
 
 }  // namespace
+
+bool is_norm_of_hidden(SourceTensor const& tensor) {
+  if (tensor.shape.size() != 1) return false;
+  std::string_view const name = tensor.name;
+  return name.find("input_layernorm") != std::string_view::npos || name.find("ln_1.") != std::string_view::npos ||
+         name.find("post_attention_layernorm") != std::string_view::npos ||
+         name.find("attention_norm.") != std::string_view::npos ||
+         name.find("linear_qkv.layer_norm") != std::string_view::npos;
+}
 
 void require_one_model(ShardSet const& set) {
   if (set.sources.size() < 2) return;

@@ -250,6 +250,9 @@ SplitRule RuleSet::split_for(std::string_view name, SourceTensor const& tensor, 
   auto const hints = state_->hints_of(parsed.module);
   if (!rule->from_file && state_->towers.sizes_of(parsed.module) != nullptr)
     return {.reason = "not part of the language model: whole on each rank"};
+  bool const is_split = !rule->is<Replicated>() && !rule->left_whole();
+  if (auto const* const weight = layer[TensorRole::weight]; weight != nullptr && is_split)
+    refuse_flat_weight(*weight, hints);
   auto const format = LayerFormat::recognise(
       parsed.module, layer, hints, state_->order_of(*rule, layer, state_->layers[state_->source_of(&tensor)]));
   auto const split = split_layer(parsed.module, format.outputs(), format.inputs(), *rule,

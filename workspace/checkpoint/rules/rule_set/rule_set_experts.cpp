@@ -9,6 +9,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "workspace/checkpoint/model/numbered_name.hpp"
 #include "workspace/checkpoint/rules/expert_stack.hpp"
 
 namespace crossrank::checkpoint {
@@ -34,7 +35,7 @@ bool RuleSet::State::others_have_expert_of(std::string_view name, std::size_t so
 }
 
 bool RuleSet::State::is_on_some_ranks(std::string_view name, RankTensors const& asked) const {
-  if (name.find("experts.") == std::string_view::npos) return false;
+  if (!is_of_routed_experts(name)) return false;
   if (asked.tensors.size() == 1) return !others_have_expert_of(name, asked.sources.front());
   auto const group = set.places[asked.sources.front()].moe;
   return set.moe_ep > 1 && asked.tensors.size() * as_size(set.moe_ep) == asked.ranks &&

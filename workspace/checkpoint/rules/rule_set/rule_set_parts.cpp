@@ -1,9 +1,12 @@
 #include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/rules/rule_set/rule_set_state.hpp"
 
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include <crossrank/error.hpp>
 
@@ -21,6 +24,19 @@ namespace {
        .resource = std::string(parsed.module),
        .hint = "give the sizes with \"sizes\" in `rules`, or put the config.json of the model beside the shards",
        .section = config_section});
+}
+
+/// Throws `FormatError` if two parts get one name once the `*` are filled. One of the parts would be lost.
+void require_different_names(std::vector<std::string> const& modules, TensorName const& parsed) {
+  std::set<std::string_view> seen;
+  for (auto const& module : modules) {
+    if (seen.insert(module).second) continue;
+    throw FormatError({.operation = "merge rules",
+                       .message = "two parts of a fused layer are given the name \"" + module + "\"",
+                       .resource = std::string(parsed.module),
+                       .hint = "correct the \"rename\" in `rules`",
+                       .section = rules_section});
+  }
 }
 
 [[noreturn]] void refuse_place(SourceTensor const& tensor, std::string expected, std::string got) {
@@ -57,6 +73,7 @@ FusedParts RuleSet::State::named_parts_of(LayerRule const& rule, TensorName cons
   FusedParts parts{.grouped = layer.layout == PartLayout::grouped};
   auto const module = grid.global_name(parsed.module, set.places.at(source));
   for (auto const& name : rule.part_names) parts.modules.push_back(fill_numbers(name, module));
+  require_different_names(parts.modules, parsed);
   for (auto const& part : layer.parts) {
     auto const* const named = std::get_if<SizeName>(&part);
     auto const width = resolve(part, sizes);

@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <map>
+#include <set>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -12,6 +13,7 @@
 #include "lib/codec/safetensors/state_image.hpp"
 #include "lib/core/json_members.hpp"
 #include "workspace/checkpoint/source/chunked_source.hpp"
+#include "workspace/checkpoint/source/shard_names.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -123,6 +125,35 @@ std::shared_ptr<ShardSource const> open_dcp_safetensors(std::string name,
   }
   for (auto& tensor : tensors) check_whole(tensor, name);
   return std::make_shared<ChunkedSource>(std::move(name), std::move(tensors), Json::object(), bytes);
+}
+
+std::vector<std::string> missing_parts(std::vector<std::string> const& names, std::size_t most) {
+  struct Rank {
+    std::string name{};
+    ShardNumbers numbers{};
+    std::set<int> parts{};
+  };
+  std::map<std::string, Rank> ranks;
+  for (auto const& name : names) {
+    auto const numbers = parse_shard_name(name);
+    auto const model = name.rfind("-model-");
+    if (!numbers.part || !numbers.parts || model == std::string::npos) continue;
+    auto& rank = ranks[name.substr(0, model)];
+    rank.parts.insert(*numbers.part);
+    if (rank.name.empty() || *numbers.parts > *rank.numbers.parts) {
+      rank.name = name;
+      rank.numbers = numbers;
+    }
+  }
+  std::vector<std::string> missing;
+  for (auto& [start, rank] : ranks) {
+    for (int part = 1; part <= *rank.numbers.parts && missing.size() < most; ++part) {
+      if (rank.parts.contains(part)) continue;
+      rank.numbers.part = part;
+      missing.push_back(sibling_name(rank.name, rank.numbers));
+    }
+  }
+  return missing;
 }
 
 }  // namespace crossrank::checkpoint
