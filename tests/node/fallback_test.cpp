@@ -163,14 +163,14 @@ struct NamedRendezvous : testing::Test {
 };
 
 TEST_F(NamedRendezvous, names_a_rank_that_does_not_come) {
-  for (auto const& error : join_all({options(0, 3, 300), options(1, 3, 300)})) {
+  for (auto const& error : join_all({options(0, 3, 1500), options(1, 3, 1500)})) {
     EXPECT_THAT(expect_error<TimeoutError>(error).failed_ranks, testing::ElementsAre(2));
   }
   EXPECT_THAT(leaks.findings(job), testing::IsEmpty());
 }
 
 TEST_F(NamedRendezvous, refuses_a_rank_that_comes_twice) {
-  auto const errors = join_all({options(0, 2, 500), options(0, 2, 500)});
+  auto const errors = join_all({options(0, 2, 1500), options(0, 2, 1500)});
   EXPECT_EQ(std::ranges::count_if(
                 errors, [](auto const& e) { return text_of(e).find("connected twice") != std::string::npos; }),
             1);
