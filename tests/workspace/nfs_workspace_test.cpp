@@ -1,12 +1,16 @@
 #include <crossrank/workspace/nfs_workspace.hpp>
 
 #include <algorithm>
+#include <array>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
@@ -15,6 +19,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/log.hpp>
 
+#include "lib/platform/fd.hpp"
 #include "tests/support/error_of.hpp"
 #include "tests/support/faulty_system.hpp"
 #include "tests/support/temporary_directory.hpp"
@@ -158,6 +163,35 @@ TEST_F(NFSWorkspaceTest, removes_files_of_a_dead_process_for_its_own_rank_only) 
   auto const workspace = open(0);
   EXPECT_THAT(names(), ::testing::ElementsAre("notes.txt", of_rank_1));
   EXPECT_FALSE(workspace.read_configs_and_weights_from_rank(0).has_value());
+}
+
+/// A worker process of a killed rank, such as a data loader, may live on for a while.
+TEST_F(NFSWorkspaceTest, removes_files_of_a_dead_process_whose_child_is_alive) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+  platform::Fd const from_child(ends[0]);
+  platform::Fd to_parent(ends[1]);
+  pid_t const writer = ::fork();
+  if (writer == 0) {
+    auto workspace = open(0);
+    write(workspace, 7);
+    pid_t const child = ::fork();
+    if (child == 0) {
+      ::pause();
+      ::_exit(0);
+    }
+    ::_exit(::write(to_parent.get(), &child, sizeof child) == sizeof child ? 0 : 1);
+  }
+  pid_t child = -1;
+  ASSERT_EQ(::read(from_child.get(), &child, sizeof child), static_cast<ssize_t>(sizeof child));
+  int status = 0;
+  ASSERT_EQ(::waitpid(writer, &status, 0), writer);
+  ASSERT_EQ(status, 0);
+  auto workspace = open(0);
+  EXPECT_EQ(names(), std::vector<std::string>());
+  write(workspace, 8);
+  expect_same(workspace.read_configs_and_weights_from_rank(0).value(), sample_state(8));
+  ::kill(child, SIGKILL);
 }
 
 TEST_F(NFSWorkspaceTest, keeps_existing_files_when_asked) {

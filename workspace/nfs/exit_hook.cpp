@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include <pthread.h>
+
 #include "lib/core/no_destructor.hpp"
 #include "workspace/nfs/file_state_store.hpp"
 
@@ -29,12 +31,22 @@ void on_exit() {
   registry().mutex.unlock();
 }
 
+/// The locks of the files show that their writer is alive. A child must not hold them when the writer has died. At the
+/// fork another thread may have changed a store, whose locks the child then keeps.
+void in_child() {
+  if (!registry().mutex.try_lock()) return;
+  for (auto* const store : registry().alive) store->drop_locks();
+  registry().mutex.unlock();
+}
+
 }  // namespace
 
 void finish_at_exit(FileStateStore& store) {
   std::lock_guard const lock(registry().mutex);
   registry().alive.push_back(&store);
-  if (!std::exchange(registry().hooked, true)) std::atexit(on_exit);
+  if (std::exchange(registry().hooked, true)) return;
+  std::atexit(on_exit);
+  ::pthread_atfork(nullptr, nullptr, in_child);
 }
 
 void forget_at_exit(FileStateStore& store) noexcept {

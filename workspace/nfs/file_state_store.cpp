@@ -116,6 +116,12 @@ void FileStateStore::finish() noexcept {
   }
 }
 
+void FileStateStore::drop_locks() noexcept {
+  std::unique_lock const lock(mutex_, std::try_to_lock);
+  if (!lock) return;
+  for (auto& p : published_) p.file_lock = platform::Fd();
+}
+
 void FileStateStore::check_reading_rank(int rank) const {
   if (rank >= 0 && (!world_size_ || rank < *world_size_)) return;
   throw UsageError(ErrorInfo{

@@ -59,6 +59,8 @@ class FileStateStore {
   void clean();
   /// Marks the published files as left on purpose, since this process exits cleanly. Idempotent.
   void finish() noexcept;
+  /// Closes this process's descriptors of the files' locks. For a forked child: the parent keeps the locks.
+  void drop_locks() noexcept;
 
  private:
   explicit FileStateStore(std::filesystem::path const& path);
