@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -282,6 +283,27 @@ TEST_F(ResumedJob, copies_no_backups_and_no_weights_of_other_programs) {
 
   for (auto const* name : names) EXPECT_FALSE(fs::exists(out() / name)) << name;
   EXPECT_TRUE(fs::exists(out() / "merges.txt"));
+}
+
+/// The folder of a job that has not locked it yet looks like that of a dead job.
+TEST_F(ResumedJob, is_refused_or_succeeds_when_another_job_starts_at_the_same_time) {
+  auto const write = [&](int max_shard_bytes) {
+    auto const world = connect({.backend = "fake"});
+    try {
+      (void)checkpoint::consolidate(world, plan(), out(),
+                                    {.max_shard_bytes = static_cast<std::uint64_t>(max_shard_bytes), .force = true});
+    } catch (UsageError const& error) {
+      EXPECT_THAT(error.info().message, HasSubstr("another job is writing"));
+    } catch (Error const& error) {
+      ADD_FAILURE() << error.what();
+    }
+  };
+  for (int round = 0; round < 40; ++round) {
+    std::thread other([&] { write(2000 + round); });
+    write(3000 + round);
+    other.join();
+    expect_nothing_hidden();
+  }
 }
 
 TEST_F(ResumedJob, keeps_what_a_trainer_saved_beside_the_old_checkpoint) {

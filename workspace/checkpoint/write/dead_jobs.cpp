@@ -10,40 +10,52 @@
 
 namespace crossrank::checkpoint {
 
+namespace {
+
+void clean_up_dead_job(platform::Directory const& out, std::string const& name, bool force) {
+  auto const work = platform::Directory::open(out.path_of(name), write_operation);
+  if (!belongs_to_job(work)) return;
+  auto const lock = take_lock(work);
+  if (!lock) {
+    throw UsageError({.operation = write_operation,
+                      .message = "another job is writing to the output",
+                      .got = name,
+                      .resource = out.path().string(),
+                      .hint = "wait until it ends, or choose another output directory"});
+  }
+  bool const unfinished = has_unfinished_parts(work);
+  if (unfinished && (!force || any_part_runs(work))) {
+    throw UsageError({.operation = write_operation,
+                      .message = "the output has parts of a plan that is not finished",
+                      .got = name,
+                      .resource = out.path().string(),
+                      .hint = force ? "wait until its parts end, or choose another output directory"
+                                    : "finish that plan, or use `force` to drop its parts, or choose another output "
+                                      "directory"});
+  }
+  auto const plan = load_commit_record(work);
+  if (plan && !force) {
+    throw UsageError({.operation = write_operation,
+                      .message = "a job was killed while it committed its result to this output",
+                      .got = name,
+                      .resource = out.path().string(),
+                      .hint = "run that job again with `resume`, or run this job with `force`, which completes the "
+                              "other job's commit and then replaces its checkpoint"});
+  }
+  if (plan) Commit(out, work).run(*plan);
+  remove_job(out, work);
+}
+
+}  // namespace
+
 void clean_up_dead_jobs(platform::Directory const& out, std::string const& own_folder, bool force) {
   for (auto const& name : out.names(write_operation)) {
     if (!is_job_folder(name) || name == own_folder || entry_at(out, name) != Entry::folder) continue;
-    auto const work = platform::Directory::open(out.path_of(name), write_operation);
-    if (!belongs_to_job(work)) continue;
-    auto const lock = take_lock(work);
-    if (!lock) {
-      throw UsageError({.operation = write_operation,
-                        .message = "another job is writing to the output",
-                        .got = name,
-                        .resource = out.path().string(),
-                        .hint = "wait until it ends, or choose another output directory"});
+    try {
+      clean_up_dead_job(out, name, force);
+    } catch (IoError const&) {
+      if (entry_at(out, name) == Entry::folder) throw;  // else its own job or another one has removed it
     }
-    bool const unfinished = has_unfinished_parts(work);
-    if (unfinished && (!force || any_part_runs(work))) {
-      throw UsageError({.operation = write_operation,
-                        .message = "the output has parts of a plan that is not finished",
-                        .got = name,
-                        .resource = out.path().string(),
-                        .hint = force ? "wait until its parts end, or choose another output directory"
-                                      : "finish that plan, or use `force` to drop its parts, or choose another output "
-                                        "directory"});
-    }
-    auto const plan = load_commit_record(work);
-    if (plan && !force) {
-      throw UsageError({.operation = write_operation,
-                        .message = "a job was killed while it committed its result to this output",
-                        .got = name,
-                        .resource = out.path().string(),
-                        .hint = "run that job again with `resume`, or run this job with `force`, which completes the "
-                                "other job's commit and then replaces its checkpoint"});
-    }
-    if (plan) Commit(out, work).run(*plan);
-    remove_job(out, work);
   }
 }
 

@@ -50,12 +50,18 @@ Entry entry_at(platform::Directory const& directory, std::string const& name) {
 
 std::optional<platform::Fd> take_lock(platform::Directory const& work) {
   auto& os = platform::system();
-  platform::Fd fd(platform::retry_interrupted(
-      [&] { return os.openat(work.fd(), lock_name, O_CREAT | O_RDWR | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR); }));
-  if (!fd) platform::throw_io(std::string(write_operation) + ": lock", work.path_of(lock_name), errno);
-  // If the file system has no locks (ENOLCK, EOPNOTSUPP), the user must prevent concurrent jobs.
-  if (os.flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return std::nullopt;
-  return fd;
+  for (;;) {
+    platform::Fd fd(platform::retry_interrupted(
+        [&] { return os.openat(work.fd(), lock_name, O_CREAT | O_RDWR | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR); }));
+    if (!fd) platform::throw_io(std::string(write_operation) + ": lock", work.path_of(lock_name), errno);
+    // If the file system has no locks (ENOLCK, EOPNOTSUPP), the user must prevent concurrent jobs.
+    if (os.flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return std::nullopt;
+    struct stat status {};
+    if (os.fstat(fd.get(), &status) != 0)
+      platform::throw_io(std::string(write_operation) + ": fstat", work.path_of(lock_name), errno);
+    // Another process may have removed the file before it was locked here, and then it excludes nobody.
+    if (status.st_nlink > 0) return fd;
+  }
 }
 
 bool lock_is_effective(platform::Directory const& work) {

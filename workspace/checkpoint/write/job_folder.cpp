@@ -1,6 +1,7 @@
 #include "workspace/checkpoint/write/job_folder.hpp"
 
 #include <cerrno>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -71,6 +72,30 @@ bool make_folders(fs::path const& path) {
   return true;
 }
 
+/// The folder of a job, and its lock if no running process holds it.
+struct LockedFolder {
+  platform::Directory work{};
+  std::optional<platform::Fd> lock{};
+  bool is_fresh = false;
+};
+
+/// Makes, opens and locks the folder of a job. Another job that starts in the same output takes a folder without a lock
+/// for that of a dead job, and removes it; then makes it again.
+LockedFolder make_locked(fs::path const& path) {
+  constexpr int attempts = 16;
+  for (int attempt = 1;; ++attempt) {
+    try {
+      LockedFolder made{.is_fresh = make_folder(path)};
+      CROSSRANK_CRASH_POINT("checkpoint.job.made");
+      made.work = platform::Directory::open(path, write_operation);
+      made.lock = take_lock(made.work);
+      if (made.lock || !made.is_fresh || attempt == attempts) return made;
+    } catch (IoError const& error) {
+      if (error.info().system_errno != ENOENT || attempt == attempts) throw;
+    }
+  }
+}
+
 void require_free(platform::Directory const& out, JobRequest const& request) {
   auto const taken = files_to_replace(out, request.names);
   if (request.force || taken.empty()) return;
@@ -115,18 +140,17 @@ JobFolder JobFolder::make(JobRequest const& request) {
   bool const made_out = make_folders(request.out);
   auto out = platform::Directory::open(request.out, write_operation);
   auto const folder = folder_name(request.id);
-  bool const is_fresh = make_folder(out.path_of(folder));
-  CROSSRANK_CRASH_POINT("checkpoint.job.made");
-  JobFolder job(request, std::move(out), platform::Directory::open(request.out / folder, write_operation));
+  auto made = make_locked(request.out / folder);
+  bool const is_fresh = made.is_fresh;
+  JobFolder job(request, std::move(out), std::move(made.work));
   job.created_out_ = made_out;
-  auto lock = take_lock(job.work_);
-  if (!lock) {
+  if (!made.lock) {
     throw UsageError({.operation = write_operation,
                       .message = "the same job is already running in this output",
                       .resource = request.out.string(),
                       .hint = "wait until it ends, or choose another output directory"});
   }
-  job.lock_ = std::move(*lock);
+  job.lock_ = std::move(*made.lock);
   // Loaded before anything can fail, because an interrupted commit must survive every failure.
   if (!is_fresh) job.interrupted_commit_ = load_commit_record(job.work_);
   try {
