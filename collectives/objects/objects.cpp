@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -90,6 +91,59 @@ void move_rest(Bytes& bytes, std::uint64_t size, Move const& move) {
   }
 }
 
+Tensor part_of(Bytes& bytes, std::uint64_t at, std::int64_t size) {
+  return size == 0 ? Tensor::empty({0}, Dtype::u8) : over(bytes.data() + at, as_size(size));
+}
+
+/// Moves a block for each rank between it and the root, in rounds that bound the root's buffer. These are collectives:
+/// messages would meet those that the user has under way. `sizes` has 0 for ranks without a block. Calls
+/// `move(at, rows)` for the part of each block that begins at `at`.
+template <class Move>
+void move_in_rounds(std::span<std::uint64_t const> sizes, Move const& move) {
+  constexpr std::uint64_t least_piece = std::uint64_t{1} << 20;
+  auto const piece = std::max<std::uint64_t>(largest_piece / sizes.size(), least_piece);
+  auto const longest = *std::max_element(sizes.begin(), sizes.end());
+  for (std::uint64_t at = 0; at < longest; at += std::min(piece, longest - at)) {
+    std::vector<std::int64_t> rows;
+    for (auto const size : sizes) rows.push_back(static_cast<std::int64_t>(std::min(size - std::min(at, size), piece)));
+    move(at, std::span<std::int64_t const>(rows));
+  }
+}
+
+/// Gathers the blocks of the other ranks, which `sizes` has, on the root in `out`.
+void gather_blocks(Collective const& group, int root, std::span<std::uint64_t const> sizes, Bytes& mine,
+                   std::vector<Bytes>& out) {
+  bool const is_root = group.rank() == root;
+  move_in_rounds(sizes, [&](std::uint64_t at, std::span<std::int64_t const> rows) {
+    Bytes buffer(is_root ? as_size(std::accumulate(rows.begin(), rows.end(), std::int64_t{0})) : 0);
+    auto joined = part_of(buffer, 0, static_cast<std::int64_t>(buffer.size()));
+    group.gatherv(joined, part_of(mine, at, at_rank(rows, group.rank())), {rows, root});
+    auto from = buffer.begin();
+    for (std::size_t rank = 0; is_root && rank < rows.size(); from += rows[rank++])
+      out[rank].insert(out[rank].end(), from, from + rows[rank]);
+  });
+}
+
+/// Scatters the root's blocks; returns this rank's. `sizes` has 0 for the root.
+Bytes scatter_blocks(Collective const& group, int root, std::span<std::uint64_t const> sizes,
+                     std::span<Bytes const> blocks) {
+  bool const is_root = group.rank() == root;
+  Bytes mine;
+  move_in_rounds(sizes, [&](std::uint64_t at, std::span<std::int64_t const> rows) {
+    Bytes buffer;
+    for (std::size_t rank = 0; is_root && rank < rows.size(); ++rank) {
+      if (rows[rank] == 0) continue;
+      auto const from = blocks[rank].begin() + static_cast<std::ptrdiff_t>(at);
+      buffer.insert(buffer.end(), from, from + rows[rank]);
+    }
+    auto const own = at_rank(rows, group.rank());
+    mine.resize(mine.size() + as_size(own));
+    auto part = part_of(mine, mine.size() - as_size(own), own);
+    group.scatterv(part, part_of(buffer, 0, static_cast<std::int64_t>(buffer.size())), {rows, root});
+  });
+  return mine;
+}
+
 void broadcast_block(Collective const& group, char const* operation, int root, Bytes& bytes, bool& failed) {
   BlockHeader head;
   if (group.rank() == root) head = BlockHeader::of(bytes, failed);
@@ -163,16 +217,14 @@ std::vector<Bytes> gather_bytes(Collective const& group, char const* operation, 
     auto const heads = all_gather_heads(group, operation, root, BlockHeader::of(part.bytes, part.error != nullptr));
     throw_failures(group, operation, heads, part);
     if (part.error) return;
-    if (group.rank() != root) {
-      if (!BlockHeader::fits(part.bytes.size()))
-        move_rest(part.bytes, part.bytes.size(), [&](Tensor& piece) { group.send(piece, root, body_tag); });
-      return;
-    }
+    std::vector<std::uint64_t> sizes;
     for (std::size_t rank = 0; rank < heads.size(); ++rank) {
-      auto& bytes = out.emplace_back(heads[rank].inlined_bytes());
-      if (static_cast<int>(rank) == root || heads[rank].is_inlined()) continue;
-      move_rest(bytes, heads[rank].size, [&](Tensor& piece) { group.recv(piece, static_cast<int>(rank), body_tag); });
+      bool const moves = static_cast<int>(rank) != root && !heads[rank].is_inlined();
+      sizes.push_back(moves ? heads[rank].size : 0);
+      if (group.rank() == root) out.push_back(heads[rank].inlined_bytes());
     }
+    gather_blocks(group, root, sizes, part.bytes, out);
+    if (group.rank() != root) return;
     at_rank(out, root) = std::move(part.bytes);
   });
   return out;
@@ -183,24 +235,29 @@ Bytes scatter_bytes(Collective const& group, char const* operation, int root,
   require_rank(group, operation, "the root", root);
   std::vector<Bytes> parts;
   auto const ranks = as_size(group.world_size());
-  // First announce whether there are objects to scatter, so that no rank waits for a root that failed.
-  static_cast<void>(broadcast_bytes(group, operation, root, [&] {
+  std::vector<std::uint64_t> sizes(ranks);
+  auto const sizes_as_bytes = std::as_writable_bytes(std::span(sizes));
+  // Also announces whether there are objects to scatter, so that no rank waits for a root that failed.
+  auto const told = broadcast_bytes(group, operation, root, [&] {
     parts = produce();
-    if (parts.size() == ranks) return Bytes();
-    throw UsageError({.operation = operation,
-                      .message = "expected one object per rank",
-                      .expected = std::to_string(ranks),
-                      .got = std::to_string(parts.size()),
-                      .group = group.name(),
-                      .rank = group.rank(),
-                      .world_size = group.world_size()});
-  }));
-  if (group.rank() != root) return recv_bytes(group, operation, root);
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    if (static_cast<int>(rank) != root)
-      send_bytes(group, operation, static_cast<int>(rank), [&] { return std::move(parts[rank]); });
-  }
-  return std::move(at_rank(parts, root));
+    if (parts.size() != ranks) {
+      throw UsageError({.operation = operation,
+                        .message = "expected one object per rank",
+                        .expected = std::to_string(ranks),
+                        .got = std::to_string(parts.size()),
+                        .group = group.name(),
+                        .rank = group.rank(),
+                        .world_size = group.world_size()});
+    }
+    for (std::size_t rank = 0; rank < ranks; ++rank)
+      sizes[rank] = static_cast<int>(rank) == root ? 0 : parts[rank].size();
+    return Bytes(sizes_as_bytes.begin(), sizes_as_bytes.end());
+  });
+  if (group.rank() != root)
+    std::copy_n(told.begin(), std::min(told.size(), sizes_as_bytes.size()), sizes_as_bytes.begin());
+  Bytes mine;
+  with_operation_name(operation, [&] { mine = scatter_blocks(group, root, sizes, parts); });
+  return group.rank() == root ? std::move(at_rank(parts, root)) : mine;
 }
 
 void send_bytes(Collective const& group, char const* operation, int dst, Produce const& produce) {

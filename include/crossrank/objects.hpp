@@ -102,8 +102,8 @@ std::vector<T> Collective::all_gather_object(T const& mine) const {
 
 /// Returns the objects of all ranks, in rank order, on the root, and an empty list elsewhere.
 ///
-/// Collective; one barrier round, and a message from each rank whose object takes more than 48 bytes. Errors as for
-/// `broadcast_object`.
+/// Collective; one barrier round, and another one if an object takes more than 48 bytes. Larger objects than 1 MiB take
+/// more rounds. Errors as for `broadcast_object`.
 template <class T>
 std::vector<T> Collective::gather_objects(T const& mine, Root root) const {
   detail::require_object<T>();
@@ -117,8 +117,8 @@ std::vector<T> Collective::gather_objects(T const& mine, Root root) const {
 
 /// Returns entry r of the root's list on rank r. Only the root's `all` is used.
 ///
-/// Collective; one barrier round and a message to each rank. `UsageError` on the root and `RemoteError` elsewhere when
-/// the list does not have one entry for each rank.
+/// Collective; two barrier rounds, and more for objects of more than 1 MiB. `UsageError` on the root and `RemoteError`
+/// elsewhere when the list does not have one entry for each rank.
 template <class T>
 T Collective::scatter_objects(std::vector<T> const& all, Root root) const {
   detail::require_object<T>();

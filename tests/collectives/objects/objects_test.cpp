@@ -1,7 +1,10 @@
 #include <crossrank/objects.hpp>
 
 #include <numeric>
+#include <optional>
 #include <stdexcept>
+#include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -205,6 +208,31 @@ TEST(Objects, are_refused_for_ranks_out_of_range) {
       EXPECT_THROW(static_cast<void>(world.recv_object<int>(rank)), UsageError);
     }
     EXPECT_THROW(world.send_object(1, world.rank()), UsageError);
+    world.close();
+  });
+}
+
+/// Object operations are collectives: they leave the messages of the user alone.
+TEST(Objects, arrive_while_messages_of_the_user_are_under_way) {
+  run_thread_ranks(3, [](Collective world) {
+    std::vector<std::string> const all{std::string(100, 'a'), std::string(3'000'000, 'b'), std::string(7, 'c')};
+    auto const own = all[static_cast<std::size_t>(world.rank())];
+    auto message = Tensor::scalar(world.rank());
+    std::optional<Request> early;
+    if (world.rank() == 0) early = world.irecv(message, 1);  // posted before, sent after
+    if (world.rank() == 2) early = world.isend(message, 1);  // sent before, received after
+    auto const gathered = world.gather_objects(own);
+    EXPECT_EQ(gathered, world.rank() == 0 ? all : std::vector<std::string>{});
+    EXPECT_EQ(world.scatter_objects(world.rank() == 0 ? all : std::vector<std::string>{}), own);
+    if (world.rank() == 1) {
+      world.send(Tensor::scalar(7), 0);
+      world.recv(message, 2);
+      EXPECT_EQ(message.item<int>(), 2);
+    }
+    if (early) early->wait();
+    if (world.rank() == 0) {
+      EXPECT_EQ(message.item<int>(), 7);
+    }
     world.close();
   });
 }
