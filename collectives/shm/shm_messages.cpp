@@ -154,15 +154,6 @@ void ShmTransport::advance_messages(ChannelEnd const& end) {
   }
 }
 
-void ShmTransport::release_sent_slots(int dst) noexcept {
-  auto& channel = at_rank(sent_, dst);
-  auto const taken = group_->channel(rank(), dst).received.load(std::memory_order_acquire);
-  while (!channel.empty() && channel.front().until <= taken) {
-    group_->comm().arena().release(channel.front().slot);
-    channel.pop_front();
-  }
-}
-
 bool ShmTransport::try_send(MessageOp& op) {
   auto const bytes = std::get<spi::Source>(op.payload).bytes;
   auto& channel = group_->channel(rank(), op.peer);
@@ -172,7 +163,6 @@ bool ShmTransport::try_send(MessageOp& op) {
     group_->fail_corrupt("send", "messages taken by rank " + std::to_string(op.peer), "at most " + std::to_string(sent),
                          std::to_string(taken));
   if (sent - taken >= node::Channel::depth) return false;
-  release_sent_slots(op.peer);
   auto& message = channel.ring[sent % node::Channel::depth];
   message = {};
   message.bytes = bytes.size();
@@ -187,7 +177,7 @@ bool ShmTransport::try_send(MessageOp& op) {
       message.offset = slot->offset;
       message.slot = slot->id;
       message.generation = slot->generation;
-      at_rank(sent_, op.peer).push_back({*slot, sent + 1});
+      arena.release_when(group_->message_taken(op.peer, sent + 1), *slot, node::Arena::Awaits::reader);
     } catch (...) {
       // The message keeps its place, so that the receiver does not take the next one for it.
       failure = std::current_exception();
@@ -209,11 +199,7 @@ std::optional<node::Slot> ShmTransport::place_for_message(std::size_t bytes) {
     } catch (UnavailableError const&) {  // perhaps peers have taken messages meanwhile
     }
   }
-  std::size_t unread = 0;
-  for (int dst = 0; dst < world_size(); ++dst) {
-    release_sent_slots(dst);
-    unread += at_rank(sent_, dst).size();
-  }
+  auto const unread = arena.waiting_for_readers();
   // A wait calls this all the time.
   if (arena_full_ && unread >= arena_full_->unread && std::chrono::steady_clock::now() < arena_full_->try_again)
     return std::nullopt;

@@ -30,7 +30,6 @@ ShmTransport::ShmTransport(std::shared_ptr<node::Group> group, std::vector<int> 
       global_ranks_(std::move(global_ranks)),
       node_ranks_(all_ranks(group_->size())),
       ring_(group_->comm().arena()),
-      sent_(as_size(group_->size())),
       timeout_policy_(timeout_policy) {}
 
 ShmTransport::~ShmTransport() {
@@ -43,11 +42,6 @@ ShmTransport::~ShmTransport() {
     } else {
       arena.release_when(group_->everyone_left(), slot);
     }
-  }
-  // A receive that was posted before may take a message after all ranks have closed.
-  for (int dst = 0; dst < world_size(); ++dst) {
-    release_sent_slots(dst);
-    for (auto const& held : at_rank(sent_, dst)) arena.release_when(group_->everyone_left(), held.slot);
   }
 }
 

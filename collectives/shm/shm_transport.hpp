@@ -158,10 +158,6 @@ class ShmTransport final : public spi::Transport {
       return op.is_under_way() && op.sends() == sends && (op.peer == peer || op.is_from_any());
     }
   };
-  struct SentSlot {
-    node::Slot slot;
-    std::uint64_t until = 0;  ///< number of messages taken after which it is free
-  };
   /// When the arena had no memory for a message.
   struct ArenaFull {
     std::size_t unread = 0;  ///< messages that held memory
@@ -228,8 +224,8 @@ class ShmTransport final : public spi::Transport {
   [[nodiscard]] StoreMode stores_of_results(std::span<std::byte const> in, std::span<std::byte const> out) const;
   [[nodiscard]] bool try_send(MessageOp& op);
   [[nodiscard]] bool try_recv(MessageOp& op, int src);
-  void release_sent_slots(int dst) noexcept;
-  /// Returns memory for a message. Returns nothing while messages that peers have not taken yet fill the arena: then
+  /// Returns memory for a message. Returns nothing while messages that peers have not taken yet, also of other groups,
+  /// fill the arena: then
   /// the message waits, as it does for a full ring. Throws `UnavailableError` if that would not help.
   [[nodiscard]] std::optional<node::Slot> place_for_message(std::size_t bytes);
 
@@ -243,7 +239,6 @@ class ShmTransport final : public spi::Transport {
   node::StoreAutotuner store_autotuner_{};
   StagingRing ring_;                                 ///< payloads of rounds
   std::vector<std::span<std::byte const>> areas_{};  ///< of the peers, in the step under way
-  std::vector<std::deque<SentSlot>> sent_;           ///< by receiver: payloads of messages not yet taken
   std::optional<ArenaFull> arena_full_{};
   std::uint64_t messages_posted_ = 0;
   int first_source_ = 0;  ///< the rank whose turn it is when several have sent to a receive from any rank

@@ -152,6 +152,18 @@ TEST_F(ArenaTest, defers_a_release_until_it_is_ready) {
   EXPECT_EQ(arena->allocate(mebi).offset, slot.offset);
 }
 
+TEST_F(ArenaTest, counts_the_slots_that_wait_for_a_reader) {
+  auto const read = arena->allocate(mebi);
+  auto const left = arena->allocate(mebi);
+  bool is_read = false;
+  arena->release_when([&] { return is_read; }, read, Arena::Awaits::reader);
+  arena->release_when([] { return false; }, left);
+  EXPECT_EQ(arena->waiting_for_readers(), 1U);
+  is_read = true;
+  EXPECT_EQ(arena->waiting_for_readers(), 0U);
+  EXPECT_EQ(arena->allocate(mebi).offset, read.offset);
+}
+
 TEST_F(ArenaTest, refuses_more_offers_than_a_word_can_count) {
   auto const slot = arena->allocate(10);
   for (std::uint32_t i = 0; i < LeaseWord::count_limit; ++i) arena->offer(slot, 1);

@@ -127,6 +127,11 @@ class Group final : public spi::NodeMemory {
   /// Returns a function that tells whether all other members have dropped their handles or ended. It may be called
   /// when the group is gone.
   [[nodiscard]] std::function<bool()> everyone_left() const { return members_.everyone_left(); }
+  /// Returns a function that tells whether `dst` has taken this member's message `number`, counted from 1, or has left.
+  /// It may be called when the group is gone.
+  [[nodiscard]] std::function<bool()> message_taken(int dst, std::uint64_t number) const {
+    return members_.message_taken(dst, number);
+  }
   /// Notes in the flight recorder a message that this rank begins to send or waits for.
   void note_message(FlightOperation note) const noexcept;
   /// Leaves the messages of this group out of the flight recorder from now on: no call of the user waits for them.

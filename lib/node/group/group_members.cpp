@@ -85,6 +85,16 @@ std::function<bool()> GroupMembers::everyone_left() const {
   };
 }
 
+std::function<bool()> GroupMembers::message_taken(int dst, std::uint64_t number) const {
+  // As above. A block that has another life has been left by all.
+  return [comm = comm_.get(), block = block_, life = header_->life.load(std::memory_order_relaxed),
+          channel = &this->channel(rank_, dst), reader = &block_of(dst), node_rank = node_rank(dst), number] {
+    return channel->received.load(std::memory_order_acquire) >= number ||
+           reader->gone.load(std::memory_order_acquire) != 0 || comm->has_departed(node_rank) ||
+           comm->blocks().header(block).life.load(std::memory_order_acquire) != life;
+  };
+}
+
 void GroupMembers::ring_others() const noexcept {
   for (int member = 0; member < size_; ++member) {
     if (member != rank_) ring(member);

@@ -61,6 +61,10 @@ class GroupMembers {
   /// when this object is gone.
   [[nodiscard]] std::function<bool()> everyone_left() const;
 
+  /// Returns a function that tells whether `dst` has taken this member's message `number`, counted from 1, or has left.
+  /// It may be called when this object is gone.
+  [[nodiscard]] std::function<bool()> message_taken(int dst, std::uint64_t number) const;
+
   void ring(int member) const noexcept { node::ring(block_of(member).doorbell); }
   void ring_others() const noexcept;
   /// Tells the other members that this one drops its handle without closing the group.

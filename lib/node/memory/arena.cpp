@@ -216,9 +216,15 @@ void Arena::release(Slot const& slot) noexcept {
   release_locked(slot);
 }
 
-void Arena::release_when(std::function<bool()> ready, Slot const& slot) {
+void Arena::release_when(std::function<bool()> ready, Slot const& slot, Awaits awaits) {
   std::lock_guard const lock(mutex_);
-  deferred_.push_back({std::move(ready), slot});
+  deferred_.push_back({std::move(ready), slot, awaits});
+}
+
+std::size_t Arena::waiting_for_readers() {
+  std::lock_guard const lock(mutex_);
+  collect();
+  return as_size(std::ranges::count(deferred_, Awaits::reader, &Deferred::awaits));
 }
 
 void Arena::keep_with(Slot const& slot, std::shared_ptr<void const> object) {
@@ -350,13 +356,16 @@ Arena::Usage Arena::usage() {
 
 std::string Arena::who_holds() {
   auto held = per_rank<std::size_t>(parts_.ranks);
+  std::size_t messages = 0;
+  for (auto const& deferred : deferred_) messages += deferred.awaits == Awaits::reader ? deferred.slot.bytes : 0;
   std::size_t own = 0;
   for (auto const& entry : entries_) {
     if (entry.state == State::held) own += entry.slot.bytes;
     if (entry.state != State::held && entry.state != State::released) continue;
     for (int const reader : holders(entry.slot)) at_rank(held, reader) += entry.slot.bytes;
   }
-  std::string text = "this rank's own tensors " + std::to_string(own) + " bytes";
+  std::string text = "this rank's own tensors " + std::to_string(own - std::min(own, messages)) + " bytes";
+  if (messages != 0) text += ", its messages under way " + std::to_string(messages) + " bytes";
   for (int reader = 0; reader < parts_.ranks; ++reader) {
     if (auto const bytes = at_rank(held, reader); bytes != 0) {
       text += ", leased by rank " + std::to_string(reader) + " " + std::to_string(bytes) + " bytes";

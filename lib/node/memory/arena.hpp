@@ -52,8 +52,12 @@ class Arena {
   [[nodiscard]] Slot allocate(std::size_t bytes);
   /// Releases the slot. It is used again once no reader holds it.
   void release(Slot const& slot) noexcept;
+  /// What a deferred release waits for.
+  enum class Awaits : std::uint8_t { departure, reader };
   /// Releases the slot once `ready` returns true. `ready` is called when memory is short.
-  void release_when(std::function<bool()> ready, Slot const& slot);
+  void release_when(std::function<bool()> ready, Slot const& slot, Awaits awaits = Awaits::departure);
+  /// Makes the deferred releases that are due. Returns how many still wait for a reader.
+  [[nodiscard]] std::size_t waiting_for_readers();
   /// Keeps an object until the slot, which is in use, can be used again. `drop_kept` looks at that, and so do calls
   /// that need memory.
   void keep_with(Slot const& slot, std::shared_ptr<void const> object);
@@ -100,6 +104,7 @@ class Arena {
   struct Deferred {
     std::function<bool()> ready;
     Slot slot;
+    Awaits awaits = Awaits::departure;
   };
 
   void collect();

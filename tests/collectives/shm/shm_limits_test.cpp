@@ -1,7 +1,9 @@
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -10,6 +12,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/group.hpp>
 #include <crossrank/message_queue.hpp>
+#include <crossrank/parallel.hpp>
 
 #include "lib/node/memory/control_layout.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
@@ -126,6 +129,45 @@ TEST(ShmMessages, wait_in_order_while_unread_messages_fill_the_arena) {
                          EXPECT_EQ(message.back(), static_cast<std::uint8_t>(i));
                        }
                      }
+                   },
+                   {.arena_cap = 16 * mebi});
+}
+
+/// The memory of a message that was taken is free for all that the rank does, not only for messages of the same group.
+TEST(ShmMessages, give_their_memory_back_to_other_groups_and_gathers) {
+  run_thread_ranks(2,
+                   [](Collective const& world) {
+                     auto const first = world.split({{0, 1}}, "first");
+                     auto const second = world.split({{0, 1}}, "second");
+                     std::vector<std::uint8_t> message(10 * mebi, static_cast<std::uint8_t>(world.rank()));
+                     for (auto const* group : {&first, &second, &world}) {
+                       if (world.rank() == 0) {
+                         group->send(message, 1);
+                       } else {
+                         group->recv(message, 0);
+                       }
+                       world.barrier();
+                     }
+                     auto const mine = Tensor::zeros({static_cast<std::int64_t>(5 * mebi)}, Dtype::u8);
+                     EXPECT_EQ(get_tensors_parallel(mine, world).take().size(), 2U);
+                   },
+                   {.arena_cap = 16 * mebi});
+}
+
+TEST(ShmMessages, wait_while_unread_messages_of_another_group_fill_the_arena) {
+  run_thread_ranks(2,
+                   [](Collective const& world) {
+                     auto const other = world.split({{0, 1}}, "other");
+                     std::vector<std::uint8_t> message(10 * mebi, static_cast<std::uint8_t>(world.rank()));
+                     if (world.rank() == 0) {
+                       other.send(message, 1);
+                       world.send(message, 1);
+                     } else {
+                       std::this_thread::sleep_for(std::chrono::milliseconds(50));
+                       other.recv(message, 0);
+                       world.recv(message, 0);
+                     }
+                     world.barrier();
                    },
                    {.arena_cap = 16 * mebi});
 }
