@@ -75,13 +75,14 @@ struct Version {
 
 inline constexpr std::uint64_t flag_read_only = 1;  ///< the bytes must not be written
 inline constexpr std::uint64_t flag_copied = 2;     ///< the exporter made a copy for the consumer
+inline constexpr std::uint64_t flag_padded = 4;     ///< each element narrower than a byte takes a byte
 
 /// A tensor with its owner, since DLPack 1.0: the capsule "dltensor_versioned".
 struct ManagedVersioned {
   Version version;                     ///< of the exporter
   void* context;                       ///< the exporter's own data
   void (*deleter)(ManagedVersioned*);  ///< gives the tensor back; may be null
-  std::uint64_t flags;                 ///< any of `flag_read_only` and `flag_copied`
+  std::uint64_t flags;                 ///< any of the flags above
   Tensor tensor;                       ///< the borrowed view
 };
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <type_traits>
+#include <utility>
 
 #include <crossrank/device.hpp>
 #include <crossrank/tensor/dtype.hpp>
@@ -47,6 +48,22 @@ class CROSSRANK_EXPORT Tensor {
  public:
   /// Makes an undefined tensor.
   Tensor() noexcept = default;
+  Tensor(Tensor const&) = default;
+  /// Takes the view; `other` is undefined afterwards.
+  Tensor(Tensor&& other) noexcept { *this = std::move(other); }
+  Tensor& operator=(Tensor const&) = default;
+  /// Does the same.
+  Tensor& operator=(Tensor&& other) noexcept {
+    if (this == &other) return *this;
+    storage_ = std::move(other.storage_);
+    data_ = std::exchange(other.data_, nullptr);
+    offset_ = std::exchange(other.offset_, 0);
+    nbytes_ = std::exchange(other.nbytes_, 0);
+    shape_ = std::exchange(other.shape_, Shape());
+    dtype_ = std::exchange(other.dtype_, Dtype::u8);
+    return *this;
+  }
+  ~Tensor() = default;
 
   /// Allocates memory aligned to 64 bytes; its contents are undetermined. `UsageError` for sizes that overflow,
   /// `UnavailableError` when there is not enough memory.

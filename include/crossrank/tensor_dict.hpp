@@ -97,6 +97,17 @@ class CROSSRANK_EXPORT TensorDict {
 class CROSSRANK_EXPORT TensorDict::Value {
  public:
   Value() = default;  ///< JSON null
+  Value(Value const&) = default;
+  Value(Value&&) noexcept = default;
+  ~Value() = default;
+  /// Replaces the value, also by a part of itself.
+  Value& operator=(Value const& other) { return *this = Value(other); }
+  /// Does the same.
+  Value& operator=(Value&& other) noexcept {
+    auto held = std::move(other.held_);
+    held_ = std::move(held);
+    return *this;
+  }
   // NOLINTBEGIN(google-explicit-constructor,bugprone-forwarding-reference-overload): implicit like a variant's;
   // the constraint of the last one excludes its own type and the held types
   /// Holds a tensor.

@@ -1,5 +1,6 @@
 #include "lib/core/variable_reader.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cstddef>
 #include <system_error>
@@ -90,7 +91,9 @@ std::optional<std::chrono::milliseconds> VariableReader::time(char const* name) 
              "a time in seconds, or with the suffix ms, s, m (or min), h");
   if (!value) return std::nullopt;
   if (*value == 0) refuse(name, "0", "more than 0");
-  return std::chrono::milliseconds(*value);
+  // A longer time would overflow as nanoseconds from now.
+  constexpr std::uint64_t hundred_years = 24ULL * 36'500 * 3'600'000;
+  return std::chrono::milliseconds(std::min<std::uint64_t>(*value, hundred_years));
 }
 
 }  // namespace crossrank

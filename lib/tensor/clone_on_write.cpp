@@ -1,6 +1,8 @@
 #include <crossrank/tensor/clone_on_write.hpp>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -47,7 +49,9 @@ Tensor clone_on_write(Tensor const& tensor) {
   if (backing.descriptor < 0) return tensor.clone();
   backing.offset += tensor.byte_offset();
   auto storage = std::make_shared<PrivateMapping>(tensor.storage(), backing, tensor.nbytes());
-  if (!storage->is_mapped()) return tensor.clone();
+  auto const element = std::max<std::size_t>(bits_of(tensor.dtype()) / 8, 1);
+  bool const is_aligned = reinterpret_cast<std::uintptr_t>(storage->data()) % element == 0;
+  if (!storage->is_mapped() || !is_aligned) return tensor.clone();
   return spi::tensor_from_storage(std::move(storage), 0, tensor.shape(), tensor.dtype());
 }
 

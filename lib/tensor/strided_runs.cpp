@@ -33,6 +33,10 @@ TensorSlice slice_runs(Tensor const& tensor, std::int64_t dim, std::int64_t begi
   TensorSlice slice;
   slice.shape = shape.with(at, length);
   if (tensor.nbytes() == 0 || length == 0) return slice;
+  if (length == shape[at]) {  // the whole tensor
+    slice.runs = {.count = 1, .run_bytes = tensor.nbytes(), .stride_bytes = tensor.nbytes()};
+    return slice;
+  }
 
   // From here on no length is zero, and every product divides the checked number of elements.
   std::size_t inner = 1;

@@ -41,8 +41,16 @@ std::string some_keys(TensorDict const& dict) {
 TensorDict::TensorDict() noexcept = default;
 TensorDict::TensorDict(TensorDict const&) = default;
 TensorDict::TensorDict(TensorDict&&) noexcept = default;
-TensorDict& TensorDict::operator=(TensorDict const&) = default;
-TensorDict& TensorDict::operator=(TensorDict&&) noexcept = default;
+
+// The other dictionary may be inside this one.
+TensorDict& TensorDict::operator=(TensorDict const& other) { return *this = TensorDict(other); }
+TensorDict& TensorDict::operator=(TensorDict&& other) noexcept {
+  TensorDict taken(std::move(other));
+  entries_.swap(taken.entries_);
+  index_.swap(taken.index_);
+  return *this;
+}
+
 TensorDict::~TensorDict() = default;
 
 TensorDict::TensorDict(std::initializer_list<value_type> entries) {
@@ -122,8 +130,11 @@ void TensorDict::set(std::string key, Value value) {
 }
 
 bool TensorDict::erase(std::string_view key) {
-  if (!contains(key)) return false;
-  std::erase_if(entries_, [&](value_type const& entry) { return entry.first == key; });
+  // `key` may be that of the entry.
+  auto const found =
+      std::find_if(entries_.begin(), entries_.end(), [&](value_type const& entry) { return entry.first == key; });
+  if (found == entries_.end()) return false;
+  entries_.erase(found);
   index_all(entries_.size());
   return true;
 }

@@ -183,6 +183,7 @@ TEST(Environment, reads_sizes_and_times_with_suffixes) {
   EXPECT_EQ(parse({{"CROSSRANK_TIMEOUT", "5"}}).timeout, std::chrono::seconds(5));
   EXPECT_EQ(parse({{"CROSSRANK_TIMEOUT", "250ms"}}).timeout, std::chrono::milliseconds(250));
   EXPECT_EQ(parse({{"CROSSRANK_TIMEOUT", "2h"}}).timeout, std::chrono::hours(2));
+  EXPECT_EQ(parse({{"CROSSRANK_TIMEOUT", "9000000000000"}}).timeout, std::chrono::hours(24 * 36'500));
   EXPECT_EQ(parse({{"CROSSRANK_CONNECT_TIMEOUT", "3m"}}).connect_timeout, std::chrono::minutes(3));
   EXPECT_EQ(parse({{"CROSSRANK_USER_LIMIT", "1h"}}).user_limit, std::chrono::hours(1));
   EXPECT_EQ(parse({{"CROSSRANK_CHECK", "collective"}}).check, CheckLevel::collective);

@@ -48,6 +48,9 @@ TEST(Concat, joins_elements_narrower_than_a_byte) {
   EXPECT_EQ(joined.bytes()[0], parts[0].bytes()[0]);
   EXPECT_EQ(joined.bytes()[1], parts[1].bytes()[0]);
   EXPECT_EQ(joined.bytes()[3], parts[0].bytes()[1]);
+  auto const odd = bytes_tensor({2, 3}, Dtype::f4, random);  // a row ends inside a byte, the tensor does not
+  EXPECT_TRUE(std::ranges::equal(concat(std::vector{odd}, {.dim = 1}).bytes(), odd.bytes()));
+  EXPECT_TRUE(std::ranges::equal(slice(odd, {.dim = 1}, 0, 3).bytes(), odd.bytes()));
   std::vector<Tensor> const split_bytes{Tensor::zeros({2, 1}, Dtype::f4), Tensor::zeros({2, 1}, Dtype::f4)};
   EXPECT_THROW((void)concat(split_bytes, {.dim = 1}), UsageError);
 }

@@ -203,7 +203,12 @@ TEST_F(Dlpack, refuses_what_it_cannot_view_and_gives_it_back) {
               }),
               HasSubstr("strides"));
   EXPECT_THAT(with([](auto& p) { p.device.type = dlpack::device_cuda; }), HasSubstr("not known to CUDA"));
-  EXPECT_EQ(given_back, 9);
+  EXPECT_THAT(with([](auto& p) {
+                p.dtype = {.code = 17, .bits = 4, .lanes = 1};
+                p.flags = dlpack::flag_padded;
+              }),
+              HasSubstr("padded"));
+  EXPECT_EQ(given_back, 10);
   EXPECT_THAT(refused(nullptr), HasSubstr("no tensor"));
 }
 

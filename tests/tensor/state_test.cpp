@@ -69,6 +69,20 @@ TEST(StateDict, is_empty_and_usable_after_it_was_moved_from) {
   EXPECT_EQ(names_of(from), (std::vector<std::string>{"a"}));
 }
 
+TEST(StateDict, moves_no_entry_when_a_tensor_is_replaced) {
+  for (int count = 1; count < 70; ++count) {
+    StateDict state;
+    for (int i = 0; i < count; ++i) state.insert("w" + std::to_string(i), Tensor::scalar(i));
+    auto const* const first = &*state.begin();
+    for (auto const& [name, tensor] : state) {
+      state.insert_or_assign(name, Tensor::scalar(-1));
+      EXPECT_FALSE(state.insert(name, Tensor::scalar(-2)).second);
+      state[name] = tensor;
+    }
+    EXPECT_EQ(&*state.begin(), first) << count;
+  }
+}
+
 TEST(StateDict, copies_share_tensors_but_not_entries) {
   StateDict const first{{"a", Tensor::scalar(1)}};
   auto second = first;

@@ -62,6 +62,33 @@ TEST(TensorDict, keeps_order_replaces_and_erases) {
   EXPECT_EQ(dict.size(), 4U);
 }
 
+TEST(TensorDict, can_be_replaced_by_a_part_of_itself) {
+  auto const nested = [] {
+    TensorDict inner;
+    for (int i = 0; i < 40; ++i) inner.set("key" + std::to_string(i), i);
+    return TensorDict{{"x", inner}, {"y", 2}};
+  };
+  auto copied = nested();
+  copied = copied.dict("x");
+  EXPECT_EQ(copied.size(), 40U);
+  auto moved = nested();
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): as a program that owns the value can do
+  moved = std::move(const_cast<TensorDict&>(moved.dict("x")));
+  EXPECT_EQ(moved.get<int>("key39"), 39);
+  TensorDict::Value value = TensorDict::List{TensorDict::List{7, 8}, 3};
+  value = value.list()->front();
+  EXPECT_EQ(value.list()->size(), 2U);
+  value = value.list()->back();
+  EXPECT_EQ(*value.json(), 8);
+}
+
+TEST(TensorDict, erases_only_the_entry_whose_own_key_it_gets) {
+  TensorDict dict{{"a", 1}, {"bcd", 2}, {"b", 3}};
+  EXPECT_TRUE(dict.erase(dict.begin()->first));
+  EXPECT_EQ(dict.size(), 2U);
+  EXPECT_EQ(dict.get<int>("b"), 3);
+}
+
 TEST(SplitConfig, puts_tensors_under_their_dotted_paths) {
   auto const state = split_config_and_weights(tree());
   EXPECT_EQ(state.weights.size(), 2U);

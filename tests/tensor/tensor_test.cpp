@@ -55,6 +55,17 @@ TEST(Tensor, is_undefined_by_default) {
   EXPECT_THROW((void)none.reshape({0}), UsageError);
 }
 
+TEST(Tensor, is_undefined_after_it_was_moved_from) {
+  auto from = Tensor::of<float>({1, 2, 3, 4}, {2, 2});
+  auto const to = std::move(from);
+  EXPECT_EQ(to.as<float>()[3], 4);
+  EXPECT_FALSE(from.defined());  // NOLINT(bugprone-use-after-move): tests that it is undefined
+  EXPECT_EQ(from.nbytes(), 0U);  // NOLINT(clang-analyzer-cplusplus.Move): see above
+  EXPECT_EQ(from.shape(), Shape());
+  from = to;
+  EXPECT_EQ(from.as<float>()[3], 4);
+}
+
 TEST(Tensor, holds_a_copy_of_the_values) {
   std::vector<float> values{1, 2, 3, 4, 5, 6};
   auto const tensor = Tensor::of<float>(values, {2, 3});

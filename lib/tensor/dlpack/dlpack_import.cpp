@@ -155,6 +155,8 @@ Tensor from_dlpack(dlpack::OwnedVersioned foreign, DlpackImport const& options) 
   if (foreign->version.major != 1)
     refuse("the tensor was exported by another major version of DLPack", "1", std::to_string(foreign->version.major));
   auto const& tensor = foreign->tensor;
+  if ((foreign->flags & dlpack::flag_padded) != 0 && tensor.dtype.bits < 8)
+    refuse("each element takes a byte of its own", "elements that fill their bytes", "padded elements");
   bool const read_only = (foreign->flags & dlpack::flag_read_only) != 0;
   return Foreign(tensor, read_only, std::shared_ptr<dlpack::ManagedVersioned>(std::move(foreign))).import(options);
 }
