@@ -14,6 +14,9 @@ finish() {
   exit "$1"
 }
 
+# Ends with a verdict unless an option has a value. Usage: need_value OPTION VALUE...
+need_value() { [[ -n ${2:-} ]] || { say "$1 needs a value (see --help)"; finish 2 "usage"; }; }
+
 # Packages of Debian 12 that building the library and the command requires.
 build_packages=(g++ cmake ninja-build pkg-config libboost-dev libboost-filesystem-dev nlohmann-json3-dev libxxhash-dev libcereal-dev libcli11-dev)
 
@@ -78,14 +81,17 @@ jobs() {
   echo $((processors < memory ? processors : memory))
 }
 
+# Removes the cache of FOLDER if it refers to another source folder, because the tree was copied or moved.
+forget_moved_cache() {
+  [[ -f $1/CMakeCache.txt ]] || return 0
+  grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$root" "$1/CMakeCache.txt" || rm -rf "${1:?}/CMakeCache.txt" "$1/CMakeFiles"
+}
+
 # Configures PRESET in FOLDER; passes further arguments to cmake. Prints the summary, or all output on failure.
 configure() {
   local preset=$1 folder=$2 log=$2/configure.log
   shift 2
-  # The cache of a copied or moved tree refers to the old source folder.
-  if [[ -f $folder/CMakeCache.txt ]] && ! grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$root" "$folder/CMakeCache.txt"; then
-    rm -rf "${folder:?}/CMakeCache.txt" "$folder/CMakeFiles"
-  fi
+  forget_moved_cache "$folder"
   say "configuring preset $preset in $folder"
   if ! (cd "$root" && cmake --preset "$preset" -B "$folder" "$@") >"$log" 2>&1; then
     cat "$log"
@@ -102,7 +108,7 @@ build() {
   say "building with $count jobs: $*"
   local start=$SECONDS
   if ! "${runner[@]}" cmake --build "$folder" -j "$count" --target "$@" >"$log" 2>&1; then
-    grep -vE '^\[[0-9]+/[0-9]+\]' "$log" | tail -n 60
+    { grep -vE '^\[[0-9]+/[0-9]+\]' "$log" || true; } | tail -n 60
     finish 5 "build failed"
   fi
   say "built in $((SECONDS - start)) s"

@@ -10,7 +10,7 @@ namespace {
 namespace fs = std::filesystem;
 
 void require_new(fs::path const& file) {
-  if (fs::exists(file)) throw std::runtime_error(file.string() + " already exists; choose another folder with --out");
+  if (fs::exists(file)) throw std::runtime_error(file.string() + " already exists; choose another folder, or remove it");
 }
 
 }  // namespace

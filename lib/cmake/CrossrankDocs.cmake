@@ -31,7 +31,7 @@ endforeach()
 # Makes the reference of the public headers, build/PRESET/docs/html/index.html. A doxygen warning fails the target.
 find_program(CROSSRANK_DOXYGEN doxygen)
 mark_as_advanced(CROSSRANK_DOXYGEN)
-if(CROSSRANK_DOXYGEN)
+if(CROSSRANK_DOXYGEN AND PROJECT_IS_TOP_LEVEL)
   configure_file(docs/Doxyfile.in ${PROJECT_BINARY_DIR}/docs/Doxyfile @ONLY)
   add_custom_target(docs COMMAND ${CROSSRANK_DOXYGEN} ${PROJECT_BINARY_DIR}/docs/Doxyfile
                     COMMENT "Writing the reference to ${PROJECT_BINARY_DIR}/docs/html" VERBATIM)

@@ -23,7 +23,7 @@ use_package() {
 
 compile() { # SOURCE PROGRAM
   local flags
-  read -ra flags <<<"$FLAGS $(pkg-config --cflags --libs crossrank)"
+  eval "flags=($FLAGS $(pkg-config --cflags --libs crossrank))"  # pkg-config quotes spaces as a shell needs them
   "$COMPILER" -std=c++20 "$1" -o "$2" "${flags[@]}"
 }
 
@@ -38,12 +38,13 @@ build_with_pkg_config() { # PREFIX
 
 # Builds the first program of the README and compares its output with the README.
 readme() {
-  local folder four one
+  local folder four one flags
   use_package "$PREFIX"
   folder=$(mktemp -d "$PREFIX-readme.XXXXXX")
   awk '/^```/ { if (on) exit; on = /^```cpp/; next } on' "$SOURCE/README.md" >"$folder/hello.cpp"
   compile "$folder/hello.cpp" "$folder/hello"
-  if "$COMPILER" -std=c++17 -fsyntax-only "$folder/hello.cpp" $(pkg-config --cflags crossrank) 2>"$folder/errors"; then
+  eval "flags=($(pkg-config --cflags crossrank))"
+  if "$COMPILER" -std=c++17 -fsyntax-only "$folder/hello.cpp" "${flags[@]}" 2>"$folder/errors"; then
     echo "C++17 is not enough, but there was no error"
     exit 1
   fi

@@ -22,7 +22,7 @@ tools=$here/tools
 if ! "$tools/bin/python" -c 'import nanobind, scikit_build_core' 2>/dev/null; then
   rm -rf "$tools"
   "$python" -m venv "$tools"
-  "$tools/bin/pip" install -q 'scikit-build-core>=1.1' 'nanobind>=3.1,<4' >"$here/tools.log" 2>&1 ||
+  "$tools/bin/python" -m pip install -q 'scikit-build-core>=1.1' 'nanobind>=3.1,<4' >"$here/tools.log" 2>&1 ||
     skip "the build tools cannot be installed from PyPI: $(tail -n 1 "$here/tools.log")"
 fi
 
@@ -35,15 +35,16 @@ ls -l "$wheel"
 # Each Python has an environment of its own. The packages of a virtual environment come in by their path: an environment
 # that is made from one sees only those of the interpreter below it.
 user=$here/user-$(printf '%s' "$python" | cksum | cut -d ' ' -f 1)
-if [[ ! -x $user/bin/python ]]; then
+if ! "$user/bin/python" -c 'import numpy, pytest, nanobind_backend' 2>/dev/null; then  # none, or not whole
+  rm -rf "$user"
   "$python" -m venv --system-site-packages "$user"
   "$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sep="\n")' \
     >"$("$user/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/chosen_python.pth"
-  "$user/bin/pip" install -q pytest numpy 'nanobind-backend>=1.0' >"$here/user.log" 2>&1 ||
+  "$user/bin/python" -m pip install -q pytest numpy 'nanobind-backend>=1.0' >"$here/user.log" 2>&1 ||
     skip "pytest and numpy cannot be installed from PyPI: $(tail -n 1 "$here/user.log")"
-  "$user/bin/pip" install -q --only-binary :all: mpi4py >>"$here/user.log" 2>&1 || true  # its tests skip without it
+  "$user/bin/python" -m pip install -q --only-binary :all: mpi4py >>"$here/user.log" 2>&1 || true  # its tests skip without it
 fi
-"$user/bin/pip" install -q --force-reinstall --no-deps "$wheel"
+"$user/bin/python" -m pip install -q --force-reinstall --no-deps "$wheel"
 # The wheel must not find the libraries of the build folder.
 cd "$scratch"
 "$user/bin/crossrank" --version

@@ -10,7 +10,7 @@ cp -r "$source_tree/include" "$tree/include"
 cat >"$tree/CMakeLists.txt" <<END
 cmake_minimum_required(VERSION 3.25)
 project(interface LANGUAGES NONE)
-include($source_tree/lib/cmake/CrossrankInterface.cmake)
+include("$source_tree/lib/cmake/CrossrankInterface.cmake")
 crossrank_write_interface_number(\${PROJECT_SOURCE_DIR}/include \${PROJECT_BINARY_DIR}/interface.hpp)
 add_custom_target(nothing ALL)
 END

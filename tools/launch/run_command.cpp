@@ -25,7 +25,8 @@ before it gets there. When the job fails, lists all ranks in the order in which 
 When a signal to this command ended the job, names the signal.
 
 Exit code: that of the rank that failed first, 128 + signal when a signal ended it, 127 when the program is not found,
-126 when it cannot be run, 0 when all ranks returned 0.)";
+126 when it cannot be run, 2 when this user may not start that many processes or open that many files, 0 when all ranks
+returned 0.)";
 
 }  // namespace
 
