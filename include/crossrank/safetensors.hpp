@@ -53,9 +53,9 @@ class CROSSRANK_EXPORT SafetensorsFile {
   [[nodiscard]] Tensor map(std::string_view name) const;
   /// Reads `length` entries of dimension `dim`, from `begin` on.
   ///
-  /// Allocates memory only for the slice. Along dimension 0 it reads only the slice, along other dimensions whole rows,
-  /// block by block. Not verified. `UsageError` when name, dimension or range does not exist, or when the slice begins
-  /// or ends inside a byte.
+  /// Allocates memory for the slice, and at most 1 MiB more. Reads only the slice along dimension 0, and along other
+  /// dimensions if a row has more than 1 MiB. Otherwise reads whole rows, block by block. Not verified. `UsageError`
+  /// when name, dimension or range does not exist, or when the slice begins or ends inside a byte.
   [[nodiscard]] Tensor read_slice(std::string_view name, Dim dim, std::int64_t begin, std::int64_t length) const;
 
  private:
@@ -75,9 +75,13 @@ struct SafetensorsOptions {
 /// Writes a new file, which appears under its name complete and durable or not at all.
 ///
 /// Local; copies each byte once, into the file. The bytes equal those of the format's reference implementation.
-/// `UsageError` for an undefined tensor, one that is not on the CPU, and names that the format does not allow.
-/// `IoError` when a file with that name exists, or when writing fails; it then gives the bytes written and the free
-/// space, and no file is left.
+/// The folder may belong to others or be writable by others, who can then replace the file. A symbolic link of another
+/// user in the path is followed only into a folder of that user.
+///
+/// `UsageError` for an undefined tensor, one that is not on the CPU, names that the format does not allow, metadata
+/// that marks a state image, a path without a file name, the name of a workspace's state file, and more than 1,000,000
+/// tensors or 100,000,000 bytes of header. `IoError` before anything is written when a file with that name exists.
+/// `IoError` when writing fails; it then gives the bytes written and the free space, and no file is left.
 CROSSRANK_EXPORT void save_safetensors(std::filesystem::path const& path, StateDict const& weights,
                                        SafetensorsOptions const& options = {});
 

@@ -86,6 +86,14 @@ inline constexpr bool is_raw_element = (std::is_arithmetic_v<T> && !std::is_same
                                         !std::is_same_v<T, long double>) ||
                                        std::is_same_v<T, std::byte>;
 
+template <class T>
+using Pointee = std::remove_cv_t<std::remove_pointer_t<std::remove_reference_t<T>>>;
+
+/// Whether `cereal::BinaryData<T>` may be copied as bytes. `T` is an element type or a pointer to one. If not, cereal
+/// serializes arrays element by element, so that each element is checked.
+template <class T>
+concept RawData = !std::is_same_v<Pointee<T>, bool> && !std::is_same_v<Pointee<T>, long double>;
+
 }  // namespace detail
 
 /// The archive into which cereal writes objects. `UsageError` for an object that no reader would accept.
@@ -212,11 +220,11 @@ template <class T>
 void load(ObjectReader& reader, cereal::SizeTag<T>& tag) {
   tag.size = reader.read_count();
 }
-template <class T>
+template <detail::RawData T>
 void save(ObjectWriter& writer, cereal::BinaryData<T> const& data) {
   writer.write(data.data, static_cast<std::size_t>(data.size));
 }
-template <class T>
+template <detail::RawData T>
 void load(ObjectReader& reader, cereal::BinaryData<T>& data) {
   reader.read(data.data, static_cast<std::size_t>(data.size));
 }

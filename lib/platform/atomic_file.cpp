@@ -1,6 +1,7 @@
 #include "lib/platform/atomic_file.hpp"
 
 #include <algorithm>
+#include <climits>
 #include <string_view>
 #include <utility>
 
@@ -18,7 +19,19 @@ namespace {
 
 constexpr std::string_view temporary_suffix = ".crossrank.tmp";
 constexpr std::size_t random_digits = 16;
+constexpr std::size_t tail_bytes = 1 + random_digits + temporary_suffix.size();
 constexpr std::string_view hexadecimal = "0123456789abcdef";
+
+/// Returns the part of a final name that fits in the name of its temporary file. Keeps a name that is itself too long,
+/// so that creating the temporary file fails before anything is written.
+std::string_view shortened(std::string_view name) {
+  constexpr std::size_t most = NAME_MAX - 1 - tail_bytes;
+  if (name.size() <= most || name.size() > NAME_MAX) return name;
+  auto cut = most;
+  // Some file systems refuse names that end inside a UTF-8 character, which has at most three continuation bytes.
+  for (int i = 0; i < 3 && (static_cast<unsigned char>(name[cut]) & 0xc0U) == 0x80; ++i) --cut;
+  return name.substr(0, cut);
+}
 
 /// Returns whether the error of linkat() means that the file system has no hard links, or no more for this file.
 bool links_unsupported(int error) {
@@ -58,7 +71,7 @@ void AtomicFile::create() {
 }
 
 bool AtomicFile::try_create() {
-  temporary_ = '.' + name_ + '.' + random_hex(operation_) + std::string(temporary_suffix);
+  temporary_ = '.' + std::string(shortened(name_)) + '.' + random_hex(operation_) + std::string(temporary_suffix);
   constexpr int flags = O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW;
   constexpr mode_t owner = S_IRUSR | S_IWUSR;
   mode_t const mode = readers_ == Readers::owner ? owner : owner | S_IRGRP | S_IWGRP | S_IROTH | S_IWOTH;
@@ -206,12 +219,11 @@ void AtomicFile::fail_size(std::uint64_t found) {
 }
 
 std::string final_name_of_temporary(std::string const& name) {
-  std::size_t const tail = 1 + random_digits + temporary_suffix.size();
-  if (name.size() < 2 + tail || name.front() != '.' || !name.ends_with(temporary_suffix)) return {};
-  auto const digits = std::string_view(name).substr(name.size() - tail + 1, random_digits);
+  if (name.size() < 2 + tail_bytes || name.front() != '.' || !name.ends_with(temporary_suffix)) return {};
+  auto const digits = std::string_view(name).substr(name.size() - tail_bytes + 1, random_digits);
   bool const all_hex = digits.find_first_not_of(hexadecimal) == std::string_view::npos;
-  if (!all_hex || name[name.size() - tail] != '.') return {};
-  return name.substr(1, name.size() - tail - 1);
+  if (!all_hex || name[name.size() - tail_bytes] != '.') return {};
+  return name.substr(1, name.size() - tail_bytes - 1);
 }
 
 }  // namespace crossrank::platform

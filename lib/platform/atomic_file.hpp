@@ -70,7 +70,8 @@ class AtomicFile {
   bool name_exists_ = false;  ///< this object made the final name, and may have to remove it
 };
 
-/// Returns the final name that the name of a temporary file contains; empty when `name` is not such a name.
+/// Returns the final name that the name of a temporary file contains; empty when `name` is not such a name. A final
+/// name of more than 223 bytes is cut.
 [[nodiscard]] std::string final_name_of_temporary(std::string const& name);
 
 }  // namespace crossrank::platform

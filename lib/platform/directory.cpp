@@ -111,7 +111,8 @@ void check_file(struct stat const& status, uid_t directory_owner, std::string co
 Directory::Directory(Fd fd, std::filesystem::path path, uid_t owner) noexcept
     : fd_(std::move(fd)), path_(std::move(path)), owner_(owner) {}
 
-Directory Directory::open(std::filesystem::path path, std::string const& operation, IfMissing missing) {
+Directory Directory::open(std::filesystem::path path, std::string const& operation, IfMissing missing,
+                          OtherWriters others) {
   if (path.empty()) throw UsageError(ErrorInfo{.operation = operation, .message = "the path is empty"});
   if (path.native().find('\0') != std::string::npos)  // the system would end the path there
     throw UsageError(
@@ -122,7 +123,7 @@ Directory Directory::open(std::filesystem::path path, std::string const& operati
     Fd fd = open_or_make(path, operation, missing);
     if (system().fstat(fd.get(), &status) != 0) throw_io(operation + ": fstat", path.string(), errno);
     if (!check_links(path, fd.get(), operation)) continue;
-    check_directory(status, path, operation);
+    if (others == OtherWriters::refuse) check_directory(status, path, operation);
     return Directory(std::move(fd), std::move(path), status.st_uid);
   }
   refuse(operation, path.string(), "a path that does not change", "another directory each time it was opened",

@@ -12,18 +12,25 @@ namespace crossrank::platform {
 /// What to do when directories are missing.
 enum class IfMissing : std::uint8_t { refuse, create };
 
+/// What to do when users other than root and this process's user can write to a directory.
+enum class OtherWriters : std::uint8_t {
+  refuse,
+  accept,  ///< for a directory into which the process only exports files
+};
+
 /// An open directory. Files are opened, listed and removed relative to it, by a plain name.
 ///
 /// The path may lead through symbolic links of root, of this process's user, or of the owner of the target directory
-/// (`path_links.hpp`). Links inside the directory are never followed. `IoError` for a directory that other users can
-/// write to: writable by others without the sticky bit, or owned by a user other than root and this process's user.
+/// (`path_links.hpp`). Links inside the directory are never followed. Unless `OtherWriters::accept` is given: `IoError`
+/// for a directory that other users can write to: writable by others without the sticky bit, or owned by a user other
+/// than root and this process's user.
 class Directory {
  public:
   Directory() noexcept = default;
   /// Opens `path` anew; on NFS this revalidates its entries. With `IfMissing::create` first creates it and its parents;
   /// any number of processes may do so at once. An `IoError` names `operation`.
-  static Directory open(std::filesystem::path path, std::string const& operation,
-                        IfMissing missing = IfMissing::refuse);
+  static Directory open(std::filesystem::path path, std::string const& operation, IfMissing missing = IfMissing::refuse,
+                        OtherWriters others = OtherWriters::refuse);
 
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
   [[nodiscard]] std::filesystem::path const& path() const noexcept { return path_; }

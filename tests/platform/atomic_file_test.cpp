@@ -85,6 +85,23 @@ TEST_F(AtomicFileTest, is_hidden_and_locked_until_committed) {
   EXPECT_EQ(system().flock(other.get(), LOCK_EX | LOCK_NB), -1);
 }
 
+TEST_F(AtomicFileTest, may_have_the_longest_name_of_the_file_system) {
+  std::string const ascii(255, 'n');
+  std::string accents;
+  for (int i = 0; i < 127; ++i) accents += "\u00e9";
+  for (auto const& name : {ascii, accents}) {
+    AtomicFile file(directory_, name, content.size(), "test");
+    auto const part = final_name_of_temporary(file.temporary_name());
+    EXPECT_FALSE(part.empty());
+    EXPECT_TRUE(name.starts_with(part));
+    EXPECT_TRUE(name == ascii || part.size() % 2 == 0) << "a character is cut";
+    file.write(bytes_of(content));
+    file.commit();
+    EXPECT_EQ(read(name), content);
+  }
+  EXPECT_THAT(names(), ::testing::UnorderedElementsAre(ascii, accents));
+}
+
 /// Cleans up between the creation of a file and its lock.
 struct CleanerInBetween final : System {
   explicit CleanerInBetween(Directory const& its_directory) : directory(its_directory) {}

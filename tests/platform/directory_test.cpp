@@ -152,6 +152,12 @@ TEST_F(DirectoryTest, refuses_a_directory_that_others_can_write_to) {
   EXPECT_NO_THROW((void)open());
 }
 
+TEST_F(DirectoryTest, may_be_writable_by_others_on_request) {
+  ::chmod(root().c_str(), 0777);
+  os_.on_fstat = [](struct stat& status) { status.st_uid = ::geteuid() + 4711; };
+  EXPECT_NO_THROW((void)Directory::open(root(), "test", IfMissing::refuse, OtherWriters::accept));
+}
+
 TEST_F(DirectoryTest, lists_again_after_a_change) {
   auto const directory = open();
   EXPECT_TRUE(directory.names("test").empty());

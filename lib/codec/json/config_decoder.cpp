@@ -19,8 +19,6 @@ class ConfigBuilder final : public JsonBuilder {
                     RepeatedKey::refuse, about) {}
 
  private:
-  void take_long_integer() override { refuse_here("an integer does not fit in 64 bits"); }
-
   void finish_object(Json& object) override { resolve_mark(object); }
 
   void resolve_mark(Json& object) const {

@@ -71,7 +71,8 @@ Json JsonBuilder::parse(std::string_view text) {
 }
 
 bool JsonBuilder::number_float(double held, std::string const& digits) {
-  if (digits.find_first_of(".eE") == std::string::npos) take_long_integer();
+  // As a double it would lose digits, and it would be written with an exponent.
+  if (digits.find_first_of(".eE") == std::string::npos) refuse_here("an integer does not fit in 64 bits");
   return add(held);
 }
 
@@ -99,7 +100,6 @@ bool JsonBuilder::parse_error(std::size_t position, std::string const&, Json::ex
 }
 
 void JsonBuilder::finish_object(Json&) {}
-void JsonBuilder::take_long_integer() {}
 
 void JsonBuilder::refuse(std::size_t offset, std::string message, std::string system) const {
   auto info = about_;

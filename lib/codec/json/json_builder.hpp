@@ -34,7 +34,8 @@ class JsonBuilder {
   JsonBuilder(JsonBuilder const&) = delete;
   JsonBuilder& operator=(JsonBuilder const&) = delete;
 
-  /// Parses a document. Call it once. `FormatError` with the byte for malformed JSON or more than a limit.
+  /// Parses a document. Call it once. `FormatError` with the byte for malformed JSON, an integer that does not fit in
+  /// 64 bits, or more than a limit.
   [[nodiscard]] Json parse(std::string_view text);
 
   // Events of the parser.
@@ -55,8 +56,6 @@ class JsonBuilder {
  protected:
   /// Receives each complete object.
   virtual void finish_object(Json& object);
-  /// Receives an integer that does not fit in 64 bits.
-  virtual void take_long_integer();
 
   /// Throws a `FormatError` at the current position.
   [[noreturn]] void refuse_here(std::string message) const;

@@ -6,6 +6,22 @@
 #include "lib/core/utf8.hpp"
 
 namespace crossrank::codec {
+namespace {
+
+/// Returns the letter of the short escape of a control character, or NUL if it has none.
+char short_escape(char c) noexcept {
+  switch (c) {
+    case '\b': return 'b';
+    case '\t': return 't';
+    case '\n': return 'n';
+    case '\f': return 'f';
+    case '\r': return 'r';
+    default: return '\0';
+  }
+}
+
+}  // namespace
+
 std::size_t find_bad_utf8(std::string_view text) noexcept {
   for (std::size_t at = 0; at < text.size();) {
     std::uint64_t eight = 0;
@@ -23,7 +39,7 @@ std::size_t find_bad_utf8(std::string_view text) noexcept {
   return std::string_view::npos;
 }
 
-void append_json_string(std::string& out, std::string_view text) {
+void append_json_string(std::string& out, std::string_view text, ControlEscapes escapes) {
   static constexpr char digits[] = "0123456789abcdef";
   out += '"';
   for (char const c : text) {
@@ -31,6 +47,9 @@ void append_json_string(std::string& out, std::string_view text) {
     if (c == '"' || c == '\\') {
       out += '\\';
       out += c;
+    } else if (char const letter = short_escape(c); letter != '\0' && escapes == ControlEscapes::short_forms) {
+      out += '\\';
+      out += letter;
     } else if (byte < 0x20) {
       out += "\\u00";
       out += digits[byte >> 4];

@@ -40,8 +40,8 @@ enum class Strictness : std::uint8_t { strict, lenient };
 
 struct ParseOptions {
   Strictness strictness = Strictness::strict;
-  std::uint64_t header_limit = std::uint64_t{32} << 20;  ///< longest header in bytes; at most `max_header_bytes`
-  std::string source{};                                  ///< name of the source, for messages
+  std::uint64_t header_limit = max_header_bytes;  ///< longest header in bytes; at most `max_header_bytes`
+  std::string source{};                           ///< name of the source, for messages
 };
 
 /// Hint of an error about a file that may be well formed but exceeds a limit.

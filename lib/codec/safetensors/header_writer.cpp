@@ -5,7 +5,6 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/codec/json/json_text.hpp"
 #include "lib/codec/io/limits.hpp"
 
 namespace crossrank::codec {
@@ -15,14 +14,16 @@ constexpr std::size_t length_field_bytes = 8;
 
 }  // namespace
 
-HeaderWriter::HeaderWriter() : text_(length_field_bytes, '\0') { text_ += R"({"__metadata__":{)"; }
+HeaderWriter::HeaderWriter(ControlEscapes escapes) : text_(length_field_bytes, '\0'), escapes_(escapes) {
+  text_ += R"({"__metadata__":{)";
+}
 
 std::size_t HeaderWriter::add_metadata(std::string_view key, std::string_view value) {
   if (!std::exchange(first_, false)) text_ += ',';
-  append_json_string(text_, key);
+  append_json_string(text_, key, escapes_);
   text_ += ':';
   auto const at = text_.size() + 1;
-  append_json_string(text_, value);
+  append_json_string(text_, value, escapes_);
   return at;
 }
 
@@ -34,7 +35,7 @@ void HeaderWriter::add_tensor(std::string_view name, Dtype dtype, Shape const& s
                               std::uint64_t end) {
   end_metadata();
   text_ += ',';
-  append_json_string(text_, name);
+  append_json_string(text_, name, escapes_);
   text_ += R"(:{"dtype":")";
   text_ += name_of(dtype);
   text_ += R"(","shape":[)";

@@ -7,12 +7,15 @@
 #include <crossrank/tensor/dtype.hpp>
 #include <crossrank/tensor/shape.hpp>
 
+#include "lib/codec/json/json_text.hpp"
+
 namespace crossrank::codec {
 
 /// Composes the header of a safetensors file: metadata first, then the tensors in the order of their data.
 class HeaderWriter {
  public:
-  HeaderWriter();
+  /// State images need `ControlEscapes::numeric`.
+  explicit HeaderWriter(ControlEscapes escapes = ControlEscapes::short_forms);
   /// Adds a metadata entry. Returns the offset of the value in the file, for values that are filled in later. Such a
   /// value must not need escapes.
   std::size_t add_metadata(std::string_view key, std::string_view value);
@@ -25,6 +28,7 @@ class HeaderWriter {
  private:
   void end_metadata();
   std::string text_;
+  ControlEscapes escapes_;
   bool in_metadata_ = true;
   bool first_ = true;
 };

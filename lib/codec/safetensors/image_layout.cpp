@@ -71,7 +71,7 @@ ImageLayout::ImageLayout(Json const& config, std::span<ImageTensor const> tensor
   if (absent.size() > max_config_bytes)
     refuse("the names of absent tensors have " + std::to_string(absent.size()) + " bytes in total");
 
-  HeaderWriter writer;
+  HeaderWriter writer(ControlEscapes::numeric);
   writer.add_metadata(metadata_key::format, "pt");
   writer.add_metadata(metadata_key::version, image_version);
   writer.add_metadata(metadata_key::rank, std::to_string(options.identity.rank));

@@ -15,6 +15,8 @@
 #include "lib/codec/safetensors/header_writer.hpp"
 #include "lib/codec/json/json_text.hpp"
 #include "lib/codec/io/limits.hpp"
+#include "lib/codec/safetensors/image_metadata.hpp"
+#include "lib/codec/safetensors/state_file_name.hpp"
 #include "lib/codec/safetensors/state_image.hpp"
 #include "lib/codec/safetensors/tensor_name.hpp"
 #include "lib/core/as_size.hpp"
@@ -147,11 +149,16 @@ RowSlice row_slice_of(codec::HeaderEntry const& entry, std::size_t axis, std::in
   return slice;
 }
 
-/// Reads the slice, in blocks of whole rows unless the slice is contiguous.
+/// Reads the slice. Small rows are read whole, many at once, because each system call costs more than the extra bytes.
 void read_row_slice(codec::FileSource const& source, std::uint64_t at, RowSlice const& slice,
                     std::span<std::byte> out) {
   if (slice.rows == 1 || slice.take == slice.row_bytes) return source.read_at(at + slice.skip, out);
-  auto const rows_per_block = std::max<std::uint64_t>(1, block_bytes / slice.row_bytes);
+  if (slice.row_bytes > block_bytes) {
+    for (std::uint64_t row = 0; row < slice.rows; ++row)
+      source.read_at(at + row * slice.row_bytes + slice.skip, out.subspan(row * slice.take, slice.take));
+    return;
+  }
+  auto const rows_per_block = block_bytes / slice.row_bytes;
   std::vector<std::byte> block(std::min(rows_per_block, slice.rows) * slice.row_bytes);
   for (std::uint64_t row = 0; row < slice.rows; row += rows_per_block) {
     auto const rows = std::min(rows_per_block, slice.rows - row);
@@ -174,6 +181,35 @@ void read_row_slice(codec::FileSource const& source, std::uint64_t at, RowSlice 
                     .resource = path.string()});
 }
 
+[[noreturn]] void refuse_target(std::filesystem::path const& path, std::string message, std::string hint) {
+  throw UsageError({.operation = write_operation,
+                    .message = std::move(message),
+                    .resource = path.string(),
+                    .hint = std::move(hint)});
+}
+
+/// Refuses a path under which no file can be written, or not read again.
+void check_target(std::filesystem::path const& path) {
+  if (path.native().find('\0') != std::string::npos)  // the system would end the path there
+    refuse_target(path, "the path contains a zero byte", "remove it");
+  if (!path.has_filename())
+    refuse_target(path, "the path has no file name", "add a file name, such as model.safetensors");
+  if (codec::state_file_name_at(path.native()))
+    refuse_target(path, "the name is reserved for the state files of workspaces", "choose another name");
+}
+
+/// Refuses an existing file before all bytes are written. `AtomicFile::commit` refuses one that appears later.
+void check_name_is_free(platform::Directory const& directory, std::string const& name) {
+  struct stat status {};
+  bool const exists = platform::system().fstatat(directory.fd(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
+  int const error = exists ? EEXIST : errno;
+  if (error == ENOENT) return;
+  platform::throw_io(ErrorInfo{.operation = write_operation,
+                               .message = "the file was not committed; 0 bytes were written",
+                               .resource = directory.path_of(name)},
+                     error);
+}
+
 void check_entry(std::filesystem::path const& path, std::string_view name, Tensor const& tensor) {
   if (!tensor.defined()) refuse_write(path, "the tensor is undefined", name);
   if (auto const error = codec::find_name_error(name)) refuse_write(path, *error, name);
@@ -185,6 +221,10 @@ using Piece = StateDict::value_type const*;
 /// Returns the order of the reference implementation: widest elements first, so that each tensor is aligned to its
 /// element size, then by name.
 std::vector<Piece> arrange(std::filesystem::path const& path, StateDict const& weights) {
+  if (weights.size() > codec::max_tensors) {
+    refuse_target(path, "there are more than " + std::to_string(codec::max_tensors) + " tensors",
+                  "write them into several files");
+  }
   std::vector<Piece> pieces;
   pieces.reserve(weights.size());
   for (auto const& entry : weights) {
@@ -200,6 +240,15 @@ std::vector<Piece> arrange(std::filesystem::path const& path, StateDict const& w
 
 std::string compose_header(std::filesystem::path const& path, std::span<Piece const> pieces,
                            SafetensorsOptions const& options) {
+  if (options.metadata.size() > codec::max_metadata_entries) {
+    refuse_target(path, "there are more than " + std::to_string(codec::max_metadata_entries) + " metadata entries",
+                  "write fewer");
+  }
+  if (codec::says_state_image(options.metadata)) {
+    // The checksums of a state image do not match a file with another header.
+    refuse_target(path, "the metadata has keys of a state image, which the new file is not",
+                  "leave out the keys that begin with \"crossrank.\"");
+  }
   codec::HeaderWriter writer;
   std::set<std::string_view> keys;
   for (auto const& [key, value] : options.metadata) {
@@ -273,10 +322,14 @@ StateDict load_safetensors(std::filesystem::path const& path) {
 }
 
 void save_safetensors(std::filesystem::path const& path, StateDict const& weights, SafetensorsOptions const& options) {
+  check_target(path);
   auto const pieces = arrange(path, weights);
   auto const header = compose_header(path, pieces, options);
-  auto const directory = platform::Directory::open(path.has_parent_path() ? path.parent_path() : ".", write_operation);
-  platform::AtomicFile file(directory, path.filename().string(), header.size() + weights.nbytes(), write_operation,
+  auto const directory = platform::Directory::open(path.has_parent_path() ? path.parent_path() : ".", write_operation,
+                                                   platform::IfMissing::refuse, platform::OtherWriters::accept);
+  auto const name = path.filename().string();
+  check_name_is_free(directory, name);
+  platform::AtomicFile file(directory, name, header.size() + weights.nbytes(), write_operation,
                             platform::Readers::as_umask);
   file.write(std::as_bytes(std::span(header)));
   for (auto const* piece : pieces) {

@@ -44,8 +44,7 @@ StateImage StateImage::open(std::shared_ptr<ByteSource const> source, ReadOption
   StateImage image;
   image.source_ = std::move(source);
   auto const size = image.source_->size();
-  auto const usual_limit = options.kind == ImageKind::workspace ? max_header_bytes : ParseOptions{}.header_limit;
-  ParseOptions const parse{options.strictness, options.header_limit.value_or(usual_limit), image.source_->name()};
+  ParseOptions const parse{options.strictness, options.header_limit, image.source_->name()};
 
   std::vector<std::byte> prefix(std::min<std::uint64_t>(size, 8));
   image.source_->read_at(0, prefix);

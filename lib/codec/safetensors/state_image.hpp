@@ -1,7 +1,6 @@
 #pragma once
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -9,6 +8,7 @@
 #include <crossrank/state.hpp>
 
 #include "lib/codec/io/byte_source.hpp"
+#include "lib/codec/io/limits.hpp"
 #include "lib/codec/safetensors/header_parser.hpp"
 #include "lib/codec/safetensors/image_metadata.hpp"
 
@@ -23,8 +23,7 @@ enum class ImageKind : std::uint8_t {
 struct ReadOptions {
   ImageKind kind = ImageKind::workspace;
   Strictness strictness = Strictness::strict;
-  /// Longest header in bytes. Empty: the format's limit for files of a workspace, 32 MiB for others.
-  std::optional<std::uint64_t> header_limit{};
+  std::uint64_t header_limit = max_header_bytes;  ///< longest header in bytes; at most `max_header_bytes`
 };
 
 /// A safetensors file opened for reading, with a header that was read and checked completely.

@@ -57,6 +57,13 @@ TEST(JsonDocument, refuses_documents_beyond_a_limit) {
   EXPECT_NE(refusal("\"" + std::string(99, 'x') + "\"").find("101 bytes"), std::string::npos);
 }
 
+TEST(JsonDocument, refuses_integers_that_would_become_floats) {
+  EXPECT_EQ(parse_json("[18446744073709551615,-9223372036854775808,1e30]", {}).dump(),
+            "[18446744073709551615,-9223372036854775808,1e+30]");
+  for (auto const* integer : {"18446744073709551616", "-9223372036854775809", "123456789012345678901234567890"})
+    EXPECT_NE(refusal("{\"a\":" + std::string(integer) + "}").find("64 bits"), std::string::npos) << integer;
+}
+
 TEST(JsonDocument, refuses_malformed_json) {
   for (std::string const text : {"", "{", "[1,]", "{}x", "{\"a\" 1}", "NaN", "\"\xff\"", "1e999"})
     EXPECT_EQ(refusal(text), "malformed JSON") << text;

@@ -4,8 +4,10 @@
 #include <limits>
 #include <memory>
 #include <random>
+#include <valarray>
 #include <variant>
 
+#include <cereal/types/valarray.hpp>
 #include <gtest/gtest.h>
 
 #include <crossrank/error.hpp>
@@ -134,6 +136,7 @@ TEST(ObjectArchive, round_trips_every_kind_of_value) {
   EXPECT_EQ(decode_object<Json>(encode_object(Json())), Json());
   EXPECT_EQ(decode_object<std::vector<bool>>(encode_object(std::vector<bool>{true, false})),
             (std::vector<bool>{true, false}));
+  EXPECT_EQ((decode_object<std::array<bool, 2>>(encode_object(std::array{true, false}))), (std::array{true, false}));
 }
 
 TEST(ObjectArchive, keeps_the_order_of_entries_with_equal_keys) {
@@ -212,6 +215,18 @@ TEST(ObjectArchive, refuses_a_bool_that_is_neither_0_nor_1) {
   auto bytes = encode_object(true);
   bytes.back() = std::byte{2};
   EXPECT_EQ(refusal<bool>(bytes).section, "value");
+}
+
+TEST(ObjectArchive, refuses_a_bool_that_is_neither_0_nor_1_in_any_container) {
+  auto const refuse_in = [](auto const& container) {
+    auto bytes = encode_object(container);
+    bytes.back() = std::byte{2};
+    EXPECT_EQ(refusal<std::remove_cvref_t<decltype(container)>>(bytes).section, "value");
+  };
+  refuse_in(std::vector<bool>{true, true});
+  refuse_in(std::array{true, true});
+  refuse_in(std::array{std::array{true}});
+  refuse_in(std::valarray<bool>{true, true});
 }
 
 TEST(ObjectArchive, refuses_an_unknown_alternative) {

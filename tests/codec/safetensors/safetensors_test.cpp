@@ -1,12 +1,18 @@
 #include <crossrank/safetensors.hpp>
 
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <string>
 #include <vector>
+
+#include <sys/stat.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,6 +21,9 @@
 #include <crossrank/tensor/concat.hpp>
 #include <crossrank/error.hpp>
 
+#include "tests/codec/safetensors/image_fixture.hpp"
+#include "tests/support/error_of.hpp"
+#include "tests/support/faulty_system.hpp"
 #include "tests/support/temporary_directory.hpp"
 
 namespace crossrank {
@@ -76,6 +85,63 @@ TEST(Safetensors, writes_the_bytes_of_the_reference_implementation) {
   EXPECT_EQ(contents(folder.path() / "copy.safetensors") == contents(source), true);
 }
 
+TEST(Safetensors, escapes_control_characters_like_the_reference_implementation) {
+  test::TemporaryDirectory const folder;
+  auto const path = folder.path() / "w.safetensors";
+  std::string const controls = "\b\t\n\v\f\r\x1b\x7f";
+
+  save_safetensors(path, {{controls, Tensor::scalar(1)}}, {.metadata = {{"note", controls}}});
+
+  std::string const escaped = R"("\b\t\n\u000b\f\r\u001b)"
+                              "\x7f\"";
+  auto const header = contents(path).substr(8);
+  EXPECT_TRUE(header.starts_with(R"({"__metadata__":{"note":)" + escaped + "}," + escaped + ":{")) << header;
+  EXPECT_EQ(SafetensorsFile(path).metadata().at(0).second, controls);
+  EXPECT_NE(SafetensorsFile(path).find(controls), nullptr);
+}
+
+TEST(Safetensors, reads_a_header_as_large_as_it_writes) {
+  test::TemporaryDirectory const folder;
+  auto const path = folder.path() / "w.safetensors";
+  std::string const note(std::size_t{33} << 20, 'x');
+
+  save_safetensors(path, {{"w", Tensor::scalar(7)}}, {.metadata = {{"note", note}}});
+
+  SafetensorsFile const file(path);
+  EXPECT_EQ(file.read("w").item<int>(), 7);
+  EXPECT_EQ(file.metadata().at(0).second.size(), note.size());
+}
+
+TEST(Safetensors, refuses_to_write_more_tensors_than_it_reads) {
+  test::TemporaryDirectory const folder;
+  StateDict weights;
+  auto const one = Tensor::scalar(std::uint8_t{1});
+  weights.reserve(1'000'001);
+  for (int i = 0; i <= 1'000'000; ++i) weights.insert_or_assign(std::to_string(i), one);
+
+  EXPECT_THROW(save_safetensors(folder.path() / "w.safetensors", weights), UsageError);
+
+  EXPECT_THAT(names_in(folder.path()), testing::IsEmpty());
+}
+
+TEST(Safetensors, refuses_the_metadata_and_the_name_of_a_state_image) {
+  test::TemporaryDirectory const folder;
+  auto const image = folder.path() / "image.safetensors";
+  auto const bytes = codec::image_of({}, {{"w", Tensor::scalar(1)}});
+  std::ofstream(image, std::ios::binary)
+      .write(reinterpret_cast<char const*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  auto const weights = load_safetensors(image);
+
+  auto const error = test::error_of<UsageError>([&] {
+    save_safetensors(folder.path() / "copy.safetensors", weights, {.metadata = SafetensorsFile(image).metadata()});
+  });
+  EXPECT_NE(error.hint.find("crossrank."), std::string::npos) << error.hint;
+  EXPECT_THROW(save_safetensors(folder.path() / "rank_0_state.0123456789abcdef-00000001.safetensors", weights),
+               UsageError);
+
+  EXPECT_THAT(names_in(folder.path()), testing::ElementsAre("image.safetensors"));
+}
+
 TEST(Safetensors, maps_tensors_that_outlive_the_file_object) {
   test::TemporaryDirectory const directory;
   auto const path = directory.path() / "mapped.safetensors";
@@ -113,6 +179,21 @@ TEST(Safetensors, keeps_writes_to_a_private_copy_out_of_the_file) {
   EXPECT_FALSE(clone_on_write({}).defined());
 }
 
+TEST(Safetensors, copies_what_is_not_aligned_in_the_file_for_a_private_copy) {
+  test::TemporaryDirectory const directory;
+  auto const path = directory.path() / "odd.safetensors";
+  std::string header = R"({"w":{"dtype":"F32","shape":[100000],"data_offsets":[0,400000]}})";
+  header.resize(header.size() | 1, ' ');  // 8 bytes of length before it: the data begins at an odd place
+  std::ofstream out(path, std::ios::binary);
+  std::uint64_t const length = header.size();
+  out.write(reinterpret_cast<char const*>(&length), sizeof length);
+  out << header << std::string(400'000, '\0');
+  out.close();
+  auto mine = clone_on_write(SafetensorsFile(path).map("w"));
+  mine.as_mutable<float>().back() = 8;
+  EXPECT_EQ(mine.as<float>().back(), 8);
+}
+
 TEST(Safetensors, reads_the_same_slices_as_from_memory) {
   test::TemporaryDirectory const folder;
   auto const seed = std::random_device{}();
@@ -136,6 +217,30 @@ TEST(Safetensors, reads_the_same_slices_as_from_memory) {
     }
   }
   EXPECT_TRUE(same(file.read_slice("small", {-1}, 1, 2), slice(weights.at("small"), {2}, 1, 2)));
+}
+
+/// Counts the bytes that are read at positions.
+struct ReadCounter final : platform::System {
+  ssize_t pread(int fd, void* to, std::size_t bytes, off_t at) override {
+    read += bytes;
+    return System::pread(fd, to, bytes, at);
+  }
+  std::size_t read = 0;
+};
+
+TEST(Safetensors, reads_only_the_slice_from_rows_larger_than_a_block) {
+  test::TemporaryDirectory const folder;
+  auto const path = folder.path() / "w.safetensors";
+  StateDict const weights{{"w", counting({3, 5, 200'000}, Dtype::i16)}};
+  save_safetensors(path, weights);
+  SafetensorsFile const file(path);
+
+  ReadCounter counter;
+  platform::ScopedSystem const scope(counter);
+  auto const sliced = file.read_slice("w", {1}, 2, 2);
+
+  EXPECT_TRUE(same(sliced, slice(weights.at("w"), {1}, 2, 2)));
+  EXPECT_EQ(counter.read, sliced.nbytes());
 }
 
 TEST(Safetensors, refuses_slices_that_do_not_exist) {
@@ -184,6 +289,55 @@ TEST(Safetensors, never_replaces_a_file) {
 
   EXPECT_EQ(contents(path), before);
   EXPECT_THAT(names_in(folder.path()), testing::ElementsAre("w.safetensors"));
+}
+
+TEST(Safetensors, refuses_an_existing_name_before_it_writes) {
+  test::TemporaryDirectory const folder;
+  auto const path = folder.path() / "w.safetensors";
+  std::ofstream(path) << "old";
+  test::FaultySystem os;
+  platform::ScopedSystem const scope(os);
+
+  auto const error = test::thrown<IoError>([&] { save_safetensors(path, {{"w", counting({4096}, Dtype::f32)}}); });
+
+  EXPECT_EQ(error.system_errno(), EEXIST);
+  EXPECT_EQ(error.info().resource, path.string());
+  EXPECT_NE(error.info().message.find(" 0 bytes were written"), std::string::npos) << error.info().message;
+  EXPECT_FALSE(error.info().hint.empty());
+  EXPECT_EQ(os.uses(test::Call::pwrite) + os.uses(test::Call::fallocate) + os.uses(test::Call::linkat), 0);
+}
+
+TEST(Safetensors, refuses_a_name_that_appears_while_it_writes) {
+  test::TemporaryDirectory const folder;
+  auto const path = folder.path() / "w.safetensors";
+  test::FaultySystem os;
+  os.on_name = [&](test::Call call, std::string const&) {
+    if (call == test::Call::linkat) std::ofstream(path) << "new";
+  };
+  platform::ScopedSystem const scope(os);
+
+  auto const error = test::thrown<IoError>([&] { save_safetensors(path, {{"w", Tensor::scalar(2)}}); });
+
+  EXPECT_EQ(error.system_errno(), EEXIST);
+  EXPECT_EQ(contents(path), "new");
+  EXPECT_THAT(names_in(folder.path()), testing::ElementsAre("w.safetensors"));
+}
+
+TEST(Safetensors, refuses_paths_that_name_no_file) {
+  test::TemporaryDirectory const folder;
+  StateDict const weights{{"w", Tensor::scalar(1)}};
+
+  for (auto const& path : {fs::path(), fs::path("/"), folder.path() / "", folder.path() / std::string("a\0b", 3)})
+    EXPECT_THROW(save_safetensors(path, weights), UsageError) << path;
+
+  EXPECT_THAT(names_in(folder.path()), testing::IsEmpty());
+}
+
+TEST(Safetensors, saves_into_a_folder_that_others_can_write_to) {
+  test::TemporaryDirectory const folder;
+  ASSERT_EQ(::chmod(folder.path().c_str(), 0777), 0);
+
+  EXPECT_NO_THROW(save_safetensors(folder.path() / "w.safetensors", {{"w", Tensor::scalar(1)}}));
 }
 
 TEST(Safetensors, names_the_file_that_cannot_be_read) {

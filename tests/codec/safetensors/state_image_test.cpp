@@ -49,6 +49,12 @@ void expect_same_weights(StateDict const& a, StateDict const& b) {
   }
 }
 
+TEST(StateImage, escapes_control_characters_as_its_format_says) {
+  auto const bytes = image_of({}, {}, {.identity = {.job = "a\nb"}});
+  std::string_view const text(reinterpret_cast<char const*>(bytes.data()), bytes.size());
+  EXPECT_NE(text.find(R"("a\u000ab")"), std::string_view::npos) << text;
+}
+
 TEST(StateImage, round_trips_config_weights_order_and_identity) {
   ImageIdentity const identity{
       .rank = 3, .world_size = 4, .job = "job \"7\"", .writer = ~0ULL - 8, .sequence = 1ULL << 60};
