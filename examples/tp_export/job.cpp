@@ -10,7 +10,8 @@ namespace {
 namespace fs = std::filesystem;
 
 void require_new(fs::path const& file) {
-  if (fs::exists(file)) throw std::runtime_error(file.string() + " already exists; choose another folder, or remove it");
+  if (fs::exists(file))
+    throw std::runtime_error(file.string() + " already exists; choose another folder, or remove it");
 }
 
 }  // namespace

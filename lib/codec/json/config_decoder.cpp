@@ -19,6 +19,8 @@ class ConfigBuilder final : public JsonBuilder {
                     RepeatedKey::refuse, about) {}
 
  private:
+  void take_long_integer(double, std::string const&) override { refuse_long_integer(); }
+
   void finish_object(Json& object) override { resolve_mark(object); }
 
   void resolve_mark(Json& object) const {

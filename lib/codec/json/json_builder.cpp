@@ -1,7 +1,10 @@
 #include "lib/codec/json/json_builder.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <numeric>
+#include <string_view>
 #include <utility>
 
 #include "lib/codec/json/counting_input.hpp"
@@ -71,8 +74,7 @@ Json JsonBuilder::parse(std::string_view text) {
 }
 
 bool JsonBuilder::number_float(double held, std::string const& digits) {
-  // As a double it would lose digits, and it would be written with an exponent.
-  if (digits.find_first_of(".eE") == std::string::npos) refuse_here("an integer does not fit in 64 bits");
+  if (digits.find_first_of(".eE") == std::string::npos) take_long_integer(held, digits);
   return add(held);
 }
 
@@ -100,6 +102,14 @@ bool JsonBuilder::parse_error(std::size_t position, std::string const&, Json::ex
 }
 
 void JsonBuilder::finish_object(Json&) {}
+
+void JsonBuilder::take_long_integer(double held, std::string const& digits) {
+  std::array<char, 512> exact{};
+  auto const length = std::snprintf(exact.data(), exact.size(), "%.0f", held);
+  if (std::string_view(exact.data(), as_size(length)) != digits) refuse_long_integer();
+}
+
+void JsonBuilder::refuse_long_integer() const { refuse_here("an integer does not fit in 64 bits"); }
 
 void JsonBuilder::refuse(std::size_t offset, std::string message, std::string system) const {
   auto info = about_;

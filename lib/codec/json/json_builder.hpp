@@ -34,8 +34,8 @@ class JsonBuilder {
   JsonBuilder(JsonBuilder const&) = delete;
   JsonBuilder& operator=(JsonBuilder const&) = delete;
 
-  /// Parses a document. Call it once. `FormatError` with the byte for malformed JSON, an integer that does not fit in
-  /// 64 bits, or more than a limit.
+  /// Parses a document. Call it once. `FormatError` with the byte for malformed JSON, an integer that fits neither in
+  /// 64 bits nor exactly in a double, or more than a limit.
   [[nodiscard]] Json parse(std::string_view text);
 
   // Events of the parser.
@@ -56,6 +56,11 @@ class JsonBuilder {
  protected:
   /// Receives each complete object.
   virtual void finish_object(Json& object);
+  /// Receives an integer that does not fit in 64 bits, which becomes a double. Refuses it if that changes its value:
+  /// int(1e30) of Python stays what it is.
+  virtual void take_long_integer(double held, std::string const& digits);
+  /// Throws the `FormatError` for it.
+  [[noreturn]] void refuse_long_integer() const;
 
   /// Throws a `FormatError` at the current position.
   [[noreturn]] void refuse_here(std::string message) const;

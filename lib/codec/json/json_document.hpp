@@ -20,8 +20,8 @@ struct JsonDocumentOptions {
   ErrorInfo about{};  ///< operation, resource, hint and section of errors
 };
 
-/// Parses a JSON document in linear time. `FormatError` with the byte for malformed JSON, an integer that does not fit
-/// in 64 bits, or more than a limit.
+/// Parses a JSON document in linear time. `FormatError` with the byte for malformed JSON, an integer that fits
+/// neither in 64 bits nor exactly in a double, or more than a limit.
 [[nodiscard]] Json parse_json(std::string_view text, JsonDocumentOptions const& options);
 
 }  // namespace crossrank::codec
