@@ -59,12 +59,20 @@ class CROSSRANK_EXPORT TensorDict {
   [[nodiscard]] List const& list(std::string_view key) const;
   /// Returns the JSON value of `key`; errors as for `tensor`.
   [[nodiscard]] Json const& json(std::string_view key) const;
-  /// Returns the JSON value of `key` as a `T`. Errors as for `tensor`; `UsageError` also when it does not convert.
+  /// Returns the JSON value of `key` as a `T`. Errors as for `tensor`; `UsageError` also when it does not convert, as a
+  /// number that an integer type cannot hold.
   template <class T>
   [[nodiscard]] T get(std::string_view key) const {
     auto const& value = json(key);
     try {
-      return value.template get<T>();
+      auto converted = value.template get<T>();
+      if constexpr (std::integral<T> && !std::same_as<T, bool>) {
+        bool changes_sign = false;
+        if constexpr (std::signed_integral<T>) changes_sign = value.is_number_unsigned() && converted < 0;
+        if (value.is_number() && (changes_sign || Json(converted) != value))
+          refuse_conversion(key, value, "the type cannot hold this number");
+      }
+      return converted;
     } catch (Json::exception const& e) {
       refuse_conversion(key, value, e.what());
     }

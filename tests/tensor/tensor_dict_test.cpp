@@ -62,6 +62,24 @@ TEST(TensorDict, keeps_order_replaces_and_erases) {
   EXPECT_EQ(dict.size(), 4U);
 }
 
+TEST(TensorDict, refuses_numbers_that_the_type_cannot_hold) {
+  TensorDict const dict{{"large", 300},
+                        {"negative", -1},
+                        {"fraction", 1.5},
+                        {"whole", 2.0},
+                        {"most", std::numeric_limits<std::uint64_t>::max()},
+                        {"flag", true}};
+  EXPECT_THROW((void)dict.get<std::int8_t>("large"), UsageError);
+  EXPECT_THROW((void)dict.get<std::uint32_t>("negative"), UsageError);
+  EXPECT_THROW((void)dict.get<int>("fraction"), UsageError);
+  EXPECT_THROW((void)dict.get<std::int64_t>("most"), UsageError);
+  EXPECT_EQ(dict.get<std::int16_t>("large"), 300);
+  EXPECT_EQ(dict.get<int>("whole"), 2);
+  EXPECT_EQ(dict.get<std::uint64_t>("most"), std::numeric_limits<std::uint64_t>::max());
+  EXPECT_EQ(dict.get<float>("fraction"), 1.5F);
+  EXPECT_TRUE(dict.get<bool>("flag"));
+}
+
 TEST(TensorDict, can_be_replaced_by_a_part_of_itself) {
   auto const nested = [] {
     TensorDict inner;
