@@ -244,12 +244,12 @@ void FailureDetector::expire(Awaited const& awaited, WaitState& wait) {
 
 bool FailureDetector::keep_causes(std::vector<int>& members, std::chrono::nanoseconds silent_for) const {
   auto const now = system().now();
-  auto const others = std::ranges::stable_partition(members, [&](int member) {
+  auto const others = std::stable_partition(members.begin(), members.end(), [&](int member) {
     auto const& peer = link_.peer(member);
     return !peer.status.waiting || now - peer.heard > silent_for;
   });
-  bool const found = others.begin() != members.begin();
-  if (found) members.erase(others.begin(), members.end());
+  bool const found = others != members.begin();
+  if (found) members.erase(others, members.end());
   return found;
 }
 

@@ -8,6 +8,7 @@
 #include <crossrank/spi/plugin.hpp>
 #include <crossrank/spi/resolve_options.hpp>
 
+#include "collectives/mpi/mpi_packet_transport.hpp"
 #include "collectives/mpi/mpi_process.hpp"
 
 namespace crossrank::mpi {

@@ -174,9 +174,18 @@ void fill_slab(node::NodeComm& comm, Contribution const& contribution, Layout co
   CROSSRANK_CRASH_POINT("workspace.publish.slab_taken");
   auto* const base = comm.arena().at(*published.slab);
   std::memcpy(base, &head, sizeof head);
-  codec::encode(table, {base + sizeof head, table_bytes});
+  auto const or_release = [&](auto const& step) {
+    try {
+      step();
+    } catch (...) {
+      release(comm, published);
+      throw;
+    }
+  };
+  or_release([&] { codec::encode(table, {base + sizeof head, table_bytes}); });
+  // Releases the slab itself, once no device copies into it.
   SlabWriter(comm, contribution, layout, *published.slab, base + head.data_offset).run(timeout);
-  lend_in_place(comm, contribution, layout, published);
+  or_release([&] { lend_in_place(comm, contribution, layout, published); });
   CROSSRANK_CRASH_POINT("workspace.publish.copied");
 }
 
