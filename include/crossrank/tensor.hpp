@@ -48,11 +48,13 @@ class CROSSRANK_EXPORT Tensor {
  public:
   /// Makes an undefined tensor.
   Tensor() noexcept = default;
+  /// Shares the view.
   Tensor(Tensor const&) = default;
   /// Takes the view; `other` is undefined afterwards.
   Tensor(Tensor&& other) noexcept { *this = std::move(other); }
+  /// Shares the view.
   Tensor& operator=(Tensor const&) = default;
-  /// Does the same.
+  /// Takes the view; `other` is undefined afterwards.
   Tensor& operator=(Tensor&& other) noexcept {
     if (this == &other) return *this;
     storage_ = std::move(other.storage_);

@@ -104,9 +104,9 @@ class CROSSRANK_EXPORT TensorDict {
 /// One value of a `TensorDict`.
 class CROSSRANK_EXPORT TensorDict::Value {
  public:
-  Value() = default;  ///< JSON null
-  Value(Value const&) = default;
-  Value(Value&&) noexcept = default;
+  Value() = default;                  ///< JSON null
+  Value(Value const&) = default;      ///< copies the value; tensors share their bytes
+  Value(Value&&) noexcept = default;  ///< takes the value
   ~Value() = default;
   /// Replaces the value, also by a part of itself.
   Value& operator=(Value const& other) { return *this = Value(other); }
