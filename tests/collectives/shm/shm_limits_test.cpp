@@ -149,7 +149,7 @@ TEST(ShmMessages, give_their_memory_back_to_other_groups_and_gathers) {
                        world.barrier();
                      }
                      auto const mine = Tensor::zeros({static_cast<std::int64_t>(5 * mebi)}, Dtype::u8);
-                     EXPECT_EQ(get_tensors_parallel(mine, world).take().size(), 2U);
+                     EXPECT_EQ(get_tensors_parallel(mine, world).take().size(), world.rank() == 0 ? 2U : 0U);
                    },
                    {.arena_cap = 16 * mebi});
 }
