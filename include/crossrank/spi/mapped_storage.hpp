@@ -15,8 +15,12 @@ struct Backing {
 /// A storage that maps a file or shared memory, whose pages can be mapped again.
 class CROSSRANK_EXPORT MappedStorage : public Storage {
  public:
+  /// For derived classes.
+  MappedStorage() = default;
   /// Frees the mapping.
   ~MappedStorage() override;
+  MappedStorage(MappedStorage const&) = delete;
+  MappedStorage& operator=(MappedStorage const&) = delete;
   /// Returns what the storage maps.
   [[nodiscard]] virtual Backing backing() const noexcept = 0;
 };

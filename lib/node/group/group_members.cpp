@@ -59,7 +59,7 @@ std::vector<int> GroupMembers::dead() const {
 }
 
 std::string GroupMembers::describe_departure(int member) const {
-  auto const state = comm_->describe(node_rank(member));
+  auto state = comm_->describe(node_rank(member));
   switch (static_cast<HandleStatus>(block_of(member).gone.load(std::memory_order_acquire))) {
     case HandleStatus::dropped: return "it dropped its handle without closing the group; " + state;
     case HandleStatus::dropped_by_exception: return "an exception took its handle of the group; " + state;

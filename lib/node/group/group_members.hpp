@@ -23,6 +23,7 @@ class GroupMembers {
   /// has been checked to hold exactly these.
   GroupMembers(std::shared_ptr<NodeComm> comm, std::uint32_t block, std::string name, int rank,
                std::vector<int> node_ranks);
+  ~GroupMembers() = default;
   GroupMembers(GroupMembers const&) = delete;
   GroupMembers& operator=(GroupMembers const&) = delete;
 

@@ -46,6 +46,7 @@ class Rounds {
   Rounds(GroupMembers const& members, Arrivals const& arrivals, GroupDecision const& decision,
          GroupErrors const& errors) noexcept
       : members_(members), arrivals_(arrivals), decision_(decision), errors_(errors) {}
+  ~Rounds() = default;
   Rounds(Rounds const&) = delete;
   Rounds& operator=(Rounds const&) = delete;
 

@@ -25,7 +25,7 @@ struct CorruptField {
 template <class T>
 [[nodiscard]] T load_once(T const& shared) noexcept {
   static_assert(std::is_trivially_copyable_v<T>);
-  T copy;
+  T copy;  // NOLINT(cppcoreguidelines-pro-type-member-init): written whole below
   if constexpr (sizeof copy <= sizeof(std::uint64_t) && std::has_single_bit(sizeof copy)) {
     __atomic_load(&shared, &copy, __ATOMIC_RELAXED);
   } else {
