@@ -8,6 +8,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/as_size.hpp"
+#include "lib/core/forked_child.hpp"
 #include "lib/core/log.hpp"
 #include "lib/node/group/node_comm.hpp"
 #include "lib/platform/start_thread.hpp"
@@ -78,12 +79,7 @@ void Network::run_progress_thread() noexcept {
 bool Network::is_own_process() const noexcept { return pid_ == ::getpid(); }
 
 void Network::require_usable(char const* operation) const {
-  if (!is_own_process()) {
-    throw UsageError({.operation = operation,
-                      .message = "a forked child is not a rank",
-                      .expected = "a call from pid " + std::to_string(pid_),
-                      .got = "pid " + std::to_string(::getpid())});
-  }
+  if (!is_own_process()) refuse_forked_child(operation, pid_, "");
   if (stopped_.load()) {
     throw UsageError({.operation = operation,
                       .message = "the network was shut down",

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "collectives/message_queue/proportional_backoff.hpp"
+#include "lib/core/forked_child.hpp"
 #include "lib/core/log.hpp"
 #include "lib/node/liveness/root_cause.hpp"
 #include "lib/platform/deadline.hpp"
@@ -42,11 +43,8 @@ MessageQueue::State::EndpointLock::EndpointLock(State& state, char const* operat
     if (state.out) state.out->comm().require_own_process(operation);
     if (state.in) state.in->comm().require_own_process(operation);
     bool const is_remote = !state.out && !state.in;  // its other ranks are on other nodes
-    if (is_remote && state.process != ::getpid()) {
-      throw UsageError({.operation = operation,
-                        .message = "a forked child is not a rank",
-                        .hint = "use the queue in the process that made it"});
-    }
+    if (is_remote && state.process != ::getpid())
+      refuse_forked_child(operation, state.process, "use the queue in the process that made it");
   } catch (...) {
     busy_.clear(std::memory_order_release);
     throw;

@@ -225,8 +225,8 @@ class ShmTransport final : public spi::Transport {
   [[nodiscard]] bool try_send(MessageOp& op);
   [[nodiscard]] bool try_recv(MessageOp& op, int src);
   /// Returns memory for a message. Returns nothing while messages that peers have not taken yet, also of other groups,
-  /// fill the arena: then
-  /// the message waits, as it does for a full ring. Throws `UnavailableError` if that would not help.
+  /// fill the arena: then the message waits, as it does for a full ring. Throws `UnavailableError` if that would not
+  /// help.
   [[nodiscard]] std::optional<node::Slot> place_for_message(std::size_t bytes);
 
   std::shared_ptr<node::Group> group_;

@@ -86,7 +86,7 @@ bool AtomicFile::try_create() {
   // A cleaner may have found the new file before it was locked, and may remove it.
   struct stat status {};
   if (locked && system().fstat(fd_.get(), &status) != 0) fail("fstat", errno);
-  // Whatever the umask: a state file that its owner cannot write counts as finished.
+  // The umask may have removed these bits, but a state file that its owner cannot write counts as finished.
   if (locked && (status.st_mode & owner) != owner && ::fchmod(fd_.get(), (status.st_mode & 07777U) | owner) != 0)
     fail("fchmod", errno);
   if (locked && status.st_nlink > 0) return true;

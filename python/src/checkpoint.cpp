@@ -142,9 +142,7 @@ nb::dict save_sharded(Collective const& world, nb::handle given, std::filesystem
     auto const parts = nb::cast<nb::tuple>(given());
     tensors = state_dict_from(parts[0]);
     OptionReader reader(nb::cast<nb::dict>(parts[1]));
-    nb::object config = nb::none();
-    reader.read("config", config);
-    if (!config.is_none()) options.config = to_json(config);
+    reader.read("config", options.config);
     reader.read("force", options.force);
     reader.read("threads", options.threads);
     reader.read("format", formats, options.format);

@@ -16,6 +16,7 @@
 
 #include "errors.hpp"
 #include "interpreter.hpp"
+#include "json.hpp"
 #include "module.hpp"
 #include "options.hpp"
 #include "waiting.hpp"
@@ -43,6 +44,10 @@ class OptionReader {
     auto const given = take(name);
     if (!given.is_valid() || given.is_none()) return;
     if (!nb::try_cast(given, value)) refuse(name, "this option is not a path", "str or os.PathLike", type_text(given));
+  }
+  void read(char const* name, Json& value) {
+    auto const given = take(name);
+    if (given.is_valid() && !given.is_none()) value = to_json(given);
   }
   template <class Value, std::size_t Count>
   void read(char const* name, std::pair<char const*, Value> const (&values)[Count], Value& value) {

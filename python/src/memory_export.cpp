@@ -9,7 +9,6 @@
 
 #include "checkpoint_job.hpp"
 #include "errors.hpp"
-#include "json.hpp"
 #include "module.hpp"
 #include "tensor.hpp"
 
@@ -60,9 +59,7 @@ constexpr std::pair<char const*, cp::RuleDirection> directions[] = {{"forward", 
 
 cp::ModelDescription model_from(OptionReader& reader) {
   cp::ModelDescription model;
-  nb::object config = nb::none();
-  reader.read("config", config);
-  if (!config.is_none()) model.config = to_json(config);
+  reader.read("config", model.config);
   reader.read("assets", model.directory);
   reader.read("rules", model.rules);
   reader.read("direction", directions, model.direction);

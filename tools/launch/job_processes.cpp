@@ -1,6 +1,7 @@
 #include "tools/launch/job_processes.hpp"
 
 #include <cerrno>
+#include <csignal>
 
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -9,10 +10,21 @@
 #include "tools/launch/child_processes.hpp"
 
 namespace crossrank::tools {
+namespace {
+
+/// Returns whether this process has a child, running or ended. Costs one system call.
+bool has_child() {
+  siginfo_t info{};
+  return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 || errno != ECHILD;
+}
+
+}  // namespace
 
 // If the kernel refuses, orphans of the ranks go to init and can no longer be signalled; the ranks still can.
 JobProcesses::JobProcesses() {
-  for (pid_t const child : child_processes()) foreign_.insert(child);
+  // Most launchers have no child yet. The search in /proc reads a file of each process of the machine.
+  if (has_child())
+    for (pid_t const child : child_processes()) foreign_.insert(child);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
 

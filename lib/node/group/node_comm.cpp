@@ -16,6 +16,7 @@
 #include <crossrank/spi/operation.hpp>
 
 #include "lib/core/at_rank.hpp"
+#include "lib/core/forked_child.hpp"
 #include "lib/core/log.hpp"
 #include "lib/node/memory/counters.hpp"
 #include "lib/node/inspect/flight_file.hpp"
@@ -198,11 +199,7 @@ bool NodeComm::is_own_process() const noexcept {
 
 void NodeComm::require_own_process(char const* operation) const {
   if (is_own_process()) return;
-  throw UsageError({.operation = operation,
-                    .message = "a forked child is not a rank",
-                    .expected = "a call from pid " + std::to_string(owner_->pid),
-                    .got = "pid " + std::to_string(::getpid()),
-                    .hint = "call from the parent, or exec a program that connects by itself"});
+  refuse_forked_child(operation, owner_->pid, "call from the parent, or exec a program that connects by itself");
 }
 
 FlightRing& NodeComm::flight(int rank) const noexcept {

@@ -17,6 +17,7 @@
 #include <crossrank/spi/storage.hpp>
 
 #include "lib/core/at_rank.hpp"
+#include "lib/core/forked_child.hpp"
 #include "lib/platform/backoff.hpp"
 #include "lib/platform/cgroup.hpp"
 #include "lib/platform/crash_point.hpp"
@@ -109,11 +110,8 @@ bool ExportRequest::done() const { return !state_ || state_->done.load(std::memo
 
 Summary ExportRequest::wait() {
   if (!state_) return {};
-  if (state_->is_forked()) {
-    throw UsageError({.operation = background_operation,
-                      .message = "a forked child is not a rank",
-                      .hint = "wait in the process that called iconsolidate"});
-  }
+  if (state_->is_forked())
+    refuse_forked_child(background_operation, state_->process, "wait in the process that called iconsolidate");
   // A join alone would call no wait hook.
   platform::Backoff backoff({.longest_sleep = std::chrono::milliseconds(20)});
   while (!done()) backoff.pause(platform::ProgressHook::make_progress(backoff.next()));

@@ -14,9 +14,6 @@
 namespace crossrank::checkpoint {
 namespace {
 
-// The format's own limit, as files of large checkpoints need it.
-constexpr std::uint64_t header_limit = codec::max_header_bytes;
-
 /// Rethrows a reader's error with the most likely cause as hint.
 [[noreturn]] void explain_damage(FormatError const& error, std::uint64_t size) {
   auto info = error.info();
@@ -60,8 +57,7 @@ std::vector<SafetensorsSource::Opened> SafetensorsSource::open_all(std::vector<s
   codec::parallel_open(files.size(), [&](std::size_t i) {
     opened[i].file = pool.open(files[i]);
     try {
-      opened[i].image.emplace(
-          codec::StateImage::open(opened[i].file, {.kind = codec::ImageKind::plain, .header_limit = header_limit}));
+      opened[i].image.emplace(codec::StateImage::open(opened[i].file, {.kind = codec::ImageKind::plain}));
     } catch (FormatError const& error) {
       explain_damage(error, opened[i].file->size());
     }

@@ -108,8 +108,7 @@ std::shared_ptr<ShardSource const> open_dcp_safetensors(std::string name,
   for (auto const& path : files) {
     auto const file = pool->open(path);
     bytes += file->size();
-    auto const image =
-        codec::StateImage::open(file, {.kind = codec::ImageKind::plain, .header_limit = codec::max_header_bytes});
+    auto const image = codec::StateImage::open(file, {.kind = codec::ImageKind::plain});
     auto const sharding = sharding_of(image.header(), path.string());
     JsonIndex const info(sharding);
     for (auto const& entry : image.entries()) {

@@ -34,9 +34,8 @@ std::vector<fs::path> safetensors_files(fs::path const& directory) {
 /// Returns nothing for a damaged file. The error appears when the file is opened.
 std::optional<bool> has_sharding_info(fs::path const& file) {
   try {
-    auto const image =
-        codec::StateImage::open(std::make_shared<codec::OpenedFile>(file, open_operation),
-                                {.kind = codec::ImageKind::plain, .header_limit = codec::max_header_bytes});
+    auto const image = codec::StateImage::open(std::make_shared<codec::OpenedFile>(file, open_operation),
+                                               {.kind = codec::ImageKind::plain});
     return image.header().find_metadata(dcp_sharding_key) != nullptr;
   } catch (FormatError const&) {
     return std::nullopt;
