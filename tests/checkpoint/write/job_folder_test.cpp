@@ -287,10 +287,11 @@ TEST_F(ResumedJob, copies_no_backups_and_no_weights_of_other_programs) {
 
 /// The folder of a job that has not locked it yet looks like that of a dead job.
 TEST_F(ResumedJob, is_refused_or_succeeds_when_another_job_starts_at_the_same_time) {
-  auto const write = [&](int max_shard_bytes) {
-    auto const world = connect({.backend = "fake"});
+  // Each thread needs its own group: `connect` gives the whole process one.
+  auto const write = [&](Collective const& group, int max_shard_bytes) {
     try {
-      (void)checkpoint::consolidate(world, plan(), out(),
+      auto const plan = checkpoint::MergePlan::make(group, in());
+      (void)checkpoint::consolidate(group, plan, out(),
                                     {.max_shard_bytes = static_cast<std::uint64_t>(max_shard_bytes), .force = true});
     } catch (UsageError const& error) {
       EXPECT_THAT(error.info().message, HasSubstr("another job is writing"));
@@ -298,9 +299,10 @@ TEST_F(ResumedJob, is_refused_or_succeeds_when_another_job_starts_at_the_same_ti
       ADD_FAILURE() << error.what();
     }
   };
+  auto const others_group = world_.split({{0}}, "other");
   for (int round = 0; round < 40; ++round) {
-    std::thread other([&] { write(2000 + round); });
-    write(3000 + round);
+    std::thread other([&] { write(others_group, 2000 + round); });
+    write(world_, 3000 + round);
     other.join();
     expect_nothing_hidden();
   }

@@ -1,6 +1,7 @@
 #include "workspace/checkpoint/write/job_folder.hpp"
 
 #include <cerrno>
+#include <chrono>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -10,6 +11,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/platform/backoff.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/fd.hpp"
 #include "lib/platform/io_error.hpp"
@@ -80,19 +82,23 @@ struct LockedFolder {
 };
 
 /// Makes, opens and locks the folder of a job. Another job that starts in the same output takes a folder without a lock
-/// for that of a dead job, and removes it; then makes it again.
+/// for that of a dead job, locks it and removes it; then waits a little and makes it again.
 LockedFolder make_locked(fs::path const& path) {
-  constexpr int attempts = 16;
+  constexpr int attempts = 24;
+  platform::Backoff backoff({.longest_sleep = std::chrono::milliseconds(20)});
+  bool was_made_here = false;
   for (int attempt = 1;; ++attempt) {
     try {
       LockedFolder made{.is_fresh = make_folder(path)};
+      was_made_here = was_made_here || made.is_fresh;
       CROSSRANK_CRASH_POINT("checkpoint.job.made");
       made.work = platform::Directory::open(path, write_operation);
       made.lock = take_lock(made.work);
-      if (made.lock || !made.is_fresh || attempt == attempts) return made;
+      if (made.lock || !was_made_here || attempt == attempts) return made;
     } catch (IoError const& error) {
       if (error.info().system_errno != ENOENT || attempt == attempts) throw;
     }
+    backoff.pause();
   }
 }
 
