@@ -16,7 +16,7 @@
 #include "bench/harness/consume.h"
 #include "bench/harness/harness.hpp"
 #include "lib/tensor/streaming_copy.hpp"
-#include "lib/platform/direct_io.hpp"
+#include "lib/platform/files/direct_io.hpp"
 
 namespace bench = crossrank::bench;
 namespace platform = crossrank::platform;

@@ -19,10 +19,10 @@
 #include "collectives/core/group_state.hpp"
 #include "collectives/connect/open_transport.hpp"
 #include "collectives/connect/plugin_loader.hpp"
+#include "lib/core/max_wait.hpp"
 #include "lib/core/no_destructor.hpp"
 #include "lib/core/settings.hpp"
-#include "lib/platform/deadline.hpp"
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/io_error.hpp"
 
 namespace crossrank {
 namespace {
@@ -64,8 +64,8 @@ ConnectOptions spi::resolve_options(ConnectOptions options, char const* operatio
                       .group_usable = false});
   }
   for (auto* const time : {&options.timeout, &*options.connect_timeout, &options.user_limit})
-    *time = std::min(*time, platform::max_wait);
-  if (options.linger) *options.linger = std::clamp(*options.linger, std::chrono::milliseconds(0), platform::max_wait);
+    *time = std::min(*time, max_wait);
+  if (options.linger) *options.linger = std::clamp(*options.linger, std::chrono::milliseconds(0), max_wait);
   return options;
 }
 

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "collectives/core/group_state.hpp"
+#include "lib/core/max_wait.hpp"
 #include "lib/platform/backoff.hpp"
-#include "lib/platform/deadline.hpp"
 #include "lib/platform/progress_hook.hpp"
 #include "lib/platform/system.hpp"
 
@@ -94,7 +94,7 @@ void Request::finish() noexcept {
 
 bool Request::wait_for(std::chrono::milliseconds limit) {
   auto& system = platform::system();
-  auto const most = std::chrono::nanoseconds(std::clamp(limit, std::chrono::milliseconds::zero(), platform::max_wait));
+  auto const most = std::chrono::nanoseconds(std::clamp(limit, std::chrono::milliseconds::zero(), max_wait));
   auto const spin = std::min<std::chrono::nanoseconds>(longest_spin, most / spin_part);
   auto moved_at = system.now();
   auto const until = moved_at + most;

@@ -8,6 +8,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/as_size.hpp"
+#include "lib/core/max_wait.hpp"
 
 namespace crossrank {
 
@@ -91,9 +92,7 @@ std::optional<std::chrono::milliseconds> VariableReader::time(char const* name) 
              "a time in seconds, or with the suffix ms, s, m (or min), h");
   if (!value) return std::nullopt;
   if (*value == 0) refuse(name, "0", "more than 0");
-  // A longer time would overflow as nanoseconds from now.
-  constexpr std::uint64_t hundred_years = 24ULL * 36'500 * 3'600'000;
-  return std::chrono::milliseconds(std::min<std::uint64_t>(*value, hundred_years));
+  return std::chrono::milliseconds(std::min<std::uint64_t>(*value, max_wait.count()));
 }
 
 }  // namespace crossrank

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "lib/core/as_size.hpp"
-#include "lib/platform/fd.hpp"
+#include "lib/platform/files/fd.hpp"
 #include "lib/platform/system.hpp"
 
 namespace crossrank::platform {

@@ -4,9 +4,6 @@
 
 namespace crossrank::platform {
 
-/// Upper limit of every timeout, so that sums of timeouts and the clock stay in range.
-inline constexpr std::chrono::milliseconds max_wait = std::chrono::hours(24 * 36'500);
-
 /// A limit on time without progress, counted in slices in which the waiting process was running.
 ///
 /// The waiting thread sleeps at most `next_wait()`, then calls `tick()`, or `progress()` when its peer has made

@@ -6,8 +6,8 @@
 
 namespace crossrank::platform {
 
-/// A condition variable that a forked child may destroy. The C library would wait there for the threads that slept on it
-/// during the fork, although only the parent has them.
+/// A condition variable that a forked child may destroy. The C library would wait there for the threads that slept on
+/// it during the fork, although only the parent has them.
 class ForkSafeCondition {
  public:
   ForkSafeCondition() : process_(::getpid()), condition_() {}

@@ -5,7 +5,7 @@
 
 #include "lib/core/log.hpp"
 #include "lib/platform/deadline.hpp"
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/io_error.hpp"
 #include "lib/platform/signals_blocked.hpp"
 
 namespace crossrank::platform {

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <span>
 
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/io_error.hpp"
 #include "lib/platform/system.hpp"
 
 namespace crossrank::platform {

@@ -16,7 +16,7 @@
 
 #include "lib/core/as_size.hpp"
 #include "lib/core/no_destructor.hpp"
-#include "lib/platform/above_standard_streams.hpp"
+#include "lib/platform/files/above_standard_streams.hpp"
 
 namespace crossrank::platform {
 namespace {

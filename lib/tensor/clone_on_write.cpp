@@ -8,7 +8,7 @@
 
 #include <crossrank/spi/mapped_storage.hpp>
 
-#include "lib/platform/file_mapping.hpp"
+#include "lib/platform/files/file_mapping.hpp"
 
 namespace crossrank {
 

@@ -10,6 +10,7 @@
 #include <crossrank/spi/device_provider.hpp>
 
 #include "lib/core/environment.hpp"
+#include "lib/core/max_wait.hpp"
 #include "lib/device/device_failures.hpp"
 #include "lib/platform/deadline.hpp"
 #include "lib/platform/system.hpp"
@@ -26,7 +27,7 @@ constexpr auto longest_nap = std::chrono::milliseconds(1);
 constexpr auto verdict_grace = std::chrono::seconds(5);
 
 std::chrono::nanoseconds limit_of(std::chrono::milliseconds timeout) {
-  if (timeout > std::chrono::milliseconds(0)) return std::min(timeout, platform::max_wait);
+  if (timeout > std::chrono::milliseconds(0)) return std::min(timeout, max_wait);
   return environment().timeout.value_or(default_timeout);
 }
 

@@ -15,7 +15,7 @@
 #include <crossrank/workspace/nfs_workspace.hpp>
 #include <crossrank/parallel.hpp>
 
-#include "lib/platform/directory.hpp"
+#include "lib/platform/files/directory.hpp"
 #include "tests/faults/fault_report.hpp"
 #include "tests/faults/fault_workload.hpp"
 #include "tests/support/faulty_system.hpp"

@@ -1,4 +1,4 @@
-#include "lib/platform/atomic_file.hpp"
+#include "lib/platform/files/atomic_file.hpp"
 
 #include <algorithm>
 #include <array>

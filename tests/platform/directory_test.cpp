@@ -1,4 +1,4 @@
-#include "lib/platform/directory.hpp"
+#include "lib/platform/files/directory.hpp"
 
 #include <fstream>
 #include <thread>

@@ -12,8 +12,8 @@
 
 #include <gtest/gtest.h>
 
-#include "lib/platform/fd.hpp"
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/fd.hpp"
+#include "lib/platform/files/io_error.hpp"
 #include "lib/platform/retry.hpp"
 #include "tests/support/faulty_system.hpp"
 

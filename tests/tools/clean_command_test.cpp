@@ -14,7 +14,7 @@
 #include <crossrank/safetensors.hpp>
 
 #include "lib/node/memory/segment_names.hpp"
-#include "lib/platform/fd.hpp"
+#include "lib/platform/files/fd.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/tools/command_run.hpp"
 #include "tests/workspace/state_samples.hpp"

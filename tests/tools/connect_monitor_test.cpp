@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "lib/node/rendezvous/launcher_link.hpp"
-#include "lib/platform/fd.hpp"
+#include "lib/platform/files/fd.hpp"
 
 namespace crossrank::tools {
 namespace {

@@ -13,7 +13,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/workspace/nfs_workspace.hpp>
 
-#include "lib/platform/fd.hpp"
+#include "lib/platform/files/fd.hpp"
 #include "tests/support/faulty_system.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/workspace/state_samples.hpp"

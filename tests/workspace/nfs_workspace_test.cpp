@@ -19,7 +19,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/log.hpp>
 
-#include "lib/platform/fd.hpp"
+#include "lib/platform/files/fd.hpp"
 #include "tests/support/error_of.hpp"
 #include "tests/support/faulty_system.hpp"
 #include "tests/support/temporary_directory.hpp"

@@ -9,7 +9,7 @@
 #include <crossrank/state.hpp>
 #include <crossrank/tensor.hpp>
 
-#include "lib/platform/directory.hpp"
+#include "lib/platform/files/directory.hpp"
 #include "workspace/nfs/state_file.hpp"
 
 namespace crossrank::test {

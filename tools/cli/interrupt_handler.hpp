@@ -5,7 +5,7 @@
 
 #include <signal.h>
 
-#include "lib/platform/fd.hpp"
+#include "lib/platform/files/fd.hpp"
 #include "tools/cli/end_request.hpp"
 
 namespace crossrank::tools {

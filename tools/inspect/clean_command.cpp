@@ -17,11 +17,11 @@
 #include "lib/core/terminal_text.hpp"
 #include "lib/node/inspect/flight_file.hpp"
 #include "lib/node/memory/segment_names.hpp"
-#include "lib/platform/directory.hpp"
+#include "lib/platform/files/directory.hpp"
 #include "lib/platform/system.hpp"
 #include "tools/cli/option_flags.hpp"
 #include "tools/cli/session.hpp"
-#include "workspace/checkpoint/write/dead_jobs.hpp"
+#include "workspace/checkpoint/write/job/dead_jobs.hpp"
 #include "workspace/nfs/clean_workspace.hpp"
 
 namespace crossrank::tools {

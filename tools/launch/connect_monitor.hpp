@@ -14,7 +14,7 @@
 #include "lib/node/rendezvous/launcher_link.hpp"
 #include "lib/node/memory/control_layout.hpp"
 #include "lib/node/memory/segment.hpp"
-#include "lib/platform/fd.hpp"
+#include "lib/platform/files/fd.hpp"
 
 namespace crossrank::tools {
 

@@ -3,7 +3,7 @@
 
 #include <signal.h>
 
-#include "lib/platform/fd.hpp"
+#include "lib/platform/files/fd.hpp"
 
 namespace crossrank::tools {
 

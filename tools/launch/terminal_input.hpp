@@ -1,7 +1,7 @@
 #pragma once
 #include <string>
 
-#include "lib/platform/fd.hpp"
+#include "lib/platform/files/fd.hpp"
 
 namespace crossrank::tools {
 

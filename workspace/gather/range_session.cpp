@@ -10,9 +10,9 @@
 #include "collectives/spi/argument_digest.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/error_record.hpp"
+#include "lib/core/max_wait.hpp"
 #include "lib/node/group/group.hpp"
 #include "lib/platform/crash_point.hpp"
-#include "lib/platform/deadline.hpp"
 #include "workspace/nfs/file_state_store.hpp"
 
 namespace crossrank::workspace {
@@ -27,7 +27,7 @@ RangeSession::RangeSession(char const* operation, ItemKind kind, Contribution co
       timeout_policy_(group.timeout_policy()),
       options_(options) {
   Collective::CallLock const call_lock(collective_, operation_);
-  if (options.timeout) timeout_policy_.timeout = std::min(*options.timeout, platform::max_wait);
+  if (options.timeout) timeout_policy_.timeout = std::min(*options.timeout, max_wait);
   rank_ = collective_.rank();
   map_ranks();
   group_ = node::group_of(collective_.transport()->node_memory());

@@ -4,8 +4,8 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/platform/atomic_file.hpp"
-#include "lib/platform/directory.hpp"
+#include "lib/platform/files/atomic_file.hpp"
+#include "lib/platform/files/directory.hpp"
 #include "workspace/nfs/writer_lock.hpp"
 #include "workspace/nfs/state_file_names.hpp"
 #include "workspace/nfs/file_identity.hpp"

@@ -11,7 +11,7 @@
 #include <crossrank/state.hpp>
 #include <crossrank/workspace/options.hpp>
 
-#include "lib/platform/directory.hpp"
+#include "lib/platform/files/directory.hpp"
 #include "workspace/nfs/published_file.hpp"
 #include "workspace/nfs/writer_lock.hpp"
 #include "workspace/nfs/read_retry_policy.hpp"

@@ -8,7 +8,7 @@
 #include "lib/codec/io/opened_file.hpp"
 #include "lib/codec/torch/torch_archive_writer.hpp"
 #include "lib/codec/torch/torch_load.hpp"
-#include "lib/platform/atomic_file.hpp"
+#include "lib/platform/files/atomic_file.hpp"
 #include "workspace/nfs/state_file_names.hpp"
 
 namespace crossrank::workspace {

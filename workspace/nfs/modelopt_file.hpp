@@ -4,7 +4,7 @@
 #include <crossrank/json.hpp>
 #include <crossrank/state.hpp>
 
-#include "lib/platform/directory.hpp"
+#include "lib/platform/files/directory.hpp"
 
 namespace crossrank::workspace {
 

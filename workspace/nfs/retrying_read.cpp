@@ -10,9 +10,9 @@
 
 #include "lib/codec/checksum/checksum.hpp"
 #include "lib/platform/deadline.hpp"
-#include "lib/platform/directory.hpp"
+#include "lib/platform/files/directory.hpp"
 #include "lib/platform/guarded_call.hpp"
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/io_error.hpp"
 #include "workspace/nfs/mount_text.hpp"
 #include "workspace/nfs/state_file.hpp"
 

@@ -11,7 +11,7 @@
 #include "lib/codec/checksum/checksum.hpp"
 #include "lib/codec/safetensors/image_writer.hpp"
 #include "lib/core/environment.hpp"
-#include "lib/platform/atomic_file.hpp"
+#include "lib/platform/files/atomic_file.hpp"
 #include "workspace/nfs/writer_lock.hpp"
 
 namespace crossrank::workspace {

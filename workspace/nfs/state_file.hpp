@@ -6,7 +6,7 @@
 #include <crossrank/state.hpp>
 
 #include "lib/codec/safetensors/state_image.hpp"
-#include "lib/platform/directory.hpp"
+#include "lib/platform/files/directory.hpp"
 #include "workspace/nfs/published_file.hpp"
 
 namespace crossrank::workspace {

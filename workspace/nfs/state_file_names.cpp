@@ -9,7 +9,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/platform/atomic_file.hpp"
+#include "lib/platform/files/atomic_file.hpp"
 #include "lib/platform/random.hpp"
 
 namespace crossrank::workspace {

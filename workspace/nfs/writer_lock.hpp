@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <string>
 
-#include "lib/platform/directory.hpp"
+#include "lib/platform/files/directory.hpp"
 
 namespace crossrank::workspace {
 

@@ -8,7 +8,7 @@
 
 #include "lib/core/as_size.hpp"
 #include "lib/tensor/copy_memory.hpp"
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/io_error.hpp"
 #include "lib/platform/system.hpp"
 
 namespace crossrank::codec {

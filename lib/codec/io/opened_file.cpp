@@ -7,7 +7,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/io_error.hpp"
 #include "lib/platform/system.hpp"
 
 namespace crossrank::codec {

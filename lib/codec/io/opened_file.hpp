@@ -4,7 +4,7 @@
 #include <string>
 
 #include "lib/codec/io/byte_source.hpp"
-#include "lib/platform/fd.hpp"
+#include "lib/platform/files/fd.hpp"
 
 namespace crossrank::codec {
 

@@ -23,11 +23,11 @@
 #include "lib/tensor/copy_memory.hpp"
 #include "lib/tensor/transfer/host_copies.hpp"
 #include "lib/tensor/transfer/staged_read.hpp"
-#include "lib/platform/atomic_file.hpp"
-#include "lib/platform/directory.hpp"
-#include "lib/platform/file_mapping.hpp"
-#include "lib/platform/fd.hpp"
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/atomic_file.hpp"
+#include "lib/platform/files/directory.hpp"
+#include "lib/platform/files/file_mapping.hpp"
+#include "lib/platform/files/fd.hpp"
+#include "lib/platform/files/io_error.hpp"
 
 namespace crossrank {
 namespace {

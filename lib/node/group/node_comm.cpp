@@ -27,7 +27,7 @@
 #include "lib/node/liveness/watchdog_thread.hpp"
 #include "lib/platform/cgroup.hpp"
 #include "lib/platform/crash_point.hpp"
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/io_error.hpp"
 #include "lib/platform/system.hpp"
 
 namespace crossrank::node {

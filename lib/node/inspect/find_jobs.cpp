@@ -16,7 +16,7 @@
 #include "lib/core/as_size.hpp"
 #include "lib/node/inspect/flight_file.hpp"
 #include "lib/node/memory/control_layout.hpp"
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/io_error.hpp"
 #include "lib/platform/system.hpp"
 
 namespace crossrank::node {

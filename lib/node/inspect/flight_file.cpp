@@ -9,8 +9,8 @@
 #include <sys/stat.h>
 
 #include "lib/node/memory/control_layout.hpp"
-#include "lib/platform/io_error.hpp"
-#include "lib/platform/path_links.hpp"
+#include "lib/platform/files/io_error.hpp"
+#include "lib/platform/files/path_links.hpp"
 #include "lib/platform/system.hpp"
 
 namespace crossrank::node {

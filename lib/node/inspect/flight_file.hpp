@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "lib/platform/fd.hpp"
+#include "lib/platform/files/fd.hpp"
 
 /// A control segment with a name. If `CROSSRANK_FLIGHT_DIR` names a directory, the control segment of a job is a file
 /// there instead of anonymous memory, so that the flight records survive the ranks. The last rank that leaves in order

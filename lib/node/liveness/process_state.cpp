@@ -10,7 +10,7 @@
 
 #include "lib/core/as_size.hpp"
 #include "lib/node/liveness/watchdog_thread.hpp"
-#include "lib/platform/fd.hpp"
+#include "lib/platform/files/fd.hpp"
 #include "lib/platform/system.hpp"
 
 namespace crossrank::node {

@@ -19,8 +19,8 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/platform/fd.hpp"
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/fd.hpp"
+#include "lib/platform/files/io_error.hpp"
 #include "lib/platform/signals_blocked.hpp"
 #include "lib/platform/start_thread.hpp"
 #include "lib/platform/system.hpp"

@@ -16,7 +16,7 @@
 #include "lib/core/log.hpp"
 #include "lib/node/memory/counters.hpp"
 #include "lib/platform/crash_point.hpp"
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/io_error.hpp"
 #include "lib/platform/system.hpp"
 
 namespace crossrank::node {

@@ -8,7 +8,7 @@
 
 #include "lib/node/memory/corruption.hpp"
 #include "lib/node/memory/segment.hpp"
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/io_error.hpp"
 
 namespace crossrank::node {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "lib/node/memory/control_layout.hpp"
 #include "lib/node/memory/queue_layout.hpp"
-#include "lib/platform/fd.hpp"
+#include "lib/platform/files/fd.hpp"
 
 namespace crossrank::node {
 

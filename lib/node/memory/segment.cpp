@@ -15,7 +15,7 @@
 
 #include "lib/node/memory/segment_names.hpp"
 #include "lib/platform/crash_point.hpp"
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/io_error.hpp"
 
 namespace crossrank::node {
 namespace {

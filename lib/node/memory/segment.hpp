@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "lib/platform/fd.hpp"
+#include "lib/platform/files/fd.hpp"
 
 namespace crossrank::node {
 

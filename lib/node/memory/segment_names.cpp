@@ -7,7 +7,7 @@
 
 #include <boost/filesystem/operations.hpp>
 
-#include "lib/platform/fd.hpp"
+#include "lib/platform/files/fd.hpp"
 #include "lib/platform/random.hpp"
 
 #define XXH_INLINE_ALL

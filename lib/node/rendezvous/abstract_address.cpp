@@ -5,7 +5,7 @@
 
 #include <unistd.h>
 
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/io_error.hpp"
 #include "lib/platform/system.hpp"
 
 namespace crossrank::node {

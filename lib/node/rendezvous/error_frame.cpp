@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "lib/core/error_record.hpp"
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/io_error.hpp"
 
 namespace crossrank::node {
 

@@ -7,8 +7,8 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/as_size.hpp"
-#include "lib/platform/above_standard_streams.hpp"
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/above_standard_streams.hpp"
+#include "lib/platform/files/io_error.hpp"
 #include "lib/platform/progress_hook.hpp"
 
 namespace crossrank::node {

@@ -8,7 +8,7 @@
 
 #include <poll.h>
 
-#include "lib/platform/fd.hpp"
+#include "lib/platform/files/fd.hpp"
 
 namespace crossrank::node {
 

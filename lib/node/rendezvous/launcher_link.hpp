@@ -5,7 +5,7 @@
 #include <string>
 
 #include "lib/node/rendezvous/abstract_address.hpp"
-#include "lib/platform/fd.hpp"
+#include "lib/platform/files/fd.hpp"
 
 namespace crossrank::node {
 

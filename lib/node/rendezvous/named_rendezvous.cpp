@@ -13,7 +13,7 @@
 #include "lib/node/rendezvous/error_frame.hpp"
 #include "lib/node/liveness/watchdog_thread.hpp"
 #include "lib/platform/crash_point.hpp"
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/io_error.hpp"
 #include "lib/platform/progress_hook.hpp"
 
 /// Where sockets are refused, the ranks meet at a named control segment. It appears complete: a rank makes it under a

@@ -6,7 +6,7 @@
 
 #include "lib/node/rendezvous/rendezvous.hpp"
 #include "lib/node/liveness/process_state.hpp"
-#include "lib/platform/fd.hpp"
+#include "lib/platform/files/fd.hpp"
 
 namespace crossrank::node {
 

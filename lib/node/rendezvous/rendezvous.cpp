@@ -14,7 +14,7 @@
 #include "lib/core/environment.hpp"
 #include "lib/node/inspect/flight_file.hpp"
 #include "lib/platform/cgroup.hpp"
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/io_error.hpp"
 
 namespace crossrank::node {
 namespace {

@@ -13,7 +13,7 @@
 #include "lib/node/memory/control_layout.hpp"
 #include "lib/node/memory/segment_names.hpp"
 #include "lib/node/memory/segment.hpp"
-#include "lib/platform/fd.hpp"
+#include "lib/platform/files/fd.hpp"
 
 namespace crossrank::node {
 

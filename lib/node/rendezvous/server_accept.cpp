@@ -13,7 +13,7 @@
 #include "lib/node/rendezvous/roles.hpp"
 #include "lib/node/rendezvous/error_frame.hpp"
 #include "lib/node/liveness/watchdog_thread.hpp"
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/io_error.hpp"
 #include "lib/platform/system.hpp"
 
 /// How the server of a rendezvous admits the ranks, and how every rank learns why a start has failed.

@@ -10,7 +10,7 @@
 #include "lib/node/rendezvous/roles.hpp"
 #include "lib/node/rendezvous/error_frame.hpp"
 #include "lib/platform/crash_point.hpp"
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/io_error.hpp"
 #include "lib/platform/system.hpp"
 
 /// How the server of a rendezvous distributes the memory once all ranks have joined.

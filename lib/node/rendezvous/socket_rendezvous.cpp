@@ -11,7 +11,7 @@
 #include "lib/node/rendezvous/roles.hpp"
 #include "lib/node/rendezvous/error_frame.hpp"
 #include "lib/platform/crash_point.hpp"
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/io_error.hpp"
 #include "lib/platform/system.hpp"
 
 /// The ranks of a job on one node meet at an abstract socket. The first rank to bind it is the server. It waits until

@@ -25,7 +25,7 @@
 #include "lib/platform/system.hpp"
 #include "tests/checkpoint/parts/planned_parts.hpp"
 #include "tests/checkpoint/support/checkpoint_files.hpp"
-#include "workspace/checkpoint/write/dead_jobs.hpp"
+#include "workspace/checkpoint/write/job/dead_jobs.hpp"
 
 namespace crossrank {
 namespace {

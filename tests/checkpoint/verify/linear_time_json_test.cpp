@@ -17,7 +17,7 @@
 #include "workspace/checkpoint/discovery/inventory.hpp"
 #include "workspace/checkpoint/model/layer_sizes.hpp"
 #include "workspace/checkpoint/discovery/open_shard_set.hpp"
-#include "workspace/checkpoint/write/commit.hpp"
+#include "workspace/checkpoint/write/job/commit.hpp"
 #include "workspace/checkpoint/plan/check_layers.hpp"
 #include "workspace/checkpoint/plan/check_model.hpp"
 #include "workspace/checkpoint/rules/rule_file.hpp"

@@ -12,7 +12,7 @@
 #include <crossrank/log.hpp>
 #include <crossrank/safetensors.hpp>
 
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/io_error.hpp"
 #include "tests/checkpoint/support/shard_samples.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "workspace/checkpoint/discovery/megatron/deepspeed_files.hpp"

@@ -23,7 +23,7 @@
 #include "tests/support/faulty_system.hpp"
 #include "tests/support/process_ranks.hpp"
 #include "tests/support/temporary_directory.hpp"
-#include "workspace/checkpoint/write/dead_jobs.hpp"
+#include "workspace/checkpoint/write/job/dead_jobs.hpp"
 
 namespace crossrank {
 namespace {

@@ -19,7 +19,7 @@
 #include "tests/checkpoint/support/checkpoint_files.hpp"
 #include "tests/checkpoint/write/interrupted.hpp"
 #include "tests/support/faulty_system.hpp"
-#include "workspace/checkpoint/write/dead_jobs.hpp"
+#include "workspace/checkpoint/write/job/dead_jobs.hpp"
 
 namespace crossrank {
 namespace {

@@ -11,8 +11,8 @@
 
 #include <gtest/gtest.h>
 
-#include "lib/platform/direct_io.hpp"
-#include "lib/platform/directory.hpp"
+#include "lib/platform/files/direct_io.hpp"
+#include "lib/platform/files/directory.hpp"
 #include "lib/platform/system.hpp"
 #include "tests/support/faulty_system.hpp"
 #include "tests/support/temporary_directory.hpp"

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "lib/platform/fd.hpp"
+#include "lib/platform/files/fd.hpp"
 #include "lib/platform/system.hpp"
 #include "tests/codec/safetensors/image_fixture.hpp"
 

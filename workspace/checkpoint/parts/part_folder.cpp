@@ -9,13 +9,13 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/platform/atomic_file.hpp"
+#include "lib/platform/files/atomic_file.hpp"
 #include "lib/platform/crash_point.hpp"
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/io_error.hpp"
 #include "lib/platform/system.hpp"
 #include "workspace/checkpoint/parts/json_checksum.hpp"
-#include "workspace/checkpoint/write/commit.hpp"
-#include "workspace/checkpoint/write/job_files.hpp"
+#include "workspace/checkpoint/write/job/commit.hpp"
+#include "workspace/checkpoint/write/job/job_files.hpp"
 
 namespace crossrank::checkpoint {
 namespace {

@@ -8,10 +8,10 @@
 
 #include <crossrank/checkpoint.hpp>
 
-#include "lib/platform/directory.hpp"
+#include "lib/platform/files/directory.hpp"
 #include "workspace/checkpoint/write/output_layout.hpp"
-#include "workspace/checkpoint/write/part_runs.hpp"
-#include "workspace/checkpoint/write/work_folder.hpp"
+#include "workspace/checkpoint/write/job/part_runs.hpp"
+#include "workspace/checkpoint/write/job/work_folder.hpp"
 
 namespace crossrank::checkpoint {
 

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "lib/platform/directory.hpp"
+#include "lib/platform/files/directory.hpp"
 #include "workspace/checkpoint/parts/parts_plan_state.hpp"
 #include "workspace/checkpoint/plan/merge_layout.hpp"
 #include "workspace/checkpoint/source/file_pool.hpp"

@@ -15,7 +15,7 @@
 
 #include "lib/codec/checksum/checksum.hpp"
 #include "lib/codec/json/json_document.hpp"
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/io_error.hpp"
 #include "workspace/checkpoint/parts/json_checksum.hpp"
 #include "workspace/checkpoint/source/directory_listing.hpp"
 

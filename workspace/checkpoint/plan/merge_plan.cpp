@@ -7,8 +7,8 @@
 #include <crossrank/error.hpp>
 
 #include "lib/codec/checksum/checksum.hpp"
-#include "lib/platform/atomic_file.hpp"
-#include "lib/platform/directory.hpp"
+#include "lib/platform/files/atomic_file.hpp"
+#include "lib/platform/files/directory.hpp"
 #include "workspace/checkpoint/discovery/open_shard_set.hpp"
 #include "workspace/checkpoint/discovery/other_ranks.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"

@@ -81,7 +81,7 @@ void warn_of_padding(MergeLayout const& layout) {
 void warn_of_uncounted_ranks(PlannedMerge const& merge) {
   auto const& set = merge.layout.set;
   if (!set.uncounted || sizes_of(merge)[SizeName::hidden]) return;
-  if (set.opened_from == OpenedFrom::pieces) {
+  if (set.has_uncounted_pieces()) {
     return log_event(LogLevel::warning,
                      "nothing tells how many ranks saved the pieces, so that a missing last rank is not noticed: put "
                      "config.json beside the files",
@@ -95,7 +95,7 @@ void warn_of_uncounted_ranks(PlannedMerge const& merge) {
 
 /// Warns of files of a distributed checkpoint that are missing, unless their ranks had nothing to save in them.
 void warn_of_missing_parts(ShardSet const& set) {
-  if (!set.uncounted || set.opened_from != OpenedFrom::pieces) return;
+  if (!set.has_uncounted_pieces()) return;
   std::vector<std::string> names;
   for (auto const& file : set.files) names.push_back(std::filesystem::path(file.path).filename().string());
   for (auto const& name : missing_parts(names, max_of_a_kind))

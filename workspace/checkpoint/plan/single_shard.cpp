@@ -63,7 +63,7 @@ std::optional<FormatError> check_single_shard(ShardSet const& set, std::optional
   auto const& source = *set.sources.front();
   bool const named = is_one_ranks(source.name());
   auto const rule_set = RuleSet::make(set, rule_file);
-  if (set.opened_from == OpenedFrom::pieces && set.uncounted) return check_joined_pieces(set, rule_set);
+  if (set.has_uncounted_pieces()) return check_joined_pieces(set, rule_set);
   std::optional<FormatError> finding;
   std::set<std::string> kinds;
   for (auto const& tensor : source.tensors()) {

@@ -14,8 +14,8 @@
 #include "lib/codec/io/byte_source.hpp"
 #include "lib/codec/json/json_document.hpp"
 #include "lib/codec/json/json_text.hpp"
-#include "lib/platform/fd.hpp"
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/fd.hpp"
+#include "lib/platform/files/io_error.hpp"
 #include "lib/platform/system.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
 

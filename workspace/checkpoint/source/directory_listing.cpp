@@ -10,7 +10,7 @@
 
 #include "lib/codec/json/python_json.hpp"
 #include "lib/core/nearest_name.hpp"
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/io_error.hpp"
 #include "workspace/checkpoint/source/file_pool.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
 

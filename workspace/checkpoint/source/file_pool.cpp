@@ -9,7 +9,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/as_size.hpp"
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/io_error.hpp"
 #include "lib/platform/retry.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
 

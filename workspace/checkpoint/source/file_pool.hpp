@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lib/codec/io/byte_source.hpp"
-#include "lib/platform/fd.hpp"
+#include "lib/platform/files/fd.hpp"
 
 namespace crossrank::checkpoint {
 

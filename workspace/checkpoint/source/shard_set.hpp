@@ -47,6 +47,9 @@ struct ShardSet {
   OpenedFrom opened_from = OpenedFrom::together;
   bool known_whole = false;  ///< the files give the whole shape of each tensor, so that no rank can be missing
   bool uncounted = false;    ///< only the files themselves tell how many ranks there are
+
+  /// Returns whether these are pieces, of which a missing last rank's would not be noticed.
+  [[nodiscard]] bool has_uncounted_pieces() const noexcept { return uncounted && opened_from == OpenedFrom::pieces; }
 };
 
 }  // namespace crossrank::checkpoint

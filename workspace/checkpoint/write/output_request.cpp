@@ -8,7 +8,7 @@
 
 #include "lib/codec/checksum/checksum.hpp"
 #include "lib/core/as_size.hpp"
-#include "workspace/checkpoint/write/job_folder.hpp"
+#include "workspace/checkpoint/write/job/job_folder.hpp"
 #include "workspace/checkpoint/plan/merged_source.hpp"
 #include "workspace/checkpoint/write/output_layout.hpp"
 #include "workspace/checkpoint/plan/merge_plan_state.hpp"

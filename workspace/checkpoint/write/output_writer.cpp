@@ -14,7 +14,7 @@
 #include "lib/codec/json/config_tag.hpp"
 #include "lib/codec/checksum/crc32.hpp"
 #include "lib/platform/crash_point.hpp"
-#include "workspace/checkpoint/write/job_files.hpp"
+#include "workspace/checkpoint/write/job/job_files.hpp"
 #include "workspace/checkpoint/write/written_result.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
 

@@ -12,10 +12,10 @@
 
 #include <crossrank/checkpoint.hpp>
 
-#include "lib/platform/direct_io.hpp"
+#include "lib/platform/files/direct_io.hpp"
 #include "workspace/checkpoint/write/output_layout.hpp"
 #include "workspace/checkpoint/write/temporary_file.hpp"
-#include "workspace/checkpoint/write/work_folder.hpp"
+#include "workspace/checkpoint/write/job/work_folder.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 
 namespace crossrank::checkpoint {

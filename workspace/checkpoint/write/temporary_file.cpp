@@ -10,8 +10,8 @@
 
 #include "lib/core/as_size.hpp"
 #include "lib/platform/crash_point.hpp"
-#include "lib/platform/direct_io.hpp"
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/direct_io.hpp"
+#include "lib/platform/files/io_error.hpp"
 #include "lib/platform/retry.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
 

@@ -6,8 +6,8 @@
 
 #include <sys/types.h>
 
-#include "lib/platform/directory.hpp"
-#include "lib/platform/fd.hpp"
+#include "lib/platform/files/directory.hpp"
+#include "lib/platform/files/fd.hpp"
 
 namespace crossrank::checkpoint {
 

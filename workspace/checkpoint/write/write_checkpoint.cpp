@@ -14,7 +14,7 @@
 #include "lib/codec/json/python_json.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/source/file_pool.hpp"
-#include "workspace/checkpoint/write/job_files.hpp"
+#include "workspace/checkpoint/write/job/job_files.hpp"
 #include "workspace/checkpoint/write/output_writer.hpp"
 #include "workspace/checkpoint/write/unchanged_inputs.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"

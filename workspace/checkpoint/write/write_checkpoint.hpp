@@ -5,7 +5,7 @@
 
 #include <crossrank/checkpoint.hpp>
 
-#include "workspace/checkpoint/write/job_folder.hpp"
+#include "workspace/checkpoint/write/job/job_folder.hpp"
 #include "workspace/checkpoint/source/shard_set.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 #include "workspace/checkpoint/write/output_layout.hpp"

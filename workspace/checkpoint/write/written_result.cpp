@@ -11,8 +11,8 @@
 #include <crossrank/error.hpp>
 
 #include "workspace/checkpoint/source/file_pool.hpp"
-#include "workspace/checkpoint/write/job_files.hpp"
-#include "workspace/checkpoint/write/commit.hpp"
+#include "workspace/checkpoint/write/job/job_files.hpp"
+#include "workspace/checkpoint/write/job/commit.hpp"
 
 namespace crossrank::checkpoint {
 namespace {

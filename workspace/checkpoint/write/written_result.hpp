@@ -3,8 +3,8 @@
 #include <optional>
 #include <string>
 
-#include "lib/platform/directory.hpp"
-#include "lib/platform/fd.hpp"
+#include "lib/platform/files/directory.hpp"
+#include "lib/platform/files/fd.hpp"
 #include "workspace/checkpoint/write/write_checkpoint.hpp"
 
 namespace crossrank::checkpoint {

@@ -7,10 +7,10 @@
 
 #include <crossrank/json.hpp>
 
-#include "lib/platform/directory.hpp"
-#include "lib/platform/fd.hpp"
-#include "workspace/checkpoint/write/commit.hpp"
-#include "workspace/checkpoint/write/work_folder.hpp"
+#include "lib/platform/files/directory.hpp"
+#include "lib/platform/files/fd.hpp"
+#include "workspace/checkpoint/write/job/commit.hpp"
+#include "workspace/checkpoint/write/job/work_folder.hpp"
 
 namespace crossrank::checkpoint {
 

@@ -1,4 +1,4 @@
-#include "workspace/checkpoint/write/part_runs.hpp"
+#include "workspace/checkpoint/write/job/part_runs.hpp"
 
 #include <cerrno>
 #include <cstddef>
@@ -11,11 +11,11 @@
 #include "lib/core/as_size.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/host.hpp"
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/io_error.hpp"
 #include "lib/platform/random.hpp"
 #include "lib/platform/retry.hpp"
 #include "lib/platform/system.hpp"
-#include "workspace/checkpoint/write/job_files.hpp"
+#include "workspace/checkpoint/write/job/job_files.hpp"
 
 namespace crossrank::checkpoint {
 namespace {

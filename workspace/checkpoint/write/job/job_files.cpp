@@ -1,4 +1,4 @@
-#include "workspace/checkpoint/write/job_files.hpp"
+#include "workspace/checkpoint/write/job/job_files.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -9,9 +9,9 @@
 #include <sys/file.h>
 
 #include "lib/codec/json/json_document.hpp"
-#include "lib/platform/atomic_file.hpp"
+#include "lib/platform/files/atomic_file.hpp"
 #include "lib/platform/crash_point.hpp"
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/io_error.hpp"
 #include "lib/platform/retry.hpp"
 #include "workspace/checkpoint/source/file_pool.hpp"
 

@@ -1,4 +1,4 @@
-#include "lib/platform/atomic_file.hpp"
+#include "lib/platform/files/atomic_file.hpp"
 
 #include <algorithm>
 #include <climits>
@@ -10,7 +10,7 @@
 
 #include "lib/core/as_size.hpp"
 #include "lib/platform/crash_point.hpp"
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/io_error.hpp"
 #include "lib/platform/random.hpp"
 #include "lib/platform/retry.hpp"
 

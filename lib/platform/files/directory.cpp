@@ -1,4 +1,4 @@
-#include "lib/platform/directory.hpp"
+#include "lib/platform/files/directory.hpp"
 
 #include <algorithm>
 #include <memory>
@@ -9,8 +9,8 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/platform/io_error.hpp"
-#include "lib/platform/path_links.hpp"
+#include "lib/platform/files/io_error.hpp"
+#include "lib/platform/files/path_links.hpp"
 #include "lib/platform/retry.hpp"
 
 namespace crossrank::platform {

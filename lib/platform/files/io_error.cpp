@@ -1,4 +1,4 @@
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/io_error.hpp"
 
 #include <cerrno>
 #include <cstring>

@@ -1,12 +1,12 @@
-#include "workspace/checkpoint/write/dead_jobs.hpp"
+#include "workspace/checkpoint/write/job/dead_jobs.hpp"
 
 #include <utility>
 
 #include <crossrank/error.hpp>
 
-#include "workspace/checkpoint/write/job_files.hpp"
-#include "workspace/checkpoint/write/commit.hpp"
-#include "workspace/checkpoint/write/part_runs.hpp"
+#include "workspace/checkpoint/write/job/job_files.hpp"
+#include "workspace/checkpoint/write/job/commit.hpp"
+#include "workspace/checkpoint/write/job/part_runs.hpp"
 
 namespace crossrank::checkpoint {
 

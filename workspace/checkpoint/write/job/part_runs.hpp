@@ -3,8 +3,8 @@
 #include <set>
 #include <string>
 
-#include "lib/platform/directory.hpp"
-#include "lib/platform/fd.hpp"
+#include "lib/platform/files/directory.hpp"
+#include "lib/platform/files/fd.hpp"
 
 namespace crossrank::checkpoint {
 

@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-#include "lib/platform/directory.hpp"
+#include "lib/platform/files/directory.hpp"
 
 namespace crossrank::platform {
 

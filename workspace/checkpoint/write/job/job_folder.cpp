@@ -1,4 +1,4 @@
-#include "workspace/checkpoint/write/job_folder.hpp"
+#include "workspace/checkpoint/write/job/job_folder.hpp"
 
 #include <cerrno>
 #include <chrono>
@@ -13,13 +13,13 @@
 
 #include "lib/platform/backoff.hpp"
 #include "lib/platform/crash_point.hpp"
-#include "lib/platform/fd.hpp"
-#include "lib/platform/io_error.hpp"
-#include "lib/platform/path_links.hpp"
+#include "lib/platform/files/fd.hpp"
+#include "lib/platform/files/io_error.hpp"
+#include "lib/platform/files/path_links.hpp"
 #include "lib/platform/retry.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
-#include "workspace/checkpoint/write/dead_jobs.hpp"
-#include "workspace/checkpoint/write/job_files.hpp"
+#include "workspace/checkpoint/write/job/dead_jobs.hpp"
+#include "workspace/checkpoint/write/job/job_files.hpp"
 
 namespace crossrank::checkpoint {
 namespace {

@@ -1,4 +1,4 @@
-#include "lib/platform/path_links.hpp"
+#include "lib/platform/files/path_links.hpp"
 
 #include <array>
 #include <cerrno>
@@ -16,7 +16,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/as_size.hpp"
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/io_error.hpp"
 
 namespace crossrank::platform {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/platform/directory.hpp"
+#include "lib/platform/files/directory.hpp"
 
 namespace crossrank::checkpoint {
 

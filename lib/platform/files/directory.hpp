@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/platform/fd.hpp"
+#include "lib/platform/files/fd.hpp"
 
 namespace crossrank::platform {
 

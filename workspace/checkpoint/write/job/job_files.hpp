@@ -6,8 +6,8 @@
 #include <crossrank/error.hpp>
 #include <crossrank/json.hpp>
 
-#include "lib/platform/directory.hpp"
-#include "lib/platform/fd.hpp"
+#include "lib/platform/files/directory.hpp"
+#include "lib/platform/files/fd.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
 
 namespace crossrank::checkpoint {

@@ -1,4 +1,4 @@
-#include "lib/platform/file_mapping.hpp"
+#include "lib/platform/files/file_mapping.hpp"
 
 #include <cerrno>
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/platform/directory.hpp"
-#include "lib/platform/fd.hpp"
+#include "lib/platform/files/directory.hpp"
+#include "lib/platform/files/fd.hpp"
 
 namespace crossrank::checkpoint {
 

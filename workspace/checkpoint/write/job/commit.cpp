@@ -1,4 +1,4 @@
-#include "workspace/checkpoint/write/commit.hpp"
+#include "workspace/checkpoint/write/job/commit.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -14,11 +14,11 @@
 
 #include "lib/core/log.hpp"
 #include "lib/platform/crash_point.hpp"
-#include "lib/platform/io_error.hpp"
+#include "lib/platform/files/io_error.hpp"
 #include "lib/platform/system.hpp"
 #include "workspace/checkpoint/discovery/weight_files.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
-#include "workspace/checkpoint/write/job_files.hpp"
+#include "workspace/checkpoint/write/job/job_files.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
