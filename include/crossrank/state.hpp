@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,19 +17,23 @@ namespace crossrank {
 
 /// Tensors by name, in the order in which the names were added.
 ///
-/// Local. Finding, adding and erasing cost the same for any number of entries. References and iterators are valid until
-/// the next name is added or erased. Copying copies views, not bytes.
+/// Local. Finding, adding and erasing cost the same for any number of entries. Copying copies views, not bytes.
+///
+/// A reference to an entry is valid until that entry is erased, so `dict["new"] = dict.at("old")` works. Iterators are
+/// valid until the next name is added or erased.
 ///
 /// A tensor can be replaced in place, by name or through an iterator; that changes only this dictionary. To write a
 /// tensor's bytes use `Tensor::as_mutable()`, which refuses bytes that other tensors share. Follows PyTorch's state
 /// dict.
 class CROSSRANK_EXPORT StateDict {
-  struct Slot;
-
  public:
   /// A name and its tensor.
   using value_type = std::pair<std::string const, Tensor>;
 
+ private:
+  using Slot = std::unique_ptr<value_type>;  ///< null where an entry was erased
+
+ public:
   /// Visits the entries in order.
   class CROSSRANK_EXPORT const_iterator {
    public:
@@ -140,13 +145,12 @@ class CROSSRANK_EXPORT StateDict {
  private:
   /// Returns the slot of `name`, and whether it is new. A new slot takes `tensor`; otherwise `tensor` is not moved
   /// from.
-  std::pair<Slot*, bool> try_emplace(std::string&& name, Tensor& tensor);
+  std::pair<Slot const*, bool> try_emplace(std::string&& name, Tensor& tensor);
   [[nodiscard]] std::size_t probe(std::string_view name) const noexcept;
-  void index_all(std::size_t space);
   /// Removes the holes and reserves space for `count` entries.
   void rebuild(std::size_t count);
 
-  std::vector<Slot> slots_;             ///< entries in order; an erased one stays as a hole until there are many
+  std::vector<Slot> slots_{};           ///< entries in order; an erased one stays as a hole until there are many
   std::vector<std::uint32_t> index_{};  ///< open addressing: 0 free, else position in `slots_` + 1
   std::size_t size_ = 0;
 };

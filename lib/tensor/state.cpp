@@ -7,13 +7,6 @@
 
 namespace crossrank {
 
-struct StateDict::Slot {
-  Slot(std::string&& name, Tensor&& tensor) : entry(std::move(name), std::move(tensor)) {}
-
-  value_type entry;
-  bool live = true;
-};
-
 namespace {
 
 constexpr std::size_t least_index = 16;
@@ -21,10 +14,10 @@ constexpr std::size_t least_index = 16;
 }  // namespace
 
 StateDict::const_iterator::const_iterator(Slot const* at, Slot const* end) noexcept : at_(at), end_(end) {
-  while (at_ != end_ && !at_->live) ++at_;
+  while (at_ != end_ && *at_ == nullptr) ++at_;
 }
 
-StateDict::const_iterator::reference StateDict::const_iterator::operator*() const noexcept { return at_->entry; }
+StateDict::const_iterator::reference StateDict::const_iterator::operator*() const noexcept { return **at_; }
 
 StateDict::const_iterator& StateDict::const_iterator::operator++() noexcept {
   *this = const_iterator(at_ + 1, end_);
@@ -53,7 +46,11 @@ StateDict::iterator StateDict::iterator::operator++(int) noexcept {
 
 StateDict::StateDict() noexcept = default;
 StateDict::~StateDict() = default;
-StateDict::StateDict(StateDict const&) = default;
+
+StateDict::StateDict(StateDict const& other) {
+  reserve(other.size());
+  for (auto const& [name, tensor] : other) insert_or_assign(name, tensor);
+}
 
 StateDict& StateDict::operator=(StateDict const& other) {
   if (this != &other) *this = StateDict(other);
@@ -85,28 +82,18 @@ std::size_t StateDict::probe(std::string_view name) const noexcept {
   for (auto cell = hash_name(name) & mask;; cell = (cell + 1) & mask) {
     if (index_[cell] == 0) return cell;
     auto const& slot = slots_[index_[cell] - 1];
-    if (slot.live && slot.entry.first == name) return cell;
+    if (slot != nullptr && slot->first == name) return cell;
   }
-}
-
-/// Rebuilds the index, so that at most half of it is in use with `capacity` entries.
-void StateDict::index_all(std::size_t capacity) {
-  auto cells = least_index;
-  while (cells < 2 * capacity) cells *= 2;
-  index_.assign(cells, 0);
-  for (std::size_t i = 0; i < slots_.size(); ++i)
-    index_[probe(slots_[i].entry.first)] = static_cast<std::uint32_t>(i + 1);
 }
 
 void StateDict::rebuild(std::size_t count) {
   count = std::max(count, size_);
-  std::vector<Slot> live;
-  live.reserve(count);
-  for (auto const& slot : slots_) {
-    if (slot.live) live.push_back(slot);
-  }
-  slots_ = std::move(live);
-  index_all(count);
+  std::erase(slots_, nullptr);
+  slots_.reserve(count);
+  auto cells = least_index;
+  while (cells < 2 * count) cells *= 2;
+  index_.assign(cells, 0);
+  for (std::size_t i = 0; i < slots_.size(); ++i) index_[probe(slots_[i]->first)] = static_cast<std::uint32_t>(i + 1);
 }
 
 void StateDict::reserve(std::size_t count) {
@@ -116,7 +103,7 @@ void StateDict::reserve(std::size_t count) {
 Tensor const* StateDict::find(std::string_view name) const noexcept {
   if (index_.empty()) return nullptr;
   auto const position = index_[probe(name)];
-  return position == 0 ? nullptr : &slots_[position - 1].entry.second;
+  return position == 0 ? nullptr : &slots_[position - 1]->second;
 }
 
 Tensor const& StateDict::at(std::string_view name) const {
@@ -132,13 +119,12 @@ Tensor& StateDict::at(std::string_view name) { return const_cast<Tensor&>(std::a
 Tensor* StateDict::find(std::string_view name) noexcept { return const_cast<Tensor*>(std::as_const(*this).find(name)); }
 // NOLINTEND(cppcoreguidelines-pro-type-const-cast)
 
-std::pair<StateDict::Slot*, bool> StateDict::try_emplace(std::string&& name, Tensor& tensor) {
-  // Entries move only for a new name.
+std::pair<StateDict::Slot const*, bool> StateDict::try_emplace(std::string&& name, Tensor& tensor) {
   if (auto const position = index_.empty() ? 0 : index_[probe(name)]; position != 0)
     return {&slots_[position - 1], false};
   if (index_.size() < 2 * (slots_.size() + 1)) rebuild(2 * (slots_.size() + 1));
   auto const cell = probe(name);
-  slots_.emplace_back(std::move(name), std::move(tensor));
+  slots_.push_back(std::make_unique<value_type>(std::move(name), std::move(tensor)));
   index_[cell] = static_cast<std::uint32_t>(slots_.size());
   ++size_;
   return {&slots_.back(), true};
@@ -147,7 +133,7 @@ std::pair<StateDict::Slot*, bool> StateDict::try_emplace(std::string&& name, Ten
 Tensor& StateDict::operator[](std::string_view name) {
   if (auto* const found = find(name)) return *found;
   Tensor none;
-  return try_emplace(std::string(name), none).first->entry.second;
+  return (*try_emplace(std::string(name), none).first)->second;
 }
 
 std::pair<StateDict::iterator, bool> StateDict::insert(std::string name, Tensor tensor) {
@@ -157,17 +143,15 @@ std::pair<StateDict::iterator, bool> StateDict::insert(std::string name, Tensor 
 
 void StateDict::insert_or_assign(std::string name, Tensor tensor) {
   auto const [slot, added] = try_emplace(std::move(name), tensor);
-  if (!added) slot->entry.second = std::move(tensor);
+  if (!added) (*slot)->second = std::move(tensor);
 }
 
 bool StateDict::erase(std::string_view name) {
   if (index_.empty()) return false;
   auto const position = index_[probe(name)];
   if (position == 0) return false;
-  auto& slot = slots_[position - 1];
   // The cell keeps pointing at the hole, so that probes continue past it.
-  slot.live = false;
-  slot.entry.second = Tensor{};
+  slots_[position - 1].reset();
   --size_;
   if (slots_.size() >= least_index && size_ < slots_.size() / 2) rebuild(size_);
   return true;
