@@ -24,9 +24,7 @@ struct ShmTransport::ChannelCondition final : node::WaitCondition {
   bool done() override {
     owner.drive_collectives();
     // All messages: the peer may itself wait for one that this rank has posted and not sent yet.
-    for (auto const& op : owner.messages_) {
-      if (op.is_under_way()) owner.advance_messages(op);
-    }
+    owner.advance_messages();
     return operation.completed;
   }
   bool waits_for(int member) override {
@@ -54,7 +52,6 @@ OpKind ShmTransport::MessageOp::op_kind() const noexcept {
 RequestId ShmTransport::begin_message(MessageOp op) {
   require_open(op.name());
   group_->throw_if_failed(op.name());
-  op.sequence = ++messages_posted_;
   if (free_messages_.empty()) {
     free_messages_.push_back(messages_.size());
     messages_.emplace_back();
@@ -63,12 +60,13 @@ RequestId ShmTransport::begin_message(MessageOp op) {
   free_messages_.pop_back();
   messages_[index] = std::move(op);
   note_message(messages_[index]);
+  under_way_.push_back(index);
   return static_cast<RequestId>(index + first_message);
 }
 
 RequestId ShmTransport::post_send(spi::Source bytes, int dst, std::uint32_t tag) {
   auto const request_id = begin_message({.payload = std::move(bytes), .peer = dst, .tag = tag});
-  advance_messages(message(request_id));
+  advance_messages();
   return request_id;
 }
 
@@ -90,10 +88,9 @@ void ShmTransport::note_message(MessageOp const& op) const noexcept {
   };
   std::uint64_t number = op.is_from_any() ? 0 : moved(op.peer);
   for (int peer = 0; op.is_from_any() && peer < world_size(); ++peer) number += moved(peer);
-  for (auto const& other : messages_) {
-    bool const counts =
-        op.is_from_any() ? other.is_under_way() && !other.sends() : ChannelEnd{op.sends(), op.peer}.serves(other);
-    if (counts) ++number;
+  for (auto const index : under_way_) {
+    auto const& other = messages_[index];
+    if (other.sends() == op.sends() && (op.is_from_any() || other.is_from_any() || other.peer == op.peer)) ++number;
   }
   group_->note_message({.op_kind = op.op_kind(),
                         .round = number,
@@ -132,26 +129,36 @@ void ShmTransport::require_other_ranks(MessageOp const& op) const {
        .world_size = 1});
 }
 
-void ShmTransport::advance_messages(MessageOp const& op) {
-  if (!op.is_from_any()) return advance_messages(ChannelEnd{op.sends(), op.peer});
-  for (int step = 0, first = first_source_; step < world_size() && op.is_under_way(); ++step)
-    advance_messages(ChannelEnd{false, (first + step) % world_size()});
+void ShmTransport::advance_messages() {
+  for (bool moved = true; moved && !under_way_.empty();) {
+    moved = false;
+    ++pass_;
+    for (auto const index : under_way_) moved = advance(messages_[index]) || moved;
+    if (moved) std::erase_if(under_way_, [&](std::size_t index) { return messages_[index].completed; });
+  }
 }
 
-void ShmTransport::advance_messages(ChannelEnd const& end) {
-  for (;;) {
-    MessageOp* first = nullptr;
-    for (auto& op : messages_) {
-      if (end.serves(op) && (first == nullptr || op.sequence < first->sequence)) first = &op;
-    }
-    if (first == nullptr) return;
-    try {
-      if (!(end.sends ? try_send(*first) : try_recv(*first, end.peer))) return;
-    } catch (...) {
-      first->failure = std::current_exception();
-    }
-    first->completed = true;
+bool ShmTransport::advance(MessageOp& op) {
+  // Messages of one rank to another keep their order.
+  auto const move_unless_blocked = [&](std::uint64_t& blocked_in, auto const& move) {
+    if (blocked_in == pass_) return false;
+    op.completed = move();
+    if (!op.completed) blocked_in = pass_;
+    return op.completed;
+  };
+  auto const receive_from = [&](int src) {
+    return move_unless_blocked(at_rank(receives_blocked_, src), [&] { return try_recv(op, src); });
+  };
+  try {
+    if (op.sends()) return move_unless_blocked(at_rank(sends_blocked_, op.peer), [&] { return try_send(op); });
+    if (!op.is_from_any()) return receive_from(op.peer);
+    for (int step = 0, first = first_source_; step < world_size() && !op.completed; ++step)
+      (void)receive_from((first + step) % world_size());
+  } catch (...) {
+    op.failure = std::current_exception();
+    op.completed = true;
   }
+  return op.completed;
 }
 
 bool ShmTransport::try_send(MessageOp& op) {

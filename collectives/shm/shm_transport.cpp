@@ -29,6 +29,8 @@ ShmTransport::ShmTransport(std::shared_ptr<node::Group> group, std::vector<int> 
     : group_(std::move(group)),
       global_ranks_(std::move(global_ranks)),
       node_ranks_(all_ranks(group_->size())),
+      sends_blocked_(per_rank<std::uint64_t>(group_->size())),
+      receives_blocked_(per_rank<std::uint64_t>(group_->size())),
       ring_(group_->comm().arena()),
       timeout_policy_(timeout_policy) {}
 
@@ -60,8 +62,10 @@ void ShmTransport::drop(RequestId request_id) noexcept {
   if (request_id == collective_request) {
     collective_.reset();
   } else {
-    message(request_id) = {};
-    free_messages_.push_back(as_index(request_id) - first_message);
+    auto const index = as_index(request_id) - first_message;
+    std::erase(under_way_, index);
+    messages_[index] = {};
+    free_messages_.push_back(index);
   }
 }
 

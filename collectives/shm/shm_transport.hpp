@@ -140,23 +140,12 @@ class ShmTransport final : public spi::Transport {
     int peer = 0;                                                    ///< unused by a receive from any rank
     std::uint32_t tag = 0;
     std::shared_ptr<int> source{};  ///< of a receive from any rank
-    std::uint64_t sequence = 0;     ///< in the order of posting
     bool completed = false;         ///< has ended, but has not been waited for
     std::exception_ptr failure{};
     [[nodiscard]] bool sends() const noexcept { return std::holds_alternative<spi::Source>(payload); }
     [[nodiscard]] bool is_from_any() const noexcept { return source != nullptr; }
-    [[nodiscard]] bool is_under_way() const noexcept { return payload.index() != 0 && !completed; }
     [[nodiscard]] spi::OpKind op_kind() const noexcept;
     [[nodiscard]] char const* name() const noexcept { return spi::to_string(op_kind()); }
-  };
-  /// One direction of the messages between this rank and a peer.
-  struct ChannelEnd {
-    bool sends = false;
-    int peer = 0;
-    /// Returns whether the operation is under way and can move a message here.
-    [[nodiscard]] bool serves(MessageOp const& op) const noexcept {
-      return op.is_under_way() && op.sends() == sends && (op.peer == peer || op.is_from_any());
-    }
   };
   /// When the arena had no memory for a message.
   struct ArenaFull {
@@ -181,11 +170,12 @@ class ShmTransport final : public spi::Transport {
   void note_message(MessageOp const& op) const noexcept;
   /// Throws where no other rank could end a wait for the operation.
   void require_other_ranks(MessageOp const& op) const;
-  /// Moves messages for the operation without blocking, and those that come before them. Errors stay with their
-  /// operation.
-  void advance_messages(MessageOp const& op);
-  /// Moves messages at one end of a channel, in the order of posting.
-  void advance_messages(ChannelEnd const& end);
+  /// Moves all messages that can be moved without blocking. Errors stay with their operation. Costs a look at each
+  /// operation under way, and one more for each time that something has moved.
+  void advance_messages();
+  /// Moves the message of one operation, unless an earlier one cannot pass the same end of the channel. Returns whether
+  /// the operation has ended.
+  [[nodiscard]] bool advance(MessageOp& op);
 
   [[nodiscard]] MessageOp& message(spi::RequestId request_id) noexcept;
   /// Calls `use` with the operation, a `CollectiveOp` or a `MessageOp`.
@@ -236,11 +226,14 @@ class ShmTransport final : public spi::Transport {
   std::vector<std::size_t> counts_{};         ///< of the gather under way; kept for its memory
   std::deque<MessageOp> messages_{};          ///< grows while callers hold references to its elements
   std::vector<std::size_t> free_messages_{};
+  std::vector<std::size_t> under_way_{};           ///< messages that have not ended, in the order of posting
+  std::uint64_t pass_ = 0;                         ///< number of the current look at all of them
+  std::vector<std::uint64_t> sends_blocked_{};     ///< by receiver, the last pass that found its channel full
+  std::vector<std::uint64_t> receives_blocked_{};  ///< by sender, the last pass that found its channel empty
   node::StoreAutotuner store_autotuner_{};
   StagingRing ring_;                                 ///< payloads of rounds
   std::vector<std::span<std::byte const>> areas_{};  ///< of the peers, in the step under way
   std::optional<ArenaFull> arena_full_{};
-  std::uint64_t messages_posted_ = 0;
   int first_source_ = 0;  ///< the rank whose turn it is when several have sent to a receive from any rank
   spi::TimeoutPolicy timeout_policy_;
   bool closed_ = false;

@@ -245,7 +245,7 @@ RemoteError remote_error(ErrorInfo info, std::vector<RankError> const& errors) {
 }
 
 ErrorRecord describe_exception(std::exception_ptr const& error) {
-  ErrorRecord record;
+  ErrorRecord record{.code = ErrorCode::remote};
   try {
     std::rethrow_exception(error);
   } catch (Error const& e) {

@@ -67,7 +67,7 @@ struct RankError {
 
 /// Converts an exception to a record. `info.remote_type` is its type as in C++ source.
 ///
-/// An `Error` keeps its code and fields. Any other exception gets `ErrorCode::backend` and its text as message.
+/// An `Error` keeps its code and fields. Any other exception gets `ErrorCode::remote` and its text as message.
 [[nodiscard]] ErrorRecord describe_exception(std::exception_ptr const& error);
 
 }  // namespace crossrank

@@ -103,7 +103,7 @@ TEST(ErrorRecord, describes_an_exception_by_type_and_text) {
   EXPECT_EQ(of_library.info.remote_type, "crossrank::IoError");
   EXPECT_EQ(of_library.text(), "open: no such file; resource /a");
   auto const standard = describe_exception(std::make_exception_ptr(std::out_of_range("there is no row 7")));
-  EXPECT_EQ(standard.code, ErrorCode::backend);
+  EXPECT_EQ(standard.code, ErrorCode::remote);
   EXPECT_EQ(standard.info.remote_type, "std::out_of_range");
   EXPECT_EQ(standard.text(), "there is no row 7");
   EXPECT_EQ(describe_exception(std::make_exception_ptr(7)).info.remote_type, "int");

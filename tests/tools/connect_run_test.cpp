@@ -190,6 +190,14 @@ TEST_F(ConnectUnderRun, names_the_rank_that_returned_0_while_the_others_needed_i
   EXPECT_EQ(job.exit_code, 4);
 }
 
+/// The records of the ranks are then in a file.
+TEST_F(ConnectUnderRun, names_the_root_cause_also_with_a_flight_directory) {
+  test::TemporaryDirectory const flights;
+  auto const job = run(3, "export CROSSRANK_FLIGHT_DIR=" + flights.path().string() + ";", "throw on the root");
+  EXPECT_THAT(job.err, ContainsRegex("rank 1 \\(pid [0-9]+\\): exit code 5 after [0-9.]+ s  <- root cause")) << job.out;
+  EXPECT_THAT(job.err, ContainsRegex("rank 0 .*: exit code 4 .*because of rank 1"));
+}
+
 /// The rank that threw ends last, with its own exit code.
 TEST_F(ConnectUnderRun, names_the_rank_that_threw_inside_a_range_even_if_it_ends_last) {
   auto const job = run(3, "", "throw");

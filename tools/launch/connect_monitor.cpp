@@ -4,13 +4,13 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <crossrank/error.hpp>
 
 #include "lib/core/as_size.hpp"
 #include "lib/node/liveness/root_cause.hpp"
@@ -25,11 +25,19 @@ using Kind = LauncherMessage::Kind;
 
 /// Ranks usually have one rendezvous at a time, or a few.
 constexpr std::size_t max_rendezvous = 64;
-constexpr std::size_t max_records = 8;
+constexpr std::size_t max_segments = 8;
 
 bool send(Fd const& to, LauncherMessage const& message) {
   return ::send(to.get(), &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT) ==
          static_cast<ssize_t>(sizeof message);
+}
+
+/// Reads a struct of a segment by a system call. A mapping would end this process with SIGBUS if another one truncated
+/// the segment. Returns whether all bytes are there.
+template <class Struct>
+bool read_at(Fd const& segment, std::uint64_t offset, Struct& into) {
+  return ::pread(segment.get(), static_cast<void*>(&into), sizeof into, static_cast<off_t>(offset)) ==
+         static_cast<ssize_t>(sizeof into);
 }
 
 }  // namespace
@@ -115,30 +123,17 @@ void ConnectMonitor::take(Rendezvous& from, LauncherMessage const& message) {
   if (message.kind == Kind::came && message.rank >= 0 && message.rank < ranks_) from.came.insert(message.rank);
   if (message.kind != Kind::joined) return;
   from.joined = joined_ = true;
-  if (!from.fds.empty()) keep_records(std::move(from.fds.front()));
+  if (!from.fds.empty()) keep_segment(std::move(from.fds.front()));
   from.fds.clear();
 }
 
-/// Maps the records of the ranks, which are read after all ranks have ended. Skips a segment that another process could
-/// truncate while it is mapped.
-void ConnectMonitor::keep_records(Fd control) {
-  constexpr auto needed_seal = F_SEAL_SHRINK;
-  int const seals = ::fcntl(control.get(), F_GET_SEALS);
-  node::ControlGeometry const geometry(ranks_);
-  struct stat status {};
-  if (seals < 0 || (seals & needed_seal) == 0 || ::fstat(control.get(), &status) != 0 ||
-      static_cast<std::uint64_t>(status.st_size) < geometry.flights_offset())
+void ConnectMonitor::keep_segment(Fd control) {
+  auto const header = std::make_unique<node::ControlHeader>();
+  if (!read_at(control, 0, *header) || header->magic != node::control_magic ||
+      header->version != node::layout_version || header->ranks != static_cast<std::uint32_t>(ranks_))
     return;
-  try {
-    auto records = std::make_shared<node::Mapping>(control, geometry.flights_offset(), node::Mapping::Access::read_only,
-                                                   "control segment");
-    auto const& header = *reinterpret_cast<node::ControlHeader const*>(records->data());
-    if (header.magic == node::control_magic && header.version == node::layout_version &&
-        header.ranks == static_cast<std::uint32_t>(ranks_))
-      records_.push_back(std::move(records));
-    if (records_.size() > max_records) records_.erase(records_.begin());
-  } catch (Error const&) {  // the summary then names no causes
-  }
+  segments_.push_back(std::move(control));
+  if (segments_.size() > max_segments) segments_.erase(segments_.begin());
 }
 
 void ConnectMonitor::notify_exit(int rank, pid_t pid, int status, std::chrono::milliseconds after) {
@@ -166,10 +161,11 @@ std::optional<int> ConnectMonitor::thrower_of(int rank) const {
 }
 
 std::optional<int> ConnectMonitor::find_in_records(int rank, int (*blamed)(node::RankRecord const&)) const {
-  node::ControlGeometry const geometry(ranks_);
-  for (auto at = records_.rbegin(); at != records_.rend(); ++at) {
-    auto const* const all = reinterpret_cast<node::RankRecord const*>((*at)->data() + geometry.records_offset());
-    int const other = blamed(all[rank]);
+  auto const offset = node::ControlGeometry(ranks_).records_offset() + as_size(rank) * sizeof(node::RankRecord);
+  auto const record = std::make_unique<node::RankRecord>();
+  for (auto at = segments_.rbegin(); at != segments_.rend(); ++at) {
+    if (!read_at(*at, offset, *record)) continue;
+    int const other = blamed(*record);
     if (other >= 0 && other < ranks_ && other != rank) return other;
   }
   return std::nullopt;

@@ -2,7 +2,6 @@
 #include <chrono>
 #include <cstddef>
 #include <list>
-#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -13,7 +12,6 @@
 
 #include "lib/node/rendezvous/launcher_link.hpp"
 #include "lib/node/memory/control_layout.hpp"
-#include "lib/node/memory/segment.hpp"
 #include "lib/platform/files/fd.hpp"
 
 namespace crossrank::tools {
@@ -55,7 +53,7 @@ class ConnectMonitor {
   void tell_ends(Rendezvous& to) const;
   void read_message(Rendezvous& from);
   void take(Rendezvous& from, node::LauncherMessage const& message);
-  void keep_records(platform::Fd control);
+  void keep_segment(platform::Fd control);
   /// Returns the first other rank that `blamed` finds in this rank's records, the newest record first.
   [[nodiscard]] std::optional<int> find_in_records(int rank, int (*blamed)(node::RankRecord const&)) const;
 
@@ -64,8 +62,7 @@ class ConnectMonitor {
   std::list<Rendezvous> rendezvous_{};  ///< in progress, and the last one that failed
   bool joined_ = false;                 ///< a rendezvous has succeeded
   std::vector<node::LauncherMessage> ended_{};
-  std::vector<std::shared_ptr<node::Mapping>>
-      records_{};  ///< the part of each control segment that holds the records of the ranks
+  std::vector<platform::Fd> segments_{};  ///< control segments, which hold the records of the ranks
 };
 
 }  // namespace crossrank::tools

@@ -127,7 +127,10 @@ std::uint32_t GroupBlocks::claim(std::size_t bytes, std::string const& name) {
       continue;
     auto const offset = geometry_.groups_offset() + index * geometry_.group_stride();
     if (int const error = reserve_pages(*control_fd_, offset, bytes); error != 0) {
-      platform::throw_io("make group " + name, "control segment", error, "raise the memory limit of this container");
+      auto const& path = reinterpret_cast<ControlHeader*>(control_)->flight_file;
+      std::string const file(path, ::strnlen(path, sizeof path));
+      platform::throw_io("make group " + name, file.empty() ? "control segment" : file, error,
+                         control_memory_hint(file));
     }
     auto& word = header(index).life;
     auto seen = word.load(std::memory_order_seq_cst);

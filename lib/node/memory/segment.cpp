@@ -83,7 +83,7 @@ Fd make_shared_memory(std::string const& what, std::size_t bytes) {
     platform::throw_io({.operation = "make_shared_memory",
                         .message = "cannot give it " + std::to_string(bytes) + " bytes of virtual size",
                         .resource = what,
-                        .hint = "raise ulimit -f, or set CROSSRANK_ARENA_CAP to a smaller size"},
+                        .hint = "raise ulimit -f"},
                        errno);
   }
   // Named segments cannot be sealed, and old kernels have no seals. Then a peer of the same user can truncate the
@@ -107,6 +107,11 @@ int reserve_pages(Fd const& fd, std::size_t offset, std::size_t bytes) {
     if (system().fallocate(fd.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0) return 0;
     if (errno != EINTR) return errno;
   }
+}
+
+char const* control_memory_hint(std::string const& flight_file) noexcept {
+  return flight_file.empty() ? "raise the memory limit of this container"
+                             : "free space in the directory of CROSSRANK_FLIGHT_DIR, or unset it";
 }
 
 void release_pages(Fd const& fd, std::size_t offset, std::size_t bytes) noexcept {

@@ -64,7 +64,8 @@ platform::Fd make_control(NodeOptions const& options, NodeSizes sizes) {
     platform::throw_io({.operation = "connect",
                         .message = "no memory for the control segment of " + std::to_string(options.ranks) + " ranks",
                         .expected = std::to_string(geometry.base_bytes()) + " bytes",
-                        .hint = "raise the memory limit of this container"},
+                        .resource = path.native(),
+                        .hint = control_memory_hint(path.native())},
                        error);
   }
   init_control(fd, options, sizes, path.native());

@@ -11,6 +11,7 @@
 #include <crossrank/safetensors.hpp>
 
 #include "tests/support/temporary_directory.hpp"
+#include "tests/support/thread_ranks.hpp"
 #include "workspace/checkpoint/discovery/open_shard_set.hpp"
 
 namespace crossrank::checkpoint {
@@ -70,7 +71,26 @@ TEST_F(ShardMetadata, reveal_a_file_copied_over_another) {
 TEST_F(ShardMetadata, reveal_a_file_of_another_split) {
   make("other", 2);
   fs::copy_file(file(1, "other"), file(1), fs::copy_options::overwrite_existing);
-  EXPECT_THAT(refusal(), HasSubstr("different splits"));
+  EXPECT_THAT(refusal(), HasSubstr("different jobs"));
+}
+
+TEST_F(ShardMetadata, reveal_missing_ranks_of_saved_weights) {
+  auto const save = [&](std::string const& name) {
+    test::run_thread_ranks(3, [&](Collective const& world) {
+      (void)save_sharded(world, {{"model.layers.0.mlp.down_proj.weight", Tensor::zeros({4, 8}, Dtype::f32)}},
+                         folder_.path() / name, {.force = true});
+    });
+  };
+  save("sharded");
+  fs::remove(file(3));
+  EXPECT_EQ(refusal(), "taken");
+  EXPECT_EQ(open_shard_set(folder_.path() / "sharded").fused, FusedLayout::automatic);
+
+  fs::remove(file(2));
+  EXPECT_THAT(refusal(), HasSubstr("tensor-parallel rank 2 of 3 is missing: rank2.safetensors"));
+  save("other");
+  fs::copy_file(file(2, "other"), file(2));
+  EXPECT_THAT(refusal(), HasSubstr("different jobs"));
 }
 
 TEST_F(ShardMetadata, reveal_missing_ranks) {

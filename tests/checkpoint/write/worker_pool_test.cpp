@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <latch>
+#include <stdexcept>
 #include <stop_token>
 #include <thread>
 
@@ -13,6 +14,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "tests/support/error_of.hpp"
 #include "tests/support/no_threads.hpp"
 #include "tests/support/thread_ranks.hpp"
 
@@ -65,6 +67,21 @@ TEST(WorkerPool, is_cancelled_by_its_last_report) {
                                   .stop = stop.get_token(),
                                   .stage = "testing"};
   EXPECT_THROW(run_worker_pool(connect({.backend = "fake"}), units, options), CancelledError);
+}
+
+TEST(WorkerPool, tells_the_other_ranks_the_type_of_the_callers_exception) {
+  test::run_thread_ranks(2, [](Collective const& world) {
+    auto const work = [&] {
+      if (world.rank() == 0) throw std::out_of_range("there is no row 7");
+    };
+    if (world.rank() == 0) {
+      EXPECT_THROW(agree(world, "a test", work), std::out_of_range);
+      return;
+    }
+    auto const told = test::error_of<RemoteError>([&] { agree(world, "a test", work); });
+    EXPECT_EQ(told.remote_type, "std::out_of_range");
+    EXPECT_EQ(told.message, "rank 0 failed: there is no row 7");
+  });
 }
 
 /// An exchange of one round, whose local part fails on rank 1.

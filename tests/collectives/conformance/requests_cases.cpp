@@ -163,6 +163,22 @@ void pending_messages_reach_their_receiver(ConformanceRank& self) {
   for (std::int32_t i = 0; i < 6; ++i) EXPECT_TRUE(all_are(in[static_cast<std::size_t>(i)], before * 10 + i));
 }
 
+/// More than the ring of any backend takes; their cost may not grow faster than their number.
+void thousands_of_sends_may_be_pending(ConformanceRank& self) {
+  auto& world = self.world;
+  constexpr std::int32_t count = 3000;
+  int const n = world.world_size();
+  int const before = (world.rank() + n - 1) % n;
+  std::vector<Request> sends;
+  for (std::int32_t i = 0; i < count; ++i) sends.push_back(world.isend(filled(2, i), (world.rank() + 1) % n));
+  for (std::int32_t i = 0; i < count; ++i) {
+    auto got = filled(2, -1);
+    world.recv(got, before);
+    ASSERT_TRUE(all_are(got, i));
+  }
+  for (auto& send : sends) send.wait();
+}
+
 void an_expired_limit_has_no_other_effect(ConformanceRank& self) {
   auto& world = self.world;
   auto got = filled(3, 0);
@@ -452,6 +468,7 @@ constexpr ConformanceCase requests_list[] = {
      OnDevices::yes},
     {"a_blocking_call_completes_earlier_requests", a_blocking_call_completes_earlier_requests},
     {"pending_messages_reach_their_receiver", pending_messages_reach_their_receiver, 1, false, OnDevices::yes},
+    {"thousands_of_sends_may_be_pending", thousands_of_sends_may_be_pending, 2, false},
     {"an_expired_limit_has_no_other_effect", an_expired_limit_has_no_other_effect, 2, false, OnDevices::yes},
     {"a_cancelled_message_request_has_no_effect", a_cancelled_message_request_has_no_effect, 2, false, OnDevices::yes},
     {"messages_progress_while_their_rank_waits_for_something_else",

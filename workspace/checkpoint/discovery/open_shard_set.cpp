@@ -181,7 +181,8 @@ bool has_index(DirectoryListing const& listing) {
 FusedLayout fused_layout_of(ShardSet const& set, std::vector<ShardFiles> const& shards) {
   auto const& name = shards.front().shard.name;
   bool const of_vllm = name.starts_with("model-rank-") && name.find("-part-") != std::string::npos;
-  bool const known = of_vllm || set.sources.front()->attributes().contains(shard_metadata_key);
+  auto const note = shard_metadata_of(*set.sources.front());
+  bool const known = of_vllm || (note && !note->saved);
   return known ? FusedLayout::per_rank : FusedLayout::automatic;
 }
 

@@ -11,11 +11,12 @@
 
 namespace crossrank::checkpoint {
 
-/// The rank metadata in the header of a file. `split` writes it, and state images have it.
+/// The rank metadata in the header of a file. `split` and `save_sharded` write it, and state images have it.
 struct ShardMetadata {
   int rank = 0;
-  int count = 1;      ///< number of ranks
-  std::string job{};  ///< id of the split; empty for state images
+  int count = 1;       ///< number of ranks
+  std::string job{};   ///< id of the job that wrote all shards; empty for state images
+  bool saved = false;  ///< by `save_sharded`, so that the layout of fused layers is the program's own
 };
 
 /// Name of the source attribute that holds the metadata.

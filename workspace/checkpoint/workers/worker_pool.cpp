@@ -37,7 +37,7 @@ constexpr int max_default_threads = 4;
   info.message = "rank " + std::to_string(rank) + " failed: " + (info.operation.empty() ? "" : info.operation + ": ") +
                  info.message;
   info.operation = operation;
-  info.remote_type = {};
+  if (code != ErrorCode::remote) info.remote_type = {};
   info.rank = world.rank();
   info.world_size = world.world_size();
   info.failed_ranks = {rank};

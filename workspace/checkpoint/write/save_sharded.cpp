@@ -8,6 +8,7 @@
 #include "lib/codec/checksum/checksum.hpp"
 #include "lib/codec/json/python_json.hpp"
 #include "lib/core/at_rank.hpp"
+#include "workspace/checkpoint/source/shard_metadata.hpp"
 #include "workspace/checkpoint/source/state_dict_source.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 #include "workspace/checkpoint/write/draw_number.hpp"
@@ -22,13 +23,14 @@ std::string rank_name(int rank, OutputFormat format) {
   return "rank" + std::to_string(rank) + (format == OutputFormat::torch ? ".pth" : ".safetensors");
 }
 
-OutputFile own_file(Collective const& world, StateDict const& weights, SaveOptions const& options,
-                    std::uint64_t writer) {
+OutputFile own_file(Collective const& world, StateDict const& weights, SaveOptions const& options, std::uint64_t job) {
   auto const source = std::make_shared<StateDictSource>("the weights of rank " + std::to_string(world.rank()), weights);
   if (options.format != OutputFormat::images)
-    return lay_out_file(source, rank_name(world.rank(), options.format), options.format);
-  return lay_out_image(source, options.config,
-                       {.rank = world.rank(), .world_size = world.world_size(), .writer = writer});
+    return lay_out_file(
+        source, rank_name(world.rank(), options.format), options.format,
+        to_header_metadata(
+            {.rank = world.rank(), .count = world.world_size(), .job = codec::to_hex(job), .saved = true}));
+  return lay_out_image(source, options.config, {.rank = world.rank(), .world_size = world.world_size(), .writer = job});
 }
 
 }  // namespace

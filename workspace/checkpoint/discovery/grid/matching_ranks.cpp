@@ -20,7 +20,7 @@ namespace {
                      .expected = std::move(expected),
                      .got = std::move(got),
                      .resource = where,
-                     .hint = "copy the files of all ranks again, from one split",
+                     .hint = "copy the files of all ranks again, from one save or split",
                      .section = files_section});
 }
 
@@ -49,7 +49,7 @@ void require_matching_ranks(ShardSet const& set, std::vector<NamedShard> const& 
     }
     if (!first) first = note;
     if (note->job != first->job)
-      refuse("the files are from different splits", first->job, note->job + " in " + name, where);
+      refuse("the files are from different jobs", first->job, note->job + " in " + name, where);
     if (!note->job.empty()) count = std::max(count, note->count);
   }
   if (count <= static_cast<int>(set.sources.size())) return;
@@ -57,7 +57,7 @@ void require_matching_ranks(ShardSet const& set, std::vector<NamedShard> const& 
   for (int rank = 0; rank < count; ++rank) {
     if (!seen.contains(rank)) missing.push_back(rank);
   }
-  throw missing_ranks(set, FormatError({.message = "files of a split are missing",
+  throw missing_ranks(set, FormatError({.message = "files of ranks are missing",
                                         .expected = std::to_string(count) + " files",
                                         .got = std::to_string(set.sources.size()),
                                         .resource = where,
