@@ -11,7 +11,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-
 #include "lib/core/as_size.hpp"
 #include "lib/node/liveness/root_cause.hpp"
 #include "lib/node/memory/control_layout.hpp"

@@ -24,4 +24,12 @@ FileMapping::~FileMapping() {
   if (is_mapped()) ::munmap(data_ - before_, before_ + bytes_);
 }
 
+void drop_pages(std::byte* begin, std::size_t bytes) noexcept {
+  auto const page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  auto const before = (page - reinterpret_cast<std::uintptr_t>(begin) % page) % page;
+  if (bytes < before + page) return;
+  // Memory that stays until the mapping ends does no harm.
+  static_cast<void>(::madvise(begin + before, (bytes - before) / page * page, MADV_DONTNEED));
+}
+
 }  // namespace crossrank::platform

@@ -34,4 +34,7 @@ class FileMapping {
   int error_ = 0;
 };
 
+/// Gives the memory of the whole pages in a range of a mapping back to the system, as nobody will use them again.
+void drop_pages(std::byte* begin, std::size_t bytes) noexcept;
+
 }  // namespace crossrank::platform

@@ -1,5 +1,6 @@
 #include <crossrank/safetensors.hpp>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -177,6 +178,37 @@ TEST(Safetensors, keeps_writes_to_a_private_copy_out_of_the_file) {
     EXPECT_EQ(in_file.as<std::int64_t>().back(), 7) << name;
   }
   EXPECT_FALSE(clone_on_write({}).defined());
+}
+
+/// A process may have only some 65,000 mappings, and large models have more tensors.
+TEST(Safetensors, gives_all_private_copies_of_a_file_one_mapping) {
+  test::TemporaryDirectory const directory;
+  auto const path = directory.path() / "many.safetensors";
+  StateDict weights;
+  for (int i = 0; i < 20; ++i) weights.insert("w" + std::to_string(i), counting({100'001}, Dtype::u8));
+  save_safetensors(path, weights);
+  auto const mappings = [&] {
+    std::ifstream maps("/proc/self/maps");
+    int count = 0;
+    for (std::string line; std::getline(maps, line);) count += line.ends_with(path.string()) ? 1 : 0;
+    return count;
+  };
+  SafetensorsFile const file(path);
+  std::vector<Tensor> mine;
+  for (auto const& [name, tensor] : weights) mine.push_back(clone_on_write(file.map(name)));
+  EXPECT_EQ(mappings(), 2);  // and that of the file itself
+
+  for (auto& tensor : mine) std::ranges::fill(tensor.mutable_bytes(), std::byte{1});
+  auto again = clone_on_write(file.map("w7"));
+  EXPECT_TRUE(same(again, weights.at("w7")));
+  std::ranges::fill(again.mutable_bytes(), std::byte{2});
+  mine.erase(mine.begin() + 3);
+  EXPECT_TRUE(same(clone_on_write(file.map("w3")), weights.at("w3")));
+  for (auto const& tensor : mine)
+    EXPECT_TRUE(std::ranges::all_of(tensor.bytes(), [](std::byte byte) { return byte == std::byte{1}; }));
+  mine.clear();
+  again = Tensor();
+  EXPECT_EQ(mappings(), 1);
 }
 
 TEST(Safetensors, copies_what_is_not_aligned_in_the_file_for_a_private_copy) {
