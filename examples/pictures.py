@@ -7,6 +7,7 @@ crossrank run -n 3 -- pictures.py demo FOLDER    gathers the layers of a small m
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import crossrank
 
+NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 COLOURS = ["#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#edc948", "#76b7b2", "#ff9da7", "#9c755f"]
 
 
@@ -25,13 +27,17 @@ def svg(width: float, height: float, shapes: list[str]) -> str:
     return "\n".join([head, f'<rect width="{width:.0f}" height="{height:.0f}" fill="white"/>', *shapes, "</svg>\n"])
 
 
+def xml(words: str) -> str:
+    return escape(NOT_IN_XML.sub(lambda found: found[0].encode("unicode_escape").decode(), words))
+
+
 def text(x: float, y: float, words: str, colour: str = "black", anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" fill="{colour}" text-anchor="{anchor}">{escape(words)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" fill="{colour}" text-anchor="{anchor}">{xml(words)}</text>'
 
 
 def box(x: float, y: float, width: float, height: float, colour: str, title: str) -> str:
     place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
-    return f'<rect {place} fill="{colour}"><title>{escape(title)}</title></rect>'
+    return f'<rect {place} fill="{colour}"><title>{xml(title)}</title></rect>'
 
 
 def table(tensors: list[dict]) -> str:
@@ -39,17 +45,17 @@ def table(tensors: list[dict]) -> str:
     rows: dict[str, dict[int, list[dict]]] = defaultdict(lambda: defaultdict(list))
     for tensor in tensors:
         parts = tensor["name"].split(".")
-        place = next((place for place, part in enumerate(parts) if part.isdigit()), None)
+        place = next((place for place, part in enumerate(parts) if part.isdecimal()), None)
         layer = 0 if place is None else int(parts[place])
-        kind = ".".join("*" if part.isdigit() else part for part in parts)  # experts of a layer share a row, too
+        kind = ".".join("*" if part.isdecimal() else part for part in parts)  # experts of a layer share a row, too
         rows[kind][layer].append(tensor)
     layers = sorted({layer for row in rows.values() for layer in row})
     dtypes = sorted({tensor["dtype"] for tensor in tensors})
     colours = {dtype: COLOURS[place % len(COLOURS)] for place, dtype in enumerate(dtypes)}
-    names, top, cell = 20 + 7 * max(map(len, rows)), 60, 24
+    names, top, cell = 20 + 7 * max(map(len, rows), default=0), 60, 24
     shapes_of = {kind: {str(tensor["shape"]) for cells in row.values() for tensor in cells} for kind, row in rows.items()}
     words = {kind: " ".join(sorted(these)) if len(these) < 3 else f"{len(these)} shapes" for kind, these in shapes_of.items()}
-    left = names + 20 + 7 * max(map(len, words.values()))
+    left = names + 20 + 7 * max(map(len, words.values()), default=0)
     shapes = []
     for place, dtype in enumerate(dtypes):
         shapes += [box(10 + 110 * place, 10, 14, 14, colours[dtype], dtype), text(30 + 110 * place, 22, dtype)]
@@ -75,7 +81,7 @@ def timeline(job: dict) -> str:
         for call in rank["operations"]:
             calls[call["group"], call["round"]][rank["rank"]] = (call["age_s"], call["name"])
     sizes = {group["name"]: len(group["ranks"]) for group in job["groups"]}
-    oldest = max(age for ranks in calls.values() for age, _ in ranks.values())
+    oldest = max((age for ranks in calls.values() for age, _ in ranks.values()), default=0.0)
     names = sorted({name for ranks in calls.values() for _, name in ranks.values()})
     colours = {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(names)}
     left, top, scale = 80, 50, 800 / max(oldest, 0.1)

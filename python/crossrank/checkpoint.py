@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from . import _core
 from ._types import Weights
 from .collective import Collective, connect
-from .errors import FormatError, IoError, UsageError
+from .errors import FormatError, UnavailableError, UsageError, from_native
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class MergePlan:
         self._native = _core.make_plan(_world(world), os.fspath(shards), options)
 
     @classmethod
-    def load(cls, file: Path, *, world: Collective | None = None) -> MergePlan:
+    def load(cls, file: Path, *, world: Collective | None = None) -> Self:
         """Returns the plan that `save` wrote. `FormatError` when its inputs have changed.
 
         >>> plan = crossrank.MergePlan.load("plan.json")
@@ -222,21 +222,25 @@ def verify(path: Path, *, world: Collective | None = None, progress: bool | OnPr
 
 
 def inspect(path: Path) -> dict[str, Any]:
-    """Returns what `crossrank inspect --json` says about a file, a directory or a job.
+    """Returns what `crossrank inspect --json` says about a file or a directory.
 
     >>> crossrank.inspect("model/")["ok"]
     """
     import subprocess
 
+    place = os.fspath(path)
+    if not place:  # the command would list the jobs
+        raise UsageError("inspect: the path is empty")
     program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "crossrank")
-    done = subprocess.run([program, "inspect", "--json", os.fspath(path)], capture_output=True, text=True, check=False)
+    done = subprocess.run([program, "inspect", "--json", "--", place], capture_output=True, check=False)
     try:
         answer = json.loads(done.stdout)
     except ValueError:
-        raise UsageError(f"inspect: {done.stderr.strip() or 'no answer'}") from None
-    if done.returncode != 0 and "error" in answer:
-        kind = {1: FormatError, 3: IoError}.get(done.returncode, UsageError)
-        raise kind(answer["error"].get("message", done.stderr.strip()))
+        said = done.stderr.decode(errors="replace").strip()
+        raise UnavailableError(f"inspect: {program} ended with {done.returncode}: {said or 'no answer'}") from None
+    if "error" in answer:
+        error = answer["error"]
+        raise from_native(error["code"], error["what"], "", error)
     return answer
 
 
@@ -328,7 +332,10 @@ def _index_of(directory: str) -> dict[str, str] | None:
             raise ValueError("weight_map names something else than files of this directory")
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except OSError as error:
+        fields = {"operation": "load", "resource": path, "errno": error.errno}
+        raise from_native("io", f"load: {path} cannot be read: {error.strerror}", "", fields) from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError(f"load: {path} is not the index of a model: {error!r}") from None
     index = {name: os.path.join(directory, file) for name, file in files.items()}
     for name, file in index.items():

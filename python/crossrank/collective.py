@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from . import _core
 from ._types import ReduceOp, TensorLike, Timeout, seconds
@@ -73,14 +73,14 @@ class Collective:
     def __init__(self, native: _core.Collective) -> None:
         self._native = native
 
-    def __enter__(self) -> Collective:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if kind is None:
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        if error is None:
             self.close()
         else:
-            self.abort(f"{kind.__name__}: {error}")
+            self._native.abort(error)
 
     def __repr__(self) -> str:
         if not self.connected:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from . import _core
 from ._types import Shape, TensorLike
@@ -42,7 +42,7 @@ class GroupCoordinator:
         device_communicator: bool = False,
         broadcaster: bool = False,
         data_parallel: Collective | None = None,
-    ) -> GroupCoordinator:
+    ) -> Self:
         """Makes the listed groups and returns the one that holds this rank. Collective.
 
         `data_parallel` is the group whose tokens `dispatch` joins.
@@ -127,7 +127,7 @@ class GroupCoordinator:
         return self._native.gather(tensor, dst, dim)
 
     def broadcast(self, tensor: TensorLike, *, src: int = 0) -> TensorLike:
-        """Fills the tensor with the source's bytes and returns it.
+        """Fills the tensor with the source's bytes and returns it. The source only reads its tensor.
 
         >>> tp.broadcast(weight)
         """
@@ -156,7 +156,7 @@ class GroupCoordinator:
         return self.cpu_group.broadcast_object(value, root=src, pickle=pickle)
 
     def broadcast_tensor_dict(self, values: dict[str, Any] | None = None, *, src: int = 0) -> dict[str, Any]:
-        """Returns the source's dict of tensors and JSON values.
+        """Returns the source's dict of tensors and JSON values. The source gets its own tensors.
 
         >>> batch = tp.broadcast_tensor_dict(batch)
         """

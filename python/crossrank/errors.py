@@ -30,31 +30,45 @@ class Error(Exception):
         return self._report or str(self)
 
     def __reduce__(self) -> Any:  # an exception of multiprocessing or a logging queue travels as a pickle
-        return (from_native, (self.code, str(self), self._report, self.fields)) if self.code else super().__reduce__()
+        if not self.fields:
+            return super().__reduce__()
+        return from_native, (self.code, str(self), self._report, self.fields), self.__dict__
 
 
 class UsageError(Error, ValueError):
     """The caller broke a precondition. Nothing was sent, and the group stays usable."""
 
+    code = "usage"
+
 
 class MismatchError(Error, ValueError):
     """The ranks disagree about a call. All of them get this error."""
+
+    code = "mismatch"
 
 
 class TimeoutError(Error, builtins.TimeoutError):
     """A living rank made no progress for the whole deadline. The group is dead unless `group_usable`."""
 
+    code = "timeout"
+
 
 class PeerLostError(Error, ConnectionError):
     """A rank died, left or aborted the group. The group is dead."""
+
+    code = "peer_lost"
 
 
 class RemoteError(Error, RuntimeError):
     """A callable raised on another, living rank. The group stays usable."""
 
+    code = "remote"
+
 
 class CancelledError(Error):
     """The caller cancelled the operation."""
+
+    code = "cancelled"
 
 
 class IoError(Error, OSError):
@@ -64,6 +78,8 @@ class IoError(Error, OSError):
     NotADirectoryError or PermissionError.
     """
 
+    code = "io"
+
     def __str__(self) -> str:  # OSError would leave out what the core says
         return str(self.args[0]) if self.args else ""
 
@@ -71,27 +87,22 @@ class IoError(Error, OSError):
 class FormatError(Error, ValueError):
     """Bytes of a file or message are invalid."""
 
+    code = "format"
+
 
 class BackendError(Error, RuntimeError):
     """A vendor library, such as MPI, failed."""
+
+    code = "backend"
 
 
 class UnavailableError(Error, RuntimeError):
     """There is no backend, memory or support for the request."""
 
+    code = "unavailable"
 
-_CLASSES: dict[str, type[Error]] = {
-    "usage": UsageError,
-    "mismatch": MismatchError,
-    "timeout": TimeoutError,
-    "peer_lost": PeerLostError,
-    "remote": RemoteError,
-    "cancelled": CancelledError,
-    "io": IoError,
-    "format": FormatError,
-    "backend": BackendError,
-    "unavailable": UnavailableError,
-}
+
+_CLASSES: dict[str, type[Error]] = {kind.code: kind for kind in Error.__subclasses__()}
 
 
 def _io_error(builtin: type[OSError]) -> type[IoError]:
@@ -113,7 +124,6 @@ def from_native(code: str, text: str, report: str, fields: dict[str, Any]) -> Er
     number = fields.get("errno", 0)
     kind = _CLASSES.get(code, Error)
     error = (_IO_ERRORS.get(number, kind) if kind is IoError else kind)(text)
-    error.code = code
     error.operation = fields.get("operation", "")
     error.rank = fields.get("rank", -1)
     error.failed_ranks = tuple(fields.get("failed_ranks", ()))

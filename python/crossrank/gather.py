@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
 from . import _core
 from ._types import TensorLike, Timeout, Weights, seconds
@@ -43,15 +43,15 @@ class CollectiveRange(Generic[Item]):
         self._native = native
         self._entered = False
 
-    def __enter__(self) -> CollectiveRange[Item]:
+    def __enter__(self) -> Self:
         self._entered = True
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if kind is None:
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        if error is None:
             self.close()
         else:
-            self._native.abort(f"{kind.__name__}: {error}")
+            self._native.abort(error)
 
     def __len__(self) -> int:
         return self._native.size()
@@ -127,7 +127,8 @@ def get_tensors_parallel(
     """Gathers one tensor, or a dict of tensors, of each listed rank of the job on the first of them.
 
     Without a workspace the tensors go through shared memory: each is copied once, by its owner. All ranks of the group
-    call it. Received tensors are read-only views of their owner's memory.
+    call it. Tensors of other ranks are read-only views of their owner's memory. The receiver's own item is the tensor that it
+    passed: writing to it changes that tensor.
 
     >>> with crossrank.get_tensors_parallel(weight, group=world) as shards:
     ...     merged = crossrank.concat(shards)
@@ -152,6 +153,8 @@ def get_configs_parallel(
     files: Literal["remove", "keep"] = "remove",
 ) -> CollectiveRange[RankedState]:
     """Gathers config and weights of each listed rank of the job on the first of them.
+
+    Weights of other ranks are read-only, and the receiver's own are those that it passed, as in `get_tensors_parallel`.
 
     >>> with crossrank.get_configs_parallel({"layer": 3}, {"w": weight}, group=world) as states:
     ...     for state in states:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Self
 
 from . import _core
 from ._types import TensorLike
@@ -22,7 +23,7 @@ class Mesh:
         self._native = _core.make_mesh(world._native, list(axes.items()))
 
     @classmethod
-    def _of(cls, native: _core.Mesh) -> Mesh:
+    def _of(cls, native: _core.Mesh) -> Self:
         mesh = cls.__new__(cls)
         mesh._native = native
         return mesh
@@ -112,9 +113,6 @@ class JobCollective(Collective):
         >>> job.close()
         """
         self._job.close()
-
-    def __enter__(self) -> JobCollective:
-        return self
 
 
 class MeshCollective(JobCollective):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from . import _core
 from ._types import TensorLike, Timeout, seconds
@@ -22,6 +22,9 @@ class MessageQueue:
 
     A timeout of None is the group's, and `math.inf` is no limit. A message of JSON values and tensors is a dict; bytes and
     tensors have calls of their own. Reading returns None after the last message of a closed writer.
+
+    A `with` block closes its endpoint. An exception in the block drops the endpoint instead: the other endpoints get a
+    `PeerLostError`.
 
     >>> queue = crossrank.MessageQueue.create(world)
     >>> if queue.is_writer:
@@ -45,7 +48,7 @@ class MessageQueue:
         chunk_bytes: int = 4 << 20,
         chunks: int = 6,
         name: str = "queue",
-    ) -> MessageQueue:
+    ) -> Self:
         """Makes a queue from one rank to all others of the group. Collective.
 
         >>> queue = crossrank.MessageQueue.create(world, writer_rank=1)
@@ -55,7 +58,7 @@ class MessageQueue:
     @classmethod
     def create_writer(
         cls, group: Collective, *, readers: int, chunk_bytes: int = 4 << 20, chunks: int = 6, name: str = "queue"
-    ) -> MessageQueue:
+    ) -> Self:
         """Makes the writing endpoint of a queue. Readers on this node attach by its handle.
 
         >>> queue = crossrank.MessageQueue.create_writer(world, readers=2)
@@ -63,19 +66,21 @@ class MessageQueue:
         return cls(_core.create_queue_writer(group._native, readers, chunk_bytes, chunks, name))
 
     @classmethod
-    def attach(cls, handle: bytes, *, reader: int) -> MessageQueue:
+    def attach(cls, handle: bytes, *, reader: int) -> Self:
         """Attaches to a queue by its handle, as reader number `reader`.
 
         >>> queue = crossrank.MessageQueue.attach(handle, reader=0)
         """
         return cls(_core.attach_queue(handle, reader))
 
-    def __enter__(self) -> MessageQueue:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if kind is None:
             self.close()
+        else:
+            self._native = _core.MessageQueue()
 
     @property
     def is_writer(self) -> bool:
@@ -177,4 +182,5 @@ class MessageQueue:
 
         >>> queue.close()
         """
-        self._native.close()
+        if self._native.connected():
+            self._native.close()

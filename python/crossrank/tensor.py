@@ -23,12 +23,15 @@ _ML_DTYPES = {
     "BF16": "bfloat16", "F8_E5M2": "float8_e5m2", "F8_E4M3": "float8_e4m3fn", "F8_E8M0": "float8_e8m0fnu",
     "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
 }  # fmt: skip
-_TORCH = {**_NUMPY, **_ML_DTYPES}
+_TORCH = {**_NUMPY, **_ML_DTYPES, "F4": "float4_e2m1fn_x2"}
 _ML_NAMES = {name: dtype for dtype, name in _ML_DTYPES.items()}
 
 
 def as_tensor(tensor: TensorLike) -> Tensor:
     """Returns a crossrank tensor of the same memory.
+
+    Do not resize the storage of a torch tensor while the view lives, as `resize_` and FSDP do: torch frees that memory. Torch
+    packs two values of F4 in one element, so the view's last dimension is twice as long.
 
     >>> crossrank.as_tensor(numpy.zeros(3)).dtype
     'F64'
@@ -81,10 +84,16 @@ def _to_torch(tensor: Tensor) -> torch.Tensor:
     dtype = getattr(torch, _TORCH.get(tensor.dtype, ""), None)
     if dtype is None:
         raise UsageError(f"Tensor.torch: this torch has no {tensor.dtype}. Use tensor.tobytes()")
+    shape = tensor.shape
+    if tensor.dtype == "F4":  # an element of torch is two values
+        *outer, last = shape
+        if last % 2 != 0:
+            raise UsageError(f"Tensor.torch: torch packs F4 in pairs, and the last dimension has {last}. Use tensor.tobytes()")
+        shape = (*outer, last // 2)
     if tensor.nbytes == 0:
-        return torch.empty(tensor.shape, dtype=dtype, device="cpu")
+        return torch.empty(shape, dtype=dtype, device="cpu")
     own = tensor.clone_on_write() if tensor.readonly else tensor
-    return torch.frombuffer(own, dtype=dtype).reshape(tensor.shape)
+    return torch.frombuffer(own, dtype=dtype).reshape(shape)
 
 
 def _bits_of_array(array: Any) -> tuple[Any, str] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from . import _core
 from ._types import Shape, Weights
@@ -36,7 +36,7 @@ class NFSWorkspace:
         self._native = _core.make_nfs_workspace(os.fspath(path), rank, existing, format, world_size)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> NFSWorkspace:
+    def open(cls, path: str | os.PathLike[str]) -> Self:
         """Opens an existing directory for reading; deletes nothing.
 
         >>> workspace = crossrank.NFSWorkspace.open("/shared/job")

@@ -13,6 +13,7 @@
 #include <crossrank/spi/connect_mpi.hpp>
 #include <crossrank/statistics.hpp>
 
+#include "errors.hpp"
 #include "module.hpp"
 #include "options.hpp"
 #include "tensor.hpp"
@@ -318,7 +319,11 @@ void bind_groups(nb::class_<Collective>& collective) {
            })
       .def("split_by", [](Collective const& group, int color,
                           int key) { return run_waiting(group, [&] { return group.split_by(color, key); }); })
-      .def("abort", [](Collective const& group, std::string const& why) { run_without_gil([&] { group.abort(why); }); })
+      .def("abort",
+           [](Collective const& group, nb::handle why) {
+             auto const text = reason_text(why);
+             run_without_gil([&] { group.abort(text); });
+           })
       .def("keep_alive", &Collective::keep_alive)
       .def("close", [](Collective& group) {
         auto const same = group;
@@ -360,6 +365,7 @@ void bind_collective(nb::module_& module) {
   module.def("connect", &connect_with, nb::arg().none(), nb::arg(), nb::arg().none(), nb::arg().none(),
              nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none(),
              nb::arg().none(), nb::arg().none(), nb::arg());
+  module.def("reason_text", &reason_text);
   module.def("statistics", [] {
     auto const now = statistics();
     nb::dict counters;

@@ -66,7 +66,7 @@ void bind_dense(nb::class_<GroupCoordinator>& coordinator) {
            })
       .def("broadcast",
            [](GroupCoordinator const& group, nb::handle object, int src) {
-             auto tensor = writable_tensor_from(object);
+             auto tensor = group.rank() == src ? tensor_from(object) : writable_tensor_from(object);
              run_waiting(group.cpu_group(), [&] { group.broadcast(tensor, {src}); });
            })
       .def(

@@ -25,6 +25,10 @@ void raise(Error const& error) {
   }
 }
 
+std::string name_of_type(nanobind::handle type) {
+  return printable_text(nanobind::steal(PyType_GetName(reinterpret_cast<PyTypeObject*>(type.ptr()))));
+}
+
 }  // namespace
 
 void translate_errors() {
@@ -47,7 +51,7 @@ void refuse(char const* operation, std::string message, std::string expected, st
 
 RaisedException::RaisedException(nanobind::python_error const& raised)
     : nanobind::python_error(raised),
-      type_name_(printable_text(nanobind::steal(PyType_GetName(reinterpret_cast<PyTypeObject*>(raised.type().ptr()))))),
+      type_name_(name_of_type(raised.type())),
       message_(printable_text(raised.value())) {}
 
 std::string raised_text(std::exception const& error) {
@@ -55,6 +59,11 @@ std::string raised_text(std::exception const& error) {
   if (raised == nullptr) return error.what();
   RaisedException const named(*raised);
   return named.type_name() + ": " + named.message();
+}
+
+std::string reason_text(nanobind::handle why) {
+  auto const text = printable_text(why);
+  return PyExceptionInstance_Check(why.ptr()) ? name_of_type(why.type()) + ": " + text : text;
 }
 
 std::string printable_text(nanobind::handle object) {

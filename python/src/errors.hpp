@@ -30,6 +30,9 @@ class RaisedException final : public nanobind::python_error, public spi::Foreign
 /// Returns the text of an exception, such as "ValueError: not a number".
 [[nodiscard]] std::string raised_text(std::exception const& error);
 
+/// Returns why a rank aborts its group: the text of an exception with its type, or that of another object.
+[[nodiscard]] std::string reason_text(nanobind::handle why);
+
 /// Returns `str(object)` for people, with escapes for what UTF-8 does not have. Never raises a Python exception.
 [[nodiscard]] std::string printable_text(nanobind::handle object);
 

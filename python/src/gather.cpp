@@ -14,6 +14,7 @@
 
 #include <crossrank/parallel.hpp>
 
+#include "errors.hpp"
 #include "json.hpp"
 #include "module.hpp"
 #include "options.hpp"
@@ -93,7 +94,7 @@ void bind_range(nb::module_& module, char const* name) {
       .def("at", &Each::at)
       .def("take", &Each::take)
       .def("close", &Each::close)
-      .def("abort", &Each::abort);
+      .def("abort", [](Each& range, nb::handle why) { range.abort(reason_text(why)); });
 }
 
 GatherOptions options_of(nb::handle workspace, std::filesystem::path path, std::string_view release,

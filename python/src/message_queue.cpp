@@ -130,7 +130,9 @@ void bind_queue_tensors(nb::class_<MessageQueue>& queue_class) {
 void bind_message_queue(nb::module_& module) {
   bind_message_view(module);
   nb::class_<MessageQueue> queue_class(module, "MessageQueue");
-  queue_class.def("is_writer", &MessageQueue::is_writer)
+  queue_class.def(nb::init<>())
+      .def("connected", &MessageQueue::connected)
+      .def("is_writer", &MessageQueue::is_writer)
       .def("name", [](MessageQueue const& queue) { return queue.name(); })
       .def("messages", &MessageQueue::messages)
       .def("handle", [](MessageQueue const& queue) { return to_bytes(queue.handle()); })

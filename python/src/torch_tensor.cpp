@@ -1,3 +1,5 @@
+#include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -36,6 +38,7 @@ constexpr std::pair<char const*, Dtype> torch_dtypes[] = {
     {"float8_e4m3fnuz", Dtype::f8_e4m3fnuz},
     {"float8_e5m2fnuz", Dtype::f8_e5m2fnuz},
     {"float8_e8m0fnu", Dtype::f8_e8m0},
+    {"float4_e2m1fn_x2", Dtype::f4},
 };
 
 /// The objects of torch that every conversion needs. They live as long as the process.
@@ -100,13 +103,20 @@ nb::object make_plain(nb::handle tensor, Access access) {
   return plain.attr("contiguous")();
 }
 
-Shape shape_of(nb::handle tensor) {
+/// Returns the shape as safetensors has it: an element of torch's F4 is two values.
+Shape shape_of(nb::handle tensor, Dtype dtype) {
   nb::object const lengths = tensor.attr("shape");
   std::int64_t each[Shape::max_rank];
   std::size_t count = 0;
   for (auto const length : lengths) {
     if (count == Shape::max_rank) refuse("tensor", "the tensor has more than 16 dimensions");
     each[count++] = nb::cast<std::int64_t>(length);
+  }
+  if (dtype == Dtype::f4) {
+    if (count == 0) refuse("tensor", "a tensor of F4 has no dimension", {}, {}, "pass tensor.reshape(1)");
+    auto& last = each[count - 1];
+    if (last > std::numeric_limits<std::int64_t>::max() / 2) refuse("tensor", "a length does not fit into 64 bits");
+    last *= 2;
   }
   return Shape(std::span<std::int64_t const>(each, count));
 }
@@ -119,7 +129,7 @@ std::optional<Tensor> tensor_from_torch(nb::handle object, Access access) {
   require_plain(*torch, object);
   auto const dtype = dtype_of_torch(*torch, object);
   auto plain = make_plain(object, access);
-  auto const shape = shape_of(plain);
+  auto const shape = shape_of(plain, dtype);
   auto* const data = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(plain.attr("data_ptr")()));
   if (data == nullptr && shape.numel() > 0) {
     refuse("tensor", "the tensor has no memory of its own", "a plain tensor",

@@ -41,6 +41,16 @@ def failure(rank: int, size: int) -> None:
         axolotl.compute_and_broadcast(compute)
 
 
+def failure_in_zero_first(rank: int, size: int) -> None:
+    """The text of an exception may have characters that UTF-8 lacks."""
+    import crossrank
+    import crossrank.compat.axolotl as axolotl
+
+    expected, text = (ValueError, "no file") if rank == 0 else (crossrank.PeerLostError, r"rank 0 failed .* no file \\udcff")
+    with pytest.raises(expected, match=text), axolotl.zero_first(rank == 0):
+        raise ValueError("no file \udcff")
+
+
 def slow_function(rank: int, size: int) -> None:
     """A function may take longer than ranks wait for each other elsewhere."""
     import os
@@ -60,6 +70,6 @@ def slow_function(rank: int, size: int) -> None:
     assert axolotl.reduce_and_broadcast(slow, sum) == sum(range(size))
 
 
-@pytest.mark.parametrize("scenario", ["helpers", "failure", "slow_function"])
+@pytest.mark.parametrize("scenario", ["helpers", "failure", "failure_in_zero_first", "slow_function"])
 def test_scenario(scenario: str) -> None:
     run_ranks(__file__, scenario, 3, backend="gloo")

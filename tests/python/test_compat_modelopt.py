@@ -155,6 +155,7 @@ def pipeline_merge(rank: int, size: int) -> None:
 
 
 def configs_of_none(rank: int, size: int) -> None:
+    import crossrank
     import torch.distributed as dist
     from crossrank.compat.modelopt import NFSWorkspace, get_configs_parallel, get_tensors_parallel
 
@@ -177,7 +178,7 @@ def configs_of_none(rank: int, size: int) -> None:
     assert config == {"rank": (rank + 1) % size, 7: (1, [2, None])}
     assert weights is not None and weights["w"].tolist() == [(rank + 1) % size] * 2
     assert not NFSWorkspace().is_initialized
-    with pytest.raises(ValueError, match="no directory"):
+    with pytest.raises(crossrank.UsageError, match="no directory"):
         NFSWorkspace().read_configs_and_weights_from_rank(0)
     dist.barrier()
     dist.destroy_process_group()

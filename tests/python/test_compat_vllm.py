@@ -177,6 +177,12 @@ def coordinator(rank: int, size: int) -> None:
         with torch.device("meta"):
             assert pp.recv((2, 3), torch.float32).device.type == "cpu"
         assert pp.recv_object(0) == {3}
+    if hasattr(torch, "float4_e2m1fn_x2"):
+        packed = torch.arange(6, dtype=torch.uint8).view(2, 3).view(torch.float4_e2m1fn_x2)
+        if pp.is_first_rank:
+            pp.send(packed)
+        else:
+            assert pp.recv((2, 3), packed.dtype).view(torch.uint8).equal(packed.view(torch.uint8))
     assert one.all_reduce(rows) is rows and one.all_gather(rows) is rows and one.broadcast_tensor_dict(values) is values
     assert one.recv_tensor_dict() is None
     tp.barrier()

@@ -44,3 +44,12 @@ def test_pictures(tmp_path):
     crossrank.save(tmp_path / "odd & <names>" / "model.safetensors", {"a<b&c": numpy.zeros(0, numpy.uint8)})
     run(tmp_path, sys.executable, EXAMPLES / "pictures.py", "table", "odd & <names>", "odd.svg")
     assert "a<b&c: U8 [0], 0 bytes" in titles(tmp_path / "odd.svg")
+
+
+@pytest.mark.parametrize("name", [None, "layer.\u00b2", "escape \x1b", "\ufffe"])
+def test_pictures_of_odd_names(tmp_path, name):
+    weights = {} if name is None else {name: numpy.zeros(2, numpy.uint8)}
+    crossrank.save(tmp_path / "model.safetensors", weights)
+    run(tmp_path, sys.executable, EXAMPLES / "pictures.py", "table", tmp_path / "model.safetensors", "odd.svg")
+    cells = [title for title in titles(tmp_path / "odd.svg") if title.endswith("bytes")]
+    assert len(cells) == len(weights)

@@ -309,6 +309,55 @@ for error, text in ((ValueError("\udcff"), r"ValueError: \udcff"), (Mute(), "Mut
     )
 
 
+def test_an_exception_without_a_printable_text_ends_a_block_on_all_ranks(ranks):
+    ranks(
+        2,
+        r"""
+class Mute(Exception):
+    def __str__(self): raise RuntimeError("there is no text")
+for error, text in ((ValueError("\udcff"), r"ValueError: \udcff"), (Mute(), "Mute: <no text>")):
+    for block in ("group", "range"):
+        group = world.split([[0, 1]])
+        try:
+            with group if block == "group" else crossrank.get_tensors_parallel(bytes(3), group=group):
+                if world.rank == 0: raise error
+                if block == "group": group.barrier()
+        except crossrank.PeerLostError as lost: assert world.rank == 1 and text in str(lost), lost
+        except (ValueError, Mute) as own: assert world.rank == 0 and own is error
+        else: raise AssertionError("no exception")
+group = world.split([[0, 1]])
+if world.rank == 0: group.abort("no file \udcff")
+try: group.barrier()
+except crossrank.PeerLostError as lost: assert r"no file \udcff" in str(lost), lost
+else: raise AssertionError("no exception")
+""",
+    )
+
+
+def test_an_exception_in_the_block_of_a_queue_reaches_the_other_endpoints(ranks):
+    ranks(
+        2,
+        """
+for failing in (0, 1):
+    queue = crossrank.MessageQueue.create(world)
+    try:
+        with queue:
+            if world.rank == failing: raise KeyError("no such batch")
+            while True:
+                if queue.is_writer: queue.enqueue_bytes(b"batch")
+                else: queue.dequeue_bytes()
+    except crossrank.PeerLostError: assert world.rank != failing
+    except KeyError:
+        assert world.rank == failing
+        try: queue.wait_for(0)
+        except crossrank.UsageError: pass
+        else: raise AssertionError("the endpoint was not dropped")
+        queue.close()
+    world.barrier()
+""",
+    )
+
+
 def test_bad_arguments_of_save_sharded_on_one_rank_are_an_error_on_all_ranks(ranks):
     ranks(
         2,
@@ -342,6 +391,8 @@ else:
     whole, turned = numpy.zeros((2, 3)), numpy.zeros((3, 2))
 world.broadcast(whole)
 world.broadcast(turned)
+group = crossrank.GroupCoordinator.create(world, [[0, 1]])
+assert group.broadcast(whole) is whole
 assert (turned == numpy.arange(6.0).reshape(2, 3).T).all() and (whole == turned.T).all()
 own = numpy.ones(3)
 if world.rank == 1: own.flags.writeable = False

@@ -1,12 +1,14 @@
 """Import, version, errors, signals, fork and exit."""
 
 import ast
+import copy
 import errno
 import os
 import pickle
 import subprocess
 import sys
 import textwrap
+import typing
 from pathlib import Path
 
 import crossrank
@@ -22,6 +24,13 @@ def test_errors_derive_from_the_builtin_kin():
     assert issubclass(crossrank.TimeoutError, TimeoutError)
     assert issubclass(crossrank.IoError, OSError)
     assert issubclass(crossrank.UsageError, ValueError)
+
+
+def test_errors_of_python_code_have_a_code_too(tmp_path):
+    with pytest.raises(crossrank.UsageError) as caught:
+        crossrank.load(tmp_path, checksums=True)
+    assert caught.value.code == crossrank.UsageError.code == "usage"
+    assert pickle.loads(pickle.dumps(caught.value)).code == "usage"
 
 
 def test_io_error_has_errno_and_report(tmp_path):
@@ -42,11 +51,30 @@ def test_io_error_has_errno_and_report(tmp_path):
 def test_errors_survive_a_pickle(tmp_path):
     with pytest.raises(crossrank.IoError) as caught:
         crossrank.load(tmp_path / "absent.safetensors")
-    copy = pickle.loads(pickle.dumps(caught.value))
-    assert isinstance(copy, FileNotFoundError)
-    assert (str(copy), copy.code, copy.errno) == (str(caught.value), "io", errno.ENOENT)
-    assert copy.report() == caught.value.report()
-    assert copy.fields == caught.value.fields
+    error = caught.value
+    error.add_note("while loading")
+    for other in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
+        assert isinstance(other, FileNotFoundError)
+        assert (str(other), other.code, other.errno, other.filename) == (str(error), "io", errno.ENOENT, error.filename)
+        assert other.report() == error.report()
+        assert other.fields == error.fields
+        assert other.__notes__ == ["while loading"]
+
+
+def test_inspect_raises_the_error_of_the_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in (tmp_path / "absent", "-h"):  # a path is never an option
+        with pytest.raises(crossrank.IoError) as caught:
+            crossrank.inspect(path)
+        assert isinstance(caught.value, FileNotFoundError)
+        assert (caught.value.code, caught.value.errno, caught.value.filename) == ("io", errno.ENOENT, str(path))
+    with pytest.raises(crossrank.UsageError, match="empty"):
+        crossrank.inspect("")
+
+
+def test_a_with_block_keeps_the_class_of_its_object():
+    for kind in (crossrank.Collective, crossrank.MeshCollective, crossrank.CollectiveRange, crossrank.MessageQueue):
+        assert typing.get_type_hints(kind.__enter__)["return"] is typing.Self
 
 
 def test_an_exception_during_the_translation_of_an_error_is_raised(monkeypatch):

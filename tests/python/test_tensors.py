@@ -154,6 +154,30 @@ def test_torch_tensors_of_every_kind():
             crossrank.as_tensor(bad)
 
 
+def test_torch_tensors_of_f4_have_two_values_in_an_element(tmp_path):
+    torch = pytest.importorskip("torch")
+    if not hasattr(torch, "float4_e2m1fn_x2"):
+        with pytest.raises(crossrank.UsageError, match="torch has no F4"):
+            crossrank.empty((2, 4), "F4").torch()
+        return
+    from safetensors.torch import load_file, save_file
+
+    values = torch.arange(15, dtype=torch.uint8).view(3, 5).view(torch.float4_e2m1fn_x2)
+    view = crossrank.as_tensor(values)
+    assert (view.shape, view.dtype, view.data_ptr) == ((3, 10), "F4", values.data_ptr())
+    for tensor in (values, values.t(), values[:0]):
+        returned = crossrank.as_tensor(tensor).torch()
+        assert returned.dtype == tensor.dtype and returned.view(torch.uint8).equal(tensor.view(torch.uint8))
+    crossrank.save(tmp_path / "ours.safetensors", {"w": values})
+    save_file({"w": values}, tmp_path / "theirs.safetensors")
+    for read in (load_file(tmp_path / "ours.safetensors"), crossrank.load(tmp_path / "theirs.safetensors").torch()):
+        assert read["w"].dtype == values.dtype and read["w"].view(torch.uint8).equal(values.view(torch.uint8))
+    with pytest.raises(crossrank.UsageError, match="no dimension"):
+        crossrank.as_tensor(values[0, 0])
+    with pytest.raises(crossrank.UsageError, match="has 3"):
+        crossrank.empty((2, 3), "F4").torch()
+
+
 def test_torch_tensors_are_on_the_cpu_whatever_the_default_device():
     torch = pytest.importorskip("torch")
     with torch.device("meta"):
@@ -241,12 +265,31 @@ def test_a_missing_tensor_of_an_index_is_named(tmp_path):
         crossrank.load(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"weight_map": 1}', '{"weight_map": {"a": "../x.safetensors"}}', "\xff"])
+BAD_INDICES = {
+    "open": "{",
+    "list": "[]",
+    "empty": "{}",
+    "number": '{"weight_map": 1}',
+    "other folder": '{"weight_map": {"a": "../x.safetensors"}}',
+    "not UTF-8": "\xff",
+    "deep": "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("text", BAD_INDICES.values(), ids=BAD_INDICES)
 def test_a_bad_index_is_a_format_error(tmp_path, text):
     two_files_with_an_index(tmp_path)
     (tmp_path / "model.safetensors.index.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(crossrank.FormatError, match="index"):
         crossrank.load(tmp_path)
+
+
+def test_an_index_that_cannot_be_read_is_an_io_error(tmp_path):
+    index = tmp_path / "model.safetensors.index.json"
+    index.mkdir()
+    with pytest.raises(crossrank.IoError) as caught:
+        crossrank.load(tmp_path)
+    assert isinstance(caught.value, IsADirectoryError) and caught.value.filename == str(index)
 
 
 def test_a_loaded_tensor_is_a_view_of_the_file(tmp_path):

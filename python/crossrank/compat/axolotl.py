@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import crossrank
+from crossrank import _core
 
 from . import groups
 
@@ -66,7 +67,7 @@ def zero_first(is_main: bool) -> Iterator[None]:
         yield
     except BaseException as error:
         if is_main:
-            world.abort(f"rank {world.rank} failed in zero_first: {error}")
+            world.abort(f"rank {world.rank} failed in zero_first: {_core.reason_text(error)}")
         raise
     if is_main:
         world.barrier()

@@ -16,13 +16,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import crossrank
+from crossrank import _core
 
 from . import groups
 
@@ -52,7 +53,7 @@ class NFSWorkspace:
 
     def _require(self) -> crossrank.NFSWorkspace:
         if self._workspace is None:
-            raise ValueError("this NFSWorkspace has no directory: construct it with workspace_path")
+            raise crossrank.UsageError("this NFSWorkspace has no directory: construct it with workspace_path")
         return self._workspace
 
     def write_configs_and_weights(self, config_json: dict[str, Any], weights: dict[str, Any]) -> None:
@@ -112,8 +113,7 @@ def get_configs_parallel(
         try:
             text, weights = encoded()
         except BaseException as error:
-            with suppress(crossrank.Error):  # the group may be dead already
-                collective.abort(f"rank {collective.rank} cannot send its config: {error}")
+            collective.abort(f"rank {collective.rank} cannot send its config: {_core.reason_text(error)}")
             raise
         with crossrank.get_configs_parallel(
             {"python": text}, weights, group=collective, workspace_path=workspace_path or ""

@@ -320,7 +320,7 @@ class MessageQueue:
                 if timeout is not None:
                     timeout -= step
                     if timeout <= 0:
-                        raise TimeoutError("no message came in time")
+                        raise crossrank.TimeoutError("no message came in time")
         except crossrank.CancelledError as error:
             if not self.shutting_down:
                 raise

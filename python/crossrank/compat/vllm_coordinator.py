@@ -15,11 +15,6 @@ from . import groups
 __all__ = ["GroupCoordinator"]
 
 
-def _dtype_name(dtype: torch.dtype) -> str:
-    """Returns crossrank's name of a dtype of torch."""
-    return crossrank.as_tensor(torch.empty(0, dtype=dtype, device="cpu")).dtype
-
-
 def _packed(values: dict[str, Any] | None) -> dict[str, Any]:
     """Returns a message with the tensors of a dict as they are, and everything else pickled."""
     if values is None:
@@ -164,8 +159,8 @@ class GroupCoordinator:
 
     def recv(self, size: int | Sequence[int], dtype: torch.dtype, src: int | None = None) -> torch.Tensor:
         """Returns the next tensor from rank `src`; without it from the previous one."""
-        shape = (size,) if isinstance(size, int) else tuple(size)
-        return self._group.recv(shape, _dtype_name(dtype), src=src).torch()
+        expected = crossrank.as_tensor(torch.empty(size, dtype=dtype, device="cpu"))
+        return self._group.recv(expected.shape, expected.dtype, src=src).torch()
 
     # Objects and dicts
 
