@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -10,6 +12,9 @@ torch = pytest.importorskip("torch")
 import crossrank  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch_ranks import run_ranks  # noqa: E402
+
+if TYPE_CHECKING:
+    from crossrank.torch.pending import Operations, OperationWork
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64]
 
@@ -102,6 +107,9 @@ def point_to_point(rank: int, size: int) -> None:
     for work in works:
         work.wait()
     assert torch.equal(received, torch.full((1000,), float(left)))
+    assert works[0]._source_rank() == left
+    with pytest.raises(RuntimeError, match="receive"):
+        works[1]._source_rank()
     first, second = torch.empty(1), torch.empty(1)
     operations = [
         dist.P2POp(dist.irecv, first, left, tag=7),
@@ -134,6 +142,8 @@ def wrong_arguments(rank: int, size: int) -> None:
             dist.gather(torch.ones(2), [torch.zeros(3) for _ in range(size)], dst=0)
         with pytest.raises(ValueError, match="elements"):
             dist.scatter(torch.zeros(2), [torch.ones(3) for _ in range(size)], src=0)
+    with pytest.raises(RuntimeError, match="splitting"):
+        dist.split_group(split_ranks=[[r] for r in range(size)])
     # Nothing has been sent, so the group is usable.
     total = torch.ones(1)
     dist.all_reduce(total)
@@ -184,6 +194,11 @@ def asynchronous(rank: int, size: int) -> None:
         assert work.is_completed()
         assert torch.equal(tensor, torch.full_like(tensor, size * (size - 1) / 2))
     assert count.wait() == 400
+    parts = [torch.empty(2) for _ in range(size)]
+    gather = dist.all_gather(parts, torch.full((2,), float(rank)), async_op=True)
+    joined = gather.get_future().then(lambda future: torch.cat(future.value())).wait()
+    assert torch.equal(joined, torch.arange(float(size)).repeat_interleave(2))
+    assert torch.equal(torch.cat(gather.result()), joined)
     even = dist.new_group(list(range(0, size, 2)))
     if rank % 2 == 0:
         own = torch.tensor([rank])
@@ -191,6 +206,38 @@ def asynchronous(rank: int, size: int) -> None:
         assert own.item() == sum(range(0, size, 2))
         dist.barrier(group=even)
     dist.barrier()
+    dist.destroy_process_group()
+
+
+def compiled_collectives(rank: int, size: int) -> None:
+    def exchange(tensor: torch.Tensor) -> torch.Tensor:
+        if rank == 0:
+            dist.send(tensor * 2, 1)
+        elif rank == 1:
+            tensor = torch.zeros_like(tensor)
+            dist.recv(tensor, 0)
+        return tensor + 1
+
+    def reduce(tensor: torch.Tensor) -> torch.Tensor:
+        work = dist.all_reduce(tensor, async_op=True)
+        wave = tensor.new_ones(3).sin()
+        work.wait()
+        return tensor + wave
+
+    def gather(tensor: torch.Tensor) -> torch.Tensor:
+        parts = [torch.zeros(3) for _ in range(size)]
+        dist.all_gather(parts, tensor)
+        dist.broadcast(tensor, 0)
+        dist.gather(tensor, parts if rank == 0 else None, 0)
+        dist.scatter(tensor, parts if rank == 0 else None, 0)
+        dist.reduce(tensor, 0)
+        return parts[1] + tensor
+
+    for function in [exchange, reduce, gather]:
+        compiled = torch.compile(function, backend="eager")
+        for step in range(3):
+            expected = function(torch.full((3,), float(rank + step)))
+            assert torch.equal(compiled(torch.full((3,), float(rank + step))), expected)
     dist.destroy_process_group()
 
 
@@ -310,6 +357,7 @@ def test_every_collective(ranks: int) -> None:
         "point_to_point",
         "wrong_arguments",
         "asynchronous",
+        "compiled_collectives",
         "nested_callbacks",
         "send_beside_a_barrier",
         "in_place",
@@ -347,4 +395,68 @@ def test_an_error_that_arrives_during_a_wait_is_not_lost() -> None:
     work = operations.run(lambda: ([FailsDuringTheWait()], list), waits=False)
     with pytest.raises(ValueError, match="does not fit"):
         work.wait()
+    operations.close()
+
+
+class EndsWhenTold:
+    """A request that ends when the test says so, and counts its polls."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.polls = 0
+
+    def test(self) -> bool:
+        self.polls += 1
+        return self.ended
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self.ended
+
+
+def pausing(request: EndsWhenTold, monkeypatch: pytest.MonkeyPatch) -> tuple[Operations, OperationWork]:
+    """Runs an operation whose thread soon pauses for longer than a test takes."""
+    from crossrank.torch import pending
+
+    monkeypatch.setattr(pending, "_LONGEST_PAUSE", 600.0)
+    monkeypatch.setattr(pending, "_PAUSE_PART", 1e-6)
+    operations = pending.Operations("test")
+    work = operations.run(lambda: ([request], list), waits=False)
+    end = time.monotonic() + 30
+    while request.polls == 0 and time.monotonic() < end:
+        time.sleep(0.001)
+    return operations, work
+
+
+def test_an_operation_that_nobody_waits_for_is_seldom_polled(monkeypatch) -> None:
+    request = EndsWhenTold()
+    operations, work = pausing(request, monkeypatch)
+    time.sleep(0.2)
+    assert request.polls < 10
+    request.ended = True
+    work.wait()
+    operations.close()
+
+
+def test_a_new_operation_ends_the_pause_of_the_thread(monkeypatch) -> None:
+    request = EndsWhenTold()
+    operations, work = pausing(request, monkeypatch)
+    operations.run(lambda: ([], list), waits=False).wait(timedelta(seconds=30))
+    request.ended = True
+    operations.close()
+    assert work.is_success()
+
+
+@pytest.mark.parametrize("expect", ["wait", "get_future", "is_completed"])
+def test_waiting_for_an_operation_ends_the_pause_of_the_thread(expect: str, monkeypatch) -> None:
+    request = EndsWhenTold()
+    operations, work = pausing(request, monkeypatch)
+    request.ended = True
+    if expect == "wait":
+        work.wait(timedelta(seconds=30))
+    elif expect == "get_future":
+        work.get_future().wait()
+    else:
+        end = time.monotonic() + 30
+        while not work.is_completed():
+            assert time.monotonic() < end
     operations.close()

@@ -202,6 +202,66 @@ def states_of_all_kinds(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
+def names_without_wrappers(rank: int, size: int) -> None:
+    """Wrappers of torch.compile and DistributedDataParallel leave no trace, and a tied weight is written once."""
+    import os
+    import tempfile
+
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+    from torch.nn.parallel import DistributedDataParallel
+
+    class Config:
+        tie_word_embeddings = True
+
+        def to_json_string(self) -> str:
+            return '{"kind": "small"}'
+
+    class Tied(torch.nn.Module):
+        _tied_weights_keys = ("head.weight",)
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.config = Config()
+            self.module = torch.nn.Embedding(4, 3)
+            self.layers = torch.nn.ModuleList([torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)])
+            self.head = torch.nn.Linear(3, 4, bias=False)
+            self.head.weight = self.module.weight
+
+    def with_wrapped_parts() -> torch.nn.Module:
+        model = Tied()
+        model.layers[0] = checkpoint_wrapper(torch.compile(model.layers[0]))
+        model.layers[1] = DistributedDataParallel(torch.compile(model.layers[1]))
+        model.head = torch.compile(model.head)
+        return model
+
+    def make(kind: int) -> torch.nn.Module:
+        torch.manual_seed(3)
+        match kind:
+            case 0:
+                return torch.compile(Tied())
+            case 1:
+                return DistributedDataParallel(torch.compile(Tied()))
+            case 2:
+                return torch.compile(DistributedDataParallel(Tied()))
+            case _:
+                return with_wrapped_parts()
+
+    torch.manual_seed(3)
+    expected = Tied().state_dict()
+    folder = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(folder, src=0)
+    for kind in range(4):
+        model = make(kind)
+        full = crossrank.torch.gather_full_state_dict(model)
+        assert_equal(full, expected if rank == 0 else {})
+        out = os.path.join(str(folder[0]), f"model{kind}")
+        crossrank.torch.export_checkpoint(model, out)
+        assert set(crossrank.load(out)) == set(expected) - {"head.weight"}
+        assert os.path.exists(os.path.join(out, "config.json"))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def small_llama() -> tuple[dict[str, Any], dict[str, torch.Tensor], dict[str, int]]:
     """Returns a config, the weights, and for those that tensor parallelism shards the dimension."""
     config = {
@@ -358,6 +418,7 @@ def test_an_export_of_sharded_parameters_is_the_model() -> None:
         "export_in_the_background",
         "interrupted_export",
         "states_of_all_kinds",
+        "names_without_wrappers",
         "plain_shards",
         "resharded_for_inference",
         "translated_names",

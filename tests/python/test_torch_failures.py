@@ -112,6 +112,27 @@ def late_at_monitored_barrier(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
+def keys_of_monitored_barriers(rank: int, size: int) -> None:
+    """A barrier deletes the keys of earlier ones, also those of a barrier that failed, but not before all have read them."""
+    store = dist.distributed_c10d._get_default_store()
+    dist.monitored_barrier()
+    before = store.num_keys()
+    dist.barrier()
+    for _ in range(5):
+        dist.monitored_barrier()
+    if rank == 0:
+        with pytest.raises(RuntimeError, match="Rank 1 failed to pass monitoredBarrier"):
+            dist.monitored_barrier(timeout=timedelta(seconds=1))
+    dist.barrier()
+    if rank == 1:
+        with pytest.raises(RuntimeError, match="Rank 1 failed to pass monitoredBarrier"):
+            dist.monitored_barrier(timeout=timedelta(seconds=30))
+    dist.monitored_barrier()
+    assert store.num_keys() == before
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def one_limit_for_all_ranks(rank: int, size: int) -> None:
     """A rank that comes late leaves less time for the others."""
     import time
@@ -220,6 +241,7 @@ def test_a_late_rank_is_named_after_the_timeout_of_the_group() -> None:
         "interrupted_barrier",
         "forked",
         "late_at_monitored_barrier",
+        "keys_of_monitored_barriers",
         "groups_on_one_store",
         "second_shutdown",
     ],

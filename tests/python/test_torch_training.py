@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -39,6 +41,20 @@ def training(rank: int, size: int) -> None:
     spread = distribute_tensor(whole, mesh, [Shard(0)])
     assert isinstance(spread, DTensor)
     assert torch.equal(spread.redistribute(mesh, [Shard(1)]).full_tensor(), whole)
+    dist.destroy_process_group()
+
+
+def compiled_training(rank: int, size: int) -> None:
+    torch.manual_seed(1)
+    reference = torch.nn.Sequential(torch.nn.Linear(6, 9), torch.nn.ReLU(), torch.nn.Linear(9, 3))
+    compiled = torch.compile(torch.nn.parallel.DistributedDataParallel(copy.deepcopy(reference)), backend="eager")
+    for _ in range(3):
+        inputs = torch.randn(size * 4, 6)
+        for model, own in [(reference, inputs), (compiled, inputs[rank * 4 : rank * 4 + 4])]:
+            model.zero_grad()
+            model(own).pow(2).mean().backward()
+        for parameter, expected in zip(compiled.parameters(), reference.parameters(), strict=True):
+            assert torch.allclose(parameter.grad, expected.grad, atol=1e-6)
     dist.destroy_process_group()
 
 
@@ -96,6 +112,10 @@ def grid(rank: int, size: int) -> None:
 
 def test_training_equals_one_process() -> None:
     run_ranks(__file__, "training", 2)
+
+
+def test_a_compiled_module_trains_as_in_one_process() -> None:
+    run_ranks(__file__, "compiled_training", 2)
 
 
 def test_a_mesh_of_two_dimensions_trains_and_saves_checkpoints() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from crossrank import Summary, UsageError, _core
 from crossrank.compat import groups
@@ -64,7 +65,8 @@ def export_checkpoint(
 ) -> Summary:
     """Writes a model as one Hugging Face checkpoint, from the memory of all ranks. Collective over torch's ranks.
 
-    `model` is a module or a state dict. A parameter that is a `DTensor` is spread over the ranks as its placements say; every
+    `model` is a module or a state dict. The names of a module are those without the wrappers of `torch.compile` and
+    DistributedDataParallel. A parameter that is a `DTensor` is spread over the ranks as its placements say; every
     other one is a shard at the place of this rank in `grid`, and the same on all ranks with that place. No shard is written and
     no rank holds the whole model: a rank needs at most 256 MiB beyond its own parameters. The directory `out` holds the old or
     the new checkpoint, whatever happens.
@@ -176,7 +178,7 @@ def _export_arguments(
 
     def read() -> tuple[dict[str, torch.Tensor], dict[str, dict[str, Any]], dict[str, Any]]:
         # As transformers saves it: its dictionary has keys that are numbers.
-        to_json = getattr(getattr(model, "config", None), "to_json_string", None) if config is None else None
+        to_json = getattr(getattr(_unwrapped(model), "config", None), "to_json_string", None) if config is None else None
         described = config if to_json is None else json.loads(to_json())
         weights, placements = _weights_and_placements(model, _tied_names(model))
         return weights, placements, {"config": described, **options}
@@ -236,9 +238,12 @@ def _weights_and_placements(
     None for it, which is left out."""
     from torch.distributed.tensor import DTensor
 
-    state = model if isinstance(model, dict) else model.state_dict()
+    if isinstance(model, dict):
+        named = model.items()
+    else:
+        named = [(_name_without_wrappers(model, name), tensor) for name, tensor in model.state_dict().items()]
     weights, placements = {}, {}
-    for name, tensor in state.items():
+    for name, tensor in named:
         if name in skipped or tensor is None:
             continue
         if not isinstance(tensor, torch.Tensor):
@@ -258,8 +263,36 @@ def _weights_and_placements(
     return weights, placements
 
 
+# The name under which the wrapper of torch.compile holds a module.
+_COMPILED = "_orig_mod"
+
+
+def _unwrapped(model: torch.nn.Module | dict[str, torch.Tensor]) -> torch.nn.Module | dict[str, torch.Tensor]:
+    """Returns the module inside the wrappers of torch.compile and DistributedDataParallel."""
+    while True:
+        if isinstance(model, DistributedDataParallel):
+            model = model.module
+        elif hasattr(model, _COMPILED):
+            model = getattr(model, _COMPILED)
+        else:
+            return model
+
+
+def _name_without_wrappers(model: torch.nn.Module, name: str) -> str:
+    """Returns the name that a tensor of the state dict has without those wrappers, which a submodule may have too."""
+    module: Any = model
+    parts = []
+    for part in name.split("."):
+        is_wrapper = part == _COMPILED or (part == "module" and isinstance(module, DistributedDataParallel))
+        if not is_wrapper:
+            parts.append(part)
+        module = getattr(module, part, None)
+    return ".".join(parts)
+
+
 def _tied_names(model: torch.nn.Module | dict[str, torch.Tensor]) -> set[str]:
     """Returns the names that a transformers model ties to another parameter, and does not store for that reason."""
+    model = _unwrapped(model)
     names = getattr(model, "_tied_weights_keys", None) or ()
     if not getattr(getattr(model, "config", None), "tie_word_embeddings", False):
         return set()

@@ -17,6 +17,8 @@ from torch.futures import Future
 
 from crossrank.errors import CancelledError, Error, UsageError
 
+from .dynamo import not_compiled
+
 __all__ = ["OperationWork", "Operations"]
 
 # A started operation: its requests, and a function that fills the results once all requests have completed.
@@ -25,6 +27,10 @@ Started = tuple[list[Any], Callable[[], list[Any]]]
 _INLINE_SLICE = 0.01
 # How long, in seconds, an operation in the group's thread keeps new ones waiting.
 _THREAD_SLICE = 0.0005
+# The longest pause, in seconds, of the group's thread between two polls of operations for which nobody waits yet.
+_LONGEST_PAUSE = 0.01
+# A pause takes at most this part of the time in which nothing has ended, so that an end is noticed only a little late.
+_PAUSE_PART = 16
 # How long, in seconds, the end of the process waits for the group's thread.
 _LONGEST_LEAVE = 1.0
 
@@ -36,6 +42,7 @@ def _value_or_raise(future: Future) -> Any:
     return value
 
 
+@not_compiled
 class OperationWork(Work):
     """The handle that torch returns for an operation. `wait` raises the library's own error."""
 
@@ -73,10 +80,10 @@ class OperationWork(Work):
         """Blocks until the operation has completed, and raises its error. An exception of a signal handler, such as
         KeyboardInterrupt, ends the wait and aborts the group.
         """
-        self.is_awaited = True
         seconds = timeout.total_seconds() if timeout else 0
         if not self._done.is_set():
             self._operations.require_own_process()
+        self._expect()
         try:
             completed = self._done.wait(seconds if seconds > 0 else None)
         except BaseException:
@@ -88,8 +95,16 @@ class OperationWork(Work):
             raise self._error
         return True
 
+    def _expect(self) -> None:
+        """Lets the group's thread notice the end at once, because the program waits for it."""
+        if not self.is_awaited and not self._done.is_set():
+            self.is_awaited = True
+            self._operations.wake()
+
     def is_completed(self) -> bool:
         """Returns whether the operation has completed or failed."""
+        if not self.is_receive:
+            self._expect()
         return self._done.is_set()
 
     def is_success(self) -> bool:
@@ -105,13 +120,15 @@ class OperationWork(Work):
         return self._result
 
     def _source_rank(self) -> int:
-        """Returns the sender of a message that was received from any rank. Torch asks for it after `wait`."""
+        """Returns the sender of a message that was received. Torch asks for it after `wait`."""
         if self._source is None:
-            raise RuntimeError("only a receive from any source has a source rank")
+            raise RuntimeError("only a receive has a source rank")
         return self._source()
 
     def get_future(self) -> Future:
         """Returns a future with the tensors of the operation. It carries the error of an operation that failed."""
+        if not self.is_receive:
+            self._expect()
         with self._lock:
             if self._future is not None:
                 return self._future
@@ -160,6 +177,13 @@ class Operations:
         )
         error.code = "usage"
         raise error
+
+    def wake(self) -> None:
+        """Ends a pause of the group's thread."""
+        if os.getpid() != self._pid:
+            return
+        with self._changed:
+            self._changed.notify_all()
 
     def interrupt(self) -> None:
         """Ends the operations of all ranks with an error."""
@@ -273,6 +297,7 @@ class Operations:
     def _complete(self) -> None:
         """The group's thread: starts operations in order, completes them in any order."""
         running: list[Running] = []
+        moved_at = time.monotonic()
         while True:
             taken = self._next(running)
             if not running and not taken:
@@ -285,13 +310,16 @@ class Operations:
                     running.append((requests, finish, work))
                 except BaseException as error:
                     self._end(work, [], error)
+            in_progress = len(running)
             running = [operation for operation in running if self._leaving or not self._advance(*operation)]
+            if taken or len(running) < in_progress:
+                moved_at = time.monotonic()
             if self._leaving:
                 return
             if self._closed:
                 running = [operation for operation in running if not self._cancel_receive(*operation)]
             if running:
-                self._wait_a_little(running)
+                self._wait_a_little(running, time.monotonic() - moved_at)
 
     def _advance(self, requests: list[Any], finish: Callable[[], list[Any]], work: OperationWork) -> bool:
         """Returns whether the operation has ended."""
@@ -316,16 +344,19 @@ class Operations:
         self._end(work, [], error)
         return True
 
-    def _wait_a_little(self, running: list[Running]) -> None:
+    def _wait_a_little(self, running: list[Running], idle: float) -> None:
         """Waits for the oldest operation, but not so long that a new one would have to wait.
 
         Ends it if it fails meanwhile: a request raises its error only once. These waits use up the group's timeout, which a
-        receive has only from the call of its `wait`.
+        receive has only from the call of its `wait`. While nobody waits for an operation, the thread also sleeps, to leave the
+        processor to the program. The sleep grows with `idle`, the seconds in which nothing has ended.
         """
         oldest = next((one for one in running if not one[2].is_receive or one[2].is_awaited), None)
-        if oldest is None:
-            time.sleep(_THREAD_SLICE)
-            return
+        pause = min(idle / _PAUSE_PART, _LONGEST_PAUSE)
+        if oldest is None or pause > _THREAD_SLICE:
+            self._pause(running, max(pause, _THREAD_SLICE))
+            if self._submitted or oldest is None:
+                return
         try:
             for request in oldest[0]:
                 if not request.test():
@@ -334,6 +365,14 @@ class Operations:
         except BaseException as error:
             running.remove(oldest)
             self._end(oldest[2], [], error)
+
+    def _pause(self, running: list[Running], seconds: float) -> None:
+        """Sleeps until an operation is submitted or waited for, at most for `seconds`."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._submitted or self._closed or self._leaving or any(work.is_awaited for _, _, work in running),
+                timeout=seconds,
+            )
 
     def _end(self, work: OperationWork, result: list[Any], error: BaseException | None = None) -> None:
         with self._changed:

@@ -31,6 +31,7 @@ from torch._C._distributed_c10d import (
 import crossrank
 from crossrank.compat import groups
 
+from .dynamo import not_compiled
 from .layout import (
     bytes_of,
     copy_back,
@@ -53,6 +54,7 @@ Finish = Callable[[], list[Any]]
 _LINGER = timedelta(seconds=5)
 
 
+@not_compiled
 class CrossrankProcessGroup(dist.ProcessGroup):
     """A process group whose operations are those of a `crossrank.Collective`.
 
@@ -69,6 +71,8 @@ class CrossrankProcessGroup(dist.ProcessGroup):
         self._description = "undefined"
         self._operations = Operations(name, lambda: collective.abort("a signal interrupted this rank's Python program"))
         self._barriers = 0
+        # Rounds of `monitored_barrier` whose keys are in the store.
+        self._kept_rounds: list[str] = []
 
     # Names and sizes
 
@@ -106,6 +110,11 @@ class CrossrankProcessGroup(dist.ProcessGroup):
     def _get_backend(self, _device: torch.device) -> CrossrankProcessGroup:
         """Returns the group itself, which torch asks whether it can fuse point-to-point operations."""
         return self
+
+    @property
+    def supports_splitting(self) -> bool:
+        """False: torch's `split_group` refuses the group, and `new_group` makes subgroups."""
+        return False
 
     @property
     def collective(self) -> crossrank.Collective:
@@ -252,7 +261,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
                 joined = torch.empty(sum(lengths), dtype=torch.uint8)
                 requests.append(self._collective.iall_gatherv(joined, bytes_of(to_dense(own)), rows=lengths))
                 endings.append(lambda outputs=outputs, joined=joined: distribute(joined, outputs))
-            return requests, lambda: [ending() for ending in endings]
+            return requests, lambda: endings[0]() if len(endings) == 1 else [ending() for ending in endings]
 
         return self._run(opts, start)
 
@@ -410,7 +419,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
             requests = [self._collective.irecv(bytes_of(tensor), src=src, tag=tag) for tensor in dense]
             return requests, lambda: self._filled(tensors, dense)
 
-        return self._operations.run(start, waits=False, is_receive=True)
+        return self._operations.run(start, waits=False, source=lambda: src, is_receive=True)
 
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> OperationWork:
         """Receives a tensor from any rank."""
@@ -437,6 +446,9 @@ class CrossrankProcessGroup(dist.ProcessGroup):
             self._wait_for_verdict(prefix, limit)
             return
         verdict = self._verdict(prefix, limit, wait_all_ranks)
+        if not verdict:
+            self._forget_rounds()
+        self._kept_rounds.append(prefix)
         self._store.set(f"{prefix}/verdict", verdict)
         if verdict:
             raise RuntimeError(verdict)
@@ -459,6 +471,13 @@ class CrossrankProcessGroup(dist.ProcessGroup):
             return ""
         who = f"Ranks {', '.join(map(str, late))}" if wait_all_ranks else f"Rank {late[0]}"
         return f"[Rank 0]: {who} failed to pass monitoredBarrier in {limit.total_seconds():g} s"
+
+    def _forget_rounds(self) -> None:
+        """Deletes the keys of earlier rounds, after all ranks have come to this one: they have read those verdicts."""
+        for prefix in self._kept_rounds:
+            for key in ["verdict", *range(1, self.size())]:
+                self._store.delete_key(f"{prefix}/{key}")
+        self._kept_rounds.clear()
 
     def _wait_for_verdict(self, prefix: str, limit: timedelta) -> None:
         """Tells rank 0 that this rank has come, and raises when rank 0 says that another one is late."""
