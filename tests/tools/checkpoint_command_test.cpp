@@ -79,6 +79,13 @@ TEST_F(CheckpointCommand, writes_nothing_in_a_dry_run) {
   EXPECT_FALSE(fs::exists(out()));
 }
 
+TEST_F(CheckpointCommand, accepts_a_dry_run_of_what_can_be_resumed) {
+  ASSERT_EQ(consolidate({}).exit_code, 0);
+  EXPECT_EQ(consolidate({"--dry-run"}).exit_code, 2);
+  auto const end = consolidate({"--resume", "--dry-run"});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+}
+
 TEST_F(CheckpointCommand, explains_a_tensor_and_suggests_a_similar_name) {
   auto const end = consolidate({"--explain", "model.layers.1.mlp.down_proj.weight"});
   auto const wrong = consolidate({"--explain", "model.layers.1.mlp.down_proj.wieght"});

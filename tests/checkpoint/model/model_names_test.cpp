@@ -68,6 +68,11 @@ TEST(ModelNames, reports_nothing_for_a_whole_model) {
   EXPECT_THAT(ModelNames(config()).check(names, "model"), IsEmpty());
 }
 
+TEST(ModelNames, reports_a_prefix_that_the_type_of_model_does_not_have) {
+  EXPECT_THAT(ModelNames(config()).check(llama("module.model."), "model"),
+              ElementsAre(finding("module.model.layers.*", "no \"module.\" before the names of their layers")));
+}
+
 TEST(ModelNames, accepts_the_values_of_a_quantizer_below_a_layer) {
   auto quantized = config();
   quantized["quantization_config"] = {{"quant_method", "bitsandbytes"}};

@@ -25,6 +25,7 @@
 #include "lib/platform/system.hpp"
 #include "tests/checkpoint/parts/planned_parts.hpp"
 #include "tests/checkpoint/support/checkpoint_files.hpp"
+#include "tests/support/error_of.hpp"
 #include "workspace/checkpoint/write/job/dead_jobs.hpp"
 
 namespace crossrank {
@@ -272,6 +273,15 @@ TEST_F(Parts, are_finished_on_a_full_file_system_that_compresses) {
   platform::ScopedSystem const installed(compressing);
   (void)finish_parts(load_plan());
   EXPECT_EQ(state(), "new");
+}
+
+TEST_F(Parts, that_are_missing_are_named_also_on_a_full_file_system) {
+  auto const loaded = run_all_parts();
+  fs::remove(in_plan_folder(loaded.files(1).front()));
+  CompressingSystem full;
+  platform::ScopedSystem const installed(full);
+  auto const refused = test::error_of<FormatError>([&] { (void)finish_parts(loaded); });
+  EXPECT_THAT(refused.message, testing::HasSubstr("1 of 3 parts are missing or damaged: 1"));
 }
 
 // Slurm writes the logs of jobs into the directory in which they were submitted.

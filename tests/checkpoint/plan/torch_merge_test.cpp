@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <crossrank/checkpoint.hpp>
+#include <crossrank/tensor/concat.hpp>
 #include <crossrank/error.hpp>
 #include <crossrank/safetensors.hpp>
 
@@ -88,6 +89,30 @@ TEST(TorchMerge, reads_damaged_archives_only_on_request) {
   EXPECT_THROW(merge(checkpoint::ArchiveCrc::require), FormatError);
   merge(checkpoint::ArchiveCrc::ignore);
   EXPECT_TRUE(fs::exists(folder.path() / "out" / "model.safetensors"));
+}
+
+/// Meta's Llama 2 shards the embedding along its width, and has no config.json.
+TEST(MetaMerge, finds_the_axis_of_the_embedding_by_the_sizes_in_params_json) {
+  TemporaryDirectory const folder;
+  auto embedding = Tensor::empty({64, 32}, Dtype::f32);
+  for (std::size_t i = 0; i < 64 * 32; ++i) embedding.as_mutable<float>()[i] = static_cast<float>(i);
+  StateDict const full{{"tok_embeddings.weight", embedding},
+                       {"norm.weight", Tensor::zeros({32}, Dtype::f32)},
+                       {"rope.freqs", Tensor::zeros({4}, Dtype::f32)}};
+  for (int rank = 0; rank < 2; ++rank) {
+    auto mine = full;
+    mine.insert_or_assign("tok_embeddings.weight", slice(embedding, Dim{1}, 16 * rank, 16));
+    write_archive(folder.path() / "in" / ("consolidated.0" + std::to_string(rank) + ".pth"), mine,
+                  codec::TorchRoot::state_dict);
+  }
+  save_safetensors(folder.path() / "expected.safetensors", full);
+  for (auto const* const vocabulary : {"64", "-1"}) {
+    std::ofstream(folder.path() / "in" / "params.json")
+        << R"({"dim": 32, "n_layers": 1, "n_heads": 4, "vocab_size": )" << vocabulary << "}";
+    EXPECT_EQ(difference(read_model(folder.path() / "expected.safetensors"),
+                         merged(folder.path() / "in", folder.path() / "out" / vocabulary)),
+              "");
+  }
 }
 
 /// Runs the script beside this file with a Python that has torch and safetensors.

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -79,6 +80,19 @@ TEST_F(ScalesDiffer, throws_with_tensors_and_values) {
     EXPECT_THAT(error.info().hint, HasSubstr("`policy`"));
   }
   EXPECT_FALSE(fs::exists(folder_.path() / "out"));
+}
+
+TEST_F(ScalesDiffer, names_the_rank_whose_scale_is_not_finite) {
+  shards_[1].insert_or_assign(scale, Tensor::scalar(std::numeric_limits<float>::infinity()));
+  fs::remove(in() / "rank1.safetensors");
+  save_safetensors(in() / "rank1.safetensors", shards_[1]);
+  try {
+    (void)checkpoint::consolidate(world_, plan(ScalePolicy::rescale), folder_.path() / "out");
+    ADD_FAILURE() << "accepted";
+  } catch (FormatError const& error) {
+    EXPECT_THAT(error.info().got, HasSubstr("inf"));
+    EXPECT_EQ(error.info().failed_ranks, std::vector{1});
+  }
 }
 
 TEST_F(ScalesDiffer, uses_the_larger_scale_and_stays_within_the_bound) {

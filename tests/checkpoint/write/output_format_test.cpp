@@ -123,6 +123,22 @@ TEST_F(OutputFormats, writes_images_that_a_workspace_reads) {
   EXPECT_EQ(difference(model(), reread("images")), "");
 }
 
+/// The new files would have checksums of the damaged bytes.
+TEST_F(OutputFormats, refuses_to_merge_a_damaged_image) {
+  (void)checkpoint::split(world_, plan("model"), at("images"), {.tp = 2, .format = OutputFormat::images});
+  for (auto const& name : names_in(at("images"))) {
+    if (!name.ends_with(".safetensors")) continue;
+    std::fstream file(at("images") / name, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(-1, std::ios::end);
+    auto const last = static_cast<char>(file.get() ^ 1);
+    file.seekp(-1, std::ios::end);
+    file.put(last);
+  }
+  for (auto const format : {OutputFormat::safetensors, OutputFormat::images})
+    EXPECT_THROW((void)checkpoint::consolidate(world_, plan("images"), at("out"), {.format = format}), FormatError);
+  EXPECT_FALSE(fs::exists(at("out")));
+}
+
 TEST_F(OutputFormats, writes_one_image_of_a_whole_model) {
   (void)checkpoint::consolidate(world_, plan("model"), at("images"), {.format = OutputFormat::images});
 

@@ -56,6 +56,24 @@ std::vector<SidecarFile> sidecars_of(DirectoryListing const& listing) {
   return found;
 }
 
+/// Returns the lengths in Meta's and Mistral's params.json, under the names that config.json has for them.
+Json sizes_in(Json const& params) {
+  constexpr std::pair<char const*, char const*> names[] = {{"dim", "hidden_size"},
+                                                           {"n_layers", "num_hidden_layers"},
+                                                           {"n_heads", "num_attention_heads"},
+                                                           {"n_kv_heads", "num_key_value_heads"},
+                                                           {"head_dim", "head_dim"},
+                                                           {"hidden_dim", "intermediate_size"},
+                                                           {"vocab_size", "vocab_size"}};
+  Json sizes = Json::object();
+  for (auto const& [given, name] : names) {
+    auto const found = params.find(given);
+    // Meta's Llama 2 has the size -1 for a vocabulary that the tokenizer knows.
+    if (found != params.end() && found->is_number_integer() && *found > 0) sizes[name] = *found;
+  }
+  return sizes;
+}
+
 }  // namespace
 
 bool describes_model(std::string_view name) {
@@ -66,6 +84,9 @@ bool describes_model(std::string_view name) {
 void take_description(ShardSet& set, DirectoryListing const& listing) {
   auto const& directory = listing.path;
   if (auto config = read_json_object(directory / "config.json")) set.config = std::move(*config);
+  if (set.config.empty()) {
+    if (auto const params = read_json_object(directory / "params.json")) set.sizes = sizes_in(*params);
+  }
   for (auto const* name : quantization_files) {
     auto quantization = read_json_object(directory / name);
     if (!quantization) continue;

@@ -217,6 +217,16 @@ void ModelNames::check_top(Names const& modules, std::string const& where, std::
   }
 }
 
+/// Returns what stands before the usual names of layers, such as "module." of DistributedDataParallel.
+std::string ModelNames::foreign_prefix(Names const& modules) const {
+  for (auto const& module : modules) {
+    auto const layer = find_layer(module);
+    if (layer && layer->before.ends_with("." + before_))
+      return std::string(layer->before.substr(0, layer->before.size() - before_.size()));
+  }
+  return {};
+}
+
 std::vector<Defect> ModelNames::check(std::span<std::string const> names, std::string const& where) const {
   std::vector<Defect> defects;
   if (before_.empty()) return defects;
@@ -248,7 +258,13 @@ std::vector<Defect> ModelNames::check(std::span<std::string const> names, std::s
                        "in " + count_text(count) + ", but models of type " + type_ + " have no such layer",
                        "check that config.json belongs to this model, or rename the layer with `rules`"});
   }
-  if (!layers.empty()) check_top(modules, where, defects);
+  if (!layers.empty()) {
+    check_top(modules, where, defects);
+  } else if (auto const prefix = foreign_prefix(modules); !prefix.empty()) {
+    defects.push_back({DefectKind::coverage, prefix + before_ + "*",
+                       "models of type " + type_ + " have no \"" + prefix + "\" before the names of their layers",
+                       "save the model without its wrapper, or rename the tensors with `rules`"});
+  }
   return defects;
 }
 

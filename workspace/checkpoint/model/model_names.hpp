@@ -44,6 +44,7 @@ class ModelNames {
                           std::map<std::string, std::int64_t>& lacks) const;
   void find_missing_biases(std::map<std::int64_t, Names> const& layers, std::map<std::int64_t, Names> const& biases,
                            std::map<std::string, std::int64_t>& lacks) const;
+  [[nodiscard]] std::string foreign_prefix(Names const& modules) const;
   void check_top(Names const& modules, std::string const& where, std::vector<Defect>& defects) const;
 
   std::string type_{};

@@ -56,7 +56,9 @@ class FinishJob {
     auto folder = PartFolder::open(plan_.file.out, plan_.id);
     if (!folder) return compare_published();
     if (folder->is_published()) return remove_published(*folder);
-    auto job = JobFolder::make(folder_request(plan_, options_.force));
+    auto to_publish = folder_request(plan_, options_.force);
+    to_publish.bytes = 0;  // the parts have written them, or are named below
+    auto job = JobFolder::make(to_publish);
     if (folder->is_published() || folder->stage() == PlanStage::gone) {
       // Another process has published the result, or somebody has removed the parts.
       if (!PartFolder::open(plan_.file.out, plan_.id)) job.remove();

@@ -277,6 +277,8 @@ class ShardingByLengths {
     auto const& in = query_.inputs;
     auto const tokens = resolve(layer.tokens, sizes_);
     auto const hidden = sizes_[SizeName::hidden];
+    if (!tokens && hidden && !all_are(in, *hidden) && total(in) == *hidden)
+      return {.shard_axis = ShardAxis::row, .why = "the shards add up to the hidden width"};
     if (!tokens) return {.shard_axis = ShardAxis::column, .unproven = all_equal(out), .why = "by its name"};
     bool const vector = all_are(in, 0);
     bool const wide = vector || !hidden || all_are(in, *hidden);

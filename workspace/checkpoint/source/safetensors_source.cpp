@@ -38,6 +38,7 @@ SafetensorsSource::SafetensorsSource(std::string name, std::vector<std::filesyst
   for (auto& opened : open_all(files, *pool)) add_file(std::move(opened), described);
   if (!described.metadata.empty()) described.attributes.set("__metadata__", std::move(described.metadata).take());
   attributes_ = std::move(described.attributes).take();
+  compared_ = std::make_unique<std::once_flag[]>(tensors_.size());
   std::set<std::string_view> names;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     if (names.insert(tensors_[i].name).second) continue;
@@ -87,6 +88,8 @@ void SafetensorsSource::add_file(Opened opened, Described& described) {
 
 void SafetensorsSource::read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const {
   require_range(tensor, offset, out.size());
+  if (auto const& image = images_[places_[tensor].file]; image.checked())
+    std::call_once(compared_[tensor], [&] { image.verify(tensors_[tensor].name); });
   if (!out.empty()) files_[places_[tensor].file]->read_at(places_[tensor].at + offset, out);
 }
 

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,7 +13,8 @@
 
 namespace crossrank::checkpoint {
 
-/// Reads one or several safetensors files as one shard. Also reads state images; `attributes()` has their config.
+/// Reads one or several safetensors files as one shard. Also reads state images; `attributes()` has their config, and
+/// the first read of a tensor reads all of it to compare its checksum.
 class SafetensorsSource final : public DescribedSource {
  public:
   /// Opens the files. `name` appears in messages. Throws `IoError`, or `FormatError` for a damaged file or a tensor
@@ -47,6 +49,7 @@ class SafetensorsSource final : public DescribedSource {
   std::vector<std::shared_ptr<PooledFile const>> files_{};
   std::vector<codec::StateImage> images_{};
   std::vector<Place> places_{};
+  std::unique_ptr<std::once_flag[]> compared_{};  ///< by tensor, whether its checksum has been compared
 };
 
 }  // namespace crossrank::checkpoint

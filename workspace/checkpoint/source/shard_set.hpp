@@ -39,6 +39,7 @@ struct ShardSet {
   int moe_ep = 1;                              ///< number of expert groups spread over the tensor-parallel ranks
   FusedLayout fused = FusedLayout::automatic;  ///< layout of fused layers, if it is known
   Json config = Json::object();                ///< config.json; empty if there is none
+  Json sizes = Json::object();                 ///< lengths under config.json's names, from params.json in its place
   Json quantization = Json::object();          ///< hf_quant_config.json or an equivalent; empty if there is none
   std::vector<SidecarFile> sidecars{};         ///< files to copy: tokenizer, generation config, ...
   std::vector<std::string> unreachable{};      ///< paths beside the weights that lead to no file

@@ -9,6 +9,7 @@
 #include "lib/codec/checksum/checksum.hpp"
 #include "lib/core/as_size.hpp"
 #include "workspace/checkpoint/write/job/job_folder.hpp"
+#include "workspace/checkpoint/write/written_result.hpp"
 #include "workspace/checkpoint/plan/merged_source.hpp"
 #include "workspace/checkpoint/write/output_layout.hpp"
 #include "workspace/checkpoint/plan/merge_plan_state.hpp"
@@ -109,6 +110,8 @@ WriteRequest split_request(MergePlan const& plan, std::filesystem::path const& o
   return request;
 }
 
-void check_output(WriteRequest const& request) { JobFolder::check(job_request(request)); }
+void check_output(WriteRequest const& request) {
+  if (!WrittenResult::find(request)) JobFolder::check(job_request(request));
+}
 
 }  // namespace crossrank::checkpoint

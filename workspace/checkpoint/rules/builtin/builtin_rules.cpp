@@ -214,6 +214,7 @@ void add_outside_of_layers(Rules& rules) {
   rules.push_back(replicate("**.{*norm,*layernorm,*layer_norm,*_norm*,ln_*,*_ln,norm1,norm2,norm_*}"));
   rules.push_back(replicate("**.layer_norm_{weight,bias}"));
   rules.push_back(replicate("**.rotary_emb.inv_freq"));
+  rules.push_back(replicate("**.rope.freqs"));
   rules.push_back(replicate("**.{wpe,position_embedding,position_embeddings,embed_positions,rel_attn_table}"));
   rules.push_back(replicate("**.{attn,attention}.{bias,masked_bias,causal_mask,rotary_emb}"));
   rules.push_back(

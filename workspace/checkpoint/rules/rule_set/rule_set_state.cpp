@@ -111,7 +111,7 @@ RuleSet::State::State(ShardSet const& shards, RuleFile rule_file, ScalePolicy sc
 }
 
 Json RuleSet::State::full_config(ShardSet const& shards, RuleFile const& rule_file) {
-  Json config = shards.config.is_object() ? shards.config : Json::object();
+  Json config = shards.config.is_object() && !shards.config.empty() ? shards.config : shards.sizes;
   for (auto const& [key, value] : rule_file.sizes.items()) {
     config[key] = value;
     // If a model has parts, the sizes belong to its language model.

@@ -68,14 +68,14 @@ class ValueResolver {
     auto result = scales;
     for (std::size_t i = 0; i < scales.front().size(); ++i) {
       float common = scales.front()[i];
-      for (auto const& rank : scales)
-        common = op == ReduceOp::max ? std::max(common, rank[i]) : std::min(common, rank[i]);
       for (std::size_t rank = 0; rank < scales.size(); ++rank) {
         auto const own = scales[rank][i];
-        if (!(own > 0) || !(common > 0) || !std::isfinite(own) || !std::isfinite(common))
+        if (!(own > 0) || !std::isfinite(own))
           refuse_scale(layer_, rank, own, "finite numbers above 0", "use `policy` exact, or quantize again");
-        result[rank][i] = op == ReduceOp::max ? own / common : common / own;
+        common = op == ReduceOp::max ? std::max(common, own) : std::min(common, own);
       }
+      for (std::size_t rank = 0; rank < scales.size(); ++rank)
+        result[rank][i] = op == ReduceOp::max ? scales[rank][i] / common : common / scales[rank][i];
     }
     return result;
   }

@@ -185,7 +185,10 @@ void JobFolder::check(JobRequest const& request) {
     auto const out = platform::Directory::open(folder, write_operation);
     require_free(out, request);
     require_writable(folder);
-    return require_space(out.fd(), folder, 0, request.bytes);
+    auto const work = folder_name(request.id);
+    bool const resumes = request.resume && entry_at(out, work) == Entry::folder;
+    auto const have = resumes ? bytes_in(platform::Directory::open(out.path_of(work), write_operation)).written : 0;
+    return require_space(out.fd(), folder, have, request.bytes);
   }
   // A missing output will be created below its nearest existing parent, which may be a folder of other users.
   while (!fs::exists(folder, error) && folder.has_relative_path()) folder = folder.parent_path();
