@@ -91,6 +91,20 @@ void save_two_ranks(std::filesystem::path const& folder, float norm_of_rank_1) {
   }
 }
 
+TEST(MergePlan, refuses_ids_that_leave_their_32_bits) {
+  test::TemporaryDirectory const folder;
+  for (std::string const rank : {"0", "1"})
+    save_safetensors(folder.path() / ("rank" + rank + ".safetensors"), {{"ids", Tensor::zeros({4}, Dtype::i32)}});
+  auto const world = connect({.backend = "fake"});
+  auto const read = [&](std::string const& add) {
+    std::ofstream(folder.path() / "rules")
+        << R"({"rules": [{"tensor": "ids", "axis": 0, "add_per_rank": )" << add << "}]}";
+    return checkpoint::MergePlan::make(world, folder.path(), {.rules = folder.path() / "rules"}).read("ids");
+  };
+  EXPECT_EQ(read("2147483647").as<std::int32_t>()[7], 2'147'483'647);
+  EXPECT_THAT(test::error_of<FormatError>([&] { (void)read("2147483648"); }).got, "0 + 2147483648");
+}
+
 TEST(MergePlan, does_not_read_a_tensor_whose_replicas_differ) {
   TemporaryDirectory const folder;
   save_two_ranks(folder.path(), 1.0F);

@@ -320,6 +320,7 @@ TEST_F(ResumedJob, keeps_what_a_trainer_saved_beside_the_old_checkpoint) {
 
   for (auto const* name : kept) EXPECT_EQ(text_of_file(out() / name), "mine") << name;
   for (auto const* name : replaced) EXPECT_FALSE(fs::exists(out() / name)) << name;
+  EXPECT_EQ(checkpoint::MergePlan::make(world_, out()).tensors().size(), plan().tensors().size());
 }
 
 TEST_F(ResumedJob, makes_an_output_that_it_can_use_whatever_the_umask) {

@@ -30,12 +30,15 @@ bool is_other_state(std::string_view name) {
   return std::any_of(other_states.begin(), other_states.end(), [&](auto start) { return name.starts_with(start); });
 }
 
+bool is_adapter(std::string_view name) { return name.starts_with("adapter_model."); }
+
 std::vector<std::string> weights_of(DirectoryListing const& listing, WeightFormat family) {
   std::vector<std::string> found;
   for (auto const& name : listing.files) {
     if (name.starts_with('.') || !ends_with_any(name, endings_of(family))) continue;
     if (!is_other_state(name)) found.push_back(name);
   }
+  if (!std::ranges::all_of(found, is_adapter)) std::erase_if(found, is_adapter);
   return found;
 }
 

@@ -8,7 +8,10 @@
 
 namespace crossrank::checkpoint {
 
-/// Returns the weight files of one format in a directory, sorted and without hidden files.
+/// Returns whether a file name is that of an adapter's weights, which PEFT saves. A model may lie beside them.
+[[nodiscard]] bool is_adapter(std::string_view name);
+/// Returns the weight files of one format in a directory, sorted and without hidden files. Adapters count only where
+/// there is nothing else.
 [[nodiscard]] std::vector<std::string> weights_of(DirectoryListing const& listing, WeightFormat family);
 /// Returns the name of the index of one format: the usual name if it exists, else the first other index; empty if there
 /// is none.

@@ -59,7 +59,7 @@ std::pair<std::vector<std::string>, std::string> split_path(std::string const& n
 
 bool is_checkpoint_file(std::string const& name) {
   if (name == dcp_metadata_name) return true;
-  if (name.starts_with('.') || name.starts_with("adapter_model.")) return false;
+  if (name.starts_with('.') || is_adapter(name)) return false;
   if (is_other_state(name) && !name.ends_with(".safetensors")) return false;
   if (name == "config.json" || name == "training_state.json" || name.ends_with(".safetensors.index.json") ||
       name.ends_with(".bin.index.json"))
