@@ -59,8 +59,8 @@ RequestId ShmTransport::begin_message(MessageOp op) {
   auto const index = free_messages_.back();
   free_messages_.pop_back();
   messages_[index] = std::move(op);
-  note_message(messages_[index]);
   under_way_.push_back(index);
+  note_message(messages_[index]);
   return static_cast<RequestId>(index + first_message);
 }
 

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstddef>
+#include <fstream>
 #include <string>
 
 #include <sys/types.h>
@@ -112,7 +113,9 @@ TEST(TwoHosts, runs_on_one_host_too) {
 
 /// Returns the parent of a process from /proc; 0 when there is none.
 pid_t parent_of(pid_t pid) {
-  auto const stat = contents("/proc/" + std::to_string(pid) + "/stat");
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string stat;
+  std::getline(file, stat);  // fails without an exception if the process ends meanwhile
   auto const name_end = stat.rfind(')');  // the name may contain anything
   if (name_end == std::string::npos) return 0;
   return static_cast<pid_t>(std::stol(stat.substr(name_end + 4)));
