@@ -115,7 +115,7 @@ TEST(TwoHosts, runs_on_one_host_too) {
 pid_t parent_of(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string stat;
-  std::getline(file, stat);  // fails without an exception if the process ends meanwhile
+  std::getline(file, stat);               // fails without an exception if the process ends meanwhile
   auto const name_end = stat.rfind(')');  // the name may contain anything
   if (name_end == std::string::npos) return 0;
   return static_cast<pid_t>(std::stol(stat.substr(name_end + 4)));
