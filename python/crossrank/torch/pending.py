@@ -171,12 +171,10 @@ class Operations:
         """Raises in a forked child, which has no copy of the group's thread."""
         if os.getpid() == self._pid:
             return
-        error = UsageError(
+        raise UsageError(
             f"torch.distributed: a forked child is not a rank: expected a call from pid {self._pid}, got pid "
             f"{os.getpid()} (hint: call from the parent, or start the child with the method spawn)"
         )
-        error.code = "usage"
-        raise error
 
     def wake(self) -> None:
         """Ends a pause of the group's thread."""
