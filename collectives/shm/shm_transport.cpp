@@ -63,7 +63,7 @@ void ShmTransport::drop(RequestId request_id) noexcept {
     collective_.reset();
   } else {
     auto const index = as_index(request_id) - first_message;
-    std::erase(under_way_, index);
+    if (!messages_[index].completed) std::erase(under_way_, index);  // else `advance_messages` has done so
     messages_[index] = {};
     free_messages_.push_back(index);
   }
