@@ -227,6 +227,32 @@ TEST_F(DeepSpeedSet, adds_buffers_frozen_and_tied_parameters) {
   EXPECT_EQ(values_of(source, "head.weight"), training.groups[0][0].values);
 }
 
+TEST_F(DeepSpeedSet, names_the_files_that_hold_a_tensor) {
+  Training training{.world = 2};
+  training.add(0, "whole", {4});
+  training.add(0, "split", {4});
+  training.add(0, "last", {2});
+  training.more = {{"module", dict_of({{"inv_freq", model_file_.floats({8, 9}, {2})}})},
+                   {"buffer_names", list_of({pickled("inv_freq")})}};
+  put(training);
+
+  auto const set = open();
+
+  auto const files_of = [&](std::string const& name) {
+    auto const& source = *set.sources[0];
+    auto const at = std::find_if(source.tensors().begin(), source.tensors().end(),
+                                 [&](auto const& tensor) { return tensor.name == name; });
+    std::vector<std::string> names;
+    for (auto const& file : source.files_of(static_cast<std::size_t>(at - source.tensors().begin())))
+      names.push_back(fs::path(file).filename());
+    return names;
+  };
+  EXPECT_THAT(files_of("whole"), ElementsAre(zero_name(0, "optim")));
+  EXPECT_THAT(files_of("split"), ElementsAre(zero_name(0, "optim"), zero_name(1, "optim")));
+  EXPECT_THAT(files_of("last"), ElementsAre(zero_name(1, "optim")));
+  EXPECT_THAT(files_of("inv_freq"), ElementsAre("mp_rank_00_model_states.pt"));
+}
+
 TEST_F(DeepSpeedSet, opens_one_source_per_model_parallel_rank) {
   for (int const model : {0, 1}) {
     Training training;

@@ -14,6 +14,15 @@ SegmentedSource::SegmentedSource(std::string name, std::vector<SegmentedTensor> 
   }
 }
 
+std::vector<std::string> SegmentedSource::files_of(std::size_t tensor) const {
+  std::vector<std::string> files;
+  for (auto const& segment : segments_[tensor]) {
+    auto const& file = segment.archive->name();
+    if (std::find(files.begin(), files.end(), file) == files.end()) files.push_back(file);
+  }
+  return files;
+}
+
 void SegmentedSource::read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const {
   require_range(tensor, offset, out.size());
   if (out.empty()) return;

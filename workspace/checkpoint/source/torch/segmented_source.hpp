@@ -29,6 +29,8 @@ class SegmentedSource final : public DescribedSource {
   /// Expects segments that have as many bytes as their tensors, and unique names.
   SegmentedSource(std::string name, std::vector<SegmentedTensor> tensors, Json attributes, std::uint64_t bytes_on_disk);
 
+  /// Returns the files of the segments, each once.
+  [[nodiscard]] std::vector<std::string> files_of(std::size_t tensor) const override;
   void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;
 
  private:
