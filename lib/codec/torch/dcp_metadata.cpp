@@ -55,8 +55,8 @@ class MetadataReader {
  private:
   using Key = std::tuple<std::string_view, std::vector<std::int64_t>>;
 
-  [[noreturn]] void refuse(PickleValue value, std::string message) const {
-    refuse_pickle(options_, value.at(), std::move(message));
+  [[noreturn]] void refuse(PickleValue value, std::string message, std::string hint = {}) const {
+    refuse_pickle(options_, value.at(), std::move(message), std::move(hint));
   }
   [[nodiscard]] PickleValue field(PickleValue value, char const* name) const {
     auto const found = value.find(name);
@@ -124,7 +124,8 @@ class MetadataReader {
     out.length = number(field(info, "length"));
     auto const transforms = info.find("transform_descriptors");
     if (transforms && !transforms->is(PickleKind::none) && transforms->size() > 0)
-      refuse(info, "an item was transformed when it was written (for instance compressed), which is not supported");
+      refuse(info, "an item was transformed when it was written (for instance compressed), which is not supported",
+             "save the checkpoint without extensions (_extensions) of FileSystemWriter");
     return out;
   }
 

@@ -256,11 +256,19 @@ def _weights_and_placements(
                 "mesh_shape": list(tensor.device_mesh.mesh.shape),
                 "mesh_ranks": tensor.device_mesh.mesh.flatten().tolist(),
                 "placements": [_placement(placement) for placement in tensor.placements],
-                "shape": list(tensor.shape),
+                "shape": _shape_in_files(tensor),
             }
             tensor = tensor.to_local()
         weights[name] = tensor.detach().cpu().contiguous()
     return weights, placements
+
+
+def _shape_in_files(tensor: torch.Tensor) -> list[int]:
+    """Returns the shape as safetensors has it: an element of torch's F4 is two values."""
+    shape = list(tensor.shape)
+    if shape and tensor.dtype is getattr(torch, "float4_e2m1fn_x2", None):
+        shape[-1] *= 2
+    return shape
 
 
 # The name under which the wrapper of torch.compile holds a module.
