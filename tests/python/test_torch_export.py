@@ -40,6 +40,20 @@ def export(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
+def export_packed_pairs(rank: int, size: int) -> None:
+    """An element of torch's F4 is two values, and the files count values."""
+    from torch.distributed.tensor import DTensor, Shard, init_device_mesh
+
+    whole = torch.arange(4 * size, dtype=torch.uint8).view(2 * size, 2)
+    mine = whole[2 * rank : 2 * rank + 2].view(torch.float4_e2m1fn_x2)
+    spread = DTensor.from_local(mine, init_device_mesh("cpu", (size,)), [Shard(0)], run_check=False)
+    full = crossrank.torch.gather_full_state_dict({"packed": spread})
+    if rank == 0:
+        assert full["packed"].dtype is torch.float4_e2m1fn_x2
+        assert torch.equal(full["packed"].view(torch.uint8), whole)
+    dist.destroy_process_group()
+
+
 def export_after_a_failure(rank: int, size: int) -> None:
     """A group that an export has ended is replaced, also after torch's own group was made anew."""
     import tempfile
@@ -413,6 +427,7 @@ def test_an_export_of_sharded_parameters_is_the_model() -> None:
 @pytest.mark.parametrize(
     "scenario",
     [
+        "export_packed_pairs",
         "export_after_a_failure",
         "export_after_a_cancellation",
         "export_in_the_background",
