@@ -1,5 +1,7 @@
 #pragma once
 #include <filesystem>
+#include <fstream>
+#include <map>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -33,6 +35,12 @@ class PlannedParts : public Interrupted {
   /// Returns a file in the plan's folder, or the folder itself.
   [[nodiscard]] std::filesystem::path in_plan_folder(std::string const& name = {}) const {
     return left_folder() / name;
+  }
+  /// Returns all files of a directory with their bytes.
+  [[nodiscard]] static std::map<std::string, std::string> bytes_of(std::filesystem::path const& folder) {
+    std::map<std::string, std::string> all;
+    for (auto const& name : names_in(folder)) all[name] = text_of_file(folder / name);
+    return all;
   }
   /// Changes one byte of a file and keeps its size.
   static void flip_last_byte(std::filesystem::path const& path) {
