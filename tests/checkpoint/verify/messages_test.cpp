@@ -1,4 +1,5 @@
 // Errors and warnings name the right file, the right reason, and what to do.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -117,6 +118,20 @@ TEST(Messages, warn_of_rows_that_are_dropped_as_padding) {
   std::ofstream(folder.path() / "config.json") << Json{{"hidden_size", 16}, {"vocab_size", 70}};
 
   EXPECT_THAT(warnings_of_plan(folder.path()), testing::Contains(HasSubstr("80 rows for the config's 70 tokens")));
+}
+
+TEST(Messages, warn_of_layers_without_a_scale) {
+  TemporaryDirectory const folder;
+  auto const weight = Tensor::zeros({8, 16}, Dtype::f8_e4m3);
+  auto const scale = Tensor::zeros({}, Dtype::f32);
+  for (auto const* rank : {"rank0.safetensors", "rank1.safetensors"}) {
+    save_safetensors(folder.path() / rank, {{"model.layers.0.self_attn.q_proj.weight", weight},
+                                            {"model.layers.0.self_attn.q_proj.weight_scale", scale},
+                                            {"model.layers.1.self_attn.q_proj.weight", weight}});
+  }
+  auto const warnings = warnings_of_plan(folder.path());
+  auto const lack = [](std::string const& text) { return text.find("no weight_scale") != std::string::npos; };
+  EXPECT_EQ(std::count_if(warnings.begin(), warnings.end(), lack), 1);
 }
 
 TEST(Messages, warn_of_ranks_that_nothing_counts) {

@@ -14,6 +14,7 @@
 #include "workspace/checkpoint/model/model_names.hpp"
 #include "workspace/checkpoint/model/model_sizes.hpp"
 #include "workspace/checkpoint/plan/check_layers.hpp"
+#include "workspace/checkpoint/plan/missing_scales.hpp"
 #include "workspace/checkpoint/rules/rule_set/unused_rules.hpp"
 #include "workspace/checkpoint/source/torch/dcp_safetensors.hpp"
 
@@ -27,6 +28,13 @@ constexpr std::size_t max_of_a_kind = 20;
 ModelSizes sizes_of(PlannedMerge const& merge) {
   auto const config = merge.rules.find("config");
   return ModelSizes(config != merge.rules.end() ? *config : merge.layout.set.config);
+}
+
+/// Returns the layers of the result that lack a scale.
+std::vector<Defect> layers_without_scales(PlannedMerge const& merge) {
+  std::vector<SourceTensor> tensors;
+  for (auto const& tensor : merge.layout.tensors) tensors.push_back({tensor.name, tensor.dtype, tensor.shape});
+  return check_missing_scales(tensors, merge.where, merge.layout.set.config, merge.layout.set.quantization);
 }
 
 /// Warns of tensors that the model may lack by design, or because a part was not saved.
@@ -43,6 +51,7 @@ void warn_of_missing_tensors(PlannedMerge const& merge) {
       std::filesystem::path(layout.set.sources.front()->name()).filename().string().starts_with("model-rank-");
   if (served) add(check_fused_layers(names, layout.set.config));
   add(check_stacked_layers(names));
+  add(layers_without_scales(merge));
   add(ModelNames(layout.set.config).check(names, merge.where));
   std::map<std::string_view, std::size_t> counts;
   for (auto const& finding : findings) {

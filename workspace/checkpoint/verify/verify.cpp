@@ -14,6 +14,7 @@
 #include <crossrank/error.hpp>
 
 #include "workspace/checkpoint/plan/check_model.hpp"
+#include "workspace/checkpoint/plan/missing_scales.hpp"
 #include "workspace/checkpoint/plan/check_layers.hpp"
 #include "workspace/checkpoint/verify/beside_the_model.hpp"
 #include "workspace/checkpoint/verify/checksum_check.hpp"
@@ -23,7 +24,6 @@
 #include "workspace/checkpoint/discovery/open_shard_set.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/plan/single_shard.hpp"
-#include "workspace/checkpoint/verify/missing_scales.hpp"
 #include "workspace/checkpoint/source/model_key.hpp"
 #include "workspace/checkpoint/model/model_names.hpp"
 #include "workspace/checkpoint/model/tensor_role.hpp"
@@ -128,7 +128,7 @@ class Verification {
       plan_model(names);
       for (auto const& source : set_->sources) {
         append(check_scales(*source, set_->config, set_->quantization));
-        append(check_missing_scales(*source, set_->config, set_->quantization));
+        append(check_missing_scales(source->tensors(), source->name(), set_->config, set_->quantization));
       }
       if (set_->sources.size() == 1) {
         QuantizationHints const hints(set_->config, set_->quantization);

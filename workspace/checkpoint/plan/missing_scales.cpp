@@ -1,4 +1,4 @@
-#include "workspace/checkpoint/verify/missing_scales.hpp"
+#include "workspace/checkpoint/plan/missing_scales.hpp"
 
 #include <algorithm>
 #include <array>
@@ -37,15 +37,15 @@ bool writes_scales(std::string algorithm) {
   return std::any_of(known.begin(), known.end(), [&](auto word) { return algorithm.find(word) != std::string::npos; });
 }
 
-/// The layers of one source in the order of its tensors.
+/// The layers in the order of their tensors.
 struct Layers {
   std::vector<std::string_view> order{};
   std::unordered_map<std::string_view, LayerTensors> by_module{};
 };
 
-Layers layers_of(ShardSource const& source) {
+Layers layers_of(std::span<SourceTensor const> tensors) {
   Layers layers;
-  for (auto const& tensor : source.tensors()) {
+  for (auto const& tensor : tensors) {
     auto const name = parse_tensor_name(tensor.name);
     if (name.role == TensorRole::weight && !wants_scale(tensor, name)) continue;
     auto const [at, is_new] = layers.by_module.try_emplace(name.module);
@@ -76,25 +76,26 @@ Defect lack(std::string_view module, std::string text) {
 
 }  // namespace
 
-std::vector<Defect> check_missing_scales(ShardSource const& source, Json const& config, Json const& quantization) {
+std::vector<Defect> check_missing_scales(std::span<SourceTensor const> tensors, std::string const& where,
+                                         Json const& config, Json const& quantization) {
   QuantizationHints const hints(config, quantization);
-  auto const layers = layers_of(source);
+  auto const layers = layers_of(tensors);
   auto const scaled = count_scaled(layers);
   std::vector<Defect> defects;
   for (auto const module : layers.order) {
-    auto const& tensors = layers.by_module.at(module);
-    auto const* const weight = tensors[TensorRole::weight];
+    auto const& layer = layers.by_module.at(module);
+    auto const* const weight = layer[TensorRole::weight];
     if (weight == nullptr) continue;
     auto const dtype = std::string(name_of(weight->dtype));
-    if (auto const* const scale = tensors[TensorRole::weight_scale]) {
+    if (auto const* const scale = layer[TensorRole::weight_scale]) {
       bool const nvfp4 = is_packed(weight->dtype) && scale->dtype == Dtype::f8_e4m3;
-      if (nvfp4 && !has_second_scale(tensors))
-        defects.push_back(lack(module, "the NVFP4 weight has no global scale (weight_scale_2) in " + source.name()));
+      if (nvfp4 && !has_second_scale(layer))
+        defects.push_back(lack(module, "the NVFP4 weight has no global scale (weight_scale_2) in " + where));
       continue;
     }
     auto const others = scaled.contains(weight->dtype) ? scaled.at(weight->dtype) : 0;
-    if (others == 0 && !has_second_scale(tensors) && !writes_scales(hints.of(module).algorithm)) continue;
-    auto text = "the " + dtype + " weight has no weight_scale in " + source.name();
+    if (others == 0 && !has_second_scale(layer) && !writes_scales(hints.of(module).algorithm)) continue;
+    auto text = "the " + dtype + " weight has no weight_scale in " + where;
     if (others > 0) text += ", where " + std::to_string(others) + " others have one";
     defects.push_back(lack(module, std::move(text)));
   }
