@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <crossrank/checkpoint.hpp>
@@ -15,6 +16,7 @@
 
 #include "lib/codec/torch/torch_archive_writer.hpp"
 #include "tests/checkpoint/support/checkpoint_files.hpp"
+#include "tests/support/error_of.hpp"
 #include "tests/support/temporary_directory.hpp"
 
 namespace crossrank {
@@ -91,27 +93,46 @@ TEST(TorchMerge, reads_damaged_archives_only_on_request) {
   EXPECT_TRUE(fs::exists(folder.path() / "out" / "model.safetensors"));
 }
 
-/// Meta's Llama 2 shards the embedding along its width, and has no config.json.
-TEST(MetaMerge, finds_the_axis_of_the_embedding_by_the_sizes_in_params_json) {
-  TemporaryDirectory const folder;
-  auto embedding = Tensor::empty({64, 32}, Dtype::f32);
-  for (std::size_t i = 0; i < 64 * 32; ++i) embedding.as_mutable<float>()[i] = static_cast<float>(i);
-  StateDict const full{{"tok_embeddings.weight", embedding},
-                       {"norm.weight", Tensor::zeros({32}, Dtype::f32)},
-                       {"rope.freqs", Tensor::zeros({4}, Dtype::f32)}};
-  for (int rank = 0; rank < 2; ++rank) {
-    auto mine = full;
-    mine.insert_or_assign("tok_embeddings.weight", slice(embedding, Dim{1}, 16 * rank, 16));
-    write_archive(folder.path() / "in" / ("consolidated.0" + std::to_string(rank) + ".pth"), mine,
-                  codec::TorchRoot::state_dict);
+/// Shards of Meta's Llama 2, which has no config.json and shards the embedding along its width.
+class MetaMerge : public testing::Test {
+ protected:
+  MetaMerge() {
+    auto embedding = Tensor::empty({64, 32}, Dtype::f32);
+    for (std::size_t i = 0; i < 64 * 32; ++i) embedding.as_mutable<float>()[i] = static_cast<float>(i);
+    StateDict const full{{"tok_embeddings.weight", embedding},
+                         {"norm.weight", Tensor::zeros({32}, Dtype::f32)},
+                         {"rope.freqs", Tensor::zeros({4}, Dtype::f32)}};
+    for (int rank = 0; rank < 2; ++rank) {
+      auto mine = full;
+      mine.insert_or_assign("tok_embeddings.weight", slice(embedding, Dim{1}, 16 * rank, 16));
+      write_archive(in_ / ("consolidated.0" + std::to_string(rank) + ".pth"), mine, codec::TorchRoot::state_dict);
+    }
+    save_safetensors(folder_.path() / "expected.safetensors", full);
   }
-  save_safetensors(folder.path() / "expected.safetensors", full);
+  void expect_whole(std::string const& out) const {
+    EXPECT_EQ(difference(read_model(folder_.path() / "expected.safetensors"), merged(in_, folder_.path() / out)), "");
+  }
+
+  TemporaryDirectory folder_{};
+  fs::path in_ = folder_.path() / "in";
+};
+
+TEST_F(MetaMerge, finds_the_axis_of_the_embedding_by_the_sizes_in_params_json) {
   for (auto const* const vocabulary : {"64", "-1"}) {
-    std::ofstream(folder.path() / "in" / "params.json")
-        << R"({"dim": 32, "n_layers": 1, "n_heads": 4, "vocab_size": )" << vocabulary << "}";
-    EXPECT_EQ(difference(read_model(folder.path() / "expected.safetensors"),
-                         merged(folder.path() / "in", folder.path() / "out" / vocabulary)),
-              "");
+    std::ofstream(in_ / "params.json") << R"({"dim": 32, "n_layers": 1, "n_heads": 4, "vocab_size": )" << vocabulary
+                                       << "}";
+    expect_whole("out" + std::string(vocabulary));
+  }
+}
+
+TEST_F(MetaMerge, finds_the_axis_of_the_embedding_by_the_norm) { expect_whole("out"); }
+
+TEST_F(MetaMerge, names_a_missing_rank) {
+  fs::remove(in_ / "consolidated.01.pth");
+  for (bool const described : {false, true}) {
+    if (described) std::ofstream(in_ / "params.json") << R"({"dim": 32, "n_layers": 1, "n_heads": 4})";
+    auto const refused = test::error_of<FormatError>([&] { (void)merged(in_, folder_.path() / "out"); });
+    EXPECT_THAT(refused.failed_ranks, testing::ElementsAre(1)) << described;
   }
 }
 

@@ -142,8 +142,17 @@ TEST(Messages, warn_of_ranks_that_nothing_counts) {
   EXPECT_THAT(warnings_of_plan(folder.path()), uncounted);
   EXPECT_THAT(warnings_of_plan(folder.path(), {.tp = 2}), testing::Not(uncounted));
 
+  std::ofstream(folder.path() / "params.json") << Json{{"dim", 16}, {"vocab_size", 80}};
+  EXPECT_THAT(warnings_of_plan(folder.path()), testing::Not(uncounted));
+
   std::ofstream(folder.path() / "config.json") << Json{{"hidden_size", 16}, {"vocab_size", 80}};
   EXPECT_THAT(warnings_of_plan(folder.path()), testing::Not(uncounted));
+
+  TemporaryDirectory const whole;
+  save_safetensors(whole.path() / "consolidated.00.safetensors", {{"norm.weight", Tensor::zeros({16}, Dtype::f32)}});
+  EXPECT_THAT(warnings_of_plan(whole.path()), uncounted);
+  std::ofstream(whole.path() / "params.json") << Json{{"dim", 16}};
+  EXPECT_THAT(warnings_of_plan(whole.path()), testing::Not(uncounted));
 }
 
 TEST(Messages, name_a_link_to_nothing_beside_the_weights) {

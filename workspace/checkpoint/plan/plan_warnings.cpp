@@ -24,10 +24,10 @@ namespace {
 // A model has thousands of layers with the same defect.
 constexpr std::size_t max_of_a_kind = 20;
 
-/// Returns the sizes in the caller's rules, or else in the model's config.
+/// Returns the sizes in the caller's rules, or else those that the model's files give.
 ModelSizes sizes_of(PlannedMerge const& merge) {
   auto const config = merge.rules.find("config");
-  return ModelSizes(config != merge.rules.end() ? *config : merge.layout.set.config);
+  return ModelSizes(config != merge.rules.end() ? *config : merge.layout.set.lengths());
 }
 
 /// Returns the layers of the result that lack a scale.

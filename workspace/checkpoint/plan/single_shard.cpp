@@ -59,7 +59,7 @@ std::optional<FormatError> check_joined_pieces(ShardSet const& set, RuleSet cons
 }  // namespace
 
 std::optional<FormatError> check_single_shard(ShardSet const& set, std::optional<fs::path> const& rule_file) {
-  if (set.sources.size() != 1 || set.config.empty() || set.known_whole) return std::nullopt;
+  if (set.sources.size() != 1 || set.known_whole) return std::nullopt;
   auto const& source = *set.sources.front();
   bool const named = is_one_ranks(source.name());
   auto const rule_set = RuleSet::make(set, rule_file);

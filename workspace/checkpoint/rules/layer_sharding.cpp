@@ -277,10 +277,12 @@ class ShardingByLengths {
     auto const& in = query_.inputs;
     auto const tokens = resolve(layer.tokens, sizes_);
     auto const hidden = sizes_[SizeName::hidden];
-    if (!tokens && hidden && !all_are(in, *hidden) && total(in) == *hidden)
-      return {.shard_axis = ShardAxis::row, .why = "the shards add up to the hidden width"};
-    if (!tokens) return {.shard_axis = ShardAxis::column, .unproven = all_equal(out), .why = "by its name"};
     bool const vector = all_are(in, 0);
+    if (!tokens && hidden && !vector && !all_are(in, *hidden)) {
+      if (total(in) == *hidden) return {.shard_axis = ShardAxis::row, .why = "the shards add up to the hidden width"};
+      refuse_if_ranks_are_missing(in, *hidden);
+    }
+    if (!tokens) return {.shard_axis = ShardAxis::column, .unproven = all_equal(out), .why = "by its name"};
     bool const wide = vector || !hidden || all_are(in, *hidden);
     if (all_are(out, *tokens)) {
       if (wide)

@@ -49,6 +49,8 @@ struct ShardSet {
   bool known_whole = false;  ///< the files give the whole shape of each tensor, so that no rank can be missing
   bool uncounted = false;    ///< only the files themselves tell how many ranks there are
 
+  /// Returns the JSON object that gives the lengths of the model.
+  [[nodiscard]] Json const& lengths() const noexcept { return config.is_object() && !config.empty() ? config : sizes; }
   /// Returns whether these are pieces, of which a missing last rank's would not be noticed.
   [[nodiscard]] bool has_uncounted_pieces() const noexcept { return uncounted && opened_from == OpenedFrom::pieces; }
 };

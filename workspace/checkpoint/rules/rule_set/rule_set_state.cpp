@@ -75,6 +75,20 @@ MergeRule by_whole_name(LayerRule const& rule, std::vector<SourceTensor const*> 
                     rule.kind);
 }
 
+/// Returns the config with the hidden width. Meta's models may come without params.json. Their embedding is sharded by
+/// tokens or by width, and their norm, which each rank has whole, tells which.
+Json with_width(Json config, ShardSet const& set) {
+  if (ModelSizes(config)[SizeName::hidden] || set.sources.empty()) return config;
+  auto const tensors = set.sources.front()->tensors();
+  auto const find = [&](std::string_view name) {
+    return std::find_if(tensors.begin(), tensors.end(), [&](auto const& tensor) { return tensor.name == name; });
+  };
+  auto const norm = find("norm.weight");
+  if (norm == tensors.end() || norm->shape.size() != 1 || find("tok_embeddings.weight") == tensors.end()) return config;
+  config["hidden_size"] = norm->shape[0];
+  return config;
+}
+
 /// Returns whether transformers' own tensor parallelism sharded the model. Only it shards this layer along its outputs.
 bool are_of_transformers(ShardSet const& set, ModelSizes const& sizes) {
   auto const tensors = set.sources.front()->tensors();
@@ -95,7 +109,7 @@ std::string new_name(LayerRule const& rule, std::string_view name, TensorName co
 RuleSet::State::State(ShardSet const& shards, RuleFile rule_file, ScalePolicy scale_policy)
     : set(shards),
       policy(scale_policy),
-      sizes(full_config(shards, rule_file)),
+      sizes(with_width(full_config(shards, rule_file), shards)),
       layer_sizes(full_config(shards, rule_file)),
       towers(full_config(shards, rule_file)),
       hints(shards.config, shards.quantization),
@@ -111,7 +125,7 @@ RuleSet::State::State(ShardSet const& shards, RuleFile rule_file, ScalePolicy sc
 }
 
 Json RuleSet::State::full_config(ShardSet const& shards, RuleFile const& rule_file) {
-  Json config = shards.config.is_object() && !shards.config.empty() ? shards.config : shards.sizes;
+  auto config = shards.lengths();
   for (auto const& [key, value] : rule_file.sizes.items()) {
     config[key] = value;
     // If a model has parts, the sizes belong to its language model.
