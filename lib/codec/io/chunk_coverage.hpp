@@ -14,7 +14,7 @@ struct ChunkBox {
 };
 
 /// Checks that the boxes cover every element of the tensor exactly once. Returns a message if they do not. Empty boxes
-/// are allowed anywhere inside.
+/// are allowed anywhere inside. Costs time in proportion to the number of boxes.
 [[nodiscard]] std::optional<std::string> find_coverage_error(std::span<std::int64_t const> lengths,
                                                              std::span<ChunkBox const> boxes);
 

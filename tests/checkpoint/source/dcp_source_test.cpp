@@ -139,6 +139,17 @@ TEST(ChunkTiling, finds_holes_overlaps_and_chunks_outside) {
   EXPECT_FALSE(find_coverage_error(std::vector<std::int64_t>{0, 5}, std::vector<ChunkBox>{}));
 }
 
+/// All pieces have the same rows, so that a comparison of each with each would take hours.
+TEST(ChunkTiling, takes_a_million_chunks_side_by_side) {
+  constexpr std::int64_t count = 1'000'000;
+  std::vector<std::int64_t> const lengths{3, 2 * count};
+  std::vector<codec::ChunkBox> boxes;
+  for (std::int64_t i = 0; i < count; ++i) boxes.push_back({{0, 2 * i}, {3, 2}});
+  EXPECT_EQ(codec::find_coverage_error(lengths, boxes), std::nullopt);
+  boxes.back().begin[1] -= 1;
+  EXPECT_THAT(codec::find_coverage_error(lengths, boxes).value_or("none"), HasSubstr("overlap"));
+}
+
 /// A piece with the bytes of a test.
 class Bytes final : public ChunkData, public codec::ByteSource, public std::enable_shared_from_this<Bytes> {
  public:
@@ -186,6 +197,13 @@ TEST(ChunkedSource, reads_any_range_from_any_chunks) {
     ChunkedTensor tensor{.tensor = {"t", Dtype::i32, Shape(lengths)}};
     split_box(whole, random, tensor.boxes);
     ASSERT_FALSE(codec::find_coverage_error(lengths, tensor.boxes));
+    for (auto moved : tensor.boxes) {  // in place of any other one, it leaves a hole
+      if (moved.size == tensor.boxes.front().size && moved.begin != tensor.boxes.front().begin) {
+        auto boxes = tensor.boxes;
+        boxes.front() = moved;
+        ASSERT_THAT(codec::find_coverage_error(lengths, boxes).value_or("none"), HasSubstr("overlap"));
+      }
+    }
     std::vector<std::int32_t> values(static_cast<std::size_t>(Shape(lengths).numel()));
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int32_t>(i * 7919);
     for (auto const& box : tensor.boxes) {
