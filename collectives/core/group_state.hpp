@@ -82,7 +82,7 @@ struct GroupState {
   /// Decides how the group's collectives move device tensors, at the first of them. That first call blocks, and runs
   /// after the pending calls.
   void decide_on_device(algorithms::Call const& call);
-  /// Throws the failure of NCCL's part of the group, if there is one, and kills the group because of it.
+  /// Throws the failure of the device transport, if there is one, and kills the group because of it.
   void throw_device_failure(char const* operation);
   /// Kills the group with the ranks that an error blames.
   void end_because_of(std::exception const& error) noexcept;

@@ -16,7 +16,8 @@ LibraryInfo library_info() {
 }
 
 std::optional<ProcessGroup> process_group(Collective const& group) {
-  auto communicator = detail::NamedCalls(group, "nccl.process_group").state().devices.native();
+  auto const& devices = detail::NamedCalls(group, "nccl.process_group").state().devices;
+  auto communicator = devices.backend() == "nccl" ? devices.native() : nullptr;
   if (!communicator) return {};
   return ProcessGroup{.vendor = "nccl", .handle = std::move(communicator)};
 }

@@ -6,11 +6,10 @@
 #include <crossrank/error.hpp>
 
 #include "collectives/algorithms/recorded_call.hpp"
-#include "collectives/device/nccl_call.hpp"
 #include "collectives/device/packed_call.hpp"
 #include "collectives/device/staged_call.hpp"
-#include "collectives/nccl/agreement.hpp"
-#include "collectives/nccl/nccl_calls.hpp"
+#include "collectives/device/transport_call.hpp"
+#include "collectives/device_transport/agreement.hpp"
 #include "lib/device/cuda/capture.hpp"
 
 namespace crossrank::device {
@@ -47,35 +46,35 @@ void DeviceGroup::decide(Call const& call, CheckLevel check, spi::Transport& tra
   require_own_device(call, transport);
   // A rank whose tensors are on the CPU does not decide: the difference is found here.
   if (check != CheckLevel::off) transport.wait(transport.post_barrier(call.noted()), timeout_policy);
-  auto agreed = nccl::agree_on_communicator(transport, current_stream(call.device), timeout_policy);
+  auto agreed = agree_on_transport(transport, current_stream(call.device), timeout_policy);
   {
-    std::lock_guard const lock(nccl_mutex_);
-    nccl_ = std::move(agreed);
+    std::lock_guard const lock(mutex_);
+    on_device_ = std::move(agreed);
   }
   is_decided_ = true;
 }
 
 void DeviceGroup::abort(std::string_view why) noexcept {
-  std::shared_ptr<nccl::NcclGroup> group;
+  std::shared_ptr<WatchedTransport> group;
   {
-    std::lock_guard const lock(nccl_mutex_);
-    group = nccl_;
+    std::lock_guard const lock(mutex_);
+    group = on_device_;
   }
   if (group && !group->has_failed()) group->abort(why);
 }
 
 void DeviceGroup::close() noexcept {
-  std::shared_ptr<nccl::NcclGroup> group;
+  std::shared_ptr<WatchedTransport> group;
   {
-    std::lock_guard const lock(nccl_mutex_);
-    group.swap(nccl_);
+    std::lock_guard const lock(mutex_);
+    group.swap(on_device_);
   }
   if (group) group->close();
 }
 
 void DeviceGroup::require_capturable(Call const& call, Stream const& stream) const {
   if (!stream.is_capturing()) return;
-  if (!uses_nccl(call, stream)) {
+  if (!uses_transport(call, stream)) {
     refuse_capture(call, "a call that goes through host memory cannot be captured, because the host takes part in it",
                    "end the capture before the call");
   }
@@ -86,14 +85,8 @@ void DeviceGroup::require_capturable(Call const& call, Stream const& stream) con
   }
 }
 
-bool DeviceGroup::uses_nccl(Call const& call, Stream const& stream) const {
-  if (!nccl_ || !nccl::can_run(call)) return false;
-  // A graph cannot contain the exchange through host memory, which keeps NaN.
-  return !nccl::may_lose_nan(call) || stream.is_capturing();
-}
-
 std::vector<Call> DeviceGroup::pieces(Call&& call) const {
-  if (!uses_nccl(call, current_stream(call.device))) return staged_pieces(std::move(call));
+  if (!uses_transport(call, current_stream(call.device))) return staged_pieces(std::move(call));
   std::vector<Call> whole;
   whole.push_back(std::move(call));
   return whole;
@@ -110,8 +103,8 @@ std::unique_ptr<DeviceCall> DeviceGroup::begin(Call const& call, spi::Transport 
 std::unique_ptr<DeviceCall> DeviceGroup::begin_unpacked(Call const& call, spi::Transport const& transport,
                                                         CheckLevel check) {
   auto stream = current_stream(call.device);
-  if (uses_nccl(call, stream))
-    return std::make_unique<NcclCall>(call, check != CheckLevel::off, nccl_, std::move(stream));
+  if (uses_transport(call, stream))
+    return std::make_unique<TransportCall>(call, check != CheckLevel::off, on_device_, std::move(stream));
   if (!staging_) staging_ = std::make_shared<StagingBuffers>(call.device.kind, max_buffers);
   bool const is_source = call.signature.op_kind == OpKind::broadcast && call.root == transport.rank();
   if (!recorder_) recorder_.emplace(transport.node_memory(), transport.global_ranks());
@@ -123,13 +116,13 @@ std::unique_ptr<DeviceCall> DeviceGroup::begin_unpacked(Call const& call, spi::T
 }
 
 std::shared_ptr<void> DeviceGroup::native() const noexcept {
-  auto* const communicator = nccl_ ? nccl_->native() : nullptr;
-  return communicator == nullptr ? nullptr : std::shared_ptr<void>(nccl_, communicator);
+  auto* const handle = on_device_ ? on_device_->native() : nullptr;
+  return handle == nullptr ? nullptr : std::shared_ptr<void>(on_device_, handle);
 }
 
 std::string_view DeviceGroup::backend() const noexcept {
   if (!is_decided_) return "none";
-  return nccl_ ? "nccl" : "staged";
+  return on_device_ ? on_device_->backend() : "staged";
 }
 
 }  // namespace crossrank::device

@@ -12,7 +12,7 @@
 
 #include "collectives/algorithms/call.hpp"
 #include "collectives/device/device_call.hpp"
-#include "collectives/nccl/nccl_group.hpp"
+#include "collectives/device_transport/watched_transport.hpp"
 #include "lib/node/group/device_recorder.hpp"
 #include "lib/tensor/transfer/staging_buffers.hpp"
 
@@ -21,45 +21,48 @@ namespace crossrank::device {
 /// The part of a group's state that calls on device tensors need: this rank's device, and the path of the tensors.
 class DeviceGroup {
  public:
-  /// Decides with the other ranks how the group's collectives move device tensors: with NCCL where all ranks can, else
-  /// through host memory. The first collective on device tensors does so; later ones find the decision. Collective and
-  /// blocking then; no collective may be under way on the transport. Messages need no decision.
+  /// Decides with the other ranks how the group's collectives move device tensors: with a device transport, such as
+  /// NCCL, where all ranks have the same one, else through host memory. The first collective on device tensors does so;
+  /// later ones find the decision. Collective and blocking then; no collective may be under way on the transport.
+  /// Messages need no decision.
   void decide(algorithms::Call const& call, CheckLevel check, spi::Transport& transport,
               spi::TimeoutPolicy const& timeout_policy);
   [[nodiscard]] bool is_decided() const noexcept { return is_decided_; }
-  /// Divides a call that goes through host memory; see `staged_pieces`. One of NCCL stays whole.
+  /// Divides a call that goes through host memory; see `staged_pieces`. One of the device transport stays whole.
   [[nodiscard]] std::vector<algorithms::Call> pieces(algorithms::Call&& call) const;
   /// Begins a call. `UsageError` when this rank has used another device in this group, and for a call that
   /// cannot be captured from a stream that is being captured.
   [[nodiscard]] std::unique_ptr<DeviceCall> begin(algorithms::Call const& call, spi::Transport const& transport,
                                                   CheckLevel check);
-  /// Returns whether NCCL's part of the group has failed. One load.
-  [[nodiscard]] bool has_failed() const noexcept { return nccl_ && nccl_->has_failed(); }
+  /// Returns whether the device transport has failed. One load.
+  [[nodiscard]] bool has_failed() const noexcept { return on_device_ && on_device_->has_failed(); }
   /// Throws that failure.
   void throw_failure() const {
-    if (nccl_) nccl_->throw_failure();
+    if (on_device_) on_device_->throw_failure();
   }
-  /// Makes NCCL's part of the group fail on all ranks, so that their streams go on. Does nothing where NCCL has no part
-  /// or has failed. Any thread.
+  /// Makes the device transport fail on all ranks, so that their streams go on. Does nothing where there is none or it
+  /// has failed. Any thread.
   void abort(std::string_view why) noexcept;
-  /// Ends the communicator, after its work.
+  /// Ends the device transport, after its work.
   void close() noexcept;
-  /// Returns device memory that NCCL uses without copies of its own, or null where NCCL does not carry the group's
-  /// collectives. Collective, after `decide`; no collective may be under way on the transport. Errors as for
-  /// `NcclGroup::make_buffer`.
+  /// Returns device memory that the device transport uses without copies of its own, or null where there is none.
+  /// Collective, after `decide`; no collective may be under way on the transport. Errors as for
+  /// `WatchedTransport::make_buffer`.
   [[nodiscard]] std::shared_ptr<spi::Storage> make_buffer(std::size_t bytes, spi::Transport& transport,
                                                           spi::TimeoutPolicy const& timeout_policy) {
-    return nccl_ ? nccl_->make_buffer(bytes, transport, timeout_policy) : nullptr;
+    return on_device_ ? on_device_->make_buffer(bytes, transport, timeout_policy) : nullptr;
   }
-  /// Returns NCCL's communicator, or null. It lives as long as the result, unless it is aborted.
+  /// Returns the vendor's handle of the device transport, or null. It lives as long as the result, unless it is
+  /// aborted.
   [[nodiscard]] std::shared_ptr<void> native() const noexcept;
-  /// Returns "nccl" or "staged" as decided, "none" before.
+  /// Returns the name of the device transport or "staged" as decided, "none" before.
   [[nodiscard]] std::string_view backend() const noexcept;
 
  private:
-  /// Returns whether NCCL carries the call on the stream. The others go through host memory. A min or max of floats is
-  /// one of them, except in a captured graph.
-  [[nodiscard]] bool uses_nccl(algorithms::Call const& call, Stream const& stream) const;
+  /// Returns whether the device transport carries the call on the stream. The others go through host memory.
+  [[nodiscard]] bool uses_transport(algorithms::Call const& call, Stream const& stream) const {
+    return on_device_ && on_device_->carries(call, stream);
+  }
   /// Begins a call whose tensors are in one run of bytes.
   [[nodiscard]] std::unique_ptr<DeviceCall> begin_unpacked(algorithms::Call const& call,
                                                            spi::Transport const& transport, CheckLevel check);
@@ -69,8 +72,8 @@ class DeviceGroup {
 
   std::optional<Device> own_device_{};  ///< of this rank's tensors, as its first call on a device has chosen it
   bool is_decided_ = false;
-  std::mutex nccl_mutex_{};                         ///< guards writes of `nccl_`, and reads outside the group's lock
-  std::shared_ptr<nccl::NcclGroup> nccl_{};         ///< null: staged, or not decided
+  std::mutex mutex_{};  ///< guards writes of `on_device_`, and reads outside the group's lock
+  std::shared_ptr<WatchedTransport> on_device_{};   ///< null: staged, or not decided
   std::shared_ptr<StagingBuffers> staging_{};       ///< from the first staged call on
   std::optional<node::DeviceRecorder> recorder_{};  ///< likewise
   std::uint64_t staged_ = 0;                        ///< number of collectives that have gone through host memory

@@ -7,9 +7,9 @@ namespace crossrank::device {
 
 /// The place of a call among those on GPUs that its thread has started, in all groups, and that are not enqueued yet.
 ///
-/// NCCL needs the calls of all communicators in the same order on all ranks: a GPU runs them one after the other. The
-/// parts on the host, where ranks compare their arguments, end in any order. So a call is enqueued when those that its
-/// thread has started before are. Any thread may use a turn.
+/// NCCL, for example, needs the calls of all communicators in the same order on all ranks: a GPU runs them one after
+/// the other. The parts on the host, where ranks compare their arguments, end in any order. So a call is enqueued when
+/// those that its thread has started before are. Any thread may use a turn.
 class EnqueueTurn {
  public:
   /// Takes the last place in the calling thread. The names of the call and of its group must outlive the turn.

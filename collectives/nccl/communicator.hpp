@@ -7,7 +7,7 @@
 #include <mutex>
 #include <span>
 
-#include <crossrank/device.hpp>
+#include <crossrank/spi/device_transport.hpp>
 #include <crossrank/spi/storage.hpp>
 #include <crossrank/stream.hpp>
 
@@ -18,14 +18,8 @@ namespace crossrank::nccl {
 /// A communicator of NCCL that does not block: each call on it can be given up from another thread.
 class Communicator {
  public:
-  /// A rank of the communicator, and its GPU.
-  struct Place {
-    Device device{};
-    int rank = 0;
-    int ranks = 1;
-  };
-  /// Something that a waiting call does from time to time. It may throw, to end the wait.
-  using PollHook = std::function<void()>;
+  using Place = spi::DevicePlace;
+  using PollHook = spi::DevicePollHook;
 
   /// Draws the id of a new communicator, for all its ranks.
   [[nodiscard]] static api::UniqueId draw_id();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -13,11 +14,11 @@
 namespace crossrank::nccl {
 namespace {
 
-using algorithms::Call;
 using api::Comm;
 using api::DataType;
 using api::Functions;
 using api::RedOp;
+using spi::DeviceCollective;
 using spi::OpKind;
 using Step = Communicator::Step;
 
@@ -57,14 +58,14 @@ bool reduces(OpKind kind) noexcept {
   return kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::reduce_scatterv;
 }
 
-bool all_equal(std::vector<std::size_t> const& counts) noexcept {
+bool all_equal(std::span<std::size_t const> counts) noexcept {
   return std::adjacent_find(counts.begin(), counts.end(), std::not_equal_to<>()) == counts.end();
 }
 
 /// The calls of NCCL that one call of ours becomes.
 class Plan {
  public:
-  Plan(Communicator& communicator, Call const& call, Stream const& stream)
+  Plan(Communicator& communicator, DeviceCollective const& call, Stream const& stream)
       : communicator_(communicator),
         call_(call),
         stream_(stream),
@@ -72,8 +73,8 @@ class Plan {
         rank_(as_size(communicator.place().rank)),
         offsets_(offsets_of(call.counts)) {}
 
-  void run(Communicator::PollHook const& poll_hook) {
-    switch (call_.signature.op_kind) {
+  void run(spi::DevicePollHook const& poll_hook) {
+    switch (call_.op_kind) {
       case OpKind::all_reduce: all_reduce(); break;
       case OpKind::reduce: reduce(); break;
       case OpKind::broadcast: broadcast(); break;
@@ -84,21 +85,21 @@ class Plan {
       case OpKind::all_to_allv: all_to_all(); break;
       default: break;  // `can_run` refuses the others
     }
-    communicator_.enqueue(call_.name(), steps_, poll_hook);
+    communicator_.enqueue(call_.name, steps_, poll_hook);
   }
 
  private:
   static constexpr auto byte = DataType::uint8;
 
-  static std::vector<std::size_t> offsets_of(std::vector<std::size_t> const& counts) {
+  static std::vector<std::size_t> offsets_of(std::span<std::size_t const> counts) {
     std::vector<std::size_t> offsets(counts.size());
     for (std::size_t r = 1; r < counts.size(); ++r) offsets[r] = offsets[r - 1] + counts[r - 1];
     return offsets;
   }
 
   [[nodiscard]] bool is_root() const noexcept { return call_.root == communicator_.place().rank; }
-  [[nodiscard]] std::byte const* in(std::size_t at = 0) const noexcept { return call_.in.bytes.data() + at; }
-  [[nodiscard]] std::byte* out(std::size_t at = 0) const noexcept { return call_.out.bytes.data() + at; }
+  [[nodiscard]] std::byte const* in(std::size_t at = 0) const noexcept { return call_.in.data() + at; }
+  [[nodiscard]] std::byte* out(std::size_t at = 0) const noexcept { return call_.out.data() + at; }
   [[nodiscard]] DataType type() const noexcept { return data_type(call_.reduction.dtype).value_or(byte); }
   [[nodiscard]] RedOp op() const noexcept { return reduce_op(call_.reduction.op).value_or(RedOp::sum); }
   [[nodiscard]] std::size_t elements(std::size_t bytes) const { return bytes * 8 / bits_of(call_.reduction.dtype); }
@@ -131,7 +132,7 @@ class Plan {
   }
 
   void all_reduce() {
-    auto const count = elements(call_.in.bytes.size());
+    auto const count = elements(call_.in.size());
     if (count == 0) return;
     add("ncclAllReduce", [=, this](Functions const& f, Comm* comm) {
       return f.ncclAllReduce(in(), out(), count, type(), op(), comm, native_);
@@ -139,7 +140,7 @@ class Plan {
   }
 
   void reduce() {
-    auto const count = elements(call_.in.bytes.size());
+    auto const count = elements(call_.in.size());
     if (count == 0) return;
     add("ncclReduce", [=, this](Functions const& f, Comm* comm) {
       return f.ncclReduce(in(), out(), count, type(), op(), call_.root, comm, native_);
@@ -147,7 +148,7 @@ class Plan {
   }
 
   void broadcast() {
-    auto const bytes = call_.out.bytes.size();
+    auto const bytes = call_.out.size();
     if (bytes == 0) return;
     add("ncclBroadcast", [=, this](Functions const& f, Comm* comm) {
       return f.ncclBroadcast(out(), out(), bytes, byte, call_.root, comm, native_);
@@ -223,12 +224,10 @@ class Plan {
     }
   }
 
-  /// The counts of one rank may be equal where those of another are not, so only the caller's own name for the call
-  /// says that all ranks exchange equal parts.
+  /// The counts of one rank may be equal where those of another are not.
   void all_to_all() {
     auto const incoming = offsets_of(call_.receive_counts);
-    bool const equal = call_.called != nullptr;
-    if (equal && communicator_.functions().ncclAlltoAll != nullptr) {
+    if (call_.has_equal_parts && communicator_.functions().ncclAlltoAll != nullptr) {
       auto const bytes = call_.counts.front();
       if (bytes == 0) return;
       return add("ncclAlltoAll", [=, this](Functions const& f, Comm* comm) {
@@ -244,7 +243,7 @@ class Plan {
   }
 
   Communicator& communicator_;
-  Call const& call_;
+  DeviceCollective const& call_;
   Stream const& stream_;
   CUstream_st* native_;
   std::size_t rank_;
@@ -254,21 +253,18 @@ class Plan {
 
 }  // namespace
 
-bool can_run(Call const& call) noexcept {
-  auto const kind = call.signature.op_kind;
-  if (spi::is_message(kind)) return false;
-  return !reduces(kind) || (data_type(call.reduction.dtype) && reduce_op(call.reduction.op));
+bool can_run(DeviceCollective const& call) noexcept {
+  return !reduces(call.op_kind) || (data_type(call.reduction.dtype) && reduce_op(call.reduction.op));
 }
 
-bool may_lose_nan(Call const& call) noexcept {
+bool may_lose_nan(DeviceCollective const& call) noexcept {
   auto const op = call.reduction.op;
   auto const dtype = data_type(call.reduction.dtype);
-  return reduces(call.signature.op_kind) && (op == ReduceOp::min || op == ReduceOp::max) && dtype &&
-         is_floating(*dtype);
+  return reduces(call.op_kind) && (op == ReduceOp::min || op == ReduceOp::max) && dtype && is_floating(*dtype);
 }
 
-void enqueue_call(Communicator& communicator, Call const& call, Stream const& stream,
-                  Communicator::PollHook const& poll_hook) {
+void enqueue_call(Communicator& communicator, DeviceCollective const& call, Stream const& stream,
+                  spi::DevicePollHook const& poll_hook) {
   Plan(communicator, call, stream).run(poll_hook);
 }
 

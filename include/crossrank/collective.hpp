@@ -48,12 +48,13 @@ class NamedCalls;
 /// receives.
 ///
 /// **GPU tensors** are sent by NCCL if all ranks of the group have the same NCCL and a GPU of their own, else through
-/// host memory. Results are in the order of the current stream. With NCCL the host does not wait for the GPU; unless
-/// `CheckLevel` is `off`, it waits until all ranks have made the call. NCCL reduces in an order of its own, and rounds
-/// F16 and BF16 after each step. Dtypes and ops that NCCL lacks go through host memory. So do min and max of
-/// floating-point tensors, so that NaN wins; in a captured graph NCCL carries them, and a NaN may be lost. The first
-/// collective on GPU tensors makes the choice for the group, and blocks until all ranks have called it.
-/// `CROSSRANK_DEVICE` forces either. If it forces NCCL and NCCL cannot be used, all ranks get an `UnavailableError`.
+/// host memory. `spi::add_device_transport` adds other libraries than NCCL. Results are in the order of the current
+/// stream. With NCCL the host does not wait for the GPU; unless `CheckLevel` is `off`, it waits until all ranks have
+/// made the call. NCCL reduces in an order of its own, and rounds F16 and BF16 after each step. Dtypes and ops that
+/// NCCL lacks go through host memory. So do min and max of floating-point tensors, so that NaN wins; in a captured
+/// graph NCCL carries them, and a NaN may be lost. The first collective on GPU tensors makes the choice for the group,
+/// and blocks until all ranks have called it. `CROSSRANK_DEVICE` forces either. If it forces NCCL and NCCL cannot be
+/// used, all ranks get an `UnavailableError`.
 ///
 /// Costs are those of the "shm" backend. A *barrier round* is one exchange of arrival flags between all ranks.
 ///
@@ -100,8 +101,9 @@ class CROSSRANK_EXPORT Collective {
   [[nodiscard]] bool is_local_master() const;
   /// Returns the backend's name: "fake", "shm", "mpi" or "composite". Local.
   [[nodiscard]] std::string_view backend() const;
-  /// Returns what carries the group's collectives on GPU tensors: "nccl", or "staged" for the backend with copies
-  /// through host memory. "none" until the first such collective, which decides. Local.
+  /// Returns what carries the group's collectives on GPU tensors: "nccl" or the name of another device transport, or
+  /// "staged" for the backend with copies through host memory. "none" until the first such collective, which decides.
+  /// Local.
   [[nodiscard]] std::string_view device_backend() const;
   /// Returns the group's name, which errors and `crossrank inspect` show. Local.
   [[nodiscard]] std::string const& name() const;

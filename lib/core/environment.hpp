@@ -19,9 +19,6 @@ enum class Launcher : std::uint8_t { none, crossrank, torchrun, slurm, open_mpi,
 /// Returns "none", "crossrank run", "torchrun", "Slurm", "Open MPI" or "environment".
 [[nodiscard]] char const* to_string(Launcher launcher) noexcept;
 
-/// Carries the collectives on device tensors.
-enum class DeviceTransport : std::uint8_t { nccl, staged };
-
 /// Identity and settings of this process from its environment, read once. A field without a variable is empty.
 /// `settings.hpp` lists the variables that begin with CROSSRANK_.
 ///
@@ -49,13 +46,13 @@ struct Environment {
   std::optional<std::chrono::milliseconds> connect_timeout{};  ///< CROSSRANK_CONNECT_TIMEOUT
   std::optional<std::chrono::milliseconds> user_limit{};       ///< CROSSRANK_USER_LIMIT
 
-  bool started_by_run = false;  ///< CROSSRANK_LAUNCHER: `crossrank run` started this process and listens
-  std::string flight_dir{};     ///< CROSSRANK_FLIGHT_DIR: directory for flight records
-  std::string backend{};        ///< CROSSRANK_BACKEND: shm, mpi, composite or fake
-  std::string cuda_library{};   ///< CROSSRANK_CUDA_LIBRARY: path of libcuda.so.1
-  std::string nccl_library{};   ///< CROSSRANK_NCCL_LIBRARY: path of libnccl.so.2
-  std::optional<DeviceTransport> device_transport{};  ///< CROSSRANK_DEVICE: nccl, staged
-  std::optional<LogThreshold> log{};                  ///< CROSSRANK_LOG
+  bool started_by_run = false;        ///< CROSSRANK_LAUNCHER: `crossrank run` started this process and listens
+  std::string flight_dir{};           ///< CROSSRANK_FLIGHT_DIR: directory for flight records
+  std::string backend{};              ///< CROSSRANK_BACKEND: shm, mpi, composite or fake
+  std::string cuda_library{};         ///< CROSSRANK_CUDA_LIBRARY: path of libcuda.so.1
+  std::string nccl_library{};         ///< CROSSRANK_NCCL_LIBRARY: path of libnccl.so.2
+  std::string device_transport{};     ///< CROSSRANK_DEVICE: nccl, the name of another device transport, staged
+  std::optional<LogThreshold> log{};  ///< CROSSRANK_LOG
 
   /// The `UsageError` of variables that give no identity; null when they are right. Identity and number of nodes are
   /// then as without a launcher.

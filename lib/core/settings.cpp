@@ -99,11 +99,11 @@ constexpr std::array table{
         "the one that the process has loaded, else the system's",
         [](Reader const& reader, char const* name, Environment& out) { out.nccl_library = reader.first_text({name}); }},
     Setting{"CROSSRANK_DEVICE",
-            "`nccl`: collectives on GPU tensors need NCCL, and fail without it; `staged`: they go through host memory",
+            "`nccl` or the name of another device transport: collectives on GPU tensors need it, and fail without it; "
+            "`staged`: they go through host memory",
             "NCCL in groups where all ranks can use it, else host memory",
             [](Reader const& reader, char const* name, Environment& out) {
-              out.device_transport = reader.word<DeviceTransport>(
-                  name, {{"nccl", DeviceTransport::nccl}, {"staged", DeviceTransport::staged}});
+              out.device_transport = reader.first_text({name});
             }},
     Setting{
         "CROSSRANK_LAUNCHER",

@@ -68,6 +68,7 @@ char const* to_string(DevicePath path) noexcept {
     case DevicePath::staged: return "staged";
     case DevicePath::message: return "message";
     case DevicePath::graph: return "graph";
+    case DevicePath::transport: return "transport";
   }
   return "unknown";
 }

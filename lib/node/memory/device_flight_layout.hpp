@@ -10,10 +10,11 @@ namespace crossrank::node {
 /// How an operation on device tensors goes.
 enum class DevicePath : std::uint8_t {
   none = 0,
-  nccl = 1,     ///< NCCL carries it
-  staged = 2,   ///< through host memory
-  message = 3,  ///< send or receive, through host memory
-  graph = 4,    ///< replay of a graph with calls that NCCL carries
+  nccl = 1,       ///< NCCL carries it
+  staged = 2,     ///< through host memory
+  message = 3,    ///< send or receive, through host memory
+  graph = 4,      ///< replay of a graph with calls that a device transport carries
+  transport = 5,  ///< a device transport other than NCCL carries it
 };
 
 /// OpKind, path, root, block and device of an operation in one word.

@@ -18,8 +18,8 @@
 #include <crossrank/cuda.hpp>
 #include <crossrank/error.hpp>
 
-#include "collectives/nccl/communicator.hpp"
-#include "collectives/nccl/nccl_watchdog.hpp"
+#include "collectives/device_transport/device_watchdog.hpp"
+#include "collectives/nccl/nccl_transport.hpp"
 #include "lib/core/at_rank.hpp"
 #include "tests/collectives/device/nccl_ranks.hpp"
 #include "tests/faults/fault_report.hpp"
@@ -291,13 +291,15 @@ TEST(NcclDeparture, after_the_same_calls_disturbs_nobody) {
 CROSSRANK_RANK_SCENARIO(nccl_departure_with_a_reason) {
   auto const world = connect_gpu_rank();
   auto const transport = world.transport()->split({spi::OpKind::split, 1}, all_ranks(2), "watch", {});
-  auto id = self.rank == 0 ? nccl::Communicator::draw_id() : nccl::api::UniqueId{};
-  world.broadcast(std::span(reinterpret_cast<std::uint8_t*>(id.bytes), sizeof id.bytes));
-  nccl::Communicator communicator(id, {.device = default_device(), .rank = self.rank, .ranks = 2}, step_timeout, {});
-  auto watchdog = std::make_unique<nccl::NcclWatchdog>(transport, "world", step_timeout);
+  auto& factory = nccl::transport_factory();
+  auto id = self.rank == 0 ? factory.draw_id() : spi::DeviceTransportId{};
+  world.broadcast(std::span(reinterpret_cast<std::uint8_t*>(id.data()), id.size()));
+  auto const joined = factory.join(id, {.device = default_device(), .rank = self.rank, .ranks = 2}, step_timeout, {});
+  auto watchdog = std::make_unique<device::DeviceWatchdog>(
+      transport, device::DeviceWatchdog::Watched{.group = "world", .transport = factory.title()}, step_timeout);
   world.barrier();
   if (self.rank == 1) {
-    watchdog->start(communicator);
+    watchdog->start(*joined, default_device());
     watchdog->request_failure("no memory for the launch");
     watchdog.reset();
   }
@@ -311,7 +313,7 @@ CROSSRANK_RANK_SCENARIO(nccl_departure_with_a_reason) {
       EXPECT_THAT(e.what(), testing::HasSubstr("no memory for the launch"));
     }
   }
-  communicator.abort();
+  joined->abort();
   world.barrier();
   return 0;
 }

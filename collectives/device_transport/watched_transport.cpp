@@ -1,4 +1,4 @@
-#include "collectives/nccl/nccl_group.hpp"
+#include "collectives/device_transport/watched_transport.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -9,19 +9,32 @@
 #include <vector>
 
 #include "collectives/algorithms/recorded_call.hpp"
-#include "collectives/nccl/graph_replay.hpp"
-#include "collectives/nccl/nccl_calls.hpp"
-#include "collectives/nccl/rank_records.hpp"
-#include "collectives/nccl/registered_memory.hpp"
+#include "collectives/device_transport/graph_replay.hpp"
+#include "collectives/device_transport/rank_records.hpp"
 #include "lib/device/device_failures.hpp"
 #include "lib/platform/system.hpp"
 
-namespace crossrank::nccl {
+namespace crossrank::device {
 namespace {
 
 /// How long a refused call waits for the watchdog, which may know a dead rank as the cause, or asks for it for a
 /// second.
 constexpr auto verdict_limit = std::chrono::seconds(3);
+
+/// Returns a call as transports see it.
+spi::DeviceCollective collective_of(algorithms::Call const& call) noexcept {
+  auto const op_kind = call.signature.op_kind;
+  return {.op_kind = op_kind,
+          .name = call.name(),
+          .in = call.in.bytes,
+          .out = call.out.bytes,
+          .counts = call.counts,
+          .receive_counts = call.receive_counts,
+          // Each rank sees its own counts only. But the call that the user knows by another name has equal parts.
+          .has_equal_parts = op_kind == spi::OpKind::all_to_allv && call.called != nullptr,
+          .root = call.root,
+          .reduction = call.reduction};
+}
 
 constexpr char const* buffer_operation = "make a communication buffer";
 // Keeps this exchange apart from the comparison of a call.
@@ -62,23 +75,27 @@ void require_agreement(std::vector<BufferRecord> const& records, spi::Transport 
 
 }  // namespace
 
-NcclGroup::NcclGroup(std::string name, std::unique_ptr<Communicator> communicator,
-                     std::unique_ptr<NcclWatchdog> watchdog, node::DeviceRecorder recorder)
-    : name_(std::move(name)),
-      communicator_(std::move(communicator)),
+WatchedTransport::WatchedTransport(Group group, std::unique_ptr<spi::DeviceTransport> transport,
+                                   std::unique_ptr<DeviceWatchdog> watchdog, node::DeviceRecorder recorder)
+    : group_(std::move(group)),
+      transport_(std::move(transport)),
       watchdog_(std::move(watchdog)),
       recorder_(std::move(recorder)) {}
 
-NcclGroup::~NcclGroup() { communicator_->close(last_work_); }
+WatchedTransport::~WatchedTransport() { transport_->close(last_work_); }
 
-void NcclGroup::throw_failure() const {
+bool WatchedTransport::carries(algorithms::Call const& call, Stream const& stream) const {
+  return !spi::is_message(call.signature.op_kind) && transport_->carries(collective_of(call), stream);
+}
+
+void WatchedTransport::throw_failure() const {
   auto const failure = watchdog_->failure();
   if (!failure) return;
   forget_device_failure(place().device, failure);
   std::rethrow_exception(failure);
 }
 
-void NcclGroup::require_open(char const* operation) const {
+void WatchedTransport::require_open(char const* operation) const {
   if (!closed_.load(std::memory_order_relaxed)) return;
   throw UsageError({.operation = operation,
                     .message = "a group whose collectives are in the graph has been closed",
@@ -87,22 +104,22 @@ void NcclGroup::require_open(char const* operation) const {
                     .world_size = place().ranks});
 }
 
-std::shared_ptr<spi::Storage> NcclGroup::make_buffer(std::size_t bytes, spi::Transport& transport,
-                                                     spi::TimeoutPolicy const& timeout_policy) {
+std::shared_ptr<spi::Storage> WatchedTransport::make_buffer(std::size_t bytes, spi::Transport& transport,
+                                                            spi::TimeoutPolicy const& timeout_policy) {
   BufferRecord mine{.bytes = bytes};
   std::shared_ptr<spi::Storage> memory;
   try {
-    memory = allocate_with_nccl(place().device, bytes);
+    memory = transport_->allocate_buffer(bytes);
   } catch (Error const& e) {
     mine.has_failed = 1;
     mine.failure = record_text(e.what());
   }
-  // NCCL compares nothing: it would wait for ever for a rank that registers no memory.
+  // The transport compares nothing: it would wait for ever for a rank that registers no memory.
   require_agreement(gather_records(transport, buffer_mark, mine, timeout_policy), transport);
   throw_failure();
   if (!memory) return nullptr;
   try {
-    communicator_->register_memory(memory, [this] { throw_failure(); });
+    transport_->register_buffer(memory, [this] { throw_failure(); });
   } catch (BackendError const& e) {
     end_after(e);
   } catch (TimeoutError const& e) {
@@ -111,21 +128,21 @@ std::shared_ptr<spi::Storage> NcclGroup::make_buffer(std::size_t bytes, spi::Tra
   return memory;
 }
 
-void NcclGroup::abort(std::string_view why) noexcept {
+void WatchedTransport::abort(std::string_view why) noexcept {
   try {
     watchdog_->request_failure(std::string(why));
   } catch (std::bad_alloc const&) {  // the other ranks wait for their deadline
   }
 }
 
-NcclGroup::Begun NcclGroup::begin_work(node::DeviceFlightOperation operation, Stream const& stream) {
+WatchedTransport::Begun WatchedTransport::begin_work(node::DeviceFlightOperation operation, Stream const& stream) {
   throw_failure();
   operation.sequence = watchdog_->begin_call();
-  operation.communicator = reinterpret_cast<std::uintptr_t>(communicator_->native());
+  operation.communicator = reinterpret_cast<std::uintptr_t>(transport_->native());
   return {.started = stream.record(), .note = recorder_.note(operation)};
 }
 
-Event NcclGroup::end_work(Begun begun, Stream const& stream, std::string name) {
+Event WatchedTransport::end_work(Begun begun, Stream const& stream, std::string name) {
   auto ended = stream.record();
   last_work_ = ended;
   begun.note.advance(node::DeviceStage::enqueued);
@@ -134,16 +151,17 @@ Event NcclGroup::end_work(Begun begun, Stream const& stream, std::string name) {
   return ended;
 }
 
-Event NcclGroup::enqueue(algorithms::Call const& call, Stream const& stream) {
+Event WatchedTransport::enqueue(algorithms::Call const& call, Stream const& stream) {
   if (auto* const into = cuda::Capture::of(stream)) {
     throw_failure();
     capture(*into, call, stream);
     return stream.record();
   }
-  auto begun = begin_work(algorithms::recorded_call(call, node::DevicePath::nccl, stream, 0), stream);
+  auto const path = group_.backend == "nccl" ? node::DevicePath::nccl : node::DevicePath::transport;
+  auto begun = begin_work(algorithms::recorded_call(call, path, stream, 0), stream);
   auto const note = begun.note;
   try {
-    enqueue_call(*communicator_, call, stream, [this] { throw_failure(); });
+    transport_->enqueue(collective_of(call), stream, [this] { throw_failure(); });
     return end_work(std::move(begun), stream, call.name());
   } catch (BackendError const& e) {
     note.advance(node::DeviceStage::aborted);
@@ -157,7 +175,7 @@ Event NcclGroup::enqueue(algorithms::Call const& call, Stream const& stream) {
   }
 }
 
-void NcclGroup::capture(cuda::Capture& into, algorithms::Call const& call, Stream const& stream) {
+void WatchedTransport::capture(cuda::Capture& into, algorithms::Call const& call, Stream const& stream) {
   auto part = graph_replay_.lock();
   if (!part || capture_number_ != into.number()) {
     part = std::make_shared<GraphReplay>(shared_from_this());
@@ -165,18 +183,18 @@ void NcclGroup::capture(cuda::Capture& into, algorithms::Call const& call, Strea
     graph_replay_ = part;
     capture_number_ = into.number();
   }
-  enqueue_call(*communicator_, call, stream, [this] { throw_failure(); });
+  transport_->enqueue(collective_of(call), stream, [this] { throw_failure(); });
   part->add(algorithms::recorded_call(call, node::DevicePath::graph, stream, 0), call.name());
 }
 
-void NcclGroup::await_verdict() const {
+void WatchedTransport::await_verdict() const {
   auto& system = platform::system();
   for (auto const until = system.now() + verdict_limit; !has_failed() && system.now() < until;)
     system.sleep(std::chrono::milliseconds(1));
 }
 
 /// The error names no rank yet: the watchdog asks which ones are late.
-void NcclGroup::end_after_timeout(TimeoutError const& error) {
+void WatchedTransport::end_after_timeout(TimeoutError const& error) {
   throw_failure();
   watchdog_->request_timeout(error.info().operation + ": " + error.info().message);
   await_verdict();
@@ -185,7 +203,7 @@ void NcclGroup::end_after_timeout(TimeoutError const& error) {
 }
 
 /// The other ranks cannot end the call without this one.
-void NcclGroup::end_after(Error const& error) {
+void WatchedTransport::end_after(Error const& error) {
   watchdog_->request_failure(error.what());
   await_verdict();
   try {
@@ -197,4 +215,4 @@ void NcclGroup::end_after(Error const& error) {
   throw_error(error.code(), error.info());
 }
 
-}  // namespace crossrank::nccl
+}  // namespace crossrank::device

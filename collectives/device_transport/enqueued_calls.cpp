@@ -1,4 +1,4 @@
-#include "collectives/nccl/enqueued_calls.hpp"
+#include "collectives/device_transport/enqueued_calls.hpp"
 
 #include <list>
 #include <mutex>
@@ -8,7 +8,7 @@
 #include "lib/codec/checksum/checksum.hpp"
 #include "lib/core/no_destructor.hpp"
 
-namespace crossrank::nccl {
+namespace crossrank::device {
 namespace {
 
 struct EnqueuedCalls {
@@ -47,8 +47,8 @@ BlockingCall blocking_call_of(EnqueuedCall const& call, CallId conflicting_call)
     CallId const id{.group = group_digest(*other.group), .sequence = other.sequence};
     if (is_ahead && blocking_call.text.empty()) {
       blocking_call.ahead = id;
-      blocking_call.text =
-          other.name + " of group \"" + *other.group + "\" (call " + std::to_string(other.sequence) + " of NCCL)";
+      blocking_call.text = other.name + " of group \"" + *other.group + "\" (call " + std::to_string(other.sequence) +
+                           " of " + std::string(other.transport) + ")";
     }
     if (!is_ahead && id.group == conflicting_call.group && id.sequence == conflicting_call.sequence)
       blocking_call.has_conflicting_call = true;
@@ -69,4 +69,4 @@ void note_aborted_calls(std::string const& group, Device device) noexcept {
   }
 }
 
-}  // namespace crossrank::nccl
+}  // namespace crossrank::device

@@ -1,8 +1,8 @@
-#include "collectives/nccl/graph_replay.hpp"
+#include "collectives/device_transport/graph_replay.hpp"
 
 #include <utility>
 
-namespace crossrank::nccl {
+namespace crossrank::device {
 
 void GraphReplay::add(node::DeviceFlightOperation const& operation, char const* name) {
   if (calls_++ == 0) {
@@ -37,4 +37,4 @@ void GraphReplay::abandon_replay(char const* why) noexcept {
   group_->abort(why);
 }
 
-}  // namespace crossrank::nccl
+}  // namespace crossrank::device

@@ -6,11 +6,12 @@
 
 #include <crossrank/stream.hpp>
 
-namespace crossrank::nccl {
+namespace crossrank::device {
 
 /// A call that this process has enqueued on a GPU and that has not ended, as the watchdogs of other groups see it.
 struct EnqueuedCall {
   std::string const* group = nullptr;  ///< the group's name; its address tells groups apart
+  std::string_view transport{};        ///< the title of its device transport
   std::string name{};
   std::uint64_t sequence = 0;  ///< among the calls of the group
   Event ended{};
@@ -46,4 +47,4 @@ struct BlockingCall {
 /// Notes on all calls of other groups on the GPU that the calls of `group` are about to be aborted.
 void note_aborted_calls(std::string const& group, Device device) noexcept;
 
-}  // namespace crossrank::nccl
+}  // namespace crossrank::device

@@ -5,15 +5,17 @@
 
 #include "collectives/device/device_call.hpp"
 #include "collectives/device/enqueue_turn.hpp"
-#include "collectives/nccl/nccl_group.hpp"
+#include "collectives/device_transport/watched_transport.hpp"
 
 namespace crossrank::device {
 
-/// A collective on device tensors that NCCL carries out. On the CPU transport the ranks only compare their arguments.
-class NcclCall final : public DeviceCall {
+/// A collective on device tensors that a device transport carries out. On the CPU transport the ranks only compare
+/// their arguments.
+class TransportCall final : public DeviceCall {
  public:
   /// `is_checked`: whether the ranks compare arguments; then the host waits until all ranks have made the call.
-  NcclCall(algorithms::Call const& call, bool is_checked, std::shared_ptr<nccl::NcclGroup> group, Stream stream);
+  TransportCall(algorithms::Call const& call, bool is_checked, std::shared_ptr<WatchedTransport> transport,
+                Stream stream);
 
   [[nodiscard]] algorithms::Call on_host(std::chrono::milliseconds timeout) override;
   [[nodiscard]] bool has_turn() const noexcept override { return turn_.has_come(); }
@@ -27,7 +29,7 @@ class NcclCall final : public DeviceCall {
  private:
   algorithms::Call const call_;
   bool is_checked_;
-  std::shared_ptr<nccl::NcclGroup> group_;
+  std::shared_ptr<WatchedTransport> transport_;
   Stream stream_;
   EnqueueTurn turn_;
   Event ended_{};

@@ -13,7 +13,7 @@
 #include "lib/core/at_rank.hpp"
 
 /// Records of fixed size that each rank of a group gives to all others, on the CPU.
-namespace crossrank::nccl {
+namespace crossrank::device {
 
 /// A text in a record. A longer text is truncated.
 using RecordText = std::array<char, 160>;
@@ -41,4 +41,4 @@ template <class Record>
   return all;
 }
 
-}  // namespace crossrank::nccl
+}  // namespace crossrank::device

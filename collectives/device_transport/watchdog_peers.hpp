@@ -14,16 +14,16 @@
 #include <crossrank/error.hpp>
 #include <crossrank/spi/transport.hpp>
 
-#include "collectives/nccl/enqueued_calls.hpp"
+#include "collectives/device_transport/enqueued_calls.hpp"
 
-namespace crossrank::nccl {
+namespace crossrank::device {
 
 /// The other ranks of a watchdog, through messages of a group of its own. One receive from each is always under way, so
 /// that the transport notices a death. One thread at a time.
 class WatchdogPeers {
  public:
   /// How many calls a rank has enqueued, how many of them its streams have reached, and how many calls it has begun to
-  /// enqueue: NCCL may need the other ranks for that.
+  /// enqueue: a transport may need the other ranks for that.
   struct Progress {
     std::uint64_t begun = 0;
     std::uint64_t enqueued = 0;
@@ -97,4 +97,4 @@ class WatchdogPeers {
   std::list<Sent> sent_{};
 };
 
-}  // namespace crossrank::nccl
+}  // namespace crossrank::device

@@ -1,4 +1,4 @@
-#include "collectives/device/nccl_call.hpp"
+#include "collectives/device/transport_call.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -18,9 +18,9 @@ using algorithms::Call;
 using algorithms::ExchangeTable;
 using spi::OpKind;
 
-/// Turns `agreement` into an exchange of the numbers of bytes that each rank sends and expects. NCCL does not compare
-/// them: with different ones it waits for ever.
-void exchange_counts(Call& agreement, Call const& call, nccl::Communicator::Place const& place) {
+/// Turns `agreement` into an exchange of the numbers of bytes that each rank sends and expects. A device transport does
+/// not compare them: with different ones it waits for ever.
+void exchange_counts(Call& agreement, Call const& call, spi::DevicePlace const& place) {
   struct Counts {
     std::vector<std::uint64_t> row;
     ExchangeTable table;
@@ -39,28 +39,29 @@ void exchange_counts(Call& agreement, Call const& call, nccl::Communicator::Plac
 
 }  // namespace
 
-NcclCall::NcclCall(Call const& call, bool is_checked, std::shared_ptr<nccl::NcclGroup> group, Stream stream)
+TransportCall::TransportCall(Call const& call, bool is_checked, std::shared_ptr<WatchedTransport> transport,
+                             Stream stream)
     : call_(call),
       is_checked_(is_checked),
-      group_(std::move(group)),
+      transport_(std::move(transport)),
       stream_(std::move(stream)),
-      turn_(call.name(), group_->name()) {}
+      turn_(call.name(), transport_->name()) {}
 
-Call NcclCall::on_host(std::chrono::milliseconds) {
+Call TransportCall::on_host(std::chrono::milliseconds) {
   Call agreement{.signature = call_.signature, .arguments = call_.arguments, .called = call_.called};
   if (!is_checked_) {
     agreement.host_part = Call::HostPart::nothing;
   } else if (call_.signature.op_kind == OpKind::all_to_allv && call_.called == nullptr) {
-    exchange_counts(agreement, call_, group_->place());
+    exchange_counts(agreement, call_, transport_->place());
   } else {
     agreement.host_part = Call::HostPart::comparison;
   }
   return agreement;
 }
 
-void NcclCall::finish() {
+void TransportCall::finish() {
   is_captured_ = cuda::Capture::of(stream_) != nullptr;
-  ended_ = group_->enqueue(call_, stream_);
+  ended_ = transport_->enqueue(call_, stream_);
   turn_.release();
   auto& provider = spi::device_provider(stream_.device().kind);
   if (call_.in.owner) provider.keep_alive(stream_, call_.in.owner);

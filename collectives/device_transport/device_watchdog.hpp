@@ -8,47 +8,54 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include <sys/types.h>
 
 #include <crossrank/error.hpp>
+#include <crossrank/spi/device_transport.hpp>
 #include <crossrank/spi/transport.hpp>
 #include <crossrank/stream.hpp>
 
-#include "collectives/nccl/communicator.hpp"
-#include "collectives/nccl/enqueued_calls.hpp"
-#include "collectives/nccl/watchdog_peers.hpp"
+#include "collectives/device_transport/enqueued_calls.hpp"
+#include "collectives/device_transport/watchdog_peers.hpp"
 #include "lib/device/device_failures.hpp"
 #include "lib/node/group/device_recorder.hpp"
 #include "lib/platform/deadline.hpp"
 #include "lib/platform/fork_safe_condition.hpp"
 
-namespace crossrank::nccl {
+namespace crossrank::device {
 
-/// Ends the work of a communicator when it cannot end by itself: a rank has died, a call takes longer than its timeout,
-/// or NCCL reports an error.
+/// Ends the work of a device transport when it cannot end by itself: a rank has died, a call takes longer than its
+/// timeout, or the transport reports an error.
 ///
-/// A thread checks the other ranks, the oldest call under way, and NCCL ten times a second. At a failure it
-/// aborts the communicator, so that streams go on, and keeps the error. All ranks keep the same one: the first failure
-/// of the watchdog's own group on the CPU.
-class NcclWatchdog {
+/// A thread checks the other ranks, the oldest call under way, and the transport ten times a second. At a failure it
+/// aborts the transport, so that streams go on, and keeps the error. All ranks keep the same one: the first failure of
+/// the watchdog's own group on the CPU.
+class DeviceWatchdog {
  public:
-  /// `transport` is a group of the same ranks for the watchdog alone, and `group` the name of the group that it
-  /// watches. `timeout` is the limit of a call that does not go on.
-  NcclWatchdog(std::shared_ptr<spi::Transport> transport, std::string group, std::chrono::milliseconds timeout);
+  /// The group that a watchdog watches, and its device transport for people.
+  struct Watched {
+    std::string group{};
+    std::string_view transport{};
+  };
+
+  /// `transport` is a group of the same ranks for the watchdog alone. `timeout` is the limit of a call that does not go
+  /// on.
+  DeviceWatchdog(std::shared_ptr<spi::Transport> transport, Watched watched, std::chrono::milliseconds timeout);
   /// Tells the other ranks that this one leaves, and ends the thread.
-  ~NcclWatchdog();
-  NcclWatchdog(NcclWatchdog const&) = delete;
-  NcclWatchdog& operator=(NcclWatchdog const&) = delete;
+  ~DeviceWatchdog();
+  DeviceWatchdog(DeviceWatchdog const&) = delete;
+  DeviceWatchdog& operator=(DeviceWatchdog const&) = delete;
 
   /// Checks the other ranks once, before `start`. Throws when one has died or has given up.
   void poll();
   /// Tells the other ranks, before `start`, that this one gives up.
   void abort(std::string_view why) noexcept;
   /// Starts the thread. A backend that serves one thread only gets none; then each call polls.
-  void start(Communicator& communicator);
+  void start(spi::DeviceTransport& transport, Device device);
 
   /// A call under way.
   struct Work {
@@ -66,8 +73,8 @@ class NcclWatchdog {
   void note_enqueued(Work work);
   /// Lets the thread give up in the name of this rank, because it failed to enqueue a call.
   void request_failure(std::string why);
-  /// Lets the thread fail the group because NCCL has not ended in time what this rank has begun last: it finds the
-  /// ranks that are late.
+  /// Lets the thread fail the group because the transport has not enqueued in time what this rank has begun last: it
+  /// finds the ranks that are late.
   void request_timeout(std::string why);
   /// Returns the failure, or null. Any thread.
   [[nodiscard]] std::exception_ptr failure() const;
@@ -89,10 +96,10 @@ class NcclWatchdog {
   [[nodiscard]] std::optional<Work> take_progress();
   /// Records how the calls under way end, when no thread polls any more. Needs the mutex.
   void close_records() noexcept;
-  void check_nccl();
+  void check_transport();
   /// Makes the group fail because of the call, or restarts its deadline once because another group has failed or will.
   void report_timeout(Work const& work);
-  [[nodiscard]] static std::string describe(Work const& work);
+  [[nodiscard]] std::string describe(Work const& work) const;
   [[nodiscard]] std::string describe_timeout(Work const& work) const;
   /// Asks the other ranks about the call. Returns false when it has ended meanwhile. Blames the ranks that have not
   /// enqueued it, or do not answer.
@@ -106,12 +113,12 @@ class NcclWatchdog {
   [[nodiscard]] BlockingCall blocking_call(std::uint64_t sequence, CallId conflicting_call) const;
   /// Makes all ranks fail, and throws their error.
   [[noreturn]] void blame(ErrorCode code, std::vector<int> const& ranks, std::string const& why);
-  /// Makes all ranks fail because NCCL has not enqueued a call in time: the late ranks, else all.
+  /// Makes all ranks fail because the transport has not enqueued a call in time: the late ranks, else all.
   [[noreturn]] void blame_late_ranks(std::uint64_t sequence, std::string const& why);
-  /// Makes all ranks fail because of an error of NCCL, whose state is `state`. An error of the network may come before
-  /// the group on the CPU knows of the rank that has caused it: throws a death that is known within a second, else
-  /// blames the ranks that do not answer, and this one when all do.
-  [[noreturn]] void blame_cause(api::Result state, std::string const& why);
+  /// Makes all ranks fail because of an error of the transport. `may_be_of_peer`: it may come before the group on the
+  /// CPU knows of the rank that has caused it. Throws a death that is known within a second then, else blames the ranks
+  /// that do not answer. Blames this rank when all do.
+  [[noreturn]] void blame_cause(bool may_be_of_peer, std::string const& why);
   /// Asks the other ranks, and waits up to a second. Returns those that have not begun to enqueue the call, or do not
   /// answer. Throws the group's failure.
   [[nodiscard]] std::vector<int> ask_for_late_ranks(std::uint64_t sequence);
@@ -119,10 +126,11 @@ class NcclWatchdog {
   [[noreturn]] void blame_itself(std::string const& why);
   void fail(std::exception_ptr failure) noexcept;
 
-  std::string const group_;
+  Watched const watched_;
   WatchdogPeers peers_;
   std::chrono::milliseconds const timeout_;
-  Communicator* communicator_ = nullptr;
+  spi::DeviceTransport* transport_ = nullptr;
+  Device device_{};
   pid_t const process_;
   std::atomic<bool> failed_{false};  ///< stored after `failure_`, so that a thread that sees it finds that
   mutable std::mutex mutex_{};       ///< guards the members below
@@ -140,4 +148,4 @@ class NcclWatchdog {
   std::thread thread_{};
 };
 
-}  // namespace crossrank::nccl
+}  // namespace crossrank::device

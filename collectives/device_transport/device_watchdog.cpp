@@ -1,4 +1,4 @@
-#include "collectives/nccl/nccl_watchdog.hpp"
+#include "collectives/device_transport/device_watchdog.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -14,10 +14,8 @@
 #include "lib/platform/start_thread.hpp"
 #include "lib/platform/system.hpp"
 
-namespace crossrank::nccl {
+namespace crossrank::device {
 namespace {
-
-using api::Result;
 
 constexpr auto interval = std::chrono::milliseconds(100);
 /// How long the other ranks have to say which calls they have enqueued.
@@ -28,9 +26,9 @@ constexpr auto answer_nap = std::chrono::milliseconds(10);
 
 }  // namespace
 
-NcclWatchdog::NcclWatchdog(std::shared_ptr<spi::Transport> transport, std::string group,
-                           std::chrono::milliseconds timeout)
-    : group_(std::move(group)),
+DeviceWatchdog::DeviceWatchdog(std::shared_ptr<spi::Transport> transport, Watched watched,
+                               std::chrono::milliseconds timeout)
+    : watched_(std::move(watched)),
       peers_(std::move(transport),
              [this](std::uint64_t sequence, CallId conflicting_call) {
                return blocking_call(sequence, conflicting_call);
@@ -38,7 +36,7 @@ NcclWatchdog::NcclWatchdog(std::shared_ptr<spi::Transport> transport, std::strin
       timeout_(timeout),
       process_(::getpid()) {}
 
-NcclWatchdog::~NcclWatchdog() {
+DeviceWatchdog::~DeviceWatchdog() {
   if (process_ != ::getpid()) {
     platform::forget_thread_of_parent(thread_);
     return;
@@ -57,46 +55,50 @@ NcclWatchdog::~NcclWatchdog() {
   peers_.leave(progress_);
 }
 
-void NcclWatchdog::poll() { peers_.poll({}); }
+void DeviceWatchdog::poll() { peers_.poll({}); }
 
-void NcclWatchdog::abort(std::string_view why) noexcept {
+void DeviceWatchdog::abort(std::string_view why) noexcept {
   try {
     peers_.blame(ErrorCode::peer_lost, {peers_.rank()}, std::string(why));
   } catch (std::bad_alloc const&) {  // the other ranks wait for their deadline
   }
 }
 
-void NcclWatchdog::start(Communicator& communicator) {
-  communicator_ = &communicator;
+void DeviceWatchdog::start(spi::DeviceTransport& transport, Device device) {
+  transport_ = &transport;
+  device_ = device;
   if (!peers_.may_use_threads()) return;
   thread_ = platform::start_thread("connect", [this] { run(); });
 }
 
-std::uint64_t NcclWatchdog::begin_call() {
+std::uint64_t DeviceWatchdog::begin_call() {
   std::lock_guard const lock(mutex_);
   progress_.begun = progress_.enqueued + 1;
   return progress_.begun;
 }
 
-void NcclWatchdog::note_enqueued(Work work) {
+void DeviceWatchdog::note_enqueued(Work work) {
   std::exception_ptr failure;
   {
     std::lock_guard const lock(mutex_);
     work.sequence = ++progress_.enqueued;
-    work.enqueued =
-        add_enqueued_call({.group = &group_, .name = work.name, .sequence = work.sequence, .ended = work.ended});
+    work.enqueued = add_enqueued_call({.group = &watched_.group,
+                                       .transport = watched_.transport,
+                                       .name = work.name,
+                                       .sequence = work.sequence,
+                                       .ended = work.ended});
     work_.push_back(std::move(work));
     failure = failure_;
   }
-  if (failure) note_device_failure(communicator_->place().device, failure);  // `fail` has not seen this call
+  if (failure) note_device_failure(device_, failure);  // `fail` has not seen this call
   if (!thread_.joinable() && !has_failed()) poll_once();
 }
 
-void NcclWatchdog::request_failure(std::string why) { request({.why = std::move(why)}); }
+void DeviceWatchdog::request_failure(std::string why) { request({.why = std::move(why)}); }
 
-void NcclWatchdog::request_timeout(std::string why) { request({.why = std::move(why), .is_timeout = true}); }
+void DeviceWatchdog::request_timeout(std::string why) { request({.why = std::move(why), .is_timeout = true}); }
 
-void NcclWatchdog::request(Request request) {
+void DeviceWatchdog::request(Request request) {
   {
     std::lock_guard const lock(mutex_);
     if (!request_) request_ = std::move(request);  // the first one is the cause
@@ -105,14 +107,14 @@ void NcclWatchdog::request(Request request) {
   if (!thread_.joinable() && !has_failed()) poll_once();
 }
 
-std::exception_ptr NcclWatchdog::failure() const {
+std::exception_ptr DeviceWatchdog::failure() const {
   std::lock_guard const lock(mutex_);
   return failure_;
 }
 
 // ---------------------------------------------------------------- the thread
 
-void NcclWatchdog::run() noexcept {
+void DeviceWatchdog::run() noexcept {
   std::unique_lock lock(mutex_);
   // Reports a requested failure before leaving, so that the peers learn the reason.
   while (!failure_ && (!stopping_ || request_)) {
@@ -123,7 +125,7 @@ void NcclWatchdog::run() noexcept {
   }
 }
 
-void NcclWatchdog::poll_once() noexcept {
+void DeviceWatchdog::poll_once() noexcept {
   try {
     try {
       check_all();
@@ -139,7 +141,7 @@ void NcclWatchdog::poll_once() noexcept {
   }
 }
 
-void NcclWatchdog::check_all() {
+void DeviceWatchdog::check_all() {
   std::optional<Request> request;
   WatchdogPeers::Progress progress;
   {
@@ -149,12 +151,15 @@ void NcclWatchdog::check_all() {
   }
   peers_.poll(progress);
   if (request && request->is_timeout) blame_late_ranks(progress.begun, request->why);
-  if (request) blame_cause(communicator_->async_error(), request->why);
+  if (request) {
+    auto const failure = transport_->failure();
+    blame_cause(failure && failure->may_be_of_peer, request->why);
+  }
   check_work();
-  check_nccl();
+  check_transport();
 }
 
-void NcclWatchdog::check_work() {
+void DeviceWatchdog::check_work() {
   std::optional<Work> oldest;
   {
     std::lock_guard const lock(mutex_);
@@ -174,7 +179,7 @@ void NcclWatchdog::check_work() {
   if (deadline_->expired()) report_timeout(*oldest);
 }
 
-std::optional<NcclWatchdog::Work> NcclWatchdog::take_progress() {
+std::optional<DeviceWatchdog::Work> DeviceWatchdog::take_progress() {
   while (!work_.empty()) {
     for (auto& work : work_) {
       if (work.has_started) continue;
@@ -192,7 +197,7 @@ std::optional<NcclWatchdog::Work> NcclWatchdog::take_progress() {
   return {};
 }
 
-void NcclWatchdog::close_records() noexcept {
+void DeviceWatchdog::close_records() noexcept {
   try {
     static_cast<void>(take_progress());
   } catch (Error const&) {  // the driver has shut down
@@ -200,7 +205,7 @@ void NcclWatchdog::close_records() noexcept {
   for (auto const& work : work_) work.note.advance(node::DeviceStage::aborted);
 }
 
-bool NcclWatchdog::ask_peers(Work const& work, CallId conflicting_call) {
+bool DeviceWatchdog::ask_peers(Work const& work, CallId conflicting_call) {
   peers_.ask(work.sequence, conflicting_call);
   auto& system = platform::system();
   for (auto const until = system.now() + answer_limit; system.now() < until;) {
@@ -214,7 +219,7 @@ bool NcclWatchdog::ask_peers(Work const& work, CallId conflicting_call) {
   return true;
 }
 
-void NcclWatchdog::report_timeout(Work const& work) {
+void DeviceWatchdog::report_timeout(Work const& work) {
   if (!ask_peers(work, {})) return;
   CallId const conflicting_call = last_extended_ == work.sequence ? CallId{} : conflicting_call_of(work);
   if (conflicting_call.sequence != 0 && !ask_peers(work, conflicting_call)) return;
@@ -244,15 +249,16 @@ void NcclWatchdog::report_timeout(Work const& work) {
   blame(ErrorCode::timeout, peers_.all_ranks(), text + "all ranks have started it");
 }
 
-std::string NcclWatchdog::describe(Work const& work) {
-  return work.name + " on the GPUs (call " + std::to_string(work.sequence) + " of NCCL)";
+std::string DeviceWatchdog::describe(Work const& work) const {
+  return work.name + " on the GPUs (call " + std::to_string(work.sequence) + " of " + std::string(watched_.transport) +
+         ")";
 }
 
-std::string NcclWatchdog::describe_timeout(Work const& work) const {
+std::string DeviceWatchdog::describe_timeout(Work const& work) const {
   return describe(work) + " has not ended within " + std::to_string(timeout_.count()) + " ms: ";
 }
 
-BlockingCall NcclWatchdog::blocking_call(std::uint64_t sequence, CallId conflicting_call) const {
+BlockingCall DeviceWatchdog::blocking_call(std::uint64_t sequence, CallId conflicting_call) const {
   std::shared_ptr<EnqueuedCall const> call;
   BlockingCall of_ended;
   {
@@ -265,22 +271,20 @@ BlockingCall NcclWatchdog::blocking_call(std::uint64_t sequence, CallId conflict
   return call ? blocking_call_of(*call, conflicting_call) : of_ended;
 }
 
-CallId NcclWatchdog::conflicting_call_of(Work const& work) const {
-  CallId conflicting_call{.group = group_digest(group_)};
+CallId DeviceWatchdog::conflicting_call_of(Work const& work) const {
+  CallId conflicting_call{.group = group_digest(watched_.group)};
   for (auto const& [rank, one] : peers_.blocking_calls(blocking_call(work.sequence, {}))) {
     if (!one.text.empty() && one.ahead.group < conflicting_call.group) conflicting_call = one.ahead;
   }
   return conflicting_call;
 }
 
-void NcclWatchdog::check_nccl() {
-  auto const state = communicator_->async_error();
-  if (state == Result::success || state == Result::in_progress) return;
-  blame_cause(state, std::string("NCCL reports: ") + communicator_->functions().ncclGetErrorString(state));
+void DeviceWatchdog::check_transport() {
+  if (auto const failure = transport_->failure()) blame_cause(failure->may_be_of_peer, failure->message);
 }
 
-void NcclWatchdog::blame_cause(Result state, std::string const& why) {
-  if (state == Result::remote_error || state == Result::system_error) {
+void DeviceWatchdog::blame_cause(bool may_be_of_peer, std::string const& why) {
+  if (may_be_of_peer) {
     // Without threads, the other ranks answer during their calls only.
     auto const silent = peers_.may_use_threads() ? ask_for_late_ranks(0) : std::vector<int>{};
     if (!silent.empty()) blame(ErrorCode::peer_lost, silent, why + "; " + name_ranks(silent) + " did not answer");
@@ -288,13 +292,13 @@ void NcclWatchdog::blame_cause(Result state, std::string const& why) {
   blame_itself(why);
 }
 
-void NcclWatchdog::blame_late_ranks(std::uint64_t sequence, std::string const& why) {
+void DeviceWatchdog::blame_late_ranks(std::uint64_t sequence, std::string const& why) {
   if (auto const late = ask_for_late_ranks(sequence); !late.empty())
     blame(ErrorCode::timeout, late, why + "; " + name_ranks(late) + " did not begin it");
   blame(ErrorCode::timeout, peers_.all_ranks(), why + "; all ranks have begun it");
 }
 
-std::vector<int> NcclWatchdog::ask_for_late_ranks(std::uint64_t sequence) {
+std::vector<int> DeviceWatchdog::ask_for_late_ranks(std::uint64_t sequence) {
   peers_.ask(sequence, {});
   auto& system = platform::system();
   for (auto const until = system.now() + answer_limit; system.now() < until; system.sleep(answer_nap)) {
@@ -309,7 +313,7 @@ std::vector<int> NcclWatchdog::ask_for_late_ranks(std::uint64_t sequence) {
   return peers_.ranks_without(sequence);
 }
 
-void NcclWatchdog::blame(ErrorCode code, std::vector<int> const& ranks, std::string const& why) {
+void DeviceWatchdog::blame(ErrorCode code, std::vector<int> const& ranks, std::string const& why) {
   peers_.blame(code, ranks, why);
   peers_.poll({});  // throws the group's failure, which may be an earlier one
   throw_peer_error(code, {.operation = "watch the GPUs",
@@ -319,25 +323,24 @@ void NcclWatchdog::blame(ErrorCode code, std::vector<int> const& ranks, std::str
                           .group_usable = false});
 }
 
-void NcclWatchdog::blame_itself(std::string const& why) { blame(ErrorCode::peer_lost, {peers_.rank()}, why); }
+void DeviceWatchdog::blame_itself(std::string const& why) { blame(ErrorCode::peer_lost, {peers_.rank()}, why); }
 
-void NcclWatchdog::fail(std::exception_ptr failure) noexcept {
-  auto const device = communicator_->place().device;
+void DeviceWatchdog::fail(std::exception_ptr failure) noexcept {
   bool has_work = false;
   {
     std::lock_guard const lock(mutex_);
     failure_ = failure;
     close_records();
     has_work = !work_.empty();
-    if (has_work) note_aborted_calls(group_, device);
+    if (has_work) note_aborted_calls(watched_.group, device_);
     work_.clear();
   }
   failed_.store(true, std::memory_order_release);
   // The host must find the failure when it sees that the stream goes on. Without work on a stream all results are
   // there, and a wait of another group must not fail.
-  if (has_work) note_device_failure(device, failure);
-  communicator_->abort();
+  if (has_work) note_device_failure(device_, failure);
+  transport_->abort();
   verdict_due_.reset();
 }
 
-}  // namespace crossrank::nccl
+}  // namespace crossrank::device

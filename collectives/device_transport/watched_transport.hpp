@@ -6,36 +6,47 @@
 #include <string_view>
 
 #include <crossrank/error.hpp>
+#include <crossrank/spi/device_transport.hpp>
 #include <crossrank/spi/transport.hpp>
 #include <crossrank/stream.hpp>
 
 #include "collectives/algorithms/call.hpp"
-#include "collectives/nccl/communicator.hpp"
-#include "collectives/nccl/nccl_watchdog.hpp"
+#include "collectives/device_transport/device_watchdog.hpp"
 #include "lib/device/cuda/capture.hpp"
 #include "lib/node/group/device_recorder.hpp"
 
-namespace crossrank::nccl {
+namespace crossrank::device {
 
 class GraphReplay;
 
-/// The GPUs of a group: its communicator, and the watchdog over it.
-class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
+/// The devices of a group: its device transport, the watchdog over it, and the flight recorder.
+class WatchedTransport : public std::enable_shared_from_this<WatchedTransport> {
  public:
-  NcclGroup(std::string name, std::unique_ptr<Communicator> communicator, std::unique_ptr<NcclWatchdog> watchdog,
-            node::DeviceRecorder recorder);
-  /// Ends the communicator after its work, then leaves the watchdog.
-  ~NcclGroup();
-  NcclGroup(NcclGroup const&) = delete;
-  NcclGroup& operator=(NcclGroup const&) = delete;
+  /// What all ranks of the group have agreed on.
+  struct Group {
+    std::string name{};          ///< of the group on the CPU
+    std::string_view backend{};  ///< name of the factory
+    spi::DevicePlace place{};
+  };
+
+  WatchedTransport(Group group, std::unique_ptr<spi::DeviceTransport> transport,
+                   std::unique_ptr<DeviceWatchdog> watchdog, node::DeviceRecorder recorder);
+  /// Ends the transport after its work, then leaves the watchdog.
+  ~WatchedTransport();
+  WatchedTransport(WatchedTransport const&) = delete;
+  WatchedTransport& operator=(WatchedTransport const&) = delete;
 
   /// Returns the name of the group on the CPU.
-  [[nodiscard]] std::string const& name() const noexcept { return name_; }
-  [[nodiscard]] Communicator::Place const& place() const noexcept { return communicator_->place(); }
-  /// Returns NCCL's handle, or null once it has ended.
-  [[nodiscard]] api::Comm* native() const noexcept { return communicator_->native(); }
-  /// Enqueues a call on the stream and returns its end. `BackendError` when NCCL refuses; the failure of the group. On
-  /// a stream that is being captured the call becomes a part of the graph.
+  [[nodiscard]] std::string const& name() const noexcept { return group_.name; }
+  /// Returns the name of the transport's factory, which lives as long as the process.
+  [[nodiscard]] std::string_view backend() const noexcept { return group_.backend; }
+  [[nodiscard]] spi::DevicePlace const& place() const noexcept { return group_.place; }
+  /// Returns the vendor's handle, or null once it has ended.
+  [[nodiscard]] void* native() const noexcept { return transport_->native(); }
+  /// Returns whether the transport carries a call on the stream. Others, and all messages, go through host memory.
+  [[nodiscard]] bool carries(algorithms::Call const& call, Stream const& stream) const;
+  /// Enqueues a call on the stream and returns its end. `BackendError` when the transport refuses; the failure of the
+  /// group. On a stream that is being captured the call becomes a part of the graph.
   [[nodiscard]] Event enqueue(algorithms::Call const& call, Stream const& stream);
 
   /// Work that this rank has begun to enqueue.
@@ -43,7 +54,7 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
     Event started{};
     node::DeviceFlightNote note{};
   };
-  /// Marks the begin of work on the stream that uses the communicator. Throws the failure of the group.
+  /// Marks the begin of work on the stream that uses the transport. Throws the failure of the group.
   [[nodiscard]] Begun begin_work(node::DeviceFlightOperation operation, Stream const& stream);
   /// Lets the watchdog check the work until the stream has passed it, and returns its end.
   [[nodiscard]] Event end_work(Begun begun, Stream const& stream, std::string name);
@@ -51,7 +62,7 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   /// Makes the group fail on all ranks, because this one cannot do its part of what the others have enqueued.
   void abort(std::string_view why) noexcept;
 
-  /// Returns memory of NCCL's allocator that the communicator knows, or null where NCCL has none. Collective over
+  /// Returns memory of the transport's allocator that the group knows, or null where it has none. Collective over
   /// `transport`, the group on the CPU, which has no other collective under way. `MismatchError` when the ranks ask for
   /// different numbers of bytes, `UnavailableError` on all ranks when one of them has no memory.
   [[nodiscard]] std::shared_ptr<spi::Storage> make_buffer(std::size_t bytes, spi::Transport& transport,
@@ -61,7 +72,7 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   void close() noexcept { closed_.store(true, std::memory_order_relaxed); }
   /// Throws `UsageError` after `close`.
   void require_open(char const* operation) const;
-  /// Returns whether the communicator has been aborted because of a failure. Any thread; one load.
+  /// Returns whether the transport has been aborted because of a failure. Any thread; one load.
   [[nodiscard]] bool has_failed() const noexcept { return watchdog_->has_failed(); }
   /// Throws the failure, if there is one, each time.
   void throw_failure() const;
@@ -73,9 +84,9 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   /// Waits until the watchdog has decided why the group fails.
   void await_verdict() const;
 
-  std::string const name_;
-  std::unique_ptr<Communicator> communicator_;
-  std::unique_ptr<NcclWatchdog> watchdog_;  ///< its thread uses the communicator, so that it ends first
+  Group const group_;
+  std::unique_ptr<spi::DeviceTransport> transport_;
+  std::unique_ptr<DeviceWatchdog> watchdog_;  ///< its thread uses the transport, so that it ends first
   node::DeviceRecorder recorder_;
   std::atomic<bool> closed_{false};
   Event last_work_{};
@@ -83,4 +94,4 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   std::weak_ptr<GraphReplay> graph_replay_{};  ///< in that capture
 };
 
-}  // namespace crossrank::nccl
+}  // namespace crossrank::device

@@ -1,4 +1,4 @@
-#include "collectives/nccl/watchdog_peers.hpp"
+#include "collectives/device_transport/watchdog_peers.hpp"
 
 #include <algorithm>
 #include <numeric>
@@ -6,13 +6,13 @@
 
 #include <crossrank/error.hpp>
 
-#include "collectives/nccl/rank_records.hpp"
+#include "collectives/device_transport/rank_records.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/node/group/group.hpp"
 #include "lib/platform/system.hpp"
 
-namespace crossrank::nccl {
+namespace crossrank::device {
 namespace {
 
 constexpr std::uint32_t tag = 0x6e63;
@@ -169,4 +169,4 @@ void WatchdogPeers::leave(Progress const& own) noexcept {
   }
 }
 
-}  // namespace crossrank::nccl
+}  // namespace crossrank::device

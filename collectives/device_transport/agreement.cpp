@@ -1,0 +1,274 @@
+#include "collectives/device_transport/agreement.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <crossrank/error.hpp>
+
+#include "collectives/device_transport/device_transports.hpp"
+#include "collectives/device_transport/rank_records.hpp"
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
+#include "lib/core/environment.hpp"
+#include "lib/core/log.hpp"
+#include "lib/core/rank_list.hpp"
+
+namespace crossrank::device {
+namespace {
+
+using Factory = spi::DeviceTransportFactory;
+
+constexpr char const* agreement_operation = "make a communicator";
+// Keeps these operations apart from the comparison of a call.
+constexpr std::uint64_t agreement_mark = 0x6e63'636c'6167;
+
+/// A name of a factory in a record.
+using Name = std::array<char, 24>;
+
+Name name_record(std::string_view from) {
+  Name name{};
+  from.copy(name.data(), name.size() - 1);
+  return name;
+}
+
+/// The choice and the equipment of a rank, as it tells the others.
+struct Offer {
+  enum class Choice : std::uint32_t { automatic, by_name, staged };
+  Choice choice = Choice::automatic;  ///< its `CROSSRANK_DEVICE`
+  std::uint32_t is_usable = 0;        ///< 1: the rank has made its offer of the transport
+  std::uint64_t is_capturing = 0;     ///< 1: a graph is being captured from its stream
+  Name name{};                        ///< of the transport that it prefers
+  Name title{};
+  spi::DeviceTransportOffer equipment{};
+  RecordText lacks{};  ///< why it cannot use the transport
+};
+
+/// How a rank's part of the work has ended.
+struct Report {
+  enum class Outcome : std::uint32_t { failed, stopped, joined };
+  Outcome outcome = Outcome::failed;  ///< `stopped`: because of another rank
+  RecordText failure{};
+};
+
+/// Returns whether a graph is being captured. A GPU that cannot be opened captures nothing.
+bool is_capturing(Stream const& stream) {
+  try {
+    return stream.is_capturing();
+  } catch (Error const&) {
+    return false;
+  }
+}
+
+/// Completes the offer with a transport. The other ranks wait for it, so that nothing is thrown.
+void offer_transport(Offer& mine, Factory& factory, Device device) {
+  mine.name = name_record(factory.name());
+  mine.title = name_record(factory.title());
+  try {
+    mine.equipment = factory.offer(device);
+    mine.is_usable = 1;
+  } catch (UnavailableError const& e) {
+    mine.lacks = record_text(e.info().message + (e.info().system.empty() ? "" : ": " + e.info().system));
+  } catch (std::exception const& e) {
+    mine.lacks = record_text(e.what());
+  }
+}
+
+/// This rank's offer, and the factory that it is of; null for none.
+struct OwnOffer {
+  Offer offer{};
+  std::shared_ptr<Factory> factory{};
+};
+
+OwnOffer own_offer(Stream const& stream) {
+  OwnOffer mine;
+  if (is_capturing(stream)) {
+    mine.offer.is_capturing = 1;
+    return mine;
+  }
+  auto const& wanted = environment().device_transport;
+  if (wanted == "staged") {
+    mine.offer.choice = Offer::Choice::staged;
+    return mine;
+  }
+  auto factories = device_transports(stream.device().kind);
+  mine.offer.title = name_record("a device transport");
+  mine.offer.lacks = record_text("the process has none for " + to_string(stream.device()));
+  if (!wanted.empty()) {
+    mine.offer.choice = Offer::Choice::by_name;
+    mine.offer.name = mine.offer.title = name_record(wanted);
+    mine.offer.lacks = record_text("the process has no transport of this name");
+    std::erase_if(factories, [&](auto const& factory) { return factory->name() != wanted; });
+  }
+  std::optional<Offer> first;
+  for (auto& factory : factories) {
+    auto offer = mine.offer;
+    offer_transport(offer, *factory, stream.device());
+    if (offer.is_usable != 0) return {.offer = offer, .factory = std::move(factory)};
+    if (!first) first = offer;  // says why the best one is missing
+  }
+  if (first) mine.offer = *first;
+  return mine;
+}
+
+std::string rank_text(std::size_t rank) { return "rank " + std::to_string(rank); }
+
+/// Throws the same error on all ranks when a rank captures a graph.
+void require_no_capture(std::vector<Offer> const& offers, spi::Transport const& transport) {
+  ErrorInfo info{.operation = agreement_operation,
+                 .message =
+                     "the first collective of a group on GPU tensors cannot be captured, because it makes the "
+                     "communicator",
+                 .hint = "make a call before the capture, or capture inside GroupCoordinator::graph_capture",
+                 .group = transport.name(),
+                 .rank = transport.rank(),
+                 .world_size = transport.world_size()};
+  for (std::size_t r = 0; r < offers.size(); ++r) {
+    if (offers[r].is_capturing != 0) info.failed_ranks.push_back(static_cast<int>(r));
+  }
+  if (info.failed_ranks.empty()) return;
+  info.got = "a capture on " + name_ranks(info.failed_ranks);
+  throw UsageError(std::move(info));
+}
+
+/// Returns why the ranks have no transport in common, the same text on all ranks, or nothing.
+std::optional<std::string> objection(std::vector<Offer> const& offers, Factory const* factory) {
+  for (std::size_t r = 0; r < offers.size(); ++r) {
+    auto const& offer = offers[r];
+    if (offer.choice == Offer::Choice::staged) return rank_text(r) + " has CROSSRANK_DEVICE=staged";
+    if (offer.is_usable == 0)
+      return rank_text(r) + " cannot use " + string_of(offer.title) + ": " + string_of(offer.lacks);
+    if (offer.name != offers.front().name) {
+      return rank_text(r) + " would use " + string_of(offer.title) + ", and rank 0 " + string_of(offers.front().title);
+    }
+  }
+  std::vector<spi::DeviceTransportOffer> equipment;
+  equipment.reserve(offers.size());
+  for (auto const& offer : offers) equipment.push_back(offer.equipment);
+  return factory->objection(equipment);
+}
+
+/// Sends the first rank's id to all. Returns nothing when that rank could not draw one, with the reason in `report`.
+std::optional<spi::DeviceTransportId> share_id(spi::Transport& transport, Factory& factory, Report& report,
+                                               spi::TimeoutPolicy const& timeout_policy) {
+  struct Drawn {
+    std::uint32_t succeeded = 0;
+    spi::DeviceTransportId id{};
+  } drawn;
+  if (transport.rank() == 0) {
+    try {
+      drawn = {.succeeded = 1, .id = factory.draw_id()};
+    } catch (Error const& e) {
+      report.failure = record_text(e.what());
+    }
+  }
+  transport.wait(transport.post_broadcast({spi::OpKind::check, agreement_mark},
+                                          {.bytes = std::as_writable_bytes(std::span(&drawn, 1))}, 0),
+                 timeout_policy);
+  if (drawn.succeeded != 0) return drawn.id;
+  if (transport.rank() != 0) report.outcome = Report::Outcome::stopped;
+  return {};
+}
+
+/// Makes a group of the same ranks for the watchdog. Returns null, on all ranks, when their node has no space for it.
+std::unique_ptr<DeviceWatchdog> make_watchdog(spi::Transport& transport, Factory const& factory, Report& report,
+                                              spi::TimeoutPolicy const& timeout_policy) {
+  auto all = all_ranks(transport.world_size());
+  auto name = transport.name() + "/" + std::string(factory.name());
+  try {
+    return std::make_unique<DeviceWatchdog>(
+        transport.split({spi::OpKind::split, agreement_mark}, all, std::move(name), timeout_policy),
+        DeviceWatchdog::Watched{.group = transport.name(), .transport = factory.title()}, timeout_policy.timeout);
+  } catch (UnavailableError const& e) {
+    report.failure = record_text(e.what());
+    return nullptr;
+  }
+}
+
+std::unique_ptr<spi::DeviceTransport> join(Factory& factory, spi::DevicePlace const& place,
+                                           spi::DeviceTransportId const& id, DeviceWatchdog& watchdog, Report& report,
+                                           std::chrono::milliseconds timeout) {
+  std::unique_ptr<spi::DeviceTransport> made;
+  try {
+    made = factory.join(id, place, timeout, [&watchdog] { watchdog.poll(); });
+    watchdog.start(*made, place.device);
+    report.outcome = Report::Outcome::joined;
+    return made;
+  } catch (PeerLostError const& e) {  // another rank has given up or died
+    report = {.outcome = Report::Outcome::stopped, .failure = record_text(e.what())};
+  } catch (Error const& e) {
+    report.failure = record_text(e.what());
+    watchdog.abort(e.what());
+  }
+  if (made) made->abort();
+  return nullptr;
+}
+
+/// Returns the first rank that failed by itself, else the first one that failed.
+std::optional<std::size_t> first_failure(std::vector<Report> const& reports) {
+  for (auto const outcome : {Report::Outcome::failed, Report::Outcome::stopped}) {
+    auto const found =
+        std::find_if(reports.begin(), reports.end(), [&](auto const& report) { return report.outcome == outcome; });
+    if (found != reports.end()) return as_size(found - reports.begin());
+  }
+  return {};
+}
+
+/// Ends an agreement without a device transport.
+void settle_for_staged(spi::Transport const& transport, std::vector<Offer> const& offers, std::string const& why) {
+  auto const wanting = std::find_if(offers.begin(), offers.end(),
+                                    [](Offer const& offer) { return offer.choice == Offer::Choice::by_name; });
+  if (wanting != offers.end()) {
+    auto const title = string_of(wanting->title);
+    throw UnavailableError(
+        {.operation = agreement_operation,
+         .message = title + " cannot carry the collectives of this group: " + why,
+         .hint = "install the same " + title + " for all ranks, give each rank its own GPU, or unset CROSSRANK_DEVICE",
+         .group = transport.name(),
+         .rank = transport.rank(),
+         .world_size = transport.world_size()});
+  }
+  bool const is_chosen =
+      std::any_of(offers.begin(), offers.end(), [](auto const& o) { return o.choice == Offer::Choice::staged; });
+  bool const is_expected = std::none_of(offers.begin(), offers.end(), [](auto const& o) { return o.is_usable != 0; });
+  if (transport.rank() != 0) return;
+  log_event(is_chosen || is_expected ? LogLevel::debug : LogLevel::warning,
+            "collectives on GPU tensors go through host memory", {{"group", transport.name()}, {"reason", why}});
+}
+
+}  // namespace
+
+std::shared_ptr<WatchedTransport> agree_on_transport(spi::Transport& transport, Stream const& stream,
+                                                     spi::TimeoutPolicy const& timeout_policy) {
+  auto const mine = own_offer(stream);
+  auto const offers = gather_records(transport, agreement_mark, mine.offer, timeout_policy);
+  require_no_capture(offers, transport);
+  if (auto const why = objection(offers, mine.factory.get())) {
+    settle_for_staged(transport, offers, *why);
+    return nullptr;
+  }
+  auto& factory = *mine.factory;
+  spi::DevicePlace const place{.device = stream.device(), .rank = transport.rank(), .ranks = transport.world_size()};
+  Report report;
+  std::unique_ptr<spi::DeviceTransport> made;
+  auto watchdog = make_watchdog(transport, factory, report, timeout_policy);
+  auto const id = watchdog ? share_id(transport, factory, report, timeout_policy) : std::nullopt;
+  if (id) made = join(factory, place, *id, *watchdog, report, timeout_policy.timeout);
+  if (auto const reports = gather_records(transport, agreement_mark, report, timeout_policy);
+      auto const r = first_failure(reports)) {
+    watchdog.reset();  // its thread uses the transport
+    if (made) made->abort();
+    settle_for_staged(transport, offers, "on " + rank_text(*r) + " " + string_of(reports[*r].failure));
+    return nullptr;
+  }
+  return std::make_shared<WatchedTransport>(
+      WatchedTransport::Group{.name = transport.name(), .backend = factory.name(), .place = place}, std::move(made),
+      std::move(watchdog), node::DeviceRecorder(transport.node_memory(), transport.global_ranks()));
+}
+
+}  // namespace crossrank::device
