@@ -163,7 +163,7 @@ std::optional<spi::DeviceTransportId> share_id(spi::Transport& transport, Factor
   if (transport.rank() == 0) {
     try {
       drawn = {.succeeded = 1, .id = factory.draw_id()};
-    } catch (Error const& e) {
+    } catch (std::exception const& e) {  // a factory of others may throw anything
       report.failure = record_text(e.what());
     }
   }
@@ -196,12 +196,13 @@ std::unique_ptr<spi::DeviceTransport> join(Factory& factory, spi::DevicePlace co
   std::unique_ptr<spi::DeviceTransport> made;
   try {
     made = factory.join(id, place, timeout, [&watchdog] { watchdog.poll(); });
+    if (!made) throw BackendError({.operation = agreement_operation, .message = "the factory has made no transport"});
     watchdog.start(*made, place.device);
     report.outcome = Report::Outcome::joined;
     return made;
   } catch (PeerLostError const& e) {  // another rank has given up or died
     report = {.outcome = Report::Outcome::stopped, .failure = record_text(e.what())};
-  } catch (Error const& e) {
+  } catch (std::exception const& e) {
     report.failure = record_text(e.what());
     watchdog.abort(e.what());
   }

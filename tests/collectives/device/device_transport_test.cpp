@@ -3,8 +3,10 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -168,6 +170,52 @@ TEST(DeviceTransport, has_a_name_of_its_own) {
   EXPECT_THROW(spi::add_device_transport(nullptr), UsageError);
   add(std::string(23, 'y'))();
   EXPECT_THROW(add(std::string(23, 'y'))(), UsageError);
+}
+
+/// A factory whose last rank cannot make its part: it throws what is not an `Error`, or returns null.
+class BrokenFactory final : public spi::DeviceTransportFactory {
+ public:
+  explicit BrokenFactory(std::string defect) : defect_(std::move(defect)) {}
+  [[nodiscard]] std::string_view name() const noexcept override { return "broken"; }
+  [[nodiscard]] std::string_view title() const noexcept override { return "Broken"; }
+  [[nodiscard]] bool serves(Device::Kind) const noexcept override { return true; }
+  [[nodiscard]] spi::DeviceTransportOffer offer(Device) override { return {}; }
+  [[nodiscard]] std::optional<std::string> objection(std::span<spi::DeviceTransportOffer const>) const override {
+    return {};
+  }
+  [[nodiscard]] spi::DeviceTransportId draw_id() override {
+    if (defect_ == "draw_id") throw std::runtime_error("no entropy");
+    return {};
+  }
+  [[nodiscard]] std::unique_ptr<spi::DeviceTransport> join(spi::DeviceTransportId const&, spi::DevicePlace const& place,
+                                                           std::chrono::milliseconds,
+                                                           spi::DevicePollHook const& poll_hook) override {
+    if (place.rank == place.ranks - 1) {
+      if (defect_ == "null") return nullptr;
+      throw std::runtime_error("no wire");
+    }
+    while (true) {  // until the watchdog knows of the last rank
+      poll_hook();
+      std::this_thread::yield();
+    }
+  }
+
+ private:
+  std::string defect_;
+};
+
+CROSSRANK_RANK_SCENARIO(transport_that_cannot_be_made) {
+  spi::add_device_transport(std::make_shared<BrokenFactory>(self.arguments.at(0)));
+  run_thread_ranks(thread_count, [&](Collective const& world) { expect_sum(world, "staged"); });
+  return end_gpu_rank();
+}
+
+TEST(DeviceTransport, is_staged_where_a_rank_cannot_make_its_part) {
+  for (auto const* defect : {"draw_id", "join", "null"}) {
+    auto options = one_process();
+    options.arguments = {defect};
+    expect_job_ok(1, "transport_that_cannot_be_made", std::move(options));
+  }
 }
 
 // ---------------------------------------------------------------- calls
