@@ -51,13 +51,19 @@ std::shared_ptr<spi::Transport> open_shm(ConnectOptions const& options, JobDescr
   return node_transport(on_node, "world", all_ranks(job.world_size), timeout_policy);
 }
 
+std::shared_ptr<spi::Transport> open_plugin(std::string const& backend, ConnectOptions const& options,
+                                            JobDescription const& job, spi::TimeoutPolicy const& timeout_policy) {
+  return load_plugin(backend).open({.job = job.job_id,
+                                    .master = job.master,
+                                    .rank = job.rank,
+                                    .world_size = job.unknown_size ? 0 : job.world_size,
+                                    .timeout_policy = timeout_policy,
+                                    .connect_timeout = options.connect_timeout.value_or(default_connect_timeout)});
+}
+
 std::shared_ptr<spi::Transport> open_mpi(ConnectOptions const& options, JobDescription const& job,
                                          spi::TimeoutPolicy const& timeout_policy) {
-  return load_plugin("mpi").open({.job = job.job_id,
-                                  .rank = job.rank,
-                                  .world_size = job.unknown_size ? 0 : job.world_size,
-                                  .timeout_policy = timeout_policy,
-                                  .connect_timeout = options.connect_timeout.value_or(default_connect_timeout)});
+  return open_plugin("mpi", options, job, timeout_policy);
 }
 
 /// Opens shared memory on each node and MPI between the nodes.
@@ -187,8 +193,10 @@ std::shared_ptr<spi::Transport> open_transport(ConnectOptions const& options, Jo
                                                spi::TimeoutPolicy const& timeout_policy) {
   auto const& backend = options.backend;
   if (!backend.empty() && backend != "shm" && backend != "fake" && backend != "mpi" && backend != "composite") {
+    if (has_plugin(backend)) return open_plugin(backend, options, job, timeout_policy);
     refuse(job, "unknown backend \"" + backend + "\"",
-           "use \"shm\", \"mpi\", \"composite\" or \"fake\", or omit the backend to let crossrank choose");
+           "use \"shm\", \"mpi\", \"composite\" or \"fake\", omit the backend to let crossrank choose, or install its "
+           "plugin, libcrossrank_NAME.so, beside the library");
   }
   if (backend == "mpi") return open_mpi(options, job, timeout_policy);
   if (backend == "composite") return open_composite(options, job, timeout_policy);

@@ -20,6 +20,10 @@ std::filesystem::path own_folder() {
   return failed ? std::filesystem::path() : file.parent_path();
 }
 
+std::filesystem::path file_of(std::string const& backend, std::filesystem::path const& folder) {
+  return folder / ("libcrossrank_" + backend + ".so");
+}
+
 [[noreturn]] void refuse(std::filesystem::path const& file, std::string message, std::string system, std::string hint) {
   throw UnavailableError({.operation = "load a backend",
                           .message = std::move(message),
@@ -30,10 +34,15 @@ std::filesystem::path own_folder() {
 
 }  // namespace
 
+bool has_plugin(std::string const& backend) {
+  std::error_code failed;
+  return std::filesystem::exists(file_of(backend, own_folder()), failed);
+}
+
 spi::Plugin const& load_plugin(std::string const& backend) { return load_plugin(backend, own_folder()); }
 
 spi::Plugin const& load_plugin(std::string const& backend, std::filesystem::path const& folder) {
-  auto const file = folder / ("libcrossrank_" + backend + ".so");
+  auto const file = file_of(backend, folder);
   std::error_code failed;
   if (!std::filesystem::exists(file, failed)) {
     refuse(file, "the plugin of backend \"" + backend + "\" is missing", {},

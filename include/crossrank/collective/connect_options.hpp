@@ -23,8 +23,8 @@ enum class Progress : std::uint8_t {
 
 /// Says how `connect` joins the job, and how long the group's calls may wait.
 struct ConnectOptions {
-  /// "shm", "mpi", "composite" or "fake". Empty: `CROSSRANK_BACKEND`, else the first backend that can
-  /// serve the ranks.
+  /// "shm", "mpi", "composite", "fake" or the name of a plugin beside the library. Empty: `CROSSRANK_BACKEND`, else the
+  /// first backend that can serve the ranks.
   std::string backend{};
   /// Longest wait for a rank that makes no progress. `CROSSRANK_TIMEOUT` overrides it.
   std::chrono::milliseconds timeout{300'000};

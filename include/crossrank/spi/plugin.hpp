@@ -15,9 +15,11 @@ struct ConnectOptions;
 
 namespace crossrank::spi {
 
-/// The group that the library asks a plugin to open: all ranks of the job.
+/// The group that the library asks a plugin to open: all ranks of the job. Other groups come from `Transport::split` of
+/// that one. A plugin that needs this rank's device calls `default_device()`, which opens the driver.
 struct PluginRequest {
   std::string job{};                                   ///< the job's id
+  std::string master{};                                ///< "host:port" as the launcher announced it; may be empty
   int rank = 0;                                        ///< this rank's number
   int world_size = 0;                                  ///< as the launcher announced it; 0: the backend decides
   TimeoutPolicy timeout_policy{};                      ///< how long calls may wait
@@ -27,8 +29,9 @@ struct PluginRequest {
 /// The table that a plugin returns from its only exported function, `crossrank_plugin`, which has C linkage.
 struct Plugin {
   char const* stamp;  ///< `build_stamp` of the plugin; the library refuses a plugin whose stamp differs from its own
-  std::shared_ptr<Transport> (*open)(PluginRequest const& request);        ///< opens the group
-  Collective (*connect)(int communicator, ConnectOptions const& options);  ///< as `connect_mpi`
+  std::shared_ptr<Transport> (*open)(PluginRequest const& request);  ///< opens the group
+  /// As `connect_mpi`; null in the plugin of another backend.
+  Collective (*connect)(int communicator, ConnectOptions const& options);
 };
 
 /// The type of `crossrank_plugin`.
