@@ -36,7 +36,7 @@ std::filesystem::path file_of(std::string const& backend, std::filesystem::path 
 
 bool has_plugin(std::string const& backend) {
   std::error_code failed;
-  return std::filesystem::exists(file_of(backend, own_folder()), failed);
+  return backend.find('/') == std::string::npos && std::filesystem::exists(file_of(backend, own_folder()), failed);
 }
 
 spi::Plugin const& load_plugin(std::string const& backend) { return load_plugin(backend, own_folder()); }

@@ -1,5 +1,6 @@
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 
 #include <dlfcn.h>
@@ -72,6 +73,13 @@ TEST(Plugin, that_is_missing_is_an_unknown_backend) {
   auto const info = refusal("nowhere");
   EXPECT_THAT(info.message, HasSubstr("unknown backend \"nowhere\""));
   EXPECT_THAT(info.hint, HasSubstr("libcrossrank_NAME.so"));
+}
+
+TEST(Plugin, is_not_looked_for_in_other_folders) {
+  auto const folder = std::filesystem::path(CROSSRANK_TRIAL_PLUGIN).parent_path();
+  std::filesystem::create_directory(folder / "libcrossrank_");  // so that the kernel can follow the path
+  EXPECT_THAT(refusal("/../libcrossrank_trial").message, HasSubstr("unknown backend"));
+  std::filesystem::remove(folder / "libcrossrank_");
 }
 
 }  // namespace
