@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <utility>
 
 #include <crossrank/error.hpp>
 #include <crossrank/spi/device_provider.hpp>
+
+#include "lib/core/no_destructor.hpp"
 
 namespace crossrank::device {
 namespace {
@@ -13,7 +16,39 @@ namespace {
 /// Page-locking costs a system call, so small buffers are as large as the smallest useful one.
 constexpr std::size_t smallest_buffer = std::size_t{64} << 10;
 
+/// Buffers of stores that have ended before their copies.
+struct LateBuffers {
+  std::mutex mutex{};
+  std::vector<StagingBuffers::Buffer> buffers{};
+};
+
+LateBuffers& late_buffers() {
+  static NoDestructor<LateBuffers> all;  // groups may outlive statics
+  return all.value;
+}
+
+/// Returns whether no copy uses the buffer any more. Nobody knows that of a device that has failed.
+bool is_unused(StagingBuffers::Buffer const& buffer) noexcept {
+  try {
+    return buffer.last_use.query();
+  } catch (Error const&) {
+    return false;
+  }
+}
+
 }  // namespace
+
+StagingBuffers::~StagingBuffers() {
+  // To free page-locked memory waits for the work of one device, which need not be the one that copies.
+  std::vector<Buffer> unused;  // freed after the lock
+  auto& late = late_buffers();
+  std::lock_guard const lock(late.mutex);
+  std::move(idle_.begin(), idle_.end(), std::back_inserter(late.buffers));
+  auto const first_unused = std::stable_partition(late.buffers.begin(), late.buffers.end(),
+                                                  [](Buffer const& one) { return !is_unused(one); });
+  std::move(first_unused, late.buffers.end(), std::back_inserter(unused));
+  late.buffers.erase(first_unused, late.buffers.end());
+}
 
 /// Returns the smallest buffer that is free, else the oldest one when there are enough; nothing when the caller is to
 /// allocate one.

@@ -21,6 +21,10 @@ class StagingBuffers {
 
   /// `enough`: number of buffers from which on `take` waits for the copy of an idle one rather than allocate another.
   explicit StagingBuffers(Device::Kind kind, std::size_t enough = ~std::size_t{0}) : kind_(kind), enough_(enough) {}
+  /// Frees the buffers that no copy uses. The others stay until the end of a later store, so that nothing waits.
+  ~StagingBuffers();
+  StagingBuffers(StagingBuffers const&) = delete;
+  StagingBuffers& operator=(StagingBuffers const&) = delete;
 
   /// Returns a buffer of at least `bytes` bytes that no copy uses any more. Allocates one when none is idle. Errors as
   /// for `Event::synchronize` when it waits.

@@ -55,6 +55,22 @@ TEST_P(StagedCollectives, reduce_and_move_gpu_tensors) {
   });
 }
 
+/// To free page-locked memory waits for the work of one GPU only.
+TEST(StagedBuffers, outlive_their_group_until_the_copies_of_each_gpu_have_ended) {
+  ::setenv("CROSSRANK_DEVICE", "staged", 1);  // each rank has a GPU, which NCCL would use
+  run_gpu_ranks(2, [](Collective const& world) {
+    auto const own_gpu = Device::cuda(world.rank());
+    for (int round = 0; round < 20; ++round) {
+      auto tensor = test::filled(world, 1'000, own_gpu);
+      auto group = world.split({{0, 1}});
+      group.all_reduce(tensor);
+      group.close();
+      group = {};
+      EXPECT_EQ(values(tensor), std::vector<float>(1'000, 3));
+    }
+  });
+}
+
 TEST_P(StagedCollectives, move_rows_to_and_from_a_root) {
   run_gpu_ranks(GetParam(), [](Collective const& world) {
     auto const n = world.world_size();
