@@ -127,10 +127,10 @@ class CROSSRANK_EXPORT DDPTransform final : public BaseDistributedTransform {
   DDPTransform(DDPTransformConfig config, JobCollective collective, Device device = {});
   /// Returns a `DDPWrappedModel`; the model itself in a job of one data-parallel rank.
   ///
-  /// Collective over the data-parallel group. Compares names, shapes and dtypes, then broadcasts the values of rank 0
-  /// in one call for each 256 MiB. `MismatchError` names the first parameter that differs. `UsageError` for a mesh that
-  /// shards, for a parameter with a sparse gradient or on another device, and for two of one name. For a model on a
-  /// GPU, the buckets are on that GPU.
+  /// Collective over the data-parallel group. Compares settings, units, names, shapes and dtypes, then broadcasts the
+  /// values of rank 0 in one call for each 256 MiB. `MismatchError` names the first one that differs. `UsageError` for
+  /// a mesh that shards, for a parameter with a sparse gradient or on another device, and for two of one name. For a
+  /// model on a GPU, the buckets are on that GPU.
   [[nodiscard]] std::shared_ptr<TrainableModel> apply(std::shared_ptr<TrainableModel> model) override;
 
  private:

@@ -1,10 +1,16 @@
+#include <memory>
+#include <string>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <crossrank/error.hpp>
 #include <crossrank/transforms/config.hpp>
+#include <crossrank/transforms/fully_shard.hpp>
 
 #include "tests/support/error_of.hpp"
+#include "tests/transforms/tiny_mlp.hpp"
+#include "tests/transforms/training_job.hpp"
 
 namespace crossrank {
 namespace {
@@ -51,6 +57,46 @@ TEST(TransformConfig, names_a_wrong_field) {
   EXPECT_THAT(refusal({{"sync_grad_accum", 1}}), testing::HasSubstr("true or false"));
   EXPECT_THAT(refusal({{"reshard_after_forward", "yes"}}), testing::HasSubstr("number of ranks"));
   EXPECT_THAT(refusal(Json::array()), testing::HasSubstr("object"));
+}
+
+/// Applies `FullyShardTransform` on three ranks. The last one has other settings. Returns the error of `rank`.
+std::string error_of_other(int rank, FullyShardTransformConfig const& other) {
+  std::string text;
+  test::run_jobs(3, 3, [&](MeshCollective const& job) {
+    bool const is_other = job.rank() == 2;
+    auto const model = std::make_shared<test::TinyMlp>();
+    auto const error = test::refusal_of<MismatchError>([&] {
+      static_cast<void>(
+          FullyShardTransform(is_other ? other : FullyShardTransformConfig{.reshard_after_forward = true}, job)
+              .apply(model));
+    });
+    if (job.rank() == rank) text = error;
+  });
+  return text;
+}
+
+TEST(TransformConfig, names_a_setting_that_differs_between_ranks) {
+  for (int const rank : {0, 2}) {
+    EXPECT_THAT(error_of_other(rank, {.reshard_after_forward = 3}),
+                testing::AllOf(testing::HasSubstr("reshard_after_forward true"), testing::HasSubstr("rank 2")));
+    EXPECT_THAT(error_of_other(rank, {.reshard_after_forward = true, .use_hybrid_sharding = false}),
+                testing::HasSubstr("use_hybrid_sharding false"));
+    FullyShardTransformConfig mixed{.reshard_after_forward = true};
+    mixed.mixed_precision.param_dtype = Dtype::bf16;
+    EXPECT_THAT(error_of_other(rank, mixed), testing::HasSubstr("mixed_precision/param_dtype \"bfloat16\""));
+  }
+}
+
+TEST(TransformConfig, names_another_transform) {
+  test::run_jobs(2, 1, [](MeshCollective const& job) {
+    auto const model = std::make_shared<test::TinyMlp>();
+    auto const error = test::refusal_of<MismatchError>([&] {
+      if (job.rank() == 0) static_cast<void>(DDPTransform({}, job).apply(model));
+      static_cast<void>(FullyShardTransform({}, job).apply(model));
+    });
+    EXPECT_THAT(error, testing::AllOf(testing::HasSubstr("transform DDPTransform.apply"),
+                                      testing::HasSubstr("transform FullyShardTransform.apply")));
+  });
 }
 
 }  // namespace

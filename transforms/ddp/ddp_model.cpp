@@ -95,11 +95,12 @@ std::shared_ptr<TrainableModel> DDPTransform::apply(std::shared_ptr<TrainableMod
                       .world_size = job.world_size()});
   }
   require_parameters(*model, "DDPTransform.apply");
+  // Before anything else, because other ranks may make other calls next.
+  transforms::require_same_model(job.dp_world(), *model, to_json(config_), "DDPTransform.apply");
   auto group = job.dp_world().split_by(0);
   auto all = model->parameters();
   auto const buffers = model->buffers();
   all.insert(all.end(), buffers.begin(), buffers.end());
-  transforms::require_same_parameters(group, all, "DDPTransform.apply");
   transforms::broadcast_values(group, all);
   return std::make_shared<DDPWrappedModel>(std::move(model), std::move(group), config_);
 }

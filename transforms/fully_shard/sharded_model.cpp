@@ -354,6 +354,8 @@ std::shared_ptr<TrainableModel> FullyShardTransform::apply(std::shared_ptr<Train
     refuse("mixed_precision.fp8_format must be an FP8 dtype", "F8_E4M3 or F8_E5M2",
            std::string(name_of(mixed.fp8_format)));
   require_parameters(*model, "FullyShardTransform.apply");
+  // Before anything else, because ranks with another config make other calls next.
+  transforms::require_same_model(job.dp_world(), *model, to_json(config_), "FullyShardTransform.apply");
   FullyShardedModel::Groups groups;
   auto const& mesh = *job.mesh();
   groups.shard = (config_.use_hybrid_sharding ? mesh["dp_shard"] : job.dp_world()).split_by(0);
@@ -367,11 +369,7 @@ std::shared_ptr<TrainableModel> FullyShardTransform::apply(std::shared_ptr<Train
     }
     groups.smaller = groups.shard.split_by(groups.shard.rank() / *ranks);
   }
-  auto all = model->parameters();
-  auto const buffers = model->buffers();
-  all.insert(all.end(), buffers.begin(), buffers.end());
-  transforms::require_same_parameters(job.dp_world(), all, "FullyShardTransform.apply");
-  if (!buffers.empty()) transforms::broadcast_values(job.dp_world(), buffers);
+  transforms::broadcast_values(job.dp_world(), model->buffers());
   return std::make_shared<FullyShardedModel>(std::move(model), std::move(groups), config_);
 }
 

@@ -12,22 +12,47 @@ namespace {
 
 constexpr std::size_t max_bytes = std::size_t{256} << 20;
 
+/// Something that all ranks must have alike.
+struct Fact {
+  std::string name{};
+  std::string value{};
+  bool operator==(Fact const&) const = default;
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(name, value);
+  }
+};
+
 /// Leaves out the number of the device, because each rank may have its own.
-std::string describe(Parameter const& parameter) {
+Fact fact_of(Parameter const& parameter) {
   auto const& value = parameter.value;
-  return parameter.name + " " + std::string(name_of(value.dtype())) + " " + to_string(value.shape()) +
-         (value.device() == Device::cpu() ? "" : " on a GPU") + (parameter.requires_grad ? "" : ", frozen");
+  return {parameter.name, std::string(name_of(value.dtype())) + " " + to_string(value.shape()) +
+                              (value.device() == Device::cpu() ? "" : " on a GPU") +
+                              (parameter.requires_grad ? "" : ", frozen")};
 }
 
-[[noreturn]] void refuse(Collective const& group, char const* operation, int rank, std::string expected,
-                         std::string got) {
-  auto const name = (expected.empty() ? got : expected).substr(0, (expected.empty() ? got : expected).find(' '));
+std::vector<Fact> facts_of(TrainableModel const& model, Json const& settings, char const* operation) {
+  std::vector<Fact> facts{{"transform", operation}};
+  auto const flat = settings.flatten();
+  for (auto const& [path, value] : flat.items()) {
+    if (path != "/name") facts.push_back({"setting " + path.substr(1), value.dump()});
+  }
+  for (auto const& unit : model.units())
+    facts.push_back({"unit " + unit.name, "of " + std::to_string(unit.parameters.size()) + " parameters"});
+  for (auto const& parameter : model.parameters()) facts.push_back(fact_of(*parameter));
+  for (auto const& buffer : model.buffers()) facts.push_back(fact_of(*buffer));
+  return facts;
+}
+
+[[noreturn]] void refuse(Collective const& group, char const* operation, int rank, Fact const& expected,
+                         Fact const& got) {
+  auto const text = [](Fact const& fact) { return fact.name.empty() ? "nothing" : fact.name + " " + fact.value; };
   throw MismatchError({.operation = operation,
-                       .message = "rank " + std::to_string(rank) + " has another model than rank 0",
-                       .expected = expected.empty() ? "no such parameter" : std::move(expected),
-                       .got = got.empty() ? "no such parameter" : std::move(got),
-                       .resource = name,
-                       .hint = "build the same model on all ranks",
+                       .message = "rank " + std::to_string(rank) + " has another model or config than rank 0",
+                       .expected = text(expected),
+                       .got = text(got),
+                       .resource = expected.name.empty() ? got.name : expected.name,
+                       .hint = "build the same model and apply the same transform on all ranks",
                        .group = group.name(),
                        .rank = group.rank(),
                        .world_size = group.world_size(),
@@ -44,28 +69,15 @@ void abort_group(Collective const& group, std::string_view why) noexcept {
   }
 }
 
-void require_same_parameters(Collective const& group, std::vector<std::shared_ptr<Parameter>> const& parameters,
-                             char const* operation) {
-  std::string mine;
-  for (auto const& parameter : parameters) mine += describe(*parameter) + '\n';
-  auto const all = group.all_gather_objects(mine);
-  auto const lines_of = [](std::string const& text) {
-    std::vector<std::string> lines;
-    for (std::size_t at = 0; at < text.size();) {
-      auto const end = text.find('\n', at);
-      lines.push_back(text.substr(at, end - at));
-      at = end + 1;
-    }
-    return lines;
-  };
-  auto const expected = lines_of(all.front());
+void require_same_model(Collective const& group, TrainableModel const& model, Json const& settings,
+                        char const* operation) {
+  auto const all = group.all_gather_objects(facts_of(model, settings, operation));
+  auto const& expected = all.front();
   for (int rank = 1; rank < group.world_size(); ++rank) {
-    auto const& text = at_rank(all, rank);
-    if (text == all.front()) continue;
-    auto const got = lines_of(text);
+    auto const& got = at_rank(all, rank);
     for (std::size_t i = 0; i < std::max(got.size(), expected.size()); ++i) {
-      auto const a = i < expected.size() ? expected[i] : std::string();
-      auto const b = i < got.size() ? got[i] : std::string();
+      auto const a = i < expected.size() ? expected[i] : Fact();
+      auto const b = i < got.size() ? got[i] : Fact();
       if (a != b) refuse(group, operation, rank, a, b);
     }
   }

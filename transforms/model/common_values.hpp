@@ -8,15 +8,17 @@
 
 #include <crossrank/collective.hpp>
 #include <crossrank/error.hpp>
+#include <crossrank/json.hpp>
 #include <crossrank/transforms/model.hpp>
 
 #include "lib/core/list_text.hpp"
 
 namespace crossrank::transforms {
 
-/// Throws `MismatchError` on all ranks if names, shapes or dtypes differ from those of rank 0. Collective.
-void require_same_parameters(Collective const& group, std::vector<std::shared_ptr<Parameter>> const& parameters,
-                             char const* operation);
+/// Throws `MismatchError` on all ranks if the transform, one of its settings, a unit, or the name, shape or dtype of a
+/// parameter or buffer differs from that of rank 0. `settings`: the config as JSON. Collective.
+void require_same_model(Collective const& group, TrainableModel const& model, Json const& settings,
+                        char const* operation);
 
 /// Gives all ranks the values of rank 0, in one broadcast for each 256 MiB. Collective.
 void broadcast_values(Collective const& group, std::vector<std::shared_ptr<Parameter>> const& parameters);

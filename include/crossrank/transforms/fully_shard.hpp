@@ -84,9 +84,9 @@ class CROSSRANK_EXPORT FullyShardTransform final : public BaseDistributedTransfo
   /// Returns a `FullyShardedModel`; the model itself in a job of one data-parallel rank.
   ///
   /// Collective over the data-parallel group. The values of rank 0 are scattered and its buffers broadcast, so that all
-  /// ranks begin alike. `MismatchError` names the first parameter whose shape or dtype differs. `UsageError` for a job
-  /// without a mesh, for a number of ranks that `reshard_after_forward` does not divide, for a dtype of the mixed
-  /// precision that cannot be computed with, and for a model on a GPU without `cpu_offload`.
+  /// ranks begin alike. `MismatchError` names the first setting, unit, parameter or buffer that differs. `UsageError`
+  /// for a job without a mesh, for a number of ranks that `reshard_after_forward` does not divide, for a dtype of the
+  /// mixed precision that cannot be computed with, and for a model on a GPU without `cpu_offload`.
   [[nodiscard]] std::shared_ptr<TrainableModel> apply(std::shared_ptr<TrainableModel> model) override;
 
  private:
