@@ -296,10 +296,11 @@ TEST(DDP, calls_what_the_engine_overrides) {
   });
 }
 
-TEST(FullyShard, drops_gradients_and_aborts_through_the_engine) {
+TEST(FullyShard, sums_drops_gradients_and_aborts_through_the_engine) {
   run_jobs(2, 2, [](MeshCollective const& job) {
     auto const engine = std::make_shared<OverridingEngine>();
     auto const model = FullyShardTransform({}, job).apply(engine);
+    EXPECT_EQ(model->sum_over_shards(2), 40);  // twice what the engine returns
     model->zero_grad();
     model->abort("tensor on fire");
     EXPECT_THAT(engine->notes, testing::ElementsAre("zero_grad", "tensor on fire"));

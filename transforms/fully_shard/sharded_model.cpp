@@ -302,7 +302,9 @@ void FullyShardedModel::zero_grad() {
   for (auto& unit : state_->units) unit.drop_gradients();
 }
 
-double FullyShardedModel::sum_over_shards(double local) { return state_->groups.shard.all_reduce_value(local); }
+double FullyShardedModel::sum_over_shards(double local) {
+  return state_->groups.shard.all_reduce_value(state_->model->sum_over_shards(local));
+}
 
 void FullyShardedModel::for_each_parameter(std::function<void(std::string const&, Tensor const&)> const& use) {
   state_->run("for_each_parameter", [&] {
