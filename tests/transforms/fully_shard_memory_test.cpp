@@ -57,6 +57,28 @@ TEST(FullyShardMemory, is_two_units_besides_the_gradients_of_the_shards) {
   }
 }
 
+TEST(FullyShardMemory, does_not_grow_when_the_backward_pass_runs_units_forward_again) {
+  std::map<bool, std::size_t> peak;
+  std::map<bool, std::vector<double>> values;
+  for (bool const recomputes : {false, true}) {
+    run_jobs(2, 2, [&](MeshCollective const& job) {
+      TinyOptions const options{.widths = {3, 64, 64, 64, 64, 64, 64, 64, 64, 2}, .recomputes = recomputes};
+      auto const model =
+          FullyShardTransform({.reshard_after_forward = true}, job).apply(std::make_shared<TinyMlp>(options));
+      SGD optimizer(model, {.lr = 0.1});
+      train(*model, optimizer, 2, job.rank(), 2);
+      if (job.rank() == 0) peak[recomputes] = dynamic_cast<FullyShardedModel&>(*model).memory().peak;
+      for (auto const& shard : model->sharded_state_dict()) {
+        auto const rows = reals_of(shard.value);
+        if (job.rank() == 0) values[recomputes].insert(values[recomputes].end(), rows.begin(), rows.end());
+      }
+      job.close();
+    });
+  }
+  EXPECT_LE(peak.at(true), peak.at(false));
+  EXPECT_EQ(values.at(true), values.at(false));
+}
+
 TEST(FullyShardMemory, fetches_the_next_unit_ahead_where_there_is_space) {
   run_jobs(2, 2, [](MeshCollective const& job) {
     TinyOptions const options{.widths = {3, 64, 64, 64, 64, 64, 64, 64, 64, 2}};

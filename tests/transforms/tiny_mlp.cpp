@@ -115,6 +115,12 @@ std::vector<Tensor> TinyMlp::forward(std::span<Tensor const> inputs) {
   return {};
 }
 
+void TinyMlp::recompute(std::size_t run) {
+  event(runs_[run], Pass::forward, true);
+  static_cast<void>(layer_forward(run));
+  event(runs_[run], Pass::forward, false);
+}
+
 void TinyMlp::add_gradient(Parameter& parameter, Reals const& gradient) {
   if (!parameter.requires_grad) return;
   auto const& value = parameter.value;
@@ -181,7 +187,9 @@ void TinyMlp::backward(std::span<Tensor const> gradients) {
   for (auto run = runs_.size(); run-- > 0;) {
     auto const layer = runs_[run];
     if (is_skipped(layer)) continue;
+    if (options_.recomputes) recompute(run);
     event(layer, Pass::backward, true);
+    if (options_.recomputes) recompute(run);
     if (layer + 1 == weights_.size()) {
       gradient = rounded(std::move(gradient));
       scale_backward(gradient);

@@ -22,6 +22,7 @@ struct TinyOptions {
   int repeated_layer = -1;       ///< layer that runs twice, neither the first nor the last; its widths are equal
   bool ready_each_run = false;   ///< reports its gradients after each run, as autograd does
   bool rounds = false;           ///< each operation rounds its result to the dtype of the values, as other engines do
+  bool recomputes = false;       ///< the backward pass runs each layer forward twice more, before and inside it
   double seed = 1;               ///< of the values
   Device device{};               ///< of parameters and gradients
 };
@@ -51,6 +52,7 @@ class TinyMlp final : public TrainableModel {
   void add_gradient(Parameter& parameter, Reals const& gradient);
   [[nodiscard]] Reals rounded(Reals values) const;
   [[nodiscard]] Reals layer_forward(std::size_t run) const;
+  void recompute(std::size_t run);
   void layer_backward(std::size_t run, Reals& gradient);
   void scale_backward(Reals& gradient);
 

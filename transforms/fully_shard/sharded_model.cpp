@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <unordered_map>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -23,10 +24,12 @@ struct FullyShardedModel::State {
   ShardedMemory memory{};
   transforms::BlockPool pool{};
   std::deque<UnitShards> units{};  ///< as the model has them; the last one holds parameters of several units
-  std::vector<bool> reduced{};     ///< units whose reduction has begun in this backward pass
-  std::vector<int> runs{};         ///< how often each unit ran in the last forward pass
-  std::vector<int> left{};         ///< runs that the backward pass has not had yet
+  std::unordered_map<Parameter const*, std::pair<std::size_t, std::size_t>> places{};  ///< unit, and number in it
+  std::vector<bool> reduced{};  ///< units whose reduction has begun in this backward pass
+  std::vector<int> runs{};      ///< how often each unit ran in the last forward pass
+  std::vector<int> left{};      ///< runs that the backward pass has not had yet
   transforms::BackwardBudget budget{};
+  bool is_backward = false;            ///< whether the last pass that began is a backward pass
   bool is_limited = false;             ///< whether the budget limits this backward pass
   std::vector<std::size_t> running{};  ///< units inside each other, whose backward pass has begun and not ended
   std::size_t nesting = 0;             ///< most units around another one so far
@@ -40,7 +43,14 @@ struct FullyShardedModel::State {
   }
   /// Returns the number of units of the model, without the last one of this class.
   [[nodiscard]] std::size_t own_units() const noexcept { return units.size() - 1; }
+  void begin_forward() {
+    release_all();  // values may have changed since
+    is_backward = false;
+    runs.assign(units.size(), 0);
+    gather(units.size() - 1);
+  }
   void begin_backward(bool reduces) {
+    is_backward = true;
     reduced.assign(units.size(), false);
     left = runs;
     running.clear();
@@ -68,12 +78,32 @@ struct FullyShardedModel::State {
     }
     budget.limit(limits, always);
   }
+  /// Gathers the unit that is about to run, and fetches the one behind it meanwhile. In a backward pass an engine may
+  /// run a unit forward again for its activations. The one behind it has run backward by then, or will be gathered.
+  void enter_forward(std::size_t unit) {
+    if (is_backward) return gather_in_backward(unit, 0);
+    ++runs[unit];
+    gather(unit);
+    if (unit + 1 < own_units()) units[unit + 1].start_gather();
+  }
+  /// Returns whether a unit that has run forward gives its parameters back. One whose backward pass has begun, or comes
+  /// next, keeps them.
+  [[nodiscard]] bool reshards(std::size_t unit) const {
+    if (auto const* const always = std::get_if<bool>(&config.reshard_after_forward); always != nullptr && !*always)
+      return false;
+    if (!is_backward) return true;
+    bool const has_begun = std::find(running.begin(), running.end(), unit) != running.end();
+    return !has_begun && unit + 1 < own_units() && left[unit + 1] > 0;
+  }
   void enter_backward(std::size_t unit) {
     if (is_limited && running.size() > nesting) {
       nesting = running.size();
       limit_backward();
     }
     running.push_back(unit);
+    prepare_backward(unit);
+    if (unit > 0) prefetch(unit - 1);
+    pool.keep_at_most(unit > 0 ? space() : 0);  // no other unit comes after the first
   }
   /// Returns the bytes that the backward pass may take beyond those that it uses.
   [[nodiscard]] std::size_t space() const noexcept {
@@ -83,13 +113,16 @@ struct FullyShardedModel::State {
     if (reducing != nullptr) std::exchange(reducing, nullptr)->finish_reduction();
     pool.keep_at_most(space());
   }
-  /// Gathers a unit and makes its full gradients, once there is space for them.
-  void prepare_backward(std::size_t unit) {
-    if (reducing == &units[unit]) finish_reduction();  // it runs more often than in the last forward pass
-    auto const& sizes = units[unit].sizes();
-    auto const needed = (units[unit].has_parameters() ? 0 : sizes.gathered) + sizes.full_gradients;
+  /// Gathers a unit once there is space for it and `besides`.
+  void gather_in_backward(std::size_t unit, std::size_t besides) {
+    auto const needed = (units[unit].has_parameters() ? 0 : units[unit].sizes().gathered) + besides;
     if (space() < needed) finish_reduction();
     gather(unit);
+  }
+  /// Gathers a unit and makes its full gradients.
+  void prepare_backward(std::size_t unit) {
+    if (reducing == &units[unit]) finish_reduction();  // it runs more often than in the last forward pass
+    gather_in_backward(unit, units[unit].sizes().full_gradients);
     units[unit].prepare_gradients();
   }
   /// Fetches the parameters of a unit ahead, if there is space for them and `besides`.
@@ -162,8 +195,9 @@ FullyShardedModel::FullyShardedModel(std::shared_ptr<TrainableModel> model, Grou
     std::vector<std::shared_ptr<Parameter>> own;
     for (auto const& parameter : unit.parameters) {
       bool const is_shared = uses[parameter.get()] > 1;
-      if (is_shared && std::find(shared.begin(), shared.end(), parameter) != shared.end()) continue;
-      (is_shared ? shared : own).push_back(parameter);
+      auto& list = is_shared ? shared : own;
+      std::pair const place(is_shared ? all.size() : state.units.size(), list.size());
+      if (state.places.try_emplace(parameter.get(), place).second) list.push_back(parameter);
     }
     ModelUnit const part{"unit " + unit.name, std::move(own)};
     state.units.emplace_back(part, state.groups, state.config, state.memory, state.pool);
@@ -199,9 +233,7 @@ std::vector<Tensor> FullyShardedModel::forward(std::span<Tensor const> inputs) {
   auto& state = *state_;
   auto const& mixed = state.config.mixed_precision;
   return state.run("forward", [&] {
-    state.release_all();  // values may have changed since
-    state.runs.assign(state.units.size(), 0);
-    state.gather(state.units.size() - 1);
+    state.begin_forward();
     std::vector<Tensor> cast(inputs.begin(), inputs.end());
     for (auto& input : cast) {
       if (mixed.param_dtype && mixed.cast_forward_inputs && transforms::is_real(input.dtype()))
@@ -241,29 +273,18 @@ void FullyShardedModel::backward(std::span<Tensor const> gradients) {
   });
 }
 
-/// The unit that is about to run is gathered, and the one behind it is fetched meanwhile.
 void FullyShardedModel::before_unit(std::size_t unit, Pass pass) {
   auto& state = *state_;
-  if (pass == Pass::forward) {
-    ++state.runs[unit];
-    state.gather(unit);
-    if (unit + 1 < state.own_units()) state.units[unit + 1].start_gather();
-  } else {
-    state.enter_backward(unit);
-    state.prepare_backward(unit);
-    if (unit > 0) state.prefetch(unit - 1);
-    state.pool.keep_at_most(unit > 0 ? state.space() : 0);  // no other unit comes after the first
-  }
+  pass == Pass::forward ? state.enter_forward(unit) : state.enter_backward(unit);
   if (state.observer != nullptr) state.observer->before_unit(unit, pass);
 }
 
 void FullyShardedModel::after_unit(std::size_t unit, Pass pass) {
   auto& state = *state_;
   if (state.observer != nullptr) state.observer->after_unit(unit, pass);
-  auto const& reshard = state.config.reshard_after_forward;
-  auto const* const always = std::get_if<bool>(&reshard);
   if (pass == Pass::forward) {
-    if (always == nullptr || *always) state.units[unit].release(always == nullptr);
+    if (state.reshards(unit))
+      state.units[unit].release(std::holds_alternative<int>(state.config.reshard_after_forward));
     return;
   }
   std::erase(state.running, unit);
@@ -275,9 +296,8 @@ void FullyShardedModel::after_unit(std::size_t unit, Pass pass) {
 }
 
 void FullyShardedModel::gradient_ready(Parameter& parameter) {
-  for (auto& unit : state_->units) {
-    if (unit.mark_used(parameter)) break;
-  }
+  auto const place = state_->places.find(&parameter);
+  if (place != state_->places.end()) state_->units[place->second.first].mark_used(place->second.second);
   if (state_->observer != nullptr) state_->observer->gradient_ready(parameter);
 }
 

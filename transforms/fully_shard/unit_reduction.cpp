@@ -91,14 +91,9 @@ void UnitShards::take_over(Member& member) {
   member.parameter->grad = own;
 }
 
-bool UnitShards::mark_used(Parameter const& parameter) {
-  for (auto& member : members_) {
-    if (member.parameter.get() != &parameter) continue;
-    take_over(member);
-    member.is_used = true;
-    return true;
-  }
-  return false;
+void UnitShards::mark_used(std::size_t member) {
+  take_over(members_[member]);
+  members_[member].is_used = true;
 }
 
 /// Makes one call for each dtype. A number for each parameter travels along, which says whether any rank has used it:

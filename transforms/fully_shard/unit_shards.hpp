@@ -63,8 +63,8 @@ class UnitShards {
   void release(bool keep_part = false);
   /// Makes the buffers into which the engine adds gradients.
   void prepare_gradients();
-  /// Notes that a gradient was computed. Returns false for a parameter of another unit.
-  bool mark_used(Parameter const& parameter);
+  /// Notes that the gradient of parameter number `member` of the unit was computed.
+  void mark_used(std::size_t member);
   /// Adds the gradients of a microbatch that is not reduced to those of earlier ones, where the reduction or the shards
   /// have more bits than gradients. Sums of many microbatches would lose the later ones otherwise.
   void accumulate();

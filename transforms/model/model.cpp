@@ -1,6 +1,6 @@
-#include <algorithm>
 #include <set>
 #include <string>
+#include <unordered_set>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -17,9 +17,10 @@ std::vector<std::shared_ptr<Parameter>> TrainableModel::buffers() const { return
 
 std::vector<std::shared_ptr<Parameter>> TrainableModel::parameters() const {
   std::vector<std::shared_ptr<Parameter>> all;
+  std::unordered_set<Parameter const*> known;
   for (auto const& unit : units()) {
     for (auto const& parameter : unit.parameters) {
-      if (std::find(all.begin(), all.end(), parameter) == all.end()) all.push_back(parameter);
+      if (known.insert(parameter.get()).second) all.push_back(parameter);
     }
   }
   return all;

@@ -41,6 +41,9 @@ struct ModelUnit {
 enum class Pass : std::uint8_t { forward, backward };
 
 /// Receives the events of one training step from the engine. All calls come from the thread that runs the step.
+///
+/// A backward pass may run a unit forward again, for activations that the engine has not kept. It reports that run as
+/// `Pass::forward`, before the unit's backward pass or inside it.
 class CROSSRANK_EXPORT TrainingObserver {
  public:
   virtual ~TrainingObserver();
@@ -92,7 +95,8 @@ class CROSSRANK_EXPORT TrainableModel {
   [[nodiscard]] virtual std::vector<TensorShard> sharded_state_dict();
   /// Drops all gradients.
   virtual void zero_grad();
-  /// Returns the sum of `local` over all ranks that hold different shards. Collective for a sharded model.
+  /// Returns the sum of `local` over all ranks that hold different shards. Collective for a sharded model. An engine
+  /// that shards parameters itself, such as over tensor-parallel ranks, overrides it; the transforms call it.
   [[nodiscard]] virtual double sum_over_shards(double local);
   /// Ends the training on all ranks; their errors say `why`. Never throws.
   virtual void abort(std::string_view why) noexcept;
