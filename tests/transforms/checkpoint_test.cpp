@@ -171,6 +171,26 @@ TEST_F(Checkpoint, resumes_on_another_number_of_ranks) {
   }
 }
 
+/// The momentum is 0 when the checkpoint is saved, and when the optimizer that loads it is made.
+TEST_F(Checkpoint, keeps_the_state_of_a_momentum_that_a_schedule_changes) {
+  run_jobs(2, 2, [&](MeshCollective const& job) {
+    auto const model = distributed(job, std::make_shared<TinyMlp>(sample));
+    SGD optimizer(model, {.lr = 0.1, .momentum = 0.9});
+    train(*model, optimizer, 2, job.rank(), 2);
+    optimizer.options().momentum = 0;
+    save_checkpoint(job.dp_world(), *model, folder(), {.optimizer = &optimizer});
+    auto const again = distributed(job, std::make_shared<TinyMlp>(sample));
+    SGD resumed(again, {.lr = 0.1});
+    load_checkpoint(job.dp_world(), *again, folder(), {.optimizer = &resumed});
+    for (auto* const each : {&optimizer, &resumed}) {
+      each->options().momentum = 0.9;
+      train(each->model(), *each, 1, job.rank(), 2);
+    }
+    EXPECT_EQ(shards_of(*again), shards_of(*model));
+    job.close();
+  });
+}
+
 TEST_F(Checkpoint, spreads_large_models_over_several_files) {
   save(2, 100);
   auto const names = names_in(folder());

@@ -93,10 +93,8 @@ void Optimizer::load_state(StateDict state, std::int64_t steps) {
 
 SGD::SGD(std::shared_ptr<TrainableModel> model, SGDOptions options) : Optimizer(std::move(model)), options_(options) {}
 
-std::vector<std::string_view> SGD::kinds() const {
-  if (options_.momentum == 0) return {};
-  return {"momentum_buffer"};
-}
+/// Also without momentum: a schedule may have changed it, and may change it again.
+std::vector<std::string_view> SGD::kinds() const { return {"momentum_buffer"}; }
 
 Json SGD::param_group() const {
   return {{"lr", options_.lr},  {"momentum", options_.momentum},

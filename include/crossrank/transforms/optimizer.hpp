@@ -69,8 +69,7 @@ class CROSSRANK_EXPORT SGD final : public Optimizer {
  public:
   /// Makes the optimizer.
   SGD(std::shared_ptr<TrainableModel> model, SGDOptions options);
-  /// Returns the options, which a schedule may change between steps, alike on all ranks. A momentum that is 0 at first
-  /// stays 0.
+  /// Returns the options, which a schedule may change between steps, alike on all ranks.
   [[nodiscard]] SGDOptions& options() noexcept { return options_; }
   [[nodiscard]] std::string_view name() const noexcept override { return "SGD"; }
   [[nodiscard]] std::vector<std::string_view> kinds() const override;
