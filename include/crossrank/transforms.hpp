@@ -36,9 +36,9 @@ class CROSSRANK_EXPORT BaseDistributedTransform : public BaseModelTransform {
   [[nodiscard]] JobCollective const& collective() const noexcept { return collective_; }
   /// Returns the device of the model.
   [[nodiscard]] Device device() const noexcept { return device_; }
-  /// Throws `UsageError` for a parameter with a sparse gradient, without values, or on another device, and for two
-  /// parameters or buffers of one name.
-  void require_parameters(TrainableModel const& model, char const* operation) const;
+  /// Throws `UsageError` for no model, for a parameter that is null, without values, on another device or with a sparse
+  /// gradient, and for two parameters or buffers of one name.
+  void require_parameters(TrainableModel const* model, char const* operation) const;
 
  private:
   ModelTransformConfig config_;

@@ -99,5 +99,13 @@ TEST(TransformConfig, names_another_transform) {
   });
 }
 
+TEST(Transforms, refuse_null_pointers) {
+  test::run_jobs(2, 1, [](MeshCollective const& job) {
+    EXPECT_THROW(static_cast<void>(DDPTransform({}, job).apply(nullptr)), UsageError);
+    EXPECT_THROW(static_cast<void>(FullyShardTransform({}, job).apply(nullptr)), UsageError);
+    job.close();
+  });
+}
+
 }  // namespace
 }  // namespace crossrank

@@ -153,6 +153,11 @@ TEST(Optimizers, refuse_two_parameters_of_one_name) {
   EXPECT_EQ(error_of<UsageError>(refused).resource, "layer0.bias");
 }
 
+TEST(Optimizers, refuse_to_train_nothing) {
+  EXPECT_THROW(SGD(nullptr, {}), UsageError);
+  EXPECT_THROW(AdamW(nullptr, {}), UsageError);
+}
+
 /// A step with another learning rate is that of an optimizer that has it from the start.
 TEST(Optimizers, take_a_new_learning_rate) {
   auto const scheduled = std::make_shared<OneParameter>(Dtype::f64);

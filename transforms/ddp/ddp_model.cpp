@@ -94,7 +94,7 @@ std::shared_ptr<TrainableModel> DDPTransform::apply(std::shared_ptr<TrainableMod
                       .rank = job.rank(),
                       .world_size = job.world_size()});
   }
-  require_parameters(*model, "DDPTransform.apply");
+  require_parameters(model.get(), "DDPTransform.apply");
   // Before anything else, because other ranks may make other calls next.
   transforms::require_same_model(job.dp_world(), *model, to_json(config_), "DDPTransform.apply");
   auto group = job.dp_world().split_by(0);

@@ -375,7 +375,7 @@ std::shared_ptr<TrainableModel> FullyShardTransform::apply(std::shared_ptr<Train
   if (mixed.fp8_enabled && mixed.fp8_format != Dtype::f8_e4m3 && mixed.fp8_format != Dtype::f8_e5m2)
     refuse("mixed_precision.fp8_format must be an FP8 dtype", "F8_E4M3 or F8_E5M2",
            std::string(name_of(mixed.fp8_format)));
-  require_parameters(*model, "FullyShardTransform.apply");
+  require_parameters(model.get(), "FullyShardTransform.apply");
   // Before anything else, because ranks with another config make other calls next.
   transforms::require_same_model(job.dp_world(), *model, to_json(config_), "FullyShardTransform.apply");
   FullyShardedModel::Groups groups;

@@ -53,32 +53,34 @@ BaseDistributedTransform::BaseDistributedTransform(ModelTransformConfig config, 
     : config_(std::move(config)), collective_(std::move(collective)), device_(device) {}
 BaseDistributedTransform::~BaseDistributedTransform() = default;
 
-void BaseDistributedTransform::require_parameters(TrainableModel const& model, char const* operation) const {
-  auto const refuse = [&](Parameter const& parameter, std::string message, std::string expected, std::string got) {
+void BaseDistributedTransform::require_parameters(TrainableModel const* model, char const* operation) const {
+  auto const refuse = [&](std::string const& name, std::string message, std::string expected, std::string got) {
     throw UsageError({.operation = operation,
                       .message = std::move(message),
                       .expected = std::move(expected),
                       .got = std::move(got),
-                      .resource = parameter.name,
+                      .resource = name,
                       .rank = collective_.dp_rank(),
                       .world_size = collective_.dp_world_size()});
   };
-  auto const all = model.parameters();
+  if (model == nullptr) refuse({}, "there is no model", "a model", "a null pointer");
+  auto const all = model->parameters();
   std::set<std::string> names;
-  for (auto const& list : {all, model.buffers()}) {
+  for (auto const& list : {all, model->buffers()}) {
     for (auto const& one : list) {
+      if (!one) refuse({}, "the model has a parameter or buffer that is null", "a parameter", "a null pointer");
       if (!names.insert(one->name).second)
-        refuse(*one, "two parameters or buffers have this name", "a name for each", "the same name twice");
+        refuse(one->name, "two parameters or buffers have this name", "a name for each", "the same name twice");
     }
   }
   for (auto const& parameter : all) {
-    if (!parameter->value.defined()) refuse(*parameter, "the parameter has no values", "a tensor", "none");
+    if (!parameter->value.defined()) refuse(parameter->name, "the parameter has no values", "a tensor", "none");
     if (parameter->value.device() != device_) {
-      refuse(*parameter, "the parameter is on another device than the transform", to_string(device_),
+      refuse(parameter->name, "the parameter is on another device than the transform", to_string(device_),
              to_string(parameter->value.device()));
     }
     if (parameter->requires_grad && parameter->grad_layout == GradientLayout::sparse)
-      refuse(*parameter, "the parameter has a sparse gradient", "a dense gradient", "a sparse one");
+      refuse(parameter->name, "the parameter has a sparse gradient", "a dense gradient", "a sparse one");
   }
 }
 

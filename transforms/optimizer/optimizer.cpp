@@ -32,6 +32,11 @@ std::string state_name(TrainedTensor const& tensor, std::string_view kind) {
 }  // namespace
 
 Optimizer::Optimizer(std::shared_ptr<TrainableModel> model) : model_(std::move(model)) {
+  if (!model_) {
+    throw UsageError({.operation = "Optimizer",
+                      .message = "there is no model to train",
+                      .hint = "pass the model that the transform returned"});
+  }
   std::set<std::string> names;
   for (auto const& parameter : model_->parameters()) {
     if (names.insert(parameter->name).second) continue;

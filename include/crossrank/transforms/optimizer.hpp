@@ -16,7 +16,7 @@ namespace crossrank {
 /// Works on one element at a time, so that a sharded model gets the same values as a whole one.
 class CROSSRANK_EXPORT Optimizer {
  public:
-  /// Makes an optimizer for `model`, which it keeps. `UsageError` for two parameters of one name.
+  /// Makes an optimizer for `model`, which it keeps. `UsageError` for no model, and for two parameters of one name.
   explicit Optimizer(std::shared_ptr<TrainableModel> model);
   virtual ~Optimizer();
   Optimizer(Optimizer const&) = delete;
