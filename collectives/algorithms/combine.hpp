@@ -7,6 +7,8 @@
 
 #include <crossrank/collective/reduce_op.hpp>
 
+#include "lib/device/kernels/combine_values.hpp"
+
 /// The work of reduce kernels on one element and on a block. All of it is inlined into functions that are each compiled
 /// for one instruction set.
 namespace crossrank::algorithms {
@@ -16,13 +18,9 @@ namespace crossrank::algorithms {
 /// Elements that a kernel works on at a time: few enough for the first-level cache.
 inline constexpr std::size_t block_elements = 1024;
 
-/// C64. A type of its own: the library's product mends infinities by a call, and so differs between compilers.
-struct Complex {
-  float re;
-  float im;
-};
-template <class T>
-inline constexpr bool is_complex = std::is_same_v<T, Complex>;
+using kernels::combine;
+using kernels::Complex;
+using kernels::is_complex;
 
 struct [[gnu::packed, gnu::may_alias]] UnalignedComplex {
   float re;
@@ -43,33 +41,6 @@ template <class T>
 using Stored = typename InBuffer<T>::type;
 static_assert(alignof(Stored<double>) == 1 && alignof(Stored<Complex>) == 1);
 
-template <class T, ReduceOp op>
-CROSSRANK_INTO_KERNEL T combine(T a, T b) {
-  if constexpr (std::is_integral_v<T>) {
-    // Wraps around: as unsigned numbers of 32 bits at least, so that no promotion makes them signed again.
-    using Wide = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
-    auto const x = static_cast<Wide>(static_cast<std::make_unsigned_t<T>>(a));
-    auto const y = static_cast<Wide>(static_cast<std::make_unsigned_t<T>>(b));
-    if constexpr (op == ReduceOp::sum) return static_cast<T>(x + y);
-    if constexpr (op == ReduceOp::prod) return static_cast<T>(x * y);
-    if constexpr (op == ReduceOp::band) return static_cast<T>(x & y);
-    if constexpr (op == ReduceOp::bor) return static_cast<T>(x | y);
-    if constexpr (op == ReduceOp::bxor) return static_cast<T>(x ^ y);
-    if constexpr (op == ReduceOp::min) return b < a ? b : a;
-    if constexpr (op == ReduceOp::max) return b > a ? b : a;
-  } else if constexpr (is_complex<T>) {
-    if constexpr (op == ReduceOp::sum || op == ReduceOp::avg) return {a.re + b.re, a.im + b.im};
-    return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
-  } else {
-    if constexpr (op == ReduceOp::sum || op == ReduceOp::avg) return a + b;
-    if constexpr (op == ReduceOp::prod) return a * b;
-    // NaN spreads: a comparison with it is false, and so the sum of both, which is NaN, is taken.
-    if constexpr (op == ReduceOp::min) return a <= b ? a : (b < a ? b : a + b);
-    if constexpr (op == ReduceOp::max) return a >= b ? a : (b > a ? b : a + b);
-  }
-  return a;
-}
-
 /// `to[i] = a[i] op b[i]`
 template <class T, ReduceOp op>
 CROSSRANK_INTO_KERNEL void combine_first(T* to, Stored<T> const* a, Stored<T> const* b, std::size_t n) {
@@ -86,13 +57,7 @@ CROSSRANK_INTO_KERNEL void combine_next(T* to, Stored<T> const* b, std::size_t n
 template <class T, ReduceOp op>
 CROSSRANK_INTO_KERNEL void average_block(T* values, std::size_t n, std::size_t ranks) {
   if constexpr (op == ReduceOp::avg && !std::is_integral_v<T>) {
-    if constexpr (is_complex<T>) {
-      auto const by = static_cast<float>(ranks);
-      for (std::size_t i = 0; i < n; ++i) values[i] = {values[i].re / by, values[i].im / by};
-    } else {
-      auto const by = static_cast<T>(ranks);
-      for (std::size_t i = 0; i < n; ++i) values[i] = values[i] / by;
-    }
+    for (std::size_t i = 0; i < n; ++i) values[i] = kernels::average(values[i], ranks);
   }
 }
 

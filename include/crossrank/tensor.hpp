@@ -176,6 +176,16 @@ class CROSSRANK_EXPORT Tensor {
   /// current streams are ordered and the host waits for nothing. `TimeoutError` when the stream does not finish in
   /// time, as for `Event::synchronize`.
   [[nodiscard]] Tensor to(Device device, CopyOptions const& options = {}) const;
+  /// Returns the tensor with elements of `dtype`: itself when it has that dtype, else a new tensor on the same device.
+  /// An undefined tensor stays undefined.
+  ///
+  /// Reads each element once. A GPU converts on its current stream, and the host waits for nothing; when its driver
+  /// refuses the kernel, the host converts. The bits are the same either way. Floats are rounded to the nearest, ties
+  /// to even, those of 8 and 16 bits from F32; a number beyond the largest becomes infinity, or NaN in a format without
+  /// infinity. From a float to an integer, the fraction is dropped, a number beyond the integers becomes the nearest
+  /// one, and NaN becomes 0. Integers wrap around. All numbers but 0 become true. `UsageError` for F4, the F6 formats
+  /// and C64.
+  [[nodiscard]] Tensor to(Dtype dtype) const;
   /// Overwrites the bytes with those of `source`, which may be on another device; costs and errors as for `to`.
   /// `UsageError` when dtype or shape differ, when one of the two is undefined, or while others hold the bytes.
   void copy_from(Tensor const& source, CopyOptions const& options = {});

@@ -1,5 +1,6 @@
 #include "lib/tensor/device_tensor.hpp"
 
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -23,6 +24,11 @@ void enqueue(Stream const& stream, Tensor const& to, Tensor const& from) {
                      .from = from.data(),
                      .from_device = from.device(),
                      .run_bytes = from.nbytes()});
+}
+
+/// Returns whether each element is at a multiple of its size.
+bool is_aligned(Tensor const& tensor) {
+  return reinterpret_cast<std::uintptr_t>(tensor.data()) % (bits_of(tensor.dtype()) / 8) == 0;
 }
 
 /// Copies from the host. Pageable memory has been read when the driver's call returns; page-locked memory has not, also
@@ -99,6 +105,28 @@ void copy_runs_on_gpu(Tensor const& to, StridedRuns const& to_runs, Tensor const
                      .from_stride = from_runs.stride_bytes});
   use_on(stream, to);
   use_on(stream, from);
+}
+
+bool convert_on_gpu(Tensor const& to, Tensor const& from) {
+  auto& provider = spi::device_provider(to.device().kind);
+  if (!provider.has_kernels(to.device())) return false;
+  // Kernels need aligned elements, and new memory is aligned.
+  if (!is_aligned(from)) return convert_on_gpu(to, from.clone());
+  if (!is_aligned(to)) {
+    auto const aligned = Tensor::empty(to.shape(), to.dtype(), to.device());
+    static_cast<void>(convert_on_gpu(aligned, from));
+    copy_between(to, aligned, {});
+    return true;
+  }
+  auto const stream = current_stream(to.device());
+  provider.convert(stream, {.to = to.data(),
+                            .from = from.data(),
+                            .elements = static_cast<std::uint64_t>(from.numel()),
+                            .to_dtype = to.dtype(),
+                            .from_dtype = from.dtype()});
+  use_on(stream, to);
+  use_on(stream, from);
+  return true;
 }
 
 void copy_between(Tensor const& to, Tensor const& from, CopyOptions const& options) {

@@ -17,6 +17,10 @@ namespace crossrank {
 void copy_runs_on_gpu(Tensor const& to, StridedRuns const& to_runs, Tensor const& from, StridedRuns const& from_runs,
                       char const* operation);
 
+/// Enqueues a conversion of the elements of `from` into as many of another dtype, on the current stream of the GPU that
+/// has both. Returns false, and enqueues nothing, when the GPU has no kernel for it.
+[[nodiscard]] bool convert_on_gpu(Tensor const& to, Tensor const& from);
+
 /// Enqueues a copy of all bytes between two tensors of equal size; see `Tensor::to` for what it waits for.
 void copy_between(Tensor const& to, Tensor const& from, CopyOptions const& options);
 

@@ -1,18 +1,13 @@
 #pragma once
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
 #include <crossrank/tensor/dtype.hpp>
 
-namespace crossrank {
+#include "lib/device/kernels/small_float_format.hpp"
 
-/// Result of encoding a number beyond the largest of the format.
-enum class Overflow : std::uint8_t {
-  infinity,  ///< infinity, or NaN in a format without it, or the largest number in a format without both, as torch
-  saturate,  ///< the largest number, also for infinities, as quantizers expect
-};
+namespace crossrank {
 
 /// Returns whether `dtype` is a small format: F16, BF16, the five F8, F6_E2M3, F6_E3M2, F4.
 [[nodiscard]] bool is_small_float(Dtype dtype) noexcept;
@@ -38,18 +33,6 @@ void decode_small_floats(Dtype dtype, std::span<std::byte const> codes, std::spa
 /// Encodes numbers, in the order of `decode_small_floats`.
 void encode_small_floats(Dtype dtype, std::span<float const> values, std::span<std::byte> codes,
                          Overflow overflow = Overflow::infinity);
-
-/// Converts exactly.
-[[nodiscard]] inline float bf16_to_float(std::uint16_t code) noexcept {
-  return std::bit_cast<float>(std::uint32_t{code} << 16U);
-}
-
-/// Converts to the nearest, ties to even. A number beyond the largest becomes infinity.
-[[nodiscard]] inline std::uint16_t float_to_bf16(float value) noexcept {
-  auto const bits = std::bit_cast<std::uint32_t>(value);
-  if ((bits & 0x7fff'ffffU) > 0x7f80'0000U) return static_cast<std::uint16_t>((bits >> 16U) | 0x40U);
-  return static_cast<std::uint16_t>((bits + 0x7fffU + ((bits >> 16U) & 1U)) >> 16U);
-}
 
 /// Converts exactly.
 [[nodiscard]] float f16_to_float(std::uint16_t code) noexcept;

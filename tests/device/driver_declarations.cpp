@@ -188,6 +188,10 @@ SAME_OFFSET(Copy2d, height, CUDA_MEMCPY2D, Height);
   F(cuGraphLaunch)                     \
   F(cuGraphDestroy)                    \
   F(cuGraphExecDestroy)                \
+  F(cuModuleLoadData)                  \
+  F(cuModuleUnload)                    \
+  F(cuModuleGetFunction)               \
+  F(cuLaunchKernel)                    \
   F(cuIpcGetMemHandle)                 \
   F(cuIpcOpenMemHandle_v2)             \
   F(cuIpcCloseMemHandle)               \

@@ -1,4 +1,5 @@
 // What the emulated driver reports although the real one is silent, and the faults that tests can ask for.
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -138,6 +139,83 @@ TEST_F(Strictness, runs_registered_kernels_and_keeps_sticky_errors) {
   ASSERT_EQ(launch(), CUDA_SUCCESS);
   EXPECT_EQ(cu("cuCtxSynchronize"), CUDA_ERROR_LAUNCH_FAILED);
   EXPECT_EQ(cu("cuMemFree_v2", address), CUDA_ERROR_LAUNCH_FAILED);
+  reset();
+}
+
+/// Makes a text with one kernel, which takes 8 bytes.
+std::string ptx_of(char const* kernel, char const* target) {
+  return std::string(".version 6.0\n.target ") + target + "\n.address_size 64\n.visible .entry " + kernel +
+         "(\n\t.param .align 8 .b8 " + kernel + "_param_0[8]\n)\n{\n\tret;\n}\n";
+}
+
+void register_nothing(char const* name, std::vector<std::size_t> const& sizes) {
+  emulated<void(char const*, EmulatedKernel, std::size_t const*, std::size_t)>("emulated_register_kernel")(
+      name, [](EmulatedLaunch const*, void**) {}, sizes.data(), sizes.size());
+}
+
+TEST_F(Strictness, has_the_kernels_of_the_image_with_their_parameters) {
+  register_nothing("in_the_image", {8});
+  register_nothing("not_in_the_image", {8});
+  auto const image = ptx_of("in_the_image", "sm_50");
+  CUmodule module = nullptr;
+  CUfunction function = nullptr;
+  ASSERT_EQ(cu("cuModuleLoadData", &module, static_cast<void const*>(image.c_str())), CUDA_SUCCESS);
+  EXPECT_EQ(cu("cuModuleGetFunction", &function, module, "not_in_the_image"), CUDA_ERROR_NOT_FOUND);
+  EXPECT_EQ(cu("cuModuleGetFunction", &function, module, "in_the_image"), CUDA_SUCCESS);
+  register_nothing("in_the_image", {8, 4});
+  EXPECT_EQ(cu("cuModuleGetFunction", &function, module, "in_the_image"), CUDA_ERROR_INVALID_IMAGE);
+  EXPECT_EQ(reports(), 1U);
+  forget_reports();
+}
+
+TEST_F(Strictness, loads_no_image_for_later_devices) {
+  auto const image = ptx_of("later", "sm_999");
+  CUmodule module = nullptr;
+  EXPECT_EQ(cu("cuModuleLoadData", &module, static_cast<void const*>(image.c_str())), CUDA_ERROR_NO_BINARY_FOR_GPU);
+}
+
+TEST_F(Strictness, launches_no_kernel_of_an_unloaded_module) {
+  register_nothing("unloaded", {});
+  CUmodule module = nullptr;
+  CUfunction function = nullptr;
+  ASSERT_EQ(cu("cuModuleLoadData", &module, static_cast<void const*>(".version 7.0")), CUDA_SUCCESS);
+  ASSERT_EQ(cu("cuModuleGetFunction", &function, module, "unloaded"), CUDA_SUCCESS);
+  ASSERT_EQ(cu("cuModuleUnload", module), CUDA_SUCCESS);
+  EXPECT_EQ(cu("cuLaunchKernel", function, 1U, 1U, 1U, 1U, 1U, 1U, 0U, CUstream{}, static_cast<void**>(nullptr),
+               static_cast<void**>(nullptr)),
+            CUDA_ERROR_INVALID_HANDLE);
+}
+
+/// The kernels of the library, whose only argument has 32 bytes: two addresses, a count, and two dtypes.
+TEST_F(Strictness, reports_misaligned_and_freed_memory_in_kernels_of_the_library) {
+  struct Conversion {
+    CUdeviceptr to;
+    CUdeviceptr from;
+    unsigned long long elements;
+    unsigned char dtypes[8];
+  };
+  constexpr unsigned char f32 = 17;
+  CUmodule module = nullptr;
+  CUfunction function = nullptr;
+  ASSERT_EQ(cu("cuModuleLoadData", &module, static_cast<void const*>(".version 7.0")), CUDA_SUCCESS);
+  ASSERT_EQ(cu("cuModuleGetFunction", &function, module, "crossrank_convert"), CUDA_SUCCESS);
+  auto const launch = [&](CUdeviceptr to, CUdeviceptr from) {
+    Conversion conversion{.to = to, .from = from, .elements = 4, .dtypes = {f32, f32}};
+    void* arguments[] = {&conversion};
+    EXPECT_EQ(cu("cuLaunchKernel", function, 1U, 1U, 1U, 32U, 1U, 1U, 0U, CUstream{}, static_cast<void**>(arguments),
+                 static_cast<void**>(nullptr)),
+              CUDA_SUCCESS);
+    return cu("cuCtxSynchronize");
+  };
+  auto const address = allocate(64);
+  EXPECT_EQ(launch(address, address + 16), CUDA_SUCCESS);
+  EXPECT_EQ(launch(address + 2, address + 16), CUDA_ERROR_MISALIGNED_ADDRESS);
+  reset();
+  auto const freed = allocate(64);
+  free(freed);
+  ASSERT_EQ(cu("cuModuleLoadData", &module, static_cast<void const*>(".version 7.0")), CUDA_SUCCESS);
+  ASSERT_EQ(cu("cuModuleGetFunction", &function, module, "crossrank_convert"), CUDA_SUCCESS);
+  EXPECT_EQ(launch(freed, freed + 16), CUDA_ERROR_ILLEGAL_ADDRESS);
   reset();
 }
 

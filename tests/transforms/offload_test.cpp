@@ -28,6 +28,12 @@ unsigned long long misuses() {
   return reinterpret_cast<unsigned long long (*)()>(::dlsym(library, "emulated_report_count"))();
 }
 
+/// How often this process has called a function of the emulated driver.
+unsigned long long driver_calls(char const* name) {
+  auto* const library = ::dlopen(CROSSRANK_TEST_CUDA, RTLD_NOW | RTLD_LOCAL);
+  return reinterpret_cast<unsigned long long (*)(char const*)>(::dlsym(library, "emulated_count"))(name);
+}
+
 class CpuOffload : public testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -121,7 +127,10 @@ TEST_F(CpuOffload, gives_the_values_of_a_training_on_the_cpu) {
     SCOPED_TRACE(setting.name);
     auto const expected = trained(setting.config, Device::cpu(), setting.model, setting.job);
     EXPECT_FALSE(expected.empty());
+    auto const kernels = driver_calls("cuLaunchKernel");
     EXPECT_EQ(trained(setting.config, gpu, setting.model, setting.job), expected);
+    bool const converts_gradients = setting.config.mixed_precision.reduce_dtype.has_value();
+    EXPECT_TRUE(!converts_gradients || driver_calls("cuLaunchKernel") > kernels) << "the GPU converts";
   }
 }
 
@@ -228,7 +237,9 @@ TEST_F(DDPOnGpu, gives_the_values_of_a_training_on_the_cpu) {
     SCOPED_TRACE(setting.name);
     auto const expected = trained_by_ddp(setting, Device::cpu());
     EXPECT_FALSE(expected.empty());
+    auto const kernels = driver_calls("cuLaunchKernel");
     EXPECT_EQ(trained_by_ddp(setting, gpu), expected);
+    EXPECT_EQ(driver_calls("cuLaunchKernel") > kernels, setting.sends_bf16) << "the GPU converts";
   }
 }
 

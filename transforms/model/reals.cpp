@@ -9,7 +9,9 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/as_size.hpp"
+#include "lib/tensor/convert.hpp"
 #include "lib/tensor/small_float.hpp"
+#include "lib/tensor/transfer/host_copies.hpp"
 
 namespace crossrank::transforms {
 namespace {
@@ -19,6 +21,10 @@ namespace {
                     .message = "the tensor has no real numbers that a transform can convert",
                     .expected = "F64, F32, BF16 or F16",
                     .got = to_string(tensor)});
+}
+
+void require_real(Tensor const& tensor) {
+  if (!is_real(tensor.dtype())) refuse(tensor);
 }
 
 template <class T, class Real, class Convert>
@@ -78,27 +84,18 @@ void for_each_chunk(std::size_t count, std::function<void(std::size_t, std::size
 }
 
 void convert(Tensor const& from, Tensor& to) {
-  if (from.device() != Device::cpu() || to.device() != Device::cpu()) {
-    to.copy_from(as_dtype(from, to.dtype()).reshape(to.shape()));
-    return;
+  if (from.dtype() != to.dtype()) {
+    require_real(from);
+    require_real(to);
   }
-  if (from.dtype() == to.dtype()) {
-    if (from.nbytes() != 0) std::memcpy(to.mutable_bytes().data(), from.bytes().data(), from.nbytes());
-    return;
-  }
-  std::array<double, chunk_elements> values{};
-  for_each_chunk(as_size(from.numel()), [&](std::size_t begin, std::size_t count) {
-    auto const part = std::span(values).first(count);
-    read_reals(from, begin, part);
-    write_reals(to, begin, part);
-  });
+  require_usable(from, "convert");
+  require_writable(to, "convert");
+  convert_elements(to, from);
 }
 
 Tensor as_dtype(Tensor const& tensor, Dtype dtype) {
-  if (tensor.dtype() == dtype) return tensor;
-  auto converted = Tensor::empty(tensor.shape(), dtype);
-  convert(tensor.to(Device::cpu()), converted);
-  return converted.to(tensor.device());
+  if (tensor.dtype() != dtype) require_real(tensor);
+  return tensor.to(dtype);
 }
 
 void set_zero(Tensor& tensor) {

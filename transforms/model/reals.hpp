@@ -20,10 +20,10 @@ void write_reals(Tensor& tensor, std::size_t begin, std::span<double const> valu
 void write_reals(Tensor& tensor, std::size_t begin, std::span<float const> values);
 /// Calls `step(begin, count)` for the chunks of `count` elements.
 void for_each_chunk(std::size_t count, std::function<void(std::size_t begin, std::size_t count)> const& step);
-/// Converts all elements of `from` into `to`, which has as many. Copies bytes where the dtypes are equal. The host
-/// converts.
+/// Converts all elements of `from` into `to`, which has as many. Copies bytes where the dtypes are equal. A GPU
+/// converts on its current stream.
 void convert(Tensor const& from, Tensor& to);
-/// Returns the tensor itself if it has the dtype, else a converted copy on the same device. The host converts.
+/// Returns the tensor itself if it has the dtype, else a converted copy on the same device.
 [[nodiscard]] Tensor as_dtype(Tensor const& tensor, Dtype dtype);
 /// Sets all elements to zero.
 void set_zero(Tensor& tensor);

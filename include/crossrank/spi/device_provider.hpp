@@ -9,6 +9,7 @@
 
 #include <crossrank/device.hpp>
 #include <crossrank/export.hpp>
+#include <crossrank/spi/device_kernels.hpp>
 #include <crossrank/spi/storage.hpp>
 #include <crossrank/stream.hpp>
 
@@ -43,8 +44,8 @@ struct SharedDeviceMemory {
 /// `device_provider` finds it. A second vendor is a second provider. A member that enqueues work returns at once;
 /// the work runs in the order of the stream. Any thread may call any member. `UnavailableError` without a driver,
 /// device or memory; `UsageError` for a device number that does not exist; `BackendError` when the vendor's library
-/// fails, also with the error of work that was enqueued earlier. `allocate`, `copy`, `fill` and `keep_alive` throw
-/// `UsageError` while another library captures a graph from the stream.
+/// fails, also with the error of work that was enqueued earlier. `allocate`, `copy`, `fill`, `convert`, `reduce` and
+/// `keep_alive` throw `UsageError` while another library captures a graph from the stream.
 class CROSSRANK_EXPORT DeviceProvider {
  public:
   virtual ~DeviceProvider() = default;
@@ -103,6 +104,13 @@ class CROSSRANK_EXPORT DeviceProvider {
   virtual void copy(Stream const& stream, DeviceCopy const& copy) = 0;
   /// Enqueues that `bytes` bytes of device memory are set to `value`.
   virtual void fill(Stream const& stream, std::byte* at, std::byte value, std::size_t bytes) = 0;
+  /// Returns whether the device runs the kernels of `convert` and `reduce`. The first call loads them, which may take a
+  /// second the first time on a machine; a log event of level `warning` says why they cannot be loaded.
+  [[nodiscard]] virtual bool has_kernels(Device device) = 0;
+  /// Enqueues a conversion of elements; `has_kernels` must be true.
+  virtual void convert(Stream const& stream, DeviceConversion const& conversion) = 0;
+  /// Enqueues a reduction in rank order; `has_kernels` must be true.
+  virtual void reduce(Stream const& stream, DeviceReduction const& reduction) = 0;
   /// Keeps `object` alive until the stream has passed the work that is enqueued now; while the stream is being
   /// captured, as long as the graph lives. A later call of this provider drops it, in the calling thread.
   virtual void keep_alive(Stream const& stream, std::shared_ptr<void const> object) = 0;

@@ -10,6 +10,7 @@
 #include "lib/device/cuda/device_memory.hpp"
 #include "lib/device/cuda/device_state.hpp"
 #include "lib/device/cuda/host_memory.hpp"
+#include "lib/device/cuda/kernels/kernels.hpp"
 #include "lib/device/cuda/shared_memory.hpp"
 
 namespace crossrank::cuda {
@@ -163,6 +164,25 @@ class CudaProvider final : public spi::DeviceProvider {
           state.functions().cuMemsetD8Async(api::device_address(at), std::to_integer<unsigned char>(value), bytes,
                                             native(stream)),
           "cuMemsetD8Async", "fill GPU memory");
+  }
+  [[nodiscard]] bool has_kernels(Device device) override {
+    auto& state = device_state(device);
+    ContextScope const scope(state);
+    return state.kernels().are_loaded();
+  }
+  void convert(Stream const& stream, spi::DeviceConversion const& conversion) override {
+    if (conversion.elements == 0) return;
+    require_no_foreign_capture(stream, "convert elements on a GPU");
+    auto& state = device_state(stream.device());
+    ContextScope const scope(state);
+    state.kernels().convert(native(stream), conversion);
+  }
+  void reduce(Stream const& stream, spi::DeviceReduction const& reduction) override {
+    if (reduction.elements == 0) return;
+    require_no_foreign_capture(stream, "reduce elements on a GPU");
+    auto& state = device_state(stream.device());
+    ContextScope const scope(state);
+    state.kernels().reduce(native(stream), reduction);
   }
   void keep_alive(Stream const& stream, std::shared_ptr<void const> object) override {
     auto& state = device_state(stream.device());

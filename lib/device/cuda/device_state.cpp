@@ -12,6 +12,7 @@
 
 #include "lib/core/as_size.hpp"
 #include "lib/core/log.hpp"
+#include "lib/device/cuda/kernels/kernels.hpp"
 
 namespace crossrank::cuda {
 namespace {
@@ -77,6 +78,13 @@ void DeviceState::make_pool() {
   if (result == Result::success) return;
   log_event(LogLevel::warning, "the memory pool of a GPU gives unused memory back at each synchronisation",
             {{"device", to_string(device())}, {"error", text_of(f, result)}});
+}
+
+DeviceState::~DeviceState() = default;
+
+Kernels const& DeviceState::kernels() {
+  std::call_once(kernels_loaded_, [this] { kernels_ = std::make_unique<Kernels>(*this); });
+  return *kernels_;
 }
 
 CUevent_st* DeviceState::idle_event() {

@@ -11,11 +11,14 @@
 
 namespace crossrank::cuda {
 
+class Kernels;
+
 /// The state of one GPU in this process: its primary context, which the CUDA runtime and PyTorch use too, its memory
 /// pool, idle events, and objects that wait for a stream. Lives until the process ends.
 class DeviceState {
  public:
   DeviceState(Driver const& driver, int index);
+  ~DeviceState();
   DeviceState(DeviceState const&) = delete;
   DeviceState& operator=(DeviceState const&) = delete;
 
@@ -29,6 +32,9 @@ class DeviceState {
   [[nodiscard]] bool registers_read_only() const noexcept { return registers_read_only_; }
   /// Returns the pool, or null when driver or device have none.
   [[nodiscard]] CUmemPoolHandle_st* pool() const noexcept { return pool_; }
+
+  /// Returns the kernels, which the first call loads; the context must be current.
+  [[nodiscard]] Kernels const& kernels();
 
   /// Records an event; the context must be current.
   [[nodiscard]] Event record(CUstream_st* stream);
@@ -72,6 +78,8 @@ class DeviceState {
   std::size_t max_pitch_ = 0;
   bool registers_read_only_ = false;
   CUmemPoolHandle_st* pool_ = nullptr;
+  std::once_flag kernels_loaded_{};
+  std::unique_ptr<Kernels> kernels_{};
   std::mutex mutex_{};  // guards the members below
   std::vector<CUevent_st*> idle_events_{};
   std::vector<HeldByStream> held_{};

@@ -84,6 +84,11 @@ void bind_optional(FunctionBinder& to, api::Functions& f) {
   to.optional("cuGraphLaunch", graphs, f.cuGraphLaunch);
   to.optional("cuGraphDestroy", graphs, f.cuGraphDestroy);
   to.optional("cuGraphExecDestroy", graphs, f.cuGraphExecDestroy);
+  constexpr auto const* kernels = "kernels";
+  to.optional("cuModuleLoadData", kernels, f.cuModuleLoadData);
+  to.optional("cuModuleUnload", kernels, f.cuModuleUnload);
+  to.optional("cuModuleGetFunction", kernels, f.cuModuleGetFunction);
+  to.optional("cuLaunchKernel", kernels, f.cuLaunchKernel);
   constexpr auto const* sharing = "memory that processes share";
   to.optional("cuIpcGetMemHandle", sharing, f.cuIpcGetMemHandle);
   to.optional("cuIpcOpenMemHandle_v2", sharing, f.cuIpcOpenMemHandle_v2);

@@ -228,6 +228,14 @@ struct Functions {
   Result (*cuGraphDestroy)(CUgraph_st* graph);
   Result (*cuGraphExecDestroy)(CUgraphExec_st* executable);
 
+  // Optional: kernels.
+  Result (*cuModuleLoadData)(CUmod_st** module, void const* image);
+  Result (*cuModuleUnload)(CUmod_st* module);
+  Result (*cuModuleGetFunction)(CUfunc_st** function, CUmod_st* module, char const* name);
+  Result (*cuLaunchKernel)(CUfunc_st* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                           unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream_st* stream,
+                           void** arguments, void** extra);
+
   // Optional: memory that several processes use.
   Result (*cuIpcGetMemHandle)(IpcMemoryHandle* handle, DevicePointer data);
   Result (*cuIpcOpenMemHandle_v2)(DevicePointer* data, IpcMemoryHandle handle, unsigned flags);

@@ -1,10 +1,14 @@
-// Modules and kernels. The image of a module is not run: its kernels are C++ functions that tests register by name.
+// Modules and kernels. The image of a module is not run: its kernels are C++ functions, those of the library and those
+// that tests register by name. A module whose image is PTX with kernels has these only, with the parameters of the
+// text.
 #include <cstring>
 
 #include "tests/support/emulated_gpu/cuda/capture.hpp"
 #include "tests/support/emulated_gpu/cuda/emulated_gpu.hpp"
 #include "tests/support/emulated_gpu/cuda/log.hpp"
 #include "tests/support/emulated_gpu/cuda/memory.hpp"
+#include "tests/support/emulated_gpu/cuda/options.hpp"
+#include "tests/support/emulated_gpu/cuda/ptx.hpp"
 #include "tests/support/emulated_gpu/cuda/stream.hpp"
 
 namespace emulated {
@@ -17,12 +21,18 @@ struct Kernel {
 };
 struct Module {
   Context* context = nullptr;
+  Ptx ptx{};
+};
+/// A kernel of one module, which ends with the module.
+struct Function {
+  std::shared_ptr<Kernel> kernel;
+  std::weak_ptr<Module> module;
 };
 
 struct Kernels {
   std::mutex mutex;
-  std::map<std::string, CUfunction> handles;
-  Registry<CUfunction, Kernel> functions;
+  std::map<std::string, std::shared_ptr<Kernel>> by_name;
+  Registry<CUfunction, Function> functions;
   Registry<CUmodule, Module> modules;
 };
 Kernels& kernels() {
@@ -30,13 +40,30 @@ Kernels& kernels() {
   return *instance;
 }
 
+bool is_text(char const* image) { return image[0] == '/' || image[0] == '.' || image[0] == '\n'; }
+
 /// ELF, a fat binary, or the text of PTX; everything else is no image.
 bool is_image(void const* image) {
   unsigned magic = 0;
   std::memcpy(&magic, image, sizeof magic);
-  auto const* const text = static_cast<char const*>(image);
-  bool const readable = text[0] == '/' || text[0] == '.' || text[0] == '\n';
-  return magic == 0xBA55ED50U || magic == 0x466243B1U || magic == 0x464C457FU || readable;
+  return magic == 0xBA55ED50U || magic == 0x466243B1U || magic == 0x464C457FU ||
+         is_text(static_cast<char const*>(image));
+}
+
+/// The function of a name in a module. `CUDA_ERROR_INVALID_IMAGE` when the parameters in the image are others than
+/// those of the registered body.
+std::shared_ptr<Function> function_of(std::shared_ptr<Module> const& module, std::string const& name) {
+  auto const& entries = module->ptx.entries;
+  auto const entry = entries.find(name);
+  require(entries.empty() || entry != entries.end(), CUDA_ERROR_NOT_FOUND);
+  std::lock_guard const lock(kernels().mutex);
+  auto const found = kernels().by_name.find(name);
+  require(found != kernels().by_name.end(), CUDA_ERROR_NOT_FOUND);
+  if (entry != entries.end() && entry->second != found->second->sizes) {
+    emulated_report(("kernel " + name + " has other parameters in its image").c_str());
+    throw Failure{CUDA_ERROR_INVALID_IMAGE};
+  }
+  return std::make_shared<Function>(Function{found->second, module});
 }
 
 void load(CUmodule* handle, void const* image) {
@@ -44,6 +71,8 @@ void load(CUmodule* handle, void const* image) {
   require(is_image(image), CUDA_ERROR_INVALID_IMAGE);
   auto module = std::make_shared<Module>();
   module->context = current();
+  if (auto const* const text = static_cast<char const*>(image); is_text(text)) module->ptx = read_ptx(text);
+  require(module->ptx.target <= options().capability, CUDA_ERROR_NO_BINARY_FOR_GPU);
   out(handle) = kernels().modules.add(std::move(module));
 }
 
@@ -104,7 +133,7 @@ using namespace emulated;
 void emulated_register_kernel(char const* name, EmulatedKernel body, std::size_t const* sizes, std::size_t count) {
   auto kernel = std::make_shared<Kernel>(Kernel{name, body, {sizes, sizes + count}});
   std::lock_guard const lock(kernels().mutex);
-  kernels().handles[name] = kernels().functions.add(std::move(kernel));
+  kernels().by_name[name] = std::move(kernel);
 }
 
 extern "C" {
@@ -124,11 +153,8 @@ CUresult cuModuleUnload(CUmodule handle) {
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule handle, char const* name) {
   return call("cuModuleGetFunction", Needs::context, [&] {
     require(name != nullptr, CUDA_ERROR_INVALID_VALUE);
-    static_cast<void>(kernels().modules.find(handle));
-    std::lock_guard const lock(kernels().mutex);
-    auto const found = kernels().handles.find(name);
-    require(found != kernels().handles.end(), CUDA_ERROR_NOT_FOUND);
-    out(function) = found->second;
+    auto found = function_of(kernels().modules.find(handle), name);
+    out(function) = kernels().functions.add(std::move(found));
   });
 }
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute, CUfunction function) {
@@ -142,8 +168,11 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
                         unsigned block_y, unsigned block_z, unsigned, CUstream handle, void** parameters,
                         void** extra) {
   return call("cuLaunchKernel", Needs::context, [&] {
-    auto const kernel = kernels().functions.find(function);
+    auto const found = kernels().functions.find(function);
+    auto const kernel = found->kernel;
+    auto const module = found->module.lock();
     auto const stream = current_stream_of(handle);
+    require(module && module->context == &stream->context, CUDA_ERROR_INVALID_HANDLE);
     EmulatedLaunch const launch{{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, stream->context.device};
     auto const threads = 1ULL * block_x * block_y * block_z;
     require(extra == nullptr && threads != 0 && threads <= 1024, CUDA_ERROR_INVALID_VALUE);
