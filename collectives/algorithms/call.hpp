@@ -31,6 +31,7 @@ struct Call {
   std::shared_ptr<int> source{};              ///< where a receive from any rank stores the sender
   std::uint32_t tag = 0;
   spi::Reduction reduction{};
+  ReduceOrder order = ReduceOrder::any;  ///< of tensors on a device; others are always reduced in rank order
   Device device{};  ///< where the tensors are
   HostPart host_part = HostPart::whole;
   CallArguments arguments{};       ///< the arguments for people, in case that ranks disagree

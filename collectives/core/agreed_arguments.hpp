@@ -59,8 +59,16 @@ class AgreedArguments {
     arguments_.text("on cuda");
     return add(device_mark).add(static_cast<std::uint64_t>(value.kind));
   }
+  /// Call `device` before: tensors on the CPU are always reduced in rank order, so their ranks need not agree.
+  AgreedArguments& order(ReduceOrder value) {
+    if (device_.kind == Device::Kind::cpu || value == ReduceOrder::any) return *this;
+    order_ = value;
+    if (checked_) arguments_.text("in rank order");
+    return add(order_mark).add(static_cast<std::uint64_t>(value));
+  }
   void into(algorithms::Call& call, spi::OpKind op_kind, char const* called = nullptr) {
     call.device = device_;
+    call.order = order_;
     call.signature = {op_kind, checked_ ? digest_.value() : 0};
     call.called = called;
     if (checked_ && called != nullptr) arguments_.name(called);
@@ -70,6 +78,8 @@ class AgreedArguments {
  private:
   static constexpr std::uint64_t device_mark = 0x6465'7669'6365;  ///< keeps the kind apart from other numbers
 
+  static constexpr std::uint64_t order_mark = 0x6f72'6465'72;  ///< likewise the order
+
   AgreedArguments& add(std::uint64_t value) {
     if (checked_) digest_.add(value);
     return *this;
@@ -77,6 +87,7 @@ class AgreedArguments {
 
   bool checked_;
   Device device_{};
+  ReduceOrder order_ = ReduceOrder::any;
   ArgumentDigest digest_;
   CallArguments arguments_{};
 };

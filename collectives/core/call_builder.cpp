@@ -154,7 +154,7 @@ Call CallBuilder::all_reduce(std::span<std::byte> values, Dtype dtype, ReduceOp 
   return call;
 }
 
-Call CallBuilder::all_reduce(Tensor& tensor, ReduceOp op) const {
+Call CallBuilder::all_reduce(Tensor& tensor, ReduceOp op, ReduceOrder order) const {
   require_tensor(tensor, "all_reduce");
   static_cast<void>(algorithms::reducer({tensor.dtype(), op}, "all_reduce"));
   Call call{.in = source(tensor, "all_reduce"), .out = sink(tensor, "all_reduce"), .reduction = {tensor.dtype(), op}};
@@ -162,12 +162,13 @@ Call CallBuilder::all_reduce(Tensor& tensor, ReduceOp op) const {
       .device(tensor.device())
       .dtype(tensor.dtype())
       .op(op)
+      .order(order)
       .shape(tensor.shape())
       .into(call, OpKind::all_reduce);
   return call;
 }
 
-Call CallBuilder::reduce(Tensor& tensor, ReduceOp op, Root root) const {
+Call CallBuilder::reduce(Tensor& tensor, ReduceOp op, Root root, ReduceOrder order) const {
   require_tensor(tensor, "reduce");
   require_rank(root.root, "reduce", "the root");
   static_cast<void>(algorithms::reducer({tensor.dtype(), op}, "reduce"));
@@ -178,12 +179,13 @@ Call CallBuilder::reduce(Tensor& tensor, ReduceOp op, Root root) const {
       .root(root.root)
       .dtype(tensor.dtype())
       .op(op)
+      .order(order)
       .shape(tensor.shape())
       .into(call, OpKind::reduce);
   return call;
 }
 
-Call CallBuilder::reduce_scatter(Tensor& out, Tensor const& in, ReduceOp op) const {
+Call CallBuilder::reduce_scatter(Tensor& out, Tensor const& in, ReduceOp op, ReduceOrder order) const {
   require_whole(in, out, "reduce_scatter");
   require_apart(out, in, "reduce_scatter");
   static_cast<void>(algorithms::reducer({in.dtype(), op}, "reduce_scatter"));
@@ -195,12 +197,13 @@ Call CallBuilder::reduce_scatter(Tensor& out, Tensor const& in, ReduceOp op) con
       .device(in.device())
       .dtype(in.dtype())
       .op(op)
+      .order(order)
       .shape(out.shape())
       .into(call, OpKind::reduce_scatterv, "reduce_scatter");
   return call;
 }
 
-Call CallBuilder::reduce_scatterv(Tensor& out, Tensor const& in, Rows rows, ReduceOp op) const {
+Call CallBuilder::reduce_scatterv(Tensor& out, Tensor const& in, Rows rows, ReduceOp op, ReduceOrder order) const {
   auto division = divide(rows.rows, in, "reduce_scatterv");
   require_rows(in, division.rows, "reduce_scatterv");
   require_rows(out, rows.rows[rank()], "reduce_scatterv");
@@ -215,6 +218,7 @@ Call CallBuilder::reduce_scatterv(Tensor& out, Tensor const& in, Rows rows, Redu
       .device(in.device())
       .dtype(in.dtype())
       .op(op)
+      .order(order)
       .row(in.shape())
       .rows(rows.rows)
       .into(call, OpKind::reduce_scatterv);

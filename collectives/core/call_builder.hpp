@@ -16,11 +16,11 @@ class CallBuilder {
   using Call = algorithms::Call;
   [[nodiscard]] Call barrier() const;
   [[nodiscard]] Call broadcast(Tensor& tensor, Root root) const;
-  [[nodiscard]] Call all_reduce(Tensor& tensor, ReduceOp op) const;
+  [[nodiscard]] Call all_reduce(Tensor& tensor, ReduceOp op, ReduceOrder order) const;
   [[nodiscard]] Call all_reduce(std::span<std::byte> values, Dtype dtype, ReduceOp op) const;
-  [[nodiscard]] Call reduce(Tensor& tensor, ReduceOp op, Root root) const;
-  [[nodiscard]] Call reduce_scatter(Tensor& out, Tensor const& in, ReduceOp op) const;
-  [[nodiscard]] Call reduce_scatterv(Tensor& out, Tensor const& in, Rows rows, ReduceOp op) const;
+  [[nodiscard]] Call reduce(Tensor& tensor, ReduceOp op, Root root, ReduceOrder order) const;
+  [[nodiscard]] Call reduce_scatter(Tensor& out, Tensor const& in, ReduceOp op, ReduceOrder order) const;
+  [[nodiscard]] Call reduce_scatterv(Tensor& out, Tensor const& in, Rows rows, ReduceOp op, ReduceOrder order) const;
   [[nodiscard]] Call all_gather(Tensor& out, Tensor const& in) const;
   [[nodiscard]] Call all_gatherv(Tensor& out, Tensor const& in, Rows rows) const;
   [[nodiscard]] Call gather(Tensor& out, Tensor const& in, Root root) const;
@@ -28,8 +28,9 @@ class CallBuilder {
   [[nodiscard]] Call scatter(Tensor& out, Tensor const& in, Root root) const;
   [[nodiscard]] Call scatterv(Tensor& out, Tensor const& in, Rows rows) const;
   // Fused calls, in fused_calls.cpp.
-  [[nodiscard]] Call all_reduce(std::span<Tensor> tensors, ReduceOp op) const;
-  [[nodiscard]] Call reduce_scatter(std::span<Tensor> outs, std::span<Tensor const> ins, ReduceOp op) const;
+  [[nodiscard]] Call all_reduce(std::span<Tensor> tensors, ReduceOp op, ReduceOrder order) const;
+  [[nodiscard]] Call reduce_scatter(std::span<Tensor> outs, std::span<Tensor const> ins, ReduceOp op,
+                                    ReduceOrder order) const;
   [[nodiscard]] Call all_gather(std::span<Tensor> outs, std::span<Tensor const> ins) const;
   [[nodiscard]] Call all_to_all(Tensor& out, Tensor const& in) const;
   [[nodiscard]] Call all_to_allv(Tensor& out, Tensor const& in, ExchangedRows rows) const;

@@ -165,7 +165,7 @@ void CallBuilder::require_fusable(std::span<Tensor const> tensors, char const* o
   }
 }
 
-Call CallBuilder::all_reduce(std::span<Tensor> tensors, ReduceOp op) const {
+Call CallBuilder::all_reduce(std::span<Tensor> tensors, ReduceOp op, ReduceOrder order) const {
   require_pairs(tensors.size(), tensors.size(), "all_reduce");
   require_fusable(tensors, "all_reduce");
   require_same_dtype(tensors, "all_reduce");
@@ -176,12 +176,13 @@ Call CallBuilder::all_reduce(std::span<Tensor> tensors, ReduceOp op) const {
   call.in = {.bytes = call.out.bytes, .owner = call.out.owner};
   if (buffer.defined()) call.pack = [buffer, list = list_of(tensors)] { pack(buffer, list, 1); };
   AgreedArguments arguments(check_);
-  add_shapes(arguments.device(tensors.front().device()).dtype(reduction.dtype).op(op), tensors)
+  add_shapes(arguments.device(tensors.front().device()).dtype(reduction.dtype).op(op).order(order), tensors)
       .into(call, OpKind::all_reduce);
   return call;
 }
 
-Call CallBuilder::reduce_scatter(std::span<Tensor> outs, std::span<Tensor const> ins, ReduceOp op) const {
+Call CallBuilder::reduce_scatter(std::span<Tensor> outs, std::span<Tensor const> ins, ReduceOp op,
+                                 ReduceOrder order) const {
   require_pairs(outs.size(), ins.size(), "reduce_scatter");
   require_fusable(ins, "reduce_scatter");
   require_fusable(outs, "reduce_scatter");
@@ -196,7 +197,7 @@ Call CallBuilder::reduce_scatter(std::span<Tensor> outs, std::span<Tensor const>
   set_input(call, ins, ranks(), "reduce_scatter");
   static_cast<void>(set_output(call, outs, 1, "reduce_scatter"));
   AgreedArguments arguments(check_);
-  add_shapes(arguments.device(outs.front().device()).dtype(reduction.dtype).op(op), outs)
+  add_shapes(arguments.device(outs.front().device()).dtype(reduction.dtype).op(op).order(order), outs)
       .into(call, OpKind::reduce_scatterv, "reduce_scatter");
   return call;
 }

@@ -46,7 +46,7 @@ Request NamedCalls::start_all_gather(std::span<Tensor> outs, std::span<Tensor co
 Request NamedCalls::start_reduce_scatter(std::span<Tensor> outs, std::span<Tensor const> ins, ReduceOp op,
                                          std::string_view subject) const {
   auto const& state = group_.state(name_);
-  return start(CallBuilder(*state.transport, state.check).reduce_scatter(outs, ins, op), subject);
+  return start(CallBuilder(*state.transport, state.check).reduce_scatter(outs, ins, op, ReduceOrder::any), subject);
 }
 
 GroupState& NamedCalls::state() const { return group_.state(name_); }

@@ -54,40 +54,41 @@ Request Collective::ibroadcast(Tensor& tensor, Root root) const {
   return start(call_builder(state("broadcast")).broadcast(tensor, root));
 }
 
-void Collective::all_reduce(Tensor& tensor, ReduceOp op) const {
-  run(call_builder(state("all_reduce")).all_reduce(tensor, op));
+void Collective::all_reduce(Tensor& tensor, ReduceOp op, ReduceOrder order) const {
+  run(call_builder(state("all_reduce")).all_reduce(tensor, op, order));
 }
-Request Collective::iall_reduce(Tensor& tensor, ReduceOp op) const {
-  return start(call_builder(state("all_reduce")).all_reduce(tensor, op));
-}
-
-Request Collective::iall_reduce(std::span<Tensor> tensors, ReduceOp op) const {
-  return start(call_builder(state("all_reduce")).all_reduce(tensors, op));
+Request Collective::iall_reduce(Tensor& tensor, ReduceOp op, ReduceOrder order) const {
+  return start(call_builder(state("all_reduce")).all_reduce(tensor, op, order));
 }
 
-void Collective::reduce(Tensor& tensor, ReduceOp op, Root root) const {
-  run(call_builder(state("reduce")).reduce(tensor, op, root));
-}
-Request Collective::ireduce(Tensor& tensor, ReduceOp op, Root root) const {
-  return start(call_builder(state("reduce")).reduce(tensor, op, root));
+Request Collective::iall_reduce(std::span<Tensor> tensors, ReduceOp op, ReduceOrder order) const {
+  return start(call_builder(state("all_reduce")).all_reduce(tensors, op, order));
 }
 
-void Collective::reduce_scatter(Tensor& out, Tensor const& in, ReduceOp op) const {
-  run(call_builder(state("reduce_scatter")).reduce_scatter(out, in, op));
+void Collective::reduce(Tensor& tensor, ReduceOp op, Root root, ReduceOrder order) const {
+  run(call_builder(state("reduce")).reduce(tensor, op, root, order));
 }
-Request Collective::ireduce_scatter(Tensor& out, Tensor const& in, ReduceOp op) const {
-  return start(call_builder(state("reduce_scatter")).reduce_scatter(out, in, op));
-}
-
-Request Collective::ireduce_scatter(std::span<Tensor> outs, std::span<Tensor const> ins, ReduceOp op) const {
-  return start(call_builder(state("reduce_scatter")).reduce_scatter(outs, ins, op));
+Request Collective::ireduce(Tensor& tensor, ReduceOp op, Root root, ReduceOrder order) const {
+  return start(call_builder(state("reduce")).reduce(tensor, op, root, order));
 }
 
-void Collective::reduce_scatterv(Tensor& out, Tensor const& in, Rows rows, ReduceOp op) const {
-  run(call_builder(state("reduce_scatterv")).reduce_scatterv(out, in, rows, op));
+void Collective::reduce_scatter(Tensor& out, Tensor const& in, ReduceOp op, ReduceOrder order) const {
+  run(call_builder(state("reduce_scatter")).reduce_scatter(out, in, op, order));
 }
-Request Collective::ireduce_scatterv(Tensor& out, Tensor const& in, Rows rows, ReduceOp op) const {
-  return start(call_builder(state("reduce_scatterv")).reduce_scatterv(out, in, rows, op));
+Request Collective::ireduce_scatter(Tensor& out, Tensor const& in, ReduceOp op, ReduceOrder order) const {
+  return start(call_builder(state("reduce_scatter")).reduce_scatter(out, in, op, order));
+}
+
+Request Collective::ireduce_scatter(std::span<Tensor> outs, std::span<Tensor const> ins, ReduceOp op,
+                                    ReduceOrder order) const {
+  return start(call_builder(state("reduce_scatter")).reduce_scatter(outs, ins, op, order));
+}
+
+void Collective::reduce_scatterv(Tensor& out, Tensor const& in, Rows rows, ReduceOp op, ReduceOrder order) const {
+  run(call_builder(state("reduce_scatterv")).reduce_scatterv(out, in, rows, op, order));
+}
+Request Collective::ireduce_scatterv(Tensor& out, Tensor const& in, Rows rows, ReduceOp op, ReduceOrder order) const {
+  return start(call_builder(state("reduce_scatterv")).reduce_scatterv(out, in, rows, op, order));
 }
 
 void Collective::all_gather(Tensor& out, Tensor const& in) const {

@@ -31,6 +31,7 @@ class TransportCall final : public DeviceCall {
   bool is_checked_;
   std::shared_ptr<WatchedTransport> transport_;
   Stream stream_;
+  std::shared_ptr<spi::Storage> scratch_;  ///< of a reduction in rank order
   EnqueueTurn turn_;
   Event ended_{};
   bool is_captured_ = false;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <crossrank/error.hpp>
+#include <crossrank/spi/device_provider.hpp>
 
 #include "collectives/device_transport/device_transports.hpp"
 #include "collectives/device_transport/rank_records.hpp"
@@ -43,6 +44,7 @@ struct Offer {
   Choice choice = Choice::automatic;  ///< its `CROSSRANK_DEVICE`
   std::uint32_t is_usable = 0;        ///< 1: the rank has made its offer of the transport
   std::uint64_t is_capturing = 0;     ///< 1: a graph is being captured from its stream
+  std::uint64_t has_kernels = 0;      ///< 1: its device runs the library's kernels
   Name name{};                        ///< of the transport that it prefers
   Name title{};
   spi::DeviceTransportOffer equipment{};
@@ -71,6 +73,7 @@ void offer_transport(Offer& mine, Factory& factory, Device device) {
   mine.title = name_record(factory.title());
   try {
     mine.equipment = factory.offer(device);
+    mine.has_kernels = spi::device_provider(device.kind).has_kernels(device) ? 1 : 0;
     mine.is_usable = 1;
   } catch (UnavailableError const& e) {
     mine.lacks = record_text(e.info().message + (e.info().system.empty() ? "" : ": " + e.info().system));
@@ -267,9 +270,12 @@ std::shared_ptr<WatchedTransport> agree_on_transport(spi::Transport& transport, 
     settle_for_staged(transport, offers, "on " + rank_text(*r) + " " + string_of(reports[*r].failure));
     return nullptr;
   }
+  bool const have_kernels =
+      std::all_of(offers.begin(), offers.end(), [](auto const& offer) { return offer.has_kernels != 0; });
   return std::make_shared<WatchedTransport>(
-      WatchedTransport::Group{.name = transport.name(), .backend = factory.name(), .place = place}, std::move(made),
-      std::move(watchdog), node::DeviceRecorder(transport.node_memory(), transport.global_ranks()));
+      WatchedTransport::Group{
+          .name = transport.name(), .backend = factory.name(), .place = place, .have_kernels = have_kernels},
+      std::move(made), std::move(watchdog), node::DeviceRecorder(transport.node_memory(), transport.global_ranks()));
 }
 
 }  // namespace crossrank::device

@@ -8,8 +8,11 @@
 #include <utility>
 #include <vector>
 
+#include <crossrank/spi/device_provider.hpp>
+
 #include "collectives/algorithms/recorded_call.hpp"
 #include "collectives/device_transport/graph_replay.hpp"
+#include "collectives/device_transport/rank_order_reduction.hpp"
 #include "collectives/device_transport/rank_records.hpp"
 #include "lib/device/device_failures.hpp"
 #include "lib/platform/system.hpp"
@@ -20,6 +23,11 @@ namespace {
 /// How long a refused call waits for the watchdog, which may know a dead rank as the cause, or asks for it for a
 /// second.
 constexpr auto verdict_limit = std::chrono::seconds(3);
+
+bool reduces(algorithms::Call const& call) noexcept {
+  auto const kind = call.signature.op_kind;
+  return kind == spi::OpKind::all_reduce || kind == spi::OpKind::reduce || kind == spi::OpKind::reduce_scatterv;
+}
 
 /// Returns a call as transports see it.
 spi::DeviceCollective collective_of(algorithms::Call const& call) noexcept {
@@ -84,8 +92,31 @@ WatchedTransport::WatchedTransport(Group group, std::unique_ptr<spi::DeviceTrans
 
 WatchedTransport::~WatchedTransport() { transport_->close(last_work_); }
 
+bool WatchedTransport::goes_in_rank_order(algorithms::Call const& call) const {
+  if (!group_.have_kernels || !reduces(call)) return false;
+  if (call.order == ReduceOrder::any && transport_->carries(collective_of(call)) == spi::CarriedWhere::everywhere)
+    return false;
+  return RankOrderReduction(call, place()).is_carried_by(*transport_);
+}
+
 bool WatchedTransport::carries(algorithms::Call const& call, Stream const& stream) const {
-  return !spi::is_message(call.signature.op_kind) && transport_->carries(collective_of(call), stream);
+  if (spi::is_message(call.signature.op_kind)) return false;
+  if (goes_in_rank_order(call)) return true;
+  if (reduces(call) && call.order == ReduceOrder::rank) return false;
+  auto const where = transport_->carries(collective_of(call));
+  return where == spi::CarriedWhere::everywhere || (where == spi::CarriedWhere::in_graphs && stream.is_capturing());
+}
+
+std::shared_ptr<spi::Storage> WatchedTransport::make_scratch(algorithms::Call const& call, Stream const& stream) const {
+  if (!goes_in_rank_order(call)) return nullptr;
+  return spi::device_provider(stream.device().kind)
+      .allocate(stream, {.bytes = RankOrderReduction(call, place()).scratch_bytes()});
+}
+
+void WatchedTransport::enqueue_work(algorithms::Call const& call, Stream const& stream, spi::Storage* scratch) {
+  auto const poll_hook = [this] { throw_failure(); };
+  if (scratch == nullptr) return transport_->enqueue(collective_of(call), stream, poll_hook);
+  RankOrderReduction(call, place()).enqueue(*transport_, stream, scratch->data(), poll_hook);
 }
 
 void WatchedTransport::throw_failure() const {
@@ -151,17 +182,17 @@ Event WatchedTransport::end_work(Begun begun, Stream const& stream, std::string 
   return ended;
 }
 
-Event WatchedTransport::enqueue(algorithms::Call const& call, Stream const& stream) {
+Event WatchedTransport::enqueue(algorithms::Call const& call, Stream const& stream, spi::Storage* scratch) {
   if (auto* const into = cuda::Capture::of(stream)) {
     throw_failure();
-    capture(*into, call, stream);
+    capture(*into, call, stream, scratch);
     return stream.record();
   }
   auto const path = group_.backend == "nccl" ? node::DevicePath::nccl : node::DevicePath::transport;
   auto begun = begin_work(algorithms::recorded_call(call, path, stream, 0), stream);
   auto const note = begun.note;
   try {
-    transport_->enqueue(collective_of(call), stream, [this] { throw_failure(); });
+    enqueue_work(call, stream, scratch);
     return end_work(std::move(begun), stream, call.name());
   } catch (BackendError const& e) {
     note.advance(node::DeviceStage::aborted);
@@ -175,7 +206,8 @@ Event WatchedTransport::enqueue(algorithms::Call const& call, Stream const& stre
   }
 }
 
-void WatchedTransport::capture(cuda::Capture& into, algorithms::Call const& call, Stream const& stream) {
+void WatchedTransport::capture(cuda::Capture& into, algorithms::Call const& call, Stream const& stream,
+                               spi::Storage* scratch) {
   auto part = graph_replay_.lock();
   if (!part || capture_number_ != into.number()) {
     part = std::make_shared<GraphReplay>(shared_from_this());
@@ -183,7 +215,7 @@ void WatchedTransport::capture(cuda::Capture& into, algorithms::Call const& call
     graph_replay_ = part;
     capture_number_ = into.number();
   }
-  transport_->enqueue(collective_of(call), stream, [this] { throw_failure(); });
+  enqueue_work(call, stream, scratch);
   part->add(algorithms::recorded_call(call, node::DevicePath::graph, stream, 0), call.name());
 }
 

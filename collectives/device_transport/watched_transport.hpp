@@ -27,6 +27,7 @@ class WatchedTransport : public std::enable_shared_from_this<WatchedTransport> {
     std::string name{};          ///< of the group on the CPU
     std::string_view backend{};  ///< name of the factory
     spi::DevicePlace place{};
+    bool have_kernels = false;  ///< the devices of all ranks run the library's kernels
   };
 
   WatchedTransport(Group group, std::unique_ptr<spi::DeviceTransport> transport,
@@ -43,11 +44,14 @@ class WatchedTransport : public std::enable_shared_from_this<WatchedTransport> {
   [[nodiscard]] spi::DevicePlace const& place() const noexcept { return group_.place; }
   /// Returns the vendor's handle, or null once it has ended.
   [[nodiscard]] void* native() const noexcept { return transport_->native(); }
-  /// Returns whether the transport carries a call on the stream. Others, and all messages, go through host memory.
+  /// Returns whether a call on the stream stays on the devices. Others, and all messages, go through host memory.
   [[nodiscard]] bool carries(algorithms::Call const& call, Stream const& stream) const;
-  /// Enqueues a call on the stream and returns its end. `BackendError` when the transport refuses; the failure of the
-  /// group. On a stream that is being captured the call becomes a part of the graph.
-  [[nodiscard]] Event enqueue(algorithms::Call const& call, Stream const& stream);
+  /// Returns the memory of the device that `enqueue` needs for a reduction in rank order; null for other calls.
+  [[nodiscard]] std::shared_ptr<spi::Storage> make_scratch(algorithms::Call const& call, Stream const& stream) const;
+  /// Enqueues a call on the stream and returns its end. With `scratch` it is a reduction in rank order. `BackendError`
+  /// when the transport refuses; the failure of the group. On a stream that is being captured the call becomes a part
+  /// of the graph.
+  [[nodiscard]] Event enqueue(algorithms::Call const& call, Stream const& stream, spi::Storage* scratch);
 
   /// Work that this rank has begun to enqueue.
   struct Begun {
@@ -78,7 +82,9 @@ class WatchedTransport : public std::enable_shared_from_this<WatchedTransport> {
   void throw_failure() const;
 
  private:
-  void capture(cuda::Capture& into, algorithms::Call const& call, Stream const& stream);
+  [[nodiscard]] bool goes_in_rank_order(algorithms::Call const& call) const;
+  void enqueue_work(algorithms::Call const& call, Stream const& stream, spi::Storage* scratch);
+  void capture(cuda::Capture& into, algorithms::Call const& call, Stream const& stream, spi::Storage* scratch);
   [[noreturn]] void end_after(Error const& error);
   [[noreturn]] void end_after_timeout(TimeoutError const& error);
   /// Waits until the watchdog has decided why the group fails.

@@ -29,9 +29,9 @@ class NcclTransport final : public spi::DeviceTransport {
                 spi::DevicePollHook const& poll_hook)
       : communicator_(id, place, timeout, poll_hook) {}
 
-  [[nodiscard]] bool carries(spi::DeviceCollective const& collective, Stream const& stream) const override {
-    // A graph cannot contain the exchange through host memory, which keeps NaN.
-    return can_run(collective) && (!may_lose_nan(collective) || stream.is_capturing());
+  [[nodiscard]] spi::CarriedWhere carries(spi::DeviceCollective const& collective) const override {
+    if (!can_run(collective)) return spi::CarriedWhere::nowhere;
+    return may_lose_nan(collective) ? spi::CarriedWhere::in_graphs : spi::CarriedWhere::everywhere;
   }
 
   void enqueue(spi::DeviceCollective const& collective, Stream const& stream,

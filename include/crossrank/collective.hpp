@@ -50,11 +50,10 @@ class NamedCalls;
 /// **GPU tensors** are sent by NCCL if all ranks of the group have the same NCCL and a GPU of their own, else through
 /// host memory. `spi::add_device_transport` adds other libraries than NCCL. Results are in the order of the current
 /// stream. With NCCL the host does not wait for the GPU; unless `CheckLevel` is `off`, it waits until all ranks have
-/// made the call. NCCL reduces in an order of its own, and rounds F16 and BF16 after each step. Dtypes and ops that
-/// NCCL lacks go through host memory. So do min and max of floating-point tensors, so that NaN wins; in a captured
-/// graph NCCL carries them, and a NaN may be lost. The first collective on GPU tensors makes the choice for the group,
-/// and blocks until all ranks have called it. `CROSSRANK_DEVICE` forces either. If it forces NCCL and NCCL cannot be
-/// used, all ranks get an `UnavailableError`.
+/// made the call. NCCL reduces in an order of its own, unless the caller asks for `ReduceOrder::rank`. Reductions that
+/// NCCL lacks, and min and max of floating-point tensors, are in rank order too. The first collective on GPU tensors
+/// makes the choice for the group, and blocks until all ranks have called it. `CROSSRANK_DEVICE` forces either. If it
+/// forces NCCL and NCCL cannot be used, all ranks get an `UnavailableError`.
 ///
 /// Costs are those of the "shm" backend. A *barrier round* is one exchange of arrival flags between all ranks.
 ///
@@ -130,13 +129,15 @@ class CROSSRANK_EXPORT Collective {
   /// Replaces `tensor` on every rank by the combination of all ranks' tensors.
   ///
   /// Collective; one barrier round for a short tensor. For a long tensor, each rank reduces one slice. Shapes and
-  /// dtypes are the same on all ranks. `ReduceOp` lists the dtypes of each op; another dtype is a `UsageError`. Follows
-  /// `MPI_Allreduce`.
-  void all_reduce(Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
+  /// dtypes are the same on all ranks. `ReduceOp` lists the dtypes of each op; another dtype is a `UsageError`. `order`
+  /// matters on GPUs only. Follows `MPI_Allreduce`.
+  void all_reduce(Tensor& tensor, ReduceOp op = ReduceOp::sum, ReduceOrder order = ReduceOrder::any) const;
   /// Starts an `all_reduce` and returns at once.
-  [[nodiscard]] Request iall_reduce(Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
+  [[nodiscard]] Request iall_reduce(Tensor& tensor, ReduceOp op = ReduceOp::sum,
+                                    ReduceOrder order = ReduceOrder::any) const;
   /// Starts a fused `all_reduce` of tensors of one dtype and returns at once.
-  [[nodiscard]] Request iall_reduce(std::span<Tensor> tensors, ReduceOp op = ReduceOp::sum) const;
+  [[nodiscard]] Request iall_reduce(std::span<Tensor> tensors, ReduceOp op = ReduceOp::sum,
+                                    ReduceOrder order = ReduceOrder::any) const;
   /// Combines the caller's elements on every rank.
   template <MutableElementRange R>
   void all_reduce(R&& values, ReduceOp op = ReduceOp::sum) const;
@@ -150,9 +151,10 @@ class CROSSRANK_EXPORT Collective {
   /// Replaces the root's tensor by the combination of all ranks' tensors. The other tensors do not change.
   ///
   /// Collective; dtypes, shapes and errors as for `all_reduce`. Follows `MPI_Reduce`.
-  void reduce(Tensor& tensor, ReduceOp op = ReduceOp::sum, Root root = {}) const;
+  void reduce(Tensor& tensor, ReduceOp op = ReduceOp::sum, Root root = {}, ReduceOrder order = ReduceOrder::any) const;
   /// Starts a `reduce` and returns at once.
-  [[nodiscard]] Request ireduce(Tensor& tensor, ReduceOp op = ReduceOp::sum, Root root = {}) const;
+  [[nodiscard]] Request ireduce(Tensor& tensor, ReduceOp op = ReduceOp::sum, Root root = {},
+                                ReduceOrder order = ReduceOrder::any) const;
   /// Combines the caller's elements on the root.
   template <MutableElementRange R>
   void reduce(R&& values, ReduceOp op = ReduceOp::sum, Root root = {}) const;
@@ -164,13 +166,15 @@ class CROSSRANK_EXPORT Collective {
   ///
   /// Collective; dtypes and errors as for `all_reduce`. `in` has the shape `[world_size, *out.shape]`, or any shape
   /// with as many elements. Follows `MPI_Reduce_scatter_block`.
-  void reduce_scatter(Tensor& out, Tensor const& in, ReduceOp op = ReduceOp::sum) const;
+  void reduce_scatter(Tensor& out, Tensor const& in, ReduceOp op = ReduceOp::sum,
+                      ReduceOrder order = ReduceOrder::any) const;
   /// Starts a `reduce_scatter` and returns at once.
-  [[nodiscard]] Request ireduce_scatter(Tensor& out, Tensor const& in, ReduceOp op = ReduceOp::sum) const;
+  [[nodiscard]] Request ireduce_scatter(Tensor& out, Tensor const& in, ReduceOp op = ReduceOp::sum,
+                                        ReduceOrder order = ReduceOrder::any) const;
   /// Starts a fused `reduce_scatter` of tensors of one dtype and returns at once: `outs[i]` receives a part of
   /// `ins[i]`.
   [[nodiscard]] Request ireduce_scatter(std::span<Tensor> outs, std::span<Tensor const> ins,
-                                        ReduceOp op = ReduceOp::sum) const;
+                                        ReduceOp op = ReduceOp::sum, ReduceOrder order = ReduceOrder::any) const;
   /// Combines the caller's elements and scatters equal parts of the result.
   template <MutableElementRange Out, ElementRangeLike<Out> In>
   void reduce_scatter(Out&& out, In&& in, ReduceOp op = ReduceOp::sum) const;
@@ -181,9 +185,11 @@ class CROSSRANK_EXPORT Collective {
   /// Combines `in` over all ranks and gives rank r the next `rows.rows[r]` rows of the result in `out`.
   ///
   /// Collective; dtypes and errors as for `all_reduce`. Follows `MPI_Reduce_scatter`.
-  void reduce_scatterv(Tensor& out, Tensor const& in, Rows rows, ReduceOp op = ReduceOp::sum) const;
+  void reduce_scatterv(Tensor& out, Tensor const& in, Rows rows, ReduceOp op = ReduceOp::sum,
+                       ReduceOrder order = ReduceOrder::any) const;
   /// Starts a `reduce_scatterv` and returns at once.
-  [[nodiscard]] Request ireduce_scatterv(Tensor& out, Tensor const& in, Rows rows, ReduceOp op = ReduceOp::sum) const;
+  [[nodiscard]] Request ireduce_scatterv(Tensor& out, Tensor const& in, Rows rows, ReduceOp op = ReduceOp::sum,
+                                         ReduceOrder order = ReduceOrder::any) const;
   /// Combines the caller's elements and scatters parts of `rows.rows` elements.
   template <MutableElementRange Out, ElementRangeLike<Out> In>
   void reduce_scatterv(Out&& out, In&& in, Rows rows, ReduceOp op = ReduceOp::sum) const;

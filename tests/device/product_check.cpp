@@ -3,6 +3,7 @@
 // gathers | death
 #include <crossrank/crossrank.hpp>
 #include <crossrank/cuda.hpp>
+#include <crossrank/spi/device_provider.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -10,6 +11,7 @@
 #include <cstdio>
 #include <exception>
 #include <numeric>
+#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,6 +44,53 @@ bool holds_only(Tensor const& tensor, float value) {
 }
 
 constexpr std::int64_t count = 100'000;
+
+/// Returns elements with random bits.
+Tensor random_bits(std::int64_t elements, Dtype dtype, int seed) {
+  auto tensor = Tensor::empty({elements}, dtype);
+  std::mt19937 random(static_cast<unsigned>(seed));
+  for (auto& byte : tensor.mutable_bytes()) byte = static_cast<std::byte>(random());
+  return tensor;
+}
+
+bool same_bits(Tensor const& on_gpu, Tensor const& expected) {
+  return std::ranges::equal(on_gpu.to(Device::cpu()).bytes(), expected.bytes());
+}
+
+/// Converts all dtypes to all dtypes, by a kernel and by the CPU.
+void check_conversions() {
+  check(spi::device_provider(Device::Kind::cuda).has_kernels(default_device()), "the driver loads the kernels");
+  for (std::size_t from = 0; from < dtype_count; ++from) {
+    for (std::size_t to = 0; to < dtype_count; ++to) {
+      auto const host = random_bits(4'000, static_cast<Dtype>(from), 1);
+      try {
+        auto const expected = host.to(static_cast<Dtype>(to));
+        auto const claim = "a conversion of " + std::string(name_of(host.dtype())) + " to " +
+                           std::string(name_of(expected.dtype())) + " has the bits of the CPU";
+        check(same_bits(host.to(default_device()).to(expected.dtype()), expected), claim.c_str());
+      } catch (UsageError const&) {  // a packed or complex dtype
+      }
+    }
+  }
+}
+
+/// Reduces the same values on the CPU and on the GPU. Without NaN, whose bits may differ.
+void check_rank_order(Collective const& world) {
+  for (auto const dtype : {Dtype::f32, Dtype::f64, Dtype::bf16, Dtype::f16, Dtype::f8_e4m3, Dtype::i16, Dtype::u64}) {
+    bool const is_integer = dtype == Dtype::i16 || dtype == Dtype::u64;
+    for (auto const op : {ReduceOp::sum, ReduceOp::prod, ReduceOp::max, is_integer ? ReduceOp::bxor : ReduceOp::avg}) {
+      for (std::int64_t const elements : {37, 50'001}) {
+        auto expected = random_bits(elements, Dtype::i8, world.rank()).to(dtype);
+        auto reduced = expected.to(default_device());
+        world.all_reduce(expected, op);
+        world.all_reduce(reduced, op, ReduceOrder::rank);
+        auto const claim = "a reduction of " + std::string(name_of(dtype)) + " by op " +
+                           std::to_string(static_cast<int>(op)) + " in rank order has the bits of the CPU";
+        check(same_bits(reduced, expected), claim.c_str());
+      }
+    }
+  }
+}
 
 /// Copies, slices and joins without other ranks, directly and in a graph.
 void check_tensors() {
@@ -77,6 +126,7 @@ void check_collectives(Collective const& world, std::string_view backend) {
   auto word = on_gpu(count, own);
   world.broadcast(word, {world.world_size() - 1});
   check(holds_only(word, ranks), "broadcast is right");
+  check_rank_order(world);
   if (backend != "nccl") return;
 
   std::vector<int> everyone(static_cast<std::size_t>(world.world_size()));
@@ -136,7 +186,10 @@ int run_part(std::string_view part, std::string_view backend) {
     return 1;
   }
   auto const world = connect({.timeout = std::chrono::seconds(60)});
-  if (part == "local") check_tensors();
+  if (part == "local") {
+    check_tensors();
+    check_conversions();
+  }
   if (part == "collectives") check_collectives(world, backend);
   if (part == "gathers") check_gathers(world);
   if (part == "death") check_death(world);

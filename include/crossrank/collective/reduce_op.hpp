@@ -12,9 +12,21 @@ namespace crossrank {
 /// F16, BF16 and the F8 formats except F8_E8M0 are combined as F32 and rounded once, to the nearest, ties to even. As
 /// in torch, a result beyond the largest value becomes infinity, or NaN in a format without infinity.
 ///
-/// Reductions of GPU tensors that NCCL carries are an exception. NCCL combines in an order of its own, and rounds F16
-/// and BF16 after each step. It may lose a NaN in min and max, so that the library sends those of floating-point
-/// tensors through host memory. In a captured graph NCCL carries them too, and a NaN may be lost.
+/// Reductions of GPU tensors that NCCL carries are an exception: see `ReduceOrder`.
 enum class ReduceOp : std::uint8_t { sum, prod, min, max, avg, band, bor, bxor };
+
+/// Selects the order in which a reduction of GPU tensors combines the values of the ranks. Tensors on the CPU are
+/// always combined in rank order.
+enum class ReduceOrder : std::uint8_t {
+  /// That of NCCL where it has the dtype and the op, which is the fastest: an order of its own, with F16 and BF16
+  /// rounded
+  /// after each step. Rank order elsewhere, and for min and max of floating-point tensors, in which NCCL may lose a
+  /// NaN.
+  any,
+  /// Rank order: the same bits on every backend. NCCL exchanges the values, and a kernel of the GPU combines them,
+  /// which
+  /// needs memory for as many bytes as the tensor has. Without the kernel they go through host memory.
+  rank,
+};
 
 }  // namespace crossrank

@@ -2,6 +2,7 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -31,6 +32,13 @@ struct DeviceCollective {
   Reduction reduction{};                          ///< of a reduction; its order of ranks is the transport's own
 };
 
+/// Where a device transport carries a collective.
+enum class CarriedWhere : std::uint8_t {
+  nowhere,
+  in_graphs,  ///< only in captured graphs, which cannot use host memory; it keeps less than the CPU promises
+  everywhere
+};
+
 /// The place of a rank in the group of a device transport.
 struct DevicePlace {
   Device device{};  ///< its device
@@ -58,10 +66,11 @@ class CROSSRANK_EXPORT DeviceTransport {
   /// Closes the transport unless `close` or `abort` has ended it.
   virtual ~DeviceTransport() = default;
 
-  /// Returns whether the transport carries the collective on the stream. Collectives that it does not carry go through
-  /// host memory, which keeps the promises of the CPU: the order of ranks in sums, NaN in min and max. All ranks must
-  /// get the same answer for the same call.
-  [[nodiscard]] virtual bool carries(DeviceCollective const& collective, Stream const& stream) const = 0;
+  /// Returns where the transport carries the collective. Reductions that it does not carry are exchanged by it and
+  /// combined by a kernel of the library, where all devices have the kernels. Other collectives go through host memory.
+  /// Both keep the promises of the CPU: the order of ranks in sums, NaN in min and max. All ranks must get the same
+  /// answer for the same call.
+  [[nodiscard]] virtual CarriedWhere carries(DeviceCollective const& collective) const = 0;
 
   /// Enqueues a collective on the stream. Does not wait for the device. When the stream is being captured, the
   /// collective becomes a part of the graph, and runs at each replay. Where the library needs the other ranks in order

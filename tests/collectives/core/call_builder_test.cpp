@@ -64,7 +64,7 @@ TEST(CallBuilder, counts_bytes_beyond_32_bits) {
   EXPECT_EQ(call_builder.gatherv(none, in, {.rows = rows}).counts,
             (std::vector<std::size_t>{48ULL * billion, 80ULL * billion, 0, 16ULL * billion}));
   auto tensor = imagined({std::int64_t{1} << 33}, Dtype::bf16);
-  EXPECT_EQ(call_builder.all_reduce(tensor, ReduceOp::sum).in.bytes.size(), std::size_t{1} << 34);
+  EXPECT_EQ(call_builder.all_reduce(tensor, ReduceOp::sum, ReduceOrder::any).in.bytes.size(), std::size_t{1} << 34);
 }
 
 TEST(CallBuilder, refuses_sizes_that_overflow) {
@@ -89,8 +89,8 @@ TEST(CallBuilder, gives_different_calls_different_signatures) {
   EXPECT_NE(of(a, 0), of(c, 0));
   EXPECT_NE(of(a, 0), of(a, 1));
   EXPECT_EQ(of(a, 2), of(a, 2));
-  EXPECT_NE(call_builder.reduce(a, ReduceOp::sum, {0}).signature.digest,
-            call_builder.reduce(a, ReduceOp::max, {0}).signature.digest);
+  EXPECT_NE(call_builder.reduce(a, ReduceOp::sum, {0}, ReduceOrder::any).signature.digest,
+            call_builder.reduce(a, ReduceOp::max, {0}, ReduceOrder::any).signature.digest);
 }
 
 /// The input may be its own part of the result. Anywhere else in the result it would be overwritten before it is read.
@@ -124,18 +124,19 @@ TEST(CallBuilder, finds_no_overlap_between_empty_tensors) {
   auto whole = Tensor::zeros({8}, Dtype::i32);
   auto none = whole.narrow(0, 3, 0);
   std::vector<std::int64_t> const rows{4, 0, 2, 2};
-  EXPECT_NO_THROW(static_cast<void>(call_builder.reduce_scatterv(none, whole, {.rows = rows}, ReduceOp::sum)));
+  EXPECT_NO_THROW(
+      static_cast<void>(call_builder.reduce_scatterv(none, whole, {.rows = rows}, ReduceOp::sum, ReduceOrder::any)));
   EXPECT_NO_THROW(static_cast<void>(call_builder.all_gatherv(whole, none, {.rows = rows})));
 }
 
 TEST(CallBuilder, records_arguments_unless_checks_are_off) {
   OneOfFour const transport;
   auto a = Tensor::zeros({4, 6}, Dtype::f32);
-  auto const off = CallBuilder(transport, CheckLevel::off).reduce(a, ReduceOp::sum, {0});
+  auto const off = CallBuilder(transport, CheckLevel::off).reduce(a, ReduceOp::sum, {0}, ReduceOrder::any);
   EXPECT_EQ(off.signature.digest, 0U);
   EXPECT_TRUE(off.arguments.empty());
   for (auto const check : {CheckLevel::local, CheckLevel::collective}) {
-    auto const call = CallBuilder(transport, check).reduce(a, ReduceOp::sum, {2});
+    auto const call = CallBuilder(transport, check).reduce(a, ReduceOp::sum, {2}, ReduceOrder::any);
     EXPECT_EQ(describe_call(call.name(), call.noted().arguments), "reduce root 2 F32 sum [4, 6]");
   }
 }

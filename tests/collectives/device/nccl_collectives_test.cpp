@@ -119,6 +119,7 @@ CROSSRANK_RANK_SCENARIO(nccl_other_dtypes) {
   auto bits = Tensor::of<std::uint32_t>({1U << static_cast<unsigned>(world.rank())}, {1}).to(gpu);
   world.all_reduce(bits, ReduceOp::bor);  // nor such an op
   EXPECT_EQ(bits.to(Device::cpu()).as<std::uint32_t>()[0], (1U << static_cast<unsigned>(world.world_size())) - 1);
+  EXPECT_EQ(emulated_count("cuLaunchKernel"), 2U);
   auto integers = Tensor::of<std::int64_t>({world.rank() + 1}, {1}).to(gpu);
   world.all_reduce(integers, ReduceOp::prod);
   EXPECT_EQ(world.device_backend(), "nccl");
@@ -130,7 +131,7 @@ CROSSRANK_RANK_SCENARIO(nccl_other_dtypes) {
   return end_gpu_rank();
 }
 
-TEST_P(NcclCollectives, reduce_what_nccl_lacks_through_host_memory) { run("nccl_other_dtypes"); }
+TEST_P(NcclCollectives, reduce_what_nccl_lacks_by_a_kernel) { run("nccl_other_dtypes"); }
 
 /// One rank after the other has a NaN. NCCL would lose it.
 CROSSRANK_RANK_SCENARIO(nccl_nan) {
@@ -183,7 +184,7 @@ CROSSRANK_RANK_SCENARIO(nccl_requests) {
   auto third = filled(world, 5);
   auto one = world.iall_reduce(first);
   auto two = world.iall_reduce(second, ReduceOp::avg);
-  auto three = world.iall_reduce(third, ReduceOp::max);  // through host memory
+  auto three = world.iall_reduce(third, ReduceOp::max);  // in rank order
   auto const other = Stream::create(default_device());
   StreamGuard const guard(other);
   one.wait();

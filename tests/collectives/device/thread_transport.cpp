@@ -221,7 +221,9 @@ class ThreadTransport final : public spi::DeviceTransport {
       : point_(std::move(point)), place_(place) {}
   ~ThreadTransport() override { close({}); }
 
-  [[nodiscard]] bool carries(DeviceCollective const&, Stream const&) const override { return true; }
+  [[nodiscard]] spi::CarriedWhere carries(DeviceCollective const&) const override {
+    return spi::CarriedWhere::everywhere;
+  }
 
   void enqueue(DeviceCollective const& collective, Stream const& stream, spi::DevicePollHook const&) override {
     if (point_->is_aborted(place_.rank))
