@@ -32,7 +32,7 @@ void write_numbers(Dtype dtype, std::byte* to, Number const* numbers, std::size_
 template <Dtype dtype>
 void convert_from(Tensor const& to, Tensor const& from) {
   using Element = kernels::Code<dtype>;
-  std::array<decltype(kernels::read_number<dtype>(Element{})), chunk_elements> numbers;
+  std::array<decltype(kernels::read_number<dtype>(Element{})), chunk_elements> numbers{};
   auto const to_bytes = bits_of(to.dtype()) / 8;
   auto const elements = as_size(from.numel());
   for (std::size_t begin = 0; begin < elements; begin += chunk_elements) {
