@@ -32,7 +32,7 @@ struct Call {
   std::uint32_t tag = 0;
   spi::Reduction reduction{};
   ReduceOrder order = ReduceOrder::any;  ///< of tensors on a device; others are always reduced in rank order
-  Device device{};  ///< where the tensors are
+  Device device{};                       ///< where the tensors are
   HostPart host_part = HostPart::whole;
   CallArguments arguments{};       ///< the arguments for people, in case that ranks disagree
   char const* called = nullptr;    ///< how the user called it, where that is not the operation's own name
