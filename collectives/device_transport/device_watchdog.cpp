@@ -325,7 +325,7 @@ void DeviceWatchdog::blame(ErrorCode code, std::vector<int> const& ranks, std::s
 
 void DeviceWatchdog::blame_itself(std::string const& why) { blame(ErrorCode::peer_lost, {peers_.rank()}, why); }
 
-void DeviceWatchdog::fail(std::exception_ptr failure) noexcept {
+void DeviceWatchdog::fail(std::exception_ptr const& failure) noexcept {
   bool has_work = false;
   {
     std::lock_guard const lock(mutex_);

@@ -124,7 +124,7 @@ class DeviceWatchdog {
   [[nodiscard]] std::vector<int> ask_for_late_ranks(std::uint64_t sequence);
   /// Makes all ranks fail because of this one.
   [[noreturn]] void blame_itself(std::string const& why);
-  void fail(std::exception_ptr failure) noexcept;
+  void fail(std::exception_ptr const& failure) noexcept;
 
   Watched const watched_;
   WatchdogPeers peers_;

@@ -29,9 +29,8 @@ struct PluginRequest {
 /// The table that a plugin returns from its only exported function, `crossrank_plugin`, which has C linkage.
 struct Plugin {
   char const* stamp;  ///< `build_stamp` of the plugin; the library refuses a plugin whose stamp differs from its own
-  std::shared_ptr<Transport> (*open)(PluginRequest const& request);  ///< opens the group
-  /// As `connect_mpi`; null in the plugin of another backend.
-  Collective (*connect)(int communicator, ConnectOptions const& options);
+  std::shared_ptr<Transport> (*open)(PluginRequest const& request);        ///< opens the group
+  Collective (*connect)(int communicator, ConnectOptions const& options);  ///< as `connect_mpi`; may be null
 };
 
 /// The type of `crossrank_plugin`.

@@ -160,7 +160,7 @@ class NamedFactory final : public spi::DeviceTransportFactory {
 };
 
 TEST(DeviceTransport, has_a_name_of_its_own) {
-  auto const add = [](std::string name) {
+  auto const add = [](std::string const& name) {
     return [name] { spi::add_device_transport(std::make_shared<NamedFactory>(name)); };
   };
   EXPECT_THAT(error_of<UsageError>(add("nccl")).got, HasSubstr("nccl"));

@@ -48,6 +48,7 @@ class HostBuffer {
 
  private:
   static device::StagingBuffers& store() {
+    // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed: calls may end after `main`
     static auto* const all = new device::StagingBuffers(Device::Kind::cuda);
     return *all;
   }
