@@ -128,6 +128,9 @@ class CROSSRANK_EXPORT GraphCapture {
 };
 
 /// A send of a dictionary in progress. Holds tensors and metadata until they have been sent.
+///
+/// Keep it until `wait` returns or `test` returns true. Dropping it earlier cancels the messages that have not been
+/// sent. The two ranks then no longer agree on the next message.
 class CROSSRANK_EXPORT TensorDictSend {
  public:
   /// Makes a send that has finished.
