@@ -21,7 +21,7 @@ Tensor gather_equal(Collective const& group, Tensor const& tensor, int dst) {
 }
 
 Tensor reduce_parts(Collective const& group, Tensor const& packed, std::vector<std::int64_t> const& sizes) {
-  auto out = Tensor::empty({at_rank(sizes, group.rank())}, packed.dtype(), packed.device());
+  auto out = Tensor::empty(packed.shape().with(0, at_rank(sizes, group.rank())), packed.dtype(), packed.device());
   group.reduce_scatterv(out, packed, {.rows = sizes});
   return out;
 }

@@ -19,7 +19,7 @@ namespace crossrank {
 /// Returns `[world_size, *shape]` on `dst`, an undefined tensor elsewhere.
 [[nodiscard]] Tensor gather_equal(Collective const& group, Tensor const& tensor, int dst);
 
-/// Sums `packed` over all ranks and returns this rank's part of the sum, `sizes[rank()]` elements.
+/// Sums `packed` over all ranks and returns this rank's part of the sum, `sizes[rank()]` rows.
 [[nodiscard]] Tensor reduce_parts(Collective const& group, Tensor const& packed,
                                   std::vector<std::int64_t> const& sizes);
 

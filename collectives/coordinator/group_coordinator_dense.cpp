@@ -58,20 +58,18 @@ Tensor reduce_scatter_along(Collective const& group, Tensor const& tensor, std::
   auto const mine = at_rank(sizes, group.rank());
   auto const shape = tensor.shape().with(at, mine);
   if (tensor.numel() == 0) return Tensor::zeros(shape, tensor.dtype(), tensor.device());
+  // Along the first dimension the data is ordered by rank already.
+  if (at == 0) return reduce_parts(group, tensor, sizes);
   auto const per_entry = tensor.numel() / length;
-  // Orders the data by rank. Along the first dimension it is in that order already.
-  auto packed = tensor;
-  if (at != 0) {
-    std::vector<Tensor> parts;
-    std::int64_t begin = 0;
-    for (auto const size : sizes) {
-      parts.push_back(slice(tensor, {static_cast<std::int64_t>(at)}, begin, size).reshape({size * per_entry}));
-      begin += size;
-    }
-    packed = concat(parts);
+  std::vector<Tensor> parts;
+  std::int64_t begin = 0;
+  for (auto const size : sizes) {
+    parts.push_back(slice(tensor, {static_cast<std::int64_t>(at)}, begin, size).reshape({size * per_entry}));
+    begin += size;
   }
-  for (auto& size : sizes) size *= per_entry;
-  return reduce_parts(group, packed.reshape({tensor.numel()}), sizes).reshape(shape);
+  // The ranks compare shapes, so the packed data gets one that tells tensors of other shapes apart.
+  auto const packed = concat(parts).reshape(tensor.shape().with(at, tensor.shape()[0]).with(0, length));
+  return reduce_parts(group, packed, sizes).reshape(shape);
 }
 
 Tensor all_gather_along(Collective const& group, Tensor const& tensor, std::int64_t dim, char const* operation) {

@@ -73,13 +73,11 @@ Tensor GroupCoordinator::combine(Tensor const& hidden_states, ExpertRoute const&
     throw UsageError(usage_in(held.cpu, "combine", "the number of rows differs from the number dispatched",
                               std::to_string(total), to_string(hidden_states)));
   }
-  auto const mine = at_rank(sizes, route.group_->rank());
-  auto const shape = hidden_states.shape().with(0, mine);
-  if (total == 0 || hidden_states.numel() == 0)
+  if (hidden_states.numel() == 0) {
+    auto const shape = hidden_states.shape().with(0, at_rank(sizes, route.group_->rank()));
     return Tensor::zeros(shape, hidden_states.dtype(), hidden_states.device());
-  auto elements = sizes;
-  for (auto& size : elements) size *= hidden_states.numel() / total;
-  return reduce_parts(*route.group_, hidden_states.reshape({hidden_states.numel()}), elements).reshape(shape);
+  }
+  return reduce_parts(*route.group_, hidden_states, sizes);
 }
 
 std::vector<std::int64_t> expert_sizes(std::vector<std::int64_t> const& tokens, ExpertChunk const& chunk) {

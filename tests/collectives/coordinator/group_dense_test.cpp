@@ -77,6 +77,21 @@ TEST(GroupDense, sends_to_the_next_and_receives_from_the_previous) {
   });
 }
 
+/// The tensors have equally many elements, so their sums would be of values that do not belong together.
+TEST(GroupDense, refuses_to_scatter_sums_of_tensors_of_different_shapes) {
+  for (std::int64_t const dim : {0, 1, 2}) {
+    run_thread_ranks(2, [&](Collective const& world) {
+      auto const group = whole(world);
+      auto const tensor = counting(world.rank() == 0 ? Shape{2, 4, 6} : Shape{4, 6, 2});
+      EXPECT_THROW(static_cast<void>(group.reduce_scatter(tensor, {dim})), MismatchError);
+    });
+  }
+  run_thread_ranks(2, [](Collective const& world) {
+    auto const group = whole(world);
+    EXPECT_THROW(static_cast<void>(group.reduce_scatter(counting({2, 4}), {world.rank()})), MismatchError);
+  });
+}
+
 TEST(GroupDense, refuses_ranks_dims_and_sizes_out_of_range) {
   run_thread_ranks(2, [](Collective const& world) {
     auto const group = whole(world);
