@@ -1,8 +1,8 @@
 // What the number of parameters costs.
 #include <algorithm>
 #include <memory>
+#include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
