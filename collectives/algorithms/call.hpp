@@ -8,6 +8,7 @@
 #include <crossrank/device.hpp>
 #include <crossrank/spi/transport.hpp>
 
+#include "collectives/spi/device_messages.hpp"
 #include "lib/node/memory/call_arguments.hpp"
 
 namespace crossrank::algorithms {
@@ -30,6 +31,9 @@ struct Call {
   int root = 0;                               ///< or the other side of a message
   std::shared_ptr<int> source{};              ///< where a receive from any rank stores the sender
   std::uint32_t tag = 0;
+  DeviceMessages* device_messages = nullptr;   ///< the transport, where a message may leave its payload on a GPU
+  std::weak_ptr<DeviceSlot> device_slot{};     ///< holds the payload of such a send
+  std::shared_ptr<DevicePayload> on_device{};  ///< where such a receive finds the payload
   spi::Reduction reduction{};
   ReduceOrder order = ReduceOrder::any;  ///< of tensors on a device; others are always reduced in rank order
   Device device{};                       ///< where the tensors are

@@ -6,6 +6,17 @@ namespace crossrank::algorithms {
 
 using spi::OpKind;
 
+namespace {
+
+/// Posts a message of a GPU.
+spi::RequestId post_device_message(Call const& c) {
+  if (c.signature.op_kind == OpKind::send)
+    return c.device_messages->post_device_send(c.device_slot.lock(), c.in.bytes.size(), c.root, c.tag);
+  return c.device_messages->post_device_recv(c.out, c.root, c.tag, c.source, c.on_device);
+}
+
+}  // namespace
+
 /// The one operation that a call is, where the transport has it.
 std::optional<spi::RequestId> Execution::post_own(spi::Transport& transport) const {
   auto const& c = call_;
@@ -14,6 +25,7 @@ std::optional<spi::RequestId> Execution::post_own(spi::Transport& transport) con
     case Call::HostPart::exchange_of_counts: return transport.post_all_gatherv(c.noted(), c.in, c.counts, c.out);
     default: break;
   }
+  if (c.device_messages != nullptr) return post_device_message(c);
   switch (c.signature.op_kind) {
     case OpKind::barrier: return transport.post_barrier(c.noted());
     case OpKind::broadcast: return transport.post_broadcast(c.noted(), c.out, c.root);

@@ -6,10 +6,12 @@
 #include <crossrank/error.hpp>
 
 #include "collectives/algorithms/recorded_call.hpp"
+#include "collectives/device/direct_send.hpp"
 #include "collectives/device/packed_call.hpp"
 #include "collectives/device/staged_call.hpp"
 #include "collectives/device/transport_call.hpp"
 #include "collectives/device_transport/agreement.hpp"
+#include "lib/core/environment.hpp"
 #include "lib/device/cuda/capture.hpp"
 
 namespace crossrank::device {
@@ -24,6 +26,12 @@ constexpr std::size_t max_buffers = 16;
 
 [[noreturn]] void refuse_capture(Call const& call, char const* message, char const* hint) {
   throw UsageError({.operation = call.name(), .message = message, .hint = hint});
+}
+
+/// Returns what the transport offers for messages that stay on GPUs; null where they go through host memory.
+DeviceMessages* device_messages(spi::Transport& transport) {
+  if (environment().device_transport == "staged") return nullptr;
+  return dynamic_cast<DeviceMessages*>(&transport);
 }
 
 }  // namespace
@@ -92,7 +100,7 @@ std::vector<Call> DeviceGroup::pieces(Call&& call) const {
   return whole;
 }
 
-std::unique_ptr<DeviceCall> DeviceGroup::begin(Call const& call, spi::Transport const& transport, CheckLevel check) {
+std::unique_ptr<DeviceCall> DeviceGroup::begin(Call const& call, spi::Transport& transport, CheckLevel check) {
   require_own_device(call, transport);
   require_capturable(call, current_stream(call.device));
   auto const begin_one = [&](Call const& one) { return begin_unpacked(one, transport, check); };
@@ -100,19 +108,31 @@ std::unique_ptr<DeviceCall> DeviceGroup::begin(Call const& call, spi::Transport 
   return begin_one(call);
 }
 
-std::unique_ptr<DeviceCall> DeviceGroup::begin_unpacked(Call const& call, spi::Transport const& transport,
-                                                        CheckLevel check) {
+std::unique_ptr<DeviceCall> DeviceGroup::begin_unpacked(Call const& call, spi::Transport& transport, CheckLevel check) {
   auto stream = current_stream(call.device);
   if (uses_transport(call, stream))
     return std::make_unique<TransportCall>(call, check != CheckLevel::off, on_device_, std::move(stream));
   if (!staging_) staging_ = std::make_shared<StagingBuffers>(call.device.kind, max_buffers);
   bool const is_source = call.signature.op_kind == OpKind::broadcast && call.root == transport.rank();
   if (!recorder_) recorder_.emplace(transport.node_memory(), transport.global_ranks());
-  bool const is_message = spi::is_message(call.signature.op_kind);
-  auto const path = is_message ? node::DevicePath::message : node::DevicePath::staged;
-  auto const sequence = is_message ? ++messages_ : ++staged_;
-  auto note = recorder_->note(algorithms::recorded_call(call, path, stream, sequence));
+  if (spi::is_message(call.signature.op_kind)) return begin_message(call, transport, std::move(stream));
+  auto note = recorder_->note(algorithms::recorded_call(call, node::DevicePath::staged, stream, ++staged_));
   return std::make_unique<StagedCall>(call, is_source, staging_, std::move(stream), std::move(note));
+}
+
+std::unique_ptr<DeviceCall> DeviceGroup::begin_message(Call const& call, spi::Transport& transport, Stream stream) {
+  auto note = recorder_->note(algorithms::recorded_call(call, node::DevicePath::message, stream, ++messages_));
+  auto* const messages = device_messages(transport);
+  if (messages != nullptr && call.signature.op_kind == OpKind::send) {
+    if (auto slot = messages->take_device_slot(stream, call.in.bytes.size(), call.root))
+      return std::make_unique<DirectSend>(call, *messages, std::move(slot), std::move(stream), std::move(note));
+  }
+  if (messages == nullptr || call.signature.op_kind == OpKind::send)
+    return std::make_unique<StagedCall>(call, false, staging_, std::move(stream), std::move(note));
+  auto receive = call;
+  receive.device_messages = messages;
+  receive.on_device = std::make_shared<DevicePayload>();
+  return std::make_unique<StagedCall>(receive, false, staging_, std::move(stream), std::move(note));
 }
 
 std::shared_ptr<void> DeviceGroup::native() const noexcept {

@@ -32,7 +32,7 @@ class DeviceGroup {
   [[nodiscard]] std::vector<algorithms::Call> pieces(algorithms::Call&& call) const;
   /// Begins a call. `UsageError` when this rank has used another device in this group, and for a call that
   /// cannot be captured from a stream that is being captured.
-  [[nodiscard]] std::unique_ptr<DeviceCall> begin(algorithms::Call const& call, spi::Transport const& transport,
+  [[nodiscard]] std::unique_ptr<DeviceCall> begin(algorithms::Call const& call, spi::Transport& transport,
                                                   CheckLevel check);
   /// Returns whether the device transport has failed. One load.
   [[nodiscard]] bool has_failed() const noexcept { return on_device_ && on_device_->has_failed(); }
@@ -64,8 +64,11 @@ class DeviceGroup {
     return on_device_ && on_device_->carries(call, stream);
   }
   /// Begins a call whose tensors are in one run of bytes.
-  [[nodiscard]] std::unique_ptr<DeviceCall> begin_unpacked(algorithms::Call const& call,
-                                                           spi::Transport const& transport, CheckLevel check);
+  [[nodiscard]] std::unique_ptr<DeviceCall> begin_unpacked(algorithms::Call const& call, spi::Transport& transport,
+                                                           CheckLevel check);
+  /// Begins a message: its payload stays on the GPU where the transport can leave it there.
+  [[nodiscard]] std::unique_ptr<DeviceCall> begin_message(algorithms::Call const& call, spi::Transport& transport,
+                                                          Stream stream);
   /// Throws when a graph is being captured from the stream and the call cannot be a part of it.
   void require_capturable(algorithms::Call const& call, Stream const& stream) const;
   void require_own_device(algorithms::Call const& call, spi::Transport const& transport);

@@ -68,7 +68,9 @@ algorithms::Call StagedCall::on_host(std::chrono::milliseconds timeout) {
 void StagedCall::finish() {
   auto const bytes = call_.out.bytes.size();
   auto& provider = spi::device_provider(call_.device.kind);
-  if (bytes > 0 && !is_source_) {
+  if (call_.on_device && call_.on_device->memory) {
+    copy_from_sender(std::exchange(*call_.on_device, {}));
+  } else if (bytes > 0 && !is_source_) {
     provider.copy(
         stream_,
         {.to = call_.out.bytes.data(), .to_device = call_.device, .from = out_.storage->data(), .run_bytes = bytes});
@@ -78,6 +80,17 @@ void StagedCall::finish() {
   note_.advance(node::DeviceStage::ended);
   if (call_.in.owner) provider.keep_alive(stream_, call_.in.owner);
   if (call_.out.owner && call_.out.owner != call_.in.owner) provider.keep_alive(stream_, call_.out.owner);
+}
+
+void StagedCall::copy_from_sender(DevicePayload&& found) {
+  auto& provider = spi::device_provider(call_.device.kind);
+  auto const payload = std::make_shared<DevicePayload>(std::move(found));
+  provider.copy(stream_, {.to = call_.out.bytes.data(),
+                          .to_device = call_.device,
+                          .from = payload->memory->data() + payload->offset,
+                          .from_device = payload->memory->device(),
+                          .run_bytes = call_.out.bytes.size()});
+  provider.keep_alive(stream_, payload);  // the sender uses the memory again afterwards
 }
 
 std::vector<algorithms::Call> staged_pieces(algorithms::Call&& call) {

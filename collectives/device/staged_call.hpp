@@ -14,7 +14,8 @@
 namespace crossrank::device {
 
 /// A call on device tensors that runs on the CPU transport: its inputs are copied to page-locked host memory, the call
-/// runs there, and its results are copied back in the order of a stream.
+/// runs there, and its results are copied back in the order of a stream. A receive may find the payload on the sender's
+/// GPU instead, and copies it from there.
 class StagedCall final : public DeviceCall {
  public:
   /// Enqueues the copies to the host on `stream`. `is_source`: this rank is the root of a broadcast. `note` is
@@ -34,6 +35,9 @@ class StagedCall final : public DeviceCall {
   [[nodiscard]] Stream const& stream() const noexcept override { return stream_; }
 
  private:
+  /// Enqueues the copy of a payload that a receive has found on the sender's GPU.
+  void copy_from_sender(DevicePayload&& found);
+
   algorithms::Call const call_;
   bool is_source_;
   std::shared_ptr<StagingBuffers> buffers_;

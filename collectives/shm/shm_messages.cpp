@@ -177,14 +177,7 @@ bool ShmTransport::try_send(MessageOp& op) {
   std::exception_ptr failure;
   if (!bytes.empty()) {
     try {
-      auto const slot = place_for_message(bytes.size());
-      if (!slot) return false;
-      auto& arena = group_->comm().arena();
-      node::bulk_copy(group_->comm(), arena.at(*slot), bytes.data(), bytes.size());
-      message.offset = slot->offset;
-      message.slot = slot->id;
-      message.generation = slot->generation;
-      arena.release_when(group_->message_taken(op.peer, sent + 1), *slot, node::Arena::Awaits::reader);
+      if (!place_payload(op, bytes, sent + 1, message)) return false;
     } catch (...) {
       // The message keeps its place, so that the receiver does not take the next one for it.
       failure = std::current_exception();
@@ -195,6 +188,25 @@ bool ShmTransport::try_send(MessageOp& op) {
   group_->count_progress();
   group_->ring_member(op.peer);
   if (failure) std::rethrow_exception(failure);
+  return true;
+}
+
+bool ShmTransport::place_payload(MessageOp const& op, std::span<std::byte const> bytes, std::uint64_t number,
+                                 node::Channel::Message& message) {
+  if (op.device_slot) {
+    place_device_payload(op, number, message);
+    return true;
+  }
+  auto const announcement = announcement_bytes(op.peer, bytes.size());
+  auto const slot = place_for_message(announcement == 0 ? bytes.size() : announcement);
+  if (!slot) return false;
+  auto& arena = group_->comm().arena();
+  node::bulk_copy(group_->comm(), arena.at(*slot), bytes.data(), bytes.size());
+  message.offset = slot->offset;
+  message.slot = slot->id;
+  message.generation = slot->generation;
+  if (announcement != 0) announce_outbox(op.peer, bytes.size(), number, *slot, message);
+  arena.release_when(group_->message_taken(op.peer, number), *slot, node::Arena::Awaits::reader);
   return true;
 }
 
@@ -237,10 +249,7 @@ bool ShmTransport::try_recv(MessageOp& op, int src) {
   }
   bool const is_sent = message.slot != node::Channel::not_sent;
   bool const fits = is_sent && message.bytes == bytes.size() && message.tag == op.tag;
-  if (fits && message.bytes != 0) {
-    auto const payload = group_->payload(src, message.offset, message.bytes);
-    node::bulk_copy(group_->comm(), bytes.data(), payload.data(), payload.size());
-  }
+  if (fits && message.bytes != 0) take_payload(op, src, message);
   channel.received.exchange(received + 1, std::memory_order_seq_cst);
   group_->count_progress();
   group_->ring_member(src);
@@ -257,6 +266,13 @@ bool ShmTransport::try_recv(MessageOp& op, int src) {
   }
   throw MessageMismatch({.operation = op.name(), .group = name(), .rank = rank(), .world_size = world_size()}, src,
                         {bytes.size(), op.tag}, {message.bytes, message.tag});
+}
+
+void ShmTransport::take_payload(MessageOp& op, int src, node::Channel::Message const& message) {
+  if ((message.slot & payload_on_device) != 0) return take_device_payload(op, src, message);
+  auto const payload = group_->payload(src, message.offset, message.bytes);
+  node::bulk_copy(group_->comm(), std::get<spi::Sink>(op.payload).bytes.data(), payload.data(), payload.size());
+  if (op.on_device && (message.slot & announces_device) != 0) open_announced(src, message);
 }
 
 }  // namespace crossrank::shm

@@ -32,6 +32,7 @@ ShmTransport::ShmTransport(std::shared_ptr<node::Group> group, std::vector<int> 
       sends_blocked_(per_rank<std::uint64_t>(group_->size())),
       receives_blocked_(per_rank<std::uint64_t>(group_->size())),
       ring_(group_->comm().arena()),
+      inbox_(group_->shared_comm()),
       timeout_policy_(timeout_policy) {}
 
 ShmTransport::~ShmTransport() {

@@ -11,8 +11,11 @@
 #include <crossrank/spi/transport.hpp>
 
 #include "collectives/algorithms/reduce.hpp"
+#include "collectives/shm/device_inbox.hpp"
+#include "collectives/shm/device_outbox.hpp"
 #include "collectives/shm/staged_collective.hpp"
 #include "collectives/shm/staging_ring.hpp"
+#include "collectives/spi/device_messages.hpp"
 #include "lib/node/group/group.hpp"
 #include "lib/node/memory/store_autotuner.hpp"
 
@@ -24,7 +27,7 @@ namespace crossrank::shm {
 /// into the sender's arena, and once out of it by each receiver. Their space is reused after the next barrier round,
 /// when all ranks have read it (`StagingRing`). Long payloads go in pieces, one barrier round each
 /// (`StagedCollective`).
-class ShmTransport final : public spi::Transport {
+class ShmTransport final : public spi::Transport, public DeviceMessages {
  public:
   /// `timeout_policy` applies to waits inside posts and tests.
   ShmTransport(std::shared_ptr<node::Group> group, std::vector<int> global_ranks,
@@ -50,6 +53,12 @@ class ShmTransport final : public spi::Transport {
   [[nodiscard]] spi::RequestId post_send(spi::Source bytes, int dst, std::uint32_t tag) override;
   [[nodiscard]] spi::RequestId post_recv(spi::Sink bytes, int src, std::uint32_t tag) override;
   [[nodiscard]] spi::RequestId post_recv_any(spi::Sink bytes, std::uint32_t tag, std::shared_ptr<int> source) override;
+  [[nodiscard]] std::shared_ptr<DeviceSlot> take_device_slot(Stream const& stream, std::size_t bytes, int dst) override;
+  [[nodiscard]] spi::RequestId post_device_send(std::shared_ptr<DeviceSlot> slot, std::size_t bytes, int dst,
+                                                std::uint32_t tag) override;
+  [[nodiscard]] spi::RequestId post_device_recv(spi::Sink bytes, int src, std::uint32_t tag,
+                                                std::shared_ptr<int> source,
+                                                std::shared_ptr<DevicePayload> found) override;
   [[nodiscard]] std::optional<spi::RequestId> post_all_reduce(spi::Signature, spi::Source const& in,
                                                               spi::Sink const& out, spi::Reduction) override;
   [[nodiscard]] std::optional<spi::RequestId> post_reduce(spi::Signature, spi::Source const& in, spi::Sink const& out,
@@ -139,8 +148,10 @@ class ShmTransport final : public spi::Transport {
     std::variant<std::monostate, spi::Source, spi::Sink> payload{};  ///< of a send, or of a receive
     int peer = 0;                                                    ///< unused by a receive from any rank
     std::uint32_t tag = 0;
-    std::shared_ptr<int> source{};  ///< of a receive from any rank
-    bool completed = false;         ///< has ended, but has not been waited for
+    std::shared_ptr<int> source{};               ///< of a receive from any rank
+    std::shared_ptr<DeviceSlot> device_slot{};   ///< holds the payload of a send that is not in host memory
+    std::shared_ptr<DevicePayload> on_device{};  ///< where a receive stores a payload on a GPU; null: it copies it
+    bool completed = false;                      ///< has ended, but has not been waited for
     std::exception_ptr failure{};
     [[nodiscard]] bool sends() const noexcept { return std::holds_alternative<spi::Source>(payload); }
     [[nodiscard]] bool is_from_any() const noexcept { return source != nullptr; }
@@ -214,6 +225,23 @@ class ShmTransport final : public spi::Transport {
   [[nodiscard]] StoreMode stores_of_results(std::span<std::byte const> in, std::span<std::byte const> out) const;
   [[nodiscard]] bool try_send(MessageOp& op);
   [[nodiscard]] bool try_recv(MessageOp& op, int src);
+  /// Copies the payload of a send into the arena. Returns false when it has to wait for memory there.
+  [[nodiscard]] bool place_payload(MessageOp const& op, std::span<std::byte const> bytes, std::uint64_t number,
+                                   node::Channel::Message& message);
+  /// Takes the payload of the message that a receive has found.
+  void take_payload(MessageOp& op, int src, node::Channel::Message const& message);
+
+  // payloads on GPUs
+  /// Describes a payload in this rank's outbox.
+  void place_device_payload(MessageOp const& op, std::uint64_t number, node::Channel::Message& message);
+  /// Takes or copies a payload in the sender's outbox. Throws the group's error when the sender has gone.
+  void take_device_payload(MessageOp& op, int src, node::Channel::Message const& message);
+  /// Returns the bytes that an announcement to `dst` needs behind a payload; 0: none is due.
+  [[nodiscard]] std::size_t announcement_bytes(int dst, std::size_t payload_bytes) const noexcept;
+  void announce_outbox(int dst, std::size_t payload_bytes, std::uint64_t number, node::Slot const& slot,
+                       node::Channel::Message& message);
+  /// Opens the outbox that is announced behind a payload.
+  void open_announced(int src, node::Channel::Message const& message);
   /// Returns memory for a message. Returns nothing while messages that peers have not taken yet, also of other groups,
   /// fill the arena: then the message waits, as it does for a full ring. Throws `UnavailableError` if that would not
   /// help.
@@ -235,6 +263,9 @@ class ShmTransport final : public spi::Transport {
   std::vector<std::span<std::byte const>> areas_{};  ///< of the peers, in the step under way
   std::optional<ArenaFull> arena_full_{};
   int first_source_ = 0;  ///< the rank whose turn it is when several have sent to a receive from any rank
+  std::unique_ptr<DeviceOutbox> outbox_{};        ///< from the first long message on a GPU on
+  std::size_t no_outbox_from_ = ~std::size_t{0};  ///< length of payload for which there was no memory
+  DeviceInbox inbox_;
   spi::TimeoutPolicy timeout_policy_;
   bool closed_ = false;
 };

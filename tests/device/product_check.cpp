@@ -143,6 +143,21 @@ void check_collectives(Collective const& world, std::string_view backend) {
   check(holds_only(input, 2 * ranks), "a replayed all_reduce is right");
 }
 
+/// Sends long messages in a ring. The first one of a pair goes through host memory, later ones from GPU to GPU.
+void check_messages(Collective const& world) {
+  int const next = (world.rank() + 1) % world.world_size();
+  int const previous = (world.rank() + world.world_size() - 1) % world.world_size();
+  for (int i = 0; i < 40; ++i) {
+    auto const value = static_cast<float>(100 * i + world.rank());
+    auto sent = on_gpu(count, value);
+    auto received = on_gpu(count, -1);
+    auto sending = world.isend(sent, next);
+    world.recv(received, previous);
+    sending.wait();
+    check(holds_only(received, static_cast<float>(100 * i + previous)), "a message between GPUs is right");
+  }
+}
+
 void check_gathers(Collective const& world) {
   auto const mine = on_gpu(count, static_cast<float>(world.rank() + 1), true);
   for (bool const in_place : {false, true}) {
@@ -193,6 +208,7 @@ int run_part(std::string_view part, std::string_view backend) {
     check_conversions();
   }
   if (part == "collectives") check_collectives(world, backend);
+  if (part == "collectives") check_messages(world);
   if (part == "gathers") check_gathers(world);
   if (part == "death") check_death(world);
   if (failures == 0) {

@@ -183,6 +183,28 @@ TEST_P(StagedCollectives, fused_calls_take_tensors_that_do_not_follow_each_other
   });
 }
 
+/// Payloads of ranks that are threads stay on the GPU too. There is no memory of another process then.
+TEST(DeviceMessagesOfThreads, go_around_a_ring) {
+  run_gpu_ranks(3, [](Collective const& world) {
+    int const next = (world.rank() + 1) % world.world_size();
+    int const previous = (world.rank() + world.world_size() - 1) % world.world_size();
+    for (int i = 0; i < 30; ++i) {
+      auto const sent = filled(world, 20'000 + 1'000 * i);
+      auto received = Tensor::zeros(sent.shape(), Dtype::f32, gpu);
+      world.sendrecv(received, sent, {.dst = next, .src = previous});
+      EXPECT_THAT(values(received), testing::Each(static_cast<float>(previous + 1)));
+    }
+    auto const sent = filled(world, 10'000);
+    auto received = filled(world, 10'000);
+    current_stream(gpu).synchronize();
+    world.barrier();
+    auto const before = calls("cuMemcpyDtoDAsync_v2");
+    world.sendrecv(received, sent, {.dst = next, .src = previous});
+    EXPECT_GE(calls("cuMemcpyDtoDAsync_v2") - before, 2U);
+    world.barrier();
+  });
+}
+
 TEST(StagedCollectives, fused_calls_refuse_tensors_on_two_devices) {
   run_gpu_ranks(2, [](Collective const& world) {
     std::vector<Tensor> tensors{filled(world, 2), Tensor::zeros({3}, Dtype::f32)};

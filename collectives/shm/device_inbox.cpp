@@ -1,0 +1,60 @@
+#include "collectives/shm/device_inbox.hpp"
+
+#include <utility>
+
+#include <crossrank/error.hpp>
+#include <crossrank/spi/device_provider.hpp>
+
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
+#include "lib/core/log.hpp"
+
+namespace crossrank::shm {
+namespace {
+
+/// The leases of an open outbox. The second one is taken when the memory is open.
+struct OutboxLeases {
+  std::shared_ptr<void const> keeps{};
+  std::shared_ptr<void const> is_open{};
+};
+
+}  // namespace
+
+std::shared_ptr<void const> DeviceInbox::hold(int owner, OutboxId slot) {
+  if (slot.slot >= comm_->slot_capacity() || !comm_->leases().hold(owner, slot.slot, slot.generation, comm_->rank()))
+    return nullptr;
+  return {comm_.get(), [comm = comm_, owner, slot](void const*) {
+            if (comm->is_own_process()) comm->leases().drop(owner, slot.slot, slot.generation, comm->rank());
+          }};
+}
+
+void DeviceInbox::open(int owner, OutboxRecord const& announced) {
+  if (outboxes_.empty()) outboxes_.resize(as_size(comm_->ranks()));
+  auto& outbox = at_rank(outboxes_, owner);
+  if (outbox.id == announced.id) return;  // open, or refused
+  outbox = {.id = announced.id};
+  auto const leases = std::make_shared<OutboxLeases>();
+  leases->keeps = hold(owner, announced.id);
+  if (!leases->keeps) return;
+  try {
+    auto memory = spi::device_provider(Device::Kind::cuda).open_shared(announced.memory, leases);
+    leases->is_open = hold(owner, announced.id);
+    outbox.memory = std::move(memory);
+  } catch (Error const& e) {
+    log_event(LogLevel::info, "messages of another rank's GPU go through host memory",
+              {{"rank of the node", std::to_string(owner)}, {"error", e.what()}});
+  }
+}
+
+DevicePayload DeviceInbox::take(int owner, OutboxId slot, SlotRecord const& where, std::size_t bytes) {
+  if (outboxes_.empty()) return {};
+  auto const& outbox = at_rank(outboxes_, owner);
+  if (!outbox.memory || !(outbox.id == where.outbox)) return {};
+  auto const size = outbox.memory->size_bytes();
+  if (where.offset > size || bytes > size - where.offset) return {};
+  auto lease = hold(owner, slot);
+  if (!lease) return {};
+  return {.memory = outbox.memory, .offset = where.offset, .lease = std::move(lease)};
+}
+
+}  // namespace crossrank::shm
