@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <string>
 #include <system_error>
@@ -29,6 +30,7 @@ using test::CommandEnd;
 using test::CommandRun;
 using test::run_command;
 using testing::HasSubstr;
+using testing::Not;
 
 // A job may finish before a signal reaches it; the test then tries again.
 constexpr int max_tries = 8;
@@ -57,6 +59,22 @@ TEST_F(ExitCodes, are_0_done_1_damaged_2_wrong_usage_3_error_of_the_system) {
   fs::resize_file(shards() / "rank1.safetensors", 40);
   EXPECT_EQ(consolidate({"--force"}).exit_code, 1);
   EXPECT_EQ(run_command({"verify", shards().string()}).exit_code, 1);
+}
+
+TEST_F(ExitCodes, is_2_with_a_way_out_when_a_launcher_spreads_the_ranks_over_hosts) {
+  std::map<std::string, std::string> const launcher{{"RANK", "0"},
+                                                    {"WORLD_SIZE", "4"},
+                                                    {"LOCAL_RANK", "0"},
+                                                    {"LOCAL_WORLD_SIZE", "2"},
+                                                    {"CROSSRANK_JOB_ID", "hosts" + std::to_string(::getpid())}};
+  for (auto const& [name, value] : launcher) ::setenv(name.c_str(), value.c_str(), 1);
+  auto const end = consolidate();
+  for (auto const& [name, value] : launcher) ::unsetenv(name.c_str());
+  EXPECT_EQ(end.exit_code, 2);
+  EXPECT_THAT(end.err,
+              HasSubstr("only ranks of one host: expected all ranks on this host, got 4 ranks on several hosts"));
+  EXPECT_THAT(end.err, HasSubstr("crossrank plan"));
+  EXPECT_THAT(end.err, Not(HasSubstr("plugin"))) << "no plugin helps: the command cannot load it";
 }
 
 TEST_F(ExitCodes, are_4_when_ranks_see_different_shards) {

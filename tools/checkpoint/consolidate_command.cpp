@@ -28,7 +28,7 @@ Examples:
   crossrank consolidate shards/ model/ --moe-ep 4       experts spread over the tensor-parallel ranks, as vLLM does
   crossrank consolidate shards/ model/ --fused-layout plain    fused layers sharded as one block, as transformers does
   crossrank consolidate shards/ model/ --policy rescale --max-shard-size 10GB -n 4
-  mpirun -n 8 crossrank consolidate /nfs/shards /nfs/model
+  mpirun -n 8 crossrank consolidate shards/ model/      ranks of one host; for several hosts, use `crossrank plan`
   crossrank consolidate --plan plan.json --part 7/64    one part of a plan that `crossrank plan` wrote
   crossrank consolidate --plan plan.json --finish       publishes the parts, or names those that are missing
 

@@ -12,6 +12,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "collectives/connect/open_transport.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/core/environment.hpp"
 #include "lib/core/terminal_text.hpp"
@@ -91,6 +92,27 @@ void print_result(std::string const& command, SessionOptions const& options, Com
 /// Whether a process connects to the other ranks that a launcher has announced.
 enum class Peers : std::uint8_t { connect, none };
 
+/// Connects this process to the other ranks. MPI, which connects hosts, is in a plugin of the shared library. The
+/// command contains the library, so it cannot load the plugin, and all its ranks must be on one host.
+Collective join(std::string const& command, Peers peers) {
+  if (peers == Peers::none) return connect({.backend = "fake", .rank = 0, .world_size = 1});
+  auto const job = describe_job({}, environment());
+  if (job.several_nodes || job.unknown_size) {
+    throw UnavailableError({.operation = command,
+                            .message = "this command connects only ranks of one host",
+                            .expected = "all ranks on this host",
+                            .got = job.unknown_size ? "an unknown number of ranks"
+                                                    : std::to_string(job.world_size) + " ranks on several hosts",
+                            .hint =
+                                "start it on one host; on several hosts, `crossrank plan` divides a merge into parts "
+                                "that need no connection",
+                            .rank = job.rank,
+                            .world_size = job.world_size,
+                            .group_usable = false});
+  }
+  return connect({.backend = job.world_size > 1 ? "shm" : "fake"});
+}
+
 /// Runs the work of one rank. Rank 0 reports the result.
 int run_rank(std::string const& command, SessionOptions const& options,
              std::function<CommandResult(Session const&)> const& work, Peers peers) {
@@ -100,7 +122,7 @@ int run_rank(std::string const& command, SessionOptions const& options,
   WarningLog const warnings("crossrank " + command, settled(options));
   InterruptHandler interrupts;
   try {
-    auto const world = peers == Peers::none ? connect({.backend = "fake", .rank = 0, .world_size = 1}) : connect();
+    auto const world = join(command, peers);
     speaks = world.rank() == 0;
     interrupts.begin_work();
     auto answer = work({world, interrupts.token(), progress});
