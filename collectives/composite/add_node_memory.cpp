@@ -1,5 +1,8 @@
 #include <crossrank/spi/add_node_memory.hpp>
 
+#include <array>
+#include <cstdint>
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,22 +15,40 @@
 #include "lib/node/memory/segment_names.hpp"
 
 namespace crossrank::spi {
+namespace {
+
+/// Sent by rank 0, so that all ranks use the same key. Their own ids may differ: MPI connects ranks of several
+/// launchers.
+struct Start {
+  std::array<std::uint64_t, 2> nonce{};  ///< of this start of the job, so that its ranks do not connect to others
+  char job[128] = {};                    ///< the job's id
+};
+
+Start start_of(std::string const& job) {
+  Start start{.nonce = node::random_nonce()};
+  job.copy(start.job, sizeof start.job - 1);
+  return start;
+}
+
+}  // namespace
 
 std::shared_ptr<Transport> add_node_memory(std::shared_ptr<Transport> across, NodeMemoryOptions const& options) {
   auto timeout_policy = options.timeout_policy;
   timeout_policy.timeout = options.connect_timeout;
-  // The nonce belongs to this start of the job, so that its ranks do not connect to those of another job or start.
-  auto nonce = across->rank() == 0 ? node::random_nonce() : std::array<std::uint64_t, 2>{};
-  across->wait(
-      across->post_broadcast({.op_kind = OpKind::broadcast}, {.bytes = std::as_writable_bytes(std::span(nonce))}, 0),
-      timeout_policy);
+  Start start;
+  if (across->rank() == 0) start = start_of(options.job);
+  across->wait(across->post_broadcast({.op_kind = OpKind::broadcast},
+                                      {.bytes = std::as_writable_bytes(std::span(&start, 1))}, 0),
+               timeout_policy);
   auto map = composite::NodeMap::exchange(*across, timeout_policy);
   auto const& here = map.members_of(map.own);
   auto const global = across->global_ranks();
   std::vector<int> global_here;
   for (int const member : here) global_here.push_back(at_rank(global, member));
   node::NodeOptions const on_node{
-      .key = {.job_id = std::to_string(nonce[0]) + "-" + std::to_string(nonce[1]), .step = std::to_string(map.own)},
+      .key = {.job_id = std::string(start.job, ::strnlen(start.job, sizeof start.job)),
+              .master = std::to_string(start.nonce[0]) + "-" + std::to_string(start.nonce[1]),
+              .step = std::to_string(map.own)},
       .rank = map.place_of(across->rank()),
       .ranks = static_cast<int>(here.size()),
       .global_rank = at_rank(global, across->rank()),

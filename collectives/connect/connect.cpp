@@ -55,6 +55,7 @@ ConnectOptions spi::resolve_options(ConnectOptions options, char const* operatio
   if (environment.timeout) options.timeout = *environment.timeout;
   if (environment.user_limit) options.user_limit = *environment.user_limit;
   if (options.backend.empty()) options.backend = environment.backend;
+  if (options.job_id.empty()) options.job_id = environment.job_id;
   // One rank per node is enough, because all ranks of a node have the same variables.
   if (environment.local_rank.value_or(options.rank.value_or(environment.rank)) == 0) warn_of_unknown_settings();
   if (std::min(options.timeout, *options.connect_timeout) <= std::chrono::milliseconds::zero()) {

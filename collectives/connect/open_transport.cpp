@@ -72,7 +72,8 @@ std::shared_ptr<spi::Transport> open_composite(ConnectOptions const& options, Jo
   return spi::add_node_memory(open_mpi(options, job, timeout_policy),
                               {.timeout_policy = timeout_policy,
                                .connect_timeout = options.connect_timeout.value_or(default_connect_timeout),
-                               .arena_cap = options.arena_cap});
+                               .arena_cap = options.arena_cap,
+                               .job = job.job_id});
 }
 
 /// Opens shared memory where MPI cannot be used. If the ranks declare different hosts, the error says why MPI, which
@@ -107,7 +108,8 @@ std::shared_ptr<spi::Transport> open_declared_hosts(ConnectOptions const& option
   return spi::add_node_memory(std::move(across),
                               {.timeout_policy = timeout_policy,
                                .connect_timeout = options.connect_timeout.value_or(default_connect_timeout),
-                               .arena_cap = options.arena_cap});
+                               .arena_cap = options.arena_cap,
+                               .job = job.job_id});
 }
 
 /// Opens a job on several nodes when the caller requested no backend by name.

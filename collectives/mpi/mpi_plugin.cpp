@@ -60,7 +60,8 @@ Collective connect(MPI_Comm communicator, ConnectOptions const& wanted) {
   if (options.backend != "mpi") {
     world = spi::add_node_memory(std::move(world), {.timeout_policy = timeout_policy,
                                                     .connect_timeout = *options.connect_timeout,
-                                                    .arena_cap = options.arena_cap});
+                                                    .arena_cap = options.arena_cap,
+                                                    .job = options.job_id});
   }
   return make_collective(std::move(world), timeout_policy, options.check.value_or(CheckLevel::local), options.progress);
 }

@@ -40,7 +40,8 @@ using MessageBody = std::function<void(Collective const& world, MemoryHub& hub)>
     transport = spi::add_node_memory(std::move(transport), {.timeout_policy = timeout_policy,
                                                             .connect_timeout = step_timeout,
                                                             .arena_cap = options.arena_cap,
-                                                            .threads = true});
+                                                            .threads = true,
+                                                            .job = "test of rank " + std::to_string(rank)});
   }
   return transport;
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include <crossrank/export.hpp>
 #include <crossrank/spi/operation.hpp>
@@ -16,6 +17,7 @@ struct NodeMemoryOptions {
   std::chrono::milliseconds connect_timeout{120'000};  ///< longest wait for the ranks of a node to join
   std::optional<std::uint64_t> arena_cap{};            ///< limit in bytes for all arenas of a node together
   bool threads = false;                                ///< whether the ranks of a node are threads of one process
+  std::string job{};  ///< id of the job, for `crossrank inspect` and flight records; that of the first rank counts
 };
 
 /// Makes a group of the same ranks that uses shared memory within each node.

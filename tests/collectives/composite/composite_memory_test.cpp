@@ -1,5 +1,6 @@
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -8,6 +9,7 @@
 #include <crossrank/collective.hpp>
 #include <crossrank/error.hpp>
 
+#include "lib/node/group/group.hpp"
 #include "tests/support/error_of.hpp"
 #include "tests/support/message_ranks.hpp"
 
@@ -48,6 +50,16 @@ TEST(CompositeMemory, that_is_full_refuses_a_long_all_gather_on_all_ranks_and_th
     expect_refusal(world, [&] { world.all_gather(all, mine); }, {0, 1, 2, 3});
   };
   run_message_ranks(4, body, {.node_memory = true, .arena_cap = little});
+}
+
+TEST(CompositeMemory, has_the_job_id_of_the_first_rank_for_inspect) {
+  auto const body = [](Collective const& world, MemoryHub&) {
+    auto const group = std::dynamic_pointer_cast<node::Group>(world.transport()->node_memory());
+    ASSERT_NE(group, nullptr);
+    EXPECT_STREQ(group->shared_comm()->header().job, "test of rank 0");
+    world.barrier();
+  };
+  run_message_ranks(4, body, {.node_memory = true});
 }
 
 }  // namespace
