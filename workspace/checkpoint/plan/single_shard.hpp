@@ -8,8 +8,8 @@
 
 namespace crossrank::checkpoint {
 
-/// Returns an error if the only source of a set is one rank's shard instead of the whole model, judged by the sizes that
-/// the rules know.
+/// Returns an error if the only source of a set is one rank's shard instead of the whole model, judged by the sizes
+/// that the rules know.
 ///
 /// If the file's name has a rank, one contradicting length is enough. Otherwise all layers that are sharded over ranks
 /// must be pieces, and there must be two kinds of them. Pieces whose files do not give the lengths of whole tensors
