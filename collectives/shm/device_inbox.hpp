@@ -18,6 +18,8 @@ class DeviceInbox {
   /// Takes the payload of `bytes` bytes that `where` describes. `slot` is the arena slot of `where`, in a message that
   /// this rank has not taken yet. Null memory when the record does not fit the outbox.
   [[nodiscard]] DevicePayload take(int owner, OutboxId slot, SlotRecord const& where, std::size_t bytes);
+  /// Closes all outboxes, so that their owners can free them. Call it before the last barrier of the group.
+  void close() noexcept { outboxes_.clear(); }
 
  private:
   struct Outbox {

@@ -284,6 +284,7 @@ void ShmTransport::close(spi::TimeoutPolicy const& timeout_policy) {
   group_->comm().require_own_process("close");
   spi::require_one_collective(*this, "close", collective_.has_value());
   closed_ = true;
+  inbox_.close();
   auto const round = group_->post({.op_kind = OpKind::close}, timeout_policy);
   static_cast<void>(group_->wait(round, timeout_policy, "close"));
   group_->closed();
