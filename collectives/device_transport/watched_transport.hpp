@@ -22,7 +22,7 @@ class GraphReplay;
 /// The devices of a group: its device transport, the watchdog over it, and the flight recorder.
 class WatchedTransport : public std::enable_shared_from_this<WatchedTransport> {
  public:
-  /// What all ranks of the group have agreed on.
+  /// The facts on which all ranks of the group have agreed.
   struct Group {
     std::string name{};          ///< of the group on the CPU
     std::string_view backend{};  ///< name of the factory

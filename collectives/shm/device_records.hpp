@@ -7,7 +7,7 @@
 
 #include "lib/node/memory/control_layout.hpp"
 
-/// What a sender writes into its arena for messages whose payloads stay on its GPU.
+/// Records that a sender writes into its arena for messages whose payloads stay on its GPU.
 namespace crossrank::shm {
 
 /// Bits of `Channel::Message::slot`, above all numbers of slots.

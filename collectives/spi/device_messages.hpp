@@ -28,7 +28,7 @@ struct DevicePayload {
   std::shared_ptr<void const> lease{};     ///< keeps the sender from using the slot again
 };
 
-/// What a transport offers besides `spi::Transport` if its messages can leave their payloads on a GPU.
+/// Interface of a transport besides `spi::Transport` if its messages can leave their payloads on a GPU.
 class DeviceMessages {
  public:
   virtual ~DeviceMessages() = default;

@@ -1,4 +1,4 @@
-// What the number of parameters costs.
+// The cost of a model with many parameters.
 #include <algorithm>
 #include <memory>
 #include <span>

@@ -96,7 +96,7 @@ class CROSSRANK_EXPORT DeviceTransport {
   virtual void close(Event const& last_work) noexcept = 0;
 };
 
-/// What a rank tells the others about its library and its device, in bytes that only its factory reads.
+/// The description of its library and device that a rank sends to the others, in bytes that only its factory reads.
 using DeviceTransportOffer = std::array<std::byte, 192>;
 /// The id of a new group, which one rank draws for all.
 using DeviceTransportId = std::array<std::byte, 256>;

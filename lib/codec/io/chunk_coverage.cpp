@@ -55,7 +55,7 @@ std::uint64_t random_of(std::size_t dim, std::int64_t coordinate) {
 }
 
 /// Returns a number for a box. If boxes cover another box exactly once, their numbers add up to its number modulo
-/// `prime`; otherwise they do not, but for one case in 2^57.
+/// `prime`; otherwise they do not, except in one case of 2^57.
 ///
 /// The number is the sum of one random number for each corner, with the sign of the corner: corners in the inside
 /// cancel each other. A corner's number is the product of those of its coordinates, which gives the product below.
