@@ -92,23 +92,19 @@ WatchedTransport::WatchedTransport(Group group, std::unique_ptr<spi::DeviceTrans
 
 WatchedTransport::~WatchedTransport() { transport_->close(last_work_); }
 
-bool WatchedTransport::goes_in_rank_order(algorithms::Call const& call) const {
-  if (!group_.have_kernels || !reduces(call)) return false;
-  if (call.order == ReduceOrder::any && transport_->carries(collective_of(call)) == spi::CarriedWhere::everywhere)
-    return false;
-  return RankOrderReduction(call, place()).is_carried_by(*transport_);
-}
-
-bool WatchedTransport::carries(algorithms::Call const& call, Stream const& stream) const {
-  if (spi::is_message(call.signature.op_kind)) return false;
-  if (goes_in_rank_order(call)) return true;
-  if (reduces(call) && call.order == ReduceOrder::rank) return false;
+WatchedTransport::Route WatchedTransport::route_of(algorithms::Call const& call, Stream const& stream) const {
+  if (spi::is_message(call.signature.op_kind)) return Route::host_memory;
+  bool const any_order = call.order == ReduceOrder::any;
   auto const where = transport_->carries(collective_of(call));
-  return where == spi::CarriedWhere::everywhere || (where == spi::CarriedWhere::in_graphs && stream.is_capturing());
+  if (any_order && where == spi::CarriedWhere::everywhere) return Route::transport;
+  if (group_.have_kernels && reduces(call) && RankOrderReduction(call, place()).is_carried_by(*transport_))
+    return Route::rank_order;
+  bool const in_graph = any_order && where == spi::CarriedWhere::in_graphs && stream.is_capturing();
+  return in_graph ? Route::transport : Route::host_memory;
 }
 
 std::shared_ptr<spi::Storage> WatchedTransport::make_scratch(algorithms::Call const& call, Stream const& stream) const {
-  if (!goes_in_rank_order(call)) return nullptr;
+  if (route_of(call, stream) != Route::rank_order) return nullptr;
   return spi::device_provider(stream.device().kind)
       .allocate(stream, {.bytes = RankOrderReduction(call, place()).scratch_bytes()});
 }

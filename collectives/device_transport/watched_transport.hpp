@@ -45,7 +45,9 @@ class WatchedTransport : public std::enable_shared_from_this<WatchedTransport> {
   /// Returns the vendor's handle, or null once it has ended.
   [[nodiscard]] void* native() const noexcept { return transport_->native(); }
   /// Returns whether a call on the stream stays on the devices. Others, and all messages, go through host memory.
-  [[nodiscard]] bool carries(algorithms::Call const& call, Stream const& stream) const;
+  [[nodiscard]] bool carries(algorithms::Call const& call, Stream const& stream) const {
+    return route_of(call, stream) != Route::host_memory;
+  }
   /// Returns the memory of the device that `enqueue` needs for a reduction in rank order; null for other calls.
   [[nodiscard]] std::shared_ptr<spi::Storage> make_scratch(algorithms::Call const& call, Stream const& stream) const;
   /// Enqueues a call on the stream and returns its end. With `scratch` it is a reduction in rank order. `BackendError`
@@ -82,7 +84,8 @@ class WatchedTransport : public std::enable_shared_from_this<WatchedTransport> {
   void throw_failure() const;
 
  private:
-  [[nodiscard]] bool goes_in_rank_order(algorithms::Call const& call) const;
+  enum class Route : std::uint8_t { host_memory, transport, rank_order };
+  [[nodiscard]] Route route_of(algorithms::Call const& call, Stream const& stream) const;
   void enqueue_work(algorithms::Call const& call, Stream const& stream, spi::Storage* scratch);
   void capture(cuda::Capture& into, algorithms::Call const& call, Stream const& stream, spi::Storage* scratch);
   [[noreturn]] void end_after(Error const& error);
