@@ -220,5 +220,39 @@ TEST_F(ArenaTest, keeps_leased_slots_reserved_when_destroyed) {
   EXPECT_EQ(reserved(), mebi);
 }
 
+/// An arena with an object that rank 1 reads.
+std::weak_ptr<void const> lend_object(Arena& arena, test::NodeMemory const& memory, Slot& slot) {
+  slot = arena.allocate(page);
+  auto const object = std::make_shared<int>(1);
+  arena.keep_with(slot, object);
+  arena.offer(slot, 1);
+  EXPECT_TRUE(memory.leases().take(0, slot.id, slot.generation, 1));
+  return object;
+}
+
+TEST_F(ArenaTest, keeps_objects_beyond_its_end_until_their_reader_drops_them) {
+  Slot slot;
+  auto const object = lend_object(*arena, memory, slot);
+  arena.reset();
+  test::NodeMemory const other(2, 8 * mebi);
+  auto const next = other.arena(0);
+  EXPECT_FALSE(object.expired());
+  memory.leases().drop(0, slot.id, slot.generation, 1);
+  EXPECT_FALSE(object.expired());
+  next->drop_kept();
+  EXPECT_TRUE(object.expired());
+}
+
+TEST_F(ArenaTest, drops_objects_of_an_ended_arena_when_the_reader_dies) {
+  Slot slot;
+  auto const object = lend_object(*arena, memory, slot);
+  arena.reset();
+  memory.record(1).state = static_cast<std::uint32_t>(RankState::dead);
+  test::NodeMemory const other(2, 8 * mebi);
+  EXPECT_FALSE(object.expired());
+  auto const next = other.arena(0);
+  EXPECT_TRUE(object.expired());
+}
+
 }  // namespace
 }  // namespace crossrank::node

@@ -5,7 +5,6 @@
 #include <bit>
 #include <cerrno>
 #include <iterator>
-#include <new>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -15,6 +14,7 @@
 #include "lib/core/at_rank.hpp"
 #include "lib/core/log.hpp"
 #include "lib/node/memory/counters.hpp"
+#include "lib/node/memory/lent_objects.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/files/io_error.hpp"
 #include "lib/platform/system.hpp"
@@ -45,12 +45,6 @@ std::shared_ptr<void> lock_pages(std::span<std::byte const> pages, Device::Kind 
   }
 }
 
-/// Keeps memory of a device that peers may still read. The driver frees it with the process.
-void keep_for_ever(std::shared_ptr<void const> object) noexcept {
-  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, see above
-  static_cast<void>(new (std::nothrow) std::shared_ptr<void const>(std::move(object)));
-}
-
 }  // namespace
 
 Arena::Arena(Parts parts)
@@ -59,6 +53,7 @@ Arena::Arena(Parts parts)
       header_(*reinterpret_cast<ControlHeader*>(parts_.control->data())),
       cap_bytes_(header_.cap_bytes),
       records_(reinterpret_cast<RankRecord*>(parts_.control->data() + ControlGeometry(parts_.ranks).records_offset())) {
+  drop_lent();
 }
 
 Arena::~Arena() {
@@ -69,9 +64,15 @@ Arena::~Arena() {
     bool const in_use = entry.state == State::held || entry.state == State::released;
     if (!in_use || !leased(entry.slot)) continue;
     lent += entry.slot.bytes;
-    for (auto& object : entry.kept) keep_for_ever(std::move(object));
+    if (entry.kept.empty()) continue;
+    keep_lent({.control = parts_.control,
+               .ranks = parts_.ranks,
+               .owner = parts_.rank,
+               .slot = entry.slot.id,
+               .objects = std::move(entry.kept)});
   }
   unreserve(reserved_ - std::min(reserved_, lent));
+  drop_lent();
 }
 
 Slot Arena::allocate(std::size_t bytes) {
@@ -100,18 +101,8 @@ std::optional<Slot> Arena::take_free(std::size_t capacity) {
   return entries_[id].slot;
 }
 
-bool Arena::leased(Slot const& slot) {
-  bool held = false;
-  for (int reader = 0; reader < parts_.ranks; ++reader) {
-    if (leases_.load(parts_.rank, slot.id, reader).free()) continue;
-    auto const state = static_cast<RankState>(records_[reader].state.load(std::memory_order_acquire));
-    if (state == RankState::dead || state == RankState::left) {
-      leases_.clear(parts_.rank, slot.id, reader);
-    } else {
-      held = true;
-    }
-  }
-  return held;
+bool Arena::leased(Slot const& slot) const {
+  return is_leased(parts_.control->data(), parts_.ranks, parts_.rank, slot.id);
 }
 
 void Arena::collect() {
@@ -233,6 +224,7 @@ void Arena::keep_with(Slot const& slot, std::shared_ptr<void const> object) {
 }
 
 void Arena::drop_kept() {
+  drop_lent();
   std::vector<std::shared_ptr<void const>> dropped;  // destroyed after the lock, because that may take long
   std::lock_guard const lock(mutex_);
   for (auto& entry : entries_) {

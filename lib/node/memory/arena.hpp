@@ -59,9 +59,10 @@ class Arena {
   /// Makes the deferred releases that are due. Returns how many still wait for a reader.
   [[nodiscard]] std::size_t waiting_for_readers();
   /// Keeps an object until the slot, which is in use, can be used again. `drop_kept` looks at that, and so do calls
-  /// that need memory.
+  /// that need memory. Objects of an arena that has ended stay while readers hold their slots; each arena of the
+  /// process that begins or ends looks at those.
   void keep_with(Slot const& slot, std::shared_ptr<void const> object);
-  /// Drops the objects of slots that nobody reads any more.
+  /// Drops the objects of slots that nobody reads any more, and those of ended arenas of this process.
   void drop_kept();
   /// Prevents the destructor from releasing the memory. Called in a forked child: the memory is the parent's.
   void abandon() noexcept { reserved_ = 0; }
@@ -109,7 +110,7 @@ class Arena {
 
   void collect();
   void release_locked(Slot const& slot) noexcept;
-  [[nodiscard]] bool leased(Slot const& slot);
+  [[nodiscard]] bool leased(Slot const& slot) const;
   [[nodiscard]] std::optional<Slot> take_free(std::size_t capacity);
   [[nodiscard]] Slot grow(std::size_t capacity);
   [[nodiscard]] bool reserve(std::size_t bytes) noexcept;

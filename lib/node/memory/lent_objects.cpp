@@ -1,0 +1,73 @@
+#include "lib/node/memory/lent_objects.hpp"
+
+#include <atomic>
+#include <list>
+#include <mutex>
+#include <new>
+#include <utility>
+
+#include <unistd.h>
+
+namespace crossrank::node {
+namespace {
+
+struct Lent {
+  pid_t const process = ::getpid();
+  Lent const* of_parent = nullptr;
+  std::mutex mutex{};
+  std::list<LentObjects> all{};
+};
+
+/// Returns what this process has lent. A forked child begins anew: the objects are its parent's, and so may be the
+/// lock. Never destroyed, because the objects stay until the process ends. Null without memory.
+Lent* lent_here() noexcept {
+  static std::atomic<Lent*> current{nullptr};
+  auto* found = current.load(std::memory_order_acquire);
+  if (found != nullptr && found->process == ::getpid()) return found;
+  auto made = std::unique_ptr<Lent>(new (std::nothrow) Lent);
+  if (made) made->of_parent = found;
+  if (made && current.compare_exchange_strong(found, made.get(), std::memory_order_acq_rel)) return made.release();
+  return made ? found : nullptr;  // another thread has made one
+}
+
+}  // namespace
+
+bool is_leased(std::byte* control, int ranks, int owner, std::uint32_t slot) noexcept {
+  LeaseTable leases(control, ranks);
+  auto const* const records = reinterpret_cast<RankRecord const*>(control + ControlGeometry(ranks).records_offset());
+  bool held = false;
+  for (int reader = 0; reader < ranks; ++reader) {
+    if (leases.load(owner, slot, reader).free()) continue;
+    auto const state = static_cast<RankState>(records[reader].state.load(std::memory_order_acquire));
+    if (state == RankState::dead || state == RankState::left) {
+      leases.clear(owner, slot, reader);
+    } else {
+      held = true;
+    }
+  }
+  return held;
+}
+
+void keep_lent(LentObjects lent) noexcept {
+  auto* const here = lent_here();
+  if (here == nullptr) return;
+  std::lock_guard const lock(here->mutex);
+  try {
+    here->all.push_back(std::move(lent));
+  } catch (std::bad_alloc const&) {  // the readers lose it
+  }
+}
+
+void drop_lent() noexcept {
+  auto* const here = lent_here();
+  if (here == nullptr) return;
+  std::list<LentObjects> dropped;  // destroyed after the lock, because that may take long
+  std::lock_guard const lock(here->mutex);
+  for (auto next = here->all.begin(); next != here->all.end();) {
+    auto const lent = next++;
+    if (!is_leased(lent->control->data(), lent->ranks, lent->owner, lent->slot))
+      dropped.splice(dropped.end(), here->all, lent);
+  }
+}
+
+}  // namespace crossrank::node

@@ -1,0 +1,31 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "lib/node/memory/control_layout.hpp"
+#include "lib/node/memory/leases.hpp"
+#include "lib/node/memory/segment.hpp"
+
+namespace crossrank::node {
+
+/// Returns whether a rank that is still there holds an offer or a lease of a slot of `owner`. Frees the words of dead
+/// ranks and of those that have left.
+[[nodiscard]] bool is_leased(std::byte* control, int ranks, int owner, std::uint32_t slot) noexcept;
+
+/// Objects of a slot that other ranks still read, while the owner's arena is gone.
+struct LentObjects {
+  std::shared_ptr<Mapping> control{};
+  int ranks = 1;
+  int owner = 0;
+  std::uint32_t slot = 0;
+  std::vector<std::shared_ptr<void const>> objects{};
+};
+
+/// Keeps the objects until nobody reads them any more. Thread-safe.
+void keep_lent(LentObjects lent) noexcept;
+/// Drops the objects in this process that nobody reads any more. The others stay; the system frees them with the
+/// process. Thread-safe.
+void drop_lent() noexcept;
+
+}  // namespace crossrank::node
