@@ -26,12 +26,7 @@ ProgressThread::~ProgressThread() {
     platform::forget_thread_of_parent(thread_);
     return;
   }
-  {
-    std::lock_guard const lock(mutex_);
-    stopping_ = true;
-  }
-  changed_->notify_all();
-  thread_.join();
+  platform::end_thread(thread_, mutex_, stopping_, changed_);
 }
 
 void ProgressThread::add_once(GroupState& group) {

@@ -41,12 +41,7 @@ DeviceWatchdog::~DeviceWatchdog() {
     platform::forget_thread_of_parent(thread_);
     return;
   }
-  {
-    std::lock_guard const lock(mutex_);
-    stopping_ = true;
-  }
-  changed_->notify_all();
-  if (thread_.joinable()) thread_.join();
+  platform::end_thread(thread_, mutex_, stopping_, changed_);
   if (has_failed()) return;
   {
     std::lock_guard const lock(mutex_);

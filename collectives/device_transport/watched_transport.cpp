@@ -24,11 +24,6 @@ namespace {
 /// second.
 constexpr auto verdict_limit = std::chrono::seconds(3);
 
-bool reduces(algorithms::Call const& call) noexcept {
-  auto const kind = call.signature.op_kind;
-  return kind == spi::OpKind::all_reduce || kind == spi::OpKind::reduce || kind == spi::OpKind::reduce_scatterv;
-}
-
 /// Returns a call as transports see it.
 spi::DeviceCollective collective_of(algorithms::Call const& call) noexcept {
   auto const op_kind = call.signature.op_kind;
@@ -93,12 +88,14 @@ WatchedTransport::WatchedTransport(Group group, std::unique_ptr<spi::DeviceTrans
 WatchedTransport::~WatchedTransport() { transport_->close(last_work_); }
 
 WatchedTransport::Route WatchedTransport::route_of(algorithms::Call const& call, Stream const& stream) const {
-  if (spi::is_message(call.signature.op_kind)) return Route::host_memory;
+  auto const op_kind = call.signature.op_kind;
+  if (spi::is_message(op_kind)) return Route::host_memory;
   bool const any_order = call.order == ReduceOrder::any;
   auto const where = transport_->carries(collective_of(call));
   if (any_order && where == spi::CarriedWhere::everywhere) return Route::transport;
-  if (group_.have_kernels && reduces(call) && RankOrderReduction(call, place()).is_carried_by(*transport_))
-    return Route::rank_order;
+  bool const in_rank_order =
+      group_.have_kernels && spi::is_reduction(op_kind) && RankOrderReduction(call, place()).is_carried_by(*transport_);
+  if (in_rank_order) return Route::rank_order;
   bool const in_graph = any_order && where == spi::CarriedWhere::in_graphs && stream.is_capturing();
   return in_graph ? Route::transport : Route::host_memory;
 }

@@ -54,10 +54,6 @@ bool is_floating(DataType type) noexcept {
          type == DataType::float64;
 }
 
-bool reduces(OpKind kind) noexcept {
-  return kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::reduce_scatterv;
-}
-
 bool all_equal(std::span<std::size_t const> counts) noexcept {
   return std::adjacent_find(counts.begin(), counts.end(), std::not_equal_to<>()) == counts.end();
 }
@@ -254,13 +250,14 @@ class Plan {
 }  // namespace
 
 bool can_run(DeviceCollective const& call) noexcept {
-  return !reduces(call.op_kind) || (data_type(call.reduction.dtype) && reduce_op(call.reduction.op));
+  return !spi::is_reduction(call.op_kind) || (data_type(call.reduction.dtype) && reduce_op(call.reduction.op));
 }
 
 bool may_lose_nan(DeviceCollective const& call) noexcept {
   auto const op = call.reduction.op;
   auto const dtype = data_type(call.reduction.dtype);
-  return reduces(call.op_kind) && (op == ReduceOp::min || op == ReduceOp::max) && dtype && is_floating(*dtype);
+  return spi::is_reduction(call.op_kind) && (op == ReduceOp::min || op == ReduceOp::max) && dtype &&
+         is_floating(*dtype);
 }
 
 void enqueue_call(Communicator& communicator, DeviceCollective const& call, Stream const& stream,

@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstddef>
+#include <mutex>
 #include <new>
 #include <string>
 #include <system_error>
@@ -9,6 +10,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/platform/fork_safe_condition.hpp"
 #include "lib/platform/signals_blocked.hpp"
 
 namespace crossrank::platform {
@@ -26,6 +28,16 @@ template <class Body>
                             .hint = "raise the limit of processes (ulimit -u, pids.max)",
                             .system_errno = refused.code().value()});
   }
+}
+
+/// Sets `stopping`, which `mutex` protects, wakes the thread from its wait for `changed`, and waits for its end.
+inline void end_thread(std::thread& thread, std::mutex& mutex, bool& stopping, ForkSafeCondition& changed) noexcept {
+  {
+    std::lock_guard const lock(mutex);
+    stopping = true;
+  }
+  changed->notify_all();
+  if (thread.joinable()) thread.join();
 }
 
 /// Drops the handle of a thread that this process's parent has started. To detach it might detach a thread of this

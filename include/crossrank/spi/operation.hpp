@@ -39,6 +39,11 @@ enum class OpKind : std::uint8_t {
   return op_kind == OpKind::send || op_kind == OpKind::recv || op_kind == OpKind::recv_any;
 }
 
+/// Returns whether the operation combines the values of ranks.
+[[nodiscard]] constexpr bool is_reduction(OpKind op_kind) noexcept {
+  return op_kind == OpKind::all_reduce || op_kind == OpKind::reduce || op_kind == OpKind::reduce_scatterv;
+}
+
 /// Describes the call that a rank posts. Ranks whose signatures differ get a `MismatchError` before any data moves.
 struct Signature {
   OpKind op_kind = OpKind::none;  ///< the operation
