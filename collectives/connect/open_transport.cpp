@@ -51,25 +51,23 @@ std::shared_ptr<spi::Transport> open_shm(ConnectOptions const& options, JobDescr
   return node_transport(on_node, "world", all_ranks(job.world_size), timeout_policy);
 }
 
-std::shared_ptr<spi::Transport> open_plugin(std::string const& backend, ConnectOptions const& options,
-                                            JobDescription const& job, spi::TimeoutPolicy const& timeout_policy) {
-  return load_plugin(backend).open({.job = job.job_id,
-                                    .master = job.master,
-                                    .rank = job.rank,
-                                    .world_size = job.unknown_size ? 0 : job.world_size,
-                                    .timeout_policy = timeout_policy,
-                                    .connect_timeout = options.connect_timeout.value_or(default_connect_timeout)});
-}
-
-std::shared_ptr<spi::Transport> open_mpi(ConnectOptions const& options, JobDescription const& job,
-                                         spi::TimeoutPolicy const& timeout_policy) {
-  return open_plugin("mpi", options, job, timeout_policy);
+/// Opens the group of all ranks by the plugin, for `backend` on top of it.
+std::shared_ptr<spi::Transport> open_plugin(std::string const& plugin, std::string const& backend,
+                                            ConnectOptions const& options, JobDescription const& job,
+                                            spi::TimeoutPolicy const& timeout_policy) {
+  return load_plugin(plugin).open({.job = job.job_id,
+                                   .backend = backend,
+                                   .master = job.master,
+                                   .rank = job.rank,
+                                   .world_size = job.unknown_size ? 0 : job.world_size,
+                                   .timeout_policy = timeout_policy,
+                                   .connect_timeout = options.connect_timeout.value_or(default_connect_timeout)});
 }
 
 /// Opens shared memory on each node and MPI between the nodes.
 std::shared_ptr<spi::Transport> open_composite(ConnectOptions const& options, JobDescription const& job,
                                                spi::TimeoutPolicy const& timeout_policy) {
-  return spi::add_node_memory(open_mpi(options, job, timeout_policy),
+  return spi::add_node_memory(open_plugin("mpi", "composite", options, job, timeout_policy),
                               {.timeout_policy = timeout_policy,
                                .connect_timeout = options.connect_timeout.value_or(default_connect_timeout),
                                .arena_cap = options.arena_cap,
@@ -97,7 +95,7 @@ std::shared_ptr<spi::Transport> open_declared_hosts(ConnectOptions const& option
                                                     spi::TimeoutPolicy const& timeout_policy) {
   std::shared_ptr<spi::Transport> across;
   try {
-    across = open_mpi(options, job, timeout_policy);
+    across = open_plugin("mpi", "composite", options, job, timeout_policy);
   } catch (UnavailableError const& no_mpi) {
     return open_shm_without_mpi(options, job, timeout_policy, no_mpi);
   }
@@ -195,12 +193,12 @@ std::shared_ptr<spi::Transport> open_transport(ConnectOptions const& options, Jo
                                                spi::TimeoutPolicy const& timeout_policy) {
   auto const& backend = options.backend;
   if (!backend.empty() && backend != "shm" && backend != "fake" && backend != "mpi" && backend != "composite") {
-    if (has_plugin(backend)) return open_plugin(backend, options, job, timeout_policy);
+    if (has_plugin(backend)) return open_plugin(backend, backend, options, job, timeout_policy);
     refuse(job, "unknown backend \"" + backend + "\"",
            "use \"shm\", \"mpi\", \"composite\" or \"fake\", omit the backend to let crossrank choose, or install its "
            "plugin, libcrossrank_NAME.so, beside the library");
   }
-  if (backend == "mpi") return open_mpi(options, job, timeout_policy);
+  if (backend == "mpi") return open_plugin("mpi", backend, options, job, timeout_policy);
   if (backend == "composite") return open_composite(options, job, timeout_policy);
   bool const alone = job.world_size == 1 && options.ranks_are == RanksAre::processes;
   if (backend.empty() && (job.several_nodes || (alone && job.unknown_size)))

@@ -25,6 +25,7 @@ struct Greeting {
   std::int64_t pid = 0;
   char host_id[64] = {};
   char host_name[64] = {};
+  char backend[16] = {};
 };
 
 platform::Host this_host() {
@@ -37,7 +38,28 @@ Greeting greeting_of(spi::WorldOptions const& options) {
   auto const host = this_host();
   (options.host_id.empty() ? host.id : options.host_id).copy(mine.host_id, sizeof mine.host_id - 1);
   (options.host_name.empty() ? host.name : options.host_name).copy(mine.host_name, sizeof mine.host_name - 1);
+  options.backend.copy(mine.backend, sizeof mine.backend - 1);
   return mine;
+}
+
+std::string backend_of(Greeting const& greeting, std::size_t rank) {
+  std::string const name(greeting.backend, ::strnlen(greeting.backend, sizeof greeting.backend));
+  return "\"" + name + "\" (rank " + std::to_string(rank) + ")";
+}
+
+/// Backends over one group exchange different messages. Without this check, their first calls would seem to differ.
+void require_one_backend(std::vector<Greeting> const& all) {
+  auto const& first = all.front();
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (std::memcmp(all[rank].backend, first.backend, sizeof first.backend) == 0) continue;
+    throw MismatchError(
+        {.operation = "connect",
+         .message = "the ranks want different backends",
+         .expected = backend_of(first, 0),
+         .got = backend_of(all[rank], rank),
+         .hint = "set CROSSRANK_BACKEND, or the backend in the options of connect(), alike on all ranks",
+         .group_usable = false});
+  }
 }
 
 }  // namespace
@@ -64,6 +86,7 @@ std::shared_ptr<spi::Transport> Network::open_world(spi::WorldOptions const& opt
       world->post_all_gatherv({.op_kind = spi::OpKind::all_gatherv}, {.bytes = std::as_bytes(std::span(&mine, 1))},
                               counts, {.bytes = std::as_writable_bytes(std::span(all))}),
       timeout_policy);
+  require_one_backend(all);
   {
     auto const guard = lock();
     for (std::size_t rank = 0; rank < all.size(); ++rank) {

@@ -31,8 +31,10 @@ std::shared_ptr<spi::Transport> open(spi::PluginRequest const& request) {
                             .group_usable = false});
   }
   return process.open(MPI_COMM_WORLD, request.connect_timeout)
-      ->open_world(
-          {.job = request.job, .timeout_policy = request.timeout_policy, .connect_timeout = request.connect_timeout});
+      ->open_world({.job = request.job,
+                    .timeout_policy = request.timeout_policy,
+                    .connect_timeout = request.connect_timeout,
+                    .backend = request.backend});
 }
 
 Collective connect_by_handle(int handle, ConnectOptions const& options) {
@@ -53,10 +55,11 @@ Collective connect(MPI_Comm communicator, ConnectOptions const& wanted) {
                       .got = options.backend});
   }
   spi::TimeoutPolicy const timeout_policy{.timeout = options.timeout, .user_limit = options.user_limit};
-  auto world =
-      process.open(communicator, *options.connect_timeout)
-          ->open_world(
-              {.job = "communicator", .timeout_policy = timeout_policy, .connect_timeout = *options.connect_timeout});
+  auto world = process.open(communicator, *options.connect_timeout)
+                   ->open_world({.job = "communicator",
+                                 .timeout_policy = timeout_policy,
+                                 .connect_timeout = *options.connect_timeout,
+                                 .backend = options.backend == "mpi" ? "mpi" : "composite"});
   if (options.backend != "mpi") {
     world = spi::add_node_memory(std::move(world), {.timeout_policy = timeout_policy,
                                                     .connect_timeout = *options.connect_timeout,

@@ -13,6 +13,7 @@ crossrank_add_rank_test(collectives_message_test
   message/mailboxes_test.cpp
   message/message_progress_test.cpp
   message/node_progress_test.cpp
+  message/open_world_test.cpp
   message/payload_flow_test.cpp
   message/rounds_test.cpp)
 set_source_files_properties(conformance/operation_table.cpp PROPERTIES COMPILE_DEFINITIONS CROSSRANK_BACKENDS_DOCUMENT="${PROJECT_SOURCE_DIR}/docs/BACKENDS.md")

@@ -18,6 +18,7 @@ struct WorldOptions {
   std::chrono::milliseconds connect_timeout{120'000};  ///< longest wait for all ranks to join
   std::string host_id{};    ///< ranks with the same id are on one node; empty: the id that the system reports
   std::string host_name{};  ///< for messages; empty: the name that the system reports
+  std::string backend{};    ///< what the ranks will open over this group; it must be the same on all ranks
 };
 
 /// The network of one job: the groups that share a packet transport. Made by `make_network`.
@@ -29,6 +30,7 @@ class CROSSRANK_EXPORT Network {
   Network& operator=(Network const&) = delete;
 
   /// Makes the group of all ranks. Collective; blocks. `TimeoutError` names the ranks that did not join.
+  /// `MismatchError` when the ranks want different backends.
   [[nodiscard]] virtual std::shared_ptr<Transport> open_world(WorldOptions const& options) = 0;
   /// Ends this rank's part in the job. Blocks until everything has been sent, at most for `limit`. Later calls on the
   /// groups throw `UsageError`.

@@ -19,6 +19,7 @@ namespace crossrank::spi {
 /// that one. A plugin that needs this rank's device calls `default_device()`, which opens the driver.
 struct PluginRequest {
   std::string job{};                                   ///< the job's id
+  std::string backend{};                               ///< what the ranks will open over the group
   std::string master{};                                ///< "host:port" as the launcher announced it; may be empty
   int rank = 0;                                        ///< this rank's number
   int world_size = 0;                                  ///< as the launcher announced it; 0: the backend decides
