@@ -1,30 +1,20 @@
 #include <crossrank/workspace/nfs_workspace.hpp>
 
-#include <algorithm>
-#include <array>
-#include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <string>
-#include <vector>
 
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <crossrank/error.hpp>
-#include <crossrank/log.hpp>
 
-#include "lib/platform/files/fd.hpp"
 #include "tests/support/error_of.hpp"
 #include "tests/support/faulty_system.hpp"
-#include "tests/support/temporary_directory.hpp"
+#include "tests/workspace/nfs_directory.hpp"
 #include "tests/workspace/state_samples.hpp"
-#include "workspace/nfs/state_file_names.hpp"
 #include "workspace/nfs/file_state_store.hpp"
 
 namespace crossrank {
@@ -36,40 +26,7 @@ using test::expect_same;
 using test::sample_state;
 using ::testing::HasSubstr;
 
-class NFSWorkspaceTest : public ::testing::Test {
- protected:
-  [[nodiscard]] fs::path const& root() const { return root_.path(); }
-  [[nodiscard]] NFSWorkspace open(int rank) const { return NFSWorkspace(root(), {.rank = rank}); }
-  static void write(NFSWorkspace& workspace, int seed) {
-    auto const state = sample_state(seed);
-    workspace.write_configs_and_weights(state.config, state.weights);
-  }
-  [[nodiscard]] std::vector<std::string> names() const {
-    std::vector<std::string> found;
-    for (auto const& entry : fs::directory_iterator(root())) found.push_back(entry.path().filename().string());
-    std::sort(found.begin(), found.end());
-    return found;
-  }
-  [[nodiscard]] fs::path only_file() const {
-    auto const all = names();
-    EXPECT_EQ(all.size(), 1U);
-    return root() / all.at(0);
-  }
-  /// Replaces the only file by one of another process.
-  fs::path make_foreign(std::uint64_t writer, int seed = 9) const {
-    auto file = *workspace::parse_state_file_name(only_file().filename().string());
-    fs::remove(root() / file.name());
-    file.writer = writer;
-    test::leave_state(root(), file, seed);
-    return root() / file.name();
-  }
-  void put(std::string const& name, std::string const& text = "x") const {
-    std::ofstream(root() / name) << text;
-    ::chmod((root() / name).c_str(), 0600);
-  }
-
-  test::TemporaryDirectory root_{};
-};
+using NFSWorkspaceTest = test::NFSDirectory;
 
 TEST_F(NFSWorkspaceTest, passes_a_state_to_another_rank) {
   auto writer = open(3);
@@ -94,13 +51,6 @@ TEST_F(NFSWorkspaceTest, distinguishes_a_null_config_from_no_state) {
   ASSERT_TRUE(state.has_value());
   EXPECT_TRUE(state->config.is_null());
   EXPECT_TRUE(state->weights.empty());
-}
-
-TEST_F(NFSWorkspaceTest, reads_the_newest_and_keeps_two) {
-  auto workspace = open(0);
-  for (int seed = 0; seed < 5; ++seed) write(workspace, seed);
-  EXPECT_EQ(names().size(), 2U);
-  expect_same(workspace.read_configs_and_weights_from_rank(0).value(), sample_state(4));
 }
 
 TEST_F(NFSWorkspaceTest, gives_only_the_owner_access_to_its_files) {
@@ -149,105 +99,6 @@ TEST_F(NFSWorkspaceTest, opened_for_reading_changes_nothing) {
   EXPECT_THROW((void)NFSWorkspace::open(root() / "none"), IoError);
 }
 
-TEST_F(NFSWorkspaceTest, removes_files_of_a_dead_process_for_its_own_rank_only) {
-  {
-    auto writer = open(0);
-    write(writer, 9);
-  }
-  auto const stale = make_foreign(77);
-  auto const temporary = '.' + stale.filename().string() + ".0123456789abcdef.crossrank.tmp";
-  put(temporary, "");
-  auto const of_rank_1 = workspace::StateFileName{.rank = 1, .writer = 77, .counter = 5}.name();
-  test::leave_state(root(), {.rank = 1, .writer = 77, .counter = 5});
-  put("notes.txt");
-  auto const workspace = open(0);
-  EXPECT_THAT(names(), ::testing::ElementsAre("notes.txt", of_rank_1));
-  EXPECT_FALSE(workspace.read_configs_and_weights_from_rank(0).has_value());
-}
-
-/// A worker process of a killed rank, such as a data loader, may live on for a while.
-TEST_F(NFSWorkspaceTest, removes_files_of_a_dead_process_whose_child_is_alive) {
-  std::array<int, 2> ends{};
-  ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
-  platform::Fd const from_child(ends[0]);
-  platform::Fd to_parent(ends[1]);
-  pid_t const writer = ::fork();
-  if (writer == 0) {
-    auto workspace = open(0);
-    write(workspace, 7);
-    pid_t const child = ::fork();
-    if (child == 0) {
-      ::pause();
-      ::_exit(0);
-    }
-    ::_exit(::write(to_parent.get(), &child, sizeof child) == sizeof child ? 0 : 1);
-  }
-  pid_t child = -1;
-  ASSERT_EQ(::read(from_child.get(), &child, sizeof child), static_cast<ssize_t>(sizeof child));
-  int status = 0;
-  ASSERT_EQ(::waitpid(writer, &status, 0), writer);
-  ASSERT_EQ(status, 0);
-  auto workspace = open(0);
-  EXPECT_EQ(names(), std::vector<std::string>());
-  write(workspace, 8);
-  expect_same(workspace.read_configs_and_weights_from_rank(0).value(), sample_state(8));
-  ::kill(child, SIGKILL);
-}
-
-TEST_F(NFSWorkspaceTest, keeps_existing_files_when_asked) {
-  {
-    auto writer = open(0);
-    write(writer, 9);
-  }
-  (void)make_foreign(77);
-  auto workspace = NFSWorkspace(root(), {.rank = 0, .existing = Existing::keep});
-  expect_same(workspace.read_configs_and_weights_from_rank(0).value(), sample_state(9));
-  write(workspace, 10);
-  auto const error = error_of<FormatError>([&] { (void)workspace.read_configs_and_weights_from_rank(0); });
-  EXPECT_THAT(error.got, HasSubstr("000000000000004d-"));
-}
-
-TEST_F(NFSWorkspaceTest, never_removes_files_of_this_process) {
-  auto first = open(0);
-  write(first, 1);
-  auto const second = open(0);
-  expect_same(second.read_configs_and_weights_from_rank(0).value(), sample_state(1));
-}
-
-TEST_F(NFSWorkspaceTest, keeps_two_files_after_writes_of_many_workspaces) {
-  for (int i = 0; i < 10; ++i) {
-    auto workspace = open(0);
-    for (int j = 0; j < 1 + i % 3; ++j) write(workspace, 10 * i + j);
-    EXPECT_LE(names().size(), 2U) << i;
-    expect_same(workspace.read_configs_and_weights_from_rank(0).value(), sample_state(10 * i + i % 3));
-  }
-  open(0).clean();
-  EXPECT_EQ(names().size(), 0U);
-}
-
-TEST_F(NFSWorkspaceTest, keeps_files_that_another_workspace_of_this_process_holds) {
-  auto first = open(0);
-  write(first, 1);
-  auto second = open(0);
-  for (int i = 2; i < 6; ++i) write(second, i);
-  second.clean();
-  expect_same(second.read_configs_and_weights_from_rank(0).value(), sample_state(1));
-}
-
-TEST_F(NFSWorkspaceTest, clean_removes_all_files_of_the_rank) {
-  auto workspace = open(0);
-  auto other = open(1);
-  write(other, 2);
-  write(workspace, 1);
-  write(workspace, 2);
-  workspace.clean();
-  EXPECT_EQ(names().size(), 1U);
-  EXPECT_FALSE(workspace.read_configs_and_weights_from_rank(0).has_value());
-  EXPECT_TRUE(workspace.read_configs_and_weights_from_rank(1).has_value());
-  write(workspace, 3);
-  expect_same(workspace.read_configs_and_weights_from_rank(0).value(), sample_state(3));
-}
-
 /// In a loop over layers, the previous state belongs to another layer.
 TEST_F(NFSWorkspaceTest, names_a_damaged_newest_file_and_reads_the_older_one_when_asked) {
   auto workspace = open(0);
@@ -282,42 +133,6 @@ TEST_F(NFSWorkspaceTest, refuses_a_file_with_the_name_of_another_writer) {
   auto const error = error_of<FormatError>([&] { (void)workspace.read_configs_and_weights_from_rank(0); });
   EXPECT_EQ(error.resource, (root() / other.name()).string());
   EXPECT_THAT(error.got, HasSubstr(own.substr(own.find("state.") + 6, 16)));
-}
-
-TEST_F(NFSWorkspaceTest, keeps_a_foreign_file_with_the_name_of_a_state) {
-  auto const name = workspace::StateFileName{.rank = 0, .writer = 77, .counter = 5}.name();
-  put(name, "somebody's own data");
-  (void)open(0);
-  EXPECT_THAT(names(), ::testing::ElementsAre(name));
-}
-
-TEST_F(NFSWorkspaceTest, keeps_files_of_unknown_writers_unless_forced) {
-  test::leave_state(root(), {.rank = 0, .writer = 77, .counter = 5});
-  test::FaultySystem os;
-  os.fail_always(test::Call::flock, ENOLCK);
-  platform::ScopedSystem const scope(os);
-  (void)open(0);
-  EXPECT_EQ(names().size(), 1U) << "crossrank clean keeps it as well";
-  (void)NFSWorkspace(root(), {.rank = 0, .existing = Existing::force});
-  EXPECT_TRUE(names().empty());
-}
-
-TEST_F(NFSWorkspaceTest, warns_once_when_it_deletes_a_state_of_a_clean_exit) {
-  auto const finished = [&](std::uint64_t writer) {
-    workspace::StateFileName const file{.rank = 0, .writer = writer, .counter = 1};
-    test::leave_state(root(), file);
-    ASSERT_EQ(::chmod((root() / file.name()).c_str(), 0400), 0);
-  };
-  std::vector<std::string> warnings;
-  set_log_sink([&](LogEvent const& event) {
-    if (event.level == LogLevel::warning) warnings.emplace_back(event.message);
-  });
-  finished(77);
-  finished(78);
-  (void)open(0);
-  set_log_sink({});
-  EXPECT_TRUE(names().empty());
-  EXPECT_THAT(warnings, ::testing::ElementsAre(HasSubstr("(`open`)")));
 }
 
 TEST_F(NFSWorkspaceTest, refuses_a_plain_safetensors_file) {
@@ -405,38 +220,6 @@ TEST_F(NFSWorkspaceTest, keeps_a_relative_path_when_the_working_directory_change
   write(workspace, 1);
   EXPECT_TRUE(fs::is_directory(root() / "here"));
   EXPECT_EQ(workspace.path(), root() / "here");
-}
-
-TEST_F(NFSWorkspaceTest, keeps_published_files_until_their_range_is_closed) {
-  auto workspace = open(0);
-  auto const& store = *workspace.store();
-  auto& writer = *workspace.store();
-  auto const state = sample_state(1);
-  auto const outer = writer.write_for_range(state.config, state.weights);
-  auto const inner = writer.write_for_range(state.config, state.weights);
-  for (int seed = 0; seed < 3; ++seed) write(workspace, seed);
-  expect_same(store.read_published(outer), state);
-  expect_same(store.read_published(inner), state);
-  EXPECT_EQ(names().size(), 4U);
-  writer.retire(inner);
-  EXPECT_TRUE(fs::exists(root() / outer.file.name())) << "the outer range is open still";
-  writer.retire(outer);
-  EXPECT_EQ(names().size(), 4U) << "nothing is older than the first";
-  write(workspace, 4);
-  EXPECT_EQ(names().size(), 2U);
-}
-
-TEST_F(NFSWorkspaceTest, removes_files_older_than_the_range) {
-  auto workspace = open(0);
-  write(workspace, 1);
-  auto const state = sample_state(2);
-  auto const published = workspace.store()->write_for_range(state.config, state.weights);
-  EXPECT_EQ(names().size(), 2U);
-  workspace.store()->retire(published);
-  EXPECT_EQ(only_file(), root() / published.file.name());
-  auto const failed = workspace.store()->write_for_range(state.config, state.weights);
-  workspace.store()->abandon(failed);
-  EXPECT_EQ(names().size(), 2U);
 }
 
 TEST_F(NFSWorkspaceTest, stores_many_tensors_and_large_ones) {

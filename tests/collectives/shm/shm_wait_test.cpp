@@ -11,6 +11,7 @@
 #include <crossrank/spi/transport.hpp>
 #include <crossrank/statistics.hpp>
 
+#include "tests/support/await_sleeper.hpp"
 #include "tests/support/thread_ranks.hpp"
 
 /// Waking and deciding. Faults here show only by time or in a race: a sleeper that is not woken wakes by itself after a
@@ -35,8 +36,7 @@ int wakes_of(Act wait, Act act) {
         continue;
       }
       while (trial.load() <= i) std::this_thread::yield();
-      auto const waits = statistics().futex_waits;
-      while (statistics().futex_waits == waits) std::this_thread::yield();  // the other rank has gone to sleep
+      await_sleeper(statistics().futex_waits);
       auto const before = statistics().futex_wakes;
       act(world);
       if (statistics().futex_wakes > before) ++wakes;
