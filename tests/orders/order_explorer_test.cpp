@@ -72,7 +72,7 @@ TEST(OrderExplorer, detects_unpublished_data) {
   EXPECT_NE(message_passing(std::memory_order_release, std::memory_order_relaxed).failure, "");
 }
 
-TEST(OrderExplorer, detects_data_written_after_publication) {
+TEST(OrderExplorer, detects_data_written_after_the_release) {
   auto const findings = explore([] {
     auto const words = std::make_shared<Pair>();
     return std::vector<Body>{[=] {

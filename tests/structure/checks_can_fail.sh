@@ -60,6 +60,15 @@ broken "a link to a missing file" README.md 'See [its parts](docs/NOTHING.md).' 
 broken "a link to a missing heading" README.md 'See [its parts](docs/PARTS.md#the-second-part).' "$checks/documents.sh" "$tree"
 broken "a README that is too long" README.md "$(seq 121)" "$checks/documents.sh" "$tree"
 broken "a test that does not exist" docs/RELIABILITY.md 'Tested by `Nothing.is_tested`.' "$checks/documents.sh" "$tree"
+decision_fails() { # DESCRIPTION PARAGRAPH
+  fresh
+  mkdir -p "$tree/docs/decisions"
+  printf '# A decision\n\n%s\n' "$2" >"$tree/docs/decisions/a.md"
+  expect fail "$1" "$checks/documents.sh" "$tree"
+}
+decision_fails "a decision without its code" 'We decide.'
+decision_fails "a decision with a missing file" 'Code: `lib/core/nothing.cpp`.'
+decision_fails "a decision with a missing test" 'Code: `lib/core/error.cpp`. Tests: `Nothing`.'
 broken "a private folder" lib/node/a.cpp "// see /ho""me/somebody" "$checks/words.sh" "$tree"
 broken "a path out of the tree" lib/node/a.cpp "// .""./shared/data" "$checks/words.sh" "$tree"
 broken "work that is left for later" lib/node/a.cpp "// TO""DO" "$checks/words.sh" "$tree"
@@ -70,6 +79,8 @@ broken "a retired word in capital letters" lib/node/a.cpp "#define CROSSRANK_CUL
 broken "a retired word in the name of a file" lib/node/pat''ience.cpp '' "$checks/retired_words.sh" "$tree"
 broken "a retired key of a rule" docs/a.md '{"layer": "a", "cu''t": "row"}' "$checks/retired_words.sh" "$tree"
 broken "a type with a retired name" lib/node/a.cpp 'class Wi''re {};' "$checks/retired_words.sh" "$tree"
+broken "a type with a retired name at its end" lib/node/a.cpp 'class EnqueueTu''rn {};' "$checks/retired_words.sh" "$tree"
+broken "a retired word beside a name" lib/node/a.cpp "// the model stories260k has a pat""rol" "$checks/retired_words.sh" "$tree"
 fresh
 echo "// Cut the wire in turn: the model stories260k has a heartbeat and a doorbell." >"$tree/lib/node/a.cpp"
 expect pass "ordinary words" "$checks/retired_words.sh" "$tree"

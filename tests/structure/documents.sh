@@ -1,6 +1,7 @@
 #!/bin/bash
 # Checks that the README has at most 120 lines and that every relative link in the README and in docs/ leads to a file, and
-# to a heading if it names one. Checks that every test that docs/RELIABILITY.md names exists. Usage: documents.sh SOURCE_TREE
+# to a heading if it names one. Checks that the tests that docs/RELIABILITY.md and docs/decisions/ name exist, and the files
+# that docs/decisions/ names. Usage: documents.sh SOURCE_TREE
 set -euo pipefail
 cd "$1"
 failed=0
@@ -27,11 +28,29 @@ done < <(echo README.md; find docs -name '*.md' 2>/dev/null)
 
 # Tests are named `Suite` or `Suite.case`; the fuzz targets are tests of CMake.
 tests=$(grep -rhsoE '^(TEST|TEST_F|TEST_P|TYPED_TEST)\([A-Za-z0-9_]+, ?[A-Za-z0-9_]+' tests --include='*.cpp' | sed -E 's/^[A-Z_]+\(//; s/, ?/./') || true
-while read -r test; do
-  case $test in
-    *.*) grep -qxF -- "$test" <<<"$tests" || fail "docs/RELIABILITY.md: no test is called $test" ;;
+# Prints what matches $1 between backquotes in standard input.
+named_in() { grep -oE "\`$1\`" | tr -d '`' | sort -u; }
+require_test() {
+  case $2 in
+    *.*) grep -qxF -- "$2" <<<"$tests" || fail "$1: no test is called $2" ;;
     *Error) ;;
-    *) grep -q "^$test\." <<<"$tests" || fail "docs/RELIABILITY.md: no suite is called $test" ;;
+    *) grep -q "^$2\." <<<"$tests" || fail "$1: no suite is called $2" ;;
   esac
-done < <(grep -soE '`[A-Z][A-Za-z0-9]+(\.[a-z_0-9]+)?`' docs/RELIABILITY.md | tr -d '`' | sort -u)
+}
+a_test='[A-Z][A-Za-z0-9]+(\.[a-z_0-9]+)?'
+while read -r test; do
+  require_test docs/RELIABILITY.md "$test"
+done < <([[ ! -e docs/RELIABILITY.md ]] || named_in "$a_test" <docs/RELIABILITY.md)
+# A decision ends with a paragraph "Code: ... Tests: ...".
+for decision in docs/decisions/*.md; do
+  [[ -e $decision && ${decision##*/} != README.md ]] || continue
+  sources=$(sed -n '/^Code/,$p' "$decision")
+  [[ -n $sources ]] || fail "$decision: no paragraph says where the code and the tests are"
+  while read -r path; do
+    compgen -G "$path" >/dev/null || fail "$decision: no file at $path"
+  done < <(named_in '[a-z]+/[A-Za-z0-9_./*-]+' <<<"$sources")
+  while read -r test; do
+    require_test "$decision" "$test"
+  done < <(sed -n '/[Tt]ests:/,$p' <<<"$sources" | sed '1s/.*[Tt]ests://' | named_in "$a_test")
+done
 exit "$failed"
