@@ -206,13 +206,13 @@ bool GroupState::post_or_finish(PendingOp& pending_op) {
   }
   if (!pending_op.has_ended_on_host) return false;
   if (!pending_op.on_device) return true;
-  if (!pending_op.on_device->has_turn()) return false;
+  if (!pending_op.on_device->is_next_to_enqueue()) return false;
   finish_on_device(*pending_op.on_device);
   return true;
 }
 
 void GroupState::end(PendingOp& pending_op, std::exception_ptr failure) noexcept {
-  if (pending_op.on_device) pending_op.on_device->release_turn();
+  if (pending_op.on_device) pending_op.on_device->release_position();
   pending_op.request_id.reset();
   pending_op.failure = std::move(failure);
   pending_op.ended = true;
@@ -308,7 +308,7 @@ void GroupState::end_if_closed(PendingOp& pending_op) {
 
 bool GroupState::test(PendingOp& pending_op) {
   end_if_closed(pending_op);
-  if (pending_op.on_device && !pending_op.ended)  // it may wait for its turn behind a call of another group
+  if (pending_op.on_device && !pending_op.ended)  // it may wait behind a call of another group
     static_cast<void>(platform::ProgressHook::make_progress({}));
   if (!pending_op.ended) advance();
   if (!pending_op.ended && is_message(pending_op)) try_step(pending_op);
@@ -378,7 +378,7 @@ void GroupState::abandon(std::shared_ptr<PendingOp> const& pending_op, AbandonRe
   bool const entered = !group_lock.is_held_by_this_thread();
   if (entered && !enter_to_abandon(*pending_op, why)) return;
   if (!pending_op->ended) {
-    if (pending_op->on_device) pending_op->on_device->release_turn();
+    if (pending_op->on_device) pending_op->on_device->release_position();
     pending_op->ended = true;
     if (pending_op->request_id) {
       transport->cancel(*std::exchange(pending_op->request_id, std::nullopt), why);

@@ -130,10 +130,11 @@ struct GroupState {
  private:
   /// Waits for the operation under way, then posts the next one.
   void step(PendingOp& pending_op, spi::TimeoutPolicy const& policy) noexcept;
-  /// Posts the next operation, or notes the end. Does neither while the call waits for its turn on the device.
+  /// Posts the next operation, or notes the end. Does neither while an earlier call of another group is not enqueued.
   void post_next(PendingOp& pending_op) noexcept;
   bool try_step(PendingOp& pending_op) noexcept;
-  /// Posts the next operation. After the last one enqueues the part on the device, if it is its turn, and returns true.
+  /// Posts the next operation. After the last one enqueues the part on the device, if it is the next one, and returns
+  /// true.
   bool post_or_finish(PendingOp& pending_op);
   static void end(PendingOp& pending_op, std::exception_ptr failure) noexcept;
   void end_if_closed(PendingOp& pending_op);

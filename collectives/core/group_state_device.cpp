@@ -55,15 +55,15 @@ void GroupState::run_on_device(algorithms::Call&& call) {
 void GroupState::wait_for_turn(device::DeviceCall& on_device, char const* operation, spi::TimeoutPolicy const& policy) {
   platform::Deadline deadline(policy.timeout, policy.waited);
   platform::Backoff backoff;
-  while (!on_device.has_turn()) {
+  while (!on_device.is_next_to_enqueue()) {
     auto const longest = platform::ProgressHook::make_progress(backoff.next());
-    if (on_device.has_turn()) return;
+    if (on_device.is_next_to_enqueue()) return;
     backoff.pause(longest);
     deadline.tick();
     if (!deadline.expired()) continue;
     auto info = usage_in(
         *transport, operation,
-        "an earlier call of this thread on the GPU has not been made by all its ranks: " + on_device.who_has_turn());
+        "an earlier call of this thread on the GPU has not been made by all its ranks: " + on_device.next_to_enqueue());
     info.expected = "within " + std::to_string(policy.timeout.count()) + " ms";
     info.hint = "all ranks must make the collectives of several groups on GPU tensors in the same order";
     throw TimeoutError(std::move(info));

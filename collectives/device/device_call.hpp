@@ -17,12 +17,12 @@ class DeviceCall {
   [[nodiscard]] virtual algorithms::Call on_host(std::chrono::milliseconds timeout) = 0;
   /// Returns whether `finish` may come now: not before the calls that this thread has started earlier on the GPU, where
   /// those must keep their order.
-  [[nodiscard]] virtual bool has_turn() const noexcept { return true; }
-  /// Returns the name of the call that has the turn, for errors.
-  [[nodiscard]] virtual std::string who_has_turn() const { return {}; }
+  [[nodiscard]] virtual bool is_next_to_enqueue() const noexcept { return true; }
+  /// Returns the name of the call that must be enqueued before this one, for errors.
+  [[nodiscard]] virtual std::string next_to_enqueue() const { return {}; }
   /// Lets later calls go first, because this one has failed.
-  virtual void release_turn() noexcept {}
-  /// Enqueues the rest on the stream. Call it once the part on the host has ended, and the call has its turn.
+  virtual void release_position() noexcept {}
+  /// Enqueues the rest on the stream. Call it once the part on the host has ended, and the call is the next one.
   virtual void finish() = 0;
   /// Returns the end of the whole call in the order of the stream; call `finish` first.
   [[nodiscard]] virtual Event const& ended() const noexcept = 0;

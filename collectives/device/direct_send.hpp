@@ -23,7 +23,7 @@ class DirectSend final : public DeviceCall {
   /// Blocks the host until the copy has been made, as a send through host memory does: the receiver then needs no event
   /// of another process.
   [[nodiscard]] algorithms::Call on_host(std::chrono::milliseconds timeout) override;
-  void release_turn() noexcept override { slot_ = nullptr; }
+  void release_position() noexcept override { slot_ = nullptr; }
   void finish() override;
   [[nodiscard]] Event const& ended() const noexcept override { return copied_; }
   [[nodiscard]] Stream const& stream() const noexcept override { return stream_; }

@@ -1,4 +1,4 @@
-#include "collectives/device/enqueue_turn.hpp"
+#include "collectives/device/enqueue_position.hpp"
 
 #include <algorithm>
 #include <mutex>
@@ -6,35 +6,36 @@
 
 namespace crossrank::device {
 
-struct EnqueueTurn::Queue {
+struct EnqueuePosition::Queue {
   std::mutex mutex{};
-  std::vector<EnqueueTurn const*> turns{};  ///< in the order of their starts
+  std::vector<EnqueuePosition const*> positions{};  ///< in the order of their starts
 };
 
-EnqueueTurn::EnqueueTurn(char const* call, std::string_view group) : call_(call), group_(group) {
+EnqueuePosition::EnqueuePosition(char const* call, std::string_view group) : call_(call), group_(group) {
   // Shared, because a request may be waited for in another thread, after the end of this one.
   thread_local auto const queue_of_thread = std::make_shared<Queue>();
   queue_ = queue_of_thread;
   std::lock_guard const lock(queue_->mutex);
-  queue_->turns.push_back(this);
+  queue_->positions.push_back(this);
 }
 
-bool EnqueueTurn::has_come() const noexcept {
+bool EnqueuePosition::is_next() const noexcept {
   std::lock_guard const lock(queue_->mutex);
-  auto const& turns = queue_->turns;
-  return turns.empty() || turns.front() == this || std::find(turns.begin(), turns.end(), this) == turns.end();
+  auto const& positions = queue_->positions;
+  return positions.empty() || positions.front() == this ||
+         std::find(positions.begin(), positions.end(), this) == positions.end();
 }
 
-std::string EnqueueTurn::who_has_it() const {
+std::string EnqueuePosition::next_call() const {
   std::lock_guard const lock(queue_->mutex);
-  if (queue_->turns.empty()) return {};
-  auto const& first = *queue_->turns.front();
+  if (queue_->positions.empty()) return {};
+  auto const& first = *queue_->positions.front();
   return std::string(first.call_) + " of group \"" + std::string(first.group_) + '"';
 }
 
-void EnqueueTurn::release() noexcept {
+void EnqueuePosition::release() noexcept {
   std::lock_guard const lock(queue_->mutex);
-  std::erase(queue_->turns, this);
+  std::erase(queue_->positions, this);
 }
 
 }  // namespace crossrank::device

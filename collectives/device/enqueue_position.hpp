@@ -5,24 +5,25 @@
 
 namespace crossrank::device {
 
-/// The place of a call among those on GPUs that its thread has started, in all groups, and that are not enqueued yet.
+/// The position of a call among those on GPUs that its thread has started, in all groups, and that are not enqueued
+/// yet.
 ///
 /// NCCL, for example, needs the calls of all communicators in the same order on all ranks: a GPU runs them one after
 /// the other. The parts on the host, where ranks compare their arguments, end in any order. So a call is enqueued when
-/// those that its thread has started before are. Any thread may use a turn.
-class EnqueueTurn {
+/// those that its thread has started before are. Any thread may use a position.
+class EnqueuePosition {
  public:
-  /// Takes the last place in the calling thread. The names of the call and of its group must outlive the turn.
-  EnqueueTurn(char const* call, std::string_view group);
-  ~EnqueueTurn() { release(); }
-  EnqueueTurn(EnqueueTurn const&) = delete;
-  EnqueueTurn& operator=(EnqueueTurn const&) = delete;
+  /// Takes the last position in the calling thread. The names of the call and of its group must outlive it.
+  EnqueuePosition(char const* call, std::string_view group);
+  ~EnqueuePosition() { release(); }
+  EnqueuePosition(EnqueuePosition const&) = delete;
+  EnqueuePosition& operator=(EnqueuePosition const&) = delete;
 
   /// Returns whether all earlier calls of the thread have been enqueued or given up.
-  [[nodiscard]] bool has_come() const noexcept;
-  /// Describes the call that has the turn; empty when there is none.
-  [[nodiscard]] std::string who_has_it() const;
-  /// Gives the place up.
+  [[nodiscard]] bool is_next() const noexcept;
+  /// Describes the call that is enqueued next; empty when there is none.
+  [[nodiscard]] std::string next_call() const;
+  /// Gives the position up.
   void release() noexcept;
 
  private:

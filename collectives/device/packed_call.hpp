@@ -20,9 +20,9 @@ class PackedCall final : public DeviceCall {
   PackedCall(algorithms::Call const& call, Begin const& begin);
 
   [[nodiscard]] algorithms::Call on_host(std::chrono::milliseconds timeout) override;
-  [[nodiscard]] bool has_turn() const noexcept override { return inner_->has_turn(); }
-  [[nodiscard]] std::string who_has_turn() const override { return inner_->who_has_turn(); }
-  void release_turn() noexcept override { inner_->release_turn(); }
+  [[nodiscard]] bool is_next_to_enqueue() const noexcept override { return inner_->is_next_to_enqueue(); }
+  [[nodiscard]] std::string next_to_enqueue() const override { return inner_->next_to_enqueue(); }
+  void release_position() noexcept override { inner_->release_position(); }
   void finish() override;
   [[nodiscard]] Event const& ended() const noexcept override { return ended_; }
   [[nodiscard]] bool is_captured() const noexcept override { return inner_->is_captured(); }

@@ -46,7 +46,7 @@ TransportCall::TransportCall(Call const& call, bool is_checked, std::shared_ptr<
       transport_(std::move(transport)),
       stream_(std::move(stream)),
       scratch_(transport_->make_scratch(call, stream_)),
-      turn_(call.name(), transport_->name()) {}
+      position_(call.name(), transport_->name()) {}
 
 Call TransportCall::on_host(std::chrono::milliseconds) {
   Call agreement{.signature = call_.signature, .arguments = call_.arguments, .called = call_.called};
@@ -63,7 +63,7 @@ Call TransportCall::on_host(std::chrono::milliseconds) {
 void TransportCall::finish() {
   is_captured_ = cuda::Capture::of(stream_) != nullptr;
   ended_ = transport_->enqueue(call_, stream_, scratch_.get());
-  turn_.release();
+  position_.release();
   auto& provider = spi::device_provider(stream_.device().kind);
   if (call_.in.owner) provider.keep_alive(stream_, call_.in.owner);
   if (call_.out.owner && call_.out.owner != call_.in.owner) provider.keep_alive(stream_, call_.out.owner);

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "collectives/device/device_call.hpp"
-#include "collectives/device/enqueue_turn.hpp"
+#include "collectives/device/enqueue_position.hpp"
 #include "collectives/device_transport/watched_transport.hpp"
 
 namespace crossrank::device {
@@ -18,9 +18,9 @@ class TransportCall final : public DeviceCall {
                 Stream stream);
 
   [[nodiscard]] algorithms::Call on_host(std::chrono::milliseconds timeout) override;
-  [[nodiscard]] bool has_turn() const noexcept override { return turn_.has_come(); }
-  [[nodiscard]] std::string who_has_turn() const override { return turn_.who_has_it(); }
-  void release_turn() noexcept override { turn_.release(); }
+  [[nodiscard]] bool is_next_to_enqueue() const noexcept override { return position_.is_next(); }
+  [[nodiscard]] std::string next_to_enqueue() const override { return position_.next_call(); }
+  void release_position() noexcept override { position_.release(); }
   void finish() override;
   [[nodiscard]] Event const& ended() const noexcept override { return ended_; }
   [[nodiscard]] bool is_captured() const noexcept override { return is_captured_; }
@@ -32,7 +32,7 @@ class TransportCall final : public DeviceCall {
   std::shared_ptr<WatchedTransport> transport_;
   Stream stream_;
   std::shared_ptr<spi::Storage> scratch_;  ///< of a reduction in rank order
-  EnqueueTurn turn_;
+  EnqueuePosition position_;
   Event ended_{};
   bool is_captured_ = false;
 };
