@@ -118,7 +118,7 @@ class CompositeTransport final : public spi::Transport {
   /// What a member says at the start of a collective with a large payload.
   struct Announcement {
     std::uint64_t bytes = 0;        ///< that it gives
-    std::uint64_t error_bytes = 0;  ///< of the error because of which it cannot take part; 0: it can
+    std::uint64_t error_bytes = 0;  ///< of the error that keeps it from taking part; 0: it can take part
   };
   struct Contribution {
     std::size_t bytes = 0;   ///< that this member gives
@@ -132,7 +132,7 @@ class CompositeTransport final : public spi::Transport {
     std::deque<Step> steps{};               ///< the first one has been posted
     spi::RequestId request_id{};            ///< of the first step
     std::vector<Announcement> announced{};  ///< by member
-    std::vector<std::byte> error{};         ///< because of which this member cannot take part
+    std::vector<std::byte> error{};         ///< that keeps this member from taking part
     bool completed = false;
     std::exception_ptr failure{};
     [[nodiscard]] bool is_message() const noexcept { return spi::is_message(op_kind); }

@@ -37,7 +37,7 @@ class ProgressThread {
   std::mutex mutex_{};
   platform::ForkSafeCondition changed_{};
   std::vector<GroupState*> with_work_{};
-  std::vector<GroupState*> to_visit_{};  ///< rest of the present turn
+  std::vector<GroupState*> to_visit_{};  ///< rest of the present round
   GroupState* visited_ = nullptr;        ///< in use by the thread at the moment
   bool stopping_ = false;
   pid_t const process_;

@@ -224,7 +224,7 @@ std::optional<std::size_t> first_failure(std::vector<Report> const& reports) {
 }
 
 /// Ends an agreement without a device transport.
-void settle_for_staged(spi::Transport const& transport, std::vector<Offer> const& offers, std::string const& why) {
+void agree_on_staged(spi::Transport const& transport, std::vector<Offer> const& offers, std::string const& why) {
   auto const wanting = std::find_if(offers.begin(), offers.end(),
                                     [](Offer const& offer) { return offer.choice == Offer::Choice::by_name; });
   if (wanting != offers.end()) {
@@ -253,7 +253,7 @@ std::shared_ptr<WatchedTransport> agree_on_transport(spi::Transport& transport, 
   auto const offers = gather_records(transport, agreement_mark, mine.offer, timeout_policy);
   require_no_capture(offers, transport);
   if (auto const why = objection(offers, mine.factory.get())) {
-    settle_for_staged(transport, offers, *why);
+    agree_on_staged(transport, offers, *why);
     return nullptr;
   }
   auto& factory = *mine.factory;
@@ -267,7 +267,7 @@ std::shared_ptr<WatchedTransport> agree_on_transport(spi::Transport& transport, 
       auto const r = first_failure(reports)) {
     watchdog.reset();  // its thread uses the transport
     if (made) made->abort();
-    settle_for_staged(transport, offers, "on " + rank_text(*r) + " " + string_of(reports[*r].failure));
+    agree_on_staged(transport, offers, "on " + rank_text(*r) + " " + string_of(reports[*r].failure));
     return nullptr;
   }
   bool const have_kernels =

@@ -16,7 +16,7 @@
 
 namespace crossrank::message {
 
-/// A member of which nothing was heard for longer does not answer.
+/// A member that has sent nothing for longer does not answer.
 inline constexpr auto answers_within = std::chrono::seconds(3);
 
 /// The identity of a group and of this rank in it.

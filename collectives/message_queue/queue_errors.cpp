@@ -73,7 +73,7 @@ int MessageQueue::State::endpoint_of(int job_rank) const {
   return -1;
 }
 
-/// Returns what a rank did not do, because of which this endpoint has waited.
+/// Returns what a rank did not do while this endpoint waited for it.
 std::string MessageQueue::State::omission_of(int job_rank) const {
   if (job_rank == writer_global_rank()) return "sent no message";
   bool const has_endpoint = job_ranks.empty() ? endpoint_of(job_rank) >= 0 : !in_group_ranks({job_rank}).empty();

@@ -122,7 +122,7 @@ struct MessageQueue::State {
   [[noreturn]] void throw_failure(char const* operation) const;
   [[noreturn]] void throw_slow_readers(char const* operation, std::chrono::nanoseconds waited);
   [[noreturn]] void throw_no_message(char const* operation, std::chrono::nanoseconds waited);
-  /// Agrees with the other endpoints on the ranks to blame for a timeout, of which this endpoint has found `blamed`.
+  /// Agrees with the other endpoints on the ranks to blame for a timeout. This endpoint has found `blamed`.
   /// Changes them and adds to the message if another endpoint was first. Throws when the queue has failed meanwhile.
   void agree_on_timeout(ErrorInfo& info, node::RingFailure& blamed, std::chrono::nanoseconds waited);
   /// Records the ranks that a timeout names, for the other endpoints if this endpoint goes away, and for this rank's

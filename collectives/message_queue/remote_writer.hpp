@@ -38,7 +38,7 @@ class RemoteWriter {
   /// Returns whether the reader has closed its endpoint.
   [[nodiscard]] bool closed() const noexcept { return closed_; }
   [[nodiscard]] bool lost() const noexcept { return !closed_ && !has_all() && (link_.lost() || reason_); }
-  /// Returns because of which ranks the reader has left, if it has said so.
+  /// Returns the ranks that made the reader leave, if it has named them.
   [[nodiscard]] std::optional<node::RingFailure> const& reason() const noexcept { return reason_; }
   [[nodiscard]] int reader_global_rank() const noexcept { return link_.peer_global_rank(); }
   [[nodiscard]] std::string const& why() const noexcept { return link_.why(); }

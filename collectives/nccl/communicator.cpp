@@ -86,7 +86,7 @@ Communicator::Communicator(api::UniqueId const& id, Place place, milliseconds ti
     : library_(nccl_library()), place_(place), timeout_(timeout) {
   try {
     join(id);
-    settle("make a communicator", "ncclCommInitRankConfig", timeout, poll_hook);
+    await_result("make a communicator", "ncclCommInitRankConfig", timeout, poll_hook);
   } catch (...) {
     abort();
     throw;
@@ -140,7 +140,7 @@ bool Communicator::finalize() {
     cuda::ContextScope const scope(cuda::device_state(place_.device));
     check(functions().ncclCommFinalize(comm), function, operation);
   }
-  settle(operation, function, grace, {});
+  await_result(operation, function, grace, {});
   return true;
 }
 
@@ -149,8 +149,8 @@ void Communicator::check(Result result, char const* function, char const* operat
   throw_nccl_error(functions(), result, function, operation);
 }
 
-void Communicator::settle(char const* operation, char const* function, milliseconds timeout,
-                          PollHook const& poll_hook) {
+void Communicator::await_result(char const* operation, char const* function, milliseconds timeout,
+                                PollHook const& poll_hook) {
   auto const has_ended = [&] {
     auto const state = async_error();
     check(state, function, operation);
@@ -211,7 +211,7 @@ void Communicator::enqueue(char const* operation, std::span<Step const> steps, P
     require_not_aborted(operation);
     check(result, function, operation);
   }
-  settle(operation, function, timeout_, poll_hook);
+  await_result(operation, function, timeout_, poll_hook);
 }
 
 void Communicator::register_memory(std::shared_ptr<spi::Storage> memory, PollHook const& poll_hook) {
@@ -232,7 +232,7 @@ void Communicator::register_memory(std::shared_ptr<spi::Storage> memory, PollHoo
                                   : f.ncclCommRegister(comm, data, bytes, &made.handle);
     check(result, function, operation);
   }
-  settle(operation, function, timeout_, poll_hook);
+  await_result(operation, function, timeout_, poll_hook);
 }
 
 void Communicator::deregister_memory(Event const& last_work) {
@@ -259,7 +259,7 @@ void Communicator::deregister_memory(Event const& last_work) {
         log_event(LogLevel::warning, "NCCL does not deregister a buffer",
                   {{"error", functions().ncclGetErrorString(result)}});
     }
-    settle(operation, as_window ? "ncclCommWindowDeregister" : "ncclCommDeregister", grace, {});
+    await_result(operation, as_window ? "ncclCommWindowDeregister" : "ncclCommDeregister", grace, {});
   }
 }
 

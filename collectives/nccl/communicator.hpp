@@ -67,8 +67,8 @@ class Communicator {
   /// Waits for the work that is enqueued. Returns false when there is no communicator any more.
   [[nodiscard]] bool finalize();
   /// Waits until NCCL has done what this thread's last call began.
-  void settle(char const* operation, char const* function, std::chrono::milliseconds timeout,
-              PollHook const& poll_hook);
+  void await_result(char const* operation, char const* function, std::chrono::milliseconds timeout,
+                    PollHook const& poll_hook);
   /// Lets NCCL complete the job of a call that has ended. NCCL 2.19 to 2.25 keeps it with the calling thread until the
   /// thread's next call on the communicator, and a call on another communicator before that crashes.
   void complete_job(char const* operation, char const* function);

@@ -98,7 +98,7 @@ class CROSSRANK_EXPORT Collective {
   [[nodiscard]] bool is_master() const;
   /// Returns whether this is the first rank of the group on its node. Local.
   [[nodiscard]] bool is_local_master() const;
-  /// Returns the backend's name: "fake", "shm", "mpi" or "composite". Local.
+  /// Returns the backend's name: "fake", "shm", "mpi", "composite" or that of a plugin. Local.
   [[nodiscard]] std::string_view backend() const;
   /// Returns what carries the group's collectives on GPU tensors: "nccl" or the name of another device transport, or
   /// "staged" for the backend with copies through host memory. "none" until the first such collective, which decides.

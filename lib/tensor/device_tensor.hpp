@@ -6,7 +6,7 @@
 
 #include "lib/tensor/strided_runs.hpp"
 
-/// Operations on tensors of which at least one is on a GPU.
+/// Operations on tensors. At least one of them is on a GPU.
 namespace crossrank {
 
 /// Returns whether the bytes are on a GPU.

@@ -337,7 +337,7 @@ def resharded_for_inference(rank: int, size: int) -> None:
     back = crossrank.torch.reshard({**shards, "lm_head.weight": whole["lm_head.weight"].chunk(size)[rank]},
                                    crossrank.torch.Grid(), grid=grid, config=config)  # fmt: skip
     assert_equal(back, whole)
-    # Two pipeline stages, of which each rank names its tensors.
+    # Two pipeline stages. Each rank names its own tensors.
     stage = crossrank.torch.Grid(pp_rank=rank, pp=size)
     here = crossrank.torch.reshard(trained, stage, config=config, wants=lambda name: ("layers" in name) == (rank == 0))
     assert_equal(here, {name: tensor for name, tensor in whole.items() if ("layers" in name) == (rank == 0)})

@@ -50,7 +50,7 @@ std::shared_ptr<FullyShardedModel> sharded(MeshCollective const& job, std::share
 
 using Values = std::map<std::string, std::vector<double>>;
 
-/// Returns the GPU of a rank, of which the emulated host has two, or the CPU.
+/// Returns the GPU of a rank, or the CPU. The emulated host has two GPUs.
 Device of_rank(Device device, int rank) { return device == Device::cpu() ? device : Device::cuda(rank % 2); }
 
 struct OffloadJob {

@@ -16,7 +16,7 @@ struct TinyOptions {
   bool tied = false;             ///< the second and third layer share their weight
   bool unused = false;           ///< the last unit has a parameter without a use
   bool frozen = false;           ///< the first bias is frozen
-  int frozen_layer = -1;         ///< layer of which all parameters are frozen
+  int frozen_layer = -1;         ///< layer whose parameters are all frozen
   std::int64_t unused_rows = 7;  ///< rows of the parameter without a use
   bool buffer = false;           ///< the model has a buffer, which its passes do not use
   int repeated_layer = -1;       ///< layer that runs twice, neither the first nor the last; its widths are equal

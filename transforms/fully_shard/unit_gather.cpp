@@ -43,14 +43,14 @@ void UnitShards::encode(Member& member, std::vector<Tensor>& ins, std::vector<Te
     for (auto& value : chunk) value = static_cast<float>(static_cast<double>(value) * member.scale);
     encode_small_floats(format, chunk, codes.mutable_bytes().subspan(begin, count), Overflow::saturate);
   });
-  member.wire =
+  member.fp8_codes =
       Tensor::empty(with_rows(member.shape, member.shard.shape()[0] * groups_.shard.world_size()), format, device_);
   ins.push_back(codes.to(device_));
-  outs.push_back(member.wire);
+  outs.push_back(member.fp8_codes);
 }
 
 void UnitShards::decode(Member& member) const {
-  auto const codes = member.wire.to(Device::cpu());
+  auto const codes = member.fp8_codes.to(Device::cpu());
   auto decoded = device_ == Device::cpu() ? member.full : Tensor::empty(member.full.shape(), member.full.dtype());
   std::array<float, chunk_elements> values;
   std::array<double, chunk_elements> scaled;
@@ -62,7 +62,7 @@ void UnitShards::decode(Member& member) const {
     write_reals(decoded, begin, std::span<double const>(scaled).first(count));
   });
   if (device_ != Device::cpu()) member.full.copy_from(decoded);
-  member.wire = {};
+  member.fp8_codes = {};
 }
 
 void UnitShards::start_gather(bool exact) {
@@ -97,7 +97,7 @@ void UnitShards::finish_gather() {
   if (state_ != State::gathering) return;
   run_on([&] { return names(); }, [&] { wait_for_all(gathers_); });
   for (auto& member : members_) {
-    if (member.wire.defined()) decode(member);
+    if (member.fp8_codes.defined()) decode(member);
     member.parameter->value = member.full.narrow(0, 0, member.rows).reshape(member.shape);
   }
   state_ = State::gathered;

@@ -95,7 +95,7 @@ class UnitShards {
     Tensor full_grad{};         ///< padded, until it is reduced
     Tensor accumulated{};       ///< gradients of earlier microbatches
     Tensor part{};              ///< of the smaller group
-    Tensor wire{};              ///< FP8 codes of all ranks, while they are gathered
+    Tensor fp8_codes{};         ///< FP8 codes of all ranks, while they are gathered
     double scale = 1;           ///< of the FP8 codes
     std::shared_ptr<GatheredStorage> storage{};
     bool is_used = false;

@@ -55,7 +55,7 @@ class CROSSRANK_EXPORT Transport {
   /// Leaves the group unless `close` has left it.
   virtual ~Transport() = default;
 
-  /// Returns "fake", "shm", "mpi" or "composite".
+  /// Returns "fake", "shm", "mpi", "composite" or the name of a plugin.
   [[nodiscard]] virtual std::string_view backend() const noexcept = 0;
   /// Returns the group's name.
   [[nodiscard]] virtual std::string const& name() const noexcept = 0;

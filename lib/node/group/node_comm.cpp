@@ -98,11 +98,10 @@ NodeComm::NodeComm(NodeOptions options)
 
 std::shared_ptr<NodeComm> NodeComm::join(NodeOptions const& options) {
   if (options.ranks < 1 || options.ranks > max_ranks || options.rank < 0 || options.rank >= options.ranks) {
-    throw UsageError(
-        {.operation = "connect",
-         .message = "this rank cannot be on this node",
-         .expected = "a rank below the number of ranks, of which there are 1 to " + std::to_string(max_ranks),
-         .got = "rank " + std::to_string(options.rank) + " of " + std::to_string(options.ranks)});
+    throw UsageError({.operation = "connect",
+                      .message = "this rank cannot be on this node",
+                      .expected = "1 to " + std::to_string(max_ranks) + " ranks, and a rank below that number",
+                      .got = "rank " + std::to_string(options.rank) + " of " + std::to_string(options.ranks)});
   }
   auto rendezvous = options.threads ? thread_rendezvous(options) : socket_rendezvous(options);
   if (!rendezvous) rendezvous = named_rendezvous(options);

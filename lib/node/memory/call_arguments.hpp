@@ -105,7 +105,7 @@ class CallArguments {
   }
 
   std::size_t size_ = 0;
-  std::array<std::uint8_t, max_bytes> bytes_;  ///< of which `size_` are set
+  std::array<std::uint8_t, max_bytes> bytes_;  ///< the first `size_` are set
 };
 
 /// Returns the call in words: `operation`, or the name that the arguments give, and the noted arguments. `arguments`

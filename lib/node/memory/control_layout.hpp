@@ -134,7 +134,7 @@ struct alignas(1024) RankRecord {
   alignas(64) std::atomic<std::uint32_t> exit_text_bytes;  ///< length of `exit_text`, stored last (release)
   char exit_text[508];                                     ///< why it left: text of the exception that ended it
 
-  /// The failure because of which the rank has given up since its last arrival. Its later errors may follow from it.
+  /// The failure that has made the rank give up since its last arrival. Its later errors may follow from it.
   RootCauseRecord cause;
 
   /// One word for each contribution that travels in an arrival line and refers to tensors of the arena

@@ -51,7 +51,7 @@ struct QueueNote {
 /// How a queue goes on or has ended, in the `decision` of its block: one word, changed by compare-and-swap only.
 ///
 /// The endpoint that decides first ends the queue, and all others follow it. A timeout does not end the queue. Its
-/// verdict stands until the endpoint that gave it goes on; the timeouts of others meanwhile blame the same ranks.
+/// verdict is in force until the endpoint that gave it goes on; the timeouts of others meanwhile blame the same ranks.
 struct QueueStatus {
   enum class How : std::uint8_t {
     goes_on = 0,

@@ -93,7 +93,7 @@ class RingEndpoint {
   int readers_;
   RingStatus status_;
   std::uint64_t next_ = 1;      ///< number of the next message
-  std::uint32_t position_ = 0;  ///< chunk in which it stands
+  std::uint32_t position_ = 0;  ///< chunk that it uses next
   bool left_ = false;
 
  private:

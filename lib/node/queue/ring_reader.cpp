@@ -51,7 +51,7 @@ std::string status_of(NodeComm const& comm, EndpointState state, std::uint32_t r
          "make a new queue; its writer's handle must stay until all readers have attached");
 }
 
-/// Returns the rank of the job because of which the writer has gone, if the program did not choose to: the writer died,
+/// Returns the rank of the job that made the writer go, if the program did not choose to: the writer died,
 /// or left because of another rank.
 std::optional<int> lost_by(NodeComm const& comm, int writer) {
   if (writer < 0 || writer >= comm.ranks()) return std::nullopt;

@@ -101,10 +101,10 @@ class RingStatus {
   [[nodiscard]] QueueStatus load() const noexcept;
   /// Ends the queue with the note of this endpoint as the reason, unless it has ended before.
   void fail_as_noted() noexcept;
-  /// Takes this endpoint's verdict of a timeout back, if it stands.
+  /// Takes this endpoint's verdict of a timeout back, if it is in force.
   void retract() noexcept;
   void withdraw_slow() noexcept;
-  /// Returns the standing verdict `word`; nothing when it no longer stands.
+  /// Returns the verdict in force, `word`; nothing when it is in force no longer.
   [[nodiscard]] std::optional<RingFailure> verdict_of(std::uint64_t word) const;
   [[nodiscard]] QueueEndpoint& endpoint(int index) const noexcept { return endpoints_[index]; }
   /// Returns the rank on the node; -1 when no rank holds the endpoint.

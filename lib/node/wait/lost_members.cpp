@@ -29,7 +29,7 @@ void keep_causes(std::vector<int>& members, IsCause&& is_cause) {
   if (others != members.begin()) members.erase(others, members.end());
 }
 
-/// Returns the failure because of which a lost member has left. A rank that left no exit reason was killed by a signal.
+/// Returns the failure that made a lost member leave. A rank that left no exit reason was killed by a signal.
 /// A failure that it noted before is not the reason.
 std::optional<RootCause> cause_of(GroupMembers const& members, int member) {
   bool const killed = members.is_dead(member) && members.comm().exit_reason(members.node_rank(member)).empty();

@@ -24,7 +24,7 @@ constexpr spi::Signature barrier{.op_kind = spi::OpKind::barrier};
 TEST(FailureDetector, gives_all_members_the_same_error) {
   Members members(3);
   members[1].failures().fail({.code = ErrorCode::timeout, .failed_ranks = {2, 0}, .text = "too slow"});
-  members.settle();
+  members.deliver_all();
   for (int rank = 0; rank < 3; ++rank) {
     auto const error = error_of<TimeoutError>([&] { members[rank].failures().throw_failure("barrier"); });
     EXPECT_EQ(error.message, "too slow");
@@ -39,7 +39,7 @@ TEST(FailureDetector, sends_nothing_to_a_dead_member) {
   members[0].failures().fail({.code = ErrorCode::peer_lost, .failed_ranks = {2}, .text = "died", .dead = true});
   members[0].link().send(2, {.kind = message::PacketKind::gone});
   EXPECT_THAT(members[0].sent_to(), ElementsAre(1));
-  members.settle();
+  members.deliver_all();
   members[1].link().send(2, {.kind = message::PacketKind::gone});
   EXPECT_THAT(members[1].sent_to(), testing::IsEmpty());
 }
@@ -48,7 +48,7 @@ TEST(FailureDetector, keeps_the_first_failure) {
   Members members(2);
   members[0].failures().fail({.failed_ranks = {1}, .text = "first"});
   members[0].failures().fail({.failed_ranks = {0}, .text = "second"});
-  members.settle();
+  members.deliver_all();
   EXPECT_EQ(error_of<PeerLostError>([&] { members[1].failures().throw_failure("barrier"); }).message, "first");
 }
 
@@ -60,7 +60,7 @@ TEST(FailureDetector, defers_a_failure_until_the_rounds_before_it_have_passed) {
   ASSERT_EQ(members[1].rounds().passed(), 0U);
   members[1].failures().take_failure({.kind = message::PacketKind::failure, .round = 2}, {});
   EXPECT_FALSE(members[1].failures().has_failed());
-  members.settle();
+  members.deliver_all();
   EXPECT_EQ(members[1].rounds().passed(), 1U);
   EXPECT_TRUE(members[1].failures().has_failed());
 }
@@ -68,10 +68,10 @@ TEST(FailureDetector, defers_a_failure_until_the_rounds_before_it_have_passed) {
 TEST(FailureDetector, fails_when_a_member_that_is_needed_has_gone) {
   Members members(3);
   members[2].link().send(0, {.kind = message::PacketKind::gone});
-  members.settle();
+  members.deliver_all();
   EXPECT_FALSE(members[0].failures().has_failed());
   for (int rank = 0; rank < 2; ++rank) members[rank].arrive(barrier, {});
-  members.settle();
+  members.deliver_all();
   members[0].failures().fail_if_missing_are_gone();
   auto const error = error_of<PeerLostError>([&] { members[0].failures().throw_failure("barrier"); });
   EXPECT_THAT(error.failed_ranks, ElementsAre(2));
@@ -91,7 +91,7 @@ struct BarrierWithoutRank2 {
 
   BarrierWithoutRank2() {
     for (int const rank : {0, 1}) members[rank].arrive(barrier, {});
-    members.settle();
+    members.deliver_all();
   }
 };
 
@@ -110,7 +110,7 @@ TEST(FailureDetector, names_the_missing_member_when_the_timeout_is_over) {
   EXPECT_GE(system.now() - begun, policy.timeout);
   auto const error = error_of<TimeoutError>([&] { members[0].failures().throw_failure("barrier"); });
   EXPECT_THAT(error.failed_ranks, ElementsAre(2));
-  members.settle();
+  members.deliver_all();
   EXPECT_TRUE(members[1].failures().has_failed());
 }
 
@@ -128,7 +128,7 @@ TEST(FailureDetector, does_not_blame_a_missing_member_that_waits_itself) {
     system.sleep(milliseconds(100));
     members[0].failures().watch({.operation = "barrier", .round = 1, .members = members[0].rounds().missing()}, wait,
                                 policy);
-    members.settle();
+    members.deliver_all();
   }
   EXPECT_THAT(error_of<TimeoutError>([&] { members[0].failures().throw_failure("barrier"); }).failed_ranks,
               ElementsAre(2));
@@ -143,7 +143,7 @@ TEST(FailureDetector, asks_the_first_member_before_it_blames_anyone_for_a_round)
   for (int i = 0; i < 8 && !members[1].failures().has_failed(); ++i) {
     system.sleep(milliseconds(100));
     members[1].failures().watch({.operation = "barrier", .round = 1, .members = {0}}, wait, policy);
-    if (i == 7) members.settle();
+    if (i == 7) members.deliver_all();
   }
   EXPECT_THAT(error_of<TimeoutError>([&] { members[1].failures().throw_failure("barrier"); }).failed_ranks,
               ElementsAre(2));
@@ -163,7 +163,7 @@ TEST(FailureDetector, gives_a_rank_that_waits_itself_the_time_to_name_the_cause)
     if (system.now() - begun >= policy.timeout + std::chrono::seconds(3))
       members[0].failures().fail({.code = ErrorCode::timeout, .failed_ranks = {2}, .text = "too slow"});
     members[1].failures().watch({.operation = "barrier", .round = 2, .members = {0}}, wait, policy);
-    members.settle();
+    members.deliver_all();
   }
   EXPECT_THAT(error_of<TimeoutError>([&] { members[1].failures().throw_failure("barrier"); }).failed_ranks,
               ElementsAre(2));
@@ -181,7 +181,7 @@ TEST(FailureDetector, blames_a_rank_that_waits_for_ever_itself) {
   while (!members[1].failures().has_failed() && system.now() - begun < std::chrono::seconds(30)) {
     system.sleep(milliseconds(100));
     members[1].failures().watch({.operation = "barrier", .round = 2, .members = {0}}, wait, policy);
-    members.settle();
+    members.deliver_all();
   }
   EXPECT_LE(system.now() - begun, policy.timeout + std::chrono::seconds(6));
   EXPECT_THAT(error_of<TimeoutError>([&] { members[1].failures().throw_failure("barrier"); }).failed_ranks,

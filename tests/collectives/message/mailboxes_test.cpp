@@ -20,7 +20,7 @@ TEST(Mailboxes, keep_a_message_that_comes_before_its_receive) {
   auto const sent = pattern(2 * message::chunk_bytes + 1, 3);
   std::vector<std::byte> got(sent.size());
   members[0].mailboxes().post(id(1), message::MessageOp::send({.bytes = sent}, 1, 9));
-  members.settle();
+  members.deliver_all();
   EXPECT_TRUE(members[0].mailboxes().find(id(1))->completed);
   members[1].mailboxes().post(id(1), message::MessageOp::receive({.bytes = got}, 0, 9));
   EXPECT_TRUE(members[1].mailboxes().find(id(1))->completed);
@@ -33,7 +33,7 @@ TEST(Mailboxes, send_a_long_message_in_several_goes) {
   std::vector<std::byte> const sent((message::chunks_at_once + 1) * message::chunk_bytes);
   members[0].mailboxes().post(id(1), message::MessageOp::send({.bytes = sent}, 1, 0));
   EXPECT_FALSE(members[0].mailboxes().find(id(1))->completed);
-  members.settle();
+  members.deliver_all();
   EXPECT_TRUE(members[0].mailboxes().find(id(1))->completed);
 }
 
@@ -47,7 +47,7 @@ TEST(Mailboxes, match_messages_and_receives_in_order) {
     auto const sent = pattern(4, i);
     members[0].mailboxes().post(id(i + 1), message::MessageOp::send({.bytes = sent}, 1, 0));
   }
-  members.settle();
+  members.deliver_all();
   for (int i = 0; i < 3; ++i) EXPECT_EQ(got[static_cast<std::size_t>(i)], pattern(4, i));
 }
 
@@ -56,11 +56,11 @@ TEST(Mailboxes, hold_back_the_ninth_message_until_one_was_taken) {
   auto const sent = pattern(4, 0);
   std::vector<std::byte> got(4);
   for (int i = 1; i <= 9; ++i) members[0].mailboxes().post(id(i), message::MessageOp::send({.bytes = sent}, 1, 0));
-  members.settle();
+  members.deliver_all();
   EXPECT_TRUE(members[0].mailboxes().find(id(8))->completed);
   EXPECT_FALSE(members[0].mailboxes().find(id(9))->completed);
   members[1].mailboxes().post(id(1), message::MessageOp::receive({.bytes = got}, 0, 0));
-  members.settle();
+  members.deliver_all();
   EXPECT_TRUE(members[0].mailboxes().find(id(9))->completed);
 }
 
@@ -70,7 +70,7 @@ TEST(Mailboxes, end_a_receive_of_another_size_with_a_mismatch) {
   std::vector<std::byte> got(5);
   members[0].mailboxes().post(id(1), message::MessageOp::send({.bytes = sent}, 1, 2));
   members[1].mailboxes().post(id(1), message::MessageOp::receive({.bytes = got}, 0, 2));
-  members.settle();
+  members.deliver_all();
   auto const failure = members[1].mailboxes().find(id(1))->failure;
   ASSERT_TRUE(failure);
   try {
@@ -91,7 +91,7 @@ TEST(Mailboxes, send_the_rest_of_a_cancelled_message_from_a_copy) {
   std::ranges::fill(sent, std::byte{0});
   members[0].set_full(false);
   members[1].mailboxes().post(id(1), message::MessageOp::receive({.bytes = got}, 0, 0));
-  members.settle();
+  members.deliver_all();
   EXPECT_EQ(got, original);
   EXPECT_EQ(members[0].mailboxes().find(id(1)), nullptr);
 }
@@ -110,9 +110,9 @@ TEST(Mailboxes, give_each_message_to_the_receive_that_was_posted_first) {
   auto const third = pattern(4, 3);
   members[2].mailboxes().post(id(1), message::MessageOp::send({.bytes = first}, 0, 0));
   members[2].mailboxes().post(id(2), message::MessageOp::send({.bytes = second}, 0, 0));
-  members.settle();
+  members.deliver_all();
   members[1].mailboxes().post(id(1), message::MessageOp::send({.bytes = third}, 0, 0));
-  members.settle();
+  members.deliver_all();
   EXPECT_EQ(got, (std::vector{first, second, third}));
   EXPECT_EQ(*source, 2);
   EXPECT_EQ(*other, 1);

@@ -140,7 +140,7 @@ class Members {
   }
   [[nodiscard]] Member& operator[](int rank) { return *members_[static_cast<std::size_t>(rank)]; }
   /// Moves packets until none is left.
-  void settle() {
+  void deliver_all() {
     for (bool moved = true; moved;) {
       moved = false;
       for (auto const& member : members_) moved = member->pump() || moved;

@@ -26,7 +26,7 @@ TEST(PayloadFlow, relays_a_broadcast_down_a_chain_from_the_root) {
   buffers[1] = sent;
   for (int rank = 0; rank < 3; ++rank)
     members[rank].flow().start(1, Relay::chain(members[rank].link(), 1, buffers[static_cast<std::size_t>(rank)]));
-  members.settle();
+  members.deliver_all();
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_TRUE(members[rank].flow().complete()) << rank;
     EXPECT_EQ(buffers[static_cast<std::size_t>(rank)], sent) << rank;
@@ -49,7 +49,7 @@ TEST(PayloadFlow, gathers_blocks_of_all_sizes_around_a_ring) {
     auto& member = members[static_cast<int>(rank)];
     member.flow().start(1, Relay::ring(member.link(), sizes, buffers[rank]));
   }
-  members.settle();
+  members.deliver_all();
   for (std::size_t rank = 0; rank < 3; ++rank) {
     EXPECT_TRUE(members[static_cast<int>(rank)].flow().complete()) << rank;
     EXPECT_EQ(buffers[rank], whole) << rank;
@@ -70,7 +70,7 @@ TEST(PayloadFlow, exchanges_parts_without_a_detour) {
   auto second = Exchange::of(in[1], from_1, out[1], to_1);
   second.copy_own(1);
   members[1].flow().start(1, std::move(second));
-  members.settle();
+  members.deliver_all();
   EXPECT_TRUE(members[0].flow().complete());
   EXPECT_TRUE(members[1].flow().complete());
   EXPECT_TRUE(std::ranges::equal(std::span(out[0]).first(10), std::span(in[0]).first(10)));
@@ -92,7 +92,7 @@ TEST(PayloadFlow, sends_a_long_payload_in_several_goes) {
       members[0].flow().start(1, Exchange::of(bytes, to_1, {}, from_1));
     }
     EXPECT_FALSE(members[0].flow().complete());
-    members.settle();
+    members.deliver_all();
     EXPECT_TRUE(members[0].flow().complete());
   }
 }
@@ -102,7 +102,7 @@ TEST(PayloadFlow, keeps_chunks_that_come_before_the_verdict) {
   auto sent = pattern(large, 0);
   std::vector<std::byte> got(large);
   members[0].flow().start(1, Relay::chain(members[0].link(), 0, sent));
-  members.settle();
+  members.deliver_all();
   members[1].flow().start(1, Relay::chain(members[1].link(), 0, got));
   EXPECT_TRUE(members[1].flow().complete());
   EXPECT_EQ(got, sent);
@@ -115,12 +115,12 @@ TEST(PayloadFlow, sends_nothing_while_the_packet_transport_is_full) {
   members[0].set_full(true);
   members[0].flow().start(1, Relay::chain(members[0].link(), 0, sent));
   members[1].flow().start(1, Relay::chain(members[1].link(), 0, got));
-  members.settle();
+  members.deliver_all();
   std::vector<int> awaited;
   members[1].flow().append_awaited(awaited);
   EXPECT_THAT(awaited, ElementsAre(0));
   members[0].set_full(false);
-  members.settle();
+  members.deliver_all();
   EXPECT_TRUE(members[1].flow().complete());
   EXPECT_EQ(got, sent);
 }
@@ -131,7 +131,7 @@ TEST(PayloadFlow, reports_more_bytes_than_were_announced) {
   std::vector<std::byte> got(60);
   members[0].flow().start(1, Relay::chain(members[0].link(), 0, sent));
   members[1].flow().start(1, Relay::chain(members[1].link(), 0, got));
-  members.settle();
+  members.deliver_all();
   ASSERT_TRUE(members[1].flow().overrun());
   EXPECT_EQ(members[1].flow().overrun()->member, 0);
   EXPECT_EQ(members[1].flow().overrun()->expected, 60U);

@@ -19,11 +19,11 @@ constexpr spi::Signature gather{.op_kind = spi::OpKind::all_gatherv, .digest = 5
 TEST(Rounds, pass_once_all_members_have_arrived) {
   Members members(3);
   for (int rank : {2, 0}) members[rank].arrive({.op_kind = spi::OpKind::barrier}, {});
-  members.settle();
+  members.deliver_all();
   EXPECT_FALSE(members[0].verdict);
   EXPECT_THAT(members[0].rounds().missing(), ElementsAre(1));
   members[1].arrive({.op_kind = spi::OpKind::barrier}, {});
-  members.settle();
+  members.deliver_all();
   for (int rank = 0; rank < 3; ++rank) {
     ASSERT_TRUE(members[rank].verdict) << rank;
     EXPECT_EQ(members[rank].rounds().passed(), 1U);
@@ -41,7 +41,7 @@ TEST(Rounds, carry_small_payloads_of_all_members_in_rank_order) {
   }
   for (int rank = 2; rank >= 0; --rank)
     members[rank].arrive(gather, {.bytes = parts[static_cast<std::size_t>(rank)], .flags = flag_data});
-  members.settle();
+  members.deliver_all();
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_TRUE(members[rank].verdict->whole);
     EXPECT_THAT(members[rank].verdict->sizes, ElementsAre(0, 10, 20));
@@ -54,7 +54,7 @@ TEST(Rounds, announce_only_sizes_when_a_payload_is_large) {
   auto const large = pattern(message::small_payload + 1, 0);
   members[0].arrive(gather, {.bytes = large, .flags = flag_data});
   members[1].arrive(gather, {.bytes = std::span(large).first(4), .flags = flag_data});
-  members.settle();
+  members.deliver_all();
   for (int rank = 0; rank < 2; ++rank) {
     EXPECT_FALSE(members[rank].verdict->whole);
     EXPECT_THAT(members[rank].verdict->sizes, ElementsAre(large.size(), 4));
@@ -71,7 +71,7 @@ TEST(Rounds, take_only_the_payload_of_the_root_in_a_broadcast) {
                           .flags = flag_data | flag_broadcast,
                           .root = 1});
   }
-  members.settle();
+  members.deliver_all();
   EXPECT_THAT(members[2].verdict->sizes, ElementsAre(30));
   EXPECT_EQ(members[2].verdict->storage, bytes);
 }
@@ -80,7 +80,7 @@ TEST(Rounds, name_the_rarest_call_when_members_disagree) {
   Members members(4);
   for (int rank : {0, 1, 3}) members[rank].arrive(gather, {});
   members[2].arrive({.op_kind = spi::OpKind::barrier}, {});
-  members.settle();
+  members.deliver_all();
   ASSERT_TRUE(members[0].disagreement);
   EXPECT_THAT(members[0].disagreement->failed_ranks, ElementsAre(2));
   EXPECT_THAT(members[0].disagreement->text, HasSubstr("barrier"));

@@ -28,7 +28,7 @@ constexpr auto tie_limit = std::chrono::milliseconds(150);
 /// The timeout of the group. `tie_limit` is not much shorter, so a call that times out is no poll.
 constexpr auto group_timeout = 3 * tie_limit;
 
-/// A clock for each rank, which stands still until the test moves it.
+/// A clock for each rank that moves only when the test moves it.
 class RankClocks final : public platform::System {
  public:
   /// The calling thread is this rank from now on.
@@ -91,7 +91,7 @@ ErrorInfo timeout_of(std::function<void()> const& call) {
 
 class QueueTie : public testing::Test {
  protected:
-  /// Runs ranks whose queue has `chunks` messages, all of which every reader but rank 2 has taken.
+  /// Runs ranks whose queue has `chunks` messages. All readers but rank 2 have taken all of them.
   void run(int ranks, std::uint64_t chunks, std::function<void(Collective const&, MessageQueue&)> const& body) {
     platform::ScopedSystem const installed(clocks_);
     run_thread_ranks(ranks,

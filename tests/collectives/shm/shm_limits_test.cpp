@@ -109,7 +109,7 @@ TEST(ShmSplit, reports_missing_memory_for_a_group_to_all) {
 
 constexpr std::size_t mebi = std::size_t{1} << 20;
 
-/// Eight messages of which three fit into the arena: the others wait until the receiver takes some.
+/// Three of eight messages fit into the arena. The others wait until the receiver takes some.
 TEST(ShmMessages, wait_in_order_while_unread_messages_fill_the_arena) {
   run_thread_ranks(2,
                    [](Collective const& world) {

@@ -217,7 +217,7 @@ void ModelNames::check_top(Names const& modules, std::string const& where, std::
   }
 }
 
-/// Returns what stands before the usual names of layers, such as "module." of DistributedDataParallel.
+/// Returns what comes before the usual names of layers, such as "module." of DistributedDataParallel.
 std::string ModelNames::foreign_prefix(Names const& modules) const {
   for (auto const& module : modules) {
     auto const layer = find_layer(module);

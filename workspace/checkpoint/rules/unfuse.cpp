@@ -114,7 +114,7 @@ MergeRule unfuse(MergeRule const& fused, LayerOnRanks const& layer, LayerShardin
                                   : fused;
   bool const joined = each.kind == MergeKind::concat || each.kind == MergeKind::requantize;
   if (joined && each.parts.empty()) {
-    refuse(layer, "a fused layer of which this model has the parts, sharded as one block", "`fused_layout` per_rank",
+    refuse(layer, "a fused layer, sharded as one block, while this model has its parts", "`fused_layout` per_rank",
            "`fused_layout` plain");
   }
   MergeRule rule;

@@ -51,7 +51,7 @@ struct ShardSet {
 
   /// Returns the JSON object that gives the lengths of the model.
   [[nodiscard]] Json const& lengths() const noexcept { return config.is_object() && !config.empty() ? config : sizes; }
-  /// Returns whether these are pieces, of which a missing last rank's would not be noticed.
+  /// Returns whether these are pieces, so that nobody would notice that those of the last ranks are missing.
   [[nodiscard]] bool has_uncounted_pieces() const noexcept { return uncounted && opened_from == OpenedFrom::pieces; }
 };
 

@@ -34,7 +34,7 @@ class ExportBuffers : public std::enable_shared_from_this<ExportBuffers> {
   [[nodiscard]] bool wait_for_blocks(std::size_t bytes, std::chrono::milliseconds limit);
   /// Returns the largest number of bytes that existed at a time.
   [[nodiscard]] std::size_t peak_bytes() const;
-  /// Returns the same of all exports of this process since its start, for tests.
+  /// Returns the same for all exports since the process started, for tests.
   [[nodiscard]] static std::size_t process_peak_bytes() noexcept;
 
  private:

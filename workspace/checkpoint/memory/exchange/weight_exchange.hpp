@@ -29,7 +29,7 @@ class WeightExchange final : public PoolExchange {
   void stop() noexcept override { received_->stop(); }
 
  private:
-  /// A unit of which not all items have arrived.
+  /// A unit whose items have not all arrived.
   struct OpenUnit {
     PlannedUnit plan{};
     std::vector<std::shared_ptr<std::byte>> memory{};  ///< of the blocks that are put together

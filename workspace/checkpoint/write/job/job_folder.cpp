@@ -119,7 +119,7 @@ void require_writable(fs::path const& folder) {
   platform::throw_io(std::string(write_operation) + ": create files", folder.string(), errno);
 }
 
-/// Throws unless the file system of the folder `path` has space for `bytes`, of which `have` are already written.
+/// Throws unless the file system of the folder `path` has space for `bytes`. `have` of them are already written.
 void require_space(int folder, fs::path const& path, std::uint64_t have, std::uint64_t bytes) {
   struct statvfs space {};
   if (platform::system().fstatvfs(folder, &space) != 0)
