@@ -42,7 +42,7 @@ ShardSet open_set(std::filesystem::path const& path) {
   try {
     return checkpoint::open_shard_set(path);
   } catch (FormatError const& error) {
-    if (error.section() != checkpoint::keys_section) throw;
+    if (checkpoint::section_of(error) != checkpoint::ErrorSection::keys) throw;
     return checkpoint::open_shard_set(path, {.model_key = "."});
   }
 }

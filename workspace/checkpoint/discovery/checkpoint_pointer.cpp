@@ -56,7 +56,7 @@ std::optional<std::filesystem::path> follow_pointer(DirectoryListing const& list
                      .expected = name.value_or("a directory name"),
                      .resource = listing.path.string(),
                      .hint = "pass the directory of one step",
-                     .section = files_section});
+                     .section = to_string(ErrorSection::files)});
 }
 
 }  // namespace crossrank::checkpoint

@@ -36,7 +36,7 @@ void require_no_flat_parameters(ShardSet const& set) {
            .resource = source->name(),
            .hint = "load it with the program that wrote it and save it again with "
                    "StateDictType.FULL_STATE_DICT or SHARDED_STATE_DICT",
-           .section = name_section});
+           .section = to_string(ErrorSection::name)});
     }
   }
 }

@@ -99,7 +99,7 @@ void place(ShardSet& set, std::vector<ShardFiles> const& shards, AnnouncedGrid a
                        .got = "\"moe_ep_size\" of " + std::to_string(set.moe_ep),
                        .resource = path.string(),
                        .hint = "correct `moe_ep`, or \"mapping\" in config.json",
-                       .section = config_section});
+                       .section = to_string(ErrorSection::config)});
   }
   // Consecutive ranks with different experts and sharded layers are one tensor-parallel group.
   if (grid.moe_ep == 1) find_expert_groups(set, announced.moe_ep);

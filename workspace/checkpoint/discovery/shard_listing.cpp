@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
                      .got = std::move(got),
                      .resource = listing.path.string(),
                      .hint = std::move(hint),
-                     .section = files_section});
+                     .section = to_string(ErrorSection::files)});
 }
 
 /// Throws an error about an index that contradicts its directory.
@@ -36,7 +36,7 @@ namespace fs = std::filesystem;
                      .got = std::move(got),
                      .resource = (listing.path / name).string(),
                      .hint = std::move(hint),
-                     .section = index_section});
+                     .section = to_string(ErrorSection::index)});
 }
 
 using PlaceKey = std::tuple<int, int, int, int>;

@@ -40,7 +40,7 @@ void reverse(Json& rule, std::size_t number, std::string const& source) {
                        .got = "\"" + old_name + "\" for \"" + new_name + "\"",
                        .resource = source,
                        .hint = "write one rule for each name",
-                       .section = rules_section});
+                       .section = to_string(ErrorSection::rules)});
   }
   *rename = old_name;
   pattern = new_name;

@@ -1,40 +1,50 @@
 #pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
 
-/// Sections of errors about sets of files. `verify` derives the kind of a defect from them. Any other section names a
-/// place in a damaged file.
+#include <crossrank/error.hpp>
+
 namespace crossrank::checkpoint {
 
-/// Shards that are pieces of a larger number of ranks. The failed ranks are the missing ranks.
-inline constexpr char const* missing_ranks_section = "ranks";
-/// Lengths of shards that do not add up. Missing ranks are one cause.
-inline constexpr char const* lengths_section = "lengths";
-/// A model that is ambiguous.
-inline constexpr char const* keys_section = "keys";
-/// An index that does not fit its files.
-inline constexpr char const* index_section = "index";
-/// Tensors that are missing, or that occur twice.
-inline constexpr char const* coverage_section = "coverage";
-/// Files that are missing, or that do not belong together.
-inline constexpr char const* files_section = "files";
-/// Scales that do not fit their weights.
-inline constexpr char const* scales_section = "scales";
-/// Shapes that contradict a rule or each other.
-inline constexpr char const* shape_section = "shape";
-/// Shards that contradict each other.
-inline constexpr char const* shards_section = "shards";
-/// Rules that are malformed or do not fit.
-inline constexpr char const* rules_section = "rules";
-/// A model config that contradicts the shards.
-inline constexpr char const* config_section = "config";
-/// Chunks that do not cover a tensor.
-inline constexpr char const* chunks_section = "chunks";
-/// Malformed patterns of names.
-inline constexpr char const* pattern_section = "pattern";
-/// Names that no rule can translate.
-inline constexpr char const* name_section = "name";
-/// Dtypes that do not fit.
-inline constexpr char const* dtype_section = "dtype";
-/// Group numbers of quantized weights (`g_idx`).
-inline constexpr char const* group_ids_section = "group ids";
+/// What does not fit in a set of files: the section of an error about it. Other sections name a place in a damaged
+/// file.
+enum class ErrorSection : std::uint8_t {
+  missing_ranks,  ///< shards that are pieces of a larger number of ranks; the failed ranks are the missing ranks
+  lengths,        ///< lengths of shards that do not add up; missing ranks are one cause
+  keys,           ///< a model that is ambiguous
+  index,          ///< an index that does not fit its files
+  coverage,       ///< tensors that are missing, or that occur twice
+  files,          ///< files that are missing, or that do not belong together
+  scales,         ///< scales that do not fit their weights
+  shape,          ///< shapes that contradict a rule or each other
+  shards,         ///< shards that contradict each other
+  rules,          ///< rules that are malformed or do not fit
+  config,         ///< a model config that contradicts the shards
+  chunks,         ///< chunks that do not cover a tensor
+  pattern,        ///< malformed patterns of names
+  name,           ///< names that no rule can translate
+  dtype,          ///< dtypes that do not fit
+  group_ids,      ///< group numbers of quantized weights (`g_idx`)
+};
+
+/// The sections as `ErrorInfo::section` has them, in the order of the enumerators.
+inline constexpr std::array<char const*, 16> section_texts{
+    "ranks",  "lengths", "keys",   "index",  "coverage", "files", "scales", "shape",
+    "shards", "rules",   "config", "chunks", "pattern",  "name",  "dtype",  "group ids"};
+
+/// Returns the text for `ErrorInfo::section`.
+[[nodiscard]] constexpr char const* to_string(ErrorSection section) noexcept {
+  return section_texts[static_cast<std::size_t>(section)];
+}
+
+/// Returns the section of the error; nothing when it names a place in a file, or none.
+[[nodiscard]] inline std::optional<ErrorSection> section_of(Error const& error) noexcept {
+  for (std::size_t i = 0; i < section_texts.size(); ++i) {
+    if (error.info().section == section_texts[i]) return static_cast<ErrorSection>(i);
+  }
+  return std::nullopt;
+}
 
 }  // namespace crossrank::checkpoint

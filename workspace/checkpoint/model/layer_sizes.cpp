@@ -111,7 +111,7 @@ void require_few_keys(Json const& config, Changes const& layers) {
                      .got = std::to_string(config.size()) + " keys and " + std::to_string(layers.size()) + " layers",
                      .resource = "config.json",
                      .hint = "remove keys that do not describe the model",
-                     .section = config_section});
+                     .section = to_string(ErrorSection::config)});
 }
 
 }  // namespace

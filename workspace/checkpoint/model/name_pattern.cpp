@@ -20,7 +20,7 @@ constexpr std::size_t max_choices = 64;
        .message = std::move(problem),
        .resource = std::string(text.substr(0, 100)),
        .hint = "write names with dots; `*` inside an element, `**` for any elements, `{a,b}` for a choice",
-       .section = pattern_section,
+       .section = to_string(ErrorSection::pattern),
        .offset = at});
 }
 

@@ -32,7 +32,7 @@ std::string described(MergedTensor const& part) {
        .got = std::move(got),
        .resource = name_of_part(part),
        .hint = "correct the \"parts\" of the rule, or the sizes in config and rule file",
-       .section = rules_section});
+       .section = to_string(ErrorSection::rules)});
 }
 
 void require_all_parts(std::vector<MergedTensor> const& parts) {
@@ -45,7 +45,7 @@ void require_all_parts(std::vector<MergedTensor> const& parts) {
                        .got = std::to_string(parts.size()),
                        .resource = names[number],
                        .hint = "pass the weights of all parts of the layer",
-                       .section = coverage_section});
+                       .section = to_string(ErrorSection::coverage)});
   }
 }
 

@@ -260,7 +260,7 @@ class MergeLayoutBuilder {
                            .got = source.tensors()[one.tensor].name + " and " + source.tensors()[other.tensor].name,
                            .resource = source.name(),
                            .hint = "correct the \"rename\" in `rules`",
-                           .section = rules_section});
+                           .section = to_string(ErrorSection::rules)});
       }
     }
   }
@@ -272,7 +272,7 @@ class MergeLayoutBuilder {
                        .got = std::string(name_of(more.dtype)) + " " + to_string(more.shape),
                        .resource = layout_.set.sources[more.inputs.front().source]->name(),
                        .hint = "pass the `tp`, `pp` and `ep` of the job",
-                       .section = shards_section});
+                       .section = to_string(ErrorSection::shards)});
   }
 
   MergeLayout& layout_;

@@ -38,7 +38,7 @@ void require_listed(ShardSet const& set, std::string const& where) {
                      .resource = where,
                      .hint = "copy the file of the same save again, or remove the index if it is wrong",
                      .details = set.absent,
-                     .section = coverage_section});
+                     .section = to_string(ErrorSection::coverage)});
 }
 
 std::shared_ptr<MergePlan::State> make_state(std::filesystem::path const& shards, PlanOptions const& options) {

@@ -25,7 +25,7 @@ std::string describe(SourceTensor const& tensor) {
                      .resource = std::string(group.sources[shard]),
                      .hint = "check that all files are of one model and one job; `crossrank inspect` shows each",
                      .failed_ranks = {static_cast<int>(shard)},
-                     .section = shards_section});
+                     .section = to_string(ErrorSection::shards)});
 }
 
 /// Checks that all shards have one dtype and equal lengths in every dimension except `axis` (-1: no exception).

@@ -23,7 +23,7 @@ MergeLayout merge_all(ShardSet const& set, RuleSet const& rule_set) {
       return alone ? rule_set.rule_for_single_source(*tensors.front()) : rule_set.rule_for(name, tensors);
     });
   } catch (FormatError const& error) {
-    if (error.section() == missing_ranks_section) throw missing_ranks(set, error);
+    if (section_of(error) == ErrorSection::missing_ranks) throw missing_ranks(set, error);
     throw;
   }
 }
@@ -38,7 +38,7 @@ void require_coverage(MergeLayout const& layout, Json const& config, std::string
                        .resource = where,
                        .hint = "copy the missing shards there, or correct the config; `rules` with {\"sizes\": ...} "
                                "gives other numbers than the config's",
-                       .section = coverage_section});
+                       .section = to_string(ErrorSection::coverage)});
   }
 }
 

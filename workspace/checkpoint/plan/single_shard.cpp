@@ -37,7 +37,7 @@ FormatError wrong_length(ShardSet const& set, std::string expected, std::string 
                       .resource = set.sources.front()->name(),
                       .hint = "copy all files of the save to the directory, or correct config.json; with a rule file "
                               "(`rules`), the lengths are not compared",
-                      .section = coverage_section});
+                      .section = to_string(ErrorSection::coverage)});
 }
 
 /// Checks pieces whose files do not give the lengths of whole tensors. Without the last rank, the pieces of the others
@@ -85,16 +85,16 @@ std::optional<FormatError> check_single_shard(ShardSet const& set, std::optional
                         .hint =
                             "correct the placements: each rank passes its own piece, its place, and the sizes of the "
                             "grid such as `tp`",
-                        .section = lengths_section});
+                        .section = to_string(ErrorSection::lengths)});
   }
-  if (finding->section() == missing_ranks_section) return missing_ranks(set, *finding);
+  if (section_of(*finding) == ErrorSection::missing_ranks) return missing_ranks(set, *finding);
   return FormatError({.operation = "merge plan",
                       .message = "the only shard is a part of the model: the files of other ranks are missing",
                       .expected = finding->info().expected + " in " + finding->info().resource,
                       .got = finding->info().got,
                       .resource = source.name(),
                       .hint = "copy the missing files to the directory; an incomplete checkpoint is never merged",
-                      .section = lengths_section});
+                      .section = to_string(ErrorSection::lengths)});
 }
 
 }  // namespace crossrank::checkpoint

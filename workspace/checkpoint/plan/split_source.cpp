@@ -74,7 +74,7 @@ std::vector<InputRuns> SplitSource::runs_for_rank(std::uint32_t number, SplitRul
                          .got = std::to_string(all) + " bits",
                          .resource = whole_->name(),
                          .hint = "choose a number of ranks that divides it, or a rule that keeps it whole",
-                         .section = shards_section});
+                         .section = to_string(ErrorSection::shards)});
     }
     return all / 8;
   };

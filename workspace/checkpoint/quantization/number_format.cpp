@@ -53,7 +53,7 @@ void LayerFormat::refuse(SourceTensor const& tensor, std::string_view problem) c
                             std::to_string(outputs_) + " outputs and " + std::to_string(inputs_) + " inputs",
                      .resource = tensor.name,
                      .hint = "name the axis of this tensor in a rule file",
-                     .section = shape_section});
+                     .section = to_string(ErrorSection::shape)});
 }
 
 LayerFormat LayerFormat::recognise(std::string_view module, LayerTensors const& tensors, LayerHints const& hints,

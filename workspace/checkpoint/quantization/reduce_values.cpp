@@ -109,7 +109,7 @@ void sum_element(Dtype dtype, std::size_t element, std::span<std::vector<std::by
                          .got = element_text(dtype, value, element == 0 ? 1 : 0) + " on rank " + std::to_string(rank),
                          .hint = "check that all files belong to one model",
                          .failed_ranks = {static_cast<int>(rank)},
-                         .section = shape_section});
+                         .section = to_string(ErrorSection::shape)});
     }
     auto const* const at = value.data() + begin;
     auto const length = dtype == Dtype::i32 ? load<std::int32_t>(at) : load<std::int64_t>(at);

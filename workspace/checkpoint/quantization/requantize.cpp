@@ -37,7 +37,7 @@ std::vector<std::byte> read_all(StoredTensor const& stored) {
                      .expected = std::move(expected),
                      .got = std::string(name_of(describe(stored).dtype)),
                      .resource = stored.source->name() + ": " + describe(stored).name,
-                     .section = dtype_section});
+                     .section = to_string(ErrorSection::dtype)});
 }
 
 /// Returns the bytes of the values under one scale. Each byte has two values.
@@ -51,7 +51,7 @@ std::uint64_t bytes_of_block(StoredTensor const& values, StoredTensor const& sca
                      .expected = "one scale per 16 or 32 values",
                      .got = std::to_string(count) + " scales for " + std::to_string(2 * bytes) + " values",
                      .resource = values.source->name() + ": " + stored.name,
-                     .section = scales_section});
+                     .section = to_string(ErrorSection::scales)});
 }
 
 std::byte scaled_f8(Dtype dtype, std::byte value, float factor) {

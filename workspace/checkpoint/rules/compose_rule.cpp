@@ -18,7 +18,7 @@ namespace {
                      .got = std::move(got),
                      .resource = layer.tensors.front()->name,
                      .hint = std::move(hint),
-                     .section = shape_section});
+                     .section = to_string(ErrorSection::shape)});
 }
 
 /// Returns the rule for a single value of the whole layer.
@@ -164,7 +164,7 @@ void require_same_shape_and_dtype(std::span<SourceTensor const* const> tensors, 
                        .resource = first.name,
                        .hint = "check that all files are of one model",
                        .failed_ranks = {static_cast<int>(rank)},
-                       .section = shape_section});
+                       .section = to_string(ErrorSection::shape)});
   }
 }
 

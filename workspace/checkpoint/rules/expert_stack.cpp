@@ -28,7 +28,7 @@ bool stacks_concatenate(std::string_view name, std::span<std::int64_t const> len
        .hint = configured ? "check `ep`, or that all files are of one model"
                           : "give `rules` with {\"sizes\": {\"num_local_experts\": " + std::to_string(total) +
                                 "}, \"rules\": []}",
-       .section = shape_section});
+       .section = to_string(ErrorSection::shape)});
 }
 
 }  // namespace crossrank::checkpoint

@@ -63,7 +63,7 @@ class ShardingByLengths {
                        .got = got,
                        .resource = module,
                        .hint = propose_rules(module, {"column", "row", "replicate"}),
-                       .section = lengths_section});
+                       .section = to_string(ErrorSection::lengths)});
   }
 
   /// Throws if equal pieces make up only a part of the whole, because files are missing.
@@ -86,7 +86,7 @@ class ShardingByLengths {
          .resource = std::string(query_.module),
          .hint = "copy the files of the missing ranks there",
          .failed_ranks = std::move(missing),
-         .section = missing_ranks_section});
+         .section = to_string(ErrorSection::missing_ranks)});
   }
 
   /// Returns the sizes of the layer's parts; no value for a size that the config lacks.

@@ -36,7 +36,7 @@ constexpr auto max_axis = static_cast<std::int64_t>(Shape::max_rank) - 1;
                      .message = where + ": " + problem,
                      .resource = source,
                      .hint = "see RULES.md for what a rule may say",
-                     .section = rules_section,
+                     .section = to_string(ErrorSection::rules),
                      .offset = offset});
 }
 
@@ -51,7 +51,7 @@ Json parse_strictly(std::string_view text, std::string const& source) {
                                   .about = {.operation = "rule file",
                                             .resource = source,
                                             .hint = "see RULES.md for what a rule may say",
-                                            .section = rules_section}});
+                                            .section = to_string(ErrorSection::rules)}});
 }
 
 /// The numbers that a key may have.
@@ -341,7 +341,7 @@ std::string fill_numbers(std::string_view target, std::string_view name) {
                          .expected = std::to_string(std::count(target.begin(), target.end(), '*')) + " numbers",
                          .got = std::to_string(numbers.size()),
                          .hint = "each * of a rename stands for a number in the name, from left to right",
-                         .section = rules_section});
+                         .section = to_string(ErrorSection::rules)});
     }
   }
   return result;

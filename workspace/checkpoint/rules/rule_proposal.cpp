@@ -85,7 +85,7 @@ void refuse_uncovered(std::string_view name, std::span<SourceTensor const* const
        .resource = std::string(name),
        .hint = join(lines) + "; {\"otherwise\": \"replicate\"} says that ranks have copies of whatever no rule covers",
        .details = std::move(details),
-       .section = name_section});
+       .section = to_string(ErrorSection::name)});
 }
 
 }  // namespace crossrank::checkpoint

@@ -163,7 +163,7 @@ class LayerSplitter {
          .got = std::to_string(outputs_),
          .resource = std::string(module_),
          .hint = propose_rules(module_, {"column", "row", "replicate"}),
-         .section = shape_section});
+         .section = to_string(ErrorSection::shape)});
   }
 
   bool has_queries() const { return !layer_.parts.empty() && layer_.parts.front() == RuleSize(SizeName::query); }
@@ -235,7 +235,7 @@ LayerSplit split_vocabulary(std::int64_t rows, std::optional<std::int64_t> token
        .resource = tensor.name,
        .hint = "choose fewer ranks, or keep the layer whole: " +
                propose_rules(parse_tensor_name(tensor.name).module, {"replicate"}),
-       .section = shape_section});
+       .section = to_string(ErrorSection::shape)});
 }
 
 void check_range(SourceTensor const& tensor, LayerFormat const& format, std::int64_t unit, NumberRange range,
@@ -266,7 +266,7 @@ void refuse_flat_weight(SourceTensor const& weight, LayerHints const& hints) {
                      .message = "weights packed by bitsandbytes cannot be sharded: their blocks cross rows",
                      .resource = weight.name,
                      .hint = "split the model before it is quantized",
-                     .section = shape_section});
+                     .section = to_string(ErrorSection::shape)});
 }
 
 LayerSplit split_layer(std::string_view module, std::int64_t outputs, std::int64_t inputs, LayerRule const& rule,
@@ -306,7 +306,7 @@ SplitRule split_tensor(SourceTensor const& tensor, TensorRole role, LayerFormat 
                        .message = "groups in the order of activations cannot be sharded along the inputs",
                        .resource = tensor.name,
                        .hint = "quantize without activation order",
-                       .section = shape_section});
+                       .section = to_string(ErrorSection::shape)});
   }
   rule.axis = axis;
   auto const unit = column ? axes.out_unit : axes.in_unit;

@@ -21,7 +21,7 @@ namespace {
                      .got = std::move(got),
                      .resource = layer.tensors.front()->name,
                      .hint = "merge the unquantized weights and quantize again",
-                     .section = shape_section});
+                     .section = to_string(ErrorSection::shape)});
 }
 
 /// Returns the rule for two integers in the dtype of the shards.

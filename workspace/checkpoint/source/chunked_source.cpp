@@ -45,7 +45,7 @@ ChunkedSource::Chunks ChunkedSource::chunks_of(ChunkedTensor tensor, std::string
       throw FormatError({.operation = read_operation,
                          .message = "a piece of \"" + tensor.tensor.name + "\" begins or ends inside a byte",
                          .resource = name,
-                         .section = chunks_section});
+                         .section = to_string(ErrorSection::chunks)});
     }
     length /= group.elements;
   };

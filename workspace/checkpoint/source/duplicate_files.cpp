@@ -60,7 +60,7 @@ void require_no_duplicate_files(std::vector<FileSample> const& samples, std::str
                        .got = "equal checksums of " + list_text(names_of(own), 1),
                        .resource = where,
                        .hint = "copy the files of both ranks again",
-                       .section = files_section});
+                       .section = to_string(ErrorSection::files)});
   }
 }
 

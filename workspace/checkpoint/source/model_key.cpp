@@ -88,7 +88,7 @@ struct Sorted {
        .resource = resource,
        .hint = "choose the model: `model_key` " + dotted(way, likely) +
                " takes the tensors under that key, `model_key` . takes all tensors and keeps the keys in their names",
-       .section = keys_section});
+       .section = to_string(ErrorSection::keys)});
 }
 
 /// Descends to `key` and records its siblings as left out.

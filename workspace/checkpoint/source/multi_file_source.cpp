@@ -25,7 +25,7 @@ MultiFileSource::MultiFileSource(std::string name, std::vector<std::shared_ptr<S
                            .got = "a second copy in " + source.name(),
                            .resource = name_,
                            .hint = "remove the file that does not belong to the checkpoint",
-                           .section = files_section});
+                           .section = to_string(ErrorSection::files)});
       }
       tensors_.push_back(tensor);
       places_.emplace_back(part, i);

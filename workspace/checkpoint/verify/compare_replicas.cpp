@@ -222,7 +222,7 @@ void refuse(std::vector<ReplicaFinding> const& findings, std::string const& oper
                      .resource = worst->tensor,
                      .hint = hint_for(worst->kind),
                      .details = details,
-                     .section = worst->kind == ReplicaProblem::duplicate ? files_section : "data"});
+                     .section = worst->kind == ReplicaProblem::duplicate ? to_string(ErrorSection::files) : "data"});
 }
 
 /// Throws a `FormatError` that lists the findings of this rank, if there are any.

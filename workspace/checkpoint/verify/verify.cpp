@@ -1,7 +1,6 @@
 #include <crossrank/checkpoint.hpp>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -42,18 +41,34 @@ namespace {
 
 constexpr char const* verify_operation = "verify";
 
-/// Returns the kind of a defect by the section of its error.
+DefectKind kind_of(ErrorSection section) {
+  switch (section) {
+    case ErrorSection::index: return DefectKind::index;
+    case ErrorSection::coverage:
+    case ErrorSection::files:
+    case ErrorSection::missing_ranks: return DefectKind::coverage;
+    case ErrorSection::scales: return DefectKind::scales;
+    case ErrorSection::lengths:
+    case ErrorSection::keys:
+    case ErrorSection::shape:
+    case ErrorSection::shards:
+    case ErrorSection::rules:
+    case ErrorSection::config:
+    case ErrorSection::chunks:
+    case ErrorSection::pattern:
+    case ErrorSection::name:
+    case ErrorSection::dtype:
+    case ErrorSection::group_ids: break;
+  }
+  return DefectKind::shape;
+}
+
+/// Returns the kind of a defect by the section of its error. A section that names a place in a file is of that file.
 DefectKind kind_of(Error const& error) {
   if (error.code() == ErrorCode::io) return DefectKind::file;
-  auto const& section = error.info().section;
-  if (section == index_section) return DefectKind::index;
-  if (section == coverage_section || section == files_section || section == missing_ranks_section)
-    return DefectKind::coverage;
-  if (section == scales_section) return DefectKind::scales;
-  constexpr std::array<std::string_view, 12> of_shapes{
-      "",           shape_section, shards_section, rules_section,   config_section,   chunks_section, pattern_section,
-      name_section, dtype_section, keys_section,   lengths_section, group_ids_section};
-  return std::ranges::find(of_shapes, section) != of_shapes.end() ? DefectKind::shape : DefectKind::file;
+  if (error.info().section.empty()) return DefectKind::shape;
+  auto const section = section_of(error);
+  return section ? kind_of(*section) : DefectKind::file;
 }
 
 Defect defect_of(Error const& error, std::string resource) {
@@ -213,12 +228,12 @@ class Verification {
     Error const* missing = nullptr;
     for (auto const& [name, error] : refusals) {
       bool const says_more = missing == nullptr || error.failed_ranks().size() > missing->failed_ranks().size();
-      if (error.info().section == missing_ranks_section && says_more) missing = &error;
+      if (section_of(error) == ErrorSection::missing_ranks && says_more) missing = &error;
     }
     if (missing != nullptr) report_.defects.push_back(defect_of(missing_ranks(*set_, *missing), {}));
     for (auto const& [name, error] : refusals) {
-      auto const& section = error.info().section;
-      bool const explained = section == missing_ranks_section || section == lengths_section;
+      auto const section = section_of(error);
+      bool const explained = section == ErrorSection::missing_ranks || section == ErrorSection::lengths;
       if (missing == nullptr || !explained) report_.defects.push_back(defect_of(error, name));
     }
   }

@@ -74,7 +74,7 @@ void UnchangedInputs::require(FileStamp const& input, FilePool& pool) const {
                      .message = "a shard changed while it was read; nothing was published",
                      .resource = input.path,
                      .hint = "run again when no other program writes to the inputs",
-                     .section = files_section});
+                     .section = to_string(ErrorSection::files)});
 }
 
 }  // namespace crossrank::checkpoint

@@ -21,7 +21,7 @@ namespace {
                      .got = std::move(got),
                      .resource = where,
                      .hint = "copy the files of all ranks again, from one save or split",
-                     .section = files_section});
+                     .section = to_string(ErrorSection::files)});
 }
 
 std::string rank_text(int rank) { return "rank " + std::to_string(rank); }

@@ -60,7 +60,7 @@ FormatError missing_ranks(ShardSet const& set, Error const& finding) {
                       .hint = "copy the missing files to the directory; an incomplete checkpoint is never merged",
                       .failed_ranks = {ranks.begin(), ranks.end()},
                       .details = files,
-                      .section = missing_ranks_section});
+                      .section = to_string(ErrorSection::missing_ranks)});
 }
 
 }  // namespace crossrank::checkpoint

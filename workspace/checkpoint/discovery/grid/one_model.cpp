@@ -21,7 +21,7 @@ namespace {
        .message = "the shards are of different models: " + a.name() + " has " + in_a + ", " + b.name() + " has " + in_b,
        .resource = b.name(),
        .hint = "keep the shards of each model in a separate directory",
-       .section = shards_section});
+       .section = to_string(ErrorSection::shards)});
 }
 
 struct Width {

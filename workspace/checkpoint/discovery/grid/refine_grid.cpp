@@ -134,7 +134,7 @@ void divide(ShardSet& set, int tp, int ShardSet::*size, int ShardPlace::*place) 
        .got = std::to_string(count % block) + " for the part in " + set.sources.back()->name(),
        .resource = path.parent_path().string(),
        .hint = "copy the missing file to the directory, or set `tp`, `pp` and `ep` to the sizes of the job",
-       .section = files_section});
+       .section = to_string(ErrorSection::files)});
 }
 
 }  // namespace

@@ -92,7 +92,7 @@ void require_each_once(std::vector<NamedShard> const& shards, ShardGrid const& g
                        .got = at->second + " and " + shards[i].name,
                        .resource = where,
                        .hint = "remove the file that does not belong to the checkpoint, or set `pattern`",
-                       .section = files_section});
+                       .section = to_string(ErrorSection::files)});
   }
   std::vector<std::string> missing;
   for (int pp = 0; pp < grid.pp; ++pp) {
@@ -112,7 +112,7 @@ void require_each_once(std::vector<NamedShard> const& shards, ShardGrid const& g
                      .resource = where,
                      .hint = "copy the missing file to the directory; an incomplete checkpoint is never merged",
                      .details = missing,
-                     .section = files_section});
+                     .section = to_string(ErrorSection::files)});
 }
 
 }  // namespace

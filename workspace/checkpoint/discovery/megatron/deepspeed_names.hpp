@@ -21,7 +21,7 @@ inline constexpr std::string_view optim_ending = "_optim_states.pt";
                      .got = std::move(got),
                      .resource = listing.path.string(),
                      .hint = std::move(hint),
-                     .section = files_section});
+                     .section = to_string(ErrorSection::files)});
 }
 
 }  // namespace crossrank::checkpoint::deepspeed

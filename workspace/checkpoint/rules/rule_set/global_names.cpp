@@ -40,7 +40,7 @@ bool all_count_from_zero(Members const& members) {
                      .expected = "numbers that continue from one rank to the next, or start at 0 on each",
                      .resource = where,
                      .hint = "check `pp` and `ep`, or that all files are of one model",
-                     .section = name_section});
+                     .section = to_string(ErrorSection::name)});
 }
 
 std::string replaced(NumberedName const& place, std::int64_t offset) {

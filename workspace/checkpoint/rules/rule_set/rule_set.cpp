@@ -107,7 +107,7 @@ void resolve_split_group_ids(SplitRule& rule, StoredTensor const& stored, LayerF
                      .got = "groups in the order of activations",
                      .resource = stored.source->tensors()[stored.tensor].name,
                      .hint = "quantize without activation order",
-                     .section = group_ids_section});
+                     .section = to_string(ErrorSection::group_ids)});
 }
 
 }  // namespace
@@ -154,7 +154,7 @@ MergeRule RuleSet::rule_for(std::string_view name, std::span<SourceTensor const*
                        .resource = std::string(name),
                        .hint = "check that all files exist, are complete and belong to one model",
                        .failed_ranks = missing,
-                       .section = coverage_section});
+                       .section = to_string(ErrorSection::coverage)});
   }
   auto const parsed = parse_tensor_name(name);
   auto const* const matching = state_->find_rule(name, parsed, state_->layers[asked.sources.front()].at(parsed.module));
@@ -211,8 +211,8 @@ std::pair<Fit, std::optional<FormatError>> RuleSet::fit_of(SourceTensor const& t
     return {sharding && merged.kind == MergeKind::replicate ? Fit::whole : Fit::unknown, std::nullopt};
   } catch (FormatError const& error) {
     // A tensor without a rule stays as it is.
-    if (error.section() == missing_ranks_section) return {Fit::piece, error};
-    if (error.section() == lengths_section) return {Fit::neither, error};
+    if (section_of(error) == ErrorSection::missing_ranks) return {Fit::piece, error};
+    if (section_of(error) == ErrorSection::lengths) return {Fit::neither, error};
     return {Fit::unknown, std::nullopt};
   }
 }

@@ -74,7 +74,7 @@ void RuleSet::State::require_all_experts(TensorName const& parsed, SourceTensor 
                      .got = std::to_string(there),
                      .resource = tensor.name,
                      .hint = "copy the missing files there, or pass `ep` if they exist",
-                     .section = coverage_section});
+                     .section = to_string(ErrorSection::coverage)});
 }
 
 void RuleSet::State::concatenate_stacks(MergeRule& merged, TensorName const& parsed, RankTensors const& asked) const {

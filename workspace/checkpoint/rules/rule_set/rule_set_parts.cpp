@@ -23,7 +23,7 @@ namespace {
        .got = std::move(got),
        .resource = std::string(parsed.module),
        .hint = "give the sizes with \"sizes\" in `rules`, or put the config.json of the model beside the shards",
-       .section = config_section});
+       .section = to_string(ErrorSection::config)});
 }
 
 /// Throws `FormatError` if two parts get one name once the `*` are filled. One of the parts would be lost.
@@ -35,7 +35,7 @@ void require_different_names(std::vector<std::string> const& modules, TensorName
                        .message = "two parts of a fused layer are given the name \"" + module + "\"",
                        .resource = std::string(parsed.module),
                        .hint = "correct the \"rename\" in `rules`",
-                       .section = rules_section});
+                       .section = to_string(ErrorSection::rules)});
   }
 }
 
@@ -46,7 +46,7 @@ void require_different_names(std::vector<std::string> const& modules, TensorName
                      .got = std::move(got),
                      .resource = tensor.name,
                      .hint = "translate the unquantized weights and quantize again",
-                     .section = shape_section});
+                     .section = to_string(ErrorSection::shape)});
 }
 
 }  // namespace

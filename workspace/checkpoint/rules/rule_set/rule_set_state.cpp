@@ -52,7 +52,7 @@ MergeRule joined(ShardedTensor const& rule, NamePattern const& pattern,
                        .got = to_string(tensors.front()->shape),
                        .resource = tensors.front()->name,
                        .hint = "correct the rule " + pattern.text(),
-                       .section = shape_section});
+                       .section = to_string(ErrorSection::shape)});
   }
   require_same_shape_and_dtype(tensors, rule.axis);
   return {.kind = MergeKind::concat,

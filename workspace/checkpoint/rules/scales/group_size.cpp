@@ -64,7 +64,7 @@ bool share_one_scale(LayerOnRanks const& layer, LayerValues const& values, Layer
                        .hint = "add \"group_size\": " + inputs + " where it was quantized in groups of " + inputs +
                                "; shards that were quantized one by one are to be quantized again, together",
                        .failed_ranks = {static_cast<int>(rank)},
-                       .section = scales_section});
+                       .section = to_string(ErrorSection::scales)});
   }
   return true;
 }

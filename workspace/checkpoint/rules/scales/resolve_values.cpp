@@ -163,7 +163,7 @@ class ValueResolver {
                        .got = "groups in the order of activations",
                        .resource = layer_.tensors.front()->name,
                        .hint = "quantize the whole model, or without activation order",
-                       .section = group_ids_section});
+                       .section = to_string(ErrorSection::group_ids)});
   }
 
   MergeRule& rule_;
@@ -187,7 +187,7 @@ void refuse_scale(LayerOnRanks const& layer, std::size_t rank, float value, std:
                      .resource = layer.tensors.front()->name,
                      .hint = std::move(hint),
                      .failed_ranks = {static_cast<int>(rank)},
-                     .section = scales_section});
+                     .section = to_string(ErrorSection::scales)});
 }
 
 void resolve_values(MergeRule& rule, LayerOnRanks const& layer, LayerValues const& values,

@@ -85,7 +85,7 @@ void resolve_weight_shape(MergeRule& rule, LayerOnRanks const& layer, LayerValue
          .resource = layer.tensors[rank]->name,
          .hint = "check that all files are of one model",
          .failed_ranks = {static_cast<int>(rank)},
-         .section = shape_section});
+         .section = to_string(ErrorSection::shape)});
   }
   if (own) return;
   rule = {.kind = MergeKind::replicate, .reason = "the original shape of the whole layer is on every rank"};

@@ -137,7 +137,7 @@ std::shared_ptr<PooledFile const> DcpItems::open_file(std::string const& name) c
                        .message = "a file that .metadata lists is missing: " + name,
                        .resource = directory_.string(),
                        .hint = "copy the file to the directory; an incomplete checkpoint is not read",
-                       .section = files_section});
+                       .section = to_string(ErrorSection::files)});
   }
 }
 

@@ -67,7 +67,7 @@ std::shared_ptr<ShardSource const> open_dcp(fs::path const& directory, DcpOption
                      .expected = "a .metadata file, or safetensors files with " + std::string(dcp_sharding_key),
                      .resource = directory.string(),
                      .hint = "a missing .metadata means that the save was not finished",
-                     .section = files_section});
+                     .section = to_string(ErrorSection::files)});
 }
 
 std::shared_ptr<ShardSource const> open_dcp_files(std::vector<fs::path> const& files, DcpOptions const& options) {

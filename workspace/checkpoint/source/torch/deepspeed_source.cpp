@@ -112,7 +112,7 @@ class Assembly {
                          .got = std::to_string(optimizers_.size()),
                          .resource = archive.name(),
                          .hint = "copy all files of the save into one directory",
-                         .section = files_section});
+                         .section = to_string(ErrorSection::files)});
     }
   }
 

@@ -34,7 +34,7 @@ constexpr std::int64_t known_version = 1;
                      .got = std::move(got),
                      .resource = path.string(),
                      .hint = std::move(hint),
-                     .section = files_section});
+                     .section = to_string(ErrorSection::files)});
 }
 
 bool has_file(fs::path const& path) {
@@ -115,7 +115,7 @@ KeyPath find_megatron_model(codec::DcpMetadata const& metadata, std::string cons
                        .message = "the checkpoint holds states of a training but no model",
                        .resource = directory,
                        .hint = "pass the checkpoint that has the model",
-                       .section = keys_section});
+                       .section = to_string(ErrorSection::keys)});
   }
   KeyPath way;
   way.left_out.assign(training.begin(), training.end());

@@ -27,7 +27,7 @@ using Tensors = std::vector<DcpModelTensor>;
                      .got = std::move(got),
                      .resource = resource,
                      .hint = std::move(hint),
-                     .section = name_section});
+                     .section = to_string(ErrorSection::name)});
 }
 
 /// A name split where the number of the layer or expert belongs.

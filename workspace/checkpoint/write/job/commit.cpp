@@ -207,7 +207,7 @@ void Commit::move_new_in(CommitRecord const& plan) {
            .message = "a file that a killed job had finished is missing",
            .resource = work_.path_of(job_file_name(name)),
            .hint = "put it back, or remove its folder; files in it that start with .old. are the previous checkpoint",
-           .section = files_section});
+           .section = to_string(ErrorSection::files)});
     }
   }
   sync_out();

@@ -232,7 +232,7 @@ void JobFolder::finish_interrupted_commit() {
                        .resource = work_.path().string(),
                        .hint = "restore the files beside the shards; or use `force` without `resume`, which completes "
                                "that commit and then writes again",
-                       .section = files_section});
+                       .section = to_string(ErrorSection::files)});
   }
   Commit(out_, work_).run(*interrupted_commit_);
   interrupted_commit_.reset();
