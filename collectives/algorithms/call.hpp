@@ -23,17 +23,23 @@ struct Call {
     nothing,             ///< the data goes another way, and nobody compares
   };
 
+  /// What only a message has.
+  struct Message {
+    int partner = 0;  ///< the other side; none for a receive from any rank
+    std::uint32_t tag = 0;
+    std::shared_ptr<int> source{};             ///< where a receive from any rank stores the sender
+    DeviceMessages* on_devices = nullptr;      ///< the transport, where the payload may stay on a GPU
+    std::weak_ptr<DeviceSlot> device_slot{};   ///< holds the payload of such a send
+    std::shared_ptr<DevicePayload> payload{};  ///< where such a receive finds the payload
+  };
+
   spi::Signature signature{};
   spi::Source in{};                           ///< none where this rank gives nothing
   spi::Sink out{};                            ///< none where this rank gets nothing
   std::vector<std::size_t> counts{};          ///< by rank, of what is gathered, scattered or sent
   std::vector<std::size_t> receive_counts{};  ///< by rank, of an exchange
-  int root = 0;                               ///< or the other side of a message
-  std::shared_ptr<int> source{};              ///< where a receive from any rank stores the sender
-  std::uint32_t tag = 0;
-  DeviceMessages* device_messages = nullptr;   ///< the transport, where a message may leave its payload on a GPU
-  std::weak_ptr<DeviceSlot> device_slot{};     ///< holds the payload of such a send
-  std::shared_ptr<DevicePayload> on_device{};  ///< where such a receive finds the payload
+  int root = 0;
+  Message message{};
   spi::Reduction reduction{};
   ReduceOrder order = ReduceOrder::any;  ///< of tensors on a device; others are always reduced in rank order
   Device device{};                       ///< where the tensors are

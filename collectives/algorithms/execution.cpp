@@ -10,9 +10,10 @@ namespace {
 
 /// Posts a message of a GPU.
 spi::RequestId post_device_message(Call const& c) {
+  auto const& m = c.message;
   if (c.signature.op_kind == OpKind::send)
-    return c.device_messages->post_device_send(c.device_slot.lock(), c.in.bytes.size(), c.root, c.tag);
-  return c.device_messages->post_device_recv(c.out, c.root, c.tag, c.source, c.on_device);
+    return m.on_devices->post_device_send(m.device_slot.lock(), c.in.bytes.size(), m.partner, m.tag);
+  return m.on_devices->post_device_recv(c.out, m.partner, m.tag, m.source, m.payload);
 }
 
 }  // namespace
@@ -25,14 +26,14 @@ std::optional<spi::RequestId> Execution::post_own(spi::Transport& transport) con
     case Call::HostPart::exchange_of_counts: return transport.post_all_gatherv(c.noted(), c.in, c.counts, c.out);
     default: break;
   }
-  if (c.device_messages != nullptr) return post_device_message(c);
+  if (c.message.on_devices != nullptr) return post_device_message(c);
   switch (c.signature.op_kind) {
     case OpKind::barrier: return transport.post_barrier(c.noted());
     case OpKind::broadcast: return transport.post_broadcast(c.noted(), c.out, c.root);
     case OpKind::all_gatherv: return transport.post_all_gatherv(c.noted(), c.in, c.counts, c.out);
-    case OpKind::send: return transport.post_send(c.in, c.root, c.tag);
-    case OpKind::recv: return transport.post_recv(c.out, c.root, c.tag);
-    case OpKind::recv_any: return transport.post_recv_any(c.out, c.tag, c.source);
+    case OpKind::send: return transport.post_send(c.in, c.message.partner, c.message.tag);
+    case OpKind::recv: return transport.post_recv(c.out, c.message.partner, c.message.tag);
+    case OpKind::recv_any: return transport.post_recv_any(c.out, c.message.tag, c.message.source);
     case OpKind::all_reduce: return transport.post_all_reduce(c.noted(), c.in, c.out, c.reduction);
     case OpKind::reduce: return transport.post_reduce(c.noted(), c.in, c.out, c.root, c.reduction);
     case OpKind::reduce_scatterv: return transport.post_reduce_scatterv(c.noted(), c.in, c.counts, c.out, c.reduction);

@@ -1,19 +1,21 @@
 #include "collectives/algorithms/recorded_call.hpp"
 
 #include <algorithm>
+#include <optional>
 
 namespace crossrank::algorithms {
 namespace {
 
-bool has_partner(spi::OpKind kind) noexcept {
-  switch (kind) {
+/// Returns the root of a collective or the partner of a message, if there is one.
+std::optional<int> root_or_partner(Call const& call) noexcept {
+  switch (call.signature.op_kind) {
     case spi::OpKind::broadcast:
     case spi::OpKind::reduce:
     case spi::OpKind::gatherv:
-    case spi::OpKind::scatterv:
+    case spi::OpKind::scatterv: return call.root;
     case spi::OpKind::send:
-    case spi::OpKind::recv: return true;
-    default: return false;
+    case spi::OpKind::recv: return call.message.partner;
+    default: return std::nullopt;
   }
 }
 
@@ -27,7 +29,7 @@ node::DeviceFlightOperation recorded_call(Call const& call, node::DevicePath pat
                                         .sequence = sequence,
                                         .bytes = std::max(call.in.bytes.size(), call.out.bytes.size()),
                                         .stream = reinterpret_cast<std::uintptr_t>(stream.native())};
-  if (has_partner(operation.op_kind)) operation.root = call.root;
+  operation.root = root_or_partner(call);
   return operation;
 }
 

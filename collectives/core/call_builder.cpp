@@ -372,11 +372,11 @@ Call CallBuilder::all_to_allv(Tensor& out, Tensor const& in, ExchangedRows rows)
 
 /// Where calls are compared, the tag of a message also encodes dtype and shape, because every backend compares tags.
 Call CallBuilder::message(OpKind op_kind, Tensor const& tensor, int peer, Tag tag) const {
-  Call call{.signature = {.op_kind = op_kind}, .root = peer, .tag = tag.tag, .device = tensor.device()};
+  Call call{.signature = {.op_kind = op_kind}, .message = {.partner = peer, .tag = tag.tag}, .device = tensor.device()};
   if (check_ != CheckLevel::collective) return call;
   AgreedArguments(check_).dtype(tensor.dtype()).shape(tensor.shape()).tag(tag).into(call, op_kind);
   call.device = tensor.device();  // the device is not compared: a message may go from a GPU to a CPU
-  call.tag = static_cast<std::uint32_t>(call.signature.digest);
+  call.message.tag = static_cast<std::uint32_t>(call.signature.digest);
   return call;
 }
 
@@ -402,7 +402,7 @@ Call CallBuilder::recv_any(Tensor& tensor, Tag tag) const {
   require_tensor(tensor, "recv_any");
   auto call = message(OpKind::recv_any, tensor, 0, tag);
   call.out = sink(tensor, "recv_any");
-  call.source = std::make_shared<int>(-1);
+  call.message.source = std::make_shared<int>(-1);
   return call;
 }
 

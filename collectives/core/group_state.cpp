@@ -229,7 +229,7 @@ void GroupState::step(PendingOp& pending_op, spi::TimeoutPolicy const& policy) n
   post_next(pending_op);
   if (pending_op.ended || !pending_op.has_ended_on_host) return;
   try {
-    wait_for_turn(*pending_op.on_device, pending_op.call.name(), policy);
+    wait_to_enqueue(*pending_op.on_device, pending_op.call.name(), policy);
   } catch (std::exception const& e) {
     end_because_of(e);
     return end(pending_op, std::current_exception());

@@ -89,7 +89,7 @@ struct GroupState {
   /// Kills the group, and ends its work on the GPUs of all ranks.
   void abort(std::string_view why) noexcept;
   /// Waits until all GPU calls that this thread started earlier, in any group, have been enqueued.
-  void wait_for_turn(device::DeviceCall& on_device, char const* operation, spi::TimeoutPolicy const& policy);
+  void wait_to_enqueue(device::DeviceCall& on_device, char const* operation, spi::TimeoutPolicy const& policy);
   /// Enqueues the part of a call that follows the one on the host. Kills the group when that fails.
   void finish_on_device(device::DeviceCall& on_device);
   [[nodiscard]] std::shared_ptr<PendingOp> start(algorithms::Call&& call);

@@ -43,7 +43,7 @@ void GroupState::run_on_device(algorithms::Call&& call) {
       auto const* const operation = on_host.name();
       with_operation_name(operation, [&] { run(std::move(on_host)); });
       begun = true;
-      wait_for_turn(*current, operation, timeout_policy);
+      wait_to_enqueue(*current, operation, timeout_policy);
       current->finish();
     }
   } catch (std::exception const& e) {
@@ -52,7 +52,8 @@ void GroupState::run_on_device(algorithms::Call&& call) {
   }
 }
 
-void GroupState::wait_for_turn(device::DeviceCall& on_device, char const* operation, spi::TimeoutPolicy const& policy) {
+void GroupState::wait_to_enqueue(device::DeviceCall& on_device, char const* operation,
+                                 spi::TimeoutPolicy const& policy) {
   platform::Deadline deadline(policy.timeout, policy.waited);
   platform::Backoff backoff;
   while (!on_device.is_next_to_enqueue()) {

@@ -167,7 +167,7 @@ Request Collective::irecv(Tensor& tensor, int src, Tag tag) const {
 
 int Collective::recv_any(Tensor& tensor, Tag tag) const {
   auto call = call_builder(state("recv_any")).recv_any(tensor, tag);
-  auto const source = call.source;
+  auto const source = call.message.source;
   run(std::move(call));
   return *source;
 }

@@ -88,7 +88,7 @@ void Request::wait_after(std::chrono::nanoseconds waited) {
 }
 
 void Request::finish() noexcept {
-  if (pending_op_->call.source) source_ = *pending_op_->call.source;
+  if (auto const& source = pending_op_->call.message.source) source_ = *source;
   pending_op_.reset();
 }
 

@@ -124,14 +124,14 @@ std::unique_ptr<DeviceCall> DeviceGroup::begin_message(Call const& call, spi::Tr
   auto note = recorder_->note(algorithms::recorded_call(call, node::DevicePath::message, stream, ++messages_));
   auto* const messages = device_messages(transport);
   if (messages != nullptr && call.signature.op_kind == OpKind::send) {
-    if (auto slot = messages->take_device_slot(stream, call.in.bytes.size(), call.root))
+    if (auto slot = messages->take_device_slot(stream, call.in.bytes.size(), call.message.partner))
       return std::make_unique<DirectSend>(call, *messages, std::move(slot), std::move(stream), std::move(note));
   }
   if (messages == nullptr || call.signature.op_kind == OpKind::send)
     return std::make_unique<StagedCall>(call, false, staging_, std::move(stream), std::move(note));
   auto receive = call;
-  receive.device_messages = messages;
-  receive.on_device = std::make_shared<DevicePayload>();
+  receive.message.on_devices = messages;
+  receive.message.payload = std::make_shared<DevicePayload>();
   return std::make_unique<StagedCall>(receive, false, staging_, std::move(stream), std::move(note));
 }
 

@@ -30,8 +30,8 @@ algorithms::Call DirectSend::on_host(std::chrono::milliseconds timeout) {
   note_.advance(node::DeviceStage::started);
   auto call = call_;
   call.device = Device::cpu();
-  call.device_messages = &messages_;
-  call.device_slot = slot_;
+  call.message.on_devices = &messages_;
+  call.message.device_slot = slot_;
   return call;
 }
 

@@ -68,8 +68,8 @@ algorithms::Call StagedCall::on_host(std::chrono::milliseconds timeout) {
 void StagedCall::finish() {
   auto const bytes = call_.out.bytes.size();
   auto& provider = spi::device_provider(call_.device.kind);
-  if (call_.on_device && call_.on_device->memory) {
-    copy_from_sender(std::exchange(*call_.on_device, {}));
+  if (auto const& payload = call_.message.payload; payload && payload->memory) {
+    copy_from_sender(std::exchange(*payload, {}));
   } else if (bytes > 0 && !is_source_) {
     provider.copy(
         stream_,

@@ -5,6 +5,19 @@
 # Layers share one precompiled header. Clang refuses one of another visibility, so it has two.
 set(crossrank_precompiled <nlohmann/json.hpp> <algorithm> <functional> <map> <memory> <optional> <span> <string> <vector>)
 
+# crossrank_link_headers(ROOT path...): fills the include directory ROOT with links to files or folders of the source tree,
+# given relative to it. Public headers get the path by which they are included.
+function(crossrank_link_headers root)
+  file(REMOVE_RECURSE ${root})
+  foreach(path IN LISTS ARGN)
+    string(REGEX REPLACE "^include/" "" link ${root}/${path})
+    string(REPLACE "/include/crossrank/" "/crossrank/" link ${link})
+    cmake_path(GET link PARENT_PATH parent)
+    file(MAKE_DIRECTORY ${parent})
+    file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${path} ${link} SYMBOLIC)
+  endforeach()
+endfunction()
+
 # crossrank_layer(NAME [VISIBLE] [FOLDERS dir...] [HEADERS header...] [USES layer...] [SOURCES source...])
 #   VISIBLE  exports its symbols to crossrank_checkpoint, which is a separate library
 #   FOLDERS  folders with the layer's headers, relative to the root of the source tree (default: the current one)
@@ -14,18 +27,11 @@ set(crossrank_precompiled <nlohmann/json.hpp> <algorithm> <functional> <map> <me
 function(crossrank_layer name)
   cmake_parse_arguments(PARSE_ARGV 1 layer "VISIBLE" "" "FOLDERS;HEADERS;USES;SOURCES")
   set(root ${PROJECT_BINARY_DIR}/layers/${name})
-  file(REMOVE_RECURSE ${root})
   if(NOT layer_FOLDERS AND layer_SOURCES)
     file(RELATIVE_PATH layer_FOLDERS ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
   endif()
   list(TRANSFORM layer_HEADERS PREPEND include/crossrank/ OUTPUT_VARIABLE headers)
-  foreach(path IN LISTS layer_FOLDERS headers)
-    string(REGEX REPLACE "^include/" "" link ${root}/${path})
-    string(REPLACE "/include/crossrank/" "/crossrank/" link ${link})
-    cmake_path(GET link PARENT_PATH parent)
-    file(MAKE_DIRECTORY ${parent})
-    file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${path} ${link} SYMBOLIC)
-  endforeach()
+  crossrank_link_headers(${root} ${layer_FOLDERS} ${headers})
 
   set(target crossrank_${name}_layer)
   set_property(GLOBAL APPEND PROPERTY crossrank_all_layers ${name})
