@@ -55,7 +55,7 @@ struct Offer {
 struct Report {
   enum class Outcome : std::uint32_t { failed, stopped, joined };
   Outcome outcome = Outcome::failed;  ///< `stopped`: because of another rank
-  RecordText failure{};
+  RecordError failure{};
 };
 
 /// Returns whether a graph is being captured. A GPU that cannot be opened captures nothing.
@@ -166,8 +166,8 @@ std::optional<spi::DeviceTransportId> share_id(spi::Transport& transport, Factor
   if (transport.rank() == 0) {
     try {
       drawn = {.succeeded = 1, .id = factory.draw_id()};
-    } catch (std::exception const& e) {  // a factory of others may throw anything
-      report.failure = record_text(e.what());
+    } catch (std::exception const&) {  // a factory of others may throw anything
+      report.failure = record_error(std::current_exception());
     }
   }
   transport.wait(transport.post_broadcast({spi::OpKind::check, agreement_mark},
@@ -187,8 +187,8 @@ std::unique_ptr<DeviceWatchdog> make_watchdog(spi::Transport& transport, Factory
     return std::make_unique<DeviceWatchdog>(
         transport.split({spi::OpKind::split, agreement_mark}, all, std::move(name), timeout_policy),
         DeviceWatchdog::Watched{.group = transport.name(), .transport = factory.title()}, timeout_policy.timeout);
-  } catch (UnavailableError const& e) {
-    report.failure = record_text(e.what());
+  } catch (UnavailableError const&) {
+    report.failure = record_error(std::current_exception());
     return nullptr;
   }
 }
@@ -203,10 +203,10 @@ std::unique_ptr<spi::DeviceTransport> join(Factory& factory, spi::DevicePlace co
     watchdog.start(*made, place.device);
     report.outcome = Report::Outcome::joined;
     return made;
-  } catch (PeerLostError const& e) {  // another rank has given up or died
-    report = {.outcome = Report::Outcome::stopped, .failure = record_text(e.what())};
+  } catch (PeerLostError const&) {  // another rank has given up or died
+    report = {.outcome = Report::Outcome::stopped, .failure = record_error(std::current_exception())};
   } catch (std::exception const& e) {
-    report.failure = record_text(e.what());
+    report.failure = record_error(std::current_exception());
     watchdog.abort(e.what());
   }
   if (made) made->abort();
@@ -267,7 +267,7 @@ std::shared_ptr<WatchedTransport> agree_on_transport(spi::Transport& transport, 
       auto const r = first_failure(reports)) {
     watchdog.reset();  // its thread uses the transport
     if (made) made->abort();
-    agree_on_staged(transport, offers, "on " + rank_text(*r) + " " + string_of(reports[*r].failure));
+    agree_on_staged(transport, offers, "on " + rank_text(*r) + " " + error_of(reports[*r].failure).text());
     return nullptr;
   }
   bool const have_kernels =

@@ -1,8 +1,10 @@
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,6 +13,7 @@
 #include <crossrank/spi/transport.hpp>
 
 #include "lib/core/at_rank.hpp"
+#include "lib/core/error_record.hpp"
 
 /// Records of fixed size that each rank of a group gives to all others, on the CPU.
 namespace crossrank::device {
@@ -26,6 +29,23 @@ using RecordText = std::array<char, 160>;
 /// Returns the text up to its NUL. A peer wrote it, so it may have none.
 [[nodiscard]] inline std::string string_of(std::span<char const> text) {
   return {text.data(), ::strnlen(text.data(), text.size())};
+}
+
+/// A failure in a record, as `encode_error` writes it. Longer texts are truncated.
+struct RecordError {
+  std::uint32_t bytes = 0;  ///< that are used; 0: no failure
+  std::array<std::byte, 508> encoded{};
+};
+
+[[nodiscard]] inline RecordError record_error(std::exception_ptr const& error) {
+  auto const described = describe_exception(error);
+  RecordError record;
+  record.bytes = static_cast<std::uint32_t>(encode_error(fields_of(described.code, described.info), record.encoded));
+  return record;
+}
+/// Returns the failure on the rank that wrote the record, which may have damaged it.
+[[nodiscard]] inline ErrorRecord error_of(RecordError const& record) {
+  return decode_error(std::span(record.encoded).first(std::min<std::size_t>(record.bytes, record.encoded.size())));
 }
 
 /// Exchanges a record, and returns those of all ranks. Collective over `transport`, which has no other collective under

@@ -46,8 +46,7 @@ constexpr std::uint64_t buffer_mark = 0x6e63'636c'6266;
 /// The buffer that a rank is about to register, as it tells the others.
 struct BufferRecord {
   std::uint64_t bytes = 0;
-  std::uint64_t has_failed = 0;  ///< 1: the rank has no memory for it
-  RecordText failure{};
+  RecordError failure{};  ///< why the rank has no memory for it
 };
 
 /// Throws the same error on all ranks unless each has memory for a buffer of the same size.
@@ -67,11 +66,15 @@ void require_agreement(std::vector<BufferRecord> const& records, spi::Transport 
     info.failed_ranks = {rank_of(other)};
     throw MismatchError(std::move(info));
   }
-  auto const failed = std::find_if(records.begin(), records.end(), [](auto const& one) { return one.has_failed != 0; });
+  auto const failed =
+      std::find_if(records.begin(), records.end(), [](auto const& one) { return one.failure.bytes != 0; });
   if (failed == records.end()) return;
   info.message =
       "rank " + std::to_string(rank_of(failed)) + " has no memory for a buffer of " + std::to_string(bytes) + " bytes";
-  info.system = string_of(failed->failure);
+  auto const error = error_of(failed->failure);
+  info.system = error.info.message;
+  info.hint = error.info.hint;
+  info.system_errno = error.info.system_errno;
   info.failed_ranks = {rank_of(failed)};
   throw UnavailableError(std::move(info));
 }
@@ -134,9 +137,8 @@ std::shared_ptr<spi::Storage> WatchedTransport::make_buffer(std::size_t bytes, s
   std::shared_ptr<spi::Storage> memory;
   try {
     memory = transport_->allocate_buffer(bytes);
-  } catch (Error const& e) {
-    mine.has_failed = 1;
-    mine.failure = record_text(e.what());
+  } catch (Error const&) {
+    mine.failure = record_error(std::current_exception());
   }
   // The transport compares nothing: it would wait for ever for a rank that registers no memory.
   require_agreement(gather_records(transport, buffer_mark, mine, timeout_policy), transport);
