@@ -2,26 +2,31 @@
 
 #include <numeric>
 
+#include "collectives/core/own_part.hpp"
 #include "lib/core/at_rank.hpp"
 
 namespace crossrank {
 
+Tensor empty_result(Collective const& group, char const* operation, Shape const& shape, Tensor const& like) {
+  return allocate_result(group, operation, [&] { return Tensor::empty(shape, like.dtype(), like.device()); });
+}
+
 Tensor gather_rows(Collective const& group, Tensor const& tensor, std::vector<std::int64_t> const& sizes) {
-  auto out = Tensor::empty(tensor.shape().with(0, std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0})),
-                           tensor.dtype(), tensor.device());
+  auto const rows = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+  auto out = empty_result(group, "all_gatherv", tensor.shape().with(0, rows), tensor);
   group.all_gatherv(out, tensor, {.rows = sizes});
   return out;
 }
 
 Tensor gather_equal(Collective const& group, Tensor const& tensor, int dst) {
   Tensor out;
-  if (group.rank() == dst) out = Tensor::empty({group.world_size(), tensor.numel()}, tensor.dtype(), tensor.device());
+  if (group.rank() == dst) out = empty_result(group, "gather", {group.world_size(), tensor.numel()}, tensor);
   group.gather(out, tensor, {dst});
   return out;
 }
 
 Tensor reduce_parts(Collective const& group, Tensor const& packed, std::vector<std::int64_t> const& sizes) {
-  auto out = Tensor::empty(packed.shape().with(0, at_rank(sizes, group.rank())), packed.dtype(), packed.device());
+  auto out = empty_result(group, "reduce_scatterv", packed.shape().with(0, at_rank(sizes, group.rank())), packed);
   group.reduce_scatterv(out, packed, {.rows = sizes});
   return out;
 }

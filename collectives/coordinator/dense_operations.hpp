@@ -8,6 +8,10 @@
 
 namespace crossrank {
 
+/// Allocates the result of a collective, of the dtype and on the device of `like`. Errors as for `allocate_result`.
+[[nodiscard]] Tensor empty_result(Collective const& group, char const* operation, Shape const& shape,
+                                  Tensor const& like);
+
 /// Gathers the rows of all ranks along the first dimension; rank r has `sizes[r]` rows.
 [[nodiscard]] Tensor gather_rows(Collective const& group, Tensor const& tensor, std::vector<std::int64_t> const& sizes);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include <crossrank/tensor/concat.hpp>
@@ -9,6 +10,7 @@
 
 #include "collectives/coordinator/dense_operations.hpp"
 #include "collectives/coordinator/coordinator_state.hpp"
+#include "collectives/core/own_part.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/tensor/strided_runs.hpp"
 
@@ -68,7 +70,8 @@ Tensor reduce_scatter_along(Collective const& group, Tensor const& tensor, std::
     begin += size;
   }
   // The ranks compare shapes, so the packed data gets one that tells tensors of other shapes apart.
-  auto const packed = concat(parts).reshape(tensor.shape().with(at, tensor.shape()[0]).with(0, length));
+  auto const joined = allocate_result(group, "reduce_scatterv", [&] { return concat(parts); });
+  auto const packed = joined.reshape(tensor.shape().with(at, tensor.shape()[0]).with(0, length));
   return reduce_parts(group, packed, sizes).reshape(shape);
 }
 
@@ -76,7 +79,7 @@ Tensor all_gather_along(Collective const& group, Tensor const& tensor, std::int6
   require_tensor(group, tensor, operation);
   auto const at = resolve_dim(tensor.shape(), dim, operation);
   std::int64_t const ranks = group.world_size();
-  auto joined = Tensor::empty({ranks, tensor.numel()}, tensor.dtype(), tensor.device());
+  auto joined = empty_result(group, operation, {ranks, tensor.numel()}, tensor);
   group.all_gather(joined, tensor);
   return along(joined, tensor.shape(), at);
 }
@@ -99,7 +102,7 @@ Tensor GroupCoordinator::all_reduce(Tensor const& tensor, ReduceOp op) const {
 Tensor GroupCoordinator::all_reduce_out_place(Tensor const& tensor, ReduceOp op) const {
   auto const& group = dense("all_reduce");
   require_tensor(group, tensor, "all_reduce");
-  auto out = tensor.clone();
+  auto out = allocate_result(group, "all_reduce", [&] { return tensor.clone(); });
   group.all_reduce(out, op);
   return out;
 }
@@ -186,10 +189,19 @@ void GroupCoordinator::send(Tensor const& tensor, std::optional<int> dst) const 
 
 Tensor GroupCoordinator::recv(Shape const& shape, Dtype dtype, std::optional<int> src) const {
   auto const& group = dense("recv");
-  auto out = Tensor::empty(shape, dtype, device());
   int const from = src.value_or((group.rank() + group.world_size() - 1) % group.world_size());
+  std::optional<UnavailableError> failure;
+  Tensor out;
+  try {
+    out = Tensor::empty(shape, dtype, device());
+  } catch (UnavailableError const& e) {
+    if (device().kind == Device::Kind::cpu) throw;
+    failure.emplace(own_part_failure(e, "recv", *group.transport()));
+    out = Tensor::empty(shape, dtype);  // takes the message all the same, so that the sender does not wait for ever
+  }
   if (group.transport() == cpu_group().transport()) static_cast<void>(behind_dicts(from, "recv"));
   group.recv(out, from);
+  if (failure) throw *std::move(failure);
   return out;
 }
 

@@ -1,8 +1,11 @@
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
+
+#include <crossrank/error.hpp>
 
 #include "collectives/algorithms/reduce.hpp"
 #include "collectives/core/agreed_arguments.hpp"
@@ -47,9 +50,19 @@ AgreedArguments& add_shapes(AgreedArguments& arguments, std::span<Tensor const> 
   return arguments.shape({elements}).rows(numbers);
 }
 
-/// A buffer on the device of the tensors, for tensors that do not follow each other in memory.
-Tensor make_buffer(std::size_t bytes, Device device) {
-  return Tensor::empty({static_cast<std::int64_t>(bytes)}, Dtype::u8, device);
+/// Returns a buffer on the device of the tensors, for tensors that do not follow each other in memory.
+///
+/// Where a GPU has no memory for it, returns an undefined tensor, and the call throws as it begins: the other ranks
+/// wait for this one there, and get the error too.
+Tensor make_buffer(Call& call, std::size_t bytes, Device device) {
+  Shape const shape{static_cast<std::int64_t>(bytes)};
+  if (device.kind == Device::Kind::cpu) return Tensor::empty(shape, Dtype::u8);
+  try {
+    return Tensor::empty(shape, Dtype::u8, device);
+  } catch (UnavailableError const&) {
+    call.pack = [failure = std::current_exception()] { std::rethrow_exception(failure); };
+    return {};
+  }
 }
 
 /// Copies between tensors and a buffer that holds, for each of `parts`, that part of every tensor in turn.
@@ -118,7 +131,8 @@ void set_input(Call& call, std::span<Tensor const> tensors, std::size_t parts, c
     call.in = {.bytes = {tensors.front().data(), bytes}, .owner = tensors.front().storage()};
     return;
   }
-  auto const buffer = make_buffer(bytes, tensors.front().device());
+  auto const buffer = make_buffer(call, bytes, tensors.front().device());
+  if (!buffer.defined()) return;
   call.in = {.bytes = {buffer.data(), bytes}, .owner = buffer.storage()};
   call.pack = [buffer, list = list_of(tensors), parts] { pack(buffer, list, parts); };
 }
@@ -131,7 +145,8 @@ Tensor set_output(Call& call, std::span<Tensor> tensors, std::size_t parts, char
     call.out = {.bytes = {tensors.front().data(), bytes}, .owner = tensors.front().storage()};
     return {};
   }
-  auto const buffer = make_buffer(bytes, tensors.front().device());
+  auto const buffer = make_buffer(call, bytes, tensors.front().device());
+  if (!buffer.defined()) return {};
   call.out = {.bytes = {buffer.data(), bytes}, .owner = buffer.storage()};
   call.unpack = [buffer, list = list_of(tensors), parts] { unpack(buffer, list, parts); };
   return buffer;

@@ -123,8 +123,10 @@ std::shared_ptr<PendingOp> GroupState::start(algorithms::Call&& call) {
   std::unique_ptr<device::DeviceCall> on_device;
   if (call.device.kind != Device::Kind::cpu) {
     decide_on_device(call);
-    on_device = devices.begin(call, *transport, check);
-    call = on_device->on_host(timeout_policy.timeout);
+    do_own_part(call.name(), [&] {
+      on_device = devices.begin(call, *transport, check);
+      call = on_device->on_host(timeout_policy.timeout);
+    });
   }
   auto pending_op = std::make_shared<PendingOp>(std::move(call));
   pending_op->on_device = std::move(on_device);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -79,6 +80,8 @@ struct GroupState {
   /// Runs a call on device tensors. Where that goes through host memory, the copies of one piece are made during the
   /// call of another.
   void run_on_device(algorithms::Call&& call);
+  /// Runs a step of a call that the other ranks wait for. An error kills the group, except a `UsageError`.
+  void do_own_part(char const* operation, std::function<void()> const& step);
   /// Decides how the group's collectives move device tensors, at the first of them. That first call blocks, and runs
   /// after the pending calls.
   void decide_on_device(algorithms::Call const& call);

@@ -1,11 +1,14 @@
 #include "collectives/core/group_state.hpp"
 
+#include <cstddef>
 #include <exception>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include <crossrank/error.hpp>
 
+#include "collectives/core/own_part.hpp"
 #include "collectives/core/with_operation_name.hpp"
 #include "lib/platform/backoff.hpp"
 #include "lib/platform/deadline.hpp"
@@ -30,18 +33,42 @@ void GroupState::throw_device_failure(char const* operation) {
   }
 }
 
+void GroupState::do_own_part(char const* operation, std::function<void()> const& step) {
+  try {
+    step();
+  } catch (UsageError const&) {  // the rank may call again with other arguments
+    throw;
+  } catch (Error const& e) {
+    auto info = own_part_failure(e, operation, *transport);
+    info.group_usable = false;
+    try {
+      throw_error(e.code(), std::move(info));
+    } catch (Error const& failure) {
+      end_because_of(failure);
+      throw;
+    }
+  } catch (std::exception const& e) {
+    end_because_of(e);
+    throw;
+  }
+}
+
 void GroupState::run_on_device(algorithms::Call&& call) {
   decide_on_device(call);
+  auto const* const operation = call.name();
   auto const pieces = devices.pieces(std::move(call));
-  auto next = devices.begin(pieces.front(), *transport, check);
+  std::unique_ptr<device::DeviceCall> next;
+  do_own_part(operation, [&] { next = devices.begin(pieces.front(), *transport, check); });
   bool begun = false;
   try {
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       auto const current = std::move(next);
-      auto on_host = current->on_host(timeout_policy.timeout);
-      if (i + 1 < pieces.size()) next = devices.begin(pieces[i + 1], *transport, check);
-      auto const* const operation = on_host.name();
-      with_operation_name(operation, [&] { run(std::move(on_host)); });
+      algorithms::Call on_host;
+      do_own_part(operation, [&] {
+        on_host = current->on_host(timeout_policy.timeout);
+        if (i + 1 < pieces.size()) next = devices.begin(pieces[i + 1], *transport, check);
+      });
+      with_operation_name(on_host.name(), [&] { run(std::move(on_host)); });
       begun = true;
       wait_to_enqueue(*current, operation, timeout_policy);
       current->finish();

@@ -6,6 +6,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/spi/transport.hpp>
 
+#include "collectives/core/own_part.hpp"
 #include "collectives/fake/fake_transport.hpp"
 #include "collectives/mesh/job_collective_state.hpp"
 
@@ -42,7 +43,9 @@ void JobCollective::all_gather_to_list(std::span<Tensor> outs, Tensor const& in)
     if (!out.defined() || out.dtype() != in.dtype() || out.shape() != in.shape())
       refuse("the shape or dtype of a result is wrong", to_string(in), to_string(out));
   }
-  auto joined = Tensor::empty({world_size(), in.numel()}, in.dtype(), in.device());
+  auto joined = allocate_result(*this, "all_gather_to_list", [&] {
+    return Tensor::empty({world_size(), in.numel()}, in.dtype(), in.device());
+  });
   all_gather(joined, in);
   for (std::size_t i = 0; i < outs.size(); ++i) {
     outs[i].copy_from(joined.narrow(0, static_cast<std::int64_t>(i), 1).reshape(in.shape()));

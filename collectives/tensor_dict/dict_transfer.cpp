@@ -9,6 +9,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/objects.hpp>
 
+#include "collectives/core/own_part.hpp"
 #include "collectives/core/with_operation_name.hpp"
 #include "collectives/objects/peer_exception.hpp"
 #include "lib/core/error_record.hpp"
@@ -59,7 +60,11 @@ TensorDict broadcast_dict_from(Collective const& group, TensorDict dict, int roo
     return std::move(metadata.bytes);
   });
   DecodedDict decoded;
-  if (!mine) decoded = decode_dict(bytes);
+  if (!mine) {
+    decoded = decode_dict(bytes, [&](Shape const& shape, Dtype dtype, Device::Kind kind) {
+      return allocate_result(group, "broadcast_tensor_dict", [&] { return memory_for_tensor(shape, dtype, kind); });
+    });
+  }
   for (auto& [tensor, travel, parts] : mine ? metadata.tensors : decoded.tensors) {
     auto view = bytes_of(tensor, 0, tensor.nbytes());
     group.broadcast(view, {root});
@@ -181,7 +186,9 @@ void DictReceive::receive_body() {
     return;
   }
   if (head_.failed != 0) throw peer_exception(group_, receiving, {src_}, body_);
-  decoded_ = decode_dict(body_);
+  decoded_ = decode_dict(body_, [this](Shape const& shape, Dtype dtype, Device::Kind kind) {
+    return memory_on(own_device(kind), shape, dtype);
+  });
   receive_tensors();
   stage_ = Stage::tensors;
 }
@@ -190,15 +197,36 @@ void DictReceive::receive_tensors() {
   for (auto const& travelling : decoded_.tensors) {
     auto const nbytes = travelling.tensor.nbytes();
     // A part has its own memory, because the all-gather reads the parts while it writes the whole tensor.
-    auto const& to = parts_.emplace_back(travelling.travel == TransferMode::whole
-                                             ? bytes_of(travelling.tensor, 0, nbytes)
-                                             : Tensor::empty({static_cast<std::int64_t>(nbytes) / travelling.parts},
-                                                             Dtype::u8, travelling.tensor.device()));
+    auto const& to = parts_.emplace_back(
+        travelling.travel == TransferMode::whole
+            ? bytes_of(travelling.tensor, 0, nbytes)
+            : memory_on(travelling.tensor.device(), {static_cast<std::int64_t>(nbytes) / travelling.parts}, Dtype::u8));
     for_each_piece(to, [&](Tensor piece) { messages_.push_back(group_.irecv(piece, src_, dict_tensor_tag(head_))); });
   }
 }
 
+Tensor DictReceive::memory_on(Device device, Shape const& shape, Dtype dtype) {
+  try {
+    return Tensor::empty(shape, dtype, device);
+  } catch (UnavailableError const& e) {
+    if (device.kind == Device::Kind::cpu) throw;
+    if (!lacks_memory_) lacks_memory_.emplace(own_part_failure(e, receiving, *group_.transport()));
+    return Tensor::empty(shape, dtype);
+  }
+}
+
+void DictReceive::require_memory() {
+  if (!lacks_memory_) return;
+  bool const joins = std::any_of(decoded_.tensors.begin(), decoded_.tensors.end(),
+                                 [](auto const& one) { return one.travel == TransferMode::in_parts; });
+  if (joins && all_gather_group_)
+    all_gather_group_->abort("rank " + std::to_string(all_gather_group_->rank()) +
+                             " has no memory for its part of a call: " + lacks_memory_->what());
+  throw UnavailableError(*lacks_memory_);
+}
+
 void DictReceive::join() {
+  require_memory();
   for (std::size_t i = 0; i < decoded_.tensors.size(); ++i) {
     auto const& [tensor, travel, parts] = decoded_.tensors[i];
     if (travel != TransferMode::in_parts) continue;

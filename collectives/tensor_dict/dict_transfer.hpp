@@ -62,6 +62,11 @@ class DictReceive {
   void next_stage();
   void receive_body();
   void receive_tensors();
+  /// Allocates memory for data that arrives. Where a device has none, the data goes to the CPU, so that the sender does
+  /// not wait for ever, and the dictionary is given up.
+  [[nodiscard]] Tensor memory_on(Device device, Shape const& shape, Dtype dtype);
+  /// Throws when a device had no memory. The ranks that join parts with this one get an error too.
+  void require_memory();
   void join();
 
   Collective group_;
@@ -70,6 +75,7 @@ class DictReceive {
   std::optional<Collective> all_gather_group_;
   Stage stage_ = Stage::queued;
   std::exception_ptr failure_{};
+  std::optional<UnavailableError> lacks_memory_{};
   Tensor head_tensor_;
   BlockHeader head_{};
   std::vector<std::byte> body_{};

@@ -279,6 +279,9 @@ class CROSSRANK_EXPORT GroupCoordinator {
   /// Sends a tensor to rank `dst`; empty: the next rank. A rank can send to itself only in a group of one.
   void send(Tensor const& tensor, std::optional<int> dst = {}) const;
   /// Returns the next tensor from rank `src`; empty: the previous rank. Shape and dtype must be the sender's.
+  ///
+  /// `UnavailableError` when the GPU has no memory for the tensor. The message is received and dropped then, and the
+  /// group stays usable.
   [[nodiscard]] Tensor recv(Shape const& shape, Dtype dtype, std::optional<int> src = {}) const;
 
   /// Returns the source's object on every rank.
@@ -323,6 +326,8 @@ class CROSSRANK_EXPORT GroupCoordinator {
   ///
   /// While dictionaries from a rank are still being received, later messages of this coordinator from that rank wait
   /// for them. A message received through `cpu_group()` does not wait, which leads to a `MismatchError`.
+  /// `UnavailableError` when a GPU has no memory for a tensor: the dictionary is received and dropped. The group stays
+  /// usable, but an all-gather group that joins parts of it fails on all its ranks.
   [[nodiscard]] TensorDict recv_tensor_dict(RecvDictOptions options = {}) const;
   /// Starts a `send_tensor_dict` and returns at once.
   [[nodiscard]] TensorDictSend isend_tensor_dict(TensorDict const& dict, SendDictOptions options = {}) const;
