@@ -40,6 +40,24 @@ if(CROSSRANK_HAVE_MPI AND NOT CROSSRANK_SANITIZE)
                          ENVIRONMENT CROSSRANK_TEST_BACKEND=composite)
   crossrank_add_mpi_test(NAME composite_hosts_conformance PROGRAM mpi_conformance RANKS 4 OPTIONS --nodes real
                          ENVIRONMENT CROSSRANK_TEST_BACKEND=composite)
+  # Each rank has an emulated GPU of its own.
+  crossrank_add_mpi_test(NAME mpi_device RANKS 3 ENVIRONMENT CROSSRANK_TEST_BACKEND=mpi CROSSRANK_TEST_DEVICE_BACKEND=staged SOURCES
+    ${conformance_suite}
+    ${PROJECT_SOURCE_DIR}/lib/tensor/small_float.cpp
+    device/device_cases.cpp
+    device/gpu_tensors.cpp
+    mpi/mpi_device_test.cpp)
+  target_compile_definitions(mpi_device PRIVATE CROSSRANK_TEST_CUDA="$<TARGET_FILE:emulated_cuda>"
+                                                CROSSRANK_TEST_NCCL="$<TARGET_FILE:emulated_nccl>")
+  add_dependencies(mpi_device emulated_cuda emulated_nccl)
+  crossrank_add_mpi_test(NAME mpi_device_nccl PROGRAM mpi_device RANKS 3
+                         ENVIRONMENT CROSSRANK_TEST_BACKEND=mpi CROSSRANK_TEST_DEVICE_BACKEND=nccl)
+  foreach(device_backend staged nccl)
+    crossrank_add_mpi_test(NAME composite_device_${device_backend} PROGRAM mpi_device RANKS 4 OPTIONS --nodes declared
+                           ENVIRONMENT CROSSRANK_TEST_BACKEND=composite CROSSRANK_TEST_DEVICE_BACKEND=${device_backend})
+    crossrank_add_mpi_test(NAME composite_hosts_device_${device_backend} PROGRAM mpi_device RANKS 4 OPTIONS --nodes real
+                           ENVIRONMENT CROSSRANK_TEST_BACKEND=composite CROSSRANK_TEST_DEVICE_BACKEND=${device_backend})
+  endforeach()
   crossrank_add_mpi_test(NAME mpi_job RANKS 4 OPTIONS --nodes declared FILTER MpiJob.* SOURCES
     ${PROJECT_SOURCE_DIR}/lib/tensor/small_float.cpp
     stress/long_tensors.cpp

@@ -1,0 +1,85 @@
+#include <cstdlib>
+#include <string>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include <crossrank/crossrank.hpp>
+
+#include "tests/collectives/device/device_cases.hpp"
+#include "tests/collectives/device/gpu_tensors.hpp"
+#include "tests/support/emulated_driver.hpp"
+
+/// Run by mpirun: every rank has an emulated GPU of its own. CROSSRANK_TEST_BACKEND chooses the backend, and
+/// CROSSRANK_TEST_DEVICE_BACKEND how collectives on GPU tensors go.
+namespace crossrank::test::mpi_device_test {
+namespace {
+
+std::string variable(char const* name) {
+  auto const* const text = std::getenv(name);
+  return text == nullptr ? std::string() : text;
+}
+
+bool has_nccl() { return variable("CROSSRANK_TEST_DEVICE_BACKEND") == "nccl"; }
+
+/// Joins a job of all ranks, which have emulated libraries. mpirun does not pass these variables on to other hosts.
+Collective join(ConnectOptions const& options) {
+  ::setenv("CROSSRANK_CUDA_LIBRARY", CROSSRANK_TEST_CUDA, 1);
+  ::setenv("CROSSRANK_NCCL_LIBRARY", has_nccl() ? CROSSRANK_TEST_NCCL : "/nowhere/libnccl.so.2", 1);
+  ::setenv("EMULATED_GPU_COUNT", "4", 1);
+  return connect(options);
+}
+
+ConnectOptions options_of(std::string job_id) {
+  return {.backend = variable("CROSSRANK_TEST_BACKEND"),
+          .timeout = std::chrono::minutes(5),
+          .connect_timeout = std::chrono::minutes(5),
+          .job_id = std::move(job_id),
+          .arena_cap = std::uint64_t{64} << 20};
+}
+
+int launched_ranks() {
+  auto const ranks = variable("OMPI_COMM_WORLD_SIZE");
+  return ranks.empty() ? 1 : std::stoi(ranks);
+}
+
+class MpiDeviceConformance : public testing::TestWithParam<ConformanceParameter> {};
+
+TEST_P(MpiDeviceConformance, holds) {
+  auto const options = options_of(std::string(GetParam().test.name));
+  run_on_gpu(GetParam().test, {join(options), options}, has_nccl() ? "nccl" : "staged", default_device());
+  EXPECT_EQ(reports(), 0U) << "misuses of the driver";
+}
+
+INSTANTIATE_TEST_SUITE_P(Case, MpiDeviceConformance,
+                         testing::ValuesIn(device_parameters({launched_ranks()},
+                                                             has_nccl() ? OnDevices::yes : OnDevices::staged)),
+                         [](auto const& one) { return parameter_name(one.param); });
+
+/// Rank 0 gets the state of each rank on its own GPU, from its host and from the other one.
+TEST(MpiDeviceGather, brings_the_tensors_of_all_gpus) {
+  auto world = join(options_of("gather"));
+  auto const gpu = default_device();
+  auto const count = [](int rank) { return std::int64_t{100'000} + rank; };
+  StateDict weights;
+  weights.insert_or_assign("on_gpu", filled(world, count(world.rank()), gpu));
+  weights.insert_or_assign("on_cpu", filled(world, 5, Device::cpu()));
+  auto gathered = get_configs_parallel({.config = world.rank(), .weights = weights}, world, {.to = gpu});
+  int received = 0;
+  for (auto const& [rank, state] : gathered) {
+    EXPECT_EQ(rank, received);
+    EXPECT_EQ(state.config, rank);
+    auto const value = static_cast<float>(rank + 1);
+    EXPECT_EQ(state.weights.at("on_gpu").device(), gpu);
+    EXPECT_EQ(values(state.weights.at("on_gpu")), std::vector<float>(static_cast<std::size_t>(count(rank)), value));
+    EXPECT_EQ(values(state.weights.at("on_cpu")), std::vector<float>(5, value));
+    ++received;
+  }
+  gathered.close();
+  EXPECT_EQ(received, world.rank() == 0 ? world.world_size() : 0);
+  world.close();
+  EXPECT_EQ(reports(), 0U) << "misuses of the driver";
+}
+
+}  // namespace
+}  // namespace crossrank::test::mpi_device_test
