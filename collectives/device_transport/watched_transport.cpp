@@ -131,6 +131,17 @@ void WatchedTransport::require_open(char const* operation) const {
                     .world_size = place().ranks});
 }
 
+template <class Work>
+auto WatchedTransport::run_or_end(Work const& work) {
+  try {
+    return work();
+  } catch (BackendError const& e) {
+    end_after(e);
+  } catch (TimeoutError const& e) {
+    end_after_timeout(e);
+  }
+}
+
 std::shared_ptr<spi::Storage> WatchedTransport::make_buffer(std::size_t bytes, spi::Transport& transport,
                                                             spi::TimeoutPolicy const& timeout_policy) {
   BufferRecord mine{.bytes = bytes};
@@ -144,13 +155,7 @@ std::shared_ptr<spi::Storage> WatchedTransport::make_buffer(std::size_t bytes, s
   require_agreement(gather_records(transport, buffer_mark, mine, timeout_policy), transport);
   throw_failure();
   if (!memory) return nullptr;
-  try {
-    transport_->register_buffer(memory, [this] { throw_failure(); });
-  } catch (BackendError const& e) {
-    end_after(e);
-  } catch (TimeoutError const& e) {
-    end_after_timeout(e);
-  }
+  run_or_end([&] { transport_->register_buffer(memory, [this] { throw_failure(); }); });
   return memory;
 }
 
@@ -187,14 +192,10 @@ Event WatchedTransport::enqueue(algorithms::Call const& call, Stream const& stre
   auto begun = begin_work(algorithms::recorded_call(call, path, stream, 0), stream);
   auto const note = begun.note;
   try {
-    enqueue_work(call, stream, scratch);
-    return end_work(std::move(begun), stream, call.name());
-  } catch (BackendError const& e) {
-    note.advance(node::DeviceStage::aborted);
-    end_after(e);
-  } catch (TimeoutError const& e) {
-    note.advance(node::DeviceStage::aborted);
-    end_after_timeout(e);
+    return run_or_end([&] {
+      enqueue_work(call, stream, scratch);
+      return end_work(std::move(begun), stream, call.name());
+    });
   } catch (...) {
     note.advance(node::DeviceStage::aborted);
     throw;
@@ -210,7 +211,7 @@ void WatchedTransport::capture(cuda::Capture& into, algorithms::Call const& call
     graph_replay_ = part;
     capture_number_ = into.number();
   }
-  enqueue_work(call, stream, scratch);
+  run_or_end([&] { enqueue_work(call, stream, scratch); });
   part->add(algorithms::recorded_call(call, node::DevicePath::graph, stream, 0), call.name());
 }
 

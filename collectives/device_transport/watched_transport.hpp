@@ -88,6 +88,10 @@ class WatchedTransport : public std::enable_shared_from_this<WatchedTransport> {
   [[nodiscard]] Route route_of(algorithms::Call const& call, Stream const& stream) const;
   void enqueue_work(algorithms::Call const& call, Stream const& stream, spi::Storage* scratch);
   void capture(cuda::Capture& into, algorithms::Call const& call, Stream const& stream, spi::Storage* scratch);
+  /// Runs this rank's part of a call. Where it fails, the group fails on all ranks, and the failure of the group is
+  /// thrown unless it is this rank's own.
+  template <class Work>
+  auto run_or_end(Work const& work);
   [[noreturn]] void end_after(Error const& error);
   [[noreturn]] void end_after_timeout(TimeoutError const& error);
   /// Waits until the watchdog has decided why the group fails.

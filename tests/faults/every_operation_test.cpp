@@ -288,6 +288,7 @@ class EveryOperation : public testing::TestWithParam<OperationCase> {};
 
 TEST_P(EveryOperation, reports_a_killed_rank_to_all) {
   auto const job = run(GetParam(), "killed");
+  test::expect_death_is_told(job, victim);
   expect_told(GetParam(), job, {victim}, "peer_lost", test::long_timeout);
   EXPECT_THAT(test::verdict_of(job.ranks.at(0)).text, HasSubstr("died"));
 }

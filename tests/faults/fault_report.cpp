@@ -94,6 +94,17 @@ Verdict expect_one_verdict(JobOutcome const& job, std::vector<int> const& victim
   return common;
 }
 
+void expect_death_is_told(JobOutcome const& job, int victim, std::string_view label) {
+  auto const verdict = expect_one_verdict(job, {victim}, label);
+  EXPECT_EQ(verdict.code, "peer_lost") << job.text();
+  EXPECT_TRUE(verdict.blames_only(victim)) << job.text();
+  for (std::size_t rank = 0; rank < job.ranks.size(); ++rank) {
+    if (static_cast<int>(rank) == victim) continue;
+    EXPECT_LE(verdict_of(job.ranks[rank], label).last_milliseconds, death_limit.count()) << "rank " << rank << "\n"
+                                                                                         << job.text();
+  }
+}
+
 ConnectOptions fault_options(std::chrono::milliseconds timeout) {
   return {.timeout = timeout, .connect_timeout = step_timeout, .arena_cap = std::uint64_t{64} << 20};
 }

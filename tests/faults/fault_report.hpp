@@ -50,6 +50,14 @@ inline constexpr std::chrono::milliseconds short_timeout = std::chrono::seconds(
 Verdict expect_one_verdict(JobOutcome const& job, std::vector<int> const& victims = {}, std::string_view label = "end",
                            std::chrono::milliseconds timeout = long_timeout);
 
+/// How long after its last progress a rank may report the death of another one. On an idle machine it takes a tenth of
+/// a second. The rest is for a machine with dozens of busy programs, on which each thread waits for its turn.
+inline constexpr std::chrono::milliseconds death_limit = std::chrono::seconds(10);
+
+/// Expects that all ranks but `victim` ended by themselves with the same `PeerLostError`, within `death_limit`. It
+/// names the victim alone. The ranks call `note_progress` until the victim dies.
+void expect_death_is_told(JobOutcome const& job, int victim, std::string_view label = "end");
+
 /// Returns the connect options of these tests. Deaths must be noticed long before `timeout`.
 [[nodiscard]] ConnectOptions fault_options(std::chrono::milliseconds timeout = long_timeout);
 

@@ -27,7 +27,8 @@ inline unsigned long long live(char const* kind) {
 }
 /// Returns how many misuses the driver has reported.
 inline unsigned long long reports() { return emulated<unsigned long long()>("emulated_report_count")(); }
-/// Lets the nth call of a function from now on fail.
+/// Lets the nth call of a function from now on fail. A negative code is a signal that ends the process at that call or
+/// event.
 inline void fail_call(char const* name, unsigned long long nth, int code) {
   emulated<void(char const*, unsigned long long, int)>("emulated_fail_call")(name, nth, code);
 }

@@ -13,6 +13,7 @@
 
 #include "tests/collectives/device/nccl_ranks.hpp"
 #include "tests/faults/fault_report.hpp"
+#include "tests/support/emulated_driver.hpp"
 
 /// Messages between GPUs: through memory on the sender's GPU, and through host memory, with the same results.
 namespace crossrank::test {
@@ -178,7 +179,7 @@ CROSSRANK_RANK_SCENARIO(device_messages_refused) {
   static_cast<void>(full(0));
   world.barrier();
   if (std::to_string(world.rank()) == self.arguments.at(1))
-    fail_call(self.arguments.at(0).c_str(), std::stoi(self.arguments.at(2)));
+    fail_call(self.arguments.at(0).c_str(), 1, std::stoi(self.arguments.at(2)));
   for (int i = 0; i < 10; ++i) warm_up(world, 0, 1);
   if (world.rank() == 0) {
     EXPECT_EQ(emulated_count("cuMemcpyDtoHAsync_v2"), 10U);

@@ -13,6 +13,7 @@
 
 #include "tests/collectives/device/nccl_ranks.hpp"
 #include "tests/faults/fault_report.hpp"
+#include "tests/support/emulated_driver.hpp"
 
 /// A group that ends on the CPU ends its work on the GPUs too. A rank gives up between the comparison of a call and its
 /// own part on the GPU, when the other rank has enqueued the call.
@@ -30,7 +31,7 @@ void await_signal() {
 void give_up(Collective const& world, Tensor& tensor, std::string_view way) {
   if (way == "fail") {
     constexpr int out_of_memory = 2;
-    fail_call("cuEventRecord", out_of_memory);
+    fail_call("cuEventRecord", 1, out_of_memory);
     EXPECT_THROW(world.all_reduce(tensor), Error);
     return;
   }

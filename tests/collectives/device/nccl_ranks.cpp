@@ -70,12 +70,6 @@ void block_stream(Stream const& stream) {
   EXPECT_EQ(pop(&context), 0);
 }
 
-void fail_call(char const* name, int code) { fail_later_call(name, 1, code); }
-
-void fail_later_call(char const* name, unsigned long long nth, int code) {
-  emulator<void(char const*, unsigned long long, int)>("emulated_fail_call")(name, nth, code);
-}
-
 void fail_communicators(int nccl_result) {
   auto* const fail = emulator<void(char const*, unsigned long long, int)>("emulated_fail_call");
   constexpr unsigned long long queries = 1'000;

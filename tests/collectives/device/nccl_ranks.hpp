@@ -37,10 +37,6 @@ void expect_job_ok(int ranks, std::string_view scenario, RankOptions options = g
 void await_abort();
 /// Blocks a stream for ever: the work that is enqueued later does not start.
 void block_stream(Stream const& stream);
-/// Makes the next call of a function of the emulated libraries in this process return an error code.
-void fail_call(char const* name, int code);
-/// Does the same with the `nth` call from now on.
-void fail_later_call(char const* name, unsigned long long nth, int code);
 /// Makes NCCL report the error on each communicator of this process, as soon as its state is queried.
 void fail_communicators(int nccl_result);
 /// Sets all counters to zero.

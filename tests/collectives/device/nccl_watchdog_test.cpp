@@ -23,18 +23,11 @@
 #include "lib/core/at_rank.hpp"
 #include "tests/collectives/device/nccl_ranks.hpp"
 #include "tests/faults/fault_report.hpp"
+#include "tests/support/emulated_driver.hpp"
 
 /// How the ranks of a group learn that a collective on their GPUs cannot end.
 namespace crossrank::test {
 namespace {
-
-/// Kills this process as soon as a function of the emulated libraries has been called, or an event has happened.
-void die_after(std::string const& name) {
-  std::thread([name] {
-    while (emulated_count(name.c_str()) == 0) std::this_thread::yield();
-    ::kill(::getpid(), SIGKILL);
-  }).detach();
-}
 
 Collective connect_unchecked_rank() {
   return connect({.backend = "shm", .timeout = step_timeout, .check = CheckLevel::off});
@@ -48,8 +41,9 @@ CROSSRANK_RANK_SCENARIO(nccl_death) {
     auto const world = connect_gpu_rank();
     auto tensor = filled(world, 100'000);
     world.barrier();
-    if (self.rank == std::atoi(self.arguments.at(1).c_str())) die_after(self.arguments.at(0));
+    if (self.rank == std::atoi(self.arguments.at(1).c_str())) fail_call(self.arguments.at(0).c_str(), 1, -SIGKILL);
     for (;;) {
+      note_progress();
       world.all_reduce(tensor);
       current_stream(default_device()).synchronize();
     }
@@ -63,9 +57,7 @@ TEST_P(NcclDeath, is_the_same_error_on_all_survivors) {
   auto options = gpu_ranks();
   options.arguments = {call, std::to_string(victim)};
   auto const job = run_ranks(3, "nccl_death", std::move(options));
-  auto const verdict = expect_one_verdict(job, {victim});
-  EXPECT_EQ(verdict.code, "peer_lost") << job.text();
-  EXPECT_TRUE(verdict.blames_only(victim)) << job.text();
+  expect_death_is_told(job, victim);
 }
 
 INSTANTIATE_TEST_SUITE_P(Calls, NcclDeath,
@@ -84,6 +76,7 @@ CROSSRANK_RANK_SCENARIO(nccl_death_in_a_kernel) {
     world.all_reduce(tensor);
     world.barrier();
     if (self.rank == 1) ::kill(::getpid(), SIGKILL);
+    note_progress();
     auto request = world.iall_reduce(tensor);
     auto const& way = self.arguments.at(0);
     if (way == "synchronize") current_stream(default_device()).synchronize();
@@ -99,9 +92,7 @@ TEST_P(NcclDeathInAKernel, ends_the_stream_and_names_the_rank) {
   auto options = gpu_ranks();
   options.arguments = {GetParam()};
   auto const job = run_ranks(3, "nccl_death_in_a_kernel", std::move(options));
-  auto const verdict = expect_one_verdict(job, {1});
-  EXPECT_EQ(verdict.code, "peer_lost") << job.text();
-  EXPECT_TRUE(verdict.blames_only(1)) << job.text();
+  expect_death_is_told(job, 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, NcclDeathInAKernel, testing::Values("synchronize", "copy", "test", "call"));

@@ -13,6 +13,7 @@
 #include <crossrank/group.hpp>
 
 #include "tests/collectives/device/nccl_ranks.hpp"
+#include "tests/support/emulated_driver.hpp"
 #include "tests/support/timeouts.hpp"
 
 /// Rank 1 has no memory for its part of a call. The other ranks would wait for it.
@@ -132,7 +133,7 @@ TEST_P(OutOfDeviceMemory, for_the_results_of_a_fused_call_ends_it_on_all_ranks) 
 CROSSRANK_RANK_SCENARIO(oom_staging) {
   auto const world = connect_after_first_call(self);
   auto tensor = filled(world, elements / 2);
-  if (world.rank() == without_memory) fail_call("cuMemHostAlloc", out_of_memory);
+  if (world.rank() == without_memory) fail_call("cuMemHostAlloc", 1, out_of_memory);
   expect_end(world, std::int64_t{2} << 20, [&] { world.all_reduce(tensor); });
   return end_gpu_rank();
 }
@@ -143,7 +144,7 @@ TEST(OutOfPageLockedMemory, ends_a_staged_collective_on_all_ranks) { run_on("sta
 CROSSRANK_RANK_SCENARIO(oom_second_piece) {
   auto const world = connect_after_first_call(self);
   auto tensor = filled(world, 3 * elements);
-  if (world.rank() == without_memory) fail_later_call("cuMemHostAlloc", 3, out_of_memory);
+  if (world.rank() == without_memory) fail_call("cuMemHostAlloc", 3, out_of_memory);
   expect_end(world, std::int64_t{4} << 20, [&] { world.all_reduce(tensor); });
   return end_gpu_rank();
 }
@@ -156,7 +157,7 @@ CROSSRANK_RANK_SCENARIO(oom_send) {
   auto const world = connect_after_first_call(self);
   auto tensor = filled(world, elements / 2);
   auto const taken = world.rank() == without_memory ? fill_gpu() : std::vector<Tensor>{};
-  if (world.rank() == without_memory) fail_call("cuMemHostAlloc", out_of_memory);
+  if (world.rank() == without_memory) fail_call("cuMemHostAlloc", 1, out_of_memory);
   expect_end(world, std::int64_t{2} << 20, [&] {
     if (world.rank() == 0) return world.recv(tensor, without_memory);
     if (world.rank() == without_memory) return world.send(tensor, 0);

@@ -19,6 +19,7 @@
 
 #include "tests/collectives/algorithms/serial_reduction.hpp"
 #include "tests/collectives/device/nccl_ranks.hpp"
+#include "tests/support/emulated_driver.hpp"
 
 /// Reductions of GPU tensors in rank order, which NCCL exchanges and a kernel combines.
 namespace crossrank::test {
@@ -297,7 +298,7 @@ CROSSRANK_RANK_SCENARIO(rank_order_launch_fails) {
   auto tensor = filled(world, 4);
   world.all_reduce(tensor);
   current_stream(default_device()).synchronize();
-  if (world.rank() == 0) fail_call("cuLaunchKernel", 801);
+  if (world.rank() == 0) fail_call("cuLaunchKernel", 1, 801);
   try {
     world.all_reduce(tensor, ReduceOp::sum, ReduceOrder::rank);
     current_stream(default_device()).synchronize();

@@ -65,7 +65,8 @@ void emulated_reset_reports();
 /// Returns how many of "allocation", "host", "stream", "event", "graph", "pool" are alive; null adds them up.
 unsigned long long emulated_live(char const* kind);
 
-/// Makes the `nth` next call of `name` return `code` instead of running; nth counts from 1.
+/// Makes the `nth` next call of `name` return `code` instead of running; nth counts from 1. A negative code is a signal
+/// that ends the process at that call, such as -SIGKILL. `name` may then be an event too.
 void emulated_fail_call(char const* name, unsigned long long nth, int code);
 /// Makes the `nth` next kernel of this process hang until it is aborted or emulated_release_hangs() is called.
 void emulated_hang_kernel(unsigned long long nth);

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -71,8 +72,8 @@ thread_local Question question{};
 
 /// Calls between two questions of a thread that waits.
 bool belongs_to_a_question(char const* name) {
-  static constexpr std::array<char const*, 4> calls = {"cuEventQuery", "cuCtxGetCurrent", "cuCtxPushCurrent_v2",
-                                                       "cuCtxPopCurrent_v2"};
+  static constexpr std::array<char const*, 5> calls = {"cuEventQuery", "cuCtxGetCurrent", "cuCtxPushCurrent_v2",
+                                                       "cuCtxPopCurrent_v2", "cuThreadExchangeStreamCaptureMode"};
   for (auto const* call : calls) {
     if (std::strcmp(name, call) == 0) return true;
   }
@@ -83,7 +84,9 @@ CUresult take_fault(Log& l, std::string const& name, unsigned long long count) {
   auto const found = l.faults.find(name);
   if (found == l.faults.end()) return CUDA_SUCCESS;
   for (auto const& fault : found->second) {
-    if (fault.at == count) return static_cast<CUresult>(fault.code);
+    if (fault.at != count) continue;
+    if (fault.code < 0) ::kill(::getpid(), -fault.code);
+    return static_cast<CUresult>(fault.code);
   }
   return CUDA_SUCCESS;
 }
