@@ -42,9 +42,10 @@ double GpuLog::sum(std::initializer_list<char const*> names) const {
 
 std::map<std::string, double> GpuLog::counts() const {
   auto const events = sum({"copy", "pageable_copy", "host_wait", "polled_wait", "nccl_kernel"});
-  // The last one is called by the thread that watches the GPUs, ten times a second.
-  auto const queries = sum({"cuEventQuery", "cuStreamQuery", "cuStreamIsCapturing", "cuCtxGetCurrent",
-                            "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "ncclCommGetAsyncError"});
+  // The last two are from the thread that watches the GPUs, ten times a second.
+  auto const queries =
+      sum({"cuEventQuery", "cuStreamQuery", "cuStreamIsCapturing", "cuCtxGetCurrent", "cuCtxPushCurrent_v2",
+           "cuCtxPopCurrent_v2", "cuThreadExchangeStreamCaptureMode", "ncclCommGetAsyncError", "nccl_async_error"});
   return {{"calls", static_cast<double>(count_(nullptr)) - events - queries},
           {"kernels", sum({"nccl_kernel"})},
           {"copies", sum({"copy"})},

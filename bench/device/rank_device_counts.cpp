@@ -72,9 +72,13 @@ std::vector<Operation> reductions(Rank const& rank) {
   std::vector<std::int64_t> const rows(static_cast<std::size_t>(rank.ranks), small.numel());
   auto pieces = rank.collective(2.0 * long_bytes / piece_bytes);
   if (rank.staged) pieces["host_waits"] = static_cast<double>(long_bytes) / piece_bytes;
+  auto in_rank_order = rank.collective(2);
+  if (!rank.staged) in_rank_order = {{"kernels", 2}, {"copies", 0}, {"host_waits", 0}, {"made", 1}};
   return {
       {"all_reduce", short_bytes, [=, t = small]() mutable { world.all_reduce(t); }, rank.collective(2)},
       {"all_reduce", long_bytes, [=, t = large]() mutable { world.all_reduce(t); }, pieces},
+      {"all_reduce in rank order", short_bytes,
+       [=, t = small]() mutable { world.all_reduce(t, xr::ReduceOp::sum, xr::ReduceOrder::rank); }, in_rank_order},
       {"reduce", short_bytes, [=, t = small]() mutable { world.reduce(t); }, rank.collective(2)},
       {"reduce_scatter", rank.whole(short_bytes), [=, out = small]() mutable { world.reduce_scatter(out, whole); },
        rank.collective(2)},
@@ -163,6 +167,21 @@ std::vector<Operation> messages(Rank const& rank, xr::MessageQueue const& queue)
        short_bytes,
        [=, t = in]() mutable { world.sendrecv(t, out, {.dst = next, .src = previous}); },
        {{"kernels", 0}, {"copies", 2}, {"host_waits", 1}, {"made", 0}}},
+      {"recv_any",
+       short_bytes,
+       [=, t = in]() mutable {
+         auto sending = world.isend(out, next);
+         world.recv_any(t);
+         sending.wait();
+       },
+       {{"kernels", 0}, {"copies", 2}, {"host_waits", 1}, {"made", 0}}},
+      {"send and recv_tensor_dict", tensors_of_a_state * short_bytes,
+       [=, all = dict()] {
+         auto sending = group.isend_tensor_dict(all, {.dst = next});
+         static_cast<void>(group.recv_tensor_dict({.src = previous}));
+         sending.wait();
+       },
+       of_dict(2 * tensors_of_a_state, 0)},
       {"broadcast_tensor_dict", tensors_of_a_state * short_bytes,
        [=, all = dict()] {
          static_cast<void>(group.broadcast_tensor_dict(world.rank() == 0 ? all : xr::TensorDict()));
@@ -174,6 +193,48 @@ std::vector<Operation> messages(Rank const& rank, xr::MessageQueue const& queue)
        {{"kernels", 0}, {"copies", 1}, {"host_waits", 1}, {"made", 1}}},
       {"queue, dictionary", tensors_of_a_state * short_bytes, [=] { exchange(false); }, of_dict(tensors_of_a_state, 0)},
   };
+}
+
+/// Calls of a model with experts. A dispatch gathers hidden states and logits, each into new memory.
+std::vector<Operation> experts(Rank const& rank) {
+  std::vector<int> everyone(static_cast<std::size_t>(rank.ranks));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  auto const group = xr::GroupCoordinator::create(rank.world, {everyone});
+  constexpr std::int64_t tokens = 64;
+  std::vector<std::int64_t> const sizes(everyone.size(), tokens);
+  auto const states = rank.floats(short_bytes).reshape({tokens, short_bytes / sizeof(float) / tokens});
+  auto const logits = rank.floats(short_bytes).reshape(states.shape());
+  auto const dispatch = [=] { return group.dispatch(states, logits, {.is_sequence_parallel = true, .sizes = sizes}); };
+  auto const dispatched = dispatch();
+  auto dispatching = rank.collective(4);
+  for (auto const* count : {"kernels", "host_waits"}) dispatching[count] *= 2;
+  dispatching["made"] = 2;
+  auto combining = rank.collective(2);
+  combining["made"] = 1;
+  return {{"dispatch", 2 * short_bytes, [=] { static_cast<void>(dispatch()); }, dispatching},
+          {"combine", rank.whole(short_bytes),
+           [=] { static_cast<void>(group.combine(dispatched.hidden_states, dispatched.route)); }, combining}};
+}
+
+/// Work of one rank on its own GPU, and a replay of a graph with a collective.
+std::vector<Operation> on_the_gpu(Rank const& rank) {
+  auto const tensor = rank.floats(short_bytes);
+  auto const halves = std::vector{tensor.reshape({64, tensor.numel() / 64}), tensor.reshape({64, tensor.numel() / 64})};
+  auto const limits = [](double copies) -> Limits {
+    return {{"kernels", 0}, {"copies", copies}, {"host_waits", 0}, {"made", 1}};
+  };
+  std::vector<Operation> all{
+      {"clone", short_bytes, [=] { static_cast<void>(tensor.clone()); }, limits(1)},
+      {"concat along dimension 1", 2 * short_bytes, [=] { static_cast<void>(xr::concat(halves, {.dim = 1})); },
+       limits(2)},
+      {"to(Dtype)", short_bytes, [=] { static_cast<void>(tensor.to(xr::Dtype::bf16)); }, limits(0)},
+  };
+  if (rank.staged) return all;
+  auto const stream = xr::Stream::create(rank.gpu);
+  auto const graph =
+      xr::cuda::Graph::capture(stream, [world = rank.world, t = tensor]() mutable { world.all_reduce(t); });
+  all.push_back({"replay of all_reduce", short_bytes, [=] { graph.replay(); }, rank.collective(0)});
+  return all;
 }
 
 /// States of four tensors. Through memory the host waits once; through files it waits for each piece.
@@ -193,11 +254,15 @@ std::vector<Operation> states(Rank const& rank, std::string const& folder) {
   auto const read = [rank = world.rank(), gpu = rank.gpu](auto const& from) {
     static_cast<void>(from.read_configs_and_weights_from_rank(rank, {.to = gpu}));
   };
+  auto const shareable = xr::Tensor::empty({static_cast<std::int64_t>(short_bytes)}, xr::Dtype::u8,
+                                           xr::MemoryOptions{.device = rank.gpu, .shareable = true});
   double const n = tensors_of_a_state;
   double const received = n * (rank.ranks - 1);
   return {
       {"get_tensors_parallel", short_bytes,
        [=, t = rank.floats(short_bytes)] { xr::get_tensors_parallel(t, world).close(); }, limits(1, 1, 0)},
+      {"get_tensors_parallel in place", short_bytes,
+       [=] { xr::get_tensors_parallel(shareable, world, {.in_place = true}).close(); }, limits(1, 0, 0)},
       {"get_configs_parallel", bytes, [=] { gather({}); }, limits(1, n, 0)},
       {"get_configs_parallel to GPU", bytes, [=, gpu = rank.gpu] { gather({.to = gpu}); },
        limits(1, std::max(n, received), received)},
@@ -254,8 +319,8 @@ int main(int argc, char** argv) {
   rank.world.barrier();
   auto const queue = xr::MessageQueue::create(rank.world);
   std::vector<bench::Row> rows;
-  for (auto const& operations :
-       {reductions(rank), movements(rank), fused(rank), messages(rank, queue), states(rank, folder)}) {
+  for (auto const& operations : {reductions(rank), movements(rank), fused(rank), messages(rank, queue), experts(rank),
+                                 on_the_gpu(rank), states(rank, folder)}) {
     for (auto const& one : operations) {
       if (arguments.only.empty() || arguments.only == one.name) rows.push_back(counted(one, rank, log));
     }
