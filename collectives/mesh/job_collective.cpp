@@ -24,7 +24,7 @@ int JobCollective::tp_world_size() const { return tp_world().world_size(); }
 JobCollective const& JobCollective::local() const noexcept { return state_->local ? *state_->local : *this; }
 JobCollective const& JobCollective::tp_world() const noexcept { return state_->tp ? *state_->tp : *this; }
 Collective const& JobCollective::dp_world() const noexcept { return state_->dp; }
-Device JobCollective::default_device() const noexcept { return state_->device; }
+Device JobCollective::default_device() const { return state_->device ? *state_->device : crossrank::default_device(); }
 std::optional<ProcessGroup> JobCollective::process_group() const { return transport()->native_group(); }
 
 void JobCollective::all_gather_to_list(std::span<Tensor> outs, Tensor const& in) const {
@@ -54,7 +54,7 @@ void JobCollective::all_gather_to_list(std::span<Tensor> outs, Tensor const& in)
 
 void JobCollective::close() const { state_->world.close(); }
 
-FakeCollective::FakeCollective(Device device)
+FakeCollective::FakeCollective(std::optional<Device> device)
     : JobCollective([device] {
         auto const world = make_collective(std::make_shared<fake::FakeTransport>("world"), {});
         auto const alone = [&] { return State{.world = world, .dp = world, .device = device}; };

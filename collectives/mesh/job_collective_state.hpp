@@ -8,7 +8,7 @@ namespace crossrank {
 struct JobCollective::State {
   Collective world;
   Collective dp;
-  Device device{};
+  std::optional<Device> device{};        ///< empty: `default_device()`
   std::optional<JobCollective> local{};  ///< empty: the job itself
   std::optional<JobCollective> tp{};     ///< empty: the job itself
   std::optional<Mesh> mesh{};

@@ -137,7 +137,7 @@ Mesh const& MeshCollective::tp_mesh() const noexcept { return *state_->tp_mesh; 
 Mesh const& MeshCollective::node_mesh() const noexcept { return *state_->nodes; }
 
 MeshGroupCoordinator::MeshGroupCoordinator(Collective const& world, std::vector<MeshPartition> partitions,
-                                           Device device)
+                                           std::optional<Device> device)
     : partitions_(std::move(partitions)) {
   auto const refuse = [&](std::string message, std::string const& name) {
     throw UsageError({.operation = "MeshGroupCoordinator",

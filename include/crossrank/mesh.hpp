@@ -75,8 +75,8 @@ class CROSSRANK_EXPORT JobCollective : public Collective {
   [[nodiscard]] JobCollective const& tp_world() const noexcept;
   /// Returns the group of all ranks with this rank's tensor-parallel rank.
   [[nodiscard]] Collective const& dp_world() const noexcept;
-  /// Returns the device that the job was made with.
-  [[nodiscard]] Device default_device() const noexcept;
+  /// Returns the device that the job was made with; else `crossrank::default_device()`, with its errors. Local.
+  [[nodiscard]] Device default_device() const;
   /// Returns the vendor's group of the same ranks, for calls to the vendor.
   ///
   /// On "mpi" and "composite" it is an `MPI_Comm` of its own, valid until MPI is finalised. Empty on "fake" and "shm".
@@ -102,8 +102,8 @@ class CROSSRANK_EXPORT JobCollective : public Collective {
 /// A job of one rank. Performs all checks of a larger job.
 class CROSSRANK_EXPORT FakeCollective : public JobCollective {
  public:
-  /// Makes the job with a default device. Local.
-  explicit FakeCollective(Device device = {});
+  /// Makes the job. Local. `device` is as in `MeshOptions`.
+  explicit FakeCollective(std::optional<Device> device = {});
 };
 
 /// Says how `MeshCollective` lays out the ranks.
@@ -115,7 +115,8 @@ struct MeshOptions {
                                           ///< node's ranks must then be consecutive. Does not change `local_rank()`
   /// ranks of the world in the mesh; empty: all. Every rank of the world constructs the mesh.
   std::vector<int> ranks{};
-  Device device{};  ///< default device of the job
+  /// default device of the job; empty: `crossrank::default_device()`, this rank's GPU if there is one
+  std::optional<Device> device{};
 };
 
 /// A job laid out as (dp_replicate, dp_shard, tp) and as (nodes, local_ranks), each with the last axis fastest.
@@ -152,9 +153,10 @@ struct MeshPartition {
 /// A cluster divided into partitions, each a job of its own. A rank is in at most one of them.
 class CROSSRANK_EXPORT MeshGroupCoordinator {
  public:
-  /// Makes the partitions. Collective over `world`. `UsageError` on all ranks for partitions that overlap, are empty,
-  /// share a name, or name an unknown rank.
-  MeshGroupCoordinator(Collective const& world, std::vector<MeshPartition> partitions, Device device = {});
+  /// Makes the partitions. Collective over `world`. `device` is as in `MeshOptions`. `UsageError` on all ranks for
+  /// partitions that overlap, are empty, share a name, or name an unknown rank.
+  MeshGroupCoordinator(Collective const& world, std::vector<MeshPartition> partitions,
+                       std::optional<Device> device = {});
 
   /// Returns the job of this rank's partition; null when it is in no partition.
   [[nodiscard]] MeshCollective const* collective() const noexcept { return own_ ? &*own_ : nullptr; }

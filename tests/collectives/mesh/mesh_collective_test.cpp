@@ -44,7 +44,7 @@ void is_a_job(JobCollective const& job) {
   EXPECT_EQ(list.front(), "0");
   EXPECT_EQ(job.is_master(), job.rank() == 0);
   EXPECT_FALSE(job.process_group().has_value());
-  EXPECT_EQ(job.default_device(), Device{});
+  EXPECT_EQ(job.default_device(), default_device());
   EXPECT_THROW(job.all_gather_to_list(std::span(outs).first(outs.size() - 1), mine), UsageError);
   EXPECT_THROW(job.broadcast(sum, {n}), UsageError);
   auto short_one = Tensor::zeros({n, 3}, Dtype::f32);
@@ -87,7 +87,7 @@ TEST(FakeCollective, is_a_job_of_one_rank) {
   EXPECT_EQ(job.tp_world_size(), 1);
   EXPECT_EQ(job.dp_rank(), 0);
   EXPECT_EQ(job.local().world_size(), 1);
-  EXPECT_EQ(job.default_device(), Device{});
+  EXPECT_EQ(job.default_device(), default_device());
   Collective const& world = job;
   EXPECT_EQ(world.backend(), "fake");
   job.close();
