@@ -1,7 +1,5 @@
 #include "collectives/coordinator/dense_operations.hpp"
 
-#include <numeric>
-
 #include "collectives/core/own_part.hpp"
 #include "lib/core/at_rank.hpp"
 
@@ -9,13 +7,6 @@ namespace crossrank {
 
 Tensor empty_result(Collective const& group, char const* operation, Shape const& shape, Tensor const& like) {
   return allocate_result(group, operation, [&] { return Tensor::empty(shape, like.dtype(), like.device()); });
-}
-
-Tensor gather_rows(Collective const& group, Tensor const& tensor, std::vector<std::int64_t> const& sizes) {
-  auto const rows = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
-  auto out = empty_result(group, "all_gatherv", tensor.shape().with(0, rows), tensor);
-  group.all_gatherv(out, tensor, {.rows = sizes});
-  return out;
 }
 
 Tensor gather_equal(Collective const& group, Tensor const& tensor, int dst) {

@@ -12,11 +12,8 @@ namespace crossrank {
 [[nodiscard]] Tensor empty_result(Collective const& group, char const* operation, Shape const& shape,
                                   Tensor const& like);
 
-/// Gathers the rows of all ranks along the first dimension; rank r has `sizes[r]` rows.
-[[nodiscard]] Tensor gather_rows(Collective const& group, Tensor const& tensor, std::vector<std::int64_t> const& sizes);
-
-/// Gathers the rows of several tensors with equal numbers of rows. Exchanges the sizes first when `sizes` is empty.
-/// Throws `UsageError` for sizes that do not fit.
+/// Gathers the rows of several tensors with equal numbers of rows along the first dimension; rank r has `sizes[r]`
+/// rows. Exchanges the sizes first when `sizes` is empty. Throws `UsageError` for sizes that do not fit.
 [[nodiscard]] std::vector<Tensor> join_rows(Collective const& group, std::vector<Tensor> const& tensors,
                                             std::vector<std::int64_t> sizes, char const* operation);
 

@@ -32,6 +32,9 @@ class CallBuilder {
   [[nodiscard]] Call reduce_scatter(std::span<Tensor> outs, std::span<Tensor const> ins, ReduceOp op,
                                     ReduceOrder order) const;
   [[nodiscard]] Call all_gather(std::span<Tensor> outs, std::span<Tensor const> ins) const;
+  /// `called` is the name of the operation for its caller.
+  [[nodiscard]] Call all_gatherv(std::span<Tensor> outs, std::span<Tensor const> ins, Rows rows,
+                                 char const* called) const;
   [[nodiscard]] Call all_to_all(Tensor& out, Tensor const& in) const;
   [[nodiscard]] Call all_to_allv(Tensor& out, Tensor const& in, ExchangedRows rows) const;
   [[nodiscard]] Call send(Tensor const& tensor, int dst, Tag tag) const;

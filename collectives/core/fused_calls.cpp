@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <functional>
@@ -121,6 +122,29 @@ void unpack(Tensor const& buffer, std::span<Tensor const> tensors, std::size_t p
                 [&](std::byte* to, std::size_t at, std::size_t bytes) { std::memcpy(to, buffer.data() + at, bytes); });
 }
 
+/// The bytes of each part of each tensor, by tensor and part.
+using PartBytes = std::vector<std::vector<std::size_t>>;
+
+/// Copies parts of different sizes out of a buffer that holds, for each part, that part of every tensor in turn.
+void unpack(Tensor const& buffer, std::span<Tensor const> tensors, PartBytes const& parts) {
+  std::vector<std::size_t> begins(tensors.size());
+  std::size_t at = 0;
+  for (std::size_t part = 0; part < parts.front().size(); ++part) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      auto const bytes = parts[i][part];
+      auto const begin = std::exchange(begins[i], begins[i] + bytes);
+      auto const from = std::exchange(at, at + bytes);
+      if (bytes == 0) continue;
+      if (on_gpu(buffer)) {
+        copy_runs_on_gpu(tensors[i], {.run_bytes = bytes, .first_byte = begin}, buffer,
+                         {.run_bytes = bytes, .first_byte = from}, "unpack");
+      } else {
+        std::memcpy(tensors[i].data() + begin, buffer.data() + from, bytes);
+      }
+    }
+  }
+}
+
 std::vector<Tensor> list_of(std::span<Tensor const> tensors) { return {tensors.begin(), tensors.end()}; }
 
 /// Sets the input: the tensors themselves if they are one run of bytes in the order of the buffer.
@@ -137,19 +161,34 @@ void set_input(Call& call, std::span<Tensor const> tensors, std::size_t parts, c
   call.pack = [buffer, list = list_of(tensors), parts] { pack(buffer, list, parts); };
 }
 
-/// Sets the output of the call in the same way. Returns the buffer, or an undefined tensor when the call needs none.
-Tensor set_output(Call& call, std::span<Tensor> tensors, std::size_t parts, char const* operation) {
+/// Sets the output of the call to one run of bytes: that of the tensors, if they are one, else a buffer. Returns the
+/// buffer, or an undefined tensor when the call needs none.
+Tensor set_bytes_of_output(Call& call, std::span<Tensor> tensors, bool are_one_run, char const* operation) {
   for (auto const& tensor : tensors) require_writable(tensor, operation);
   auto const bytes = bytes_of(tensors);
-  if ((parts == 1 && are_adjacent(tensors)) || tensors.size() == 1) {
+  if (are_one_run) {
     call.out = {.bytes = {tensors.front().data(), bytes}, .owner = tensors.front().storage()};
     return {};
   }
-  auto const buffer = make_buffer(call, bytes, tensors.front().device());
+  auto buffer = make_buffer(call, bytes, tensors.front().device());
   if (!buffer.defined()) return {};
   call.out = {.bytes = {buffer.data(), bytes}, .owner = buffer.storage()};
-  call.unpack = [buffer, list = list_of(tensors), parts] { unpack(buffer, list, parts); };
   return buffer;
+}
+
+/// Sets the output of the call as `set_input` sets the input. Returns the buffer, or an undefined tensor.
+Tensor set_output(Call& call, std::span<Tensor> tensors, std::size_t parts, char const* operation) {
+  bool const are_one_run = (parts == 1 && are_adjacent(tensors)) || tensors.size() == 1;
+  auto buffer = set_bytes_of_output(call, tensors, are_one_run, operation);
+  if (buffer.defined()) call.unpack = [buffer, list = list_of(tensors), parts] { unpack(buffer, list, parts); };
+  return buffer;
+}
+
+/// Sets the output of a call whose ranks give parts of different sizes.
+void set_uneven_output(Call& call, std::span<Tensor> tensors, PartBytes parts, char const* operation) {
+  auto const buffer = set_bytes_of_output(call, tensors, tensors.size() == 1, operation);
+  if (!buffer.defined()) return;
+  call.unpack = [buffer, list = list_of(tensors), parts = std::move(parts)] { unpack(buffer, list, parts); };
 }
 
 }  // namespace
@@ -230,6 +269,35 @@ Call CallBuilder::all_gather(std::span<Tensor> outs, std::span<Tensor const> ins
   static_cast<void>(set_output(call, outs, ranks(), "all_gather"));
   AgreedArguments arguments(check_);
   add_shapes(arguments.device(ins.front().device()), ins).into(call, OpKind::all_gatherv, "all_gather");
+  return call;
+}
+
+Call CallBuilder::all_gatherv(std::span<Tensor> outs, std::span<Tensor const> ins, Rows rows,
+                              char const* called) const {
+  require_pairs(outs.size(), ins.size(), called);
+  require_fusable(ins, called);
+  require_fusable(outs, called);
+  AgreedArguments arguments(check_);
+  arguments.device(ins.front().device()).rows(rows.rows);
+  Call call{.counts = equal_counts(0)};
+  PartBytes parts;
+  for (std::size_t i = 0; i < ins.size(); ++i) {
+    auto division = divide(rows.rows, ins[i], called);
+    require_rows(ins[i], rows.rows[rank()], called);
+    require_rows(outs[i], division.rows, called);
+    require_same_rows(ins[i], outs[i], called);
+    require_own_part(outs[i], ins[i], before(division.counts), called);
+    for (std::size_t r = 0; r < ranks(); ++r) call.counts[r] += division.counts[r];
+    parts.push_back(std::move(division.counts));
+    arguments.dtype(ins[i].dtype()).row(ins[i].shape());
+  }
+  set_input(call, ins, 1, called);
+  if (std::adjacent_find(rows.rows.begin(), rows.rows.end(), std::not_equal_to<>()) == rows.rows.end()) {
+    static_cast<void>(set_output(call, outs, ranks(), called));
+  } else {
+    set_uneven_output(call, outs, std::move(parts), called);
+  }
+  arguments.into(call, OpKind::all_gatherv, called);
   return call;
 }
 

@@ -61,6 +61,11 @@ void NamedCalls::all_gather(Tensor& out, Tensor const& in) const {
   run(CallBuilder(*state.transport, state.check).all_gather(out, in));
 }
 
+void NamedCalls::all_gatherv(std::span<Tensor> outs, std::span<Tensor const> ins, Rows rows) const {
+  auto const& state = group_.state(name_);
+  group_.run(CallBuilder(*state.transport, state.check).all_gatherv(outs, ins, rows, name_));
+}
+
 void NamedCalls::agree() const {
   if (auto const& state = group_.state(name_); state.check == CheckLevel::collective)
     run(CallBuilder(*state.transport, state.check).barrier());

@@ -20,6 +20,9 @@ class NamedCalls {
 
   void broadcast(Tensor& tensor, int root) const;
   void all_gather(Tensor& out, Tensor const& in) const;
+  /// Gathers the rows of several tensors on one device, which have equal numbers of rows, in one call. A mismatch shows
+  /// the arguments of this call.
+  void all_gatherv(std::span<Tensor> outs, std::span<Tensor const> ins, Rows rows) const;
   /// Start a fused call for `subject`, such as "of unit layer1". Ranks that compare calls also compare the subject, and
   /// a mismatch names it.
   [[nodiscard]] Request start_all_gather(std::span<Tensor> outs, std::span<Tensor const> ins,

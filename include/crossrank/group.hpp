@@ -259,6 +259,9 @@ class CROSSRANK_EXPORT GroupCoordinator {
   /// of rank r; if `sizes` is empty, the ranks first exchange their sizes.
   [[nodiscard]] Tensor all_gatherv(Tensor const& tensor, std::vector<std::int64_t> const& sizes = {}) const;
   /// Joins each tensor of a list as `all_gatherv` joins one. Collective.
+  ///
+  /// Several tensors on one GPU travel as one call, packed on the GPU, which takes memory for as many bytes again.
+  /// Others are one call each.
   [[nodiscard]] std::vector<Tensor> all_gatherv(std::vector<Tensor> const& tensors,
                                                 std::vector<std::int64_t> const& sizes = {}) const;
   /// Adds the tensors of all ranks and returns the r-th of equal parts along `dim` on rank r.
@@ -337,8 +340,8 @@ class CROSSRANK_EXPORT GroupCoordinator {
 
   /// Brings the tokens of all ranks to each rank: hidden states, logits and extras, joined along their first dimension.
   ///
-  /// Collective. In a group of one rank, or without sequence parallelism and without a data-parallel group, it returns
-  /// the same tensors, and `combine` returns its argument.
+  /// Collective; one `all_gatherv` of the list. In a group of one rank, or without sequence parallelism and without a
+  /// data-parallel group, it returns the same tensors, and `combine` returns its argument.
   [[nodiscard]] Dispatched dispatch(Tensor const& hidden_states, Tensor const& router_logits,
                                     DispatchOptions options = {}) const;
   /// Adds all ranks' results for the dispatched tokens and returns this rank's own rows. Collective.

@@ -129,6 +129,55 @@ TEST(CallBuilder, finds_no_overlap_between_empty_tensors) {
   EXPECT_NO_THROW(static_cast<void>(call_builder.all_gatherv(whole, none, {.rows = rows})));
 }
 
+/// Returns consecutive bytes, so that each shows where it comes from.
+std::vector<std::uint8_t> bytes_from(std::uint8_t first, std::size_t count) {
+  std::vector<std::uint8_t> all(count);
+  std::iota(all.begin(), all.end(), first);
+  return all;
+}
+
+std::vector<std::uint8_t> bytes_of(std::span<std::byte const> bytes) {
+  std::vector<std::uint8_t> all;
+  for (auto const one : bytes) all.push_back(std::to_integer<std::uint8_t>(one));
+  return all;
+}
+
+TEST(CallBuilder, gathers_lists_of_tensors_with_different_rows_rank_by_rank) {
+  OneOfFour const transport;
+  CallBuilder const call_builder(transport, CheckLevel::local);
+  std::vector<std::int64_t> const rows{1, 2, 0, 1};
+  std::vector<Tensor> const ins{Tensor::of(bytes_from(100, 4), {2, 2}), Tensor::of(bytes_from(200, 6), {2, 3})};
+  std::vector<Tensor> outs{Tensor::zeros({4, 2}, Dtype::u8), Tensor::zeros({4, 3}, Dtype::u8)};
+  auto const call = call_builder.all_gatherv(outs, ins, {.rows = rows}, "dispatch");
+  EXPECT_STREQ(call.name(), "dispatch");
+  EXPECT_EQ(call.counts, (std::vector<std::size_t>{5, 10, 0, 5}));
+  call.pack();
+  EXPECT_EQ(bytes_of(call.in.bytes), (std::vector<std::uint8_t>{100, 101, 102, 103, 200, 201, 202, 203, 204, 205}));
+  ASSERT_EQ(call.out.bytes.size(), 20U);
+  for (std::size_t i = 0; i < call.out.bytes.size(); ++i) call.out.bytes[i] = static_cast<std::byte>(i);
+  call.unpack();
+  EXPECT_EQ(bytes_of(outs[0].bytes()), (std::vector<std::uint8_t>{0, 1, 5, 6, 7, 8, 15, 16}));
+  EXPECT_EQ(bytes_of(outs[1].bytes()), (std::vector<std::uint8_t>{2, 3, 4, 9, 10, 11, 12, 13, 14, 17, 18, 19}));
+}
+
+TEST(CallBuilder, refuses_lists_of_tensors_whose_rows_do_not_fit) {
+  OneOfFour const transport;
+  CallBuilder const call_builder(transport, CheckLevel::local);
+  std::vector<std::int64_t> const rows{1, 2, 0, 1};
+  auto const tensors = [](std::int64_t first, std::int64_t second, Dtype dtype = Dtype::u8) {
+    return std::vector<Tensor>{Tensor::zeros({first, 2}, Dtype::u8), Tensor::zeros({second, 3}, dtype)};
+  };
+  auto const call = [&](std::vector<Tensor> outs, std::vector<Tensor> const& ins) {
+    static_cast<void>(call_builder.all_gatherv(outs, ins, {.rows = rows}, "all_gatherv"));
+  };
+  EXPECT_NO_THROW(call(tensors(4, 4), tensors(2, 2)));
+  EXPECT_THROW(call(tensors(4, 4), tensors(2, 1)), UsageError);
+  EXPECT_THROW(call(tensors(4, 3), tensors(2, 2)), UsageError);
+  EXPECT_THROW(call(tensors(4, 4, Dtype::i8), tensors(2, 2)), UsageError);
+  EXPECT_THROW(call({}, tensors(2, 2)), UsageError);
+  EXPECT_THROW(call({}, {}), UsageError);
+}
+
 TEST(CallBuilder, records_arguments_unless_checks_are_off) {
   OneOfFour const transport;
   auto a = Tensor::zeros({4, 6}, Dtype::f32);
