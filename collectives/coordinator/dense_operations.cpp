@@ -16,9 +16,10 @@ Tensor gather_equal(Collective const& group, Tensor const& tensor, int dst) {
   return out;
 }
 
-Tensor reduce_parts(Collective const& group, Tensor const& packed, std::vector<std::int64_t> const& sizes) {
+Tensor reduce_parts(Collective const& group, Tensor const& packed, std::vector<std::int64_t> const& sizes,
+                    ReduceOrder order) {
   auto out = empty_result(group, "reduce_scatterv", packed.shape().with(0, at_rank(sizes, group.rank())), packed);
-  group.reduce_scatterv(out, packed, {.rows = sizes});
+  group.reduce_scatterv(out, packed, {.rows = sizes}, ReduceOp::sum, order);
   return out;
 }
 

@@ -21,8 +21,8 @@ namespace crossrank {
 [[nodiscard]] Tensor gather_equal(Collective const& group, Tensor const& tensor, int dst);
 
 /// Sums `packed` over all ranks and returns this rank's part of the sum, `sizes[rank()]` rows.
-[[nodiscard]] Tensor reduce_parts(Collective const& group, Tensor const& packed,
-                                  std::vector<std::int64_t> const& sizes);
+[[nodiscard]] Tensor reduce_parts(Collective const& group, Tensor const& packed, std::vector<std::int64_t> const& sizes,
+                                  ReduceOrder order);
 
 /// Joins the parts of all ranks, given as `[ranks, *shape]`, along `dim`.
 [[nodiscard]] Tensor along(Tensor const& joined, Shape const& shape, std::size_t dim);

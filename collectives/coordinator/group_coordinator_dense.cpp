@@ -48,7 +48,7 @@ std::vector<std::int64_t> equal_parts(Collective const& group, std::int64_t leng
 }
 
 Tensor reduce_scatter_along(Collective const& group, Tensor const& tensor, std::int64_t dim,
-                            std::vector<std::int64_t> sizes, char const* operation) {
+                            std::vector<std::int64_t> sizes, ReduceOrder order, char const* operation) {
   require_tensor(group, tensor, operation);
   auto const at = resolve_dim(tensor.shape(), dim, operation);
   auto const length = tensor.shape()[at];
@@ -62,7 +62,7 @@ Tensor reduce_scatter_along(Collective const& group, Tensor const& tensor, std::
   auto const shape = tensor.shape().with(at, mine);
   if (tensor.numel() == 0) return Tensor::zeros(shape, tensor.dtype(), tensor.device());
   // Along the first dimension the data is ordered by rank already.
-  if (at == 0) return reduce_parts(group, tensor, sizes);
+  if (at == 0) return reduce_parts(group, tensor, sizes, order);
   auto const per_entry = tensor.numel() / length;
   std::vector<Tensor> parts;
   std::int64_t begin = 0;
@@ -73,7 +73,7 @@ Tensor reduce_scatter_along(Collective const& group, Tensor const& tensor, std::
   // The ranks compare shapes, so the packed data gets one that tells tensors of other shapes apart.
   auto const joined = allocate_result(group, "reduce_scatterv", [&] { return concat(parts); });
   auto const packed = joined.reshape(tensor.shape().with(at, tensor.shape()[0]).with(0, length));
-  return reduce_parts(group, packed, sizes).reshape(shape);
+  return reduce_parts(group, packed, sizes, order).reshape(shape);
 }
 
 bool on_one_gpu(std::vector<Tensor> const& tensors) {
@@ -101,21 +101,21 @@ Tensor along(Tensor const& joined, Shape const& shape, std::size_t dim) {
   return concat(parts, {static_cast<std::int64_t>(dim)});
 }
 
-Tensor GroupCoordinator::all_reduce(Tensor const& tensor, ReduceOp op) const {
+Tensor GroupCoordinator::all_reduce(Tensor const& tensor, ReduceOp op, ReduceOrder order) const {
   if (world_size() == 1) return tensor;
-  return all_reduce_out_place(tensor, op);
+  return all_reduce_out_place(tensor, op, order);
 }
 
-Tensor GroupCoordinator::all_reduce_out_place(Tensor const& tensor, ReduceOp op) const {
+Tensor GroupCoordinator::all_reduce_out_place(Tensor const& tensor, ReduceOp op, ReduceOrder order) const {
   auto const& group = dense("all_reduce");
   require_tensor(group, tensor, "all_reduce");
   auto out = allocate_result(group, "all_reduce", [&] { return tensor.clone(); });
-  group.all_reduce(out, op);
+  group.all_reduce(out, op, order);
   return out;
 }
 
-void GroupCoordinator::all_reduce_in_place(Tensor& tensor, ReduceOp op) const {
-  dense("all_reduce").all_reduce(tensor, op);
+void GroupCoordinator::all_reduce_in_place(Tensor& tensor, ReduceOp op, ReduceOrder order) const {
+  dense("all_reduce").all_reduce(tensor, op, order);
 }
 
 Tensor GroupCoordinator::all_gather(Tensor const& tensor, Dim dim) const {
@@ -164,17 +164,18 @@ std::vector<Tensor> join_rows(Collective const& group, std::vector<Tensor> const
   return out;
 }
 
-Tensor GroupCoordinator::reduce_scatter(Tensor const& tensor, Dim dim) const {
+Tensor GroupCoordinator::reduce_scatter(Tensor const& tensor, Dim dim, ReduceOrder order) const {
   if (world_size() == 1) return tensor;
-  return reduce_scatter_out_place(tensor, dim);
+  return reduce_scatter_out_place(tensor, dim, order);
 }
 
-Tensor GroupCoordinator::reduce_scatter_out_place(Tensor const& tensor, Dim dim) const {
-  return reduce_scatter_along(dense("reduce_scatter"), tensor, dim.dim, {}, "reduce_scatter");
+Tensor GroupCoordinator::reduce_scatter_out_place(Tensor const& tensor, Dim dim, ReduceOrder order) const {
+  return reduce_scatter_along(dense("reduce_scatter"), tensor, dim.dim, {}, order, "reduce_scatter");
 }
 
-Tensor GroupCoordinator::reduce_scatterv(Tensor const& tensor, Dim dim, std::vector<std::int64_t> const& sizes) const {
-  return reduce_scatter_along(dense("reduce_scatterv"), tensor, dim.dim, sizes, "reduce_scatterv");
+Tensor GroupCoordinator::reduce_scatterv(Tensor const& tensor, Dim dim, std::vector<std::int64_t> const& sizes,
+                                         ReduceOrder order) const {
+  return reduce_scatter_along(dense("reduce_scatterv"), tensor, dim.dim, sizes, order, "reduce_scatterv");
 }
 
 Tensor GroupCoordinator::gather(Tensor const& tensor, GatherTo to) const {

@@ -64,7 +64,7 @@ Dispatched GroupCoordinator::dispatch(Tensor const& hidden_states, Tensor const&
   return out;
 }
 
-Tensor GroupCoordinator::combine(Tensor const& hidden_states, ExpertRoute const& route) const {
+Tensor GroupCoordinator::combine(Tensor const& hidden_states, ExpertRoute const& route, ReduceOrder order) const {
   auto const& held = state("combine");
   if (!route.group_) return hidden_states;
   auto const& sizes = route.sizes_;
@@ -77,7 +77,7 @@ Tensor GroupCoordinator::combine(Tensor const& hidden_states, ExpertRoute const&
     auto const shape = hidden_states.shape().with(0, at_rank(sizes, route.group_->rank()));
     return Tensor::zeros(shape, hidden_states.dtype(), hidden_states.device());
   }
-  return reduce_parts(*route.group_, hidden_states, sizes);
+  return reduce_parts(*route.group_, hidden_states, sizes, order);
 }
 
 std::vector<std::int64_t> expert_sizes(std::vector<std::int64_t> const& tokens, ExpertChunk const& chunk) {

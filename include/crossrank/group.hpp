@@ -244,12 +244,15 @@ class CROSSRANK_EXPORT GroupCoordinator {
 
   /// Blocks until all ranks have called `barrier`. Collective; one barrier round of the CPU group. Touches no device.
   void barrier() const;
-  /// Returns the combination of all ranks' tensors. Collective.
-  [[nodiscard]] Tensor all_reduce(Tensor const& tensor, ReduceOp op = ReduceOp::sum) const;
+  /// Returns the combination of all ranks' tensors. Collective. `order` of this and the other reductions is as in
+  /// `Collective`: it matters on GPUs only.
+  [[nodiscard]] Tensor all_reduce(Tensor const& tensor, ReduceOp op = ReduceOp::sum,
+                                  ReduceOrder order = ReduceOrder::any) const;
   /// Returns the combination of all ranks' tensors, in new memory even in a group of one rank. Collective.
-  [[nodiscard]] Tensor all_reduce_out_place(Tensor const& tensor, ReduceOp op = ReduceOp::sum) const;
+  [[nodiscard]] Tensor all_reduce_out_place(Tensor const& tensor, ReduceOp op = ReduceOp::sum,
+                                            ReduceOrder order = ReduceOrder::any) const;
   /// Replaces `tensor` by the combination of all ranks' tensors. Collective.
-  void all_reduce_in_place(Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
+  void all_reduce_in_place(Tensor& tensor, ReduceOp op = ReduceOp::sum, ReduceOrder order = ReduceOrder::any) const;
   /// Returns the tensors of all ranks, which have the same shape, joined along `dim`. Collective; one more copy unless
   /// `dim` is the first.
   [[nodiscard]] Tensor all_gather(Tensor const& tensor, Dim dim = {-1}) const;
@@ -267,13 +270,15 @@ class CROSSRANK_EXPORT GroupCoordinator {
   /// Adds the tensors of all ranks and returns the r-th of equal parts along `dim` on rank r.
   ///
   /// Collective. Works for every dimension, unlike vLLM's, which fails from dimension 2 on.
-  [[nodiscard]] Tensor reduce_scatter(Tensor const& tensor, Dim dim = {-1}) const;
+  [[nodiscard]] Tensor reduce_scatter(Tensor const& tensor, Dim dim = {-1}, ReduceOrder order = ReduceOrder::any) const;
   /// Does the same as `reduce_scatter`, in new memory even in a group of one rank. Collective.
-  [[nodiscard]] Tensor reduce_scatter_out_place(Tensor const& tensor, Dim dim = {-1}) const;
+  [[nodiscard]] Tensor reduce_scatter_out_place(Tensor const& tensor, Dim dim = {-1},
+                                                ReduceOrder order = ReduceOrder::any) const;
   /// Adds the tensors of all ranks and returns `sizes[r]` entries along `dim` on rank r; equal parts when `sizes` is
   /// empty. Collective.
   [[nodiscard]] Tensor reduce_scatterv(Tensor const& tensor, Dim dim = {-1},
-                                       std::vector<std::int64_t> const& sizes = {}) const;
+                                       std::vector<std::int64_t> const& sizes = {},
+                                       ReduceOrder order = ReduceOrder::any) const;
   /// Returns the tensors of all ranks, which have the same shape, joined, on `to.dst`, and an undefined tensor
   /// elsewhere. Collective.
   [[nodiscard]] Tensor gather(Tensor const& tensor, GatherTo to = {}) const;
@@ -345,7 +350,8 @@ class CROSSRANK_EXPORT GroupCoordinator {
   [[nodiscard]] Dispatched dispatch(Tensor const& hidden_states, Tensor const& router_logits,
                                     DispatchOptions options = {}) const;
   /// Adds all ranks' results for the dispatched tokens and returns this rank's own rows. Collective.
-  [[nodiscard]] Tensor combine(Tensor const& hidden_states, ExpertRoute const& route) const;
+  [[nodiscard]] Tensor combine(Tensor const& hidden_states, ExpertRoute const& route,
+                               ReduceOrder order = ReduceOrder::any) const;
 
   /// Makes a queue from one rank to all others and returns this rank's end. Collective.
   [[nodiscard]] MessageQueue create_mq_broadcaster(QueueOptions const& options = {}) const;
