@@ -33,6 +33,7 @@ if(CROSSRANK_HAVE_MPI AND NOT CROSSRANK_SANITIZE)
   crossrank_add_mpi_test(NAME mpi_conformance RANKS 1 2 4 8 SOURCES
     ${conformance_suite}
     ${PROJECT_SOURCE_DIR}/lib/tensor/small_float.cpp  # the shared library does not export it
+    coordinator/group_dict_cases.cpp
     coordinator/group_suite.cpp
     mpi/mpi_conformance_test.cpp
     conformance/operation_table.cpp)

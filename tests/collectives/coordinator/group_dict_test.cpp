@@ -1,76 +1,15 @@
 #include "collectives/tensor_dict/dict_codec.hpp"
+#include "tests/collectives/coordinator/group_dicts.hpp"
 #include "tests/collectives/coordinator/group_fixture.hpp"
 
 namespace crossrank::test {
 namespace {
 
-/// Returns whether both hold the same tree. Tensors are compared by their bytes.
-bool same_dict(TensorDict const& a, TensorDict const& b);
-bool same_value(TensorDict::Value const& a, TensorDict::Value const& b) {
-  if (auto const* tensor = a.tensor()) return b.tensor() != nullptr && same(*tensor, *b.tensor());
-  if (auto const* dict = a.dict()) return b.dict() != nullptr && same_dict(*dict, *b.dict());
-  if (auto const* list = a.list()) {
-    return b.list() != nullptr &&
-           std::equal(list->begin(), list->end(), b.list()->begin(), b.list()->end(), same_value);
-  }
-  return b.json() != nullptr && *a.json() == *b.json();
-}
-bool same_dict(TensorDict const& a, TensorDict const& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](auto const& one, auto const& other) {
-    return one.first == other.first && same_value(one.second, other.second);
-  });
-}
-
-/// The dictionary of the reference's own test, with what that test misses: nested, absent and large tensors.
-TensorDict batch(float factor = 1) {
-  return {{"a", counting({8}, factor)},
-          {"b", counting<std::int8_t>({16})},
-          {"c", "test"},
-          {"d", Json{1, 2, 3}},
-          {"e", Json{{"a", 1}, {"b", 2}}},
-          {"f", Tensor::empty({0}, Dtype::f32)},
-          {"big", counting({100, 30}, factor)},
-          {"nested",
-           TensorDict{{"deep", TensorDict::List{TensorDict{{"w", counting({40, 20}, factor)}}, nullptr, Tensor{}}}}},
-          {"none", Tensor{}},
-          {"scalar", Tensor::scalar(2.5)}};
-}
-
-void dicts_arrive(Collective const& world) {
-  auto const group = whole(world);
-  int const n = world.world_size();
-  for (int src = 0; src < n; ++src) {
-    auto const got = group.broadcast_tensor_dict(world.rank() == src ? batch(2) : TensorDict{}, {src});
-    EXPECT_TRUE(same_dict(got, batch(2)));
-  }
-  // Down the pipeline.
-  auto held = group.is_first_rank() ? batch(3) : group.recv_tensor_dict();
-  EXPECT_TRUE(same_dict(held, batch(3)));
-  if (!group.is_last_rank()) group.send_tensor_dict(held);
-  // Round the ring: receive before waiting for the send.
-  if (n > 1) {
-    auto coming = group.irecv_tensor_dict();
-    auto going = group.isend_tensor_dict(batch(static_cast<float>(world.rank())));
-    EXPECT_TRUE(same_dict(coming.wait(), batch(static_cast<float>((world.rank() + n - 1) % n))));
-    EXPECT_EQ(&coming.wait(), &coming.wait());
-    EXPECT_TRUE(coming.test());
-    going.wait();
-    EXPECT_TRUE(going.test());
-  }
-}
-
 class GroupDict : public testing::TestWithParam<int> {};
-
-TEST_P(GroupDict, arrives_whole) {
-  run_thread_ranks(GetParam(), [](Collective const& world) {
-    dicts_arrive(world);
-    world.barrier();
-  });
-}
 
 CROSSRANK_RANK_SCENARIO(group_dict) {
   auto world = connect();
-  dicts_arrive(world);
+  dictionaries_arrive(world);
   world.close();
   return 0;
 }
@@ -82,31 +21,6 @@ TEST_P(GroupDict, arrives_whole_between_processes) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, GroupDict, testing::Values(1, 2, 3, 4),
                          [](auto const& each) { return std::to_string(each.param); });
-
-struct Grid {
-  explicit Grid(Collective const& world)
-      : tp(GroupCoordinator::create(world, {{0, 1}, {2, 3}}, {.name = "tp"})),
-        pp(GroupCoordinator::create(world, {{0, 2}, {1, 3}}, {.name = "pp"})) {}
-  GroupCoordinator tp;
-  GroupCoordinator pp;
-};
-
-/// Sends from one stage to the next with an all-gather group, and returns what arrives.
-TensorDict through(Grid const& grid, TensorDict const& dict, std::map<std::string, bool> const& choices = {}) {
-  if (!grid.pp.is_first_rank()) return grid.pp.recv_tensor_dict({.all_gather_group = grid.tp});
-  grid.pp.send_tensor_dict(dict, {.all_gather_group = grid.tp, .all_gather_tensors = choices});
-  return dict;
-}
-
-TEST(AllGatherRule, splits_divisible_tensors_and_sends_the_rest_whole) {
-  run_thread_ranks(4, [](Collective const& world) {
-    Grid const grid(world);
-    EXPECT_TRUE(same_dict(through(grid, batch(5)), batch(5)));
-    TensorDict const odd{{"odd", counting({1001}, 2.F)}, {"even", counting({1000}, 2.F)}};
-    EXPECT_TRUE(same_dict(through(grid, odd), odd));
-    world.barrier();
-  });
-}
 
 TEST(AllGatherRule, trusts_the_sender_for_overridden_tensors) {
   run_thread_ranks(4, [](Collective const& world) {

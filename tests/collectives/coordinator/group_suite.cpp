@@ -24,11 +24,30 @@ Tensor given(Shape const& shape, int rank) { return counting(shape, static_cast<
 
 Tensor summed(Shape const& shape, int ranks) { return counting(shape, static_cast<float>(ranks * (ranks + 1) / 2)); }
 
+/// Returns a tensor with the results of `change` for its elements.
+template <class Change>
+Tensor changed(Tensor const& tensor, Change&& change) {
+  auto out = on_host(tensor).clone();
+  for (auto& value : out.as_mutable<float>()) value = change(value);
+  return on_device(out);
+}
+
 /// An expert doubles its input and adds its rank.
 Tensor expert(Tensor const& hidden, int rank) {
-  auto out = hidden.clone();
-  for (auto& value : out.as_mutable<float>()) value = 2 * value + static_cast<float>(rank);
-  return out;
+  return changed(hidden, [rank](float value) { return 2 * value + static_cast<float>(rank); });
+}
+
+/// Returns lists of rows of each rank: all different, some empty, those of vLLM's own tests, and all equal.
+std::vector<Sizes> uneven_sizes(int ranks) {
+  std::vector<Sizes> all(4);
+  constexpr std::int64_t of_reference[] = {81, 20, 57, 52, 81, 5, 49, 49};
+  for (int rank = 0; rank < ranks; ++rank) {
+    all[0].push_back(2 + 3 * rank);
+    all[1].push_back(rank % 2 == 0 ? 0 : 2 + 3 * rank);
+    all[2].push_back(of_reference[rank % 8]);
+    all[3].push_back(5);
+  }
+  return all;
 }
 
 void experts_match_the_serial_reference(GroupCoordinator const& group, std::vector<int> const& members,
@@ -47,17 +66,19 @@ void experts_match_the_serial_reference(GroupCoordinator const& group, std::vect
   EXPECT_TRUE(same(got.hidden_states, concat(all)));
   EXPECT_TRUE(same(got.router_logits, concat(all)));
   ASSERT_EQ(got.extra_tensors.size(), 1U);
-  EXPECT_EQ(got.extra_tensors[0].dtype(), Dtype::i32);
+  std::vector<Tensor> extras;
+  for (auto const size : sizes) extras.push_back(counting<std::int32_t>({size}));
+  EXPECT_TRUE(same(got.extra_tensors[0], concat(extras)));
   EXPECT_EQ(got.route.sizes(), sizes);
   auto const combined = group.combine(expert(got.hidden_states, world.rank()), got.route);
   // Serial reference: every member's expert processes these tokens, and the results are added.
-  auto expected = mine.clone();
-  for (auto& value : expected.as_mutable<float>()) {
+  auto const expected = changed(mine, [&](float value) {
     float sum = 0;
     for (int const rank : members) sum += 2 * value + static_cast<float>(rank);
-    value = sum;
-  }
+    return sum;
+  });
   EXPECT_TRUE(same(combined, expected));
+  EXPECT_TRUE(same(group.combine(expert(got.hidden_states, world.rank()), got.route, ReduceOrder::rank), expected));
 }
 
 /// Returns whether the ranks share memory: all are on one node, and the backend uses its memory.
@@ -76,8 +97,13 @@ void dense_operations_match_the_serial_reference(Collective const& world) {
   int const me = world.rank();
   auto const mine = [&](Shape const& shape) { return given(shape, me); };
 
-  auto const reduced = group.all_reduce(mine({8}));
-  EXPECT_TRUE(same(reduced, summed({8}, n)));
+  auto tensor = mine({8});
+  EXPECT_TRUE(same(group.all_reduce(tensor), summed({8}, n)));
+  EXPECT_TRUE(same(group.all_reduce_out_place(tensor, ReduceOp::max), given({8}, n - 1)));
+  EXPECT_TRUE(same(group.all_reduce(tensor, ReduceOp::sum, ReduceOrder::rank), summed({8}, n)));
+  EXPECT_TRUE(same(tensor, mine({8}))) << "the argument";
+  group.all_reduce_in_place(tensor);
+  EXPECT_TRUE(same(tensor, summed({8}, n)));
   std::vector<Shape> const shapes{{2 * n}, {3, 2 * n}, {2 * n, 4 * n, 6 * n}, {n, 2 * n, 3 * n, 4 * n}};
   for (auto const& shape : shapes) {
     auto const dims = static_cast<std::int64_t>(shape.size());
@@ -102,19 +128,26 @@ void uneven_operations_match_the_serial_reference(Collective const& world) {
   auto const group = whole(world);
   int const n = world.world_size();
   int const me = world.rank();
-  for (bool const with_empty : {false, true}) {
-    Sizes sizes;
-    for (int rank = 0; rank < n; ++rank) sizes.push_back(with_empty && rank % 2 == 0 ? 0 : 2 + 3 * rank);
+  for (auto const& sizes : uneven_sizes(n)) {
     std::vector<Tensor> all;
     for (int rank = 0; rank < n; ++rank) all.push_back(given({sizes[static_cast<std::size_t>(rank)], 4}, rank));
     auto const mine = all[static_cast<std::size_t>(me)];
     EXPECT_TRUE(same(group.all_gatherv(mine, sizes), concat(all)));
     EXPECT_TRUE(same(group.all_gatherv(mine), concat(all)));
-    auto const list =
-        group.all_gatherv(std::vector{mine, counting<std::int8_t>({sizes[static_cast<std::size_t>(me)]})}, sizes);
-    ASSERT_EQ(list.size(), 2U);
-    EXPECT_TRUE(same(list[0], concat(all)));
-    EXPECT_EQ(list[1].dtype(), Dtype::i8);
+    std::vector<Tensor> bytes;
+    for (auto const size : sizes) bytes.push_back(counting<std::int8_t>({size, 3}));
+    auto const own_bytes = bytes[static_cast<std::size_t>(me)];
+    auto const without_elements = counting({own_bytes.shape()[0], 0});
+    for (auto const& known : {sizes, Sizes{}}) {
+      auto const list = group.all_gatherv(std::vector{own_bytes, without_elements, mine}, known);
+      ASSERT_EQ(list.size(), 3U);
+      EXPECT_TRUE(same(list[0], concat(bytes)));
+      EXPECT_EQ(list[1].shape(), (Shape{concat(all).shape()[0], 0}));
+      EXPECT_TRUE(same(list[2], concat(all)));
+    }
+    auto const mixed = group.all_gatherv(std::vector{on_host(mine), own_bytes}, sizes);
+    EXPECT_TRUE(same(mixed.at(0), on_host(concat(all))));
+    EXPECT_TRUE(same(mixed.at(1), concat(bytes)));
     auto const total = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
     auto const begin = std::accumulate(sizes.begin(), sizes.begin() + me, std::int64_t{0});
     for (std::int64_t const dim : {0, 1, 2}) {
@@ -135,11 +168,32 @@ void tensors_reach_their_receivers(Collective const& world) {
     EXPECT_EQ(back.data(), tensor.data());
     EXPECT_TRUE(same(tensor, counting({5}, 1.F, static_cast<float>(src))));
   }
+  for (int dst = 0; dst < n; ++dst) {
+    auto const gathered = group.gather(given({3}, me), {.dst = dst});
+    EXPECT_EQ(gathered.defined(), me == dst);
+  }
   group.send(given({64}, me));
   EXPECT_TRUE(same(group.recv({64}, Dtype::f32), given({64}, (me + n - 1) % n)));
   group.send(given({3, 2}, me), (me + n - 1) % n);
   EXPECT_TRUE(same(group.recv({3, 2}, Dtype::f32, (me + 1) % n), given({3, 2}, (me + 1) % n)));
   group.barrier();
+}
+
+/// The groups of neighbours make different numbers of calls, and the ranks are in groups of two kinds at once.
+void pairs_of_ranks_do_not_interfere(Collective const& world) {
+  auto const rows = made(world, pairs(world.world_size(), 1), {.name = "tp"});
+  auto const columns = made(world, pairs(world.world_size(), 2), {.name = "pp"});
+  bool const in_first_row = world.rank() % 4 < 2;
+  auto reduced = rows.all_reduce(counting({16, 64}, 0.F, 1.F));
+  if (in_first_row) reduced = rows.all_reduce(reduced);
+  EXPECT_TRUE(same(reduced, counting({16, 64}, 0.F, in_first_row ? 4.F : 2.F)));
+  // Down the pipeline of two stages.
+  auto const stage = static_cast<float>(world.rank() % 2 + 1);
+  if (columns.is_first_rank()) columns.send(counting({1024}, 0.F, stage));
+  if (columns.is_last_rank()) {
+    EXPECT_TRUE(same(columns.recv({1024}, Dtype::f32), counting({1024}, 0.F, stage)));
+  }
+  world.barrier();
 }
 
 void experts_use_sequence_parallelism(Collective const& world) {
@@ -159,8 +213,8 @@ void experts_use_sequence_parallelism(Collective const& world) {
 void experts_use_their_data_parallel_group(Collective const& world) {
   int const tp = 2;
   Mesh const mesh(world, {{"dp", world.world_size() / tp}, {"tp", tp}});
-  auto const dp = GroupCoordinator::create(world, mesh.groups("dp"), {.name = "dp"});
-  auto const ep = whole(world, {.name = "ep", .data_parallel = dp});
+  auto const dp = made(world, mesh.groups("dp"), {.name = "dp"});
+  auto const ep = whole(world, {.name = "ep", .data_parallel = dp.device_group()});
   std::vector<int> column;
   std::vector<int> all;
   for (int rank = 0; rank < world.world_size(); ++rank) {
@@ -266,10 +320,10 @@ void ranks_keep_their_device_in_every_group(Collective const& world) {
   std::vector<std::vector<int>> lists(2);
   for (int rank = world.world_size() - 1; rank >= 0; --rank) lists[static_cast<std::size_t>(rank % 2)].push_back(rank);
   if (lists[1].empty()) lists.pop_back();
-  auto const group = GroupCoordinator::create(world, lists);
+  auto const group = made(world, lists);
   auto const& mine = lists[static_cast<std::size_t>(world.rank() % 2)];
   EXPECT_EQ(group.local_rank(), world.local_rank());
-  EXPECT_EQ(group.device(), Device{});
+  EXPECT_EQ(group.device(), CaseDevice::current());
   EXPECT_EQ(mine[static_cast<std::size_t>(group.rank_in_group())], world.rank());
   EXPECT_EQ(group.rank_in_group(), group.rank());
   EXPECT_EQ(group.rank_in_group(group.global_rank()), group.rank());
@@ -278,18 +332,24 @@ void ranks_keep_their_device_in_every_group(Collective const& world) {
 
 namespace {
 
+constexpr bool on_devices = true;
+
 constexpr GroupCase cases[] = {
-    {"dense_operations_match_the_serial_reference", dense_operations_match_the_serial_reference},
-    {"uneven_operations_match_the_serial_reference", uneven_operations_match_the_serial_reference},
-    {"tensors_reach_their_receivers", tensors_reach_their_receivers},
-    {"experts_use_sequence_parallelism", experts_use_sequence_parallelism},
-    {"experts_use_their_data_parallel_group", experts_use_their_data_parallel_group, 4},
-    {"experts_without_a_data_parallel_group_stay_local", experts_without_a_data_parallel_group_stay_local},
+    {"dense_operations_match_the_serial_reference", dense_operations_match_the_serial_reference, 1, on_devices},
+    {"uneven_operations_match_the_serial_reference", uneven_operations_match_the_serial_reference, 1, on_devices},
+    {"tensors_reach_their_receivers", tensors_reach_their_receivers, 1, on_devices},
+    {"pairs_of_ranks_do_not_interfere", pairs_of_ranks_do_not_interfere, 4, on_devices},
+    {"experts_use_sequence_parallelism", experts_use_sequence_parallelism, 1, on_devices},
+    {"experts_use_their_data_parallel_group", experts_use_their_data_parallel_group, 4, on_devices},
+    {"experts_without_a_data_parallel_group_stay_local", experts_without_a_data_parallel_group_stay_local, 1,
+     on_devices},
+    {"dictionaries_arrive", dictionaries_arrive, 1, on_devices},
+    {"dictionaries_follow_the_all_gather_rule", dictionaries_follow_the_all_gather_rule, 4, on_devices},
     {"objects_are_sent_by_queue", objects_are_sent_by_queue},
     {"a_queue_reaches_all_ranks", a_queue_reaches_all_ranks},
     {"queues_of_all_ranks_reach_one", queues_of_all_ranks_reach_one},
     {"queues_take_a_writer_from_outside", queues_take_a_writer_from_outside, 3},
-    {"ranks_keep_their_device_in_every_group", ranks_keep_their_device_in_every_group},
+    {"ranks_keep_their_device_in_every_group", ranks_keep_their_device_in_every_group, 1, on_devices},
 };
 
 }  // namespace
@@ -303,6 +363,12 @@ std::vector<GroupParameter> group_parameters(std::vector<int> const& sizes) {
       if (ranks >= test.min_ranks) all.push_back({test, ranks});
     }
   }
+  return all;
+}
+
+std::vector<GroupParameter> group_device_parameters(std::vector<int> const& sizes) {
+  auto all = group_parameters(sizes);
+  std::erase_if(all, [](GroupParameter const& one) { return !one.test.on_devices; });
   return all;
 }
 

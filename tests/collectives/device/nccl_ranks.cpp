@@ -20,10 +20,10 @@ Function* emulator(char const* name) {
 
 }  // namespace
 
-RankOptions gpu_ranks(EmulatedNccl version) {
+RankOptions gpu_ranks(EmulatedNccl version, int gpus) {
   RankOptions options;
   options.environment = {{"CROSSRANK_CUDA_LIBRARY", CROSSRANK_TEST_CUDA},
-                         {"EMULATED_GPU_COUNT", "4"},
+                         {"EMULATED_GPU_COUNT", std::to_string(gpus)},
                          {"EMULATED_GPU_MEMORY", "268435456"}};
   if (version == EmulatedNccl::newest) options.environment["CROSSRANK_NCCL_LIBRARY"] = CROSSRANK_TEST_NCCL;
   if (version == EmulatedNccl::v2_22) options.environment["CROSSRANK_NCCL_LIBRARY"] = CROSSRANK_TEST_NCCL_2_22;

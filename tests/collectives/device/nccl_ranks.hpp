@@ -16,8 +16,8 @@ namespace crossrank::test {
 /// Which emulated NCCL the ranks have.
 enum class EmulatedNccl { newest, v2_22, v2_18, none };
 
-/// Returns options for ranks on four emulated GPUs.
-[[nodiscard]] RankOptions gpu_ranks(EmulatedNccl version = EmulatedNccl::newest);
+/// Returns options for ranks on emulated GPUs.
+[[nodiscard]] RankOptions gpu_ranks(EmulatedNccl version = EmulatedNccl::newest, int gpus = 4);
 
 /// Runs a scenario on `ranks` processes and expects that all of them succeed.
 void expect_job_ok(int ranks, std::string_view scenario, RankOptions options = gpu_ranks());
