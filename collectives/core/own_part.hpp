@@ -8,8 +8,8 @@
 
 namespace crossrank {
 
-/// Returns the fields of an error because of which this rank cannot do its part of a call. They name the call, the rank
-/// and the group.
+/// Returns the fields of an error that keeps this rank from doing its part of a call. They name the call, the rank and
+/// the group.
 [[nodiscard]] ErrorInfo own_part_failure(Error const& error, char const* operation, spi::Transport const& transport);
 
 /// Runs `allocate`, which gets the memory for the result of a collective. The other ranks would wait for a rank that
