@@ -13,6 +13,8 @@ Timeout = float | timedelta
 Shape = int | Sequence[int]
 Weights = Mapping[str, TensorLike]
 ReduceOp = Literal["sum", "prod", "min", "max", "avg", "band", "bor", "bxor"]
+# The order in which a reduction combines the ranks' values. On the CPU it is always that of the ranks.
+ReduceOrder = Literal["any", "rank"]
 
 
 def seconds(timeout: Timeout | None) -> float | None:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from . import _core
-from ._types import ReduceOp, TensorLike, Timeout, seconds
+from ._types import ReduceOp, ReduceOrder, TensorLike, Timeout, seconds
 from .errors import UsageError
 
 
@@ -198,33 +198,36 @@ class Collective:
         """
         return Collective(self._native.split_by(color, key))
 
-    def all_reduce(self, tensor: TensorLike, *, op: ReduceOp = "sum") -> None:
+    def all_reduce(self, tensor: TensorLike, *, op: ReduceOp = "sum", order: ReduceOrder = "any") -> None:
         """Replaces the tensor on every rank by the combination of all ranks' tensors.
+
+        `order` of this and the other reductions is for tensors on a GPU, which the package does not take yet. On the CPU
+        it is always that of the ranks.
 
         >>> world.all_reduce(gradient, op="avg")
         """
-        self._native.all_reduce(tensor, op)
+        self._native.all_reduce(tensor, op, order)
 
-    def iall_reduce(self, tensor: TensorLike, *, op: ReduceOp = "sum") -> Request:
+    def iall_reduce(self, tensor: TensorLike, *, op: ReduceOp = "sum", order: ReduceOrder = "any") -> Request:
         """Starts `all_reduce` and returns at once.
 
         >>> request = world.iall_reduce(gradient, op="avg")
         """
-        return Request(self._native.iall_reduce(tensor, op), tensor)
+        return Request(self._native.iall_reduce(tensor, op, order), tensor)
 
-    def reduce(self, tensor: TensorLike, *, op: ReduceOp = "sum", root: int = 0) -> None:
+    def reduce(self, tensor: TensorLike, *, op: ReduceOp = "sum", root: int = 0, order: ReduceOrder = "any") -> None:
         """Replaces the root's tensor by the combination of all ranks' tensors.
 
         >>> world.reduce(loss, root=0)
         """
-        self._native.reduce(tensor, op, root)
+        self._native.reduce(tensor, op, root, order)
 
-    def ireduce(self, tensor: TensorLike, *, op: ReduceOp = "sum", root: int = 0) -> Request:
+    def ireduce(self, tensor: TensorLike, *, op: ReduceOp = "sum", root: int = 0, order: ReduceOrder = "any") -> Request:
         """Starts `reduce` and returns at once.
 
         >>> request = world.ireduce(loss, root=0)
         """
-        return Request(self._native.ireduce(tensor, op, root), tensor)
+        return Request(self._native.ireduce(tensor, op, root, order), tensor)
 
     def broadcast(self, tensor: TensorLike, *, root: int = 0) -> None:
         """Copies the root's bytes into the tensor on every other rank.
@@ -240,33 +243,51 @@ class Collective:
         """
         return Request(self._native.ibroadcast(tensor, root), tensor)
 
-    def reduce_scatter(self, out: TensorLike, tensor: TensorLike, *, op: ReduceOp = "sum") -> None:
+    def reduce_scatter(self, out: TensorLike, tensor: TensorLike, *, op: ReduceOp = "sum", order: ReduceOrder = "any") -> None:
         """Combines the tensors of all ranks and gives rank r the r-th of equal parts in `out`.
 
         >>> world.reduce_scatter(part, gradient)
         """
-        self._native.reduce_scatter(out, tensor, op)
+        self._native.reduce_scatter(out, tensor, op, order)
 
-    def ireduce_scatter(self, out: TensorLike, tensor: TensorLike, *, op: ReduceOp = "sum") -> Request:
+    def ireduce_scatter(
+        self, out: TensorLike, tensor: TensorLike, *, op: ReduceOp = "sum", order: ReduceOrder = "any"
+    ) -> Request:
         """Starts `reduce_scatter` and returns at once.
 
         >>> request = world.ireduce_scatter(part, gradient)
         """
-        return Request(self._native.ireduce_scatter(out, tensor, op), out, tensor)
+        return Request(self._native.ireduce_scatter(out, tensor, op, order), out, tensor)
 
-    def reduce_scatterv(self, out: TensorLike, tensor: TensorLike, *, rows: Sequence[int], op: ReduceOp = "sum") -> None:
+    def reduce_scatterv(
+        self,
+        out: TensorLike,
+        tensor: TensorLike,
+        *,
+        rows: Sequence[int],
+        op: ReduceOp = "sum",
+        order: ReduceOrder = "any",
+    ) -> None:
         """Combines the tensors of all ranks and gives rank r the next `rows[r]` rows in `out`.
 
         >>> world.reduce_scatterv(part, gradient, rows=[3, 5])
         """
-        self._native.reduce_scatterv(out, tensor, list(rows), op)
+        self._native.reduce_scatterv(out, tensor, list(rows), op, order)
 
-    def ireduce_scatterv(self, out: TensorLike, tensor: TensorLike, *, rows: Sequence[int], op: ReduceOp = "sum") -> Request:
+    def ireduce_scatterv(
+        self,
+        out: TensorLike,
+        tensor: TensorLike,
+        *,
+        rows: Sequence[int],
+        op: ReduceOp = "sum",
+        order: ReduceOrder = "any",
+    ) -> Request:
         """Starts `reduce_scatterv` and returns at once.
 
         >>> request = world.ireduce_scatterv(part, gradient, rows=[3, 5])
         """
-        return Request(self._native.ireduce_scatterv(out, tensor, list(rows), op), out, tensor)
+        return Request(self._native.ireduce_scatterv(out, tensor, list(rows), op, order), out, tensor)
 
     def all_gather(self, out: TensorLike, tensor: TensorLike) -> None:
         """Joins the tensors of all ranks in `out`, which has the shape [world_size, *tensor.shape].

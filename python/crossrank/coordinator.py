@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
 from . import _core
-from ._types import Shape, TensorLike
+from ._types import ReduceOrder, Shape, TensorLike
 from .collective import Collective
 from .tensor import Tensor
 
@@ -84,12 +84,12 @@ class GroupCoordinator:
         """
         self._native.barrier()
 
-    def all_reduce(self, tensor: TensorLike) -> Tensor:
-        """Returns the sum of all ranks' tensors.
+    def all_reduce(self, tensor: TensorLike, *, order: ReduceOrder = "any") -> Tensor:
+        """Returns the sum of all ranks' tensors. `order` of this and the other sums is as in `Collective.all_reduce`.
 
         >>> total = tp.all_reduce(partial)
         """
-        return self._native.all_reduce(tensor)
+        return self._native.all_reduce(tensor, order)
 
     def all_gather(self, tensor: TensorLike, *, dim: int = -1) -> Tensor:
         """Returns the tensors of all ranks joined along a dimension.
@@ -105,19 +105,21 @@ class GroupCoordinator:
         """
         return self._native.all_gatherv(tensor, list(sizes))
 
-    def reduce_scatter(self, tensor: TensorLike, *, dim: int = -1) -> Tensor:
+    def reduce_scatter(self, tensor: TensorLike, *, dim: int = -1, order: ReduceOrder = "any") -> Tensor:
         """Adds the tensors of all ranks and returns the r-th of equal parts on rank r.
 
         >>> part = tp.reduce_scatter(partial, dim=0)
         """
-        return self._native.reduce_scatter(tensor, dim)
+        return self._native.reduce_scatter(tensor, dim, order)
 
-    def reduce_scatterv(self, tensor: TensorLike, *, dim: int = -1, sizes: Sequence[int] = ()) -> Tensor:
+    def reduce_scatterv(
+        self, tensor: TensorLike, *, dim: int = -1, sizes: Sequence[int] = (), order: ReduceOrder = "any"
+    ) -> Tensor:
         """Adds the tensors of all ranks and returns `sizes[r]` entries on rank r.
 
         >>> part = tp.reduce_scatterv(partial, dim=0, sizes=[3, 5])
         """
-        return self._native.reduce_scatterv(tensor, dim, list(sizes))
+        return self._native.reduce_scatterv(tensor, dim, list(sizes), order)
 
     def gather(self, tensor: TensorLike, *, dst: int = 0, dim: int = -1) -> Tensor | None:
         """Returns the tensors of all ranks joined, on rank `dst`; None elsewhere.
@@ -199,12 +201,12 @@ class GroupCoordinator:
             *self._native.dispatch(hidden_states, router_logits, is_sequence_parallel, list(sizes), extra_tensors)
         )
 
-    def combine(self, hidden_states: TensorLike, route: _core.ExpertRoute) -> Tensor:
+    def combine(self, hidden_states: TensorLike, route: _core.ExpertRoute, *, order: ReduceOrder = "any") -> Tensor:
         """Adds all ranks' results for the dispatched tokens and returns this rank's own rows. Collective.
 
         >>> mine = ep.combine(results, tokens.route)
         """
-        return self._native.combine(hidden_states, route)
+        return self._native.combine(hidden_states, route, order)
 
     def destroy(self) -> None:
         """Leaves the group.

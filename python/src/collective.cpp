@@ -172,61 +172,71 @@ void bind_identity(nb::class_<Collective>& collective) {
 void bind_reductions(nb::class_<Collective>& collective) {
   collective
       .def("all_reduce",
-           [](Collective const& group, nb::handle object, std::string_view op) {
+           [](Collective const& group, nb::handle object, std::string_view op, std::string_view order) {
              auto tensor = writable_tensor_from(object);
              auto const how = op_named(op);
-             run_waiting(group, [&] { group.all_reduce(tensor, how); });
+             auto const by = order_named(order);
+             run_waiting(group, [&] { group.all_reduce(tensor, how, by); });
            })
       .def("iall_reduce",
-           [](Collective const& group, nb::handle object, std::string_view op) {
+           [](Collective const& group, nb::handle object, std::string_view op, std::string_view order) {
              auto tensor = writable_tensor_from(object);
              auto const how = op_named(op);
-             return PendingCall{group, run_waiting(group, [&] { return group.iall_reduce(tensor, how); })};
+             auto const by = order_named(order);
+             return PendingCall{group, run_waiting(group, [&] { return group.iall_reduce(tensor, how, by); })};
            })
       .def("reduce",
-           [](Collective const& group, nb::handle object, std::string_view op, int root) {
+           [](Collective const& group, nb::handle object, std::string_view op, int root, std::string_view order) {
              auto tensor = tensor_of_call(object, group.rank() == root);
              auto const how = op_named(op);
-             run_waiting(group, [&] { group.reduce(tensor, how, {root}); });
+             auto const by = order_named(order);
+             run_waiting(group, [&] { group.reduce(tensor, how, {root}, by); });
            })
-      .def("ireduce", [](Collective const& group, nb::handle object, std::string_view op, int root) {
-        auto tensor = tensor_of_call(object, group.rank() == root);
-        auto const how = op_named(op);
-        return PendingCall{group, run_waiting(group, [&] { return group.ireduce(tensor, how, {root}); })};
-      });
+      .def("ireduce",
+           [](Collective const& group, nb::handle object, std::string_view op, int root, std::string_view order) {
+             auto tensor = tensor_of_call(object, group.rank() == root);
+             auto const how = op_named(op);
+             auto const by = order_named(order);
+             return PendingCall{group, run_waiting(group, [&] { return group.ireduce(tensor, how, {root}, by); })};
+           });
 }
 
 void bind_reduce_scatters(nb::class_<Collective>& collective) {
   collective
       .def("reduce_scatter",
-           [](Collective const& group, nb::handle to, nb::handle from, std::string_view op) {
+           [](Collective const& group, nb::handle to, nb::handle from, std::string_view op, std::string_view order) {
              auto out = writable_tensor_from(to);
              auto const in = tensor_from(from);
              auto const how = op_named(op);
-             run_waiting(group, [&] { group.reduce_scatter(out, in, how); });
+             auto const by = order_named(order);
+             run_waiting(group, [&] { group.reduce_scatter(out, in, how, by); });
            })
       .def("ireduce_scatter",
-           [](Collective const& group, nb::handle to, nb::handle from, std::string_view op) {
+           [](Collective const& group, nb::handle to, nb::handle from, std::string_view op, std::string_view order) {
              auto out = writable_tensor_from(to);
              auto const in = tensor_from(from);
              auto const how = op_named(op);
-             return PendingCall{group, run_waiting(group, [&] { return group.ireduce_scatter(out, in, how); })};
+             auto const by = order_named(order);
+             return PendingCall{group, run_waiting(group, [&] { return group.ireduce_scatter(out, in, how, by); })};
            })
       .def("reduce_scatterv",
-           [](Collective const& group, nb::handle to, nb::handle from, Lengths const& rows, std::string_view op) {
+           [](Collective const& group, nb::handle to, nb::handle from, Lengths const& rows, std::string_view op,
+              std::string_view order) {
              auto out = writable_tensor_from(to);
              auto const in = tensor_from(from);
              auto const how = op_named(op);
-             run_waiting(group, [&] { group.reduce_scatterv(out, in, {.rows = rows}, how); });
+             auto const by = order_named(order);
+             run_waiting(group, [&] { group.reduce_scatterv(out, in, {.rows = rows}, how, by); });
            })
-      .def("ireduce_scatterv",
-           [](Collective const& group, nb::handle to, nb::handle from, Lengths const& rows, std::string_view op) {
-             auto out = writable_tensor_from(to);
-             auto const in = tensor_from(from);
-             auto const how = op_named(op);
-             return PendingCall{
-                 group, run_waiting(group, [&] { return group.ireduce_scatterv(out, in, {.rows = rows}, how); })};
-           });
+      .def("ireduce_scatterv", [](Collective const& group, nb::handle to, nb::handle from, Lengths const& rows,
+                                  std::string_view op, std::string_view order) {
+        auto out = writable_tensor_from(to);
+        auto const in = tensor_from(from);
+        auto const how = op_named(op);
+        auto const by = order_named(order);
+        return PendingCall{
+            group, run_waiting(group, [&] { return group.ireduce_scatterv(out, in, {.rows = rows}, how, by); })};
+      });
 }
 
 void bind_movement(nb::class_<Collective>& collective) {

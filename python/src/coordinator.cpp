@@ -5,16 +5,19 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
 #include <crossrank/spi/storage.hpp>
 
 #include "module.hpp"
+#include "options.hpp"
 #include "tensor.hpp"
 #include "waiting.hpp"
 
@@ -39,8 +42,10 @@ std::vector<int> plain_ranks(GroupCoordinator const& group) {
 void bind_dense(nb::class_<GroupCoordinator>& coordinator) {
   coordinator
       .def("all_reduce",
-           [](GroupCoordinator const& group, nb::handle tensor) {
-             return returning_tensor(group, tensor, [&](Tensor const& t) { return group.all_reduce_out_place(t); });
+           [](GroupCoordinator const& group, nb::handle tensor, std::string_view order) {
+             auto const by = order_named(order);
+             return returning_tensor(group, tensor,
+                                     [&](Tensor const& t) { return group.all_reduce_out_place(t, ReduceOp::sum, by); });
            })
       .def("all_gather",
            [](GroupCoordinator const& group, nb::handle tensor, std::int64_t dim) {
@@ -51,13 +56,17 @@ void bind_dense(nb::class_<GroupCoordinator>& coordinator) {
              return returning_tensor(group, tensor, [&](Tensor const& t) { return group.all_gatherv(t, sizes); });
            })
       .def("reduce_scatter",
-           [](GroupCoordinator const& group, nb::handle tensor, std::int64_t dim) {
-             return returning_tensor(group, tensor, [&](Tensor const& t) { return group.reduce_scatter(t, {dim}); });
+           [](GroupCoordinator const& group, nb::handle tensor, std::int64_t dim, std::string_view order) {
+             auto const by = order_named(order);
+             return returning_tensor(group, tensor,
+                                     [&](Tensor const& t) { return group.reduce_scatter(t, {dim}, by); });
            })
       .def("reduce_scatterv",
-           [](GroupCoordinator const& group, nb::handle tensor, std::int64_t dim, Sizes const& sizes) {
+           [](GroupCoordinator const& group, nb::handle tensor, std::int64_t dim, Sizes const& sizes,
+              std::string_view order) {
+             auto const by = order_named(order);
              return returning_tensor(group, tensor,
-                                     [&](Tensor const& t) { return group.reduce_scatterv(t, {dim}, sizes); });
+                                     [&](Tensor const& t) { return group.reduce_scatterv(t, {dim}, sizes, by); });
            })
       .def("gather",
            [](GroupCoordinator const& group, nb::handle tensor, int dst, std::int64_t dim) {
@@ -155,8 +164,10 @@ nb::tuple dispatch(GroupCoordinator const& group, nb::handle hidden_states, nb::
 void bind_experts(nb::module_& module, nb::class_<GroupCoordinator>& coordinator) {
   nb::class_<ExpertRoute>(module, "ExpertRoute").def("sizes", [](ExpertRoute const& route) { return route.sizes(); });
   coordinator.def("dispatch", &dispatch)
-      .def("combine", [](GroupCoordinator const& group, nb::handle hidden_states, ExpertRoute const& route) {
-        return returning_tensor(group, hidden_states, [&](Tensor const& t) { return group.combine(t, route); });
+      .def("combine", [](GroupCoordinator const& group, nb::handle hidden_states, ExpertRoute const& route,
+                         std::string_view order) {
+        auto const by = order_named(order);
+        return returning_tensor(group, hidden_states, [&](Tensor const& t) { return group.combine(t, route, by); });
       });
 }
 

@@ -9,6 +9,17 @@ OPERATIONS = """
 n, r = world.world_size, world.rank
 x = make([r, 10 * r]); world.all_reduce(x); same(x, [sum(range(n)), 10 * sum(range(n))])
 x = make([r]); world.all_reduce(x, op="max"); same(x, [n - 1])
+x = make([r]); world.all_reduce(x, order="rank"); same(x, [sum(range(n))])
+x = make([r]); world.ireduce(x, op="max", root=1, order="rank").wait(timeout=60); same(x, [n - 1 if r == 1 else r])
+out = make([0]); world.reduce_scatterv(out, make(list(range(n))), rows=[1] * n, order="rank"); same(out, [n * r])
+for call in (world.all_reduce, world.iall_reduce, world.reduce, world.ireduce):
+    try: call(x, order="other")
+    except crossrank.UsageError as error: assert "any, rank" in str(error), str(error)
+    else: raise AssertionError(call)
+for call in (world.reduce_scatter, world.ireduce_scatter):
+    try: call(out, x, order="other")
+    except crossrank.UsageError as error: assert "any, rank" in str(error), str(error)
+    else: raise AssertionError(call)
 x = make([r]); world.reduce(x, root=n - 1); same(x, [sum(range(n))] if r == n - 1 else [r])
 x = make([r]); world.broadcast(x, root=1); same(x, [1])
 out = make([0] * n); world.all_gather(out, make([r])); same(out, list(range(n)))
@@ -55,6 +66,10 @@ assert job.mesh["tp"].world_size == n and job.tp_world.tp_world_size == n
 tokens = group.dispatch(make([[r, r]] * (r + 1)), make([[r]] * (r + 1)), is_sequence_parallel=True)
 assert tokens.hidden_states.shape == (sum(rows), 2) and tokens.route.sizes() == rows
 assert group.combine(tokens.hidden_states, tokens.route).shape == (r + 1, 2)
+assert group.combine(tokens.hidden_states, tokens.route, order="rank").shape == (r + 1, 2)
+same(group.all_reduce(make([r]), order="rank").numpy(), [sum(range(n))])
+same(group.reduce_scatter(make(list(range(n))), order="rank").numpy(), [n * r])
+same(group.reduce_scatterv(make(list(range(n))), sizes=[1] * n, order="rank").numpy(), [n * r])
 queue = crossrank.MessageQueue.create(world)
 if queue.is_writer: queue.enqueue_dict({"t": make([7]), "k": "v"}); queue.close()
 else: assert queue.dequeue_dict(timeout=60)["k"] == "v"; assert queue.dequeue_dict(timeout=60) is None
