@@ -20,23 +20,38 @@ namespace {
 
 bool is_read_only(Tensor const& tensor) { return tensor.defined() && !tensor.storage()->frozen_by().empty(); }
 
-void drop_unused_capsule(PyObject* capsule) {
-  if (PyCapsule_IsValid(capsule, versioned_capsule_name) == 0) return;
-  dlpack::Deleter()(static_cast<dlpack::ManagedVersioned*>(PyCapsule_GetPointer(capsule, versioned_capsule_name)));
+template <class Managed>
+void drop_unused(PyObject* capsule, char const* name) {
+  if (PyCapsule_IsValid(capsule, name) != 0)
+    dlpack::Deleter()(static_cast<Managed*>(PyCapsule_GetPointer(capsule, name)));
 }
 
-/// Exports a versioned capsule, because only these can say that memory is read-only.
-nb::object capsule_of(Tensor const& tensor, nb::handle stream, nb::handle device, nb::handle copy) {
+void drop_unused_capsule(PyObject* capsule) {
+  drop_unused<dlpack::ManagedVersioned>(capsule, versioned_capsule_name);
+  drop_unused<dlpack::Managed>(capsule, capsule_name);
+}
+
+template <class Owned>
+nb::object capsule_around(Owned exported, char const* name) {
+  auto capsule = nb::steal(PyCapsule_New(exported.get(), name, &drop_unused_capsule));
+  if (!capsule.is_valid()) throw nb::python_error();
+  static_cast<void>(exported.release());  // the deleter of the capsule frees it
+  return capsule;
+}
+
+/// Exports a capsule of the newest kind that the consumer takes: without a version, it is of before DLPack 1.0.
+nb::object capsule_of(Tensor const& tensor, nb::handle stream, nb::handle max_version, nb::handle device,
+                      nb::handle copy) {
   if (!stream.is_none()) refuse("Tensor.__dlpack__", "a tensor on the CPU has no stream");
   if (!device.is_none() && nb::cast<std::int32_t>(device[0]) != dlpack::device_cpu)
     throw nb::buffer_error("crossrank exports tensors on the CPU only");
   bool const copied = !copy.is_none() && nb::cast<bool>(copy);
-  auto exported =
-      run_without_gil([&] { return to_dlpack(tensor, {.copy = copied ? DlpackCopy::always : DlpackCopy::if_needed}); });
-  auto capsule = nb::steal(PyCapsule_New(exported.get(), versioned_capsule_name, &drop_unused_capsule));
-  if (!capsule.is_valid()) throw nb::python_error();
-  static_cast<void>(exported.release());  // the deleter of the capsule frees it
-  return capsule;
+  DlpackExport const options{.copy = copied ? DlpackCopy::always : DlpackCopy::if_needed};
+  if (!max_version.is_none() && nb::cast<int>(max_version[0]) >= 1)
+    return capsule_around(run_without_gil([&] { return to_dlpack(tensor, options); }), versioned_capsule_name);
+  if (is_read_only(tensor) && !copied)
+    throw nb::buffer_error("the tensor is read-only, which a capsule of before DLPack 1.0 cannot say: pass copy=True");
+  return capsule_around(run_without_gil([&] { return to_dlpack_unversioned(tensor, options); }), capsule_name);
 }
 
 /// Returns the format of the buffer protocol, of module `struct`; null for an element type that it does not have.
@@ -185,12 +200,15 @@ void define_dlpack(nb::class_<Tensor>& tensor) {
   tensor
       .def(
           "__dlpack__",
-          [](Tensor const& t, nb::handle stream, nb::handle, nb::handle device, nb::handle copy) {
-            return capsule_of(t, stream, device, copy);
+          [](Tensor const& t, nb::handle stream, nb::handle max_version, nb::handle device, nb::handle copy) {
+            return capsule_of(t, stream, max_version, device, copy);
           },
           nb::kw_only(), nb::arg("stream") = nb::none(), nb::arg("max_version") = nb::none(),
           nb::arg("dl_device") = nb::none(), nb::arg("copy") = nb::none(),
-          "Exports the tensor by DLPack, as a versioned capsule with the read-only flag.\n\n"
+          "Exports the tensor by DLPack: as a versioned capsule with the read-only flag if `max_version` allows it, "
+          "else as\n"
+          "one of before DLPack 1.0. That cannot be read-only, so it is a `BufferError` for such a tensor without "
+          "`copy`.\n\n"
           "`torch.from_dlpack` ignores this flag and gives a writable alias: use `torch()` instead.\n")
       .def(
           "__dlpack_device__",

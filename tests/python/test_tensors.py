@@ -1,6 +1,8 @@
 """Tensors in and out: every trap of other libraries' tensors."""
 
+import ctypes
 import gc
+import struct
 import sys
 
 import crossrank
@@ -135,6 +137,109 @@ def test_views_keep_the_memory_alive_and_release_it():
     del view
     gc.collect()
     assert sys.getrefcount(array) == before
+
+
+class Exporter:
+    """An object that is nobody's tensor, and gives the capsules of one with the arguments of its own choice."""
+
+    def __init__(self, tensor, **options):
+        self.capsule = lambda: tensor.__dlpack__(**options)
+
+    def __dlpack__(self, **_):
+        return self.capsule()
+
+
+class WithDevice(Exporter):
+    """An exporter on the CPU."""
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+
+class OldExporter:
+    """An exporter of before DLPack 1.0, which knows no versions."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, stream=None):
+        return self.array.__dlpack__()
+
+
+def test_capsules_of_both_kinds_are_taken():
+    array = numpy.arange(6.0).reshape(2, 3)
+    before = sys.getrefcount(array)
+    for exporter in (Exporter(array), Exporter(array, max_version=(1, 0)), OldExporter(array)):
+        tensor = crossrank.as_tensor(exporter)
+        assert tensor.data_ptr == array.ctypes.data and numpy.array_equal(tensor.numpy(), array)
+        del tensor, exporter
+    gc.collect()
+    assert sys.getrefcount(array) == before
+    array.flags.writeable = False
+    assert crossrank.as_tensor(Exporter(array, max_version=(1, 0))).readonly
+    used = Exporter(numpy.ones(3))
+    capsule = used.capsule()
+    used.capsule = lambda: capsule
+    assert crossrank.as_tensor(used).tobytes() == numpy.ones(3).tobytes()
+    with pytest.raises((ValueError, RuntimeError)):  # the memory has another owner by now
+        crossrank.as_tensor(used)
+
+
+def test_capsules_of_both_kinds_are_given():
+    array = numpy.arange(6.0).reshape(2, 3)
+    before = sys.getrefcount(array)
+    tensor = crossrank.as_tensor(array)
+    for options, name in (
+        ({}, "dltensor"),
+        ({"max_version": (0, 8)}, "dltensor"),
+        ({"max_version": (1, 3)}, "dltensor_versioned"),
+    ):
+        assert f'"{name}"' in repr(tensor.__dlpack__(**options))  # dropped without a consumer
+        view = numpy.from_dlpack(WithDevice(tensor, **options))
+        assert view.ctypes.data == tensor.data_ptr and numpy.array_equal(view, array)
+        del view
+    del tensor
+    gc.collect()
+    assert sys.getrefcount(array) == before
+    frozen = crossrank.as_tensor(bytes(8))
+    for options in ({}, {"max_version": (0, 8)}):
+        with pytest.raises(BufferError, match="read-only"):
+            frozen.__dlpack__(**options)
+    assert numpy.from_dlpack(WithDevice(frozen, copy=True)).tobytes() == bytes(8)
+
+
+def test_torch_takes_and_gives_capsules():
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.float32, torch.bfloat16, torch.int8, torch.bool, torch.complex64):
+        values = torch.arange(6).reshape(2, 3).to(dtype)
+        for options in ({}, {"max_version": (1, 0)}):
+            tensor = crossrank.as_tensor(Exporter(values, **options))
+            assert tensor.data_ptr == values.data_ptr() and tensor.shape == (2, 3)
+            view = torch.from_dlpack(tensor)
+            assert view.dtype == dtype and view.data_ptr() == values.data_ptr() and view.equal(values)
+            # A consumer of before DLPack 1.0 takes the capsule itself.
+            assert torch.utils.dlpack.from_dlpack(tensor.__dlpack__(**options)).equal(values)
+        del tensor
+        gc.collect()
+        assert view.equal(values), "the view keeps the memory"
+    filled = torch.from_dlpack(crossrank.as_tensor(numpy.zeros((2, 2))))
+    filled += 1
+    assert filled.tolist() == [[1, 1], [1, 1]]
+    turned = crossrank.as_tensor(Exporter(torch.arange(6.0).reshape(2, 3).t()))
+    assert turned.shape == (3, 2) and turned.torch().tolist() == [[0, 3], [1, 4], [2, 5]]
+    with pytest.raises(crossrank.UsageError):
+        crossrank.as_tensor(Exporter(torch.zeros(3, dtype=torch.complex128)))
+
+
+def test_a_capsule_of_a_gpu_is_refused():
+    # The struct of before DLPack 1.0: no memory, GPU 0, no dimensions, one F32, nothing to free.
+    managed = ctypes.create_string_buffer(struct.pack("<QiiiBBHQQQQQ", 0, 2, 0, 0, 2, 32, 1, 0, 0, 0, 0, 0))
+    make = ctypes.pythonapi.PyCapsule_New
+    make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    exporter = Exporter(numpy.zeros(1))
+    exporter.capsule = lambda: make(ctypes.addressof(managed), b"dltensor", None)
+    with pytest.raises(crossrank.UsageError, match="not on the CPU"):
+        crossrank.as_tensor(exporter)
 
 
 def test_torch_tensors_of_every_kind():
