@@ -29,7 +29,7 @@ namespace nb = nanobind;
 /// Returns the dict of a tree.
 [[nodiscard]] nb::dict tensor_dict_to_python(TensorDict const& dict);
 
-/// Returns the Python object of a tensor; None for an undefined one.
+/// Returns the Python object of a tensor, which is a copy on the CPU for a tensor on a GPU; None for an undefined one.
 [[nodiscard]] nb::object to_python(Tensor const& tensor);
 
 /// Returns the dtype with this safetensors name. `UsageError` for another name.

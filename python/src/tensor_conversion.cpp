@@ -9,6 +9,7 @@
 #include "json.hpp"
 #include "tensor.hpp"
 #include "tensor_sources.hpp"
+#include "waiting.hpp"
 
 namespace crossrank::python {
 namespace {
@@ -126,6 +127,9 @@ nb::dict tensor_dict_to_python(TensorDict const& tree) {
 
 nb::object to_python(Tensor const& tensor) {
   if (!tensor.defined()) return nb::none();
+  // Python reads the bytes by their address.
+  if (tensor.device().kind != Device::Kind::cpu)
+    return nb::cast(run_without_gil([&] { return tensor.to(Device::cpu()); }));
   return nb::cast(tensor);
 }
 

@@ -48,4 +48,5 @@ fi
 # The wheel must not find the libraries of the build folder.
 cd "$scratch"
 "$user/bin/crossrank" --version
+export CROSSRANK_TEST_CUDA=$build/emulated_gpu/libcuda.so.1
 "$user/bin/python" -m pytest -q -rs -p no:cacheprovider "$source_tree/tests/python"
