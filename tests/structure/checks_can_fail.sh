@@ -109,6 +109,10 @@ guide_fails "a chapter whose program is missing" 3_a.md '[a](../../examples/b.cp
 guide_fails "a chapter that quotes nothing" 3_a.md '[a](../../examples/a.cpp)\n'
 guide_fails "a chapter that the index does not link" 14_a.md '[a](../../examples/a.cpp)\n```cpp\nrun();\n```\n'
 
+if "${CROSSRANK_TEST_PYTHON:-python3}" -m ruff --version >/dev/null 2>&1; then
+  broken "an import that nothing uses" lib/a.py 'import os' "$checks/python_style.sh" "$tree"
+fi
+
 versions() { # CHANGE_LOG BUILD_FILE
   fresh
   mkdir -p "$tree"/{lib/cmake,docs/man}
