@@ -21,7 +21,7 @@ from .checkpoint import (
     verify,
 )
 from .collective import Collective, Request, connect, statistics
-from .coordinator import Dispatched, GroupCoordinator
+from .coordinator import Dispatched, GroupCoordinator, TensorDictReceive, TensorDictSend
 from .errors import (
     BackendError,
     CancelledError,
@@ -39,7 +39,7 @@ from .gather import CollectiveRange, RankedState, get_configs_parallel, get_tens
 from .helpers import compute_and_broadcast, gather_from_all_ranks, reduce_and_broadcast, zero_first, zero_only
 from .mesh import JobCollective, Mesh, MeshCollective
 from .message_queue import MessageQueue
-from .tensor import Tensor, as_tensor, concat, empty
+from .tensor import Tensor, as_tensor, concat, empty, zeros
 from .workspace import NFSWorkspace, SharedMemoryWorkspace
 
 __all__ = [
@@ -72,6 +72,8 @@ __all__ = [
     "UsageError",
     "VerifyReport",
     "__version__",
+    "TensorDictReceive",
+    "TensorDictSend",
     "as_tensor",
     "compute_and_broadcast",
     "concat",
@@ -93,3 +95,4 @@ __all__ = [
     "zero_first",
     "zero_only",
 ]
+    "zeros",

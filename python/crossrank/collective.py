@@ -151,6 +151,14 @@ class Collective:
         return self._native.backend()
 
     @property
+    def device_backend(self) -> str:
+        """What carries collectives on GPU tensors: "nccl", another device transport, or "staged" for copies in host memory.
+
+        It is "none" before the first such collective.
+        """
+        return self._native.device_backend()
+
+    @property
     def name(self) -> str:
         """The group's name, which errors and `crossrank inspect` show."""
         return self._native.name()
@@ -208,11 +216,16 @@ class Collective:
         """
         self._native.all_reduce(tensor, op, order)
 
-    def iall_reduce(self, tensor: TensorLike, *, op: ReduceOp = "sum", order: ReduceOrder = "any") -> Request:
-        """Starts `all_reduce` and returns at once.
+    def iall_reduce(
+        self, tensor: TensorLike, *, op: ReduceOp = "sum", order: ReduceOrder = "any"
+    ) -> Request:
+        """Starts `all_reduce` and returns at once. A list of tensors of one dtype is reduced in one fused call.
 
         >>> request = world.iall_reduce(gradient, op="avg")
+        >>> request = world.iall_reduce([weight.grad, bias.grad])
         """
+        if isinstance(tensor, list):
+            return Request(self._native.iall_reduce_fused(tensor, op, order), *tensor)
         return Request(self._native.iall_reduce(tensor, op, order), tensor)
 
     def reduce(self, tensor: TensorLike, *, op: ReduceOp = "sum", root: int = 0, order: ReduceOrder = "any") -> None:
@@ -253,11 +266,15 @@ class Collective:
     def ireduce_scatter(
         self, out: TensorLike, tensor: TensorLike, *, op: ReduceOp = "sum", order: ReduceOrder = "any"
     ) -> Request:
-        """Starts `reduce_scatter` and returns at once.
+        """Starts `reduce_scatter` and returns at once. Two lists make one fused call: `out[i]` gets a part of `tensor[i]`.
 
         >>> request = world.ireduce_scatter(part, gradient)
+        >>> request = world.ireduce_scatter([part, other_part], [gradient, other_gradient])
         """
+        if isinstance(out, list):
+            return Request(self._native.ireduce_scatter_fused(out, tensor, op, order), *out, *tensor)
         return Request(self._native.ireduce_scatter(out, tensor, op, order), out, tensor)
+
 
     def reduce_scatterv(
         self,
@@ -297,10 +314,13 @@ class Collective:
         self._native.all_gather(out, tensor)
 
     def iall_gather(self, out: TensorLike, tensor: TensorLike) -> Request:
-        """Starts `all_gather` and returns at once.
+        """Starts `all_gather` and returns at once. Two lists make one fused call: `out[i]` gets the i-th tensors of all ranks.
 
         >>> request = world.iall_gather(all_parts, part)
+        >>> request = world.iall_gather([all_weights, all_biases], [weight, bias])
         """
+        if isinstance(out, list):
+            return Request(self._native.iall_gather_fused(out, tensor), *out, *tensor)
         return Request(self._native.iall_gather(out, tensor), out, tensor)
 
     def all_gatherv(self, out: TensorLike, tensor: TensorLike, *, rows: Sequence[int]) -> None:

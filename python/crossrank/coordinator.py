@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from . import _core
@@ -20,8 +21,65 @@ class Dispatched(NamedTuple):
     route: _core.ExpertRoute
 
 
+class TensorDictSend:
+    """A dict that is being sent. Keep it until `wait()` returns or `test()` returns True.
+
+    >>> request = pp.isend_tensor_dict({"hidden": hidden})
+    >>> request.wait()
+    """
+
+    __slots__ = ("_native",)
+
+    def __init__(self, native: _core.TensorDictSend) -> None:
+        self._native = native
+
+    def test(self) -> bool:
+        """Returns whether everything has been sent. Never blocks.
+
+        >>> done = request.test()
+        """
+        return self._native.test()
+
+    def wait(self) -> None:
+        """Blocks until everything has been sent.
+
+        >>> request.wait()
+        """
+        self._native.wait()
+
+
+class TensorDictReceive:
+    """A dict that is being received. Two ranks that send each other large dicts wait for the receive first.
+
+    >>> request = pp.irecv_tensor_dict()
+    >>> values = request.wait()
+    """
+
+    __slots__ = ("_native",)
+
+    def __init__(self, native: _core.TensorDictReceive) -> None:
+        self._native = native
+
+    def test(self) -> bool:
+        """Returns whether all messages have arrived. Never blocks.
+
+        >>> done = request.test()
+        """
+        return self._native.test()
+
+    def wait(self) -> dict[str, Any]:
+        """Blocks until all messages have arrived, and returns the dict. Later calls return at once.
+
+        >>> values = request.wait()
+        """
+        return self._native.wait()
+
+
 class GroupCoordinator:
     """A group with collectives on tensors and dicts. Results are new tensors.
+
+    A `with` block leaves the group. An exception in the block aborts the group instead: the other ranks get a
+    `PeerLostError`.
 
     >>> tp = crossrank.GroupCoordinator.create(world, [[0, 1], [2, 3]], name="tp")
     >>> full = tp.all_gather(shard, dim=-1)
@@ -51,6 +109,15 @@ class GroupCoordinator:
         """
         dp = None if data_parallel is None else data_parallel._native
         return cls(_core.create_coordinator(world._native, groups, name, device_communicator, broadcaster, dp))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        if error is not None:
+            for group in (self._native.cpu_group(), self._native.device_group()):
+                group.abort(error)
+        self.destroy()
 
     @property
     def cpu_group(self) -> Collective:
@@ -165,20 +232,52 @@ class GroupCoordinator:
         return self._native.broadcast_tensor_dict(lambda: values, src)
 
     def send_tensor_dict(
-        self, values: dict[str, Any], *, dst: int | None = None, all_gather_group: Collective | None = None
+        self,
+        values: dict[str, Any],
+        *,
+        dst: int | None = None,
+        all_gather_group: Collective | None = None,
+        all_gather_tensors: Mapping[str, bool] | None = None,
     ) -> None:
         """Sends a dict of tensors and JSON values to a rank; without `dst` to the next one.
 
+        With `all_gather_group` each of its ranks sends one part of a tensor that all of them hold. `all_gather_tensors` says by
+        key whether that holds, nested keys joined by dots: a tensor that differs between these ranks is False. Without an
+        entry, every tensor that can be divided is sent in parts.
+
         >>> pp.send_tensor_dict({"hidden": hidden, "step": 7})
+        >>> pp.send_tensor_dict(values, all_gather_group=tp.cpu_group, all_gather_tensors={"residual": False})
         """
-        self._native.send_tensor_dict(lambda: values, dst, None if all_gather_group is None else all_gather_group._native)
+        self._native.send_tensor_dict(lambda: values, dst, _native_of(all_gather_group), dict(all_gather_tensors or {}))
+
+    def isend_tensor_dict(
+        self,
+        values: dict[str, Any],
+        *,
+        dst: int | None = None,
+        all_gather_group: Collective | None = None,
+        all_gather_tensors: Mapping[str, bool] | None = None,
+    ) -> TensorDictSend:
+        """Starts `send_tensor_dict` and returns at once. The tensors must not change until they have been sent.
+
+        >>> request = pp.isend_tensor_dict({"hidden": hidden})
+        """
+        choices = dict(all_gather_tensors or {})
+        return TensorDictSend(self._native.isend_tensor_dict(lambda: values, dst, _native_of(all_gather_group), choices))
 
     def recv_tensor_dict(self, *, src: int | None = None, all_gather_group: Collective | None = None) -> dict[str, Any]:
         """Returns the next dict from a rank; without `src` from the previous one.
 
         >>> values = pp.recv_tensor_dict()
         """
-        return self._native.recv_tensor_dict(src, None if all_gather_group is None else all_gather_group._native)
+        return self._native.recv_tensor_dict(src, _native_of(all_gather_group))
+
+    def irecv_tensor_dict(self, *, src: int | None = None, all_gather_group: Collective | None = None) -> TensorDictReceive:
+        """Starts `recv_tensor_dict` and returns at once. Dicts arrive in the order in which their receives were started.
+
+        >>> request = pp.irecv_tensor_dict()
+        """
+        return TensorDictReceive(self._native.irecv_tensor_dict(src, _native_of(all_gather_group)))
 
     def dispatch(
         self,
@@ -214,3 +313,7 @@ class GroupCoordinator:
         >>> tp.destroy()
         """
         self._native.destroy()
+
+
+def _native_of(group: Collective | None) -> _core.Collective | None:
+    return None if group is None else group._native

@@ -21,6 +21,7 @@ class Error(Exception):
     operation: str = ""
     rank: int = -1
     failed_ranks: tuple[int, ...] = ()
+    """The ranks that are to blame. The name is that of the C++ interface, so that messages and documents fit both."""
     group_usable: bool = True
     fields: dict[str, Any] = {}  # noqa: RUF012 (each instance gets its own)
     _report: str = ""

@@ -48,30 +48,44 @@ class MessageQueue:
         chunk_bytes: int = 4 << 20,
         chunks: int = 6,
         name: str = "queue",
+        warn_every: Timeout = 60.0,
     ) -> Self:
         """Makes a queue from one rank to all others of the group. Collective.
 
+        A wait logs a warning every `warn_every` seconds; 0 means none.
+
         >>> queue = crossrank.MessageQueue.create(world, writer_rank=1)
         """
-        return cls(_core.create_queue(group._native, writer_rank, chunk_bytes, chunks, name))
+        every = seconds(warn_every) or 0.0
+        return cls(_core.create_queue(group._native, writer_rank, chunk_bytes, chunks, name, every))
 
     @classmethod
     def create_writer(
-        cls, group: Collective, *, readers: int, chunk_bytes: int = 4 << 20, chunks: int = 6, name: str = "queue"
+        cls,
+        group: Collective,
+        *,
+        readers: int,
+        chunk_bytes: int = 4 << 20,
+        chunks: int = 6,
+        name: str = "queue",
+        warn_every: Timeout = 60.0,
     ) -> Self:
-        """Makes the writing endpoint of a queue. Readers on this node attach by its handle.
+        """Makes the writing endpoint of a queue. Readers on this node attach by its handle. `warn_every` as in `create`.
 
         >>> queue = crossrank.MessageQueue.create_writer(world, readers=2)
         """
-        return cls(_core.create_queue_writer(group._native, readers, chunk_bytes, chunks, name))
+        every = seconds(warn_every) or 0.0
+        return cls(_core.create_queue_writer(group._native, readers, chunk_bytes, chunks, name, every))
 
     @classmethod
-    def attach(cls, handle: bytes, *, reader: int) -> Self:
+    def attach(cls, handle: bytes, *, reader: int, group: Collective | None = None) -> Self:
         """Attaches to a queue by its handle, as reader number `reader`.
+
+        A rank that is a thread passes its `group`, by which the library knows the rank.
 
         >>> queue = crossrank.MessageQueue.attach(handle, reader=0)
         """
-        return cls(_core.attach_queue(handle, reader))
+        return cls(_core.attach_queue(handle, reader, None if group is None else group._native))
 
     def __enter__(self) -> Self:
         return self

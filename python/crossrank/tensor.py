@@ -48,6 +48,15 @@ def empty(shape: Shape, dtype: str) -> Tensor:
     return _core.empty(shape, dtype)
 
 
+def zeros(shape: Shape, dtype: str) -> Tensor:
+    """Returns a writable tensor of zero bytes.
+
+    >>> crossrank.zeros((2, 3), "F32").numpy().sum()
+    0.0
+    """
+    return _core.zeros(shape, dtype)
+
+
 def concat(parts: Iterable[TensorLike], *, dim: int = 0) -> Tensor:
     """Joins tensors along a dimension. Copies each byte once.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import TracebackType
 from typing import Any, Literal, Self
 
 from . import _core
@@ -16,13 +17,15 @@ State = tuple[Any, dict[str, Tensor]]
 class NFSWorkspace:
     """Exchanges configs and weights through files in a shared directory.
 
-    Creates the directory and deletes the states that earlier processes of this rank left there.
+    Creates the directory and deletes the states that earlier processes of this rank left there. The files outlive the process.
+    A `with` block removes this rank's files at its end: let the others read them first, and meet in a barrier. It removes
+    nothing for a workspace that `open` has made.
 
     >>> workspace = crossrank.NFSWorkspace("/shared/job", rank=0)
     >>> workspace.write_configs_and_weights({"step": 7}, {"w": weight})
     """
 
-    __slots__ = ("_native",)
+    __slots__ = ("_native", "_writes")
 
     def __init__(
         self,
@@ -34,6 +37,14 @@ class NFSWorkspace:
         world_size: int | None = None,
     ) -> None:
         self._native = _core.make_nfs_workspace(os.fspath(path), rank, existing, format, world_size)
+        self._writes = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        if self._writes:
+            self.clean()
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
@@ -43,6 +54,7 @@ class NFSWorkspace:
         """
         workspace = cls.__new__(cls)
         workspace._native = _core.open_nfs_workspace(os.fspath(path))
+        workspace._writes = False
         return workspace
 
     @property
@@ -77,6 +89,8 @@ class NFSWorkspace:
 class SharedMemoryWorkspace:
     """Exchanges configs and weights through the shared memory of a node.
 
+    A `with` block withdraws this rank's state at its end. States that others have read stay valid.
+
     >>> workspace = crossrank.SharedMemoryWorkspace(world)
     >>> weight = workspace.empty((1024, 1024), "F32")
     """
@@ -85,6 +99,12 @@ class SharedMemoryWorkspace:
 
     def __init__(self, group: Collective) -> None:
         self._native = _core.SharedMemoryWorkspace(group._native)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        self.clean()
 
     def empty(self, shape: Shape, dtype: str) -> Tensor:
         """Returns a tensor that other ranks receive without a copy. Its contents are undetermined.

@@ -16,6 +16,8 @@
 #include "errors.hpp"
 #include "module.hpp"
 #include "options.hpp"
+#include "pending_call.hpp"
+#include "reduce_ops.hpp"
 #include "tensor.hpp"
 #include "waiting.hpp"
 
@@ -23,10 +25,6 @@ namespace crossrank::python {
 namespace {
 
 using Lengths = std::vector<std::int64_t>;
-
-constexpr std::pair<char const*, ReduceOp> reduce_ops[] = {
-    {"sum", ReduceOp::sum}, {"prod", ReduceOp::prod}, {"min", ReduceOp::min}, {"max", ReduceOp::max},
-    {"avg", ReduceOp::avg}, {"band", ReduceOp::band}, {"bor", ReduceOp::bor}, {"bxor", ReduceOp::bxor}};
 
 constexpr std::pair<char const*, CheckLevel> check_levels[] = {
     {"off", CheckLevel::off}, {"local", CheckLevel::local}, {"collective", CheckLevel::collective}};
@@ -36,30 +34,6 @@ constexpr std::pair<char const*, RanksAre> rank_kinds[] = {{"processes", RanksAr
 
 constexpr std::pair<char const*, Progress> progress_kinds[] = {{"caller", Progress::caller},
                                                                {"thread", Progress::thread}};
-
-ReduceOp op_named(std::string_view name) { return named(reduce_ops, "op", name); }
-
-/// A non-blocking call, with the group that Ctrl-C aborts.
-struct PendingCall {
-  Collective group;
-  Request request;
-
-  PendingCall(Collective its_group, Request its_request) noexcept
-      : group(std::move(its_group)), request(std::move(its_request)) {}
-  PendingCall(PendingCall&& other) noexcept
-      : group(std::move(other.group)),
-        request(std::move(other.request)),
-        has_ended(std::exchange(other.has_ended, true)) {}
-  PendingCall& operator=(PendingCall&&) = delete;
-  /// Dropping a request in progress may wait for another thread, which may need the GIL.
-  ~PendingCall() {
-    if (has_ended) return;
-    ReleasedGil const released;
-    request = Request();
-  }
-
-  bool has_ended = false;
-};
 
 /// Joins the job of the launcher, or the ranks of an MPI communicator that is given by its Fortran handle.
 Collective connect_with(std::optional<int> communicator, std::string backend, std::optional<double> timeout,
@@ -166,6 +140,7 @@ void bind_identity(nb::class_<Collective>& collective) {
       .def("is_master", &Collective::is_master)
       .def("is_local_master", &Collective::is_local_master)
       .def("backend", [](Collective const& group) { return std::string(group.backend()); })
+      .def("device_backend", [](Collective const& group) { return std::string(group.device_backend()); })
       .def("name", [](Collective const& group) { return group.name(); });
 }
 
@@ -372,6 +347,7 @@ void bind_collective(nb::module_& module) {
   bind_reduce_scatters(collective);
   bind_movement(collective);
   bind_messages(collective);
+  bind_fused_calls(collective);
   module.def("connect", &connect_with, nb::arg().none(), nb::arg(), nb::arg().none(), nb::arg().none(),
              nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none(),
              nb::arg().none(), nb::arg().none(), nb::arg());

@@ -1,8 +1,6 @@
 #include <crossrank/group.hpp>
 
-#include <cstddef>
-#include <exception>
-#include <memory>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,10 +12,10 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
-#include <crossrank/spi/storage.hpp>
-
+#include "coordinator_dicts.hpp"
 #include "module.hpp"
 #include "options.hpp"
+#include "reduce_ops.hpp"
 #include "tensor.hpp"
 #include "waiting.hpp"
 
@@ -95,59 +93,6 @@ void bind_dense(nb::class_<GroupCoordinator>& coordinator) {
           nb::arg(), nb::arg(), nb::arg().none());
 }
 
-/// The memory of a value that could not be made. Reading it throws the reason.
-class FailedValue final : public spi::Storage {
- public:
-  explicit FailedValue(std::exception_ptr failure) : failure_(std::move(failure)) {}
-
-  [[nodiscard]] std::byte* data() noexcept override { return &byte_; }
-  [[nodiscard]] std::size_t size_bytes() const noexcept override { return 1; }
-  [[nodiscard]] std::string revoked_by() const override { std::rethrow_exception(failure_); }
-
- private:
-  std::exception_ptr failure_;
-  std::byte byte_{};
-};
-
-/// Returns the dict that the Python function `given` returns. If it cannot be sent, returns one that throws the reason
-/// when the library encodes it: the library then tells the receivers, so that they do not wait.
-TensorDict dict_to_send(GroupCoordinator const& group, nb::handle given) {
-  try {
-    return run_python([&] { return tensor_dict_from(given()); });
-  } catch (...) {
-    if (group.cpu_group().world_size() == 1) throw;  // the library would encode nothing
-    auto const failed = std::make_shared<FailedValue>(std::current_exception());
-    return {{"failed", spi::tensor_from_storage(failed, 0, {1}, Dtype::u8)}};
-  }
-}
-
-void bind_dicts(nb::class_<GroupCoordinator>& coordinator) {
-  coordinator
-      .def("broadcast_tensor_dict",
-           [](GroupCoordinator const& group, nb::handle given, int src) {
-             auto tree = group.rank() == src ? dict_to_send(group, given) : TensorDict();
-             return tensor_dict_to_python(
-                 run_waiting(group.cpu_group(), [&] { return group.broadcast_tensor_dict(std::move(tree), {src}); }));
-           })
-      .def(
-          "send_tensor_dict",
-          [](GroupCoordinator const& group, nb::handle given, std::optional<int> dst,
-             std::optional<Collective> all_gather_group) {
-            auto const tree = dict_to_send(group, given);
-            run_waiting(group.cpu_group(),
-                        [&] { group.send_tensor_dict(tree, {.dst = dst, .all_gather_group = all_gather_group}); });
-          },
-          nb::arg(), nb::arg().none(), nb::arg().none())
-      .def(
-          "recv_tensor_dict",
-          [](GroupCoordinator const& group, std::optional<int> src, std::optional<Collective> all_gather_group) {
-            return tensor_dict_to_python(run_waiting(group.cpu_group(), [&] {
-              return group.recv_tensor_dict({.src = src, .all_gather_group = all_gather_group});
-            }));
-          },
-          nb::arg().none(), nb::arg().none());
-}
-
 /// Returns (hidden_states, router_logits, extra_tensors, route).
 nb::tuple dispatch(GroupCoordinator const& group, nb::handle hidden_states, nb::handle router_logits,
                    bool is_sequence_parallel, Sizes const& sizes, nb::handle extra_tensors) {
@@ -182,7 +127,7 @@ void bind_coordinator(nb::module_& module) {
       .def("barrier", [](GroupCoordinator const& group) { run_waiting(group.cpu_group(), [&] { group.barrier(); }); })
       .def("destroy", [](GroupCoordinator const& group) { run_without_gil([&] { group.destroy(); }); });
   bind_dense(coordinator);
-  bind_dicts(coordinator);
+  bind_coordinator_dicts(module, coordinator);
   bind_experts(module, coordinator);
   module.def(
       "create_coordinator",

@@ -24,8 +24,13 @@
 namespace crossrank::python {
 namespace {
 
-QueueOptions options_of(int writer_rank, std::size_t chunk_bytes, std::size_t chunks, std::string name) {
-  return {.writer_rank = writer_rank, .chunk_bytes = chunk_bytes, .chunks = chunks, .name = std::move(name)};
+QueueOptions options_of(int writer_rank, std::size_t chunk_bytes, std::size_t chunks, std::string name,
+                        double warn_every) {
+  return {.writer_rank = writer_rank,
+          .chunk_bytes = chunk_bytes,
+          .chunks = chunks,
+          .name = std::move(name),
+          .warn_every = milliseconds_of(warn_every)};
 }
 
 std::span<std::byte const> bytes_of(nb::bytes const& bytes) {
@@ -148,18 +153,23 @@ void bind_message_queue(nb::module_& module) {
   bind_queue_tensors(queue_class);
 
   module.def("create_queue", [](Collective const& group, int writer_rank, std::size_t chunk_bytes, std::size_t chunks,
-                                std::string name) {
-    auto const options = options_of(writer_rank, chunk_bytes, chunks, std::move(name));
+                                std::string name, double warn_every) {
+    auto const options = options_of(writer_rank, chunk_bytes, chunks, std::move(name), warn_every);
     return run_waiting(group, [&] { return MessageQueue::create(group, options); });
   });
-  module.def("create_queue_writer",
-             [](Collective const& group, int readers, std::size_t chunk_bytes, std::size_t chunks, std::string name) {
-               auto const options = options_of(0, chunk_bytes, chunks, std::move(name));
-               return run_without_gil([&] { return MessageQueue::create_writer(group, readers, options); });
-             });
-  module.def("attach_queue", [](nb::bytes const& handle, int reader) {
-    return run_without_gil([&] { return MessageQueue::attach(bytes_of(handle), reader); });
+  module.def("create_queue_writer", [](Collective const& group, int readers, std::size_t chunk_bytes,
+                                       std::size_t chunks, std::string name, double warn_every) {
+    auto const options = options_of(0, chunk_bytes, chunks, std::move(name), warn_every);
+    return run_without_gil([&] { return MessageQueue::create_writer(group, readers, options); });
   });
+  module.def(
+      "attach_queue",
+      [](nb::bytes const& handle, int reader, std::optional<Collective> const& group) {
+        auto const bytes = bytes_of(handle);
+        return run_without_gil(
+            [&] { return group ? MessageQueue::attach(*group, bytes, reader) : MessageQueue::attach(bytes, reader); });
+      },
+      nb::arg(), nb::arg(), nb::arg().none());
 }
 
 }  // namespace crossrank::python

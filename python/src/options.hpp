@@ -7,8 +7,6 @@
 #include <string_view>
 #include <utility>
 
-#include <crossrank/collective/reduce_op.hpp>
-
 #include "errors.hpp"
 
 namespace crossrank::python {
@@ -23,13 +21,6 @@ template <class Value, std::size_t Count>
     known += (known.empty() ? "" : ", ") + std::string(each);
   }
   refuse(what, "there is no such option", known, std::string(name));
-}
-
-/// Returns the order in which a reduction combines the ranks' values.
-[[nodiscard]] inline ReduceOrder order_named(std::string_view name) {
-  constexpr std::pair<char const*, ReduceOrder> reduce_orders[] = {{"any", ReduceOrder::any},
-                                                                   {"rank", ReduceOrder::rank}};
-  return named(reduce_orders, "order", name);
 }
 
 /// Returns a timeout in seconds as milliseconds, rounded up.

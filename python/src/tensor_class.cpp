@@ -151,6 +151,16 @@ void define_properties(nb::class_<Tensor>& tensor) {
       .def("__repr__", [](Tensor const& t) { return "crossrank.Tensor(" + to_string(t) + ")"; });
 }
 
+/// Copies the bytes without the GIL: a large tensor takes seconds.
+nb::object copied_bytes(Tensor const& tensor) {
+  auto copy = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(tensor.nbytes())));
+  if (!copy.is_valid()) throw nb::python_error();
+  if (tensor.nbytes() == 0) return copy;
+  auto* const to = PyBytes_AsString(copy.ptr());
+  run_without_gil([&] { std::memcpy(to, tensor.data(), tensor.nbytes()); });
+  return copy;
+}
+
 /// Defines conversions to arrays of numpy and torch.
 void define_conversions(nb::class_<Tensor>& tensor) {
   tensor
@@ -190,9 +200,25 @@ void define_copies(nb::class_<Tensor>& tensor) {
           "reshape", [](Tensor const& t, nb::handle shape) { return t.reshape(shape_from(shape)); }, nb::arg("shape"),
           "Returns a view of the same memory in another shape.\n\n    >>> tensor.reshape((6,))\n")
       .def(
-          "tobytes", [](Tensor const& t) { return nb::bytes(t.data(), t.nbytes()); },
-          "Returns a copy of the bytes.\n\n"
-          "    >>> tensor.tobytes()\n");
+          "narrow",
+          [](Tensor const& t, std::int64_t dim, std::int64_t begin, std::int64_t length) {
+            return t.narrow(dim, begin, length);
+          },
+          nb::arg("dim"), nb::arg("begin"), nb::arg("length"),
+          "Returns a view of `length` entries of a dimension, from `begin` on. All dimensions before it have length "
+          "1.\n\n"
+          "    >>> rows = tensor.narrow(0, 2, 4)\n")
+      .def(
+          "to",
+          [](Tensor const& t, std::string_view dtype) {
+            auto const wanted = dtype_named(dtype);
+            return run_without_gil([&] { return t.to(wanted); });
+          },
+          nb::arg("dtype"),
+          "Returns the tensor with elements of another type: itself when it has that type, else a copy. Floats are "
+          "rounded\n"
+          "to the nearest.\n\n    >>> tensor.to('BF16')\n")
+      .def("tobytes", &copied_bytes, "Returns a copy of the bytes.\n\n    >>> tensor.tobytes()\n");
 }
 
 /// Defines the protocol of DLPack.
@@ -241,6 +267,11 @@ void bind_tensor(nb::module_& module) {
     auto const lengths = shape_from(shape);
     auto const type = dtype_named(dtype);
     return run_without_gil([&] { return Tensor::empty(lengths, type); });
+  });
+  module.def("zeros", [](nb::handle shape, std::string_view dtype) {
+    auto const lengths = shape_from(shape);
+    auto const type = dtype_named(dtype);
+    return run_without_gil([&] { return Tensor::zeros(lengths, type); });
   });
   module.def("concat", [](nb::handle parts, std::int64_t dim) {
     std::vector<Tensor> tensors;

@@ -190,6 +190,36 @@ def coordinator(rank: int, size: int) -> None:
         group.destroy()
 
 
+def tensors_that_differ_between_the_ranks_of_the_all_gather_group(rank: int, size: int) -> None:
+    """vLLM passes `{"residual": False}` for residuals that sequence parallelism has scattered."""
+    from crossrank.compat.vllm import GroupCoordinator
+
+    tp = GroupCoordinator([[0, 1], [2, 3]], rank, "gloo", True, group_name="tp")
+    with GroupCoordinator([[0, 2], [1, 3]], rank, "gloo", True, group_name="pp") as pp:
+        mine = torch.full((4,), tp.rank_in_group)
+        values = {"step": 7, ("a", 1): torch.arange(4), "residual": mine, "hidden": torch.arange(2)}
+        choices = {"residual": False, "absent": True, "step": True}
+        if pp.is_first_rank:
+            pp.send_tensor_dict(values, all_gather_group=tp, all_gather_tensors=choices)
+            pp.send_tensor_dict({"odd": torch.ones(3)}, all_gather_group=tp, all_gather_tensors={"even": True})
+            with pytest.raises(crossrank.UsageError, match="divisible"):
+                pp.send_tensor_dict({"odd": torch.ones(3)}, all_gather_group=tp, all_gather_tensors={"odd": True})
+        else:
+            got = pp.recv_tensor_dict(all_gather_group=tp, all_gather_tensors=choices)
+            assert list(got) == list(values) and torch.equal(got["residual"], mine), got
+            assert torch.equal(got[("a", 1)], torch.arange(4)) and torch.equal(got["hidden"], torch.arange(2))
+            assert pp.recv_tensor_dict(all_gather_group=tp)["odd"].numel() == 3
+            with pytest.raises(crossrank.RemoteError, match="divisible"):
+                pp.recv_tensor_dict(all_gather_group=tp)
+    with pytest.raises(crossrank.UsageError):
+        pp.barrier()
+    tp.destroy()
+
+
+def test_tensors_that_differ_between_the_ranks_of_the_all_gather_group() -> None:
+    run_ranks(__file__, "tensors_that_differ_between_the_ranks_of_the_all_gather_group", 4, backend="gloo")
+
+
 def dicts_that_cannot_be_sent(rank: int, size: int) -> None:
     from crossrank.compat.vllm import GroupCoordinator
 

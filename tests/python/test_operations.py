@@ -58,6 +58,13 @@ assert crossrank.Mesh(world, {"dp": 1, "tp": n})["tp"].world_size == n
 group = crossrank.GroupCoordinator.create(world, [list(range(n))], name="tp")
 assert group.all_gather(make([r]), dim=0).shape == (n,)
 assert list(group.broadcast_tensor_dict({"t": make([7]), "n": {"k": 1}} if r == 0 else None)) == ["t", "n"]
+some, others = make([r]), make([2 * r, r])
+world.iall_reduce([some, others]).wait(); same(some, [sum(range(n))]); same(others, [2 * sum(range(n)), sum(range(n))])
+outs = [make([0] * n), make([0] * (2 * n))]; world.iall_gather(outs, [make([r]), make([r, -r])]).wait()
+same(outs[0], list(range(n))); same(outs[1], [sign * i for i in range(n) for sign in (1, -1)])
+outs = [make([0]), make([0])]
+world.ireduce_scatter(outs, [make(list(range(n))), make([7] * n)], op="max").wait(); same(outs[0], [r]); same(outs[1], [7])
+assert world.device_backend == "none"
 job = crossrank.MeshCollective(world, tp_size=n)
 assert (job.tp_rank, job.dp_world_size, job.rank) == (r, 1, r)
 parts = [make([0]) for _ in range(n)]; job.all_gather_to_list(parts, make([r]))
@@ -110,6 +117,34 @@ request.wait()
 driven.close()
 """,
     )
+
+
+def test_ranks_that_are_threads_attach_with_their_group():
+    import os
+    import threading
+
+    got = {}
+
+    def run(rank):
+        with crossrank.connect(
+            rank=rank, world_size=2, job_id=f"attach-{os.getpid()}", ranks_are="threads", timeout=60
+        ) as world:
+            queue = crossrank.MessageQueue.create_writer(world, readers=1, warn_every=0) if rank == 0 else None
+            handle = world.broadcast_object(queue.handle() if queue else None)
+            if queue:
+                queue.enqueue_bytes(b"hello")
+                queue.close()
+            else:
+                reader = crossrank.MessageQueue.attach(handle, reader=0, group=world)
+                got[rank] = reader.dequeue_bytes(timeout=60)
+                reader.close()
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got == {1: b"hello"}
 
 
 @pytest.mark.parametrize("limit", [1e10, 1e300, float("inf")])
@@ -389,6 +424,84 @@ for weights, options in (
     except (crossrank.UsageError, TypeError): assert world.rank == 0
     else: raise AssertionError("accepted")
 assert crossrank.save_sharded(good, "model", world=world, config={"kind": "small"}).bytes > 0
+""",
+    )
+
+
+def test_a_coordinator_sends_dicts_in_the_background(ranks):
+    ranks(
+        4,
+        """
+import numpy
+tp = crossrank.GroupCoordinator.create(world, [[0, 1], [2, 3]], name="tp")
+pp = crossrank.GroupCoordinator.create(world, [[0, 2], [1, 3]], name="pp")
+mine = numpy.full(4, tp.rank_in_group)
+if pp.rank_in_group == 0:
+    own = {"nested": {"residual": mine}, "same": numpy.arange(4)}
+    choices = {"nested.residual": False}
+    first = pp.isend_tensor_dict(own, all_gather_group=tp.cpu_group, all_gather_tensors=choices)
+    second = pp.isend_tensor_dict({"step": 2}, dst=1)
+    first.wait(); second.wait(); assert first.test()
+    pp.send_tensor_dict(own, all_gather_group=tp.cpu_group, all_gather_tensors=choices)
+else:
+    first, second = pp.irecv_tensor_dict(src=0, all_gather_group=tp.cpu_group), pp.irecv_tensor_dict()
+    assert second.wait() == {"step": 2} and second.test()
+    for got in (first.wait(), first.wait(), pp.recv_tensor_dict(all_gather_group=tp.cpu_group)):
+        assert got["nested"]["residual"].numpy().tolist() == mine.tolist(), got["nested"]["residual"].numpy()
+        assert got["same"].numpy().tolist() == [0, 1, 2, 3]
+world.barrier()
+try:
+    with pp: raise KeyError("no such stage") if world.rank == 0 else ConnectionError
+except (KeyError, ConnectionError): pass
+""",
+    )
+
+
+def test_an_exception_in_the_block_of_a_coordinator_reaches_the_other_ranks(ranks):
+    ranks(
+        2,
+        """
+for failing in (None, 0, 1):
+    coordinator = crossrank.GroupCoordinator.create(world, [[0, 1]], device_communicator=failing == 1)
+    try:
+        with coordinator as group:
+            group.barrier()
+            if world.rank == failing: raise KeyError("no such stage")
+            if failing == 0: group.barrier()
+            if failing == 1: group.all_reduce(bytes(8))
+    except crossrank.PeerLostError as lost: assert failing != world.rank and "no such stage" in str(lost), lost
+    except KeyError: assert world.rank == failing
+    else: assert failing is None
+    try: coordinator.barrier()
+    except crossrank.UsageError: pass
+    else: raise AssertionError("the group was not left")
+    world.barrier()
+""",
+    )
+
+
+def test_a_block_of_a_workspace_withdraws_the_state(ranks):
+    ranks(
+        2,
+        """
+import os
+for raises in (False, True):
+    try:
+        with crossrank.NFSWorkspace("shared") as files, crossrank.SharedMemoryWorkspace(world) as memory:
+            for workspace in (files, memory): workspace.write_configs_and_weights({"rank": world.rank}, {"w": bytes(100)})
+            world.barrier()
+            read = crossrank.SharedMemoryWorkspace(world)
+            with crossrank.NFSWorkspace.open("shared") as reader:
+                kept = [each.read_configs_and_weights_from_rank(1 - world.rank) for each in (reader, read)]
+            world.barrier()
+            if raises: raise KeyError("no such state")
+    except KeyError: assert raises
+    world.barrier()
+    assert [config["rank"] for config, _ in kept] == 2 * [1 - world.rank]
+    assert all(weights["w"].tobytes() == bytes(100) for _, weights in kept)
+    assert reader.read_configs_and_weights_from_rank(1 - world.rank) is None, os.listdir("shared")
+    assert read.read_configs_and_weights_from_rank(1 - world.rank) is None
+    world.barrier()
 """,
     )
 

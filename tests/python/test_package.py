@@ -73,7 +73,10 @@ def test_inspect_raises_the_error_of_the_command(tmp_path, monkeypatch):
 
 
 def test_a_with_block_keeps_the_class_of_its_object():
-    for kind in (crossrank.Collective, crossrank.MeshCollective, crossrank.CollectiveRange, crossrank.MessageQueue):
+    for kind in (
+        crossrank.Collective, crossrank.MeshCollective, crossrank.CollectiveRange, crossrank.MessageQueue,
+        crossrank.NFSWorkspace, crossrank.SharedMemoryWorkspace, crossrank.GroupCoordinator,
+    ):  # fmt: skip
         assert typing.get_type_hints(kind.__enter__)["return"] is typing.Self
 
 

@@ -51,6 +51,42 @@ def test_numpy_never_takes_the_bytes_of_bf16_for_numbers():
     assert len(tensor.tobytes()) == 8
 
 
+def test_tensors_are_converted_and_narrowed():
+    zeros = crossrank.zeros((2, 3), "F32")
+    assert zeros.numpy().tolist() == [[0, 0, 0], [0, 0, 0]] and not zeros.readonly
+    whole = crossrank.as_tensor(numpy.arange(6, dtype=numpy.float32).reshape(3, 2))
+    rows = whole.narrow(0, 1, 2)
+    assert rows.numpy().tolist() == [[2, 3], [4, 5]] and rows.data_ptr == whole.data_ptr + 8
+    assert whole.narrow(dim=0, begin=0, length=0).tobytes() == b""
+    with pytest.raises(crossrank.UsageError):
+        whole.narrow(1, 0, 1)
+    assert whole.to("I64").numpy().tolist() == [[0, 1], [2, 3], [4, 5]] and whole.to("F32").data_ptr == whole.data_ptr
+    assert whole.to(dtype="BF16").to("F64").numpy()[2, 1] == 5
+    with pytest.raises(crossrank.UsageError, match="C64"):
+        whole.to("C64")
+
+
+def test_other_threads_run_while_bytes_are_copied():
+    import threading
+    import time
+
+    tensor, ticks, over = crossrank.zeros((1 << 28,), "U8"), [], threading.Event()
+
+    def tick():
+        while not over.is_set():
+            ticks.append(0)
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    before, start = len(ticks), time.monotonic()
+    copy = tensor.tobytes()
+    during, seconds = len(ticks) - before, time.monotonic() - start
+    over.set()
+    thread.join()
+    assert len(copy) == 1 << 28 and (during >= 3 or seconds < 0.03), (during, seconds)
+
+
 @pytest.mark.parametrize("shape", ["abc", (1.5,), (1 << 70,), None])
 def test_bad_shapes_are_refused(shape):
     with pytest.raises((crossrank.UsageError, TypeError)):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from typing import Any, overload
+from types import TracebackType
+from typing import Any, Self, overload
 
 import torch
 
@@ -28,6 +29,14 @@ def _packed(values: dict[str, Any] | None) -> dict[str, Any]:
         else:
             others.append((key, (value,)))
     return {"others": pickle.dumps(others), "tensors": tensors}
+
+
+def _choices(values: dict[str, Any], all_gather_tensors: dict[str, bool] | None) -> dict[str, bool]:
+    """Returns the choices for the tensors of a dict, by the paths that they have in the message of `_packed`."""
+    given = all_gather_tensors or {}
+    if not given or not isinstance(values, dict):  # `_packed` refuses it, which the receiver is told
+        return {}
+    return {f"tensors.{place}": bool(given[key]) for place, key in enumerate(values) if key in given}
 
 
 def _unpacked(message: dict[str, Any]) -> dict[str, Any]:
@@ -69,6 +78,12 @@ class GroupCoordinator:
         self.unique_name = self._group.unique_name
         self.cpu_group = self._group.cpu_group
         self.device = torch.device("cpu")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._group.__exit__(kind, error, trace)
 
     # Ranks
 
@@ -203,12 +218,12 @@ class GroupCoordinator:
     ) -> None:
         """Sends a dict to rank `dst`; without it to the next one. With `all_gather_group` each of its ranks sends a part.
 
-        All tensors that can be divided are; `all_gather_tensors` is not needed.
+        `all_gather_tensors` says by key whether a tensor is sent in parts. Without an entry, one that can be divided is.
         """
-        del all_gather_tensors
         if self.world_size > 1:
             members = None if all_gather_group is None else all_gather_group.cpu_group._native
-            self._group._native.send_tensor_dict(lambda: _packed(tensor_dict), dst, members)
+            choices = _choices(tensor_dict, all_gather_tensors)
+            self._group._native.send_tensor_dict(lambda: _packed(tensor_dict), dst, members, choices)
 
     def recv_tensor_dict(
         self,
@@ -216,7 +231,10 @@ class GroupCoordinator:
         all_gather_group: GroupCoordinator | None = None,
         all_gather_tensors: dict[str, bool] | None = None,
     ) -> dict[str, Any] | None:
-        """Returns the next dict from rank `src`; without it from the previous one."""
+        """Returns the next dict from rank `src`; without it from the previous one.
+
+        The message says which tensors were sent in parts, so `all_gather_tensors` is not needed.
+        """
         del all_gather_tensors
         if self.world_size == 1:
             return None

@@ -1,0 +1,60 @@
+#include <string_view>
+#include <vector>
+
+#include <nanobind/stl/string_view.h>
+
+#include "pending_call.hpp"
+#include "reduce_ops.hpp"
+#include "tensor.hpp"
+#include "waiting.hpp"
+
+namespace crossrank::python {
+namespace {
+
+std::vector<Tensor> writable_tensors_from(nb::list const& objects) {
+  std::vector<Tensor> tensors;
+  for (auto const object : objects) tensors.push_back(writable_tensor_from(object));
+  return tensors;
+}
+
+std::vector<Tensor> tensors_from(nb::list const& objects) {
+  std::vector<Tensor> tensors;
+  for (auto const object : objects) tensors.push_back(tensor_from(object));
+  return tensors;
+}
+
+PendingCall start_all_reduce(Collective const& group, nb::list const& objects, std::string_view op,
+                             std::string_view order) {
+  auto tensors = writable_tensors_from(objects);
+  auto const how = op_named(op);
+  auto const by = order_named(order);
+  return {group, run_waiting(group, [&] { return group.iall_reduce(std::span<Tensor>(tensors), how, by); })};
+}
+
+PendingCall start_all_gather(Collective const& group, nb::list const& to, nb::list const& from) {
+  auto outs = writable_tensors_from(to);
+  auto const ins = tensors_from(from);
+  return {group,
+          run_waiting(group, [&] { return group.iall_gather(std::span<Tensor>(outs), std::span<Tensor const>(ins)); })};
+}
+
+PendingCall start_reduce_scatter(Collective const& group, nb::list const& to, nb::list const& from, std::string_view op,
+                                 std::string_view order) {
+  auto outs = writable_tensors_from(to);
+  auto const ins = tensors_from(from);
+  auto const how = op_named(op);
+  auto const by = order_named(order);
+  return {group, run_waiting(group, [&] {
+            return group.ireduce_scatter(std::span<Tensor>(outs), std::span<Tensor const>(ins), how, by);
+          })};
+}
+
+}  // namespace
+
+void bind_fused_calls(nb::class_<Collective>& collective) {
+  collective.def("iall_reduce_fused", &start_all_reduce)
+      .def("iall_gather_fused", &start_all_gather)
+      .def("ireduce_scatter_fused", &start_reduce_scatter);
+}
+
+}  // namespace crossrank::python
