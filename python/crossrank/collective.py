@@ -216,9 +216,7 @@ class Collective:
         """
         self._native.all_reduce(tensor, op, order)
 
-    def iall_reduce(
-        self, tensor: TensorLike, *, op: ReduceOp = "sum", order: ReduceOrder = "any"
-    ) -> Request:
+    def iall_reduce(self, tensor: TensorLike, *, op: ReduceOp = "sum", order: ReduceOrder = "any") -> Request:
         """Starts `all_reduce` and returns at once. A list of tensors of one dtype is reduced in one fused call.
 
         >>> request = world.iall_reduce(gradient, op="avg")
@@ -274,7 +272,6 @@ class Collective:
         if isinstance(out, list):
             return Request(self._native.ireduce_scatter_fused(out, tensor, op, order), *out, *tensor)
         return Request(self._native.ireduce_scatter(out, tensor, op, order), out, tensor)
-
 
     def reduce_scatterv(
         self,
