@@ -67,13 +67,13 @@ __all__ = [
     "SharedMemoryWorkspace",
     "Summary",
     "Tensor",
+    "TensorDictReceive",
+    "TensorDictSend",
     "TimeoutError",
     "UnavailableError",
     "UsageError",
     "VerifyReport",
     "__version__",
-    "TensorDictReceive",
-    "TensorDictSend",
     "as_tensor",
     "compute_and_broadcast",
     "concat",
@@ -94,5 +94,5 @@ __all__ = [
     "verify",
     "zero_first",
     "zero_only",
-]
     "zeros",
+]
