@@ -35,7 +35,7 @@ GraphCapture GroupCoordinator::graph_capture(GraphContext context) const {
   auto const& held = state(operation);
   bool const has_stream = context.stream.device().kind != Device::Kind::cpu;
   auto const device = has_stream ? context.stream.device() : held.tensor_device;
-  if (device.kind != Device::Kind::cuda) return GraphCapture(std::move(context));
+  if (device.kind == Device::Kind::cpu) return GraphCapture(std::move(context));
   detail::NamedCalls(held.device, operation).prepare_device(device);
   if (!has_stream) context.stream = Stream::create(device);
   return GraphCapture(std::move(context));

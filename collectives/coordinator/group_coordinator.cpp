@@ -148,7 +148,7 @@ namespace {
 
 /// Makes a buffer of zero bytes for collectives of `group`.
 Tensor new_buffer(Collective const& group, Device device, BufferDescription const& buffer) {
-  if (device.kind == Device::Kind::cuda && group.world_size() > 1) {
+  if (device.kind != Device::Kind::cpu && group.world_size() > 1) {
     detail::NamedCalls const calls(group, "prepare_communication_buffer_for_model");
     if (auto memory = calls.make_buffer(device, dense_bytes(buffer.shape, buffer.dtype))) {
       auto tensor = spi::tensor_from_storage(std::move(memory), 0, buffer.shape, buffer.dtype);

@@ -8,6 +8,7 @@
 #include <crossrank/error.hpp>
 
 #include "collectives/tensor_dict/dict_codec.hpp"
+#include "lib/device/device_kinds.hpp"
 #include "lib/tensor/copy_memory.hpp"
 #include "lib/tensor/device_tensor.hpp"
 #include "lib/tensor/transfer/host_copies.hpp"
@@ -50,9 +51,8 @@ Tensor read_tensor(std::span<std::byte const> message, KeptMessage const& kept) 
   if (message.size() < sizeof head)
     refuse_tensor("at least " + std::to_string(sizeof head) + " bytes", std::to_string(message.size()));
   std::memcpy(&head, message.data(), sizeof head);
-  bool const known_device = head.device_kind == static_cast<std::uint64_t>(Device::Kind::cpu) ||
-                            head.device_kind == static_cast<std::uint64_t>(Device::Kind::cuda);
-  bool const sound = known_device && head.magic == tensor_magic && head.dimensions <= Shape::max_rank &&
+  auto const known_kind = device::kind_of(head.device_kind);
+  bool const sound = known_kind && head.magic == tensor_magic && head.dimensions <= Shape::max_rank &&
                      head.dtype < dtype_count &&
                      std::all_of(head.lengths.begin(), head.lengths.end(), [](auto length) { return length >= 0; });
   if (!sound) refuse_tensor("a tensor's dtype and shape", "other bytes");
@@ -67,7 +67,7 @@ Tensor read_tensor(std::span<std::byte const> message, KeptMessage const& kept) 
   }
   if (bytes != data.size())
     refuse_tensor(std::to_string(bytes) + " bytes of " + to_string(shape), std::to_string(data.size()));
-  auto const kind = static_cast<Device::Kind>(head.device_kind);
+  auto const kind = *known_kind;
   if (kept.owner || kind != Device::Kind::cpu) {
     auto view = spi::tensor_from_storage(std::make_shared<MessageStorage>(data, kept, sizeof head), 0, shape, dtype);
     return kind == Device::Kind::cpu ? view : TensorMover(own_device(kind)).move(view);

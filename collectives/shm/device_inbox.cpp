@@ -37,7 +37,7 @@ void DeviceInbox::open(int owner, OutboxRecord const& announced) {
   leases->keeps = hold(owner, announced.id);
   if (!leases->keeps) return;
   try {
-    auto memory = spi::device_provider(Device::Kind::cuda).open_shared(announced.memory, leases);
+    auto memory = spi::device_provider(announced.memory.kind).open_shared(announced.memory, leases);
     leases->is_open = hold(owner, announced.id);
     outbox.memory = std::move(memory);
   } catch (Error const& e) {

@@ -28,7 +28,7 @@ struct OutboxRecord {
   OutboxId id{};
   spi::SharedDeviceMemory memory{};
 };
-static_assert(std::is_trivially_copyable_v<OutboxRecord> && sizeof(OutboxRecord) == 128);
+static_assert(std::is_trivially_copyable_v<OutboxRecord> && sizeof(OutboxRecord) == 136);
 
 /// Says where in an outbox a payload is.
 struct SlotRecord {

@@ -8,6 +8,7 @@
 
 #include "lib/codec/io/checked_size.hpp"
 #include "lib/core/as_size.hpp"
+#include "lib/device/device_kinds.hpp"
 
 namespace crossrank {
 namespace {
@@ -138,9 +139,11 @@ class Decoder {
     std::uint8_t dtype = 0;
     std::uint8_t rank = 0;
     reader_(device, dtype, rank);
-    auto const kind = static_cast<Device::Kind>(device);
-    if (kind != Device::Kind::cpu && kind != Device::Kind::cuda)
-      reader_.refuse("device", "the kind of device is unknown", "0 or 1", std::to_string(device));
+    auto const known_kind = device::kind_of(device);
+    if (!known_kind)
+      reader_.refuse("device", "the kind of device is unknown", "below " + std::to_string(device::all_kinds.size()),
+                     std::to_string(device));
+    auto const kind = *known_kind;
     if (dtype >= dtype_count) reader_.refuse("dtype", "the dtype is unknown", "0 to 21", std::to_string(dtype));
     if (rank > Shape::max_rank) reader_.refuse("shape", "too many dimensions", "16", std::to_string(rank));
     std::array<std::int64_t, Shape::max_rank> lengths{};

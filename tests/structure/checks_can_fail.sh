@@ -86,6 +86,18 @@ echo "// Cut the wire in turn: the model stories260k has a heartbeat and a doorb
 expect pass "ordinary words" "$checks/retired_words.sh" "$tree"
 broken "a header that needs another" include/crossrank/error.hpp 'std::string text();' "$checks/headers_alone.sh" "$tree" "$compiler"
 
+vendors() { # FILES: these name a vendor, and the document lists lib/core/a.cpp
+  fresh
+  printf '## A second vendor\n`lib/core/a.cpp`\n' >"$tree/docs/DEVICES.md"
+  for file in "$@"; do echo 'auto kind = Device::Kind::cuda;' >"$tree/$file"; done
+}
+vendors lib/core/a.cpp
+expect pass "a list of the files that name a vendor" "$checks/vendors.sh" "$tree"
+vendors lib/core/a.cpp lib/node/a.cpp
+expect fail "a file that names a vendor" "$checks/vendors.sh" "$tree"
+vendors
+expect fail "a list with a file that names no vendor" "$checks/vendors.sh" "$tree"
+
 # Checks of the guide and of the version, each with its own small tree.
 chapters() {
   fresh

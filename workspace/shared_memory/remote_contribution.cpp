@@ -11,6 +11,7 @@
 #include "lib/codec/message/config_binary.hpp"
 #include "lib/codec/message/tensor_table.hpp"
 #include "lib/core/as_size.hpp"
+#include "lib/device/device_kinds.hpp"
 #include "lib/node/memory/offer_claim.hpp"
 #include "lib/platform/system.hpp"
 #include "workspace/shared_memory/arena_storage.hpp"
@@ -137,8 +138,10 @@ Tensor open_in_place(std::shared_ptr<node::NodeComm> const& comm, RemoteContribu
   if (entry.offset > parts.data.size() || parts.data.size() - entry.offset < sizeof memory)
     fail_slab(at, "a handle of GPU memory lies outside its slab");
   std::memcpy(&memory, parts.data.data() + entry.offset, sizeof memory);
+  if (memory.kind == Device::Kind::cpu || !device::kind_of(static_cast<std::uint64_t>(memory.kind)))
+    fail_slab(at, "a handle of GPU memory names no kind of GPU");
   if (memory.bytes != entry.nbytes) fail_slab(at, "a handle of GPU memory is of another length than its tensor");
-  auto opened = spi::device_provider(Device::Kind::cuda).open_shared(memory, slab);
+  auto opened = spi::device_provider(memory.kind).open_shared(memory, slab);
   return spi::tensor_from_storage(std::make_shared<LentDeviceStorage>(comm, at.owner, std::move(opened)), 0,
                                   entry.shape, entry.dtype);
 }

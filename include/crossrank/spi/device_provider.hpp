@@ -35,8 +35,10 @@ struct DeviceCopy {
 
 /// A handle by which other processes of the host open device memory of this one.
 struct SharedDeviceMemory {
-  std::array<std::byte, 104> handle{};  ///< the vendor's
-  std::uint64_t bytes = 0;              ///< length
+  std::array<std::byte, 104> handle{};    ///< the vendor's
+  std::uint64_t bytes = 0;                ///< length
+  Device::Kind kind = Device::Kind::cpu;  ///< kind of the device, whose provider opens the memory
+  std::array<std::byte, 7> unused{};      ///< zero
 };
 
 /// The interface that a vendor's devices implement: memory, streams, copies and events of one kind of device.

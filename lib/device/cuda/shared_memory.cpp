@@ -198,7 +198,7 @@ std::optional<spi::SharedDeviceMemory> share_device_memory(DeviceState& state, s
   handle.process = own_process();
   handle.address = at;
   handle.offset = at - base;
-  spi::SharedDeviceMemory shared{.bytes = bytes};
+  spi::SharedDeviceMemory shared{.bytes = bytes, .kind = state.device().kind};
   std::memcpy(shared.handle.data(), &handle, sizeof handle);
   return shared;
 }

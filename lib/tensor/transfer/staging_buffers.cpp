@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <deque>
 #include <iterator>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include <crossrank/spi/device_provider.hpp>
 
 #include "lib/core/no_destructor.hpp"
+#include "lib/device/device_kinds.hpp"
 
 namespace crossrank::device {
 namespace {
@@ -99,10 +101,12 @@ void StagingBuffers::give_back(Buffer buffer) {
 
 StagingBuffers& process_staging(Device::Kind kind) {
   // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed: copies may run in threads that outlive `main`
-  static auto* const cuda = new StagingBuffers(Device::Kind::cuda, 2);
-  if (kind == Device::Kind::cuda) return *cuda;
-  throw UsageError(
-      {.operation = "process_staging", .message = "the CPU needs no staging", .expected = "a kind of GPU"});
+  static auto* const of_kinds = [] {
+    auto* const made = new std::deque<StagingBuffers>;  // NOLINT(cppcoreguidelines-owning-memory): as above
+    for (auto const one : all_kinds) made->emplace_back(one, 2);
+    return made;
+  }();
+  return of_kinds->at(static_cast<std::size_t>(kind));
 }
 
 }  // namespace crossrank::device
