@@ -29,12 +29,12 @@ class NetworkStagedConformance : public testing::TestWithParam<Parameter> {};
 
 TEST_P(NetworkStagedConformance, holds) {
   ::setenv("CROSSRANK_CUDA_LIBRARY", CROSSRANK_TEST_CUDA, 1);
-  auto const& [one, node_memory] = GetParam();
-  run_message_ranks(one.ranks,
+  auto const& parameter = GetParam();
+  run_message_ranks(parameter.one.ranks,
                     [&](Collective const& world, MemoryHub&) {
-                      run_on_gpu(one.test, {world, {}}, "staged", default_device());
+                      run_on_gpu(parameter.one.test, {world, {}}, "staged", default_device());
                     },
-                    {.node_memory = node_memory});
+                    {.node_memory = parameter.node_memory});
 }
 
 INSTANTIATE_TEST_SUITE_P(Messages, NetworkStagedConformance,
