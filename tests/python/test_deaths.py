@@ -87,6 +87,7 @@ if r == 0:
     for reader in (1, 2): world.send_object(queue.handle(), dst=reader)
 else:
     queue = crossrank.MessageQueue.attach(world.recv_object(src=0), reader=r - 1)
+world.barrier()
 def step():
     if r == dead and queue.messages == 5: die()
     if queue.is_writer: queue.enqueue_dict({"t": numpy.ones(3)})

@@ -104,8 +104,8 @@ def test_keep_alive_postpones_the_timeout_of_the_waiting_ranks(ranks):
         2,
         """
 import time
-late = crossrank.connect(job_id="late", timeout=1)
-until = time.monotonic() + 3
+late = crossrank.connect(job_id="late", timeout=2)
+until = time.monotonic() + 5
 while world.rank == 1 and time.monotonic() < until:
     late.keep_alive()
     time.sleep(0.05)
@@ -140,6 +140,7 @@ if world.rank == 0:
     request = group.iall_reduce(numpy.ones(3))
     request.cancel()
     assert request.test()
+world.barrier()
 try:
     group.barrier()
 except crossrank.PeerLostError as error:
