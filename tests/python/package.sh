@@ -1,11 +1,14 @@
 #!/bin/bash
 # Builds the wheel of the Python package against the libraries of a build folder, installs it in an environment of its own,
-# and runs the tests of this folder there. Usage: package.sh SOURCE_TREE BUILD_FOLDER
-# Exits with 77 and a reason where Python's headers or the build tools from PyPI cannot be had. CROSSRANK_TEST_PYTHON names a
-# Python whose packages (torch, ModelOpt) the tests may use as well. It may be that of a virtual environment.
+# and runs the tests of this folder there. Usage: package.sh SOURCE_TREE BUILD_FOLDER [PYTEST_ARGUMENT...]
+# Exits with 77 and a reason where Python's headers or the build tools from PyPI cannot be had. Torch is installed from PyPI
+# where it can be had within minutes; without it its tests are skipped. CROSSRANK_TEST_PYTHON names a Python whose packages
+# (torch, ModelOpt) the tests use instead. It may be that of a virtual environment. The newest other Python on PATH runs the
+# tests too, without torch.
 set -euo pipefail
 source_tree=$(readlink -f "$1")
 build=$(readlink -f "$2")
+shift 2
 here=$build/tests/python
 python=${CROSSRANK_TEST_PYTHON:-/usr/bin/python3}
 unset PYTHONPATH
@@ -32,21 +35,62 @@ export TMPDIR=$scratch
 wheel=$("$source_tree/python/wheel.sh" "$tools/bin/python" "$build" "$scratch/wheels")
 ls -l "$wheel"
 
-# Each Python has an environment of its own. The packages of a virtual environment come in by their path: an environment
-# that is made from one sees only those of the interpreter below it.
-user=$here/user-$(printf '%s' "$python" | cksum | cut -d ' ' -f 1)
-if ! "$user/bin/python" -c 'import numpy, pytest, nanobind_backend' 2>/dev/null; then  # none, or not whole
-  rm -rf "$user"
-  "$python" -m venv --system-site-packages "$user"
+# Makes an environment for a Python, and sets `user` to its folder. The packages of a virtual environment come in by their
+# path: an environment that is made from one sees only those of the interpreter below it.
+make_environment() {
+  local python=$1
+  user=$here/user-$(printf '%s' "$python" | cksum | cut -d ' ' -f 1)
+  ! "$user/bin/python" -c 'import numpy, pytest, nanobind_backend' 2>/dev/null || return 0
+  rm -rf "$user"  # there is none, or not a whole one
+  "$python" -m venv --system-site-packages "$user" || return 1
   "$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sep="\n")' \
     >"$("$user/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/chosen_python.pth"
-  "$user/bin/python" -m pip install -q pytest numpy 'nanobind-backend>=1.0' >"$here/user.log" 2>&1 ||
-    skip "pytest and numpy cannot be installed from PyPI: $(tail -n 1 "$here/user.log")"
-  "$user/bin/python" -m pip install -q --only-binary :all: mpi4py >>"$here/user.log" 2>&1 || true  # its tests skip without it
-fi
-"$user/bin/python" -m pip install -q --force-reinstall --no-deps "$wheel"
-# The wheel must not find the libraries of the build folder.
-cd "$scratch"
-"$user/bin/crossrank" --version
+  "$user/bin/python" -m pip install -q pytest numpy 'nanobind-backend>=1.0' >"$user/pip.log" 2>&1 || return 1
+  "$user/bin/python" -m pip install -q --only-binary :all: mpi4py >>"$user/pip.log" 2>&1 || true  # its tests skip without it
+}
+
+# Installs torch in the environment unless it has one. PyPI's wheels for x86-64 hold CUDA as well, 3 GB in all.
+add_torch() {
+  ! "$user/bin/python" -c 'import torch' 2>/dev/null || return 0
+  local folder
+  for folder in "$user" "$scratch"; do
+    (($(df --output=avail -k "$folder" | tail -n 1) > 10 * 1024 * 1024)) ||
+      { echo "no tests of torch: less than 10 GiB are free in $folder"; return 0; }
+  done
+  timeout 600 "$user/bin/python" -m pip install -q --only-binary :all: torch >>"$user/pip.log" 2>&1 && return 0
+  echo "no tests of torch: it cannot be installed from PyPI within 10 minutes: $(tail -n 1 "$user/pip.log")"
+  "$user/bin/python" -m pip uninstall -q -y torch >>"$user/pip.log" 2>&1 || true  # an interrupted one
+}
+
+run_tests() {
+  "$user/bin/python" -m pip install -q --force-reinstall --no-deps "$wheel"
+  "$user/bin/crossrank" --version
+  "$user/bin/python" -m pytest -q -rs -p no:cacheprovider "$source_tree/tests/python" "$@"
+}
+
+# Prints the newest Python on PATH of another version than the first one. A name on PATH may lead nowhere.
+other_python() {
+  local minor own
+  own=$("$python" -c 'import sys; print(sys.version_info[1])')
+  for minor in 15 14 13 12; do
+    if ((minor != own)) && "python3.$minor" -c 'import venv, ensurepip' 2>/dev/null; then
+      command -v "python3.$minor"
+      return
+    fi
+  done
+}
+
+cd "$scratch"  # the wheel must not find the libraries of the build folder
 export CROSSRANK_TEST_CUDA=$build/emulated_gpu/libcuda.so.1
-"$user/bin/python" -m pytest -q -rs -p no:cacheprovider "$source_tree/tests/python"
+make_environment "$python" || skip "pytest and numpy cannot be installed from PyPI: $(tail -n 1 "$user/pip.log")"
+add_torch
+run_tests "$@"
+other=$(other_python)
+if [[ -z $other ]]; then
+  echo "no tests of a second Python: none is on PATH (python3.12 and later)"
+elif make_environment "$other"; then
+  echo "with $other:"
+  run_tests "$@"
+else
+  echo "no tests of $other: pytest and numpy cannot be installed: $(tail -n 1 "$user/pip.log")"
+fi
