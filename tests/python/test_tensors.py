@@ -295,6 +295,14 @@ def test_torch_tensors_of_every_kind():
             crossrank.as_tensor(bad)
 
 
+def test_quantized_dtypes_of_torch_are_refused():
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.qint8, torch.quint8, torch.qint32):
+        quantized = torch.quantize_per_tensor(torch.ones(4), scale=0.1, zero_point=0, dtype=dtype)
+        with pytest.raises(crossrank.UsageError, match=str(dtype)):
+            crossrank.as_tensor(quantized)
+
+
 def test_torch_tensors_of_f4_have_two_values_in_an_element(tmp_path):
     torch = pytest.importorskip("torch")
     if not hasattr(torch, "float4_e2m1fn_x2"):
