@@ -27,7 +27,10 @@ class Error(Exception):
     _report: str = ""
 
     def report(self) -> str:
-        """Returns several lines for people: the finding, each rank concerned, what to do next."""
+        """Returns several lines for people: the finding, each rank concerned, what to do next.
+
+        >>> print(error.report())
+        """
         return self._report or str(self)
 
     def __reduce__(self) -> Any:  # an exception of multiprocessing or a logging queue travels as a pickle
@@ -37,37 +40,73 @@ class Error(Exception):
 
 
 class UsageError(Error, ValueError):
-    """The caller broke a precondition. Nothing was sent, and the group stays usable."""
+    """The caller broke a precondition. Nothing was sent, and the group stays usable.
+
+    >>> try:
+    ...     world.all_reduce(values, op="minimum")
+    ... except crossrank.UsageError as error:
+    ...     print(error)  # names the ops that there are
+    """
 
     code = "usage"
 
 
 class MismatchError(Error, ValueError):
-    """The ranks disagree about a call. All of them get this error."""
+    """The ranks disagree about a call. All of them get this error.
+
+    >>> try:
+    ...     world.broadcast(weight)
+    ... except crossrank.MismatchError as error:
+    ...     print(error)  # names what each rank called
+    """
 
     code = "mismatch"
 
 
 class TimeoutError(Error, builtins.TimeoutError):
-    """A living rank made no progress for the whole deadline. The group is dead unless `group_usable`."""
+    """A living rank made no progress for the whole deadline. The group is dead unless `group_usable`.
+
+    >>> try:
+    ...     message = queue.dequeue_dict(timeout=10)
+    ... except crossrank.TimeoutError as error:
+    ...     print("waits for the ranks", error.failed_ranks)
+    """
 
     code = "timeout"
 
 
 class PeerLostError(Error, ConnectionError):
-    """A rank died, left or aborted the group. The group is dead."""
+    """A rank died, left or aborted the group. The group is dead.
+
+    >>> try:
+    ...     world.barrier()
+    ... except crossrank.PeerLostError as error:
+    ...     print("lost the ranks", error.failed_ranks)
+    """
 
     code = "peer_lost"
 
 
 class RemoteError(Error, RuntimeError):
-    """A callable raised on another, living rank. The group stays usable."""
+    """A callable raised on another, living rank. The group stays usable.
+
+    >>> try:
+    ...     config = crossrank.compute_and_broadcast(world, read_config)
+    ... except crossrank.RemoteError as error:
+    ...     print(error)  # has the text of the exception
+    """
 
     code = "remote"
 
 
 class CancelledError(Error):
-    """The caller cancelled the operation."""
+    """The caller cancelled the operation.
+
+    >>> try:
+    ...     message = queue.dequeue_bytes()
+    ... except crossrank.CancelledError:
+    ...     print("another thread called queue.cancel()")
+    """
 
     code = "cancelled"
 
@@ -77,6 +116,11 @@ class IoError(Error, OSError):
 
     Also derives from the builtin exception of its `errno`: FileNotFoundError, FileExistsError, IsADirectoryError,
     NotADirectoryError or PermissionError.
+
+    >>> try:
+    ...     weights = crossrank.load("model/")
+    ... except FileNotFoundError as error:
+    ...     print(error.filename)
     """
 
     code = "io"
@@ -86,19 +130,37 @@ class IoError(Error, OSError):
 
 
 class FormatError(Error, ValueError):
-    """Bytes of a file or message are invalid."""
+    """Bytes of a file or message are invalid.
+
+    >>> try:
+    ...     weights = crossrank.load("model/")
+    ... except crossrank.FormatError as error:
+    ...     print(error)  # names the file and what is wrong
+    """
 
     code = "format"
 
 
 class BackendError(Error, RuntimeError):
-    """A vendor library, such as MPI, failed."""
+    """A vendor library, such as MPI, failed.
+
+    >>> try:
+    ...     world = crossrank.connect(backend="mpi")
+    ... except crossrank.BackendError as error:
+    ...     print(error)  # has the text of MPI
+    """
 
     code = "backend"
 
 
 class UnavailableError(Error, RuntimeError):
-    """There is no backend, memory or support for the request."""
+    """There is no backend, memory or support for the request.
+
+    >>> try:
+    ...     weight = workspace.empty((1 << 40,), "F32")
+    ... except crossrank.UnavailableError as error:
+    ...     print(error)  # says which rank holds how much memory
+    """
 
     code = "unavailable"
 

@@ -37,6 +37,8 @@ class NFSWorkspace:
 
     `workspace_path=None` makes an object that is not initialised, as ModelOpt does. Constructing one removes the state
     that this rank left in the directory. Neither reads nor writes synchronise the ranks.
+
+    >>> workspace = NFSWorkspace("/shared/export")
     """
 
     def __init__(self, workspace_path: Path | str | None = None) -> None:
@@ -57,11 +59,17 @@ class NFSWorkspace:
         return self._workspace
 
     def write_configs_and_weights(self, config_json: dict[str, Any], weights: dict[str, Any]) -> None:
-        """Replaces the state of this rank. It becomes visible to other ranks when it is complete."""
+        """Replaces the state of this rank. It becomes visible to other ranks when it is complete.
+
+        >>> workspace.write_configs_and_weights({"layer": 3}, {"w": weight})
+        """
         self._require().write_configs_and_weights({"python": _encode(config_json)}, _dense(weights))
 
     def read_configs_and_weights_from_rank(self, target_rank: int) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-        """Returns config and weights of a rank, or (None, None) if it has written none."""
+        """Returns config and weights of a rank, or (None, None) if it has written none.
+
+        >>> config, weights = workspace.read_configs_and_weights_from_rank(1)
+        """
         state = self._require().read_configs_and_weights_from_rank(target_rank)
         if state is None:
             return None, None
@@ -75,6 +83,9 @@ def get_tensors_parallel(tensor: torch.Tensor, ranks: list[int], group: Any = No
 
     `group` is accepted for compatibility: only `ranks` take part. Shapes and dtypes may differ. The received tensors stay
     valid as long as they are held, and writing to them changes no other rank's tensor.
+
+    >>> with get_tensors_parallel(weight, [0, 1]) as weights:
+    ...     merged = torch.cat(weights) if weights else None
     """
     own = tensor.cpu()
     with (
@@ -91,6 +102,9 @@ def get_configs_parallel(
     """Gathers a config of each rank on the first of `ranks`, which gets all that are not None; the others get an empty list.
 
     A config is a dataclass of ModelOpt's `model_config`. With `workspace_path` it travels through files of that directory.
+
+    >>> with get_configs_parallel(layer, [0, 1], None) as layers:
+    ...     model.layers.extend(layers)
     """
     from modelopt.torch.export.model_config_utils import (  # pyright: ignore[reportMissingImports]
         model_config_from_dict,
@@ -130,7 +144,10 @@ def get_configs_parallel(
 
 
 def install() -> None:
-    """Replaces ModelOpt's functions by those of this module, also where ModelOpt has imported them. Local; idempotent."""
+    """Replaces ModelOpt's functions by those of this module, also where ModelOpt has imported them. Local; idempotent.
+
+    >>> crossrank.compat.modelopt.install()
+    """
     import modelopt.torch.export.distribute  # pyright: ignore[reportMissingImports]
     import modelopt.torch.export.postprocess  # noqa: F401  # pyright: ignore[reportMissingImports]
 
@@ -143,7 +160,10 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Puts ModelOpt's own functions back."""
+    """Puts ModelOpt's own functions back.
+
+    >>> crossrank.compat.modelopt.uninstall()
+    """
     for (module_name, name), original in _originals.items():
         setattr(sys.modules[module_name], name, original)
     _originals.clear()
