@@ -9,6 +9,7 @@ from ._core import __version__
 from .checkpoint import (
     Defect,
     MergePlan,
+    Requantized,
     Summary,
     VerifyReport,
     consolidate,
@@ -39,6 +40,7 @@ from .gather import CollectiveRange, RankedState, get_configs_parallel, get_tens
 from .helpers import compute_and_broadcast, gather_from_all_ranks, reduce_and_broadcast, zero_first, zero_only
 from .mesh import JobCollective, Mesh, MeshCollective
 from .message_queue import MessageQueue
+from .parts import PartsPlan, consolidate_part, finish_parts, part_from_environment
 from .tensor import Tensor, as_tensor, concat, empty, zeros
 from .workspace import NFSWorkspace, SharedMemoryWorkspace
 
@@ -60,9 +62,11 @@ __all__ = [
     "MessageQueue",
     "MismatchError",
     "NFSWorkspace",
+    "PartsPlan",
     "PeerLostError",
     "RankedState",
     "RemoteError",
+    "Requantized",
     "Request",
     "SharedMemoryWorkspace",
     "Summary",
@@ -79,13 +83,16 @@ __all__ = [
     "concat",
     "connect",
     "consolidate",
+    "consolidate_part",
     "convert",
     "empty",
+    "finish_parts",
     "gather_from_all_ranks",
     "get_configs_parallel",
     "get_tensors_parallel",
     "inspect",
     "load",
+    "part_from_environment",
     "reduce_and_broadcast",
     "save",
     "save_sharded",

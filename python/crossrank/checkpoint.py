@@ -11,14 +11,13 @@ from . import _core
 from ._types import Weights
 from .collective import Collective, connect
 from .errors import FormatError, UnavailableError, UsageError, from_native
+from .progress import Display, OnProgress
 from .tensor import Tensor
 
 if TYPE_CHECKING:
     import torch
 
 Path = str | os.PathLike[str]
-# Gets the finished bytes, all bytes, and the name of the stage.
-OnProgress = Callable[[int, int, str], None]
 
 _INDEX = "model.safetensors.index.json"
 
@@ -48,6 +47,8 @@ class VerifyReport(NamedTuple):
     files: int
     tensors: int
     bytes: int
+    bytes_read: int
+    """The data that was read; 0 where headers were enough."""
 
     @property
     def ok(self) -> bool:
@@ -55,49 +56,30 @@ class VerifyReport(NamedTuple):
         return not self.defects
 
 
-class _Bar:
-    """Shows progress by tqdm."""
-
-    def __init__(self, tqdm: Any) -> None:
-        self._tqdm = tqdm
-        self._stage = ""
-        self._bar: Any = None
-
-    def __call__(self, done: int, total: int, stage: str) -> None:
-        if stage != self._stage:
-            self.close()
-            self._stage = stage
-            self._bar = self._tqdm(total=total, desc=stage, unit="B", unit_scale=True)
-        self._bar.update(done - self._bar.n)
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-
-def _run(native: Callable[[OnProgress | None], Any], progress: bool | OnProgress) -> Any:
-    """Runs a job with a progress bar, a callback, or neither."""
-    if progress is not True:
-        return native(progress or None)
-    try:
-        from tqdm.auto import tqdm
-    except ImportError:
-        return native(None)
-    bar = _Bar(tqdm)
-    try:
-        return native(bar)
-    finally:
-        bar.close()
+def _run(native: Callable[[OnProgress | None], Any], progress: bool | OnProgress | None) -> Any:
+    """Runs a job and shows its progress."""
+    with Display(progress) as display:
+        return native(display.report)
 
 
 def _world(world: Collective | None) -> Any:
     return (connect() if world is None else world)._native
 
 
+class Requantized(NamedTuple):
+    """A tensor whose stored values change because the ranks' scales differ."""
+
+    tensor: str
+    bound: str
+    """The largest possible change of a value, in words."""
+
+
 class MergePlan:
     """How the tensors of sharded files become those of one model. Making it reads only headers. Collective.
 
-    Options are those of `consolidate` that find and merge the input.
+    Options: rules, source_tp, pp, ep, moe_ep, pattern, scales ("exact", "rescale", "requantize"), model_key, crc ("require",
+    "warn", "ignore"), extra_globals, fused_layout ("automatic", "per_rank", "plain"). `extra_globals` lists more classes that
+    torch archives may mention; none is ever called.
 
     >>> plan = crossrank.MergePlan("shards/")
     >>> print(plan.explain("lm_head.weight"))
@@ -128,6 +110,18 @@ class MergePlan:
     def bytes(self) -> int:
         """The size of all tensors of the result."""
         return self._native.bytes()
+
+    @property
+    def hash(self) -> int:
+        """A hash of everything that determines the result: names, shapes, rules, inputs and their sizes."""
+        return self._native.hash()
+
+    def requantized(self) -> list[Requantized]:
+        """Returns the tensors whose values the option `scales` changes. Empty when all scales agree.
+
+        >>> crossrank.MergePlan("shards/", scales="requantize").requantized()
+        """
+        return [Requantized(*each) for each in self._native.requantized()]
 
     def explain(self, tensor: str) -> str:
         """Returns which shards, which rule and which bytes make up a tensor.
@@ -163,8 +157,8 @@ def consolidate(
 ) -> Summary:
     """Writes the merged model of sharded files, or of a plan, as a Hugging Face checkpoint. Collective over `world`.
 
-    Options: max_shard_bytes, force, resume, threads, single_file, format ("safetensors", "torch", "images"), rules,
-    source_tp, pp, ep, moe_ep, pattern, scales ("exact", "rescale", "requantize"), model_key.
+    Options: max_shard_bytes, force, resume, threads, single_file, read_back ("all", "none"), format ("safetensors", "torch",
+    "images"), and those of `MergePlan`.
 
     >>> crossrank.consolidate("shards/", "model/", progress=True)
     """
@@ -185,7 +179,7 @@ def convert(
 ) -> Summary:
     """Writes a checkpoint in another format, and with `tp` for another number of ranks. Collective over `world`.
 
-    Options as for `consolidate`.
+    Options as for `consolidate`, or with `tp` as for `split`.
 
     >>> crossrank.convert("model.pth", "model/", to="safetensors")
     """
@@ -200,7 +194,8 @@ def split(
 ) -> Summary:  # fmt: skip
     """Splits a model for `tp` ranks. Collective over `world`.
 
-    Options: force, resume, threads, format, rules, and those that find the input.
+    Options: force, resume, threads, read_back, format, moe_ep, and those of `MergePlan`. `moe_ep` is the number of groups of
+    stacked experts among the ranks of the result. That of the input is `source_moe_ep` here.
 
     >>> crossrank.split("model/", "shards/", tp=4)
     """
@@ -211,7 +206,7 @@ def split(
 def verify(path: Path, *, world: Collective | None = None, progress: bool | OnProgress = False, **options: Any) -> VerifyReport:
     """Finds all defects of shards or of a whole checkpoint. Collective over `world`.
 
-    Options: numbers, checksums, threads.
+    Options: numbers, checksums, threads, and those of `MergePlan`.
 
     >>> crossrank.verify("model/").ok
     True
@@ -345,7 +340,7 @@ def _index_of(directory: str) -> dict[str, str] | None:
 
 
 def save(path: Path, weights: Weights, *, metadata: Mapping[str, str] | None = None) -> None:
-    """Writes a new safetensors file, which appears complete and durable or not at all.
+    """Writes a new safetensors file, which appears complete and durable or not at all. After Ctrl-C it may still appear.
 
     >>> crossrank.save("model.safetensors", model.state_dict())
     """
@@ -358,6 +353,8 @@ def save_sharded(
     **options: Any,
 ) -> Summary:  # fmt: skip
     """Saves the weights of all ranks as one checkpoint, with one file per rank. Collective.
+
+    Options: force, threads, read_back, format.
 
     >>> crossrank.save_sharded(model.state_dict(), "shards/", world=world)
     """

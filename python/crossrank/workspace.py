@@ -21,6 +21,9 @@ class NFSWorkspace:
     A `with` block removes this rank's files at its end: let the others read them first, and meet in a barrier. It removes
     nothing for a workspace that `open` has made.
 
+    Ctrl-C ends a call even if the file system does not answer. After an interrupted write or `clean` every further call raises
+    `UsageError`, because the write goes on until the file system answers.
+
     >>> workspace = crossrank.NFSWorkspace("/shared/job", rank=0)
     >>> workspace.write_configs_and_weights({"step": 7}, {"w": weight})
     """

@@ -17,6 +17,7 @@
 #include "json.hpp"
 #include "module.hpp"
 #include "options.hpp"
+#include "own_thread.hpp"
 #include "tensor.hpp"
 
 namespace crossrank::python {
@@ -26,7 +27,11 @@ constexpr std::pair<char const*, cp::ScalePolicy> policies[] = {{"exact", cp::Sc
                                                                 {"rescale", cp::ScalePolicy::rescale},
                                                                 {"requantize", cp::ScalePolicy::requantize}};
 
-cp::PlanOptions plan_options(OptionReader& options) {
+constexpr std::pair<char const*, cp::ArchiveCrc> crcs[] = {
+    {"require", cp::ArchiveCrc::require}, {"warn", cp::ArchiveCrc::warn}, {"ignore", cp::ArchiveCrc::ignore}};
+
+/// Reads the options of a plan. `split` calls the layout of its input otherwise, because its result has one too.
+cp::PlanOptions plan_options(OptionReader& options, char const* moe_ep = "moe_ep") {
   cp::PlanOptions plan;
   options.read("rules", plan.rules);
   options.read("source_tp", plan.tp);
@@ -35,7 +40,10 @@ cp::PlanOptions plan_options(OptionReader& options) {
   options.read("pattern", plan.pattern);
   options.read("scales", policies, plan.policy);
   options.read("model_key", plan.model_key);
-  options.read("moe_ep", plan.moe_ep);
+  options.read(moe_ep, plan.moe_ep);
+  options.read("crc", crcs, plan.crc);
+  options.read("extra_globals", plan.extra_globals);
+  options.read("fused_layout", fused_layouts, plan.fused_layout);
   return plan;
 }
 
@@ -51,7 +59,7 @@ cp::MergePlan make_local_plan(std::filesystem::path const& shards, nb::dict give
   OptionReader reader(std::move(given));
   auto const options = plan_options(reader);
   reader.finish("load");
-  return run_without_gil([&] { return cp::MergePlan::make(shards, options); });
+  return run_in_own_thread([=] { return cp::MergePlan::make(shards, options); });
 }
 
 cp::MergePlan load_plan(Collective const& world, std::filesystem::path const& file) {
@@ -63,12 +71,17 @@ void bind_plan(nb::module_& module) {
       .def("tensors", &cp::MergePlan::tensors)
       .def("explain", [](cp::MergePlan const& plan, std::string const& tensor) { return plan.explain(tensor); })
       .def("read", [](cp::MergePlan const& plan,
-                      std::string const& tensor) { return run_without_gil([&] { return plan.read(tensor); }); })
+                      std::string const& tensor) { return run_in_own_thread([=] { return plan.read(tensor); }); })
       .def("to_json", [](cp::MergePlan const& plan) { return to_python(plan.to_json()); })
       .def("save", [](cp::MergePlan const& plan,
-                      std::filesystem::path const& file) { run_without_gil([&] { plan.save(file); }); })
+                      std::filesystem::path const& file) { run_in_own_thread([=] { plan.save(file); }); })
       .def("bytes", &cp::MergePlan::bytes)
-      .def("hash", &cp::MergePlan::hash);
+      .def("hash", &cp::MergePlan::hash)
+      .def("requantized", [](cp::MergePlan const& plan) {
+        nb::list changed;
+        for (auto const& one : plan.requantized()) changed.append(nb::make_tuple(one.tensor, one.bound));
+        return changed;
+      });
   module.def("make_plan", &make_plan);
   module.def("make_local_plan", &make_local_plan);
   module.def("load_plan", &load_plan);
@@ -89,9 +102,10 @@ nb::dict consolidate(Collective const& world, nb::handle shards, std::filesystem
   reader.read("resume", options.resume);
   reader.read("threads", options.threads);
   reader.read("single_file", options.single_file);
+  reader.read("read_back", read_backs, options.read_back);
   reader.read("format", formats, options.format);
   reader.finish("consolidate");
-  return summary_to_python(job.run([&] {
+  return summary_to_python(job.run(world, [&] {
     return cp::consolidate(world, has_plan ? finished : cp::MergePlan::make(world, place, plan), out, options);
   }));
 }
@@ -100,15 +114,17 @@ nb::dict split(Collective const& world, std::filesystem::path const& model, std:
                nb::object on_progress, nb::dict given) {
   Job job(std::move(on_progress));
   OptionReader reader(std::move(given));
-  auto const plan = plan_options(reader);
+  auto const plan = plan_options(reader, "source_moe_ep");
   cp::SplitOptions options{.tp = tp, .rules = plan.rules, .on_progress = job.reporter(), .stop = job.token()};
   reader.read("force", options.force);
   reader.read("resume", options.resume);
   reader.read("threads", options.threads);
+  reader.read("read_back", read_backs, options.read_back);
   reader.read("format", formats, options.format);
+  reader.read("moe_ep", options.moe_ep);
   reader.finish("split");
   return summary_to_python(
-      job.run([&] { return cp::split(world, cp::MergePlan::make(world, model, plan), out, options); }));
+      job.run(world, [&] { return cp::split(world, cp::MergePlan::make(world, model, plan), out, options); }));
 }
 
 nb::dict verify(Collective const& world, std::filesystem::path const& path, nb::object on_progress, nb::dict given) {
@@ -120,7 +136,7 @@ nb::dict verify(Collective const& world, std::filesystem::path const& path, nb::
   reader.read("checksums", options.checksums);
   reader.read("threads", options.threads);
   reader.finish("verify");
-  auto const report = job.run([&] { return cp::verify(world, path, plan, options); });
+  auto const report = job.run(world, [&] { return cp::verify(world, path, plan, options); });
   nb::list defects;
   for (auto const& defect : report.defects)
     defects.append(nb::make_tuple(cp::to_string(defect.kind), defect.resource, defect.text, defect.hint));
@@ -129,6 +145,7 @@ nb::dict verify(Collective const& world, std::filesystem::path const& path, nb::
   dict["files"] = report.files;
   dict["tensors"] = report.tensors;
   dict["bytes"] = report.bytes;
+  dict["bytes_read"] = report.bytes_read;
   return dict;
 }
 
@@ -145,10 +162,11 @@ nb::dict save_sharded(Collective const& world, nb::handle given, std::filesystem
     reader.read("config", options.config);
     reader.read("force", options.force);
     reader.read("threads", options.threads);
+    reader.read("read_back", read_backs, options.read_back);
     reader.read("format", formats, options.format);
     reader.finish("save_sharded");
   });
-  return summary_to_python(job.run([&] { return cp::save_sharded(world, tensors, out, options); }));
+  return summary_to_python(job.run(world, [&] { return cp::save_sharded(world, tensors, out, options); }));
 }
 
 }  // namespace
@@ -162,12 +180,13 @@ void bind_checkpoint(nb::module_& module) {
   module.def("save_safetensors", [](std::filesystem::path const& path, nb::handle weights,
                                     std::vector<std::pair<std::string, std::string>> metadata) {
     auto const tensors = state_dict_from(weights);
-    run_without_gil([&] { save_safetensors(path, tensors, {.metadata = std::move(metadata)}); });
+    SafetensorsOptions const options{.metadata = std::move(metadata)};
+    run_in_own_thread([=] { save_safetensors(path, tensors, options); });
   });
   nb::class_<SafetensorsFile>(module, "SafetensorsFile")
       .def("__init__",
            [](SafetensorsFile* self, std::filesystem::path path) {
-             run_without_gil([&] { std::construct_at(self, std::move(path)); });
+             std::construct_at(self, run_in_own_thread([=] { return SafetensorsFile(path); }));
            })
       .def("names",
            [](SafetensorsFile const& file) {
@@ -177,7 +196,7 @@ void bind_checkpoint(nb::module_& module) {
            })
       .def("metadata", [](SafetensorsFile const& file) { return file.metadata(); })
       .def("read", [](SafetensorsFile const& file,
-                      std::string const& name) { return run_without_gil([&] { return file.read(name); }); })
+                      std::string const& name) { return run_in_own_thread([=] { return file.read(name); }); })
       .def("map", [](SafetensorsFile const& file, std::string const& name) {
         return run_without_gil([&] { return file.map(name); });
       });

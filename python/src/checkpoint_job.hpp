@@ -29,6 +29,13 @@ inline constexpr std::pair<char const*, cp::OutputFormat> formats[] = {{"safeten
                                                                        {"torch", cp::OutputFormat::torch},
                                                                        {"images", cp::OutputFormat::images}};
 
+inline constexpr std::pair<char const*, cp::ReadBack> read_backs[] = {{"all", cp::ReadBack::all},
+                                                                      {"none", cp::ReadBack::none}};
+
+inline constexpr std::pair<char const*, cp::FusedLayout> fused_layouts[] = {{"automatic", cp::FusedLayout::automatic},
+                                                                            {"per_rank", cp::FusedLayout::per_rank},
+                                                                            {"plain", cp::FusedLayout::plain}};
+
 /// Reads the members of a dict of options and refuses unknown ones.
 class OptionReader {
  public:
@@ -105,9 +112,26 @@ class Job {
       throw RemoteError({.message = raised_text(error)});
     }
   }
+  /// Runs the job of this process alone.
   template <class Work>
   auto run(Work&& work) {
-    return run_waiting([this] { stop_.request_stop(); },
+    return run_until([] {}, std::forward<Work>(work));
+  }
+  /// Runs a job of all ranks. A signal stops it. If it does not end then, because it waits for another rank, the group
+  /// is aborted.
+  template <class Work>
+  auto run(Collective const& world, Work&& work) {
+    return run_until(
+        [&world] {
+          if (world.world_size() > 1) abort_interrupted(world);
+        },
+        std::forward<Work>(work));
+  }
+
+ private:
+  template <class Work>
+  auto run_until(std::function<void()> insist, Work&& work) {
+    return run_waiting([this] { stop_.request_stop(); }, std::move(insist),
                        [&]() -> std::invoke_result_t<Work> {
                          try {
                            return work();
@@ -118,7 +142,6 @@ class Job {
                        });
   }
 
- private:
   void report(cp::Progress const& progress) {
     poll_signals_now();
     if (on_progress_.is_none()) return;
@@ -133,14 +156,30 @@ class Job {
 };
 
 /// Runs `read`, which reads this rank's arguments, on all ranks. If it throws on one of them, its exception ends the
-/// call there, and a `RemoteError` on the others.
+/// call there, and a `RemoteError` on the others. Ctrl-C aborts the group instead, because it cannot wait for the
+/// others.
 template <class Read>
 void read_on_all_ranks(Collective const& world, char const* operation, Read const& read) {
+  std::exception_ptr interrupted;
   auto const produce = [&] {
-    run_python(read);
+    try {
+      run_python(read);
+    } catch (RaisedException const& raised) {
+      AcquiredGil const gil;
+      if (raised.matches(PyExc_KeyboardInterrupt)) {
+        interrupted = std::current_exception();
+        abort_interrupted(world);
+      }
+      throw;
+    }
     return detail::Bytes();
   };
-  run_waiting(world, [&] { static_cast<void>(detail::all_gather_bytes(world, operation, produce)); });
+  try {
+    run_waiting(world, [&] { static_cast<void>(detail::all_gather_bytes(world, operation, produce)); });
+  } catch (Error const&) {
+    if (interrupted) std::rethrow_exception(interrupted);
+    throw;
+  }
 }
 
 /// Returns the result of a job as a dict.

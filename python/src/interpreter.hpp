@@ -13,6 +13,23 @@ void watch_interpreter(nb::module_& module);
 /// Returns whether Python may still be called. False from the interpreter's shutdown on.
 [[nodiscard]] bool interpreter_lives() noexcept;
 
+/// Lets the interpreter's shutdown wait for the end of the scope, for a thread of the library that calls Python.
+///
+/// Without it, the shutdown could begin while the thread waits for the GIL. The thread would then sleep until the
+/// process exits, and the exit may wait for this thread.
+class InterpreterHold {
+ public:
+  InterpreterHold() noexcept;
+  ~InterpreterHold();
+  InterpreterHold(InterpreterHold const&) = delete;
+  InterpreterHold& operator=(InterpreterHold const&) = delete;
+  /// Returns whether Python may be called in this scope.
+  [[nodiscard]] explicit operator bool() const noexcept { return alive_; }
+
+ private:
+  bool alive_;
+};
+
 /// Releases the GIL until the end of the scope.
 ///
 /// Python 3.11 to 3.13 end a thread that takes the GIL after the interpreter's shutdown by `pthread_exit`. Its

@@ -1,6 +1,10 @@
 #include <crossrank/checkpoint/memory_export.hpp>
 
+#include <exception>
+#include <filesystem>
 #include <functional>
+#include <memory>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,8 +19,10 @@
 namespace crossrank::python {
 namespace {
 
+// The names of PyTorch.
 constexpr std::pair<char const*, ReduceOp> partial_ops[] = {
-    {"sum", ReduceOp::sum}, {"avg", ReduceOp::avg}, {"min", ReduceOp::min}, {"max", ReduceOp::max}};
+    {"sum", ReduceOp::sum}, {"avg", ReduceOp::avg},   {"product", ReduceOp::prod}, {"min", ReduceOp::min},
+    {"max", ReduceOp::max}, {"band", ReduceOp::band}, {"bor", ReduceOp::bor},      {"bxor", ReduceOp::bxor}};
 
 /// Reads a placement such as ("shard", 0), ("strided_shard", 0, 2), ("partial", "sum") or ("replicate",).
 cp::Placement placement_from(nb::handle value) {
@@ -63,6 +69,7 @@ cp::ModelDescription model_from(OptionReader& reader) {
   reader.read("assets", model.directory);
   reader.read("rules", model.rules);
   reader.read("direction", directions, model.direction);
+  reader.read("fused_layout", fused_layouts, model.fused_layout);
   return model;
 }
 
@@ -72,6 +79,7 @@ cp::ExportOptions export_options_from(OptionReader& reader) {
   reader.read("single_file", options.single_file);
   reader.read("force", options.force);
   reader.read("threads", options.threads);
+  reader.read("read_back", read_backs, options.read_back);
   reader.read("format", formats, options.format);
   return options;
 }
@@ -108,15 +116,43 @@ nb::dict export_checkpoint(Collective const& world, nb::handle given, nb::dict g
       read_arguments<cp::ExportOptions>(world, "export_checkpoint", given, std::move(grid), export_options_from);
   options.on_progress = job.reporter();
   options.stop = job.token();
-  return summary_to_python(job.run([&, &tensors = tensors, &placements = placements, &options = options] {
+  return summary_to_python(job.run(world, [&, &tensors = tensors, &placements = placements, &options = options] {
     return cp::consolidate(world, tensors, placements, out, options);
   }));
 }
 
+/// Reports progress to a Python function from a thread of the library. An exception of the function stops the export.
+class ThreadReporter {
+ public:
+  ThreadReporter(nb::object on_progress, std::stop_source stop)
+      : on_progress_(std::move(on_progress)), stop_(std::move(stop)) {}
+
+  void report(cp::Progress const& progress) {
+    InterpreterHold const hold;
+    if (raised_ || !hold) return;
+    AcquiredGil const gil;
+    try {
+      on_progress_.get()(progress.bytes_done, progress.bytes_total,
+                         nb::str(progress.stage.data(), progress.stage.size()));
+    } catch (...) {
+      raised_ = std::current_exception();
+      stop_.request_stop();
+    }
+  }
+  /// Returns the exception of the function, or null. Call it after the end of the export.
+  [[nodiscard]] std::exception_ptr raised() const noexcept { return raised_; }
+
+ private:
+  SharedObject on_progress_;
+  std::stop_source stop_;
+  std::exception_ptr raised_;
+};
+
 /// An export that goes on while Python computes. Its end is awaited without the GIL, also by the destructor.
 class BackgroundExport {
  public:
-  BackgroundExport(Collective const& world, nb::handle given, nb::dict grid, std::filesystem::path const& out) {
+  BackgroundExport(Collective const& world, nb::handle given, nb::dict grid, std::filesystem::path const& out,
+                   nb::object on_progress) {
     auto const read_options = [](OptionReader& reader) {
       cp::BackgroundOptions options{.write = export_options_from(reader)};
       reader.read("max_copy_bytes", options.max_copy_bytes);
@@ -125,6 +161,12 @@ class BackgroundExport {
     auto arguments =
         read_arguments<cp::BackgroundOptions>(world, "async_export_checkpoint", given, std::move(grid), read_options);
     arguments.options.write.stop = stop_.get_token();
+    if (!on_progress.is_none()) {
+      reporter_ = std::make_shared<ThreadReporter>(std::move(on_progress), stop_);
+      arguments.options.write.on_progress = [reporter = reporter_](cp::Progress const& progress) {
+        reporter->report(progress);
+      };
+    }
     request_ = run_waiting(world, [&] {
       return cp::iconsolidate(world, arguments.tensors, arguments.placements, out, arguments.options);
     });
@@ -137,11 +179,21 @@ class BackgroundExport {
 
   [[nodiscard]] bool done() const { return request_.done(); }
   nb::dict wait() {
-    return summary_to_python(run_waiting([this] { stop_.request_stop(); }, [this] { return request_.wait(); }));
+    return summary_to_python(run_waiting([this] { stop_.request_stop(); }, [this] { return result(); }));
   }
 
  private:
+  cp::Summary result() {
+    try {
+      return request_.wait();
+    } catch (Error const&) {
+      if (reporter_ && reporter_->raised()) std::rethrow_exception(reporter_->raised());
+      throw;
+    }
+  }
+
   std::stop_source stop_;
+  std::shared_ptr<ThreadReporter> reporter_;
   cp::ExportRequest request_;
 };
 
@@ -151,7 +203,7 @@ nb::dict full_state_dict(Collective const& world, nb::handle given, nb::dict gri
   Job job{nb::none()};
   cp::FullStateOptions const options{.model = arguments.options, .dst = dst, .stop = job.token()};
   return state_dict_to_python(
-      job.run([&] { return cp::get_full_state_dict(world, arguments.tensors, arguments.placements, options); }));
+      job.run(world, [&] { return cp::get_full_state_dict(world, arguments.tensors, arguments.placements, options); }));
 }
 
 /// Returns this rank's shards in the grid `to`. `wants` is None, or chooses among the names of the whole model.
@@ -168,7 +220,7 @@ nb::dict reshard(Collective const& world, nb::handle given, nb::dict grid, nb::d
     };
   }
   return state_dict_to_python(
-      job.run([&] { return cp::reshard(world, arguments.tensors, arguments.placements, target, options); }));
+      job.run(world, [&] { return cp::reshard(world, arguments.tensors, arguments.placements, target, options); }));
 }
 
 }  // namespace
@@ -178,7 +230,8 @@ void bind_memory_export(nb::module_& module) {
   module.def("get_full_state_dict", &full_state_dict);
   module.def("reshard", &reshard, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
   nb::class_<BackgroundExport>(module, "BackgroundExport")
-      .def(nb::init<Collective const&, nb::handle, nb::dict, std::filesystem::path const&>())
+      .def(nb::init<Collective const&, nb::handle, nb::dict, std::filesystem::path const&, nb::object>(), nb::arg(),
+           nb::arg(), nb::arg(), nb::arg(), nb::arg().none())
       .def("done", &BackgroundExport::done)
       .def("wait", &BackgroundExport::wait);
 }

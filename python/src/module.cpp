@@ -24,5 +24,6 @@ NB_MODULE(_core, module) {
   python::bind_coordinator(module);
   python::bind_mesh(module);
   python::bind_checkpoint(module);
+  python::bind_parts(module);
   python::bind_memory_export(module);
 }

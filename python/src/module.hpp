@@ -16,6 +16,7 @@ void bind_message_queue(nb::module_& module);
 void bind_coordinator(nb::module_& module);
 void bind_mesh(nb::module_& module);
 void bind_checkpoint(nb::module_& module);
+void bind_parts(nb::module_& module);
 void bind_memory_export(nb::module_& module);
 
 }  // namespace crossrank::python

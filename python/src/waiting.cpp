@@ -10,6 +10,9 @@ namespace {
 // Short enough that Ctrl-C seems immediate, and so long that the check costs nothing.
 constexpr std::chrono::milliseconds poll_interval{20};
 
+// A job that stops by itself has ended before.
+constexpr std::chrono::milliseconds insist_after{50};
+
 thread_local Wait* current = nullptr;
 
 std::chrono::nanoseconds poll_signals() noexcept {
@@ -20,8 +23,11 @@ std::chrono::nanoseconds poll_signals() noexcept {
 
 }  // namespace
 
-Wait::Wait(std::function<void()> stop)
-    : stop_(std::move(stop)), outer_(current), next_poll_(std::chrono::steady_clock::now() + poll_interval) {
+Wait::Wait(std::function<void()> stop, std::function<void()> insist)
+    : stop_(std::move(stop)),
+      insist_(std::move(insist)),
+      outer_(current),
+      next_poll_(std::chrono::steady_clock::now() + poll_interval) {
   current = this;
 }
 
@@ -35,13 +41,18 @@ Wait::~Wait() {
 
 void Wait::poll() noexcept {
   auto const now = std::chrono::steady_clock::now();
-  if (type_ != nullptr || now < next_poll_ || !interpreter_lives()) return;
+  if (now < next_poll_ || !interpreter_lives()) return;
+  if (type_ != nullptr) {
+    if (auto const insist = std::exchange(insist_, nullptr)) insist();
+    return;
+  }
   next_poll_ = now + poll_interval;
   {
     AcquiredGil const gil;
     if (PyErr_CheckSignals() == 0) return;
     PyErr_Fetch(&type_, &value_, &traceback_);
   }
+  next_poll_ = now + insist_after;
   stop_();
 }
 

@@ -18,9 +18,10 @@ namespace crossrank::python {
 namespace nb = nanobind;
 
 /// A call of the library that may wait. Python's signal handlers run meanwhile; when one raises, `stop` ends the call.
+/// `insist` is called a little later, if the call has not ended then.
 class Wait {
  public:
-  explicit Wait(std::function<void()> stop);
+  explicit Wait(std::function<void()> stop, std::function<void()> insist = {});
   ~Wait();
   Wait(Wait const&) = delete;
   Wait& operator=(Wait const&) = delete;
@@ -34,6 +35,7 @@ class Wait {
 
  private:
   std::function<void()> stop_;
+  std::function<void()> insist_;
   Wait* outer_;
   std::chrono::steady_clock::time_point next_poll_;
   PyObject* type_ = nullptr;
@@ -47,11 +49,12 @@ void poll_signals_in_waits() noexcept;
 /// Runs Python's signal handlers if the running call has not done so for a while. Called without the GIL.
 void poll_signals_now() noexcept;
 
-/// Runs `work` without the GIL. When a signal handler raises meanwhile, calls `stop` and throws that exception.
+/// Runs `work` without the GIL. When a signal handler raises meanwhile, calls `stop`, then `insist`, and throws that
+/// exception.
 template <class Work>
-auto run_waiting(std::function<void()> stop, Work&& work) {
+auto run_waiting(std::function<void()> stop, std::function<void()> insist, Work&& work) {
   using Result = std::invoke_result_t<Work>;
-  Wait wait(std::move(stop));
+  Wait wait(std::move(stop), std::move(insist));
   std::exception_ptr failed;
   if constexpr (std::is_void_v<Result>) {
     {
@@ -80,11 +83,21 @@ auto run_waiting(std::function<void()> stop, Work&& work) {
   }
 }
 
+/// Does the same with `stop` alone.
+template <class Work>
+auto run_waiting(std::function<void()> stop, Work&& work) {
+  return run_waiting(std::move(stop), {}, std::forward<Work>(work));
+}
+
+/// Aborts a group on which a signal has interrupted a call.
+inline void abort_interrupted(Collective const& group) {
+  group.abort("a signal interrupted this rank's Python program");
+}
+
 /// Does the same for a call on a group, which a signal handler's exception aborts.
 template <class Work>
 auto run_waiting(Collective const& group, Work&& work) {
-  return run_waiting([&group] { group.abort("a signal interrupted this rank's Python program"); },
-                     std::forward<Work>(work));
+  return run_waiting([&group] { abort_interrupted(group); }, std::forward<Work>(work));
 }
 
 /// Runs Python code inside a call of the library, which runs without the GIL. A Python exception reaches its own caller

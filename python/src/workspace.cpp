@@ -12,6 +12,7 @@
 #include "json.hpp"
 #include "module.hpp"
 #include "options.hpp"
+#include "own_thread.hpp"
 #include "tensor.hpp"
 #include "waiting.hpp"
 #include "workspaces.hpp"
@@ -32,11 +33,32 @@ NFSWorkspace make_nfs(std::filesystem::path const& path, std::optional<int> rank
                                  .existing = named(existing_files, "existing", existing),
                                  .format = named(state_formats, "format", format),
                                  .world_size = world_size};
-  return run_without_gil([&] { return NFSWorkspace(path, options); });
+  return run_in_own_thread([=] { return NFSWorkspace(path, options); });
 }
 
-template <class Workspace>
-void write_state(Workspace& workspace, nb::handle config, nb::handle weights) {
+/// Runs a call that changes the workspace. If it is interrupted, its thread goes on alone and keeps the workspace,
+/// which two threads must not use, so the caller's handle becomes empty.
+template <class Work>
+void change(NFSWorkspace& workspace, Work const& work) {
+  auto own = std::exchange(workspace, NFSWorkspace());
+  try {
+    run_in_own_thread([work, own]() mutable { work(own); });
+  } catch (nb::python_error const&) {  // of a signal handler
+    throw;
+  } catch (...) {
+    workspace = own;
+    throw;
+  }
+  workspace = own;
+}
+
+void write_nfs(NFSWorkspace& workspace, nb::handle config, nb::handle weights) {
+  auto const json = to_json(config);
+  auto const tensors = state_dict_from(weights);
+  change(workspace, [=](NFSWorkspace& own) { own.write_configs_and_weights(json, tensors); });
+}
+
+void write_shared_memory(SharedMemoryWorkspace& workspace, nb::handle config, nb::handle weights) {
   auto const json = to_json(config);
   auto const tensors = state_dict_from(weights);
   run_without_gil([&] { workspace.write_configs_and_weights(json, tensors); });
@@ -56,17 +78,17 @@ void bind_workspace(nb::module_& module) {
   nb::class_<NFSWorkspace>(module, "NFSWorkspace")
       .def("path", [](NFSWorkspace const& workspace) { return workspace.path(); })
       .def("rank", &NFSWorkspace::rank)
-      .def("write", &write_state<NFSWorkspace>, nb::arg().none(), nb::arg())
+      .def("write", &write_nfs, nb::arg().none(), nb::arg())
       .def("read",
            [](NFSWorkspace const& workspace, int rank, std::string_view damaged) {
              StateReadOptions const options{.damaged = named(damaged_files, "damaged", damaged)};
              return optional_state(
-                 run_without_gil([&] { return workspace.read_configs_and_weights_from_rank(rank, options); }));
+                 run_in_own_thread([=] { return workspace.read_configs_and_weights_from_rank(rank, options); }));
            })
-      .def("clean", [](NFSWorkspace& workspace) { run_without_gil([&] { workspace.clean(); }); });
+      .def("clean", [](NFSWorkspace& workspace) { change(workspace, [](NFSWorkspace& own) { own.clean(); }); });
   module.def("make_nfs_workspace", &make_nfs, nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none());
   module.def("open_nfs_workspace", [](std::filesystem::path const& path) {
-    return run_without_gil([&] { return NFSWorkspace::open(path); });
+    return run_in_own_thread([=] { return NFSWorkspace::open(path); });
   });
 
   nb::class_<SharedMemoryWorkspace>(module, "SharedMemoryWorkspace")
@@ -83,7 +105,7 @@ void bind_workspace(nb::module_& module) {
              auto const type = dtype_named(dtype);
              return run_without_gil([&] { return workspace.zeros(lengths, type); });
            })
-      .def("write", &write_state<SharedMemoryWorkspace>, nb::arg().none(), nb::arg())
+      .def("write", &write_shared_memory, nb::arg().none(), nb::arg())
       .def("read",
            [](SharedMemoryWorkspace const& workspace, int rank) {
              return optional_state(run_without_gil([&] { return workspace.read_configs_and_weights_from_rank(rank); }));

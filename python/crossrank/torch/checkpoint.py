@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from crossrank import Summary, UsageError, _core
 from crossrank.compat import groups
+from crossrank.progress import Display, OnProgress
 
 __all__ = ["ExportRequest", "Grid", "async_export_checkpoint", "export_checkpoint", "gather_full_state_dict", "reshard"]
 
@@ -47,6 +48,8 @@ class Grid:
 
 _ALONE = Grid()
 
+FusedLayout = Literal["automatic", "per_rank", "plain"]
+
 
 def export_checkpoint(
     model: torch.nn.Module | dict[str, torch.Tensor],
@@ -56,12 +59,15 @@ def export_checkpoint(
     assets: str | Path | None = None,
     max_shard_bytes: int = 5_000_000_000,
     single_file: bool = False,
-    format: Literal["safetensors", "torch"] = "safetensors",
+    format: Literal["safetensors", "torch", "images"] = "safetensors",
     rules: str | Path | None = None,
     direction: Literal["forward", "backward"] = "forward",
+    fused_layout: FusedLayout = "automatic",
     grid: Grid = _ALONE,
     force: bool = False,
-    progress: Callable[[int, int, str], None] | None = None,
+    read_back: Literal["all", "none"] = "none",
+    threads: int = 0,
+    progress: bool | OnProgress | None = None,
 ) -> Summary:
     """Writes a model as one Hugging Face checkpoint, from the memory of all ranks. Collective over torch's ranks.
 
@@ -73,24 +79,29 @@ def export_checkpoint(
 
     `config` becomes `config.json`; by default it is the model's own. `assets` is a directory whose tokenizer and similar files
     are copied. A file of `rules` translates names and layouts, for example those of Megatron; with the `direction` "backward"
-    it gives the names of its patterns to parameters that have the names in `rename`. `force` replaces an existing checkpoint.
-    `progress` gets the finished bytes, all bytes and the stage.
+    it gives the names of its patterns to parameters that have the names in `rename`. `fused_layout` says how layers such as
+    gate_up_proj were sharded, if their shards do not tell. `force` replaces an existing checkpoint. `read_back="all"` compares
+    the written files with what was sent. `threads` are those of this rank, at most 4.
+
+    `progress` gets on rank 0 the finished bytes, all bytes and the stage. True shows a bar of tqdm, or lines without tqdm.
 
         crossrank.torch.export_checkpoint(model, "out", assets="meta-llama")
     """
     arguments = _export_arguments(
         model, config=config, assets=assets, max_shard_bytes=max_shard_bytes, single_file=single_file,
-        format=format, rules=rules, direction=direction, force=force,
+        format=format, rules=rules, direction=direction, fused_layout=fused_layout, force=force, read_back=read_back,
+        threads=threads,
     )  # fmt: skip
-    with _job(arguments) as (group, arguments):
-        return Summary(**_core.export_checkpoint(group._native, arguments, asdict(grid), os.fspath(out), progress))
+    with _job(arguments) as (group, arguments), Display(progress) as display:
+        return Summary(**_core.export_checkpoint(group._native, arguments, asdict(grid), os.fspath(out), display.report))
 
 
 class ExportRequest:
     """An export in the background. Every rank keeps it until `wait` has returned; dropping it cancels the export."""
 
-    def __init__(self, native: _core.BackgroundExport) -> None:
+    def __init__(self, native: _core.BackgroundExport, display: Display) -> None:
         self._native = native
+        self._display = display
         self._summary: Summary | None = None
         self._error: BaseException | None = None
 
@@ -108,6 +119,8 @@ class ExportRequest:
             except BaseException as error:
                 self._error = error
                 raise
+            finally:
+                self._display.close()
         return self._summary
 
 
@@ -119,17 +132,22 @@ def async_export_checkpoint(
     assets: str | Path | None = None,
     max_shard_bytes: int = 5_000_000_000,
     single_file: bool = False,
-    format: Literal["safetensors", "torch"] = "safetensors",
+    format: Literal["safetensors", "torch", "images"] = "safetensors",
     rules: str | Path | None = None,
     direction: Literal["forward", "backward"] = "forward",
+    fused_layout: FusedLayout = "automatic",
     grid: Grid = _ALONE,
     force: bool = False,
+    read_back: Literal["all", "none"] = "none",
+    threads: int = 0,
     max_copy_bytes: int = 0,
+    progress: bool | OnProgress | None = None,
 ) -> ExportRequest:
     """Copies a model and writes it in the background, as `export_checkpoint` does. Collective over torch's ranks.
 
     Returns once every rank has copied its parameters, so training may go on and change them. `max_copy_bytes` limits the
     copy of a rank; by default the free memory does. `UnavailableError` on all ranks when a rank's parameters exceed its limit.
+    `progress` is called in a thread of the library. If it raises, the export ends, and `wait` raises the same.
 
         request = crossrank.torch.async_export_checkpoint(model, "step_100")
         train()
@@ -137,11 +155,13 @@ def async_export_checkpoint(
     """
     arguments = _export_arguments(
         model, config=config, assets=assets, max_shard_bytes=max_shard_bytes, single_file=single_file,
-        format=format, rules=rules, direction=direction, force=force,
-        max_copy_bytes=max_copy_bytes,
+        format=format, rules=rules, direction=direction, fused_layout=fused_layout, force=force, read_back=read_back,
+        threads=threads, max_copy_bytes=max_copy_bytes,
     )  # fmt: skip
     with _job(arguments) as (group, arguments):
-        return ExportRequest(_core.BackgroundExport(group._native, arguments, asdict(grid), os.fspath(out)))
+        display = Display(progress)
+        native = _core.BackgroundExport(group._native, arguments, asdict(grid), os.fspath(out), display.report)
+        return ExportRequest(native, display)
 
 
 @contextmanager
@@ -193,13 +213,14 @@ def gather_full_state_dict(
     config: dict[str, Any] | None = None,
     rules: str | Path | None = None,
     direction: Literal["forward", "backward"] = "forward",
+    fused_layout: FusedLayout = "automatic",
     grid: Grid = _ALONE,
 ) -> dict[str, torch.Tensor]:
     """Returns the whole state dict on rank `dst`, and an empty one elsewhere. Collective over torch's ranks.
 
     The options are those of `export_checkpoint`; shards in a `grid` need the `config` of their model, or `rules`.
     """
-    options = {"config": config, "rules": rules, "direction": direction}
+    options = {"config": config, "rules": rules, "direction": direction, "fused_layout": fused_layout}
     with _job(lambda: (*_weights_and_placements(model, set()), options)) as (group, arguments):
         full = _core.get_full_state_dict(group._native, arguments, asdict(grid), dst)
     return {name: tensor.torch() for name, tensor in full.items()}
@@ -214,6 +235,7 @@ def reshard(
     config: dict[str, Any] | None = None,
     rules: str | Path | None = None,
     direction: Literal["forward", "backward"] = "forward",
+    fused_layout: FusedLayout = "automatic",
 ) -> dict[str, torch.Tensor]:
     """Returns this rank's shards of the model in the grid `to`, in memory. Collective over torch's ranks.
 
@@ -225,7 +247,7 @@ def reshard(
 
         shards = crossrank.torch.reshard(model, crossrank.torch.Grid(tp_rank=rank % 4, tp=4))
     """
-    arguments = _export_arguments(model, config=config, rules=rules, direction=direction)
+    arguments = _export_arguments(model, config=config, rules=rules, direction=direction, fused_layout=fused_layout)
     with _job(arguments, wants) as (group, arguments, wants):
         shards = _core.reshard(group._native, arguments, asdict(grid), asdict(to), wants)
     return {name: tensor.torch() for name, tensor in shards.items()}
