@@ -5,6 +5,7 @@
 ...     world.all_reduce(gradient)
 """
 
+from . import logs as _logs
 from ._core import __version__
 from .checkpoint import (
     Defect,
@@ -103,3 +104,5 @@ __all__ = [
     "zero_only",
     "zeros",
 ]
+
+_logs.start()

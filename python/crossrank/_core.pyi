@@ -314,6 +314,9 @@ class SafetensorsFile:
     def read(self, name: str, /) -> Tensor: ...
     def map(self, name: str, /) -> Tensor: ...
 
+def log_to_python() -> None:
+    """Sends the library's events to `crossrank.logs.emit` until the interpreter's shutdown. Call it once."""
+
 def connect(
     communicator: int | None,
     backend: str,

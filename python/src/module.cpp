@@ -26,4 +26,5 @@ NB_MODULE(_core, module) {
   python::bind_checkpoint(module);
   python::bind_parts(module);
   python::bind_memory_export(module);
+  python::bind_log(module);
 }

@@ -18,5 +18,6 @@ void bind_mesh(nb::module_& module);
 void bind_checkpoint(nb::module_& module);
 void bind_parts(nb::module_& module);
 void bind_memory_export(nb::module_& module);
+void bind_log(nb::module_& module);
 
 }  // namespace crossrank::python
