@@ -131,9 +131,6 @@ def interrupted_wait(rank: int, size: int) -> None:
     import signal
     import time
 
-    from crossrank.compat import groups
-
-    groups.world()
     folder = shared_folder(rank)
     mark, out = os.path.join(folder, "interrupted"), os.path.join(folder, "model")
     weights = {"a": torch.arange(4.0)}
@@ -143,20 +140,26 @@ def interrupted_wait(rank: int, size: int) -> None:
         sent[0] = time.monotonic()
         os.kill(os.getpid(), signal.SIGINT)
 
-    if rank == 0:
-        threading.Timer(0.3, interrupt).start()
-        with pytest.raises(KeyboardInterrupt):
-            crossrank.torch.export_checkpoint(weights, out)
-        assert time.monotonic() - sent[0] < 1
-        os.mkdir(mark)
-    else:
-        until = time.monotonic() + 60
-        while not os.path.exists(mark) and time.monotonic() < until:
-            time.sleep(0.01)
-        with pytest.raises(crossrank.PeerLostError):
-            crossrank.torch.export_checkpoint(weights, out)
-    dist.barrier()
-    assert not os.path.exists(out)
+    class Slow(dict):
+        def items(self) -> Any:
+            time.sleep(60)
+
+    for number, interrupted in enumerate((weights, Slow(weights))):  # in the wait, and in the program's own code
+        crossrank.torch.gather_full_state_dict(weights)  # the ranks connect, after an interruption anew
+        if rank == 0:
+            threading.Timer(0.3, interrupt).start()
+            with pytest.raises(KeyboardInterrupt):
+                crossrank.torch.export_checkpoint(interrupted, out)
+            assert time.monotonic() - sent[0] < 1
+            os.mkdir(f"{mark}{number}")
+        else:
+            until = time.monotonic() + 60
+            while not os.path.exists(f"{mark}{number}") and time.monotonic() < until:
+                time.sleep(0.01)
+            with pytest.raises(crossrank.PeerLostError):
+                crossrank.torch.export_checkpoint(weights, out)
+        dist.barrier()
+        assert not os.path.exists(out)
     crossrank.torch.export_checkpoint(weights, out)
     dist.barrier()
     dist.destroy_process_group()

@@ -166,7 +166,10 @@ def async_export_checkpoint(
 
 @contextmanager
 def _job(*callbacks: Callable[..., Any] | None) -> Iterator[tuple[Any, ...]]:
-    """Yields a group of all ranks, and the callbacks for the core, which tells all ranks of their exceptions."""
+    """Yields a group of all ranks, and the callbacks for the core, which tells all ranks of their exceptions.
+
+    The first callback returns the arguments.
+    """
     told: list[BaseException] = []
 
     def noted(callback: Callable[..., Any] | None) -> Callable[..., Any] | None:
@@ -177,7 +180,9 @@ def _job(*callbacks: Callable[..., Any] | None) -> Iterator[tuple[Any, ...]]:
             try:
                 return callback(*arguments)
             except BaseException as error:
-                told.append(error)
+                # Ctrl-C in the arguments aborts the group: this rank cannot wait for the others to tell them.
+                if not (isinstance(error, KeyboardInterrupt) and callback is callbacks[0]):
+                    told.append(error)
                 raise
 
         return call
