@@ -67,9 +67,18 @@ INSTANTIATE_TEST_SUITE_P(
                          {"SLURM_ARRAY_TASK_MAX", "9"}},
                         std::nullopt},
         EnvironmentCase{"slurm_not_a_number", {{"SLURM_ARRAY_TASK_ID", "two"}}, std::nullopt},
+        EnvironmentCase{"slurm_count_not_a_number",
+                        {{"SLURM_ARRAY_TASK_ID", "1"}, {"SLURM_ARRAY_TASK_COUNT", "four"}},
+                        std::nullopt},
+        EnvironmentCase{
+            "slurm_negative", {{"SLURM_ARRAY_TASK_ID", "-1"}, {"SLURM_ARRAY_TASK_COUNT", "4"}}, std::nullopt},
+        EnvironmentCase{"kubernetes_negative", {{"JOB_COMPLETION_INDEX", "-1"}}, std::nullopt},
         EnvironmentCase{"kubernetes", {{"JOB_COMPLETION_INDEX", "2"}}, 2},
         EnvironmentCase{"kubernetes_too_large", {{"JOB_COMPLETION_INDEX", "4"}}, std::nullopt},
         EnvironmentCase{"torchrun", {{"RANK", "1"}, {"WORLD_SIZE", "4"}}, 1},
+        EnvironmentCase{"torchrun_rank_outside_the_world", {{"RANK", "4"}, {"WORLD_SIZE", "4"}}, std::nullopt},
+        EnvironmentCase{"torchrun_negative_rank", {{"RANK", "-1"}, {"WORLD_SIZE", "4"}}, std::nullopt},
+        EnvironmentCase{"torchrun_without_a_world", {{"RANK", "1"}}, std::nullopt},
         EnvironmentCase{"torchrun_of_other_size", {{"RANK", "1"}, {"WORLD_SIZE", "2"}}, std::nullopt},
         EnvironmentCase{
             "torchrun_in_kubernetes", {{"JOB_COMPLETION_INDEX", "1"}, {"RANK", "3"}, {"WORLD_SIZE", "4"}}, 3},

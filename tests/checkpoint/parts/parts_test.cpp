@@ -52,6 +52,29 @@ TEST_F(Parts, end_in_the_files_of_a_plain_consolidate) {
   EXPECT_GT(summary.files, parts);
 }
 
+TEST_F(Parts, end_in_the_torch_archives_of_a_plain_consolidate) {
+  (void)checkpoint::consolidate(world_, plan(), folder_.path() / "plain", test::options_for("torch"));
+
+  (void)finish_parts(run_all_parts(parts, checkpoint::OutputFormat::torch));
+
+  EXPECT_EQ(bytes_of(out()), bytes_of(folder_.path() / "plain"));
+  EXPECT_TRUE(fs::exists(out() / "pytorch_model.bin.index.json"));
+}
+
+TEST_F(Parts, end_in_a_state_image) {
+  auto const made = run_all_parts(1, checkpoint::OutputFormat::images);
+  auto const files = made.files(0);
+  (void)finish_parts(made);
+
+  ASSERT_EQ(files.size(), 1U);
+  EXPECT_THAT(files.front(), StartsWith("rank_0_state."));
+  auto const image = load_safetensors(out() / files.front());
+  auto const model = load_safetensors(in() / "model.safetensors");
+  ASSERT_EQ(image.size(), model.size());
+  for (auto const& [name, tensor] : model)
+    EXPECT_TRUE(std::ranges::equal(image.at(name).bytes(), tensor.bytes())) << name;
+}
+
 TEST_F(Parts, are_not_saved_over_a_link_or_a_pipe) {
   auto const made = PartsPlan::make(plan(), out(), {.parts = 1, .max_shard_bytes = 1100, .force = true});
   auto const pipe = folder_.path() / "pipe";

@@ -20,14 +20,17 @@ class PlannedParts : public Interrupted {
   [[nodiscard]] std::filesystem::path plan_file() const { return folder_.path() / "plan.json"; }
 
   /// Makes and saves a plan.
-  void save_plan(int count = parts, bool force = true) const {
-    checkpoint::PartsPlan::make(plan(), out(), {.parts = count, .max_shard_bytes = 1100, .force = force})
+  void save_plan(int count = parts, bool force = true,
+                 checkpoint::OutputFormat format = checkpoint::OutputFormat::safetensors) const {
+    checkpoint::PartsPlan::make(plan(), out(),
+                                {.parts = count, .max_shard_bytes = 1100, .format = format, .force = force})
         .save(plan_file());
   }
   [[nodiscard]] checkpoint::PartsPlan load_plan() const { return checkpoint::PartsPlan::load(plan_file()); }
   /// Saves a plan and runs all of its parts.
-  [[nodiscard]] checkpoint::PartsPlan run_all_parts(int count = parts) const {
-    save_plan(count);
+  [[nodiscard]] checkpoint::PartsPlan run_all_parts(
+      int count = parts, checkpoint::OutputFormat format = checkpoint::OutputFormat::safetensors) const {
+    save_plan(count, true, format);
     auto loaded = load_plan();
     for (int part = 0; part < count; ++part) (void)checkpoint::consolidate_part(loaded, part);
     return loaded;
