@@ -216,15 +216,7 @@ def as_llama(tensors):
     return result
 
 
-def llama_rules(work):
-    """Writes the rule file of RULES.md and returns its path."""
-    document = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../workspace/checkpoint/RULES.md")
-    with open(document) as file:
-        blocks = [block.split("```")[0] for block in file.read().split("```json")[1:]]
-    path = f"{work}/llama.json"
-    with open(path, "w") as file:
-        file.write(next(block for block in blocks if "linear_qkv" in block))
-    return path
+LLAMA_RULES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../examples/rules/megatron_llama.json")
 
 
 def load_model(rank, world, model, work):
@@ -280,7 +272,7 @@ def make_models(work, models):
             continue
         with open(f"{folder}/latest_checkpointed_iteration.txt", "w") as latest:
             latest.write("3")
-        options = ("--rules", llama_rules(work)) if model.hugging_face else ()
+        options = ("--rules", LLAMA_RULES) if model.hugging_face else ()
         cases.append(Case("Megatron Core", title, folder if model.latest else f"{folder}/iter_0000003", [f"{folder}.safetensors"],
                           options))
     return cases, failed

@@ -3,8 +3,11 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <random>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -66,26 +69,21 @@ StateDict fused_model() {
   return weights;
 }
 
-/// The rules of RULES.md, with other widths of the parts.
-std::string fused_rules(std::string const& attention_parts = R"("query", "key_value", "kv_values")",
-                        std::string const& gate_parts = R"("ffn", "ffn")") {
-  return R"({"rules": [
-    {"layer": "embedding.word_embeddings", "sharding": "vocabulary", "rename": "model.embed_tokens"},
-    {"layer": "decoder.layers.*.self_attention.linear_qkv", "sharding": "column", "layout": "grouped",
-     "parts": [)" +
-         attention_parts + R"(],
-     "rename": ["model.layers.*.self_attn.q_proj", "model.layers.*.self_attn.k_proj", "model.layers.*.self_attn.v_proj"]},
-    {"layer": "decoder.layers.*.self_attention.linear_proj", "sharding": "row", "rename": "model.layers.*.self_attn.o_proj"},
-    {"layer": "decoder.layers.*.mlp.linear_fc1", "sharding": "column", "parts": [)" +
-         gate_parts + R"(],
-     "rename": ["model.layers.*.mlp.gate_proj", "model.layers.*.mlp.up_proj"]},
-    {"layer": "decoder.layers.*.mlp.linear_fc2", "sharding": "row", "rename": "model.layers.*.mlp.down_proj"},
-    {"tensor": "decoder.layers.*.self_attention.linear_qkv.layer_norm_weight", "sharding": "replicate",
-     "rename": "model.layers.*.input_layernorm.weight"},
-    {"tensor": "decoder.layers.*.mlp.linear_fc1.layer_norm_weight", "sharding": "replicate",
-     "rename": "model.layers.*.post_attention_layernorm.weight"},
-    {"tensor": "decoder.final_layernorm.weight", "sharding": "replicate", "rename": "model.norm.weight"},
-    {"layer": "output_layer", "sharding": "vocabulary", "rename": "lm_head"}]})";
+constexpr std::string_view shipped_attention = R"("query", "key_value", "kv_values")";
+constexpr std::string_view shipped_gate = R"("ffn", "ffn")";
+
+/// The rule file for Megatron's names of a Llama, with other widths of the parts.
+std::string fused_rules(std::string_view attention_parts = shipped_attention,
+                        std::string_view gate_parts = shipped_gate) {
+  std::ifstream file(CROSSRANK_TEST_DATA "/../../examples/rules/megatron_llama.json");
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  for (auto const& [shipped, other] :
+       {std::pair(shipped_attention, attention_parts), std::pair(shipped_gate, gate_parts)}) {
+    auto const at = text.find(shipped);
+    EXPECT_NE(at, std::string::npos);
+    if (at != std::string::npos) text.replace(at, shipped.size(), other);
+  }
+  return text;
 }
 
 /// A rule file, and the model that it belongs to.
