@@ -51,7 +51,7 @@ std::optional<double> wanted_ratio(Workload const& ours, std::string const& peer
     return 2.0;
   if (ours.path == "export" && peer == "dd") return 1.0 / 1.1;
   if (ours.path == "export" && peer == "dcp_save_and_consolidate") return 5.0;
-  if (ours.path == "hosts" && peer == "one_host") return 1.8;
+  if (ours.path == "hosts" && peer == "one_host") return 2.0;
   if (ours.path == "configs" && peer == "modelopt" && ours.bytes == 23 && !ours.reads) return 200.0;
   if (ours.path == "barrier" && peer == "mpi_barrier") {
     if (ours.ranks == 2) return 1.0;

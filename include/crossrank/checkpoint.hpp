@@ -198,7 +198,8 @@ struct Summary {
 /// an index, and the configs that are beside the shards.
 ///
 /// Collective. Each rank writes whole files and reads only the slices that its files need; the threads of a rank share
-/// the work. No rank holds more than 256 MiB. Replicas are compared before anything is written.
+/// the work. A rank holds at most 256 MiB of the bytes of tensors. The plan needs 2 KiB for each tensor and 1 KiB for
+/// each of its shards. Replicas are compared before anything is written.
 ///
 /// All files are written to a hidden folder in `out`, made durable, read back and compared. Then they get their names,
 /// index and config last. If the job is killed at any step, `out` holds the old checkpoint, no checkpoint, or the new

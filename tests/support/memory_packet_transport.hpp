@@ -10,14 +10,16 @@
 
 namespace crossrank::test {
 
-/// A network between threads of this process. It never fails unless a test calls `disconnect`.
+/// A network between threads of this process. It never fails unless a test disconnects a rank.
 class MemoryHub {
  public:
-  explicit MemoryHub(int ranks) : queues_(static_cast<std::size_t>(ranks)) {}
+  explicit MemoryHub(int ranks) : queues_(static_cast<std::size_t>(ranks)), sent_(queues_.size()) {}
   [[nodiscard]] int ranks() const noexcept { return static_cast<int>(queues_.size()); }
 
   void send(int src, int dst, std::vector<std::byte> packet) {
     std::lock_guard const lock(mutex_);
+    auto const sent = sent_[static_cast<std::size_t>(src)]++;
+    if (src == leaving_ && sent >= packets_left_) disconnected_ = src;
     if (disconnected_ == src || disconnected_ == dst) return;
     queues_[static_cast<std::size_t>(dst)].emplace_back(src, std::move(packet));
   }
@@ -30,6 +32,17 @@ class MemoryHub {
     queue.pop_front();
     return true;
   }
+  /// Returns how many packets a rank has sent.
+  [[nodiscard]] int sent(int rank) {
+    std::lock_guard const lock(mutex_);
+    return sent_[static_cast<std::size_t>(rank)];
+  }
+  /// Calls `disconnect` once the rank has sent so many packets in all.
+  void disconnect_after(int rank, int packets) {
+    std::lock_guard const lock(mutex_);
+    leaving_ = rank;
+    packets_left_ = packets;
+  }
   /// Drops every packet to and from `rank` from now on, as if its host were switched off.
   void disconnect(int rank) {
     std::lock_guard const lock(mutex_);
@@ -39,7 +52,10 @@ class MemoryHub {
  private:
   std::mutex mutex_{};
   int disconnected_ = -1;
+  int leaving_ = -1;
+  int packets_left_ = 0;
   std::vector<std::deque<std::pair<int, std::vector<std::byte>>>> queues_;
+  std::vector<int> sent_;  ///< packets, by rank
 };
 
 class MemoryPacketTransport final : public spi::PacketTransport {

@@ -110,7 +110,8 @@ checkpoint::Summary save_checkpoint(Collective const& group, TrainableModel& mod
   take_buffers_of_rank_0(group, model, held);
   checkpoint::ExportExtras extras{.prefix = transforms::optimizer_prefix,
                                   .stem = transforms::optimizer_stem,
-                                  .files = [&](auto files) { return std::vector{state_file(options, files)}; }};
+                                  .files = [&](auto files) { return std::vector{state_file(options, files)}; },
+                                  .may_replace_model = true};
   if (options.format == CheckpointFormat::dcp) extras.dcp = dcp_form(options.optimizer);
   return checkpoint::export_weights(group, held.tensors, held.placements, out,
                                     {.model = {.directory = options.directory, .config = options.config},

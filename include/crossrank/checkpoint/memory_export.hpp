@@ -35,7 +35,7 @@ struct ModelDescription {
   FusedLayout fused_layout = FusedLayout::automatic;  ///< how fused layers were sharded
 };
 
-/// Options of `consolidate` for weights in memory.
+/// Options of `consolidate` for weights in memory. All ranks pass the same values up to `read_back`.
 struct ExportOptions {
   ModelDescription model{};                         ///< config, sidecar files and rules
   std::uint64_t max_shard_bytes = 5'000'000'000;    ///< size limit of an output file; a larger tensor gets its own
@@ -55,19 +55,20 @@ struct ExportOptions {
 /// without tensors pass an empty dictionary. The result equals that of a merge of the same shards from files.
 ///
 /// Each output file is written by one rank. Ranks that hold many bytes of a file are preferred as its writer. Each byte
-/// of the result is sent at most once, through shared memory inside a node and by messages between nodes. A rank holds
-/// at most 256 MiB beyond its own weights. Replicas are compared by checksums before anything is written. Files are
-/// written while the data arrives. They get their names as in `consolidate` of a plan: if the job is killed at any
-/// step, `out` holds the old checkpoint, no checkpoint, or the new one.
+/// of the result is sent at most once, through shared memory inside a node and by messages between nodes. For bytes of
+/// tensors a rank needs at most 256 MiB beyond its own weights. The names and the plan need 1.5 KiB for each tensor of
+/// the model, and 0.7 KiB for each of its tensor-parallel shards. Replicas are compared by checksums before anything is
+/// written. Files are written while the data arrives. They get their names as in `consolidate` of a plan: if the job is
+/// killed at any step, `out` holds the old checkpoint, no checkpoint, or the new one.
 ///
 /// The tensors must not change before the call returns; see `iconsolidate`.
 ///
 /// Throws on all ranks: `FormatError` when ranks shard a tensor differently, when placements do not cover a tensor
 /// exactly once, when dtypes or shapes contradict each other, when a tensor is missing or replicas differ; `UsageError`
 /// for an undefined tensor, for one that is not on the CPU, for an invalid mesh, for a placement of a tensor that no
-/// rank has, or when the output exists; `MismatchError` when ranks pass different sizes of the grid, or options that
-/// give different files; `CancelledError`, `IoError`, `PeerLostError` and `TimeoutError` as `consolidate` of a plan.
-/// Then `out` is unchanged.
+/// rank has, when the output exists, or when it is the directory of the model; `MismatchError` when ranks pass
+/// different sizes of the grid or different options; `CancelledError`, `IoError`, `PeerLostError` and `TimeoutError` as
+/// `consolidate` of a plan. Then `out` is unchanged.
 CROSSRANK_EXPORT Summary consolidate(Collective const& world, StateDict const& weights, Placements const& placements,
                                      std::filesystem::path const& out, ExportOptions const& options = {});
 
@@ -112,10 +113,11 @@ class CROSSRANK_EXPORT ExportRequest {
 /// Copies the weights and writes them in the background, as `consolidate` does.
 ///
 /// Collective; returns once every rank has copied its weights, so the caller may change them at once. Makes a group of
-/// its own, so that collectives of `world` may go on meanwhile. `options.write.stop` cancels the export.
+/// its own, so that collectives of `world` may go on meanwhile. `options.write.stop` cancels the export. Over MPI it
+/// needs `MPI_THREAD_MULTIPLE`.
 ///
-/// Throws `UnavailableError` on all ranks when the weights of a rank exceed its limit or its memory, or when a rank
-/// cannot start a thread. All other errors come from `wait()`.
+/// Throws `UnavailableError` on all ranks when the weights of a rank exceed its limit or its memory, when a rank cannot
+/// start a thread, or when the backend serves one thread only. All other errors come from `wait()`.
 [[nodiscard]] CROSSRANK_EXPORT ExportRequest iconsolidate(Collective const& world, StateDict const& weights,
                                                           Placements const& placements,
                                                           std::filesystem::path const& out,
@@ -132,7 +134,7 @@ struct FullStateOptions {
 /// Returns the whole model on rank `options.dst`, with the names of the result; an empty dictionary on other ranks.
 ///
 /// Collective; costs and errors as for `consolidate`, without files. All ranks pass the same `options.dst`. The
-/// receiver holds the model and at most 256 MiB more.
+/// receiver needs memory for the model in addition; `UnavailableError` on all ranks if less is free.
 [[nodiscard]] CROSSRANK_EXPORT StateDict get_full_state_dict(Collective const& world, StateDict const& weights,
                                                              Placements const& placements,
                                                              FullStateOptions const& options = {});
@@ -149,10 +151,11 @@ struct ReshardOptions {
 
 /// Redistributes the weights from layout `from` to layout `to`. Returns this rank's part.
 ///
-/// Collective; costs and errors as for `get_full_state_dict`. `from` says how `weights` are sharded, and `to` how the
-/// result is sharded. Names in `to` are names of the whole model. The rules, those of the file first, split the tensors
-/// over the `tp` ranks of `to`. A tensor without entries on this rank has a dimension of length 0. `Partial` and
-/// `first_element` in `to` are a `UsageError`, and so is a tensor-parallel rank of `to` that is no rank's place.
+/// Collective; costs and errors as for `get_full_state_dict`, where each rank receives its part. `from` says how
+/// `weights` are sharded, and `to` how the result is sharded. Names in `to` are names of the whole model. The rules,
+/// those of the file first, split the tensors over the `tp` ranks of `to`. A tensor without entries on this rank has a
+/// dimension of length 0. `Partial` and `first_element` in `to` are a `UsageError`, and so is a tensor-parallel rank of
+/// `to` that is no rank's place.
 [[nodiscard]] CROSSRANK_EXPORT StateDict reshard(Collective const& world, StateDict const& weights,
                                                  Placements const& from, Placements const& to,
                                                  ReshardOptions const& options = {});

@@ -51,10 +51,11 @@ struct SaveCheckpointOptions {
 /// - `.metadata`, which says where the items are
 /// - `config.json` if there is one, and `training_state.json`
 ///
-/// Every byte is sent at most once, to the rank that writes its file. In the format `dcp` no byte is sent. No rank
-/// holds more than 256 MiB beyond its own shards. All files get their names together, as in `checkpoint::consolidate`:
-/// if a rank is killed at any step, the disk is full or the job stops, `out` holds the old checkpoint, no checkpoint or
-/// the new one, never a mixture. The next call completes or removes the files of a killed job.
+/// Every byte is sent at most once, to the rank that writes its file. In the format `dcp` no byte is sent. A rank
+/// needs as much memory as `checkpoint::consolidate` of weights in memory. All files get their names together, as in
+/// `checkpoint::consolidate`: if a rank is killed at any step, the disk is full or the job stops, `out` holds the old
+/// checkpoint, no checkpoint or the new one, never a mixture. The next call completes or removes the files of a killed
+/// job.
 ///
 /// Buffers are those of rank 0, because statistics of the ranks' own batches differ.
 ///

@@ -1,10 +1,10 @@
-// A rank is killed at every step of an export, of `get_full_state_dict` or of `reshard`, the disk is full, or the
-// caller stops the export. The output then has the old checkpoint or the new one, every rank gets a typed error, and
-// nothing is left behind.
-#include <cerrno>
+// A rank is killed at every step of an export, of `get_full_state_dict` or of `reshard`, or the caller stops the
+// export. The output then has the old checkpoint or the new one, every rank gets a typed error, and nothing is left
+// behind.
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <optional>
 #include <ostream>
 #include <random>
@@ -23,7 +23,6 @@
 #include "lib/platform/crash_point.hpp"
 #include "tests/checkpoint/memory/sharded_model.hpp"
 #include "tests/checkpoint/support/checkpoint_files.hpp"
-#include "tests/support/faulty_system.hpp"
 #include "tests/support/no_threads.hpp"
 #include "tests/support/process_ranks.hpp"
 #include "tests/support/temporary_directory.hpp"
@@ -132,24 +131,6 @@ class Export : public testing::Test {
   test::TemporaryDirectory folder_{};
 };
 
-TEST_F(Export, fails_on_all_ranks_and_keeps_the_old_checkpoint_when_the_disk_is_full) {
-  for (auto const call : {test::Call::pwrite, test::Call::fsync}) {
-    test::FaultySystem os;
-    os.fail_always(call, ENOSPC);
-    test::run_thread_ranks(ranks, [&](Collective const& world) {
-      auto const part = test::part_of(sample_model(), world.rank(), ranks);
-      std::optional<platform::ScopedSystem> scope;
-      if (world.rank() == 0) scope.emplace(os);
-      world.barrier();
-      EXPECT_THROW((void)checkpoint::consolidate(world, part.weights, part.placements, out(), sample_options()),
-                   IoError);
-      world.barrier();
-    });
-    EXPECT_EQ(state(), "old");
-    EXPECT_THAT(names_in(out()), Each(Not(StartsWith("."))));
-  }
-}
-
 TEST_F(Export, stops_on_all_ranks_when_one_asks_for_it) {
   std::stop_source stop;
   stop.request_stop();
@@ -160,6 +141,32 @@ TEST_F(Export, stops_on_all_ranks_when_one_asks_for_it) {
     EXPECT_THROW((void)checkpoint::consolidate(world, part.weights, part.placements, out(), options), CancelledError);
   });
   EXPECT_EQ(state(), "old");
+  EXPECT_THAT(names_in(out()), Each(Not(StartsWith("."))));
+}
+
+TEST_F(Export, in_the_background_stops_on_all_ranks_when_one_drops_its_request) {
+  test::run_thread_ranks(ranks, [&](Collective const& world) {
+    auto const part = test::part_of(sample_model(), world.rank(), ranks);
+    std::promise<void> dropping;
+    auto options = sample_options();
+    // The export of rank 0 cannot end before the request is dropped.
+    options.on_progress = [wait = dropping.get_future().share()](auto const&) { wait.wait(); };
+    auto request = checkpoint::iconsolidate(world, part.weights, part.placements, out(), {.write = options});
+    if (world.rank() == 0) {
+      EXPECT_FALSE(request.done());
+      dropping.set_value();
+      request = {};
+    } else {
+      try {
+        (void)request.wait();
+        EXPECT_EQ(state(), "new");
+      } catch (CancelledError const&) {
+        EXPECT_EQ(state(), "old");
+      }
+    }
+    world.barrier();
+  });
+  EXPECT_THAT(state(), testing::AnyOf("old", "new"));
   EXPECT_THAT(names_in(out()), Each(Not(StartsWith("."))));
 }
 

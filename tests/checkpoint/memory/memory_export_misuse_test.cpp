@@ -130,6 +130,8 @@ INSTANTIATE_TEST_SUITE_P(
     All, ContradictingOptions,
     testing::Values(OtherOptions{"max_shard_bytes", {.max_shard_bytes = 3000}},
                     OtherOptions{"single_file", {.max_shard_bytes = 2000, .single_file = true}},
+                    OtherOptions{"force", {.max_shard_bytes = 2000, .force = true}},
+                    OtherOptions{"read_back", {.max_shard_bytes = 2000, .read_back = checkpoint::ReadBack::all}},
                     OtherOptions{"format", {.max_shard_bytes = 2000, .format = checkpoint::OutputFormat::torch}}),
     [](auto const& tested) { return std::string(tested.param.option); });
 

@@ -15,6 +15,7 @@
 
 #include <crossrank/error.hpp>
 #include <crossrank/spi/storage.hpp>
+#include <crossrank/spi/transport.hpp>
 
 #include "lib/core/at_rank.hpp"
 #include "lib/core/forked_child.hpp"
@@ -34,6 +35,15 @@ constexpr char const* background_operation = "iconsolidate";
 constexpr std::size_t alignment = 64;
 
 std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+
+/// The thread of the export calls the group while the caller uses other groups.
+void require_threads(Collective const& world) {
+  if (world.transport()->may_use_threads()) return;
+  throw UnavailableError({.operation = background_operation,
+                          .message = "this backend serves one thread only, and the export needs a second one",
+                          .resource = std::string(world.transport()->backend()),
+                          .hint = "initialise MPI with MPI_THREAD_MULTIPLE, or call `consolidate`"});
+}
 
 /// Copies all tensors into one block of memory.
 StateDict copy_into_arena(StateDict const& weights, std::uint64_t limit) {
@@ -130,6 +140,7 @@ ExportRequest iconsolidate(Collective const& world, StateDict const& weights, Pl
   auto absolute_out = out;
   // Each rank of a host reads the free memory before any of them copies.
   agree(world, background_operation, [&] {
+    require_threads(world);
     // The caller may change the working directory meanwhile.
     for (auto* const path : {&absolute_out, &write.model.directory, &write.model.rules}) {
       if (!path->empty()) *path = std::filesystem::absolute(*path);

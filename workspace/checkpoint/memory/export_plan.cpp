@@ -111,8 +111,11 @@ std::vector<CellRange> inputs_of(MergeLayout const& layout, std::size_t tensor, 
 ExportPlan plan_export(Collective const& world, StateDict const& weights, Placements const& placements,
                        ModelDescription const& model, std::string const& operation) {
   ExportPlan plan;
-  auto const described = describe_weights(world, weights, placements, operation);
-  agree(world, operation, [&] { plan.cells = make_cells(described, weights, world.rank(), operation); });
+  {
+    // Freed before the plan needs memory.
+    auto const described = describe_weights(world, weights, placements, operation);
+    agree(world, operation, [&] { plan.cells = make_cells(described, weights, world.rank(), operation); });
+  }
   auto& set = plan.cells.set;
   auto shared = share_description(world, model, set, operation);
   set.config = std::move(shared.config);

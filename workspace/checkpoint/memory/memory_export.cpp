@@ -20,6 +20,7 @@
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 #include "workspace/checkpoint/write/draw_number.hpp"
 #include "workspace/checkpoint/write/output_layout.hpp"
+#include "workspace/checkpoint/write/separate_output.hpp"
 #include "workspace/checkpoint/write/write_checkpoint.hpp"
 
 namespace crossrank::checkpoint {
@@ -70,12 +71,14 @@ std::string file_format_of(ExportOptions const& options, ExportExtras const& ext
   return std::to_string(static_cast<int>(options.format));
 }
 
-/// Returns the options that the layout of the files depends on. Each rank lays them out by itself.
-NamedOptions options_of_layout(ExportOptions const& options, ExportExtras const& extras) {
+/// Returns the options that all ranks must share. Each rank lays out the files and checks those that it writes.
+NamedOptions shared_options(ExportOptions const& options, ExportExtras const& extras) {
   bool const has_limit = !extras.dcp && options.format != OutputFormat::images;
   return {{"format", file_format_of(options, extras)},
           {"single_file", has_limit && options.single_file ? "true" : "false"},
-          {"max_shard_bytes", std::to_string(has_limit && !options.single_file ? options.max_shard_bytes : 0)}};
+          {"max_shard_bytes", std::to_string(has_limit && !options.single_file ? options.max_shard_bytes : 0)},
+          {"force", options.force ? "true" : "false"},
+          {"read_back", options.read_back == ReadBack::all ? "all" : "none"}};
 }
 
 /// Everything that the ranks write, and where the bytes of each rank's work come from.
@@ -130,7 +133,7 @@ Summary export_weights(Collective const& world, StateDict const& weights, Placem
                        std::filesystem::path const& out, ExportOptions const& options, std::string const& operation,
                        ExportExtras const& extras) {
   auto const started = std::chrono::steady_clock::now();
-  require_equal_options(world, operation, options_of_layout(options, extras));
+  require_equal_options(world, operation, shared_options(options, extras));
   auto const plan = plan_export(world, weights, placements, options.model, operation);
   auto const number = draw_number(world, operation);
   CROSSRANK_CRASH_POINT("export.planned");
@@ -145,6 +148,8 @@ Summary export_weights(Collective const& world, StateDict const& weights, Placem
     for (auto const& cell : plan.cells.cells) cell->read_from(exchange->received());
     output.source->start(at_rank(units, world.rank()), exchange->received());
     if (world.rank() == 0) {
+      if (!options.model.directory.empty() && !extras.may_replace_model)
+        require_separate_output(operation, options.model.directory, {}, out);
       if (extras.files) request.extras = extras.files(files.others());
       auto const beside = extras_of(plan.cells.set, files.model(), options);
       request.extras.insert(request.extras.end(), beside.begin(), beside.end());

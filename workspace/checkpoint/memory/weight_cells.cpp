@@ -26,18 +26,27 @@ std::string cell_name(ShardPlace const& place, DescribedWeights const& described
 
 /// The tensors of the ranks of a cell. Ranks with the same names are one entry, and tensors that all ranks hold in the
 /// same way are looked at once, so time and memory do not grow with ranks times tensors.
-class CellTensors {
+class CellBuilder {
  public:
-  CellTensors(std::vector<int> const& ranks, DescribedWeights const& described, int own_rank,
+  CellBuilder(std::vector<int> const& ranks, DescribedWeights const& described, int own_rank,
               std::string const& operation)
       : ranks_(ranks), described_(described), operation_(operation) {
     for (auto const rank : ranks) add_rank(rank, own_rank);
   }
 
-  [[nodiscard]] std::vector<CellTensor> make() {
-    std::vector<CellTensor> tensors;
-    tensors.reserve(order_.size());
-    for (auto const& name : order_) tensors.push_back(tensor_of(std::string(name), places_.at(name)));
+  [[nodiscard]] CellTensors make() {
+    CellTensors tensors;
+    tensors.described.reserve(order_.size());
+    tensors.held.reserve(order_.size());
+    tensors.own.reserve(order_.size());
+    for (auto const& name : order_) {
+      auto const& places = places_.at(name);
+      auto const& holding = holding_of(std::string(name), places);
+      tensors.described.push_back(
+          {.name = std::string(name), .dtype = holding.tensor.dtype, .shape = holding.tensor.shape});
+      tensors.held.push_back(holding.held);
+      tensors.own.push_back(own_of(places));
+    }
     return tensors;
   }
 
@@ -67,22 +76,27 @@ class CellTensors {
     found->has_own = found->has_own || rank == own_rank;
   }
 
-  CellTensor tensor_of(std::string name, std::vector<Entry> const& places) {
-    std::vector<Entry> kinds;
-    CellTensor out;
-    for (auto const& [listing, tensor] : places) {
-      kinds.emplace_back(listing, listings_[listing].names->kinds[tensor]);
-      if (listings_[listing].has_own) out.own = tensor;
-    }
-    auto const [known, fresh] = held_.try_emplace(kinds);
-    if (fresh) known->second = hold(name, kinds);
-    out.tensor = known->second.tensor;
-    out.tensor.name = std::move(name);
-    out.held = known->second.held;
-    return out;
+  /// How the ranks hold tensors of one kind. The name is that of the first one.
+  struct Holding {
+    SourceTensor tensor{};
+    std::shared_ptr<HeldTensor const> held{};
+  };
+
+  [[nodiscard]] std::uint32_t own_of(std::vector<Entry> const& places) const {
+    auto const own =
+        std::find_if(places.begin(), places.end(), [&](auto const& entry) { return listings_[entry.first].has_own; });
+    return own == places.end() ? CellTensors::none : own->second;
   }
 
-  [[nodiscard]] CellTensor hold(std::string const& name, std::vector<Entry> const& kinds) const {
+  Holding const& holding_of(std::string const& name, std::vector<Entry> const& places) {
+    std::vector<Entry> kinds;
+    for (auto const& [listing, tensor] : places) kinds.emplace_back(listing, listings_[listing].names->kinds[tensor]);
+    auto const [known, fresh] = held_.try_emplace(kinds);
+    if (fresh) known->second = hold(name, kinds);
+    return known->second;
+  }
+
+  [[nodiscard]] Holding hold(std::string const& name, std::vector<Entry> const& kinds) const {
     std::vector<Member> members;
     for (auto const& [listing, kind] : kinds) {
       for (auto const rank : listings_[listing].ranks)
@@ -99,22 +113,15 @@ class CellTensors {
   std::vector<Listing> listings_{};
   std::unordered_map<std::string_view, std::vector<Entry>> places_{};
   std::vector<std::string_view> order_{};
-  std::map<std::vector<Entry>, CellTensor> held_{};
+  std::map<std::vector<Entry>, Holding> held_{};
 };
 
 }  // namespace
 
-CellSource::CellSource(std::string name, std::uint32_t number, std::vector<CellTensor> tensors)
-    : DescribedSource(std::move(name)), number_(number) {
-  tensors_.reserve(tensors.size());
-  held_.reserve(tensors.size());
-  own_.reserve(tensors.size());
-  for (auto& tensor : tensors) {
-    bytes_on_disk_ += dense_bytes(tensor.tensor.shape, tensor.tensor.dtype);
-    tensors_.push_back(std::move(tensor.tensor));
-    held_.push_back(std::move(tensor.held));
-    own_.push_back(tensor.own);
-  }
+CellSource::CellSource(std::string name, std::uint32_t number, CellTensors tensors)
+    : DescribedSource(std::move(name)), number_(number), held_(std::move(tensors.held)), own_(std::move(tensors.own)) {
+  tensors_ = std::move(tensors.described);
+  for (auto const& tensor : tensors_) bytes_on_disk_ += dense_bytes(tensor.shape, tensor.dtype);
 }
 
 void CellSource::set_value(std::size_t tensor, std::uint64_t offset, std::vector<std::byte> bytes) {
@@ -186,7 +193,7 @@ WeightCells make_cells(DescribedWeights const& described, StateDict const& weigh
         }
         out.cells.push_back(std::make_shared<CellSource>(
             cell_name(place, described, found->second), static_cast<std::uint32_t>(out.cells.size()),
-            CellTensors(found->second, described, rank, operation).make()));
+            CellBuilder(found->second, described, rank, operation).make()));
         set.sources.push_back(out.cells.back());
         set.places.push_back(place);
       }

@@ -27,19 +27,19 @@ struct NeedsValues {
   std::uint64_t bytes = 0;
 };
 
-/// A tensor of a cell: its description, which ranks hold it, and this rank's piece of it.
-struct CellTensor {
+/// The tensors of a cell in their order.
+struct CellTensors {
   static constexpr std::uint32_t none = std::numeric_limits<std::uint32_t>::max();
 
-  SourceTensor tensor{};
-  std::shared_ptr<HeldTensor const> held{};
-  std::uint32_t own = none;  ///< number of this rank's tensor in its dictionary
+  std::vector<SourceTensor> described{};
+  std::vector<std::shared_ptr<HeldTensor const>> held{};  ///< which ranks hold each tensor
+  std::vector<std::uint32_t> own{};                       ///< numbers of this rank's pieces in its dictionary
 };
 
 /// The tensors of a cell as a source. A read returns bytes that this rank has received.
 class CellSource final : public DescribedSource {
  public:
-  CellSource(std::string name, std::uint32_t number, std::vector<CellTensor> tensors);
+  CellSource(std::string name, std::uint32_t number, CellTensors tensors);
 
   [[nodiscard]] bool is_in_memory() const noexcept override { return true; }
   void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;

@@ -117,6 +117,9 @@ class Concatenation {
     out_.shape = first.shape.with(axis_, length_);
     inner_bits_ = bits_behind(first.shape, axis_, first.dtype);
     rows_ = rows_before(first.shape, axis_);
+    // A plan has many thousands of these lists, so each gets no more memory than it needs.
+    out_.pieces.reserve(
+        as_size(std::count_if(slots_.begin(), slots_.end(), [this](auto const& slot) { return is_kept(slot); })));
     std::int64_t at = 0;
     for (auto const& slot : slots_) {
       if (is_kept(slot)) {

@@ -26,7 +26,7 @@ void require_separate_output(std::string const& operation, fs::path const& in, s
   for (auto const& folder : folders) {
     if (!fs::equivalent(folder, out, error)) continue;
     throw UsageError({.operation = operation,
-                      .message = "the output directory contains shards of the input",
+                      .message = "the output directory contains the input",
                       .resource = out.string(),
                       .hint = "choose another output directory"});
   }

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include <crossrank/error.hpp>
+
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
+#include "lib/platform/cgroup.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "workspace/checkpoint/memory/exchange/exported_source.hpp"
 #include "workspace/checkpoint/memory/exchange/weight_exchange.hpp"
@@ -14,6 +17,17 @@ namespace crossrank::checkpoint {
 namespace {
 
 constexpr std::uint64_t unit_bytes = std::uint64_t{8} << 20;
+
+/// Throws `UnavailableError` if the host has less free memory. The system grants more, and ends the process later.
+void require_free_memory(std::string const& operation, std::uint64_t bytes) {
+  auto const free = platform::free_memory();
+  if (bytes <= free) return;
+  throw UnavailableError({.operation = operation,
+                          .message = "this rank lacks memory for the tensors that it would receive",
+                          .expected = "at most " + std::to_string(free) + " bytes, which are free",
+                          .got = std::to_string(bytes),
+                          .hint = "run fewer ranks on this host, or raise its limit of memory"});
+}
 
 std::vector<WorkUnit> units_of(FillTarget const& target) {
   std::vector<WorkUnit> units;
@@ -30,10 +44,11 @@ std::vector<WorkUnit> units_of(FillTarget const& target) {
 /// Reads the units of one rank in their order, with any number of threads.
 class MemoryFill final : public PoolWork {
  public:
-  MemoryFill(std::shared_ptr<ShardSource const> source, std::vector<WorkUnit> units)
+  MemoryFill(std::string const& operation, std::shared_ptr<ShardSource const> source, std::vector<WorkUnit> units)
       : source_(std::move(source)), units_(std::move(units)) {
     for (auto const& unit : units_) total_ += unit.bytes;
     if (!source_) return;
+    require_free_memory(operation, total_);
     for (auto const& tensor : source_->tensors()) {
       tensors_.push_back(Tensor::empty(tensor.shape, tensor.dtype));
       memory_.push_back(tensors_.back().mutable_bytes());
@@ -88,7 +103,7 @@ StateDict fill_memory(Collective const& world, ExportPlan const& plan, std::vect
       source = std::make_shared<ExportedSource>(targets[own].source);
       source->start(mine, exchange->received());
     }
-    fill = std::make_unique<MemoryFill>(std::move(source), std::move(mine));
+    fill = std::make_unique<MemoryFill>(options.operation, std::move(source), std::move(mine));
   });
   CROSSRANK_CRASH_POINT("export.fill.prepared");
   run_worker_pool(world, *fill,
