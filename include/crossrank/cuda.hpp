@@ -121,8 +121,8 @@ struct Allocator {
 /// of the two functions is set.
 CROSSRANK_EXPORT void set_allocator(Allocator allocator);
 
-/// Returns memory that the library's pool of the device holds but no tensor uses to the driver. Local. The pool keeps
-/// up to 1 GiB otherwise.
+/// Gives back to the driver what the library keeps of the device for reuse: memory of its pool that no tensor uses, and
+/// events. Local. The pool keeps up to 1 GiB otherwise.
 CROSSRANK_EXPORT void trim(Device device);
 
 }  // namespace crossrank::cuda

@@ -103,6 +103,8 @@ TEST_F(ConfigurationPart, leaks) {
 TEST(Configuration, counts_leaks_at_exit) {
   if (real()) GTEST_SKIP() << "a real driver does not count";
   EXPECT_EQ(run_with({{"EMULATED_GPU_EXIT_CODE", "86"}}, "leaks"), 86);
+  EXPECT_EQ(run_with({{"EMULATED_GPU_EXIT_CODE", "86"}, {"EMULATED_GPU_KEPT", "allocation:1,pool"}}, "leaks"), 0);
+  EXPECT_EQ(run_with({{"EMULATED_GPU_EXIT_CODE", "86"}, {"EMULATED_GPU_KEPT", "allocation:0,event"}}, "leaks"), 86);
 }
 
 TEST_F(ConfigurationPart, has_no_peers) {

@@ -112,7 +112,8 @@ CROSSRANK_RANK_SCENARIO(gathers_between_hosts) {
 }
 
 TEST(DeviceGatherBetweenHosts, gives_the_bytes_of_the_cpu) {
-  auto const job = run_on_gpus(1, "gathers_between_hosts");
+  auto const job = run_on_gpus(  // three threads that copy
+      1, "gathers_between_hosts", {.environment = {{"EMULATED_GPU_KEPT", "pool,stream:3,host:6,event:6"}}});
   EXPECT_TRUE(job.ok()) << job.text();
 }
 

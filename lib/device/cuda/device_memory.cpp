@@ -391,6 +391,7 @@ void trim(Device device) {
   auto& state = device_state(device);
   ContextScope const scope(state);
   state.drop_passed();
+  state.destroy_idle_events();
   if (state.pool() == nullptr) return;
   check(state.driver(), state.functions().cuMemPoolTrimTo(state.pool(), 0), "cuMemPoolTrimTo", "cuda.trim");
 }

@@ -193,6 +193,16 @@ void DeviceState::drop_passed() {
   held_until_.erase(passed, held_until_.end());
 }
 
+void DeviceState::destroy_idle_events() noexcept {
+  std::vector<CUevent_st*> events;
+  {
+    std::lock_guard const lock(mutex_);
+    events.swap(idle_events_);
+  }
+  for (auto* const event : events)
+    log_driver_error(functions(), functions().cuEventDestroy_v2(event), "cuEventDestroy");
+}
+
 DeviceState& device_state(Device device) {
   auto const& opened = driver();
   if (device.kind != Device::Kind::cuda || device.index < 0 || device.index >= opened.device_count) {

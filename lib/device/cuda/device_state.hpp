@@ -49,6 +49,8 @@ class DeviceState {
   void keep_until(Event event, std::shared_ptr<void const> object);
   /// Drops the objects whose streams have passed; the context must be current. Never blocks.
   void drop_passed();
+  /// Destroys the events that wait for their next use; the context must be current.
+  void destroy_idle_events() noexcept;
 
  private:
   struct Held {

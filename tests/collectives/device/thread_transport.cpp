@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -352,7 +353,10 @@ class ThreadTransportFactory final : public spi::DeviceTransportFactory {
 
 }  // namespace
 
-void add_thread_transport() { spi::add_device_transport(std::make_shared<ThreadTransportFactory>()); }
+void add_thread_transport() {
+  ::setenv("EMULATED_GPU_KEPT", "pool,host,event", 1);  // the store of `HostBuffer`, and the pools of the library
+  spi::add_device_transport(std::make_shared<ThreadTransportFactory>());
+}
 
 void fail_thread_transports(std::string const& message) {
   std::lock_guard const lock(failure_mutex);

@@ -64,6 +64,8 @@ void emulated_last_report(char* text, std::size_t size);
 void emulated_reset_reports();
 /// Returns how many of "allocation", "host", "stream", "event", "graph", "pool" are alive; null adds them up.
 unsigned long long emulated_live(char const* kind);
+/// Returns how many objects are alive beyond those that EMULATED_GPU_KEPT allows at exit.
+unsigned long long emulated_leaks();
 
 /// Makes the `nth` next call of `name` return `code` instead of running; nth counts from 1. A negative code is a signal
 /// that ends the process at that call, such as -SIGKILL. `name` may then be an event too.

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -91,14 +92,36 @@ CUresult take_fault(Log& l, std::string const& name, unsigned long long count) {
   return CUDA_SUCCESS;
 }
 
+/// Returns how many objects of a kind a process may leave when it ends.
+long allowed_at_exit(char const* kind) {
+  for (auto const& entry : split(options().kept, ',')) {
+    auto const parts = split(entry, ':');
+    if (parts[0] == kind) return parts.size() == 2 ? std::stol(parts[1]) : std::numeric_limits<long>::max();
+  }
+  return 0;
+}
+
+/// Objects that are alive beyond those that may be alive at exit.
+struct Leaks {
+  long count = 0;
+  std::string text;
+};
+
+Leaks find_leaks() {
+  Leaks leaks;
+  for (std::size_t i = 0; i < kind_names.size(); ++i) {
+    long const n = log().live[i].load();
+    if (n <= allowed_at_exit(kind_names[i])) continue;
+    leaks.count += n - allowed_at_exit(kind_names[i]);
+    leaks.text += " " + std::to_string(n) + " " + kind_names[i];
+  }
+  return leaks;
+}
+
 __attribute__((destructor)) void check_at_exit() {
   Log& l = log();
   if (l.owner.load() != ::getpid()) return;
-  std::string leaks;
-  for (std::size_t i = 0; i < kind_names.size(); ++i) {
-    if (long const n = l.live[i].load(); n > 0) leaks += " " + std::to_string(n) + " " + kind_names[i];
-  }
-  if (!leaks.empty()) report("alive at exit:" + leaks);
+  if (auto const leaks = find_leaks(); leaks.count > 0) report("alive at exit:" + leaks.text);
   if (l.reports != 0 && options().exit_code != 0) ::_exit(options().exit_code);
 }
 
@@ -230,6 +253,8 @@ unsigned long long emulated_live(char const* kind) {
   }
   return sum;
 }
+
+unsigned long long emulated_leaks() { return static_cast<unsigned long long>(find_leaks().count); }
 
 void emulated_fail_call(char const* name, unsigned long long nth, int code) {
   std::lock_guard const lock(log().mutex);

@@ -42,6 +42,7 @@ Options* read_all() {
   o->abort_on_report = text("EMULATED_GPU_ABORT", "0") != "0";
   o->log = text("EMULATED_GPU_LOG");
   o->report = text("EMULATED_GPU_REPORT");
+  o->kept = text("EMULATED_GPU_KEPT");
   o->fail = text("EMULATED_GPU_FAIL");
   o->hang = text("EMULATED_GPU_HANG");
   o->kernels = text("EMULATED_GPU_KERNELS");

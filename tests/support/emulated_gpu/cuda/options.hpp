@@ -22,6 +22,7 @@ struct Options {
   std::string report;              // EMULATED_GPU_REPORT: file to which reports are appended
   bool abort_on_report = false;    // EMULATED_GPU_ABORT: abort() at the first report
   int exit_code = 0;               // EMULATED_GPU_EXIT_CODE: exit code after reports or leaks; 0 leaves it alone
+  std::string kept;                // EMULATED_GPU_KEPT: objects that may be alive at exit: "pool,host:2"
   std::string fail;                // EMULATED_GPU_FAIL: "cuMemAlloc_v2:3:2,kernel:1:719"
   std::string hang;                // EMULATED_GPU_HANG: number of the kernel that hangs
   std::size_t launch_queue = 0;    // EMULATED_GPU_LAUNCH_QUEUE: operations of a stream before a launch blocks; 0: never
