@@ -60,13 +60,16 @@ NcclLibrary open() {
   bind_functions(binder, out.functions);
   auto const& f = out.functions;
   bool const known = f.ncclGetVersion != nullptr && f.ncclGetVersion(&out.version) == Result::success;
-  if (!known || out.version < api::oldest_version || !binder.absent().empty()) {
+  bool const is_old = known && out.version < api::oldest_version;
+  if (!known || is_old || !binder.absent().empty()) {
+    auto got = known ? "NCCL " + version_text(out.version) : "another library";
+    if (known && !binder.absent().empty()) got += " without " + binder.absent().front();
     throw UnavailableError({.operation = load_operation,
-                            .message = "the library is too old",
+                            .message = is_old ? "the library is too old" : "the library lacks functions of NCCL",
                             .expected = "NCCL " + version_text(api::oldest_version) + " or later",
-                            .got = known ? "NCCL " + version_text(out.version) : "another library",
+                            .got = std::move(got),
                             .resource = out.path,
-                            .hint = "install a newer NCCL",
+                            .hint = is_old ? "install a newer NCCL" : "install NVIDIA's NCCL",
                             .details = binder.absent()});
   }
   out.missing = binder.take_missing();

@@ -23,7 +23,7 @@ namespace {
 constexpr char const* doctor_footer =
     R"(Opens the CUDA driver and NCCL as the library does. Shows their files and versions, the functions that they lack, and
 each GPU with its identity, its memory and the GPUs whose memory it can access. Sends 1 MiB to each GPU and back, and
-compares the bytes. Without a driver or NCCL it says what was tried and what to install. CROSSRANK_CUDA_LIBRARY and
+compares the bytes. Without a driver, a GPU or NCCL it says what was tried and what to do. CROSSRANK_CUDA_LIBRARY and
 CROSSRANK_NCCL_LIBRARY name other files. Exit code: 0, also without a GPU; 1 when a GPU does not work.
 With --json: command, ok, exit_code, version, cuda, nccl and devices.)";
 
@@ -82,6 +82,7 @@ Json machine_report() {
   try {
     auto const driver = cuda::driver_info();
     report["cuda"] = {{"library", driver.path}, {"version", driver.version}, {"missing", driver.missing}};
+    cuda::require_driver();  // says why a driver finds no GPU
     for (int i = 0; i < cuda::device_count(); ++i) report["devices"].push_back(device_report(Device::cuda(i)));
   } catch (UnavailableError const& error) {
     report["cuda"]["unavailable"] = error.what();
@@ -131,9 +132,9 @@ void print_nccl(Json const& library) {
 void print_report(Json const& report) {
   std::printf("crossrank %s\n", CROSSRANK_VERSION);
   auto const& driver = report["cuda"];
-  if (driver.contains("unavailable")) {
-    std::printf("CUDA: not used on this machine\n  %s\n",
-                terminal_text(driver["unavailable"].get<std::string>()).c_str());
+  auto const why_not = driver.contains("unavailable") ? terminal_text(driver["unavailable"].get<std::string>()) : "";
+  if (!driver.contains("library")) {
+    std::printf("CUDA: not used on this machine\n  %s\n", why_not.c_str());
     print_nccl(report["nccl"]);
     return;
   }
@@ -143,6 +144,7 @@ void print_report(Json const& report) {
   std::printf("  missing      %s\n", terminal_text(joined(driver["missing"])).c_str());
   print_nccl(report["nccl"]);
   for (auto const& device : report["devices"]) print_device(device);
+  if (!why_not.empty()) std::printf("GPUs: none\n  %s\n", why_not.c_str());
 }
 
 }  // namespace

@@ -47,7 +47,9 @@ int device_count() {
 }
 
 void require_driver() {
-  if (driver().device_count == 0) throw_driver_error(driver().functions, Result::no_device, "cuInit", "use CUDA");
+  auto const& opened = driver();
+  if (opened.device_count == 0)
+    throw_driver_error(opened.functions, Result::no_device, "cuInit", "use CUDA", opened.path);
 }
 
 DriverInfo driver_info() {

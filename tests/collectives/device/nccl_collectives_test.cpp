@@ -312,6 +312,18 @@ TEST(NcclChoice, is_staged_where_a_rank_has_another_version) {
   expect_choice("staged", std::move(options));
 }
 
+TEST(NcclChoice, is_staged_where_a_rank_has_a_version_that_is_too_old) {
+  auto options = gpu_ranks();
+  options.rank_environment[1]["CROSSRANK_NCCL_LIBRARY"] = CROSSRANK_TEST_NCCL_2_16;
+  expect_choice("staged", std::move(options));
+}
+
+TEST(NcclChoice, is_staged_where_the_library_of_a_rank_lacks_a_function) {
+  auto options = gpu_ranks();
+  options.rank_environment[1]["CROSSRANK_NCCL_LIBRARY"] = CROSSRANK_TEST_NCCL_INCOMPLETE;
+  expect_choice("staged", std::move(options));
+}
+
 TEST(NcclChoice, is_staged_where_two_ranks_share_a_gpu) {
   auto options = gpu_ranks();
   options.environment["EMULATED_GPU_COUNT"] = "1";
