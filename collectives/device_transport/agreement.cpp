@@ -13,6 +13,7 @@
 #include <crossrank/spi/device_provider.hpp>
 
 #include "collectives/device_transport/device_transports.hpp"
+#include "collectives/device_transport/device_use.hpp"
 #include "collectives/device_transport/rank_records.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
@@ -48,6 +49,7 @@ struct Offer {
   Name name{};                        ///< of the transport that it prefers
   Name title{};
   spi::DeviceTransportOffer equipment{};
+  DeviceUse use{};
   RecordText lacks{};  ///< why it cannot use the transport
 };
 
@@ -94,6 +96,7 @@ OwnOffer own_offer(Stream const& stream) {
     mine.offer.is_capturing = 1;
     return mine;
   }
+  mine.offer.use = device_use(stream.device());
   auto const& wanted = environment().device_transport;
   if (wanted == "staged") {
     mine.offer.choice = Offer::Choice::staged;
@@ -252,6 +255,10 @@ std::shared_ptr<WatchedTransport> agree_on_transport(spi::Transport& transport, 
   auto const mine = own_offer(stream);
   auto const offers = gather_records(transport, agreement_mark, mine.offer, timeout_policy);
   require_no_capture(offers, transport);
+  std::vector<DeviceUse> uses;
+  uses.reserve(offers.size());
+  for (auto const& offer : offers) uses.push_back(offer.use);
+  warn_of_borrowed_device(uses, transport);
   if (auto const why = objection(offers, mine.factory.get())) {
     agree_on_staged(transport, offers, *why);
     return nullptr;
