@@ -8,6 +8,7 @@
 #include <crossrank/error.hpp>
 
 #include "tests/collectives/device/nccl_ranks.hpp"
+#include "tests/support/emulated_driver.hpp"
 #include "tests/faults/fault_report.hpp"
 
 /// A kernel of NCCL fails on one rank, so that the process has lost its GPU. The kernels of the other ranks would wait
@@ -60,7 +61,7 @@ CROSSRANK_RANK_SCENARIO(nccl_sticky_error_at_the_call) {
   world.all_reduce(tensor);
   current_stream(default_device()).synchronize();
   world.barrier();
-  if (world.rank() == failing_rank) fail_call("cuEventRecord", 719);
+  if (world.rank() == failing_rank) fail_call("cuEventRecord", 1, 719);
   say_verdict(self, "failed", [&] {
     world.all_reduce(tensor);
     current_stream(default_device()).synchronize();
