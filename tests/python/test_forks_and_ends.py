@@ -62,7 +62,8 @@ files = crossrank.NFSWorkspace("states", rank=0)
 files.write_configs_and_weights({"by": "parent"}, {"w": numpy.ones(3)})
 child = os.fork()
 if child == 0:
-    files.write_configs_and_weights({"by": "child"}, {"w": numpy.ones(3)})
+    for _ in range(4):  # a workspace keeps its two newest files
+        files.write_configs_and_weights({"by": "child"}, {"w": numpy.ones(3)})
     os._exit(0)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 try: files.read_configs_and_weights_from_rank(0)

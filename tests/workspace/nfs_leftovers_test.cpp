@@ -88,6 +88,23 @@ TEST_F(NFSLeftovers, removes_files_of_a_dead_process_whose_child_is_alive) {
   ::kill(child, SIGKILL);
 }
 
+/// Writes of a forked child once removed the file of its parent, so that readers took the child's state.
+TEST_F(NFSLeftovers, keeps_the_files_of_the_parent_when_a_forked_child_writes) {
+  auto workspace = open(0);
+  write(workspace, 1);
+  auto const of_parent = only_file();
+  pid_t const child = ::fork();
+  if (child == 0) {
+    for (int seed = 2; seed < 6; ++seed) write(workspace, seed);
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_EQ(status, 0);
+  EXPECT_TRUE(fs::exists(of_parent));
+  EXPECT_THROW(static_cast<void>(workspace.read_configs_and_weights_from_rank(0)), FormatError);
+}
+
 TEST_F(NFSLeftovers, keeps_existing_files_when_asked) {
   {
     auto writer = open(0);

@@ -35,7 +35,7 @@ void on_exit() {
 /// fork another thread may have changed a store, whose locks the child then keeps.
 void in_child() {
   if (!registry().mutex.try_lock()) return;
-  for (auto* const store : registry().alive) store->drop_locks();
+  for (auto* const store : registry().alive) store->forget_parents_files();
   registry().mutex.unlock();
 }
 

@@ -116,10 +116,9 @@ void FileStateStore::finish() noexcept {
   }
 }
 
-void FileStateStore::drop_locks() noexcept {
+void FileStateStore::forget_parents_files() noexcept {
   std::unique_lock const lock(mutex_, std::try_to_lock);
-  if (!lock) return;
-  for (auto& p : published_) p.file_lock = platform::Fd();
+  if (lock) published_.clear();
 }
 
 void FileStateStore::check_reading_rank(int rank) const {

@@ -59,8 +59,8 @@ class FileStateStore {
   void clean();
   /// Marks the published files as left on purpose, since this process exits cleanly. Idempotent.
   void finish() noexcept;
-  /// Closes this process's descriptors of the files' locks. For a forked child: the parent keeps the locks.
-  void drop_locks() noexcept;
+  /// Forgets the published files. For a forked child: the files and their locks are its parent's.
+  void forget_parents_files() noexcept;
 
  private:
   explicit FileStateStore(std::filesystem::path const& path);

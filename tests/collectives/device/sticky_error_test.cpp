@@ -8,8 +8,8 @@
 #include <crossrank/error.hpp>
 
 #include "tests/collectives/device/nccl_ranks.hpp"
-#include "tests/support/emulated_driver.hpp"
 #include "tests/faults/fault_report.hpp"
+#include "tests/support/emulated_driver.hpp"
 
 /// A kernel of NCCL fails on one rank, so that the process has lost its GPU. The kernels of the other ranks would wait
 /// for it for ever.
