@@ -153,8 +153,8 @@ std::vector<Attack> attacks() {
   };
   return {
       {"another_format", set("format", "crossrank merge plan"), "format"},
-      {"a_newer_version", set("version", 3), "version"},
-      {"an_older_version", set("version", 1), "version"},
+      {"a_newer_version", set("version", 4), "version"},
+      {"an_older_version", set("version", 2), "version"},
       {"version_0", set("version", 0), "version"},
       {"an_unknown_field", set("run", "rm -rf /"), "run"},
       {"an_unknown_field_of_a_file", [](Json& plan) { plan["files"][0]["mode"] = 511; }, "files.mode"},

@@ -87,7 +87,7 @@ TEST(Requantize, leaves_equal_scales_unchanged) {
   }
   auto const rule = RuleSet::make(samples.set(), {}, ScalePolicy::requantize)
                         .rule_for(up + ".weight", samples.shards(up + ".weight"));
-  EXPECT_EQ(rule.kind, MergeKind::concat);
+  EXPECT_FALSE(concatenation_of(rule).requantization);
 }
 
 std::vector<float> nvfp4_values(std::vector<std::byte> const& weight, std::vector<std::byte> const& scale,

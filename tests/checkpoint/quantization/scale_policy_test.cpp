@@ -101,6 +101,7 @@ TEST_F(ScalesDiffer, uses_the_larger_scale_and_stays_within_the_bound) {
   EXPECT_EQ(merge.requantized().front().tensor, weight);
   EXPECT_THAT(merge.requantized().front().bound, HasSubstr("1/16"));
   EXPECT_THAT(merge.explain(weight), HasSubstr("requantized"));
+  EXPECT_THAT(merge.explain(weight), HasSubstr(R"("kind":"requantize","axis":1)"));
   EXPECT_NE(merge.hash(), plan(ScalePolicy::exact).hash());
 
   (void)checkpoint::consolidate(world_, merge, folder_.path() / "out");

@@ -13,6 +13,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/safetensors.hpp>
 
+#include "tests/checkpoint/support/rule_reference.hpp"
 #include "tests/checkpoint/support/shard_samples.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "workspace/checkpoint/rules/rule_set/rule_set.hpp"
@@ -40,8 +41,7 @@ TEST(ExpertStack, is_concatenated_in_rank_order) {
   for (int const ep : {0, 1}) {
     auto const rule = rule_of(samples, fused, ep);
     EXPECT_EQ(rule.ep_axis, 0);
-    EXPECT_EQ(rule.kind, MergeKind::concat);
-    EXPECT_EQ(rule.axis, 1);
+    EXPECT_EQ(concatenation_of(rule).axis, 1);
   }
 }
 
@@ -177,13 +177,13 @@ TEST(ExpertStack, infers_the_order_of_a_square_stack_from_the_other_stack) {
     SampleSet samples(2, square);
     samples.add(fused, Dtype::bf16, transposed ? Shape{4, 6, 12} : Shape{4, 12, 6});
     samples.add(down, Dtype::bf16, {4, 6, 6});
-    EXPECT_EQ(rule_of(samples, down, 0).axis, transposed ? 1 : 2);
-    EXPECT_EQ(rule_of(samples, fused, 0).axis, transposed ? 2 : 1);
+    EXPECT_EQ(concatenation_of(rule_of(samples, down, 0)).axis, transposed ? 1 : 2);
+    EXPECT_EQ(concatenation_of(rule_of(samples, fused, 0)).axis, transposed ? 2 : 1);
   }
   square["moe_intermediate_size"] = 6;  // gate and up of one rank together: 6
   SampleSet samples(2, square);
   samples.add(fused, Dtype::bf16, {4, 6, 6}).add(down, Dtype::bf16, {4, 3, 6});
-  EXPECT_EQ(rule_of(samples, fused, 0).axis, 2);
+  EXPECT_EQ(concatenation_of(rule_of(samples, fused, 0)).axis, 2);
 }
 
 }  // namespace

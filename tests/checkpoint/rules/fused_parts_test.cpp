@@ -89,8 +89,8 @@ TEST(RuleParts, may_have_a_replicated_bias) {
     samples.add(layer + ".weight", Dtype::bf16, {32, 64}).add(layer + ".bias", Dtype::bf16, {bias});
     return RuleSet::make(samples.set()).rule_for(layer + ".bias", samples.shards(layer + ".bias"));
   };
-  EXPECT_EQ(rule_of(32).kind, MergeKind::concat);
-  EXPECT_EQ(rule_of(64).kind, MergeKind::replicate);
+  EXPECT_TRUE(rule_of(32).is<Concatenate>());
+  EXPECT_TRUE(rule_of(64).is<KeepReplica>());
   EXPECT_THROW((void)rule_of(48 + 64), FormatError);
 }
 
@@ -103,15 +103,14 @@ TEST(RuleParts, may_be_sharded_along_outputs_in_a_row_parallel_layer) {
   for (auto const& [shard, axis] : {std::pair(Shape{32, 32}, 0), std::pair(Shape{64, 16}, 1)}) {
     SampleSet samples(2, qwen);
     samples.add(name, Dtype::bf16, shard);
-    auto const rule = RuleSet::make(samples.set()).rule_for(name, samples.shards(name));
-    EXPECT_EQ(rule.kind, MergeKind::concat);
-    EXPECT_EQ(rule.axis, axis);
-    EXPECT_FALSE(rule.unproven);
+    auto const concat = concatenation_of(RuleSet::make(samples.set()).rule_for(name, samples.shards(name)));
+    EXPECT_EQ(concat.axis, axis);
+    EXPECT_FALSE(concat.unproven);
     // A program that splits this way splits fused layers as one block.
     std::string const fused = "model.layers.0.linear_attn.in_proj_qkv.weight";
     samples.add(fused, Dtype::bf16, {32, 64});
-    auto const parts = RuleSet::make(samples.set()).rule_for(fused, samples.shards(fused)).parts;
-    EXPECT_EQ(parts.empty(), axis == 0);
+    auto const of_fused = concatenation_of(RuleSet::make(samples.set()).rule_for(fused, samples.shards(fused)));
+    EXPECT_EQ(of_fused.parts.empty(), axis == 0);
   }
 }
 

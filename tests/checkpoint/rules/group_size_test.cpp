@@ -40,7 +40,7 @@ TEST(RuleGroupIds, are_offset_only_when_every_rank_starts_at_zero) {
   for (auto const& [first, add] : {std::pair(0, 4), std::pair(4, 0)}) {
     auto samples = gptq_ranks(first, false);
     auto const rule = RuleSet::make(samples.set()).rule_for(down + ".g_idx", samples.shards(down + ".g_idx"));
-    EXPECT_EQ(rule.add_per_rank, add) << rule.reason;
+    EXPECT_EQ(concatenation_of(rule).add_per_rank, add) << rule.reason;
   }
 }
 
@@ -74,17 +74,16 @@ TEST(RuleGroupSize, is_taken_from_another_layer_without_a_config) {
   auto const rule_set = RuleSet::make(samples.set());
   for (std::string const tensor : {".scales", ".qzeros", ".qweight"}) {
     auto const rule = rule_set.rule_for(down + tensor, samples.shards(down + tensor));
-    EXPECT_EQ(rule.kind, MergeKind::concat) << tensor;
-    EXPECT_EQ(rule.axis, 0) << tensor;
+    EXPECT_EQ(concatenation_of(rule).axis, 0) << tensor;
   }
-  EXPECT_EQ(rule_set.rule_for(down + ".g_idx", samples.shards(down + ".g_idx")).add_per_rank, 1);
+  EXPECT_EQ(concatenation_of(rule_set.rule_for(down + ".g_idx", samples.shards(down + ".g_idx"))).add_per_rank, 1);
 }
 
 TEST(RuleGroupSize, is_the_whole_input_when_all_ranks_have_one_scale) {
   auto samples = one_group_each(0x3c00);
   auto const rule_set = RuleSet::make(samples.set());
-  EXPECT_EQ(rule_set.rule_for(down + ".scales", samples.shards(down + ".scales")).kind, MergeKind::replicate);
-  EXPECT_EQ(rule_set.rule_for(down + ".g_idx", samples.shards(down + ".g_idx")).add_per_rank, 0);
+  EXPECT_TRUE(rule_set.rule_for(down + ".scales", samples.shards(down + ".scales")).is<KeepReplica>());
+  EXPECT_EQ(concatenation_of(rule_set.rule_for(down + ".g_idx", samples.shards(down + ".g_idx"))).add_per_rank, 0);
 }
 
 TEST(RuleGroupSize, must_be_given_when_nothing_determines_it) {
@@ -101,8 +100,9 @@ TEST(RuleGroupSize, must_be_given_when_nothing_determines_it) {
   // If the config says that there are no groups, the scales must agree.
   samples.set().quantization = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", -1}};
   auto const without_groups = RuleSet::make(samples.set());
-  EXPECT_EQ(without_groups.rule_for(down + ".scales", samples.shards(down + ".scales")).kind, MergeKind::replicate);
-  EXPECT_EQ(without_groups.rule_for(down + ".g_idx", samples.shards(down + ".g_idx")).add_per_rank, 0);
+  EXPECT_TRUE(without_groups.rule_for(down + ".scales", samples.shards(down + ".scales")).is<KeepReplica>());
+  EXPECT_EQ(concatenation_of(without_groups.rule_for(down + ".g_idx", samples.shards(down + ".g_idx"))).add_per_rank,
+            0);
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include <crossrank/safetensors.hpp>
 #include <crossrank/tensor/concat.hpp>
 
+#include "tests/checkpoint/support/rule_reference.hpp"
 #include "tests/checkpoint/support/shard_samples.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "workspace/checkpoint/rules/rule_set/rule_set.hpp"
@@ -107,9 +108,9 @@ TEST(RuleFile, takes_precedence_over_built_in_rules) {
   samples.add("model.layers.3.mlp.up_proj.weight", Dtype::bf16, {4, 8});
   auto const rule = ask(R"({"rules": [{"layer": "model.layers.*.mlp.up_proj", "sharding": "row"}]})", samples,
                         "model.layers.3.mlp.up_proj.weight");
-  EXPECT_EQ(rule.kind, MergeKind::concat);
-  EXPECT_EQ(rule.axis, 1);
-  EXPECT_FALSE(rule.unproven);
+  auto const concat = concatenation_of(rule);
+  EXPECT_EQ(concat.axis, 1);
+  EXPECT_FALSE(concat.unproven);
 }
 
 TEST(RuleFile, handles_tensors_that_no_rule_covers) {
@@ -117,8 +118,8 @@ TEST(RuleFile, handles_tensors_that_no_rule_covers) {
   samples.add("model.layers.3.flux.weight", Dtype::bf16, {4, 8});
   samples.add("model.layers.3.mlp.up_proj.weight", Dtype::bf16, {4, 8});
   auto const* const file = R"({"otherwise": "replicate"})";
-  EXPECT_EQ(ask(file, samples, "model.layers.3.flux.weight").kind, MergeKind::replicate);
-  EXPECT_EQ(ask(file, samples, "model.layers.3.mlp.up_proj.weight").kind, MergeKind::concat) << "a rule covers it";
+  EXPECT_TRUE(ask(file, samples, "model.layers.3.flux.weight").is<KeepReplica>());
+  EXPECT_TRUE(ask(file, samples, "model.layers.3.mlp.up_proj.weight").is<Concatenate>()) << "a rule covers it";
   EXPECT_THROW((void)RuleFile::parse(R"({"otherwise": "column"})", "rules.json"), FormatError);
 }
 
@@ -128,24 +129,20 @@ TEST(RuleFile, concatenates_named_tensors_along_their_axis) {
   auto const rule = ask(R"({"rules": [{"tensor": "blocks.*.table", "axis": 0, "parts": [1, 2], "replicas": 2,
                                        "true_size": 11, "add_per_rank": 3, "rename": "layers.*.t"}]})",
                         samples, "blocks.2.table");
-  EXPECT_EQ(rule.kind, MergeKind::concat);
-  EXPECT_EQ(rule.parts, (std::vector<std::int64_t>{1, 2}));
-  EXPECT_EQ(rule.replicas, 2);
-  EXPECT_EQ(rule.true_size, 11);
-  EXPECT_EQ(rule.add_per_rank, 3);
+  EXPECT_EQ(rule.kind,
+            MergeKind(Concatenate{.axis = 0, .parts = {1, 2}, .replicas = 2, .true_size = 11, .add_per_rank = 3}));
   EXPECT_EQ(rule.output_name, "layers.2.t");
 }
 
 TEST(RuleFile, drops_renames_and_reduces) {
   SampleSet samples(2);
   samples.add("a.extra", Dtype::u8, {4}).add("b.0.gain", Dtype::f32, {}).add("c.1.mix.weight", Dtype::bf16, {4, 4});
-  EXPECT_TRUE(ask(R"({"rules": [{"tensor": "**.extra", "sharding": "drop"}]})", samples, "a.extra").drop);
-  EXPECT_FALSE(
-      ask(R"({"rules": [{"tensor": "**.extra", "sharding": "drop", "tied_to": "none"}]})", samples, "a.extra").drop);
+  EXPECT_TRUE(ask(R"({"rules": [{"tensor": "**.extra", "sharding": "drop"}]})", samples, "a.extra").is<LeaveOut>());
+  EXPECT_FALSE(ask(R"({"rules": [{"tensor": "**.extra", "sharding": "drop", "tied_to": "none"}]})", samples, "a.extra")
+                   .is<LeaveOut>());
   auto const reduced =
       ask(R"({"rules": [{"tensor": "b.*.gain", "sharding": "reduce", "op": "avg"}]})", samples, "b.0.gain");
-  EXPECT_EQ(reduced.kind, MergeKind::reduce);
-  EXPECT_EQ(reduced.op, ReduceOp::avg);
+  EXPECT_EQ(reduced.kind, MergeKind(Reduce{ReduceOp::avg}));
   auto const renamed = ask(R"({"rules": [{"layer": "c.*.mix", "sharding": "replicate", "rename": "d.*.mixer"}]})",
                            samples, "c.1.mix.weight");
   EXPECT_EQ(renamed.output_name, "d.1.mixer.weight");
@@ -187,7 +184,7 @@ TEST(RuleFile, provides_sizes_missing_from_the_config) {
   SampleSet samples(2);
   samples.add("model.embed_tokens.weight", Dtype::bf16, {6, 8});
   auto const rule = ask(R"({"sizes": {"vocab_size": 11, "hidden_size": 8}})", samples, "model.embed_tokens.weight");
-  EXPECT_EQ(rule.true_size, 11);
+  EXPECT_EQ(concatenation_of(rule).true_size, 11);
 }
 
 /// A layer with `replicas`: each piece is on two neighbouring ranks.

@@ -356,10 +356,9 @@ TEST(RuleScales, use_the_largest_scale_of_activations_and_caches) {
   auto const rule_set = RuleSet::make(samples.set());
   for (auto const& name : {up + ".input_scale", std::string("model.layers.0.self_attn.kv_scale")}) {
     auto const rule = rule_set.rule_for(name, samples.shards(name));
-    EXPECT_EQ(rule.kind, MergeKind::reduce) << name;
-    EXPECT_EQ(rule.op, ReduceOp::max) << name;
+    EXPECT_EQ(rule.kind, MergeKind(Reduce{ReduceOp::max})) << name;
   }
-  EXPECT_EQ(rule_set.rule_for(up + ".weight_scale", samples.shards(up + ".weight_scale")).kind, MergeKind::replicate);
+  EXPECT_TRUE(rule_set.rule_for(up + ".weight_scale", samples.shards(up + ".weight_scale")).is<KeepReplica>());
 }
 
 TEST(RuleScales, use_the_smallest_divisor) {
@@ -368,8 +367,7 @@ TEST(RuleScales, use_the_smallest_divisor) {
   samples.add(up + ".input_global_scale", Dtype::f32, {1});
   auto const rule =
       RuleSet::make(samples.set()).rule_for(up + ".input_global_scale", samples.shards(up + ".input_global_scale"));
-  EXPECT_EQ(rule.kind, MergeKind::reduce);
-  EXPECT_EQ(rule.op, ReduceOp::min);
+  EXPECT_EQ(rule.kind, MergeKind(Reduce{ReduceOp::min}));
 }
 
 // ModelOpt packs the experts of these models along their inputs and transposes them back.

@@ -57,7 +57,8 @@ TEST_P(RuleGolden, merges_the_shards_bit_for_bit) {
     auto const merged = merge_slowly(rule, parts, problem);
     auto const expected = read_tensor(truth, index_of(truth, tensor.name));
     EXPECT_EQ(problem, "") << tensor.name;
-    EXPECT_FALSE(rule.unproven) << tensor.name << ": " << rule.reason;
+    auto const* const concat = std::get_if<Concatenate>(&rule.kind);
+    EXPECT_FALSE(concat != nullptr && concat->unproven) << tensor.name << ": " << rule.reason;
     EXPECT_EQ(merged.shape, expected.shape) << tensor.name << ": " << rule.reason;
     EXPECT_EQ(merged.bytes, expected.bytes) << tensor.name << ": " << rule.reason;
   }

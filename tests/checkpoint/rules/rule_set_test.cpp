@@ -5,6 +5,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "tests/checkpoint/support/rule_reference.hpp"
 #include "tests/checkpoint/support/shard_samples.hpp"
 #include "workspace/checkpoint/model/layer_sizes.hpp"
 #include "workspace/checkpoint/model/model_sizes.hpp"
@@ -37,12 +38,12 @@ ErrorInfo refused(SampleSet& samples, std::string const& name) {
 }
 
 void expect_concat(MergeRule const& rule, int axis) {
-  EXPECT_EQ(rule.kind, MergeKind::concat) << rule.reason;
-  EXPECT_EQ(rule.axis, axis) << rule.reason;
-  EXPECT_FALSE(rule.unproven) << rule.reason;
+  auto const concat = concatenation_of(rule);
+  EXPECT_EQ(concat.axis, axis) << rule.reason;
+  EXPECT_FALSE(concat.unproven) << rule.reason;
 }
 
-void expect_replicate(MergeRule const& rule) { EXPECT_EQ(rule.kind, MergeKind::replicate) << rule.reason; }
+void expect_replicate(MergeRule const& rule) { EXPECT_TRUE(rule.is<KeepReplica>()) << rule.reason; }
 
 TEST(RuleSet, splits_a_llama_by_names_and_sizes) {
   SampleSet samples(2, llama());
@@ -86,7 +87,7 @@ TEST(RuleSet, keeps_one_replica_of_key_value_heads) {
   for (auto const* name : {"model.layers.0.self_attn.v_proj.weight", "model.layers.0.self_attn.v_proj.bias"}) {
     auto const rule = ask(samples, name);
     expect_concat(rule, 0);
-    EXPECT_EQ(rule.replicas, 2);
+    EXPECT_EQ(concatenation_of(rule).replicas, 2);
   }
 }
 
@@ -95,7 +96,7 @@ TEST(RuleSet, removes_the_padding_of_a_vocabulary) {
   samples.add("model.embed_tokens.weight", Dtype::bf16, {54, 64});
   auto const rule = ask(samples, "model.embed_tokens.weight");
   expect_concat(rule, 0);
-  EXPECT_EQ(rule.true_size, 160);
+  EXPECT_EQ(concatenation_of(rule).true_size, 160);
 }
 
 TEST(RuleSet, merges_an_embedding_sharded_along_its_width) {
@@ -115,10 +116,10 @@ TEST(RuleSet, drops_a_tied_head_by_name) {
   config["tie_word_embeddings"] = true;
   SampleSet samples(2, config);
   samples.add("lm_head.weight", Dtype::bf16, {80, 64});
-  EXPECT_FALSE(ask(samples, "lm_head.weight").drop) << "no other tensor has its values";
+  EXPECT_FALSE(ask(samples, "lm_head.weight").is<LeaveOut>()) << "no other tensor has its values";
   samples.add("model.embed_tokens.weight", Dtype::bf16, {80, 64});
-  EXPECT_TRUE(ask(samples, "lm_head.weight").drop);
-  EXPECT_FALSE(ask(samples, "model.embed_tokens.weight").drop);
+  EXPECT_TRUE(ask(samples, "lm_head.weight").is<LeaveOut>());
+  EXPECT_FALSE(ask(samples, "model.embed_tokens.weight").is<LeaveOut>());
 }
 
 TEST(RuleSet, keeps_a_tied_head_with_other_values) {
@@ -132,8 +133,8 @@ TEST(RuleSet, keeps_a_tied_head_with_other_values) {
     samples.at(t).add("lm_head.weight", Dtype::bf16, {80, 64}, other);
     samples.at(t).add("lm_head.bias", Dtype::bf16, {80});
   }
-  EXPECT_FALSE(ask(samples, "lm_head.weight").drop);
-  EXPECT_FALSE(ask(samples, "lm_head.bias").drop);
+  EXPECT_FALSE(ask(samples, "lm_head.weight").is<LeaveOut>());
+  EXPECT_FALSE(ask(samples, "lm_head.bias").is<LeaveOut>());
 }
 
 TEST(RuleSet, keeps_the_head_of_a_whole_model) {
@@ -141,7 +142,7 @@ TEST(RuleSet, keeps_the_head_of_a_whole_model) {
   SampleSet samples(2, config);
   samples.add("lm_head.weight", Dtype::bf16, {80, 64});
   samples.add("model.language_model.embed_tokens.weight", Dtype::bf16, {80, 64});
-  EXPECT_FALSE(ask(samples, "lm_head.weight").drop);
+  EXPECT_FALSE(ask(samples, "lm_head.weight").is<LeaveOut>());
 }
 
 /// Returns the bytes of `count` BF16 numbers that are not all equal.
@@ -160,7 +161,7 @@ TEST(RuleSet, keeps_extra_rows_of_an_embedding) {
             -1);
   SampleSet copies(2, llama());
   for (int t = 0; t < 2; ++t) copies.at(t).add("model.embed_tokens.weight", Dtype::bf16, {168, 64}, counted(168 * 64));
-  EXPECT_EQ(ask(copies, "model.embed_tokens.weight").kind, MergeKind::replicate);
+  expect_replicate(ask(copies, "model.embed_tokens.weight"));
 }
 
 TEST(RuleSet, treats_equal_tower_layers_as_replicas_despite_the_config) {
@@ -171,8 +172,8 @@ TEST(RuleSet, treats_equal_tower_layers_as_replicas_despite_the_config) {
     samples.at(t).add("model.vision_tower.layers.0.self_attn.q_proj.weight", Dtype::bf16, {64, 64}, counted(64 * 64));
   }
   samples.add("model.vision_tower.layers.0.self_attn.q_proj.bias", Dtype::bf16, {64});
-  EXPECT_EQ(ask(samples, "model.vision_tower.layers.0.self_attn.q_proj.weight").kind, MergeKind::replicate);
-  EXPECT_EQ(ask(samples, "model.vision_tower.layers.0.self_attn.q_proj.bias").kind, MergeKind::replicate);
+  expect_replicate(ask(samples, "model.vision_tower.layers.0.self_attn.q_proj.weight"));
+  expect_replicate(ask(samples, "model.vision_tower.layers.0.self_attn.q_proj.bias"));
 }
 
 struct TowerLayer {
@@ -203,8 +204,7 @@ TEST(RuleSet, joins_the_sharded_layers_of_the_towers_of_special_models) {
     for (int t = 0; t < 2; ++t)
       samples.at(t).add(name, Dtype::bf16, shape, std::vector<std::byte>(bytes, static_cast<std::byte>(t + 1)));
     auto const rule = ask(samples, name);
-    EXPECT_EQ(rule.kind, MergeKind::concat) << name << ": " << rule.reason;
-    EXPECT_EQ(rule.axis, axis) << name << ": " << rule.reason;
+    EXPECT_EQ(concatenation_of(rule).axis, axis) << name << ": " << rule.reason;
   }
 }
 
@@ -247,9 +247,10 @@ TEST(RuleSet, merges_state_space_layers_sharded_by_other_programs) {
   auto const rule_set = RuleSet::make(samples.set());
   auto const rule = [&](std::string const& name) { return rule_set.rule_for(name, samples.shards(name)); };
   // Gate, input, states twice, steps.
-  EXPECT_EQ(rule("backbone.layers.0.mixer.in_proj.weight").parts, (std::vector<std::int64_t>{8, 8, 1, 1, 1}));
-  EXPECT_EQ(rule("backbone.layers.0.mixer.A_log").kind, MergeKind::concat);
-  EXPECT_EQ(rule("backbone.layers.0.mixer.norm.weight").kind, MergeKind::concat);
+  EXPECT_EQ(concatenation_of(rule("backbone.layers.0.mixer.in_proj.weight")).parts,
+            (std::vector<std::int64_t>{8, 8, 1, 1, 1}));
+  EXPECT_TRUE(rule("backbone.layers.0.mixer.A_log").is<Concatenate>());
+  EXPECT_TRUE(rule("backbone.layers.0.mixer.norm.weight").is<Concatenate>());
 }
 
 TEST(RuleSet, rejects_shards_that_do_not_add_up) {
@@ -325,7 +326,7 @@ TEST(RuleSet, merges_uneven_shards) {
 TEST(RuleSet, reports_sharding_inferred_from_the_name_alone) {
   SampleSet samples(2);
   samples.add("model.layers.0.mlp.up_proj.weight", Dtype::bf16, {48, 64});
-  EXPECT_TRUE(ask(samples, "model.layers.0.mlp.up_proj.weight").unproven);
+  EXPECT_TRUE(concatenation_of(ask(samples, "model.layers.0.mlp.up_proj.weight")).unproven);
 }
 
 TEST(RuleSet, needs_no_rule_for_one_rank) {

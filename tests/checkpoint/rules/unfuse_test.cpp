@@ -102,7 +102,7 @@ class Unfuse : public testing::TestWithParam<Layer> {
     }));
     EXPECT_EQ(engine_differs(expected_, MergedSource(model)), "");
     // Replicas of shared heads are compared.
-    for (auto const& planned : model->tensors) EXPECT_FALSE(planned.rule->outputs.size() > 0);
+    for (auto const& planned : model->tensors) EXPECT_FALSE(planned.rule->is<SeparateParts>());
   }
 
   std::mt19937 random_{11};
@@ -146,7 +146,9 @@ TEST(UnfusedLayers, are_split_when_the_model_type_has_parts) {
        {std::pair("llama", 3U), std::pair("qwen3_moe", 3U), std::pair("phi3", 0U), std::pair("nobody_knows", 0U)}) {
     SampleSet samples(2, config(4, type));
     samples.add(attention + "qkv_proj.weight", Dtype::bf16, {256, 256});
-    EXPECT_EQ(rule_of(samples, attention + "qkv_proj.weight").outputs.size(), parts) << type;
+    auto const rule = rule_of(samples, attention + "qkv_proj.weight");
+    auto const* const separate = std::get_if<SeparateParts>(&rule.kind);
+    EXPECT_EQ(separate != nullptr ? separate->rules.size() : 0U, parts) << type;
   }
 }
 
@@ -156,11 +158,21 @@ TEST(UnfusedLayers, recompute_the_weight_shape) {
   samples.add(attention + "qkv_proj.weight_scale", Dtype::bf16, {256, 2});
   samples.add(attention + "qkv_proj.weight_shape", Dtype::i64, {2});
   auto const rule = rule_of(samples, attention + "qkv_proj.weight_shape");
-  ASSERT_EQ(rule.outputs.size(), 3U);
-  EXPECT_EQ(rule.outputs[1].output_name, attention + "k_proj.weight_shape");
+  auto const* const separate = std::get_if<SeparateParts>(&rule.kind);
+  ASSERT_TRUE(separate != nullptr && separate->rules.size() == 3);
+  EXPECT_EQ(separate->rules[1].output_name, attention + "k_proj.weight_shape");
   std::int64_t lengths[2] = {0, 0};
-  std::memcpy(lengths, rule.outputs[1].given->bytes.data(), sizeof lengths);
+  std::memcpy(lengths, std::get<UsePrecomputed>(separate->rules[1].kind).bytes.data(), sizeof lengths);
   EXPECT_THAT(lengths, testing::ElementsAre(128, 256));
+}
+
+TEST(UnfusedLayers, have_parts_that_each_become_one_tensor) {
+  SampleSet samples(2);
+  samples.add("fused", Dtype::bf16, {4});
+  for (MergeKind const& kind : {MergeKind(LeaveOut{}), MergeKind(SeparateParts{}), MergeKind(MergeExpertGroups{2})}) {
+    MergeRule const separate{.kind = SeparateParts{{MergeRule{.kind = kind}}}};
+    EXPECT_THROW((void)lay_out_merge(samples.set(), [&](auto, auto) { return separate; }), FormatError);
+  }
 }
 
 TEST(UnfusedLayers, reject_parts_that_share_a_scale) {
@@ -200,12 +212,12 @@ TEST(FusedLayout, plain_concatenates_whole_shards) {
                      samples.set(), [&](auto name, auto shards) { return rule_set.rule_for(name, shards); }))));
   };
   EXPECT_NE(merged(), "");
-  EXPECT_TRUE(rule_of(samples, fused.name).assumed_layout);
+  EXPECT_TRUE(concatenation_of(rule_of(samples, fused.name)).assumed_layout);
   samples.set().fused = FusedLayout::plain;
   EXPECT_EQ(merged(), "");
-  EXPECT_FALSE(rule_of(samples, fused.name).assumed_layout);
+  EXPECT_FALSE(concatenation_of(rule_of(samples, fused.name)).assumed_layout);
   samples.set().fused = FusedLayout::per_rank;
-  EXPECT_FALSE(rule_of(samples, fused.name).assumed_layout);
+  EXPECT_FALSE(concatenation_of(rule_of(samples, fused.name)).assumed_layout);
 }
 
 }  // namespace

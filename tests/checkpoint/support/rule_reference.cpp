@@ -5,6 +5,8 @@
 #include <memory>
 #include <numeric>
 
+#include <gtest/gtest.h>
+
 #include "workspace/checkpoint/plan/merge_layout.hpp"
 #include "workspace/checkpoint/plan/merged_source.hpp"
 #include "workspace/checkpoint/plan/split_source.hpp"
@@ -46,7 +48,7 @@ void add_to_ids(WholeTensor& tensor, std::int64_t add) {
   }
 }
 
-WholeTensor concat_slowly(MergeRule const& rule, std::vector<WholeTensor> const& shards, std::string& problem) {
+WholeTensor concat_slowly(Concatenate const& rule, std::vector<WholeTensor> const& shards, std::string& problem) {
   auto const axis = static_cast<std::size_t>(rule.axis);
   auto const block = rule.rank_block > 0 ? static_cast<std::size_t>(rule.rank_block) : shards.size();
   std::vector<WholeTensor> pieces;
@@ -73,23 +75,25 @@ WholeTensor concat_slowly(MergeRule const& rule, std::vector<WholeTensor> const&
   return rule.true_size < 0 ? joined : slice_of(joined, axis, 0, rule.true_size);
 }
 
-WholeTensor reduce_slowly(MergeRule const& rule, std::vector<WholeTensor> const& shards) {
+WholeTensor sum_slowly(SumElement const& rule, std::vector<WholeTensor> const& shards) {
   auto result = shards.front();
-  if (rule.sum_element >= 0) {
-    std::int64_t sum = 0;
-    auto const at = static_cast<std::size_t>(rule.sum_element) * 8;
-    for (std::size_t rank = 0; rank < shards.size(); ++rank) {
-      std::int64_t value = 0;
-      std::memcpy(&value, shards[rank].bytes.data() + at, 8);
-      auto const own = widths(rule.parts, value);
-      for (std::size_t part = 0; part < own.size(); ++part) {
-        auto const replicas = rule.part_replicas.empty() ? rule.replicas : rule.part_replicas[part];
-        if (static_cast<int>(rank) % replicas == 0) sum += own[part];
-      }
+  std::int64_t sum = 0;
+  auto const at = static_cast<std::size_t>(rule.element) * 8;
+  for (std::size_t rank = 0; rank < shards.size(); ++rank) {
+    std::int64_t value = 0;
+    std::memcpy(&value, shards[rank].bytes.data() + at, 8);
+    auto const own = widths(rule.parts, value);
+    for (std::size_t part = 0; part < own.size(); ++part) {
+      auto const replicas = rule.part_replicas.empty() ? rule.replicas : rule.part_replicas[part];
+      if (static_cast<int>(rank) % replicas == 0) sum += own[part];
     }
-    std::memcpy(result.bytes.data() + at, &sum, 8);
-    return result;
   }
+  std::memcpy(result.bytes.data() + at, &sum, 8);
+  return result;
+}
+
+WholeTensor reduce_slowly(Reduce const& rule, std::vector<WholeTensor> const& shards) {
+  auto result = shards.front();
   for (std::size_t at = 0; at + 4 <= result.bytes.size(); at += 4) {
     float best = 0;
     std::memcpy(&best, result.bytes.data() + at, 4);
@@ -144,18 +148,25 @@ void set_shape(WholeTensor& tensor, std::int64_t out, std::int64_t in) {
   std::memcpy(tensor.bytes.data() + 8, &in, 8);
 }
 
+Concatenate concatenation_of(MergeRule const& rule) {
+  auto const* const concat = std::get_if<Concatenate>(&rule.kind);
+  if (concat != nullptr) return *concat;
+  ADD_FAILURE() << "the shards are not concatenated: " << rule.reason;
+  return {};
+}
+
 WholeTensor merge_slowly(MergeRule const& rule, std::vector<WholeTensor> const& shards, std::string& problem) {
-  switch (rule.kind) {
-    case MergeKind::concat: return concat_slowly(rule, shards, problem);
-    case MergeKind::reduce: return reduce_slowly(rule, shards);
-    case MergeKind::requantize: {
-      auto changed = shards;
-      for (std::size_t rank = 0; rank < shards.size(); ++rank) rule.requantization->apply(rank, 0, changed[rank].bytes);
-      return concat_slowly(rule, changed, problem);
-    }
-    case MergeKind::given: return {shards.front().name, shards.front().dtype, rule.given->shape, rule.given->bytes};
-    case MergeKind::replicate: break;
+  if (auto const* const concat = std::get_if<Concatenate>(&rule.kind)) {
+    auto changed = shards;
+    for (std::size_t rank = 0; concat->requantization && rank < shards.size(); ++rank)
+      concat->requantization->apply(rank, 0, changed[rank].bytes);
+    return concat_slowly(*concat, changed, problem);
   }
+  if (auto const* const reduce = std::get_if<Reduce>(&rule.kind)) return reduce_slowly(*reduce, shards);
+  if (auto const* const sum = std::get_if<SumElement>(&rule.kind)) return sum_slowly(*sum, shards);
+  if (auto const* const values = std::get_if<UsePrecomputed>(&rule.kind))
+    return {shards.front().name, shards.front().dtype, values->shape, values->bytes};
+  if (!rule.is<KeepReplica>()) problem += shards.front().name + " does not become one tensor; ";
   for (auto const& shard : shards) {
     if (shard.bytes != shards.front().bytes) problem += "copies of " + shard.name + " differ; ";
   }

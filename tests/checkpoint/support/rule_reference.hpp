@@ -29,6 +29,9 @@ WholeTensor random_tensor(std::string name, Dtype dtype, Shape const& shape, std
 /// Stores the two sizes of an unpacked matrix in its `weight_shape` tensor.
 void set_shape(WholeTensor& tensor, std::int64_t out, std::int64_t in);
 
+/// Returns how a rule concatenates shards. Fails the test with the rule's reason if the rule does something else.
+Concatenate concatenation_of(MergeRule const& rule);
+
 /// Merges shards by a rule, element by element. `problem` describes replicas that differ.
 WholeTensor merge_slowly(MergeRule const& rule, std::vector<WholeTensor> const& shards, std::string& problem);
 

@@ -93,8 +93,8 @@ std::vector<CellRange> inputs_of(MergeLayout const& layout, std::size_t tensor, 
                                  std::uint64_t size) {
   auto const& merged = layout.tensors[tensor];
   std::vector<CellRange> ranges;
-  if (size == 0 || merged.rule->given) return ranges;
-  if (merged.rule->kind == MergeKind::reduce) {
+  if (size == 0 || merged.rule->is<UsePrecomputed>()) return ranges;
+  if (merged.rule->combines_values()) {
     for (auto const& input : merged.inputs) ranges.push_back({input.source, input.tensor, 0, merged.bytes});
   } else {
     for (auto const& piece : merged.pieces) {

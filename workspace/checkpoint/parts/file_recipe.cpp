@@ -50,12 +50,12 @@ class RecipeText {
     tensors_ += '[';
     append_description(tensors_, tensor.name, tensor.dtype, tensor.shape);
     tensors_ += ',';
-    bool const computed = tensor.rule->kind == MergeKind::reduce;
+    bool const computed = tensor.rule->combines_values();
     append_list(tensors_, computed ? std::vector<InputRuns>() : tensor.pieces,
                 [&](InputRuns const& piece) { append_runs(piece); });
     tensors_ += ',';
     append_list(tensors_, tensor.replica_runs, [&](ReplicaRuns const& replica) { append_replica(replica); });
-    if (computed) append_reduction(tensor);
+    if (computed) append_combination(tensor);
     tensors_ += ']';
     return known_;
   }
@@ -107,13 +107,18 @@ class RecipeText {
                                      runs.first_byte, runs.stride_bytes, replica.must_differ ? 1U : 0U});
   }
 
-  void append_reduction(MergedTensor const& tensor) {
-    auto const& rule = *tensor.rule;
-    tensors_ += ",[" + std::to_string(static_cast<int>(rule.op)) + "," + std::to_string(rule.sum_element) + ",";
-    append_numbers(tensors_, rule.parts);
-    tensors_ += ',';
-    append_numbers(tensors_, rule.part_replicas);
-    tensors_ += "," + std::to_string(rule.replicas) + ",";
+  /// Appends [op, inputs], or for the sum of an element [element, parts, part_replicas, replicas, inputs].
+  void append_combination(MergedTensor const& tensor) {
+    tensors_ += ",[";
+    if (auto const* const sum = std::get_if<SumElement>(&tensor.rule->kind)) {
+      tensors_ += std::to_string(sum->element) + ",";
+      append_numbers(tensors_, sum->parts);
+      tensors_ += ',';
+      append_numbers(tensors_, sum->part_replicas);
+      tensors_ += "," + std::to_string(sum->replicas) + ",";
+    } else {
+      tensors_ += std::to_string(static_cast<int>(std::get<Reduce>(tensor.rule->kind).op)) + ",";
+    }
     append_list(tensors_, tensor.inputs, [&](TensorAt const& input) {
       auto const at = number_of(input);
       append_numbers(tensors_, Numbers{at.source, at.tensor});

@@ -23,7 +23,7 @@ namespace crossrank::checkpoint {
 namespace {
 
 constexpr char const* format_name = "crossrank parts plan";
-constexpr int format_version = 2;
+constexpr int format_version = 3;
 constexpr char const* make_again = "make the plan again";
 
 Json stamp_json(FileStamp const& stamp) {

@@ -201,35 +201,38 @@ class RecipeReader {
     return replica;
   }
 
-  void require_sum(ReduceOp op, std::int64_t element, MergedTensor const& tensor) const {
-    if (op != ReduceOp::sum || (tensor.dtype != Dtype::i32 && tensor.dtype != Dtype::i64))
-      refuse("an element is summed that cannot be summed");
-    auto const elements = std::min<std::uint64_t>(tensor.bytes / (bits_of(tensor.dtype) / 8), max_elements);
-    if (element < 0 || static_cast<std::uint64_t>(element) >= elements) refuse("an element does not exist");
+  [[nodiscard]] Reduce reduction_of(Json const& json) const {
+    Reduce reduce{static_cast<ReduceOp>(small(json[0]))};
+    if (reduce.op != ReduceOp::max && reduce.op != ReduceOp::min && reduce.op != ReduceOp::avg)
+      refuse("an unknown operation combines values");
+    return reduce;
   }
 
-  void read_reduction(Json const& json, MergedTensor& tensor) const {
-    require_length(json, 6, 6);
-    MergeRule rule;
-    rule.kind = MergeKind::reduce;
-    rule.op = static_cast<ReduceOp>(small(json[0]));
-    auto const element = signed_number(json[1]);
-    if (element == -1) {
-      if (rule.op != ReduceOp::max && rule.op != ReduceOp::min && rule.op != ReduceOp::avg)
-        refuse("an unknown operation combines values");
-    } else {
-      require_sum(rule.op, element, tensor);
-    }
-    rule.sum_element = static_cast<int>(element);
-    for (auto const& part : list(json[2])) rule.parts.push_back(static_cast<std::int64_t>(number(part, max_part)));
-    for (auto const& replicas : list(json[3])) rule.part_replicas.push_back(small(replicas));
-    rule.replicas = small(json[4]);
-    bool const divides = rule.replicas > 0 &&
-                         std::find(rule.part_replicas.begin(), rule.part_replicas.end(), 0) == rule.part_replicas.end();
-    bool const has_width = rule.parts.empty() ||
-                           std::any_of(rule.parts.begin(), rule.parts.end(), [](auto const part) { return part > 0; });
+  [[nodiscard]] SumElement sum_of(Json const& json, MergedTensor const& tensor) const {
+    if (tensor.dtype != Dtype::i32 && tensor.dtype != Dtype::i64) refuse("an element is summed that cannot be summed");
+    SumElement sum{.element = small(json[0])};
+    auto const elements = std::min<std::uint64_t>(tensor.bytes / (bits_of(tensor.dtype) / 8), max_elements);
+    if (static_cast<std::uint64_t>(sum.element) >= elements) refuse("an element does not exist");
+    for (auto const& part : list(json[1])) sum.parts.push_back(static_cast<std::int64_t>(number(part, max_part)));
+    for (auto const& replicas : list(json[2])) sum.part_replicas.push_back(small(replicas));
+    sum.replicas = small(json[3]);
+    bool const divides =
+        sum.replicas > 0 && std::find(sum.part_replicas.begin(), sum.part_replicas.end(), 0) == sum.part_replicas.end();
+    bool const has_width =
+        sum.parts.empty() || std::any_of(sum.parts.begin(), sum.parts.end(), [](auto const part) { return part > 0; });
     if (!divides || !has_width) refuse("a number of replicas or the width of all parts is 0");
-    for (auto const& input : list(json[5])) {
+    return sum;
+  }
+
+  void read_combination(Json const& json, MergedTensor& tensor) const {
+    MergeRule rule;
+    if (list(json).size() == 2) {
+      rule.kind = reduction_of(json);
+    } else {
+      require_length(json, 5, 5);
+      rule.kind = sum_of(json, tensor);
+    }
+    for (auto const& input : list(json.back())) {
       require_length(input, 2, 2);
       tensor.inputs.push_back(place(input[0], input[1]));
       auto const& of = tensor_at(tensor.inputs.back());
@@ -250,7 +253,7 @@ class RecipeReader {
     for (auto const& piece : list(json[3])) tensor.pieces.push_back(piece_of(piece, tensor.bytes));
     for (auto const& replica : list(json[4])) tensor.replica_runs.push_back(replica_of(replica));
     bool const computed = json.size() == 6;
-    if (computed) read_reduction(json[5], tensor);
+    if (computed) read_combination(json[5], tensor);
     if (computed ? !tensor.pieces.empty() : !fill_once(tensor.pieces, tensor.bytes))
       refuse("runs of bytes do not fill \"" + tensor.name + "\"");
     return tensor;

@@ -58,8 +58,7 @@ std::int64_t times_of(std::vector<MergedTensor> const& parts) {
   auto const times = place_of(first).times > 0 ? place_of(first).times : rows_of(first) / widths.front();
   for (std::size_t i = 0; i < parts.size(); ++i) {
     auto const& part = parts[i];
-    bool const copied = part.rule->kind == MergeKind::replicate || part.rule->kind == MergeKind::concat;
-    if (!copied || part.rule->given || !part.changes.empty())
+    if (part.rule->combines_values() || !comes_from_inputs_alone(part))
       refuse_part(part, "its values are computed", "stored values", part.rule->reason);
     bool alike = part.dtype == first.dtype && part.shape.size() == first.shape.size() && part.shape.size() > 0;
     for (std::size_t d = 1; alike && d < first.shape.size(); ++d) alike = part.shape[d] == first.shape[d];
@@ -104,7 +103,7 @@ MergedTensor fuse_tensors(std::vector<MergedTensor> parts) {
   }
   MergedTensor fused{.name = first.name, .dtype = first.dtype, .shape = first.shape.with(0, rows)};
   fused.bytes = dense_bytes(fused.shape, fused.dtype);
-  MergeRule rule{.kind = MergeKind::concat, .reason = "fused of " + std::to_string(parts.size()) + " layers"};
+  MergeRule rule{.kind = Concatenate{}, .reason = "fused of " + std::to_string(parts.size()) + " layers"};
   if (grouped) rule.reason += ", whose rows alternate in " + std::to_string(times) + " groups";
   fused.rule = std::make_shared<MergeRule const>(std::move(rule));
   for (std::size_t i = 0; i < parts.size(); ++i) {

@@ -142,14 +142,13 @@ class MergeLayoutBuilder {
 
   void add_group(ShardGroup const& group) {
     auto rule = rule_for_ ? rule_for_(group.name, group.shards) : MergeRule{.reason = single_source};
-    if (rule.drop) {
+    if (rule.is<LeaveOut>()) {
       layout_.dropped.push_back({rule.output_name.empty() ? std::string(group.name) : rule.output_name, rule.reason});
       return;
     }
-    for (auto& output : rule.outputs) add_tensor(merge_tensor(present(group), std::move(output)));
-    if (!rule.outputs.empty()) return;
-    if (rule.expert_ranks > 1) return add_expert_groups(group, rule.expert_ranks);
-    add_tensor(merge_tensor(present(group), std::move(rule)));
+    if (auto const* const experts = std::get_if<MergeExpertGroups>(&rule.kind))
+      return add_expert_groups(group, experts->groups);
+    for (auto& output : rule.outputs()) add_tensor(merge_tensor(present(group), std::move(output)));
   }
 
   /// Adds each group of experts separately; their results are concatenated.
@@ -163,8 +162,7 @@ class MergeLayoutBuilder {
         part.sources.push_back(group.sources[t]);
       }
       if (part.shards.empty()) continue;
-      auto rule = rule_for_(part.name, part.shards);
-      if (!rule.drop) add_tensor(merge_tensor(part, std::move(rule)));
+      add_group(part);
     }
   }
 
@@ -218,9 +216,10 @@ class MergeLayoutBuilder {
   /// Appends the piece of another expert rank.
   void append(MergedTensor& kept, MergedTensor const& more) {
     auto const axis = static_cast<std::size_t>(more.rule->ep_axis);
+    auto const* const values = std::get_if<UsePrecomputed>(&more.rule->kind);
     bool same = kept.dtype == more.dtype && kept.shape.size() == more.shape.size() && axis < kept.shape.size() &&
-                kept.rule->kind != MergeKind::reduce && (!kept.rule->given == !more.rule->given) &&
-                (!kept.rule->given || axis == 0);
+                !kept.rule->combines_values() && !more.rule->combines_values() &&
+                kept.rule->is<UsePrecomputed>() == (values != nullptr) && (values == nullptr || axis == 0);
     for (std::size_t d = 0; same && d < kept.shape.size(); ++d) same = d == axis || kept.shape[d] == more.shape[d];
     if (!same) refuse_collision(kept, more);
     auto const old_width = kept.shape[axis];
@@ -236,12 +235,11 @@ class MergeLayoutBuilder {
     for (auto const& piece : more.pieces) place_rows(piece, in_more, pieces);
     kept.pieces = std::move(pieces);
     kept.bytes = dense_bytes(kept.shape, kept.dtype);
-    if (kept.rule->given) {
-      auto values = std::make_shared<PrecomputedValues>(*kept.rule->given);
-      values->shape = kept.shape;
-      values->bytes.insert(values->bytes.end(), more.rule->given->bytes.begin(), more.rule->given->bytes.end());
+    if (values != nullptr) {
       auto rule = *kept.rule;
-      rule.given = std::move(values);
+      auto& joined = std::get<UsePrecomputed>(rule.kind);
+      joined.shape = kept.shape;
+      joined.bytes.insert(joined.bytes.end(), values->bytes.begin(), values->bytes.end());
       kept.rule = std::make_shared<MergeRule const>(std::move(rule));
     }
     kept.replica_runs.insert(kept.replica_runs.end(), more.replica_runs.begin(), more.replica_runs.end());

@@ -38,7 +38,7 @@ class ChangedSource final : public ShardSource {
 };
 
 /// Returns the share of each rank in an unpacked length, without replicas.
-Shares kept_shares(MergeRule const& rule, std::size_t ranks) {
+Shares kept_shares(SumElement const& rule, std::size_t ranks) {
   auto const parts = rule.parts.empty() ? std::vector<std::int64_t>{1} : rule.parts;
   Shares shares{.of_rank = std::vector<std::int64_t>(ranks),
                 .whole = std::accumulate(parts.begin(), parts.end(), std::int64_t{0})};
@@ -87,9 +87,9 @@ void MergedSource::read(std::size_t tensor, std::uint64_t offset, std::span<std:
                              std::to_string(tensor)});
   }
   auto const& planned = layout_->tensors[tensor];
-  if (planned.rule->kind == MergeKind::reduce) return read_computed(planned, offset, out);
-  if (planned.rule->given) {
-    if (!out.empty()) copy_memory(out.data(), planned.rule->given->bytes.data() + offset, out.size());
+  if (planned.rule->combines_values()) return read_computed(planned, offset, out);
+  if (auto const* const values = std::get_if<UsePrecomputed>(&planned.rule->kind)) {
+    if (!out.empty()) copy_memory(out.data(), values->bytes.data() + offset, out.size());
     return;
   }
   for (auto const& piece : planned.pieces) read_input_runs(piece, offset, out);
@@ -114,11 +114,10 @@ void MergedSource::read_computed(MergedTensor const& tensor, std::uint64_t offse
     layout_->set.sources[input.source]->read(input.tensor, 0, values.back());
   }
   std::vector<std::byte> result(tensor.bytes);
-  if (tensor.rule->sum_element >= 0) {
-    sum_element(tensor.dtype, as_size(tensor.rule->sum_element), values, kept_shares(*tensor.rule, values.size()),
-                result);
+  if (auto const* const sum = std::get_if<SumElement>(&tensor.rule->kind)) {
+    sum_element(tensor.dtype, as_size(sum->element), values, kept_shares(*sum, values.size()), result);
   } else {
-    reduce_values(tensor.dtype, tensor.rule->op, values, result);
+    reduce_values(tensor.dtype, std::get<Reduce>(tensor.rule->kind).op, values, result);
   }
   if (!out.empty()) copy_memory(out.data(), result.data() + offset, out.size());
 }

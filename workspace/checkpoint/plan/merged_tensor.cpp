@@ -1,5 +1,6 @@
 #include "workspace/checkpoint/plan/merged_tensor.hpp"
 #include "lib/core/as_size.hpp"
+#include "lib/core/overloads.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
 
@@ -85,9 +86,9 @@ std::vector<std::int64_t> widths_of(ShardGroup const& group, std::vector<std::in
 }
 
 /// Concatenates the parts of all shards: in each block of ranks first all first parts, then all second parts.
-class Concatenation {
+class ConcatLayout {
  public:
-  Concatenation(ShardGroup const& group, MergeRule const& rule, MergedTensor& out)
+  ConcatLayout(ShardGroup const& group, Concatenate const& rule, MergedTensor& out)
       : group_(group), rule_(rule), out_(out), axis_(as_size(rule.axis)) {
     for (std::size_t t = 0; t < group.shards.size(); ++t)
       widths_.push_back(widths_of(group, rule.parts, group.shards[t]->shape[axis_], t));
@@ -193,7 +194,7 @@ class Concatenation {
   }
 
   ShardGroup const& group_;
-  MergeRule const& rule_;
+  Concatenate const& rule_;
   MergedTensor& out_;
   std::size_t axis_;
   std::vector<std::vector<std::int64_t>> widths_{};  ///< of the parts of each shard
@@ -214,7 +215,7 @@ void merge_replicas(ShardGroup const& group, MergedTensor& out) {
     out.replica_runs.push_back({.kept = group.places.front(), .other = group.places[t], .runs = {.run_bytes = bytes}});
 }
 
-void merge_concat(ShardGroup const& group, MergeRule& rule, MergedTensor& out) {
+void merge_concat(ShardGroup const& group, Concatenate& rule, MergedTensor& out) {
   auto const dims = static_cast<int>(group.shards.front()->shape.size());
   int const axis = rule.axis < 0 ? rule.axis + dims : rule.axis;
   if (axis < 0 || axis >= dims) {
@@ -229,14 +230,20 @@ void merge_concat(ShardGroup const& group, MergeRule& rule, MergedTensor& out) {
     refuse(group, "`replicas` does not divide the number of ranks", "a multiple of " + std::to_string(rule.replicas),
            std::to_string(group.shards.size()) + " ranks", 0);
   }
-  Concatenation(group, rule, out).lay_out();
+  if (rule.requantization) out.changes.push_back(rule.requantization);
+  ConcatLayout(group, rule, out).lay_out();
+}
+
+/// Gives the result the shape of a shard, which all ranks must have.
+void merge_values(ShardGroup const& group, MergedTensor& out) {
+  require_compatible(group, -1);
+  out.shape = group.shards.front()->shape;
 }
 
 }  // namespace
 
 bool comes_from_inputs_alone(MergedTensor const& tensor) {
-  auto const& rule = *tensor.rule;
-  return rule.kind != MergeKind::requantize && rule.kind != MergeKind::given && !rule.given && tensor.changes.empty();
+  return !tensor.rule->is<UsePrecomputed>() && tensor.changes.empty();
 }
 
 MergedTensor merge_tensor(ShardGroup const& group, MergeRule rule) {
@@ -245,17 +252,15 @@ MergedTensor merge_tensor(ShardGroup const& group, MergeRule rule) {
   out.name = rule.output_name.empty() ? std::string(group.name) : std::exchange(rule.output_name, {});
   out.dtype = group.shards.front()->dtype;
   out.inputs = group.places;
-  if (rule.requantization) out.changes.push_back(rule.requantization);
-  switch (rule.kind) {
-    case MergeKind::replicate: merge_replicas(group, out); break;
-    case MergeKind::concat: merge_concat(group, rule, out); break;
-    case MergeKind::reduce:
-      require_compatible(group, -1);
-      out.shape = group.shards.front()->shape;
-      break;
-    case MergeKind::requantize: merge_concat(group, rule, out); break;
-    case MergeKind::given: out.shape = rule.given->shape; break;
-  }
+  std::visit(
+      Overloads{[&](KeepReplica const&) { merge_replicas(group, out); },
+                [&](Concatenate& concat) { merge_concat(group, concat, out); },
+                [&](Reduce const&) { merge_values(group, out); }, [&](SumElement const&) { merge_values(group, out); },
+                [&](UsePrecomputed const& values) { out.shape = values.shape; },
+                [&](auto const&) {
+                  refuse(group, "its rule does not make one tensor", "a rule for one tensor", rule.reason, 0);
+                }},
+      rule.kind);
   out.bytes = dense_bytes(out.shape, out.dtype);
   out.rule = std::make_shared<MergeRule const>(std::move(rule));
   return out;

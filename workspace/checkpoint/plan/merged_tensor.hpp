@@ -46,7 +46,7 @@ struct MergedTensor {
   Shape shape{};
   std::uint64_t bytes = 0;
   std::shared_ptr<MergeRule const> rule{};  ///< without its `output_name`; tensors with equal rules share one
-  std::vector<InputRuns> pieces{};          ///< replicate and concat: cover the tensor exactly once
+  std::vector<InputRuns> pieces{};          ///< cover a kept or concatenated tensor exactly once
   std::vector<TensorAt> inputs{};           ///< one per tensor-parallel rank, in rank order
   std::vector<std::shared_ptr<Requantization const>> changes{};  ///< owners of `InputRuns::change`
   std::vector<ReplicaRuns> replica_runs{};                       ///< compared before the result is committed
@@ -65,7 +65,8 @@ struct ShardGroup {
   std::vector<std::string_view> sources{};  ///< names of the files, for messages
 };
 
-/// Applies a rule to a group. `FormatError` when the shards do not fit together or one is missing.
+/// Applies a rule that makes one tensor of a group. `FormatError` for other rules, and when the shards do not fit
+/// together or one is missing.
 [[nodiscard]] MergedTensor merge_tensor(ShardGroup const& group, MergeRule rule);
 
 }  // namespace crossrank::checkpoint

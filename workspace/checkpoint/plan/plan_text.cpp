@@ -9,6 +9,7 @@
 
 #include "lib/codec/checksum/checksum.hpp"
 #include "lib/core/list_text.hpp"
+#include "lib/core/overloads.hpp"
 #include "lib/core/terminal_text.hpp"
 #include "workspace/checkpoint/quantization/requantize.hpp"
 
@@ -17,44 +18,46 @@ namespace {
 
 std::string base_name(std::string const& path) { return std::filesystem::path(path).filename().string(); }
 
-char const* kind_name(MergeKind kind) {
-  switch (kind) {
-    case MergeKind::replicate: return "replicate";
-    case MergeKind::concat: return "concat";
-    case MergeKind::reduce: return "reduce";
-    case MergeKind::requantize: return "requantize";
-    case MergeKind::given: return "given";
-  }
-  return "unknown";
-}
-
 char const* op_name(ReduceOp op) {
   switch (op) {
     case ReduceOp::min: return "min";
     case ReduceOp::avg: return "avg";
-    case ReduceOp::sum: return "sum";
     default: return "max";
   }
+}
+
+char const* kind_name(MergeKind const& kind) {
+  return std::visit(Overloads{[](KeepReplica const&) { return "replicate"; },
+                              [](Concatenate const& concat) { return concat.requantization ? "requantize" : "concat"; },
+                              [](Reduce const&) { return "reduce"; }, [](SumElement const&) { return "reduce"; },
+                              [](UsePrecomputed const&) { return "given"; }, [](LeaveOut const&) { return "drop"; },
+                              [](SeparateParts const&) { return "separate"; },
+                              [](MergeExpertGroups const&) { return "expert_groups"; }},
+                    kind);
+}
+
+void add_concatenation(Json& out, Concatenate const& concat) {
+  out["axis"] = concat.axis;
+  if (!concat.parts.empty()) out["parts"] = concat.parts;
+  if (concat.replicas > 1) out["replicas"] = concat.replicas;
+  if (!concat.part_replicas.empty()) out["part_replicas"] = concat.part_replicas;
+  if (concat.rank_block > 0) out["rank_block"] = concat.rank_block;
+  if (concat.only_part >= 0) out["only_part"] = concat.only_part;
+  if (concat.part_period > 0) out["part_period"] = concat.part_period;
+  if (concat.assumed_layout) out["layout"] = "per_rank, assumed";
+  if (concat.true_size >= 0) out["true_size"] = concat.true_size;
+  if (concat.add_per_rank != 0) out["add_per_rank"] = concat.add_per_rank;
 }
 
 Json rule_json(MergedTensor const& tensor) {
   auto const& rule = *tensor.rule;
   Json out{{"kind", kind_name(rule.kind)}};
-  if (rule.kind == MergeKind::concat) {
-    out["axis"] = rule.axis;
-    if (!rule.parts.empty()) out["parts"] = rule.parts;
-    if (rule.replicas > 1) out["replicas"] = rule.replicas;
-    if (!rule.part_replicas.empty()) out["part_replicas"] = rule.part_replicas;
-    if (rule.rank_block > 0) out["rank_block"] = rule.rank_block;
-    if (rule.only_part >= 0) out["only_part"] = rule.only_part;
-    if (rule.part_period > 0) out["part_period"] = rule.part_period;
-    if (rule.assumed_layout) out["layout"] = "per_rank, assumed";
-    if (rule.true_size >= 0) out["true_size"] = rule.true_size;
-    if (rule.add_per_rank != 0) out["add_per_rank"] = rule.add_per_rank;
-  }
-  if (rule.kind == MergeKind::reduce) out["op"] = op_name(rule.op);
+  if (auto const* const concat = std::get_if<Concatenate>(&rule.kind)) add_concatenation(out, *concat);
+  if (auto const* const reduce = std::get_if<Reduce>(&rule.kind)) out["op"] = op_name(reduce->op);
+  if (rule.is<SumElement>()) out["op"] = "sum";
   if (rule.ep_axis >= 0) out["ep_axis"] = rule.ep_axis;
-  if (rule.given) out["values"] = codec::to_hex(codec::checksum(rule.given->bytes));
+  if (auto const* const values = std::get_if<UsePrecomputed>(&rule.kind))
+    out["values"] = codec::to_hex(codec::checksum(values->bytes));
   if (!tensor.changes.empty()) {
     out["changes"] = Json::array();
     for (auto const& change : tensor.changes) out["changes"].push_back(change->to_json());
@@ -164,7 +167,7 @@ std::string explain_tensor(MergeLayout const& layout, std::string_view name) {
               "rule: " + terminal_text(rule_json(tensor).dump(-1, ' ', false, Json::error_handler_t::replace)) + "\n";
   for (auto const& piece : tensor.pieces) text += input_runs_text(layout, piece);
   for (auto const& change : tensor.changes) text += "  requantized: " + change->bound() + "\n";
-  if (tensor.rule->kind == MergeKind::reduce) {
+  if (tensor.rule->combines_values()) {
     for (auto const& input : tensor.inputs)
       text += "  one value of " + terminal_text(layout.set.sources[input.source]->name()) + "\n";
   }

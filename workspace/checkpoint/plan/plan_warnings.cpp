@@ -66,8 +66,10 @@ void warn_of_missing_tensors(PlannedMerge const& merge) {
 
 /// Warns of assumptions that change the model if they are wrong.
 void warn_of_assumptions(MergeLayout const& layout) {
-  auto const found = std::find_if(layout.tensors.begin(), layout.tensors.end(),
-                                  [](auto const& tensor) { return tensor.rule->assumed_layout; });
+  auto const found = std::find_if(layout.tensors.begin(), layout.tensors.end(), [](auto const& tensor) {
+    auto const* const concat = std::get_if<Concatenate>(&tensor.rule->kind);
+    return concat != nullptr && concat->assumed_layout;
+  });
   if (found == layout.tensors.end()) return;
   log_event(LogLevel::warning,
             "assumed that fused layers are sharded part by part (`fused_layout` per_rank); transformers' own tensor "
@@ -79,7 +81,8 @@ void warn_of_assumptions(MergeLayout const& layout) {
 void warn_of_padding(MergeLayout const& layout) {
   if (has_padded_vocabulary(layout.set.sources.front()->attributes())) return;
   for (auto const& tensor : layout.tensors) {
-    if (tensor.rule->kind == MergeKind::concat && tensor.rule->true_size >= 0)
+    auto const* const concat = std::get_if<Concatenate>(&tensor.rule->kind);
+    if (concat != nullptr && concat->true_size >= 0)
       log_event(LogLevel::warning, "the last rows are dropped as padding: " + tensor.rule->reason,
                 {{"tensor", tensor.name}});
   }

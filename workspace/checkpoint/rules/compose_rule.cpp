@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include <crossrank/error.hpp>
 
@@ -24,26 +25,18 @@ namespace {
 /// Returns the rule for a single value of the whole layer.
 MergeRule single_rule(LayerOnRanks const& layer, LayerSharding const& sharding) {
   require_same_shape_and_dtype(layer.tensors, -1);
-  MergeRule rule{.kind = MergeKind::reduce};
   switch (layer.role) {
     case TensorRole::input_scale:
     case TensorRole::output_scale:
-      rule.op = ReduceOp::max;
-      rule.reason = "a scale of activations: the largest covers all ranks";
-      return rule;
+      return {.kind = Reduce{ReduceOp::max}, .reason = "a scale of activations: the largest covers all ranks"};
     case TensorRole::input_divisor:
-      rule.op = ReduceOp::min;
-      rule.reason = "a divisor of activations: the smallest covers all ranks";
-      return rule;
+      return {.kind = Reduce{ReduceOp::min}, .reason = "a divisor of activations: the smallest covers all ranks"};
     case TensorRole::cache_scale:
-      rule.op = ReduceOp::max;
-      rule.reason = "a scale of the cache: the largest covers all ranks";
-      return rule;
+      return {.kind = Reduce{ReduceOp::max}, .reason = "a scale of the cache: the largest covers all ranks"};
     default:
-      rule.kind = MergeKind::replicate;
-      rule.reason = "a " + std::string(to_string(layer.role)) + " of a " + std::string(to_string(sharding.shard_axis)) +
-                    "-parallel layer: must agree";
-      return rule;
+      return {.kind = KeepReplica{},
+              .reason = "a " + std::string(to_string(layer.role)) + " of a " +
+                        std::string(to_string(sharding.shard_axis)) + "-parallel layer: must agree"};
   }
 }
 
@@ -75,16 +68,16 @@ MergeRule group_ids_rule(LayerOnRanks const& layer, LayerSharding const& shardin
   auto const groups = [&](LayerFormat const& format) {
     return format.group() > 0 ? divide_up(format.inputs(), format.group()) : std::int64_t{1};
   };
-  MergeRule rule{.kind = MergeKind::concat, .axis = axis, .add_per_rank = groups(layer.formats.front())};
+  auto const per_rank = groups(layer.formats.front());
   for (auto const& format : layer.formats) {
-    if (groups(format) != rule.add_per_rank) {
-      refuse(layer, "the ranks have different numbers of groups", std::to_string(rule.add_per_rank),
+    if (groups(format) != per_rank) {
+      refuse(layer, "the ranks have different numbers of groups", std::to_string(per_rank),
              std::to_string(groups(format)), "merge the unquantized weights and quantize again");
     }
   }
-  rule.reason = "group ids of a " + std::string(to_string(sharding.shard_axis)) +
-                "-parallel layer: those of rank r grow by r times " + std::to_string(rule.add_per_rank);
-  return rule;
+  return {.kind = Concatenate{.axis = axis, .add_per_rank = per_rank},
+          .reason = "group ids of a " + std::string(to_string(sharding.shard_axis)) +
+                    "-parallel layer: those of rank r grow by r times " + std::to_string(per_rank)};
 }
 
 void refuse_activation_order(LayerOnRanks const& layer, LayerSharding const& sharding) {
@@ -108,18 +101,17 @@ MergeRule concat_rule(LayerOnRanks const& layer, LayerSharding const& sharding, 
   auto const group = layer.formats.front().group();
   if (!column && group > 0 && layer.role == TensorRole::weight)
     check_shard_boundaries(layer, sharding, group, by_block);
-  MergeRule rule{.kind = MergeKind::concat,
-                 .axis = axis,
-                 .parts = sharding.parts,
-                 .replicas = sharding.replicas,
-                 .part_replicas = sharding.part_replicas,
-                 .rank_block = sharding.rank_block,
-                 .unproven = sharding.unproven};
-  if (sharding.true_outputs >= 0 && column) rule.true_size = divide_up(sharding.true_outputs, unit);
-  rule.reason = std::string(to_string(sharding.shard_axis)) + "-parallel, along dimension " + std::to_string(axis) +
+  Concatenate concat{.axis = axis,
+                     .parts = sharding.parts,
+                     .replicas = sharding.replicas,
+                     .part_replicas = sharding.part_replicas,
+                     .rank_block = sharding.rank_block,
+                     .unproven = sharding.unproven};
+  if (sharding.true_outputs >= 0 && column) concat.true_size = divide_up(sharding.true_outputs, unit);
+  auto reason = std::string(to_string(sharding.shard_axis)) + "-parallel, along dimension " + std::to_string(axis) +
                 ": " + sharding.why;
-  if (format != NumberFormat::plain) rule.reason += "; " + std::string(to_string(format));
-  return rule;
+  if (format != NumberFormat::plain) reason += "; " + std::string(to_string(format));
+  return {.kind = std::move(concat), .reason = std::move(reason)};
 }
 
 /// Returns whether every rank has the whole bias of a column-parallel layer. `FormatError` for a bias that fits neither
@@ -171,7 +163,7 @@ void require_same_shape_and_dtype(std::span<SourceTensor const* const> tensors, 
 MergeRule compose_rule(LayerOnRanks const& layer, LayerSharding const& sharding) {
   if (sharding.shard_axis != ShardAxis::column && sharding.shard_axis != ShardAxis::row) {
     require_same_shape_and_dtype(layer.tensors, -1);
-    return {.kind = MergeKind::replicate, .reason = "replicated: " + sharding.why};
+    return {.kind = KeepReplica{}, .reason = "replicated: " + sharding.why};
   }
   auto const axes = layer.formats.front().axes(layer.role, *layer.tensors.front());
   for (std::size_t rank = 1; rank < layer.formats.size(); ++rank) {
@@ -185,23 +177,21 @@ MergeRule compose_rule(LayerOnRanks const& layer, LayerSharding const& sharding)
   }
   if (layer.role == TensorRole::weight_shape) {
     require_same_shape_and_dtype(layer.tensors, -1);
-    return {.kind = MergeKind::reduce,
-            .parts = sharding.parts,
-            .replicas = sharding.replicas,
-            .op = ReduceOp::sum,
-            .reason = "the original shape: recomputed",
-            .part_replicas = sharding.part_replicas,
-            .sum_element = sharding.shard_axis == ShardAxis::column ? 0 : 1};
+    return {.kind = SumElement{.element = sharding.shard_axis == ShardAxis::column ? 0 : 1,
+                               .parts = sharding.parts,
+                               .replicas = sharding.replicas,
+                               .part_replicas = sharding.part_replicas},
+            .reason = "the original shape: recomputed"};
   }
   if (axes.single) return single_rule(layer, sharding);
   if (layer.role == TensorRole::bias && sharding.shard_axis == ShardAxis::column && has_whole_bias(layer)) {
     require_same_shape_and_dtype(layer.tensors, -1);
-    return {.kind = MergeKind::replicate, .reason = "every rank has the whole bias: must agree"};
+    return {.kind = KeepReplica{}, .reason = "every rank has the whole bias: must agree"};
   }
   if ((sharding.shard_axis == ShardAxis::column ? axes.out : axes.in) < 0) {
     require_same_shape_and_dtype(layer.tensors, -1);
     auto const side = std::string(sharding.shard_axis == ShardAxis::column ? "outputs" : "inputs");
-    return {.kind = MergeKind::replicate,
+    return {.kind = KeepReplica{},
             .reason = "a " + std::string(to_string(layer.role)) + " that does not depend on the " + side + " of a " +
                       std::string(to_string(sharding.shard_axis)) + "-parallel layer: must agree"};
   }

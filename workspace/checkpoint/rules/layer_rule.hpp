@@ -69,8 +69,8 @@ struct ShardedTensor {
   int axis = 0;
   std::vector<std::int64_t> parts{};  ///< relative widths of fused parts; empty: one part
   int replicas = 1;                   ///< number of neighbouring ranks with the same piece
-  std::int64_t true_size = -1;        ///< as `MergeRule`
-  std::int64_t add_per_rank = 0;      ///< as `MergeRule`
+  std::int64_t true_size = -1;        ///< as `Concatenate`
+  std::int64_t add_per_rank = 0;      ///< as `Concatenate`
 };
 
 /// How a layer or a tensor is sharded over tensor-parallel ranks, if it is.

@@ -2,7 +2,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include <crossrank/collective.hpp>
@@ -11,12 +13,77 @@
 namespace crossrank::checkpoint {
 
 class Requantization;
+struct MergeRule;
 
-/// A tensor of the result that was computed together with its rule.
-struct PrecomputedValues {
+/// Keeps one of the shards, which are replicas. They must be equal bit for bit unless the policy allows otherwise.
+struct KeepReplica {
+  bool operator==(KeepReplica const&) const = default;
+};
+
+/// Concatenates the shards along one dimension. The first parts of all shards come first.
+struct Concatenate {
+  int axis = 0;                       ///< dimension of the stored (packed) tensor
+  std::vector<std::int64_t> parts{};  ///< widths of the parts of one shard, relative or exact ("[gate; up]" is {1, 1});
+                                      ///< empty: one part
+  int replicas = 1;                   ///< number of neighbouring ranks with the same piece; one is kept
+  std::vector<int> part_replicas{};   ///< `replicas` of each part if they differ; empty: `replicas`
+  int rank_block = 0;  ///< so many neighbouring ranks form a block, and the blocks follow each other; 0: all ranks are
+                       ///< one block
+  std::int64_t true_size = -1;    ///< length of the result along `axis` without padding; -1: all of it
+  std::int64_t add_per_rank = 0;  ///< I32 ids that start at 0 in each shard: those of rank r grow by r times this
+  int only_part = -1;             ///< use this part only; -1: all parts
+  int part_period =
+      0;  ///< the parts repeat after so many, and `only_part` means one of each repetition; 0: they do not
+  bool unproven =
+      false;  ///< no size proves that the shards are pieces, so shards that are equal bit for bit are an error
+  bool assumed_layout = false;  ///< nothing proves that each shard holds all parts; most programs do so
+  std::shared_ptr<Requantization const> requantization{};  ///< changes each shard's values to common scales before;
+                                                           ///< null: the values stay
+  bool operator==(Concatenate const&) const = default;
+};
+
+/// Reduces scalars or small vectors to one.
+struct Reduce {
+  ReduceOp op = ReduceOp::max;  ///< max, min or avg
+  bool operator==(Reduce const&) const = default;
+};
+
+/// Sums one element over the ranks and counts replicas once (an original shape). The other elements must agree.
+struct SumElement {
+  int element = 0;
+  std::vector<std::int64_t> parts{};  ///< as `Concatenate`
+  int replicas = 1;                   ///< as `Concatenate`
+  std::vector<int> part_replicas{};   ///< as `Concatenate`
+  bool operator==(SumElement const&) const = default;
+};
+
+/// Takes values that were computed together with the rule, such as scales of blocks that shard boundaries split.
+struct UsePrecomputed {
   Shape shape{};
   std::vector<std::byte> bytes{};
+  bool operator==(UsePrecomputed const&) const = default;
 };
+
+/// Leaves the tensor out of the result.
+struct LeaveOut {
+  bool operator==(LeaveOut const&) const = default;
+};
+
+/// Makes the parts of a fused tensor separate tensors.
+struct SeparateParts {
+  std::vector<MergeRule> rules;  ///< one per part; without an initializer, because Clang 14 needs the whole type for it
+  bool operator==(SeparateParts const&) const = default;
+};
+
+/// Merges each group of experts by a rule of its own. Rank t has group t % `groups`.
+struct MergeExpertGroups {
+  int groups = 1;
+  bool operator==(MergeExpertGroups const&) const = default;
+};
+
+/// How the shards of one tensor are merged.
+using MergeKind = std::variant<KeepReplica, Concatenate, Reduce, SumElement, UsePrecomputed, LeaveOut, SeparateParts,
+                               MergeExpertGroups>;
 
 /// The place of a tensor in a fused tensor of the result. Its rows are dimension 0.
 struct FusedPlace {
@@ -28,50 +95,29 @@ struct FusedPlace {
   bool operator==(FusedPlace const&) const = default;
 };
 
-/// How the shards of a tensor are merged.
-enum class MergeKind : std::uint8_t {
-  replicate,   ///< replicas must be equal bit for bit unless the policy allows otherwise; one is kept
-  concat,      ///< concatenated along one dimension
-  reduce,      ///< scalars and small vectors are reduced to one value
-  requantize,  ///< stored values are requantized to common scales
-  given,       ///< the rule holds the result: new scales of blocks that shard boundaries split
-};
-
 /// The reason of the rules for a single source, which needs no merge.
 inline constexpr char const* single_source = "a single source: taken as it is";
 
 /// How one tensor of all tensor-parallel ranks is merged.
 struct MergeRule {
-  MergeKind kind = MergeKind::replicate;
-  int axis = 0;                       ///< concat: dimension of the stored (packed) tensor
-  std::vector<std::int64_t> parts{};  ///< concat: widths of the parts of one shard, relative or exact ("[gate; up]"
-                                      ///< is {1, 1}); empty: one part. The first parts of all shards come first
-  int replicas = 1;                   ///< concat: number of neighbouring ranks with the same piece; one is kept
-  std::int64_t true_size = -1;        ///< concat: length of the result along `axis` without padding; -1: all of it
-  ReduceOp op = ReduceOp::max;        ///< reduce: max, min or avg; sum with `sum_element`
-  std::int64_t add_per_rank = 0;      ///< I32 ids that start at 0 in each shard: those of rank r grow by r times this
-  std::string output_name{};          ///< empty: the input's name
-  bool drop = false;                  ///< the tensor is not part of the result
-  std::string reason{};               ///< the rule in words
-  std::vector<int> part_replicas{};   ///< concat: `replicas` of each part if they differ; empty: `replicas`
-  int rank_block = 0;  ///< concat: so many neighbouring ranks form a block, and the blocks follow each other;
-                       ///< 0: all ranks are one block
-  int ep_axis = -1;    ///< the pieces of expert-parallel ranks are concatenated along this dimension; -1: they are not
-  int expert_ranks = 1;  ///< number of groups of experts; rank t has group t % `expert_ranks`. If it is above 1, each
-                         ///< group has its own rule, and the other members are unused
-  int sum_element = -1;  ///< reduce: this element is the sum over ranks without replicas (`parts`, `replicas`);
-                         ///< the other elements must agree (an original shape)
-  bool unproven =
-      false;  ///< no size proves that the shards are pieces, so shards that are equal bit for bit are an error
-  std::shared_ptr<Requantization const> requantization{};  ///< requantize: applied to each shard before
-                                                           ///< concatenation
-  std::shared_ptr<PrecomputedValues const> given{};        ///< given: the result
-  int only_part = -1;                                      ///< concat: use this part only; -1: all parts
-  int part_period = 0;  ///< concat: the parts repeat after so many, and `only_part` means one of each repetition
-  bool assumed_layout = false;       ///< concat: nothing proves that each shard holds all parts; most programs do so
-  std::vector<MergeRule> outputs{};  ///< rules of the parts of a fused tensor, which become separate tensors. If there
-                                     ///< are any, the other members are unused
+  MergeKind kind{};
+  std::string output_name{};  ///< empty: the input's name
+  std::string reason{};       ///< the rule in words
+  int ep_axis = -1;  ///< the pieces of expert-parallel ranks are concatenated along this dimension; -1: they are not
   std::shared_ptr<FusedPlace const> fused{};  ///< the merged tensor becomes a part of the tensor `output_name`
+
+  /// Returns whether the rule is of alternative `Kind`.
+  template <class Kind>
+  [[nodiscard]] bool is() const noexcept {
+    return std::holds_alternative<Kind>(kind);
+  }
+  /// Returns the rules of the tensors that it makes: those of the separated parts, or else itself.
+  [[nodiscard]] std::span<MergeRule> outputs() {
+    auto* const separate = std::get_if<SeparateParts>(&kind);
+    return separate != nullptr ? std::span(separate->rules) : std::span(this, 1);
+  }
+  /// Returns whether the values of the result are computed from those of all ranks.
+  [[nodiscard]] bool combines_values() const noexcept { return is<Reduce>() || is<SumElement>(); }
   bool operator==(MergeRule const&) const = default;
 };
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
 #include <numeric>
 #include <utility>
 
@@ -30,14 +29,12 @@ MergeRule weight_shape_rule(LayerOnRanks const& layer, std::int64_t outputs) {
   auto const width = bits_of(dtype) / 8;
   if (dtype != Dtype::i64 && dtype != Dtype::i32)
     refuse(layer, "an original shape does not consist of integers", "I64 or I32", std::string(name_of(dtype)));
-  auto values = std::make_shared<PrecomputedValues>();
-  values->shape = {2};
-  values->bytes.resize(2 * width);
+  UsePrecomputed values{.shape = {2}, .bytes = std::vector<std::byte>(2 * width)};
   // Little-endian: the low bytes come first.
   auto const inputs = layer.formats.front().inputs();
-  std::memcpy(values->bytes.data(), &outputs, width);
-  std::memcpy(values->bytes.data() + width, &inputs, width);
-  return {.kind = MergeKind::given, .reason = "the original shape: computed", .given = std::move(values)};
+  std::memcpy(values.bytes.data(), &outputs, width);
+  std::memcpy(values.bytes.data() + width, &inputs, width);
+  return {.kind = std::move(values), .reason = "the original shape: computed"};
 }
 
 /// Splits a layer that every rank has whole.
@@ -51,12 +48,9 @@ MergeRule part_of_whole(LayerOnRanks const& layer, FusedParts const& parts, Merg
   }
   auto const divisor = std::accumulate(parts.widths.begin(), parts.widths.end(), std::int64_t{0},
                                        [](auto a, auto b) { return std::gcd(a, b); });
-  MergeRule rule{.kind = MergeKind::concat,
-                 .axis = axes.out,
-                 .replicas = static_cast<int>(layer.tensors.size()),
-                 .reason = fused.reason};
-  for (auto const width : parts.widths) rule.parts.push_back(width / std::max<std::int64_t>(divisor, 1));
-  return rule;
+  Concatenate concat{.axis = axes.out, .replicas = static_cast<int>(layer.tensors.size())};
+  for (auto const width : parts.widths) concat.parts.push_back(width / std::max<std::int64_t>(divisor, 1));
+  return {.kind = std::move(concat), .reason = fused.reason};
 }
 
 /// Returns the rule for all parts of a layer in which the parts repeat for each group.
@@ -65,7 +59,7 @@ MergeRule groups_of(LayerOnRanks const& layer, LayerSharding const& sharding, Fu
   auto const axes = layer.formats.front().axes(layer.role, *layer.tensors.front());
   bool const whole = sharding.shard_axis == ShardAxis::replicate;
   if (axes.single || axes.out < 0) return fused;
-  if (!whole && fused.kind == MergeKind::replicate) {
+  if (!whole && fused.is<KeepReplica>()) {
     refuse(layer, "every rank has the whole bias of a fused layer, so its parts cannot be separated",
            "a piece on each rank", "the whole bias");
   }
@@ -83,23 +77,21 @@ MergeRule groups_of(LayerOnRanks const& layer, LayerSharding const& sharding, Fu
     refuse(layer, "the outputs of a fused layer are not whole groups of its parts",
            "multiples of " + std::to_string(group) + " outputs", std::to_string(format.outputs()));
   }
-  MergeRule rule{.kind = MergeKind::concat,
-                 .axis = axes.out,
-                 .replicas = whole ? static_cast<int>(layer.tensors.size()) : 1,
-                 .reason = fused.reason,
-                 .rank_block = 1,
-                 .part_period = static_cast<int>(parts.widths.size())};
+  Concatenate concat{.axis = axes.out,
+                     .replicas = whole ? static_cast<int>(layer.tensors.size()) : 1,
+                     .rank_block = 1,
+                     .part_period = static_cast<int>(parts.widths.size())};
   for (std::int64_t i = 0; i < outputs / group; ++i) {
-    for (auto const width : parts.widths) rule.parts.push_back(width / axes.out_unit);
+    for (auto const width : parts.widths) concat.parts.push_back(width / axes.out_unit);
   }
-  return rule;
+  return {.kind = std::move(concat), .reason = fused.reason};
 }
 
 }  // namespace
 
 MergeRule unfuse(MergeRule const& fused, LayerOnRanks const& layer, LayerSharding const& sharding,
                  FusedParts const& parts, std::string_view suffix) {
-  if (fused.given) {
+  if (fused.is<UsePrecomputed>()) {
     refuse(layer, "parts of a fused layer share blocks of scales, so they cannot be separated",
            "shard boundaries between blocks", list_text(parts.widths));
   }
@@ -107,27 +99,26 @@ MergeRule unfuse(MergeRule const& fused, LayerOnRanks const& layer, LayerShardin
     refuse(layer, "the rule does not give the original shapes of the parts", "\"parts\" as names of sizes",
            list_text(parts.widths));
   }
-  bool const whole = sharding.shard_axis == ShardAxis::replicate ||
-                     (layer.role == TensorRole::bias && fused.kind == MergeKind::replicate);
+  bool const whole =
+      sharding.shard_axis == ShardAxis::replicate || (layer.role == TensorRole::bias && fused.is<KeepReplica>());
   auto const each = parts.grouped ? groups_of(layer, sharding, parts, fused)
                     : whole       ? part_of_whole(layer, parts, fused)
                                   : fused;
-  bool const joined = each.kind == MergeKind::concat || each.kind == MergeKind::requantize;
-  if (joined && each.parts.empty()) {
+  auto const* const joined = std::get_if<Concatenate>(&each.kind);
+  if (joined != nullptr && joined->parts.empty()) {
     refuse(layer, "a fused layer, sharded as one block, while this model has its parts", "`fused_layout` per_rank",
            "`fused_layout` plain");
   }
-  MergeRule rule;
+  SeparateParts separate;
   for (std::size_t i = 0; i < parts.modules.size(); ++i) {
     auto output = layer.role == TensorRole::weight_shape ? weight_shape_rule(layer, parts.widths.at(i)) : each;
-    if (joined && !output.parts.empty()) output.only_part = static_cast<int>(i);
+    if (auto* const concat = std::get_if<Concatenate>(&output.kind)) concat->only_part = static_cast<int>(i);
     output.output_name = parts.modules[i] + std::string(suffix);
     output.reason +=
         "; part " + std::to_string(i + 1) + " of " + std::to_string(parts.modules.size()) + " of a fused layer";
-    rule.outputs.push_back(std::move(output));
+    separate.rules.push_back(std::move(output));
   }
-  rule.reason = fused.reason;
-  return rule;
+  return {.kind = std::move(separate), .reason = fused.reason};
 }
 
 }  // namespace crossrank::checkpoint

@@ -16,8 +16,8 @@ constexpr std::size_t max_listed_tensors = 8;
 
 /// Returns whether each rank has its own piece.
 bool is_sharded(MergedTensor const& tensor) {
-  bool const joined = tensor.rule->kind == MergeKind::concat || tensor.rule->kind == MergeKind::requantize;
-  return joined && tensor.rule->replicas == 1 && tensor.rule->part_replicas.empty() && tensor.rule->ep_axis < 0 &&
+  auto const* const concat = std::get_if<Concatenate>(&tensor.rule->kind);
+  return concat != nullptr && concat->replicas == 1 && concat->part_replicas.empty() && tensor.rule->ep_axis < 0 &&
          tensor.inputs.size() > 1;
 }
 

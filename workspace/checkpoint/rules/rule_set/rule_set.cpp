@@ -166,8 +166,7 @@ MergeRule RuleSet::rule_for(std::string_view name, std::span<SourceTensor const*
     auto global = state_->grid.global_name(one.output_name.empty() ? name : std::string_view(one.output_name), place);
     if (global != name) one.output_name = std::move(global);
   };
-  rename(rule);
-  for (auto& output : rule.outputs) rename(output);
+  for (auto& output : rule.outputs()) rename(output);
   return rule;
 }
 
@@ -208,7 +207,7 @@ std::pair<Fit, std::optional<FormatError>> RuleSet::fit_of(SourceTensor const& t
     auto const merged = rule_for(tensor.name, {&shard, 1});
     bool const sharding = rule != nullptr && !rule->from_file && (rule->is<ColumnLayer>() || rule->is<RowLayer>()) &&
                           parsed.role == TensorRole::weight && state_->towers.sizes_of(parsed.module) == nullptr;
-    return {sharding && merged.kind == MergeKind::replicate ? Fit::whole : Fit::unknown, std::nullopt};
+    return {sharding && merged.is<KeepReplica>() ? Fit::whole : Fit::unknown, std::nullopt};
   } catch (FormatError const& error) {
     // A tensor without a rule stays as it is.
     if (section_of(error) == ErrorSection::missing_ranks) return {Fit::piece, error};

@@ -14,6 +14,11 @@
 
 namespace crossrank::checkpoint {
 
+MergeRule RuleSet::State::expert_groups() const {
+  return {.kind = MergeExpertGroups{set.moe_ep},
+          .reason = std::to_string(set.moe_ep) + " groups of experts among the ranks"};
+}
+
 bool RuleSet::State::has_expert_groups(RankTensors const& asked) const {
   if (set.moe_ep <= 1 || asked.ranks != as_size(set.tp) || asked.tensors.size() != asked.ranks) return false;
   auto const configured = sizes[SizeName::experts];
@@ -93,7 +98,7 @@ void RuleSet::State::concatenate_stacks(MergeRule& merged, TensorName const& par
   }
   if (!stacks_concatenate(tensor.name, lengths, sizes)) return;
   merged.ep_axis = 0;
-  if (merged.kind == MergeKind::reduce && asked.ranks == 1) merged.kind = MergeKind::replicate;
+  if (merged.combines_values() && asked.ranks == 1) merged.kind = KeepReplica{};
   merged.reason += "; the experts of " + std::to_string(lengths.size()) + " expert-parallel ranks follow each other";
 }
 

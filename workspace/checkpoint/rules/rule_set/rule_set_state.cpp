@@ -41,7 +41,7 @@ SampledTensor placed(ShardSource const& source, SourceTensor const& tensor) {
 
 MergeRule reduced(std::vector<SourceTensor const*> const& tensors, ReduceOp op, std::string reason) {
   require_same_shape_and_dtype(tensors, -1);
-  return {.kind = MergeKind::reduce, .op = op, .reason = std::move(reason)};
+  return {.kind = Reduce{op}, .reason = std::move(reason)};
 }
 
 MergeRule joined(ShardedTensor const& rule, NamePattern const& pattern,
@@ -55,12 +55,11 @@ MergeRule joined(ShardedTensor const& rule, NamePattern const& pattern,
                        .section = to_string(ErrorSection::shape)});
   }
   require_same_shape_and_dtype(tensors, rule.axis);
-  return {.kind = MergeKind::concat,
-          .axis = rule.axis,
-          .parts = rule.parts,
-          .replicas = rule.replicas,
-          .true_size = rule.true_size,
-          .add_per_rank = rule.add_per_rank,
+  return {.kind = Concatenate{.axis = rule.axis,
+                              .parts = rule.parts,
+                              .replicas = rule.replicas,
+                              .true_size = rule.true_size,
+                              .add_per_rank = rule.add_per_rank},
           .reason = "joined along dimension " + std::to_string(rule.axis)};
 }
 
@@ -70,7 +69,7 @@ MergeRule by_whole_name(LayerRule const& rule, std::vector<SourceTensor const*> 
                               [&](ShardedTensor const& sharded) { return joined(sharded, rule.pattern, tensors); },
                               [&](auto const&) {
                                 require_same_shape_and_dtype(tensors, -1);
-                                return MergeRule{.kind = MergeKind::replicate, .reason = "every rank has all of it"};
+                                return MergeRule{.kind = KeepReplica{}, .reason = "every rank has all of it"};
                               }},
                     rule.kind);
 }
@@ -220,31 +219,28 @@ std::vector<std::string> RuleSet::State::uncovered() const {
 
 MergeRule RuleSet::State::decide(LayerRule const* rule, std::string_view name, RankTensors const& asked) const {
   auto const parsed = parse_tensor_name(name);
-  if (are_different_experts(name, asked)) {
-    return {.reason = std::to_string(set.moe_ep) + " groups of experts among the ranks", .expert_ranks = set.moe_ep};
-  }
+  if (are_different_experts(name, asked)) return expert_groups();
   if (rule == nullptr) {
     if (parsed.role == TensorRole::cache_scale) {
       return reduced(asked.tensors, ReduceOp::max, "a scale of the cache: the largest covers all ranks");
     }
-    if (asked.ranks == 1) return {.kind = MergeKind::replicate, .reason = "there is one tensor-parallel rank"};
+    if (asked.ranks == 1) return {.kind = KeepReplica{}, .reason = "there is one tensor-parallel rank"};
     refuse_uncovered(name, asked.tensors, uncovered());
   }
   MergeRule merged;
   if (is_dropped(*rule, parsed, asked)) {
-    merged = {.drop = true,
+    merged = {.kind = LeaveOut{},
               .reason = rule->is<Dropped>() ? "not part of the result" : "a copy of the embedding under another name"};
   } else {
     merged = rule->whole_name ? by_whole_name(*rule, asked.tensors) : by_layer(*rule, parsed, asked);
   }
   auto const which = " (" + rule->origin() + ")";
-  merged.reason += which;
-  for (auto& output : merged.outputs) output.reason += which;
+  for (auto& output : merged.outputs()) output.reason += which;
   if (!rule->rename.empty()) {
     auto const global = grid.global_name(name, set.places.at(asked.sources.front()));
     merged.output_name = new_name(*rule, global, parse_tensor_name(global));
   }
-  if (rule->fused && !merged.drop)
+  if (rule->fused && !merged.is<LeaveOut>())
     merged.fused = std::make_shared<FusedPlace const>(fused_place_of(*rule, parsed, asked));
   return merged;
 }
@@ -327,9 +323,7 @@ MergeRule RuleSet::State::by_layer(LayerRule const& rule, TensorName const& pars
     return compose_rule(layer, {.shard_axis = ShardAxis::replicate, .why = "every rank has all of it"});
   }
   bool const stacked = rule.order().stacked;
-  if (stacked && has_expert_groups(asked)) {
-    return {.reason = std::to_string(set.moe_ep) + " groups of experts among the ranks", .expert_ranks = set.moe_ep};
-  }
+  if (stacked && has_expert_groups(asked)) return expert_groups();
   auto const parts = parts_of(rule, parsed, asked.sources.front());
   LayerValues values;
   std::vector<std::int64_t> outputs;
@@ -353,12 +347,12 @@ MergeRule RuleSet::State::by_layer(LayerRule const& rule, TensorName const& pars
   bool const made_anew = !parts.modules.empty() && parsed.role == TensorRole::weight_shape;
   if (!joined && !made_anew) resolve_values(merged, layer, values, sharding, policy);
   if (!parts.modules.empty()) return unfuse(merged, layer, sharding, parts, parsed.suffix);
-  merged.assumed_layout = is_assumed(rule, sharding);
+  if (auto* const concat = std::get_if<Concatenate>(&merged.kind)) concat->assumed_layout = is_assumed(rule, sharding);
   if (stacked && set.ep > 1) concatenate_stacks(merged, parsed, asked);
   bool const is_group = stacked && set.moe_ep > 1 && asked.ranks * as_size(set.moe_ep) == as_size(set.tp);
   if (is_group) {
     merged.ep_axis = has_expert_dimension(parsed, asked) ? 0 : -1;
-    if (merged.kind == MergeKind::reduce && asked.ranks == 1) merged.kind = MergeKind::replicate;
+    if (merged.combines_values() && asked.ranks == 1) merged.kind = KeepReplica{};
     merged.reason += "; " + std::to_string(set.moe_ep) + " groups of experts follow each other";
   }
   if (stacked && set.ep == 1 && !is_group && !rule.from_file) require_all_experts(parsed, *asked.tensors.front());

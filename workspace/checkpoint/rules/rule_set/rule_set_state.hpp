@@ -109,6 +109,8 @@ struct RuleSet::State {
   [[nodiscard]] MergeRule by_layer(LayerRule const& rule, TensorName const& parsed, RankTensors const& asked) const;
   [[nodiscard]] bool holds_copies(LayerRule const& rule, ShardingQuery const& query, LayerValues const& values,
                                   ModelSizes const* tower) const;
+  /// Returns the rule for a tensor whose experts differ between the groups of ranks.
+  [[nodiscard]] MergeRule expert_groups() const;
   /// Returns whether the tensor-parallel ranks hold different experts.
   [[nodiscard]] bool has_expert_groups(RankTensors const& asked) const;
   /// Returns whether the experts start at 0 on each rank, so that one name stands for several experts.

@@ -144,7 +144,6 @@ std::vector<std::byte> encode(std::vector<float> const& scales, Dtype dtype) {
 }
 
 MergeRule precomputed_scales(LayerOnRanks const& layer, BlockGrid const& whole) {
-  auto values = std::make_shared<PrecomputedValues>();
   // The dimensions of the shards: possibly a stack, possibly a dimension of length 1 after each grid dimension.
   auto const dimensions = layer.tensors.front()->shape.size();
   std::vector<std::int64_t> lengths;
@@ -153,21 +152,18 @@ MergeRule precomputed_scales(LayerOnRanks const& layer, BlockGrid const& whole) 
     lengths.push_back(length);
     if (dimensions > 3) lengths.push_back(1);
   }
-  values->shape = Shape(lengths);
-  values->bytes = encode(whole.scales, layer.tensors.front()->dtype);
-  return {.kind = MergeKind::given, .given = std::move(values)};
+  return {.kind = UsePrecomputed{.shape = Shape(lengths), .bytes = encode(whole.scales, layer.tensors.front()->dtype)}};
 }
 
 /// Returns the rule for the weight; its bytes do not change if no scale does.
 MergeRule merged_weight(LayerOnRanks const& layer, LayerValues const& values, LayerSharding const& sharding,
                         std::vector<ShardBlocks> shards, std::shared_ptr<BlockGrid const> const& whole, bool exact) {
-  MergeRule rule{.kind = exact ? MergeKind::concat : MergeKind::requantize,
-                 .axis = shards.front().axis + stack_of(layer.tensors.front()->shape),
-                 .parts = sharding.parts,
-                 .replicas = sharding.replicas,
-                 .part_replicas = sharding.part_replicas,
-                 .rank_block = sharding.rank_block};
-  if (exact) return rule;
+  Concatenate concat{.axis = shards.front().axis + stack_of(layer.tensors.front()->shape),
+                     .parts = sharding.parts,
+                     .replicas = sharding.replicas,
+                     .part_replicas = sharding.part_replicas,
+                     .rank_block = sharding.rank_block};
+  if (exact) return {.kind = std::move(concat)};
   std::vector<Requantization::Shard> changes;
   for (std::size_t rank = 0; rank < shards.size(); ++rank) {
     Requantization::Shard change;
@@ -175,9 +171,9 @@ MergeRule merged_weight(LayerOnRanks const& layer, LayerValues const& values, La
     change.blocks = std::make_shared<BlockRescale const>(layer.tensors[rank]->dtype, std::move(shards[rank]), whole);
     changes.push_back(std::move(change));
   }
-  rule.requantization =
-      std::make_shared<Requantization const>(RequantizeKernel::block_f8, rule.axis, std::move(changes));
-  return rule;
+  concat.requantization =
+      std::make_shared<Requantization const>(RequantizeKernel::block_f8, concat.axis, std::move(changes));
+  return {.kind = std::move(concat)};
 }
 
 }  // namespace

@@ -27,8 +27,10 @@ class ValueResolver {
     // All inputs have one scale: the ids of every rank belong to the same group.
     bool const whole = layer_.hints.whole_inputs && layer_.formats.front().group() == 0;
     bool const shared = share_one_scale(layer_, values_, sharding_);
-    if ((shared || whole) && layer_.role == TensorRole::group_ids) rule_.add_per_rank = 0;
-    if (layer_.role == TensorRole::group_ids && rule_.kind == MergeKind::concat) resolve_group_ids();
+    if (auto* const concat = concatenation(); concat != nullptr && layer_.role == TensorRole::group_ids) {
+      if (shared || whole) concat->add_per_rank = 0;
+      resolve_group_ids(concat->add_per_rank);
+    }
     if (policy_ == ScalePolicy::exact) return;
     switch (layer_.formats.front().format()) {
       case NumberFormat::fp8_tensor:
@@ -43,6 +45,8 @@ class ValueResolver {
  private:
   /// One list of scales per rank.
   using Scales = std::vector<std::vector<float>>;
+
+  Concatenate* concatenation() { return std::get_if<Concatenate>(&rule_.kind); }
 
   bool has(TensorRole role) const {
     return std::all_of(values_.layers.begin(), values_.layers.end(),
@@ -82,13 +86,12 @@ class ValueResolver {
 
   void resolve_common(TensorRole role, ReduceOp op) {
     if (layer_.role != role || !differing(role)) return;
-    rule_.kind = MergeKind::reduce;
-    rule_.op = op;
+    rule_.kind = Reduce{op};
     rule_.reason +=
         "; ranks differ: the " + std::string(op == ReduceOp::max ? "largest" : "smallest") + " holds for all";
   }
 
-  void requantize(RequantizeKernel kernel, int axis, Scales const& factors, TensorRole partner) {
+  void requantize(Concatenate& concat, RequantizeKernel kernel, int axis, Scales const& factors, TensorRole partner) {
     std::vector<Requantization::Shard> shards;
     for (std::size_t rank = 0; rank < values_.layers.size(); ++rank) {
       Requantization::Shard shard;
@@ -100,9 +103,8 @@ class ValueResolver {
       shards.push_back(std::move(shard));
     }
     auto made = std::make_shared<Requantization const>(kernel, axis, std::move(shards));
-    rule_.kind = MergeKind::requantize;
     rule_.reason += "; scales of the ranks differ: " + made->bound();
-    rule_.requantization = std::move(made);
+    concat.requantization = std::move(made);
   }
 
   /// Resolves weights with one scale, or with one scale per output that differs between the ranks of a row-parallel
@@ -117,9 +119,10 @@ class ValueResolver {
     if (!shared) return;
     if (layer_.role == role) return resolve_common(role, ReduceOp::max);
     auto const scales = differing(role);
-    if (!scales || rule_.kind != MergeKind::concat) return;
+    auto* const concat = concatenation();
+    if (!scales || concat == nullptr) return;
     auto const weight = layer_.formats.front().axes(TensorRole::weight, *layer_.tensors.front());
-    requantize(kernel, axes.single ? 0 : weight.out, factors(*scales, ReduceOp::max), role);
+    requantize(*concat, kernel, axes.single ? 0 : weight.out, factors(*scales, ReduceOp::max), role);
   }
 
   void resolve_nvfp4() {
@@ -129,17 +132,18 @@ class ValueResolver {
     if (layer_.role == role) return resolve_common(role, op);
     bool const anew = policy_ == ScalePolicy::requantize;
     bool const is_scale = layer_.role == TensorRole::weight_scale;
-    if (rule_.kind != MergeKind::concat || !(is_scale || (anew && layer_.role == TensorRole::weight))) return;
+    auto* const concat = concatenation();
+    if (concat == nullptr || !(is_scale || (anew && layer_.role == TensorRole::weight))) return;
     auto const scales = differing(role);
     if (!scales) return;
     auto const by = factors(*scales, op);
-    if (!anew) return requantize(RequantizeKernel::scale_f8, 0, by, role);
-    if (is_scale) return requantize(RequantizeKernel::fp4_scales, 0, by, TensorRole::weight);
-    requantize(RequantizeKernel::fp4_values, 0, by, TensorRole::weight_scale);
+    if (!anew) return requantize(*concat, RequantizeKernel::scale_f8, 0, by, role);
+    if (is_scale) return requantize(*concat, RequantizeKernel::fp4_scales, 0, by, TensorRole::weight);
+    requantize(*concat, RequantizeKernel::fp4_values, 0, by, TensorRole::weight_scale);
   }
 
   /// Decides about group ids: ids that start at 0 in each shard grow from rank to rank, ids of the whole layer stay.
-  void resolve_group_ids() {
+  void resolve_group_ids(std::int64_t& add_per_rank) const {
     bool local = true;
     bool global = true;
     bool unset = true;
@@ -147,7 +151,7 @@ class ValueResolver {
       auto const ids = read_integers(values_.stored(rank, TensorRole::group_ids));
       auto const& format = layer_.formats[rank];
       auto const group = format.group() > 0 ? format.group() : std::max<std::int64_t>(format.inputs(), 1);
-      auto const before = static_cast<std::int64_t>(rank) * rule_.add_per_rank;
+      auto const before = static_cast<std::int64_t>(rank) * add_per_rank;
       for (std::size_t i = 0; i < ids.size(); ++i) {
         auto const expected = static_cast<std::int64_t>(i) / group;
         local = local && ids[i] == expected;
@@ -155,7 +159,7 @@ class ValueResolver {
         unset = unset && ids[i] == -1;
       }
     }
-    if (global || unset) rule_.add_per_rank = 0;
+    if (global || unset) add_per_rank = 0;
     if (local || global || unset) return;
     throw FormatError({.operation = "merge rules",
                        .message = "group ids that do not follow the inputs cannot be concatenated along them",

@@ -88,7 +88,7 @@ void resolve_weight_shape(MergeRule& rule, LayerOnRanks const& layer, LayerValue
          .section = to_string(ErrorSection::shape)});
   }
   if (own) return;
-  rule = {.kind = MergeKind::replicate, .reason = "the original shape of the whole layer is on every rank"};
+  rule = {.kind = KeepReplica{}, .reason = "the original shape of the whole layer is on every rank"};
 }
 
 std::vector<Defect> check_weight_shapes(std::shared_ptr<ShardSource const> const& source,
