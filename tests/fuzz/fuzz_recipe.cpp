@@ -23,7 +23,7 @@ void require_filled(FileRecipe const& recipe, MergedTensor const& tensor) {
     bytes += piece.copy.from.bytes();
     if (!is_inside(recipe, piece.input, piece.copy.from)) __builtin_trap();
   }
-  bool const computed = tensor.rule->kind == MergeKind::reduce;
+  bool const computed = tensor.rule->combines_values();
   if (computed ? tensor.inputs.empty() : bytes != tensor.bytes) __builtin_trap();
   for (auto const& replica : tensor.replica_runs) {
     if (!is_inside(recipe, replica.kept, replica.runs) || !is_inside(recipe, replica.other, replica.runs))
