@@ -1,4 +1,4 @@
-#include "coordinator_dicts.hpp"
+#include "collectives/coordinator_dicts.hpp"
 
 #include <cstddef>
 #include <exception>
@@ -14,7 +14,7 @@
 
 #include <crossrank/spi/storage.hpp>
 
-#include "tensor.hpp"
+#include "tensors/tensor.hpp"
 #include "waiting.hpp"
 
 namespace crossrank::python {

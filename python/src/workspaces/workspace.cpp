@@ -13,9 +13,9 @@
 #include "module.hpp"
 #include "options.hpp"
 #include "own_thread.hpp"
-#include "tensor.hpp"
+#include "tensors/tensor.hpp"
 #include "waiting.hpp"
-#include "workspaces.hpp"
+#include "workspaces/workspaces.hpp"
 
 namespace crossrank::python {
 namespace {

@@ -6,10 +6,10 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
-#include "borrowed_storage.hpp"
-#include "buffer.hpp"
+#include "tensors/borrowed_storage.hpp"
+#include "tensors/buffer.hpp"
 #include "errors.hpp"
-#include "tensor_sources.hpp"
+#include "tensors/tensor_sources.hpp"
 
 /// Views numpy arrays, bytes, memoryviews and everything else with Python's buffer protocol.
 namespace crossrank::python {

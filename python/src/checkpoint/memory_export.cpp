@@ -11,10 +11,10 @@
 
 #include <nanobind/stl/vector.h>
 
-#include "checkpoint_job.hpp"
+#include "checkpoint/checkpoint_job.hpp"
 #include "errors.hpp"
 #include "module.hpp"
-#include "tensor.hpp"
+#include "tensors/tensor.hpp"
 
 namespace crossrank::python {
 namespace {

@@ -13,12 +13,12 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
-#include "buffer.hpp"
+#include "tensors/buffer.hpp"
 #include "interpreter.hpp"
-#include "message_view.hpp"
+#include "collectives/message_view.hpp"
 #include "module.hpp"
 #include "options.hpp"
-#include "tensor.hpp"
+#include "tensors/tensor.hpp"
 #include "waiting.hpp"
 
 namespace crossrank::python {

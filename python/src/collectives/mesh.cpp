@@ -12,7 +12,7 @@
 
 #include "module.hpp"
 #include "options.hpp"
-#include "tensor.hpp"
+#include "tensors/tensor.hpp"
 #include "waiting.hpp"
 
 namespace crossrank::python {

@@ -8,10 +8,10 @@
 
 #include <nanobind/stl/string.h>
 
-#include "borrowed_storage.hpp"
+#include "tensors/borrowed_storage.hpp"
 #include "errors.hpp"
 #include "interpreter.hpp"
-#include "tensor_sources.hpp"
+#include "tensors/tensor_sources.hpp"
 
 /// Views torch tensors by their attributes: torch's own DLPack export takes ten times as long and refuses tensors with
 /// gradients.

@@ -18,9 +18,9 @@
 #include "json.hpp"
 #include "module.hpp"
 #include "options.hpp"
-#include "tensor.hpp"
+#include "tensors/tensor.hpp"
 #include "waiting.hpp"
-#include "workspaces.hpp"
+#include "workspaces/workspaces.hpp"
 
 namespace crossrank::python {
 namespace {

@@ -7,7 +7,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "checkpoint_job.hpp"
+#include "checkpoint/checkpoint_job.hpp"
 #include "module.hpp"
 #include "options.hpp"
 #include "own_thread.hpp"

@@ -1,4 +1,4 @@
-#include "message_view.hpp"
+#include "collectives/message_view.hpp"
 
 namespace crossrank::python {
 namespace {

@@ -3,9 +3,9 @@
 
 #include <nanobind/stl/string_view.h>
 
-#include "pending_call.hpp"
-#include "reduce_ops.hpp"
-#include "tensor.hpp"
+#include "collectives/pending_call.hpp"
+#include "collectives/reduce_ops.hpp"
+#include "tensors/tensor.hpp"
 #include "waiting.hpp"
 
 namespace crossrank::python {

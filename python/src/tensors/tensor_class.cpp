@@ -9,10 +9,10 @@
 #include <crossrank/tensor/concat.hpp>
 #include <crossrank/dlpack.hpp>
 
-#include "dlpack_capsules.hpp"
+#include "tensors/dlpack_capsules.hpp"
 #include "errors.hpp"
 #include "module.hpp"
-#include "tensor.hpp"
+#include "tensors/tensor.hpp"
 #include "waiting.hpp"
 
 namespace crossrank::python {

@@ -7,8 +7,8 @@
 
 #include "errors.hpp"
 #include "json.hpp"
-#include "tensor.hpp"
-#include "tensor_sources.hpp"
+#include "tensors/tensor.hpp"
+#include "tensors/tensor_sources.hpp"
 #include "waiting.hpp"
 
 namespace crossrank::python {

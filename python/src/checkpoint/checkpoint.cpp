@@ -13,12 +13,12 @@
 
 #include <crossrank/safetensors.hpp>
 
-#include "checkpoint_job.hpp"
+#include "checkpoint/checkpoint_job.hpp"
 #include "json.hpp"
 #include "module.hpp"
 #include "options.hpp"
 #include "own_thread.hpp"
-#include "tensor.hpp"
+#include "tensors/tensor.hpp"
 
 namespace crossrank::python {
 namespace {

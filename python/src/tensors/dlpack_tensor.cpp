@@ -2,9 +2,9 @@
 
 #include <crossrank/dlpack.hpp>
 
-#include "dlpack_capsules.hpp"
+#include "tensors/dlpack_capsules.hpp"
 #include "errors.hpp"
-#include "tensor_sources.hpp"
+#include "tensors/tensor_sources.hpp"
 
 /// Views tensors of other libraries that hand them out by DLPack.
 namespace crossrank::python {

@@ -12,11 +12,11 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
-#include "coordinator_dicts.hpp"
+#include "collectives/coordinator_dicts.hpp"
 #include "module.hpp"
 #include "options.hpp"
-#include "reduce_ops.hpp"
-#include "tensor.hpp"
+#include "collectives/reduce_ops.hpp"
+#include "tensors/tensor.hpp"
 #include "waiting.hpp"
 
 namespace crossrank::python {

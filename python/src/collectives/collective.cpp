@@ -16,9 +16,9 @@
 #include "errors.hpp"
 #include "module.hpp"
 #include "options.hpp"
-#include "pending_call.hpp"
-#include "reduce_ops.hpp"
-#include "tensor.hpp"
+#include "collectives/pending_call.hpp"
+#include "collectives/reduce_ops.hpp"
+#include "tensors/tensor.hpp"
 #include "waiting.hpp"
 
 namespace crossrank::python {
