@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <fstream>
+#include <memory>
 #include <numeric>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -16,6 +19,8 @@
 #include "tests/checkpoint/support/rule_reference.hpp"
 #include "tests/checkpoint/support/shard_samples.hpp"
 #include "tests/support/temporary_directory.hpp"
+#include "workspace/checkpoint/plan/merge_layout.hpp"
+#include "workspace/checkpoint/plan/merged_source.hpp"
 #include "workspace/checkpoint/rules/rule_set/rule_set.hpp"
 
 namespace crossrank::checkpoint::expert_stack_test {
@@ -184,6 +189,46 @@ TEST(ExpertStack, infers_the_order_of_a_square_stack_from_the_other_stack) {
   SampleSet samples(2, square);
   samples.add(fused, Dtype::bf16, {4, 6, 6}).add(down, Dtype::bf16, {4, 3, 6});
   EXPECT_EQ(concatenation_of(rule_of(samples, fused, 0)).axis, 2);
+}
+
+TEST(ExpertStack, has_the_computed_values_of_all_expert_ranks) {
+  SampleSet samples(1, Json::object(), 1, 2);
+  samples.add("scale", Dtype::u8, {2}, 0, 0).add("scale", Dtype::u8, {2}, 0, 1);
+  std::uint8_t calls = 0;
+  auto const rule_for = [&](auto, auto) {
+    return MergeRule{.kind = UsePrecomputed{{2}, std::vector<std::byte>(2, std::byte{++calls})}, .ep_axis = 0};
+  };
+  MergedSource const merged(std::make_shared<MergeLayout const>(lay_out_merge(samples.set(), rule_for)));
+  WholeTensor const expected{"scale", Dtype::u8, {4}, {std::byte{1}, std::byte{1}, std::byte{2}, std::byte{2}}};
+  EXPECT_EQ(engine_differs({expected}, merged), "");
+}
+
+/// Two groups of experts on two ranks, and the same rule for the tensor in each group.
+MergeLayout lay_out_groups(MergeRule const& rule_of_group) {
+  SampleSet samples(2);
+  samples.add("fused", Dtype::u8, {4});
+  for (int rank = 0; rank < 2; ++rank) samples.set().places[static_cast<std::size_t>(rank)].moe = rank;
+  return lay_out_merge(samples.set(), [&](auto, auto shards) {
+    return shards.size() == 2 ? MergeRule{.kind = MergeExpertGroups{2}} : rule_of_group;
+  });
+}
+
+TEST(ExpertGroupsAmongRanks, list_the_tensors_that_they_leave_out) {
+  auto const layout = lay_out_groups({.kind = LeaveOut{}, .reason = "not needed"});
+  EXPECT_TRUE(layout.tensors.empty());
+  ASSERT_EQ(layout.dropped.size(), 2U);
+  EXPECT_EQ(layout.dropped.back().name, "fused");
+  EXPECT_EQ(layout.dropped.back().reason, "not needed");
+}
+
+TEST(ExpertGroupsAmongRanks, may_separate_parts) {
+  auto const part = [](int number, std::string name) {
+    return MergeRule{
+        .kind = Concatenate{.parts = {1, 1}, .only_part = number}, .output_name = std::move(name), .ep_axis = 0};
+  };
+  auto const layout = lay_out_groups({.kind = SeparateParts{{part(0, "gate"), part(1, "up")}}});
+  EXPECT_EQ(names_of(layout), (std::vector<std::string>{"gate", "up"}));
+  for (auto const& tensor : layout.tensors) EXPECT_EQ(tensor.shape, (Shape{4})) << tensor.name;
 }
 
 }  // namespace
