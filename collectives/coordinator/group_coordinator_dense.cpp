@@ -78,7 +78,7 @@ Tensor reduce_scatter_along(Collective const& group, Tensor const& tensor, std::
 
 bool on_one_gpu(std::vector<Tensor> const& tensors) {
   auto const device = tensors.front().device();
-  return device.kind == Device::Kind::cuda &&
+  return device.kind != Device::Kind::cpu &&
          std::all_of(tensors.begin(), tensors.end(), [&](Tensor const& one) { return one.device() == device; });
 }
 

@@ -1,5 +1,6 @@
 // Tensors on a device that this library cannot move, because there is no driver: every operation refuses them before it
 // touches or sends a byte, and the group stays usable.
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -155,12 +156,32 @@ TEST_F(DeviceTensors, are_refused_by_every_operation_before_anything_is_sent) {
     auto tensor = on_device();
     for (auto const& [name, call] : impossible_operations())
       expect_refused([&, &call = call] { call(world, tensor); }, name);
-    for (auto const& [name, call] : operations_on_one_device())
-      expect_refused<UnavailableError>([&, &call = call] { call(world, tensor); }, name, no_driver);
     auto ours = Tensor::scalar(1);
     world.all_reduce(ours);
     EXPECT_EQ(ours.item<int>(), 2);
   });
+}
+
+/// A rank that cannot do its part of a call ends the group: the others would wait for it. The faster rank's error may
+/// reach the other one first.
+TEST_F(DeviceTensors, end_the_group_of_ranks_that_cannot_reach_their_gpu) {
+  for (auto const& [name, call] : operations_on_one_device()) {
+    std::atomic<int> own_errors{0};
+    run_thread_ranks(2, [&, &name = name, &call = call](Collective const& world) {
+      auto tensor = on_device();
+      try {
+        call(world, tensor);
+        ADD_FAILURE() << name << " took the tensor";
+      } catch (UnavailableError const& error) {
+        EXPECT_THAT(error.what(), HasSubstr(no_driver)) << name;
+        EXPECT_FALSE(error.group_usable()) << name;
+        ++own_errors;
+      } catch (PeerLostError const& error) {
+        EXPECT_THAT(error.failed_ranks(), testing::ElementsAre(1 - world.rank())) << name;
+      }
+    });
+    EXPECT_GE(own_errors, 1) << name;
+  }
 }
 
 TEST_F(DeviceTensors, are_refused_by_gathers_on_the_contributing_rank) {

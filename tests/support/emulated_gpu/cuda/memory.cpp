@@ -239,10 +239,22 @@ void count_import(MemoryFile const& file, std::size_t size, bool open) {
   }
 }
 
+/// Returns whether the process runs. One that has died stays in the process table until its parent waits for it.
+bool is_alive(pid_t process) {
+  char path[32];
+  std::snprintf(path, sizeof path, "/proc/%d/stat", process);
+  auto* const file = std::fopen(path, "re");
+  if (file == nullptr) return ::kill(process, 0) == 0;  // without /proc
+  char state = 'R';
+  bool const is_read = std::fscanf(file, "%*d (%*[^)]) %c", &state) == 1;
+  std::fclose(file);
+  return !is_read || (state != 'Z' && state != 'X');
+}
+
 bool imported_elsewhere(MemoryFile const& file, std::size_t size) {
   for (auto const& importer : sharing(file, size).importers) {
     pid_t const process = importer.load();
-    if (process != 0 && ::kill(process, 0) == 0) return true;
+    if (process != 0 && is_alive(process)) return true;
   }
   return false;
 }
