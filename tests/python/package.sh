@@ -1,10 +1,9 @@
 #!/bin/bash
 # Builds the wheel of the Python package against the libraries of a build folder, installs it in an environment of its own,
 # and runs the tests of this folder there. Usage: package.sh SOURCE_TREE BUILD_FOLDER [PYTEST_ARGUMENT...]
-# Exits with 77 and a reason where Python's headers or the build tools from PyPI cannot be had. Torch is installed from PyPI
-# where it can be had within minutes; without it its tests are skipped. CROSSRANK_TEST_PYTHON names a Python whose packages
-# (torch, ModelOpt) the tests use instead. It may be that of a virtual environment. The newest other Python on PATH runs the
-# tests too, without torch.
+# Exits with 77 and a reason where Python's headers or the build tools from PyPI cannot be had. CROSSRANK_TEST_PYTHON names a
+# Python whose packages (torch, ModelOpt) the tests use, also that of a virtual environment; without torch its tests are
+# skipped. The newest other Python on PATH runs the tests too, without torch.
 set -euo pipefail
 source_tree=$(readlink -f "$1")
 build=$(readlink -f "$2")
@@ -49,19 +48,6 @@ make_environment() {
   "$user/bin/python" -m pip install -q --only-binary :all: mpi4py >>"$user/pip.log" 2>&1 || true  # its tests skip without it
 }
 
-# Installs torch in the environment unless it has one. PyPI's wheels for x86-64 hold CUDA as well, 3 GB in all.
-add_torch() {
-  ! "$user/bin/python" -c 'import torch' 2>/dev/null || return 0
-  local folder
-  for folder in "$user" "$scratch"; do
-    (($(df --output=avail -k "$folder" | tail -n 1) > 10 * 1024 * 1024)) ||
-      { echo "no tests of torch: less than 10 GiB are free in $folder"; return 0; }
-  done
-  timeout 600 "$user/bin/python" -m pip install -q --only-binary :all: torch >>"$user/pip.log" 2>&1 && return 0
-  echo "no tests of torch: it cannot be installed from PyPI within 10 minutes: $(tail -n 1 "$user/pip.log")"
-  "$user/bin/python" -m pip uninstall -q -y torch >>"$user/pip.log" 2>&1 || true  # an interrupted one
-}
-
 run_tests() {
   "$user/bin/python" -m pip install -q --force-reinstall --no-deps "$wheel"
   "$user/bin/crossrank" --version
@@ -83,7 +69,6 @@ other_python() {
 cd "$scratch"  # the wheel must not find the libraries of the build folder
 export CROSSRANK_TEST_CUDA=$build/emulated_gpu/libcuda.so.1
 make_environment "$python" || skip "pytest and numpy cannot be installed from PyPI: $(tail -n 1 "$user/pip.log")"
-add_torch
 run_tests "$@"
 other=$(other_python)
 if [[ -z $other ]]; then

@@ -309,6 +309,7 @@ def test_torch_tensors_of_f4_have_two_values_in_an_element(tmp_path):
         with pytest.raises(crossrank.UsageError, match="torch has no F4"):
             crossrank.empty((2, 4), "F4").torch()
         return
+    pytest.importorskip("safetensors")
     from safetensors.torch import load_file, save_file
 
     values = torch.arange(15, dtype=torch.uint8).view(3, 5).view(torch.float4_e2m1fn_x2)

@@ -74,8 +74,8 @@ def export_checkpoint(
     `model` is a module or a state dict. The names of a module are those without the wrappers of `torch.compile` and
     DistributedDataParallel. A parameter that is a `DTensor` is spread over the ranks as its placements say; every
     other one is a shard at the place of this rank in `grid`, and the same on all ranks with that place. No shard is written and
-    no rank holds the whole model. Each rank first copies its parameters to contiguous host memory, unless they are there already;
-    in addition it needs at most 256 MiB, and about 2 KiB for each tensor. The directory `out` holds the old or the new
+    no rank holds the whole model. Each rank first copies its parameters to contiguous host memory, unless they are there
+    already; in addition it needs at most 256 MiB, and about 2 KiB for each tensor. The directory `out` holds the old or the new
     checkpoint, whatever happens.
 
     `config` becomes `config.json`; by default it is the model's own. `assets` is a directory whose tokenizer and similar files
