@@ -97,13 +97,10 @@ nb::dict consolidate(Collective const& world, nb::handle shards, std::filesystem
   auto const place = has_plan ? std::filesystem::path() : nb::cast<std::filesystem::path>(shards);
   auto const plan = has_plan ? cp::PlanOptions() : plan_options(reader);
   cp::ConsolidateOptions options{.on_progress = job.reporter(), .stop = job.token()};
+  read_writing_options(reader, options);
   reader.read("max_shard_bytes", options.max_shard_bytes);
-  reader.read("force", options.force);
   reader.read("resume", options.resume);
-  reader.read("threads", options.threads);
   reader.read("single_file", options.single_file);
-  reader.read("read_back", read_backs, options.read_back);
-  reader.read("format", formats, options.format);
   reader.finish("consolidate");
   return summary_to_python(job.run(world, [&] {
     return cp::consolidate(world, has_plan ? finished : cp::MergePlan::make(world, place, plan), out, options);
@@ -116,11 +113,8 @@ nb::dict split(Collective const& world, std::filesystem::path const& model, std:
   OptionReader reader(std::move(given));
   auto const plan = plan_options(reader, "source_moe_ep");
   cp::SplitOptions options{.tp = tp, .rules = plan.rules, .on_progress = job.reporter(), .stop = job.token()};
-  reader.read("force", options.force);
+  read_writing_options(reader, options);
   reader.read("resume", options.resume);
-  reader.read("threads", options.threads);
-  reader.read("read_back", read_backs, options.read_back);
-  reader.read("format", formats, options.format);
   reader.read("moe_ep", options.moe_ep);
   reader.finish("split");
   return summary_to_python(

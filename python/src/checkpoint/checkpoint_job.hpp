@@ -79,6 +79,15 @@ class OptionReader {
   nb::dict left_;
 };
 
+/// Reads the options that all jobs that write a checkpoint have.
+template <class Options>
+void read_writing_options(OptionReader& reader, Options& options) {
+  reader.read("force", options.force);
+  reader.read("threads", options.threads);
+  reader.read("read_back", read_backs, options.read_back);
+  reader.read("format", formats, options.format);
+}
+
 /// Reports progress to a Python function and stops the job when that function or a signal handler raises.
 class Job {
  public:

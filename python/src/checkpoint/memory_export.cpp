@@ -75,12 +75,9 @@ cp::ModelDescription model_from(OptionReader& reader) {
 
 cp::ExportOptions export_options_from(OptionReader& reader) {
   cp::ExportOptions options{.model = model_from(reader)};
+  read_writing_options(reader, options);
   reader.read("max_shard_bytes", options.max_shard_bytes);
   reader.read("single_file", options.single_file);
-  reader.read("force", options.force);
-  reader.read("threads", options.threads);
-  reader.read("read_back", read_backs, options.read_back);
-  reader.read("format", formats, options.format);
   return options;
 }
 
