@@ -23,7 +23,7 @@ struct Call {
     nothing,             ///< the data goes another way, and nobody compares
   };
 
-  /// What only a message has.
+  /// The members that only messages use.
   struct Message {
     int partner = 0;  ///< the other side; none for a receive from any rank
     std::uint32_t tag = 0;

@@ -21,7 +21,7 @@ class EnqueuePosition {
 
   /// Returns whether all earlier calls of the thread have been enqueued or given up.
   [[nodiscard]] bool is_next() const noexcept;
-  /// Describes the call that is enqueued next; empty when there is none.
+  /// Returns a text that names the call to enqueue next; empty when there is none.
   [[nodiscard]] std::string next_call() const;
   /// Gives the position up.
   void release() noexcept;

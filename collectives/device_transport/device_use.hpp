@@ -16,6 +16,7 @@ struct DeviceUse {
   std::uint64_t is_default = 0;     ///< 1: the tensors are on `default_device()`
 };
 
+/// Describes the use of a device by this rank. A device that cannot be opened gets no identity.
 [[nodiscard]] DeviceUse device_use(Device device) noexcept;
 
 /// Logs a warning where this rank uses the device of another rank, and not its own. `uses` holds those of all ranks.

@@ -40,7 +40,7 @@ make_environment() {
   local python=$1
   user=$here/user-$(printf '%s' "$python" | cksum | cut -d ' ' -f 1)
   ! "$user/bin/python" -c 'import numpy, pytest, nanobind_backend' 2>/dev/null || return 0
-  rm -rf "$user"  # there is none, or not a whole one
+  rm -rf "$user"  # an earlier run may have left an incomplete environment
   "$python" -m venv --system-site-packages "$user" || return 1
   "$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sep="\n")' \
     >"$("$user/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/chosen_python.pth"

@@ -54,7 +54,7 @@ struct Planned {
   }
 };
 
-/// What one rank sends and receives in all rounds.
+/// The bytes that one rank sends and receives in all rounds.
 struct Traffic {
   std::vector<std::vector<std::int64_t>> sent{};      ///< to each rank, by round
   std::vector<std::vector<std::int64_t>> received{};  ///< from each rank, by round

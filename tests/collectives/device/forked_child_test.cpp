@@ -50,7 +50,7 @@ int refusal_of(std::function<void()> const& call) {
   return 1;
 }
 
-/// What a rank has made on its GPU.
+/// The objects that a rank has made on its GPU.
 struct Made {
   std::optional<Collective> world{};
   Tensor tensor{};

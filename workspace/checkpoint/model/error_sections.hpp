@@ -8,8 +8,8 @@
 
 namespace crossrank::checkpoint {
 
-/// What does not fit in a set of files: the section of an error about it. Other sections name a place in a damaged
-/// file.
+/// The section of an error about a set of files. It says which property does not fit. Other sections name a place in a
+/// damaged file.
 enum class ErrorSection : std::uint8_t {
   missing_ranks,  ///< shards that are pieces of a larger number of ranks; the failed ranks are the missing ranks
   lengths,        ///< lengths of shards that do not add up; missing ranks are one cause
