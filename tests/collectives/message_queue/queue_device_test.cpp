@@ -115,7 +115,9 @@ CROSSRANK_RANK_SCENARIO(queue_carries_gpu_tensors_between_hosts) {
 }
 
 TEST(DeviceQueue, carries_tensors_to_readers_on_another_host) {
-  auto const job = run_on_gpus(1, "queue_carries_gpu_tensors_between_hosts");
+  auto const job = run_on_gpus(  // three threads that copy
+      1, "queue_carries_gpu_tensors_between_hosts",
+      {.environment = {{"EMULATED_GPU_KEPT", "pool,stream:3,host:6,event:6"}}});
   EXPECT_TRUE(job.ok()) << job.text();
 }
 
