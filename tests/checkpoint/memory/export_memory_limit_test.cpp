@@ -81,6 +81,9 @@ constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
 
 /// Expects that the memory of each rank grows by at most `limit` bytes.
 void expect_growth_within(std::uint64_t limit, std::string const& kind, int tensors, std::uint64_t large_bytes) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer keeps memory that the program has freed";
+#endif
   test::TemporaryDirectory const folder;
   auto const outcome = test::run_ranks(ranks, "export_within_memory",
                                        {.arguments = {folder.path() / "out", kind, std::to_string(tensors),
