@@ -45,6 +45,8 @@ std::vector<Format> formats() {
     return [=](I out, I in) { return Shape{in / in_unit, out / out_unit}; };
   };
   auto const two = [](I, I) { return Shape{2}; };
+  auto const three_words_per_32_in = [](I out, I in) { return Shape{in / 32 * 3, out}; };
+  auto const three_words_per_32_out = [](I out, I in) { return Shape{in / 64, out / 32 * 3}; };
   Json const gptq = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 64}, {"desc_act", false}};
   Json const awq = {{"quant_method", "awq"}, {"bits", 4}, {"group_size", 64}};
   return {
@@ -104,6 +106,17 @@ std::vector<Format> formats() {
         {".scales", Dtype::f16, turned(64, 1)},
         {".g_idx", Dtype::i32, per_in}},
        gptq},
+      {"gptq_3_bits",
+       {{".qweight", Dtype::i32, three_words_per_32_in},
+        {".qzeros", Dtype::i32, three_words_per_32_out},
+        {".scales", Dtype::f16, turned(64, 1)},
+        {".g_idx", Dtype::i32, per_in}},
+       {{"quant_method", "gptq"}, {"bits", 3}, {"group_size", 64}, {"desc_act", false}}},
+      {"gptq_3_bits_by_shapes",
+       {{".qweight", Dtype::i32, three_words_per_32_in},
+        {".qzeros", Dtype::i32, three_words_per_32_out},
+        {".scales", Dtype::f16, turned(64, 1)},
+        {".g_idx", Dtype::i32, per_in}}},
       {"int8_of_tensorrt_llm",
        {{".weight", Dtype::i8, matrix},
         {".per_channel_scale", Dtype::f32, per_out},
@@ -281,6 +294,20 @@ TEST(ShardBoundaries, reject_odd_rows_of_packed_pairs) {
                       {{fused + ".weight", {Dtype::u8, {3, 256}}}, {fused + ".weight_scale", {Dtype::f32, {6, 2}}}},
                       Json::object(), narrow),
               HasSubstr("multiples of 2 outputs"));
+}
+
+TEST(ShardBoundaries, reject_three_bits_outside_of_three_words) {
+  auto const three_bits = [](char const* method) {
+    return Json{{"quant_method", method}, {"bits", 3}, {"group_size", 64}};
+  };
+  auto const refused = [&](Json const& quantization, Shape const& weight) {
+    return refusal(down + ".qweight",
+                   {{down + ".qweight", {Dtype::i32, weight}}, {down + ".scales", {Dtype::f16, {4, 256}}}},
+                   quantization);
+  };
+  EXPECT_EQ(refused(three_bits("gptq"), {24, 256}), "no refusal");
+  EXPECT_THAT(refused(three_bits("gptq"), {25, 256}), HasSubstr("groups of 3 words"));
+  EXPECT_THAT(refused(three_bits("awq"), {256, 24}), HasSubstr("3 bits do not fit evenly"));
 }
 
 TEST(ShardBoundaries, reject_activation_order_across_shards) {

@@ -97,8 +97,22 @@ void LayerFormat::read_weight(SourceTensor const& weight, LayerTensors const& te
 }
 
 void LayerFormat::set_lengths(SourceTensor const& weight) {
-  outputs_ = at_axis(weight.shape, weight_.out) * weight_.out_unit;
-  inputs_ = at_axis(weight.shape, weight_.in) * weight_.in_unit;
+  outputs_ = at_axis(weight.shape, weight_.out) / weight_.out_steps * weight_.out_unit;
+  inputs_ = at_axis(weight.shape, weight_.in) / weight_.in_steps * weight_.in_unit;
+}
+
+/// GPTQ lets numbers of 3 bits cross the boundaries of words: 32 of them fill 3 words.
+void LayerFormat::set_packing(SourceTensor const& weight, int bits) {
+  if (32 % bits == 0) {
+    packing_ = 32 / bits;
+  } else if (bits == 3 && format_ == NumberFormat::gptq) {
+    packing_ = 32;
+    words_ = 3;
+    if (at_axis(weight.shape, order_.stacked ? 1 : 0) % words_ != 0)
+      refuse(weight, "numbers of 3 bits do not fill groups of 3 words");
+  } else {
+    refuse(weight, "numbers of " + std::to_string(bits) + " bits do not fit evenly into words of 32 bits");
+  }
 }
 
 void LayerFormat::read_fp8(SourceTensor const& weight, LayerTensors const& tensors, LayerHints const& hints) {
@@ -195,22 +209,22 @@ void LayerFormat::read_words(SourceTensor const& weight, LayerTensors const& ten
   if (scale.shape.size() != weight.shape.size())
     refuse(scale, "the scale and its packed weight have different numbers of dimensions");
   int const bits = hints.bits > 0 ? hints.bits : bits_of_words(weight, tensors);
-  if (32 % bits != 0)
-    refuse(weight, "numbers of " + std::to_string(bits) + " bits do not fit evenly into words of 32 bits");
-  packing_ = 32 / bits;
   auto const columns = weight.shape[stack + 1];
   if (weight.name.ends_with("weight_packed")) {
     format_ = NumberFormat::compressed_int;
+    set_packing(weight, bits);
     weight_ = {.out = static_cast<int>(stack), .in = static_cast<int>(stack) + 1, .in_unit = packing_};
     order_.transposed = packs_outputs_ = false;
   } else {
     // GPTQ packs inputs, so its weight is as wide as its scales; AutoAWQ packs outputs.
     bool const gptq = columns == scale.shape[stack + 1];
     format_ = gptq ? NumberFormat::gptq : NumberFormat::awq;
+    set_packing(weight, bits);
     weight_ = {.out = static_cast<int>(stack) + 1,
                .in = static_cast<int>(stack),
                .out_unit = gptq ? 1 : packing_,
-               .in_unit = gptq ? packing_ : 1};
+               .in_unit = gptq ? packing_ : 1,
+               .in_steps = words_};
     order_.transposed = true;
     if (!gptq && columns * packing_ != scale.shape[stack + 1]) {
       refuse(scale, "the scale is neither as wide as the packed weight nor as wide as the weight unpacked with " +
@@ -228,6 +242,7 @@ int LayerFormat::bits_of_words(SourceTensor const& weight, LayerTensors const& t
   auto const& scale = *tensors[TensorRole::weight_scale];
   auto const last = weight.shape.size() - 1;
   auto const bits_for = [](std::int64_t numbers, std::int64_t words) {
+    if (numbers > 0 && numbers * 3 == words * 32) return 3;
     bool const divides = words > 0 && numbers % words == 0 && 32 % (numbers / words) == 0;
     return divides ? static_cast<int>(32 / (numbers / words)) : 4;
   };
@@ -289,7 +304,8 @@ TensorAxes LayerFormat::axes(TensorRole role, SourceTensor const& tensor) const 
       }
       return grid_axes(tensor, block_out_);
     case TensorRole::zeros:
-      return grid_axes(tensor, format_ == NumberFormat::plain || tensor.dtype != Dtype::i32 ? 1 : packing_);
+      if (format_ == NumberFormat::plain || tensor.dtype != Dtype::i32) return grid_axes(tensor, 1);
+      return grid_axes(tensor, packing_, words_);
     default: break;
   }
   if (!is_single(tensor)) refuse(tensor, "the " + std::string(to_string(role)) + " has more than one value");
@@ -319,8 +335,8 @@ TensorAxes LayerFormat::spread_axes(SourceTensor const& tensor) const {
 
 /// Returns the axes of a scale or zero point with the dimensions of the weight. Along each dimension it has one value
 /// per unit, or a single value.
-TensorAxes LayerFormat::grid_axes(SourceTensor const& tensor, std::int64_t out_unit) const {
-  TensorAxes axes{.out = weight_.out, .in = weight_.in, .out_unit = out_unit};
+TensorAxes LayerFormat::grid_axes(SourceTensor const& tensor, std::int64_t out_unit, std::int64_t out_steps) const {
+  TensorAxes axes{.out = weight_.out, .in = weight_.in, .out_unit = out_unit, .out_steps = out_steps};
   if (std::min(axes.out, axes.in) < 0 || tensor.shape.size() <= as_size(std::max(axes.out, axes.in)))
     refuse(tensor, "too few dimensions");
   auto const rows = at_axis(tensor.shape, axes.out);
@@ -338,8 +354,9 @@ TensorAxes LayerFormat::grid_axes(SourceTensor const& tensor, std::int64_t out_u
   if (axes.in >= 0 && columns != divide_up(inputs_, axes.in_unit)) {
     refuse(tensor, "expected one value per " + std::to_string(axes.in_unit) + " inputs");
   }
-  if (rows != divide_up(outputs_, axes.out_unit)) {
-    refuse(tensor, "expected one value per " + std::to_string(axes.out_unit) + " outputs");
+  if (rows != axes.out_length(outputs_)) {
+    auto const values = axes.out_steps == 1 ? std::string("one value") : std::to_string(axes.out_steps) + " words";
+    refuse(tensor, "expected " + values + " per " + std::to_string(axes.out_unit) + " outputs");
   }
   return axes;
 }

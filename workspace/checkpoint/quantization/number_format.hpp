@@ -24,7 +24,7 @@ enum class NumberFormat : std::uint8_t {
   int8,            ///< I8 with one scale, or one per output or group
   int4_modelopt,   ///< two outputs in a byte, scale per group of inputs
   awq,             ///< AutoAWQ: [in, out / 8] words
-  gptq,            ///< [in / 8, out] words, group ids
+  gptq,            ///< [in / 8, out] words, group ids; with 3 bits, 3 words for 32 inputs
   compressed_int,  ///< compressed-tensors: [out, in / 8] words
   nvfp4,           ///< two inputs in a byte, F8_E4M3 scale per 16 or 32 inputs, a scale of scales
   mxfp4,           ///< two inputs in a byte, power-of-two scale per 32 inputs
@@ -51,11 +51,17 @@ struct LayerOrder {
 
 /// The dimensions of a stored tensor that belong to the outputs and inputs of its layer.
 struct TensorAxes {
-  int out = -1;               ///< dimension of the outputs; -1: the tensor does not depend on the output
-  int in = -1;                ///< dimension of the inputs; -1: the tensor does not depend on the input
-  std::int64_t out_unit = 1;  ///< outputs that one step along `out` covers
-  std::int64_t in_unit = 1;   ///< inputs that one step along `in` covers
-  bool single = false;        ///< one value for the whole layer (or for each expert)
+  int out = -1;                ///< dimension of the outputs; -1: the tensor does not depend on the output
+  int in = -1;                 ///< dimension of the inputs; -1: the tensor does not depend on the input
+  std::int64_t out_unit = 1;   ///< outputs that `out_steps` steps along `out` cover
+  std::int64_t in_unit = 1;    ///< inputs that `in_steps` steps along `in` cover
+  std::int64_t out_steps = 1;  ///< 3 where 32 outputs of 3 bits fill 3 words
+  std::int64_t in_steps = 1;   ///< 3 where 32 inputs of 3 bits fill 3 words
+  bool single = false;         ///< one value for the whole layer (or for each expert)
+
+  /// Returns the length along `out` for a number of outputs, or along `in` for a number of inputs.
+  [[nodiscard]] std::int64_t out_length(std::int64_t outputs) const { return divide_up(outputs, out_unit) * out_steps; }
+  [[nodiscard]] std::int64_t in_length(std::int64_t inputs) const { return divide_up(inputs, in_unit) * in_steps; }
 };
 
 /// Returns whether block scales have a dimension of length one after each of their own, as in ModelOpt's FP8_PB_WO: [4,
@@ -89,9 +95,11 @@ class LayerFormat {
   void read_fp8(SourceTensor const& weight, LayerTensors const& tensors, LayerHints const& hints);
   void read_spread_blocks(SourceTensor const& scale, LayerHints const& hints);
   void set_lengths(SourceTensor const& weight);
+  void set_packing(SourceTensor const& weight, int bits);
   [[nodiscard]] int bits_of_words(SourceTensor const& weight, LayerTensors const& tensors) const;
   [[nodiscard]] TensorAxes vector_axes(SourceTensor const& tensor) const;
-  [[nodiscard]] TensorAxes grid_axes(SourceTensor const& tensor, std::int64_t out_unit) const;
+  [[nodiscard]] TensorAxes grid_axes(SourceTensor const& tensor, std::int64_t out_unit,
+                                     std::int64_t out_steps = 1) const;
   [[nodiscard]] TensorAxes spread_axes(SourceTensor const& tensor) const;
   [[nodiscard]] std::int64_t nvfp4_group(SourceTensor const& scale, LayerHints const& hints) const;
   [[nodiscard]] std::int64_t group_of(SourceTensor const& scale) const;
@@ -109,8 +117,9 @@ class LayerFormat {
   std::int64_t experts_ = 0;
   std::int64_t group_ = 0;
   std::int64_t block_out_ = 1;
-  std::int64_t packing_ = 1;  ///< numbers in a word
-  bool spread_ = false;       ///< see `spreads_blocks`
+  std::int64_t packing_ = 1;  ///< numbers in `words_` words
+  std::int64_t words_ = 1;
+  bool spread_ = false;  ///< see `spreads_blocks`
   Shape weight_shape_{};
 };
 

@@ -107,7 +107,7 @@ MergeRule concat_rule(LayerOnRanks const& layer, LayerSharding const& sharding, 
                      .part_replicas = sharding.part_replicas,
                      .rank_block = sharding.rank_block,
                      .unproven = sharding.unproven};
-  if (sharding.true_outputs >= 0 && column) concat.true_size = divide_up(sharding.true_outputs, unit);
+  if (sharding.true_outputs >= 0 && column) concat.true_size = axes.out_length(sharding.true_outputs);
   auto reason = std::string(to_string(sharding.shard_axis)) + "-parallel, along dimension " + std::to_string(axis) +
                 ": " + sharding.why;
   if (format != NumberFormat::plain) reason += "; " + std::string(to_string(format));

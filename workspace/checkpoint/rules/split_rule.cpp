@@ -310,6 +310,7 @@ SplitRule split_tensor(SourceTensor const& tensor, TensorRole role, LayerFormat 
   }
   rule.axis = axis;
   auto const unit = column ? axes.out_unit : axes.in_unit;
+  auto const steps = column ? axes.out_steps : axes.in_steps;
   auto const whole = column ? format.outputs() : format.inputs();
   for (auto const& ranges : split.ranks) {
     std::int64_t to = 0;
@@ -317,7 +318,7 @@ SplitRule split_tensor(SourceTensor const& tensor, TensorRole role, LayerFormat 
     for (auto const range : ranges) {
       check_range(tensor, format, unit, range, whole);
       if (!column && format.group() > 0) check_range(tensor, format, format.group(), range, whole);
-      SplitRange const piece{range.begin / unit, to, divide_up(range.length, unit)};
+      SplitRange const piece{range.begin / unit * steps, to, divide_up(range.length, unit) * steps};
       to += piece.length;
       rule.ranks.back().push_back(piece);
     }

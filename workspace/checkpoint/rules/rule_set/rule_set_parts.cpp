@@ -105,6 +105,7 @@ FusedPlace RuleSet::State::fused_place_of(LayerRule const& rule, TensorName cons
   // Numbers count the outputs of a group, or else are relative.
   bool const exact = named || parts.grouped;
   std::int64_t unit = 1;
+  std::int64_t steps = 1;
   for (std::size_t i = 0; i < asked.tensors.size(); ++i) {
     auto const& tensor = *asked.tensors[i];
     auto const format =
@@ -113,6 +114,7 @@ FusedPlace RuleSet::State::fused_place_of(LayerRule const& rule, TensorName cons
     if (axes.single || axes.out != 0)
       refuse_place(tensor, "the outputs of the layer as dimension 0", std::string(to_string(parsed.role)));
     unit = axes.out_unit;
+    steps = axes.out_steps;
     if (format.outputs() % unit != 0)
       refuse_place(tensor, "multiples of " + std::to_string(unit) + " outputs", std::to_string(format.outputs()));
   }
@@ -120,7 +122,7 @@ FusedPlace RuleSet::State::fused_place_of(LayerRule const& rule, TensorName cons
     if (exact && width % unit != 0)
       refuse_place(*asked.tensors.front(), "multiples of " + std::to_string(unit) + " outputs in each group",
                    list_text(parts.widths));
-    if (exact) width /= unit;
+    if (exact) width = width / unit * steps;
   }
   return place;
 }
