@@ -13,6 +13,8 @@
 #include "lib/core/as_size.hpp"
 #include "workspace/checkpoint/discovery/checkpoint_pointer.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
+#include "workspace/checkpoint/model/option_range.hpp"
+#include "workspace/checkpoint/source/operation_names.hpp"
 #include "workspace/checkpoint/source/torch/dcp_source.hpp"
 #include "workspace/checkpoint/source/torch/megatron_dist.hpp"
 #include "workspace/checkpoint/discovery/megatron/deepspeed_experts.hpp"
@@ -264,6 +266,10 @@ codec::CrcPolicy crc_policy(ArchiveCrc crc) {
 }
 
 ShardSet open_shard_set(fs::path const& path, ShardSetOptions const& options) {
+  require_at_least(0, open_operation, "tp", options.tp);
+  require_at_least(0, open_operation, "pp", options.pp);
+  require_at_least(0, open_operation, "ep", options.ep);
+  require_at_least(0, open_operation, "moe_ep", options.moe_ep);
   TorchSourceOptions const torch{.crc = options.crc,
                                  .extra_globals = options.extra_globals,
                                  .model_key = options.model_key,

@@ -16,6 +16,7 @@
 #include "workspace/checkpoint/memory/exchange/exported_source.hpp"
 #include "workspace/checkpoint/memory/file_owners.hpp"
 #include "workspace/checkpoint/memory/exchange/weight_exchange.hpp"
+#include "workspace/checkpoint/model/option_range.hpp"
 #include "workspace/checkpoint/plan/merged_source.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 #include "workspace/checkpoint/write/draw_number.hpp"
@@ -38,12 +39,10 @@ struct WeightFiles {
   [[nodiscard]] std::span<OutputFile const> others() const { return std::span(all).subspan(of_model); }
 };
 
-WeightFiles lay_out(std::shared_ptr<ShardSource const> const& source, ShardSet const& set, ExportOptions const& options,
-                    ExportExtras const& extras, std::uint64_t writer, int ranks) {
-  if (options.format == OutputFormat::images)
+WeightFiles lay_out(std::shared_ptr<ShardSource const> const& source, ShardSet const& set, LayoutOptions layout,
+                    ExportExtras const& extras, std::uint64_t writer) {
+  if (layout.format == OutputFormat::images)
     return {{lay_out_image(source, corrected_config(set.config, {}), {.writer = writer})}, 1};
-  LayoutOptions layout{
-      .max_file_bytes = options.single_file ? 0 : options.max_shard_bytes, .ranks = ranks, .format = options.format};
   if (extras.prefix.empty()) {
     auto files = lay_out_model(source, layout);
     auto const count = files.size();
@@ -89,10 +88,10 @@ struct Output {
   std::string dcp_metadata{};  ///< text of `.metadata`; empty: none
 };
 
-Output lay_out_whole(ExportPlan const& plan, ExportOptions const& options, ExportExtras const& extras,
-                     std::uint64_t writer, int ranks) {
+Output lay_out_whole(ExportPlan const& plan, LayoutOptions const& layout, ExportExtras const& extras,
+                     std::uint64_t writer) {
   Output out{.source = std::make_shared<ExportedSource>(std::make_shared<MergedSource>(plan.layout))};
-  out.files = lay_out(out.source, plan.cells.set, options, extras, writer, ranks);
+  out.files = lay_out(out.source, plan.cells.set, layout, extras, writer);
   assign_owners_by_bytes(out.files.all, *plan.layout, plan.cells);
   out.inputs_of = [layout = plan.layout](int, WorkUnit const& unit) {
     return inputs_of(*layout, unit.tensor, unit.offset, unit.bytes);
@@ -140,8 +139,13 @@ Summary export_weights(Collective const& world, StateDict const& weights, Placem
   WriteRequest request{.operation = operation, .out = out, .id = codec::to_hex(number)};
   std::unique_ptr<WeightExchange> exchange;
   agree(world, operation, [&] {
+    require_thread_count(operation, options.threads);
     auto output = extras.dcp ? lay_out_distributed(plan, *extras.dcp)
-                             : lay_out_whole(plan, options, extras, number, world.world_size());
+                             : lay_out_whole(plan,
+                                             {.max_file_bytes = max_file_bytes(operation, options),
+                                              .ranks = world.world_size(),
+                                              .format = options.format},
+                                             extras, number);
     auto const& files = output.files;
     auto const units = units_of(files.all, world.world_size());
     exchange = std::make_unique<WeightExchange>(plan.cells, units, std::move(output.inputs_of));

@@ -4,6 +4,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "workspace/checkpoint/model/option_range.hpp"
 #include "workspace/checkpoint/parts/part_folder.hpp"
 #include "workspace/checkpoint/parts/part_merge.hpp"
 #include "workspace/checkpoint/parts/parts_plan_state.hpp"
@@ -117,6 +118,7 @@ class PartWork {
 
 Summary consolidate_part(PartsPlan const& plan, int part, PartOptions const& options) {
   require_part(plan.state(), part);
+  require_thread_count(part_operation, options.threads);
   return PartWork(plan.state(), part, options).run();
 }
 

@@ -11,6 +11,7 @@
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/files/io_error.hpp"
 #include "lib/platform/system.hpp"
+#include "workspace/checkpoint/model/option_range.hpp"
 #include "workspace/checkpoint/parts/part_folder.hpp"
 #include "workspace/checkpoint/parts/parts_plan_state.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
@@ -161,6 +162,7 @@ class FinishJob {
 }  // namespace
 
 Summary finish_parts(PartsPlan const& plan, FinishOptions const& options) {
+  require_thread_count(finish_operation, options.threads);
   return FinishJob(plan.state(), options).run();
 }
 

@@ -25,6 +25,7 @@
 #include "workspace/checkpoint/plan/single_shard.hpp"
 #include "workspace/checkpoint/source/model_key.hpp"
 #include "workspace/checkpoint/model/model_names.hpp"
+#include "workspace/checkpoint/model/option_range.hpp"
 #include "workspace/checkpoint/model/tensor_role.hpp"
 #include "workspace/checkpoint/rules/rule_set/rule_set.hpp"
 #include "workspace/checkpoint/source/safetensors_source.hpp"
@@ -88,7 +89,10 @@ class Verification {
       : world_(world), path_(path), plan_(plan), options_(options) {}
 
   VerifyReport run() {
-    agree(world_, verify_operation, [&] { read_headers(); });
+    agree(world_, verify_operation, [&] {
+      require_thread_count(verify_operation, options_.threads);
+      read_headers();
+    });
     if (layout_) compare_copies();
     if (options_.checksums) compare_checksums();
     append(scan_scales(world_, sources(), options_.numbers ? ScaleScope::all : ScaleScope::small, pool_options()));

@@ -8,6 +8,7 @@
 
 #include "lib/codec/checksum/checksum.hpp"
 #include "lib/core/as_size.hpp"
+#include "workspace/checkpoint/model/option_range.hpp"
 #include "workspace/checkpoint/write/job/job_folder.hpp"
 #include "workspace/checkpoint/write/written_result.hpp"
 #include "workspace/checkpoint/plan/merged_source.hpp"
@@ -23,6 +24,7 @@ namespace {
 
 template <class Options>
 void take_options(WriteRequest& request, Options const& options) {
+  require_thread_count(request.operation, options.threads);
   request.force = options.force;
   request.resume = options.resume;
   request.can_resume = true;
@@ -54,9 +56,10 @@ WriteRequest consolidate_request(MergePlan const& plan, std::filesystem::path co
                                  ConsolidateOptions const& options, int ranks) {
   auto const& state = plan.state();
   WriteRequest request{.operation = "consolidate", .out = out};
+  take_options(request, options);
   require_separate_output(request.operation, state.shards, state.layout->set.files, out);
   auto const& source = state.merged;
-  auto const limit = options.single_file ? 0 : options.max_shard_bytes;
+  auto const limit = max_file_bytes(request.operation, options);
   request.id = job_id(state, "consolidate " + std::to_string(limit) + format_text(options.format));
   if (options.format == OutputFormat::images) {
     auto const config = corrected_config(state.layout->set.config, {});
@@ -68,7 +71,6 @@ WriteRequest consolidate_request(MergePlan const& plan, std::filesystem::path co
   if (request.files.size() > 1) index = {.name = index_name(options.format), .text = index_text(request.files)};
   request.extras = extra_files(state.layout->set, {}, index);
   request.inputs = state.layout->set.files;
-  take_options(request, options);
   return request;
 }
 
@@ -76,12 +78,9 @@ WriteRequest split_request(MergePlan const& plan, std::filesystem::path const& o
                            int ranks) {
   auto const& state = plan.state();
   WriteRequest request{.operation = "split", .out = out};
+  take_options(request, options);
   require_separate_output(request.operation, state.shards, state.layout->set.files, out);
-  if (options.tp < 1) {
-    throw UsageError({.operation = request.operation,
-                      .message = "the number of ranks must be at least 1",
-                      .got = std::to_string(options.tp)});
-  }
+  require_at_least(1, request.operation, "tp", options.tp);
   if (options.moe_ep < 1 || options.tp % options.moe_ep != 0) {
     throw UsageError({.operation = request.operation,
                       .message = "the number of expert groups does not divide the number of ranks",
@@ -106,7 +105,6 @@ WriteRequest split_request(MergePlan const& plan, std::filesystem::path const& o
   assign_owners(request.files, ranks);
   request.inputs = state.layout->set.files;
   request.extras = extra_files(state.layout->set, {.tp = options.tp, .moe_ep = options.moe_ep}, {});
-  take_options(request, options);
   return request;
 }
 

@@ -8,6 +8,7 @@
 #include "lib/codec/checksum/checksum.hpp"
 #include "lib/codec/json/python_json.hpp"
 #include "lib/core/at_rank.hpp"
+#include "workspace/checkpoint/model/option_range.hpp"
 #include "workspace/checkpoint/source/shard_metadata.hpp"
 #include "workspace/checkpoint/source/state_dict_source.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
@@ -40,7 +41,10 @@ Summary save_sharded(Collective const& world, StateDict const& weights, std::fil
   auto const started = std::chrono::steady_clock::now();
   auto const number = draw_number(world, save_operation);
   OutputFile mine;
-  agree(world, save_operation, [&] { mine = own_file(world, weights, options, number); });
+  agree(world, save_operation, [&] {
+    require_thread_count(save_operation, options.threads);
+    mine = own_file(world, weights, options, number);
+  });
   mine.owner = world.rank();
   Json const record{mine.name, mine.bytes};
   auto const text = record.dump();

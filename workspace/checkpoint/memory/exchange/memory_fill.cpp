@@ -11,6 +11,7 @@
 #include "lib/platform/crash_point.hpp"
 #include "workspace/checkpoint/memory/exchange/exported_source.hpp"
 #include "workspace/checkpoint/memory/exchange/weight_exchange.hpp"
+#include "workspace/checkpoint/model/option_range.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 
 namespace crossrank::checkpoint {
@@ -90,6 +91,7 @@ StateDict fill_memory(Collective const& world, ExportPlan const& plan, std::vect
   std::unique_ptr<WeightExchange> exchange;
   std::unique_ptr<MemoryFill> fill;
   agree(world, options.operation, [&] {
+    require_thread_count(options.operation, options.threads);
     std::vector<std::vector<WorkUnit>> units;
     for (auto const& target : targets) units.push_back(units_of(target));
     auto const own = as_size(world.rank());
