@@ -251,10 +251,7 @@ TEST_P(KilledExport, leaves_the_old_or_the_new_checkpoint_and_an_error_on_all_ot
     // The others may have finished before they noticed.
     expect_survivors(outcome, victim, found != "old");
 
-    // Without rank 0 the next export cleans up after the killed one.
-    if (victim != 0) {
-      EXPECT_THAT(names_in(out()), Each(Not(StartsWith("."))));
-    }
+    EXPECT_THAT(names_in(out()), Each(Not(StartsWith("."))));
     auto const again = run_killed(GetParam(), out(), -1);
 
     EXPECT_TRUE(again.ok()) << again.text();
@@ -262,6 +259,13 @@ TEST_P(KilledExport, leaves_the_old_or_the_new_checkpoint_and_an_error_on_all_ot
     EXPECT_THAT(names_in(out()), Each(Not(StartsWith("."))));
     EXPECT_THAT(names_in(folder_.path()), testing::ElementsAre("out"));
   }
+}
+
+TEST_F(Export, of_which_rank_0_is_killed_takes_the_output_that_it_made_with_it) {
+  fs::remove_all(out());
+  auto const outcome = run_killed({"consolidate", "checkpoint.slice.written"}, out(), 0);
+  expect_survivors(outcome, 0, false);
+  EXPECT_FALSE(fs::exists(out()));
 }
 
 /// Returns whether a call reaches the point.

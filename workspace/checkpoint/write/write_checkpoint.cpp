@@ -10,11 +10,13 @@
 #include <utility>
 
 #include <crossrank/error.hpp>
+#include <crossrank/spi/transport.hpp>
 
 #include "lib/codec/json/python_json.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/source/file_pool.hpp"
 #include "workspace/checkpoint/write/job/job_files.hpp"
+#include "workspace/checkpoint/write/job/orphaned_job.hpp"
 #include "workspace/checkpoint/write/output_writer.hpp"
 #include "workspace/checkpoint/write/unchanged_inputs.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
@@ -70,6 +72,8 @@ class Writing {
   /// Returns whether the output seems to hold the result of this job already. Collective.
   bool is_written() {
     agree(world_, request_.operation, [&] {
+      std::error_code error;
+      if (!std::filesystem::exists(request_.out, error)) output_ = OutputFolder::made_by_job;
       if (world_.rank() == 0) written_ = WrittenResult::find(request_);
     });
     return any(written_.has_value());
@@ -113,6 +117,7 @@ class Writing {
       }
       if (lost && request_.resume) throw;
       remove_unless_resumed();
+      if (is_death_of_first_rank(error)) remove_orphaned_job(request_.out, request_.id, output_);
       throw;
     } catch (...) {  // of `on_progress`, or too little memory
       remove_unless_resumed();
@@ -123,6 +128,14 @@ class Writing {
 
   void remove_unless_resumed() {
     if (world_.rank() == 0 && folder_ && !request_.resume) folder_->remove();
+  }
+
+  /// Returns whether this host has rank 0 and the error says that it has died.
+  [[nodiscard]] bool is_death_of_first_rank(Error const& error) const {
+    auto const local = world_.transport()->node_ranks();
+    auto const lost = error.failed_ranks();
+    return error.code() == ErrorCode::peer_lost && std::ranges::find(local, 0) != local.end() &&
+           std::ranges::find(lost, 0) != lost.end();
   }
 
   /// Returns whether `mine` is true on any rank. Collective.
@@ -181,6 +194,7 @@ class Writing {
   Collective const& world_;
   WriteRequest const& request_;
   UnchangedInputs inputs_;
+  OutputFolder output_ = OutputFolder::found;
   std::optional<JobFolder> folder_{};
   std::optional<WrittenResult> written_{};
 };
