@@ -1,10 +1,17 @@
 // Weights in the memory of ranks on two hosts become one checkpoint. Run by mpirun.
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <string>
+#include <vector>
+
+#include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -92,6 +99,50 @@ TEST(MpiExport, of_which_a_rank_dies_fails_on_all_others_and_keeps_the_old_check
     EXPECT_EQ(difference(bytes_of(StateDict{{"old", old}}), read_checkpoint(out, false)), "");
     std::ofstream(folder() / std::to_string(world.rank())) << error.info().message << "\n0 ms\n" << error.report();
   }
+}
+
+/// The last rank of the job dies in the middle of an export by `group`, whose ranks are those of the job in any order.
+/// All others get an error that names it, and the old checkpoint stays.
+void die_in_the_middle(Collective const& world, Collective const& group, int doomed) {
+  auto const out = folder() / "old";
+  auto const old = Tensor::of<float>({1, 2, 3}, {3});
+  if (world.rank() == 0) {
+    fs::create_directories(out);
+    save_safetensors(out / "model.safetensors", {{"old", old}});
+  }
+  std::array<std::int64_t, 1> pid{::getpid()};
+  group.broadcast(std::span<std::int64_t>(pid), {.root = doomed});
+  auto const weights = StateDict{{"w", Tensor::zeros({1 << 10, 40 << 10}, Dtype::u8)}};
+  checkpoint::ExportOptions options{.force = true};
+  options.on_progress = [&](checkpoint::Progress const& progress) {
+    if (progress.bytes_done == 0) return;
+    EXPECT_LT(progress.bytes_done, progress.bytes_total);
+    ::kill(static_cast<pid_t>(pid[0]), SIGKILL);
+  };
+  try {
+    (void)consolidate(group, weights, {.otherwise = {.placements = {checkpoint::Shard{1}}}}, out, options);
+    ADD_FAILURE() << "the export without a rank succeeded";
+  } catch (Error const& error) {
+    EXPECT_TRUE(error.code() == ErrorCode::peer_lost || error.code() == ErrorCode::timeout) << error.what();
+    EXPECT_THAT(error.failed_ranks(), testing::ElementsAre(doomed)) << error.report();
+    EXPECT_EQ(difference(bytes_of(StateDict{{"old", old}}), read_checkpoint(out, false)), "");
+    if (group.rank() == 0 || (doomed == 0 && group.local_world_size() > 1 && group.rank() == 1)) {
+      EXPECT_THAT(names_in(out), testing::ElementsAre("model.safetensors"));
+    }
+    std::ofstream(folder() / std::to_string(world.rank())) << error.info().message << "\n0 ms\n" << error.report();
+  }
+}
+
+TEST(MpiExport, fails_on_all_ranks_when_the_last_one_is_killed_in_the_middle) {
+  auto world = connect({.backend = "composite", .timeout = std::chrono::seconds(6)});
+  die_in_the_middle(world, world, world.world_size() - 1);
+}
+
+TEST(MpiExport, fails_on_all_ranks_when_its_first_one_is_killed_in_the_middle) {
+  auto world = connect({.backend = "composite", .timeout = std::chrono::seconds(6)});
+  std::vector<int> backward;
+  for (int rank = world.world_size(); rank-- > 0;) backward.push_back(rank);
+  die_in_the_middle(world, world.split({backward}, "backward"), 0);
 }
 
 }  // namespace
