@@ -10,8 +10,8 @@ namespace {
 // Short enough that Ctrl-C seems immediate, and so long that the check costs nothing.
 constexpr std::chrono::milliseconds poll_interval{20};
 
-// A job that stops by itself has ended before.
-constexpr std::chrono::milliseconds insist_after{50};
+// A job that stops by itself has ended before, and so has one whose files are only being renamed.
+constexpr std::chrono::milliseconds insist_after{300};
 
 thread_local Wait* current = nullptr;
 

@@ -112,10 +112,11 @@ def subgroup(ranks: Sequence[int]) -> crossrank.Collective:
 def until_death(group: crossrank.Collective, told: Sequence[BaseException] = ()) -> Iterator[crossrank.Collective]:
     """Yields a group of this module. If an exception of the block ends the group, its ranks connect anew at the next call.
 
-    The exceptions in `told` do not end it: the other ranks have been told of them.
+    The exceptions in `told` do not end it: the other ranks have been told of them. Nor does an exception with the attribute
+    `group_usable`, such as a KeyboardInterrupt that came too late to stop a job.
 
-    A cancellation ends it too: the rank that was interrupted raises its own exception, which does not say whether the group is
-    usable, and all ranks must decide alike.
+    A cancellation ends it: the rank that was interrupted raises its own exception, without the attribute, and all ranks must
+    decide alike.
     """
     try:
         yield group
@@ -123,7 +124,7 @@ def until_death(group: crossrank.Collective, told: Sequence[BaseException] = ())
         if any(error is one for one in told):
             raise
         cancelled = isinstance(error, crossrank.CancelledError)
-        if cancelled or not (isinstance(error, crossrank.Error) and error.group_usable):
+        if cancelled or not getattr(error, "group_usable", False):
             for members in [members for members, other in _groups.items() if other is group]:
                 del _groups[members]
         raise

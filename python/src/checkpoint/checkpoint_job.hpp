@@ -128,16 +128,42 @@ class Job {
   }
   /// Runs a job of all ranks. A signal stops it. If it does not end then, because it waits for another rank, the group
   /// is aborted.
+  ///
+  /// A signal may come too late to stop the job. If all ranks then have its result or another error, the exception of
+  /// the signal handler gets the attribute `group_usable`, because this rank is still in step with the others.
   template <class Work>
   auto run(Collective const& world, Work&& work) {
-    return run_until(
-        [&world] {
-          if (world.world_size() > 1) abort_interrupted(world);
-        },
-        std::forward<Work>(work));
+    bool in_step = false;
+    bool insisted = false;
+    auto const insist = [&] {
+      if (world.world_size() == 1) return;
+      insisted = true;
+      abort_interrupted(world);
+    };
+    auto const observed = [&] {
+      try {
+        auto result = work();
+        in_step = true;
+        return result;
+      } catch (Error const& error) {
+        in_step = error.group_usable() && error.code() != ErrorCode::cancelled;
+        throw;
+      }
+    };
+    try {
+      return run_until(insist, observed);
+    } catch (nb::python_error const& raised) {
+      if (in_step && !insisted) mark_usable(raised);
+      throw;
+    }
   }
 
  private:
+  /// Adds the attribute to an exception, unless its type has no place for it.
+  static void mark_usable(nb::python_error const& raised) {
+    if (PyObject_SetAttrString(raised.value().ptr(), "group_usable", Py_True) != 0) PyErr_Clear();
+  }
+
   template <class Work>
   auto run_until(std::function<void()> insist, Work&& work) {
     return run_waiting([this] { stop_.request_stop(); }, std::move(insist),
