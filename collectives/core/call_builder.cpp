@@ -253,82 +253,73 @@ Call CallBuilder::all_gatherv(Tensor& out, Tensor const& in, Rows rows) const {
   return call;
 }
 
-Call CallBuilder::gather(Tensor& out, Tensor const& in, Root root) const {
-  require_rank(root.root, "gather", "the root");
-  require_tensor(in, "gather");
-  Call call{.in = source(in, "gather"), .counts = equal_counts(in.nbytes()), .root = root.root};
-  if (root.root == transport_.rank()) {
-    require_whole(out, in, "gather");
-    require_own_part(out, in, rank() * in.nbytes(), "gather");
-    call.out = sink(out, "gather");
+void CallBuilder::set_buffers(Call& call, Flow flow, Tensor const& whole, Tensor const& part,
+                              char const* operation) const {
+  bool const is_root = call.root == transport_.rank();
+  if (flow == Flow::to_root) {
+    call.in = source(part, operation);
+    if (is_root) call.out = sink(whole, operation);
+  } else {
+    call.out = sink(part, operation);
+    if (is_root) call.in = source(whole, operation);
   }
+}
+
+Call CallBuilder::equal_parts(Flow flow, Tensor const& whole, Tensor const& part, Root root) const {
+  auto const* const operation = flow == Flow::to_root ? "gather" : "scatter";
+  require_rank(root.root, operation, "the root");
+  require_tensor(part, operation);
+  if (root.root == transport_.rank()) {
+    require_whole(whole, part, operation);
+    require_own_part(whole, part, rank() * part.nbytes(), operation);
+  }
+  Call call{.counts = equal_counts(part.nbytes()), .root = root.root};
+  set_buffers(call, flow, whole, part, operation);
   AgreedArguments(check_)
-      .device(in.device())
+      .device(part.device())
       .root(root.root)
-      .dtype(in.dtype())
-      .shape(in.shape())
-      .into(call, OpKind::gatherv, "gather");
+      .dtype(part.dtype())
+      .shape(part.shape())
+      .into(call, flow == Flow::to_root ? OpKind::gatherv : OpKind::scatterv, operation);
   return call;
+}
+
+Call CallBuilder::unequal_parts(Flow flow, Tensor const& whole, Tensor const& part, Rows rows) const {
+  auto const* const operation = flow == Flow::to_root ? "gatherv" : "scatterv";
+  require_rank(rows.root, operation, "the root");
+  auto division = divide(rows.rows, part, operation);
+  require_rows(part, rows.rows[rank()], operation);
+  if (rows.root == transport_.rank()) {
+    require_rows(whole, division.rows, operation);
+    require_same_rows(part, whole, operation);
+    require_own_part(whole, part, before(division.counts), operation);
+  }
+  Call call{.counts = std::move(division.counts), .root = rows.root};
+  set_buffers(call, flow, whole, part, operation);
+  AgreedArguments(check_)
+      .device(part.device())
+      .root(rows.root)
+      .dtype(part.dtype())
+      .row(part.shape())
+      .rows(rows.rows)
+      .into(call, flow == Flow::to_root ? OpKind::gatherv : OpKind::scatterv);
+  return call;
+}
+
+Call CallBuilder::gather(Tensor& out, Tensor const& in, Root root) const {
+  return equal_parts(Flow::to_root, out, in, root);
 }
 
 Call CallBuilder::gatherv(Tensor& out, Tensor const& in, Rows rows) const {
-  require_rank(rows.root, "gatherv", "the root");
-  auto division = divide(rows.rows, in, "gatherv");
-  require_rows(in, rows.rows[rank()], "gatherv");
-  Call call{.in = source(in, "gatherv"), .counts = std::move(division.counts), .root = rows.root};
-  if (rows.root == transport_.rank()) {
-    require_rows(out, division.rows, "gatherv");
-    require_same_rows(in, out, "gatherv");
-    require_own_part(out, in, before(call.counts), "gatherv");
-    call.out = sink(out, "gatherv");
-  }
-  AgreedArguments(check_)
-      .device(in.device())
-      .root(rows.root)
-      .dtype(in.dtype())
-      .row(in.shape())
-      .rows(rows.rows)
-      .into(call, OpKind::gatherv);
-  return call;
+  return unequal_parts(Flow::to_root, out, in, rows);
 }
 
 Call CallBuilder::scatter(Tensor& out, Tensor const& in, Root root) const {
-  require_rank(root.root, "scatter", "the root");
-  require_tensor(out, "scatter");
-  Call call{.out = sink(out, "scatter"), .counts = equal_counts(out.nbytes()), .root = root.root};
-  if (root.root == transport_.rank()) {
-    require_whole(in, out, "scatter");
-    require_own_part(in, out, rank() * out.nbytes(), "scatter");
-    call.in = source(in, "scatter");
-  }
-  AgreedArguments(check_)
-      .device(out.device())
-      .root(root.root)
-      .dtype(out.dtype())
-      .shape(out.shape())
-      .into(call, OpKind::scatterv, "scatter");
-  return call;
+  return equal_parts(Flow::from_root, in, out, root);
 }
 
 Call CallBuilder::scatterv(Tensor& out, Tensor const& in, Rows rows) const {
-  require_rank(rows.root, "scatterv", "the root");
-  auto division = divide(rows.rows, out, "scatterv");
-  require_rows(out, rows.rows[rank()], "scatterv");
-  Call call{.out = sink(out, "scatterv"), .counts = std::move(division.counts), .root = rows.root};
-  if (rows.root == transport_.rank()) {
-    require_rows(in, division.rows, "scatterv");
-    require_same_rows(out, in, "scatterv");
-    require_own_part(in, out, before(call.counts), "scatterv");
-    call.in = source(in, "scatterv");
-  }
-  AgreedArguments(check_)
-      .device(out.device())
-      .root(rows.root)
-      .dtype(out.dtype())
-      .row(out.shape())
-      .rows(rows.rows)
-      .into(call, OpKind::scatterv);
-  return call;
+  return unequal_parts(Flow::from_root, in, out, rows);
 }
 
 Call CallBuilder::all_to_all(Tensor& out, Tensor const& in) const {

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <span>
 
 #include <crossrank/collective.hpp>
@@ -54,6 +55,12 @@ class CallBuilder {
   [[nodiscard]] std::size_t ranks() const { return as_size(transport_.world_size()); }
   [[noreturn]] void refuse(char const* operation, std::string message, std::string expected = {},
                            std::string got = {}) const;
+  /// The direction of a gather or scatter. `whole` holds the parts of all ranks and counts only on the root.
+  enum class Flow : std::uint8_t { to_root, from_root };
+  [[nodiscard]] Call equal_parts(Flow flow, Tensor const& whole, Tensor const& part, Root root) const;
+  [[nodiscard]] Call unequal_parts(Flow flow, Tensor const& whole, Tensor const& part, Rows rows) const;
+  /// Sets what this rank reads and writes. `call.root` is set.
+  void set_buffers(Call& call, Flow flow, Tensor const& whole, Tensor const& part, char const* operation) const;
   [[nodiscard]] Call message(spi::OpKind op_kind, Tensor const& tensor, int peer, Tag tag) const;
   void require_rank(int rank, char const* operation, char const* what) const;
   void require_tensor(Tensor const& tensor, char const* operation) const;
