@@ -143,17 +143,35 @@ void on_ranks(int size, std::function<void(Rank&)> const& body) {
   for (auto& thread : threads) thread.join();
 }
 
+/// Calls `body` on ranks that have joined one communicator.
+void on_joined_ranks(int size, std::function<void(Rank&)> const& body) {
+  auto const id = draw();
+  on_ranks(size, [&](Rank& me) {
+    me.join(id);
+    body(me);
+  });
+}
+
 std::vector<float> pattern(int rank, std::size_t count) {
   std::vector<float> values(count);
   for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<float>(rank * 100 + static_cast<int>(i % 50));
   return values;
 }
 
+/// A buffer of NCCL's memory, registered with a rank's communicator.
+struct RegisteredBuffer {
+  void* memory = nullptr;
+  void* handle = nullptr;
+
+  explicit RegisteredBuffer(Rank const& me) {
+    EXPECT_EQ(nccl("ncclMemAlloc", &memory, std::size_t{4096}), ncclSuccess);
+    EXPECT_EQ(nccl("ncclCommRegister", me.comm, memory, std::size_t{4096}, &handle), ncclSuccess);
+  }
+};
+
 // Guide, Collective Operations, AllReduce.
 TEST(Nccl, reduces_to_all) {
-  auto const id = draw();
-  on_ranks(4, [&](Rank& me) {
-    me.join(id);
+  on_joined_ranks(4, [&](Rank& me) {
     me.put(pattern(me.rank, 1003));
     ASSERT_EQ(me.all_reduce(me.at(0), me.at(0), 1003), ncclSuccess);
     EXPECT_EQ(me.get(1002, 1).front(), 600 + 4 * (1002 % 50));
@@ -166,9 +184,7 @@ TEST(Nccl, reduces_to_all) {
 // The emulator only: a test that expects sums in the order of ranks must fail, as it may on a real device.
 TEST(Nccl, sums_in_an_order_of_its_own) {
   if (real()) GTEST_SKIP() << "the order of a real device depends on its links";
-  auto const id = draw();
-  on_ranks(4, [&](Rank& me) {
-    me.join(id);
+  on_joined_ranks(4, [&](Rank& me) {
     float const values[] = {1e8F, 1, -1e8F, 1};
     float const in_rank_order = 1;  // ((1e8 + 1) - 1e8) + 1, rounded after each step
     me.put(std::vector<float>(4, values[me.rank]));
@@ -180,9 +196,7 @@ TEST(Nccl, sums_in_an_order_of_its_own) {
 
 // Guide, Collective Operations: AllGather, ReduceScatter, Broadcast, Reduce.
 TEST(Nccl, gathers_scatters_and_broadcasts) {
-  auto const id = draw();
-  on_ranks(2, [&](Rank& me) {
-    me.join(id);
+  on_joined_ranks(2, [&](Rank& me) {
     auto const mine = pattern(me.rank, 64);
     me.put(mine);
     ASSERT_EQ(nccl("ncclAllGather", static_cast<void const*>(me.at(0)), me.at(100), std::size_t{64}, ncclFloat32,
@@ -210,9 +224,7 @@ TEST(Nccl, gathers_scatters_and_broadcasts) {
 
 // Reduction kernels: minimum and maximum are fmin and fmax, so that a NaN on one rank is lost.
 TEST(Nccl, loses_a_nan_in_min_and_max) {
-  auto const id = draw();
-  on_ranks(2, [&](Rank& me) {
-    me.join(id);
+  on_joined_ranks(2, [&](Rank& me) {
     auto const nan = std::numeric_limits<float>::quiet_NaN();
     me.put({me.rank == 0 ? nan : 1.0F, me.rank == 1 ? nan : 2.0F});
     ASSERT_EQ(me.all_reduce(me.at(0), me.at(100), 2, ncclMax), ncclSuccess);
@@ -225,9 +237,7 @@ TEST(Nccl, loses_a_nan_in_min_and_max) {
 
 // Guide, Point-to-point communication: pairs in one group do not deadlock.
 TEST(Nccl, exchanges_in_a_group) {
-  auto const id = draw();
-  on_ranks(2, [&](Rank& me) {
-    me.join(id);
+  on_joined_ranks(2, [&](Rank& me) {
     std::size_t const count = 20000;
     me.put(pattern(me.rank, count));
     ASSERT_EQ(nccl("ncclGroupStart"), ncclSuccess);
@@ -288,9 +298,7 @@ TEST(Nccl, refuses_a_configuration_whose_last_member_is_not_initialised) {
 
 // Guide, Creating new communicators, ncclCommSplit.
 TEST(Nccl, splits_by_color_and_key) {
-  auto const id = draw();
-  on_ranks(4, [&](Rank& me) {
-    me.join(id);
+  on_joined_ranks(4, [&](Rank& me) {
     ncclComm_t part = nullptr;
     int const color = me.rank == 3 ? NCCL_SPLIT_NOCOLOR : 0;
     ASSERT_EQ(nccl("ncclCommSplit", me.comm, color, -me.rank, &part, static_cast<ncclConfig_t*>(nullptr)), ncclSuccess);
@@ -311,9 +319,7 @@ TEST(Nccl, splits_by_color_and_key) {
 
 // Guide, Fault Tolerance: abort ends kernels whose peers never come.
 TEST(Nccl, ends_kernels_by_abort) {
-  auto const id = draw();
-  on_ranks(2, [&](Rank& me) {
-    me.join(id);
+  on_joined_ranks(2, [&](Rank& me) {
     if (me.rank == 0) {
       ASSERT_EQ(me.all_reduce(me.at(0), me.at(0), 16), ncclSuccess);
       EXPECT_EQ(cu("cuStreamQuery", me.stream), CUDA_ERROR_NOT_READY);
@@ -325,9 +331,7 @@ TEST(Nccl, ends_kernels_by_abort) {
 
 // Guide, Using NCCL with CUDA Graphs.
 TEST(Nccl, replays_a_captured_collective) {
-  auto const id = draw();
-  on_ranks(2, [&](Rank& me) {
-    me.join(id);
+  on_joined_ranks(2, [&](Rank& me) {
     CUgraph graph = nullptr;
     CUgraphExec executable = nullptr;
     ASSERT_EQ(cu("cuStreamBeginCapture_v2", me.stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), CUDA_SUCCESS);
@@ -345,35 +349,25 @@ TEST(Nccl, replays_a_captured_collective) {
 
 // Guide, Buffer Registration.
 TEST(Nccl, allocates_and_registers_buffers) {
-  auto const id = draw();
-  on_ranks(2, [&](Rank& me) {
-    me.join(id);
-    void* buffer = nullptr;
-    void* handle = nullptr;
-    ASSERT_EQ(nccl("ncclMemAlloc", &buffer, std::size_t{4096}), ncclSuccess);
-    ASSERT_EQ(nccl("ncclCommRegister", me.comm, buffer, std::size_t{4096}, &handle), ncclSuccess);
-    ASSERT_EQ(me.all_reduce(buffer, buffer, 16, ncclMax), ncclSuccess);
+  on_joined_ranks(2, [&](Rank& me) {
+    RegisteredBuffer const buffer(me);
+    ASSERT_EQ(me.all_reduce(buffer.memory, buffer.memory, 16, ncclMax), ncclSuccess);
     ASSERT_EQ(cu("cuStreamSynchronize", me.stream), CUDA_SUCCESS);
-    EXPECT_EQ(nccl("ncclCommDeregister", me.comm, handle), ncclSuccess);
+    EXPECT_EQ(nccl("ncclCommDeregister", me.comm, buffer.handle), ncclSuccess);
     me.leave();
-    EXPECT_EQ(nccl("ncclMemFree", buffer), ncclSuccess);
+    EXPECT_EQ(nccl("ncclMemFree", buffer.memory), ncclSuccess);
   });
 }
 
 // The emulator only: a real library may take the call, and what the registration refers to has gone.
 TEST(Nccl, refuses_to_deregister_buffers_after_finalize) {
   if (real()) GTEST_SKIP() << "undefined on a real device";
-  auto const id = draw();
-  on_ranks(2, [&](Rank& me) {
-    me.join(id);
-    void* buffer = nullptr;
-    void* handle = nullptr;
-    ASSERT_EQ(nccl("ncclMemAlloc", &buffer, std::size_t{4096}), ncclSuccess);
-    ASSERT_EQ(nccl("ncclCommRegister", me.comm, buffer, std::size_t{4096}, &handle), ncclSuccess);
+  on_joined_ranks(2, [&](Rank& me) {
+    RegisteredBuffer const buffer(me);
     ASSERT_EQ(nccl("ncclCommFinalize", me.comm), ncclSuccess);
-    EXPECT_EQ(nccl("ncclCommDeregister", me.comm, handle), ncclInvalidUsage);
+    EXPECT_EQ(nccl("ncclCommDeregister", me.comm, buffer.handle), ncclInvalidUsage);
     EXPECT_EQ(nccl("ncclCommAbort", me.comm), ncclSuccess);
-    EXPECT_EQ(nccl("ncclMemFree", buffer), ncclSuccess);
+    EXPECT_EQ(nccl("ncclMemFree", buffer.memory), ncclSuccess);
   });
 }
 

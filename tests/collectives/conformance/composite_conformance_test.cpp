@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <fstream>
-#include <set>
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -11,22 +10,13 @@
 #include <crossrank/spi/transport.hpp>
 
 #include "tests/collectives/conformance/conformance.hpp"
+#include "tests/collectives/conformance/packet_cases.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
 #include "tests/support/error_of.hpp"
 #include "tests/support/message_ranks.hpp"
 
 namespace crossrank::test {
 namespace {
-
-/// The cases of the message transport, here with shared memory between the ranks of a node.
-std::vector<ConformanceParameter> cases_of_composites() {
-  static std::set<std::string_view> const apart{"a_second_connect_returns_the_same_job",
-                                                "a_job_can_be_joined_again_after_it_was_closed",
-                                                "two_jobs_do_not_disturb_each_other", "the_world_knows_its_ranks"};
-  auto all = conformance_parameters({2, 3, 4});
-  std::erase_if(all, [](auto const& one) { return apart.contains(one.test.name); });
-  return all;
-}
 
 class CompositeConformance : public testing::TestWithParam<ConformanceParameter> {};
 
@@ -39,7 +29,7 @@ TEST_P(CompositeConformance, holds) {
                     {.node_memory = true});
 }
 
-INSTANTIATE_TEST_SUITE_P(Case, CompositeConformance, testing::ValuesIn(cases_of_composites()),
+INSTANTIATE_TEST_SUITE_P(Case, CompositeConformance, testing::ValuesIn(packet_cases({2, 3, 4})),
                          [](auto const& one) { return parameter_name(one.param); });
 
 TEST(CompositeTransport, uses_plain_shared_memory_for_groups_inside_a_node) {

@@ -1,5 +1,4 @@
 #include <atomic>
-#include <set>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -7,22 +6,13 @@
 #include <crossrank/spi/transport.hpp>
 
 #include "tests/collectives/conformance/conformance.hpp"
+#include "tests/collectives/conformance/packet_cases.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
 #include "tests/support/error_of.hpp"
 #include "tests/support/message_ranks.hpp"
 
 namespace crossrank::test {
 namespace {
-
-/// Leaves out cases that connect again by name, which need a backend, and cases with all ranks on one node.
-std::vector<ConformanceParameter> cases_of_messages() {
-  static std::set<std::string_view> const apart{"a_second_connect_returns_the_same_job",
-                                                "a_job_can_be_joined_again_after_it_was_closed",
-                                                "two_jobs_do_not_disturb_each_other", "the_world_knows_its_ranks"};
-  auto all = conformance_parameters({1, 2, 3, 4, 8});
-  std::erase_if(all, [](auto const& one) { return apart.contains(one.test.name); });
-  return all;
-}
 
 class MessageConformance : public testing::TestWithParam<ConformanceParameter> {};
 
@@ -33,7 +23,7 @@ TEST_P(MessageConformance, holds) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Case, MessageConformance, testing::ValuesIn(cases_of_messages()),
+INSTANTIATE_TEST_SUITE_P(Case, MessageConformance, testing::ValuesIn(packet_cases({1, 2, 3, 4, 8})),
                          [](auto const& one) { return parameter_name(one.param); });
 
 TEST(MessageTransport, knows_the_ranks_of_its_node) {

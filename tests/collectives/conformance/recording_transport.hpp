@@ -9,98 +9,77 @@
 
 #include <crossrank/spi/transport.hpp>
 
+#include "tests/collectives/conformance/forwarding_transport.hpp"
+
 namespace crossrank::test {
 
 /// Forwards to another transport and records which operations that one leaves to the generic algorithms.
-class RecordingTransport final : public spi::Transport {
+class RecordingTransport final : public ForwardingTransport {
  public:
-  explicit RecordingTransport(std::shared_ptr<spi::Transport> below) : below_(std::move(below)) {}
+  explicit RecordingTransport(std::shared_ptr<spi::Transport> below) : ForwardingTransport(std::move(below)) {}
 
   [[nodiscard]] std::set<std::string> const& unsupported_ops() const noexcept { return left_; }
   void forget() { left_.clear(); }
   /// Returns how many calls of user code are running, as this rank has reported.
   [[nodiscard]] int in_user_code() const noexcept { return in_user_code_; }
 
-  [[nodiscard]] std::string_view backend() const noexcept override { return below_->backend(); }
-  [[nodiscard]] std::string const& name() const noexcept override { return below_->name(); }
-  [[nodiscard]] int rank() const noexcept override { return below_->rank(); }
-  [[nodiscard]] int world_size() const noexcept override { return below_->world_size(); }
-  [[nodiscard]] std::span<int const> global_ranks() const noexcept override { return below_->global_ranks(); }
-  [[nodiscard]] std::span<int const> node_ranks() const noexcept override { return below_->node_ranks(); }
-  [[nodiscard]] std::shared_ptr<spi::NodeMemory> node_memory() const noexcept override { return below_->node_memory(); }
-  [[nodiscard]] bool compares_signatures() const noexcept override { return below_->compares_signatures(); }
+  [[nodiscard]] std::string_view backend() const noexcept override { return below().backend(); }
+  [[nodiscard]] std::shared_ptr<spi::NodeMemory> node_memory() const noexcept override { return below().node_memory(); }
+  [[nodiscard]] bool compares_signatures() const noexcept override { return below().compares_signatures(); }
 
   [[nodiscard]] spi::RequestId post_barrier(spi::Signature signature) override {
-    return below_->post_barrier(signature);
+    return below().post_barrier(signature);
   }
   [[nodiscard]] spi::RequestId post_broadcast(spi::Signature signature, spi::Sink buffer, int root) override {
-    return below_->post_broadcast(signature, std::move(buffer), root);
+    return below().post_broadcast(signature, std::move(buffer), root);
   }
   [[nodiscard]] spi::RequestId post_all_gatherv(spi::Signature signature, spi::Source mine,
                                                 std::span<std::size_t const> counts, spi::Sink out) override {
-    return below_->post_all_gatherv(signature, std::move(mine), counts, std::move(out));
-  }
-  [[nodiscard]] spi::RequestId post_send(spi::Source bytes, int dst, std::uint32_t tag) override {
-    return below_->post_send(std::move(bytes), dst, tag);
-  }
-  [[nodiscard]] spi::RequestId post_recv(spi::Sink bytes, int src, std::uint32_t tag) override {
-    return below_->post_recv(std::move(bytes), src, tag);
-  }
-  [[nodiscard]] spi::RequestId post_recv_any(spi::Sink bytes, std::uint32_t tag, std::shared_ptr<int> source) override {
-    return below_->post_recv_any(std::move(bytes), tag, std::move(source));
+    return below().post_all_gatherv(signature, std::move(mine), counts, std::move(out));
   }
   [[nodiscard]] std::optional<spi::RequestId> post_all_reduce(spi::Signature signature, spi::Source const& in,
                                                               spi::Sink const& out, spi::Reduction reduction) override {
-    return note(signature, below_->post_all_reduce(signature, in, out, reduction));
+    return note(signature, below().post_all_reduce(signature, in, out, reduction));
   }
   [[nodiscard]] std::optional<spi::RequestId> post_reduce(spi::Signature signature, spi::Source const& in,
                                                           spi::Sink const& out, int root,
                                                           spi::Reduction reduction) override {
-    return note(signature, below_->post_reduce(signature, in, out, root, reduction));
+    return note(signature, below().post_reduce(signature, in, out, root, reduction));
   }
   [[nodiscard]] std::optional<spi::RequestId> post_reduce_scatterv(spi::Signature signature, spi::Source const& in,
                                                                    std::span<std::size_t const> counts,
                                                                    spi::Sink const& out,
                                                                    spi::Reduction reduction) override {
-    return note(signature, below_->post_reduce_scatterv(signature, in, counts, out, reduction));
+    return note(signature, below().post_reduce_scatterv(signature, in, counts, out, reduction));
   }
   [[nodiscard]] std::optional<spi::RequestId> post_gatherv(spi::Signature signature, spi::Source const& mine,
                                                            std::span<std::size_t const> counts, spi::Sink const& out,
                                                            int root) override {
-    return note(signature, below_->post_gatherv(signature, mine, counts, out, root));
+    return note(signature, below().post_gatherv(signature, mine, counts, out, root));
   }
   [[nodiscard]] std::optional<spi::RequestId> post_scatterv(spi::Signature signature, spi::Source const& all,
                                                             std::span<std::size_t const> counts, spi::Sink const& mine,
                                                             int root) override {
-    return note(signature, below_->post_scatterv(signature, all, counts, mine, root));
+    return note(signature, below().post_scatterv(signature, all, counts, mine, root));
   }
   [[nodiscard]] std::optional<spi::RequestId> post_all_to_allv(spi::Signature signature, spi::Source const& in,
                                                                std::span<std::size_t const> send_counts,
                                                                spi::Sink const& out,
                                                                std::span<std::size_t const> recv_counts) override {
-    return note(signature, below_->post_all_to_allv(signature, in, send_counts, out, recv_counts));
+    return note(signature, below().post_all_to_allv(signature, in, send_counts, out, recv_counts));
   }
 
-  [[nodiscard]] bool test(spi::RequestId request_id) override { return below_->test(request_id); }
-  void wait(spi::RequestId request_id, spi::TimeoutPolicy const& timeout_policy) override {
-    below_->wait(request_id, timeout_policy);
-  }
-  using spi::Transport::cancel;
-  void cancel(spi::RequestId request_id, std::string_view why) noexcept override { below_->cancel(request_id, why); }
   [[nodiscard]] std::shared_ptr<spi::Transport> split(spi::Signature signature, std::span<int const> members,
                                                       std::string name,
                                                       spi::TimeoutPolicy const& timeout_policy) override {
-    return below_->split(signature, members, std::move(name), timeout_policy);
+    return below().split(signature, members, std::move(name), timeout_policy);
   }
-  void abort(std::string_view why) noexcept override { below_->abort(why); }
-  void keep_alive() noexcept override { below_->keep_alive(); }
-  [[nodiscard]] std::uint64_t progress() const noexcept override { return below_->progress(); }
+  void keep_alive() noexcept override { below().keep_alive(); }
+  [[nodiscard]] std::uint64_t progress() const noexcept override { return below().progress(); }
   void enter_user_code(int change) noexcept override {
     in_user_code_ += change;
-    below_->enter_user_code(change);
+    below().enter_user_code(change);
   }
-  void close(spi::TimeoutPolicy const& timeout_policy) override { below_->close(timeout_policy); }
-  [[nodiscard]] bool is_closed() const noexcept override { return below_->is_closed(); }
 
  private:
   std::optional<spi::RequestId> note(spi::Signature signature, std::optional<spi::RequestId> request_id) {
@@ -108,7 +87,6 @@ class RecordingTransport final : public spi::Transport {
     return request_id;
   }
 
-  std::shared_ptr<spi::Transport> below_;
   std::set<std::string> left_{};
   int in_user_code_ = 0;
 };

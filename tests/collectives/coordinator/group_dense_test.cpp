@@ -14,17 +14,13 @@ TEST_P(GroupDense, matches_the_serial_reference) {
 }
 
 CROSSRANK_RANK_SCENARIO(group_dense) {
-  auto world = connect();
-  dense_operations_match_the_serial_reference(world);
-  uneven_operations_match_the_serial_reference(world);
-  world.close();
-  return 0;
+  return run_connected([](Collective const& world) {
+    dense_operations_match_the_serial_reference(world);
+    uneven_operations_match_the_serial_reference(world);
+  });
 }
 
-TEST_P(GroupDense, matches_the_serial_reference_between_processes) {
-  auto const job = run_ranks(GetParam(), "group_dense");
-  EXPECT_TRUE(job.ok()) << job.text();
-}
+TEST_P(GroupDense, matches_the_serial_reference_between_processes) { expect_success(GetParam(), "group_dense"); }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, GroupDense, testing::Values(1, 2, 3, 4),
                          [](auto const& each) { return std::to_string(each.param); });

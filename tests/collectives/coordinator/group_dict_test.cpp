@@ -7,17 +7,9 @@ namespace {
 
 class GroupDict : public testing::TestWithParam<int> {};
 
-CROSSRANK_RANK_SCENARIO(group_dict) {
-  auto world = connect();
-  dictionaries_arrive(world);
-  world.close();
-  return 0;
-}
+CROSSRANK_RANK_SCENARIO(group_dict) { return run_connected(dictionaries_arrive); }
 
-TEST_P(GroupDict, arrives_whole_between_processes) {
-  auto const job = run_ranks(GetParam(), "group_dict");
-  EXPECT_TRUE(job.ok()) << job.text();
-}
+TEST_P(GroupDict, arrives_whole_between_processes) { expect_success(GetParam(), "group_dict"); }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, GroupDict, testing::Values(1, 2, 3, 4),
                          [](auto const& each) { return std::to_string(each.param); });

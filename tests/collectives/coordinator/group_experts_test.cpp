@@ -18,17 +18,9 @@ TEST(Experts, of_two_by_two_use_the_data_parallel_group_without_sequence_paralle
   run_thread_ranks(4, experts_use_their_data_parallel_group);
 }
 
-CROSSRANK_RANK_SCENARIO(experts) {
-  auto world = connect();
-  experts_use_their_data_parallel_group(world);
-  world.close();
-  return 0;
-}
+CROSSRANK_RANK_SCENARIO(experts) { return run_connected(experts_use_their_data_parallel_group); }
 
-TEST(Experts, of_two_by_two_processes_match_the_serial_reference) {
-  auto const job = run_ranks(4, "experts");
-  EXPECT_TRUE(job.ok()) << job.text();
-}
+TEST(Experts, of_two_by_two_processes_match_the_serial_reference) { expect_success(4, "experts"); }
 
 TEST(Experts, return_the_tokens_times_the_ranks_when_they_change_nothing) {
   run_thread_ranks(3, [](Collective const& world) {

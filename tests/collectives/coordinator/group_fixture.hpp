@@ -10,6 +10,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/group.hpp>
 
+#include "tests/collectives/connected_ranks.hpp"
 #include "tests/collectives/coordinator/group_suite.hpp"
 #include "tests/collectives/coordinator/group_values.hpp"
 #include "tests/support/process_ranks.hpp"

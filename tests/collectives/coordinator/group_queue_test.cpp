@@ -20,17 +20,9 @@ TEST_P(GroupQueue, carries_objects_of_rank_0_and_leaves_others_to_the_transport)
   run_thread_ranks(GetParam(), objects_are_sent_by_queue, {.arena_cap = std::uint64_t{256} << 20});
 }
 
-CROSSRANK_RANK_SCENARIO(group_queue) {
-  auto world = connect();
-  objects_are_sent_by_queue(world);
-  world.close();
-  return 0;
-}
+CROSSRANK_RANK_SCENARIO(group_queue) { return run_connected(objects_are_sent_by_queue); }
 
-TEST_P(GroupQueue, carries_objects_between_processes) {
-  auto const job = run_ranks(GetParam(), "group_queue");
-  EXPECT_TRUE(job.ok()) << job.text();
-}
+TEST_P(GroupQueue, carries_objects_between_processes) { expect_success(GetParam(), "group_queue"); }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, GroupQueue, testing::Values(1, 2, 3, 4),
                          [](auto const& each) { return std::to_string(each.param); });

@@ -295,14 +295,20 @@ Collective unchecked(Collective const& world) {
   return make_collective(world.transport(), world.timeout_policy(), CheckLevel::off);
 }
 
+/// Makes a first call, which opens the transport, and returns its tensor.
+Tensor reduced_once(Collective const& world) {
+  auto tensor = filled(world, 1'000, gpu_of_thread(world));
+  world.all_reduce(tensor);
+  current_stream(tensor.device()).synchronize();
+  world.barrier();
+  return tensor;
+}
+
 CROSSRANK_RANK_SCENARIO(transport_missing_call) {
   return run_on_threads(
       [](Collective const& checked) {
         auto const world = unchecked(checked);
-        auto tensor = filled(world, 1'000, gpu_of_thread(world));
-        world.all_reduce(tensor);
-        current_stream(tensor.device()).synchronize();
-        world.barrier();
+        auto tensor = reduced_once(world);
         if (world.rank() == 1) {
           EXPECT_THROW(
               {
@@ -328,10 +334,7 @@ TEST(DeviceTransport, ends_a_call_that_a_rank_does_not_make) {
 CROSSRANK_RANK_SCENARIO(transport_failure) {
   return run_on_threads([&](Collective const& checked) {
     auto const world = unchecked(checked);
-    auto tensor = filled(world, 1'000, gpu_of_thread(world));
-    world.all_reduce(tensor);
-    current_stream(tensor.device()).synchronize();
-    world.barrier();
+    auto tensor = reduced_once(world);
     if (world.rank() == 1) {
       auto const aborted = error_of<PeerLostError>([&] {
         if (self.arguments.at(0) == "failure") fail_thread_transports("the wire has burnt");

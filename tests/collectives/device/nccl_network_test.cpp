@@ -1,4 +1,5 @@
 #include <atomic>
+#include <functional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -107,10 +108,10 @@ TEST_P(NcclNetwork, tells_why_an_older_library_does_not_serve_threads) {
   expect_job_ok(1, "nccl_network_forced", std::move(options));
 }
 
-/// Rank 2 is disconnected while the others have enqueued a call.
-CROSSRANK_RANK_SCENARIO(nccl_network_disconnect) {
+/// Rank 2 is lost by `lose` while the others have enqueued a call. They get an error of this type that names it.
+template <class Expected>
+void lose_rank_2(MessageRankOptions const& options, std::function<void(MemoryHub&)> const& lose) {
   std::atomic<int> error_count{0};
-  auto const options = network_options(self);
   run_message_ranks(
       4,
       [&](Collective const& checked, MemoryHub& hub) {
@@ -120,7 +121,7 @@ CROSSRANK_RANK_SCENARIO(nccl_network_disconnect) {
         EXPECT_EQ(values(tensor), std::vector<float>(1'000, 10));
         world.barrier();
         if (world.rank() == 2) {
-          hub.disconnect(2);
+          lose(hub);
           while (error_count < 3) std::this_thread::yield();
           return;
         }
@@ -128,12 +129,16 @@ CROSSRANK_RANK_SCENARIO(nccl_network_disconnect) {
           world.all_reduce(tensor);
           current_stream(gpu_of(world)).synchronize();
           ADD_FAILURE() << "no error";
-        } catch (TimeoutError const& e) {
+        } catch (Expected const& e) {
           EXPECT_THAT(e.info().failed_ranks, testing::ElementsAre(2)) << e.what();
         }
         ++error_count;
       },
       options);
+}
+
+CROSSRANK_RANK_SCENARIO(nccl_network_disconnect) {
+  lose_rank_2<TimeoutError>(network_options(self), [](MemoryHub& hub) { hub.disconnect(2); });
   return 0;
 }
 
@@ -141,32 +146,11 @@ TEST_P(NcclNetwork, names_a_rank_that_is_disconnected) { run("nccl_network_disco
 
 /// NCCL reports the loss of rank 2 on the others before the group on the CPU knows of it.
 CROSSRANK_RANK_SCENARIO(nccl_network_error) {
-  std::atomic<int> error_count{0};
-  run_message_ranks(
-      4,
-      [&](Collective const& checked, MemoryHub& hub) {
-        auto const world = make_collective(checked.transport(), checked.timeout_policy(), CheckLevel::off);
-        auto tensor = filled_on_own_gpu(world, 1'000);
-        world.all_reduce(tensor);
-        EXPECT_EQ(values(tensor), std::vector<float>(1'000, 10));
-        world.barrier();
-        if (world.rank() == 2) {
-          hub.disconnect(2);
-          constexpr int remote_error = 6;
-          fail_communicators(remote_error);
-          while (error_count < 3) std::this_thread::yield();
-          return;
-        }
-        try {
-          world.all_reduce(tensor);
-          current_stream(gpu_of(world)).synchronize();
-          ADD_FAILURE() << "no error";
-        } catch (PeerLostError const& e) {
-          EXPECT_THAT(e.info().failed_ranks, testing::ElementsAre(2)) << e.what();
-        }
-        ++error_count;
-      },
-      network_options(self));
+  lose_rank_2<PeerLostError>(network_options(self), [](MemoryHub& hub) {
+    hub.disconnect(2);
+    constexpr int remote_error = 6;
+    fail_communicators(remote_error);
+  });
   return 0;
 }
 

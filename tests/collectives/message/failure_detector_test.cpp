@@ -1,6 +1,7 @@
 #include "collectives/message/failure_detector.hpp"
 
 #include <chrono>
+#include <functional>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -95,22 +96,35 @@ struct BarrierWithoutRank2 {
   }
 };
 
-TEST(FailureDetector, names_the_missing_member_when_the_timeout_is_over) {
-  BarrierWithoutRank2 late;
-  auto& system = late.system;
-  auto& members = late.members;
-  spi::TimeoutPolicy const policy{.timeout = milliseconds(2000)};
+/// Lets a rank watch until it has failed. `meanwhile` is called every 100 ms with the time so far. Returns how long it
+/// took.
+std::chrono::nanoseconds watch_until_failure(
+    FaultySystem& system, Member& watching, Members& members, Awaited const& awaited, spi::TimeoutPolicy const& policy,
+    std::function<void(std::chrono::nanoseconds)> const& meanwhile = [](auto) {}) {
   WaitState wait(policy);
   auto const begun = system.now();
-  while (!members[0].failures().has_failed() && system.now() - begun < std::chrono::seconds(10)) {
+  while (!watching.failures().has_failed() && system.now() - begun < std::chrono::seconds(30)) {
     system.sleep(milliseconds(100));
-    members[0].failures().watch({.operation = "barrier", .round = 1, .members = members[0].rounds().missing()}, wait,
-                                policy);
+    meanwhile(system.now() - begun);
+    watching.failures().watch(awaited, wait, policy);
+    members.deliver_all();
   }
-  EXPECT_GE(system.now() - begun, policy.timeout);
-  auto const error = error_of<TimeoutError>([&] { members[0].failures().throw_failure("barrier"); });
-  EXPECT_THAT(error.failed_ranks, ElementsAre(2));
-  members.deliver_all();
+  return system.now() - begun;
+}
+
+void expect_blame(Member& member, int blamed) {
+  auto const error = error_of<TimeoutError>([&] { member.failures().throw_failure("barrier"); });
+  EXPECT_THAT(error.failed_ranks, ElementsAre(blamed));
+}
+
+TEST(FailureDetector, names_the_missing_member_when_the_timeout_is_over) {
+  BarrierWithoutRank2 late;
+  auto& members = late.members;
+  spi::TimeoutPolicy const policy{.timeout = milliseconds(2000)};
+  auto const took = watch_until_failure(late.system, members[0], members,
+                                        {.operation = "barrier", .round = 1, .members = {2}}, policy);
+  EXPECT_GE(took, policy.timeout);
+  expect_blame(members[0], 2);
   EXPECT_TRUE(members[1].failures().has_failed());
 }
 
@@ -121,17 +135,9 @@ TEST(FailureDetector, does_not_blame_a_missing_member_that_waits_itself) {
   Members members(3);
   members[0].arrive(barrier, {});
   members[1].link().network().enter_wait(1);
-  spi::TimeoutPolicy const policy{.timeout = milliseconds(2000)};
-  WaitState wait(policy);
-  auto const begun = system.now();
-  while (!members[0].failures().has_failed() && system.now() - begun < std::chrono::seconds(10)) {
-    system.sleep(milliseconds(100));
-    members[0].failures().watch({.operation = "barrier", .round = 1, .members = members[0].rounds().missing()}, wait,
-                                policy);
-    members.deliver_all();
-  }
-  EXPECT_THAT(error_of<TimeoutError>([&] { members[0].failures().throw_failure("barrier"); }).failed_ranks,
-              ElementsAre(2));
+  watch_until_failure(system, members[0], members, {.operation = "barrier", .round = 1, .members = {1, 2}},
+                      {.timeout = milliseconds(2000)});
+  expect_blame(members[0], 2);
 }
 
 TEST(FailureDetector, asks_the_first_member_before_it_blames_anyone_for_a_round) {
@@ -145,47 +151,34 @@ TEST(FailureDetector, asks_the_first_member_before_it_blames_anyone_for_a_round)
     members[1].failures().watch({.operation = "barrier", .round = 1, .members = {0}}, wait, policy);
     if (i == 7) members.deliver_all();
   }
-  EXPECT_THAT(error_of<TimeoutError>([&] { members[1].failures().throw_failure("barrier"); }).failed_ranks,
-              ElementsAre(2));
+  expect_blame(members[1], 2);
 }
 
 /// Rank 0 is in another round, where it waits for rank 2. Its own timeout ends 3 s after that of rank 1.
 TEST(FailureDetector, gives_a_rank_that_waits_itself_the_time_to_name_the_cause) {
   BarrierWithoutRank2 late;
-  auto& system = late.system;
   auto& members = late.members;
   spi::TimeoutPolicy const policy{.timeout = std::chrono::seconds(6)};
-  WaitState wait(policy);
   members[0].link().network().enter_wait(1);
-  auto const begun = system.now();
-  while (!members[1].failures().has_failed() && system.now() - begun < std::chrono::seconds(30)) {
-    system.sleep(milliseconds(100));
-    if (system.now() - begun >= policy.timeout + std::chrono::seconds(3))
-      members[0].failures().fail({.code = ErrorCode::timeout, .failed_ranks = {2}, .text = "too slow"});
-    members[1].failures().watch({.operation = "barrier", .round = 2, .members = {0}}, wait, policy);
-    members.deliver_all();
-  }
-  EXPECT_THAT(error_of<TimeoutError>([&] { members[1].failures().throw_failure("barrier"); }).failed_ranks,
-              ElementsAre(2));
+  watch_until_failure(
+      late.system, members[1], members, {.operation = "barrier", .round = 2, .members = {0}}, policy,
+      [&](std::chrono::nanoseconds so_far) {
+        if (so_far < policy.timeout + std::chrono::seconds(3)) return;
+        members[0].failures().fail({.code = ErrorCode::timeout, .failed_ranks = {2}, .text = "too slow"});
+      });
+  expect_blame(members[1], 2);
 }
 
 /// Two threads of a job can each wait for the other rank, in two groups.
 TEST(FailureDetector, blames_a_rank_that_waits_for_ever_itself) {
   BarrierWithoutRank2 late;
-  auto& system = late.system;
   auto& members = late.members;
   spi::TimeoutPolicy const policy{.timeout = std::chrono::seconds(6)};
-  WaitState wait(policy);
   members[0].link().network().enter_wait(1);
-  auto const begun = system.now();
-  while (!members[1].failures().has_failed() && system.now() - begun < std::chrono::seconds(30)) {
-    system.sleep(milliseconds(100));
-    members[1].failures().watch({.operation = "barrier", .round = 2, .members = {0}}, wait, policy);
-    members.deliver_all();
-  }
-  EXPECT_LE(system.now() - begun, policy.timeout + std::chrono::seconds(6));
-  EXPECT_THAT(error_of<TimeoutError>([&] { members[1].failures().throw_failure("barrier"); }).failed_ranks,
-              ElementsAre(0));
+  auto const took = watch_until_failure(late.system, members[1], members,
+                                        {.operation = "barrier", .round = 2, .members = {0}}, policy);
+  EXPECT_LE(took, policy.timeout + std::chrono::seconds(6));
+  expect_blame(members[1], 0);
 }
 
 }  // namespace

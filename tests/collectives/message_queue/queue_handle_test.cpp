@@ -49,17 +49,27 @@ void expect_refused(Collective const& world, Bytes const& handle, int reader, st
   }
 }
 
+/// A queue that rank 0 has made, and its handle, which all ranks have.
+struct HandedOut {
+  MessageQueue queue{};  ///< empty on other ranks
+  Bytes handle{};
+};
+
+HandedOut hand_out(Collective const& world, int readers, QueueOptions const& options = {.chunk_bytes = 64}) {
+  HandedOut made;
+  if (world.rank() == 0) {
+    made.queue = MessageQueue::create_writer(world, readers, options);
+    made.handle = made.queue.handle();
+  }
+  made.handle = world.all_gatherv(made.handle)[0];
+  return made;
+}
+
 /// A late reader learns how the queue ended and by which rank, whether its endpoint had been taken before or not.
 TEST(QueueHandle, tells_a_late_reader_how_the_queue_ended) {
   for (bool const in_order : {true, false}) {
     run_thread_ranks(3, [in_order](Collective world) {
-      MessageQueue queue;
-      Bytes handle;
-      if (world.rank() == 0) {
-        queue = MessageQueue::create_writer(world, 2, {.chunk_bytes = 64});
-        handle = queue.handle();
-      }
-      handle = world.all_gatherv(handle)[0];
+      auto [queue, handle] = hand_out(world, 2);
       if (world.rank() == 1) {
         queue = MessageQueue::attach(world, handle, 0);
         expect_refused(world, handle, 0, {"in use by rank 1", "a number of its own"});
@@ -84,13 +94,7 @@ TEST(QueueHandle, tells_a_late_reader_how_the_queue_ended) {
 
 TEST(QueueHandle, tells_that_an_endpoint_has_been_used) {
   run_thread_ranks(2, [](Collective world) {
-    MessageQueue queue;
-    Bytes handle;
-    if (world.rank() == 0) {
-      queue = MessageQueue::create_writer(world, 2, {.chunk_bytes = 64});
-      handle = queue.handle();
-    }
-    handle = world.all_gatherv(handle)[0];
+    auto const [queue, handle] = hand_out(world, 2);
     if (world.rank() == 1) {
       MessageQueue::attach(world, handle, 1).close();
       expect_refused(world, handle, 1, {"already used", "rank 1", "has closed it", "once"});
@@ -122,16 +126,15 @@ TEST(QueueOptions, are_refused_with_the_limit_when_too_large) {
 
 TEST(QueueHandle, lets_late_readers_attach_to_one_endpoint_each) {
   run_thread_ranks(3, [](Collective world) {
-    MessageQueue queue;
-    Bytes handle;
+    auto made = hand_out(world, 2, {.chunk_bytes = 64, .chunks = 4, .name = "late"});
+    auto& queue = made.queue;
+    auto const& handle = made.handle;
     if (world.rank() == 0) {
-      queue = MessageQueue::create_writer(world, 2, {.chunk_bytes = 64, .chunks = 4, .name = "late"});
       for (int i = 0; i < 4; ++i) queue.enqueue_bytes(message);
       expect_timeout([&] { queue.enqueue_bytes(message, {.timeout = milliseconds(5)}); },
                      "no process has attached as reader 0-1");
-      handle = queue.handle();
     }
-    handle = world.all_gatherv(handle)[0];
+    world.barrier();
     if (world.rank() != 0) {
       queue = MessageQueue::attach(world, handle, world.rank() - 1);
       EXPECT_EQ(queue.name(), "late");
@@ -160,13 +163,7 @@ TEST(QueueHandle, lets_late_readers_attach_to_one_endpoint_each) {
 
 TEST(QueueHandle, causes_an_error_when_forged) {
   run_thread_ranks(2, [](Collective world) {
-    Bytes handle;
-    MessageQueue queue;
-    if (world.rank() == 0) {
-      queue = MessageQueue::create_writer(world, 1, {.chunk_bytes = 64});
-      handle = queue.handle();
-    }
-    handle = world.all_gatherv(handle)[0];
+    auto const [queue, handle] = hand_out(world, 1);
     if (world.rank() == 1) {
       for (std::size_t byte = 0; byte < handle.size(); ++byte) {
         auto forged = handle;

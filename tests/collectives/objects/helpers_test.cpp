@@ -13,6 +13,7 @@
 
 #include "collectives/fake/fake_transport.hpp"
 #include "tests/collectives/conformance/recording_transport.hpp"
+#include "tests/collectives/connected_ranks.hpp"
 #include "tests/support/process_ranks.hpp"
 #include "tests/support/thread_ranks.hpp"
 
@@ -65,17 +66,9 @@ TEST_P(Helpers, return_their_results) {
   });
 }
 
-CROSSRANK_RANK_SCENARIO(helpers) {
-  auto world = connect();
-  all_helpers_give_their_results(world);
-  world.close();
-  return 0;
-}
+CROSSRANK_RANK_SCENARIO(helpers) { return run_connected(all_helpers_give_their_results); }
 
-TEST_P(Helpers, return_their_results_to_processes) {
-  auto const job = run_ranks(GetParam(), "helpers");
-  EXPECT_TRUE(job.ok()) << job.text();
-}
+TEST_P(Helpers, return_their_results_to_processes) { expect_success(GetParam(), "helpers"); }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Helpers, testing::Values(1, 2, 3, 4),
                          [](auto const& each) { return std::to_string(each.param); });

@@ -11,6 +11,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "tests/collectives/connected_ranks.hpp"
 #include "tests/support/process_ranks.hpp"
 #include "tests/support/thread_ranks.hpp"
 
@@ -84,17 +85,13 @@ TEST_P(Objects, arrive_by_every_operation) {
 }
 
 CROSSRANK_RANK_SCENARIO(objects) {
-  auto world = connect();
-  every_verb_brings_objects(world);
-  objects_go_round(world);
-  world.close();
-  return 0;
+  return run_connected([](Collective const& world) {
+    every_verb_brings_objects(world);
+    objects_go_round(world);
+  });
 }
 
-TEST_P(Objects, arrive_between_processes) {
-  auto const job = run_ranks(GetParam(), "objects");
-  EXPECT_TRUE(job.ok()) << job.text();
-}
+TEST_P(Objects, arrive_between_processes) { expect_success(GetParam(), "objects"); }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Objects, testing::Values(1, 2, 3, 4),
                          [](auto const& each) { return std::to_string(each.param); });
