@@ -31,7 +31,7 @@ def options_of_files(rank: int, size: int) -> None:
         loaded = crossrank.load(os.path.join(folder, out))
         assert torch.equal(loaded["a"].torch(), weights["a"])
         assert crossrank.NFSWorkspace.open(os.path.join(folder, out)).read_configs_and_weights_from_rank(0)
-    for wrong in ({"read_back": "some"}, {"fused_layout": "round"}):
+    for wrong in ({"read_back": "some"}, {"fused_layout": "round"}, {"threads": -3}):
         with pytest.raises(crossrank.Error):
             crossrank.torch.export_checkpoint(weights, os.path.join(folder, "never"), **wrong)
     dist.barrier()
