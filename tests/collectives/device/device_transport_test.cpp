@@ -43,13 +43,6 @@ int run_on_threads(ThreadBody const& body, std::chrono::milliseconds timeout = s
   return end_gpu_rank();
 }
 
-RankOptions one_process(std::map<std::string, std::string> const& environment = {}) {
-  auto options = gpu_ranks();
-  options.launcher_variables = false;
-  options.environment.insert(environment.begin(), environment.end());
-  return options;
-}
-
 void expect_sum(Collective const& world, std::string_view backend) {
   auto tensor = filled(world, 1'000, gpu_of_thread(world));
   world.all_reduce(tensor);
@@ -159,7 +152,8 @@ class NamedFactory final : public spi::DeviceTransportFactory {
   std::string name_;
 };
 
-TEST(DeviceTransport, has_a_name_of_its_own) {
+/// A factory that has been added stays in its process.
+CROSSRANK_RANK_SCENARIO(transport_names) {
   auto const add = [](std::string const& name) {
     return [name] { spi::add_device_transport(std::make_shared<NamedFactory>(name)); };
   };
@@ -170,7 +164,10 @@ TEST(DeviceTransport, has_a_name_of_its_own) {
   EXPECT_THROW(spi::add_device_transport(nullptr), UsageError);
   add(std::string(23, 'y'))();
   EXPECT_THROW(add(std::string(23, 'y'))(), UsageError);
+  return 0;
 }
+
+TEST(DeviceTransport, has_a_name_of_its_own) { expect_job_ok(1, "transport_names", one_process()); }
 
 /// A factory whose last rank cannot make its part: it throws what is not an `Error`, or returns null.
 class BrokenFactory final : public spi::DeviceTransportFactory {

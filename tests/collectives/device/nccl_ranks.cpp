@@ -32,6 +32,13 @@ RankOptions gpu_ranks(EmulatedNccl version, int gpus) {
   return options;
 }
 
+RankOptions one_process(std::map<std::string, std::string> const& environment) {
+  auto options = gpu_ranks();
+  options.launcher_variables = false;
+  for (auto const& [name, value] : environment) options.environment[name] = value;
+  return options;
+}
+
 void expect_job_ok(int ranks, std::string_view scenario, RankOptions options) {
   auto const job = run_ranks(ranks, scenario, std::move(options));
   EXPECT_TRUE(job.ok()) << job.text();

@@ -19,6 +19,10 @@ enum class EmulatedNccl { newest, v2_22, v2_18, none };
 /// Returns options for ranks on emulated GPUs.
 [[nodiscard]] RankOptions gpu_ranks(EmulatedNccl version = EmulatedNccl::newest, int gpus = 4);
 
+/// Returns options for one process of a scenario that makes ranks in threads, with more variables in its environment,
+/// which a process reads once.
+[[nodiscard]] RankOptions one_process(std::map<std::string, std::string> const& environment = {});
+
 /// Runs a scenario on `ranks` processes and expects that all of them succeed.
 void expect_job_ok(int ranks, std::string_view scenario, RankOptions options = gpu_ranks());
 

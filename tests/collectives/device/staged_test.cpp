@@ -2,8 +2,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <functional>
-#include <future>
-#include <memory>
 #include <numeric>
 #include <span>
 #include <stop_token>
@@ -19,11 +17,9 @@
 #include <crossrank/error.hpp>
 #include <crossrank/group.hpp>
 
-#include "collectives/device/staged_call.hpp"
 #include "tests/collectives/device/gpu_tensors.hpp"
 #include "tests/support/emulated_driver.hpp"
 #include "tests/support/thread_ranks.hpp"
-#include "tests/support/timeouts.hpp"
 
 /// Collectives on GPU tensors of the emulated driver, which has two GPUs.
 namespace crossrank::test {
@@ -52,22 +48,6 @@ TEST_P(StagedCollectives, reduce_and_move_gpu_tensors) {
     world.broadcast(sent);
     EXPECT_EQ(values(sent), std::vector<float>(5, 1));
     expect_exchanges(world, gpu);
-  });
-}
-
-/// To free page-locked memory waits for the work of one GPU only.
-TEST(StagedBuffers, outlive_their_group_until_the_copies_of_each_gpu_have_ended) {
-  ::setenv("CROSSRANK_DEVICE", "staged", 1);  // each rank has a GPU, which NCCL would use
-  run_gpu_ranks(2, [](Collective const& world) {
-    auto const own_gpu = Device::cuda(world.rank());
-    for (int round = 0; round < 20; ++round) {
-      auto tensor = test::filled(world, 1'000, own_gpu);
-      auto group = world.split({{0, 1}});
-      group.all_reduce(tensor);
-      group.close();
-      group = {};
-      EXPECT_EQ(values(tensor), std::vector<float>(1'000, 3));
-    }
   });
 }
 
@@ -375,30 +355,6 @@ TEST(StagedCollectives, cpu_on_one_rank_and_gpu_on_another_is_a_mismatch) {
       EXPECT_THAT(e.info().message, testing::HasSubstr("on cuda"));
     }
   });
-}
-
-/// One buffer is free, and the other one is in use on a stream that does not go on. To free the first one would wait
-/// for that stream without a limit.
-TEST(StagedCall, ends_in_time_when_a_stream_does_not_go_on) {
-  ::setenv("CROSSRANK_CUDA_LIBRARY", CROSSRANK_TEST_CUDA, 1);
-  ::setenv("CROSSRANK_TIMEOUT", "50ms", 1);
-  auto const stream = Stream::create(gpu);
-  StreamGuard const guard(stream);
-  auto tensor = Tensor::zeros({4}, Dtype::f32, gpu);
-  stream.synchronize();
-  auto const buffers = std::make_shared<device::StagingBuffers>(gpu.kind, 2);
-  auto busy = buffers->take(tensor.nbytes());
-  HeldStream held(stream.native());
-  buffers->give_back(std::move(busy), stream.record());
-  std::span const bytes(tensor.data(), tensor.nbytes());
-  algorithms::Call const call{.in = {.bytes = bytes}, .out = {.bytes = bytes}, .device = gpu};
-  auto made = std::async(std::launch::async, [&] {
-    EXPECT_THROW(device::StagedCall(call, false, buffers, stream, node::DeviceFlightNote()), TimeoutError);
-  });
-  EXPECT_EQ(made.wait_for(scaled_timeout(std::chrono::seconds(3))), std::future_status::ready);
-  held.release();
-  made.get();
-  EXPECT_EQ(live("host"), 2U) << "both buffers can be used again";
 }
 
 }  // namespace
