@@ -33,18 +33,18 @@ inline void fail_call(char const* name, unsigned long long nth, int code) {
   emulated<void(char const*, unsigned long long, int)>("emulated_fail_call")(name, nth, code);
 }
 
-/// Makes the primary context of GPU 0 current in this thread, for calls of the driver.
-inline void use_gpu_context() {
+/// Makes the primary context of a GPU current in this thread, for calls of the driver.
+inline void use_gpu_context(int gpu = 0) {
   void* context = nullptr;
-  emulated<int(void**, int)>("cuDevicePrimaryCtxRetain")(&context, 0);
+  emulated<int(void**, int)>("cuDevicePrimaryCtxRetain")(&context, gpu);
   emulated<int(void*)>("cuCtxSetCurrent")(context);
 }
 
-/// Holds back the work that a stream of GPU 0 gets from now on.
+/// Holds back the work that a stream of a GPU gets from now on.
 class HeldStream {
  public:
-  explicit HeldStream(void* stream) {
-    use_gpu_context();
+  explicit HeldStream(void* stream, int gpu = 0) {
+    use_gpu_context(gpu);
     auto const wait = [](void* data) {
       std::unique_ptr<std::shared_ptr<std::atomic<bool>>> const released(
           static_cast<std::shared_ptr<std::atomic<bool>>*>(data));

@@ -86,12 +86,6 @@ TEST_F(DeviceTensor, slices_and_joins_inner_dimensions_without_the_host) {
   EXPECT_THAT(host_values(joined), ElementsAre(1, 2, 0, 4, 5, 3));
 }
 
-TEST_F(DeviceTensor, goes_from_one_gpu_to_another_without_a_wait) {
-  auto const there = numbers({3}).to(gpu).to(other_gpu);
-  EXPECT_EQ(there.device(), other_gpu);
-  EXPECT_THAT(host_values(there), ElementsAre(0, 1, 2));
-}
-
 TEST_F(DeviceTensor, pinned_memory_is_host_memory_that_may_change_after_to) {
   auto pinned = Tensor::zeros({4}, Dtype::f32, MemoryOptions{.pinned = true});
   EXPECT_TRUE(pinned.is_pinned());

@@ -35,22 +35,36 @@ void expect_finished(Tensor const& tensor) {
   EXPECT_TRUE(std::equal(got.begin(), got.end(), wanted.begin(), wanted.end())) << "first value " << got[0];
 }
 
+/// Releases a stream once the host has waited for its GPU for a while, at the latest with the end of the result.
+[[nodiscard]] std::jthread release_waited_for(test::HeldStream& held) {
+  test::reset_calls();
+  return std::jthread([&held](std::stop_token const& ended) {
+    while (!ended.stop_requested() && test::calls("cuEventQuery") < looks_in_vain) std::this_thread::yield();
+    held.release();
+  });
+}
+
+/// Returns memory of the GPU that other processes can open.
+Tensor shareable_tensor(std::vector<float> const& values) {
+  auto tensor = Tensor::empty({held_elements}, Dtype::f32, {.device = held_gpu, .shareable = true});
+  tensor.copy_from(Tensor::of(values, {held_elements}));
+  return tensor;
+}
+
+std::vector<float> zeros() { return std::vector<float>(static_cast<std::size_t>(held_elements)); }
+
 /// Calls `use` with a tensor whose values come behind a held stream. Releases the stream once the host has waited for
 /// it for a while, or once `use` has returned without a wait: readers must have looked by then.
 void with_unfinished_tensor(std::function<void(Tensor const&)> const& use) {
   auto const source = Tensor::of(finished_values(), {held_elements}).to(held_gpu);
-  auto const tensor = Tensor::zeros({held_elements}, Dtype::f32, held_gpu);
+  auto const tensor = shareable_tensor(zeros());
   current_stream(held_gpu).synchronize();
   auto const stream = Stream::create(held_gpu);
   StreamGuard const guard(stream);
   test::HeldStream held(stream.native());
   auto target = tensor;
   target.copy_from(source);
-  test::reset_calls();
-  std::jthread const releaser([&held](std::stop_token const& ended) {
-    while (!ended.stop_requested() && test::calls("cuEventQuery") < looks_in_vain) std::this_thread::yield();
-    held.release();
-  });
+  auto const releaser = release_waited_for(held);
   use(tensor);
 }
 
@@ -78,6 +92,62 @@ CROSSRANK_RANK_SCENARIO(gathers_unfinished_work) {
 
 TEST(DeviceOrder, of_a_gather_through_memory_comes_after_the_work_of_the_stream) {
   auto const job = run_on_prompt_gpus(2, "gathers_unfinished_work", {});
+  EXPECT_TRUE(job.ok()) << job.text();
+}
+
+GatherOptions views_in_place() {
+  GatherOptions options;
+  options.in_place = true;
+  return options;
+}
+
+CROSSRANK_RANK_SCENARIO(gives_unfinished_work_in_place) {
+  auto const world = connect();
+  if (self.rank == 1) {
+    with_unfinished_tensor([&](Tensor const& mine) { get_tensors_parallel(mine, world, views_in_place()).close(); });
+    return 0;
+  }
+  auto tensors = get_tensors_parallel(Tensor::of<float>({1}, {1}), world, views_in_place());
+  EXPECT_EQ(tensors[1].device(), held_gpu) << "a view";
+  expect_finished(tensors[1].to(Device::cpu()));
+  tensors.close();
+  return 0;
+}
+
+TEST(DeviceOrder, of_a_view_in_place_comes_after_the_work_of_the_stream) {
+  auto const job = run_on_prompt_gpus(2, "gives_unfinished_work_in_place", {});
+  EXPECT_TRUE(job.ok()) << job.text();
+}
+
+/// The owner writes its memory again when the range has closed. The receiver's GPU reads it late.
+CROSSRANK_RANK_SCENARIO(reads_a_view_late) {
+  auto const world = connect();
+  if (self.rank == 1) {
+    auto mine = shareable_tensor(finished_values());
+    get_tensors_parallel(mine, world, views_in_place()).close();
+    mine.copy_from(Tensor::of(zeros(), {held_elements}));
+    current_stream(held_gpu).synchronize();
+    world.barrier();
+    return 0;
+  }
+  auto copy = Tensor::zeros({held_elements}, Dtype::f32, held_gpu);
+  current_stream(held_gpu).synchronize();
+  auto const stream = Stream::create(held_gpu);
+  StreamGuard const guard(stream);
+  auto tensors = get_tensors_parallel(Tensor::of<float>({1}, {1}), world, views_in_place());
+  test::HeldStream held(stream.native());
+  copy.copy_from(tensors[1]);
+  {
+    auto const releaser = release_waited_for(held);
+    tensors.close();
+    world.barrier();
+  }
+  expect_finished(copy.to(Device::cpu()));
+  return 0;
+}
+
+TEST(DeviceOrder, of_a_range_in_place_ends_after_the_reads_of_its_views) {
+  auto const job = run_on_prompt_gpus(2, "reads_a_view_late", {});
   EXPECT_TRUE(job.ok()) << job.text();
 }
 

@@ -3,8 +3,10 @@
 #include <cstdint>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -20,6 +22,7 @@
 #include <crossrank/tensor/concat.hpp>
 
 #include "tests/collectives/device/nccl_ranks.hpp"
+#include "tests/support/emulated_driver.hpp"
 
 /// Collectives on GPU tensors that NCCL carries, between processes.
 namespace crossrank::test {
@@ -202,6 +205,36 @@ CROSSRANK_RANK_SCENARIO(nccl_requests) {
 
 TEST_P(NcclCollectives, non_blocking_calls_order_the_current_stream) { run("nccl_requests"); }
 
+/// The stream that waits for a request waits for the GPU too, which has the call on another stream.
+CROSSRANK_RANK_SCENARIO(nccl_request_of_a_held_stream) {
+  auto const world = connect_gpu_rank();
+  auto tensor = filled(world, 100);
+  world.all_reduce(tensor);
+  auto copy = Tensor::zeros(tensor.shape(), Dtype::f32, default_device());
+  current_stream(default_device()).synchronize();
+  auto const of_the_call = Stream::create(default_device());
+  std::optional<HeldStream> held;
+  if (self.rank == 0) held.emplace(of_the_call.native());
+  auto request = [&] {
+    StreamGuard const guard(of_the_call);
+    return world.iall_reduce(tensor);
+  }();
+  auto const waiting = Stream::create(default_device());
+  StreamGuard const guard(waiting);
+  request.wait();
+  copy.copy_from(tensor);
+  auto const copied = waiting.record();
+  for (int look = 0; look < 1'000 && !copied.query(); ++look) std::this_thread::yield();
+  if (self.rank == 0) {
+    EXPECT_FALSE(copied.query());
+  }
+  held.reset();
+  EXPECT_EQ(values(copy), std::vector<float>(100, 6));
+  return end_gpu_rank();
+}
+
+TEST(NcclRequest, lets_the_waiting_stream_wait_for_the_gpu) { expect_job_ok(2, "nccl_request_of_a_held_stream"); }
+
 /// NCCL 2.22 crashes when a thread uses the communicator of another group before it has completed its last call.
 CROSSRANK_RANK_SCENARIO(nccl_two_groups_of_a_thread) {
   auto const world = connect_gpu_rank();
@@ -275,122 +308,6 @@ CROSSRANK_RANK_SCENARIO(nccl_handle) {
 }
 
 TEST(NcclHandle, is_the_communicator_of_the_group) { expect_job_ok(2, "nccl_handle"); }
-
-// ---------------------------------------------------------------- which way
-
-CROSSRANK_RANK_SCENARIO(nccl_choice) {
-  auto const world = connect_gpu_rank();
-  EXPECT_EQ(world.device_backend(), "none");
-  auto tensor = filled(world, 4);
-  world.all_reduce(tensor);
-  EXPECT_EQ(world.device_backend(), self.arguments.at(0));
-  EXPECT_EQ(values(tensor), std::vector<float>(4, 3));
-  auto const pair = world.split({{1, 0}});
-  auto other = filled(pair, 4);
-  pair.all_reduce(other);
-  EXPECT_EQ(pair.device_backend(), self.arguments.at(0));
-  EXPECT_EQ(values(other), std::vector<float>(4, 3));
-  return 0;
-}
-
-void expect_choice(char const* expected, RankOptions options) {
-  options.arguments = {expected};
-  expect_job_ok(2, "nccl_choice", std::move(options));
-}
-
-TEST(NcclChoice, is_nccl_where_all_ranks_can) { expect_choice("nccl", gpu_ranks()); }
-
-TEST(NcclChoice, is_staged_where_a_rank_has_no_library) {
-  auto options = gpu_ranks();
-  options.rank_environment[1]["CROSSRANK_NCCL_LIBRARY"] = "/nowhere/libnccl.so.2";
-  expect_choice("staged", std::move(options));
-}
-
-TEST(NcclChoice, is_staged_where_a_rank_has_another_version) {
-  auto options = gpu_ranks();
-  options.rank_environment[1]["CROSSRANK_NCCL_LIBRARY"] = CROSSRANK_TEST_NCCL_2_18;
-  expect_choice("staged", std::move(options));
-}
-
-TEST(NcclChoice, is_staged_where_a_rank_has_a_version_that_is_too_old) {
-  auto options = gpu_ranks();
-  options.rank_environment[1]["CROSSRANK_NCCL_LIBRARY"] = CROSSRANK_TEST_NCCL_2_16;
-  expect_choice("staged", std::move(options));
-}
-
-TEST(NcclChoice, is_staged_where_the_library_of_a_rank_lacks_a_function) {
-  auto options = gpu_ranks();
-  options.rank_environment[1]["CROSSRANK_NCCL_LIBRARY"] = CROSSRANK_TEST_NCCL_INCOMPLETE;
-  expect_choice("staged", std::move(options));
-}
-
-TEST(NcclChoice, is_staged_where_two_ranks_share_a_gpu) {
-  auto options = gpu_ranks();
-  options.environment["EMULATED_GPU_COUNT"] = "1";
-  expect_choice("staged", std::move(options));
-}
-
-TEST(NcclChoice, is_staged_where_the_setting_says_so) {
-  auto options = gpu_ranks();
-  options.rank_environment[0]["CROSSRANK_DEVICE"] = "staged";
-  expect_choice("staged", std::move(options));
-}
-
-TEST(NcclChoice, is_staged_where_nccl_refuses_on_one_rank) {
-  auto options = gpu_ranks();
-  options.rank_environment[1]["EMULATED_GPU_FAIL"] = "ncclCommInitRankConfig:1:2,ncclCommInitRankConfig:2:2";
-  expect_choice("staged", std::move(options));
-}
-
-TEST(NcclChoice, is_staged_where_the_first_rank_cannot_draw_an_id) {
-  auto options = gpu_ranks();
-  options.environment["EMULATED_GPU_FAIL"] = "ncclGetUniqueId:1:2,ncclGetUniqueId:2:2";
-  expect_choice("staged", std::move(options));
-}
-
-CROSSRANK_RANK_SCENARIO(nccl_forced) {
-  auto const world = connect_gpu_rank();
-  auto tensor = filled(world, 4);
-  try {
-    world.all_reduce(tensor);
-    ADD_FAILURE() << "no error";
-  } catch (UnavailableError const& e) {
-    EXPECT_EQ(e.info().operation, "all_reduce");
-    EXPECT_THAT(e.info().message, testing::HasSubstr("rank 1 cannot use NCCL"));
-    EXPECT_TRUE(e.group_usable());
-  }
-  world.barrier();
-  return end_gpu_rank();
-}
-
-TEST(NcclChoice, is_an_error_on_all_ranks_where_the_setting_wants_nccl_and_a_rank_lacks_it) {
-  auto options = gpu_ranks();
-  options.environment["CROSSRANK_DEVICE"] = "nccl";
-  options.rank_environment[1]["CROSSRANK_NCCL_LIBRARY"] = "/nowhere/libnccl.so.2";
-  expect_job_ok(2, "nccl_forced", std::move(options));
-}
-
-CROSSRANK_RANK_SCENARIO(nccl_closed_gpu) {
-  auto const world = connect_gpu_rank();
-  auto const group = GroupCoordinator::create(world, {{0, 1}}, {.name = "tp", .device_communicator = true});
-  try {
-    static_cast<void>(group.graph_capture());
-    EXPECT_EQ(self.rank, 0);
-  } catch (Error const& e) {
-    EXPECT_EQ(self.rank, 1) << e.what();
-  }
-  EXPECT_EQ(group.device_group().device_backend(), "staged");
-  world.barrier();
-  return 0;
-}
-
-TEST(NcclChoice, is_staged_where_a_rank_cannot_open_its_gpu) {
-  auto options = gpu_ranks();
-  std::string faults;
-  for (int nth = 1; nth <= 20; ++nth) faults += "cuDevicePrimaryCtxRetain:" + std::to_string(nth) + ":46,";
-  options.rank_environment[1]["EMULATED_GPU_FAIL"] = faults;
-  expect_job_ok(2, "nccl_closed_gpu", std::move(options));
-}
 
 // ---------------------------------------------------------------- disagreement
 
