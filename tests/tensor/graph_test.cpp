@@ -33,6 +33,7 @@ constexpr auto gpu = Device::cuda(0);
 class DeviceGraph : public testing::Test {
  protected:
   static void SetUpTestSuite() { ::setenv("CROSSRANK_CUDA_LIBRARY", CROSSRANK_TEST_CUDA, 1); }
+  void SetUp() override { test::reset_calls(); }
   void TearDown() override { EXPECT_EQ(test::reports(), 0U); }
 };
 
@@ -105,6 +106,37 @@ TEST_F(DeviceGraph, keeps_the_memory_that_its_work_uses) {
 }
 
 /// A tensor that was made inside and is dropped after the capture: only the graph keeps its memory.
+/// The stream of the replay does not go on. It is not the one that was captured, which the memory knows.
+TEST_F(DeviceGraph, keeps_its_memory_until_its_last_replay_has_ended) {
+  auto const captured = Stream::create(gpu);
+  auto const replaying = Stream::create(gpu);
+  StreamGuard const guard(Stream::create(gpu));
+  auto out = on_gpu({0, 0});
+  auto in = on_gpu({1, 2});
+  auto graph = Graph::capture(captured, [&] { out.copy_from(in); });
+  test::HeldStream held(replaying.native());
+  graph.replay(replaying);
+  graph = {};
+  in = {};
+  auto const other = on_gpu({7, 7});
+  held.release();
+  EXPECT_THAT(read(out, replaying), ElementsAre(1, 2));
+  EXPECT_THAT(host_values(other), ElementsAre(7, 7));
+}
+
+TEST_F(DeviceGraph, keeps_the_memory_of_tensors_that_are_dropped_after_its_capture) {
+  auto const stream = Stream::create(gpu);
+  StreamGuard const guard(stream);
+  auto in = on_gpu({1, 2});
+  auto out = on_gpu({0, 0});
+  auto const graph = Graph::capture(stream, [&] { out.copy_from(in); });
+  in = {};
+  auto const other = on_gpu({7, 7});
+  graph.replay();
+  EXPECT_THAT(host_values(out), ElementsAre(1, 2));
+  EXPECT_THAT(host_values(other), ElementsAre(7, 7));
+}
+
 TEST_F(DeviceGraph, keeps_the_memory_of_a_tensor_that_leaves_its_body) {
   auto const stream = Stream::create(gpu);
   StreamGuard const guard(stream);

@@ -116,6 +116,7 @@ class DeviceStorage final : public spi::Storage {
     return true;
   }
   [[nodiscard]] bool used_on(Stream const& stream) override {
+    if (Capture::of(stream) != nullptr) return false;  // each replay uses the bytes, so the graph keeps the storage
     if (!block_ || stream == block_->stream()) return true;
     std::lock_guard const lock(mutex_);
     if (std::find(others_.begin(), others_.end(), stream) == others_.end()) others_.push_back(stream);

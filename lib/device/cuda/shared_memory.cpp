@@ -137,6 +137,7 @@ class OpenedStorage final : public spi::Storage {
   [[nodiscard]] std::size_t size_bytes() const noexcept override { return bytes_; }
   [[nodiscard]] Device device() const noexcept override { return state_.device(); }
   [[nodiscard]] bool used_on(Stream const& stream) override {
+    if (Capture::of(stream) != nullptr) return false;  // the graph keeps the storage
     std::lock_guard const lock(mutex_);
     if (std::find(streams_.begin(), streams_.end(), stream) == streams_.end()) streams_.push_back(stream);
     return true;
@@ -145,10 +146,6 @@ class OpenedStorage final : public spi::Storage {
  private:
   void end_in_order() {
     for (auto const& stream : streams_) {
-      if (auto* const capture = Capture::of(stream)) {
-        capture->keep(owner_);
-        continue;
-      }
       auto& state = device_state(stream.device());
       ContextScope const scope(state);
       if (!state.is_captured(native(stream))) {  // a query would invalidate the capture
