@@ -1,8 +1,10 @@
 #include "collectives/device/staged_call.hpp"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
+#include <crossrank/error.hpp>
 #include <crossrank/spi/device_provider.hpp>
 
 namespace crossrank::device {
@@ -46,12 +48,25 @@ StagedCall::StagedCall(algorithms::Call const& call, bool is_source, std::shared
 }
 
 StagedCall::~StagedCall() {
-  if (!is_finished_) note_.advance(node::DeviceStage::aborted);
+  if (!is_finished_) {
+    note_.advance(node::DeviceStage::aborted);
+    keep_source();
+  }
   try {
     if (in_.storage) buffers_->give_back(std::move(in_), copied_);
     // Without `finish` nothing is copied back, but the copy to the host may still be under way.
     if (out_.storage) buffers_->give_back(std::move(out_), ended_.native() == nullptr ? copied_ : ended_);
   } catch (std::bad_alloc const&) {  // the buffer's storage waits for its last use by itself
+  }
+}
+
+void StagedCall::keep_source() const noexcept {
+  auto const& source = is_source_ ? call_.out.owner : call_.in.owner;
+  if (copied_.native() == nullptr || !source) return;
+  try {
+    spi::device_provider(call_.device.kind).keep_alive(stream_, source);
+  } catch (Error const&) {  // the device has failed, and does no more work
+  } catch (std::bad_alloc const&) {
   }
 }
 

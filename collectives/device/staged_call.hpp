@@ -35,6 +35,8 @@ class StagedCall final : public DeviceCall {
   [[nodiscard]] Stream const& stream() const noexcept override { return stream_; }
 
  private:
+  /// Keeps the source of the copies to the host, which the stream may not have passed when a call has failed.
+  void keep_source() const noexcept;
   /// Enqueues the copy of a payload that a receive has found on the sender's GPU.
   void copy_from_sender(DevicePayload&& found);
 

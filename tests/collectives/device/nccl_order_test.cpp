@@ -1,5 +1,6 @@
 #include <cstddef>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -82,14 +83,23 @@ void expect_crossed(JobOutcome const& job, std::string const& name = "second") {
 
 // ---------------------------------------------------------------- the same order
 
-/// Ranks start calls of two groups in one order, and wait for them in different ones.
+/// Starts a sum over a tensor, or over its halves, in an order that makes a fused call pack them.
+Request start_sum(Collective const& group, Tensor& tensor, bool fused) {
+  if (!fused) return group.iall_reduce(tensor);
+  auto const half = tensor.numel() / 2;
+  std::vector<Tensor> halves{tensor.narrow(0, half, half), tensor.narrow(0, 0, half)};
+  return group.iall_reduce(std::span<Tensor>(halves));
+}
+
+/// Ranks start calls of two groups in one order, and wait for them in different ones. Arguments: "fused" or "single".
 CROSSRANK_RANK_SCENARIO(nccl_waits_in_different_orders) {
   auto const world = connect_with_deadline(CheckLevel::local);
   auto const second = second_group(world);
   use_once(world, second);
+  bool const fused = self.arguments.at(0) == "fused";
   expect_both_sums(world, [&](int round, Tensor& a, Tensor& b) {
-    auto first = world.iall_reduce(a);
-    auto other = second.iall_reduce(b);
+    auto first = start_sum(world, a, fused);
+    auto other = start_sum(second, b, fused);
     if (self.rank == 0) {
       first.wait();
       other.wait();
@@ -104,7 +114,13 @@ CROSSRANK_RANK_SCENARIO(nccl_waits_in_different_orders) {
   return end_gpu_rank();
 }
 
-TEST(NcclOrder, is_that_of_the_starts) { expect_job_ok(2, "nccl_waits_in_different_orders"); }
+TEST(NcclOrder, is_that_of_the_starts) {
+  for (auto const* const calls : {"single", "fused"}) {
+    auto options = gpu_ranks();
+    options.arguments = {calls};
+    expect_job_ok(2, "nccl_waits_in_different_orders", std::move(options));
+  }
+}
 
 /// A blocking call behind one of another group that has not been agreed on yet.
 CROSSRANK_RANK_SCENARIO(nccl_call_behind_a_started_one) {
@@ -133,6 +149,26 @@ CROSSRANK_RANK_SCENARIO(nccl_dropped_request_before_a_call) {
   EXPECT_EQ(values(b), std::vector<float>(100, 3));
   return end_gpu_rank();
 }
+
+/// A call that has failed does not keep later calls of other groups waiting, while its request is there.
+CROSSRANK_RANK_SCENARIO(nccl_failed_request_before_a_call) {
+  auto const world = connect_with_deadline(CheckLevel::local);
+  auto const second = second_group(world);
+  use_once(world, second);
+  auto a = filled(world, 100 + self.rank);
+  auto b = filled(world, 100);
+  auto request = world.iall_reduce(a);
+  EXPECT_THROW(
+      {
+        while (!request.test()) std::this_thread::yield();
+      },
+      MismatchError);
+  second.all_reduce(b);
+  EXPECT_EQ(values(b), std::vector<float>(100, 3));
+  return end_gpu_rank();
+}
+
+TEST(NcclOrder, forgets_a_failed_request) { expect_job_ok(2, "nccl_failed_request_before_a_call"); }
 
 TEST(NcclOrder, forgets_a_dropped_request) { expect_job_ok(2, "nccl_dropped_request_before_a_call"); }
 
