@@ -17,7 +17,7 @@ using spi::RequestId;
 
 }  // namespace
 
-CompositeTransport::CompositeTransport(Parts parts) : parts_(std::move(parts)) {
+CompositeTransport::CompositeTransport(Parts parts) : parts_(std::move(parts)), neighbours_(neighbours_of(parts_)) {
   parts_.across->set_poll_hook([this] { propagate_local_failure(); });
   parts_.bulk->set_poll_hook([this] { propagate_local_failure(); });
 }
@@ -146,26 +146,6 @@ void CompositeTransport::cancel(RequestId request_id, std::string_view why) noex
   operations_.erase(found);
 }
 
-// ---------------------------------------------------------------- messages
-
-RequestId CompositeTransport::post_send(spi::Source bytes, int dst, std::uint32_t tag) {
-  CompositeOp op{.op_kind = OpKind::send, .peer = dst};
-  op.steps.push_back({&across(), [this, bytes, dst, tag] { return across().post_send(bytes, dst, tag); }});
-  return post_steps(std::move(op));
-}
-
-RequestId CompositeTransport::post_recv(spi::Sink bytes, int src, std::uint32_t tag) {
-  CompositeOp op{.op_kind = OpKind::recv, .peer = src};
-  op.steps.push_back({&across(), [this, bytes, src, tag] { return across().post_recv(bytes, src, tag); }});
-  return post_steps(std::move(op));
-}
-
-RequestId CompositeTransport::post_recv_any(spi::Sink bytes, std::uint32_t tag, std::shared_ptr<int> source) {
-  CompositeOp op{.op_kind = OpKind::recv_any};
-  op.steps.push_back({&across(), [this, bytes, tag, source] { return across().post_recv_any(bytes, tag, source); }});
-  return post_steps(std::move(op));
-}
-
 // ---------------------------------------------------------------- failure
 
 void CompositeTransport::abort(std::string_view why) noexcept {
@@ -202,6 +182,7 @@ void CompositeTransport::enter_user_code(int change) noexcept {
 void CompositeTransport::close(spi::TimeoutPolicy const& timeout_policy) {
   if (is_closed()) return;
   require_no_collective("close");
+  if (neighbours_) neighbours_->payloads.inbox().close();  // before the last barrier
   try {
     across().close(timeout_policy);
     parts_.bulk->close(timeout_policy);

@@ -12,6 +12,9 @@
 
 #include <crossrank/spi/transport.hpp>
 
+#include "collectives/message/message_transport.hpp"
+#include "collectives/shm/device_payloads.hpp"
+#include "collectives/spi/device_messages.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/error_record.hpp"
 
@@ -34,9 +37,9 @@ struct NodeMap {
 ///
 /// Every collective begins with a round of all members on `across`, so all get the same verdict; small payloads travel
 /// with it. Large ones go in pieces from node to node by a second group of the same members, and inside each node
-/// through its shared memory. Messages, and data that differs for each rank, use `across`. Deaths that the
-/// watchdogs of a node notice are reported to all members.
-class CompositeTransport final : public spi::Transport {
+/// through its shared memory. Messages, and data that differs for each rank, use `across`; the payload of a message
+/// between GPUs of one node may stay on them. Deaths that the watchdogs of a node notice are reported to all members.
+class CompositeTransport final : public spi::Transport, public DeviceMessages {
  public:
   struct Parts {
     std::shared_ptr<spi::Transport> across{};
@@ -82,6 +85,12 @@ class CompositeTransport final : public spi::Transport {
   [[nodiscard]] spi::RequestId post_send(spi::Source bytes, int dst, std::uint32_t tag) override;
   [[nodiscard]] spi::RequestId post_recv(spi::Sink bytes, int src, std::uint32_t tag) override;
   [[nodiscard]] spi::RequestId post_recv_any(spi::Sink bytes, std::uint32_t tag, std::shared_ptr<int> source) override;
+  [[nodiscard]] std::shared_ptr<DeviceSlot> take_device_slot(Stream const& stream, std::size_t bytes, int dst) override;
+  [[nodiscard]] spi::RequestId post_device_send(std::shared_ptr<DeviceSlot> slot, std::size_t bytes, int dst,
+                                                std::uint32_t tag) override;
+  [[nodiscard]] spi::RequestId post_device_recv(spi::Sink bytes, int src, std::uint32_t tag,
+                                                std::shared_ptr<int> source,
+                                                std::shared_ptr<DevicePayload> found) override;
   [[nodiscard]] bool test(spi::RequestId) override;
   void wait(spi::RequestId, spi::TimeoutPolicy const& timeout_policy) override;
   using spi::Transport::cancel;
@@ -138,7 +147,26 @@ class CompositeTransport final : public spi::Transport {
     [[nodiscard]] bool is_message() const noexcept { return spi::is_message(op_kind); }
   };
 
+  /// Members of this node whose GPUs may take payloads from each other.
+  struct Neighbours {
+    message::MessageTransport* messages = nullptr;  ///< `across`
+    std::shared_ptr<node::NodeComm> comm{};
+    std::shared_ptr<std::vector<int> const> node_ranks{};  ///< by member; -1 on another node
+    shm::DevicePayloads payloads;
+  };
+  struct FoundAttachment;
+
   [[nodiscard]] spi::Transport& across() const noexcept { return *parts_.across; }
+  [[nodiscard]] static std::unique_ptr<Neighbours> neighbours_of(Parts const& parts);
+  /// Returns the rank on this node of a member, or -1.
+  [[nodiscard]] int neighbour(int member) const { return neighbours_ ? at_rank(*neighbours_->node_ranks, member) : -1; }
+  /// Returns a function that tells whether a neighbour has taken all messages up to now, or has left.
+  [[nodiscard]] std::function<bool()> taken_by(int member) const;
+  /// Posts a receive. A payload on a GPU is stored in `found`, or copied to host memory where that is null.
+  [[nodiscard]] spi::RequestId post_receive(spi::Sink bytes, int src, std::uint32_t tag, std::shared_ptr<int> source,
+                                            std::shared_ptr<DevicePayload> found);
+  /// Takes what came with a message: the announcement of an outbox, or the place of the payload.
+  void take_attachment(FoundAttachment& attached, spi::Sink const& sink, DevicePayload* found);
   [[nodiscard]] spi::RequestId keep(CompositeOp operation);
   [[nodiscard]] CompositeOp& operation(spi::RequestId request_id) { return operations_.at(request_id); }
   [[nodiscard]] spi::RequestId post_steps(CompositeOp operation);
@@ -212,6 +240,7 @@ class CompositeTransport final : public spi::Transport {
   [[noreturn]] void throw_verdict(char const* operation);
 
   Parts parts_;
+  std::unique_ptr<Neighbours> neighbours_;  ///< null where this rank shares memory with no other member
   std::map<spi::RequestId, CompositeOp> operations_{};
   std::uint64_t next_request_id_ = 1;
   CompositeOp const* awaited_ = nullptr;  ///< by this rank, in `wait`

@@ -16,8 +16,8 @@ constexpr spi::RequestId no_receive{};  // request ids begin at 1
 
 }  // namespace
 
-MessageOp MessageOp::send(spi::Source bytes, int dst, std::uint32_t tag) {
-  return {{}, dst, tag, OutgoingMessage{.source = std::move(bytes)}};
+MessageOp MessageOp::send(spi::Source bytes, int dst, std::uint32_t tag, Attachment attachment) {
+  return {{}, dst, tag, OutgoingMessage{.source = std::move(bytes), .attachment = std::move(attachment)}};
 }
 
 MessageOp MessageOp::receive(spi::Sink bytes, int src, std::uint32_t tag) {
@@ -53,6 +53,16 @@ void Mailboxes::post(spi::RequestId request_id, MessageOp op) {
 MessageOp* Mailboxes::find(spi::RequestId request_id) noexcept {
   auto const found = operations_.find(request_id);
   return found == operations_.end() ? nullptr : &found->second;
+}
+
+std::function<bool()> Mailboxes::all_taken_by(int member) const {
+  auto const& peer_queue = at_rank(queues_, member);
+  auto number = peer_queue.sent;
+  for (auto const request_id : peer_queue.sends) {
+    bool const has_number = std::get<OutgoingMessage>(operations_.at(request_id).message).number != 0;
+    if (!has_number) ++number;
+  }
+  return [taken = peer_queue.taken, number] { return taken->load(std::memory_order_acquire) >= number; };
 }
 
 void Mailboxes::drop(spi::RequestId request_id) noexcept {
@@ -107,16 +117,22 @@ bool Mailboxes::send_first(int member, std::size_t& sent) {
   auto& op = operations_.at(request_id);
   auto& outgoing = std::get<OutgoingMessage>(op.message);
   if (outgoing.number == 0) {
-    if (peer_queue.sent - peer_queue.taken >= window) return false;
+    if (peer_queue.sent - peer_queue.taken->load(std::memory_order_relaxed) >= window) return false;
     outgoing.number = ++peer_queue.sent;
   }
-  auto const bytes = outgoing.source.bytes;
+  auto const& attachment = outgoing.attachment;
+  PacketHeader head{.kind = PacketKind::message,
+                    .op_kind = op.tag,
+                    .round = outgoing.number,
+                    .bytes = outgoing.source.bytes.size(),
+                    .flags = attachment.has_payload_elsewhere ? std::uint32_t{flag_elsewhere} : 0};
+  auto const bytes = attachment.has_payload_elsewhere ? Bytes() : outgoing.source.bytes;
   do {
     if (bytes.size() > small_payload && (sent >= chunks_at_once || !link_.has_space(member))) return false;
     auto const chunk = bytes.subspan(outgoing.staged, std::min(chunk_bytes, bytes.size() - outgoing.staged));
-    link_.send(member,
-               {.kind = PacketKind::message, .op_kind = op.tag, .round = outgoing.number, .bytes = bytes.size()},
-               chunk);
+    auto const attached = outgoing.staged == 0 ? Bytes(attachment.bytes) : Bytes();
+    head.digest = attached.size();
+    link_.send(member, head, chunk, attached);
     outgoing.staged += chunk.size();
     ++sent;
   } while (outgoing.staged < bytes.size());
@@ -128,8 +144,15 @@ bool Mailboxes::send_first(int member, std::size_t& sent) {
 
 void Mailboxes::take(int member, PacketHeader const& head, Bytes body) {
   auto& arrivals = queue(member).arrived;
-  if (arrivals.empty() || arrivals.back().number != head.round)
-    arrivals.push_back({.number = head.round, .tag = head.op_kind, .bytes = head.bytes});
+  if (arrivals.empty() || arrivals.back().number != head.round) {
+    auto const attached = body.last(std::min<std::size_t>(head.digest, body.size()));
+    arrivals.push_back({.number = head.round,
+                        .tag = head.op_kind,
+                        .bytes = head.bytes,
+                        .attachment = {.bytes = {attached.begin(), attached.end()},
+                                       .has_payload_elsewhere = (head.flags & flag_elsewhere) != 0}});
+    body = body.first(body.size() - attached.size());
+  }
   auto& arrived = arrivals.back();
   body = body.first(std::min<std::size_t>(body.size(), arrived.bytes - arrived.received));
   if (!arrived.matched) {
@@ -142,7 +165,7 @@ void Mailboxes::take(int member, PacketHeader const& head, Bytes body) {
 }
 
 void Mailboxes::take_receipt(int member) {
-  ++queue(member).taken;
+  queue(member).taken->fetch_add(1, std::memory_order_release);  // of `all_taken_by`
   advance(member);
 }
 
@@ -189,9 +212,13 @@ void Mailboxes::start_receive(int member, Arrived& arrived, spi::RequestId reque
     first_source_ = (member + 1) % link_.size();
   }
   arrived.matched = true;
-  if (arrived.bytes == sink.size() && arrived.tag == op.tag) {
+  auto const& attachment = arrived.attachment;
+  bool const can_take = !attachment.has_payload_elsewhere || incoming.on_attachment;
+  if (arrived.bytes == sink.size() && arrived.tag == op.tag && can_take) {
     arrived.receive = request_id;
     if (!arrived.kept.empty()) copy_memory(sink.data(), arrived.kept.data(), arrived.kept.size());
+    if (!attachment.bytes.empty() && incoming.on_attachment)
+      incoming.on_attachment(member, attachment.bytes, attachment.has_payload_elsewhere);
   } else {
     op.fail(std::make_exception_ptr(
         MessageMismatch(link_.info(op.name()), member, {sink.size(), op.tag}, {arrived.bytes, arrived.tag})));

@@ -1,8 +1,12 @@
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
+#include <memory>
+#include <optional>
 #include <variant>
 #include <vector>
 
@@ -14,9 +18,20 @@
 
 namespace crossrank::message {
 
+/// Bytes that travel with a message for the layer above.
+struct Attachment {
+  std::vector<std::byte> bytes{};
+  bool has_payload_elsewhere = false;  ///< they say where the payload is, which does not travel
+};
+
+/// Takes the attachment of a message that a receive has found, before the sender knows. Runs in any thread that drives
+/// the network: it must not block, throw or call this transport.
+using AttachmentHandler = std::function<void(int member, Bytes attachment, bool has_payload_elsewhere)>;
+
 /// A message that this member sends.
 struct OutgoingMessage {
   spi::Source source{};
+  Attachment attachment{};
   std::uint64_t number = 0;  ///< among those to the same member, from 1; 0 until the first bytes have gone
   std::size_t staged = 0;    ///< bytes handed to the packet transport
   bool abandoned = false;    ///< cancelled half sent: the rest goes out from a copy
@@ -26,6 +41,7 @@ struct OutgoingMessage {
 struct IncomingMessage {
   spi::Sink sink{};
   std::shared_ptr<int> source{};  ///< of a receive from any member: takes the sender
+  AttachmentHandler on_attachment{};
 };
 
 /// A send or receive that has been posted.
@@ -35,7 +51,7 @@ struct MessageOp : OperationResult {
   std::uint32_t tag = 0;
   std::variant<OutgoingMessage, IncomingMessage> message{};
 
-  [[nodiscard]] static MessageOp send(spi::Source bytes, int dst, std::uint32_t tag);
+  [[nodiscard]] static MessageOp send(spi::Source bytes, int dst, std::uint32_t tag, Attachment attachment = {});
   [[nodiscard]] static MessageOp receive(spi::Sink bytes, int src, std::uint32_t tag);
   [[nodiscard]] static MessageOp receive_any(spi::Sink bytes, std::uint32_t tag, std::shared_ptr<int> source);
   [[nodiscard]] char const* name() const noexcept;
@@ -54,6 +70,9 @@ class Mailboxes {
   void post(spi::RequestId request_id, MessageOp op);
   /// Returns a posted operation; null for another id. The pointer is valid until the operation is dropped.
   [[nodiscard]] MessageOp* find(spi::RequestId request_id) noexcept;
+  /// Returns a function that tells whether a member has taken all messages that have been posted to it until now. Any
+  /// thread may call it, also when the group is gone.
+  [[nodiscard]] std::function<bool()> all_taken_by(int member) const;
   /// Removes an operation. A message that has come in part waits for the next receive.
   void drop(spi::RequestId request_id) noexcept;
   /// Gives an operation up: its buffer is not touched any more. A message that has gone in part goes on from a copy.
@@ -73,9 +92,10 @@ class Mailboxes {
     std::uint64_t bytes = 0;
     std::size_t received = 0;
     std::vector<std::byte> kept{};  ///< bytes that came before a receive was posted
-    spi::RequestId receive{};       ///< that takes it
+    Attachment attachment{};
+    spi::RequestId receive{};  ///< that takes it
     bool matched = false;
-    [[nodiscard]] bool complete() const noexcept { return received == bytes; }
+    [[nodiscard]] bool complete() const noexcept { return attachment.has_payload_elsewhere || received == bytes; }
   };
   /// Messages to and from one member.
   struct PeerQueue {
@@ -83,7 +103,8 @@ class Mailboxes {
     std::deque<spi::RequestId> receives{};  ///< not yet matched, in the order of posting
     std::deque<Arrived> arrived{};          ///< not yet taken whole
     std::uint64_t sent = 0;
-    std::uint64_t taken = 0;  ///< of those sent, by the other side
+    /// Number of those sent that the other side has taken. Functions of `all_taken_by` read it without the lock.
+    std::shared_ptr<std::atomic<std::uint64_t>> taken = std::make_shared<std::atomic<std::uint64_t>>(0);
   };
 
   [[nodiscard]] PeerQueue& queue(int member) noexcept { return at_rank(queues_, member); }

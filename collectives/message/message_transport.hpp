@@ -80,6 +80,16 @@ class MessageTransport final : public spi::Transport, private PacketHandler {
   void close(spi::TimeoutPolicy const& timeout_policy) override;
   [[nodiscard]] bool is_closed() const noexcept override { return closed_; }
 
+  /// Does the same as `post_send`, with an attachment of up to `max_attachment_bytes`. Where it has the place of the
+  /// payload, the bytes count for their number only.
+  [[nodiscard]] spi::RequestId post_send_with(spi::Source bytes, int dst, std::uint32_t tag, Attachment attachment);
+  /// Does the same as `post_recv`, or as `post_recv_any` where `source` is not null, and takes attachments.
+  [[nodiscard]] spi::RequestId post_recv_with(spi::Sink bytes, int src, std::uint32_t tag, std::shared_ptr<int> source,
+                                              AttachmentHandler on_attachment);
+  /// Returns a function that tells whether `dst` has taken all messages that this rank has posted to it until now. Any
+  /// thread may call it, also when the group is gone.
+  [[nodiscard]] std::function<bool()> all_taken_by(int dst) const;
+
   /// Begins (1) or ends (-1) a section in which this rank waits for peers through another transport. Members that wait
   /// for this rank then look for the cause elsewhere.
   void enter_wait(int change) noexcept { link_.network().enter_wait(change); }

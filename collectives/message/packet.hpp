@@ -30,7 +30,7 @@ struct PacketHeader {
   std::uint32_t op_kind = 0;  ///< `spi::OpKind`; tag of a message
   std::uint64_t group = 0;    ///< number of the group
   std::uint64_t round = 0;    ///< of the group; number of a message between two members
-  std::uint64_t digest = 0;   ///< of the arguments; progress count in a pong
+  std::uint64_t digest = 0;   ///< of the arguments; progress count in a pong; bytes of an attachment to a message
   std::uint64_t bytes = 0;    ///< of the whole payload, not of this packet; of a verdict: number of sizes
   std::int32_t root = 0;      ///< member that a broadcast goes out from
   std::uint32_t flags = 0;    ///< `PacketFlag`
@@ -38,18 +38,21 @@ struct PacketHeader {
 static_assert(std::is_trivially_copyable_v<PacketHeader> && sizeof(PacketHeader) == 48);
 
 enum PacketFlag : std::uint32_t {
-  flag_whole = 1,      ///< arrival, verdict: the payload is in this packet
-  flag_user_code = 2,  ///< pong: runs the caller's code in a range or guard
-  flag_data = 4,       ///< arrival: the round moves bytes
-  flag_broadcast = 8,  ///< arrival: from the root only
-  flag_dead = 32,      ///< failure: the failed ranks are dead, in every group
-  flag_waiting = 16,   ///< pong: waits for another rank itself
+  flag_whole = 1,       ///< arrival, verdict: the payload is in this packet
+  flag_user_code = 2,   ///< pong: runs the caller's code in a range or guard
+  flag_data = 4,        ///< arrival: the round moves bytes
+  flag_broadcast = 8,   ///< arrival: from the root only
+  flag_dead = 32,       ///< failure: the failed ranks are dead, in every group
+  flag_waiting = 16,    ///< pong: waits for another rank itself
+  flag_elsewhere = 64,  ///< message: the packets have no payload; the attachment says where it is
 };
 
 /// Payloads up to this size travel with arrival and verdict; larger ones from rank to rank once the round has passed.
 inline constexpr std::size_t small_payload = std::size_t{1} << 14;
 /// Most bytes of a call's arguments in an arrival.
 inline constexpr std::size_t max_argument_bytes = CallArguments::max_bytes;
+/// Most bytes of an attachment to a message, which goes behind its first bytes.
+inline constexpr std::size_t max_attachment_bytes = 256;
 /// Most that one packet carries of a larger payload: far below what counts of `int` can say.
 inline constexpr std::size_t chunk_bytes = std::size_t{1} << 18;
 /// Chunks for one rank that the packet transport may hold unsent.

@@ -20,25 +20,25 @@ struct OutboxLeases {
 
 }  // namespace
 
-std::shared_ptr<void const> DeviceInbox::hold(int owner, OutboxId slot) {
-  if (slot.slot >= comm_->slot_capacity() || !comm_->leases().hold(owner, slot.slot, slot.generation, comm_->rank()))
+std::shared_ptr<void const> hold(std::shared_ptr<node::NodeComm> const& comm, int owner, OutboxId slot) {
+  if (slot.slot >= comm->slot_capacity() || !comm->leases().hold(owner, slot.slot, slot.generation, comm->rank()))
     return nullptr;
-  return {comm_.get(), [comm = comm_, owner, slot](void const*) {
+  return {comm.get(), [comm, owner, slot](void const*) {
             if (comm->is_own_process()) comm->leases().drop(owner, slot.slot, slot.generation, comm->rank());
           }};
 }
 
-void DeviceInbox::open(int owner, OutboxRecord const& announced) {
+void DeviceInbox::open(int owner, OutboxRecord const& announced, std::shared_ptr<void const> lease) {
   if (outboxes_.empty()) outboxes_.resize(as_size(comm_->ranks()));
   auto& outbox = at_rank(outboxes_, owner);
   if (outbox.id == announced.id) return;  // open, or refused
   outbox = {.id = announced.id};
+  if (!lease) return;
   auto const leases = std::make_shared<OutboxLeases>();
-  leases->keeps = hold(owner, announced.id);
-  if (!leases->keeps) return;
+  leases->keeps = std::move(lease);
   try {
     auto memory = spi::device_provider(announced.memory.kind).open_shared(announced.memory, leases);
-    leases->is_open = hold(owner, announced.id);
+    leases->is_open = hold(comm_, owner, announced.id);
     outbox.memory = std::move(memory);
   } catch (Error const& e) {
     log_event(LogLevel::info, "messages of another rank's GPU go through host memory",
@@ -46,14 +46,13 @@ void DeviceInbox::open(int owner, OutboxRecord const& announced) {
   }
 }
 
-DevicePayload DeviceInbox::take(int owner, OutboxId slot, SlotRecord const& where, std::size_t bytes) {
-  if (outboxes_.empty()) return {};
+DevicePayload DeviceInbox::find(int owner, SlotRecord const& where, std::size_t bytes,
+                                std::shared_ptr<void const> lease) const {
+  if (outboxes_.empty() || !lease) return {};
   auto const& outbox = at_rank(outboxes_, owner);
   if (!outbox.memory || !(outbox.id == where.outbox)) return {};
   auto const size = outbox.memory->size_bytes();
   if (where.offset > size || bytes > size - where.offset) return {};
-  auto lease = hold(owner, slot);
-  if (!lease) return {};
   return {.memory = outbox.memory, .offset = where.offset, .lease = std::move(lease)};
 }
 

@@ -14,37 +14,14 @@
 namespace crossrank::shm {
 namespace {
 
-/// Below, host memory is as fast: the two copies of the GPU cost the same, and those of the CPUs next to nothing.
-constexpr std::size_t least_device_payload = std::size_t{32} << 10;
-
 OutboxId id_of(node::Channel::Message const& message) {
   return {.generation = message.generation, .slot = message.slot & slot_number};
-}
-
-/// Copies a payload to pageable host memory. Blocks until it is there. The payload has been written, so the copy waits
-/// for no other work of the device.
-void copy_to_host(DevicePayload const& from, std::span<std::byte> to) {
-  auto const device = from.memory->device();
-  auto& provider = spi::device_provider(device.kind);
-  provider.copy(
-      Stream::create(device),
-      {.to = to.data(), .from = from.memory->data() + from.offset, .from_device = device, .run_bytes = to.size()});
 }
 
 }  // namespace
 
 std::shared_ptr<DeviceSlot> ShmTransport::take_device_slot(Stream const& stream, std::size_t bytes, int dst) {
-  if (bytes < least_device_payload || bytes >= no_outbox_from_ || dst == rank()) return nullptr;
-  if (!outbox_ || outbox_->slot_bytes() < bytes) {
-    if (outbox_ && outbox_->is_lent()) return nullptr;  // a message that waits for its place is in it
-    auto larger = DeviceOutbox::make(group_->shared_comm(), stream, bytes);
-    if (!larger) {
-      no_outbox_from_ = bytes;
-      return nullptr;
-    }
-    outbox_ = std::move(larger);
-  }
-  return outbox_->is_open_by(group_->node_rank(dst)) ? outbox_->take() : nullptr;
+  return dst == rank() ? nullptr : device_payloads_.take_slot(stream, bytes, group_->node_rank(dst));
 }
 
 spi::RequestId ShmTransport::post_device_send(std::shared_ptr<DeviceSlot> slot, std::size_t bytes, int dst,
@@ -66,18 +43,20 @@ spi::RequestId ShmTransport::post_device_recv(spi::Sink bytes, int src, std::uin
 }
 
 void ShmTransport::place_device_payload(MessageOp const& op, std::uint64_t number, node::Channel::Message& message) {
-  auto const& where = outbox_->described_by(*op.device_slot);
+  auto& outbox = device_payloads_.outbox();
+  auto const& where = outbox.described_by(*op.device_slot);
   message.offset = where.offset;
   message.slot = where.id | payload_on_device;
   message.generation = where.generation;
-  outbox_->sent(*op.device_slot, group_->node_rank(op.peer), group_->message_taken(op.peer, number));
+  outbox.sent(*op.device_slot, group_->node_rank(op.peer), group_->message_taken(op.peer, number));
 }
 
 void ShmTransport::take_device_payload(MessageOp& op, int src, node::Channel::Message const& message) {
   auto const owner = group_->node_rank(src);
   SlotRecord where;
   std::memcpy(&where, group_->payload(src, message.offset, sizeof where).data(), sizeof where);
-  auto found = inbox_.take(owner, id_of(message), where, message.bytes);
+  auto found =
+      device_payloads_.inbox().find(owner, where, message.bytes, hold(group_->shared_comm(), owner, id_of(message)));
   if (group_->comm().has_departed(owner)) {
     group_->fail(node::Verdict::aborted, "its message was in the memory of its GPU, which has gone with it", {src});
     group_->throw_if_failed(op.name());
@@ -86,31 +65,29 @@ void ShmTransport::take_device_payload(MessageOp& op, int src, node::Channel::Me
     group_->fail_corrupt(op.name(), "payload on the GPU of rank " + std::to_string(src),
                          std::to_string(message.bytes) + " bytes in its announced memory",
                          "offset " + std::to_string(where.offset));
-  if (op.on_device) {
-    *op.on_device = std::move(found);
-  } else {
-    copy_to_host(found, std::get<spi::Sink>(op.payload).bytes);
-  }
+  deliver(std::move(found), op.on_device.get(), std::get<spi::Sink>(op.payload).bytes);
 }
 
 std::size_t ShmTransport::announcement_bytes(int dst, std::size_t payload_bytes) const noexcept {
-  if (!outbox_ || dst == rank() || outbox_->is_open_by(group_->node_rank(dst))) return 0;
+  if (dst == rank() || device_payloads_.announcement_to(group_->node_rank(dst)) == nullptr) return 0;
   return announcement_offset(payload_bytes) + sizeof(OutboxRecord);
 }
 
 void ShmTransport::announce_outbox(int dst, std::size_t payload_bytes, std::uint64_t number, node::Slot const& slot,
                                    node::Channel::Message& message) {
-  std::memcpy(group_->comm().arena().at(slot) + announcement_offset(payload_bytes), &outbox_->record(),
+  auto& outbox = device_payloads_.outbox();
+  std::memcpy(group_->comm().arena().at(slot) + announcement_offset(payload_bytes), &outbox.record(),
               sizeof(OutboxRecord));
   message.slot |= announces_device;
-  outbox_->announced_to(group_->node_rank(dst), group_->message_taken(dst, number));
+  outbox.announced_to(group_->node_rank(dst), group_->message_taken(dst, number));
 }
 
 void ShmTransport::open_announced(int src, node::Channel::Message const& message) {
   OutboxRecord announced;
   auto const behind = group_->payload(src, message.offset + announcement_offset(message.bytes), sizeof announced);
   std::memcpy(&announced, behind.data(), sizeof announced);
-  inbox_.open(group_->node_rank(src), announced);
+  auto const owner = group_->node_rank(src);
+  device_payloads_.inbox().open(owner, announced, hold(group_->shared_comm(), owner, announced.id));
 }
 
 }  // namespace crossrank::shm

@@ -32,7 +32,7 @@ ShmTransport::ShmTransport(std::shared_ptr<node::Group> group, std::vector<int> 
       sends_blocked_(per_rank<std::uint64_t>(group_->size())),
       receives_blocked_(per_rank<std::uint64_t>(group_->size())),
       ring_(group_->comm().arena()),
-      inbox_(group_->shared_comm()),
+      device_payloads_(group_->shared_comm()),
       timeout_policy_(timeout_policy) {}
 
 ShmTransport::~ShmTransport() {
@@ -284,7 +284,7 @@ void ShmTransport::close(spi::TimeoutPolicy const& timeout_policy) {
   group_->comm().require_own_process("close");
   spi::require_one_collective(*this, "close", collective_.has_value());
   closed_ = true;
-  inbox_.close();
+  device_payloads_.inbox().close();
   auto const round = group_->post({.op_kind = OpKind::close}, timeout_policy);
   static_cast<void>(group_->wait(round, timeout_policy, "close"));
   group_->closed();

@@ -11,8 +11,7 @@
 #include <crossrank/spi/transport.hpp>
 
 #include "collectives/algorithms/reduce.hpp"
-#include "collectives/shm/device_inbox.hpp"
-#include "collectives/shm/device_outbox.hpp"
+#include "collectives/shm/device_payloads.hpp"
 #include "collectives/shm/staged_collective.hpp"
 #include "collectives/shm/staging_ring.hpp"
 #include "collectives/spi/device_messages.hpp"
@@ -263,9 +262,7 @@ class ShmTransport final : public spi::Transport, public DeviceMessages {
   std::vector<std::span<std::byte const>> areas_{};  ///< of the peers, in the step under way
   std::optional<ArenaFull> arena_full_{};
   int first_source_ = 0;  ///< the rank whose turn it is when several have sent to a receive from any rank
-  std::unique_ptr<DeviceOutbox> outbox_{};        ///< from the first long message on a GPU on
-  std::size_t no_outbox_from_ = ~std::size_t{0};  ///< length of payload for which there was no memory
-  DeviceInbox inbox_;
+  DevicePayloads device_payloads_;
   spi::TimeoutPolicy timeout_policy_;
   bool closed_ = false;
 };

@@ -1,7 +1,12 @@
 #include "collectives/message/mailboxes.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
+#include <span>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -151,6 +156,83 @@ TEST(Mailboxes, give_a_half_taken_message_to_the_next_receive) {
   members[1].mailboxes().post(id(2), message::MessageOp::receive({.bytes = got}, 0, 0));
   EXPECT_TRUE(members[1].mailboxes().find(id(2))->completed);
   EXPECT_EQ(got, sent);
+}
+
+// ---------------------------------------------------------------- attachments
+
+/// What a receive has got besides its bytes.
+struct GotAttachment {
+  std::vector<std::byte> bytes{};
+  bool has_payload_elsewhere = false;
+  bool sender_knew = false;
+};
+
+message::MessageOp receive_with(GotAttachment& got, std::span<std::byte> bytes, std::function<bool()> taken) {
+  auto op = message::MessageOp::receive({.bytes = bytes}, 0, 9);
+  std::get<message::IncomingMessage>(op.message).on_attachment =
+      [&got, taken = std::move(taken)](int member, message::Bytes attachment, bool has_payload_elsewhere) {
+        EXPECT_EQ(member, 0);
+        got = {.bytes = {attachment.begin(), attachment.end()},
+               .has_payload_elsewhere = has_payload_elsewhere,
+               .sender_knew = taken()};
+      };
+  return op;
+}
+
+TEST(Mailboxes, give_the_attachment_of_a_message_to_its_receive_before_the_sender_knows) {
+  Members members(2);
+  auto const sent = pattern(2 * message::chunk_bytes + 1, 3);
+  auto const attached = pattern(40, 7);
+  std::vector<std::byte> got(sent.size());
+  members[0].mailboxes().post(id(1), message::MessageOp::send({.bytes = sent}, 1, 9, {.bytes = attached}));
+  auto const taken = members[0].mailboxes().all_taken_by(1);
+  members.deliver_all();
+  EXPECT_FALSE(taken());
+  GotAttachment with;
+  members[1].mailboxes().post(id(1), receive_with(with, got, taken));
+  members.deliver_all();
+  EXPECT_EQ(got, sent);
+  EXPECT_EQ(with.bytes, attached);
+  EXPECT_FALSE(with.has_payload_elsewhere);
+  EXPECT_FALSE(with.sender_knew);
+  EXPECT_TRUE(taken());
+}
+
+TEST(Mailboxes, send_no_payload_that_is_elsewhere) {
+  Members members(2);
+  auto const payload = pattern(50'000, 3);
+  auto const attached = pattern(40, 7);
+  std::vector<std::byte> got(payload.size());
+  message::Attachment const where{.bytes = attached, .has_payload_elsewhere = true};
+  members[0].mailboxes().post(id(1), message::MessageOp::send({.bytes = payload}, 1, 9, where));
+  members[0].mailboxes().post(id(2), message::MessageOp::send({.bytes = payload}, 1, 9, where));
+  auto const both_taken = members[0].mailboxes().all_taken_by(1);
+  GotAttachment with;
+  members[1].mailboxes().post(id(1), receive_with(with, got, both_taken));
+  members.deliver_all();
+  EXPECT_TRUE(members[1].mailboxes().find(id(1))->completed);
+  EXPECT_EQ(with.bytes, attached);
+  EXPECT_TRUE(with.has_payload_elsewhere);
+  EXPECT_EQ(got, std::vector<std::byte>(payload.size())) << "nothing is written";
+  EXPECT_FALSE(both_taken());
+  members[1].mailboxes().post(id(2), message::MessageOp::receive({.bytes = got}, 0, 9));
+  members.deliver_all();
+  EXPECT_TRUE(members[1].mailboxes().find(id(2))->failure) << "a receive that cannot take it";
+  EXPECT_TRUE(both_taken());
+}
+
+TEST(Mailboxes, drop_the_attachment_of_a_message_of_another_size) {
+  Members members(2);
+  auto const sent = pattern(4, 0);
+  std::vector<std::byte> got(5);
+  members[0].mailboxes().post(id(1), message::MessageOp::send({.bytes = sent}, 1, 9, {.bytes = pattern(40, 7)}));
+  auto const taken = members[0].mailboxes().all_taken_by(1);
+  GotAttachment with;
+  members[1].mailboxes().post(id(1), receive_with(with, got, taken));
+  members.deliver_all();
+  EXPECT_TRUE(members[1].mailboxes().find(id(1))->failure);
+  EXPECT_TRUE(with.bytes.empty());
+  EXPECT_TRUE(taken());
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include <cstdlib>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -77,6 +78,32 @@ TEST(MpiDeviceGather, brings_the_tensors_of_all_gpus) {
   }
   gathered.close();
   EXPECT_EQ(received, world.rank() == 0 ? world.world_size() : 0);
+  world.close();
+  EXPECT_EQ(reports(), 0U) << "misuses of the driver";
+}
+
+/// Each rank exchanges tensors with another rank of its host, whose process opens the memory of its GPU.
+TEST(MpiDeviceMessages, stay_on_the_gpus_of_a_host_with_shared_memory) {
+  constexpr int rounds = 10;
+  auto world = join(options_of("messages"));
+  auto const gpu = default_device();
+  auto const here = world.transport()->node_ranks();
+  int const partner = here.front() == world.rank() ? here.back() : here.front();
+  auto const sent = filled(world, 50'000, gpu);
+  auto got = filled(world, 50'000, gpu);
+  auto const exchange = [&] { world.sendrecv(got, sent, {.dst = partner, .src = partner}); };
+  bool const has_partner = here.size() == 2;
+  if (has_partner) exchange();
+  current_stream(gpu).synchronize();
+  world.barrier();
+  reset_calls();
+  for (int i = 0; i < rounds && has_partner; ++i) exchange();
+  if (has_partner) {
+    bool const stay = variable("CROSSRANK_TEST_BACKEND") == "composite";
+    EXPECT_EQ(calls("cuMemcpyDtoHAsync_v2") + calls("cuMemcpyHtoDAsync_v2"), stay ? 0U : 2U * rounds);
+    EXPECT_EQ(values(got), std::vector<float>(50'000, static_cast<float>(partner + 1)));
+  }
+  EXPECT_TRUE(has_partner || world.world_size() != 4) << "two ranks on each of two hosts";
   world.close();
   EXPECT_EQ(reports(), 0U) << "misuses of the driver";
 }

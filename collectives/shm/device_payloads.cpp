@@ -1,0 +1,50 @@
+#include "collectives/shm/device_payloads.hpp"
+
+#include <utility>
+
+#include <crossrank/spi/device_provider.hpp>
+
+namespace crossrank::shm {
+namespace {
+
+/// Below, host memory is as fast: the two copies of the GPU cost the same, and those of the CPUs next to nothing.
+constexpr std::size_t least_device_payload = std::size_t{32} << 10;
+
+/// The payload has been written, so the copy waits for no other work of the device.
+void copy_to_host(DevicePayload const& from, std::span<std::byte> to) {
+  auto const device = from.memory->device();
+  auto& provider = spi::device_provider(device.kind);
+  provider.copy(
+      Stream::create(device),
+      {.to = to.data(), .from = from.memory->data() + from.offset, .from_device = device, .run_bytes = to.size()});
+}
+
+}  // namespace
+
+std::shared_ptr<DeviceSlot> DevicePayloads::take_slot(Stream const& stream, std::size_t bytes, int dst) {
+  if (bytes < least_device_payload || bytes >= no_outbox_from_) return nullptr;
+  if (!outbox_ || outbox_->slot_bytes() < bytes) {
+    if (outbox_ && outbox_->is_lent()) return nullptr;  // a message that waits for its place is in it
+    auto larger = DeviceOutbox::make(comm_, stream, bytes);
+    if (!larger) {
+      no_outbox_from_ = bytes;
+      return nullptr;
+    }
+    outbox_ = std::move(larger);
+  }
+  return outbox_->is_open_by(dst) ? outbox_->take() : nullptr;
+}
+
+OutboxRecord const* DevicePayloads::announcement_to(int dst) const noexcept {
+  return outbox_ && !outbox_->is_open_by(dst) ? &outbox_->record() : nullptr;
+}
+
+void deliver(DevicePayload payload, DevicePayload* to, std::span<std::byte> bytes) {
+  if (to != nullptr) {
+    *to = std::move(payload);
+  } else {
+    copy_to_host(payload, bytes);
+  }
+}
+
+}  // namespace crossrank::shm
