@@ -67,7 +67,10 @@ AcquiredGil::AcquiredGil() noexcept {
 }
 
 SharedObject::~SharedObject() {
-  if (!object_.is_valid() || !interpreter_lives()) return;
+  if (!object_.is_valid()) return;
+  // A thread of the library, which the exit of the process waits for, may drop a tensor while the interpreter ends.
+  InterpreterHold const hold;
+  if (!hold) return;
   AcquiredGil const gil;
   object_.dec_ref();
 }
