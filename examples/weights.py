@@ -14,6 +14,12 @@ with crossrank.connect(timeout=60) as world:
     world.all_reduce(total)
     assert total[0, 0] == sum(range(world.world_size))
 
+    # On this rank's GPU, or on the CPU where there is none.
+    on_device = crossrank.zeros((4, 8), "F32", device=crossrank.default_device())
+    on_device.copy_from(mine)
+    world.all_reduce(on_device)
+    assert on_device.cpu().numpy()[0, 0] == total[0, 0]
+
     with crossrank.get_tensors_parallel(mine, group=world) as slices:
         if slices.is_receiver:
             weight = crossrank.concat(slices, dim=0)

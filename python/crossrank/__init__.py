@@ -24,6 +24,7 @@ from .checkpoint import (
 )
 from .collective import Collective, Request, connect, statistics
 from .coordinator import Dispatched, GroupCoordinator, TensorDictReceive, TensorDictSend
+from .device import default_device, stream, trim
 from .errors import (
     BackendError,
     CancelledError,
@@ -86,6 +87,7 @@ __all__ = [
     "consolidate",
     "consolidate_part",
     "convert",
+    "default_device",
     "empty",
     "finish_parts",
     "gather_from_all_ranks",
@@ -99,6 +101,8 @@ __all__ = [
     "save_sharded",
     "split",
     "statistics",
+    "stream",
+    "trim",
     "verify",
     "zero_first",
     "zero_only",

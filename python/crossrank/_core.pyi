@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from typing_extensions import Buffer
 
-from ._types import Shape, TensorLike
+from ._types import Device, Shape, TensorLike
 
 __version__: str
 
@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 _State = tuple[Any, dict[str, Tensor]]
 
 class Tensor(Buffer):
-    """A dense row-major tensor on the CPU: a view of shared memory, of a file, or of memory of its own."""
+    """A dense row-major tensor on the CPU or a GPU: a view of shared memory, of a file, or of memory of its own."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -23,6 +23,10 @@ class Tensor(Buffer):
     @property
     def dtype(self) -> str:
         """The name of the element type in the safetensors format, such as "F32"."""
+
+    @property
+    def device(self) -> str:
+        """The name of the device that holds the memory: "cpu", or a GPU such as "cuda:0"."""
 
     @property
     def nbytes(self) -> int:
@@ -34,17 +38,21 @@ class Tensor(Buffer):
 
     @property
     def data_ptr(self) -> int:
-        """The address of the first byte."""
+        """The address of the first byte, which on a GPU only the GPU can read."""
 
     def numel(self) -> int:
         """Returns the number of elements."""
 
     def numpy(self) -> Any:
-        """Returns a numpy array of the same memory, read-only where the tensor is."""
+        """Returns a numpy array of the same memory, read-only where the tensor is.
+
+        `UsageError` for a tensor on a GPU: use `cpu().numpy()`.
+        """
 
     def torch(self) -> Any:
         """Returns a torch tensor, which may be written. Writing never changes memory of another rank or a file.
 
+        Of a tensor on a GPU it is a torch tensor on that GPU. Keep it while a stream other than torch's current one uses it.
         Torch packs two values of F4 in one element, so its last dimension is half as long.
         """
 
@@ -57,11 +65,18 @@ class Tensor(Buffer):
     def narrow(self, dim: int, begin: int, length: int) -> Tensor:
         """Returns a view of `length` entries of a dimension, from `begin` on. All dimensions before it have length 1."""
 
-    def to(self, dtype: str) -> Tensor:
-        """Returns the tensor with elements of another type: itself when it has that type, else a copy.
+    def to(self, target: Device) -> Tensor:
+        """Returns the tensor with elements of another type, or on another device: itself when it has that type or is there.
 
-        Floats are rounded to the nearest.
+        Floats are rounded to the nearest. A copy to or from a GPU is in the order of its current stream; one to the CPU returns
+        when the bytes are there.
         """
+
+    def cpu(self) -> Tensor:
+        """Returns the tensor on the CPU: itself when it is there, else a copy."""
+
+    def copy_from(self, source: TensorLike) -> None:
+        """Overwrites the elements with those of a tensor of the same shape and dtype, which may be on another device."""
 
     def reshape(self, shape: Shape) -> Tensor:
         """Returns a view of the same memory in another shape."""
@@ -79,11 +94,12 @@ class Tensor(Buffer):
     ) -> Any:
         """Exports the tensor by DLPack, as a versioned capsule with the read-only flag.
 
-        `torch.from_dlpack` ignores this flag and gives a writable alias: use `torch()` instead.
+        `stream` is the consumer's stream of a tensor on a GPU, which then waits for the current one.
+        `torch.from_dlpack` ignores the flag and gives a writable alias: use `torch()` instead.
         """
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Returns DLPack's number of the CPU."""
+        """Returns DLPack's kind and number of the device."""
 
     def __len__(self) -> int: ...
 
@@ -192,6 +208,7 @@ class TensorDictReceive:
 class GroupCoordinator:
     def cpu_group(self) -> Collective: ...
     def device_group(self) -> Collective: ...
+    def device(self) -> str: ...
     def unique_name(self) -> str: ...
     def ranks(self) -> list[int]: ...
     def barrier(self) -> None: ...
@@ -277,15 +294,15 @@ class NFSWorkspace:
     def path(self) -> Any: ...
     def rank(self) -> int: ...
     def write(self, config: Any, weights: dict[str, TensorLike], /) -> None: ...
-    def read(self, rank: int, damaged: str, /) -> _State | None: ...
+    def read(self, rank: int, damaged: str, to: Device, /) -> _State | None: ...
     def clean(self) -> None: ...
 
 class SharedMemoryWorkspace:
     def __init__(self, group: Collective, /) -> None: ...
-    def empty(self, shape: Shape, dtype: str, /) -> Tensor: ...
+    def empty(self, shape: Shape, dtype: str, device: Device, /) -> Tensor: ...
     def zeros(self, shape: Shape, dtype: str, /) -> Tensor: ...
-    def write(self, config: Any, weights: dict[str, TensorLike], /) -> None: ...
-    def read(self, rank: int, /) -> _State | None: ...
+    def write(self, config: Any, weights: dict[str, TensorLike], in_place: bool, /) -> None: ...
+    def read(self, rank: int, to: Device, in_place: bool, /) -> _State | None: ...
     def clean(self) -> None: ...
     def trim(self) -> int: ...
 
@@ -338,8 +355,12 @@ def reason_text(why: str | BaseException, /) -> str:
 
 def statistics() -> dict[str, int]: ...
 def as_tensor(tensor: TensorLike, /) -> Tensor: ...
-def empty(shape: Shape, dtype: str, /) -> Tensor: ...
-def zeros(shape: Shape, dtype: str, /) -> Tensor: ...
+def empty(shape: Shape, dtype: str, device: Device, shareable: bool, /) -> Tensor: ...
+def zeros(shape: Shape, dtype: str, device: Device, shareable: bool, /) -> Tensor: ...
+def default_device() -> str: ...
+def push_stream(device: Device, native: int, /) -> None: ...
+def pop_stream() -> None: ...
+def trim(device: Device, /) -> None: ...
 def concat(parts: Sequence[TensorLike], dim: int, /) -> Tensor: ...
 def view_as(tensor: Tensor, shape: Shape, dtype: str, /) -> Tensor: ...
 def broadcast_object(group: Collective, value: Any, root: int, pickle: bool, /) -> Any: ...
@@ -364,6 +385,8 @@ def get_tensors_parallel(
     release: str,
     timeout: float | None,
     files: str,
+    to: Device,
+    in_place: bool,
     /,
 ) -> TensorRange | StateDictRange: ...
 def get_configs_parallel(
@@ -376,6 +399,8 @@ def get_configs_parallel(
     release: str,
     timeout: float | None,
     files: str,
+    to: Device,
+    in_place: bool,
     /,
 ) -> ConfigRange: ...
 def make_nfs_workspace(path: str, rank: int | None, existing: str, format: str, world_size: int | None, /) -> NFSWorkspace: ...

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
-# A crossrank, torch, numpy or DLPack tensor, or an object with the buffer protocol.
+# A crossrank, torch, numpy or DLPack tensor on the CPU or a GPU, or an object with the buffer protocol.
 TensorLike = Any
 # Seconds, or a timedelta.
 Timeout = float | timedelta
+# "cpu", "cuda" for the GPU of this process, "cuda:1" and so on, or a torch.device.
+Device = Any
 Shape = int | Sequence[int]
 Weights = Mapping[str, TensorLike]
 ReduceOp = Literal["sum", "prod", "min", "max", "avg", "band", "bor", "bxor"]

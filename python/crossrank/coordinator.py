@@ -103,7 +103,8 @@ class GroupCoordinator:
     ) -> Self:
         """Makes the listed groups and returns the one that holds this rank. Collective.
 
-        `data_parallel` is the group whose tokens `dispatch` joins.
+        `data_parallel` is the group whose tokens `dispatch` joins. With `device_communicator`, `recv` receives on the GPU of
+        this process.
 
         >>> tp = crossrank.GroupCoordinator.create(world, [[0, 1]])
         """
@@ -123,6 +124,16 @@ class GroupCoordinator:
     def cpu_group(self) -> Collective:
         """The group that objects and metadata use."""
         return Collective(self._native.cpu_group())
+
+    @property
+    def device_group(self) -> Collective:
+        """The group that tensors use."""
+        return Collective(self._native.device_group())
+
+    @property
+    def device(self) -> str:
+        """The device on which `recv` makes its tensor: the GPU of this process with `device_communicator`, else "cpu"."""
+        return self._native.device()
 
     @property
     def unique_name(self) -> str:
@@ -211,7 +222,7 @@ class GroupCoordinator:
         self._native.send(tensor, dst)
 
     def recv(self, shape: Shape, dtype: str, *, src: int | None = None) -> Tensor:
-        """Returns the next tensor from a rank; without `src` from the previous one.
+        """Returns the next tensor from a rank, on `device`; without `src` from the previous one.
 
         >>> activations = pp.recv((8, 128), "BF16")
         """
@@ -226,6 +237,8 @@ class GroupCoordinator:
 
     def broadcast_tensor_dict(self, values: dict[str, Any] | None = None, *, src: int = 0) -> dict[str, Any]:
         """Returns the source's dict of tensors and JSON values. The source gets its own tensors.
+
+        A tensor on a GPU arrives on the GPU of this process.
 
         >>> batch = tp.broadcast_tensor_dict(batch)
         """

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from . import _core
-from ._types import TensorLike, Timeout, Weights, seconds
+from ._types import Device, TensorLike, Timeout, Weights, seconds
 from .collective import Collective
 from .tensor import Tensor
 from .workspace import NFSWorkspace, SharedMemoryWorkspace
@@ -100,6 +100,8 @@ def _options(
     release: str,
     timeout: Timeout | None,
     files: str,
+    to: Device,
+    in_place: bool,
 ) -> tuple[Any, ...]:
     """Returns the arguments that are the same for tensors and for configs, as the core takes them."""
     return (
@@ -110,6 +112,8 @@ def _options(
         release,
         seconds(timeout),
         files,
+        to,
+        in_place,
     )
 
 
@@ -123,6 +127,8 @@ def get_tensors_parallel(
     release: Literal["strict", "lazy"] = "strict",
     timeout: Timeout | None = None,
     files: Literal["remove", "keep"] = "remove",
+    to: Device = "cpu",
+    in_place: bool = False,
 ) -> CollectiveRange[Any]:
     """Gathers one tensor, or a dict of tensors, of each listed rank of the job on the first of them.
 
@@ -130,12 +136,15 @@ def get_tensors_parallel(
     call it. Tensors of other ranks are read-only views of their owner's memory. The receiver's own item is the tensor that it
     passed: writing to it changes that tensor.
 
+    `to` is the device where the receiver gets all tensors, its own too: a tensor on a GPU is copied to the CPU by default. With
+    `in_place`, `shareable` tensors stay on their GPU, and the receiver gets views of their owner's memory.
+
     >>> with crossrank.get_tensors_parallel(weight, group=world) as shards:
     ...     merged = crossrank.concat(shards)
     """
     native = _core.get_tensors_parallel(
         tensor if isinstance(tensor, dict) or not hasattr(tensor, "items") else dict(tensor),
-        *_options(ranks, group, workspace, workspace_path, release, timeout, files),
+        *_options(ranks, group, workspace, workspace_path, release, timeout, files, to, in_place),
     )
     return CollectiveRange(native)
 
@@ -151,10 +160,13 @@ def get_configs_parallel(
     release: Literal["strict", "lazy"] = "strict",
     timeout: Timeout | None = None,
     files: Literal["remove", "keep"] = "remove",
+    to: Device = "cpu",
+    in_place: bool = False,
 ) -> CollectiveRange[RankedState]:
     """Gathers config and weights of each listed rank of the job on the first of them.
 
     Weights of other ranks are read-only, and the receiver's own are those that it passed, as in `get_tensors_parallel`.
+    `to` and `in_place` are for weights on GPUs, as there.
 
     >>> with crossrank.get_configs_parallel({"layer": 3}, {"w": weight}, group=world) as states:
     ...     for state in states:
@@ -163,6 +175,6 @@ def get_configs_parallel(
     native = _core.get_configs_parallel(
         config,
         dict(weights or {}),
-        *_options(ranks, group, workspace, workspace_path, release, timeout, files),
+        *_options(ranks, group, workspace, workspace_path, release, timeout, files, to, in_place),
     )
     return CollectiveRange(native)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _core
 from ._core import Tensor
-from ._types import Shape, TensorLike
+from ._types import Device, Shape, TensorLike
 from .errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _ML_NAMES = {name: dtype for dtype, name in _ML_DTYPES.items()}
 
 
 def as_tensor(tensor: TensorLike) -> Tensor:
-    """Returns a crossrank tensor of the same memory.
+    """Returns a crossrank tensor of the same memory, on the CPU or a GPU.
 
     Do not resize the storage of a torch tensor while the view lives, as `resize_` and FSDP do: torch frees that memory. Torch
     packs two values of F4 in one element, so the view's last dimension is twice as long.
@@ -39,22 +39,25 @@ def as_tensor(tensor: TensorLike) -> Tensor:
     return _core.as_tensor(tensor)
 
 
-def empty(shape: Shape, dtype: str) -> Tensor:
+def empty(shape: Shape, dtype: str, *, device: Device = "cpu", shareable: bool = False) -> Tensor:
     """Returns a writable tensor whose contents are undetermined.
+
+    `device` is "cpu", a GPU such as "cuda:1", or "cuda" for the GPU of this process. A GPU's memory comes from a pool in the
+    order of its current stream; `shareable` memory comes from the driver, and gathers with `in_place` can hand it over.
 
     >>> crossrank.empty((2, 3), "BF16").numel()
     6
     """
-    return _core.empty(shape, dtype)
+    return _core.empty(shape, dtype, device, shareable)
 
 
-def zeros(shape: Shape, dtype: str) -> Tensor:
-    """Returns a writable tensor of zero bytes.
+def zeros(shape: Shape, dtype: str, *, device: Device = "cpu", shareable: bool = False) -> Tensor:
+    """Returns a writable tensor of zero bytes; the other arguments as for `empty`.
 
     >>> crossrank.zeros((2, 3), "F32").numpy().sum()
     0.0
     """
-    return _core.zeros(shape, dtype)
+    return _core.zeros(shape, dtype, device, shareable)
 
 
 def concat(parts: Iterable[TensorLike], *, dim: int = 0) -> Tensor:
@@ -68,6 +71,8 @@ def concat(parts: Iterable[TensorLike], *, dim: int = 0) -> Tensor:
 def _to_numpy(tensor: Tensor) -> numpy.ndarray:
     import numpy
 
+    if tensor.device != "cpu":
+        raise UsageError(f"Tensor.numpy: numpy has no tensors on {tensor.device}. Use tensor.cpu().numpy()")
     if tensor.dtype in _NUMPY:
         dtype = numpy.dtype(_NUMPY[tensor.dtype])
     elif tensor.dtype in _ML_DTYPES:
@@ -100,7 +105,11 @@ def _to_torch(tensor: Tensor) -> torch.Tensor:
             raise UsageError(f"Tensor.torch: torch packs F4 in pairs, and the last dimension has {last}. Use tensor.tobytes()")
         shape = (*outer, last // 2)
     if tensor.nbytes == 0:
-        return torch.empty(shape, dtype=dtype, device="cpu")
+        return torch.empty(shape, dtype=dtype, device=tensor.device)
+    if tensor.device != "cpu":
+        own = tensor.clone() if tensor.readonly else tensor
+        # Torch's DLPack does not have every dtype.
+        return torch.from_dlpack(_core.view_as(own, (own.nbytes,), "U8")).view(dtype).reshape(shape)
     own = tensor.clone_on_write() if tensor.readonly else tensor
     return torch.frombuffer(own, dtype=dtype).reshape(shape)
 

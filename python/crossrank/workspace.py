@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from . import _core
-from ._types import Shape, Weights
+from ._types import Device, Shape, Weights
 from .collective import Collective
 from .tensor import Tensor
 
@@ -73,13 +73,13 @@ class NFSWorkspace:
         self._native.write(config, dict(weights))
 
     def read_configs_and_weights_from_rank(
-        self, rank: int, *, damaged: Literal["refuse", "take_older"] = "refuse"
+        self, rank: int, *, damaged: Literal["refuse", "take_older"] = "refuse", to: Device = "cpu"
     ) -> State | None:
-        """Returns config and weights of a rank; None when it never wrote.
+        """Returns config and weights of a rank, the weights on the device `to`; None when it never wrote.
 
         >>> config, weights = workspace.read_configs_and_weights_from_rank(1)
         """
-        return self._native.read(rank, damaged)
+        return self._native.read(rank, damaged, to)
 
     def clean(self) -> None:
         """Removes all files of this rank.
@@ -109,33 +109,38 @@ class SharedMemoryWorkspace:
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
         self.clean()
 
-    def empty(self, shape: Shape, dtype: str) -> Tensor:
-        """Returns a tensor that other ranks receive without a copy. Its contents are undetermined.
+    def empty(self, shape: Shape, dtype: str, *, device: Device = "cpu") -> Tensor:
+        """Returns a tensor that other ranks receive without a copy, on a GPU with `in_place`. Its contents are undetermined.
 
         >>> workspace.empty((2, 3), "F32").numpy()[:] = 1
         """
-        return self._native.empty(shape, dtype)
+        return self._native.empty(shape, dtype, device)
 
     def zeros(self, shape: Shape, dtype: str) -> Tensor:
-        """Does the same with zero bytes.
+        """Does the same on the CPU, with zero bytes.
 
         >>> weight = workspace.zeros((2, 3), "BF16")
         """
         return self._native.zeros(shape, dtype)
 
-    def write_configs_and_weights(self, config: Any, weights: Weights) -> None:
+    def write_configs_and_weights(self, config: Any, weights: Weights, *, in_place: bool = False) -> None:
         """Publishes this rank's state in place of the previous one.
+
+        With `in_place`, `shareable` tensors on a GPU are not copied. They cannot be written until another state replaces this
+        one and the last reader has dropped them.
 
         >>> workspace.write_configs_and_weights({"step": 7}, {"w": weight})
         """
-        self._native.write(config, dict(weights))
+        self._native.write(config, dict(weights), in_place)
 
-    def read_configs_and_weights_from_rank(self, rank: int) -> State | None:
-        """Returns config and weights of a rank, without a copy; None when it never wrote.
+    def read_configs_and_weights_from_rank(self, rank: int, *, to: Device = "cpu", in_place: bool = False) -> State | None:
+        """Returns config and weights of a rank; None when it never wrote.
+
+        Nothing is copied, unless `to` is a GPU. With `in_place`, tensors that were written in place are views on their GPU.
 
         >>> config, weights = workspace.read_configs_and_weights_from_rank(1)
         """
-        return self._native.read(rank)
+        return self._native.read(rank, to, in_place)
 
     def clean(self) -> None:
         """Withdraws this rank's state. States that others have read stay valid.

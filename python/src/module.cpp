@@ -16,6 +16,7 @@ NB_MODULE(_core, module) {
   python::translate_errors();
   python::poll_signals_in_waits();
   python::bind_tensor(module);
+  python::bind_streams(module);
   python::bind_collective(module);
   python::bind_objects(module);
   python::bind_gather(module);

@@ -8,6 +8,7 @@ namespace nb = nanobind;
 
 // Each function adds the classes and functions of one subject to the module.
 void bind_tensor(nb::module_& module);
+void bind_streams(nb::module_& module);
 void bind_collective(nb::module_& module);
 void bind_objects(nb::module_& module);
 void bind_gather(nb::module_& module);

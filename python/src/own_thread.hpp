@@ -15,14 +15,18 @@ namespace crossrank::python {
 /// The thread gets no signals, because those are for Python's main thread.
 [[nodiscard]] bool start_own_thread(std::function<void()> work);
 
-/// Runs `work` without the GIL in a thread of its own. When a signal handler raises meanwhile, throws its exception at
-/// once, whatever the file system does.
+/// Runs `work` without the GIL in a thread of its own, in the order of the caller's current streams. When a signal
+/// handler raises meanwhile, throws its exception at once, whatever the file system does.
 ///
 /// The thread then goes on alone, and nobody gets its result. So `work` owns or shares all that it uses.
 template <class Work>
 auto run_in_own_thread(Work work) {
   constexpr std::chrono::milliseconds between_polls{20};
-  auto const call = std::make_shared<std::packaged_task<std::invoke_result_t<Work&>()>>(std::move(work));
+  auto in_order = [work = std::move(work), streams = streams_of_call()]() mutable {
+    StreamScope const scope(streams);
+    return work();
+  };
+  auto const call = std::make_shared<std::packaged_task<std::invoke_result_t<Work&>()>>(std::move(in_order));
   auto result = call->get_future();
   Wait wait([] {});
   {

@@ -12,6 +12,7 @@
 
 #include "errors.hpp"
 #include "interpreter.hpp"
+#include "tensors/streams.hpp"
 
 namespace crossrank::python {
 
@@ -49,11 +50,12 @@ void poll_signals_in_waits() noexcept;
 /// Runs Python's signal handlers if the running call has not done so for a while. Called without the GIL.
 void poll_signals_now() noexcept;
 
-/// Runs `work` without the GIL. When a signal handler raises meanwhile, calls `stop`, then `insist`, and throws that
-/// exception.
+/// Runs `work` without the GIL, in the order of the thread's current streams. When a signal handler raises meanwhile,
+/// calls `stop`, then `insist`, and throws that exception.
 template <class Work>
 auto run_waiting(std::function<void()> stop, std::function<void()> insist, Work&& work) {
   using Result = std::invoke_result_t<Work>;
+  StreamScope const streams(streams_of_call());
   Wait wait(std::move(stop), std::move(insist));
   std::exception_ptr failed;
   if constexpr (std::is_void_v<Result>) {
@@ -112,9 +114,11 @@ auto run_python(Code const& code) {
   }
 }
 
-/// Runs `work` without the GIL, for a call that copies or does I/O and cannot be interrupted.
+/// Runs `work` without the GIL, in the order of the thread's current streams, for a call that copies or does I/O and
+/// cannot be interrupted.
 template <class Work>
 auto run_without_gil(Work&& work) {
+  StreamScope const streams(streams_of_call());
   ReleasedGil const released;
   return work();
 }

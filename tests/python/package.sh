@@ -86,7 +86,7 @@ other_python() {
 }
 
 cd "$scratch"  # the wheel must not find the libraries of the build folder
-export CROSSRANK_TEST_CUDA=$build/emulated_gpu/libcuda.so.1
+export CROSSRANK_TEST_CUDA=$build/emulated_gpu/libcuda.so.1 CROSSRANK_TEST_NCCL=$build/emulated_gpu/libnccl.so.2
 make_environment "$python" || skip "pytest and numpy cannot be installed from PyPI: $(tail -n 1 "$user/pip.log")"
 run_tests "$@"
 other=$(other_python)

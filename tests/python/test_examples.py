@@ -27,7 +27,10 @@ def titles(picture):
     return [title.text for title in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}title")]
 
 
-def test_weights(tmp_path):
+@pytest.mark.parametrize("where", ["cpu", "gpu"])
+def test_weights(tmp_path, where, request):
+    if where == "gpu":
+        request.getfixturevalue("gpus")
     printed = sorted(line.split("] ", 1)[-1] for line in run_ranks(tmp_path, 2, EXAMPLES / "weights.py", tmp_path))
     assert printed == ["refused", "refused", "rows 8, last value 1", "rows 8, last value 1"]
 

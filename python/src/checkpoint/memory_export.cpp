@@ -169,7 +169,8 @@ class BackgroundExport {
     });
   }
   ~BackgroundExport() {
-    run_without_gil([this] { request_ = {}; });
+    ReleasedGil const released;
+    request_ = {};
   }
   BackgroundExport(BackgroundExport const&) = delete;
   BackgroundExport& operator=(BackgroundExport const&) = delete;

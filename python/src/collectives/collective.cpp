@@ -140,7 +140,8 @@ void bind_identity(nb::class_<Collective>& collective) {
       .def("is_master", &Collective::is_master)
       .def("is_local_master", &Collective::is_local_master)
       .def("backend", [](Collective const& group) { return std::string(group.backend()); })
-      .def("device_backend", [](Collective const& group) { return std::string(group.device_backend()); })
+      .def("device_backend",
+           [](Collective const& group) { return run_without_gil([&] { return std::string(group.device_backend()); }); })
       .def("name", [](Collective const& group) { return group.name(); });
 }
 

@@ -16,6 +16,7 @@
 #include "module.hpp"
 #include "options.hpp"
 #include "collectives/reduce_ops.hpp"
+#include "tensors/streams.hpp"
 #include "tensors/tensor.hpp"
 #include "waiting.hpp"
 
@@ -86,6 +87,7 @@ void bind_dense(nb::class_<GroupCoordinator>& coordinator) {
       .def(
           "recv",
           [](GroupCoordinator const& group, nb::handle shape, std::string const& dtype, std::optional<int> src) {
+            follow_streams_of_results();
             auto const lengths = shape_from(shape);
             auto const type = dtype_named(dtype);
             return to_python(run_waiting(group.cpu_group(), [&] { return group.recv(lengths, type, src); }));
@@ -124,6 +126,7 @@ void bind_coordinator(nb::module_& module) {
       .def("device_group", [](GroupCoordinator const& group) { return group.device_group(); })
       .def("unique_name", [](GroupCoordinator const& group) { return group.unique_name(); })
       .def("ranks", &plain_ranks)
+      .def("device", [](GroupCoordinator const& group) { return to_string(group.device()); })
       .def("barrier", [](GroupCoordinator const& group) { run_waiting(group.cpu_group(), [&] { group.barrier(); }); })
       .def("destroy", [](GroupCoordinator const& group) { run_without_gil([&] { group.destroy(); }); });
   bind_dense(coordinator);

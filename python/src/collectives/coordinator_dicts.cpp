@@ -14,6 +14,7 @@
 
 #include <crossrank/spi/storage.hpp>
 
+#include "tensors/streams.hpp"
 #include "tensors/tensor.hpp"
 #include "waiting.hpp"
 
@@ -87,6 +88,7 @@ PendingSend start_send(GroupCoordinator const& group, nb::handle given, std::opt
 
 PendingReceive start_receive(GroupCoordinator const& group, std::optional<int> src,
                              std::optional<Collective> all_gather_group) {
+  follow_streams_of_results();
   RecvDictOptions const options{.src = src, .all_gather_group = std::move(all_gather_group)};
   return {group.cpu_group(), run_waiting(group.cpu_group(), [&] { return group.irecv_tensor_dict(options); })};
 }
@@ -101,6 +103,7 @@ void bind_coordinator_dicts(nb::module_& module, nb::class_<GroupCoordinator>& c
   coordinator
       .def("broadcast_tensor_dict",
            [](GroupCoordinator const& group, nb::handle given, int src) {
+             follow_streams_of_results();
              auto tree = group.rank() == src ? dict_to_send(group, given) : TensorDict();
              return tensor_dict_to_python(
                  run_waiting(group.cpu_group(), [&] { return group.broadcast_tensor_dict(std::move(tree), {src}); }));

@@ -18,6 +18,7 @@
 #include "collectives/message_view.hpp"
 #include "module.hpp"
 #include "options.hpp"
+#include "tensors/streams.hpp"
 #include "tensors/tensor.hpp"
 #include "waiting.hpp"
 
@@ -105,6 +106,7 @@ void bind_queue_dicts(nb::class_<MessageQueue>& queue_class) {
       .def(
           "dequeue_dict",
           [](MessageQueue const& queue, std::optional<double> timeout) {
+            follow_streams_of_results();
             auto const dict = run_queue_call(timeout, [&](QueueWait const& wait) { return queue.dequeue_dict(wait); });
             return dict ? nb::object(tensor_dict_to_python(*dict)) : nb::object(nb::none());
           },
@@ -123,6 +125,7 @@ void bind_queue_tensors(nb::class_<MessageQueue>& queue_class) {
       .def(
           "dequeue_tensor",
           [](MessageQueue const& queue, std::optional<double> timeout) {
+            follow_streams_of_results();
             auto const tensor =
                 run_queue_call(timeout, [&](QueueWait const& wait) { return queue.dequeue_tensor(wait); });
             return tensor ? to_python(*tensor) : nb::object(nb::none());

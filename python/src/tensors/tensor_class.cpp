@@ -7,9 +7,8 @@
 
 #include <crossrank/tensor/clone_on_write.hpp>
 #include <crossrank/tensor/concat.hpp>
-#include <crossrank/dlpack.hpp>
 
-#include "tensors/dlpack_capsules.hpp"
+#include "tensors/dlpack_export.hpp"
 #include "errors.hpp"
 #include "module.hpp"
 #include "tensors/tensor.hpp"
@@ -17,42 +16,6 @@
 
 namespace crossrank::python {
 namespace {
-
-bool is_read_only(Tensor const& tensor) { return tensor.defined() && !tensor.storage()->frozen_by().empty(); }
-
-template <class Managed>
-void drop_unused(PyObject* capsule, char const* name) {
-  if (PyCapsule_IsValid(capsule, name) != 0)
-    dlpack::Deleter()(static_cast<Managed*>(PyCapsule_GetPointer(capsule, name)));
-}
-
-void drop_unused_capsule(PyObject* capsule) {
-  drop_unused<dlpack::ManagedVersioned>(capsule, versioned_capsule_name);
-  drop_unused<dlpack::Managed>(capsule, capsule_name);
-}
-
-template <class Owned>
-nb::object capsule_around(Owned exported, char const* name) {
-  auto capsule = nb::steal(PyCapsule_New(exported.get(), name, &drop_unused_capsule));
-  if (!capsule.is_valid()) throw nb::python_error();
-  static_cast<void>(exported.release());  // the deleter of the capsule frees it
-  return capsule;
-}
-
-/// Exports a capsule of the newest kind that the consumer takes: without a version, it is of before DLPack 1.0.
-nb::object capsule_of(Tensor const& tensor, nb::handle stream, nb::handle max_version, nb::handle device,
-                      nb::handle copy) {
-  if (!stream.is_none()) refuse("Tensor.__dlpack__", "a tensor on the CPU has no stream");
-  if (!device.is_none() && nb::cast<std::int32_t>(device[0]) != dlpack::device_cpu)
-    throw nb::buffer_error("crossrank exports tensors on the CPU only");
-  bool const copied = !copy.is_none() && nb::cast<bool>(copy);
-  DlpackExport const options{.copy = copied ? DlpackCopy::always : DlpackCopy::if_needed};
-  if (!max_version.is_none() && nb::cast<int>(max_version[0]) >= 1)
-    return capsule_around(run_without_gil([&] { return to_dlpack(tensor, options); }), versioned_capsule_name);
-  if (is_read_only(tensor) && !copied)
-    throw nb::buffer_error("the tensor is read-only, which a capsule of before DLPack 1.0 cannot say: pass copy=True");
-  return capsule_around(run_without_gil([&] { return to_dlpack_unversioned(tensor, options); }), capsule_name);
-}
 
 /// Returns the format of the buffer protocol, of module `struct`; null for an element type that it does not have.
 char const* buffer_format(Dtype dtype) {
@@ -88,6 +51,11 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
     return -1;
   }
   auto const& tensor = *nb::inst_ptr<Tensor>(self);
+  if (tensor.device().kind != Device::Kind::cpu) {
+    PyErr_Format(PyExc_BufferError, "the tensor is on %s; use cpu(), which copies it",
+                 to_string(tensor.device()).c_str());
+    return -1;
+  }
   auto const size = static_cast<Py_ssize_t>(tensor.nbytes());
   auto const* const format = buffer_format(tensor.dtype());
   bool const wants_shape = (flags & PyBUF_ND) == PyBUF_ND;
@@ -137,11 +105,14 @@ void define_properties(nb::class_<Tensor>& tensor) {
       .def_prop_ro(
           "dtype", [](Tensor const& t) { return std::string(name_of(t.dtype())); },
           "The name of the element type in the safetensors format, such as 'F32'.")
+      .def_prop_ro(
+          "device", [](Tensor const& t) { return to_string(t.device()); },
+          "The name of the device that holds the memory: 'cpu', or a GPU such as 'cuda:0'.")
       .def_prop_ro("nbytes", &Tensor::nbytes, "The number of bytes.")
       .def_prop_ro("readonly", &is_read_only, "Whether the memory belongs to others and must not be written.")
       .def_prop_ro(
           "data_ptr", [](Tensor const& t) { return reinterpret_cast<std::uintptr_t>(t.data()); },
-          "The address of the first byte.")
+          "The address of the first byte, which on a GPU only the GPU can read.")
       .def("numel", &Tensor::numel, "Returns the number of elements.")
       .def("__len__",
            [](Tensor const& t) {
@@ -153,6 +124,10 @@ void define_properties(nb::class_<Tensor>& tensor) {
 
 /// Copies the bytes without the GIL: a large tensor takes seconds.
 nb::object copied_bytes(Tensor const& tensor) {
+  if (tensor.device().kind != Device::Kind::cpu) {
+    refuse("Tensor.tobytes", "the tensor is not on the CPU", "cpu", to_string(tensor.device()),
+           "use tensor.cpu().tobytes()");
+  }
   auto copy = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(tensor.nbytes())));
   if (!copy.is_valid()) throw nb::python_error();
   if (tensor.nbytes() == 0) return copy;
@@ -166,7 +141,10 @@ void define_conversions(nb::class_<Tensor>& tensor) {
   tensor
       .def(
           "numpy", [](nb::handle self) { return interop("_to_numpy", self); },
-          "Returns a numpy array of the same memory, read-only where the tensor is.\n\n"
+          "Returns a numpy array of the same memory, read-only where the tensor is. `UsageError` for a tensor on a "
+          "GPU: "
+          "use\n"
+          "`cpu().numpy()`.\n\n"
           "BF16 and the F8 formats need the package ml_dtypes.\n\n    >>> tensor.numpy().sum()\n")
       .def(
           "__array__",
@@ -181,7 +159,30 @@ void define_conversions(nb::class_<Tensor>& tensor) {
           "Returns a torch tensor, which may be written. A writable tensor shares its memory. Torch has no read-only\n"
           "tensors, so of a read-only one it gets a private view: a page is copied when torch writes it, and writing "
           "never\n"
-          "changes memory of another rank or a file.\n\n    >>> tensor.torch().float()\n");
+          "changes memory of another rank or a file. Of a tensor on a GPU it is a torch tensor on that GPU, and of a "
+          "read-only\n"
+          "one a copy. Keep it while a stream other than torch's current one uses it.\n\n"
+          "    >>> tensor.torch().float()\n");
+}
+
+/// Returns the tensor with elements of a dtype or on a device, whichever `target` names.
+Tensor converted(Tensor const& tensor, nb::handle target) {
+  auto const name = nb::cast<std::string>(nb::str(target));
+  if (!names_device(name)) {
+    auto const dtype = dtype_named(name);
+    return run_without_gil([&] { return tensor.to(dtype); });
+  }
+  auto const device = followed_device(target);
+  return run_without_gil([&] { return tensor.to(device); });
+}
+
+/// Makes a tensor by `make(shape, dtype, memory)`.
+template <class Make>
+Tensor new_tensor(nb::handle shape, std::string_view dtype, nb::handle device, bool shareable, Make const& make) {
+  auto const lengths = shape_from(shape);
+  auto const type = dtype_named(dtype);
+  MemoryOptions const memory{.device = followed_device(device), .shareable = shareable};
+  return run_without_gil([&] { return make(lengths, type, memory); });
 }
 
 /// Defines copies and views.
@@ -197,6 +198,16 @@ void define_copies(nb::class_<Tensor>& tensor) {
           "in a mapped file are copied page by page, when they are written.\n\n    >>> mine = "
           "tensor.clone_on_write()\n")
       .def(
+          "copy_from",
+          [](Tensor& t, nb::handle source) {
+            auto const from = tensor_from(source);
+            run_without_gil([&] { t.copy_from(from); });
+          },
+          nb::arg("source"),
+          "Overwrites the elements with those of a tensor of the same shape and dtype, which may be on another "
+          "device.\n\n"
+          "    >>> hidden.copy_from(next_input)\n")
+      .def(
           "reshape", [](Tensor const& t, nb::handle shape) { return t.reshape(shape_from(shape)); }, nb::arg("shape"),
           "Returns a view of the same memory in another shape.\n\n    >>> tensor.reshape((6,))\n")
       .def(
@@ -208,41 +219,17 @@ void define_copies(nb::class_<Tensor>& tensor) {
           "Returns a view of `length` entries of a dimension, from `begin` on. All dimensions before it have length "
           "1.\n\n"
           "    >>> rows = tensor.narrow(0, 2, 4)\n")
+      .def("to", &converted, nb::arg("target"),
+           "Returns the tensor with elements of another type, or on another device: itself when it has that type or is "
+           "there,\n"
+           "else a copy. Floats are rounded to the nearest. A copy to or from a GPU is in the order of its current "
+           "stream; one to\n"
+           "the CPU returns when the bytes are there.\n\n    >>> tensor.to('BF16')\n    >>> tensor.to('cuda:0')\n")
       .def(
-          "to",
-          [](Tensor const& t, std::string_view dtype) {
-            auto const wanted = dtype_named(dtype);
-            return run_without_gil([&] { return t.to(wanted); });
-          },
-          nb::arg("dtype"),
-          "Returns the tensor with elements of another type: itself when it has that type, else a copy. Floats are "
-          "rounded\n"
-          "to the nearest.\n\n    >>> tensor.to('BF16')\n")
+          "cpu", [](Tensor const& t) { return run_without_gil([&] { return t.to(Device::cpu()); }); },
+          "Returns the tensor on the CPU: itself when it is there, else a copy.\n\n    >>> "
+          "tensor.cpu().numpy()\n")
       .def("tobytes", &copied_bytes, "Returns a copy of the bytes.\n\n    >>> tensor.tobytes()\n");
-}
-
-/// Defines the protocol of DLPack.
-void define_dlpack(nb::class_<Tensor>& tensor) {
-  tensor
-      .def(
-          "__dlpack__",
-          [](Tensor const& t, nb::handle stream, nb::handle max_version, nb::handle device, nb::handle copy) {
-            return capsule_of(t, stream, max_version, device, copy);
-          },
-          nb::kw_only(), nb::arg("stream") = nb::none(), nb::arg("max_version") = nb::none(),
-          nb::arg("dl_device") = nb::none(), nb::arg("copy") = nb::none(),
-          "Exports the tensor by DLPack: as a versioned capsule with the read-only flag if `max_version` allows it, "
-          "else as\n"
-          "one of before DLPack 1.0. That cannot be read-only, so it is a `BufferError` for such a tensor without "
-          "`copy`.\n\n"
-          "`torch.from_dlpack` ignores this flag and gives a writable alias: use `torch()` instead.\n")
-      .def(
-          "__dlpack_device__",
-          [](Tensor const& t) {
-            auto const device = dlpack::device_of(t);
-            return nb::make_tuple(device.type, device.index);
-          },
-          "Returns DLPack's kind and number of the device.");
 }
 
 }  // namespace
@@ -253,25 +240,21 @@ void bind_tensor(nb::module_& module) {
                                 {0, nullptr}};
   nb::class_<Tensor> tensor(
       module, "Tensor", nb::type_slots(slots),
-      "A dense row-major tensor on the CPU: a view of shared memory, of a file, or of memory of its own.\n\n"
+      "A dense row-major tensor on the CPU or a GPU: a view of shared memory, of a file, or of memory of its own.\n\n"
       "    >>> t = crossrank.as_tensor(numpy.ones((2, 3), numpy.float32))\n"
       "    >>> t.shape, t.dtype\n"
       "    ((2, 3), 'F32')\n");
   define_properties(tensor);
   define_conversions(tensor);
   define_copies(tensor);
-  define_dlpack(tensor);
+  define_dlpack_export(tensor);
 
   module.def("as_tensor", &tensor_from);
-  module.def("empty", [](nb::handle shape, std::string_view dtype) {
-    auto const lengths = shape_from(shape);
-    auto const type = dtype_named(dtype);
-    return run_without_gil([&] { return Tensor::empty(lengths, type); });
+  module.def("empty", [](nb::handle shape, std::string_view dtype, nb::handle device, bool shareable) {
+    return new_tensor(shape, dtype, device, shareable, [](auto const&... all) { return Tensor::empty(all...); });
   });
-  module.def("zeros", [](nb::handle shape, std::string_view dtype) {
-    auto const lengths = shape_from(shape);
-    auto const type = dtype_named(dtype);
-    return run_without_gil([&] { return Tensor::zeros(lengths, type); });
+  module.def("zeros", [](nb::handle shape, std::string_view dtype, nb::handle device, bool shareable) {
+    return new_tensor(shape, dtype, device, shareable, [](auto const&... all) { return Tensor::zeros(all...); });
   });
   module.def("concat", [](nb::handle parts, std::int64_t dim) {
     std::vector<Tensor> tensors;

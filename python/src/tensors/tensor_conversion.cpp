@@ -1,12 +1,17 @@
+#include <charconv>
 #include <map>
 #include <string>
+#include <system_error>
 #include <tuple>
 #include <utility>
 
 #include <nanobind/stl/string.h>
 
+#include <crossrank/cuda.hpp>
+
 #include "errors.hpp"
 #include "json.hpp"
+#include "tensors/streams.hpp"
 #include "tensors/tensor.hpp"
 #include "tensors/tensor_sources.hpp"
 #include "waiting.hpp"
@@ -127,15 +132,39 @@ nb::dict tensor_dict_to_python(TensorDict const& tree) {
 
 nb::object to_python(Tensor const& tensor) {
   if (!tensor.defined()) return nb::none();
-  // Python reads the bytes by their address.
-  if (tensor.device().kind != Device::Kind::cpu)
-    return nb::cast(run_without_gil([&] { return tensor.to(Device::cpu()); }));
+  follow_streams_of(tensor.device());
   return nb::cast(tensor);
 }
 
 Dtype dtype_named(std::string_view name) {
   if (auto const dtype = parse_dtype(name)) return *dtype;
   refuse_dtype(std::string(name));
+}
+
+bool names_device(std::string_view text) noexcept { return text == "cpu" || text.starts_with("cuda"); }
+
+Device device_from(nb::handle name) {
+  auto const text = nb::cast<std::string>(nb::str(name));
+  if (text == "cpu") return Device::cpu();
+  if (text == "cuda") {
+    auto const gpu = run_without_gil([] { return default_device(); });
+    if (gpu.kind == Device::Kind::cpu) run_without_gil([] { cuda::require_driver(); });
+    return gpu.kind == Device::Kind::cpu ? Device::cuda() : gpu;  // the first use says that there is no GPU
+  }
+  constexpr std::string_view prefix = "cuda:";
+  int index = 0;
+  auto const* const end = text.data() + text.size();
+  if (text.starts_with(prefix)) {
+    auto const [last, error] = std::from_chars(text.data() + prefix.size(), end, index);
+    if (error == std::errc() && last == end && index >= 0) return Device::cuda(index);
+  }
+  refuse("device", "this is not the name of a device", "cpu, cuda, or cuda:N", text);
+}
+
+Device followed_device(nb::handle name) {
+  auto const device = device_from(name);
+  follow_streams_of(device);
+  return device;
 }
 
 namespace {

@@ -1,9 +1,7 @@
 #include <cstdint>
 #include <limits>
-#include <map>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include <nanobind/stl/string.h>
@@ -11,62 +9,15 @@
 #include "tensors/borrowed_storage.hpp"
 #include "errors.hpp"
 #include "interpreter.hpp"
+#include "tensors/streams.hpp"
 #include "tensors/tensor_sources.hpp"
+#include "tensors/torch_module.hpp"
+#include "waiting.hpp"
 
 /// Views torch tensors by their attributes: torch's own DLPack export takes ten times as long and refuses tensors with
 /// gradients.
 namespace crossrank::python {
 namespace {
-
-constexpr std::pair<char const*, Dtype> torch_dtypes[] = {
-    {"bool", Dtype::boolean},
-    {"uint8", Dtype::u8},
-    {"int8", Dtype::i8},
-    {"uint16", Dtype::u16},
-    {"int16", Dtype::i16},
-    {"uint32", Dtype::u32},
-    {"int32", Dtype::i32},
-    {"uint64", Dtype::u64},
-    {"int64", Dtype::i64},
-    {"float16", Dtype::f16},
-    {"bfloat16", Dtype::bf16},
-    {"float32", Dtype::f32},
-    {"float64", Dtype::f64},
-    {"complex64", Dtype::c64},
-    {"float8_e4m3fn", Dtype::f8_e4m3},
-    {"float8_e5m2", Dtype::f8_e5m2},
-    {"float8_e4m3fnuz", Dtype::f8_e4m3fnuz},
-    {"float8_e5m2fnuz", Dtype::f8_e5m2fnuz},
-    {"float8_e8m0fnu", Dtype::f8_e8m0},
-    {"float4_e2m1fn_x2", Dtype::f4},
-};
-
-/// The objects of torch that every conversion needs. They live as long as the process.
-struct Torch {
-  PyTypeObject* tensor = nullptr;
-  PyObject* strided = nullptr;
-  std::map<PyObject*, Dtype> dtypes{};
-};
-
-/// Returns the objects of torch, or null when the program has not imported torch.
-Torch const* find_torch() {
-  static Torch const* found = nullptr;  // guarded by the GIL
-  if (found != nullptr) return found;
-  auto const module = nb::steal(PyImport_GetModule(nb::str("torch").ptr()));
-  if (!module.is_valid()) {
-    PyErr_Clear();
-    return nullptr;
-  }
-  if (!nb::hasattr(module, "Tensor") || !nb::hasattr(module, "strided")) return nullptr;  // still being imported
-  auto torch = std::make_unique<Torch>();
-  torch->tensor = reinterpret_cast<PyTypeObject*>(nb::object(module.attr("Tensor")).release().ptr());
-  torch->strided = nb::object(module.attr("strided")).release().ptr();
-  for (auto const& [name, dtype] : torch_dtypes) {
-    if (nb::hasattr(module, name)) torch->dtypes.emplace(nb::object(module.attr(name)).release().ptr(), dtype);
-  }
-  found = torch.release();
-  return found;
-}
 
 Dtype dtype_of_torch(Torch const& torch, nb::handle tensor) {
   nb::object const dtype = tensor.attr("dtype");
@@ -79,16 +30,19 @@ void require_plain(Torch const& torch, nb::handle tensor) {
   if (nb::hasattr(tensor, "to_local")) {
     refuse("tensor", "a DTensor has a part on each rank", "a plain tensor", "DTensor", "pass tensor.to_local()");
   }
-  if (!nb::cast<bool>(tensor.attr("is_cpu"))) {
-    nb::object const device = tensor.attr("device");
-    refuse("tensor", "the tensor is not on the CPU", "device cpu", nb::cast<std::string>(nb::str(device)),
-           "pass tensor.cpu()");
-  }
   nb::object const layout = tensor.attr("layout");
   if (layout.ptr() != torch.strided) {
     refuse("tensor", "the tensor is not dense", "torch.strided", nb::cast<std::string>(nb::str(layout)),
            "pass tensor.to_dense()");
   }
+}
+
+Device device_of_torch(nb::handle tensor) {
+  if (nb::cast<bool>(tensor.attr("is_cpu"))) return Device::cpu();
+  if (nb::cast<bool>(tensor.attr("is_cuda"))) return Device::cuda(nb::cast<int>(tensor.attr("get_device")()));
+  nb::object const device = tensor.attr("device");
+  refuse("tensor", "crossrank does not know this kind of device", "cpu or cuda", nb::cast<std::string>(nb::str(device)),
+         "pass tensor.cpu()");
 }
 
 /// Returns a tensor whose memory holds its values, in row-major order.
@@ -127,6 +81,7 @@ std::optional<Tensor> tensor_from_torch(nb::handle object, Access access) {
   auto const* const torch = find_torch();
   if (torch == nullptr || PyType_IsSubtype(Py_TYPE(object.ptr()), torch->tensor) == 0) return std::nullopt;
   require_plain(*torch, object);
+  auto const device = device_of_torch(object);
   auto const dtype = dtype_of_torch(*torch, object);
   auto plain = make_plain(object, access);
   auto const shape = shape_of(plain, dtype);
@@ -139,7 +94,9 @@ std::optional<Tensor> tensor_from_torch(nb::handle object, Access access) {
   // storage.
   auto owned = data == nullptr ? std::move(plain) : nb::object(plain.attr("untyped_storage")());
   auto const owner = std::make_shared<SharedObject>(std::move(owned));
-  return view_of({.data = data, .shape = shape, .dtype = dtype}, [owner] {});
+  if (device.kind == Device::Kind::cpu) return view_of({.data = data, .shape = shape, .dtype = dtype}, [owner] {});
+  follow_streams_of(device);
+  return run_without_gil([&] { return Tensor::from_blob(data, shape, dtype, device, [owner](void*) {}); });
 }
 
 }  // namespace crossrank::python

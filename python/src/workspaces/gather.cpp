@@ -98,7 +98,7 @@ void bind_range(nb::module_& module, char const* name) {
 }
 
 GatherOptions options_of(nb::handle workspace, std::filesystem::path path, std::string_view release,
-                         std::optional<double> timeout, std::string_view files) {
+                         std::optional<double> timeout, std::string_view files, nb::handle to, bool in_place) {
   GatherOptions options;
   options.workspace_path = std::move(path);
   if (nb::isinstance<NFSWorkspace>(workspace)) {
@@ -109,6 +109,8 @@ GatherOptions options_of(nb::handle workspace, std::filesystem::path path, std::
   options.release = named(releases, "release", release);
   options.timeout = milliseconds_of(timeout);
   options.files = named(gather_files, "files", files);
+  options.to = followed_device(to);
+  options.in_place = in_place;
   return options;
 }
 
@@ -122,8 +124,8 @@ using Ranks = std::optional<std::vector<int>>;
 
 nb::object gather_tensors(nb::handle value, Ranks const& ranks, Collective const& group, nb::handle workspace,
                           std::filesystem::path path, std::string_view release, std::optional<double> timeout,
-                          std::string_view files) {
-  auto const options = options_of(workspace, std::move(path), release, timeout, files);
+                          std::string_view files, nb::handle to, bool in_place) {
+  auto const options = options_of(workspace, std::move(path), release, timeout, files, to, in_place);
   if (PyDict_Check(value.ptr())) {
     auto const weights = state_dict_from(value);
     return nb::cast(start<StateDict>(group, [&] {
@@ -139,8 +141,8 @@ nb::object gather_tensors(nb::handle value, Ranks const& ranks, Collective const
 
 nb::object gather_configs(nb::handle config, nb::handle weights, Ranks const& ranks, Collective const& group,
                           nb::handle workspace, std::filesystem::path path, std::string_view release,
-                          std::optional<double> timeout, std::string_view files) {
-  auto const options = options_of(workspace, std::move(path), release, timeout, files);
+                          std::optional<double> timeout, std::string_view files, nb::handle to, bool in_place) {
+  auto const options = options_of(workspace, std::move(path), release, timeout, files, to, in_place);
   RankState const state{.config = to_json(config), .weights = state_dict_from(weights)};
   return nb::cast(start<RankedState>(group, [&] {
     return ranks ? get_configs_parallel(state, *ranks, group, options) : get_configs_parallel(state, group, options);
@@ -154,9 +156,9 @@ void bind_gather(nb::module_& module) {
   bind_range<StateDict>(module, "StateDictRange");
   bind_range<RankedState>(module, "ConfigRange");
   module.def("get_tensors_parallel", &gather_tensors, nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg().none(),
-             nb::arg(), nb::arg(), nb::arg().none(), nb::arg());
+             nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg());
   module.def("get_configs_parallel", &gather_configs, nb::arg().none(), nb::arg(), nb::arg().none(), nb::arg(),
-             nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg());
+             nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg());
 }
 
 }  // namespace crossrank::python

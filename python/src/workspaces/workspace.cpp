@@ -58,10 +58,10 @@ void write_nfs(NFSWorkspace& workspace, nb::handle config, nb::handle weights) {
   change(workspace, [=](NFSWorkspace& own) { own.write_configs_and_weights(json, tensors); });
 }
 
-void write_shared_memory(SharedMemoryWorkspace& workspace, nb::handle config, nb::handle weights) {
+void write_shared_memory(SharedMemoryWorkspace& workspace, nb::handle config, nb::handle weights, bool in_place) {
   auto const json = to_json(config);
   auto const tensors = state_dict_from(weights);
-  run_without_gil([&] { workspace.write_configs_and_weights(json, tensors); });
+  run_without_gil([&] { workspace.write_configs_and_weights(json, tensors, {.in_place = in_place}); });
 }
 
 nb::object optional_state(std::optional<RankState> const& state) {
@@ -80,8 +80,9 @@ void bind_workspace(nb::module_& module) {
       .def("rank", &NFSWorkspace::rank)
       .def("write", &write_nfs, nb::arg().none(), nb::arg())
       .def("read",
-           [](NFSWorkspace const& workspace, int rank, std::string_view damaged) {
-             StateReadOptions const options{.damaged = named(damaged_files, "damaged", damaged)};
+           [](NFSWorkspace const& workspace, int rank, std::string_view damaged, nb::handle to) {
+             StateReadOptions const options{.damaged = named(damaged_files, "damaged", damaged),
+                                            .to = followed_device(to)};
              return optional_state(
                  run_in_own_thread([=] { return workspace.read_configs_and_weights_from_rank(rank, options); }));
            })
@@ -94,10 +95,11 @@ void bind_workspace(nb::module_& module) {
   nb::class_<SharedMemoryWorkspace>(module, "SharedMemoryWorkspace")
       .def(nb::init<Collective const&>())
       .def("empty",
-           [](SharedMemoryWorkspace const& workspace, nb::handle shape, std::string_view dtype) {
+           [](SharedMemoryWorkspace const& workspace, nb::handle shape, std::string_view dtype, nb::handle device) {
              auto const lengths = shape_from(shape);
              auto const type = dtype_named(dtype);
-             return run_without_gil([&] { return workspace.empty(lengths, type); });
+             auto const where = followed_device(device);
+             return run_without_gil([&] { return workspace.empty(lengths, type, where); });
            })
       .def("zeros",
            [](SharedMemoryWorkspace const& workspace, nb::handle shape, std::string_view dtype) {
@@ -105,10 +107,12 @@ void bind_workspace(nb::module_& module) {
              auto const type = dtype_named(dtype);
              return run_without_gil([&] { return workspace.zeros(lengths, type); });
            })
-      .def("write", &write_shared_memory, nb::arg().none(), nb::arg())
+      .def("write", &write_shared_memory, nb::arg().none(), nb::arg(), nb::arg())
       .def("read",
-           [](SharedMemoryWorkspace const& workspace, int rank) {
-             return optional_state(run_without_gil([&] { return workspace.read_configs_and_weights_from_rank(rank); }));
+           [](SharedMemoryWorkspace const& workspace, int rank, nb::handle to, bool in_place) {
+             StateReadOptions const options{.to = followed_device(to), .in_place = in_place};
+             return optional_state(
+                 run_without_gil([&] { return workspace.read_configs_and_weights_from_rank(rank, options); }));
            })
       .def("clean", [](SharedMemoryWorkspace& workspace) { run_without_gil([&] { workspace.clean(); }); })
       .def("trim",

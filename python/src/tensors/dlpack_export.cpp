@@ -1,0 +1,107 @@
+#include "tensors/dlpack_export.hpp"
+
+#include <cstdint>
+#include <optional>
+
+#include <crossrank/dlpack.hpp>
+
+#include "tensors/dlpack_capsules.hpp"
+#include "waiting.hpp"
+
+namespace crossrank::python {
+namespace {
+
+template <class Managed>
+void drop_unused(PyObject* capsule, char const* name) {
+  if (PyCapsule_IsValid(capsule, name) != 0)
+    dlpack::Deleter()(static_cast<Managed*>(PyCapsule_GetPointer(capsule, name)));
+}
+
+void drop_unused_capsule(PyObject* capsule) {
+  drop_unused<dlpack::ManagedVersioned>(capsule, versioned_capsule_name);
+  drop_unused<dlpack::Managed>(capsule, capsule_name);
+}
+
+template <class Owned>
+nb::object capsule_around(Owned exported, char const* name) {
+  auto capsule = nb::steal(PyCapsule_New(exported.get(), name, &drop_unused_capsule));
+  if (!capsule.is_valid()) throw nb::python_error();
+  static_cast<void>(exported.release());  // the deleter of the capsule frees it
+  return capsule;
+}
+
+bool is_on_gpu(Tensor const& tensor) { return tensor.device().kind != Device::Kind::cpu; }
+
+/// Returns the consumer's stream. A consumer of a GPU tensor that passes none uses the legacy default stream.
+std::optional<std::intptr_t> stream_of(Tensor const& tensor, nb::handle stream) {
+  constexpr std::intptr_t legacy_default = 1;
+  if (!stream.is_none()) return nb::cast<std::intptr_t>(stream);
+  return is_on_gpu(tensor) ? std::optional(legacy_default) : std::nullopt;
+}
+
+/// What a consumer asks for.
+struct Wish {
+  nb::handle stream;
+  nb::handle max_version;
+  nb::handle device;
+  nb::handle copy;
+};
+
+/// Returns whether the consumer asks for a copy of a GPU tensor on the CPU. Throws for another device.
+bool wants_host_copy(Tensor const& tensor, Wish const& wish) {
+  if (wish.device.is_none()) return false;
+  auto const own = dlpack::device_of(tensor);
+  auto const type = nb::cast<std::int32_t>(wish.device[0]);
+  if (type == own.type && nb::cast<std::int32_t>(wish.device[1]) == own.index) return false;
+  bool const to_host = type == dlpack::device_cpu;
+  if (to_host && !is_on_gpu(tensor)) return false;
+  bool const forbids_copy = !wish.copy.is_none() && !nb::cast<bool>(wish.copy);
+  if (to_host && !forbids_copy) return true;
+  throw nb::buffer_error("crossrank exports a tensor on its own device, or as a copy on the CPU");
+}
+
+/// Exports a capsule of the newest kind that the consumer takes: without a version, it is of before DLPack 1.0.
+nb::object capsule_of(Tensor const& given, Wish const& wish) {
+  bool const to_host = wants_host_copy(given, wish);
+  auto const tensor = to_host ? run_without_gil([&] { return given.to(Device::cpu()); }) : given;
+  bool const copied = !to_host && !wish.copy.is_none() && nb::cast<bool>(wish.copy);
+  DlpackExport const options{.copy = copied ? DlpackCopy::always : DlpackCopy::if_needed,
+                             .stream = to_host ? std::nullopt : stream_of(tensor, wish.stream)};
+  if (!wish.max_version.is_none() && nb::cast<int>(wish.max_version[0]) >= 1)
+    return capsule_around(run_without_gil([&] { return to_dlpack(tensor, options); }), versioned_capsule_name);
+  if (is_read_only(tensor) && !copied)
+    throw nb::buffer_error("the tensor is read-only, which a capsule of before DLPack 1.0 cannot say: pass copy=True");
+  return capsule_around(run_without_gil([&] { return to_dlpack_unversioned(tensor, options); }), capsule_name);
+}
+
+}  // namespace
+
+bool is_read_only(Tensor const& tensor) { return tensor.defined() && !tensor.storage()->frozen_by().empty(); }
+
+void define_dlpack_export(nb::class_<Tensor>& tensor) {
+  tensor
+      .def(
+          "__dlpack__",
+          [](Tensor const& t, nb::handle stream, nb::handle max_version, nb::handle device, nb::handle copy) {
+            return capsule_of(t, {.stream = stream, .max_version = max_version, .device = device, .copy = copy});
+          },
+          nb::kw_only(), nb::arg("stream") = nb::none(), nb::arg("max_version") = nb::none(),
+          nb::arg("dl_device") = nb::none(), nb::arg("copy") = nb::none(),
+          "Exports the tensor by DLPack: as a versioned capsule with the read-only flag if `max_version` allows it, "
+          "else as\n"
+          "one of before DLPack 1.0. That cannot be read-only, so it is a `BufferError` for such a tensor without "
+          "`copy`.\n\n"
+          "`stream` is the consumer's stream of a tensor on a GPU, which then waits for the current one; None is the "
+          "default\n"
+          "stream. `dl_device=(1, 0)` asks for a copy on the CPU.\n\n"
+          "`torch.from_dlpack` ignores the read-only flag and gives a writable alias: use `torch()` instead.\n")
+      .def(
+          "__dlpack_device__",
+          [](Tensor const& t) {
+            auto const device = dlpack::device_of(t);
+            return nb::make_tuple(device.type, device.index);
+          },
+          "Returns DLPack's kind and number of the device.");
+}
+
+}  // namespace crossrank::python

@@ -1,0 +1,40 @@
+#pragma once
+#include <list>
+#include <vector>
+
+#include <crossrank/stream.hpp>
+
+namespace crossrank::python {
+
+/// Says whether a call of this process has used a GPU. Guarded by the GIL.
+extern constinit bool uses_gpus;
+
+/// Lets all later calls run in the order of the GPU's current stream. Does nothing for the CPU. Needs the GIL.
+///
+/// That is the innermost stream of `crossrank.stream` in the calling thread, else torch's current stream, else the
+/// default stream.
+void follow_streams_of(Device device);
+
+/// Does so for the GPU on which the library makes tensors that it receives, if torch uses GPUs. Needs the GIL.
+void follow_streams_of_results();
+
+/// Returns the current streams of the calling thread, of the GPUs that the process has used. Needs the GIL.
+[[nodiscard]] std::vector<Stream> find_streams();
+
+/// Returns them for a call; costs one comparison in a process that uses no GPU. Needs the GIL.
+[[nodiscard]] inline std::vector<Stream> streams_of_call() {
+  return uses_gpus ? find_streams() : std::vector<Stream>();
+}
+
+/// Makes streams the library's current ones of their GPUs, in this thread, until the end of the scope.
+class StreamScope {
+ public:
+  explicit StreamScope(std::vector<Stream> const& streams) {
+    for (auto const& stream : streams) guards_.emplace_back(stream);
+  }
+
+ private:
+  std::list<StreamGuard> guards_{};
+};
+
+}  // namespace crossrank::python
