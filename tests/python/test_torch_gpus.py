@@ -147,6 +147,37 @@ with torch.cuda.stream(side):
     request.wait()
     assert stranger.tolist() == [5.0] * 1000
 """,
+    "vLLM's coordinator": """
+from crossrank.compat.vllm_coordinator import GroupCoordinator
+with GroupCoordinator([[0, 1]], local_rank=r, use_message_queue_broadcaster=True) as tp, torch.cuda.stream(side):
+    assert str(tp.device) == gpu
+    delay()
+    x = torch.full((1, 1000), r, device=gpu)
+    for result, expected in (
+        (tp.all_reduce(x), [1.0] * 1000), (tp.all_gather(x, dim=0), [0.0] * 1000 + [1.0] * 1000),
+        (tp.reduce_scatter(x, dim=1), [1.0] * 500), (tp.all_gatherv(x), [0.0] * 1000 + [1.0] * 1000),
+    ):
+        assert str(result.device) == gpu and result.tolist() == expected
+    assert tp.broadcast(x, src=1) is x and x.tolist() == [1.0] * 1000
+    delay()
+    x.fill_(4 + r)
+    if r == 0: tp.send(x)
+    else:
+        got = tp.recv((1, 1000), torch.float32)
+        assert str(got.device) == gpu and got.tolist() == [4.0] * 1000
+    got = tp.broadcast_tensor_dict({"x": x, "n": 3} if r == 0 else None)
+    assert got["n"] == 3 and str(got["x"].device) == gpu and got["x"].tolist() == [4.0] * 1000
+""",
+    "ModelOpt's gather": """
+from crossrank.compat import groups, modelopt
+groups.subgroup = lambda ranks: world  # torch.distributed would make it
+with torch.cuda.stream(side):
+    delay()
+    x = torch.full(1000, r, device=gpu)
+    with modelopt.get_tensors_parallel(x, [0, 1]) as got:
+        assert [str(item.device) for item in got] == ([] if r else ["cpu", "cpu"])
+        assert [item.tolist() for item in got] == ([] if r else [[0.0] * 1000, [1.0] * 1000])
+""",
     "errors": """
 import pytest
 x, elsewhere = torch.full(4, 1, device=gpu), torch.full(8, 1, device=f"cuda:{1 - r}")

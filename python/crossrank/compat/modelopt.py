@@ -63,7 +63,7 @@ class NFSWorkspace:
 
         >>> workspace.write_configs_and_weights({"layer": 3}, {"w": weight})
         """
-        self._require().write_configs_and_weights({"python": _encode(config_json)}, _dense(weights))
+        self._require().write_configs_and_weights({"python": _encode(config_json)}, _detached(weights))
 
     def read_configs_and_weights_from_rank(self, target_rank: int) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
         """Returns config and weights of a rank, or (None, None) if it has written none.
@@ -81,18 +81,17 @@ class NFSWorkspace:
 def get_tensors_parallel(tensor: torch.Tensor, ranks: list[int], group: Any = None) -> Iterator[list[torch.Tensor]]:
     """Gathers a tensor of each rank on the first of `ranks`, which gets all of them; the others get an empty list.
 
+    All of them arrive on the CPU, as with ModelOpt; a tensor on a GPU is copied straight into the memory that the ranks share.
     `group` is accepted for compatibility: only `ranks` take part. Shapes and dtypes may differ. The received tensors stay
     valid as long as they are held, and writing to them changes no other rank's tensor.
 
     >>> with get_tensors_parallel(weight, [0, 1]) as weights:
     ...     merged = torch.cat(weights) if weights else None
     """
-    own = tensor.cpu()
-    with (
-        groups.until_death(groups.subgroup(ranks)) as collective,
-        crossrank.get_tensors_parallel(own.detach(), group=collective) as received,
-    ):
-        yield [own if index == 0 else item.torch() for index, item in enumerate(received)]
+    with groups.until_death(groups.subgroup(ranks)) as collective:
+        own = tensor.cpu() if collective.rank == 0 else tensor  # of the others, crossrank copies it once
+        with crossrank.get_tensors_parallel(own.detach(), group=collective) as received:
+            yield [own if index == 0 else item.torch() for index, item in enumerate(received)]
 
 
 @contextmanager
@@ -121,7 +120,7 @@ def get_configs_parallel(
         fields["__name__"] = type(config).__name__
         split_config_and_weights(fields, weights)
         # Through memory ModelOpt sends JSON, which turns tuples into lists and keys into strings; through files it does not.
-        return json.dumps(fields) if workspace_path is None else _encode(fields), _dense(weights)
+        return json.dumps(fields) if workspace_path is None else _encode(fields), _detached(weights)
 
     with groups.until_death(groups.subgroup(ranks)) as collective:
         try:
@@ -169,8 +168,8 @@ def uninstall() -> None:
     _originals.clear()
 
 
-def _dense(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+def _detached(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach() for name, tensor in weights.items()}
 
 
 def _to_torch(weights: Any) -> dict[str, Any]:

@@ -39,14 +39,19 @@ def _choices(values: dict[str, Any], all_gather_tensors: dict[str, bool] | None)
     return {f"tensors.{place}": bool(given[key]) for place, key in enumerate(values) if key in given}
 
 
-def _unpacked(message: dict[str, Any]) -> dict[str, Any]:
-    """Returns the dict of a message, in its order."""
-    tensors, others = message["tensors"], pickle.loads(message["others"])
-    return {key: tensors[str(place)].torch() if other is None else other[0] for place, (key, other) in enumerate(others)}
+def _unpacked(message: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    """Returns the dict of a message, in its order. `device` is that of tensors that come from a GPU."""
+    others = pickle.loads(message["others"])
+    tensors = {place: tensor.torch() for place, tensor in message["tensors"].items()}
+    tensors = {place: tensor if tensor.is_cpu else tensor.to(device) for place, tensor in tensors.items()}
+    return {key: tensors[str(place)] if other is None else other[0] for place, (key, other) in enumerate(others)}
 
 
 class GroupCoordinator:
-    """Follows `vllm.distributed.parallel_state.GroupCoordinator`, for CPU tensors of the ranks of one host.
+    """Follows `vllm.distributed.parallel_state.GroupCoordinator`, for the ranks of one host.
+
+    Tensors are on the CPU or on GPUs, and results are where the tensors are. `device` is the GPU `local_rank` of a group with
+    `use_device_communicator`, where torch finds a GPU, and the CPU elsewhere: `recv` receives there.
 
     `src` and `dst` count inside the group, `ranks`, `first_rank` and their like are ranks of the job. Values that are not
     tensors are pickled, as in vLLM.
@@ -63,6 +68,8 @@ class GroupCoordinator:
     ) -> None:
         """Makes all the listed groups. Collective over the job. `torch_distributed_backend` is not needed."""
         del torch_distributed_backend
+        has_gpu = use_device_communicator and torch.cuda.is_available()
+        self.device = torch.device("cuda", local_rank) if has_gpu else torch.device("cpu")
         self._group = crossrank.GroupCoordinator.create(
             groups.world(),
             group_ranks,
@@ -77,7 +84,6 @@ class GroupCoordinator:
         self.rank_in_group = self._group.rank_in_group
         self.unique_name = self._group.unique_name
         self.cpu_group = self._group.cpu_group
-        self.device = torch.device("cpu")
 
     def __enter__(self) -> Self:
         return self
@@ -174,8 +180,12 @@ class GroupCoordinator:
 
     def recv(self, size: int | Sequence[int], dtype: torch.dtype, src: int | None = None) -> torch.Tensor:
         """Returns the next tensor from rank `src`; without it from the previous one."""
-        expected = crossrank.as_tensor(torch.empty(size, dtype=dtype, device="cpu"))
-        return self._group.recv(expected.shape, expected.dtype, src=src).torch()
+        received = torch.empty(size, dtype=dtype, device=self.device)
+        if self.device.type == "cpu":
+            expected = crossrank.as_tensor(received)
+            return self._group.recv(expected.shape, expected.dtype, src=src).torch()
+        self._group.device_group.recv(received, src=(self.rank_in_group - 1) % self.world_size if src is None else src)
+        return received
 
     # Objects and dicts
 
@@ -207,7 +217,7 @@ class GroupCoordinator:
         if self.rank_in_group == src:
             self._group._native.broadcast_tensor_dict(lambda: _packed(tensor_dict), src)
             return tensor_dict
-        return _unpacked(self._group.broadcast_tensor_dict(src=src))
+        return _unpacked(self._group.broadcast_tensor_dict(src=src), self.device)
 
     def send_tensor_dict(
         self,
@@ -238,7 +248,8 @@ class GroupCoordinator:
         del all_gather_tensors
         if self.world_size == 1:
             return None
-        return _unpacked(self._group.recv_tensor_dict(src=src, all_gather_group=_members(all_gather_group)))
+        message = self._group.recv_tensor_dict(src=src, all_gather_group=_members(all_gather_group))
+        return _unpacked(message, self.device)
 
     def destroy(self) -> None:
         """Leaves the group."""
