@@ -13,6 +13,7 @@
 #include "lib/core/max_wait.hpp"
 #include "lib/device/device_failures.hpp"
 #include "lib/platform/deadline.hpp"
+#include "lib/platform/progress_hook.hpp"
 #include "lib/platform/system.hpp"
 
 namespace crossrank {
@@ -74,7 +75,13 @@ void wait_for(Event const& event, std::chrono::milliseconds timeout) {
            .resource = to_string(event.device()),
            .hint = "look for a kernel that does not end, or set CROSSRANK_TIMEOUT"});
     }
-    platform::system().sleep(std::min(nap, limit.next_wait()));
+    auto const until_poll = platform::ProgressHook::poll();
+    if (until_poll < std::chrono::nanoseconds::zero()) {
+      throw CancelledError({.operation = "Event.synchronize",
+                            .message = "the program has been interrupted",
+                            .resource = to_string(event.device())});
+    }
+    platform::system().sleep(std::min({nap, limit.next_wait(), until_poll}));
     nap = std::min<std::chrono::nanoseconds>(nap * 2, longest_nap);
   }
 }

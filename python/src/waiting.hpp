@@ -91,6 +91,12 @@ auto run_waiting(std::function<void()> stop, Work&& work) {
   return run_waiting(std::move(stop), {}, std::forward<Work>(work));
 }
 
+/// Does the same for a copy that may wait for a GPU. A signal handler's exception ends the wait.
+template <class Work>
+auto run_copy(Work&& work) {
+  return run_waiting([] {}, std::forward<Work>(work));
+}
+
 /// Aborts a group on which a signal has interrupted a call.
 inline void abort_interrupted(Collective const& group) {
   group.abort("a signal interrupted this rank's Python program");

@@ -258,3 +258,51 @@ def test_rounds_on_gpus_leak_nothing(ranks, gpus, monkeypatch, backend):
     gpus(backend)
     monkeypatch.setenv("EMULATED_GPU_DELAY_US", "0")
     ranks(2, START + LEAKS)
+
+
+def test_ctrl_c_ends_a_wait_for_a_gpu(ranks, gpus, monkeypatch):
+    monkeypatch.setenv("EMULATED_GPU_HANG", "1")
+    ranks(
+        1,
+        """
+import os, signal, threading, time
+import numpy
+stuck = crossrank.zeros((4,), "F32", device="cuda").to("BF16")  # by a kernel that hangs
+mine = crossrank.SharedMemoryWorkspace(world)
+for wait in (stuck.cpu, lambda: stuck.to("cpu"), lambda: numpy.from_dlpack(stuck, device="cpu"),
+             lambda: crossrank.zeros((4,), "BF16").copy_from(stuck), lambda: mine.write_configs_and_weights({}, {"w": stuck})):
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    begin = time.monotonic()
+    try: wait()
+    except KeyboardInterrupt: waited = time.monotonic() - begin
+    else: raise AssertionError("no exception")
+    assert 0.2 < waited < 2, waited
+os._exit(0)  # the end of the process would wait for the kernel
+""",
+    )
+
+
+@pytest.mark.parametrize("backend", ["nccl", "staged"])
+def test_a_killed_rank_ends_a_call_on_gpus(ranks, gpus, backend):
+    gpus(backend)
+    done = ranks(
+        2,
+        START
+        + """
+import os, signal, time
+x = on_gpu([1] * 1000)
+world.all_reduce(x)
+if r == 1: os.kill(os.getpid(), signal.SIGKILL)
+begin = time.monotonic()
+try:
+    while True:
+        world.all_reduce(x)
+        x.cpu()
+except crossrank.PeerLostError as error:
+    assert error.failed_ranks == (1,), error
+    assert time.monotonic() - begin < 10
+    print("named")
+""",
+        check=False,
+    )
+    assert "named" in done.stdout, done.stdout + done.stderr

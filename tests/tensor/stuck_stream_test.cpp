@@ -11,6 +11,8 @@
 
 #include <crossrank/error.hpp>
 #include <crossrank/safetensors.hpp>
+#include <crossrank/spi/wait_hook.hpp>
+#include <crossrank/stream.hpp>
 #include <crossrank/tensor.hpp>
 
 #include "lib/tensor/transfer/tensor_mover.hpp"
@@ -66,6 +68,19 @@ TEST_F(StuckStream, uploads_through_buffers_end_in_time_again_and_again) {
   stream.synchronize(test::step_timeout);
   EXPECT_EQ(TensorMover(gpu).move(weight).nbytes(), std::size_t{several_pieces});
   EXPECT_LE(test::live("host"), 2U) << "buffers are used again";
+}
+
+std::chrono::nanoseconds interrupt() noexcept { return std::chrono::nanoseconds(-1); }
+
+TEST_F(StuckStream, the_wait_hook_ends_a_wait) {
+  auto const stream = Stream::create(gpu);
+  test::HeldStream held(stream.native());
+  auto const event = stream.record();
+  spi::set_wait_hook(&interrupt);
+  EXPECT_THROW(event.synchronize(std::chrono::minutes(1)), CancelledError);
+  spi::set_wait_hook(nullptr);
+  held.release();
+  event.synchronize(test::step_timeout);
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ bool wants_host_copy(Tensor const& tensor, Wish const& wish) {
 /// Exports a capsule of the newest kind that the consumer takes: without a version, it is of before DLPack 1.0.
 nb::object capsule_of(Tensor const& given, Wish const& wish) {
   bool const to_host = wants_host_copy(given, wish);
-  auto const tensor = to_host ? run_without_gil([&] { return given.to(Device::cpu()); }) : given;
+  auto const tensor = to_host ? run_copy([&] { return given.to(Device::cpu()); }) : given;
   bool const copied = !to_host && !wish.copy.is_none() && nb::cast<bool>(wish.copy);
   DlpackExport const options{.copy = copied ? DlpackCopy::always : DlpackCopy::if_needed,
                              .stream = to_host ? std::nullopt : stream_of(tensor, wish.stream)};

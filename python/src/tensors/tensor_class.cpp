@@ -173,7 +173,7 @@ Tensor converted(Tensor const& tensor, nb::handle target) {
     return run_without_gil([&] { return tensor.to(dtype); });
   }
   auto const device = followed_device(target);
-  return run_without_gil([&] { return tensor.to(device); });
+  return run_copy([&] { return tensor.to(device); });
 }
 
 /// Makes a tensor by `make(shape, dtype, memory)`.
@@ -201,7 +201,7 @@ void define_copies(nb::class_<Tensor>& tensor) {
           "copy_from",
           [](Tensor& t, nb::handle source) {
             auto const from = tensor_from(source);
-            run_without_gil([&] { t.copy_from(from); });
+            run_copy([&] { t.copy_from(from); });
           },
           nb::arg("source"),
           "Overwrites the elements with those of a tensor of the same shape and dtype, which may be on another "
@@ -226,7 +226,7 @@ void define_copies(nb::class_<Tensor>& tensor) {
            "stream; one to\n"
            "the CPU returns when the bytes are there.\n\n    >>> tensor.to('BF16')\n    >>> tensor.to('cuda:0')\n")
       .def(
-          "cpu", [](Tensor const& t) { return run_without_gil([&] { return t.to(Device::cpu()); }); },
+          "cpu", [](Tensor const& t) { return run_copy([&] { return t.to(Device::cpu()); }); },
           "Returns the tensor on the CPU: itself when it is there, else a copy.\n\n    >>> "
           "tensor.cpu().numpy()\n")
       .def("tobytes", &copied_bytes, "Returns a copy of the bytes.\n\n    >>> tensor.tobytes()\n");

@@ -61,7 +61,7 @@ void write_nfs(NFSWorkspace& workspace, nb::handle config, nb::handle weights) {
 void write_shared_memory(SharedMemoryWorkspace& workspace, nb::handle config, nb::handle weights, bool in_place) {
   auto const json = to_json(config);
   auto const tensors = state_dict_from(weights);
-  run_without_gil([&] { workspace.write_configs_and_weights(json, tensors, {.in_place = in_place}); });
+  run_copy([&] { workspace.write_configs_and_weights(json, tensors, {.in_place = in_place}); });
 }
 
 nb::object optional_state(std::optional<RankState> const& state) {
@@ -112,7 +112,7 @@ void bind_workspace(nb::module_& module) {
            [](SharedMemoryWorkspace const& workspace, int rank, nb::handle to, bool in_place) {
              StateReadOptions const options{.to = followed_device(to), .in_place = in_place};
              return optional_state(
-                 run_without_gil([&] { return workspace.read_configs_and_weights_from_rank(rank, options); }));
+                 run_copy([&] { return workspace.read_configs_and_weights_from_rank(rank, options); }));
            })
       .def("clean", [](SharedMemoryWorkspace& workspace) { run_without_gil([&] { workspace.clean(); }); })
       .def("trim",
