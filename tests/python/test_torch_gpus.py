@@ -195,6 +195,17 @@ wrong.get_device = lambda: 1 - r
 with pytest.raises(crossrank.UsageError, match="on another GPU"): crossrank.as_tensor(wrong)
 world.all_reduce(x)
 assert x.tolist() == [2.0] * 4
+import ctypes
+handle, graph, relaxed = ctypes.c_void_p(side.cuda_stream), ctypes.c_void_p(), 2
+with torch.cuda.stream(side), torch.cuda.context(r):
+    torch.cuda.check(torch.cuda.driver.cuStreamBeginCapture_v2(handle, relaxed))
+    with pytest.raises(crossrank.UsageError, match="captur"): world.all_reduce(x)
+    with pytest.raises(crossrank.UsageError, match="captur"): crossrank.zeros((4,), "F32", device=gpu)
+    with pytest.raises(crossrank.UsageError, match="captur"): crossrank.as_tensor(x).cpu()
+    torch.cuda.check(torch.cuda.driver.cuStreamEndCapture(handle, ctypes.byref(graph)))
+    torch.cuda.check(torch.cuda.driver.cuGraphDestroy(graph))
+    world.all_reduce(x)
+    assert x.tolist() == [4.0] * 4
 """,
 }
 
