@@ -34,7 +34,7 @@ def test_unknown_values_are_refused(tmp_path, option):
         crossrank.consolidate(shards(tmp_path / "shards"), tmp_path / "model", **{option: "sometimes"})
 
 
-@pytest.mark.parametrize(("option", "number"), [("threads", -3), ("tp", -1), ("max_shard_bytes", 0)])
+@pytest.mark.parametrize(("option", "number"), [("threads", -3), ("pp", -1), ("max_shard_bytes", 0)])
 def test_numbers_that_are_too_small_are_refused(tmp_path, option, number):
     with pytest.raises(crossrank.UsageError, match=rf"`{option}`.*got {number}"):
         crossrank.consolidate(shards(tmp_path / "shards"), tmp_path / "model", **{option: number})

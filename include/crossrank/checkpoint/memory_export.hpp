@@ -66,9 +66,10 @@ struct ExportOptions {
 /// Throws on all ranks: `FormatError` when ranks shard a tensor differently, when placements do not cover a tensor
 /// exactly once, when dtypes or shapes contradict each other, when a tensor is missing or replicas differ; `UsageError`
 /// for an undefined tensor, for one that is not on the CPU, for an invalid mesh, for a placement of a tensor that no
-/// rank has, when the output exists, or when it is the directory of the model; `MismatchError` when ranks pass
-/// different sizes of the grid or different options; `CancelledError`, `IoError`, `PeerLostError` and `TimeoutError` as
-/// `consolidate` of a plan. Then `out` is unchanged.
+/// rank has, for a negative number of threads, when the output exists, or when it is the directory of the model;
+/// `MismatchError` when ranks pass different sizes of the grid or different options; `CancelledError`, `IoError`,
+/// `PeerLostError` and `TimeoutError` as `consolidate` of a plan. Then `out` is unchanged and nothing is left in it,
+/// with one exception: if rank 0 dies during the commit, another rank of its host completes it.
 CROSSRANK_EXPORT Summary consolidate(Collective const& world, StateDict const& weights, Placements const& placements,
                                      std::filesystem::path const& out, ExportOptions const& options = {});
 

@@ -18,9 +18,10 @@ namespace fs = std::filesystem;
 
 fs::path folder_of(fs::path const& file) { return file.has_parent_path() ? file.parent_path() : fs::path("."); }
 
-/// Returns a path without ".", ".." and a slash at its end.
+/// Returns a path without ".", ".." and a slash at its end. An empty path, which other checks refuse, stays empty.
 fs::path plain_path(fs::path const& path) {
-  auto const plain = fs::absolute(path).lexically_normal();
+  std::error_code error;
+  auto const plain = fs::absolute(path, error).lexically_normal();
   return plain.has_filename() ? plain : plain.parent_path();
 }
 
