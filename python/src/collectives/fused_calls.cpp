@@ -11,37 +11,32 @@
 namespace crossrank::python {
 namespace {
 
-std::vector<Tensor> writable_tensors_from(nb::list const& objects) {
+/// Converts all objects by `tensor_from` or `writable_tensor_from`.
+std::vector<Tensor> all_from(nb::list const& objects, Tensor (*convert)(nb::handle)) {
   std::vector<Tensor> tensors;
-  for (auto const object : objects) tensors.push_back(writable_tensor_from(object));
-  return tensors;
-}
-
-std::vector<Tensor> tensors_from(nb::list const& objects) {
-  std::vector<Tensor> tensors;
-  for (auto const object : objects) tensors.push_back(tensor_from(object));
+  for (auto const object : objects) tensors.push_back(convert(object));
   return tensors;
 }
 
 PendingCall start_all_reduce(Collective const& group, nb::list const& objects, std::string_view op,
                              std::string_view order) {
-  auto tensors = writable_tensors_from(objects);
+  auto tensors = all_from(objects, writable_tensor_from);
   auto const how = op_named(op);
   auto const by = order_named(order);
   return {group, run_waiting(group, [&] { return group.iall_reduce(std::span<Tensor>(tensors), how, by); })};
 }
 
 PendingCall start_all_gather(Collective const& group, nb::list const& to, nb::list const& from) {
-  auto outs = writable_tensors_from(to);
-  auto const ins = tensors_from(from);
+  auto outs = all_from(to, writable_tensor_from);
+  auto const ins = all_from(from, tensor_from);
   return {group,
           run_waiting(group, [&] { return group.iall_gather(std::span<Tensor>(outs), std::span<Tensor const>(ins)); })};
 }
 
 PendingCall start_reduce_scatter(Collective const& group, nb::list const& to, nb::list const& from, std::string_view op,
                                  std::string_view order) {
-  auto outs = writable_tensors_from(to);
-  auto const ins = tensors_from(from);
+  auto outs = all_from(to, writable_tensor_from);
+  auto const ins = all_from(from, tensor_from);
   auto const how = op_named(op);
   auto const by = order_named(order);
   return {group, run_waiting(group, [&] {

@@ -48,6 +48,13 @@ auto run_queue_call(std::optional<double> seconds, Call&& call) {
   return run_waiting([&stop] { stop.request_stop(); }, [&] { return call(wait); });
 }
 
+/// Runs a call that receives a message, and converts it. Returns None if the writer has closed the queue.
+template <class Receive, class Convert>
+nb::object receive_message(std::optional<double> seconds, Receive const& receive, Convert const& convert) {
+  auto const message = run_queue_call(seconds, receive);
+  return message ? nb::object(convert(*message)) : nb::object(nb::none());
+}
+
 void bind_queue_bytes(nb::class_<MessageQueue>& queue_class) {
   queue_class
       .def(
@@ -87,9 +94,8 @@ void bind_queue_bytes(nb::class_<MessageQueue>& queue_class) {
       .def(
           "dequeue_bytes",
           [](MessageQueue const& queue, std::optional<double> timeout) {
-            auto const bytes =
-                run_queue_call(timeout, [&](QueueWait const& wait) { return queue.dequeue_bytes(wait); });
-            return bytes ? nb::object(to_bytes(*bytes)) : nb::object(nb::none());
+            auto const receive = [&](QueueWait const& wait) { return queue.dequeue_bytes(wait); };
+            return receive_message(timeout, receive, to_bytes);
           },
           nb::arg().none());
 }
@@ -107,8 +113,8 @@ void bind_queue_dicts(nb::class_<MessageQueue>& queue_class) {
           "dequeue_dict",
           [](MessageQueue const& queue, std::optional<double> timeout) {
             follow_streams_of_results();
-            auto const dict = run_queue_call(timeout, [&](QueueWait const& wait) { return queue.dequeue_dict(wait); });
-            return dict ? nb::object(tensor_dict_to_python(*dict)) : nb::object(nb::none());
+            auto const receive = [&](QueueWait const& wait) { return queue.dequeue_dict(wait); };
+            return receive_message(timeout, receive, [](auto const& dict) { return tensor_dict_to_python(dict); });
           },
           nb::arg().none());
 }
@@ -126,9 +132,8 @@ void bind_queue_tensors(nb::class_<MessageQueue>& queue_class) {
           "dequeue_tensor",
           [](MessageQueue const& queue, std::optional<double> timeout) {
             follow_streams_of_results();
-            auto const tensor =
-                run_queue_call(timeout, [&](QueueWait const& wait) { return queue.dequeue_tensor(wait); });
-            return tensor ? to_python(*tensor) : nb::object(nb::none());
+            auto const receive = [&](QueueWait const& wait) { return queue.dequeue_tensor(wait); };
+            return receive_message(timeout, receive, [](auto const& tensor) { return to_python(tensor); });
           },
           nb::arg().none());
 }
