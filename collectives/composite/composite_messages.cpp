@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cstring>
+#include <deque>
+#include <mutex>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -47,9 +49,12 @@ Record record_in(std::span<std::byte const> bytes) {
 
 /// What came with a message, with a lease on the memory that it names.
 struct CompositeTransport::FoundAttachment {
+  std::size_t payload_bytes = 0;
+  bool is_on_device = false;  ///< the receiver is a GPU
   int member = -1;
   message::Attachment attachment{};
   std::shared_ptr<void const> lease{};
+  DevicePayload payload{};  ///< from `follow_attachments` on
 };
 
 std::unique_ptr<CompositeTransport::Neighbours> CompositeTransport::neighbours_of(Parts const& parts) {
@@ -125,15 +130,18 @@ RequestId CompositeTransport::post_receive(spi::Sink bytes, int src, std::uint32
                         }});
     return post_steps(std::move(op));
   }
-  auto const attached = std::make_shared<FoundAttachment>();
+  auto const attached = std::make_shared<FoundAttachment>(
+      FoundAttachment{.payload_bytes = bytes.bytes.size(), .is_on_device = found != nullptr});
   // The lease comes before the sender knows that the message has been taken.
-  auto take = [attached, comm = neighbours_->comm, node_ranks = neighbours_->node_ranks](
+  auto take = [attached, comm = neighbours_->comm, node_ranks = neighbours_->node_ranks, all = neighbours_->found](
                   int member, message::Bytes attachment, bool has_payload_elsewhere) {
-    *attached = {.member = member,
-                 .attachment = {.bytes = {attachment.begin(), attachment.end()},
-                                .has_payload_elsewhere = has_payload_elsewhere}};
+    attached->member = member;
+    attached->attachment = {.bytes = {attachment.begin(), attachment.end()},
+                            .has_payload_elsewhere = has_payload_elsewhere};
     auto const owner = at_rank(*node_ranks, member);
     if (owner >= 0) attached->lease = shm::hold(comm, owner, record_in<shm::OutboxId>(attachment));
+    std::lock_guard const lock(all->mutex);
+    all->in_order.push_back(attached);
   };
   auto post = [this, bytes, src, tag, source = std::move(source), take = std::move(take)] {
     return neighbours_->messages->post_recv_with(bytes, src, tag, source, take);
@@ -156,17 +164,31 @@ RequestId CompositeTransport::post_device_recv(spi::Sink bytes, int src, std::ui
   return post_receive(std::move(bytes), src, tag, std::move(source), std::move(found));
 }
 
-void CompositeTransport::take_attachment(FoundAttachment& attached, spi::Sink const& sink, DevicePayload* found) {
-  auto const& attachment = attached.attachment;
-  auto const owner = attachment.bytes.empty() ? -1 : neighbour(attached.member);
-  if (owner < 0) return;
-  auto& inbox = neighbours_->payloads.inbox();
-  if (!attachment.has_payload_elsewhere) {
-    if (found != nullptr) inbox.open(owner, record_in<shm::OutboxRecord>(attachment.bytes), std::move(attached.lease));
-    return;
+void CompositeTransport::follow_attachments() {
+  std::deque<std::shared_ptr<FoundAttachment>> found;
+  {
+    std::lock_guard const lock(neighbours_->found->mutex);
+    found.swap(neighbours_->found->in_order);
   }
-  auto const where = record_in<PayloadRecord>(attachment.bytes).where;
-  auto payload = inbox.find(owner, where, sink.bytes.size(), std::move(attached.lease));
+  auto& inbox = neighbours_->payloads.inbox();
+  for (auto const& one : found) {
+    auto const owner = neighbour(one->member);
+    auto const& bytes = one->attachment.bytes;
+    if (owner < 0) continue;
+    if (one->attachment.has_payload_elsewhere) {
+      one->payload =
+          inbox.find(owner, record_in<PayloadRecord>(bytes).where, one->payload_bytes, std::move(one->lease));
+    } else if (one->is_on_device) {
+      inbox.open(owner, record_in<shm::OutboxRecord>(bytes), std::move(one->lease));
+    }
+  }
+}
+
+void CompositeTransport::take_attachment(FoundAttachment& attached, spi::Sink const& sink, DevicePayload* found) {
+  if (attached.attachment.bytes.empty()) return;
+  follow_attachments();
+  auto const owner = neighbour(attached.member);
+  if (owner < 0 || !attached.attachment.has_payload_elsewhere) return;
   try {
     auto const group = node::group_of(node_memory());
     auto const place = parts_.map.place_of(attached.member);
@@ -174,14 +196,13 @@ void CompositeTransport::take_attachment(FoundAttachment& attached, spi::Sink co
       group->fail(node::Verdict::aborted, "its message was in the memory of its GPU, which has gone with it", {place});
       group->throw_if_failed("recv");
     }
-    if (!payload.memory)
+    if (!attached.payload.memory)
       group->fail_corrupt("recv", "payload on the GPU of rank " + std::to_string(attached.member),
-                          std::to_string(sink.bytes.size()) + " bytes in its announced memory",
-                          "offset " + std::to_string(where.offset));
+                          std::to_string(sink.bytes.size()) + " bytes in its announced memory", "none");
   } catch (Error const&) {
     end_with(parts_.local.get(), "recv");
   }
-  shm::deliver(std::move(payload), found, sink.bytes);
+  shm::deliver(std::move(attached.payload), found, sink.bytes);
 }
 
 }  // namespace crossrank::composite

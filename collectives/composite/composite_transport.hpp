@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <variant>
@@ -147,14 +148,20 @@ class CompositeTransport final : public spi::Transport, public DeviceMessages {
     [[nodiscard]] bool is_message() const noexcept { return spi::is_message(op_kind); }
   };
 
+  struct FoundAttachment;
+  /// Attachments that receives have found, in the order of their messages.
+  struct FoundAttachments {
+    std::mutex mutex{};
+    std::deque<std::shared_ptr<FoundAttachment>> in_order{};
+  };
   /// Members of this node whose GPUs may take payloads from each other.
   struct Neighbours {
     message::MessageTransport* messages = nullptr;  ///< `across`
     std::shared_ptr<node::NodeComm> comm{};
     std::shared_ptr<std::vector<int> const> node_ranks{};  ///< by member; -1 on another node
     shm::DevicePayloads payloads;
+    std::shared_ptr<FoundAttachments> found = std::make_shared<FoundAttachments>();
   };
-  struct FoundAttachment;
 
   [[nodiscard]] spi::Transport& across() const noexcept { return *parts_.across; }
   [[nodiscard]] static std::unique_ptr<Neighbours> neighbours_of(Parts const& parts);
@@ -165,7 +172,10 @@ class CompositeTransport final : public spi::Transport, public DeviceMessages {
   /// Posts a receive. A payload on a GPU is stored in `found`, or copied to host memory where that is null.
   [[nodiscard]] spi::RequestId post_receive(spi::Sink bytes, int src, std::uint32_t tag, std::shared_ptr<int> source,
                                             std::shared_ptr<DevicePayload> found);
-  /// Takes what came with a message: the announcement of an outbox, or the place of the payload.
+  /// Opens the outboxes that messages have announced, and looks for payloads in those that are open. Keeps the order of
+  /// the messages, whichever receive ends first: an outbox takes the place of the one before.
+  void follow_attachments();
+  /// Takes what came with a message.
   void take_attachment(FoundAttachment& attached, spi::Sink const& sink, DevicePayload* found);
   [[nodiscard]] spi::RequestId keep(CompositeOp operation);
   [[nodiscard]] CompositeOp& operation(spi::RequestId request_id) { return operations_.at(request_id); }

@@ -171,6 +171,30 @@ TEST(CompositeMessages, keep_their_order_from_any_rank_and_to_cpus) {
   expect_job_ok(1, "composite_messages_mixed", one_process());
 }
 
+/// The second message is longer than those before: it announces new memory of the sender, while the first one is in the
+/// old memory. The receiver waits for the last one first.
+CROSSRANK_RANK_SCENARIO(composite_messages_waited_for_backwards) {
+  return run_on_two_hosts([](Collective const& world, MemoryHub&) {
+    for (int round = 0; round < 20; ++round) {
+      auto const count = [&](int i) { return std::int64_t{10'000} * (i == 1 ? 4 : 1) * (round + 1); };
+      std::vector<Tensor> got;
+      std::vector<Request> receiving;
+      for (int i = 0; i < 4 && world.rank() == 2; ++i) got.push_back(on_gpu(world, -1, count(i)));
+      for (auto& tensor : got) receiving.push_back(world.irecv(tensor, 0));
+      for (int i = 0; i < 4 && world.rank() == 0; ++i) world.send(on_gpu(world, static_cast<float>(i), count(i)), 2);
+      for (std::size_t i = got.size(); i-- > 0;) {
+        receiving[i].wait();
+        EXPECT_THAT(values(got[i]), Each(static_cast<float>(i)));
+      }
+      world.barrier();
+    }
+  });
+}
+
+TEST(CompositeMessages, may_be_waited_for_in_any_order) {
+  expect_job_ok(1, "composite_messages_waited_for_backwards", one_process());
+}
+
 CROSSRANK_RANK_SCENARIO(composite_messages_mismatch) {
   return run_on_two_hosts([](Collective const& world, MemoryHub&) {
     warm_up(world, 0, 2);
