@@ -22,7 +22,7 @@ namespace crossrank::python {
 template <class Work>
 auto run_in_own_thread(Work work) {
   constexpr std::chrono::milliseconds between_polls{20};
-  auto in_order = [work = std::move(work), streams = streams_of_call()]() mutable {
+  auto in_order = [work = std::move(work), streams = find_streams()]() mutable {
     StreamScope const scope(streams);
     return work();
   };

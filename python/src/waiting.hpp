@@ -55,7 +55,7 @@ void poll_signals_now() noexcept;
 template <class Work>
 auto run_waiting(std::function<void()> stop, std::function<void()> insist, Work&& work) {
   using Result = std::invoke_result_t<Work>;
-  StreamScope const streams(streams_of_call());
+  StreamScope const streams;
   Wait wait(std::move(stop), std::move(insist));
   std::exception_ptr failed;
   if constexpr (std::is_void_v<Result>) {
@@ -124,7 +124,7 @@ auto run_python(Code const& code) {
 /// cannot be interrupted.
 template <class Work>
 auto run_without_gil(Work&& work) {
-  StreamScope const streams(streams_of_call());
+  StreamScope const streams;
   ReleasedGil const released;
   return work();
 }

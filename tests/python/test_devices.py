@@ -39,8 +39,9 @@ for read in (tensor.numpy, tensor.tobytes, lambda: numpy.asarray(tensor)):
     with pytest.raises(crossrank.UsageError, match=r"cpu\\(\\)"): read()
 for read in (lambda: memoryview(tensor), lambda: bytes(tensor)):
     with pytest.raises(BufferError, match=r"cpu\\(\\)"): read()
-for name in ("gpu", "cuda:", "cuda:-1", "cuda:1x", "cuda0"):
+for name in ("gpu", "cuda:", "cuda:-1", "cuda:1x", "cuda0", 7):
     with pytest.raises(crossrank.UsageError, match="name of a device"): crossrank.empty((2,), "F32", device=name)
+with pytest.raises(crossrank.UsageError, match="Unicode"): tensor.to("\\ud800")
 with pytest.raises(crossrank.UsageError, match="no such GPU"): crossrank.empty((2,), "F32", device="cuda:2")
 with pytest.raises(crossrank.UsageError, match="different devices"):
     world.all_gather(crossrank.empty((4, 3), "F32", device=f"cuda:{1 - r}"), tensor)

@@ -36,7 +36,7 @@ nb::object capsule_of(nb::handle object, nb::dict const& options) {
 nb::object export_of(nb::handle object, Device device) {
   nb::dict options;
   if (device.kind != Device::Kind::cpu) {
-    StreamScope const streams(streams_of_call());
+    StreamScope const streams;
     options["stream"] = dlpack::stream_number(current_stream(device));
   }
   try {

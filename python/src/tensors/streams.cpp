@@ -71,6 +71,12 @@ std::vector<Stream> find_streams() {
   return streams;
 }
 
+std::unique_ptr<StreamScope::Guards> StreamScope::guards_of(std::vector<Stream> const& streams) {
+  auto guards = std::make_unique<Guards>();
+  for (auto const& stream : streams) guards->emplace_back(stream);
+  return guards;
+}
+
 void bind_streams(nb::module_& module) {
   module.def("push_stream", [](nb::handle device, std::uintptr_t native) {
     auto const gpu = device_from(device);

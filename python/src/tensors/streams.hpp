@@ -1,5 +1,6 @@
 #pragma once
 #include <list>
+#include <memory>
 #include <vector>
 
 #include <crossrank/stream.hpp>
@@ -21,20 +22,20 @@ void follow_streams_of_results();
 /// Returns the current streams of the calling thread, of the GPUs that the process has used. Needs the GIL.
 [[nodiscard]] std::vector<Stream> find_streams();
 
-/// Returns them for a call; costs one comparison in a process that uses no GPU. Needs the GIL.
-[[nodiscard]] inline std::vector<Stream> streams_of_call() {
-  return uses_gpus ? find_streams() : std::vector<Stream>();
-}
-
 /// Makes streams the library's current ones of their GPUs, in this thread, until the end of the scope.
 class StreamScope {
  public:
-  explicit StreamScope(std::vector<Stream> const& streams) {
-    for (auto const& stream : streams) guards_.emplace_back(stream);
-  }
+  /// Takes the current streams of the calling thread. One comparison in a process that uses no GPU. Needs the GIL.
+  StreamScope() : guards_(uses_gpus ? guards_of(find_streams()) : nullptr) {}
+  /// Takes these streams, in another thread.
+  explicit StreamScope(std::vector<Stream> const& streams) : guards_(guards_of(streams)) {}
 
  private:
-  std::list<StreamGuard> guards_{};
+  using Guards = std::list<StreamGuard>;
+
+  [[nodiscard]] static std::unique_ptr<Guards> guards_of(std::vector<Stream> const& streams);
+
+  std::unique_ptr<Guards> guards_;
 };
 
 }  // namespace crossrank::python

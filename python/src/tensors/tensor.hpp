@@ -38,6 +38,9 @@ namespace nb = nanobind;
 /// Returns the dtype with this safetensors name. `UsageError` for another name.
 [[nodiscard]] Dtype dtype_named(std::string_view name);
 
+/// Returns a name, or `str(object)` of an object that has one, such as a `torch.device`.
+[[nodiscard]] nb::str name_from(nb::handle object);
+
 /// Returns the device with this name, "cpu", "cuda" or "cuda:1", also that of a `torch.device`. "cuda" is the GPU of
 /// this process: `UnavailableError` without one. `UsageError` for another name.
 [[nodiscard]] Device device_from(nb::handle name);

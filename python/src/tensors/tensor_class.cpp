@@ -167,9 +167,8 @@ void define_conversions(nb::class_<Tensor>& tensor) {
 
 /// Returns the tensor with elements of a dtype or on a device, whichever `target` names.
 Tensor converted(Tensor const& tensor, nb::handle target) {
-  auto const name = nb::cast<std::string>(nb::str(target));
-  if (!names_device(name)) {
-    auto const dtype = dtype_named(name);
+  if (auto const name = name_from(target); !names_device(name.c_str())) {
+    auto const dtype = dtype_named(name.c_str());
     return run_without_gil([&] { return tensor.to(dtype); });
   }
   auto const device = followed_device(target);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 
 #include <crossrank/cuda.hpp>
 
@@ -141,10 +142,18 @@ Dtype dtype_named(std::string_view name) {
   refuse_dtype(std::string(name));
 }
 
+nb::str name_from(nb::handle object) {
+  auto name = PyUnicode_Check(object.ptr()) ? nb::borrow<nb::str>(object) : nb::str(object);
+  std::string_view text;
+  if (!nb::try_cast(name, text)) refuse("tensor", "a name is not valid Unicode");
+  return name;
+}
+
 bool names_device(std::string_view text) noexcept { return text == "cpu" || text.starts_with("cuda"); }
 
 Device device_from(nb::handle name) {
-  auto const text = nb::cast<std::string>(nb::str(name));
+  auto const named = name_from(name);
+  std::string_view const text = named.c_str();
   if (text == "cpu") return Device::cpu();
   if (text == "cuda") {
     auto const gpu = run_without_gil([] { return default_device(); });
@@ -158,7 +167,7 @@ Device device_from(nb::handle name) {
     auto const [last, error] = std::from_chars(text.data() + prefix.size(), end, index);
     if (error == std::errc() && last == end && index >= 0) return Device::cuda(index);
   }
-  refuse("device", "this is not the name of a device", "cpu, cuda, or cuda:N", text);
+  refuse("device", "this is not the name of a device", "cpu, cuda, or cuda:N", std::string(text));
 }
 
 Device followed_device(nb::handle name) {
