@@ -88,7 +88,11 @@ WatchedTransport::WatchedTransport(Group group, std::unique_ptr<spi::DeviceTrans
       watchdog_(std::move(watchdog)),
       recorder_(std::move(recorder)) {}
 
-WatchedTransport::~WatchedTransport() { transport_->close(last_work_); }
+WatchedTransport::~WatchedTransport() {
+  // The watchdog publishes its failure before it aborts the transport, and a close waits for work that does not end.
+  if (watchdog_->failure()) transport_->abort();
+  transport_->close(last_work_);
+}
 
 WatchedTransport::Route WatchedTransport::route_of(algorithms::Call const& call, Stream const& stream) const {
   auto const op_kind = call.signature.op_kind;
