@@ -12,7 +12,9 @@ class Buffer {
  public:
   Buffer() = default;
   ~Buffer() {
-    if (view_.obj == nullptr || !interpreter_lives()) return;
+    if (view_.obj == nullptr) return;
+    InterpreterHold const hold;  // as for a SharedObject
+    if (!hold) return;
     AcquiredGil const gil;
     PyBuffer_Release(&view_);
   }
