@@ -47,7 +47,7 @@ Record record_in(std::span<std::byte const> bytes) {
 
 }  // namespace
 
-/// What came with a message, with a lease on the memory that it names.
+/// The attachment of a received message, and a lease on the memory that it names.
 struct CompositeTransport::FoundAttachment {
   std::size_t payload_bytes = 0;
   bool is_on_device = false;  ///< the receiver is a GPU

@@ -105,7 +105,6 @@ TEST_F(DeviceGraph, keeps_the_memory_that_its_work_uses) {
   EXPECT_LT(live("allocation"), live_before) << "the memory of the graph and the tensor that it was given";
 }
 
-/// A tensor that was made inside and is dropped after the capture: only the graph keeps its memory.
 /// The stream of the replay does not go on. It is not the one that was captured, which the memory knows.
 TEST_F(DeviceGraph, keeps_its_memory_until_its_last_replay_has_ended) {
   auto const captured = Stream::create(gpu);
@@ -137,6 +136,7 @@ TEST_F(DeviceGraph, keeps_the_memory_of_tensors_that_are_dropped_after_its_captu
   EXPECT_THAT(host_values(other), ElementsAre(7, 7));
 }
 
+/// A tensor that was made inside and is dropped after the capture: only the graph keeps its memory.
 TEST_F(DeviceGraph, keeps_the_memory_of_a_tensor_that_leaves_its_body) {
   auto const stream = Stream::create(gpu);
   StreamGuard const guard(stream);

@@ -6,6 +6,7 @@
 #include <crossrank/dlpack.hpp>
 
 #include "tensors/dlpack_capsules.hpp"
+#include "tensors/tensor.hpp"
 #include "waiting.hpp"
 
 namespace crossrank::python {
@@ -30,8 +31,6 @@ nb::object capsule_around(Owned exported, char const* name) {
   return capsule;
 }
 
-bool is_on_gpu(Tensor const& tensor) { return tensor.device().kind != Device::Kind::cpu; }
-
 /// Returns the consumer's stream. A consumer of a GPU tensor that passes none uses the legacy default stream.
 std::optional<std::intptr_t> stream_of(Tensor const& tensor, nb::handle stream) {
   constexpr std::intptr_t legacy_default = 1;
@@ -39,7 +38,7 @@ std::optional<std::intptr_t> stream_of(Tensor const& tensor, nb::handle stream) 
   return is_on_gpu(tensor) ? std::optional(legacy_default) : std::nullopt;
 }
 
-/// What a consumer asks for.
+/// The arguments that a consumer passes to `__dlpack__`.
 struct Wish {
   nb::handle stream;
   nb::handle max_version;

@@ -51,6 +51,9 @@ namespace nb = nanobind;
 /// Returns whether a text is the name of a device, and not that of a dtype.
 [[nodiscard]] bool names_device(std::string_view text) noexcept;
 
+/// Returns whether the bytes are on a GPU.
+[[nodiscard]] inline bool is_on_gpu(Tensor const& tensor) { return tensor.device().kind != Device::Kind::cpu; }
+
 /// Returns the shape of a sequence of lengths.
 [[nodiscard]] Shape shape_from(nb::handle lengths);
 

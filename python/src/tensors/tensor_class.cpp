@@ -51,7 +51,7 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
     return -1;
   }
   auto const& tensor = *nb::inst_ptr<Tensor>(self);
-  if (tensor.device().kind != Device::Kind::cpu) {
+  if (is_on_gpu(tensor)) {
     PyErr_Format(PyExc_BufferError, "the tensor is on %s; use cpu(), which copies it",
                  to_string(tensor.device()).c_str());
     return -1;
@@ -124,7 +124,7 @@ void define_properties(nb::class_<Tensor>& tensor) {
 
 /// Copies the bytes without the GIL: a large tensor takes seconds.
 nb::object copied_bytes(Tensor const& tensor) {
-  if (tensor.device().kind != Device::Kind::cpu) {
+  if (is_on_gpu(tensor)) {
     refuse("Tensor.tobytes", "the tensor is not on the CPU", "cpu", to_string(tensor.device()),
            "use tensor.cpu().tobytes()");
   }

@@ -1,4 +1,4 @@
-// What the other ranks of a host do about the folder of a job whose rank 0 has died.
+// The other ranks of a host remove the folder of a job whose rank 0 has died.
 #include <cerrno>
 #include <filesystem>
 #include <optional>

@@ -35,30 +35,23 @@ void expect_choice(char const* expected, RankOptions options) {
   expect_job_ok(2, "nccl_choice", std::move(options));
 }
 
+/// `library` is that of rank 1.
+void expect_staged_with(char const* library) {
+  auto options = gpu_ranks();
+  options.rank_environment[1]["CROSSRANK_NCCL_LIBRARY"] = library;
+  expect_choice("staged", std::move(options));
+}
+
 TEST(NcclChoice, is_nccl_where_all_ranks_can) { expect_choice("nccl", gpu_ranks()); }
 
-TEST(NcclChoice, is_staged_where_a_rank_has_no_library) {
-  auto options = gpu_ranks();
-  options.rank_environment[1]["CROSSRANK_NCCL_LIBRARY"] = "/nowhere/libnccl.so.2";
-  expect_choice("staged", std::move(options));
-}
+TEST(NcclChoice, is_staged_where_a_rank_has_no_library) { expect_staged_with("/nowhere/libnccl.so.2"); }
 
-TEST(NcclChoice, is_staged_where_a_rank_has_another_version) {
-  auto options = gpu_ranks();
-  options.rank_environment[1]["CROSSRANK_NCCL_LIBRARY"] = CROSSRANK_TEST_NCCL_2_18;
-  expect_choice("staged", std::move(options));
-}
+TEST(NcclChoice, is_staged_where_a_rank_has_another_version) { expect_staged_with(CROSSRANK_TEST_NCCL_2_18); }
 
-TEST(NcclChoice, is_staged_where_a_rank_has_a_version_that_is_too_old) {
-  auto options = gpu_ranks();
-  options.rank_environment[1]["CROSSRANK_NCCL_LIBRARY"] = CROSSRANK_TEST_NCCL_2_16;
-  expect_choice("staged", std::move(options));
-}
+TEST(NcclChoice, is_staged_where_a_rank_has_a_version_that_is_too_old) { expect_staged_with(CROSSRANK_TEST_NCCL_2_16); }
 
 TEST(NcclChoice, is_staged_where_the_library_of_a_rank_lacks_a_function) {
-  auto options = gpu_ranks();
-  options.rank_environment[1]["CROSSRANK_NCCL_LIBRARY"] = CROSSRANK_TEST_NCCL_INCOMPLETE;
-  expect_choice("staged", std::move(options));
+  expect_staged_with(CROSSRANK_TEST_NCCL_INCOMPLETE);
 }
 
 TEST(NcclChoice, is_staged_where_two_ranks_share_a_gpu) {

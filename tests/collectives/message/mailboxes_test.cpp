@@ -160,7 +160,7 @@ TEST(Mailboxes, give_a_half_taken_message_to_the_next_receive) {
 
 // ---------------------------------------------------------------- attachments
 
-/// What a receive has got besides its bytes.
+/// The attachment that a receive has got.
 struct GotAttachment {
   std::vector<std::byte> bytes{};
   bool has_payload_elsewhere = false;

@@ -20,7 +20,7 @@ namespace {
 // The kernel frees some gigabytes a second.
 constexpr auto longest_wait = std::chrono::seconds(30);
 
-/// What became of an attempt to remove the folder.
+/// The result of an attempt to remove the folder.
 enum class Attempt : std::uint8_t { gone, locked, kept };
 
 Attempt try_remove(platform::Directory const& out, std::string const& name) {
@@ -45,8 +45,9 @@ void remove_orphaned_job(std::filesystem::path const& out, std::string const& id
     auto const folder = platform::Directory::open(out, write_operation);
     platform::Deadline deadline(longest_wait);
     platform::Backoff backoff({.longest_sleep = std::chrono::milliseconds(20)});
-    auto attempt = try_remove(folder, folder_name(id));
-    for (; attempt == Attempt::locked && !deadline.expired(); attempt = try_remove(folder, folder_name(id))) {
+    auto const name = folder_name(id);
+    auto attempt = try_remove(folder, name);
+    for (; attempt == Attempt::locked && !deadline.expired(); attempt = try_remove(folder, name)) {
       backoff.pause(deadline.next_wait());
       deadline.tick();
     }
