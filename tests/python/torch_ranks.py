@@ -13,10 +13,10 @@ import importlib.util, os, sys
 import torch, torch.distributed as dist
 torch.set_num_threads(1)
 import crossrank.torch
-path, name, backend, rank, size, store = sys.argv[1:]
+path, name, backend, rank, size, store, helpers = sys.argv[1:]
 os.environ.update(RANK=rank, WORLD_SIZE=size, LOCAL_RANK=rank, LOCAL_WORLD_SIZE=size)
 dist.init_process_group(backend, init_method="file://" + store, rank=int(rank), world_size=int(size))
-sys.path.insert(0, os.path.dirname(path))
+sys.path[:0] = [os.path.dirname(path), helpers]
 spec = importlib.util.spec_from_file_location("scenario", path)
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
@@ -34,9 +34,10 @@ def run_ranks(
     """
     with tempfile.TemporaryDirectory() as folder:
         store = str(Path(folder) / "store")
+        helpers = str(Path(__file__).parent)
         processes = [
             subprocess.Popen(
-                [sys.executable, "-c", _MAIN, path, name, backend, str(rank), str(ranks), store],
+                [sys.executable, "-c", _MAIN, path, name, backend, str(rank), str(ranks), store, helpers],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
