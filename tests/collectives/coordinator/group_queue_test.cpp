@@ -1,18 +1,10 @@
 #include <stdexcept>
 
 #include "tests/collectives/coordinator/group_fixture.hpp"
+#include "tests/collectives/unwritable_object.hpp"
 
 namespace crossrank::test {
 namespace {
-
-struct Unwritable {
-  template <class Archive>
-  void save(Archive&) const {
-    throw std::out_of_range("no such layer");
-  }
-  template <class Archive>
-  void load(Archive&) {}
-};
 
 class GroupQueue : public testing::TestWithParam<int> {};
 

@@ -12,6 +12,7 @@
 #include <crossrank/error.hpp>
 
 #include "tests/collectives/connected_ranks.hpp"
+#include "tests/collectives/unwritable_object.hpp"
 #include "tests/support/process_ranks.hpp"
 #include "tests/support/thread_ranks.hpp"
 
@@ -26,16 +27,6 @@ struct Step {
     archive(id, text);
   }
   bool operator==(Step const&) const = default;
-};
-
-/// An object that cannot be serialized.
-struct Unwritable {
-  template <class Archive>
-  void save(Archive&) const {
-    throw std::out_of_range("no such layer");
-  }
-  template <class Archive>
-  void load(Archive&) {}
 };
 
 std::string long_text(int rank) { return std::string(40'000, static_cast<char>('a' + rank)); }

@@ -7,23 +7,31 @@ import sys
 
 import pytest
 
-# Rank 0 makes a call that needs rank 1, which makes none before rank 0 was interrupted.
-WAIT = """
-import os, pathlib, signal, threading, time
-{before}
-if world.rank == 0:
+INTERRUPTED = """
+import contextlib, os, pathlib, signal, threading, time
+@contextlib.contextmanager
+def interrupted(after):
+    "Sends Ctrl-C after some seconds. The block must end by it within a second."
     def interrupt():
         global sent
         sent = time.monotonic()
         os.kill(os.getpid(), signal.SIGINT)
-    threading.Timer(0.3, interrupt).start()
+    threading.Timer(after, interrupt).start()
     try:
-        {call}
+        yield
     except KeyboardInterrupt:
         waited = time.monotonic() - sent
     else:
         raise AssertionError("no exception")
     assert waited < 1, waited
+"""
+
+# Rank 0 makes a call that needs rank 1, which makes none before rank 0 was interrupted.
+WAIT = """
+{before}
+if world.rank == 0:
+    with interrupted(0.3):
+        {call}
     world.abort("interrupted")
     pathlib.Path("interrupted").touch()
 else:
@@ -59,7 +67,7 @@ world.barrier()
     ],
 )
 def test_ctrl_c_ends_a_wait_for_a_rank(ranks, before, call):
-    ranks(2, WAIT.format(before=before, call=call))
+    ranks(2, INTERRUPTED + WAIT.format(before=before, call=call))
 
 
 # A file system that does not answer while the file "hang" exists.
@@ -87,21 +95,11 @@ READ(pread64)
 """
 
 HUNG = """
-import crossrank, os, pathlib, signal, threading, time
+import crossrank
 {before}
 pathlib.Path("hang").touch()
-def interrupt():
-    global sent
-    sent = time.monotonic()
-    os.kill(os.getpid(), signal.SIGINT)
-threading.Timer(0.2, interrupt).start()
-try:
+with interrupted(0.2):
     {call}
-except KeyboardInterrupt:
-    waited = time.monotonic() - sent
-else:
-    raise AssertionError("no exception")
-assert waited < 1, waited
 os.unlink("hang")
 {after}
 """
@@ -142,7 +140,7 @@ FILES = "crossrank.save('model.safetensors', {'w': bytes(100)})"
     ],
 )
 def test_ctrl_c_ends_a_call_on_a_hung_file_system(hung_calls, tmp_path, before, call, after):
-    code = HUNG.format(before=before, call=call, after=after)
+    code = INTERRUPTED + HUNG.format(before=before, call=call, after=after)
     environment = {**os.environ, "LD_PRELOAD": str(hung_calls)}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
