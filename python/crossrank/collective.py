@@ -61,8 +61,8 @@ class Request:
 class Collective:
     """A group of ranks. All ranks make the same calls in the same order, from one thread at a time.
 
-    Tensors are torch, numpy, DLPack or crossrank tensors on the CPU. Calls that fill a tensor write into the caller's
-    memory, which must be contiguous. Ctrl-C ends a wait and aborts the group.
+    Tensors are torch, numpy, DLPack or crossrank tensors on the CPU or a GPU. Calls that fill a tensor write into the
+    caller's memory, which must be contiguous. Ctrl-C ends a wait and aborts the group.
 
     >>> with crossrank.connect() as world:
     ...     world.all_reduce(gradient, op="avg")
@@ -209,8 +209,8 @@ class Collective:
     def all_reduce(self, tensor: TensorLike, *, op: ReduceOp = "sum", order: ReduceOrder = "any") -> None:
         """Replaces the tensor on every rank by the combination of all ranks' tensors.
 
-        `order` of this and the other reductions is for tensors on a GPU, which the package does not take yet. On the CPU
-        it is always that of the ranks.
+        `order` of this and the other reductions matters only for tensors on a GPU: "rank" asks for the same bits as on the
+        CPU, where the order is always that of the ranks.
 
         >>> world.all_reduce(gradient, op="avg")
         """

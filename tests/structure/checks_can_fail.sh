@@ -60,6 +60,9 @@ broken "a link to a missing file" README.md 'See [its parts](docs/NOTHING.md).' 
 broken "a link to a missing heading" README.md 'See [its parts](docs/PARTS.md#the-second-part).' "$checks/documents.sh" "$tree"
 broken "a README that is too long" README.md "$(seq 121)" "$checks/documents.sh" "$tree"
 broken "a test that does not exist" docs/RELIABILITY.md 'Tested by `Nothing.is_tested`.' "$checks/documents.sh" "$tree"
+broken "a test of the Python package that does not exist" docs/RELIABILITY.md "$(printf '## The Python package\n`a/test_nothing.py`')" "$checks/documents.sh" "$tree"
+broken "a function of a Python test that does not exist" docs/RELIABILITY.md "$(printf '## The Python package\n`test_nothing`')" "$checks/documents.sh" "$tree"
+broken "a guide for contributors with a missing file" CONTRIBUTING.md 'See `lib/core/nothing.cpp`.' "$checks/documents.sh" "$tree"
 decision_fails() { # DESCRIPTION PARAGRAPH
   fresh
   mkdir -p "$tree/docs/decisions"
