@@ -303,7 +303,8 @@ TEST(RuleSet, finds_the_sizes_of_the_language_model_in_either_part_of_a_config) 
   for (Json const& config : {Json{{"text_config", sizes}}, Json{{"llm_config", sizes}},
                              Json{{"text_config", nullptr}, {"llm_config", sizes}}}) {
     EXPECT_EQ(ModelSizes(config)[SizeName::hidden], 64) << config;
-    auto const* const second = LayerSizes(config).of("model.layers.1.self_attn.q_proj");
+    LayerSizes const layers(config);
+    auto const* const second = layers.of("model.layers.1.self_attn.q_proj");
     ASSERT_NE(second, nullptr) << config;
     EXPECT_EQ((*second)[SizeName::heads], 8) << config;
   }
