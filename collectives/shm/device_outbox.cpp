@@ -10,6 +10,8 @@
 
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
+#include "lib/platform/backoff.hpp"
+#include "lib/platform/system.hpp"
 
 namespace crossrank::shm {
 namespace {
@@ -109,6 +111,18 @@ std::shared_ptr<DeviceSlot> DeviceOutbox::take() {
 
 bool DeviceOutbox::is_lent() const noexcept {
   return std::ranges::any_of(entries_, [](Entry const& entry) { return entry.slot.use_count() > 1; });
+}
+
+bool DeviceOutbox::wait_until_copied(std::chrono::nanoseconds limit) const {
+  auto const give_up_at = platform::system().now() + limit;
+  auto const is_copied = [this](Entry const& entry) { return !entry.taken || is_idle(entry); };
+  platform::Backoff backoff;
+  while (!std::ranges::all_of(entries_, is_copied)) {
+    auto const now = platform::system().now();
+    if (now >= give_up_at) return false;
+    backoff.pause(give_up_at - now);
+  }
+  return true;
 }
 
 void DeviceOutbox::sent(DeviceSlot const& slot, int node_rank, std::function<bool()> taken) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -45,6 +46,8 @@ class DeviceOutbox {
   [[nodiscard]] node::Slot const& described_by(DeviceSlot const& slot) const { return entries_[slot.number].described; }
   /// Notes that the slot is on its way to a rank of the node, which uses it from `taken` on until it drops its lease.
   void sent(DeviceSlot const& slot, int node_rank, std::function<bool()> taken);
+  /// Blocks until all receivers have taken and copied their messages, for at most `limit`. Returns whether they have.
+  [[nodiscard]] bool wait_until_copied(std::chrono::nanoseconds limit) const;
 
  private:
   struct Entry {

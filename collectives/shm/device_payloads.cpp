@@ -1,14 +1,21 @@
 #include "collectives/shm/device_payloads.hpp"
 
+#include <chrono>
+#include <exception>
+#include <string>
 #include <utility>
 
 #include <crossrank/spi/device_provider.hpp>
+
+#include "lib/core/log.hpp"
 
 namespace crossrank::shm {
 namespace {
 
 /// Below, host memory is as fast: the two copies of the GPU cost the same, and those of the CPUs next to nothing.
 constexpr std::size_t least_device_payload = std::size_t{32} << 10;
+
+constexpr std::chrono::seconds flush_limit{5};
 
 /// The payload has been written, so the copy waits for no other work of the device.
 void copy_to_host(DevicePayload const& from, std::span<std::byte> to) {
@@ -37,6 +44,16 @@ std::shared_ptr<DeviceSlot> DevicePayloads::take_slot(Stream const& stream, std:
 
 OutboxRecord const* DevicePayloads::announcement_to(int dst) const noexcept {
   return outbox_ && !outbox_->is_open_by(dst) ? &outbox_->record() : nullptr;
+}
+
+void DevicePayloads::flush() noexcept {
+  if (!outbox_) return;
+  try {
+    if (!outbox_->wait_until_copied(flush_limit))
+      log_event(LogLevel::warning, "a rank leaves before its messages on the GPU have been received",
+                {{"waited s", std::to_string(std::chrono::seconds(flush_limit).count())}});
+  } catch (std::exception const&) {  // the receivers get an error
+  }
 }
 
 void deliver(DevicePayload payload, DevicePayload* to, std::span<std::byte> bytes) {

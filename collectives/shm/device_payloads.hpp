@@ -27,6 +27,9 @@ class DevicePayloads {
   /// Returns the outbox of a slot that `take_slot` has returned, or of an announcement.
   [[nodiscard]] DeviceOutbox& outbox() noexcept { return *outbox_; }
   [[nodiscard]] DeviceInbox& inbox() noexcept { return inbox_; }
+  /// Lets the receivers copy the messages that this rank has sent, before its memory goes. Blocks for at most five
+  /// seconds, then logs a warning.
+  void flush() noexcept;
 
  private:
   std::shared_ptr<node::NodeComm> comm_;

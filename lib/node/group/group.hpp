@@ -104,6 +104,7 @@ class Group final : public spi::NodeMemory {
   void closed() noexcept { closed_ = true; }
   /// Throws the group's error if the group has failed.
   void throw_if_failed(std::string_view operation) const;
+  [[nodiscard]] bool has_failed() const noexcept { return decision_.has_failed(); }
   /// Returns why the group has failed; empty if it has not.
   [[nodiscard]] std::optional<RootCause> root_cause() const { return decision_.root_cause(); }
 

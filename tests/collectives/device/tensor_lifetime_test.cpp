@@ -2,13 +2,16 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include <crossrank/cuda.hpp>
 #include <crossrank/error.hpp>
 
+#include "tests/collectives/device/gpu_tensors.hpp"
 #include "tests/collectives/device/nccl_ranks.hpp"
 #include "tests/support/emulated_driver.hpp"
 
@@ -108,6 +111,27 @@ TEST_P(TensorOfAReceive, lives_until_the_stream_has_passed_the_copy) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Path, TensorOfAReceive, testing::Values("direct", "staged"), path_name);
+
+/// Rank 1 ends before rank 0 asks for its message.
+CROSSRANK_RANK_SCENARIO(leaves_after_a_send) {
+  auto const world = connect_gpu_rank();
+  auto tensor = filled(world, elements);
+  for (int warm_up = 0; warm_up < 2; ++warm_up) {
+    if (self.rank == 0) world.recv(tensor, 1);
+    if (self.rank == 1) world.send(tensor, 0);
+    world.barrier();
+  }
+  if (self.rank == 1) {
+    world.send(tensor, 0);
+    return end_gpu_rank();
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // rank 1 would have ended
+  world.recv(tensor, 1);
+  EXPECT_EQ(values(tensor), std::vector<float>(elements, 2));
+  return end_gpu_rank();
+}
+
+TEST(MemoryOfAMessage, lives_until_the_receiver_has_it) { expect_job_ok(2, "leaves_after_a_send", gpu_ranks()); }
 
 /// Rank 0 gives up, because its stream does not go on. Arguments: the call.
 CROSSRANK_RANK_SCENARIO(drops_the_tensor_of_a_failed_call) {
