@@ -12,7 +12,7 @@
 #include "lib/core/at_rank.hpp"
 #include "lib/core/rank_list.hpp"
 #include "lib/node/group/group.hpp"
-#include "lib/node/liveness/process_state.hpp"
+#include "lib/platform/process_state.hpp"
 #include "lib/platform/system.hpp"
 
 /// How the three transports of a group fail together.
@@ -143,8 +143,8 @@ bool CompositeTransport::are_stopped(std::vector<int> const& members) const {
   return are_neighbours(members, [](auto const& comm, int rank) {
     auto const& record = comm.record(rank);
     auto const state =
-        comm.threads() ? node::ProcessState::running : node::process_state(record.pid, record.pid_namespace);
-    return state == node::ProcessState::stopped || state == node::ProcessState::blocked;
+        comm.threads() ? platform::ProcessState::running : platform::process_state(record.pid, record.pid_namespace);
+    return state == platform::ProcessState::stopped || state == platform::ProcessState::blocked;
   });
 }
 

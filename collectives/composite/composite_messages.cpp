@@ -139,7 +139,7 @@ RequestId CompositeTransport::post_receive(spi::Sink bytes, int src, std::uint32
     attached->attachment = {.bytes = {attachment.begin(), attachment.end()},
                             .has_payload_elsewhere = has_payload_elsewhere};
     auto const owner = at_rank(*node_ranks, member);
-    if (owner >= 0) attached->lease = shm::hold(comm, owner, record_in<shm::OutboxId>(attachment));
+    if (owner >= 0) attached->lease = shm::hold(*comm, owner, record_in<shm::OutboxId>(attachment));
     std::lock_guard const lock(all->mutex);
     all->in_order.push_back(attached);
   };

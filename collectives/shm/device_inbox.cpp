@@ -2,12 +2,15 @@
 
 #include <utility>
 
+#include <unistd.h>
+
 #include <crossrank/error.hpp>
 #include <crossrank/spi/device_provider.hpp>
 
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/log.hpp"
+#include "lib/node/memory/leases.hpp"
 
 namespace crossrank::shm {
 namespace {
@@ -18,14 +21,30 @@ struct OutboxLeases {
   std::shared_ptr<void const> is_open{};
 };
 
+/// Ends a lease. Does not hold the `NodeComm`: a stream may need the memory after the rank has closed its groups, and
+/// the rank has left the node then.
+struct LeaseEnd {
+  std::shared_ptr<node::Mapping> control;
+  int ranks;
+  int reader;
+  int owner;
+  OutboxId slot;
+  pid_t process = ::getpid();
+
+  void operator()(void const*) const noexcept {
+    if (process != ::getpid()) return;  // a forked child has no leases
+    node::LeaseTable(control->data(), ranks).drop(owner, slot.slot, slot.generation, reader);
+  }
+};
+
 }  // namespace
 
-std::shared_ptr<void const> hold(std::shared_ptr<node::NodeComm> const& comm, int owner, OutboxId slot) {
-  if (slot.slot >= comm->slot_capacity() || !comm->leases().hold(owner, slot.slot, slot.generation, comm->rank()))
+std::shared_ptr<void const> hold(node::NodeComm const& comm, int owner, OutboxId slot) {
+  if (slot.slot >= comm.slot_capacity() || !comm.leases().hold(owner, slot.slot, slot.generation, comm.rank()))
     return nullptr;
-  return {comm.get(), [comm, owner, slot](void const*) {
-            if (comm->is_own_process()) comm->leases().drop(owner, slot.slot, slot.generation, comm->rank());
-          }};
+  auto const& control = comm.control_mapping();
+  return {control.get(),
+          LeaseEnd{.control = control, .ranks = comm.ranks(), .reader = comm.rank(), .owner = owner, .slot = slot}};
 }
 
 void DeviceInbox::open(int owner, OutboxRecord const& announced, std::shared_ptr<void const> lease) {
@@ -38,7 +57,7 @@ void DeviceInbox::open(int owner, OutboxRecord const& announced, std::shared_ptr
   leases->keeps = std::move(lease);
   try {
     auto memory = spi::device_provider(announced.memory.kind).open_shared(announced.memory, leases);
-    leases->is_open = hold(comm_, owner, announced.id);
+    leases->is_open = hold(*comm_, owner, announced.id);
     outbox.memory = std::move(memory);
   } catch (Error const& e) {
     log_event(LogLevel::info, "messages of another rank's GPU go through host memory",

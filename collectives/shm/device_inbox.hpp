@@ -35,6 +35,6 @@ class DeviceInbox {
 /// Takes a lease on an outbox or on a slot in it, which ends with the last copy of the result. Null when the owner uses
 /// the arena's slot for something else by now. The record that names it is in a message which this rank has not taken
 /// yet. Any thread.
-[[nodiscard]] std::shared_ptr<void const> hold(std::shared_ptr<node::NodeComm> const& comm, int owner, OutboxId slot);
+[[nodiscard]] std::shared_ptr<void const> hold(node::NodeComm const& comm, int owner, OutboxId slot);
 
 }  // namespace crossrank::shm

@@ -56,7 +56,7 @@ void ShmTransport::take_device_payload(MessageOp& op, int src, node::Channel::Me
   SlotRecord where;
   std::memcpy(&where, group_->payload(src, message.offset, sizeof where).data(), sizeof where);
   auto found =
-      device_payloads_.inbox().find(owner, where, message.bytes, hold(group_->shared_comm(), owner, id_of(message)));
+      device_payloads_.inbox().find(owner, where, message.bytes, hold(*group_->shared_comm(), owner, id_of(message)));
   if (group_->comm().has_departed(owner)) {
     group_->fail(node::Verdict::aborted, "its message was in the memory of its GPU, which has gone with it", {src});
     group_->throw_if_failed(op.name());
@@ -87,7 +87,7 @@ void ShmTransport::open_announced(int src, node::Channel::Message const& message
   auto const behind = group_->payload(src, message.offset + announcement_offset(message.bytes), sizeof announced);
   std::memcpy(&announced, behind.data(), sizeof announced);
   auto const owner = group_->node_rank(src);
-  device_payloads_.inbox().open(owner, announced, hold(group_->shared_comm(), owner, announced.id));
+  device_payloads_.inbox().open(owner, announced, hold(*group_->shared_comm(), owner, announced.id));
 }
 
 }  // namespace crossrank::shm

@@ -1,27 +1,25 @@
-#include "lib/node/liveness/process_state.hpp"
+#include "lib/platform/process_state.hpp"
 
 #include <array>
 #include <cerrno>
-#include <cstddef>
-#include <string>
+#include <cstdio>
 #include <string_view>
 
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include "lib/core/as_size.hpp"
-#include "lib/node/liveness/watchdog_thread.hpp"
 #include "lib/platform/files/fd.hpp"
 #include "lib/platform/system.hpp"
 
-namespace crossrank::node {
+namespace crossrank::platform {
 
-using platform::system;
-
-ProcessState process_state(std::int32_t pid, std::uint64_t its_namespace) {
+ProcessState process_state(std::int32_t pid, std::uint64_t its_namespace) noexcept {
   auto const own_namespace = pid_namespace();
   if (own_namespace == 0 || its_namespace != own_namespace || pid <= 0) return ProcessState::unknown;
-  auto const path = "/proc/" + std::to_string(pid) + "/stat";
-  platform::Fd const fd(system().openat(AT_FDCWD, path.c_str(), O_RDONLY | O_CLOEXEC, 0));
+  std::array<char, 32> path{};
+  std::snprintf(path.data(), path.size(), "/proc/%d/stat", pid);
+  Fd const fd(system().openat(AT_FDCWD, path.data(), O_RDONLY | O_CLOEXEC, 0));
   if (!fd) return errno == ENOENT ? ProcessState::gone : ProcessState::unknown;
   std::array<char, 512> buffer{};
   auto const bytes = system().read(fd.get(), buffer.data(), buffer.size());
@@ -40,4 +38,10 @@ ProcessState process_state(std::int32_t pid, std::uint64_t its_namespace) {
   }
 }
 
-}  // namespace crossrank::node
+std::uint64_t pid_namespace() noexcept {
+  struct stat status {};
+  if (system().fstatat(AT_FDCWD, "/proc/self/ns/pid", &status, 0) != 0) return 0;
+  return status.st_ino;
+}
+
+}  // namespace crossrank::platform

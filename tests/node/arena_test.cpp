@@ -2,12 +2,16 @@
 
 #include <cstring>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <crossrank/error.hpp>
 
 #include "lib/node/memory/counters.hpp"
+#include "lib/platform/process_state.hpp"
 #include "tests/node/node_memory.hpp"
 #include "tests/support/faulty_system.hpp"
 
@@ -252,6 +256,43 @@ TEST_F(ArenaTest, drops_objects_of_an_ended_arena_when_the_reader_dies) {
   EXPECT_FALSE(object.expired());
   auto const next = other.arena(0);
   EXPECT_TRUE(object.expired());
+}
+
+/// A GPU may read for a process that exits or has been killed, until the process has ended.
+TEST_F(ArenaTest, keeps_objects_until_the_process_of_their_reader_has_ended) {
+  pid_t const ended = ::fork();
+  if (ended == 0) ::_exit(0);
+  ASSERT_EQ(::waitpid(ended, nullptr, 0), ended);
+  auto& reader = memory.record(1);
+  reader.pid_namespace = platform::pid_namespace();
+  for (auto const state : {RankState::left, RankState::dead}) {
+    reader.state = static_cast<std::uint32_t>(RankState::attached);
+    Slot slot;
+    auto const object = lend_object(*arena, memory, slot);
+    arena->release(slot);
+    reader.pid = ::getpid();
+    reader.state = static_cast<std::uint32_t>(state);
+    arena->drop_kept();
+    EXPECT_FALSE(object.expired());
+    reader.pid = ended;
+    arena->drop_kept();
+    EXPECT_TRUE(object.expired());
+  }
+}
+
+/// Without an object, the memory is read by threads of the reader only.
+TEST_F(ArenaTest, uses_memory_again_when_its_reader_has_died_or_its_process_has_ended) {
+  memory.record(1).pid = ::getpid();
+  memory.record(1).pid_namespace = platform::pid_namespace();
+  auto const slot = arena->allocate(mebi);
+  arena->offer(slot, 1);
+  ASSERT_TRUE(memory.leases().take(0, slot.id, slot.generation, 1));
+  arena->release(slot);
+  memory.record(1).state = static_cast<std::uint32_t>(RankState::left);
+  auto const other = arena->allocate(mebi);
+  EXPECT_NE(other.offset, slot.offset);
+  memory.record(1).state = static_cast<std::uint32_t>(RankState::dead);
+  EXPECT_EQ(arena->allocate(mebi).offset, slot.offset);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace crossrank::tools {
 namespace {
 
 using node::PendingRendezvousView;
-using node::ProcessState;
+using platform::ProcessState;
 
 char const* life_of(PendingRendezvousView::Arrived const& rank) {
   switch (rank.state) {

@@ -21,7 +21,7 @@
 #include "lib/node/memory/counters.hpp"
 #include "lib/node/inspect/flight_file.hpp"
 #include "lib/node/group/process_exit.hpp"
-#include "lib/node/liveness/process_state.hpp"
+#include "lib/platform/process_state.hpp"
 #include "lib/node/rendezvous/error_frame.hpp"
 #include "lib/node/group/atomic_ops.hpp"
 #include "lib/node/liveness/watchdog_thread.hpp"
@@ -49,7 +49,8 @@ std::uint32_t tenths_between(std::uint64_t from, std::uint64_t to) noexcept {
 
 std::string running_state(RankRecord const& record, bool is_thread) {
   if (is_thread) return "alive";
-  switch (process_state(record.pid, record.pid_namespace)) {
+  using platform::ProcessState;
+  switch (platform::process_state(record.pid, record.pid_namespace)) {
     case ProcessState::stopped: return "stopped by a signal or a debugger";
     case ProcessState::blocked: return "blocked inside the kernel";
     case ProcessState::gone: return "ending";
@@ -135,7 +136,7 @@ void NodeComm::attach(Attachment attachment) {
   auto& own = own_record();
   own.pid = ::getpid();
   own.global_rank = static_cast<std::uint32_t>(options_.global_rank);
-  own.pid_namespace = pid_namespace();
+  own.pid_namespace = platform::pid_namespace();
   own.attached_at = now_ns();
   own.progress_at.store(now_ns(), std::memory_order_relaxed);
   cpu_set_t cpus;

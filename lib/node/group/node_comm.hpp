@@ -26,9 +26,9 @@ class WatchdogThread;
 
 /// The ranks of one job on one node, and the memory that they share.
 ///
-/// Made by `join`, which all ranks of the node call. Groups, workspaces, tensors and leases hold it. A rank leaves when
-/// the last of these is gone, or when the process exits. A rank that ends in any other way is dead; the others notice
-/// within a tenth of a second.
+/// Made by `join`, which all ranks of the node call. Groups, workspaces, tensors and their leases hold it; leases of
+/// GPU memory do not. A rank leaves when the last of these is gone, or when the process exits. A rank that ends in any
+/// other way is dead; the others notice within a tenth of a second.
 class NodeComm : public std::enable_shared_from_this<NodeComm> {
  public:
   /// Joins the ranks of the node. Collective over them: blocks until all have called it.
@@ -54,6 +54,8 @@ class NodeComm : public std::enable_shared_from_this<NodeComm> {
   }
   [[nodiscard]] Arena& arena() const noexcept { return *arena_; }
   [[nodiscard]] LeaseTable& leases() const noexcept { return *leases_; }
+  /// Returns the memory of the lease words, for leases that may outlive this.
+  [[nodiscard]] std::shared_ptr<Mapping> const& control_mapping() const noexcept { return attachment_.control; }
   /// Returns the first byte of a rank's arena in this process. Only this rank's own arena is writable.
   [[nodiscard]] std::byte const* arena_of(int rank) const noexcept;
   /// Returns the memory file and the offset of a byte of a rank's arena. The descriptor stays open as long as this.

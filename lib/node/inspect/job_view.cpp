@@ -140,7 +140,8 @@ class Reader {
     if (state == RankState::absent) return RankStatus::absent;
     if (state == RankState::dead || (record.liveness.load(std::memory_order_acquire) & owner_died_bit) != 0)
       return RankStatus::dead;
-    switch (process_state(record.pid, record.pid_namespace)) {
+    using platform::ProcessState;
+    switch (platform::process_state(record.pid, record.pid_namespace)) {
       case ProcessState::gone: return RankStatus::dead;
       case ProcessState::stopped: return RankStatus::stopped;
       case ProcessState::blocked: return RankStatus::blocked;

@@ -10,7 +10,7 @@
 
 #include "lib/node/inspect/device_view.hpp"
 #include "lib/node/memory/control_layout.hpp"
-#include "lib/node/liveness/process_state.hpp"
+#include "lib/platform/process_state.hpp"
 
 /// A job as its control segment shows it to a reader that is not one of its ranks: while it works, while it hangs, and
 /// after its end. All ranks are ranks of the job.

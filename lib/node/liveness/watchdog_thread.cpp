@@ -137,7 +137,7 @@ void WatchdogThread::check_rank(int rank) {
 }
 
 bool is_dumping_core(RankRecord const& record) {
-  static std::uint64_t const own_namespace = pid_namespace();
+  static std::uint64_t const own_namespace = platform::pid_namespace();
   if (own_namespace == 0 || record.pid_namespace != own_namespace || record.pid == ::getpid()) return false;
   auto const path = "/proc/" + std::to_string(record.pid) + "/status";
   platform::Fd const fd(system().openat(AT_FDCWD, path.c_str(), O_RDONLY | O_CLOEXEC, 0));
@@ -153,12 +153,6 @@ bool has_missed_heartbeat(RankRecord const& record, std::chrono::nanoseconds now
   // around and counts as late.
   auto const since = static_cast<std::uint64_t>(now.count()) - record.heartbeat_at.load(std::memory_order_relaxed);
   return since > static_cast<std::uint64_t>(std::chrono::nanoseconds(heartbeat_is_late).count());
-}
-
-std::uint64_t pid_namespace() {
-  struct stat status {};
-  if (system().fstatat(AT_FDCWD, "/proc/self/ns/pid", &status, 0) != 0) return 0;
-  return status.st_ino;
 }
 
 }  // namespace crossrank::node

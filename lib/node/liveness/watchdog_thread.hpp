@@ -73,8 +73,4 @@ class WatchdogThread {
 /// `platform::system()`.
 [[nodiscard]] bool has_missed_heartbeat(RankRecord const& record, std::chrono::nanoseconds now);
 
-/// Returns the inode of this process's PID namespace, 0 where it is not known. Process ids mean nothing outside their
-/// namespace.
-[[nodiscard]] std::uint64_t pid_namespace();
-
 }  // namespace crossrank::node

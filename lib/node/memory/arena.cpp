@@ -62,7 +62,7 @@ Arena::~Arena() {
   std::size_t lent = 0;
   for (auto& entry : entries_) {
     bool const in_use = entry.state == State::held || entry.state == State::released;
-    if (!in_use || !leased(entry.slot)) continue;
+    if (!in_use || !leased(entry)) continue;
     lent += entry.slot.bytes;
     if (entry.kept.empty()) continue;
     keep_lent({.control = parts_.control,
@@ -101,8 +101,9 @@ std::optional<Slot> Arena::take_free(std::size_t capacity) {
   return entries_[id].slot;
 }
 
-bool Arena::leased(Slot const& slot) const {
-  return is_leased(parts_.control->data(), parts_.ranks, parts_.rank, slot.id);
+bool Arena::leased(Entry const& entry) const {
+  auto const by = entry.kept.empty() ? ReadBy::cpu : ReadBy::gpu;
+  return is_leased(parts_.control->data(), parts_.ranks, parts_.rank, entry.slot.id, by);
 }
 
 void Arena::collect() {
@@ -113,7 +114,7 @@ void Arena::collect() {
   });
   std::erase_if(released_, [this](std::uint32_t id) {
     auto& entry = entries_[id];
-    if (leased(entry.slot)) return false;
+    if (leased(entry)) return false;
     entry.state = State::free;
     free_.emplace(entry.slot.bytes, id);
     return true;
@@ -228,8 +229,7 @@ void Arena::drop_kept() {
   std::vector<std::shared_ptr<void const>> dropped;  // destroyed after the lock, because that may take long
   std::lock_guard const lock(mutex_);
   for (auto& entry : entries_) {
-    if (entry.kept.empty() || entry.state == State::held || (entry.state == State::released && leased(entry.slot)))
-      continue;
+    if (entry.kept.empty() || entry.state == State::held || (entry.state == State::released && leased(entry))) continue;
     std::move(entry.kept.begin(), entry.kept.end(), std::back_inserter(dropped));
     entry.kept.clear();
   }
@@ -245,7 +245,7 @@ std::vector<int> Arena::readers_of(Slot const& slot) const {
 void Arena::release_locked(Slot const& slot) noexcept {
   auto& entry = entries_[slot.id];
   if (entry.state != State::held || entry.slot.generation != slot.generation) return;
-  if (leased(entry.slot)) {
+  if (leased(entry)) {
     entry.state = State::released;
     released_.push_back(slot.id);
   } else {

@@ -110,7 +110,7 @@ class Arena {
 
   void collect();
   void release_locked(Slot const& slot) noexcept;
-  [[nodiscard]] bool leased(Slot const& slot) const;
+  [[nodiscard]] bool leased(Entry const& entry) const;
   [[nodiscard]] std::optional<Slot> take_free(std::size_t capacity);
   [[nodiscard]] Slot grow(std::size_t capacity);
   [[nodiscard]] bool reserve(std::size_t bytes) noexcept;

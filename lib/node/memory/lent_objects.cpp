@@ -8,6 +8,8 @@
 
 #include <unistd.h>
 
+#include "lib/platform/process_state.hpp"
+
 namespace crossrank::node {
 namespace {
 
@@ -30,19 +32,29 @@ Lent* lent_here() noexcept {
   return made ? found : nullptr;  // another thread has made one
 }
 
+bool may_use(RankRecord const& reader, LeaseWord const& word, ReadBy by) noexcept {
+  auto const state = static_cast<RankState>(reader.state.load(std::memory_order_acquire));
+  bool const has_departed = state == RankState::dead || state == RankState::left;
+  if (!has_departed) return true;
+  if (word.taken == 0 || (state == RankState::dead && by == ReadBy::cpu)) return false;
+  using platform::ProcessState;
+  auto const process = platform::process_state(reader.pid, reader.pid_namespace);
+  return process != ProcessState::gone && process != ProcessState::unknown;
+}
+
 }  // namespace
 
-bool is_leased(std::byte* control, int ranks, int owner, std::uint32_t slot) noexcept {
+bool is_leased(std::byte* control, int ranks, int owner, std::uint32_t slot, ReadBy by) noexcept {
   LeaseTable leases(control, ranks);
   auto const* const records = reinterpret_cast<RankRecord const*>(control + ControlGeometry(ranks).records_offset());
   bool held = false;
   for (int reader = 0; reader < ranks; ++reader) {
-    if (leases.load(owner, slot, reader).free()) continue;
-    auto const state = static_cast<RankState>(records[reader].state.load(std::memory_order_acquire));
-    if (state == RankState::dead || state == RankState::left) {
-      leases.clear(owner, slot, reader);
-    } else {
+    auto const word = leases.load(owner, slot, reader);
+    if (word.free()) continue;
+    if (may_use(records[reader], word, by)) {
       held = true;
+    } else {
+      leases.clear(owner, slot, reader);
     }
   }
   return held;
@@ -65,7 +77,7 @@ void drop_lent() noexcept {
   std::lock_guard const lock(here->mutex);
   for (auto next = here->all.begin(); next != here->all.end();) {
     auto const lent = next++;
-    if (!is_leased(lent->control->data(), lent->ranks, lent->owner, lent->slot))
+    if (!is_leased(lent->control->data(), lent->ranks, lent->owner, lent->slot, ReadBy::gpu))
       dropped.splice(dropped.end(), here->all, lent);
   }
 }

@@ -9,9 +9,16 @@
 
 namespace crossrank::node {
 
-/// Returns whether a rank that is still there holds an offer or a lease of a slot of `owner`. Frees the words of dead
-/// ranks and of those that have left.
-[[nodiscard]] bool is_leased(std::byte* control, int ranks, int owner, std::uint32_t slot) noexcept;
+/// What reads the memory of a slot.
+enum class ReadBy : std::uint8_t {
+  cpu,
+  gpu,  ///< memory that the slot describes; may go on after the reader's death, until its process has ended
+};
+
+/// Returns whether a rank holds an offer or a lease of a slot of `owner`. Frees the words of dead ranks and of those
+/// that have left, unless the process of the rank may still use the memory: a process that exits keeps its leases until
+/// its end. Reads a file for such a rank.
+[[nodiscard]] bool is_leased(std::byte* control, int ranks, int owner, std::uint32_t slot, ReadBy by) noexcept;
 
 /// Objects of a slot that other ranks still read, while the owner's arena is gone.
 struct LentObjects {

@@ -71,7 +71,7 @@ std::optional<PendingRendezvousView> view_of(std::string const& path) {
     if (pid == 0) {
       view.missing.push_back(rank);
     } else {
-      view.arrived.push_back({rank, pid, process_state(pid, head.pid_namespace)});
+      view.arrived.push_back({rank, pid, platform::process_state(pid, head.pid_namespace)});
     }
   }
   return view;
@@ -88,7 +88,7 @@ PendingRendezvous::PendingRendezvous(NodeOptions const& options) noexcept {
                        .ranks = static_cast<std::uint32_t>(options.ranks),
                        .began = static_cast<std::uint64_t>(system().now().count()),
                        .timeout = static_cast<std::uint64_t>(std::chrono::nanoseconds(options.timeout).count()),
-                       .pid_namespace = pid_namespace(),
+                       .pid_namespace = platform::pid_namespace(),
                        .job = {},
                        .host = {}};
     put(head.job, name_of_job(options));

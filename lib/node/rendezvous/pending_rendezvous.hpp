@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "lib/node/rendezvous/rendezvous.hpp"
-#include "lib/node/liveness/process_state.hpp"
+#include "lib/platform/process_state.hpp"
 #include "lib/platform/files/fd.hpp"
 
 namespace crossrank::node {
@@ -31,7 +31,7 @@ struct PendingRendezvousView {
   struct Arrived {
     int rank = 0;  ///< rank of the job, or of the node where the ranks are numbered by node
     std::int32_t pid = 0;
-    ProcessState state{};
+    platform::ProcessState state{};
   };
   std::string job{};
   std::string host{};

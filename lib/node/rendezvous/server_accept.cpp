@@ -8,7 +8,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/node/liveness/process_state.hpp"
+#include "lib/platform/process_state.hpp"
 #include "lib/node/rendezvous/start_errors.hpp"
 #include "lib/node/rendezvous/roles.hpp"
 #include "lib/node/rendezvous/error_frame.hpp"
@@ -193,9 +193,9 @@ void RendezvousServer::fail_if_ended() const {
   if (!before.empty()) throw lost_before_connecting_error(options_, before);
   // A process served this start before and ended before it told its rank. It is one of the missing ranks.
   auto const absent = missing();
-  auto const own_namespace = pid_namespace();
+  auto const own_namespace = platform::pid_namespace();
   auto const has_ended = [&](std::int64_t pid) {
-    return process_state(static_cast<std::int32_t>(pid), own_namespace) == ProcessState::gone;
+    return platform::process_state(static_cast<std::int32_t>(pid), own_namespace) == platform::ProcessState::gone;
   };
   if (!absent.empty() && absent.size() == lost_servers_.size() &&
       std::all_of(lost_servers_.begin(), lost_servers_.end(), has_ended))
