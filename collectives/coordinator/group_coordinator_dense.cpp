@@ -14,12 +14,13 @@
 #include "collectives/core/own_part.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/tensor/strided_runs.hpp"
+#include "lib/tensor/unusable_tensor.hpp"
 
 namespace crossrank {
 namespace {
 
 void require_tensor(Collective const& group, Tensor const& tensor, char const* operation) {
-  if (!tensor.defined()) throw UsageError(usage_in(group, operation, "the tensor is undefined"));
+  if (!tensor.defined()) throw_undefined(usage_in(group, operation, {}));
 }
 
 void require_first_dim(Collective const& group, Tensor const& tensor, char const* operation) {
@@ -210,7 +211,7 @@ Tensor GroupCoordinator::recv(Shape const& shape, Dtype dtype, std::optional<int
   } catch (UnavailableError const& e) {
     if (device().kind == Device::Kind::cpu) throw;
     failure.emplace(own_part_failure(e, "recv", *group.transport()));
-    out = Tensor::empty(shape, dtype);  // takes the message all the same, so that the sender does not wait for ever
+    out = Tensor::empty(shape, dtype);  // takes the message all the same, so that the sender does not wait forever
   }
   if (group.transport() == cpu_group().transport()) static_cast<void>(behind_dicts(from, "recv"));
   group.recv(out, from);

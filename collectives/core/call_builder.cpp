@@ -12,6 +12,7 @@
 #include "collectives/core/agreed_arguments.hpp"
 #include "collectives/core/group_state.hpp"
 #include "lib/tensor/transfer/host_copies.hpp"
+#include "lib/tensor/unusable_tensor.hpp"
 
 namespace crossrank {
 
@@ -58,7 +59,7 @@ void CallBuilder::require_rank(int rank, char const* operation, char const* what
 }
 
 void CallBuilder::require_tensor(Tensor const& tensor, char const* operation) const {
-  if (!tensor.defined()) refuse(operation, "tensor is undefined");
+  if (!tensor.defined()) throw_undefined(detail::usage_in(transport_, operation, {}));
 }
 
 void CallBuilder::require_one_device(Tensor const& a, Tensor const& b, char const* operation) const {

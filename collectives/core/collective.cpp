@@ -11,6 +11,7 @@
 
 #include "collectives/core/with_operation_name.hpp"
 #include "collectives/spi/argument_digest.hpp"
+#include "collectives/spi/open_group.hpp"
 #include "collectives/core/group_state.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/node/group/group.hpp"
@@ -73,8 +74,7 @@ GroupState& Collective::state(char const* operation) const {
   if (!state_)
     throw UsageError(
         {.operation = operation, .message = "this handle has no group; get one from connect() or split()"});
-  if (state_->closed.load(std::memory_order_relaxed))
-    throw UsageError(usage_in(*state_->transport, operation, "the group is closed"));
+  spi::require_open_group(*state_->transport, operation, state_->closed.load(std::memory_order_relaxed));
   return *state_;
 }
 

@@ -6,6 +6,7 @@
 #include <crossrank/error.hpp>
 
 #include "collectives/spi/message_mismatch.hpp"
+#include "collectives/spi/open_group.hpp"
 #include "lib/tensor/copy_memory.hpp"
 
 namespace crossrank::fake {
@@ -19,9 +20,7 @@ constexpr spi::RequestId done_at_once{0};
 FakeTransport::FakeTransport(std::string name) : name_(std::move(name)) {}
 
 void FakeTransport::require_usable(char const* operation) const {
-  if (closed_)
-    throw UsageError(
-        {.operation = operation, .message = "the group is closed", .group = name_, .rank = 0, .world_size = 1});
+  spi::require_open_group(*this, operation, closed_);
   throw_if_aborted(operation);
 }
 
@@ -130,6 +129,7 @@ void FakeTransport::wait(spi::RequestId request_id, spi::TimeoutPolicy const&) {
   throw UsageError({.operation = receive.mapped().name(),
                     .message = "this receive would never end: the only rank of the group has sent no message",
                     .expected = "a send to this rank before the wait",
+                    .hint = "send before receiving, or start more ranks",
                     .group = name_,
                     .rank = 0,
                     .world_size = 1});

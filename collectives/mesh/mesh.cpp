@@ -45,7 +45,8 @@ Mesh::Mesh(Collective const& world, std::vector<Axis> const& axes) {
     if (axis.size < 1 || twice) {
       throw UsageError({.operation = "Mesh",
                         .message = twice ? "an axis is listed twice" : "an axis has no ranks",
-                        .got = std::string(axis.name) + " = " + std::to_string(axis.size)});
+                        .got = std::string(axis.name) + " = " + std::to_string(axis.size),
+                        .hint = twice ? "give each axis a name of its own" : "give each axis a size of at least 1"});
     }
     state->names.emplace_back(axis.name);
     state->sizes.push_back(axis.size);
@@ -56,7 +57,8 @@ Mesh::Mesh(Collective const& world, std::vector<Axis> const& axes) {
     throw UsageError({.operation = "Mesh",
                       .message = "the product of the axes is not the number of ranks",
                       .expected = std::to_string(state->world_size),
-                      .got = text + " = " + std::to_string(product)});
+                      .got = text + " = " + std::to_string(product),
+                      .hint = "change the sizes, or start as many ranks as they need"});
   }
   state->strides.assign(axes.size(), 1);
   for (auto i = axes.size(); i-- > 1;) state->strides[i - 1] = state->strides[i] * state->sizes[i];

@@ -9,6 +9,7 @@
 #include "collectives/algorithms/exchange_table.hpp"
 #include "collectives/spi/argument_digest.hpp"
 #include "collectives/spi/one_collective.hpp"
+#include "collectives/spi/open_group.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/tensor/copy_memory.hpp"
@@ -136,10 +137,7 @@ void MessageTransport::close(spi::TimeoutPolicy const& timeout_policy) {
 
 void MessageTransport::require_open(char const* operation) const {
   link_.network().require_usable(operation);
-  if (!closed_) return;
-  auto error = link_.info(operation);
-  error.message = "the group is closed";
-  throw UsageError(std::move(error));
+  spi::require_open_group(*this, operation, closed_);
 }
 
 void MessageTransport::begin_post(char const* operation) {

@@ -11,6 +11,7 @@
 #include "collectives/message_queue/queue_handle.hpp"
 #include "collectives/message_queue/queue_state.hpp"
 #include "collectives/message_queue/queue_tensor.hpp"
+#include "lib/tensor/unusable_tensor.hpp"
 
 namespace crossrank {
 namespace {
@@ -89,7 +90,7 @@ void MessageQueue::enqueue_tensor(Tensor const& tensor, QueueWait const& wait) c
   auto& endpoint = state("enqueue_tensor");
   State::EndpointLock const endpoint_lock(endpoint, "enqueue_tensor");
   endpoint.require_writer("enqueue_tensor");
-  if (!tensor.defined()) throw UsageError(endpoint.error("enqueue_tensor", "the tensor is undefined"));
+  if (!tensor.defined()) throw_undefined(endpoint.error("enqueue_tensor", {}));
   auto const head = queue::head_of(tensor);
   std::array<node::MessagePart, 2> const parts{std::as_bytes(std::span(&head, 1)), queue::part_of(tensor)};
   endpoint.await_space("enqueue_tensor", parts, wait);

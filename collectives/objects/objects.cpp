@@ -96,7 +96,7 @@ Tensor part_of(Bytes& bytes, std::uint64_t at, std::int64_t size) {
 }
 
 /// Moves a block for each rank between it and the root, in rounds that bound the root's buffer. These are collectives:
-/// messages would meet those that the user has under way. `sizes` has 0 for ranks without a block. Calls
+/// messages would mix with those that the user has under way. `sizes` has 0 for ranks without a block. Calls
 /// `move(at, rows)` for the part of each block that begins at `at`.
 template <class Move>
 void move_in_rounds(std::span<std::uint64_t const> sizes, Move const& move) {
@@ -245,6 +245,7 @@ Bytes scatter_bytes(Collective const& group, char const* operation, int root,
                         .message = "expected one object per rank",
                         .expected = std::to_string(ranks),
                         .got = std::to_string(parts.size()),
+                        .hint = "pass one object for each rank of the group, in the order of the ranks",
                         .group = group.name(),
                         .rank = group.rank(),
                         .world_size = group.world_size()});

@@ -8,6 +8,7 @@
 #include <crossrank/error.hpp>
 
 #include "collectives/spi/one_collective.hpp"
+#include "collectives/spi/open_group.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/error_record.hpp"
@@ -149,12 +150,7 @@ void ShmTransport::cancel(RequestId request_id, std::string_view why) noexcept {
 
 void ShmTransport::require_open(char const* operation) const {
   group_->comm().require_own_process(operation);
-  if (closed_)
-    throw UsageError({.operation = operation,
-                      .message = "the group is closed",
-                      .group = name(),
-                      .rank = rank(),
-                      .world_size = world_size()});
+  spi::require_open_group(*this, operation, closed_);
 }
 
 // ---------------------------------------------------------------- collectives

@@ -10,6 +10,8 @@ namespace {
 
 constexpr std::size_t longest_name = 4096;  // the edit distance costs the product of both lengths
 
+constexpr std::size_t most_compared = 1'000;
+
 constexpr char lower(char c) noexcept { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
@@ -46,6 +48,12 @@ std::optional<std::string> nearest_name(std::string_view wanted, std::vector<std
     found = candidate;
   }
   return found;
+}
+
+std::string did_you_mean(std::string_view wanted, std::vector<std::string> const& candidates) {
+  if (candidates.size() > most_compared) return {};
+  auto const near = nearest_name(wanted, candidates);
+  return near ? "did you mean " + *near + "?" : std::string();
 }
 
 }  // namespace crossrank

@@ -11,4 +11,8 @@ namespace crossrank {
 [[nodiscard]] std::optional<std::string> nearest_name(std::string_view wanted,
                                                       std::vector<std::string> const& candidates);
 
+/// Returns "did you mean NAME?" with the nearest name, for the hint of an error; empty when none is near. Compares
+/// nothing when there are more than 1,000 names, so that the error stays cheap.
+[[nodiscard]] std::string did_you_mean(std::string_view wanted, std::vector<std::string> const& candidates);
+
 }  // namespace crossrank

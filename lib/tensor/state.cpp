@@ -1,9 +1,12 @@
 #include <crossrank/state.hpp>
 
 #include <algorithm>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "lib/core/name_hash.hpp"
+#include "lib/core/nearest_name.hpp"
 
 namespace crossrank {
 
@@ -108,10 +111,13 @@ Tensor const* StateDict::find(std::string_view name) const noexcept {
 
 Tensor const& StateDict::at(std::string_view name) const {
   if (auto const* found = find(name)) return *found;
+  std::vector<std::string> names;
+  for (auto const& [known, tensor] : *this) names.push_back(known);
   throw UsageError({.operation = "StateDict.at",
                     .message = "there is no tensor of that name",
                     .got = std::to_string(size_) + " others",
-                    .resource = std::string(name)});
+                    .resource = std::string(name),
+                    .hint = did_you_mean(name, names)});
 }
 
 // NOLINTBEGIN(cppcoreguidelines-pro-type-const-cast): this object is not const

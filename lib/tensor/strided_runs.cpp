@@ -3,6 +3,7 @@
 #include <string>
 
 #include "lib/core/as_size.hpp"
+#include "lib/tensor/unusable_tensor.hpp"
 
 namespace crossrank {
 
@@ -20,7 +21,7 @@ std::size_t resolve_dim(Shape const& shape, std::int64_t dim, char const* operat
 
 TensorSlice slice_runs(Tensor const& tensor, std::int64_t dim, std::int64_t begin, std::int64_t length,
                        char const* operation) {
-  if (!tensor.defined()) throw UsageError({.operation = operation, .message = "the tensor is undefined"});
+  if (!tensor.defined()) throw_undefined({.operation = operation});
   auto const& shape = tensor.shape();
   auto const at = resolve_dim(shape, dim, operation);
   if (begin < 0 || length < 0 || begin > shape[at] || length > shape[at] - begin) {

@@ -7,7 +7,7 @@
 #include "lib/tensor/copy_memory.hpp"
 #include "lib/tensor/strided_runs.hpp"
 #include "lib/tensor/heap_storage.hpp"
-#include "lib/tensor/revoked_tensor.hpp"
+#include "lib/tensor/unusable_tensor.hpp"
 
 namespace crossrank {
 
@@ -69,7 +69,8 @@ Tensor Tensor::narrow(std::int64_t dim, std::int64_t begin, std::int64_t length)
 }
 
 Tensor Tensor::reshape(Shape const& shape) const {
-  if (!defined() || shape.numel() != shape_.numel()) {
+  if (!defined()) throw_undefined({.operation = "Tensor.reshape"});
+  if (shape.numel() != shape_.numel()) {
     throw UsageError({.operation = "Tensor.reshape",
                       .message = "the number of elements would change",
                       .expected = std::to_string(numel()) + " elements of " + to_string(*this),
@@ -86,7 +87,7 @@ void Tensor::require_pointer(void const* data, std::size_t bytes, Shape const& s
 }
 
 void Tensor::require_usable(char const* operation) const {
-  if (!defined()) throw UsageError({.operation = operation, .message = "the tensor is undefined"});
+  if (!defined()) throw_undefined({.operation = operation});
   if (auto why = storage_->revoked_by(); !why.empty()) throw_revoked(*this, operation, std::move(why));
 }
 
@@ -119,6 +120,7 @@ void Tensor::require_typed(Dtype wanted, std::size_t alignment, char const* oper
 }
 
 void Tensor::require_single() const {
+  if (!defined()) throw_undefined({.operation = "Tensor.item"});
   if (numel() == 1) return;
   throw UsageError(
       {.operation = "Tensor.item", .message = "the tensor does not have exactly one element", .got = to_string(*this)});

@@ -6,6 +6,7 @@
 
 #include "lib/core/list_text.hpp"
 #include "lib/core/name_hash.hpp"
+#include "lib/core/nearest_name.hpp"
 
 namespace crossrank {
 namespace {
@@ -87,10 +88,13 @@ void TensorDict::index_all(std::size_t count) {
 
 TensorDict::Value const& TensorDict::at(std::string_view key) const {
   if (auto const* found = find(key)) return *found;
+  std::vector<std::string> keys;
+  for (auto const& entry : entries_) keys.push_back(entry.first);
   throw UsageError({.operation = "TensorDict",
                     .message = "the key does not exist",
                     .got = some_keys(*this),
-                    .resource = std::string(key)});
+                    .resource = std::string(key),
+                    .hint = did_you_mean(key, keys)});
 }
 
 Tensor const& TensorDict::tensor(std::string_view key) const {

@@ -1,5 +1,8 @@
 #include "lib/core/nearest_name.hpp"
 
+#include <string>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 namespace crossrank {
@@ -14,6 +17,13 @@ TEST(NearestName, ignores_two_edits_and_case) {
 TEST(NearestName, is_empty_when_no_name_is_near) {
   EXPECT_EQ(nearest_name("frobnicate", {"run", "verify"}), std::nullopt);
   EXPECT_EQ(nearest_name("anything", {}), std::nullopt);
+}
+
+TEST(DidYouMean, names_the_nearest_of_at_most_a_thousand_names) {
+  EXPECT_EQ(did_you_mean("verfiy", {"split", "verify"}), "did you mean verify?");
+  EXPECT_EQ(did_you_mean("frobnicate", {"split", "verify"}), "");
+  EXPECT_EQ(did_you_mean("verfiy", std::vector<std::string>(1'000, "verify")), "did you mean verify?");
+  EXPECT_EQ(did_you_mean("verfiy", std::vector<std::string>(1'001, "verify")), "");
 }
 
 }  // namespace

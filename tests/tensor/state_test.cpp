@@ -10,6 +10,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/error_of.hpp"
+
 namespace crossrank {
 namespace {
 
@@ -37,7 +39,14 @@ TEST(StateDict, names_the_missing_tensor) {
     FAIL() << "found";
   } catch (UsageError const& e) {
     EXPECT_EQ(e.info().resource, "layers.0.weight");
+    EXPECT_EQ(e.info().hint, "");
   }
+}
+
+TEST(StateDict, suggests_the_nearest_name) {
+  StateDict const state{{"layers.0.weight", Tensor::scalar(1)}, {"norm.bias", Tensor::scalar(2)}};
+  auto const error = test::error_of<UsageError>([&] { (void)state.at("layers.0.wieght"); });
+  EXPECT_EQ(error.hint, "did you mean layers.0.weight?");
 }
 
 TEST(StateDict, puts_an_erased_name_at_the_end_when_it_is_added_again) {

@@ -7,6 +7,8 @@
 
 #include <crossrank/split_config.hpp>
 
+#include "tests/support/error_of.hpp"
+
 namespace crossrank {
 namespace {
 
@@ -50,6 +52,7 @@ TEST(TensorDict, refuses_another_kind_or_an_unknown_key_by_name) {
   EXPECT_EQ(got_of([&] { (void)dict.tensor("step"); }), "a JSON number");
   EXPECT_EQ(got_of([&] { (void)dict.json("hidden"); }), "a tensor");
   EXPECT_NE(got_of([&] { (void)dict.at("nowhere"); }).find("\"step\""), std::string::npos) << "the keys there are";
+  EXPECT_EQ(test::error_of<UsageError>([&] { (void)dict.at("hiden"); }).hint, "did you mean hidden?");
 }
 
 TEST(TensorDict, keeps_order_replaces_and_erases) {

@@ -9,6 +9,10 @@
 
 #include <gtest/gtest.h>
 
+#include <crossrank/tensor/concat.hpp>
+
+#include "tests/support/error_of.hpp"
+
 namespace crossrank::tensor_test {
 namespace {
 
@@ -48,11 +52,15 @@ TEST(Tensor, is_undefined_by_default) {
   EXPECT_EQ(none.numel(), 0);
   EXPECT_EQ(to_string(none), "none");
   EXPECT_FALSE(none.clone().defined());
-  EXPECT_THROW((void)none.bytes(), UsageError);
-  EXPECT_THROW((void)none.as<float>(), UsageError);
-  EXPECT_THROW((void)none.item<float>(), UsageError);
-  EXPECT_THROW((void)none.narrow(0, 0, 0), UsageError);
-  EXPECT_THROW((void)none.reshape({0}), UsageError);
+  for (auto const& error : {test::error_of<UsageError>([&] { (void)none.bytes(); }),
+                            test::error_of<UsageError>([&] { (void)none.as<float>(); }),
+                            test::error_of<UsageError>([&] { (void)none.item<float>(); }),
+                            test::error_of<UsageError>([&] { (void)none.narrow(0, 0, 0); }),
+                            test::error_of<UsageError>([&] { (void)none.reshape({0}); }),
+                            test::error_of<UsageError>([&] { (void)slice(none, {.dim = 0}, 0, 0); })}) {
+    EXPECT_EQ(error.message, "tensor is undefined") << error.operation;
+    EXPECT_EQ(error.hint, "assign it first") << error.operation;
+  }
 }
 
 TEST(Tensor, is_undefined_after_it_was_moved_from) {

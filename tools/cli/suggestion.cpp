@@ -26,8 +26,7 @@ std::vector<std::string> options_of(CLI::App& command) {
 
 std::string near(std::string const& wanted, std::vector<std::string> const& names) {
   if (std::find(names.begin(), names.end(), wanted) != names.end()) return {};
-  auto const found = nearest_name(wanted, names);
-  return found ? "did you mean " + *found + "?" : std::string();
+  return did_you_mean(wanted, names);
 }
 
 /// Returns the first argument that is not an option.

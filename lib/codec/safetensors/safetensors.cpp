@@ -23,6 +23,7 @@
 #include "lib/tensor/copy_memory.hpp"
 #include "lib/tensor/transfer/host_copies.hpp"
 #include "lib/tensor/transfer/staged_read.hpp"
+#include "lib/tensor/unusable_tensor.hpp"
 #include "lib/platform/files/atomic_file.hpp"
 #include "lib/platform/files/directory.hpp"
 #include "lib/platform/files/file_mapping.hpp"
@@ -175,10 +176,11 @@ void read_row_slice(codec::FileSource const& source, std::uint64_t at, RowSlice 
                     .resource = std::move(path)});
 }
 
+std::string entry_label(std::string_view name) { return "\"" + codec::printable(name.substr(0, 80)) + "\": "; }
+
 [[noreturn]] void refuse_write(std::filesystem::path const& path, std::string message, std::string_view name) {
-  throw UsageError({.operation = write_operation,
-                    .message = "\"" + codec::printable(name.substr(0, 80)) + "\": " + std::move(message),
-                    .resource = path.string()});
+  throw UsageError(
+      {.operation = write_operation, .message = entry_label(name) + std::move(message), .resource = path.string()});
 }
 
 [[noreturn]] void refuse_target(std::filesystem::path const& path, std::string message, std::string hint) {
@@ -211,7 +213,9 @@ void check_name_is_free(platform::Directory const& directory, std::string const&
 }
 
 void check_entry(std::filesystem::path const& path, std::string_view name, Tensor const& tensor) {
-  if (!tensor.defined()) refuse_write(path, "the tensor is undefined", name);
+  if (!tensor.defined()) {
+    throw_undefined({.operation = write_operation, .message = entry_label(name), .resource = path.string()});
+  }
   if (auto const error = codec::find_name_error(name)) refuse_write(path, *error, name);
   require_readable(tensor, write_operation);
 }

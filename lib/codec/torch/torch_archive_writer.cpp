@@ -11,6 +11,7 @@
 #include "lib/codec/torch/pickle/torch_dtype.hpp"
 #include "lib/tensor/transfer/host_copies.hpp"
 #include "lib/tensor/transfer/staged_read.hpp"
+#include "lib/tensor/unusable_tensor.hpp"
 
 namespace crossrank::codec {
 namespace {
@@ -20,9 +21,12 @@ constexpr std::string_view byte_order = "little";
 // Version of the format that torch.save has always written in zip archives.
 constexpr std::string_view format_version = "3\n";
 
+constexpr char const* archive_write = "torch archive write";
+
+std::string record_label(std::string_view name) { return "\"" + printable(name.substr(0, 200)) + "\": "; }
+
 [[noreturn]] void refuse_record(std::string_view name, std::string message) {
-  throw UsageError({.operation = "torch archive write",
-                    .message = "\"" + printable(name.substr(0, 200)) + "\": " + std::move(message)});
+  throw UsageError({.operation = archive_write, .message = record_label(name) + std::move(message)});
 }
 
 TorchDtype const& dtype_for(TorchOutput const& tensor) {
@@ -99,7 +103,7 @@ std::vector<TorchOutput> torch_outputs(StateDict const& weights) {
   std::vector<TorchOutput> outputs;
   std::map<std::tuple<std::byte const*, std::size_t, Dtype>, std::size_t> known;
   for (auto const& [name, tensor] : weights) {
-    if (!tensor.defined()) refuse_record(name, "the tensor is undefined");
+    if (!tensor.defined()) throw_undefined({.operation = archive_write, .message = record_label(name)});
     require_readable(tensor, "archive write");
     TorchOutput output{name, tensor.dtype(), tensor.shape()};
     auto const [before, is_new] = known.try_emplace({tensor.data(), tensor.nbytes(), tensor.dtype()}, outputs.size());

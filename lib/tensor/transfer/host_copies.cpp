@@ -8,7 +8,7 @@
 #include <crossrank/spi/device_provider.hpp>
 
 #include "lib/tensor/device_tensor.hpp"
-#include "lib/tensor/revoked_tensor.hpp"
+#include "lib/tensor/unusable_tensor.hpp"
 
 namespace crossrank {
 namespace {
@@ -34,7 +34,7 @@ void require_no_capture(Stream const& stream, char const* operation, char const*
 }
 
 void require_usable(Tensor const& tensor, char const* operation) {
-  if (!tensor.defined()) throw UsageError({.operation = operation, .message = "the tensor is undefined"});
+  if (!tensor.defined()) throw_undefined({.operation = operation});
   if (auto why = tensor.storage()->revoked_by(); !why.empty()) throw_revoked(tensor, operation, std::move(why));
 }
 

@@ -301,7 +301,9 @@ TEST(Safetensors, refuses_to_write_tensors_that_the_format_does_not_support) {
   auto const path = folder.path() / "w.safetensors";
   auto const one = Tensor::scalar(1);
 
-  EXPECT_THROW(save_safetensors(path, {{"absent", Tensor{}}}), UsageError);
+  auto const undefined = test::error_of<UsageError>([&] { save_safetensors(path, {{"absent", Tensor{}}}); });
+  EXPECT_EQ(undefined.message, "\"absent\": tensor is undefined");
+  EXPECT_EQ(undefined.resource, path.string());
   EXPECT_THROW(save_safetensors(path, {{"__metadata__", one}}), UsageError);
   EXPECT_THROW(save_safetensors(path, {{"\xff", one}}), UsageError);
   EXPECT_THROW(save_safetensors(path, {{std::string("a\0b", 3), one}}), UsageError);

@@ -28,6 +28,7 @@ void a_closed_group_refuses_calls_by_name(ConformanceRank& self) {
         error_of<UsageError>([&] { static_cast<void>(transport->post_barrier({.op_kind = spi::OpKind::barrier})); })}) {
     EXPECT_EQ(info.operation, "barrier");
     EXPECT_THAT(info.message, HasSubstr("closed"));
+    EXPECT_EQ(info.hint, "keep the group open until its last call");
     EXPECT_THAT(info.group, HasSubstr("world/"));
   }
   error_of<UsageError>([&] { static_cast<void>(transport->post_send({.bytes = tensor.bytes()}, 0, 0)); });

@@ -10,6 +10,7 @@
 namespace crossrank::test {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using Groups = std::vector<std::vector<int>>;
 
@@ -49,9 +50,9 @@ TEST(Mesh, refuses_wrong_sizes_and_duplicate_names) {
       }
       return std::string("none");
     };
-    EXPECT_THAT(text({{"a", 3}}), HasSubstr("a 3 = 3"));
-    EXPECT_THAT(text({{"a", 2}, {"a", 1}}), HasSubstr("twice"));
-    EXPECT_THAT(text({{"a", 2}, {"b", 0}}), HasSubstr("b = 0"));
+    EXPECT_THAT(text({{"a", 3}}), AllOf(HasSubstr("a 3 = 3"), HasSubstr("start as many ranks")));
+    EXPECT_THAT(text({{"a", 2}, {"a", 1}}), AllOf(HasSubstr("twice"), HasSubstr("a name of its own")));
+    EXPECT_THAT(text({{"a", 2}, {"b", 0}}), AllOf(HasSubstr("b = 0"), HasSubstr("a size of at least 1")));
     EXPECT_THAT(text({{"a", 1 << 30}, {"b", 1 << 30}, {"c", 16}}), HasSubstr("expected 2"));
     Mesh const mesh(world, {{"x", 2}});
     EXPECT_THAT([&] { static_cast<void>(mesh["y"]); }, testing::ThrowsMessage<UsageError>(HasSubstr("x")));

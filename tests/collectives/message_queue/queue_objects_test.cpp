@@ -99,7 +99,7 @@ TEST(MessageQueue, carries_objects_of_every_kind_in_order) {
   });
 }
 
-TEST(MessageQueue, refuses_an_object_of_another_type_and_goes_on) {
+TEST(MessageQueue, refuses_an_object_of_another_type_and_stays_usable) {
   run_thread_ranks(2, [](Collective world) {
     auto const queue = MessageQueue::create(world, {.chunk_bytes = 512, .chunks = 8});
     if (queue.is_writer()) {
@@ -171,12 +171,12 @@ TEST(QueueDict, refuses_a_truncated_extended_or_damaged_message) {
   EXPECT_THROW(static_cast<void>(queue::read_dict(damaged, {})), FormatError);
 }
 
-TEST(QueueObjects, refuse_an_undefined_tensor_by_name_and_go_on) {
+TEST(QueueObjects, refuse_an_undefined_tensor_by_name_and_stay_usable) {
   run_thread_ranks(2, [](Collective const& world) {
     auto const queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 2});
     if (queue.is_writer()) {
       EXPECT_THAT([&] { queue.enqueue(Tensor{}); },
-                  testing::ThrowsMessage<UsageError>(testing::HasSubstr("enqueue_tensor")));
+                  testing::ThrowsMessage<UsageError>(testing::HasSubstr("enqueue_tensor: tensor is undefined")));
       queue.enqueue(Tensor::scalar(7));
       queue.close();
     } else {

@@ -13,6 +13,7 @@
 
 #include "tests/collectives/connected_ranks.hpp"
 #include "tests/collectives/unwritable_object.hpp"
+#include "tests/support/error_of.hpp"
 #include "tests/support/process_ranks.hpp"
 #include "tests/support/thread_ranks.hpp"
 
@@ -165,7 +166,9 @@ TEST(Objects, fail_a_scatter_on_every_rank_when_their_number_is_wrong) {
   run_thread_ranks(3, [](Collective world) {
     std::vector<int> const two{1, 2};
     if (world.rank() == 0) {
-      EXPECT_THROW(static_cast<void>(world.scatter_objects(two)), UsageError);
+      auto const info = error_of<UsageError>([&] { static_cast<void>(world.scatter_objects(two)); });
+      EXPECT_EQ(info.expected, "3");
+      EXPECT_THAT(info.hint, testing::HasSubstr("one object for each rank"));
     } else {
       EXPECT_THROW(static_cast<void>(world.scatter_objects(two)), RemoteError);
     }

@@ -1,11 +1,16 @@
-#include "lib/tensor/revoked_tensor.hpp"
+#include "lib/tensor/unusable_tensor.hpp"
 
 #include <utility>
 
-#include <crossrank/error.hpp>
 #include <crossrank/spi/storage.hpp>
 
 namespace crossrank {
+
+void throw_undefined(ErrorInfo info) {
+  info.message += "tensor is undefined";
+  info.hint = "assign it first";
+  throw UsageError(std::move(info));
+}
 
 void throw_revoked(Tensor const& tensor, char const* operation, std::string why) {
   ErrorInfo info{.operation = operation, .message = std::move(why), .resource = to_string(tensor)};

@@ -1,0 +1,18 @@
+#pragma once
+#include <crossrank/error.hpp>
+#include <crossrank/spi/transport.hpp>
+
+namespace crossrank::spi {
+
+/// Throws `UsageError` for a call on a group that this rank has closed.
+inline void require_open_group(Transport const& transport, char const* operation, bool closed) {
+  if (!closed) return;
+  throw UsageError({.operation = operation,
+                    .message = "the group is closed",
+                    .hint = "keep the group open until its last call",
+                    .group = transport.name(),
+                    .rank = transport.rank(),
+                    .world_size = transport.world_size()});
+}
+
+}  // namespace crossrank::spi
