@@ -10,18 +10,20 @@
 #include <crossrank/spi/network.hpp>
 
 #include "collectives/mpi/mpi_packet_transport.hpp"
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "lib/core/no_destructor.hpp"
 
 namespace crossrank::mpi {
 namespace {
 
-constexpr int farewell_tag = 1;  // packets have tag 0
+constexpr int drain_tag = 1;  // packets have tag 0
 
 /// The last messages on a communicator: each pair of ranks exchanges one when neither uses it any more. MPI delivers
 /// the packets of a pair before it, so no packet is under way afterwards.
-class Farewell {
+class CommunicatorDrain {
  public:
-  Farewell(Duplicates const& duplicates, std::weak_ptr<void const> user)
+  CommunicatorDrain(Duplicates const& duplicates, std::weak_ptr<void const> user)
       : duplicates_(duplicates), user_(std::move(user)) {}
   /// Returns whether both communicators have been freed.
   [[nodiscard]] bool advance();
@@ -42,24 +44,24 @@ class Farewell {
   bool failed_ = false;  ///< MPI may still use the buffers
 };
 
-void Farewell::start() {
+void CommunicatorDrain::start() {
   int rank = 0;
   int ranks = 0;
   check(MPI_Comm_rank(duplicates_.own, &rank), "MPI_Comm_rank");
   check(MPI_Comm_size(duplicates_.own, &ranks), "MPI_Comm_size");
-  messages_.resize(static_cast<std::size_t>(ranks));
+  messages_ = per_rank<char>(ranks);
   for (int peer = 0; peer < ranks; ++peer) {
     if (peer == rank) continue;
-    check(MPI_Irecv(&messages_[static_cast<std::size_t>(peer)], 1, MPI_CHAR, peer, farewell_tag, duplicates_.own,
+    check(MPI_Irecv(&at_rank(messages_, peer), 1, MPI_CHAR, peer, drain_tag, duplicates_.own,
                     &requests_.emplace_back(MPI_REQUEST_NULL)),
           "MPI_Irecv");
-    check(MPI_Isend(&messages_[static_cast<std::size_t>(rank)], 1, MPI_CHAR, peer, farewell_tag, duplicates_.own,
+    check(MPI_Isend(&at_rank(messages_, rank), 1, MPI_CHAR, peer, drain_tag, duplicates_.own,
                     &requests_.emplace_back(MPI_REQUEST_NULL)),
           "MPI_Isend");
   }
 }
 
-bool Farewell::advance() {
+bool CommunicatorDrain::advance() {
   if (is_stuck()) return false;
   try {
     return try_advance();
@@ -69,7 +71,7 @@ bool Farewell::advance() {
   }
 }
 
-bool Farewell::try_advance() {
+bool CommunicatorDrain::try_advance() {
   if (messages_.empty()) start();
   int done = 0;
   check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE), "MPI_Testall");
@@ -81,7 +83,7 @@ bool Farewell::try_advance() {
 
 /// Takes the packets that nobody has taken. MPI gives the number of a freed communicator to a new one, and would
 /// deliver them there.
-bool Farewell::discard_packets() {
+bool CommunicatorDrain::discard_packets() {
   for (;;) {
     int done = 0;
     check(MPI_Test(&receive_, &done, MPI_STATUS_IGNORE), "MPI_Test");
@@ -93,7 +95,7 @@ bool Farewell::discard_packets() {
     check(MPI_Improbe(MPI_ANY_SOURCE, MPI_ANY_TAG, duplicates_.own, &found, &message, &status), "MPI_Improbe");
     if (found == 0) return true;
     check(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
-    packet_.resize(static_cast<std::size_t>(bytes));
+    packet_.resize(as_size(bytes));
     check(MPI_Imrecv(packet_.data(), bytes, MPI_BYTE, &message, &receive_), "MPI_Imrecv");
   }
 }
@@ -101,11 +103,11 @@ bool Farewell::discard_packets() {
 }  // namespace
 
 void free_together(Duplicates const& duplicates, std::weak_ptr<void const> user, std::chrono::milliseconds limit) {
-  static NoDestructor<std::list<Farewell>> under_way;  // MPI may end after statics are gone
+  static NoDestructor<std::list<CommunicatorDrain>> under_way;  // MPI may end after statics are gone
   auto const& own = under_way.value.emplace_back(duplicates, std::move(user));
   auto const has_ended = [&] {
     bool ended = own.is_stuck();
-    std::erase_if(under_way.value, [&](Farewell& one) {
+    std::erase_if(under_way.value, [&](CommunicatorDrain& one) {
       bool const freed = one.advance();
       ended = ended || (freed && &one == &own);
       return freed;

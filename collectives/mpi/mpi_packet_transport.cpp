@@ -8,6 +8,8 @@
 #include <crossrank/error.hpp>
 
 #include "collectives/mpi/mpi_process.hpp"
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "lib/core/no_destructor.hpp"
 #include "lib/platform/sigpipe_blocked.hpp"
 
@@ -27,7 +29,7 @@ void check(int code, char const* function) {
   throw BackendError({.operation = function,
                       .message = "an MPI call failed",
                       .got = "code " + std::to_string(code),
-                      .system = std::string(text.data(), static_cast<std::size_t>(length)),
+                      .system = std::string(text.data(), as_size(length)),
                       .group_usable = false});
 }
 
@@ -36,7 +38,7 @@ MpiPacketTransport::MpiPacketTransport(MPI_Comm communicator, MPI_Comm callers, 
   int ranks = 0;
   check(MPI_Comm_rank(communicator_, &rank_), "MPI_Comm_rank");
   check(MPI_Comm_size(communicator_, &ranks), "MPI_Comm_size");
-  sends_.resize(static_cast<std::size_t>(ranks));
+  sends_.resize(as_size(ranks));
 }
 
 /// Buffers that MPI still reads or writes outlive the packet transport: MPI gives them back only when the peer takes
@@ -63,14 +65,14 @@ void MpiPacketTransport::require_thread() const {
 
 void MpiPacketTransport::send(int dst, std::vector<std::byte> packet) {
   require_thread();
-  if (packet.size() > static_cast<std::size_t>(std::numeric_limits<int>::max())) {
+  if (packet.size() > as_size(std::numeric_limits<int>::max())) {
     throw BackendError({.operation = "MPI_Isend",
                         .message = "the packet is longer than an MPI count can say",
                         .got = std::to_string(packet.size()),
                         .group_usable = false});
   }
   platform::SigpipeBlocked const blocked;  // Open MPI 4.1 raises it when it writes to a rank that has died
-  auto& sends = sends_[static_cast<std::size_t>(dst)];
+  auto& sends = at_rank(sends_, dst);
   auto& transfer = sends.emplace_back(Transfer{.packet = std::move(packet), .peer = dst});
   ++sending_;
   // NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): `reap` tests it until it has ended
@@ -102,8 +104,8 @@ void MpiPacketTransport::accept() {
     if (found == 0) return;
     int bytes = 0;
     check(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
-    auto& transfer = receives_.emplace_back(
-        Transfer{.packet = std::vector<std::byte>(static_cast<std::size_t>(bytes)), .peer = status.MPI_SOURCE});
+    auto& transfer =
+        receives_.emplace_back(Transfer{.packet = std::vector<std::byte>(as_size(bytes)), .peer = status.MPI_SOURCE});
     check(MPI_Imrecv(transfer.packet.data(), bytes, MPI_BYTE, &message, &transfer.request), "MPI_Imrecv");
   }
 }

@@ -6,6 +6,8 @@
 #include <crossrank/mpi.hpp>
 #include <crossrank/spi/packet_transport.hpp>
 
+#include "lib/core/at_rank.hpp"
+
 namespace crossrank::mpi {
 
 /// Throws a `BackendError` if an MPI function returned an error.
@@ -27,9 +29,7 @@ class MpiPacketTransport final : public spi::PacketTransport {
   [[nodiscard]] int world_size() const noexcept override { return static_cast<int>(sends_.size()); }
   [[nodiscard]] bool may_use_threads() const noexcept override { return threads_ == Threads::any; }
   void send(int dst, std::vector<std::byte> packet) override;
-  [[nodiscard]] std::size_t unsent(int dst) const noexcept override {
-    return sends_[static_cast<std::size_t>(dst)].size();
-  }
+  [[nodiscard]] std::size_t unsent(int dst) const noexcept override { return at_rank(sends_, dst).size(); }
   [[nodiscard]] bool receive(int& src, std::vector<std::byte>& packet) override;
   [[nodiscard]] void* native_group() noexcept override { return &callers_; }
   void note_lost_rank() noexcept override;

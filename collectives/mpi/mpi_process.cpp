@@ -202,7 +202,7 @@ int Process::on_finalize(MPI_Comm, int, void*, void*) noexcept {
 
 void Process::on_exit() noexcept {
   auto& process = instance();
-  if (process.pid_ != ::getpid()) return;  // a forked child would wait in MPI_Finalize for ever
+  if (process.pid_ != ::getpid()) return;  // a forked child would wait in MPI_Finalize forever
   int finalized = 0;
   if (MPI_Finalized(&finalized) != MPI_SUCCESS || finalized != 0) return;
   process.end_networks();

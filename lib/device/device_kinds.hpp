@@ -13,7 +13,7 @@ inline constexpr std::array all_kinds{Device::Kind::cpu, Device::Kind::cuda};
 /// Returns the kind with this number, which another process has written; nothing if there is no such kind.
 [[nodiscard]] constexpr std::optional<Device::Kind> kind_of(std::uint64_t number) noexcept {
   if (number >= all_kinds.size()) return {};
-  return all_kinds[static_cast<std::size_t>(number)];
+  return all_kinds[number];
 }
 
 }  // namespace crossrank::device

@@ -5,6 +5,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "lib/core/as_size.hpp"
+
 namespace crossrank::platform {
 
 FileMapping::FileMapping(int descriptor, std::uint64_t offset, std::size_t bytes, Access access) noexcept
@@ -25,7 +27,7 @@ FileMapping::~FileMapping() {
 }
 
 void drop_pages(std::byte* begin, std::size_t bytes) noexcept {
-  auto const page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  auto const page = as_size(::sysconf(_SC_PAGESIZE));
   auto const before = (page - reinterpret_cast<std::uintptr_t>(begin) % page) % page;
   if (bytes < before + page) return;
   // Memory that stays until the mapping ends does no harm.

@@ -9,6 +9,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/spi/device_provider.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/core/no_destructor.hpp"
 #include "lib/device/device_kinds.hpp"
 
@@ -79,7 +80,7 @@ StagingBuffers::Buffer StagingBuffers::take(std::size_t bytes) {
     try {
       found->last_use.synchronize();
     } catch (...) {
-      // Page-locked memory of a stream that does not go on must not be freed here: that would wait without a limit.
+      // Page-locked memory of a stream that is stuck must not be freed here: that would wait without a limit.
       give_back(*std::move(found));
       throw;
     }
@@ -106,7 +107,7 @@ StagingBuffers& process_staging(Device::Kind kind) {
     for (auto const one : all_kinds) made->emplace_back(one, 2);
     return made;
   }();
-  return of_kinds->at(static_cast<std::size_t>(kind));
+  return of_kinds->at(as_index(kind));
 }
 
 }  // namespace crossrank::device
