@@ -6,21 +6,13 @@
 
 #include <crossrank/checkpoint.hpp>
 
-#include "tools/cli/progress_line.hpp"
+#include "tools/cli/session.hpp"
 
 namespace CLI {
 class App;
 }
 
 namespace crossrank::tools {
-
-/// Options of a command's processes and output, shared by all commands that work on checkpoints.
-struct SessionOptions {
-  int processes = 1;  ///< processes on this host that share the work
-  int threads = 0;    ///< threads of each process; 0: its share of the machine
-  bool json = false;  ///< answer with one JSON object on standard output
-  ProgressStyle progress = ProgressStyle::automatic;
-};
 
 /// Options of the output, shared by the commands that write checkpoints.
 struct OutputOptions {

@@ -4,6 +4,7 @@
 
 #include <crossrank/checkpoint.hpp>
 
+#include "tools/checkpoint/checkpoint_options.hpp"
 #include "tools/cli/session.hpp"
 #include "workspace/checkpoint/write/write_checkpoint.hpp"
 

@@ -53,7 +53,7 @@ char const* name_of(ProgressStyle style) {
   return style == ProgressStyle::lines ? "lines" : "none";
 }
 
-ProgressStyle settled(SessionOptions const& options) {
+ProgressStyle progress_style_of(SessionOptions const& options) {
   if (options.progress != ProgressStyle::automatic) return options.progress;
   return ::isatty(STDERR_FILENO) == 1 ? ProgressStyle::bar : ProgressStyle::lines;
 }
@@ -74,7 +74,7 @@ int run_processes(std::string const& command, SessionOptions const& options) {
   }
   auto arguments = own_arguments();
   auto const operands = std::find(arguments.begin(), arguments.end(), "--");  // what follows is no option
-  arguments.insert(operands, {"--progress", name_of(settled(options))});
+  arguments.insert(operands, {"--progress", name_of(progress_style_of(options))});
   launch_options.program = std::move(arguments);
   return launch(launch_options);
 }
@@ -118,8 +118,8 @@ int run_rank(std::string const& command, SessionOptions const& options,
              std::function<CommandResult(Session const&)> const& work, Peers peers) {
   bool const is_first = peers == Peers::none || environment().rank == 0;
   bool speaks = true;  // rank 0 cannot report a start in which it has no part
-  ProgressLine progress("crossrank " + command, is_first ? settled(options) : ProgressStyle::none);
-  WarningLog const warnings("crossrank " + command, settled(options));
+  ProgressLine progress("crossrank " + command, is_first ? progress_style_of(options) : ProgressStyle::none);
+  WarningLog const warnings("crossrank " + command, progress_style_of(options));
   InterruptHandler interrupts;
   try {
     auto const world = join(command, peers);

@@ -7,10 +7,17 @@
 #include <crossrank/error.hpp>
 #include <crossrank/json.hpp>
 
-#include "tools/checkpoint/checkpoint_options.hpp"
 #include "tools/cli/progress_line.hpp"
 
 namespace crossrank::tools {
+
+/// Options of a command's processes and output.
+struct SessionOptions {
+  int processes = 1;  ///< processes on this host that share the work
+  int threads = 0;    ///< threads of each process; 0: its share of the machine
+  bool json = false;  ///< answer with one JSON object on standard output
+  ProgressStyle progress = ProgressStyle::automatic;
+};
 
 /// The objects that a command's work uses on each rank.
 struct Session {
