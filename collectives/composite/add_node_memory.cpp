@@ -61,7 +61,7 @@ std::shared_ptr<Transport> add_node_memory(std::shared_ptr<Transport> across, No
   if (packets != nullptr && group != nullptr) packets->network().add_node(group->shared_comm());
   auto const all = all_ranks(static_cast<int>(global.size()));
   auto bulk = across->split({.op_kind = OpKind::split}, all, across->name() + "/bulk", timeout_policy);
-  return std::make_shared<composite::CompositeTransport>(composite::CompositeTransport::Parts{
+  return std::make_shared<composite::CompositeTransport>(composite::CompositeTransport::Subtransports{
       .across = std::move(across), .bulk = std::move(bulk), .local = std::move(local), .map = std::move(map)});
 }
 

@@ -82,12 +82,12 @@ RequestId CompositeTransport::post_all_gatherv(spi::Signature signature, spi::So
 }
 
 int CompositeTransport::leader_for(int root) const {
-  auto const& map = parts_.map;
+  auto const& map = subtransports_.map;
   return at_rank(map.node_of, root) == map.own ? root : map.members_of(map.own).front();
 }
 
 std::vector<std::byte> CompositeTransport::reserve_staging(std::size_t bytes) {
-  auto* const local = dynamic_cast<shm::ShmTransport*>(parts_.local.get());
+  auto* const local = dynamic_cast<shm::ShmTransport*>(subtransports_.local.get());
   if (local == nullptr || local->world_size() == 1) return {};
   try {
     local->reserve_for_broadcast(std::min(bytes, piece_bytes));
@@ -172,15 +172,15 @@ void CompositeTransport::spread(std::deque<Step>& steps, std::span<std::byte> by
 /// The piece goes down a chain with one member of each node, from the root's node on. Each of these members broadcasts
 /// it on its node.
 void CompositeTransport::spread_piece(std::deque<Step>& steps, std::span<std::byte> piece, int root) {
-  auto const& map = parts_.map;
+  auto const& map = subtransports_.map;
   auto const nodes = static_cast<int>(map.nodes.size());
   auto const start = at_rank(map.node_of, root);
   auto const leader = [&](int node) {
     return node == start ? root : map.members_of((node % nodes + nodes) % nodes).front();
   };
   auto const place = (map.own - start + nodes) % nodes;
-  auto* const bulk = parts_.bulk.get();
-  auto* const local = parts_.local.get();
+  auto* const bulk = subtransports_.bulk.get();
+  auto* const local = subtransports_.local.get();
   if (leader(map.own) == rank()) {
     if (place != 0) {
       auto const src = leader((map.own - 1 + nodes) % nodes);

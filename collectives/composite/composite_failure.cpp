@@ -6,7 +6,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/spi/network.hpp>
 
-#include "collectives/composite/waiting_mark.hpp"
+#include "collectives/composite/waits_elsewhere.hpp"
 #include "collectives/message/message_transport.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
@@ -27,10 +27,10 @@ using spi::OpKind;
 constexpr auto poll_interval = std::chrono::milliseconds(50);
 constexpr auto departed_for =
     std::chrono::milliseconds(200);  // a rank that has closed the group may leave earlier than this
-/// For the verdict that made a rank of this node end. A packet may be held back for 800 ms (`FailureDetector`).
+/// Time for the verdict that made a rank of this node end. A packet may be held back for 800 ms (`FailureDetector`).
 constexpr auto grace = std::chrono::milliseconds(1000);
 constexpr auto grace_after_departure = std::chrono::milliseconds(100);
-/// For a rank that waits itself to name the cause. On a busy machine its own timeout ends later.
+/// Time for a rank that itself waits to name the cause. On a busy machine its own timeout ends later.
 constexpr auto longest_grace = std::chrono::seconds(6);
 constexpr auto ask_interval = std::chrono::milliseconds(100);
 
@@ -60,7 +60,7 @@ void CompositeTransport::propagate_local_failure() {
   last_poll_ = now;
   std::vector<int> dead;
   std::vector<int> left;
-  auto const& members = parts_.map.members_of(parts_.map.own);
+  auto const& members = subtransports_.map.members_of(subtransports_.map.own);
   for (int place = 0; place < group->size(); ++place) {
     if (place == group->rank() || !group->comm().has_departed_slow(group->node_rank(place))) continue;
     auto const member = at_rank(members, place);
@@ -79,12 +79,12 @@ void CompositeTransport::propagate_local_failure() {
   if (now - departed_since_ < departed_for) return;
   report(ErrorCode::peer_lost, lost,
          name_ranks(lost) +
-             " did not arrive: " + group->comm().describe(group->node_rank(parts_.map.place_of(lost.front()))));
+             " did not arrive: " + group->comm().describe(group->node_rank(subtransports_.map.place_of(lost.front()))));
 }
 
 void CompositeTransport::report(ErrorCode code, std::vector<int> const& blamed, std::string const& why) noexcept {
   bool const dead = are_dead(blamed);
-  for (auto* const transport : {&across(), parts_.bulk.get()}) {
+  for (auto* const transport : {&across(), subtransports_.bulk.get()}) {
     if (dead) {
       transport->report_lost(blamed, why);
     } else {
@@ -97,8 +97,8 @@ template <class Test>
 bool CompositeTransport::are_neighbours(std::vector<int> const& members, Test test) const {
   auto const group = node::group_of(node_memory());
   return group && std::ranges::all_of(members, [&](int member) {
-           return at_rank(parts_.map.node_of, member) == parts_.map.own &&
-                  test(group->comm(), group->node_rank(parts_.map.place_of(member)));
+           return at_rank(subtransports_.map.node_of, member) == subtransports_.map.own &&
+                  test(group->comm(), group->node_rank(subtransports_.map.place_of(member)));
          });
 }
 
@@ -115,15 +115,16 @@ std::vector<int> CompositeTransport::places_of(std::span<int const> members) con
   std::vector<int> places;
   for (int const member : members) {
     bool const is_member = member >= 0 && member < world_size();
-    if (is_member && at_rank(parts_.map.node_of, member) == parts_.map.own)
-      places.push_back(parts_.map.place_of(member));
+    if (is_member && at_rank(subtransports_.map.node_of, member) == subtransports_.map.own)
+      places.push_back(subtransports_.map.place_of(member));
   }
   return places;
 }
 
 std::vector<int> CompositeTransport::blamed_by(spi::Transport const* on, ErrorInfo const& info) const {
-  auto blamed = on == parts_.local.get() ? members_at(info.failed_ranks, parts_.map.members_of(parts_.map.own))
-                                         : info.failed_ranks;
+  auto blamed = on == subtransports_.local.get()
+                    ? members_at(info.failed_ranks, subtransports_.map.members_of(subtransports_.map.own))
+                    : info.failed_ranks;
   if (blamed.empty()) blamed.push_back(rank());
   return blamed;
 }
@@ -131,7 +132,7 @@ std::vector<int> CompositeTransport::blamed_by(spi::Transport const* on, ErrorIn
 /// The text of an error on this node names its ranks by their places there, so that the other nodes get the root cause.
 std::string CompositeTransport::text_for_all(spi::Transport const* on, ErrorInfo const& info,
                                              std::vector<int> const& blamed) const {
-  if (on != parts_.local.get()) return info.message;
+  if (on != subtransports_.local.get()) return info.message;
   auto const group = node::group_of(node_memory());
   auto const cause = group ? group->root_cause() : std::nullopt;
   if (!cause) return name_ranks(blamed) + " gave up: " + info.message;
@@ -149,7 +150,7 @@ bool CompositeTransport::are_stopped(std::vector<int> const& members) const {
 }
 
 bool CompositeTransport::fails_within(std::chrono::nanoseconds limit, std::function<bool()> const& is_worth_it) {
-  WaitingMark const mark(&across());
+  WaitsElsewhere const mark(&across());
   try {
     // A message that never comes: the tests only drive the network.
     auto const probe = across().post_recv({}, rank(), 0);
@@ -162,7 +163,7 @@ bool CompositeTransport::fails_within(std::chrono::nanoseconds limit, std::funct
   }
 }
 
-/// A late rank may wait itself, for a rank of another node. Then it names that rank when its own time is over.
+/// A late rank may itself wait for a rank of another node. Then it names that rank when its own timeout ends.
 bool CompositeTransport::is_known_across(ErrorCode code, std::vector<int> const& blamed) {
   if (have_departed(blamed)) return fails_within(grace_after_departure);
   if (code != ErrorCode::timeout) return fails_within(grace);
@@ -215,10 +216,10 @@ void CompositeTransport::throw_verdict(char const* operation) {
     static_cast<void>(across().post_barrier({.op_kind = OpKind::barrier}));
   } catch (Error const& e) {
     auto info = e.info();
-    parts_.bulk->report_failure(e.code(), info.failed_ranks, info.message);
+    subtransports_.bulk->report_failure(e.code(), info.failed_ranks, info.message);
     // Without a member of this node to blame, this rank blames itself there. Its neighbours find the verdict in
     // `across`.
-    parts_.local->report_failure(e.code(), places_of(info.failed_ranks), info.message);
+    subtransports_.local->report_failure(e.code(), places_of(info.failed_ranks), info.message);
     info.operation = operation;
     throw_error(e.code(), std::move(info));
   }

@@ -57,13 +57,13 @@ struct CompositeTransport::FoundAttachment {
   DevicePayload payload{};  ///< from `follow_attachments` on
 };
 
-std::unique_ptr<CompositeTransport::Neighbours> CompositeTransport::neighbours_of(Parts const& parts) {
-  auto* const messages = dynamic_cast<message::MessageTransport*>(parts.across.get());
-  auto const group = node::group_of(parts.local->node_memory());
+std::unique_ptr<CompositeTransport::Neighbours> CompositeTransport::neighbours_of(Subtransports const& subtransports) {
+  auto* const messages = dynamic_cast<message::MessageTransport*>(subtransports.across.get());
+  auto const group = node::group_of(subtransports.local->node_memory());
   if (messages == nullptr || !group || group->size() == 1) return nullptr;
   std::vector<int> node_ranks(as_size(messages->world_size()), -1);
-  for (int const member : parts.map.members_of(parts.map.own))
-    at_rank(node_ranks, member) = group->node_rank(parts.map.place_of(member));
+  for (int const member : subtransports.map.members_of(subtransports.map.own))
+    at_rank(node_ranks, member) = group->node_rank(subtransports.map.place_of(member));
   return std::make_unique<Neighbours>(
       Neighbours{.messages = messages,
                  .comm = group->shared_comm(),
@@ -73,7 +73,7 @@ std::unique_ptr<CompositeTransport::Neighbours> CompositeTransport::neighbours_o
 
 std::function<bool()> CompositeTransport::taken_by(int member) const {
   constexpr auto no_message = ~std::uint64_t{0};  // of the group on the node, so that only the end of the member counts
-  auto has_left = node::group_of(node_memory())->message_taken(parts_.map.place_of(member), no_message);
+  auto has_left = node::group_of(node_memory())->message_taken(subtransports_.map.place_of(member), no_message);
   return [taken = neighbours_->messages->all_taken_by(member), has_left = std::move(has_left)] {
     return taken() || has_left();
   };
@@ -122,7 +122,7 @@ RequestId CompositeTransport::post_device_send(std::shared_ptr<DeviceSlot> slot,
 
 RequestId CompositeTransport::post_receive(spi::Sink bytes, int src, std::uint32_t tag, std::shared_ptr<int> source,
                                            std::shared_ptr<DevicePayload> found) {
-  CompositeOp op{.op_kind = source ? OpKind::recv_any : OpKind::recv, .peer = source ? CompositeOp::nobody : src};
+  CompositeOp op{.op_kind = source ? OpKind::recv_any : OpKind::recv, .peer = source ? CompositeOp::no_peer : src};
   if (!neighbours_) {
     op.steps.push_back({&across(), [this, bytes, src, tag, source] {
                           return source ? across().post_recv_any(bytes, tag, source)
@@ -156,7 +156,7 @@ RequestId CompositeTransport::post_recv(spi::Sink bytes, int src, std::uint32_t 
 }
 
 RequestId CompositeTransport::post_recv_any(spi::Sink bytes, std::uint32_t tag, std::shared_ptr<int> source) {
-  return post_receive(std::move(bytes), CompositeOp::nobody, tag, std::move(source), nullptr);
+  return post_receive(std::move(bytes), CompositeOp::no_peer, tag, std::move(source), nullptr);
 }
 
 RequestId CompositeTransport::post_device_recv(spi::Sink bytes, int src, std::uint32_t tag, std::shared_ptr<int> source,
@@ -191,7 +191,7 @@ void CompositeTransport::take_attachment(FoundAttachment& attached, spi::Sink co
   if (owner < 0 || !attached.attachment.has_payload_elsewhere) return;
   try {
     auto const group = node::group_of(node_memory());
-    auto const place = parts_.map.place_of(attached.member);
+    auto const place = subtransports_.map.place_of(attached.member);
     if (group->comm().has_departed(owner)) {
       group->fail(node::Verdict::aborted, "its message was in the memory of its GPU, which has gone with it", {place});
       group->throw_if_failed("recv");
@@ -200,7 +200,7 @@ void CompositeTransport::take_attachment(FoundAttachment& attached, spi::Sink co
       group->fail_corrupt("recv", "payload on the GPU of rank " + std::to_string(attached.member),
                           std::to_string(sink.bytes.size()) + " bytes in its announced memory", "none");
   } catch (Error const&) {
-    end_with(parts_.local.get(), "recv");
+    end_with(subtransports_.local.get(), "recv");
   }
   shm::deliver(std::move(attached.payload), found, sink.bytes);
 }

@@ -7,7 +7,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "collectives/composite/waiting_mark.hpp"
+#include "collectives/composite/waits_elsewhere.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/error_record.hpp"
@@ -71,10 +71,10 @@ std::shared_ptr<spi::Transport> CompositeTransport::split_on_node(spi::Signature
   std::shared_ptr<spi::Transport> made;
   std::exception_ptr refusal;
   try {
-    WaitingMark const mark(&across());
-    made = parts_.local->split(signature, places_of(members), std::move(name), timeout_policy);
+    WaitsElsewhere const mark(&across());
+    made = subtransports_.local->split(signature, places_of(members), std::move(name), timeout_policy);
   } catch (Error const& e) {
-    if (!e.group_usable()) end_with(parts_.local.get(), "split");
+    if (!e.group_usable()) end_with(subtransports_.local.get(), "split");
     refusal = std::current_exception();
   }
   std::vector<RankError> errors;
@@ -114,8 +114,8 @@ std::shared_ptr<spi::Transport> CompositeTransport::split(spi::Signature signatu
     auto map = NodeMap::exchange(*group, timeout_policy);
     auto const all = all_ranks(group->world_size());
     auto bulk = group->split({.op_kind = OpKind::split}, all, name + "/bulk", timeout_policy);
-    return std::make_shared<CompositeTransport>(
-        Parts{.across = std::move(group), .bulk = std::move(bulk), .local = std::move(local), .map = std::move(map)});
+    return std::make_shared<CompositeTransport>(Subtransports{
+        .across = std::move(group), .bulk = std::move(bulk), .local = std::move(local), .map = std::move(map)});
   } catch (Error const& e) {
     if (e.group_usable()) throw;
     end_with_part(members, "split");

@@ -5,7 +5,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "collectives/composite/waiting_mark.hpp"
+#include "collectives/composite/waits_elsewhere.hpp"
 #include "collectives/spi/one_collective.hpp"
 #include "lib/core/at_rank.hpp"
 
@@ -17,14 +17,15 @@ using spi::RequestId;
 
 }  // namespace
 
-CompositeTransport::CompositeTransport(Parts parts) : parts_(std::move(parts)), neighbours_(neighbours_of(parts_)) {
-  parts_.across->set_poll_hook([this] { propagate_local_failure(); });
-  parts_.bulk->set_poll_hook([this] { propagate_local_failure(); });
+CompositeTransport::CompositeTransport(Subtransports subtransports)
+    : subtransports_(std::move(subtransports)), neighbours_(neighbours_of(subtransports_)) {
+  subtransports_.across->set_poll_hook([this] { propagate_local_failure(); });
+  subtransports_.bulk->set_poll_hook([this] { propagate_local_failure(); });
 }
 
 CompositeTransport::~CompositeTransport() {
-  parts_.across->set_poll_hook({});
-  parts_.bulk->set_poll_hook({});
+  subtransports_.across->set_poll_hook({});
+  subtransports_.bulk->set_poll_hook({});
 }
 
 // ---------------------------------------------------------------- operations
@@ -74,7 +75,7 @@ void CompositeTransport::complete(CompositeOp& op, spi::TimeoutPolicy const& tim
   while (!op.completed) {
     auto* const on = op.steps.front().on;
     try {
-      WaitingMark const mark(on == parts_.local.get() ? parts_.across.get() : nullptr);
+      WaitsElsewhere const mark(on == subtransports_.local.get() ? subtransports_.across.get() : nullptr);
       on->wait(op.request_id, timeout_policy);
     } catch (Error const& e) {
       if (on == &across() && e.group_usable()) throw;
@@ -150,31 +151,33 @@ void CompositeTransport::cancel(RequestId request_id, std::string_view why) noex
 
 void CompositeTransport::abort(std::string_view why) noexcept {
   across().abort(why);
-  parts_.bulk->abort(why);
-  parts_.local->abort(why);
+  subtransports_.bulk->abort(why);
+  subtransports_.local->abort(why);
 }
 
 void CompositeTransport::report_lost(std::span<int const> members, std::string_view why) noexcept {
   across().report_lost(members, why);
-  parts_.bulk->report_lost(members, why);
+  subtransports_.bulk->report_lost(members, why);
 }
 
 void CompositeTransport::report_failure(ErrorCode code, std::span<int const> members, std::string_view why) noexcept {
   across().report_failure(code, members, why);
-  parts_.bulk->report_failure(code, members, why);
-  parts_.local->report_failure(code, places_of(members), why);
+  subtransports_.bulk->report_failure(code, members, why);
+  subtransports_.local->report_failure(code, places_of(members), why);
 }
 
 void CompositeTransport::keep_alive() noexcept {
   across().keep_alive();
-  parts_.local->keep_alive();
+  subtransports_.local->keep_alive();
 }
 
-std::uint64_t CompositeTransport::progress() const noexcept { return across().progress() + parts_.local->progress(); }
+std::uint64_t CompositeTransport::progress() const noexcept {
+  return across().progress() + subtransports_.local->progress();
+}
 
 void CompositeTransport::enter_user_code(int change) noexcept {
   across().enter_user_code(change);
-  parts_.local->enter_user_code(change);
+  subtransports_.local->enter_user_code(change);
 }
 
 // ---------------------------------------------------------------- groups
@@ -185,11 +188,11 @@ void CompositeTransport::close(spi::TimeoutPolicy const& timeout_policy) {
   if (neighbours_) neighbours_->payloads.inbox().close();  // before the last barrier
   try {
     across().close(timeout_policy);
-    parts_.bulk->close(timeout_policy);
-    parts_.local->close(timeout_policy);
+    subtransports_.bulk->close(timeout_policy);
+    subtransports_.local->close(timeout_policy);
   } catch (Error const& e) {
-    parts_.bulk->abort(e.what());
-    parts_.local->abort(e.what());
+    subtransports_.bulk->abort(e.what());
+    subtransports_.local->abort(e.what());
     throw;
   }
 }

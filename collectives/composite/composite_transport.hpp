@@ -42,13 +42,13 @@ struct NodeMap {
 /// between GPUs of one node may stay on them. Deaths that the watchdogs of a node notice are reported to all members.
 class CompositeTransport final : public spi::Transport, public DeviceMessages {
  public:
-  struct Parts {
+  struct Subtransports {
     std::shared_ptr<spi::Transport> across{};
     std::shared_ptr<spi::Transport> bulk{};  ///< the same members, for large payloads between nodes
     std::shared_ptr<spi::Transport> local{};
     NodeMap map{};
   };
-  explicit CompositeTransport(Parts parts);
+  explicit CompositeTransport(Subtransports subtransports);
   ~CompositeTransport() override;
   CompositeTransport(CompositeTransport const&) = delete;
   CompositeTransport& operator=(CompositeTransport const&) = delete;
@@ -60,10 +60,10 @@ class CompositeTransport final : public spi::Transport, public DeviceMessages {
   [[nodiscard]] int world_size() const noexcept override { return across().world_size(); }
   [[nodiscard]] std::span<int const> global_ranks() const noexcept override { return across().global_ranks(); }
   [[nodiscard]] std::span<int const> node_ranks() const noexcept override {
-    return parts_.map.members_of(parts_.map.own);
+    return subtransports_.map.members_of(subtransports_.map.own);
   }
   [[nodiscard]] std::shared_ptr<spi::NodeMemory> node_memory() const noexcept override {
-    return parts_.local->node_memory();
+    return subtransports_.local->node_memory();
   }
   [[nodiscard]] std::optional<ProcessGroup> native_group() const noexcept override { return across().native_group(); }
   [[nodiscard]] bool compares_signatures() const noexcept override { return across().compares_signatures(); }
@@ -135,9 +135,9 @@ class CompositeTransport final : public spi::Transport, public DeviceMessages {
     std::size_t staged = 0;  ///< longest payload that it broadcasts on its node
   };
   struct CompositeOp {
-    static constexpr int nobody = -1;
+    static constexpr int no_peer = -1;
     spi::OpKind op_kind = spi::OpKind::none;
-    int peer = nobody;  ///< of a message; nobody for a receive from any rank
+    int peer = no_peer;  ///< of a message; `no_peer` for a receive from any rank
     std::variant<StepsOnly, LargeBroadcast, LargeGather> payload{};
     std::deque<Step> steps{};               ///< the first one has been posted
     spi::RequestId request_id{};            ///< of the first step
@@ -163,8 +163,8 @@ class CompositeTransport final : public spi::Transport, public DeviceMessages {
     std::shared_ptr<FoundAttachments> found = std::make_shared<FoundAttachments>();
   };
 
-  [[nodiscard]] spi::Transport& across() const noexcept { return *parts_.across; }
-  [[nodiscard]] static std::unique_ptr<Neighbours> neighbours_of(Parts const& parts);
+  [[nodiscard]] spi::Transport& across() const noexcept { return *subtransports_.across; }
+  [[nodiscard]] static std::unique_ptr<Neighbours> neighbours_of(Subtransports const& subtransports);
   /// Returns the rank on this node of a member, or -1.
   [[nodiscard]] int neighbour(int member) const { return neighbours_ ? at_rank(*neighbours_->node_ranks, member) : -1; }
   /// Returns a function that tells whether a neighbour has taken all messages up to now, or has left.
@@ -184,12 +184,12 @@ class CompositeTransport final : public spi::Transport, public DeviceMessages {
   template <class Post>
   [[nodiscard]] std::optional<spi::RequestId> post_across(spi::OpKind op_kind, Post post);
   void begin(CompositeOp& operation);
-  /// The same for one that is kept; drops it when that fails.
+  /// Does the same for a posted operation that stays in the list; removes it on failure.
   [[nodiscard]] spi::RequestId begin_kept(spi::RequestId request_id);
   void require_no_collective(char const* operation) const;
   [[nodiscard]] bool advance(CompositeOp& operation);
   void complete(CompositeOp& operation, spi::TimeoutPolicy const& timeout_policy);
-  /// Goes on with the collective after the first step, unless that has left another one to do.
+  /// Continues the collective after its first step, unless that step has added another one.
   void finish_step(CompositeOp& operation);
   /// Returns the member of this node that gets the payload of `root` first.
   [[nodiscard]] int leader_for(int root) const;
@@ -210,10 +210,10 @@ class CompositeTransport final : public spi::Transport, public DeviceMessages {
   /// Returns whether `members` are ranks of this node for which `test` holds.
   template <class Test>
   [[nodiscard]] bool are_neighbours(std::vector<int> const& members, Test test) const;
-  /// The same for ranks that have died or left the node.
+  /// Does the same for ranks that have died or left the node.
   [[nodiscard]] bool have_departed(std::vector<int> const& members) const;
   [[nodiscard]] bool are_dead(std::vector<int> const& members) const;
-  /// The same for processes that are stopped, or blocked inside the kernel.
+  /// Does the same for processes that are stopped, or blocked inside the kernel.
   [[nodiscard]] bool are_stopped(std::vector<int> const& members) const;
   [[nodiscard]] std::shared_ptr<spi::Transport> split_across(spi::Signature signature, std::span<int const> members,
                                                              std::string name,
@@ -249,7 +249,7 @@ class CompositeTransport final : public spi::Transport, public DeviceMessages {
   /// Ends the other transports for the reason for which `across` has failed, and throws it.
   [[noreturn]] void throw_verdict(char const* operation);
 
-  Parts parts_;
+  Subtransports subtransports_;
   std::unique_ptr<Neighbours> neighbours_;  ///< null where this rank shares memory with no other member
   std::map<spi::RequestId, CompositeOp> operations_{};
   std::uint64_t next_request_id_ = 1;

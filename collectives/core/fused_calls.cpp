@@ -80,7 +80,7 @@ void for_each_part(std::span<Tensor const> tensors, std::size_t parts, Copy&& co
 }
 
 /// The bytes of one tensor inside itself, and inside a buffer of that layout.
-struct Place {
+struct TensorRuns {
   Tensor const& tensor;
   StridedRuns inside;
   StridedRuns buffered;
@@ -88,23 +88,23 @@ struct Place {
 
 /// Copies on a GPU in the order of its current stream: one strided copy per tensor.
 template <class Copy>
-void for_each_place(std::span<Tensor const> tensors, std::size_t parts, Copy&& copy) {
+void for_each_tensor(std::span<Tensor const> tensors, std::size_t parts, Copy&& copy) {
   auto const stride = bytes_of(tensors) / parts;
   std::size_t at = 0;
   for (auto const& tensor : tensors) {
     auto const bytes = tensor.nbytes() / parts;
-    Place const place{.tensor = tensor,
-                      .inside = {.count = parts, .run_bytes = bytes, .stride_bytes = bytes},
-                      .buffered = {.count = parts, .run_bytes = bytes, .first_byte = at, .stride_bytes = stride}};
-    if (bytes != 0) copy(place);
+    TensorRuns const runs{.tensor = tensor,
+                          .inside = {.count = parts, .run_bytes = bytes, .stride_bytes = bytes},
+                          .buffered = {.count = parts, .run_bytes = bytes, .first_byte = at, .stride_bytes = stride}};
+    if (bytes != 0) copy(runs);
     at += bytes;
   }
 }
 
 void pack(Tensor const& buffer, std::span<Tensor const> tensors, std::size_t parts) {
   if (on_gpu(buffer)) {
-    return for_each_place(tensors, parts, [&](Place const& place) {
-      copy_runs_on_gpu(buffer, place.buffered, place.tensor, place.inside, "pack");
+    return for_each_tensor(tensors, parts, [&](TensorRuns const& runs) {
+      copy_runs_on_gpu(buffer, runs.buffered, runs.tensor, runs.inside, "pack");
     });
   }
   for_each_part(tensors, parts, [&](std::byte const* from, std::size_t at, std::size_t bytes) {
@@ -114,8 +114,8 @@ void pack(Tensor const& buffer, std::span<Tensor const> tensors, std::size_t par
 
 void unpack(Tensor const& buffer, std::span<Tensor const> tensors, std::size_t parts) {
   if (on_gpu(buffer)) {
-    return for_each_place(tensors, parts, [&](Place const& place) {
-      copy_runs_on_gpu(place.tensor, place.inside, buffer, place.buffered, "unpack");
+    return for_each_tensor(tensors, parts, [&](TensorRuns const& runs) {
+      copy_runs_on_gpu(runs.tensor, runs.inside, buffer, runs.buffered, "unpack");
     });
   }
   for_each_part(tensors, parts,

@@ -220,10 +220,10 @@ void DeviceWatchdog::report_timeout(Work const& work) {
   if (conflicting_call.sequence != 0 && !ask_peers(work, conflicting_call)) return;
   auto const blocking_calls = peers_.blocking_calls(blocking_call(work.sequence, conflicting_call));
   // An aborted group no longer keeps the call from ending, and the watchdog of a conflicting call aborts its group.
-  bool const may_go_on = std::any_of(blocking_calls.begin(), blocking_calls.end(), [](auto const& one) {
+  bool const may_continue = std::any_of(blocking_calls.begin(), blocking_calls.end(), [](auto const& one) {
     return one.second.others_aborted || one.second.has_conflicting_call;
   });
-  if (may_go_on && std::exchange(last_extended_, work.sequence) != work.sequence) return deadline_->progress();
+  if (may_continue && std::exchange(last_extended_, work.sequence) != work.sequence) return deadline_->progress();
   auto const text = describe_timeout(work);
   auto why = text;
   std::vector<int> ranks;
@@ -331,7 +331,7 @@ void DeviceWatchdog::fail(std::exception_ptr const& failure) noexcept {
     work_.clear();
   }
   failed_.store(true, std::memory_order_release);
-  // The host must find the failure when it sees that the stream goes on. Without work on a stream all results are
+  // The host must find the failure when it sees that the stream continues. Without work on a stream all results are
   // there, and a wait of another group must not fail.
   if (has_work) note_device_failure(device_, failure);
   transport_->abort();

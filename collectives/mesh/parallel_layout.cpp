@@ -9,27 +9,27 @@ namespace crossrank {
 namespace {
 
 constexpr std::size_t axes = 5;
-using Place = std::array<int, axes>;  // external data, data, pipeline, prefill context, tensor parallel
+using Coordinates = std::array<int, axes>;  // external data, data, pipeline, prefill context, tensor parallel
 
-Place place_of(int rank, Place const& sizes) {
-  Place place{};
+Coordinates coordinates_of(int rank, Coordinates const& sizes) {
+  Coordinates coordinates{};
   for (std::size_t axis = axes; axis-- > 0;) {
-    place[axis] = rank % sizes[axis];
+    coordinates[axis] = rank % sizes[axis];
     rank /= sizes[axis];
   }
-  return place;
+  return coordinates;
 }
 
 /// Returns the groups of ranks that differ only in the `merged` axes, in ascending order within and between groups.
-std::vector<std::vector<int>> groups_over(int ranks, Place const& sizes, std::array<bool, axes> const& merged) {
-  std::map<Place, std::size_t> index;
+std::vector<std::vector<int>> groups_over(int ranks, Coordinates const& sizes, std::array<bool, axes> const& merged) {
+  std::map<Coordinates, std::size_t> index;
   std::vector<std::vector<int>> groups;
   for (int rank = 0; rank < ranks; ++rank) {
-    auto place = place_of(rank, sizes);
+    auto coordinates = coordinates_of(rank, sizes);
     for (std::size_t axis = 0; axis < axes; ++axis) {
-      if (merged[axis]) place[axis] = 0;
+      if (merged[axis]) coordinates[axis] = 0;
     }
-    auto const [at, is_new] = index.emplace(place, groups.size());
+    auto const [at, is_new] = index.emplace(coordinates, groups.size());
     if (is_new) groups.emplace_back();
     groups[at->second].push_back(rank);
   }
@@ -39,8 +39,8 @@ std::vector<std::vector<int>> groups_over(int ranks, Place const& sizes, std::ar
 }  // namespace
 
 ParallelLayout parallel_layout(ParallelSizes const& sizes) {
-  Place const all{sizes.external_data_parallel, sizes.data_parallel, sizes.pipeline_parallel,
-                  sizes.prefill_context_parallel, sizes.tensor_parallel};
+  Coordinates const all{sizes.external_data_parallel, sizes.data_parallel, sizes.pipeline_parallel,
+                        sizes.prefill_context_parallel, sizes.tensor_parallel};
   std::int64_t ranks = 1;
   for (int const size : all) {
     ranks *= size;

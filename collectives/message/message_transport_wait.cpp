@@ -29,12 +29,12 @@ platform::Backoff::Rule backoff_rule(std::size_t ranks_here) noexcept {
 }
 
 /// Marks this rank as waiting, for the answers to pings.
-class WaitingMark {
+class WaitingFlag {
  public:
-  explicit WaitingMark(Network& network) noexcept : network_(network) { network_.enter_wait(1); }
-  ~WaitingMark() { network_.enter_wait(-1); }
-  WaitingMark(WaitingMark const&) = delete;
-  WaitingMark& operator=(WaitingMark const&) = delete;
+  explicit WaitingFlag(Network& network) noexcept : network_(network) { network_.enter_wait(1); }
+  ~WaitingFlag() { network_.enter_wait(-1); }
+  WaitingFlag(WaitingFlag const&) = delete;
+  WaitingFlag& operator=(WaitingFlag const&) = delete;
 
  private:
   Network& network_;
@@ -90,7 +90,7 @@ bool MessageTransport::has_ended(RequestId request_id, OperationResult const& re
 void MessageTransport::await(RequestId request_id, OperationResult const& result,
                              spi::TimeoutPolicy const& timeout_policy) {
   auto& network = link_.network();
-  WaitingMark const mark(network);
+  WaitingFlag const flag(network);
   WaitState wait(timeout_policy);
   for (platform::Backoff backoff(backoff_rule(node_ranks_.size()));;) {
     {

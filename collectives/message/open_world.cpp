@@ -20,8 +20,8 @@
 namespace crossrank::message {
 namespace {
 
-/// Sent by each rank when it joins. The size is fixed, so one small round carries all greetings.
-struct Greeting {
+/// Sent by each rank when it joins. The size is fixed, so one small round carries the records of all ranks.
+struct JoinRecord {
   std::int64_t pid = 0;
   char host_id[64] = {};
   char host_name[64] = {};
@@ -33,8 +33,8 @@ platform::Host this_host() {
   return declared.empty() ? platform::this_host() : platform::Host{declared, declared};
 }
 
-Greeting greeting_of(spi::WorldOptions const& options) {
-  Greeting mine{.pid = ::getpid()};
+JoinRecord join_record_of(spi::WorldOptions const& options) {
+  JoinRecord mine{.pid = ::getpid()};
   auto const host = this_host();
   (options.host_id.empty() ? host.id : options.host_id).copy(mine.host_id, sizeof mine.host_id - 1);
   (options.host_name.empty() ? host.name : options.host_name).copy(mine.host_name, sizeof mine.host_name - 1);
@@ -42,13 +42,13 @@ Greeting greeting_of(spi::WorldOptions const& options) {
   return mine;
 }
 
-std::string backend_of(Greeting const& greeting, std::size_t rank) {
-  std::string const name(greeting.backend, ::strnlen(greeting.backend, sizeof greeting.backend));
+std::string backend_of(JoinRecord const& record, std::size_t rank) {
+  std::string const name(record.backend, ::strnlen(record.backend, sizeof record.backend));
   return "\"" + name + "\" (rank " + std::to_string(rank) + ")";
 }
 
 /// Backends over one group exchange different messages. Without this check, their first calls would seem to differ.
-void require_one_backend(std::vector<Greeting> const& all) {
+void require_one_backend(std::vector<JoinRecord> const& all) {
   auto const& first = all.front();
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (std::memcmp(all[rank].backend, first.backend, sizeof first.backend) == 0) continue;
@@ -79,8 +79,8 @@ std::shared_ptr<spi::Transport> Network::open_world(spi::WorldOptions const& opt
   auto world = std::make_shared<MessageTransport>(shared_from_this(), identity);
   auto timeout_policy = options.timeout_policy;
   timeout_policy.timeout = options.connect_timeout;
-  auto const mine = greeting_of(options);
-  std::vector<Greeting> all(identity.members.size());
+  auto const mine = join_record_of(options);
+  std::vector<JoinRecord> all(identity.members.size());
   std::vector<std::size_t> const counts(all.size(), sizeof mine);
   world->wait(
       world->post_all_gatherv({.op_kind = spi::OpKind::all_gatherv}, {.bytes = std::as_bytes(std::span(&mine, 1))},

@@ -209,18 +209,18 @@ void MessageQueue::State::throw_failure(char const* operation) const {
 MessageQueue::State::Lag MessageQueue::State::lag_of_readers(std::chrono::nanoseconds waited) const {
   auto const number = awaited_message();
   std::vector<int> behind;
-  std::vector<int> nobody;
+  std::vector<int> unattached;
   for (int const place : out ? out->readers_before(number) : std::vector<int>{}) {
     int const each = out->status().job_rank(place + 1);
-    (each < 0 ? nobody : behind).push_back(each < 0 ? place : each);
+    (each < 0 ? unattached : behind).push_back(each < 0 ? place : each);
   }
   auto const far = remote_readers_behind(number);
   behind.insert(behind.end(), far.begin(), far.end());
   std::sort(behind.begin(), behind.end());
   std::string text;
   if (!behind.empty()) text = named(behind) + " took no message for " + milliseconds(waited);
-  if (!nobody.empty())
-    text += (text.empty() ? "" : "; ") + std::string("no process has attached as reader ") + format_ranks(nobody);
+  if (!unattached.empty())
+    text += (text.empty() ? "" : "; ") + std::string("no process has attached as reader ") + format_ranks(unattached);
   return {.text = std::move(text), .ranks = std::move(behind)};
 }
 

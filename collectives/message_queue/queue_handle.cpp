@@ -15,7 +15,7 @@ constexpr std::uint64_t handle_magic = 0x3130515552434358;  // "XCCRUQ01"
 struct Handle {
   std::uint64_t magic;
   std::uint64_t nonce[2];
-  std::uint64_t life;
+  std::uint64_t use_word;
   std::uint32_t block;
   std::uint32_t reserved;
   std::uint64_t checksum;
@@ -31,7 +31,7 @@ std::uint64_t checksum_of(Handle const& handle) {
 std::vector<std::byte> write_handle(node::RingId const& name) {
   Handle handle{.magic = handle_magic,
                 .nonce = {name.nonce[0], name.nonce[1]},
-                .life = name.life,
+                .use_word = name.use_word,
                 .block = name.block,
                 .reserved = 0,
                 .checksum = 0};
@@ -55,7 +55,7 @@ node::RingId read_handle(std::span<std::byte const> bytes) {
   std::memcpy(&handle, bytes.data(), sizeof handle);
   if (handle.magic != handle_magic || handle.reserved != 0) refuse("magic", "a handle of this version", "other bytes");
   if (handle.checksum != checksum_of(handle)) refuse("checksum", "the checksum of its fields", "another checksum");
-  return {.nonce = {handle.nonce[0], handle.nonce[1]}, .block = handle.block, .life = handle.life};
+  return {.nonce = {handle.nonce[0], handle.nonce[1]}, .block = handle.block, .use_word = handle.use_word};
 }
 
 }  // namespace crossrank::queue

@@ -5,16 +5,16 @@
 
 namespace crossrank::queue {
 
-RemoteBlame RemoteBlame::of(node::RingFailure const& failure) noexcept {
-  RemoteBlame blame{.kind = failure.timed_out ? Kind::timed_out : Kind::lost,
-                    .count = static_cast<std::uint32_t>(failure.ranks.size() + failure.more)};
+RemoteFailure RemoteFailure::of(node::RingFailure const& failure) noexcept {
+  RemoteFailure remote{.kind = failure.timed_out ? Kind::timed_out : Kind::lost,
+                       .count = static_cast<std::uint32_t>(failure.ranks.size() + failure.more)};
   auto const listed = std::min(failure.ranks.size(), max_ranks);
   std::transform(failure.ranks.begin(), failure.ranks.begin() + static_cast<std::ptrdiff_t>(listed),
-                 blame.ranks.begin(), [](int rank) { return static_cast<std::uint16_t>(rank); });
-  return blame;
+                 remote.ranks.begin(), [](int rank) { return static_cast<std::uint16_t>(rank); });
+  return remote;
 }
 
-node::RingFailure RemoteBlame::failure() const {
+node::RingFailure RemoteFailure::ring_failure() const {
   auto const known = std::min<std::size_t>(count, max_ranks);  // the count comes from another host
   return {.timed_out = kind == Kind::timed_out, .ranks = {ranks.begin(), ranks.begin() + known}, .more = count - known};
 }

@@ -25,8 +25,8 @@ struct RemoteHeader {
   enum class Kind : std::uint64_t {
     message = 1,
     end = 2,
-    waits = 3,   ///< the writer waits for the ranks of the `RemoteBlame` in `inlined`
-    failed = 4,  ///< the queue has failed because of the ranks of the `RemoteBlame`
+    waits = 3,   ///< the writer waits for the ranks of the `RemoteFailure` in `inlined`
+    failed = 4,  ///< the queue has failed because of the ranks of the `RemoteFailure`
   };
 
   std::uint64_t number = 0;  ///< of the message, from 1; the end is numbered too
@@ -37,23 +37,23 @@ struct RemoteHeader {
 static_assert(sizeof(RemoteHeader) == 64 && std::is_trivially_copyable_v<RemoteHeader>);
 
 /// The ranks that one side names as the cause of a failure or wait.
-struct RemoteBlame {
+struct RemoteFailure {
   static constexpr std::size_t max_ranks = node::QueueNote::max_listed_ranks;
-  enum class Kind : std::uint32_t { nobody = 0, lost = 1, timed_out = 2 };
-  Kind kind = Kind::nobody;
+  enum class Kind : std::uint32_t { none = 0, lost = 1, timed_out = 2 };
+  Kind kind = Kind::none;
   std::uint32_t count = 0;                       ///< may exceed `max_ranks`
   std::array<std::uint16_t, max_ranks> ranks{};  ///< of the job, the lowest first
 
-  [[nodiscard]] static RemoteBlame of(node::RingFailure const& failure) noexcept;
-  [[nodiscard]] node::RingFailure failure() const;
+  [[nodiscard]] static RemoteFailure of(node::RingFailure const& failure) noexcept;
+  [[nodiscard]] node::RingFailure ring_failure() const;
 };
-static_assert(sizeof(RemoteBlame) == RemoteHeader::max_inlined);
+static_assert(sizeof(RemoteFailure) == RemoteHeader::max_inlined);
 
 /// The reader's answer: it has taken all messages up to `taken`, and may have closed, or left because of other ranks.
 struct RemoteAck {
   std::uint64_t taken = 0;
   std::uint64_t closed = 0;
-  RemoteBlame blame{};
+  RemoteFailure failure{};
 };
 static_assert(sizeof(RemoteAck) == 56 && std::is_trivially_copyable_v<RemoteAck>);
 

@@ -18,7 +18,7 @@ RemoteReader::RemoteReader(Collective pair, std::size_t chunk_bytes)
 /// Sends the last answers. A writer that does not receive them will notice that this endpoint is gone.
 RemoteReader::~RemoteReader() {
   bool const has_abandoned = !closed_ && !timed_out_for_.ranks.empty();
-  if (has_abandoned) acknowledge({.taken = taken_, .blame = RemoteBlame::of(timed_out_for_)});
+  if (has_abandoned) acknowledge({.taken = taken_, .failure = RemoteFailure::of(timed_out_for_)});
   if (closed_ || has_abandoned) finish_sending(std::chrono::seconds(1));
 }
 
@@ -42,14 +42,14 @@ void RemoteReader::next_piece() {
   link_.receive(std::span(*message_).subspan(have), remote_body_tag);
 }
 
-void RemoteReader::receive_blame() {
-  RemoteBlame blame;
-  std::memcpy(&blame, head_.inlined.data(), sizeof blame);
+void RemoteReader::receive_failure() {
+  RemoteFailure remote;
+  std::memcpy(&remote, head_.inlined.data(), sizeof remote);
   if (head_.kind == RemoteHeader::Kind::failed) {
-    failure_ = blame.failure();
+    failure_ = remote.ring_failure();
     stage_ = Stage::failed;
   } else {
-    writer_waits_for_ = blame.failure();
+    writer_waits_for_ = remote.ring_failure();
     writer_waits_for_.timed_out = true;
     std::erase(writer_waits_for_.ranks, link_.own_global_rank());  // this reader has read everything since
     next_head();
@@ -59,7 +59,7 @@ void RemoteReader::receive_blame() {
 /// Handles a completed receive: a header, or a piece of the message.
 void RemoteReader::came() {
   if (stage_ == Stage::head) {
-    if (head_.kind == RemoteHeader::Kind::waits || head_.kind == RemoteHeader::Kind::failed) return receive_blame();
+    if (head_.kind == RemoteHeader::Kind::waits || head_.kind == RemoteHeader::Kind::failed) return receive_failure();
     writer_waits_for_ = {};
     if (head_.kind == RemoteHeader::Kind::end) {
       stage_ = Stage::ended;

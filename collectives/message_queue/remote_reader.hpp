@@ -51,7 +51,7 @@ class RemoteReader {
   void next_head() noexcept;
   void next_piece();
   void came();
-  void receive_blame();
+  void receive_failure();
   void acknowledge(RemoteAck const& ack) noexcept;
   void finish_sending(std::chrono::nanoseconds drain_timeout) noexcept;
 

@@ -61,18 +61,18 @@ void RemoteWriter::end(std::uint64_t messages) noexcept {
 }
 
 void RemoteWriter::report_waiting(std::vector<int> const& ranks) noexcept {
-  send_blame(RemoteHeader::Kind::waits, {.timed_out = false, .ranks = ranks});
+  send_failure(RemoteHeader::Kind::waits, {.timed_out = false, .ranks = ranks});
 }
 
 void RemoteWriter::fail(node::RingFailure const& failure) noexcept {
-  if (!std::exchange(failed_, true)) send_blame(RemoteHeader::Kind::failed, failure);
+  if (!std::exchange(failed_, true)) send_failure(RemoteHeader::Kind::failed, failure);
 }
 
-void RemoteWriter::send_blame(RemoteHeader::Kind kind, node::RingFailure const& failure) noexcept {
+void RemoteWriter::send_failure(RemoteHeader::Kind kind, node::RingFailure const& failure) noexcept {
   if (closed_ || end_ != 0) return;
   RemoteHeader head{.kind = kind};
-  auto const blame = RemoteBlame::of(failure);
-  std::memcpy(head.inlined.data(), &blame, sizeof blame);
+  auto const remote = RemoteFailure::of(failure);
+  std::memcpy(head.inlined.data(), &remote, sizeof remote);
   send_head(link_, head);
 }
 
@@ -80,7 +80,7 @@ void RemoteWriter::advance() noexcept {
   while (link_.advance()) {
     taken_ = std::max(taken_, ack_.taken);
     closed_ = closed_ || ack_.closed != 0;
-    if (ack_.blame.kind != RemoteBlame::Kind::nobody) reason_ = ack_.blame.failure();
+    if (ack_.failure.kind != RemoteFailure::Kind::none) reason_ = ack_.failure.ring_failure();
     if (closed_ || reason_ || has_all()) return link_.drop();
     link_.receive(std::as_writable_bytes(std::span(&ack_, 1)), remote_ack_tag);
   }

@@ -44,7 +44,7 @@ class RemoteWriter {
   [[nodiscard]] std::string const& why() const noexcept { return link_.why(); }
 
  private:
-  void send_blame(RemoteHeader::Kind kind, node::RingFailure const& failure) noexcept;
+  void send_failure(RemoteHeader::Kind kind, node::RingFailure const& failure) noexcept;
   /// Returns whether the reader has confirmed the end.
   [[nodiscard]] bool has_all() const noexcept { return end_ != 0 && taken_ >= end_; }
 

@@ -82,7 +82,8 @@ api::UniqueId Communicator::draw_id() {
   return id;
 }
 
-Communicator::Communicator(api::UniqueId const& id, Place place, milliseconds timeout, PollHook const& poll_hook)
+Communicator::Communicator(api::UniqueId const& id, spi::DevicePlace place, milliseconds timeout,
+                           PollHook const& poll_hook)
     : library_(nccl_library()), place_(place), timeout_(timeout) {
   try {
     join(id);

@@ -18,7 +18,6 @@ namespace crossrank::nccl {
 /// A communicator of NCCL that does not block: each call on it can be given up from another thread.
 class Communicator {
  public:
-  using Place = spi::DevicePlace;
   using PollHook = spi::DevicePollHook;
 
   /// Draws the id of a new communicator, for all its ranks.
@@ -26,12 +25,13 @@ class Communicator {
 
   /// Joins the communicator of `id`. Collective; blocks until all ranks have joined. `BackendError` when NCCL refuses,
   /// `TimeoutError` when ranks are missing for longer than `timeout`, and what `poll_hook` throws.
-  Communicator(api::UniqueId const& id, Place place, std::chrono::milliseconds timeout, PollHook const& poll_hook);
+  Communicator(api::UniqueId const& id, spi::DevicePlace place, std::chrono::milliseconds timeout,
+               PollHook const& poll_hook);
   ~Communicator() { close({}); }
   Communicator(Communicator const&) = delete;
   Communicator& operator=(Communicator const&) = delete;
 
-  [[nodiscard]] Place const& place() const noexcept { return place_; }
+  [[nodiscard]] spi::DevicePlace const& place() const noexcept { return place_; }
   [[nodiscard]] api::Functions const& functions() const noexcept { return library_.functions; }
 
   /// Returns NCCL's handle, or null once it has ended. Any thread.
@@ -54,9 +54,9 @@ class Communicator {
   /// Ends the communicator after its work, or aborts it where that takes longer than five seconds. `last_work` is the
   /// end of the work that was enqueued last: no registered memory is in use after it.
   void close(Event const& last_work) noexcept;
-  /// Ends the communicator's kernels on this rank, so that streams go on; their results are undetermined. Any thread.
-  /// Waits up to a second for a call of NCCL under way, then aborts all the same: a launch may block until the kernels
-  /// before it end. An abort that does not end within five seconds is left to a thread.
+  /// Ends the communicator's kernels on this rank, so that streams continue; their results are undetermined. Any
+  /// thread. Waits up to a second for a call of NCCL under way, then aborts all the same: a launch may block until the
+  /// kernels before it end. An abort that does not end within five seconds is left to a thread.
   void abort() noexcept;
   /// Returns NCCL's own verdict: success unless the network or a peer has failed. An aborted communicator has an
   /// internal error. Returns "in progress" while another thread is in a call of NCCL. Any thread; does not block.
@@ -88,7 +88,7 @@ class Communicator {
   [[nodiscard]] api::Comm* take(End how) noexcept;
 
   NcclLibrary const& library_;
-  Place const place_;
+  spi::DevicePlace const place_;
   std::chrono::milliseconds const timeout_;
   std::mutex calls_mutex_{};  ///< held during each call of NCCL, because an abort frees the communicator
   std::mutex mutex_{};        ///< guards `comm_` and `end_`; never held during a call of NCCL

@@ -9,7 +9,7 @@
 #include <crossrank/error.hpp>
 
 /// The one encoding of a failure that a rank reports to other ranks: in shared memory, in packets, frames and objects.
-/// Words that hold a verdict without any text, such as those of queues and of the start of a node, are no such reports.
+/// The words of queues and of a node's start hold only a kind and ranks, no text; they do not use this encoding.
 namespace crossrank {
 
 /// A failure on another rank: its kind, and those fields of `ErrorInfo` that mean the same on every rank.

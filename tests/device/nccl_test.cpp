@@ -104,7 +104,8 @@ class Rank {
   }
   void join(ncclUniqueId id) { ASSERT_EQ(nccl("ncclCommInitRank", &comm, size, id, rank), ncclSuccess); }
   void leave() { EXPECT_EQ(nccl("ncclCommDestroy", comm), ncclSuccess); }
-  ncclResult_t settled(ncclComm_t which) {
+  /// Polls a communicator that does not block until its call has ended, and returns the result.
+  ncclResult_t final_result(ncclComm_t which) {
     auto state = ncclInProgress;
     while (state == ncclInProgress) {
       if (nccl("ncclCommGetAsyncError", which, &state) != ncclSuccess) return ncclInternalError;
@@ -257,17 +258,17 @@ TEST(Nccl, tells_the_state_of_a_communicator_that_does_not_block) {
     auto options = config(0);
     auto const made = nccl("ncclCommInitRankConfig", &me.comm, 2, id, me.rank, &options);
     ASSERT_TRUE(made == ncclInProgress || made == ncclSuccess);
-    ASSERT_EQ(me.settled(me.comm), ncclSuccess);
+    ASSERT_EQ(me.final_result(me.comm), ncclSuccess);
     me.put(pattern(me.rank, 16));
     for (int round = 0; round < 4; ++round) {
       auto const posted = me.all_reduce(me.at(0), me.at(100), 16);
       ASSERT_TRUE(posted == ncclInProgress || posted == ncclSuccess);
-      ASSERT_EQ(me.settled(me.comm), ncclSuccess);
+      ASSERT_EQ(me.final_result(me.comm), ncclSuccess);
       EXPECT_EQ(me.get(100, 1).front(), 100);
     }
     auto const ended = nccl("ncclCommFinalize", me.comm);
     ASSERT_TRUE(ended == ncclInProgress || ended == ncclSuccess);
-    ASSERT_EQ(me.settled(me.comm), ncclSuccess);
+    ASSERT_EQ(me.final_result(me.comm), ncclSuccess);
     me.leave();
   });
 }

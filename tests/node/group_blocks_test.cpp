@@ -29,7 +29,7 @@ TEST_F(Blocks, are_free_once_all_members_have_left) {
   of(2).leave(1, 0);
   EXPECT_EQ(of(1).make({1, 0}, "other", split), 2U);
   of(0).leave(1, 1);
-  EXPECT_EQ(BlockLife::unpack(of(0).header(1).life).state, BlockState::free);
+  EXPECT_EQ(BlockUse::unpack(of(0).header(1).use_word).state, BlockState::free);
   EXPECT_EQ(of(1).make({1, 0}, "third", split), 1U);
 }
 
@@ -52,11 +52,11 @@ TEST_F(Blocks, are_free_when_the_maker_died_before_announcing) {
 }
 
 TEST_F(Blocks, are_free_when_the_maker_died_half_way) {
-  of(1).header(1).life = BlockLife{.use = 4, .maker = 1, .state = BlockState::being_made}.pack();
+  of(1).header(1).use_word = BlockUse{.number = 4, .maker = 1, .state = BlockState::being_made}.pack();
   EXPECT_EQ(of(0).make({0}, "beside it", split), 2U);
   die(1);
   EXPECT_EQ(of(0).make({0}, "in its place", split), 1U);
-  EXPECT_EQ(BlockLife::unpack(of(0).header(1).life).use, 5U);
+  EXPECT_EQ(BlockUse::unpack(of(0).header(1).use_word).number, 5U);
 }
 
 TEST_F(Blocks, stay_reserved_after_the_announcement) {
@@ -99,10 +99,10 @@ TEST_F(Blocks, may_hold_any_bytes) {
     EXPECT_LT(index, ControlGeometry(3).group_capacity());
     of(1).discard(index);
     for (auto const state : {BlockState::queue, BlockState::being_made, static_cast<BlockState>(9)}) {
-      blocks.header(0).life = BlockLife{.use = 7, .maker = static_cast<int>(word & 0xfff), .state = state}.pack();
+      blocks.header(0).use_word = BlockUse{.number = 7, .maker = static_cast<int>(word & 0xfff), .state = state}.pack();
       static_cast<void>(of(1).make({1}, "another", {}));
     }
-    blocks.header(0).life = BlockLife{.use = 1, .maker = 0, .state = BlockState::ready}.pack();
+    blocks.header(0).use_word = BlockUse{.number = 1, .maker = 0, .state = BlockState::ready}.pack();
   }
   memory.header().groups_made = ~0U;
   EXPECT_EQ(blocks.made(), ControlGeometry(3).group_capacity());

@@ -51,7 +51,7 @@ TEST(JobView, shows_ranks_that_have_not_joined) {
   EXPECT_EQ(view.job, "a job");
   EXPECT_FALSE(view.running);
   ASSERT_EQ(view.ranks.size(), 3U);
-  EXPECT_EQ(view.ranks[2].life, RankStatus::absent);
+  EXPECT_EQ(view.ranks[2].status, RankStatus::absent);
   EXPECT_EQ(view.ranks[2].rank, 2);
 }
 
@@ -91,8 +91,8 @@ TEST(JobView, survives_any_bytes) {
     for (std::uint32_t index = 0; index < blocks; ++index) {
       auto* const group = reinterpret_cast<GroupHeader*>(segment.bytes() + segment.geometry().groups_offset() +
                                                          index * segment.geometry().group_stride());
-      group->life.store(BlockLife{1, 0, random() % 2 == 0 ? BlockState::ready : BlockState::queue}.pack(),
-                        std::memory_order_relaxed);
+      group->use_word.store(BlockUse{1, 0, random() % 2 == 0 ? BlockState::ready : BlockState::queue}.pack(),
+                            std::memory_order_relaxed);
     }
     segment.header().groups_made.store(blocks, std::memory_order_relaxed);
     auto const view = view_job(whole(segment));

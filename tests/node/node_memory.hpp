@@ -25,12 +25,12 @@ struct NodeMemory {
     auto const what = "arena of rank " + std::to_string(rank);
     auto fd = std::make_shared<platform::Fd>(node::make_shared_memory(what, header().arena_bytes));
     auto memory = std::make_shared<node::Mapping>(*fd, header().arena_bytes, node::Mapping::Access::read_write, what);
-    return std::make_unique<node::Arena>(node::Arena::Parts{.memory = std::move(memory),
-                                                            .fd = std::move(fd),
-                                                            .control_fd = control_fd,
-                                                            .control = control,
-                                                            .rank = rank,
-                                                            .ranks = ranks});
+    return std::make_unique<node::Arena>(node::ArenaMemory{.mapping = std::move(memory),
+                                                           .fd = std::move(fd),
+                                                           .control_fd = control_fd,
+                                                           .control = control,
+                                                           .rank = rank,
+                                                           .ranks = ranks});
   }
   [[nodiscard]] node::LeaseTable leases() const { return {control->data(), ranks}; }
   [[nodiscard]] node::ControlHeader& header() const { return *reinterpret_cast<node::ControlHeader*>(control->data()); }

@@ -241,15 +241,15 @@ def rounds(count):
     for _ in range(count):
         step()
         world.barrier()
-def settled(limit):
+def wait_until_at_most(limit):
     until = time.monotonic() + 10  # the watchdog of a group drops the events of calls ten times a second
     while any((now := alive())[kind] > limit[kind] for kind in limit) and time.monotonic() < until:
         time.sleep(0.05)
     return now
 rounds(20)
-before = settled({"event": 8})
+before = wait_until_at_most({"event": 8})
 rounds(60)
-after = settled(before)
+after = wait_until_at_most(before)
 assert all(after[kind] <= before[kind] for kind in before), (before, after)
 """
 

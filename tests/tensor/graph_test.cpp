@@ -105,7 +105,7 @@ TEST_F(DeviceGraph, keeps_the_memory_that_its_work_uses) {
   EXPECT_LT(live("allocation"), live_before) << "the memory of the graph and the tensor that it was given";
 }
 
-/// The stream of the replay does not go on. It is not the one that was captured, which the memory knows.
+/// The stream of the replay is stuck. It is not the one that was captured, which the memory knows.
 TEST_F(DeviceGraph, keeps_its_memory_until_its_last_replay_has_ended) {
   auto const captured = Stream::create(gpu);
   auto const replaying = Stream::create(gpu);
@@ -191,7 +191,7 @@ TEST_F(DeviceGraph, a_wait_of_the_host_inside_is_a_usage_error) {
   auto tensor = on_gpu({1, 2});
   EXPECT_THROW(static_cast<void>(Graph::capture(stream, [&] { static_cast<void>(host_values(tensor)); })), UsageError);
   EXPECT_FALSE(stream.is_capturing());
-  EXPECT_THAT(read(tensor, stream), ElementsAre(1, 2)) << "the stream goes on";
+  EXPECT_THAT(read(tensor, stream), ElementsAre(1, 2)) << "the stream continues";
 }
 
 /// The driver would record the address of the memory, and a replay would read what is there by then.

@@ -41,8 +41,8 @@ std::vector<float> on_host(Tensor const& tensor) {
   return {all.begin(), all.end()};
 }
 
-/// Looks for a while whether a stream goes on.
-bool goes_on(Stream const& stream) {
+/// Looks for a while whether a stream continues.
+bool continues(Stream const& stream) {
   auto const now = stream.record();
   for (int look = 0; look < 1'000 && !now.query(); ++look) std::this_thread::yield();
   return now.query();
@@ -66,7 +66,7 @@ TEST_F(PeerCopy, comes_after_the_work_of_the_source) {
   HeldStream held(stream.native(), source_gpu.index);
   source.copy_from(one);
   target.copy_from(source);
-  EXPECT_FALSE(goes_on(current_stream(target_gpu)));
+  EXPECT_FALSE(continues(current_stream(target_gpu)));
   held.release();
   EXPECT_THAT(on_host(target), Each(1));
 }
@@ -80,7 +80,7 @@ TEST_F(PeerCopy, comes_before_the_next_work_of_the_source) {
   HeldStream held(stream.native(), target_gpu.index);
   target.copy_from(source);
   source.copy_from(zero);
-  EXPECT_FALSE(goes_on(current_stream(source_gpu)));
+  EXPECT_FALSE(continues(current_stream(source_gpu)));
   held.release();
   EXPECT_THAT(on_host(target), Each(1));
 }

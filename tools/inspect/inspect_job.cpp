@@ -34,8 +34,8 @@ struct Shown {
   std::string where;
 };
 
-char const* to_string(RankStatus life) {
-  switch (life) {
+char const* to_string(RankStatus status) {
+  switch (status) {
     case RankStatus::absent: return "absent";
     case RankStatus::alive: return "alive";
     case RankStatus::stopped: return "stopped";
@@ -107,12 +107,12 @@ void print_device_operation(JobView const& job, DeviceOperationView const& opera
 }
 
 void print_rank(JobView const& job, RankView const& rank, std::size_t last) {
-  std::printf("  %-7s rank %d", to_string(rank.life), rank.rank);
-  if (rank.life == RankStatus::absent) {
+  std::printf("  %-7s rank %d", to_string(rank.status), rank.rank);
+  if (rank.status == RankStatus::absent) {
     std::printf("   not connected yet\n");
     return;
   }
-  bool const ended = rank.life == RankStatus::dead || rank.life == RankStatus::left;
+  bool const ended = rank.status == RankStatus::dead || rank.status == RankStatus::left;
   std::printf("   pid %d, %s%s%s", rank.pid, ended ? "ended " : "last progress ", seconds(rank.since).c_str(),
               ago(job));
   if (rank.in_user_code) std::printf(", in the caller's code");
@@ -255,7 +255,7 @@ Json last_as_json(std::vector<View> const& all, std::size_t last) {
 Json to_json(RankView const& rank, std::size_t last) {
   return {{"rank", rank.rank},
           {"pid", rank.pid},
-          {"life", to_string(rank.life)},
+          {"life", to_string(rank.status)},
           {"since_s", rank.since},
           {"in_user_code", rank.in_user_code},
           {"exit_reason", rank.exit_reason},

@@ -12,7 +12,7 @@ namespace {
 using node::PendingRendezvousView;
 using platform::ProcessState;
 
-char const* life_of(PendingRendezvousView::Arrived const& rank) {
+char const* status_of(PendingRendezvousView::Arrived const& rank) {
   switch (rank.state) {
     case ProcessState::stopped: return "stopped";
     case ProcessState::blocked: return "blocked";
@@ -35,7 +35,7 @@ void print_pending_rendezvous(PendingRendezvousView const& rendezvous) {
                 rendezvous.waiting, rendezvous.timeout);
   }
   for (auto const& rank : rendezvous.arrived)
-    std::printf("  %-10s rank %d   pid %d\n", life_of(rank), rank.rank, rank.pid);
+    std::printf("  %-10s rank %d   pid %d\n", status_of(rank), rank.rank, rank.pid);
 }
 
 Json to_json(PendingRendezvousView const& rendezvous) {
@@ -51,7 +51,7 @@ Json to_json(PendingRendezvousView const& rendezvous) {
            {"look_first_at", rendezvous.missing}};
   for (auto const* name : {"ranks", "groups", "queues"}) out[name] = Json::array();
   for (auto const& rank : rendezvous.arrived)
-    out["ranks"].push_back({{"rank", rank.rank}, {"pid", rank.pid}, {"life", life_of(rank)}});
+    out["ranks"].push_back({{"rank", rank.rank}, {"pid", rank.pid}, {"life", status_of(rank)}});
   for (int const rank : rendezvous.missing)
     out["ranks"].push_back({{"rank", rank}, {"pid", nullptr}, {"life", "absent"}});
   return out;

@@ -37,8 +37,8 @@ void HeaderSchema::refuse_limit(std::string message) const {
 
 /// Refuses a value that the schema does not allow, unless it is skipped.
 bool HeaderSchema::scalar(char const* what) {
-  if (place_ == Place::skipped) return true;
-  if (place_ == Place::entry && field_ == Field::unknown) {
+  if (position_ == Position::skipped) return true;
+  if (position_ == Position::entry && field_ == Field::unknown) {
     field_ = Field::none;
     return true;
   }
@@ -46,7 +46,7 @@ bool HeaderSchema::scalar(char const* what) {
 }
 
 bool HeaderSchema::null() {
-  if (place_ == Place::top && name_ == metadata_name && lenient()) return true;
+  if (position_ == Position::top && name_ == metadata_name && lenient()) return true;
   return scalar("null");
 }
 
@@ -58,7 +58,7 @@ bool HeaderSchema::number_float(double, std::string const&) {
 bool HeaderSchema::binary(Json::binary_t&) { return scalar("a binary value"); }
 
 bool HeaderSchema::number_unsigned(std::uint64_t value) {
-  if (place_ == Place::shape) {
+  if (position_ == Position::shape) {
     if (lengths_.size() == Shape::max_rank)
       refuse_limit("a tensor has more than " + std::to_string(Shape::max_rank) + " dimensions");
     if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
@@ -66,7 +66,7 @@ bool HeaderSchema::number_unsigned(std::uint64_t value) {
     lengths_.push_back(static_cast<std::int64_t>(value));
     return true;
   }
-  if (place_ == Place::offsets) {
+  if (position_ == Position::offsets) {
     if (offsets_.size() == 2) refuse("there are more than two data offsets");
     offsets_.push_back(value);
     return true;
@@ -75,14 +75,14 @@ bool HeaderSchema::number_unsigned(std::uint64_t value) {
 }
 
 bool HeaderSchema::string(std::string& value) {
-  if (place_ == Place::metadata) {
+  if (position_ == Position::metadata) {
     if (out_.metadata.size() == max_metadata_entries)
       refuse_limit("there are more than " + std::to_string(max_metadata_entries) + " metadata entries");
     out_.metadata.emplace_back(std::move(metadata_key_), std::move(value));
     return true;
   }
-  if (place_ == Place::entry_list && next_in_list() == Field::dtype) begin_field(Field::dtype);
-  if ((place_ == Place::entry || place_ == Place::entry_list) && field_ == Field::dtype) {
+  if (position_ == Position::entry_list && next_in_list() == Field::dtype) begin_field(Field::dtype);
+  if ((position_ == Position::entry || position_ == Position::entry_list) && field_ == Field::dtype) {
     take_dtype(value);
     return true;
   }
@@ -97,23 +97,23 @@ void HeaderSchema::take_dtype(std::string const& name) {
 }
 
 bool HeaderSchema::start_object(std::size_t) {
-  switch (place_) {
-    case Place::outside: place_ = Place::top; return true;
-    case Place::top:
+  switch (position_) {
+    case Position::outside: position_ = Position::top; return true;
+    case Position::top:
       if (name_ == metadata_name) {
-        place_ = Place::metadata;
+        position_ = Position::metadata;
       } else {
         begin_entry();
-        place_ = Place::entry;
+        position_ = Position::entry;
       }
       return true;
-    case Place::entry:
+    case Position::entry:
       if (field_ != Field::unknown) break;
-      skip_parent_ = place_;
-      place_ = Place::skipped;
+      skip_parent_ = position_;
+      position_ = Position::skipped;
       skip_depth_ = 1;
       return true;
-    case Place::skipped:
+    case Position::skipped:
       if (++skip_depth_ > deepest_skip) refuse("the nesting is too deep");
       return true;
     default: break;
@@ -122,11 +122,11 @@ bool HeaderSchema::start_object(std::size_t) {
 }
 
 bool HeaderSchema::key(std::string& value) {
-  if (place_ == Place::top) {
+  if (position_ == Position::top) {
     take_top_key(value);
-  } else if (place_ == Place::metadata) {
+  } else if (position_ == Position::metadata) {
     metadata_key_ = std::move(value);
-  } else if (place_ == Place::entry) {
+  } else if (position_ == Position::entry) {
     take_entry_key(value);
   }
   return true;
@@ -185,25 +185,27 @@ HeaderSchema::Field HeaderSchema::next_in_list() const noexcept {
 }
 
 bool HeaderSchema::start_array(std::size_t) {
-  if (place_ == Place::skipped || (place_ == Place::entry && field_ == Field::unknown)) return start_object(0);
-  if (place_ == Place::top && name_ != metadata_name && lenient()) {
+  if (position_ == Position::skipped || (position_ == Position::entry && field_ == Field::unknown))
+    return start_object(0);
+  if (position_ == Position::top && name_ != metadata_name && lenient()) {
     begin_entry();
-    place_ = Place::entry_list;
+    position_ = Position::entry_list;
     return true;
   }
-  if (place_ == Place::entry_list && next_in_list() != Field::dtype && next_in_list() != Field::none)
+  if (position_ == Position::entry_list && next_in_list() != Field::dtype && next_in_list() != Field::none)
     begin_field(next_in_list());
-  if ((place_ == Place::entry || place_ == Place::entry_list) && (field_ == Field::shape || field_ == Field::offsets)) {
-    array_parent_ = place_;
-    place_ = field_ == Field::shape ? Place::shape : Place::offsets;
+  if ((position_ == Position::entry || position_ == Position::entry_list) &&
+      (field_ == Field::shape || field_ == Field::offsets)) {
+    array_parent_ = position_;
+    position_ = field_ == Field::shape ? Position::shape : Position::offsets;
     return true;
   }
   refuse("an array is not allowed here");
 }
 
 bool HeaderSchema::end_array() {
-  if (place_ == Place::skipped) return end_object();
-  if (place_ == Place::entry_list) {
+  if (position_ == Position::skipped) return end_object();
+  if (position_ == Position::entry_list) {
     finish_entry();
   } else {
     leave_array();
@@ -212,22 +214,22 @@ bool HeaderSchema::end_array() {
 }
 
 void HeaderSchema::leave_array() {
-  if (place_ == Place::offsets && offsets_.size() != 2) refuse("there are fewer than two data offsets");
-  place_ = array_parent_;
+  if (position_ == Position::offsets && offsets_.size() != 2) refuse("there are fewer than two data offsets");
+  position_ = array_parent_;
   field_ = Field::none;
 }
 
 bool HeaderSchema::end_object() {
-  switch (place_) {
-    case Place::skipped:
+  switch (position_) {
+    case Position::skipped:
       if (--skip_depth_ == 0) {
-        place_ = skip_parent_;
+        position_ = skip_parent_;
         field_ = Field::none;
       }
       return true;
-    case Place::entry: finish_entry(); return true;
-    case Place::metadata: place_ = Place::top; return true;
-    default: place_ = Place::outside; return true;
+    case Position::entry: finish_entry(); return true;
+    case Position::metadata: position_ = Position::top; return true;
+    default: position_ = Position::outside; return true;
   }
 }
 
@@ -243,7 +245,7 @@ void HeaderSchema::finish_entry() {
   entry_.begin = offsets_[0];
   entry_.end = offsets_[1];
   out_.entries.push_back(std::move(entry_));
-  place_ = Place::top;
+  position_ = Position::top;
 }
 
 bool HeaderSchema::parse_error(std::size_t position, std::string const&, Json::exception const& e) {

@@ -40,7 +40,7 @@ class HeaderSchema {
 
  private:
   /// Position in the schema of the next event.
-  enum class Place : std::uint8_t { outside, top, metadata, entry, entry_list, shape, offsets, skipped };
+  enum class Position : std::uint8_t { outside, top, metadata, entry, entry_list, shape, offsets, skipped };
   enum class Field : std::uint8_t { none, dtype, shape, offsets, unknown };
 
   [[noreturn]] void refuse(std::string message) const;
@@ -63,9 +63,9 @@ class HeaderSchema {
   char const* const& cursor_;
   Header& out_;
 
-  Place place_ = Place::outside;
-  Place array_parent_ = Place::entry;
-  Place skip_parent_ = Place::entry;
+  Position position_ = Position::outside;
+  Position array_parent_ = Position::entry;
+  Position skip_parent_ = Position::entry;
   std::size_t skip_depth_ = 0;
   Field field_ = Field::none;
   unsigned seen_ = 0;  ///< one bit per field of the current entry

@@ -71,9 +71,11 @@ std::string GroupMembers::describe_departure(int member) const {
 std::function<bool()> GroupMembers::everyone_left() const {
   // The arena of the communicator calls this function. So the communicator outlives it, and the function must not keep
   // the communicator alive.
-  return [comm = comm_.get(), block = block_, life = header_->life.load(std::memory_order_relaxed), ranks = node_ranks_,
-          self = rank_] {
-    auto const reused = [&] { return comm->blocks().header(block).life.load(std::memory_order_acquire) != life; };
+  return [comm = comm_.get(), block = block_, use_word = header_->use_word.load(std::memory_order_relaxed),
+          ranks = node_ranks_, self = rank_] {
+    auto const reused = [&] {
+      return comm->blocks().header(block).use_word.load(std::memory_order_acquire) != use_word;
+    };
     if (reused()) return true;
     for (int member = 0; member < static_cast<int>(ranks.size()); ++member) {
       auto const& member_block = comm->blocks().members(block)[member];
@@ -86,12 +88,12 @@ std::function<bool()> GroupMembers::everyone_left() const {
 }
 
 std::function<bool()> GroupMembers::message_taken(int dst, std::uint64_t number) const {
-  // As above. A block that has another life has been left by all.
-  return [comm = comm_.get(), block = block_, life = header_->life.load(std::memory_order_relaxed),
+  // As above. A block in a later use has been left by all its members.
+  return [comm = comm_.get(), block = block_, use_word = header_->use_word.load(std::memory_order_relaxed),
           channel = &this->channel(rank_, dst), reader = &block_of(dst), node_rank = node_rank(dst), number] {
     return channel->received.load(std::memory_order_acquire) >= number ||
            reader->gone.load(std::memory_order_acquire) != 0 || comm->has_departed(node_rank) ||
-           comm->blocks().header(block).life.load(std::memory_order_acquire) != life;
+           comm->blocks().header(block).use_word.load(std::memory_order_acquire) != use_word;
   };
 }
 

@@ -127,12 +127,12 @@ void NodeComm::attach(Attachment attachment) {
   check_control(header(), options_);
   leases_ = std::make_unique<LeaseTable>(control(), options_.ranks);
   blocks_ = std::make_unique<GroupBlocks>(control(), options_.ranks, options_.rank, attachment_.control_fd);
-  arena_ = std::make_unique<Arena>(Arena::Parts{.memory = at_rank(attachment_.arenas, options_.rank),
-                                                .fd = at_rank(attachment_.arena_fds, options_.rank),
-                                                .control_fd = attachment_.control_fd,
-                                                .control = attachment_.control,
-                                                .rank = options_.rank,
-                                                .ranks = options_.ranks});
+  arena_ = std::make_unique<Arena>(ArenaMemory{.mapping = at_rank(attachment_.arenas, options_.rank),
+                                               .fd = at_rank(attachment_.arena_fds, options_.rank),
+                                               .control_fd = attachment_.control_fd,
+                                               .control = attachment_.control,
+                                               .rank = options_.rank,
+                                               .ranks = options_.ranks});
   auto& own = own_record();
   own.pid = ::getpid();
   own.global_rank = static_cast<std::uint32_t>(options_.global_rank);
@@ -247,7 +247,7 @@ void NodeComm::ring_groups_of(int rank) const noexcept {
   auto const made = blocks_->made();
   for (std::uint32_t index = 0; index < made; ++index) {
     auto& group = blocks_->header(index);
-    auto const state = BlockLife::unpack(group.life.load(std::memory_order_acquire)).state;
+    auto const state = BlockUse::unpack(group.use_word.load(std::memory_order_acquire)).state;
     if (state == BlockState::queue) ring_queue_of(rank, index);
     if (state != BlockState::ready) continue;
     auto* const members = blocks_->members(index);

@@ -27,13 +27,13 @@ using platform::Fd;
 using platform::system;
 
 /// The fields that distinguish a control segment from an arena, and one job from another.
-struct Greeting {
+struct SegmentIdentity {
   std::uint64_t magic = 0;
   std::uint32_t version = 0;
   std::uint32_t ranks = 0;
   std::array<std::uint64_t, 2> nonce{};
 };
-static_assert(offsetof(ControlHeader, nonce) == offsetof(Greeting, nonce));
+static_assert(offsetof(ControlHeader, nonce) == offsetof(SegmentIdentity, nonce));
 
 /// Maps the segment at `path` unless it is not a control segment or has been found before. Reads it with `pread`,
 /// because touching a mapping would allocate pages of an arena.
@@ -41,15 +41,15 @@ std::shared_ptr<Mapping> open_segment(std::string const& path, std::vector<std::
   Fd const fd(system().openat(AT_FDCWD, path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0));
   struct stat status {};
   if (!fd || system().fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) return nullptr;
-  Greeting greeting;
-  if (system().pread(fd.get(), &greeting, sizeof greeting, 0) != static_cast<ssize_t>(sizeof greeting) ||
-      greeting.magic != control_magic)
+  SegmentIdentity identity;
+  if (system().pread(fd.get(), &identity, sizeof identity, 0) != static_cast<ssize_t>(sizeof identity) ||
+      identity.magic != control_magic)
     return nullptr;
-  if (std::find(seen.begin(), seen.end(), greeting.nonce) != seen.end()) return nullptr;
+  if (std::find(seen.begin(), seen.end(), identity.nonce) != seen.end()) return nullptr;
   // Maps no more than the file has, since reading beyond would raise SIGBUS. The reader checks whether that is the
   // whole segment.
   auto memory = std::make_shared<Mapping>(fd, as_size(status.st_size), Mapping::Access::read_only, path);
-  seen.push_back(greeting.nonce);
+  seen.push_back(identity.nonce);
   return memory;
 }
 

@@ -19,13 +19,13 @@ FlightTag what_of(FlightOperation const& note, std::uint32_t at) noexcept {
 void write_flight(FlightRing& ring, FlightOperation const& note, std::uint32_t at) noexcept {
   auto number = ring.position.load(std::memory_order_relaxed);
   auto const what = what_of(note, at).pack();
-  bool goes_on = false;
+  bool continues = false;
   if (is_queue_message(note.op_kind) && number != 0) {
     auto before = FlightTag::unpack(ring.ring[(number - 1) % FlightRing::entries].what.load(std::memory_order_relaxed));
     before.at = at;
-    goes_on = before.pack() == what;
+    continues = before.pack() == what;
   }
-  if (!goes_on) ++number;
+  if (!continues) ++number;
   auto& entry = ring.ring[(number - 1) % FlightRing::entries];
   // Release stores keep the order of all fields: a reader that acquires a new field finds the number cleared or new.
   entry.number.store(0, std::memory_order_relaxed);

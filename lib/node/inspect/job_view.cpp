@@ -113,14 +113,14 @@ class Reader {
     std::snprintf(nonce.data(), nonce.size(), "%016llx%016llx", static_cast<unsigned long long>(header_.nonce[0]),
                   static_cast<unsigned long long>(header_.nonce[1]));
     view.nonce = nonce.data();
-    for (int rank = 0; rank < ranks_; ++rank) lives_.push_back(life_of(records_[rank]));
-    view.running = std::any_of(lives_.begin(), lives_.end(),
-                               [](RankStatus life) { return life != RankStatus::absent && !over(life); });
-    now_ = view.running ? static_cast<std::uint64_t>(platform::system().now().count()) : last_sign_of_life();
+    for (int rank = 0; rank < ranks_; ++rank) statuses_.push_back(status_of(records_[rank]));
+    view.running = std::any_of(statuses_.begin(), statuses_.end(),
+                               [](RankStatus status) { return status != RankStatus::absent && !over(status); });
+    now_ = view.running ? static_cast<std::uint64_t>(platform::system().now().count()) : last_seen_of_all();
     for (int rank = 0; rank < ranks_; ++rank) view.ranks.push_back(view_rank(rank));
     auto const made = blocks_.made();
     for (std::uint32_t index = 0; index < made; ++index) {
-      auto const state = BlockLife::unpack(blocks_.header(index).life.load(std::memory_order_acquire)).state;
+      auto const state = BlockUse::unpack(blocks_.header(index).use_word.load(std::memory_order_acquire)).state;
       if (state == BlockState::ready) view.groups.push_back(view_group(index, view));
       if (state == BlockState::queue) view.queues.push_back(view_queue(index, view));
     }
@@ -132,9 +132,9 @@ class Reader {
   }
 
  private:
-  static bool over(RankStatus life) noexcept { return life == RankStatus::dead || life == RankStatus::left; }
+  static bool over(RankStatus status) noexcept { return status == RankStatus::dead || status == RankStatus::left; }
 
-  static RankStatus life_of(RankRecord const& record) {
+  static RankStatus status_of(RankRecord const& record) {
     auto const state = static_cast<RankState>(record.state.load(std::memory_order_acquire));
     if (state == RankState::left) return RankStatus::left;
     if (state == RankState::absent) return RankStatus::absent;
@@ -151,14 +151,14 @@ class Reader {
     return RankStatus::alive;
   }
 
-  [[nodiscard]] static std::uint64_t sign_of_life(RankRecord const& record) {
+  [[nodiscard]] static std::uint64_t last_seen(RankRecord const& record) {
     return std::max(record.attached_at, record.heartbeat_at.load(std::memory_order_relaxed));
   }
 
-  [[nodiscard]] std::uint64_t last_sign_of_life() const {
+  [[nodiscard]] std::uint64_t last_seen_of_all() const {
     std::uint64_t last = 0;
     for (int rank = 0; rank < ranks_; ++rank) {
-      last = std::max({last, sign_of_life(records_[rank]), records_[rank].departed_at.load(std::memory_order_relaxed)});
+      last = std::max({last, last_seen(records_[rank]), records_[rank].departed_at.load(std::memory_order_relaxed)});
     }
     return last;
   }
@@ -171,16 +171,16 @@ class Reader {
 
   [[nodiscard]] RankView view_rank(int rank) const {
     auto const& record = records_[rank];
-    auto const life = at_rank(lives_, rank);
-    RankView view{.rank = global(rank), .pid = record.pid, .life = life};
-    if (life == RankStatus::absent) {
+    auto const status = at_rank(statuses_, rank);
+    RankView view{.rank = global(rank), .pid = record.pid, .status = status};
+    if (status == RankStatus::absent) {
       view.rank = ranks_ == 1 ? 0 : rank;  // it has not said which one it is
       return view;
     }
     auto since = record.progress_at.load(std::memory_order_relaxed);
-    if (over(life)) {
+    if (over(status)) {
       since = record.departed_at.load(std::memory_order_relaxed);
-      if (since == 0) since = sign_of_life(record);  // nobody was left to see it
+      if (since == 0) since = last_seen(record);  // nobody was left to see it
     }
     view.since = seconds_between(since, now_);
     view.in_user_code = record.in_user_code.load(std::memory_order_relaxed) != 0;
@@ -201,7 +201,7 @@ class Reader {
 
   [[nodiscard]] bool is_member_of(std::uint32_t block, int rank) const {
     if (block >= blocks_.made()) return false;
-    auto const state = BlockLife::unpack(blocks_.header(block).life.load(std::memory_order_acquire)).state;
+    auto const state = BlockUse::unpack(blocks_.header(block).use_word.load(std::memory_order_acquire)).state;
     return state == BlockState::ready && block_at(block).member_of(rank) >= 0;
   }
 
@@ -225,7 +225,7 @@ class Reader {
     auto const began = records_[rank].attached_at + std::uint64_t{flight.at} * 100'000'000;
     view.age = seconds_between(began, now_);
     if (note.block >= blocks_.made()) return view;
-    auto const state = BlockLife::unpack(blocks_.header(note.block).life.load(std::memory_order_acquire)).state;
+    auto const state = BlockUse::unpack(blocks_.header(note.block).use_word.load(std::memory_order_acquire)).state;
     if (state != BlockState::ready && state != BlockState::queue) return view;
     view.group = text_in(blocks_.header(note.block).name);
     if (state == BlockState::queue) {
@@ -346,7 +346,7 @@ class Reader {
 
   static void add_waits(JobView& job, int rank, std::vector<int> const& others) {
     for (auto& view : job.ranks) {
-      if (view.rank == rank && !over(view.life))
+      if (view.rank == rank && !over(view.status))
         view.waits_for.insert(view.waits_for.end(), others.begin(), others.end());
     }
   }
@@ -358,7 +358,7 @@ class Reader {
   FlightRing const* flights_;
   DeviceFlightRing const* device_flights_;
   GroupBlocks blocks_;
-  std::vector<RankStatus> lives_{};
+  std::vector<RankStatus> statuses_{};
   std::uint64_t now_ = 0;
 };
 

@@ -41,7 +41,7 @@ enum class RankStatus : std::uint8_t { absent, alive, stopped, blocked, dead, le
 struct RankView {
   int rank = 0;
   int pid = 0;
-  RankStatus life = RankStatus::absent;
+  RankStatus status = RankStatus::absent;
   double since = 0;  ///< seconds since the rank ended, or since it last made progress
   bool in_user_code = false;
   std::string exit_reason{};                             ///< why it ended

@@ -47,12 +47,13 @@ std::shared_ptr<void> lock_pages(std::span<std::byte const> pages, Device::Kind 
 
 }  // namespace
 
-Arena::Arena(Parts parts)
-    : parts_(std::move(parts)),
-      leases_(parts_.control->data(), parts_.ranks),
-      header_(*reinterpret_cast<ControlHeader*>(parts_.control->data())),
+Arena::Arena(ArenaMemory memory)
+    : memory_(std::move(memory)),
+      leases_(memory_.control->data(), memory_.ranks),
+      header_(*reinterpret_cast<ControlHeader*>(memory_.control->data())),
       cap_bytes_(header_.cap_bytes),
-      records_(reinterpret_cast<RankRecord*>(parts_.control->data() + ControlGeometry(parts_.ranks).records_offset())) {
+      records_(
+          reinterpret_cast<RankRecord*>(memory_.control->data() + ControlGeometry(memory_.ranks).records_offset())) {
   drop_lent();
 }
 
@@ -65,9 +66,9 @@ Arena::~Arena() {
     if (!in_use || !leased(entry)) continue;
     lent += entry.slot.bytes;
     if (entry.kept.empty()) continue;
-    keep_lent({.control = parts_.control,
-               .ranks = parts_.ranks,
-               .owner = parts_.rank,
+    keep_lent({.control = memory_.control,
+               .ranks = memory_.ranks,
+               .owner = memory_.rank,
                .slot = entry.slot.id,
                .objects = std::move(entry.kept)});
   }
@@ -78,7 +79,7 @@ Arena::~Arena() {
 Slot Arena::allocate(std::size_t bytes) {
   std::vector<std::shared_ptr<void const>> dropped;  // of earlier uses of the slot; destroyed after the lock
   std::lock_guard const lock(mutex_);
-  if (bytes > parts_.memory->size()) fail_full(bytes);
+  if (bytes > memory_.mapping->size()) fail_full(bytes);
   auto const capacity = capacity_for(bytes);
   auto slot = take_free(capacity);
   if (!slot) {
@@ -103,7 +104,7 @@ std::optional<Slot> Arena::take_free(std::size_t capacity) {
 
 bool Arena::leased(Entry const& entry) const {
   auto const by = entry.kept.empty() ? ReadBy::cpu : ReadBy::gpu;
-  return is_leased(parts_.control->data(), parts_.ranks, parts_.rank, entry.slot.id, by);
+  return is_leased(memory_.control->data(), memory_.ranks, memory_.rank, entry.slot.id, by);
 }
 
 void Arena::collect() {
@@ -143,7 +144,7 @@ std::optional<std::size_t> Arena::place(std::size_t capacity) {
     if (bytes > capacity) cold_.emplace(offset + capacity, bytes - capacity);
     return offset;
   }
-  if (capacity > parts_.memory->size() - end_) return std::nullopt;
+  if (capacity > memory_.mapping->size() - end_) return std::nullopt;
   return std::exchange(end_, end_ + capacity);
 }
 
@@ -154,15 +155,15 @@ std::uint32_t Arena::new_id() {
     return id;
   }
   auto const id = static_cast<std::uint32_t>(entries_.size());
-  auto const max = ControlGeometry(parts_.ranks).slot_capacity();
+  auto const max = ControlGeometry(memory_.ranks).slot_capacity();
   if (id >= max) {
     throw UnavailableError({.operation = "arena",
-                            .message = "too many tensors live in the arena of rank " + std::to_string(parts_.rank),
+                            .message = "too many tensors live in the arena of rank " + std::to_string(memory_.rank),
                             .expected = "at most " + std::to_string(max),
                             .hint = "drop tensors that are no longer needed, or put small ones into one"});
   }
-  auto const row = leases_.row_offset(parts_.rank, id);
-  if (int const error = reserve_pages(*parts_.control_fd, row, leases_.row_bytes()); error != 0)
+  auto const row = leases_.row_offset(memory_.rank, id);
+  if (int const error = reserve_pages(*memory_.control_fd, row, leases_.row_bytes()); error != 0)
     fail_refused(leases_.row_bytes(), error);
   entries_.push_back({.slot = {.id = id}});
   return id;
@@ -192,13 +193,13 @@ void Arena::take_pages(std::uint32_t id, std::size_t capacity) {
     fail_full(capacity);
   }
   CROSSRANK_CRASH_POINT("node.arena.growing");
-  if (int const error = reserve_pages(*parts_.fd, *offset, capacity); error != 0) {
-    release_pages(*parts_.fd, *offset, capacity);
+  if (int const error = reserve_pages(*memory_.fd, *offset, capacity); error != 0) {
+    release_pages(*memory_.fd, *offset, capacity);
     cold_.emplace(*offset, capacity);
     unreserve(capacity);
     fail_refused(capacity, error);
   }
-  platform::system().madvise(parts_.memory->data() + *offset, capacity, populate_write);
+  platform::system().madvise(memory_.mapping->data() + *offset, capacity, populate_write);
   entries_[id].slot.offset = *offset;
   entries_[id].slot.bytes = capacity;
 }
@@ -255,7 +256,7 @@ void Arena::release_locked(Slot const& slot) noexcept {
 }
 
 void Arena::offer(Slot const& slot, int reader) {
-  if (leases_.offer(parts_.rank, slot.id, slot.generation, reader)) return;
+  if (leases_.offer(memory_.rank, slot.id, slot.generation, reader)) return;
   throw UsageError({.operation = "publish",
                     .message = "rank " + std::to_string(reader) + " of this node already holds this tensor " +
                                std::to_string(LeaseWord::count_limit) + " times",
@@ -263,12 +264,12 @@ void Arena::offer(Slot const& slot, int reader) {
 }
 
 bool Arena::revoke(Slot const& slot, int reader) noexcept {
-  return leases_.revoke(parts_.rank, slot.id, slot.generation, reader);
+  return leases_.revoke(memory_.rank, slot.id, slot.generation, reader);
 }
 
 std::optional<Slot> Arena::find(std::byte const* data, std::size_t bytes) const {
-  auto const* const base = parts_.memory->data();
-  if (data < base || data >= base + parts_.memory->size()) return std::nullopt;
+  auto const* const base = memory_.mapping->data();
+  if (data < base || data >= base + memory_.mapping->size()) return std::nullopt;
   auto const offset = as_size(data - base);
   std::lock_guard const lock(mutex_);
   auto found = by_offset_.upper_bound(offset);
@@ -296,8 +297,8 @@ bool Arena::page_lock(Slot const& slot, Device::Kind kind) {
 
 std::vector<int> Arena::holders(Slot const& slot) const {
   std::vector<int> ranks;
-  for (int reader = 0; reader < parts_.ranks; ++reader) {
-    auto const word = leases_.load(parts_.rank, slot.id, reader);
+  for (int reader = 0; reader < memory_.ranks; ++reader) {
+    auto const word = leases_.load(memory_.rank, slot.id, reader);
     auto const state = static_cast<RankState>(records_[reader].state.load(std::memory_order_acquire));
     if (!word.free() && state == RankState::attached) ranks.push_back(reader);
   }
@@ -316,7 +317,7 @@ std::size_t Arena::trim_locked() {
     auto& entry = entries_[id];
     entry.page_lock.reset();
     entry.lock_tried = false;
-    release_pages(*parts_.fd, entry.slot.offset, capacity);
+    release_pages(*memory_.fd, entry.slot.offset, capacity);
     by_offset_.erase(entry.slot.offset);
     auto [range, inserted] = cold_.emplace(entry.slot.offset, capacity);
     if (auto const next = std::next(range); next != cold_.end() && range->first + range->second == next->first) {
@@ -347,7 +348,7 @@ Arena::Usage Arena::usage() {
 }
 
 std::string Arena::who_holds() {
-  auto held = per_rank<std::size_t>(parts_.ranks);
+  auto held = per_rank<std::size_t>(memory_.ranks);
   std::size_t messages = 0;
   for (auto const& deferred : deferred_) messages += deferred.awaits == Awaits::reader ? deferred.slot.bytes : 0;
   std::size_t own = 0;
@@ -358,7 +359,7 @@ std::string Arena::who_holds() {
   }
   std::string text = "this rank's own tensors " + std::to_string(own - std::min(own, messages)) + " bytes";
   if (messages != 0) text += ", its messages under way " + std::to_string(messages) + " bytes";
-  for (int reader = 0; reader < parts_.ranks; ++reader) {
+  for (int reader = 0; reader < memory_.ranks; ++reader) {
     if (auto const bytes = at_rank(held, reader); bytes != 0) {
       text += ", leased by rank " + std::to_string(reader) + " " + std::to_string(bytes) + " bytes";
     }
@@ -374,7 +375,7 @@ ErrorInfo Arena::no_space_error(std::size_t wanted) {
                      who_holds(),
           .expected = std::to_string(wanted) + " bytes",
           .got = std::to_string(cap_bytes_ > used ? cap_bytes_ - used : 0) + " bytes",
-          .resource = "arena of rank " + std::to_string(parts_.rank),
+          .resource = "arena of rank " + std::to_string(memory_.rank),
           .hint = "drop received tensors, or raise CROSSRANK_ARENA_CAP"};
 }
 

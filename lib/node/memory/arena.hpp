@@ -26,6 +26,16 @@ struct Slot {
   std::size_t bytes = 0;  ///< capacity
 };
 
+/// The mapped memory of an arena and of its node's control segment.
+struct ArenaMemory {
+  std::shared_ptr<Mapping> mapping{};
+  std::shared_ptr<platform::Fd> fd{};
+  std::shared_ptr<platform::Fd> control_fd{};
+  std::shared_ptr<Mapping> control{};
+  int rank = 0;  ///< that owns the arena
+  int ranks = 1;
+};
+
 /// A rank's own memory, which its peers read. Consists of slots whose pages stay mapped between uses.
 ///
 /// Only the owner allocates. The arena reserves memory under the common cap of the node before touching it. When memory
@@ -33,16 +43,7 @@ struct Slot {
 /// Thread-safe.
 class Arena {
  public:
-  struct Parts {
-    std::shared_ptr<Mapping> memory{};
-    std::shared_ptr<platform::Fd> fd{};
-    std::shared_ptr<platform::Fd> control_fd{};
-    std::shared_ptr<Mapping> control{};
-    int rank = 0;
-    int ranks = 1;
-  };
-
-  explicit Arena(Parts parts);
+  explicit Arena(ArenaMemory memory);
   ~Arena();
   Arena(Arena const&) = delete;
   Arena& operator=(Arena const&) = delete;
@@ -83,7 +84,7 @@ class Arena {
   /// slot's pages, over all uses of the slot. Returns false, with one warning per process, when the driver refuses.
   [[nodiscard]] bool page_lock(Slot const& slot, Device::Kind kind);
 
-  [[nodiscard]] std::byte* at(Slot const& slot) const noexcept { return parts_.memory->data() + slot.offset; }
+  [[nodiscard]] std::byte* at(Slot const& slot) const noexcept { return memory_.mapping->data() + slot.offset; }
   /// Returns the bytes that this arena has reserved, and how many of them are in use or under lease.
   struct Usage {
     std::size_t reserved = 0;
@@ -124,7 +125,7 @@ class Arena {
   [[noreturn]] void fail_refused(std::size_t wanted, int error);
   [[nodiscard]] std::string who_holds();
 
-  Parts parts_;
+  ArenaMemory memory_;
   LeaseTable leases_;
   ControlHeader& header_;
   std::uint64_t cap_bytes_;  ///< the same on all ranks

@@ -289,26 +289,26 @@ enum class BlockState : std::uint32_t {
 
 /// The number of uses of a group block and the state of the current use. They share a word, so that a rank that checks
 /// the block and a rank that takes it agree on both.
-struct BlockLife {
-  std::uint64_t use = 0;  ///< counted from 1
-  int maker = 0;          ///< rank of the node
+struct BlockUse {
+  std::uint64_t number = 0;  ///< counted from 1
+  int maker = 0;             ///< rank of the node
   BlockState state = BlockState::free;
 
   [[nodiscard]] std::uint64_t pack() const noexcept {
-    return use << 16 | static_cast<std::uint64_t>(maker) << 4 | static_cast<std::uint64_t>(state);
+    return number << 16 | static_cast<std::uint64_t>(maker) << 4 | static_cast<std::uint64_t>(state);
   }
-  [[nodiscard]] static BlockLife unpack(std::uint64_t word) noexcept {
+  [[nodiscard]] static BlockUse unpack(std::uint64_t word) noexcept {
     return {word >> 16, static_cast<int>(word >> 4 & 0xfff), static_cast<BlockState>(word & 0xf)};
   }
 };
 
 /// A rank that searches for a free block may read this header while another rank takes the block. So its words are
-/// atomic, and what a rank concludes from them holds only if `life` has not changed.
+/// atomic, and what a rank concludes from them holds only if `use_word` has not changed.
 struct alignas(page_bytes) GroupHeader {
-  std::atomic<std::uint64_t> life;  ///< BlockLife; changed by compare-and-swap
+  std::atomic<std::uint64_t> use_word;  ///< BlockUse; changed by compare-and-swap
   std::atomic<std::uint32_t> size;
-  std::atomic<std::uint32_t> parent;       ///< block of the group that this group was split from
-  std::atomic<std::uint64_t> parent_life;  ///< `life` of that block at the split
+  std::atomic<std::uint32_t> parent;           ///< block of the group that this group was split from
+  std::atomic<std::uint64_t> parent_use_word;  ///< `use_word` of that block at the split
   std::atomic<std::uint64_t> split_round;  ///< round of the parent that made the split; 0 for the group of all ranks
   char name[128];
   /// The group's decision word: 0, or a `Decision` once the group has failed. Set once, by compare-and-swap. In a queue

@@ -62,8 +62,8 @@ void GroupBlocks::require_group(std::uint32_t index, std::vector<int> const& mem
   };
   if (index >= made()) refuse("number", "below " + std::to_string(made()), std::to_string(index));
   auto const& block = header(index);
-  auto const state = BlockLife::unpack(block.life.load(std::memory_order_acquire)).state;
-  if (state != BlockState::ready) refuse("life", "a group", "state " + std::to_string(static_cast<unsigned>(state)));
+  auto const state = BlockUse::unpack(block.use_word.load(std::memory_order_acquire)).state;
+  if (state != BlockState::ready) refuse("state", "a group", "state " + std::to_string(static_cast<unsigned>(state)));
   Origin const recorded{.parent = block.parent.load(std::memory_order_relaxed),
                         .round = block.split_round.load(std::memory_order_relaxed)};
   auto const text = [](Origin one) {
@@ -94,7 +94,7 @@ bool GroupBlocks::announced(GroupHeader const& group) const noexcept {
   if (parent_block >= geometry_.group_capacity()) return true;
   auto const& parent = header(parent_block);
   // A member that has passed the split and not joined yet is still inside a call of the parent.
-  if (parent.life.load(std::memory_order_acquire) != group.parent_life) return false;
+  if (parent.use_word.load(std::memory_order_acquire) != group.parent_use_word) return false;
   auto const last = Decision::unpack(parent.decision.load(std::memory_order_acquire));
   return !last.failed() || last.round > group.split_round;
 }
@@ -109,10 +109,10 @@ bool GroupBlocks::all_left(std::uint32_t index) const noexcept {
   });
 }
 
-bool GroupBlocks::is_garbage(std::uint32_t index, BlockLife life) const noexcept {
-  switch (life.state) {
+bool GroupBlocks::is_garbage(std::uint32_t index, BlockUse use) const noexcept {
+  switch (use.state) {
     case BlockState::free: return true;
-    case BlockState::being_made: return departed(static_cast<std::uint32_t>(life.maker));
+    case BlockState::being_made: return departed(static_cast<std::uint32_t>(use.maker));
     case BlockState::ready: return all_left(index);
     case BlockState::queue: return queue_is_over(index);
   }
@@ -123,7 +123,7 @@ std::uint32_t GroupBlocks::claim(std::size_t bytes, std::string const& name) {
   for (std::uint32_t index = 0; index < geometry_.group_capacity(); ++index) {
     // A block that was never made has no reserved pages and must not be touched before. Other blocks, which may have
     // been shorter, have at least the first page.
-    if (index < made() && !is_garbage(index, BlockLife::unpack(header(index).life.load(std::memory_order_seq_cst))))
+    if (index < made() && !is_garbage(index, BlockUse::unpack(header(index).use_word.load(std::memory_order_seq_cst))))
       continue;
     auto const offset = geometry_.groups_offset() + index * geometry_.group_stride();
     if (int const error = reserve_pages(*control_fd_, offset, bytes); error != 0) {
@@ -132,13 +132,13 @@ std::uint32_t GroupBlocks::claim(std::size_t bytes, std::string const& name) {
       platform::throw_io("make group " + name, file.empty() ? "control segment" : file, error,
                          control_memory_hint(file));
     }
-    auto& word = header(index).life;
+    auto& word = header(index).use_word;
     auto seen = word.load(std::memory_order_seq_cst);
-    auto life = BlockLife::unpack(seen);
-    if (!is_garbage(index, life)) continue;
-    life = {.use = life.use + 1, .maker = rank_, .state = BlockState::being_made};
+    auto use = BlockUse::unpack(seen);
+    if (!is_garbage(index, use)) continue;
+    use = {.number = use.number + 1, .maker = rank_, .state = BlockState::being_made};
     // Fails when the block has been taken for another use since it was judged.
-    if (word.compare_exchange_strong(seen, life.pack(), std::memory_order_acq_rel)) return index;
+    if (word.compare_exchange_strong(seen, use.pack(), std::memory_order_acq_rel)) return index;
   }
   throw UnavailableError({.operation = "make group " + name,
                           .message = "too many groups and queues at once on this node",
@@ -152,10 +152,10 @@ void GroupBlocks::open(std::uint32_t index, BlockState state) noexcept {
   auto high = groups_made.load(std::memory_order_relaxed);
   while (high <= index && !groups_made.compare_exchange_weak(high, index + 1, std::memory_order_acq_rel)) {
   }
-  auto& word = header(index).life;
-  auto life = BlockLife::unpack(word.load(std::memory_order_relaxed));
-  life.state = state;
-  word.store(life.pack(), std::memory_order_release);
+  auto& word = header(index).use_word;
+  auto use = BlockUse::unpack(word.load(std::memory_order_relaxed));
+  use.state = state;
+  word.store(use.pack(), std::memory_order_release);
 }
 
 std::uint32_t GroupBlocks::make(std::vector<int> const& members, std::string const& name, Origin origin) {
@@ -175,21 +175,21 @@ void GroupBlocks::fill(std::uint32_t index, std::vector<int> const& members, std
     blocks[i].node_rank.store(static_cast<std::uint32_t>(members[i]), std::memory_order_relaxed);
   group.size = static_cast<std::uint32_t>(members.size());
   group.parent = origin.parent;
-  group.parent_life = header(origin.parent).life.load(std::memory_order_relaxed);
+  group.parent_use_word = header(origin.parent).use_word.load(std::memory_order_relaxed);
   group.split_round = origin.round;
   std::memset(group.name, 0, sizeof group.name);
   name.copy(group.name, sizeof group.name - 1);
   group.decision.store(0, std::memory_order_relaxed);
 }
 
-void GroupBlocks::free(std::uint32_t index, BlockLife from) noexcept {
+void GroupBlocks::free(std::uint32_t index, BlockUse from) noexcept {
   auto expected = from.pack();
   from.state = BlockState::free;
-  header(index).life.compare_exchange_strong(expected, from.pack(), std::memory_order_acq_rel);
+  header(index).use_word.compare_exchange_strong(expected, from.pack(), std::memory_order_acq_rel);
 }
 
 void GroupBlocks::discard(std::uint32_t index) noexcept {
-  free(index, BlockLife::unpack(header(index).life.load(std::memory_order_acquire)));
+  free(index, BlockUse::unpack(header(index).use_word.load(std::memory_order_acquire)));
 }
 
 void GroupBlocks::join(std::uint32_t index, int member) noexcept {
@@ -197,10 +197,10 @@ void GroupBlocks::join(std::uint32_t index, int member) noexcept {
 }
 
 void GroupBlocks::leave(std::uint32_t index, int member) noexcept {
-  auto const life = BlockLife::unpack(header(index).life.load(std::memory_order_acquire));
+  auto const use = BlockUse::unpack(header(index).use_word.load(std::memory_order_acquire));
   // Of two members that leave at once, the later one of these operations sees the other.
   members(index)[member].presence.exchange(has_left, std::memory_order_seq_cst);
-  if (all_left(index)) free(index, life);
+  if (all_left(index)) free(index, use);
 }
 
 }  // namespace crossrank::node

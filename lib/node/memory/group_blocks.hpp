@@ -65,14 +65,14 @@ class GroupBlocks {
   [[nodiscard]] bool departed(std::uint32_t rank) const noexcept;
   [[nodiscard]] bool announced(GroupHeader const& group) const noexcept;
   [[nodiscard]] bool all_left(std::uint32_t index) const noexcept;
-  [[nodiscard]] bool is_garbage(std::uint32_t index, BlockLife life) const noexcept;
+  [[nodiscard]] bool is_garbage(std::uint32_t index, BlockUse use) const noexcept;
   [[nodiscard]] bool queue_is_over(std::uint32_t index) const noexcept;
   /// Takes a garbage block with its pages. The caller fills it.
   [[nodiscard]] std::uint32_t claim(std::size_t bytes, std::string const& name);
   /// Marks a block as made.
   void open(std::uint32_t index, BlockState state) noexcept;
   void fill(std::uint32_t index, std::vector<int> const& members, std::string const& name, Origin origin) noexcept;
-  void free(std::uint32_t index, BlockLife from) noexcept;
+  void free(std::uint32_t index, BlockUse from) noexcept;
 
   std::byte* control_;
   ControlGeometry geometry_;

@@ -47,13 +47,13 @@ std::uint32_t GroupBlocks::make_queue(QueueHeader const& queue, std::string cons
   }
   auto const index = claim(bytes, name);
   auto& block = header(index);
-  auto const use = BlockLife::unpack(block.life.load(std::memory_order_relaxed)).use;
+  auto const use = BlockUse::unpack(block.use_word.load(std::memory_order_relaxed)).number;
   this->queue(index) = queue;
   for (std::uint32_t i = 0; i <= queue.readers; ++i) {
     auto& endpoint = endpoints(index)[i];
     endpoint.cursor.store(0, std::memory_order_relaxed);
     endpoint.doorbell.store(0, std::memory_order_relaxed);
-    endpoint.node_rank.store(QueueEndpoint::nobody, std::memory_order_relaxed);
+    endpoint.node_rank.store(QueueEndpoint::no_rank, std::memory_order_relaxed);
     endpoint.note.kind.store(QueueNote::none, std::memory_order_relaxed);
     endpoint.state.store(EndpointWord{.use = use}.pack(), std::memory_order_release);
   }

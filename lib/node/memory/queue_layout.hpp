@@ -48,18 +48,20 @@ struct QueueNote {
   std::uint16_t ranks[max_listed_ranks];  ///< of the job, the lowest first
 };
 
-/// How a queue goes on or has ended, in the `decision` of its block: one word, changed by compare-and-swap only.
+/// Whether a queue is open or how it has ended, in the `decision` of its block: one word, changed by compare-and-swap
+/// only.
 ///
 /// The endpoint that decides first ends the queue, and all others follow it. A timeout does not end the queue. Its
-/// verdict is in force until the endpoint that gave it goes on; the timeouts of others meanwhile blame the same ranks.
+/// verdict is in force until the endpoint that gave it continues; the timeouts of others meanwhile blame the same
+/// ranks.
 struct QueueStatus {
   enum class How : std::uint8_t {
-    goes_on = 0,
+    open = 0,
     closed = 1,     ///< by the writer, in order
     failed = 2,     ///< the `QueueNote` of endpoint `decider` says why
-    timed_out = 3,  ///< goes on; the `QueueNote` of endpoint `decider` names the ranks to blame for timeouts
+    timed_out = 3,  ///< open; the `QueueNote` of endpoint `decider` names the ranks to blame for timeouts
   };
-  How how = How::goes_on;
+  How how = How::open;
   std::uint32_t decider = 0;  ///< among the endpoints; 24 bits
   std::uint8_t waited = 0;    ///< how long the verdict's endpoint has waited: the binary logarithm of nanoseconds
   std::uint32_t verdict = 0;  ///< number of the last verdict of a timeout; 24 bits
@@ -83,10 +85,10 @@ struct QueueEndpoint {
   alignas(64) std::atomic<std::uint64_t> cursor;
   /// Like that of a `MemberBlock`. On another cache line than `cursor`, which changes with each message.
   alignas(64) std::atomic<std::uint32_t> doorbell;
-  std::atomic<std::uint32_t> node_rank;  ///< rank that holds the endpoint, or `nobody`
+  std::atomic<std::uint32_t> node_rank;  ///< rank that holds the endpoint, or `no_rank`
   std::atomic<std::uint64_t> state;      ///< EndpointWord; taken by compare-and-swap
   QueueNote note;
-  static constexpr std::uint32_t nobody = 0xffffffff;
+  static constexpr std::uint32_t no_rank = 0xffffffff;
 };
 static_assert(std::is_standard_layout_v<QueueEndpoint> && sizeof(QueueEndpoint) == 128);
 

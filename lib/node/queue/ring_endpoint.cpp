@@ -11,11 +11,11 @@
 
 namespace crossrank::node {
 
-RingEndpoint::RingEndpoint(std::shared_ptr<NodeComm> comm, std::uint32_t block, std::uint64_t life, int index,
+RingEndpoint::RingEndpoint(std::shared_ptr<NodeComm> comm, std::uint32_t block, std::uint64_t use_word, int index,
                            QueueHeader const& queue)
     : comm_(std::move(comm)),
       block_(block),
-      life_(life),
+      use_word_(use_word),
       index_(index),
       endpoints_(comm_->blocks().endpoints(block)),
       ring_offset_(queue.ring_offset),
@@ -26,7 +26,7 @@ RingEndpoint::RingEndpoint(std::shared_ptr<NodeComm> comm, std::uint32_t block, 
 
 RingId RingEndpoint::name() const noexcept {
   auto const& header = comm_->header();
-  return {.nonce = {header.nonce[0], header.nonce[1]}, .block = block_, .life = life_};
+  return {.nonce = {header.nonce[0], header.nonce[1]}, .block = block_, .use_word = use_word_};
 }
 
 std::size_t RingEndpoint::stride() const noexcept { return stride_of(chunk_bytes_); }
@@ -37,7 +37,7 @@ void RingEndpoint::cancel() noexcept {
 }
 
 void RingEndpoint::announce(EndpointState state) noexcept {
-  auto const word = EndpointWord{.use = BlockLife::unpack(life_).use, .state = state}.pack();
+  auto const word = EndpointWord{.use = BlockUse::unpack(use_word_).number, .state = state}.pack();
   atomic_ops::deliver(own().state, word, [&] {
     if (state == EndpointState::dropped) comm_->header().departures.fetch_add(1, std::memory_order_seq_cst);
     for (int other = 0; other <= readers_; ++other) {

@@ -30,7 +30,7 @@ enum class WaitResult { ready, lost, timeout, cancelled };
 struct RingId {
   std::uint64_t nonce[2]{};  ///< of the node
   std::uint32_t block = 0;
-  std::uint64_t life = 0;  ///< BlockLife of the block
+  std::uint64_t use_word = 0;  ///< BlockUse of the block
 };
 
 /// The common part of a ring's writer and readers: its block, this endpoint's doorbell, and waiting. Used by one thread
@@ -68,7 +68,7 @@ class RingEndpoint {
 
  protected:
   /// `queue` is the header in the block, which is read only once.
-  RingEndpoint(std::shared_ptr<NodeComm> comm, std::uint32_t block, std::uint64_t life, int index,
+  RingEndpoint(std::shared_ptr<NodeComm> comm, std::uint32_t block, std::uint64_t use_word, int index,
                QueueHeader const& queue);
   ~RingEndpoint() = default;
   [[nodiscard]] QueueEndpoint& endpoint(int index) const noexcept { return endpoints_[index]; }
@@ -83,7 +83,7 @@ class RingEndpoint {
 
   std::shared_ptr<NodeComm> comm_;
   std::uint32_t block_;
-  std::uint64_t life_;
+  std::uint64_t use_word_;
   int index_;  ///< among the endpoints
   QueueEndpoint* endpoints_;
   // Copies: values in shared memory are read only once.

@@ -96,12 +96,11 @@ std::unique_ptr<RingReader> RingReader::attach(std::shared_ptr<NodeComm> const& 
   // A block that was never made has no pages and must not be touched.
   if (auto const made = comm->blocks().made(); name.block >= made)
     refuse(name, "there is no such queue", "a block below " + std::to_string(made), "this one", "");
-  auto const life = BlockLife::unpack(name.life);
-  if (life.state != BlockState::queue)
-    refuse(name, "there is no such queue", "the handle of a queue", "of a group", "");
-  if (comm->blocks().header(name.block).life.load(std::memory_order_seq_cst) != name.life)
-    refuse_ended(*comm, name, life.maker,
-                 "its writer, " + rank_text(*comm, static_cast<std::uint32_t>(life.maker)) +
+  auto const use = BlockUse::unpack(name.use_word);
+  if (use.state != BlockState::queue) refuse(name, "there is no such queue", "the handle of a queue", "of a group", "");
+  if (comm->blocks().header(name.block).use_word.load(std::memory_order_seq_cst) != name.use_word)
+    refuse_ended(*comm, name, use.maker,
+                 "its writer, " + rank_text(*comm, static_cast<std::uint32_t>(use.maker)) +
                      ", and all its readers have left it");
   std::unique_ptr<RingReader> made(new RingReader(comm, name, reader));
   made->check();
@@ -116,8 +115,8 @@ std::unique_ptr<RingReader> RingReader::attach(std::shared_ptr<NodeComm> const& 
                    "its writer, " + status_of(*comm, writer, static_cast<std::uint32_t>(made->writer_)));
   };
   refuse_if_ended();
-  auto free = EndpointWord{.use = life.use, .state = EndpointState::free}.pack();
-  auto const taken = EndpointWord{.use = life.use, .state = EndpointState::taken}.pack();
+  auto free = EndpointWord{.use = use.number, .state = EndpointState::free}.pack();
+  auto const taken = EndpointWord{.use = use.number, .state = EndpointState::taken}.pack();
   if (!made->own().state.compare_exchange_strong(free, taken, std::memory_order_seq_cst))
     refuse_place(*comm, name, reader, made->own());
   made->own().node_rank.store(static_cast<std::uint32_t>(comm->rank()), std::memory_order_seq_cst);
@@ -127,7 +126,7 @@ std::unique_ptr<RingReader> RingReader::attach(std::shared_ptr<NodeComm> const& 
     // Only while the place belongs to this queue: the block may already belong to the next one.
     auto held = taken;
     made->own().state.compare_exchange_strong(
-        held, EndpointWord{.use = life.use, .state = EndpointState::closed}.pack(), std::memory_order_seq_cst);
+        held, EndpointWord{.use = use.number, .state = EndpointState::closed}.pack(), std::memory_order_seq_cst);
     throw;
   }
   made->left_ = false;
@@ -135,7 +134,7 @@ std::unique_ptr<RingReader> RingReader::attach(std::shared_ptr<NodeComm> const& 
 }
 
 RingReader::RingReader(std::shared_ptr<NodeComm> comm, RingId const& name, int reader)
-    : RingEndpoint(comm, name.block, name.life, reader + 1, load_once(comm->blocks().queue(name.block))),
+    : RingEndpoint(comm, name.block, name.use_word, reader + 1, load_once(comm->blocks().queue(name.block))),
       writer_(static_cast<int>(endpoint(0).node_rank.load(std::memory_order_acquire))),
       chunks_at_(nullptr) {
   left_ = true;  // until it has its place

@@ -17,11 +17,11 @@ namespace {
 constexpr unsigned skips = 64;
 
 /// No rank reads the arena of a writer that has gone any more.
-std::function<bool()> all_readers_gone(NodeComm& comm, std::uint32_t block, std::uint64_t life, int readers) {
+std::function<bool()> all_readers_gone(NodeComm& comm, std::uint32_t block, std::uint64_t use_word, int readers) {
   // The communicator's own arena calls this: the communicator outlives it and must not be kept alive by it.
-  return [comm = &comm, block, life, readers] {
+  return [comm = &comm, block, use_word, readers] {
     auto const& blocks = comm->blocks();
-    if (blocks.header(block).life.load(std::memory_order_acquire) != life) return true;
+    if (blocks.header(block).use_word.load(std::memory_order_acquire) != use_word) return true;
     for (int reader = 1; reader <= readers; ++reader) {
       auto const& endpoint = blocks.endpoints(block)[reader];
       if (state_of(endpoint) != EndpointState::taken) continue;
@@ -86,18 +86,18 @@ RingWriter::RingWriter(std::shared_ptr<NodeComm> comm, std::uint32_t block, Slot
   // The slot may have been part of another ring before, whose numbers must not be taken for those of this one.
   for (std::uint32_t i = 0; i < chunks_; ++i) new (chunks_at_ + i * stride()) QueueChunk{};
   auto& blocks = comm_->blocks();
-  auto life = BlockLife::unpack(blocks.header(block_).life.load(std::memory_order_relaxed));
+  auto use = BlockUse::unpack(blocks.header(block_).use_word.load(std::memory_order_relaxed));
   own().node_rank.store(static_cast<std::uint32_t>(comm_->rank()), std::memory_order_relaxed);
-  own().state.store(EndpointWord{.use = life.use, .state = EndpointState::taken}.pack(), std::memory_order_relaxed);
+  own().state.store(EndpointWord{.use = use.number, .state = EndpointState::taken}.pack(), std::memory_order_relaxed);
   blocks.open_queue(block_);
-  life.state = BlockState::queue;
-  life_ = life.pack();
+  use.state = BlockState::queue;
+  use_word_ = use.pack();
 }
 
 RingWriter::~RingWriter() {
   if (!comm_->is_own_process()) return;
   if (place_) comm_->arena().release(*place_);
-  auto const ready = all_readers_gone(*comm_, block_, life_, readers_);
+  auto const ready = all_readers_gone(*comm_, block_, use_word_, readers_);
   leave(state_of(own()) == EndpointState::closed ? EndpointState::gone : EndpointState::dropped);
   comm_->arena().release_when(ready, ring_);
   for (auto const& held : held_) comm_->arena().release_when(ready, held.slot);

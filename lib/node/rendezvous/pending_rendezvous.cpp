@@ -93,13 +93,13 @@ PendingRendezvous::PendingRendezvous(NodeOptions const& options) noexcept {
                        .host = {}};
     put(head.job, name_of_job(options));
     put(head.host, platform::this_host().name);
-    auto const nobody = per_rank<std::int32_t>(options.ranks, 0);
-    auto const bytes = nobody.size() * sizeof(std::int32_t);
+    auto const no_pids = per_rank<std::int32_t>(options.ranks, 0);
+    auto const bytes = no_pids.size() * sizeof(std::int32_t);
     // Written last: without it a reader sees nothing here.
-    if (system().pwrite(fd_.get(), nobody.data(), bytes, sizeof head) != static_cast<ssize_t>(bytes)) return;
+    if (system().pwrite(fd_.get(), no_pids.data(), bytes, sizeof head) != static_cast<ssize_t>(bytes)) return;
     arrived(options.rank, ::getpid());
     static_cast<void>(system().pwrite(fd_.get(), &head, sizeof head, 0));
-  } catch (...) {  // no memory for a name: the wait goes on unseen
+  } catch (...) {  // no memory for a name: the wait continues unseen
     fd_ = platform::Fd();
   }
 }

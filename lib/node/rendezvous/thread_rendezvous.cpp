@@ -33,7 +33,7 @@ struct ThreadStart {
 };
 
 /// The start of a job.
-struct Place {
+struct JobStart {
   std::weak_ptr<ThreadStart> start;
   std::set<int> came;
   /// A failed start, kept until all ranks have come, for those that come late.
@@ -43,7 +43,7 @@ struct Place {
 
 struct ThreadStarts {
   std::mutex mutex;
-  std::map<std::string, Place> by_key;
+  std::map<std::string, JobStart> by_key;
 };
 
 ThreadStarts& thread_starts() {
@@ -53,15 +53,15 @@ ThreadStarts& thread_starts() {
 
 std::shared_ptr<ThreadStart> thread_start_of(std::string const& key, int rank) {
   std::lock_guard const lock(thread_starts().mutex);
-  auto& place = thread_starts().by_key[key];
-  auto start = place.start.lock();
+  auto& job = thread_starts().by_key[key];
+  auto start = job.start.lock();
   // A rank that knows the failure and comes again makes another attempt.
-  if (!start || (place.failed && place.came.contains(rank))) {
-    place = {};
-    place.start = start = std::make_shared<ThreadStart>();
+  if (!start || (job.failed && job.came.contains(rank))) {
+    job = {};
+    job.start = start = std::make_shared<ThreadStart>();
   }
-  place.came.insert(rank);
-  if (place.failed && place.came.size() >= place.ranks) thread_starts().by_key.erase(key);
+  job.came.insert(rank);
+  if (job.failed && job.came.size() >= job.ranks) thread_starts().by_key.erase(key);
   return start;
 }
 

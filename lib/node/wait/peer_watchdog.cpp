@@ -37,7 +37,7 @@ bool waits_itself(NodeComm const& comm, int rank) noexcept {
   auto const holder = static_cast<std::uint32_t>(rank);
   for (std::uint32_t index = 0; index < blocks.made(); ++index) {
     auto const& header = blocks.header(index);
-    auto const state = BlockLife::unpack(header.life.load(std::memory_order_acquire)).state;
+    auto const state = BlockUse::unpack(header.use_word.load(std::memory_order_acquire)).state;
     for (int i = 0; state == BlockState::ready && i < blocks.member_count(index); ++i) {
       auto const& member = blocks.members(index)[i];
       if (member.node_rank.load(std::memory_order_relaxed) == holder && is_asleep(member.doorbell)) return true;

@@ -33,7 +33,7 @@ class Blockers {
   [[nodiscard]] std::vector<int> find() {
     auto const& blocks = comm_.blocks();
     for (std::uint32_t index = 0; index < blocks.made(); ++index) {
-      auto const state = BlockLife::unpack(blocks.header(index).life.load(std::memory_order_acquire)).state;
+      auto const state = BlockUse::unpack(blocks.header(index).use_word.load(std::memory_order_acquire)).state;
       if (state == BlockState::ready) in_group({blocks.members(index), as_size(blocks.member_count(index))});
       auto const endpoints = state == BlockState::queue ? blocks.endpoint_count(index) : 0;
       if (endpoints > 1) in_queue({blocks.endpoints(index), as_size(endpoints)}, blocks.queue(index).chunks);

@@ -27,10 +27,10 @@ constexpr std::string_view hexadecimal = "0123456789abcdef";
 std::string_view shortened(std::string_view name) {
   constexpr std::size_t most = NAME_MAX - 1 - tail_bytes;
   if (name.size() <= most || name.size() > NAME_MAX) return name;
-  auto cut = most;
+  auto end = most;
   // Some file systems refuse names that end inside a UTF-8 character, which has at most three continuation bytes.
-  for (int i = 0; i < 3 && (static_cast<unsigned char>(name[cut]) & 0xc0U) == 0x80; ++i) --cut;
-  return name.substr(0, cut);
+  for (int i = 0; i < 3 && (static_cast<unsigned char>(name[end]) & 0xc0U) == 0x80; ++i) --end;
+  return name.substr(0, end);
 }
 
 /// Returns whether the error of linkat() means that the file system has no hard links, or no more for this file.

@@ -24,19 +24,19 @@ namespace {
 constexpr int max_links = 40;  // the kernel's limit
 
 /// A descriptor of a walk. It does not use the seam, because nothing is read through it.
-class Place {
+class PathDescriptor {
  public:
-  explicit Place(int fd) noexcept : fd_(fd) {}
-  ~Place() {
+  explicit PathDescriptor(int fd) noexcept : fd_(fd) {}
+  ~PathDescriptor() {
     if (fd_ >= 0) ::close(fd_);
   }
-  Place(Place&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Place& operator=(Place&& other) noexcept {
+  PathDescriptor(PathDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  PathDescriptor& operator=(PathDescriptor&& other) noexcept {
     std::swap(fd_, other.fd_);
     return *this;
   }
-  Place(Place const&) = delete;
-  Place& operator=(Place const&) = delete;
+  PathDescriptor(PathDescriptor const&) = delete;
+  PathDescriptor& operator=(PathDescriptor const&) = delete;
   [[nodiscard]] int get() const noexcept { return fd_; }
   [[nodiscard]] struct stat status() const noexcept {
     struct stat found {};
@@ -54,7 +54,7 @@ class Walk {
   Walk(std::filesystem::path const& path, std::string const& operation) : path_(path), operation_(operation) {}
 
   /// Returns the directory at the end. `IoError` with the system's errno when a part is missing.
-  Place run() { return along(Place(open_at(AT_FDCWD, ".", O_DIRECTORY)), path_); }
+  PathDescriptor run() { return along(PathDescriptor(open_at(AT_FDCWD, ".", O_DIRECTORY)), path_); }
 
  private:
   int open_at(int directory, char const* name, int flags) {
@@ -63,23 +63,24 @@ class Walk {
     return fd;
   }
 
-  Place along(Place at, std::filesystem::path const& path) {
+  PathDescriptor along(PathDescriptor at, std::filesystem::path const& path) {
     for (auto const& part : path) {
       if (part.empty() || part == ".") continue;
       if (part == path.root_path()) {
-        at = Place(open_at(AT_FDCWD, "/", O_DIRECTORY));
+        at = PathDescriptor(open_at(AT_FDCWD, "/", O_DIRECTORY));
         continue;
       }
-      Place next(open_at(at.get(), part.c_str(), O_NOFOLLOW));
+      PathDescriptor next(open_at(at.get(), part.c_str(), O_NOFOLLOW));
       at = S_ISLNK(next.status().st_mode) ? follow(at, part, next) : std::move(next);
     }
     return at;
   }
 
-  Place follow(Place const& from, std::filesystem::path const& name, Place const& link) {
+  PathDescriptor follow(PathDescriptor const& from, std::filesystem::path const& name, PathDescriptor const& link) {
     if (++links_ > max_links) throw_io(operation_ + ": open directory", path_.string(), ELOOP);
     auto const owner = link.status().st_uid;
-    auto target = is_of_kernel(link) ? Place(open_at(from.get(), name.c_str(), O_DIRECTORY)) : resolve(from, link);
+    auto target =
+        is_of_kernel(link) ? PathDescriptor(open_at(from.get(), name.c_str(), O_DIRECTORY)) : resolve(from, link);
     auto const target_owner = target.status().st_uid;
     if (owner == 0 || owner == ::geteuid() || owner == target_owner) return target;
     throw IoError(ErrorInfo{.operation = operation_,
@@ -93,16 +94,16 @@ class Walk {
   }
 
   /// Returns whether the link is one of procfs. Such links have no text; only the kernel can follow them.
-  static bool is_of_kernel(Place const& link) {
+  static bool is_of_kernel(PathDescriptor const& link) {
     struct statfs system {};
     return ::fstatfs(link.get(), &system) == 0 && system.f_type == PROC_SUPER_MAGIC;
   }
 
-  Place resolve(Place const& from, Place const& link) {
+  PathDescriptor resolve(PathDescriptor const& from, PathDescriptor const& link) {
     std::array<char, PATH_MAX> text{};
     auto const bytes = ::readlinkat(link.get(), "", text.data(), text.size());
     if (bytes <= 0) throw_io(operation_ + ": readlink", path_.string(), bytes == 0 ? ENOENT : errno);
-    return along(Place(open_at(from.get(), ".", O_DIRECTORY)),
+    return along(PathDescriptor(open_at(from.get(), ".", O_DIRECTORY)),
                  std::filesystem::path(std::string(text.data(), as_size(bytes))));
   }
 

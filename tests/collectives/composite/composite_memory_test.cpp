@@ -19,7 +19,7 @@ namespace {
 constexpr std::int64_t too_long = std::int64_t{1} << 20;
 constexpr std::uint64_t little = std::uint64_t{1} << 20;
 
-/// Expects that `call` is refused on all ranks, and that the group goes on.
+/// Expects that `call` is refused on all ranks, and that the group stays usable.
 void expect_refusal(Collective const& world, std::function<void()> const& call,
                     std::vector<int> const& short_of_memory) {
   for (int repeat = 0; repeat < 2; ++repeat) {
@@ -35,7 +35,7 @@ void expect_refusal(Collective const& world, std::function<void()> const& call,
   EXPECT_EQ(token.item<std::int32_t>(), 3);
 }
 
-TEST(CompositeMemory, that_is_full_refuses_a_long_broadcast_on_all_ranks_and_the_group_goes_on) {
+TEST(CompositeMemory, that_is_full_refuses_a_long_broadcast_on_all_ranks_and_the_group_stays_usable) {
   auto const body = [](Collective const& world, MemoryHub&) {
     auto tensor = Tensor::zeros({too_long}, Dtype::f32);
     expect_refusal(world, [&] { world.broadcast(tensor, {2}); }, {1, 2});
@@ -43,7 +43,7 @@ TEST(CompositeMemory, that_is_full_refuses_a_long_broadcast_on_all_ranks_and_the
   run_message_ranks(4, body, {.node_memory = true, .arena_cap = little});
 }
 
-TEST(CompositeMemory, that_is_full_refuses_a_long_all_gather_on_all_ranks_and_the_group_goes_on) {
+TEST(CompositeMemory, that_is_full_refuses_a_long_all_gather_on_all_ranks_and_the_group_stays_usable) {
   auto const body = [](Collective const& world, MemoryHub&) {
     auto const mine = Tensor::zeros({too_long}, Dtype::f32);
     auto all = Tensor::zeros({world.world_size() * too_long}, Dtype::f32);

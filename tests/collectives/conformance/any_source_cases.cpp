@@ -179,7 +179,7 @@ void a_cancelled_recv_any_leaves_its_message_to_the_next(ConformanceRank& self) 
 }
 
 /// A rank that has left does not end the wait for the others. The last one that leaves does.
-void recv_any_goes_on_without_ranks_that_have_left(ConformanceRank& self) {
+void recv_any_continues_without_ranks_that_have_left(ConformanceRank& self) {
   auto const& world = self.world;
   auto group = world.split_by(0);
   int const last = world.world_size() - 1;
@@ -238,7 +238,7 @@ constexpr ConformanceCase any_source_list[] = {
     {"recv_any_of_another_size_or_tag_is_a_mismatch_that_names_the_sender",
      recv_any_of_another_size_or_tag_is_a_mismatch_that_names_the_sender},
     {"a_cancelled_recv_any_leaves_its_message_to_the_next", a_cancelled_recv_any_leaves_its_message_to_the_next},
-    {"recv_any_goes_on_without_ranks_that_have_left", recv_any_goes_on_without_ranks_that_have_left, 3},
+    {"recv_any_continues_without_ranks_that_have_left", recv_any_continues_without_ranks_that_have_left, 3},
     {"waiting_for_a_message_of_its_own_is_an_error", waiting_for_a_message_of_its_own_is_an_error},
     {"recv_any_times_out_when_no_rank_makes_progress", recv_any_times_out_when_no_rank_makes_progress, 2, true},
 };

@@ -331,7 +331,7 @@ CROSSRANK_RANK_SCENARIO(nccl_first_call_captured_by_one_rank) {
   EXPECT_THAT(info.failed_ranks, testing::ElementsAre(1));
   EXPECT_TRUE(info.group_usable);
   call();
-  EXPECT_EQ(values(tensor), std::vector<float>(4, 6)) << "the group goes on";
+  EXPECT_EQ(values(tensor), std::vector<float>(4, 6)) << "the group stays usable";
   return end_gpu_rank();
 }
 
@@ -352,7 +352,7 @@ CROSSRANK_RANK_SCENARIO(nccl_graph_after_a_refusal) {
                                                 })),
                UsageError);
   world.all_reduce(tensor);
-  EXPECT_EQ(values(tensor), std::vector<float>(4, 6)) << "the group goes on";
+  EXPECT_EQ(values(tensor), std::vector<float>(4, 6)) << "the group stays usable";
   return end_gpu_rank();
 }
 

@@ -199,7 +199,7 @@ CROSSRANK_RANK_SCENARIO(nccl_stopped_rank) {
   return 0;
 }
 
-TEST(NcclDeadline, names_a_stopped_rank_which_learns_it_too_and_lives_on) {
+TEST(NcclDeadline, names_a_stopped_rank_which_learns_it_too_and_continues) {
   auto options = gpu_ranks();
   options.signals = {{.rank = 1, .signal = SIGSTOP, .marker = "late"},
                      {.rank = 1, .signal = SIGCONT, .marker = "failed", .marker_rank = 0}};

@@ -39,7 +39,7 @@ TEST(StagingBuffers, outlive_their_group_until_the_copies_of_each_gpu_have_ended
   expect_job_ok(1, "staging_buffers_of_two_gpus", one_process({{"CROSSRANK_DEVICE", "staged"}}));
 }
 
-/// One buffer is free, and the other one is in use on a stream that does not go on. To free the first one would wait
+/// One buffer is free, and the other one is in use on a stream that is stuck. To free the first one would wait
 /// for that stream without a limit.
 CROSSRANK_RANK_SCENARIO(staging_buffers_on_a_held_stream) {
   constexpr auto gpu = Device::cuda(0);
@@ -63,7 +63,7 @@ CROSSRANK_RANK_SCENARIO(staging_buffers_on_a_held_stream) {
   return end_gpu_rank();
 }
 
-TEST(StagedCall, ends_in_time_when_a_stream_does_not_go_on) {
+TEST(StagedCall, ends_in_time_when_a_stream_is_stuck) {
   expect_job_ok(1, "staging_buffers_on_a_held_stream", one_process({{"CROSSRANK_TIMEOUT", "50ms"}}));
 }
 

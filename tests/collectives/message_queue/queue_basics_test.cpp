@@ -131,7 +131,7 @@ TEST(MessageQueue, keeps_received_tensors_while_chunks_are_reused) {
   });
 }
 
-TEST(MessageQueue, refuses_a_message_that_is_no_tensor_and_goes_on) {
+TEST(MessageQueue, refuses_a_message_that_is_no_tensor_and_stays_usable) {
   run_thread_ranks(2, [](Collective world) {
     auto const queue = MessageQueue::create(world, {.chunk_bytes = 512, .chunks = 4});
     if (queue.is_writer()) {

@@ -197,7 +197,7 @@ TEST(QueueHandle, causes_an_error_when_it_names_no_queue) {
       };
       refused([](auto& n) { n.block = 0; });
       refused([](auto& n) { n.block = 0xffff; });
-      refused([](auto& n) { n.life += 1 << 16; });
+      refused([](auto& n) { n.use_word += 1 << 16; });
       refused([](auto& n) { n.nonce[1] ^= 1; });
       EXPECT_NO_THROW(static_cast<void>(node::RingReader::attach(comm, name, 0)));
     }

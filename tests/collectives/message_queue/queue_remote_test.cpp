@@ -147,7 +147,7 @@ TEST_P(RemoteQueue, reports_a_reader_that_left_without_close_to_the_writer) {
   });
 }
 
-TEST_P(RemoteQueue, goes_on_without_a_reader_that_closed) {
+TEST_P(RemoteQueue, stays_usable_without_a_reader_that_closed) {
   run(3, [](Collective const& world, MemoryHub&) {
     auto queue = MessageQueue::create(world, {.writer_rank = 2, .chunk_bytes = 64, .chunks = 2});
     if (queue.is_writer()) {
@@ -279,17 +279,17 @@ TEST_P(RemoteQueue, names_the_lost_reader_to_the_other_readers) {
 INSTANTIATE_TEST_SUITE_P(Hosts, RemoteQueue, testing::Values(false, true),
                          [](auto const& each) { return each.param ? "with_node_memory" : "packets_alone"; });
 
-TEST(RemoteBlame, counts_the_ranks_that_it_does_not_list) {
+TEST(RemoteFailure, counts_the_ranks_that_it_does_not_list) {
   std::vector<int> ranks(19);
   std::iota(ranks.begin(), ranks.end(), 4000);
   auto const shared = node::RingFailure::of(true, ranks);
   EXPECT_EQ(shared.more, 3U);
-  EXPECT_EQ(queue::RemoteBlame::of(shared).failure(), shared);
-  EXPECT_EQ(queue::RemoteBlame::of({.timed_out = true, .ranks = ranks}).failure(), shared);
+  EXPECT_EQ(queue::RemoteFailure::of(shared).ring_failure(), shared);
+  EXPECT_EQ(queue::RemoteFailure::of({.timed_out = true, .ranks = ranks}).ring_failure(), shared);
 }
 
 /// The writer waits for a reader on its node and for more remote ones than its note lists.
-TEST(RemoteBlame, is_counted_in_full_by_a_reader_on_the_writers_node) {
+TEST(RemoteFailure, is_counted_in_full_by_a_reader_on_the_writers_node) {
   run_thread_ranks(3, [](Collective world) {
     std::vector<int> remote(19);
     std::iota(remote.rbegin(), remote.rend(), 1000);

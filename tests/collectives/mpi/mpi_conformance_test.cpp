@@ -20,7 +20,7 @@ std::string text_of_variable(char const* name, std::string otherwise) {
 int launched_ranks() { return std::stoi(text_of_variable("OMPI_COMM_WORLD_SIZE", "1")); }
 
 std::vector<ConformanceParameter> cases() {
-  // The ranks may be on several nodes. After a timeout, MPI is not finalized, because that could wait for ever.
+  // The ranks may be on several nodes. After a timeout, MPI is not finalized, because that could wait forever.
   static std::set<std::string_view> const apart{
       "the_world_knows_its_ranks", "recv_any_times_out_when_no_rank_makes_progress", "repeated_waits_time_out_together",
       "waiting_for_a_message_of_its_own_is_an_error"};
@@ -59,7 +59,7 @@ TEST(MpiOperationTable, matches_this_backend) {
   ConnectOptions const options{.backend = text_of_variable("CROSSRANK_TEST_BACKEND", "mpi"),
                                .timeout = std::chrono::minutes(5),
                                .connect_timeout = std::chrono::minutes(5),
-                               .job_id = "verb_table"};
+                               .job_id = "operation_table"};
   EXPECT_EQ(measure_op_support(connect(options)), documented_ways(options.backend));
 }
 

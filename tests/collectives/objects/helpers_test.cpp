@@ -84,7 +84,7 @@ void PrintTo(Throwing const& helper, std::ostream* out) { *out << helper.name; }
 
 class ThrowInHelper : public testing::TestWithParam<Throwing> {};
 
-TEST_P(ThrowInHelper, is_reported_to_every_rank_and_the_group_goes_on) {
+TEST_P(ThrowInHelper, is_reported_to_every_rank_and_the_group_stays_usable) {
   for (int thrower = 0; thrower < (GetParam().only_rank_0 ? 1 : 3); ++thrower) {
     run_thread_ranks(3, [&](Collective world) {
       bool const throws = world.rank() == thrower;

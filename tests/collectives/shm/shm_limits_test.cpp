@@ -55,7 +55,7 @@ TEST(ShmSplit, reclaims_the_memory_of_closed_groups) {
   });
 }
 
-TEST(ShmSplit, reports_too_many_groups_to_all_and_goes_on) {
+TEST(ShmSplit, reports_too_many_groups_to_all_and_stays_usable) {
   run_thread_ranks(2, [](Collective world) {
     std::vector<Collective> groups;
     for (int i = 1; i < max_groups(); ++i) groups.push_back(world.split({{0, 1}}));

@@ -16,9 +16,9 @@ class ZipLayout {
 
   [[nodiscard]] std::vector<ZipEntry> const& entries() const noexcept { return entries_; }
   /// Returns the offset of a record's local header.
-  [[nodiscard]] std::uint64_t header_at(std::size_t entry) const { return places_.at(entry).header; }
+  [[nodiscard]] std::uint64_t header_at(std::size_t entry) const { return offsets_.at(entry).header; }
   /// Returns the offset of a record's data.
-  [[nodiscard]] std::uint64_t data_at(std::size_t entry) const { return places_.at(entry).data; }
+  [[nodiscard]] std::uint64_t data_at(std::size_t entry) const { return offsets_.at(entry).data; }
   /// Returns the offset of the directory, which follows all records.
   [[nodiscard]] std::uint64_t directory_at() const noexcept { return directory_at_; }
   /// Returns the directory, with these CRCs.
@@ -26,12 +26,12 @@ class ZipLayout {
   [[nodiscard]] std::uint64_t file_bytes() const noexcept { return file_bytes_; }
 
  private:
-  struct Place {
+  struct RecordOffsets {
     std::uint64_t header = 0;
     std::uint64_t data = 0;
   };
   std::vector<ZipEntry> entries_;
-  std::vector<Place> places_{};
+  std::vector<RecordOffsets> offsets_{};
   std::uint64_t directory_at_ = 0;
   std::uint64_t file_bytes_ = 0;
 };
