@@ -104,8 +104,8 @@ struct GroupState {
   void admit() noexcept;
   /// Advances the pending collectives without blocking. Returns whether any has moved.
   bool advance() noexcept;
-  /// The work left after `make_progress`. Says whose doorbell rings when it can go on: that of the call which is waited
-  /// for anyway, or another.
+  /// The work left after `make_progress`, and whose doorbell ends the wait for it: `here` is the group that the thread
+  /// waits on, `elsewhere` another one.
   enum class RemainingWork : std::uint8_t { nothing, here, elsewhere };
   struct ProgressMade {
     RemainingWork left = RemainingWork::elsewhere;
@@ -143,8 +143,8 @@ struct GroupState {
   void end_if_closed(PendingOp& pending_op);
   void forget_ended_messages() noexcept;
   void wait_for_message(PendingOp& pending_op, spi::TimeoutPolicy policy);
-  /// Takes the lock from a call of another thread, which ends early if the operation is a collective, and after the
-  /// timeout otherwise. Returns false if the operation ends meanwhile, or the call does not.
+  /// Takes the lock from a call of another thread. Returns false if the operation ends first, or if that call does not
+  /// end in time.
   [[nodiscard]] bool enter_to_abandon(PendingOp const& pending_op, std::string const& why) noexcept;
   [[noreturn]] void refuse_second_call(char const* operation) const;
 

@@ -15,8 +15,7 @@ class DeviceCall {
 
   /// Returns the part for the CPU transport. May block the host for work of the device.
   [[nodiscard]] virtual algorithms::Call on_host(std::chrono::milliseconds timeout) = 0;
-  /// Returns whether `finish` may come now: not before the calls that this thread has started earlier on the GPU, where
-  /// those must keep their order.
+  /// Returns whether `finish` may be called: earlier calls of this thread on the GPU come first.
   [[nodiscard]] virtual bool is_next_to_enqueue() const noexcept { return true; }
   /// Returns the name of the call that must be enqueued before this one, for errors.
   [[nodiscard]] virtual std::string next_to_enqueue() const { return {}; }

@@ -38,7 +38,7 @@ StagedCall::StagedCall(algorithms::Call const& call, bool is_source, std::shared
   try {
     if (out_bytes > 0) out_ = buffers_->take(out_bytes);
   } catch (...) {
-    if (in_.storage) buffers_->give_back(std::move(in_));  // to free it would wait for a stream that does not go on
+    if (in_.storage) buffers_->give_back(std::move(in_));  // to free it would wait for a stream that is stuck
     throw;
   }
   if (in_.storage) to_host(in_, call_.in.bytes);

@@ -19,7 +19,7 @@ using algorithms::ExchangeTable;
 using spi::OpKind;
 
 /// Turns `agreement` into an exchange of the numbers of bytes that each rank sends and expects. A device transport does
-/// not compare them: with different ones it waits for ever.
+/// not compare them: with different ones it waits forever.
 void exchange_counts(Call& agreement, Call const& call, spi::DevicePlace const& place) {
   struct Counts {
     std::vector<std::uint64_t> row;

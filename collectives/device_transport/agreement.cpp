@@ -39,7 +39,7 @@ Name name_record(std::string_view from) {
   return name;
 }
 
-/// The choice and the equipment of a rank, as it tells the others.
+/// The choice and equipment of a rank, as sent to the other ranks.
 struct Offer {
   enum class Choice : std::uint32_t { automatic, by_name, staged };
   Choice choice = Choice::automatic;  ///< its `CROSSRANK_DEVICE`

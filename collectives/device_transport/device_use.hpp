@@ -8,7 +8,7 @@
 
 namespace crossrank::device {
 
-/// The device of a rank's tensors in a group, as it tells the others.
+/// The device of a rank's tensors in a group, as sent to the other ranks.
 struct DeviceUse {
   std::array<char, 64> identity{};  ///< of the device, the same in all processes; empty where it has none
   std::int32_t index = 0;           ///< in that process

@@ -32,8 +32,8 @@ namespace crossrank::device {
 /// timeout, or the transport reports an error.
 ///
 /// A thread checks the other ranks, the oldest call under way, and the transport ten times a second. At a failure it
-/// aborts the transport, so that streams go on, and keeps the error. All ranks keep the same one: the first failure of
-/// the watchdog's own group on the CPU.
+/// aborts the transport, so that streams continue, and keeps the error. All ranks keep the same one: the first failure
+/// of the watchdog's own group on the CPU.
 class DeviceWatchdog {
  public:
   /// The group that a watchdog watches, and its device transport for people.
@@ -42,8 +42,8 @@ class DeviceWatchdog {
     std::string_view transport{};
   };
 
-  /// `transport` is a group of the same ranks for the watchdog alone. `timeout` is the limit of a call that does not go
-  /// on.
+  /// `transport` is a group of the same ranks for the watchdog alone. `timeout` is the limit of a call that makes
+  /// no progress.
   DeviceWatchdog(std::shared_ptr<spi::Transport> transport, Watched watched, std::chrono::milliseconds timeout);
   /// Tells the other ranks that this one leaves, and ends the thread.
   ~DeviceWatchdog();
@@ -73,8 +73,8 @@ class DeviceWatchdog {
   void note_enqueued(Work work);
   /// Lets the thread give up in the name of this rank, because it failed to enqueue a call.
   void request_failure(std::string why);
-  /// Lets the thread fail the group because the transport has not enqueued in time what this rank has begun last: it
-  /// finds the ranks that are late.
+  /// Lets the thread fail the group, because the transport has not enqueued the last call of this rank in time. The
+  /// thread finds the late ranks.
   void request_timeout(std::string why);
   /// Returns the failure, or null. Any thread.
   [[nodiscard]] std::exception_ptr failure() const;
@@ -107,22 +107,22 @@ class DeviceWatchdog {
   /// Returns the call before this one whose group fails in its place, if the ranks have the two in different orders.
   ///
   /// Two such calls wait for each other, and both deadlines pass at about the same time. Only the group with the
-  /// smaller digest fails then. That lets the other call go on, and all ranks get one error.
+  /// smaller digest fails then. That lets the other call continue, and all ranks get one error.
   [[nodiscard]] CallId conflicting_call_of(Work const& work) const;
   /// Returns what keeps the GPU of this rank from a call.
   [[nodiscard]] BlockingCall blocking_call(std::uint64_t sequence, CallId conflicting_call) const;
-  /// Makes all ranks fail, and throws their error.
+  /// Fails all ranks, and throws their error.
   [[noreturn]] void blame(ErrorCode code, std::vector<int> const& ranks, std::string const& why);
-  /// Makes all ranks fail because the transport has not enqueued a call in time: the late ranks, else all.
+  /// Fails all ranks because the transport has not enqueued a call in time. Blames the late ranks, else all.
   [[noreturn]] void blame_late_ranks(std::uint64_t sequence, std::string const& why);
-  /// Makes all ranks fail because of an error of the transport. `may_be_of_peer`: it may come before the group on the
-  /// CPU knows of the rank that has caused it. Throws a death that is known within a second then, else blames the ranks
-  /// that do not answer. Blames this rank when all do.
+  /// Fails all ranks because of an error of the transport. With `may_be_of_peer`, the cause may be the death of a
+  /// rank of which the group on the CPU does not know yet: waits for it up to a second, then blames the ranks that do
+  /// not answer. Blames this rank if all answer.
   [[noreturn]] void blame_cause(bool may_be_of_peer, std::string const& why);
   /// Asks the other ranks, and waits up to a second. Returns those that have not begun to enqueue the call, or do not
   /// answer. Throws the group's failure.
   [[nodiscard]] std::vector<int> ask_for_late_ranks(std::uint64_t sequence);
-  /// Makes all ranks fail because of this one.
+  /// Fails all ranks because of this one.
   [[noreturn]] void blame_itself(std::string const& why);
   void fail(std::exception_ptr const& failure) noexcept;
 

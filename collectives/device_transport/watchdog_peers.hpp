@@ -57,7 +57,7 @@ class WatchdogPeers {
   /// Returns the ranks that have left without the call `sequence`.
   [[nodiscard]] std::vector<int> left_without(std::uint64_t sequence) const;
   /// Makes all ranks fail with the same error, which names `ranks`: a `TimeoutError` or a `PeerLostError`. The ranks
-  /// are alive as far as this one knows, so that their other groups go on.
+  /// are alive as far as this one knows, so that their other groups stay usable.
   void blame(ErrorCode code, std::vector<int> const& ranks, std::string const& why);
   /// Tells the other ranks that this one leaves after these calls.
   void leave(Progress const& own) noexcept;

@@ -43,7 +43,7 @@ constexpr char const* buffer_operation = "make a communication buffer";
 // Keeps this exchange apart from the comparison of a call.
 constexpr std::uint64_t buffer_mark = 0x6e63'636c'6266;
 
-/// The buffer that a rank is about to register, as it tells the others.
+/// The buffer that a rank is about to register, as sent to the other ranks.
 struct BufferRecord {
   std::uint64_t bytes = 0;
   RecordError failure{};  ///< why the rank has no memory for it
@@ -155,7 +155,7 @@ std::shared_ptr<spi::Storage> WatchedTransport::make_buffer(std::size_t bytes, s
   } catch (Error const&) {
     mine.failure = record_error(std::current_exception());
   }
-  // The transport compares nothing: it would wait for ever for a rank that registers no memory.
+  // The transport compares nothing: it would wait forever for a rank that registers no memory.
   require_agreement(gather_records(transport, buffer_mark, mine, timeout_policy), transport);
   throw_failure();
   if (!memory) return nullptr;

@@ -219,9 +219,9 @@ void FailureDetector::warn(Awaited const& awaited, WaitState const& wait) const 
              {"state", link_.describe(members.front())}});
 }
 
-/// Fails the group, once this rank is sure whom to name. The first member is sure of a round. A rank that waits for
-/// bytes is sure of a member that does not answer or does not wait itself. Other ranks give these a moment first, and a
-/// longer one to members that wait for others themselves.
+/// Fails the group once this rank knows whom to name. In a round, the first member knows. A rank that waits for bytes
+/// knows a member that neither answers nor waits. All other ranks wait for a better-informed member first, longer if
+/// the late members wait themselves.
 void FailureDetector::expire(Awaited const& awaited, WaitState& wait) {
   auto const now = system().now();
   auto const milliseconds =

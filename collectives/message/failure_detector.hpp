@@ -92,7 +92,7 @@ class FailureDetector {
   void take_overdue(PacketHeader const& head);
   /// Counts as progress: a packet of the group has come, or bytes have gone.
   void note_moved() noexcept { ++moves_; }
-  /// Returns what a ping is answered: this rank's status; on the first member with that of the members that the round
+  /// Returns the answer to a ping: this rank's status; on the first member with that of the members that the round
   /// waits for.
   [[nodiscard]] Status status(std::uint64_t round) const;
 

@@ -75,7 +75,7 @@ class Mailboxes {
   [[nodiscard]] std::function<bool()> all_taken_by(int member) const;
   /// Removes an operation. A message that has come in part waits for the next receive.
   void drop(spi::RequestId request_id) noexcept;
-  /// Gives an operation up: its buffer is not touched any more. A message that has gone in part goes on from a copy.
+  /// Gives an operation up: its buffer is not touched any more. A message that was sent in part continues from a copy.
   void cancel(spi::RequestId request_id);
 
   /// Takes a packet that carries bytes of a message.

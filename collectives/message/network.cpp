@@ -102,7 +102,7 @@ void Network::detach(std::uint64_t group) noexcept {
 }
 
 void Network::send(int dst, PacketHeader const& head, Bytes body, Bytes more) {
-  if (stopped_.load()) return;  // a group that goes after MPI_Finalize has nobody to take leave of
+  if (stopped_.load()) return;  // after MPI_Finalize no peer can be told that a group closes
   if (peer(dst).dead) return;   // Open MPI would try to connect to it again
   auto packet = make_packet(head, body, more);
   count_chunk(body.size());

@@ -24,7 +24,7 @@ enum class PacketKind : std::uint32_t {
   pong,     ///< the answer, also while that rank computes
 };
 
-/// The header of every packet. The ranks of a job run the same build, so it is sent as it is in memory.
+/// The header of every packet. The ranks of a job run the same build, so it is sent as raw bytes.
 struct PacketHeader {
   PacketKind kind{};
   std::uint32_t op_kind = 0;  ///< `spi::OpKind`; tag of a message
@@ -53,7 +53,7 @@ inline constexpr std::size_t small_payload = std::size_t{1} << 14;
 inline constexpr std::size_t max_argument_bytes = CallArguments::max_bytes;
 /// Most bytes of an attachment to a message, which goes behind its first bytes.
 inline constexpr std::size_t max_attachment_bytes = 256;
-/// Most that one packet carries of a larger payload: far below what counts of `int` can say.
+/// Largest piece of a payload in one packet, far below the limit of `int` counts.
 inline constexpr std::size_t chunk_bytes = std::size_t{1} << 18;
 /// Chunks for one rank that the packet transport may hold unsent.
 inline constexpr std::size_t chunks_ahead = 4;

@@ -49,7 +49,7 @@ std::span<std::byte const> rest_of(std::span<std::byte const> bytes) {
                  .rank = group.rank(),
                  .world_size = group.world_size(),
                  .failed_ranks = {rank}};
-  // A support that one rank lacks is an error of that kind on all ranks.
+  // If one rank lacks support, all ranks get an `UnavailableError`.
   if (error.code == ErrorCode::unavailable) throw UnavailableError(std::move(info));
   throw RemoteError(std::move(info));
 }

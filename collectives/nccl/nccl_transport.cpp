@@ -68,7 +68,7 @@ std::uint64_t process_number() {
   return number;
 }
 
-/// The equipment of a rank, as it tells the others.
+/// The equipment of a rank, as sent to the other ranks.
 struct Equipment {
   std::int32_t version = 0;
   std::uint64_t process = 0;    ///< a random number of its process

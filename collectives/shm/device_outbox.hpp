@@ -34,7 +34,7 @@ class DeviceOutbox {
   [[nodiscard]] std::size_t slot_bytes() const noexcept { return slot_bytes_; }
   /// Returns whether a rank of the node has opened the memory.
   [[nodiscard]] bool is_open_by(int node_rank) const noexcept;
-  /// Returns the text for receivers that have not.
+  /// Returns the announcement for receivers that have not opened the memory.
   [[nodiscard]] OutboxRecord const& record() const noexcept { return record_; }
   /// Keeps the memory until `taken`: the announcement is on its way to a rank of the node.
   void announced_to(int node_rank, std::function<bool()> taken);

@@ -95,8 +95,8 @@ class ShmTransport final : public spi::Transport, public DeviceMessages {
   [[nodiscard]] bool is_closed() const noexcept override { return closed_; }
 
  private:
-  /// What this rank has stored for its peers, and since when it does: how long they take together tells
-  /// `StoreAutotuner`.
+  /// The stores of this rank for its peers, and when they began. `StoreAutotuner` compares how long stores and reads
+  /// take together.
   struct Stored {
     node::StoreAutotuner::Step step{};
     std::size_t bytes = 0;
@@ -172,7 +172,7 @@ class ShmTransport final : public spi::Transport, public DeviceMessages {
   void complete(CollectiveOp& op, spi::TimeoutPolicy const& timeout_policy);
   void complete(MessageOp& op, spi::TimeoutPolicy const& timeout_policy);
   [[nodiscard]] Area take_area(node::Post& post, std::size_t bytes, Stored& stored);
-  /// Notes how long it took, now that the peers' bytes of the same round have been read.
+  /// Notes how long stores and reads have taken, now that the peers' bytes of the same round have been read.
   void note_speed(Stored const& stored) noexcept;
   [[nodiscard]] std::uint64_t arrive(node::Post const& post);
   /// Waits until the operation's round has passed. Throws the error that a rank reported in it.
@@ -180,8 +180,8 @@ class ShmTransport final : public spi::Transport, public DeviceMessages {
   void note_message(MessageOp const& op) const noexcept;
   /// Throws where no other rank could end a wait for the operation.
   void require_other_ranks(MessageOp const& op) const;
-  /// Moves all messages that can be moved without blocking. Errors stay with their operation. Costs a look at each
-  /// operation under way, and one more for each time that something has moved.
+  /// Moves all messages that can be moved without blocking. Errors stay with their operation. Visits each operation
+  /// under way, and again after each message that moved.
   void advance_messages();
   /// Moves the message of one operation, unless an earlier one cannot pass the same end of the channel. Returns whether
   /// the operation has ended.
@@ -195,8 +195,8 @@ class ShmTransport final : public spi::Transport, public DeviceMessages {
   [[nodiscard]] spi::RequestId begin(Posted const& posted, Action action);
   [[nodiscard]] spi::RequestId begin_message(MessageOp op);
   void drop(spi::RequestId request_id) noexcept;
-  /// Posts a round whose payload is `bytes`, copied into the arena unless it fits the line.
-  /// They are also copied to `also_to`, stored as `results`, unless that is null or they stand there.
+  /// Posts a round whose payload is `bytes`, copied into the arena unless it fits the line. They are also copied to
+  /// `also_to`, stored as `results`, unless `also_to` is null or already holds them.
   [[nodiscard]] Posted post_round(spi::Signature signature, std::span<std::byte const> bytes, int root,
                                   std::byte* also_to = nullptr, StoreMode results = StoreMode::normal);
   // The end of a collective of one round: reads what the others have sent.
@@ -254,7 +254,7 @@ class ShmTransport final : public spi::Transport, public DeviceMessages {
   std::deque<MessageOp> messages_{};          ///< grows while callers hold references to its elements
   std::vector<std::size_t> free_messages_{};
   std::vector<std::size_t> under_way_{};           ///< messages that have not ended, in the order of posting
-  std::uint64_t pass_ = 0;                         ///< number of the current look at all of them
+  std::uint64_t pass_ = 0;                         ///< number of the current pass
   std::vector<std::uint64_t> sends_blocked_{};     ///< by receiver, the last pass that found its channel full
   std::vector<std::uint64_t> receives_blocked_{};  ///< by sender, the last pass that found its channel empty
   node::StoreAutotuner store_autotuner_{};

@@ -30,7 +30,7 @@ class ArgumentDigest {
   }
 
  private:
-  std::array<std::uint64_t, 32> values_;  ///< those not digested yet, after the digest of the ones before
+  std::array<std::uint64_t, 32> values_;  ///< the digest so far, then the values not digested yet
   std::size_t count_ = 0;
 };
 

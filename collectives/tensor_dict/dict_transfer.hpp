@@ -63,7 +63,7 @@ class DictReceive {
   void receive_body();
   void receive_tensors();
   /// Allocates memory for data that arrives. Where a device has none, the data goes to the CPU, so that the sender does
-  /// not wait for ever, and the dictionary is given up.
+  /// not wait forever, and the dictionary is given up.
   [[nodiscard]] Tensor memory_on(Device device, Shape const& shape, Dtype dtype);
   /// Throws when a device had no memory. The ranks that join parts with this one get an error too.
   void require_memory();

@@ -1,7 +1,7 @@
 #pragma once
 #include <crossrank/error.hpp>
 
-/// The errors of a group that cannot go on because of a peer, and their hints.
+/// The errors of a group that a peer has made unusable, and their hints.
 namespace crossrank {
 
 inline constexpr char const* lost_peer_hint = "restart the job; the output of the named ranks says why they ended";

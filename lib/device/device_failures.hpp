@@ -6,7 +6,7 @@
 namespace crossrank {
 
 /// Notes that work of a device was ended before its end, so that its results are undetermined. The streams of the
-/// device go on as if nothing had happened, so the next wait of the host throws `failure`. Any thread.
+/// device continue as if nothing had happened, so the next wait of the host throws `failure`. Any thread.
 void note_device_failure(Device device, std::exception_ptr failure) noexcept;
 
 /// Throws a failure that was noted for the device, once. Without a failure it costs one load. Any thread may call it.

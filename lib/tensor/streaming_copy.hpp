@@ -36,9 +36,9 @@ struct CopySegment {
 /// Makes several copies, a few lines of each in turn. Modifies the list. A destination must not overlap any other
 /// range.
 ///
-/// While one copy waits for memory the others go on, and a source that two of them share is read once. Measured on two
-/// cores of Zen 4 with one ordinary and two streaming copies: 256 B of each in turn took 5.1 ms, 1 KiB 7.1 ms (loads
-/// and stores then fall on the same cache sets), 4 KiB 5.7 ms, and one copy after the other 7.6 ms.
+/// While one copy waits for memory the others continue, and a source that two of them share is read once. Measured on
+/// two cores of Zen 4 with one ordinary and two streaming copies: 256 B of each in turn took 5.1 ms, 1 KiB 7.1 ms
+/// (loads and stores then fall on the same cache sets), 4 KiB 5.7 ms, and one copy after the other 7.6 ms.
 void copy_interleaved(std::span<CopySegment> parts);
 
 /// Returns the size from which source and destination of one of `sharers` ranks no longer fit in the last-level cache.

@@ -1,4 +1,4 @@
-// A full arena is an error on all ranks. It says how much was requested, used and allowed, and the group goes on.
+// A full arena is an error on all ranks. It says how much was requested, used and allowed, and the group stays usable.
 #include <cstdint>
 #include <string>
 #include <vector>

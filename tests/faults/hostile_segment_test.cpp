@@ -1,5 +1,5 @@
 // A process of the same user overwrites the shared memory of the ranks. Every rank must end with an error; none may
-// crash or wait for ever.
+// crash or wait forever.
 #include <algorithm>
 #include <atomic>
 #include <chrono>

@@ -80,7 +80,7 @@ TEST(FaultsRankExit, uncaught_exception_reaches_the_others_with_its_text) {
   EXPECT_EQ(job.ranks.at(leaver).signal, SIGABRT) << job.text();
 }
 
-/// The process lives on without its handle of the group. The error of the others says so.
+/// The process continues without its handle of the group. The error of the others says so.
 CROSSRANK_RANK_SCENARIO(caught_exception) {
   return leave_while_others_wait(self, [](Collective const&) { throw std::runtime_error("the tokenizer is missing"); });
 }
@@ -188,7 +188,7 @@ TEST(FaultsRankExit, dropped_handle_is_reported_while_its_rank_is_alive) {
   EXPECT_THAT(verdict.text, testing::Not(HasSubstr("did not arrive: alive")));
 }
 
-/// A child uses the inherited objects, drops them, and exits with its handlers. The parent goes on.
+/// A child uses the inherited objects, drops them, and exits with its handlers. The parent continues.
 void fork_and_misuse(test::RankSelf const& self, Collective& world, std::vector<Tensor>& received,
                      std::vector<Request>& requests) {
   pid_t const child = ::fork();

@@ -6,7 +6,7 @@
  * between any two steps; the watchdog then rings in its place. Every step is sequentially consistent, as the
  * read-modify-writes of the implementation are.
  *
- * A lost wake-up leaves the waiter blocked for ever, which is an invalid end state. The implementation sleeps in
+ * A lost wake-up leaves the waiter blocked forever, which is an invalid end state. The implementation sleeps in
  * slices; the model leaves them out, because they would hide it.
  *
  * Broken variants:

@@ -8,7 +8,7 @@
  *
  * Properties: the block of an attached reader never changes to another use, and its endpoint belongs to no other
  * reader. A reader sees every message once and in order, up to the end or to the death of the writer. A chunk is not
- * overwritten before every attached reader has taken it. No reader waits for ever for a writer that has closed.
+ * overwritten before every attached reader has taken it. No reader waits forever for a writer that has closed.
  *
  * Broken variants:
  * - BROKEN_READERS_FIRST: the collector looks at the readers before the writer.

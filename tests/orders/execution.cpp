@@ -50,7 +50,7 @@ bool Execution::run(std::vector<Body> bodies) {
     auto const able = enabled();
     if (able == 0) {
       bool const all_ended = std::all_of(fibers_.begin(), fibers_.end(), [](auto const& f) { return f->ended; });
-      if (!all_ended) failure = "a thread sleeps for ever";
+      if (!all_ended) failure = "a thread sleeps forever";
       return true;
     }
     int const next = choose_thread(able);

@@ -77,12 +77,12 @@ struct Fiber {
   bool asleep = false;
 };
 
-/// One choice of the search: which thread goes on, or which value a load returns.
+/// One choice of the search: which thread continues, or which value a load returns.
 struct Choice {
   bool of_thread = false;
   std::size_t taken = 0;
   std::size_t options = 0;  ///< number of values; for threads the masks count
-  unsigned enabled = 0;     ///< threads that can go on
+  unsigned enabled = 0;     ///< threads that can continue
   unsigned sleeping = 0;    ///< threads whose step here leads to no new state
   std::array<Pending, max_threads> pending{};
 };
@@ -148,7 +148,7 @@ class Execution {
     if (_setjmp(fiber.here) == 0) _longjmp(scheduler_, 1);
   }
   [[nodiscard]] unsigned enabled() const noexcept;
-  /// Returns the thread that goes on, or -1 if all threads have been tried.
+  /// Returns the thread that continues, or -1 if all threads have been tried.
   [[nodiscard]] int choose_thread(unsigned enabled_threads);
   [[nodiscard]] std::size_t choose_value(std::size_t options);
   void start(std::vector<Body> bodies);

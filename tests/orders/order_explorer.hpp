@@ -17,7 +17,7 @@
 /// A store enters the modification order of its word when it runs. Fences, consume and spurious failures of
 /// `compare_exchange_weak` are left out.
 ///
-/// Plain data is checked for races. A state in which no thread can go on and not all have ended is a failure.
+/// Plain data is checked for races. A state in which no thread can continue and not all have ended is a failure.
 namespace crossrank::test::orders {
 
 /// Weakens the memory orders of a word, to check that the search notices it.

@@ -135,7 +135,7 @@ TEST(OrderExplorer, detects_a_thread_that_is_never_woken) {
                                  if (wakes) words->x.wake();
                                }};
     });
-    EXPECT_EQ(findings.failure, wakes ? "" : "a thread sleeps for ever");
+    EXPECT_EQ(findings.failure, wakes ? "" : "a thread sleeps forever");
   }
 }
 

@@ -52,7 +52,7 @@ TEST_P(BrokenRing, is_found) {
   EXPECT_NE(findings.failure, "");
 }
 
-constexpr char const* forever = "a thread sleeps for ever";
+constexpr char const* forever = "a thread sleeps forever";
 constexpr auto acquire_release = Weaken::to_acquire_release;
 constexpr auto relaxed = Weaken::to_relaxed;
 

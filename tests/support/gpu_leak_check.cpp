@@ -14,7 +14,7 @@
 
 /// Makes each process of a test fail that ends with objects of the emulated driver. Linked into the test; exit code 86.
 ///
-/// A test that leaves work on a GPU that does not go on, or ends without destructors, sets EMULATED_GPU_EXIT_CODE to 0
+/// A test that leaves work on a GPU that is stuck, or ends without destructors, sets EMULATED_GPU_EXIT_CODE to 0
 /// for its ranks.
 namespace crossrank::test {
 namespace gpu_leak_check {

@@ -1,4 +1,4 @@
-// Copies through page-locked buffers of the process on a stream that does not go on, on the emulated driver. There,
+// Copies through page-locked buffers of the process on a stream that is stuck, on the emulated driver. There,
 // freeing page-locked memory waits for the streams, as with the real one.
 #include <chrono>
 #include <cstddef>

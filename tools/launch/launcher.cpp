@@ -301,7 +301,7 @@ void Launch::explain_ends() {
   outcome_.annotate([this](RankExit& end) {
     end.before_connect = connect_monitor_.ended_before_connect(end.rank);
     end.caused_by = connect_monitor_.cause_of(end.rank);
-    // A rank may have caught another rank's error and gone on: only an error that ended both counts.
+    // A rank may have caught another rank's error and continued: only an error that ended both counts.
     auto const thrower = connect_monitor_.thrower_of(end.rank);
     if (!end.caused_by && thrower && outcome_.failed(*thrower)) end.caused_by = thrower;
   });

@@ -310,8 +310,8 @@ bool is_mapped(DeviceState const& state, DevicePointer at) {
   return is_allocation == 0 && pool == nullptr;
 }
 
-/// Returns how many bytes are left from `at` to the end of the allocation. Mapped memory may go on in the allocation at
-/// the next address, as PyTorch's expandable segments do: it is followed until `wanted` bytes are found.
+/// Returns how many bytes are left from `at` to the end of the allocation. Mapped memory may continue in the allocation
+/// at the next address, as PyTorch's expandable segments do: it is followed until `wanted` bytes are found.
 std::size_t bytes_left(DeviceState const& state, DevicePointer at, std::size_t wanted) {
   auto const& f = state.functions();
   DevicePointer base = 0;

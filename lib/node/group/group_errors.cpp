@@ -71,7 +71,7 @@ void GroupErrors::throw_decision(std::string_view operation) const {
 std::vector<RankError> GroupErrors::member_errors(std::uint64_t round) const {
   std::vector<RankError> errors;
   for (int member = 0; member < members_.size(); ++member) {
-    // The arrival lines do not tell this: a member that has gone on may have written them again. The close of a range
+    // The arrival lines do not tell this: a member that has continued may have written them again. The close of a range
     // repeats the errors of its opening.
     auto& block = members_.block_of(member);
     auto const failed_in = [&](std::uint64_t r) {

@@ -173,7 +173,7 @@ void Rounds::fail(Blame const& blame, WaitCondition* condition) noexcept {
     // A member that waits for a message may blame a peer that has arrived at the round. Then it vetoes another arrival.
     if (veto(next, awaited) || (still_waits() && veto(next, all))) break;
     // An attempt without a veto has found that all members have arrived, so that the round passes. No member is far
-    // ahead of this one. If this goes on, the lines hold values that no member has written.
+    // ahead of this one. If this does not end, the lines hold values that no member has written.
     constexpr int max_attempts = 64;
     if (attempt == max_attempts) {
       decision_.set_once(next);

@@ -23,7 +23,7 @@ struct RootCause {
 [[nodiscard]] std::optional<RootCause> read_cause(RootCauseRecord const& cause);
 /// Sets the root cause unless there is one already. Truncates a text that does not fit.
 void set_cause(RootCauseRecord& cause, RootCause const& what) noexcept;
-/// Clears the root cause, because the rank has gone on since.
+/// Clears the root cause, because the rank has continued since.
 void clear_cause(RootCauseRecord& cause) noexcept;
 
 }  // namespace crossrank::node

@@ -7,7 +7,7 @@ namespace crossrank::node {
 /// How a round was decided.
 enum class Verdict : std::uint32_t {
   pass = 1,
-  pass_failed = 2,  ///< all arrived, one of them with an error of its own: `RemoteError`, the group goes on
+  pass_failed = 2,  ///< all arrived, one of them with an error of its own: `RemoteError`, the group stays usable
   lost = 3,         ///< a member died or left before it arrived
   timeout = 4,      ///< a member made no progress for the whole deadline
   mismatch = 5,     ///< the members disagree about the call

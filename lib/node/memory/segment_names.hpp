@@ -14,7 +14,7 @@ struct JobKey {
   std::string step{};    ///< step and restart number
   /// Returns a 128-bit digest of the key and this user as 32 hex digits, for socket names and greetings.
   [[nodiscard]] std::string digest() const;
-  /// Returns "job ID", or the address where the ranks meet when the job has no id. For errors.
+  /// Returns "job ID", or the address of the rendezvous when the job has no id. For errors.
   [[nodiscard]] std::string text() const { return "job " + (job_id.empty() ? "at " + master : job_id); }
 };
 

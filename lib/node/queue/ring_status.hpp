@@ -24,7 +24,7 @@ struct RingFailure {
 /// How a queue ends, as one of its endpoints sees and decides it.
 ///
 /// The queue's status is one word in shared memory. The writer closes the queue there. The endpoint that first finds
-/// out why the queue cannot go on writes a note with the ranks to blame, and points the word to it. Every endpoint
+/// out why the queue has to fail writes a note with the ranks to blame, and points the word to it. Every endpoint
 /// reads the word before it judges by itself, so all blame the same ranks.
 ///
 /// A call that times out does not end the queue, because the caller may try again. Its verdict stays in the endpoint's
@@ -54,7 +54,7 @@ class RingStatus {
   /// Notes that this endpoint waits for the other side or, if it is the writer's, for readers without an endpoint:
   /// these ranks of the job.
   void wait_begins(std::vector<int> const& others = {});
-  /// Withdraws the note and the verdict of a timeout: this endpoint goes on.
+  /// Withdraws the note and the verdict of a timeout: this endpoint continues.
   void withdraw() noexcept {
     if (noted_) withdraw_slow();
   }
@@ -80,7 +80,7 @@ class RingStatus {
   /// Returns the ranks to blame for these losses. A rank that died takes precedence over one that left. A rank that
   /// left because of others is not to blame where these are known.
   [[nodiscard]] RingFailure cause_of(std::vector<int> const& lost) const;
-  /// Returns whether any rank that has held an endpoint has ended: no group that it was in can go on.
+  /// Returns whether any rank that has held an endpoint has ended: no group that it was in stays usable.
   [[nodiscard]] bool any_holder_ended() const noexcept;
 
   /// Returns the ranks of the job that this endpoint waits for if it waits for the endpoints `direct`, ascending. A

@@ -43,7 +43,7 @@ class RingWriter final : public RingEndpoint {
   void close() noexcept;
   /// Returns whether every reader has taken everything, or has left.
   [[nodiscard]] bool drained() noexcept;
-  /// Returns why the queue cannot go on: a reader has died or ended without closing, or another endpoint has found such
+  /// Returns why the queue has failed: a reader has died or ended without closing, or another endpoint has found such
   /// a reason. Decides that for all endpoints if none has decided before.
   [[nodiscard]] std::optional<RingFailure> find_failure();
   /// Returns the ranks of the job that this endpoint waits for until all have taken message `number`.

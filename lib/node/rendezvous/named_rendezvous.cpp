@@ -16,10 +16,10 @@
 #include "lib/platform/files/io_error.hpp"
 #include "lib/platform/progress_hook.hpp"
 
-/// Where sockets are refused, the ranks meet at a named control segment. It appears complete: a rank makes it under a
-/// random name, fills it, locks it, then links it to the name of the job. Ranks that come later find it there. Every
-/// rank holds a shared lock on each segment that it uses, so a segment without locks is an orphan for the next sweep.
-/// The names are removed as soon as all ranks are attached.
+/// Where sockets are refused, the ranks find each other through a named control segment. It appears complete: a rank
+/// makes it under a random name, fills it, locks it, then links it to the name of the job. Ranks that come later find
+/// it there. Every rank holds a shared lock on each segment that it uses, so a segment without locks is an orphan for
+/// the next sweep. The names are removed as soon as all ranks are attached.
 namespace crossrank::node {
 namespace {
 

@@ -49,16 +49,17 @@ class Rendezvous {
   [[nodiscard]] virtual Attachment attach() = 0;
   /// Blocks until every rank has called this. From then on the control segment shows each rank's death.
   virtual void ready() = 0;
-  /// Called instead of `ready` by a rank that cannot go on: makes all ranks throw `error`, or an earlier failure.
+  /// Called instead of `ready` by a rank that cannot take part: makes all ranks throw `error`, or an earlier failure.
   [[noreturn]] virtual void refuse(Error const& error) = 0;
 };
 
-/// Meets through an abstract socket, so that nothing ever has a name. Returns null where the kernel or a filter refuses
-/// sockets.
+/// Returns a rendezvous through an abstract socket, so that nothing ever has a name. Returns null where the kernel or a
+/// filter refuses sockets.
 [[nodiscard]] std::unique_ptr<Rendezvous> socket_rendezvous(NodeOptions const& options);
-/// Meets through named segments, which are unlinked as soon as all ranks are attached. For systems that refuse sockets.
+/// Returns a rendezvous through named segments, which are unlinked as soon as all ranks are attached. For systems that
+/// refuse sockets.
 [[nodiscard]] std::unique_ptr<Rendezvous> named_rendezvous(NodeOptions const& options);
-/// Meets among threads of this process, which share one writable mapping.
+/// Returns a rendezvous among threads of this process, which share one writable mapping.
 [[nodiscard]] std::unique_ptr<Rendezvous> thread_rendezvous(NodeOptions const& options);
 
 /// Sizes on which all ranks of a node agree.

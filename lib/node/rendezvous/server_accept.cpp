@@ -253,7 +253,7 @@ void RendezvousServer::broadcast_verdict() noexcept {
     answer_hellos();
     if (options_.linger) until_ = std::min(until_, system().now() + std::chrono::nanoseconds(*options_.linger));
     while (!over_ && !all_informed() && system().now() < until_) serve();
-  } catch (...) {  // nothing more can be done: the ranks that come yet find the next start, or nobody
+  } catch (...) {  // nothing more can be done: ranks that come later find the next start or none
   }
   reject_late_connections();
 }

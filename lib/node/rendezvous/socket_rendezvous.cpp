@@ -14,10 +14,10 @@
 #include "lib/platform/files/io_error.hpp"
 #include "lib/platform/system.hpp"
 
-/// The ranks of a job on one node meet at an abstract socket. The first rank to bind it is the server. It waits until
-/// all have sent hello, makes the control segment, and collects an arena from each. It sends everything to one rank at
-/// a time in acknowledged batches. It sends `go` once all have their liveness words in place. Then all sockets are
-/// closed.
+/// The ranks of a job on one node find each other through an abstract socket. The first rank to bind it is the server.
+/// It waits until all have sent hello, makes the control segment, and collects an arena from each. It sends everything
+/// to one rank at a time in acknowledged batches. It sends `go` once all have their liveness words in place. Then all
+/// sockets are closed.
 ///
 /// The server alone decides why a start fails. If it dies itself, its clients know its rank. Each client tells the next
 /// holder of the name, or takes the name and tells the others, so that all ranks get that verdict.

@@ -10,7 +10,7 @@ namespace crossrank::node {
 /// Adaptive spinning: spins only as long as that has paid before.
 ///
 /// Spins about four times as long as was needed lately. If a peer takes longer, it may be waiting for this very CPU, so
-/// this rank yields it. A yield that returns at once shows that no other thread wants the CPU, so spinning goes on. A
+/// this rank yields it. A yield that returns at once shows that no other thread wants the CPU, so spinning continues. A
 /// slower yield makes the next spin shorter. A yield of a whole time slice has let another thread run; a thread that
 /// sleeps and is woken would come before it, so the next waits sleep at once.
 class AdaptiveSpin {

@@ -71,7 +71,7 @@ class AtomicFile {
 };
 
 /// Returns the final name that the name of a temporary file contains; empty when `name` is not such a name. A final
-/// name of more than 223 bytes is cut.
+/// name of more than 223 bytes is truncated.
 [[nodiscard]] std::string final_name_of_temporary(std::string const& name);
 
 }  // namespace crossrank::platform

@@ -41,8 +41,8 @@ struct Stop {
   int rank;
 };
 
-/// A rank that has begun a long collective does not go on. Some ranks of its node wait for it, some ranks of the other
-/// node wait for a rank that waits itself, and some have gone on to the next call.
+/// A rank that has begun a long collective stops. Some ranks of its node wait for it, some ranks of the other
+/// node wait for a rank that waits itself, and some are in the next call.
 class StopInLongCollective : public testing::TestWithParam<Stop> {};
 
 TEST_P(StopInLongCollective, is_blamed_by_all_others) {

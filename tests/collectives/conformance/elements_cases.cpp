@@ -172,7 +172,7 @@ void requests_take_elements(ConformanceRank& self) {
   EXPECT_TRUE(std::ranges::equal(came, of_rank(before)));
 }
 
-/// Wrong sizes are refused before anything is sent, and the group goes on.
+/// Wrong sizes are refused before anything is sent, and the group stays usable.
 void elements_that_do_not_fit_are_refused(ConformanceRank& self) {
   auto& world = self.world;
   auto const n = static_cast<std::size_t>(world.world_size());

@@ -271,7 +271,7 @@ void a_queue_reaches_all_ranks(Collective const& world) {
   world.barrier();
 }
 
-/// Uses queues through shared memory. Ranks without it get an error each, and the group goes on.
+/// Uses queues through shared memory. Ranks without it get an error each, and the group stays usable.
 void queues_of_all_ranks_reach_one(Collective const& world) {
   auto const group = whole(world);
   int const n = world.world_size();

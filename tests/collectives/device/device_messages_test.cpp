@@ -202,7 +202,7 @@ CROSSRANK_RANK_SCENARIO(device_messages_dead_sender) {
   });
 }
 
-/// Rank 1 holds all slots, because its stream does not go on, and dies.
+/// Rank 1 holds all slots, because its stream is stuck, and dies.
 CROSSRANK_RANK_SCENARIO(device_messages_dead_receiver) {
   auto const world = connect(fault_options());
   auto const messages = world.split({{0, 1, 2}});

@@ -152,7 +152,7 @@ INSTANTIATE_TEST_SUITE_P(Throws, GpuDeath,
                                          Case{"message", "cuMemcpyPeerAsync", unknown_error}),
                          name_of);
 
-/// NCCL refuses a captured call on the victim, which lives on. The others replay a graph that needs it.
+/// NCCL refuses a captured call on the victim, which continues. The others replay a graph that needs it.
 CROSSRANK_RANK_SCENARIO(refuse_a_captured_call) {
   return end_with_verdict(self, [&] {
     auto const world = connect(fault_options());

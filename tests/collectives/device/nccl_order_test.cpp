@@ -17,7 +17,7 @@
 #include "tests/faults/fault_report.hpp"
 
 /// Collectives of two groups on the GPUs of the same ranks. A GPU runs them one after the other, in the order in which
-/// they were enqueued, so that ranks with different orders wait for each other for ever.
+/// they were enqueued, so that ranks with different orders wait for each other forever.
 namespace crossrank::test {
 namespace {
 
@@ -60,8 +60,8 @@ void say_states(RankSelf const& self, Collective const& world, Collective const&
   }
 }
 
-/// Expects that one group has failed with one error for all ranks, which names both calls, and that the other goes on.
-/// `name` is that of the second group, of the first two ranks.
+/// Expects that one group has failed with one error for all ranks, which names both calls, and that the other stays
+/// usable. `name` is that of the second group, of the first two ranks.
 void expect_crossed(JobOutcome const& job, std::string const& name = "second") {
   int failed = 0;
   for (auto const* const label : {"world", "second"}) {

@@ -39,7 +39,7 @@ void expect_job_ok(int ranks, std::string_view scenario, RankOptions options = g
 [[nodiscard]] unsigned long long emulated_count(char const* name);
 /// Waits until this rank's watchdog has aborted a communicator.
 void await_abort();
-/// Blocks a stream for ever: the work that is enqueued later does not start.
+/// Blocks a stream forever: the work that is enqueued later does not start.
 void block_stream(Stream const& stream);
 /// Makes NCCL report the error on each communicator of this process, as soon as its state is queried.
 void fail_communicators(int nccl_result);

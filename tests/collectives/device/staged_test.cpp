@@ -319,7 +319,7 @@ TEST(StagedCollectives, a_copy_that_fails_between_two_pieces_ends_the_call_on_al
   EXPECT_EQ(error_count, 1);
 }
 
-/// The receiver's GPU does not go on until the host has waited for it, or until all broadcasts have been made.
+/// The receiver's GPU does not continue until the host has waited for it, or until all broadcasts have been made.
 TEST(StagedCollectives, a_gpu_that_lags_behind_does_not_cost_ever_more_memory) {
   constexpr int broadcasts = 60;
   run_gpu_ranks(2, [](Collective const& world) {

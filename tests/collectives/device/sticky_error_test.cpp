@@ -12,7 +12,7 @@
 #include "tests/support/emulated_driver.hpp"
 
 /// A kernel of NCCL fails on one rank, so that the process has lost its GPU. The kernels of the other ranks would wait
-/// for it for ever.
+/// for it forever.
 namespace crossrank::test {
 namespace {
 

@@ -133,7 +133,7 @@ CROSSRANK_RANK_SCENARIO(leaves_after_a_send) {
 
 TEST(MemoryOfAMessage, lives_until_the_receiver_has_it) { expect_job_ok(2, "leaves_after_a_send", gpu_ranks()); }
 
-/// Rank 0 gives up, because its stream does not go on. Arguments: the call.
+/// Rank 0 gives up, because its stream is stuck. Arguments: the call.
 CROSSRANK_RANK_SCENARIO(drops_the_tensor_of_a_failed_call) {
   bool const sends = self.arguments.at(0) == "send";
   auto const world = connect({.backend = "shm", .timeout = std::chrono::seconds(2)});

@@ -147,8 +147,8 @@ TEST_F(QueueTie, makes_a_reader_follow_the_writer_although_the_slow_reader_has_g
       clocks_.pass(1);
     }
     world.barrier();
-    // The verdict ends when the writer goes on. It must not wait in a barrier meanwhile: then the poll blames the rank
-    // that the barrier waits for.
+    // The verdict ends when the writer continues. It must not wait in a barrier meanwhile: then the poll blames the
+    // rank that the barrier waits for.
     if (queue.is_writer()) {
       queue.enqueue(3);
       steps_.await(2);

@@ -15,7 +15,7 @@
 #include "tests/collectives/conformance/test_bytes.hpp"
 #include "tests/support/error_of.hpp"
 
-/// Run by mpirun. The last rank does not come, and the others must not wait for it for ever.
+/// Run by mpirun. The last rank does not come, and the others must not wait for it forever.
 namespace crossrank::test {
 namespace {
 

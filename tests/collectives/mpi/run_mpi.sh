@@ -66,7 +66,7 @@ if [[ $dead -eq 0 ]]; then
   exit "$status"
 fi
 
-# mpirun 4.1 may wait for the dead rank for ever and reports failure anyway. Only the errors of the survivors count.
+# mpirun 4.1 may wait for the dead rank forever and reports failure anyway. Only the errors of the survivors count.
 living=$((ranks - dead))
 told() { find "$CROSSRANK_TEST_FOLDER" -maxdepth 1 -name '[0-9]*' -size +0 | wc -l; }
 # Between hosts, Open MPI 4.1 itself may end a survivor: with -1 when a message of its own meets the broken connection, or

@@ -38,7 +38,7 @@ bool captured(std::shared_ptr<Stream> const& stream, Task& task);
 /// Refuses a call that waits for or asks about a stream that is being captured, and invalidates the capture.
 void forbid_captured(Stream& stream);
 
-/// Refuses a call that is unsafe while a capture is going on, unless the mode of the thread allows it, and invalidates
+/// Refuses a call that is unsafe during a capture, unless the mode of the thread allows it, and invalidates
 /// the capture.
 void forbid_in_capture(char const* call);
 

@@ -45,7 +45,7 @@ struct Range {
 
 class Memory {
  public:
-  /// Takes memory of a device; out of memory is a failure. `make_file` for memory that can be exported by a handle.
+  /// Takes memory of a device; out of memory is a failure. `kind` says whether a handle can export it.
   std::shared_ptr<Range> allocate(int device, std::size_t size, RangeKind kind);
   /// Enters a range that has been made elsewhere.
   void add(std::shared_ptr<Range> range);
