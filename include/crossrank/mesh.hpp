@@ -127,7 +127,7 @@ class CROSSRANK_EXPORT MeshCollective : public JobCollective {
   /// Collective; about twelve barrier rounds. The world size must be a multiple of tp_size, of the ranks of a node, and
   /// of sharding_world_size x tp_size; the ranks of a node must be a multiple of tp_size. `UsageError` with the numbers
   /// otherwise. `UsageError` on all ranks when the ranks of a node are not consecutive or nodes differ in size.
-  /// `UsageError` on a rank that is not in `ranks`; the others go on.
+  /// `UsageError` on a rank that is not in `ranks`; the others continue.
   explicit MeshCollective(Collective const& world, MeshOptions const& options = {});
 
   /// Returns the mesh (dp_replicate, dp_shard) over `dp_world()`.

@@ -114,7 +114,7 @@ class CROSSRANK_EXPORT ExportRequest {
 /// Copies the weights and writes them in the background, as `consolidate` does.
 ///
 /// Collective; returns once every rank has copied its weights, so the caller may change them at once. Makes a group of
-/// its own, so that collectives of `world` may go on meanwhile. `options.write.stop` cancels the export. Over MPI it
+/// its own, so that collectives of `world` may continue meanwhile. `options.write.stop` cancels the export. Over MPI it
 /// needs `MPI_THREAD_MULTIPLE`.
 ///
 /// Throws `UnavailableError` on all ranks when the weights of a rank exceed its limit or its memory, when a rank cannot

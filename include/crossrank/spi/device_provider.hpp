@@ -74,8 +74,8 @@ class CROSSRANK_EXPORT DeviceProvider {
   /// memory, and after the streams that copy it have passed. `access` says what the mapping allows.
   [[nodiscard]] virtual std::shared_ptr<void> register_host(std::span<std::byte const> bytes, HostAccess access) = 0;
 
-  /// Returns whether host memory is page-locked, also by another library, so that copies of a stream of `device` go on
-  /// after the call.
+  /// Returns whether host memory is page-locked, also by another library, so that copies of a stream of `device`
+  /// continue after the call.
   [[nodiscard]] virtual bool is_page_locked(Device device, std::byte const* data) = 0;
 
   /// Describes device memory for other processes. Nothing when they cannot open it, such as memory of a pool.

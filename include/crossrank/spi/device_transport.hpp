@@ -88,8 +88,8 @@ class CROSSRANK_EXPORT DeviceTransport {
   /// Returns a failure of the transport, such as a lost connection; nothing while it works. Never blocks. The library
   /// asks ten times a second, and aborts the group when there is one.
   [[nodiscard]] virtual std::optional<DeviceTransportFailure> failure() = 0;
-  /// Ends the enqueued work on this rank, so that its streams go on; the results are undetermined. Later calls throw.
-  /// The work of other ranks must not end with it: each rank aborts its own, when it knows the failure.
+  /// Ends the enqueued work on this rank, so that its streams continue; the results are undetermined. Later calls
+  /// throw. The work of other ranks must not end with it: each rank aborts its own, when it knows the failure.
   virtual void abort() noexcept = 0;
   /// Ends the transport after its work, or aborts it where that takes longer than some seconds. `last_work` is the end
   /// of the work that was enqueued last.

@@ -149,7 +149,7 @@ class CROSSRANK_EXPORT Transport {
   virtual void abort(std::string_view why) noexcept = 0;
   /// Kills the group because another transport has found that `members` are dead. They count as lost in every group.
   virtual void report_lost(std::span<int const> members, std::string_view why) noexcept;
-  /// Kills the group because of `members`, which may live on in their other groups. The current and later calls of
+  /// Kills the group because of `members`, which may continue in their other groups. The current and later calls of
   /// every rank, theirs too, throw `TimeoutError` when `code` is `timeout`, else `PeerLostError`.
   virtual void report_failure(ErrorCode code, std::span<int const> members, std::string_view why) noexcept;
   /// Records that this rank throws an error of `member`, so that a launcher tells cause from effect when the job ends.

@@ -225,7 +225,7 @@ class ModuleModel final : public TrainableModel,
   }
 
   /// Throws when the module has got or lost a parameter since, such as those of a part that was replaced: the transform
-  /// would go on with the old one.
+  /// would continue with the old one.
   void require_same_parameters(char const* operation) const {
     auto const now = module_->named_parameters();
     for (auto const& item : now) {
