@@ -1,15 +1,16 @@
 // Compares every tensor of a checkpoint with the checksums that bench_make_shards wrote.
 // Usage: bench_check_model CHECKPOINT EXPECTED_JSON
 #include <cstdio>
-#include <exception>
 #include <fstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "bench/harness/run_main.hpp"
 #include "lib/codec/checksum/checksum.hpp"
 #include "workspace/checkpoint/discovery/open_shard_set.hpp"
 
+namespace bench = crossrank::bench;
 namespace codec = crossrank::codec;
 namespace checkpoint = crossrank::checkpoint;
 using crossrank::Json;
@@ -25,7 +26,7 @@ int check(std::string const& path, std::string const& expected_file) {
   if (set.sources.size() != 1) throw std::runtime_error(path + " is not a single checkpoint");
   auto const& source = *set.sources.front();
   if (source.tensors().size() != tensors.size())
-    throw std::runtime_error(std::to_string(source.tensors().size()) + " tensors, expected " +
+    throw std::runtime_error(path + ": " + std::to_string(source.tensors().size()) + " tensors, expected " +
                              std::to_string(tensors.size()));
   std::vector<std::byte> bytes;
   for (std::size_t i = 0; i < source.tensors().size(); ++i) {
@@ -33,9 +34,9 @@ int check(std::string const& path, std::string const& expected_file) {
     bytes.resize(static_cast<std::size_t>(dense_bytes(tensor.shape, tensor.dtype)));
     source.read(i, 0, bytes);
     auto const found = tensors.find(tensor.name);
-    if (found == tensors.end()) throw std::runtime_error("unexpected tensor: " + tensor.name);
+    if (found == tensors.end()) throw std::runtime_error(path + ": unexpected tensor " + tensor.name);
     if (*found != codec::to_hex(codec::checksum(bytes)))
-      throw std::runtime_error(tensor.name + " differs from the merge of its shards");
+      throw std::runtime_error(path + ": " + tensor.name + " differs from the merge of its shards");
   }
   return 0;
 }
@@ -43,14 +44,6 @@ int check(std::string const& path, std::string const& expected_file) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: %s CHECKPOINT EXPECTED_JSON\n", argv[0]);
-    return 2;
-  }
-  try {
-    return check(argv[1], argv[2]);
-  } catch (std::exception const& error) {
-    std::fprintf(stderr, "%s: %s: %s\n", argv[0], argv[1], error.what());
-    return 1;
-  }
+  return bench::run_main(argc, argv, "CHECKPOINT EXPECTED_JSON",
+                         [](char** arguments) { return check(arguments[1], arguments[2]); });
 }

@@ -4,9 +4,7 @@
 // Usage: bench_export_memory FILE SHARDS OUT BYTES
 //
 // Reads rank<r>.safetensors and config.json of bench_make_shards into memory first.
-#include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <filesystem>
 #include <string>
 
@@ -17,6 +15,7 @@
 #include <crossrank/safetensors.hpp>
 
 #include "bench/harness/harness.hpp"
+#include "bench/harness/run_main.hpp"
 
 namespace bench = crossrank::bench;
 namespace fs = std::filesystem;
@@ -49,15 +48,8 @@ void run(std::string const& file, fs::path const& shards, fs::path const& out, s
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 5) {
-    std::fprintf(stderr, "usage: %s FILE SHARDS OUT BYTES\n", argv[0]);
-    return 2;
-  }
-  try {
-    run(argv[1], argv[2], argv[3], std::strtoull(argv[4], nullptr, 10));
+  return bench::run_main(argc, argv, "FILE SHARDS OUT BYTES", [](char** arguments) {
+    run(arguments[1], arguments[2], arguments[3], std::strtoull(arguments[4], nullptr, 10));
     return 0;
-  } catch (std::exception const& error) {
-    std::fprintf(stderr, "%s: %s\n", argv[0], error.what());
-    return 1;
-  }
+  });
 }

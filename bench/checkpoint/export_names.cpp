@@ -3,9 +3,7 @@
 //
 // Usage: bench_export_names FILE TENSORS OUT
 #include <array>
-#include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <filesystem>
 #include <string>
 
@@ -13,6 +11,7 @@
 #include <crossrank/checkpoint/memory_export.hpp>
 
 #include "bench/harness/harness.hpp"
+#include "bench/harness/run_main.hpp"
 
 namespace bench = crossrank::bench;
 namespace xr = crossrank;
@@ -51,15 +50,8 @@ void run(std::string const& file, std::size_t tensors, std::filesystem::path con
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4) {
-    std::fprintf(stderr, "usage: %s FILE TENSORS OUT\n", argv[0]);
-    return 2;
-  }
-  try {
-    run(argv[1], std::strtoull(argv[2], nullptr, 10), argv[3]);
+  return bench::run_main(argc, argv, "FILE TENSORS OUT", [](char** arguments) {
+    run(arguments[1], std::strtoull(arguments[2], nullptr, 10), arguments[3]);
     return 0;
-  } catch (std::exception const& error) {
-    std::fprintf(stderr, "%s: %s\n", argv[0], error.what());
-    return 1;
-  }
+  });
 }

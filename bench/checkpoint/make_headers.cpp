@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -13,8 +12,10 @@
 
 #include <crossrank/json.hpp>
 
+#include "bench/harness/run_main.hpp"
 #include "lib/codec/safetensors/header_writer.hpp"
 
+namespace bench = crossrank::bench;
 namespace codec = crossrank::codec;
 namespace fs = std::filesystem;
 using crossrank::Dtype;
@@ -87,15 +88,8 @@ void write_model(std::size_t count, std::size_t per_file, fs::path const& folder
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4) {
-    std::fprintf(stderr, "usage: %s TENSORS TENSORS_PER_FILE DIRECTORY\n", argv[0]);
-    return 2;
-  }
-  try {
-    write_model(std::strtoull(argv[1], nullptr, 10), std::strtoull(argv[2], nullptr, 10), argv[3]);
+  return bench::run_main(argc, argv, "TENSORS TENSORS_PER_FILE DIRECTORY", [](char** arguments) {
+    write_model(std::strtoull(arguments[1], nullptr, 10), std::strtoull(arguments[2], nullptr, 10), arguments[3]);
     return 0;
-  } catch (std::exception const& error) {
-    std::fprintf(stderr, "%s: %s\n", argv[0], error.what());
-    return 1;
-  }
+  });
 }

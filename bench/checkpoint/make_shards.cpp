@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "bench/checkpoint/shard_shapes.hpp"
+#include "bench/harness/run_main.hpp"
 #include "lib/codec/checksum/checksum.hpp"
 #include "lib/codec/safetensors/header_writer.hpp"
 
@@ -143,14 +143,7 @@ int make(std::string const& kind, std::uint64_t bytes, int ranks, fs::path const
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 5) {
-    std::fprintf(stderr, "usage: %s bf16|nvfp4 BYTES RANKS DIRECTORY\n", argv[0]);
-    return 2;
-  }
-  try {
-    return make(argv[1], std::strtoull(argv[2], nullptr, 10), std::atoi(argv[3]), argv[4]);
-  } catch (std::exception const& error) {
-    std::fprintf(stderr, "%s: %s\n", argv[0], error.what());
-    return 1;
-  }
+  return bench::run_main(argc, argv, "bf16|nvfp4 BYTES RANKS DIRECTORY", [](char** arguments) {
+    return make(arguments[1], std::strtoull(arguments[2], nullptr, 10), std::atoi(arguments[3]), arguments[4]);
+  });
 }
