@@ -16,23 +16,31 @@ namespace device_test {
 
 inline bool real() { return std::getenv("CROSSRANK_REAL_DEVICE") != nullptr; }
 
-/// The library under test: CROSSRANK_CUDA_LIBRARY, or the one that the build names.
+/// Opens the library that the environment variable names, or the one that the build names.
+inline void* open_library(char const* variable, char const* built) {
+  char const* const path = std::getenv(variable);
+  void* const opened = ::dlopen(path != nullptr ? path : built, RTLD_NOW | RTLD_LOCAL);
+  if (opened == nullptr) ADD_FAILURE() << ::dlerror();
+  return opened;
+}
+
+/// Calls the exported function `name` with these arguments. If there is none, fails the test and returns `missing`.
+template <class Result, class... Arguments>
+Result call(void* library, Result missing, char const* name, Arguments... arguments) {
+  auto* const function = reinterpret_cast<Result (*)(Arguments...)>(::dlsym(library, name));
+  if (function == nullptr) ADD_FAILURE() << name << " is missing";
+  return function != nullptr ? function(arguments...) : missing;
+}
+
 inline void* driver() {
-  static void* const library = [] {
-    char const* const path = std::getenv("CROSSRANK_CUDA_LIBRARY");
-    void* const opened = ::dlopen(path != nullptr ? path : CROSSRANK_TEST_CUDA, RTLD_NOW | RTLD_LOCAL);
-    if (opened == nullptr) ADD_FAILURE() << ::dlerror();
-    return opened;
-  }();
+  static void* const library = open_library("CROSSRANK_CUDA_LIBRARY", CROSSRANK_TEST_CUDA);
   return library;
 }
 
-/// Calls the exported function `name` with these arguments.
+/// Calls a function of the driver.
 template <class... Arguments>
 CUresult cu(char const* name, Arguments... arguments) {
-  auto* const function = reinterpret_cast<CUresult (*)(Arguments...)>(::dlsym(driver(), name));
-  if (function == nullptr) ADD_FAILURE() << name << " is missing";
-  return function != nullptr ? function(arguments...) : CUDA_ERROR_NOT_FOUND;
+  return call(driver(), CUDA_ERROR_NOT_FOUND, name, arguments...);
 }
 
 /// A function of the emulator; null on the real driver.

@@ -19,21 +19,15 @@ namespace device_test {
 namespace {
 
 void* library() {
-  static void* const opened = [] {
-    static_cast<void>(driver());
-    char const* const path = std::getenv("CROSSRANK_NCCL_LIBRARY");
-    void* const handle = ::dlopen(path != nullptr ? path : CROSSRANK_TEST_NCCL, RTLD_NOW | RTLD_LOCAL);
-    if (handle == nullptr) ADD_FAILURE() << ::dlerror();
-    return handle;
-  }();
+  static_cast<void>(driver());
+  static void* const opened = open_library("CROSSRANK_NCCL_LIBRARY", CROSSRANK_TEST_NCCL);
   return opened;
 }
 
+/// Calls a function of NCCL.
 template <class... Arguments>
 ncclResult_t nccl(char const* name, Arguments... arguments) {
-  auto* const function = reinterpret_cast<ncclResult_t (*)(Arguments...)>(::dlsym(library(), name));
-  if (function == nullptr) ADD_FAILURE() << name << " is missing";
-  return function != nullptr ? function(arguments...) : ncclInternalError;
+  return call(library(), ncclInternalError, name, arguments...);
 }
 
 ncclConfig_t config(int blocking) {

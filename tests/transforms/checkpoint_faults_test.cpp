@@ -72,7 +72,7 @@ auto has_no_folder_of_a_job() { return testing::Each(testing::Not(testing::Start
 
 class FullDisk : public SavedCheckpoint, public testing::WithParamInterface<std::string> {};
 
-TEST_P(FullDisk, keeps_the_checkpoint_and_training_goes_on) {
+TEST_P(FullDisk, keeps_the_checkpoint_and_training_continues) {
   auto const format = format_of(GetParam());
   save_old(format);
   for (auto const call : {Call::pwrite, Call::fsync}) {
@@ -102,6 +102,30 @@ TEST_P(FullDisk, keeps_the_checkpoint_and_training_goes_on) {
 INSTANTIATE_TEST_SUITE_P(All, FullDisk, testing::Values("hugging_face", "dcp"),
                          [](auto const& tested) { return tested.param; });
 
+/// A save during which a rank is killed or stopped.
+struct DisturbedSave {
+  fs::path out{};
+  std::string format{};
+  int victim = 0;
+};
+
+/// Saves, and returns the exit code of the rank: 7 after a `Lost` that names the victim, else 0.
+template <class Lost>
+int save_and_expect(MeshCollective const& job, TrainableModel& model, AdamW& optimizer, DisturbedSave const& save) {
+  try {
+    save_checkpoint(job.dp_world(), model, save.out,
+                    {.optimizer = &optimizer,
+                     .config = config,
+                     .format = format_of(save.format),
+                     .max_shard_bytes = 200,
+                     .force = true});
+  } catch (Lost const& e) {
+    EXPECT_THAT(e.failed_ranks(), testing::ElementsAre(save.victim));
+    return testing::Test::HasFailure() ? 1 : lost_a_peer;
+  }
+  return 0;
+}
+
 /// Trains two steps and saves in format `arguments[3]`; rank `arguments[1]` is killed at a crash point. The others
 /// return 7 after an error that names the lost rank.
 CROSSRANK_RANK_SCENARIO(save_until) {
@@ -113,18 +137,7 @@ CROSSRANK_RANK_SCENARIO(save_until) {
   int const victim = std::stoi(self.arguments.at(1));
   world.barrier();
   if (world.rank() == victim) platform::arm_crash_point(self.arguments.at(2), 1);
-  try {
-    save_checkpoint(job.dp_world(), *model, self.arguments.at(0),
-                    {.optimizer = &optimizer,
-                     .config = config,
-                     .format = format_of(self.arguments.at(3)),
-                     .max_shard_bytes = 200,
-                     .force = true});
-  } catch (PeerLostError const& e) {
-    EXPECT_THAT(e.failed_ranks(), testing::ElementsAre(victim));
-    return testing::Test::HasFailure() ? 1 : lost_a_peer;
-  }
-  return 0;
+  return save_and_expect<PeerLostError>(job, *model, optimizer, {self.arguments.at(0), self.arguments.at(3), victim});
 }
 
 /// A crash point and the format that is saved.
@@ -217,18 +230,7 @@ CROSSRANK_RANK_SCENARIO(save_with_a_stop) {
   world.barrier();
   std::optional<platform::ScopedSystem> scope;
   if (world.rank() == victim) scope.emplace(os);
-  try {
-    save_checkpoint(job.dp_world(), *model, self.arguments.at(0),
-                    {.optimizer = &optimizer,
-                     .config = config,
-                     .format = format_of(self.arguments.at(1)),
-                     .max_shard_bytes = 200,
-                     .force = true});
-  } catch (TimeoutError const& e) {
-    EXPECT_THAT(e.failed_ranks(), testing::ElementsAre(victim));
-    return testing::Test::HasFailure() ? 1 : lost_a_peer;
-  }
-  return 0;
+  return save_and_expect<TimeoutError>(job, *model, optimizer, {self.arguments.at(0), self.arguments.at(1), victim});
 }
 
 class StoppedSave : public SavedCheckpoint, public testing::WithParamInterface<StoppedAt> {};

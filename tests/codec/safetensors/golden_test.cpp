@@ -1,11 +1,12 @@
 #include <algorithm>
 #include <filesystem>
+#include <span>
 #include <string>
-#include <vector>
 
 #include <gtest/gtest.h>
 
 #include "tests/codec/safetensors/image_fixture.hpp"
+#include "tests/support/golden_files.hpp"
 
 namespace crossrank::codec {
 namespace {
@@ -14,21 +15,8 @@ namespace fs = std::filesystem;
 
 fs::path golden() { return fs::path(CROSSRANK_TEST_DATA) / "safetensors"; }
 
-/// Returns the files of a folder as test parameters, or one empty name if there is none, so that a test fails.
-std::vector<std::string> names_in(char const* folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (auto const& file : fs::directory_iterator(golden() / folder, error)) {
-    if (file.path().extension() == ".safetensors") names.push_back(file.path().stem().string());
-  }
-  std::sort(names.begin(), names.end());
-  if (names.empty()) names.emplace_back();
-  return names;
-}
-
-std::string case_name(testing::TestParamInfo<std::string> const& test) {
-  return test.param.empty() ? "absent" : test.param;
-}
+/// Returns the names of the golden files of a folder.
+auto files_of(char const* folder) { return testing::ValuesIn(test::golden_names(golden() / folder, ".safetensors")); }
 
 class Golden : public testing::TestWithParam<std::string> {
  protected:
@@ -76,9 +64,9 @@ TEST_P(LenientGolden, is_refused_by_default_and_read_on_request) {
   EXPECT_NO_THROW((void)open_plain(bytes, Strictness::lenient).read_all());
 }
 
-INSTANTIATE_TEST_SUITE_P(Safetensors, GoodGolden, testing::ValuesIn(names_in("good")), case_name);
-INSTANTIATE_TEST_SUITE_P(Safetensors, BadGolden, testing::ValuesIn(names_in("bad")), case_name);
-INSTANTIATE_TEST_SUITE_P(Safetensors, LenientGolden, testing::ValuesIn(names_in("lenient")), case_name);
+INSTANTIATE_TEST_SUITE_P(Safetensors, GoodGolden, files_of("good"), test::golden_case_name);
+INSTANTIATE_TEST_SUITE_P(Safetensors, BadGolden, files_of("bad"), test::golden_case_name);
+INSTANTIATE_TEST_SUITE_P(Safetensors, LenientGolden, files_of("lenient"), test::golden_case_name);
 
 }  // namespace
 }  // namespace crossrank::codec

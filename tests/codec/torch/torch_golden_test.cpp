@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/codec/torch/torch_fixture.hpp"
+#include "tests/support/golden_files.hpp"
 #include "tests/support/sha256.hpp"
 
 namespace crossrank::codec {
@@ -17,20 +18,8 @@ namespace fs = std::filesystem;
 
 fs::path golden() { return fs::path(CROSSRANK_TEST_DATA) / "torch"; }
 
-std::vector<std::string> names_in(fs::path const& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (auto const& file : fs::directory_iterator(folder, error)) {
-    if (file.path().extension() == ".pth") names.push_back(file.path().stem().string());
-  }
-  std::sort(names.begin(), names.end());
-  if (names.empty()) names.emplace_back();
-  return names;
-}
-
-std::string case_name(testing::TestParamInfo<std::string> const& test) {
-  return test.param.empty() ? "absent" : test.param;
-}
+/// Returns the names of the golden files of a folder.
+auto files_of(fs::path const& folder) { return testing::ValuesIn(test::golden_names(folder, ".pth")); }
 
 Json truth() {
   std::ifstream file(golden() / "truth.json");
@@ -95,8 +84,8 @@ TEST_P(HostileTorch, is_refused_with_section_and_offset) {
 
 INSTANTIATE_TEST_SUITE_P(Torch, GoodTorch,
                          testing::Values("mixed", "module_state_dict", "parameter_and_scalars", "rank_3_state"),
-                         case_name);
-INSTANTIATE_TEST_SUITE_P(Torch, HostileTorch, testing::ValuesIn(names_in(golden() / "hostile")), case_name);
+                         test::golden_case_name);
+INSTANTIATE_TEST_SUITE_P(Torch, HostileTorch, files_of(golden() / "hostile"), test::golden_case_name);
 
 class TorchFiles : public testing::Test {
  protected:

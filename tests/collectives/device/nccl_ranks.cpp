@@ -7,7 +7,10 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <crossrank/error.hpp>
 
 namespace crossrank::test {
 namespace {
@@ -50,6 +53,20 @@ Tensor filled(Collective const& world, std::int64_t count) { return filled(world
 
 unsigned long long emulated_count(char const* name) {
   return emulator<unsigned long long(char const*)>("emulated_count")(name);
+}
+
+void expect_refused(int rank, char const* function, std::function<void()> const& call) {
+  try {
+    call();
+    ADD_FAILURE() << "no error";
+  } catch (BackendError const& e) {
+    EXPECT_EQ(rank, 1);
+    EXPECT_THAT(e.info().message, testing::HasSubstr(function));
+  } catch (PeerLostError const& e) {
+    EXPECT_EQ(rank, 0);
+    EXPECT_THAT(e.info().failed_ranks, testing::ElementsAre(1));
+    EXPECT_THAT(e.what(), testing::HasSubstr(function));
+  }
 }
 
 void await_abort() {

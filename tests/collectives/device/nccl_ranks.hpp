@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -37,6 +38,9 @@ void expect_job_ok(int ranks, std::string_view scenario, RankOptions options = g
 
 /// Returns how often this process has called a function of the emulated libraries, or an event has happened.
 [[nodiscard]] unsigned long long emulated_count(char const* name);
+/// Runs `call`, during which `function` of the emulated libraries fails on rank 1. Expects that rank 1 gets the error
+/// of the function, and rank 0 an error that names rank 1 and the function.
+void expect_refused(int rank, char const* function, std::function<void()> const& call);
 /// Waits until this rank's watchdog has aborted a communicator.
 void await_abort();
 /// Blocks a stream forever: the work that is enqueued later does not start.

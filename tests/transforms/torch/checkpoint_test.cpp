@@ -40,8 +40,8 @@ void train_to(int last, xr::torch::DistributedModule<NetImpl>& model, xr::Optimi
   }
 }
 
-/// A training that is saved and goes on with other ranks or the other transform ends where an undisturbed one ends.
-TEST(TorchCheckpoint, goes_on_with_any_number_of_ranks) {
+/// A training that is saved and continues with other ranks or the other transform ends where an undisturbed one ends.
+TEST(TorchCheckpoint, continues_with_any_number_of_ranks) {
   NetOptions const options{.tied = true, .unused = true, .frozen = true, .buffer = true};
   auto const expected = trained_alone(options);
   xr::test::TemporaryDirectory const folder;

@@ -17,14 +17,7 @@ namespace {
 using testing::HasSubstr;
 using xr::test::run_jobs;
 
-struct DdpSetting {
-  char const* name;
-  xr::DDPTransformConfig config{};
-  NetOptions net{};
-  double tolerance = rounding;
-};
-
-DdpSetting const ddp_settings[] = {
+Setting<xr::DDPTransformConfig> const ddp_settings[] = {
     {"default"},
     {"copied gradients, frozen", {.gradient_as_bucket_view = false}, {.frozen = true}},
     {"tied, static graph", {.static_graph = true}, {.tied = true}},

@@ -24,12 +24,7 @@ namespace {
 using testing::HasSubstr;
 using xr::test::run_jobs;
 
-struct ShardSetting {
-  char const* name;
-  xr::FullyShardTransformConfig config{};
-  NetOptions net{};
-  double tolerance = rounding;
-};
+using ShardSetting = Setting<xr::FullyShardTransformConfig>;
 
 std::vector<ShardSetting> shard_settings() {
   return {{"default"},

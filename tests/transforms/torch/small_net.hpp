@@ -56,6 +56,15 @@ void fill(torch::nn::Module& module, double seed);
 inline constexpr int steps = 20;
 /// Bound of differences in double precision: the sums of a batch are taken in another order.
 inline constexpr double rounding = 1e-12;
+/// One case of a transform's tests.
+template <class Config>
+struct Setting {
+  char const* name;
+  Config config{};
+  NetOptions net{};
+  double tolerance = rounding;
+};
+
 /// The rows of the batch.
 inline constexpr std::int64_t batch_rows = 12;
 /// Returns rows of the inputs of a step, and their targets.
