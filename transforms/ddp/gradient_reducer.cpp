@@ -238,6 +238,7 @@ void GradientReducer::set_hook(CommunicationHook hook) {
                       .message = "a hook needs both of its functions, or none",
                       .expected = "compress and decompress",
                       .got = hook.compress ? "compress" : "decompress",
+                      .hint = "set the other function too, or pass an empty hook to remove the current one",
                       .group = group_.name(),
                       .rank = group_.rank(),
                       .world_size = group_.world_size()});

@@ -4,6 +4,7 @@
 #include <span>
 #include <utility>
 
+#include "lib/core/as_size.hpp"
 #include "lib/tensor/small_float.hpp"
 #include "transforms/fully_shard/unit_calls.hpp"
 #include "transforms/fully_shard/unit_shards.hpp"
@@ -26,7 +27,7 @@ bool UnitShards::travels_as_fp8(Member const& member, bool exact) const {
 void UnitShards::encode(Member& member, std::vector<Tensor>& ins, std::vector<Tensor>& outs) {
   auto const format = config_.mixed_precision.fp8_format;
   auto codes = Tensor::empty(member.shard.shape(), format);
-  auto const elements = static_cast<std::size_t>(codes.numel());
+  auto const elements = as_size(codes.numel());
   std::array<float, chunk_elements> values;
   float largest = 0;
   for_each_chunk(elements, [&](std::size_t begin, std::size_t count) {
@@ -54,7 +55,7 @@ void UnitShards::decode(Member& member) const {
   auto decoded = device_ == Device::cpu() ? member.full : Tensor::empty(member.full.shape(), member.full.dtype());
   std::array<float, chunk_elements> values;
   std::array<double, chunk_elements> scaled;
-  for_each_chunk(static_cast<std::size_t>(codes.numel()), [&](std::size_t begin, std::size_t count) {
+  for_each_chunk(as_size(codes.numel()), [&](std::size_t begin, std::size_t count) {
     auto const chunk = std::span(values).first(count);
     decode_small_floats(codes.dtype(), codes.bytes().subspan(begin, count), chunk);
     std::transform(chunk.begin(), chunk.end(), scaled.begin(),

@@ -5,6 +5,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "transforms/fully_shard/unit_calls.hpp"
 #include "transforms/fully_shard/unit_shards.hpp"
 #include "transforms/model/common_values.hpp"
@@ -80,6 +81,7 @@ void UnitShards::take_over(Member& member) {
                       .expected = to_string(value),
                       .got = to_string(grad),
                       .resource = member.parameter->name,
+                      .hint = "the engine must give each gradient the shape and dtype of its parameter",
                       .group = groups_.shard.name(),
                       .rank = groups_.shard.rank(),
                       .world_size = groups_.shard.world_size()});
@@ -121,7 +123,7 @@ void UnitShards::start_reduction() {
     }
     auto const count = static_cast<std::int64_t>(list.size());
     auto uses = Tensor::empty({ranks, count}, dtype);
-    for (int rank = 0; rank < ranks; ++rank) write_reals(uses, static_cast<std::size_t>(rank * count), used);
+    for (int rank = 0; rank < ranks; ++rank) write_reals(uses, as_size(rank * count), used);
     ins.push_back(uses.to(device_));
     reduction.results.push_back(Tensor::empty({count}, dtype, device_));
     run_on([&] { return names(); },

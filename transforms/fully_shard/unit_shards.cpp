@@ -108,7 +108,8 @@ void UnitShards::load(std::function<Tensor(std::string const&)> const& load_one)
                         .message = "the loaded tensor does not fit the parameter",
                         .expected = to_string(member.shape),
                         .got = to_string(full),
-                        .resource = member.parameter->name});
+                        .resource = member.parameter->name,
+                        .hint = "return the whole tensor, from a checkpoint of the same model"});
     }
     auto const chunk = member.shard.shape()[0];
     auto own = member.shard.narrow(0, 0, member.own_rows);

@@ -71,7 +71,8 @@ std::shared_ptr<FileStateStore> FileStateStore::open_for_rank(std::filesystem::p
         .operation = operation,
         .message = rank < 0 ? "the rank is negative" : "the job has no such rank",
         .expected = options.world_size ? "a rank below " + std::to_string(*options.world_size) : std::string(),
-        .got = "rank " + std::to_string(rank)});
+        .got = "rank " + std::to_string(rank),
+        .hint = "ranks count from 0; correct WorkspaceOptions::rank or WorkspaceOptions::world_size"});
   }
   std::shared_ptr<FileStateStore> store(new FileStateStore(path));
   store->rank_ = rank;

@@ -35,7 +35,8 @@ int NFSWorkspace::rank() const {
   if (rank) return *rank;
   throw UsageError(ErrorInfo{.operation = "NFSWorkspace.rank",
                              .message = "this workspace was opened for reading only and has no rank",
-                             .resource = store_->path().string()});
+                             .resource = store_->path().string(),
+                             .hint = "construct it with NFSWorkspace(path) instead of NFSWorkspace::open(path)"});
 }
 
 void NFSWorkspace::write_configs_and_weights(Json const& config, StateDict const& weights) {

@@ -39,7 +39,8 @@ void ObjectWriter::enter() {
   if (++depth_ <= max_object_depth) return;
   throw UsageError({.operation = "encode_object",
                     .message = "the object is nested too deeply",
-                    .expected = "at most " + std::to_string(max_object_depth) + " levels"});
+                    .expected = "at most " + std::to_string(max_object_depth) + " levels",
+                    .hint = "store nested parts in a list, and let them refer to each other by index"});
 }
 
 std::vector<std::byte> ObjectWriter::take() {

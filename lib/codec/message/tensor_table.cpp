@@ -143,7 +143,8 @@ std::size_t encoded_size(TableInput const& input) {
     throw UsageError({.operation = "tensor table",
                       .message = "the config is too large",
                       .expected = "at most " + std::to_string(max_config_bytes) + " bytes",
-                      .got = std::to_string(input.config.size())});
+                      .got = std::to_string(input.config.size()),
+                      .hint = "move long lists of numbers from the config to tensors"});
   }
   auto bytes = sizeof(TableHead) + padded(input.config.size());
   for (auto const& entry : input.entries) {
@@ -152,7 +153,8 @@ std::size_t encoded_size(TableInput const& input) {
                         .message = "a tensor's name is too long",
                         .expected = "at most " + std::to_string(max_name_bytes) + " bytes",
                         .got = std::to_string(entry.name.size()),
-                        .resource = std::string(entry.name.substr(0, 80))});
+                        .resource = std::string(entry.name.substr(0, 80)),
+                        .hint = "shorten the name"});
     }
     bytes += sizeof(EntryHead) + entry.shape.size() * sizeof(std::int64_t) + padded(entry.name.size());
   }

@@ -19,6 +19,7 @@
 #include "lib/codec/safetensors/state_file_name.hpp"
 #include "lib/codec/safetensors/state_image.hpp"
 #include "lib/codec/safetensors/tensor_name.hpp"
+#include "lib/codec/safetensors/unknown_tensor.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/tensor/copy_memory.hpp"
 #include "lib/tensor/transfer/host_copies.hpp"
@@ -93,6 +94,10 @@ struct SafetensorsFile::State {
     auto const at = std::lower_bound(by_name.begin(), by_name.end(), name,
                                      [&](auto i, auto wanted) { return entries[i].name < wanted; });
     return at != by_name.end() && entries[*at].name == name ? &image.entries()[*at] : nullptr;
+  }
+
+  [[noreturn]] void refuse_name(std::string_view name) const {
+    codec::refuse_unknown_tensor(read_operation, name, image.entries(), path.string());
   }
 
   std::filesystem::path path;
@@ -170,17 +175,14 @@ void read_row_slice(codec::FileSource const& source, std::uint64_t at, RowSlice 
   }
 }
 
-[[noreturn]] void refuse_name(std::string_view name, std::string path) {
-  throw UsageError({.operation = read_operation,
-                    .message = "there is no tensor \"" + std::string(name) + "\"",
-                    .resource = std::move(path)});
-}
-
 std::string entry_label(std::string_view name) { return "\"" + codec::printable(name.substr(0, 80)) + "\": "; }
 
-[[noreturn]] void refuse_write(std::filesystem::path const& path, std::string message, std::string_view name) {
-  throw UsageError(
-      {.operation = write_operation, .message = entry_label(name) + std::move(message), .resource = path.string()});
+[[noreturn]] void refuse_write(std::filesystem::path const& path, std::string message, std::string_view name,
+                               std::string hint = {}) {
+  throw UsageError({.operation = write_operation,
+                    .message = entry_label(name) + std::move(message),
+                    .resource = path.string(),
+                    .hint = std::move(hint)});
 }
 
 [[noreturn]] void refuse_target(std::filesystem::path const& path, std::string message, std::string hint) {
@@ -291,7 +293,7 @@ Tensor SafetensorsFile::read(std::string_view name) const { return state_->image
 
 Tensor SafetensorsFile::map(std::string_view name) const {
   auto const* const entry = state_->find(name);
-  if (entry == nullptr) refuse_name(name, state_->path.string());
+  if (entry == nullptr) state_->refuse_name(name);
   if (entry->begin == entry->end) return Tensor::empty(entry->shape, entry->dtype);
   return spi::tensor_from_storage(state_->mapped(), state_->image.header().data_start + entry->begin, entry->shape,
                                   entry->dtype);
@@ -300,7 +302,7 @@ Tensor SafetensorsFile::map(std::string_view name) const {
 Tensor SafetensorsFile::read_slice(std::string_view name, Dim dim, std::int64_t begin, std::int64_t length) const {
   auto const path = state_->path.string();
   auto const* const entry = state_->find(name);
-  if (entry == nullptr) refuse_name(name, path);
+  if (entry == nullptr) state_->refuse_name(name);
   auto const dims = static_cast<std::int64_t>(entry->shape.size());
   auto const axis = dim.dim < 0 ? dim.dim + dims : dim.dim;
   if (axis < 0 || axis >= dims) refuse_slice(*entry, path, "the dimension does not exist", std::to_string(dim.dim));

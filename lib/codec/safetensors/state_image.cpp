@@ -11,6 +11,7 @@
 #include "lib/codec/safetensors/state_file_name.hpp"
 #include "lib/codec/safetensors/image_writer.hpp"
 #include "lib/codec/json/integer_signedness.hpp"
+#include "lib/codec/safetensors/unknown_tensor.hpp"
 
 namespace crossrank::codec {
 namespace {
@@ -141,10 +142,7 @@ std::size_t StateImage::index_of(std::string_view name) const {
       std::lower_bound(by_name_.begin(), by_name_.end(), name,
                        [&](std::uint32_t index, std::string_view wanted) { return entries[index].name < wanted; });
   if (found != by_name_.end() && entries[*found].name == name) return *found;
-  throw UsageError({.operation = "state image",
-                    .message = "there is no tensor \"" + std::string(name) + "\"",
-                    .got = std::to_string(entries.size()) + " others",
-                    .resource = source_->name()});
+  refuse_unknown_tensor("state image", name, entries, source_->name());
 }
 
 RankState StateImage::read_all() const {

@@ -50,7 +50,8 @@ class MetadataWriter {
       throw UsageError({.operation = "torch metadata write",
                         .message = "a distributed checkpoint has no dtype for this tensor",
                         .got = std::string(name_of(tensor.dtype)),
-                        .resource = tensor.name});
+                        .resource = tensor.name,
+                        .hint = "convert the tensor to a dtype of torch, or write safetensors files"});
     }
     // The class restores itself from: dtype, layout, requires_grad, memory format, pin_memory.
     out_.begin_state(std::string(metadata_module) + "TensorProperties");

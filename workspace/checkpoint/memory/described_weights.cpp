@@ -63,7 +63,8 @@ class Encoder {
     throw UsageError({.operation = operation_,
                       .message = std::string("`") + name + "` of the placements is not a number of ranks",
                       .expected = "1 or more",
-                      .got = std::to_string(size)});
+                      .got = std::to_string(size),
+                      .hint = "leave it at 1 if the weights are not sharded this way"});
   }
 
   /// Returns the numbers that a kind consists of: dtype, placement, first element, and the shape with its length.
@@ -88,7 +89,8 @@ class Encoder {
       throw UsageError(
           {.operation = operation_,
            .message = "a flattened tensor needs `first_element` of at least 0, a `shape` and no placements",
-           .resource = name});
+           .resource = name,
+           .hint = "set `shape` to the shape of the whole tensor, and clear `placements`"});
     }
     placement.first_element.reset();
     auto const& shape = tensor.shape();
@@ -170,7 +172,8 @@ void require_place(std::string const& operation, char const* whose, char const* 
   throw UsageError({.operation = operation,
                     .message = std::string("`") + name + "` of the " + whose + " is outside the grid",
                     .expected = size < 1 ? "a grid with ranks" : "0 to " + std::to_string(size - 1),
-                    .got = std::to_string(rank)});
+                    .got = std::to_string(rank),
+                    .hint = "count the ranks of each dimension from 0"});
 }
 
 void require_expert_groups(std::string const& operation, char const* whose, Placements const& placements) {
@@ -178,7 +181,8 @@ void require_expert_groups(std::string const& operation, char const* whose, Plac
   throw UsageError({.operation = operation,
                     .message = std::string("`moe_ep` of the ") + whose + " does not divide the tensor-parallel size",
                     .expected = "a divisor of " + std::to_string(placements.tp),
-                    .got = std::to_string(placements.moe_ep)});
+                    .got = std::to_string(placements.moe_ep),
+                    .hint = "leave `moe_ep` at 1 if each rank holds a slice of every expert"});
 }
 
 DescribedWeights describe_weights(Collective const& world, StateDict const& weights, Placements const& placements,

@@ -23,7 +23,8 @@ StateDict get_full_state_dict(Collective const& world, StateDict const& weights,
     throw UsageError({.operation = operation,
                       .message = "`dst` is not a rank of the group",
                       .expected = "0 to " + std::to_string(world.world_size() - 1),
-                      .got = std::to_string(options.dst)});
+                      .got = std::to_string(options.dst),
+                      .hint = "count `dst` inside the group of the call"});
   });
   auto const plan = plan_export(world, weights, placements, options.model, operation);
   auto targets = per_rank<FillTarget>(world.world_size());

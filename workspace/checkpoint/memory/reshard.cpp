@@ -57,7 +57,8 @@ void require_target(TensorPlacement const& placement, std::string const& name) {
   throw UsageError({.operation = reshard_operation,
                     .message = "a result cannot be partial or flattened",
                     .expected = "Replicate, Shard or StridedShard",
-                    .resource = name});
+                    .resource = name,
+                    .hint = "pass Replicate to get the whole tensor on each rank"});
 }
 
 Json wanted_json(Placements const& to, ReshardOptions const& options, std::span<SourceTensor const> tensors) {

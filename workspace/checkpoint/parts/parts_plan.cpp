@@ -41,8 +41,9 @@ namespace fs = std::filesystem;
 
 PartsPlan::State const& require(std::shared_ptr<PartsPlan::State const> const& state) {
   if (!state) {
-    throw UsageError(
-        {.operation = parts_operation, .message = "the plan of parts is empty: make one with PartsPlan::make"});
+    throw UsageError({.operation = parts_operation,
+                      .message = "the plan of parts is empty",
+                      .hint = "make one with PartsPlan::make or PartsPlan::load"});
   }
   return *state;
 }
@@ -300,7 +301,8 @@ void PartsPlan::save(fs::path const& file) const {
   if (fs::is_directory(file, ignored) || absolute_path(file) == state.file.out) {
     throw UsageError({.operation = parts_operation,
                       .message = "the plan needs the name of a file, but this is a directory",
-                      .resource = file.string()});
+                      .resource = file.string(),
+                      .hint = "add the name of a file, such as plan.json"});
   }
   std::error_code unknown;
   auto const kind = fs::symlink_status(file, unknown).type();

@@ -195,8 +195,10 @@ std::optional<ShardNumbers> match_shard_pattern(std::string_view pattern, std::s
     auto const axis = pattern.substr(1, end == std::string_view::npos ? end : end - 1);
     if (end == std::string_view::npos || !is_one_of(axis, {"rank", "tp", "pp", "ep"})) {
       throw UsageError({.operation = "checkpoint pattern",
-                        .message = "the pattern has an unknown placeholder: use {rank}, {tp}, {pp} or {ep}",
-                        .got = std::string(pattern)});
+                        .message = "the pattern has an unknown placeholder",
+                        .expected = "{rank}, {tp}, {pp} or {ep}",
+                        .got = std::string(pattern),
+                        .hint = "write * for any other part of the name"});
     }
     auto const number = take_number(name);
     if (!number) return std::nullopt;
