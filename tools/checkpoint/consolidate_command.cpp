@@ -14,8 +14,8 @@ namespace {
 constexpr char const* consolidate_examples =
     R"(Writes one Hugging Face checkpoint: model.safetensors, or model-0000x-of-0000y.safetensors and their index, and
 the configs and tokenizer files that are beside the shards. Reads safetensors shards, state images, torch archives
-and distributed checkpoints (DCP). A process needs at most 256 MiB and, for each
-tensor, 2 KiB and 1 KiB for each of its shards.
+and distributed checkpoints (DCP). A process needs at most 256 MiB, plus 2 KiB for each tensor and 1 KiB for each of
+its shards.
 
 Everything is written to a hidden folder in the output, read back and compared. The files get their names last, and the
 config the very last. A job that is killed at any time leaves the old checkpoint or none, and --resume continues from
