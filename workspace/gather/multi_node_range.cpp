@@ -53,11 +53,11 @@ std::shared_ptr<spi::Transport> channel_of(std::shared_ptr<spi::Transport> const
 
 }  // namespace
 
-MultiNodeRange::MultiNodeRange(Parts parts)
-    : parts_(std::move(parts)),
-      group_(node::group_of(parts_.collective.transport()->node_memory())),
-      open_messages_(as_size(parts_.collective.world_size())),
-      received_(parts_.members.size()) {}
+MultiNodeRange::MultiNodeRange(RangeInputs inputs)
+    : inputs_(std::move(inputs)),
+      group_(node::group_of(inputs_.collective.transport()->node_memory())),
+      open_messages_(as_size(inputs_.collective.world_size())),
+      received_(inputs_.members.size()) {}
 
 bool MultiNodeRange::on_this_node(int member) const {
   auto const here = transport().node_ranks();
@@ -71,26 +71,26 @@ int MultiNodeRange::node_rank_of(int member) const {
 
 MultiNodeRange::OpenMessage MultiNodeRange::publish(Contribution const& mine) {
   OpenMessage message;
-  auto const receiver = parts_.members.front();
-  if (!parts_.files && !on_this_node(receiver)) {
+  auto const receiver = inputs_.members.front();
+  if (!inputs_.files && !on_this_node(receiver)) {
     kept_ = pack(mine);
     message.part.bytes = kept_.size();
     serves_ = true;
     return message;
   }
   node::Post post;
-  parts_.exchange->publish(mine, parts_.files ? receiver : node_rank_of(receiver), post);
+  inputs_.exchange->publish(mine, inputs_.files ? receiver : node_rank_of(receiver), post);
   message.part = ContributionDescriptor::of(post);
   return message;
 }
 
 void MultiNodeRange::open(Contribution const& mine, bool writes) {
-  channel_ = channel_of(parts_.collective.transport(), parts_.timeout_policy);
+  channel_ = channel_of(inputs_.collective.transport(), inputs_.timeout_policy);
   OpenMessage own;
   std::exception_ptr failure;
   try {
     // Created inside the try block: if the directory cannot be used, this rank reports it to the others.
-    if (parts_.make_exchange) parts_.exchange = parts_.make_exchange();
+    if (inputs_.make_exchange) inputs_.exchange = inputs_.make_exchange();
     if (writes) own = publish(mine);
   } catch (std::exception const& e) {
     if (has_ended_group(e)) throw;
@@ -101,10 +101,10 @@ void MultiNodeRange::open(Contribution const& mine, bool writes) {
   }
   try {
     std::vector<std::size_t> const counts(open_messages_.size(), sizeof own);
-    auto const request_id = transport().post_all_gatherv({OpKind::range_open, parts_.digest, parts_.arguments.bytes()},
-                                                         {.bytes = std::as_bytes(std::span(&own, 1))}, counts,
-                                                         {.bytes = std::as_writable_bytes(std::span(open_messages_))});
-    transport().wait(request_id, parts_.timeout_policy);
+    auto const request_id = transport().post_all_gatherv(
+        {OpKind::range_open, inputs_.digest, inputs_.arguments.bytes()}, {.bytes = std::as_bytes(std::span(&own, 1))},
+        counts, {.bytes = std::as_writable_bytes(std::span(open_messages_))});
+    transport().wait(request_id, inputs_.timeout_policy);
     bool const failed =
         std::any_of(open_messages_.begin(), open_messages_.end(), [](auto const& message) { return message.failed(); });
     if (failed) {
@@ -114,10 +114,10 @@ void MultiNodeRange::open(Contribution const& mine, bool writes) {
       throw_if_one_failed();
     }
   } catch (...) {
-    if (parts_.exchange) parts_.exchange->discard();
+    if (inputs_.exchange) inputs_.exchange->discard();
     throw;
   }
-  if (parts_.members.front() == transport().rank()) user_code_ = std::make_unique<UserCodeScope>(parts_.collective);
+  if (inputs_.members.front() == transport().rank()) user_code_ = std::make_unique<UserCodeScope>(inputs_.collective);
 }
 
 void MultiNodeRange::throw_if_one_failed() {
@@ -128,7 +128,7 @@ void MultiNodeRange::throw_if_one_failed() {
     auto const bytes = std::min<std::size_t>(message.error_bytes, message.error.size());
     errors.push_back({.rank = static_cast<int>(member), .error = decode_error(std::span(message.error).first(bytes))});
   }
-  throw remote_error({.operation = parts_.operation,
+  throw remote_error({.operation = inputs_.operation,
                       .group = transport().name(),
                       .rank = transport().rank(),
                       .world_size = transport().world_size()},
@@ -136,24 +136,24 @@ void MultiNodeRange::throw_if_one_failed() {
 }
 
 void MultiNodeRange::receive(std::size_t index, Collector& collector) {
-  auto const member = parts_.members[index];
+  auto const member = inputs_.members[index];
   auto const& message = at_rank(open_messages_, member);
-  if (!parts_.files && !on_this_node(member)) return receive_remote(index, message.part.bytes, collector);
+  if (!inputs_.files && !on_this_node(member)) return receive_remote(index, message.part.bytes, collector);
   received_[index] = true;
-  parts_.exchange->receive(parts_.files ? member : node_rank_of(member), message.part, collector);
+  inputs_.exchange->receive(inputs_.files ? member : node_rank_of(member), message.part, collector);
 }
 
 void MultiNodeRange::send_choice(int member, Choice choice) {
   transport().keep_alive();
   channel_->wait(channel_->post_send({.bytes = std::as_bytes(std::span(&choice, 1))}, member, 1),
-                 parts_.timeout_policy);
+                 inputs_.timeout_policy);
 }
 
 std::shared_ptr<std::vector<std::byte>> MultiNodeRange::allocate_for(int member, std::uint64_t bytes) const {
   try {
     return std::make_shared<std::vector<std::byte>>(bytes);
   } catch (std::exception const&) {  // std::bad_alloc or std::length_error
-    throw UnavailableError({.operation = parts_.operation,
+    throw UnavailableError({.operation = inputs_.operation,
                             .message = "there is not enough memory for the tensors of rank " + std::to_string(member),
                             .expected = std::to_string(bytes) + " bytes",
                             .hint = "gather fewer tensors at once, or give the process more memory",
@@ -164,12 +164,12 @@ std::shared_ptr<std::vector<std::byte>> MultiNodeRange::allocate_for(int member,
 }
 
 void MultiNodeRange::receive_remote(std::size_t index, std::uint64_t size, Collector& collector) {
-  auto const member = parts_.members[index];
+  auto const member = inputs_.members[index];
   auto bytes = allocate_for(member, size);
   received_[index] = true;  // from here on, the sender needs no other answer
   try {
     send_choice(member, Choice::send);
-    channel_->wait(channel_->post_recv({.bytes = *bytes, .owner = bytes}, member, 2), parts_.timeout_policy);
+    channel_->wait(channel_->post_recv({.bytes = *bytes, .owner = bytes}, member, 2), inputs_.timeout_policy);
   } catch (Error const& e) {
     if (!e.group_usable()) transport().abort(e.what());
     throw;
@@ -180,24 +180,25 @@ void MultiNodeRange::receive_remote(std::size_t index, std::uint64_t size, Colle
 /// Serves the receiver on another node: sends the contribution if the receiver asks for it.
 void MultiNodeRange::serve() {
   auto choice = Choice::decline;
-  auto const receiver = parts_.members.front();
+  auto const receiver = inputs_.members.front();
   channel_->wait(channel_->post_recv({.bytes = std::as_writable_bytes(std::span(&choice, 1))}, receiver, 1),
-                 parts_.timeout_policy);
-  if (choice == Choice::send) channel_->wait(channel_->post_send({.bytes = kept_}, receiver, 2), parts_.timeout_policy);
+                 inputs_.timeout_policy);
+  if (choice == Choice::send)
+    channel_->wait(channel_->post_send({.bytes = kept_}, receiver, 2), inputs_.timeout_policy);
 }
 
 void MultiNodeRange::close_round() {
-  transport().wait(transport().post_barrier({OpKind::range_close, parts_.digest, parts_.arguments.bytes()}),
-                   parts_.timeout_policy);
+  transport().wait(transport().post_barrier({OpKind::range_close, inputs_.digest, inputs_.arguments.bytes()}),
+                   inputs_.timeout_policy);
 }
 
 void MultiNodeRange::close() {
   user_code_.reset();
   try {
-    bool const receives = parts_.members.front() == transport().rank();
-    for (std::size_t index = 1; receives && index < parts_.members.size(); ++index) {
-      auto const member = parts_.members[index];
-      if (received_[index] || parts_.files || on_this_node(member)) continue;
+    bool const receives = inputs_.members.front() == transport().rank();
+    for (std::size_t index = 1; receives && index < inputs_.members.size(); ++index) {
+      auto const member = inputs_.members[index];
+      if (received_[index] || inputs_.files || on_this_node(member)) continue;
       received_[index] = true;
       send_choice(member, Choice::decline);
     }
@@ -205,15 +206,15 @@ void MultiNodeRange::close() {
     close_round();
   } catch (Error const& e) {
     if (!e.group_usable()) transport().abort(e.what());
-    if (parts_.exchange) parts_.exchange->discard();
+    if (inputs_.exchange) inputs_.exchange->discard();
     throw;
   }
   // All ranks have arrived, so contributions that the receiver did not take can be revoked.
-  if (parts_.exchange) {
-    if (parts_.files) {
-      parts_.exchange->finish();
+  if (inputs_.exchange) {
+    if (inputs_.files) {
+      inputs_.exchange->finish();
     } else {
-      parts_.exchange->discard();
+      inputs_.exchange->discard();
     }
   }
 }
@@ -222,7 +223,7 @@ void MultiNodeRange::abort(std::string_view why) noexcept {
   user_code_.reset();
   transport().abort("rank " + std::to_string(transport().rank()) + ": " + std::string(why));
   channel_->abort(why);
-  if (parts_.exchange) parts_.exchange->discard();
+  if (inputs_.exchange) inputs_.exchange->discard();
 }
 
 }  // namespace crossrank::workspace

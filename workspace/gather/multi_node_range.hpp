@@ -24,7 +24,7 @@ namespace crossrank::workspace {
 /// wait for the first round. `Release::lazy` behaves like the strict release.
 class MultiNodeRange {
  public:
-  struct Parts {
+  struct RangeInputs {
     char const* operation = "";
     Collective collective{};
     std::vector<int> members{};  ///< ranks in the group; the first one receives
@@ -36,7 +36,7 @@ class MultiNodeRange {
         make_exchange{};  ///< creates an exchange through files; may throw
     bool files = false;
   };
-  explicit MultiNodeRange(Parts parts);
+  explicit MultiNodeRange(RangeInputs inputs);
 
   /// Runs the first round.
   void open(Contribution const& mine, bool writes);
@@ -65,9 +65,9 @@ class MultiNodeRange {
   void receive_remote(std::size_t index, std::uint64_t size, Collector& collector);
   void send_choice(int member, Choice choice);
   void serve();
-  [[nodiscard]] spi::Transport& transport() const { return *parts_.collective.transport(); }
+  [[nodiscard]] spi::Transport& transport() const { return *inputs_.collective.transport(); }
 
-  Parts parts_;
+  RangeInputs inputs_;
   std::shared_ptr<node::Group> group_;        ///< the ranks of this node
   std::shared_ptr<spi::Transport> channel_;   ///< for messages between nodes
   std::vector<OpenMessage> open_messages_{};  ///< by rank in the group

@@ -37,7 +37,7 @@ RangeSession::RangeSession(char const* operation, ItemKind kind, Contribution co
   // Writers remove their files after the second round, so they have to wait for it.
   lazy_ = options.release == Release::lazy && !files_;
   if (options.workspace && !options.workspace_path.empty())
-    fail_usage("workspace and workspace_path are both given; use only one of them", options.workspace_path.string());
+    fail_usage("workspace and workspace_path are both given", options.workspace_path.string(), "pass only one of them");
   if (group_) group_->comm().require_own_process(operation_);
   if (collective_.world_size() > 1 && (!group_ || group_->size() != collective_.world_size())) {
     open_across_nodes(kind, mine);
@@ -59,10 +59,11 @@ RangeSession::~RangeSession() {
   leave_user_code();
 }
 
-void RangeSession::fail_usage(std::string message, std::string got) const {
+void RangeSession::fail_usage(std::string message, std::string got, std::string hint) const {
   throw UsageError({.operation = operation_,
                     .message = std::move(message),
                     .got = std::move(got),
+                    .hint = std::move(hint),
                     .group = collective_.name(),
                     .rank = rank_,
                     .world_size = collective_.world_size()});
@@ -70,11 +71,14 @@ void RangeSession::fail_usage(std::string message, std::string got) const {
 
 void RangeSession::map_ranks() {
   auto const global = collective_.transport()->global_ranks();
-  if (ranks_.empty()) fail_usage("the list of ranks is empty; the first rank in it receives", "an empty list");
+  if (ranks_.empty())
+    fail_usage("the list of ranks is empty", "an empty list", "list all ranks that take part; the first one receives");
   members_.reserve(ranks_.size());
   for (int const rank : ranks_) {
     auto const found = std::find(global.begin(), global.end(), rank);
-    if (found == global.end()) fail_usage("a listed rank is not in the group", std::to_string(rank));
+    if (found == global.end())
+      fail_usage("a listed rank is not in the group", std::to_string(rank),
+                 "list ranks of the job that are members of the group");
     members_.push_back(static_cast<int>(found - global.begin()));
   }
   // Callers usually list ranks in ascending order; then no rank is listed twice.
@@ -82,19 +86,20 @@ void RangeSession::map_ranks() {
   auto sorted = members_;
   std::sort(sorted.begin(), sorted.end());
   if (auto const twice = std::adjacent_find(sorted.begin(), sorted.end()); twice != sorted.end())
-    fail_usage("a rank is listed twice", std::to_string(at_rank(global, *twice)));
+    fail_usage("a rank is listed twice", std::to_string(at_rank(global, *twice)), "list each rank once");
 }
 
 void RangeSession::choose_exchange() {
   if (!files_) {
     auto const* const shared = options_.workspace ? options_.workspace->shared_memory() : nullptr;
     if (shared != nullptr && !shared->is_initialized())
-      fail_usage("the workspace is not initialized", "SharedMemoryWorkspace()");
+      fail_usage("the workspace is not initialized", "SharedMemoryWorkspace()",
+                 "construct it with SharedMemoryWorkspace(collective)");
     if (group_) exchange_ = make_arena_exchange(group_, timeout_policy_.timeout, options_.in_place);
     return;
   }
   if (options_.workspace && !options_.workspace->nfs()->is_initialized())
-    fail_usage("the workspace is not initialized", "NFSWorkspace()");
+    fail_usage("the workspace is not initialized", "NFSWorkspace()", "construct it with a path");
 }
 
 /// Sends nothing, but rejects the same arguments as a larger group.
@@ -112,15 +117,16 @@ void RangeSession::open_across_nodes(ItemKind kind, Contribution const& mine) {
     make_exchange = [this] {
       return make_file_exchange(collective_.transport(), collective_.global_rank(), options_, timeout_policy_);
     };
-  multi_node_ = std::make_unique<MultiNodeRange>(MultiNodeRange::Parts{.operation = operation_,
-                                                                       .collective = collective_,
-                                                                       .members = {members_.begin(), members_.end()},
-                                                                       .timeout_policy = timeout_policy_,
-                                                                       .digest = digest(kind),
-                                                                       .arguments = arguments(),
-                                                                       .exchange = std::move(exchange_),
-                                                                       .make_exchange = std::move(make_exchange),
-                                                                       .files = files_});
+  multi_node_ =
+      std::make_unique<MultiNodeRange>(MultiNodeRange::RangeInputs{.operation = operation_,
+                                                                   .collective = collective_,
+                                                                   .members = {members_.begin(), members_.end()},
+                                                                   .timeout_policy = timeout_policy_,
+                                                                   .digest = digest(kind),
+                                                                   .arguments = arguments(),
+                                                                   .exchange = std::move(exchange_),
+                                                                   .make_exchange = std::move(make_exchange),
+                                                                   .files = files_});
   multi_node_->open(mine, is_writer_);
 }
 
@@ -204,7 +210,9 @@ void RangeSession::leave_user_code() noexcept {
 }
 
 void RangeSession::receive(std::size_t index, Collector& collector) {
-  if (!open_) fail_usage("the range was closed before the item was received", "item " + std::to_string(index));
+  if (!open_)
+    fail_usage("the range was closed before the item was received", "item " + std::to_string(index),
+               "read all items before you close the range");
   if (multi_node_) {
     multi_node_->receive(index, collector);
     return;

@@ -44,7 +44,7 @@ class RangeSession {
   /// Runs the second round.
   void close();
   void abort(std::string_view why) noexcept;
-  [[noreturn]] void fail_usage(std::string message, std::string got) const;
+  [[noreturn]] void fail_usage(std::string message, std::string got, std::string hint = {}) const;
 
  private:
   void map_ranks();

@@ -13,14 +13,14 @@
 namespace crossrank::workspace {
 namespace {
 
-struct StoreRegistry {
+struct FileStoreRegistry {
   std::mutex mutex;
   std::vector<FileStateStore*> alive;
   bool hooked = false;
 };
 
-StoreRegistry& registry() {
-  static NoDestructor<StoreRegistry> all;  // the hook runs after static objects are destroyed
+FileStoreRegistry& registry() {
+  static NoDestructor<FileStoreRegistry> all;  // the hook runs after static objects are destroyed
   return all.value;
 }
 

@@ -107,8 +107,8 @@ codec::ImageOptions image_options(StateFileName const& file) {
 
 }  // namespace
 
-WrittenFile write_state_file(platform::Directory const& directory, StateFileName const& file, Json const& config,
-                             StateDict const& weights, OnProgress const& on_progress) {
+LockedStateFile write_state_file(platform::Directory const& directory, StateFileName const& file, Json const& config,
+                                 StateDict const& weights, OnProgress const& on_progress) {
   codec::ImagePlan plan(config, weights, image_options(file));
   platform::AtomicFile out(directory, file.name(), plan.file_bytes(), "NFSWorkspace.write");
   GatheringSink sink(out, on_progress);

@@ -12,7 +12,7 @@
 namespace crossrank::workspace {
 
 /// A published file, and the lock that shows other processes that its writer is running.
-struct WrittenFile {
+struct LockedStateFile {
   PublishedFile published{};
   platform::Fd file_lock{};
 };
@@ -21,9 +21,9 @@ struct WrittenFile {
 using OnProgress = std::function<void()>;
 
 /// Publishes `config` and `weights` under the name of `file`. Throws `IoError` and then leaves no file behind.
-[[nodiscard]] WrittenFile write_state_file(platform::Directory const& directory, StateFileName const& file,
-                                           Json const& config, StateDict const& weights,
-                                           OnProgress const& on_progress = {});
+[[nodiscard]] LockedStateFile write_state_file(platform::Directory const& directory, StateFileName const& file,
+                                               Json const& config, StateDict const& weights,
+                                               OnProgress const& on_progress = {});
 
 /// A state file that is open for reading. Its header is verified; its tensors are not read yet.
 class StateFileReader {

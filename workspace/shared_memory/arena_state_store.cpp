@@ -28,7 +28,7 @@ constexpr int yields_before_sleep = 1000;
 /// Stored instead of a generation when the rank has withdrawn its state.
 constexpr std::uint64_t taken_back = ~std::uint64_t{0};
 
-struct StoreRegistry {
+struct ArenaStoreRegistry {
   struct Entry {
     std::weak_ptr<node::NodeComm> comm;
     std::weak_ptr<ArenaStateStore> store;
@@ -39,8 +39,8 @@ struct StoreRegistry {
   std::map<node::NodeComm const*, Entry> by_comm;
 };
 
-StoreRegistry& registry() {
-  static NoDestructor<StoreRegistry> all;  // workspaces may outlive static objects
+ArenaStoreRegistry& registry() {
+  static NoDestructor<ArenaStoreRegistry> all;  // workspaces may outlive static objects
   return all.value;
 }
 

@@ -73,7 +73,7 @@ void SafetensorsSource::add_file(Opened opened, Described& described) {
   auto const& image = images_.back();
   for (auto const& entry : image.entries()) {
     tensors_.push_back({entry.name, entry.dtype, entry.shape});
-    places_.push_back({files_.size(), image.header().data_start + entry.begin, entry.nbytes()});
+    ranges_.push_back({files_.size(), image.header().data_start + entry.begin, entry.nbytes()});
   }
   if (image.checked() && image.config().is_object()) {
     for (auto const& [key, value] : image.config().items()) described.attributes.set(key, value);
@@ -88,9 +88,9 @@ void SafetensorsSource::add_file(Opened opened, Described& described) {
 
 void SafetensorsSource::read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const {
   require_range(tensor, offset, out.size());
-  if (auto const& image = images_[places_[tensor].file]; image.checked())
+  if (auto const& image = images_[ranges_[tensor].file]; image.checked())
     std::call_once(compared_[tensor], [&] { image.verify(tensors_[tensor].name); });
-  if (!out.empty()) files_[places_[tensor].file]->read_at(places_[tensor].at + offset, out);
+  if (!out.empty()) files_[ranges_[tensor].file]->read_at(ranges_[tensor].at + offset, out);
 }
 
 }  // namespace crossrank::checkpoint

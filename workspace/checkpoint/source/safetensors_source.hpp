@@ -29,7 +29,7 @@ class SafetensorsSource final : public DescribedSource {
   /// Returns the path of an image's file.
   [[nodiscard]] std::string const& file_name(std::size_t image) const { return files_[image]->name(); }
   /// Returns the path of the file that holds a tensor.
-  [[nodiscard]] std::string const& file_of(std::size_t tensor) const { return files_[places_[tensor].file]->name(); }
+  [[nodiscard]] std::string const& file_of(std::size_t tensor) const { return files_[ranges_[tensor].file]->name(); }
 
  private:
   struct Described;
@@ -40,7 +40,8 @@ class SafetensorsSource final : public DescribedSource {
   };
   [[nodiscard]] static std::vector<Opened> open_all(std::vector<std::filesystem::path> const& files, FilePool& pool);
   void add_file(Opened opened, Described& described);
-  struct Place {
+  /// The bytes of a tensor.
+  struct FileRange {
     std::size_t file = 0;
     std::uint64_t at = 0;  ///< first byte in the file
     std::uint64_t bytes = 0;
@@ -48,7 +49,7 @@ class SafetensorsSource final : public DescribedSource {
 
   std::vector<std::shared_ptr<PooledFile const>> files_{};
   std::vector<codec::StateImage> images_{};
-  std::vector<Place> places_{};
+  std::vector<FileRange> ranges_{};
   std::unique_ptr<std::once_flag[]> compared_{};  ///< by tensor, whether its checksum has been compared
 };
 

@@ -17,7 +17,7 @@ constexpr std::size_t block_bytes = std::size_t{1} << 20;
 
 /// Calls `take` with bytes `[begin, begin + bytes)` of a written file, block by block.
 template <class Take>
-void read_blocks(WrittenFile const& file, std::uint64_t begin, std::uint64_t bytes, Take const& take) {
+void read_blocks(UnsealedFile const& file, std::uint64_t begin, std::uint64_t bytes, Take const& take) {
   auto const block = std::make_unique_for_overwrite<std::byte[]>(block_bytes);
   for (std::uint64_t at = 0; at < bytes; at += block_bytes) {
     std::span<std::byte> const part(block.get(), std::min<std::uint64_t>(block_bytes, bytes - at));
@@ -28,7 +28,7 @@ void read_blocks(WrittenFile const& file, std::uint64_t begin, std::uint64_t byt
 
 /// Returns the checksums of an archive. `crcs` has the CRCs of the entries before the tensors.
 std::vector<OutputText> seal_archive(codec::ZipLayout const& zip, std::vector<std::uint32_t> crcs,
-                                     WrittenFile const& file) {
+                                     UnsealedFile const& file) {
   crcs.insert(crcs.end(), file.crcs.begin(), file.crcs.end());
   std::vector<OutputText> texts;
   for (std::size_t i = 0; i < zip.entries().size(); ++i) {
@@ -39,7 +39,7 @@ std::vector<OutputText> seal_archive(codec::ZipLayout const& zip, std::vector<st
   return texts;
 }
 
-std::vector<OutputText> seal_image(codec::ImageLayout const& image, WrittenFile const& file) {
+std::vector<OutputText> seal_image(codec::ImageLayout const& image, UnsealedFile const& file) {
   std::vector<std::uint64_t> digests;
   codec::StreamingChecksum running;
   for (auto const& piece : image.extents()) {
@@ -71,7 +71,7 @@ void arrange_torch(OutputFile& file) {
   for (std::size_t i = 0; i < file.tensors.size(); ++i) file.tensors[i].begin = zip->data_at(constants.size() + i);
   file.bytes = zip->file_bytes();
   file.takes_crcs = true;
-  file.seal = [zip, crcs = std::move(crcs)](WrittenFile const& written) { return seal_archive(*zip, crcs, written); };
+  file.seal = [zip, crcs = std::move(crcs)](UnsealedFile const& written) { return seal_archive(*zip, crcs, written); };
 }
 
 void arrange_image(OutputFile& file, Json const& config, ImagePlace const& place) {
@@ -92,7 +92,7 @@ void arrange_image(OutputFile& file, Json const& config, ImagePlace const& place
     ordered.push_back({file.tensors[piece.tensor].tensor, piece.offset, piece.bytes});
   file.tensors = std::move(ordered);
   file.bytes = image->file_bytes();
-  file.seal = [image](WrittenFile const& written) { return seal_image(*image, written); };
+  file.seal = [image](UnsealedFile const& written) { return seal_image(*image, written); };
 }
 
 }  // namespace crossrank::checkpoint

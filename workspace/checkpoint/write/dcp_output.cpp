@@ -42,7 +42,7 @@ void DcpLayout::add_texts(OutputFile& file, std::uint64_t begin, Archive const& 
   }
 }
 
-std::vector<OutputText> DcpLayout::seal(Archives const& archives, WrittenFile const& written) {
+std::vector<OutputText> DcpLayout::seal(Archives const& archives, UnsealedFile const& written) {
   std::vector<OutputText> texts;
   for (std::size_t number = 0; number < archives.size(); ++number) {
     auto const& [begin, archive] = archives[number];
@@ -88,7 +88,7 @@ DcpOutput DcpLayout::lay_out(int rank, std::shared_ptr<ShardSource const> const&
     file.bytes += bytes;
   }
   file.takes_crcs = true;
-  file.seal = [archives = std::move(archives)](WrittenFile const& written) { return seal(archives, written); };
+  file.seal = [archives = std::move(archives)](UnsealedFile const& written) { return seal(archives, written); };
   return out;
 }
 

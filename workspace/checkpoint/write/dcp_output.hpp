@@ -49,7 +49,7 @@ class DcpLayout {
 
   [[nodiscard]] std::shared_ptr<Archive const> archive_of(SourceTensor const& tensor);
   static void add_texts(OutputFile& file, std::uint64_t begin, Archive const& archive);
-  [[nodiscard]] static std::vector<OutputText> seal(Archives const& archives, WrittenFile const& written);
+  [[nodiscard]] static std::vector<OutputText> seal(Archives const& archives, UnsealedFile const& written);
 
   int own_;
   std::map<std::pair<Dtype, std::vector<std::int64_t>>, std::shared_ptr<Archive const>> archives_{};

@@ -28,8 +28,8 @@ struct OutputText {
   std::string text{};
 };
 
-/// A file whose tensors have been written; input of its seal.
-struct WrittenFile {
+/// A file whose tensors have been written, but not yet the texts that depend on them. Input of its seal.
+struct UnsealedFile {
   std::function<void(std::uint64_t offset, std::span<std::byte> out)> read{};
   std::span<std::uint32_t const> crcs{};  ///< CRC-32 of each tensor if the file has `takes_crcs`
 };
@@ -44,7 +44,7 @@ struct OutputFile {
   int owner = 0;                        ///< rank that writes it
   /// Returns the texts that depend on the written data, such as checksums, in order. Called once, by one thread. The
   /// file has zeros in their places until then.
-  std::function<std::vector<OutputText>(WrittenFile const& file)> seal{};
+  std::function<std::vector<OutputText>(UnsealedFile const& file)> seal{};
   bool takes_crcs = false;  ///< compute CRCs of the tensors while they are written, so that the seal reads nothing
 };
 
