@@ -25,8 +25,8 @@ struct Progress {
   std::uint64_t bytes_total = 0;            ///< all bytes of this stage
   std::chrono::duration<double> elapsed{};  ///< time since the job began
   std::string_view tensor{};                ///< name of a tensor in progress; valid during the call
-  /// "writing"; "comparing" with a result that an earlier run completed; "comparing copies" of replicas, "comparing
-  /// checksums" or "looking at numbers" of a check. Each stage counts from 0.
+  /// "writing"; "comparing" with a result that an earlier run completed; "comparing replicas", "comparing checksums" or
+  /// "looking at numbers" of a check. Each stage counts from 0.
   std::string_view stage{};
 };
 
@@ -243,7 +243,7 @@ enum class DefectKind : std::uint8_t {
   index,     ///< index and files contradict each other
   coverage,  ///< a shard, layer, expert or piece is missing or superfluous
   shape,     ///< shards, config and number format contradict each other
-  copies,    ///< replicas differ
+  replicas,  ///< replicas differ
   scales,    ///< scales differ between ranks or do not fit their weights
   checksum,  ///< data does not match its checksum
   numbers,   ///< NaN or infinity

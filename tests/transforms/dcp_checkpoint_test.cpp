@@ -32,7 +32,7 @@ class DcpCheckpoint : public testing::Test {
  protected:
   [[nodiscard]] fs::path folder(std::string const& name = "model") const { return folder_.path() / name; }
 
-  /// Trains in a new job, or goes on from a checkpoint, up to `last` steps, and saves.
+  /// Trains in a new job, or continues from a checkpoint, up to `last` steps, and saves.
   void train_and_save(int count, int sharding, int last, fs::path const& to, fs::path const& from = {},
                       TinyOptions const& options = {}) const {
     run_jobs(count, sharding, [&](MeshCollective const& job) {

@@ -134,7 +134,7 @@ TEST(FullyShardMisuse, visited_parameters_are_errors_after_the_visit) {
   });
 }
 
-/// Whatever is readable after an exception is right; the model itself refuses to go on.
+/// What can be read after an exception is right. The model itself refuses to continue.
 TEST(FullyShardMisuse, held_parameters_survive_an_exception_in_the_middle_of_a_unit) {
   for (std::string const where : {"forward 0", "forward 2", "backward 2", "backward 0"}) {
     for (auto const& [name, config] : shardings()) {

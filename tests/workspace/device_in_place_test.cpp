@@ -295,7 +295,7 @@ TEST(InPlaceLease, keeps_and_freezes_the_memory_until_the_last_view_goes) {
 CROSSRANK_RANK_SCENARIO(drops_a_view_that_is_being_read) {
   auto const world = connect();
   auto mine = shareable(0);
-  auto const source = shareable(1);  // lives on: a free would wait for the GPU
+  auto const source = shareable(1);  // not freed before the end: a free would wait for the GPU
   mine.copy_from(source);
   auto copy = Tensor::empty({in_place_elements}, Dtype::f32, default_device());
   auto tensors = get_tensors_parallel(mine, world, in_place()).take();
@@ -354,7 +354,7 @@ CROSSRANK_RANK_SCENARIO(loses_the_owner_of_a_view) {
   EXPECT_THROW(copy.copy_from(tensors.at(1)), PeerLostError);
   EXPECT_THROW(static_cast<void>(tensors.at(1).clone()), PeerLostError);
   tensors.clear();
-  EXPECT_EQ(read_back(mine), numbers(1)) << "the GPU goes on";
+  EXPECT_EQ(read_back(mine), numbers(1)) << "the GPU stays usable";
   EXPECT_EQ(test::reports(), 0U);
   return 0;
 }

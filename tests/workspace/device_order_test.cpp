@@ -88,7 +88,7 @@ CROSSRANK_RANK_SCENARIO(gathers_unfinished_work) {
     return 0;
   }
   auto tensors = get_tensors_parallel(Tensor::of<float>({1}, {1}), world, options);
-  expect_finished(tensors[1]);  // before rank 1 goes on
+  expect_finished(tensors[1]);  // before rank 1 continues
   tensors.close();
   return 0;
 }

@@ -59,7 +59,7 @@ TEST_F(NFSLeftovers, removes_files_of_a_dead_process_for_its_own_rank_only) {
   EXPECT_FALSE(workspace.read_configs_and_weights_from_rank(0).has_value());
 }
 
-/// A worker process of a killed rank, such as a data loader, may live on for a while.
+/// A worker process of a rank, such as a data loader, may outlive the killed rank for a while.
 TEST_F(NFSLeftovers, removes_files_of_a_dead_process_whose_child_is_alive) {
   std::array<int, 2> ends{};
   ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);

@@ -185,16 +185,16 @@ TEST(SharedMemory, names_the_leases_when_they_hold_all_memory) {
 }
 
 TEST(SharedMemory, lets_lazy_writers_continue_before_the_receiver_closes) {
-  std::atomic<bool> writer_went_on{false};
+  std::atomic<bool> writer_continued{false};
   run_thread_ranks(2, [&](Collective const& world) {
     auto range = get_tensors_parallel(Tensor::scalar<int>(world.rank()), world, {.release = Release::lazy});
     if (world.rank() == 1) {
       range.close();
-      writer_went_on = true;
-      writer_went_on.notify_all();
+      writer_continued = true;
+      writer_continued.notify_all();
       return;
     }
-    writer_went_on.wait(false);
+    writer_continued.wait(false);
     EXPECT_EQ(range[1].item<int>(), 1);
     range.close();
   });

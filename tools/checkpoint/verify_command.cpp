@@ -22,7 +22,7 @@ constexpr char const* verify_footer =
   missing ranks, parts, layers, experts and matrices
   shards and config that do not fit together, and embeddings with fewer rows than the config has tokens
   scales that are missing, not above zero, or do not fit their weights
-  copies and scales that differ between ranks
+  replicas and scales that differ between ranks
   data that does not match its checksums
 
 Checksums are those of crossrank's own files and, without --crc ignore, those of torch archives and distributed
@@ -37,7 +37,7 @@ Examples:
 
 With --json the answer is one JSON object on standard output: command, ok, exit_code, files, tensors, bytes, bytes_read,
 defects: [{kind, resource, text, hint}] and warnings; or error, as from the other commands. The kinds are file, index,
-coverage, shape, copies, scales, checksum and numbers.
+coverage, shape, replicas, scales, checksum and numbers.
 
 Exit codes:
   0    no defect

@@ -228,7 +228,7 @@ TEST_F(MissingPieces, are_not_suspected_in_a_whole_model_of_torch) {
   EXPECT_TRUE(verified().ok());
 }
 
-// A layer that is cut along its outputs still has its inputs. Here nothing else is cut.
+// A layer that is sharded along its outputs still has its inputs. Nothing else is sharded here.
 TEST_F(MissingPieces, are_noticed_by_a_norm_or_an_embedding_alone) {
   for (auto const* tensor : {"model.layers.0.input_layernorm.weight", "model.embed_tokens.weight"}) {
     test::TemporaryDirectory const other;

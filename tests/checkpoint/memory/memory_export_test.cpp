@@ -402,7 +402,7 @@ TEST(MemoryExport, needs_less_than_256_MiB_beside_the_weights) {
   EXPECT_GT(max, std::size_t{8} << 20);
 }
 
-TEST(MemoryExport, goes_on_in_the_background_while_the_weights_change) {
+TEST(MemoryExport, continues_in_the_background_while_the_weights_change) {
   TemporaryDirectory const folder;
   auto const whole = Tensor::of<float>({1, 2, 3, 4}, {4});
   run_thread_ranks(2, [&](Collective const& world) {

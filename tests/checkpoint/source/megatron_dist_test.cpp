@@ -19,7 +19,7 @@
 #include "tests/support/temporary_directory.hpp"
 #include "workspace/checkpoint/discovery/inventory.hpp"
 #include "workspace/checkpoint/discovery/open_shard_set.hpp"
-#include "workspace/checkpoint/plan/single_shard.hpp"
+#include "workspace/checkpoint/plan/checks/single_shard.hpp"
 #include "workspace/checkpoint/source/torch/torch_source.hpp"
 
 namespace crossrank::checkpoint {

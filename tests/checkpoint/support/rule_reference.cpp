@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "workspace/checkpoint/plan/merge_layout.hpp"
 #include "workspace/checkpoint/plan/merged_source.hpp"
 #include "workspace/checkpoint/plan/split_source.hpp"
@@ -14,9 +16,7 @@
 namespace crossrank::checkpoint {
 namespace {
 
-std::size_t length_of(WholeTensor const& tensor, std::size_t axis) {
-  return static_cast<std::size_t>(tensor.shape[axis]);
-}
+std::size_t length_of(WholeTensor const& tensor, std::size_t axis) { return as_size(tensor.shape[axis]); }
 
 /// Returns the bytes of one step along `axis`.
 std::size_t inner_bytes(WholeTensor const& tensor, std::size_t axis) {
@@ -49,21 +49,20 @@ void add_to_ids(WholeTensor& tensor, std::int64_t add) {
 }
 
 WholeTensor concat_slowly(Concatenate const& rule, std::vector<WholeTensor> const& shards, std::string& problem) {
-  auto const axis = static_cast<std::size_t>(rule.axis);
-  auto const block = rule.rank_block > 0 ? static_cast<std::size_t>(rule.rank_block) : shards.size();
+  auto const axis = as_size(rule.axis);
+  auto const block = rule.rank_block > 0 ? as_size(rule.rank_block) : shards.size();
   std::vector<WholeTensor> pieces;
   for (std::size_t first = 0; first < shards.size(); first += block) {
     auto const parts = widths(rule.parts, shards[first].shape[axis]).size();
     for (std::size_t part = 0; part < parts; ++part) {
-      auto const replicas =
-          static_cast<std::size_t>(rule.part_replicas.empty() ? rule.replicas : rule.part_replicas[part]);
+      auto const replicas = as_size(rule.part_replicas.empty() ? rule.replicas : rule.part_replicas[part]);
       for (std::size_t rank = first; rank < std::min(first + block, shards.size()); ++rank) {
         auto const own = widths(rule.parts, shards[rank].shape[axis]);
         auto const begin =
             std::accumulate(own.begin(), own.begin() + static_cast<std::ptrdiff_t>(part), std::int64_t{0});
         auto piece = slice_of(shards[rank], axis, begin, own[part]);
         if (rank % replicas != 0) {
-          if (piece.bytes != pieces.back().bytes) problem += "copies of " + shards[rank].name + " differ; ";
+          if (piece.bytes != pieces.back().bytes) problem += "replicas of " + shards[rank].name + " differ; ";
           continue;
         }
         if (rule.add_per_rank != 0) add_to_ids(piece, rule.add_per_rank * static_cast<std::int64_t>(rank));
@@ -78,7 +77,7 @@ WholeTensor concat_slowly(Concatenate const& rule, std::vector<WholeTensor> cons
 WholeTensor sum_slowly(SumElement const& rule, std::vector<WholeTensor> const& shards) {
   auto result = shards.front();
   std::int64_t sum = 0;
-  auto const at = static_cast<std::size_t>(rule.element) * 8;
+  auto const at = as_size(rule.element) * 8;
   for (std::size_t rank = 0; rank < shards.size(); ++rank) {
     std::int64_t value = 0;
     std::memcpy(&value, shards[rank].bytes.data() + at, 8);
@@ -114,7 +113,7 @@ WholeTensor slice_of(WholeTensor const& whole, std::size_t axis, std::int64_t be
   auto const inner = inner_bytes(whole, axis);
   for (std::size_t outer = 0; outer < outer_count(whole, axis); ++outer) {
     for (std::int64_t i = 0; i < length; ++i) {
-      auto const from = (outer * length_of(whole, axis) + static_cast<std::size_t>(begin + i)) * inner;
+      auto const from = (outer * length_of(whole, axis) + as_size(begin + i)) * inner;
       auto const* const data = whole.bytes.data() + from;
       result.bytes.insert(result.bytes.end(), data, data + inner);
     }
@@ -168,7 +167,7 @@ WholeTensor merge_slowly(MergeRule const& rule, std::vector<WholeTensor> const& 
     return {shards.front().name, shards.front().dtype, values->shape, values->bytes};
   if (!rule.is<KeepReplica>()) problem += shards.front().name + " does not become one tensor; ";
   for (auto const& shard : shards) {
-    if (shard.bytes != shards.front().bytes) problem += "copies of " + shard.name + " differ; ";
+    if (shard.bytes != shards.front().bytes) problem += "replicas of " + shard.name + " differ; ";
   }
   return shards.front();
 }
@@ -177,15 +176,15 @@ WholeTensor split_slowly(SplitRule const& rule, WholeTensor const& whole, int ra
   auto result = whole;
   if (rule.axis >= 0) {
     std::vector<WholeTensor> pieces;
-    for (auto const& piece : rule.ranks.at(static_cast<std::size_t>(rank))) {
-      pieces.push_back(slice_of(whole, static_cast<std::size_t>(rule.axis), piece.from, piece.length));
+    for (auto const& piece : rule.ranks.at(as_size(rank))) {
+      pieces.push_back(slice_of(whole, as_size(rule.axis), piece.from, piece.length));
     }
-    result = join(pieces, static_cast<std::size_t>(rule.axis));
+    result = join(pieces, as_size(rule.axis));
   }
   if (rule.subtract_per_group != 0) add_to_ids(result, -rule.subtract_per_group * rank);
   if (rule.set_element >= 0) {
-    auto const value = rule.elements.at(static_cast<std::size_t>(rank));
-    std::memcpy(result.bytes.data() + static_cast<std::size_t>(rule.set_element) * 8, &value, 8);
+    auto const value = rule.elements.at(as_size(rank));
+    std::memcpy(result.bytes.data() + as_size(rule.set_element) * 8, &value, 8);
   }
   return result;
 }
@@ -246,12 +245,11 @@ std::string round_trip(std::vector<WholeTensor> const& whole, Json const& config
   problem += engine_differs(whole, MergedSource(model));
   for (int rank = 0; rank < ranks; ++rank) {
     std::vector<WholeTensor> mine;
-    for (auto const& tensor : shards) mine.push_back(tensor[static_cast<std::size_t>(rank)]);
+    for (auto const& tensor : shards) mine.push_back(at_rank(tensor, rank));
     auto const split_rule_for = [&](SourceTensor const& tensor) {
       return splitter.split_for(tensor.name, tensor, ranks);
     };
-    problem +=
-        engine_differs(mine, SplitSource(all.set().sources.front(), static_cast<std::size_t>(rank), split_rule_for));
+    problem += engine_differs(mine, SplitSource(all.set().sources.front(), as_size(rank), split_rule_for));
   }
   return problem;
 }

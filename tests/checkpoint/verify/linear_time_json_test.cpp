@@ -15,11 +15,8 @@
 #include "tests/support/growth.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "workspace/checkpoint/discovery/inventory.hpp"
-#include "workspace/checkpoint/model/layer_sizes.hpp"
 #include "workspace/checkpoint/discovery/open_shard_set.hpp"
-#include "workspace/checkpoint/write/job/commit.hpp"
-#include "workspace/checkpoint/plan/check_layers.hpp"
-#include "workspace/checkpoint/plan/check_model.hpp"
+#include "workspace/checkpoint/model/layer_sizes.hpp"
 #include "workspace/checkpoint/rules/rule_file.hpp"
 
 namespace crossrank::checkpoint {
@@ -31,32 +28,6 @@ using test::max_growth;
 using test::TemporaryDirectory;
 
 std::string key(int number) { return "model.layers." + std::to_string(number) + ".mlp.down_proj.weight"; }
-
-TEST(LinearChecks, layers_that_all_differ) {
-  EXPECT_LT(growth([](int keys) {
-              std::vector<std::string> names;
-              // Each layer has a tensor of its own, and each pair of layers shares one.
-              for (int i = 0; i < keys / 2; ++i) {
-                names.push_back("model.layers." + std::to_string(i) + ".w" + std::to_string(i / 2) + ".weight");
-                names.push_back("model.layers." + std::to_string(i) + ".gate_proj.weight");
-              }
-              EXPECT_TRUE(check_siblings(names).empty());
-            }),
-            max_growth);
-}
-
-TEST(LinearChecks, layers_that_all_lack_a_matrix) {
-  EXPECT_LT(growth([](int keys) {
-              std::vector<std::string> names;
-              for (int i = 0; i < keys / 2; ++i) {
-                auto const prefix = "model.layers." + std::to_string(i) + ".mlp" + std::to_string(i) + ".";
-                names.push_back(prefix + "gate_proj.weight");
-                names.push_back(prefix + "up_proj.weight");
-              }
-              EXPECT_EQ(check_missing_tensors(names).size(), static_cast<std::size_t>(keys / 2));
-            }),
-            max_growth);
-}
 
 TEST(LinearJson, reads_metadata_of_a_safetensors_file) {
   EXPECT_LT(growth([](int keys) {

@@ -176,8 +176,8 @@ TEST(Verify, compares_replicas_and_checks_scales) {
   });
 
   EXPECT_THAT(report.defects, Contains(defect(DefectKind::scales, "down_proj.weight_scale", "0.25"))) << list(report);
-  EXPECT_THAT(report.defects, Contains(defect(DefectKind::copies, "model.norm.weight", "rank1.safetensors")));
-  EXPECT_THAT(report.defects, Contains(defect(DefectKind::copies, "scale_norm.weight", "rank1.safetensors")))
+  EXPECT_THAT(report.defects, Contains(defect(DefectKind::replicas, "model.norm.weight", "rank1.safetensors")));
+  EXPECT_THAT(report.defects, Contains(defect(DefectKind::replicas, "scale_norm.weight", "rank1.safetensors")))
       << "the role of a tensor counts, not its name: " << list(report);
   EXPECT_THAT(report.defects, Contains(defect(DefectKind::scales, "model.layers.0.mlp.up_proj", ""))) << list(report);
 }
@@ -216,7 +216,7 @@ TEST(Verify, names_a_file_copied_over_another) {
   auto const report = verify(folder.path());
 
   ASSERT_EQ(report.defects.size(), 1U) << list(report);
-  EXPECT_THAT(report.defects, Contains(defect(DefectKind::copies, "", "rank2.safetensors hold the same bytes")));
+  EXPECT_THAT(report.defects, Contains(defect(DefectKind::replicas, "", "rank2.safetensors hold the same bytes")));
   auto const world = connect({.backend = "fake"});
   auto const plan = checkpoint::MergePlan::make(world, folder.path());
   EXPECT_THROW((void)checkpoint::consolidate(world, plan, folder.path() / "out"), FormatError);
@@ -303,7 +303,7 @@ TEST(Verify, compares_crcs_of_torch_archives_by_policy) {
   EXPECT_TRUE(unread.ok()) << list(unread);
 }
 
-TEST(Verify, continues_after_unreadable_copies) {
+TEST(Verify, continues_after_unreadable_replicas) {
   TemporaryDirectory const folder;
   write_archive(folder.path() / "rank0.pt", false);
   write_archive(folder.path() / "rank1.pt", true);
@@ -333,9 +333,9 @@ TEST(Verify, reports_the_progress_of_each_stage) {
     bytes[stage] = progress.bytes_done;
   }
   EXPECT_EQ(bytes, (std::map<std::string, std::uint64_t>{
-                       {"comparing checksums", 4096}, {"comparing copies", 2048}, {"looking at numbers", 4096}}));
-  ASSERT_TRUE(last.contains("comparing copies") && last.contains("writing"));
-  EXPECT_EQ(last.at("comparing copies").bytes_done, 2048U);
+                       {"comparing checksums", 4096}, {"comparing replicas", 2048}, {"looking at numbers", 4096}}));
+  ASSERT_TRUE(last.contains("comparing replicas") && last.contains("writing"));
+  EXPECT_EQ(last.at("comparing replicas").bytes_done, 2048U);
   EXPECT_GT(last.at("writing").bytes_done, 2048U);
 }
 

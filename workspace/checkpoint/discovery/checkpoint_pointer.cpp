@@ -15,7 +15,7 @@ namespace {
 
 constexpr char const* megatron = "latest_checkpointed_iteration.txt";
 constexpr char const* deepspeed = "latest";
-constexpr std::uint64_t longest_name = 255;  // longest_name file name in bytes
+constexpr std::uint64_t longest_name = 255;  // longest file name, in bytes
 
 /// Returns the content of a file without surrounding white space, or nothing if it cannot be a file name.
 std::optional<std::string> name_in(std::filesystem::path const& path) {

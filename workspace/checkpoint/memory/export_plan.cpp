@@ -11,11 +11,11 @@
 #include "lib/codec/json/python_json.hpp"
 #include "workspace/checkpoint/discovery/model_description.hpp"
 #include "workspace/checkpoint/memory/described_weights.hpp"
+#include "workspace/checkpoint/memory/exchange/value_exchange.hpp"
 #include "workspace/checkpoint/memory/replica_digests.hpp"
 #include "workspace/checkpoint/memory/rule_direction.hpp"
-#include "workspace/checkpoint/memory/exchange/value_exchange.hpp"
+#include "workspace/checkpoint/plan/checks/plan_warnings.hpp"
 #include "workspace/checkpoint/plan/plan_shard_set.hpp"
-#include "workspace/checkpoint/plan/plan_warnings.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 
 namespace crossrank::checkpoint {

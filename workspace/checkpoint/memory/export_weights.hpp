@@ -21,7 +21,7 @@ struct ExportExtras {
   /// Returns the files beside the weights that the description of the model does not have. `others` are the files of
   /// `stem`. Called on rank 0.
   std::function<std::vector<ExtraFile>(std::span<OutputFile const> others)> files{};
-  /// Whether the output may be the directory of the model, as for a training that goes on with its own checkpoint.
+  /// Whether the output may be the directory of the model, as for a training that continues from its own checkpoint.
   bool may_replace_model = false;
   /// Writes a distributed checkpoint instead, with all tensors, and without `prefix` and `stem`.
   std::optional<DcpForm> dcp{};

@@ -377,7 +377,7 @@ std::vector<IndexRanges> held_entries(Shape const& shape, std::span<Placement co
   for (std::size_t i = 0; i < placements.size(); ++i) {
     auto const dim = sharded_dim(placements[i], shape.size());
     if (!dim) continue;
-    auto& ranges = entries.at(static_cast<std::size_t>(*dim));
+    auto& ranges = entries.at(as_size(*dim));
     auto const* const strided = std::get_if<StridedShard>(&placements[i]);
     ranges =
         strided == nullptr ? chunk_of(ranges, place[i]) : strided_chunk_of(ranges, strided->split_factor, place[i]);

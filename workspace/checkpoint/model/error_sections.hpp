@@ -6,6 +6,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
+
 namespace crossrank::checkpoint {
 
 /// The section of an error about a set of files. It says which property does not fit. Other sections name a place in a
@@ -36,7 +38,7 @@ inline constexpr std::array<char const*, 16> section_texts{
 
 /// Returns the text for `ErrorInfo::section`.
 [[nodiscard]] constexpr char const* to_string(ErrorSection section) noexcept {
-  return section_texts[static_cast<std::size_t>(section)];
+  return section_texts[as_index(section)];
 }
 
 /// Returns the section of the error; nothing when it names a place in a file, or none.

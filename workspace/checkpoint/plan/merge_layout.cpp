@@ -18,9 +18,9 @@
 #include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/plan/fused_tensor.hpp"
 #include "workspace/checkpoint/plan/row_placement.hpp"
+#include "workspace/checkpoint/source/operation_names.hpp"
 #include "workspace/checkpoint/source/shard_names.hpp"
 #include "workspace/checkpoint/source/torch/torch_source.hpp"
-#include "workspace/checkpoint/source/operation_names.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -215,7 +215,7 @@ class MergeLayoutBuilder {
 
   /// Appends the piece of another expert rank.
   void append(MergedTensor& kept, MergedTensor const& more) {
-    auto const axis = static_cast<std::size_t>(more.rule->ep_axis);
+    auto const axis = as_size(more.rule->ep_axis);
     auto const* const values = std::get_if<UsePrecomputed>(&more.rule->kind);
     bool same = kept.dtype == more.dtype && kept.shape.size() == more.shape.size() && axis < kept.shape.size() &&
                 !kept.rule->combines_values() && !more.rule->combines_values() &&

@@ -12,17 +12,17 @@
 #include "workspace/checkpoint/discovery/open_shard_set.hpp"
 #include "workspace/checkpoint/discovery/other_ranks.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
+#include "workspace/checkpoint/plan/checks/plan_warnings.hpp"
 #include "workspace/checkpoint/plan/merge_plan_state.hpp"
 #include "workspace/checkpoint/plan/merged_source.hpp"
 #include "workspace/checkpoint/plan/plan_inputs.hpp"
 #include "workspace/checkpoint/plan/plan_shard_set.hpp"
 #include "workspace/checkpoint/plan/plan_text.hpp"
-#include "workspace/checkpoint/plan/plan_warnings.hpp"
 #include "workspace/checkpoint/quantization/requantize.hpp"
 #include "workspace/checkpoint/source/directory_listing.hpp"
+#include "workspace/checkpoint/source/operation_names.hpp"
 #include "workspace/checkpoint/source/shard_names.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
-#include "workspace/checkpoint/source/operation_names.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -93,7 +93,9 @@ void log_warnings(MergePlan::State const& state) {
 
 MergePlan::State const& require(std::shared_ptr<MergePlan::State const> const& state) {
   if (!state)
-    throw UsageError({.operation = plan_operation, .message = "the plan is empty: make one with MergePlan::make"});
+    throw UsageError({.operation = plan_operation,
+                      .message = "the plan is empty",
+                      .hint = "make one with MergePlan::make or MergePlan::load"});
   return *state;
 }
 

@@ -172,7 +172,7 @@ class ConcatLayout {
   void add_replica(Slot const& slot) {
     Slot const kept{slot.shard / replicas_[slot.part] * replicas_[slot.part], slot.part};
     if (widths_[kept.shard] != widths_[slot.shard]) {
-      refuse(group_, "copies differ in length", std::to_string(width(kept)), std::to_string(width(slot)), slot.shard);
+      refuse(group_, "replicas differ in length", std::to_string(width(kept)), std::to_string(width(slot)), slot.shard);
     }
     auto const run = bytes(width(slot), slot.shard);
     if (run == 0 || rows_ == 0) return;

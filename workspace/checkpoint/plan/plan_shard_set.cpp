@@ -7,10 +7,10 @@
 #include <crossrank/error.hpp>
 
 #include "workspace/checkpoint/discovery/grid/missing_ranks.hpp"
-#include "workspace/checkpoint/plan/check_model.hpp"
-#include "workspace/checkpoint/plan/single_shard.hpp"
-#include "workspace/checkpoint/rules/rule_set/rule_set.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
+#include "workspace/checkpoint/plan/checks/check_model.hpp"
+#include "workspace/checkpoint/plan/checks/single_shard.hpp"
+#include "workspace/checkpoint/rules/rule_set/rule_set.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
 
 namespace crossrank::checkpoint {

@@ -25,7 +25,7 @@ constexpr std::size_t block_bytes = std::size_t{1} << 20;
 // The unit of work; it may contain many small tensors.
 constexpr std::uint64_t unit_bytes = std::uint64_t{16} << 20;
 constexpr std::size_t max_listed = 100;
-constexpr std::string_view comparing_stage = "comparing copies";
+constexpr std::string_view comparing_stage = "comparing replicas";
 
 struct Pair {
   std::size_t tensor = 0;

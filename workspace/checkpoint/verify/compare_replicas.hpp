@@ -33,7 +33,7 @@ struct ReplicaFinding {
 /// How replicas that cannot be read are handled.
 enum class Unreadable : std::uint8_t {
   fail,  ///< their error ends the comparison
-  tell,  ///< a finding, and the comparison goes on
+  tell,  ///< reports a finding and continues the comparison
 };
 
 /// Compares all replicas bit for bit, each pair on one rank. Returns the findings of all ranks in the order of the

@@ -12,30 +12,30 @@
 
 #include <crossrank/error.hpp>
 
-#include "workspace/checkpoint/plan/check_model.hpp"
-#include "workspace/checkpoint/plan/missing_scales.hpp"
-#include "workspace/checkpoint/plan/check_layers.hpp"
-#include "workspace/checkpoint/verify/beside_the_model.hpp"
-#include "workspace/checkpoint/verify/checksum_check.hpp"
-#include "workspace/checkpoint/discovery/inventory.hpp"
-#include "workspace/checkpoint/plan/merge_layout.hpp"
 #include "workspace/checkpoint/discovery/grid/missing_ranks.hpp"
+#include "workspace/checkpoint/discovery/inventory.hpp"
 #include "workspace/checkpoint/discovery/open_shard_set.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
-#include "workspace/checkpoint/plan/single_shard.hpp"
-#include "workspace/checkpoint/source/model_key.hpp"
 #include "workspace/checkpoint/model/model_names.hpp"
 #include "workspace/checkpoint/model/option_range.hpp"
 #include "workspace/checkpoint/model/tensor_role.hpp"
+#include "workspace/checkpoint/plan/checks/check_layers.hpp"
+#include "workspace/checkpoint/plan/checks/check_model.hpp"
+#include "workspace/checkpoint/plan/checks/missing_scales.hpp"
+#include "workspace/checkpoint/plan/checks/single_shard.hpp"
+#include "workspace/checkpoint/plan/merge_layout.hpp"
 #include "workspace/checkpoint/rules/rule_set/rule_set.hpp"
+#include "workspace/checkpoint/rules/scales/weight_shape.hpp"
+#include "workspace/checkpoint/source/model_key.hpp"
 #include "workspace/checkpoint/source/safetensors_source.hpp"
 #include "workspace/checkpoint/source/torch/dcp_source.hpp"
+#include "workspace/checkpoint/source/torch/torch_source.hpp"
+#include "workspace/checkpoint/verify/beside_the_model.hpp"
+#include "workspace/checkpoint/verify/checksum_check.hpp"
+#include "workspace/checkpoint/verify/compare_replicas.hpp"
 #include "workspace/checkpoint/verify/scan_numbers.hpp"
 #include "workspace/checkpoint/verify/scan_scales.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
-#include "workspace/checkpoint/source/torch/torch_source.hpp"
-#include "workspace/checkpoint/verify/compare_replicas.hpp"
-#include "workspace/checkpoint/rules/scales/weight_shape.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -93,7 +93,7 @@ class Verification {
       require_thread_count(verify_operation, options_.threads);
       read_headers();
     });
-    if (layout_) compare_copies();
+    if (layout_) check_replicas();
     if (options_.checksums) compare_checksums();
     append(scan_scales(world_, sources(), options_.numbers ? ScaleScope::all : ScaleScope::small, pool_options()));
     if (options_.numbers) scan_values();
@@ -250,13 +250,13 @@ class Verification {
     }
   }
 
-  void compare_copies() {
+  void check_replicas() {
     for (auto const& finding : compare_replicas(world_, *layout_, pool_options(), Unreadable::tell)) {
       auto const role = parse_tensor_name(finding.tensor).role;
       bool const scale = finding.kind == ReplicaProblem::differ && (is_scale(role) || role == TensorRole::pre_quant);
       auto const kind = finding.kind == ReplicaProblem::unreadable ? DefectKind::file
                         : scale                                    ? DefectKind::scales
-                                                                   : DefectKind::copies;
+                                                                   : DefectKind::replicas;
       report_.defects.push_back({kind, finding.tensor, finding.text, hint_for(finding.kind)});
     }
   }
@@ -354,7 +354,7 @@ char const* to_string(DefectKind kind) noexcept {
     case DefectKind::index: return "index";
     case DefectKind::coverage: return "coverage";
     case DefectKind::shape: return "shape";
-    case DefectKind::copies: return "copies";
+    case DefectKind::replicas: return "replicas";
     case DefectKind::scales: return "scales";
     case DefectKind::checksum: return "checksum";
     case DefectKind::numbers: return "numbers";

@@ -192,7 +192,7 @@ TransferRound TransferSchedule::next() {
   Budget budget{.sent = std::vector<std::uint64_t>(ranks),
                 .received = std::vector<std::uint64_t>(ranks),
                 .items = std::vector<std::size_t>(ranks, std::max<std::size_t>(1, round_items / ranks))};
-  // Another rank begins in each round, so that all of them go on at the same pace.
+  // Another rank begins in each round, so that all of them advance at the same pace.
   for (std::size_t i = 0; i < ranks; ++i) fill(static_cast<int>((i + rounds_) % ranks), budget, round);
   ++rounds_;
   std::stable_sort(round.sent.begin(), round.sent.end(), [](auto const& a, auto const& b) { return a.to < b.to; });

@@ -9,18 +9,18 @@
 
 #include "lib/core/as_size.hpp"
 #include "lib/core/overloads.hpp"
+#include "workspace/checkpoint/discovery/megatron/training_arguments.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/model/numbered_name.hpp"
-#include "workspace/checkpoint/rules/rule_set/rule_set_state.hpp"
 #include "workspace/checkpoint/rules/rule_proposal.hpp"
-#include "workspace/checkpoint/discovery/megatron/training_arguments.hpp"
+#include "workspace/checkpoint/rules/rule_set/rule_set_state.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
 
 /// Inverts a rule for one sharded tensor.
 SplitRule split_sharded(ShardedTensor const& rule, std::string reason, SourceTensor const& tensor, int ranks) {
-  auto const axis = static_cast<std::size_t>(rule.axis);
+  auto const axis = as_size(rule.axis);
   auto const pieces = ranks / rule.replicas;
   auto const parts = rule.parts.empty() ? std::vector<std::int64_t>{1} : rule.parts;
   auto const sum = std::accumulate(parts.begin(), parts.end(), std::int64_t{0});

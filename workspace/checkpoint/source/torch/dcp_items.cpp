@@ -57,7 +57,7 @@ class DcpItemData final : public ChunkData {
     found.bytes = tensor->nbytes;
     found.crc = archive->recorded_crc(tensor->storage);
     found.beginning = [archive, tensor] {
-      std::vector<std::byte> bytes(static_cast<std::size_t>(std::min(duplicate_sample_bytes, tensor->nbytes)));
+      std::vector<std::byte> bytes(std::min(duplicate_sample_bytes, tensor->nbytes));
       archive->read(*tensor, 0, bytes);
       return bytes;
     };

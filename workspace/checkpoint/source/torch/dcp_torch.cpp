@@ -51,7 +51,7 @@ std::vector<std::byte> read_metadata(std::filesystem::path const& directory, Fil
                        .section = ".metadata",
                        .offset = max});
   }
-  std::vector<std::byte> bytes(static_cast<std::size_t>(file.size()));
+  std::vector<std::byte> bytes(file.size());
   file.read_at(0, bytes);
   return bytes;
 }

@@ -12,6 +12,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/model/name_pattern.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
@@ -99,7 +100,7 @@ void unstack(DcpModelTensor const& tensor, StackedName const& name, Tensors& out
   for (std::size_t piece = 0; piece < tensor.boxes.size(); ++piece) {
     auto const& box = tensor.boxes[piece];
     for (std::int64_t i = 0; i < box.size[0]; ++i) {
-      auto& own = out[first + static_cast<std::size_t>(box.begin[0] + i)];
+      auto& own = out[first + as_size(box.begin[0] + i)];
       own.boxes.push_back({{box.begin.begin() + 1, box.begin.end()}, {box.size.begin() + 1, box.size.end()}});
       own.rows.push_back(row_of(tensor, piece, i));
     }

@@ -1,4 +1,4 @@
-#include "workspace/checkpoint/plan/check_model.hpp"
+#include "workspace/checkpoint/plan/checks/check_model.hpp"
 
 #include <gtest/gtest.h>
 

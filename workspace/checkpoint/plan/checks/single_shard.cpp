@@ -1,4 +1,4 @@
-#include "workspace/checkpoint/plan/single_shard.hpp"
+#include "workspace/checkpoint/plan/checks/single_shard.hpp"
 
 #include <set>
 #include <string>
@@ -6,12 +6,12 @@
 
 #include "workspace/checkpoint/discovery/grid/missing_ranks.hpp"
 #include "workspace/checkpoint/discovery/grid/one_model.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/model/model_sizes.hpp"
 #include "workspace/checkpoint/model/name_pattern.hpp"
 #include "workspace/checkpoint/model/tensor_role.hpp"
 #include "workspace/checkpoint/rules/rule_set/rule_set.hpp"
 #include "workspace/checkpoint/rules/towers.hpp"
-#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/source/shard_names.hpp"
 
 namespace crossrank::checkpoint {

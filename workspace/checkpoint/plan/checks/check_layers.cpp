@@ -1,4 +1,4 @@
-#include "workspace/checkpoint/plan/check_layers.hpp"
+#include "workspace/checkpoint/plan/checks/check_layers.hpp"
 
 #include <algorithm>
 #include <array>
@@ -9,8 +9,8 @@
 #include <string_view>
 #include <utility>
 
-#include "workspace/checkpoint/plan/check_model.hpp"
 #include "workspace/checkpoint/model/tensor_role.hpp"
+#include "workspace/checkpoint/plan/checks/check_model.hpp"
 
 namespace crossrank::checkpoint {
 namespace {

@@ -1,4 +1,4 @@
-#include "workspace/checkpoint/plan/missing_scales.hpp"
+#include "workspace/checkpoint/plan/checks/missing_scales.hpp"
 
 #include <algorithm>
 #include <array>
@@ -8,9 +8,9 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "workspace/checkpoint/model/tensor_role.hpp"
 #include "workspace/checkpoint/quantization/number_format.hpp"
 #include "workspace/checkpoint/quantization/quantization_hints.hpp"
-#include "workspace/checkpoint/model/tensor_role.hpp"
 
 namespace crossrank::checkpoint {
 namespace {

@@ -1,4 +1,4 @@
-#include "workspace/checkpoint/plan/check_model.hpp"
+#include "workspace/checkpoint/plan/checks/check_model.hpp"
 
 #include <algorithm>
 #include <map>
@@ -12,10 +12,10 @@
 
 #include "lib/core/list_text.hpp"
 #include "workspace/checkpoint/model/model_sizes.hpp"
-#include "workspace/checkpoint/quantization/number_format.hpp"
-#include "workspace/checkpoint/model/numbered_name.hpp"
-#include "workspace/checkpoint/quantization/quantization_hints.hpp"
 #include "workspace/checkpoint/model/name_pattern.hpp"
+#include "workspace/checkpoint/model/numbered_name.hpp"
+#include "workspace/checkpoint/quantization/number_format.hpp"
+#include "workspace/checkpoint/quantization/quantization_hints.hpp"
 
 namespace crossrank::checkpoint {
 namespace {

@@ -1,4 +1,4 @@
-#include "workspace/checkpoint/plan/plan_warnings.hpp"
+#include "workspace/checkpoint/plan/checks/plan_warnings.hpp"
 
 #include <algorithm>
 #include <filesystem>
@@ -13,8 +13,8 @@
 #include "workspace/checkpoint/discovery/megatron/training_arguments.hpp"
 #include "workspace/checkpoint/model/model_names.hpp"
 #include "workspace/checkpoint/model/model_sizes.hpp"
-#include "workspace/checkpoint/plan/check_layers.hpp"
-#include "workspace/checkpoint/plan/missing_scales.hpp"
+#include "workspace/checkpoint/plan/checks/check_layers.hpp"
+#include "workspace/checkpoint/plan/checks/missing_scales.hpp"
 #include "workspace/checkpoint/rules/rule_set/unused_rules.hpp"
 #include "workspace/checkpoint/source/torch/dcp_safetensors.hpp"
 
