@@ -52,5 +52,5 @@ int main(int argc, char** argv) {
     std::printf("rank %d: %s\n", world.rank(), e.what());
   }
   world.barrier();
-  if (world.is_master()) std::printf("the group lives on\n");
+  if (world.is_master()) std::printf("the group is still usable\n");
 }

@@ -35,7 +35,7 @@ int main(int argc, char** argv) {
   auto world = xr::connect();
   int const failing = argc > 1 ? std::atoi(argv[1]) : -1;
   if (failing >= 0 && step(world, world.rank() == failing) != -1) return 1;
-  auto const tokens = step(world, false);  // the group lives on
+  auto const tokens = step(world, false);  // the group is still usable
   auto const counts = world.all_gather_objects(tokens);
   world.close();
   for (auto const count : counts) {

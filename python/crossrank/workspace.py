@@ -18,11 +18,11 @@ class NFSWorkspace:
     """Exchanges configs and weights through files in a shared directory.
 
     Creates the directory and deletes the states that earlier processes of this rank left there. The files outlive the process.
-    A `with` block removes this rank's files at its end: let the others read them first, and meet in a barrier. It removes
+    A `with` block removes this rank's files at its end: let the others read them first, and call a barrier. It removes
     nothing for a workspace that `open` has made.
 
     Ctrl-C ends a call even if the file system does not answer. After an interrupted write or `clean` every further call raises
-    `UsageError`, because the write goes on until the file system answers.
+    `UsageError`, because the write continues until the file system answers.
 
     >>> workspace = crossrank.NFSWorkspace("/shared/job", rank=0)
     >>> workspace.write_configs_and_weights({"step": 7}, {"w": weight})

@@ -59,7 +59,7 @@ TEST(Errors, leave_the_group_usable_when_nothing_was_sent) {
   EXPECT_EQ(end.exit_code, 0) << end.err;
   for (int rank = 0; rank < 4; ++rank)
     EXPECT_THAT(end.out, HasSubstr("rank " + std::to_string(rank) + ": usage, failed ranks none: "));
-  EXPECT_THAT(end.out, HasSubstr("[0] the group lives on\n"));
+  EXPECT_THAT(end.out, HasSubstr("[0] the group is still usable\n"));
 }
 
 TEST(Errors, deliver_an_exception_to_every_rank) {
@@ -69,7 +69,7 @@ TEST(Errors, deliver_an_exception_to_every_rank) {
   for (int rank = 0; rank < 3; ++rank)
     EXPECT_THAT(end.out, HasSubstr("rank " + std::to_string(rank) + ": remote, failed ranks 3: "));
   EXPECT_THAT(end.out, HasSubstr("[3] rank 3: the disk is full\n"));
-  EXPECT_THAT(end.out, HasSubstr("[0] the group lives on\n"));
+  EXPECT_THAT(end.out, HasSubstr("[0] the group is still usable\n"));
 }
 
 TEST(Errors, name_the_rank_that_differs) {
@@ -78,7 +78,7 @@ TEST(Errors, name_the_rank_that_differs) {
   EXPECT_EQ(end.exit_code, 1) << end.err;
   for (int rank = 0; rank < 4; ++rank)
     EXPECT_THAT(end.out, HasSubstr("rank " + std::to_string(rank) + ": mismatch, failed ranks 3: "));
-  EXPECT_THAT(end.out, Not(HasSubstr("lives on")));
+  EXPECT_THAT(end.out, Not(HasSubstr("still usable")));
 }
 
 TEST(Errors, name_the_rank_that_is_late) {

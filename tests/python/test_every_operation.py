@@ -146,7 +146,7 @@ try:
 except crossrank.PeerLostError as error:
     assert error.failed_ranks == (0,), error
 else:
-    raise AssertionError("the group lives on")
+    raise AssertionError("the group is still usable")
 world.barrier()
 """,
     )

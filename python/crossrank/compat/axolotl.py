@@ -1,7 +1,7 @@
 """The helpers of axolotl's `axolotl.utils.distributed`, over crossrank.
 
 Values keep their type and all their digits, where axolotl sends 32-bit floats. A function that raises on one rank ends the
-call on all ranks with its message, where axolotl's other ranks wait for ever.
+call on all ranks with its message, where axolotl's other ranks wait forever.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@
     crossrank.compat.modelopt.install()
 
 Results are those of ModelOpt's own module, bit for bit. Four things differ: a rank that fails or dies ends the call on all
-ranks with an error that names it; nothing has a name in /dev/shm; two jobs on one host do not meet; and a file that is not
-complete is an error, where ModelOpt drops the rank's config. Two habits of ModelOpt are kept: a config of None from another
-rank is left out of the list, and the first entry is always the caller's own object.
+ranks with an error that names it; nothing has a name in /dev/shm; two jobs on one host do not see each other; and a file that
+is not complete is an error, where ModelOpt drops the rank's config. Two habits of ModelOpt are kept: a config of None from
+another rank is left out of the list, and the first entry is always the caller's own object.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ class MessageQueue:
     @property
     def _queue(self) -> crossrank.MessageQueue:
         if self._connected is None:
-            raise crossrank.UsageError("the endpoints of this queue have not met: call wait_until_ready() on each of them")
+            raise crossrank.UsageError("the endpoints of this queue are not connected: call wait_until_ready() on each of them")
         return self._connected
 
     @staticmethod

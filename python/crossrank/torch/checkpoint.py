@@ -146,7 +146,7 @@ def async_export_checkpoint(
 ) -> ExportRequest:
     """Copies a model and writes it in the background, as `export_checkpoint` does. Collective over torch's ranks.
 
-    Returns once every rank has copied its parameters, so training may go on and change them. `max_copy_bytes` limits the
+    Returns once every rank has copied its parameters, so training may continue and change them. `max_copy_bytes` limits the
     copy of a rank; by default the free memory does. `UnavailableError` on all ranks when a rank's parameters exceed its limit.
     `progress` is called in a thread of the library. If it raises, the export ends, and `wait` raises the same.
 

@@ -104,7 +104,7 @@ def export_after_a_cancellation(rank: int, size: int) -> None:
 
 
 def export_in_the_background(rank: int, size: int) -> None:
-    """Training changes the parameters while they are written; collectives of the same ranks go on."""
+    """Training changes the parameters while they are written; collectives of the same ranks continue."""
     import os
     import tempfile
 
@@ -164,7 +164,7 @@ def interrupted_export(rank: int, size: int) -> None:
         request = crossrank.torch.async_export_checkpoint(weights, out)
         try:
             if rank == 1:
-                # The export cannot go on before rank 0 was interrupted, which then lets this rank go on.
+                # The export does not continue before rank 0 was interrupted, which then lets this rank continue.
                 os.kill(os.getpid(), signal.SIGSTOP)
                 request.wait()
             else:

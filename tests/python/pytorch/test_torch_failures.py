@@ -57,7 +57,7 @@ def _interrupt(rank: int, call: Callable[[], object]) -> crossrank.PeerLostError
         threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
             call()
-        # This rank lives on, so the abort must tell the other.
+        # This rank stays alive, so the abort must tell the other.
         store.wait(["told"], timedelta(seconds=30))
         return None
     with pytest.raises(crossrank.PeerLostError, match="signal") as caught:
