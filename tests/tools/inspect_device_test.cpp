@@ -203,7 +203,7 @@ TEST(InspectDevice, reads_the_operations_of_a_dead_job) {
   for (int rank = 0; rank < 3; ++rank) job.signal(rank, SIGSTOP);
   static_cast<void>(inspect_until(of_job(job), [](Json const& now) {
     auto const& all = now.at("ranks");
-    return std::all_of(all.begin(), all.end(), [](Json const& rank) { return rank.at("life") == "stopped"; });
+    return std::all_of(all.begin(), all.end(), [](Json const& rank) { return rank.at("status") == "stopped"; });
   }));
   for (int rank = 0; rank < 3; ++rank) job.signal(rank, SIGKILL);
   for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(job.wait_for_exit(rank));

@@ -119,7 +119,7 @@ TEST(InspectJob, names_the_rank_that_a_hung_job_waits_for) {
     auto const& view = seen.at("ranks").at(rank);
     EXPECT_EQ(view.at("rank"), rank);
     EXPECT_EQ(view.at("pid"), job.pid(static_cast<int>(rank)));
-    EXPECT_EQ(view.at("life"), "alive");
+    EXPECT_EQ(view.at("status"), "alive");
     auto const& last = view.at("operations").back();
     EXPECT_EQ(last.at("name"), "barrier");
     EXPECT_EQ(last.at("state"), rank == 1 ? "done" : "waiting");
@@ -139,10 +139,10 @@ TEST(InspectJob, distinguishes_a_stopped_rank_from_a_slow_one) {
   await_all(job, 3, "met");
   job.signal(1, SIGSTOP);
   auto const seen = inspect_until(job.job_id(), [](Json const& now) {
-    return now.at("ranks").at(1).at("life") == "stopped" && waits_for(now, 0) == Json{1};
+    return now.at("ranks").at(1).at("status") == "stopped" && waits_for(now, 0) == Json{1};
   });
-  EXPECT_EQ(seen.at("ranks").at(0).at("life"), "alive");
-  EXPECT_EQ(seen.at("ranks").at(2).at("life"), "alive");
+  EXPECT_EQ(seen.at("ranks").at(0).at("status"), "alive");
+  EXPECT_EQ(seen.at("ranks").at(2).at("status"), "alive");
 
   auto const by_pid = test::run_command({"inspect", "--pid", std::to_string(job.pid(2))});
   EXPECT_EQ(by_pid.exit_code, 0) << by_pid.err;
@@ -159,9 +159,9 @@ TEST(InspectJob, shows_a_dead_rank_and_why_the_group_failed) {
   auto const seen = inspect(job.job_id());
   ASSERT_FALSE(seen.is_null());
   auto const& dead = seen.at("ranks").at(1);
-  EXPECT_EQ(dead.at("life"), "dead");
+  EXPECT_EQ(dead.at("status"), "dead");
   EXPECT_EQ(dead.at("operations").back().at("name"), "barrier");
-  EXPECT_EQ(seen.at("ranks").at(0).at("life"), "alive");
+  EXPECT_EQ(seen.at("ranks").at(0).at("status"), "alive");
   auto const& failure = seen.at("groups").at(0).at("failure");
   // The other rank may have arrived after the verdict without starting an operation.
   auto const decider = failure.at("decided_by").get<std::size_t>();
@@ -212,7 +212,7 @@ TEST(InspectJob, reads_the_records_of_a_dead_job) {
   for (int rank = 0; rank < 3; ++rank) job.signal(rank, SIGSTOP);
   (void)inspect_until(job.job_id(), [](Json const& now) {
     auto const& all = now.at("ranks");
-    return std::all_of(all.begin(), all.end(), [](Json const& rank) { return rank.at("life") == "stopped"; });
+    return std::all_of(all.begin(), all.end(), [](Json const& rank) { return rank.at("status") == "stopped"; });
   });
   for (int rank = 0; rank < 3; ++rank) job.signal(rank, SIGKILL);
   for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(job.wait_for_exit(rank));
@@ -222,7 +222,7 @@ TEST(InspectJob, reads_the_records_of_a_dead_job) {
   ASSERT_FALSE(seen.is_null());
   EXPECT_EQ(seen.at("running"), false);
   for (std::size_t rank = 0; rank < 3; ++rank) {
-    EXPECT_EQ(seen.at("ranks").at(rank).at("life"), "dead");
+    EXPECT_EQ(seen.at("ranks").at(rank).at("status"), "dead");
     EXPECT_EQ(seen.at("ranks").at(rank).at("operations").back().at("name"), "barrier");
   }
   EXPECT_EQ(seen.at("ranks").at(0).at("operations").back().at("state"), "waiting");
@@ -279,15 +279,15 @@ TEST(InspectJob, shows_which_ranks_have_arrived_in_connect_and_which_are_missing
     auto const rank = ranks[i].at("rank").get<int>();
     EXPECT_EQ(rank, i == 0 ? 0 : 2);
     EXPECT_EQ(ranks[i].at("pid"), job.pid(rank));
-    EXPECT_EQ(ranks[i].at("life"), "connecting");
-    EXPECT_EQ(ranks[i + 2].at("life"), "absent");
+    EXPECT_EQ(ranks[i].at("status"), "connecting");
+    EXPECT_EQ(ranks[i + 2].at("status"), "absent");
   }
   EXPECT_EQ(seen.at("look_first_at"), (Json{1, 3}));
   EXPECT_DOUBLE_EQ(seen.at("timeout_s").get<double>(), 300);
 
   job.signal(2, SIGSTOP);
   inspect_until(job.job_id(),
-                [](Json const& now) { return now.contains("ranks") && now.at("ranks")[1].at("life") == "stopped"; });
+                [](Json const& now) { return now.contains("ranks") && now.at("ranks")[1].at("status") == "stopped"; });
   auto const text = test::run_command({"inspect", "--pid", std::to_string(job.pid(2))});
   EXPECT_EQ(text.exit_code, 0);
   EXPECT_THAT(text.out, HasSubstr("missing: 1, 3"));

@@ -255,7 +255,7 @@ Json last_as_json(std::vector<View> const& all, std::size_t last) {
 Json to_json(RankView const& rank, std::size_t last) {
   return {{"rank", rank.rank},
           {"pid", rank.pid},
-          {"life", to_string(rank.status)},
+          {"status", to_string(rank.status)},
           {"since_s", rank.since},
           {"in_user_code", rank.in_user_code},
           {"exit_reason", rank.exit_reason},

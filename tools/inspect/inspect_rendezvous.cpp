@@ -51,9 +51,9 @@ Json to_json(PendingRendezvousView const& rendezvous) {
            {"look_first_at", rendezvous.missing}};
   for (auto const* name : {"ranks", "groups", "queues"}) out[name] = Json::array();
   for (auto const& rank : rendezvous.arrived)
-    out["ranks"].push_back({{"rank", rank.rank}, {"pid", rank.pid}, {"life", status_of(rank)}});
+    out["ranks"].push_back({{"rank", rank.rank}, {"pid", rank.pid}, {"status", status_of(rank)}});
   for (int const rank : rendezvous.missing)
-    out["ranks"].push_back({{"rank", rank}, {"pid", nullptr}, {"life", "absent"}});
+    out["ranks"].push_back({{"rank", rank}, {"pid", nullptr}, {"status", "absent"}});
   return out;
 }
 
