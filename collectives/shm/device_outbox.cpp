@@ -20,6 +20,19 @@ namespace {
 constexpr std::size_t most_slots = node::Channel::depth;
 constexpr std::size_t most_outbox_bytes = std::size_t{256} << 20;
 
+/// Polls until all entries are as wanted, and returns whether they are within the limit.
+template <class Entries, class IsWanted>
+bool wait_for(Entries const& entries, std::chrono::nanoseconds limit, IsWanted is_wanted) {
+  auto const give_up_at = platform::system().now() + limit;
+  platform::Backoff backoff;
+  while (!std::ranges::all_of(entries, is_wanted)) {
+    auto const now = platform::system().now();
+    if (now >= give_up_at) return false;
+    backoff.pause(give_up_at - now);
+  }
+  return true;
+}
+
 }  // namespace
 
 std::unique_ptr<DeviceOutbox> DeviceOutbox::make(std::shared_ptr<node::NodeComm> comm, Stream const& stream,
@@ -113,16 +126,12 @@ bool DeviceOutbox::is_lent() const noexcept {
   return std::ranges::any_of(entries_, [](Entry const& entry) { return entry.slot.use_count() > 1; });
 }
 
-bool DeviceOutbox::wait_until_copied(std::chrono::nanoseconds limit) const {
-  auto const give_up_at = platform::system().now() + limit;
-  auto const is_copied = [this](Entry const& entry) { return !entry.taken || is_idle(entry); };
-  platform::Backoff backoff;
-  while (!std::ranges::all_of(entries_, is_copied)) {
-    auto const now = platform::system().now();
-    if (now >= give_up_at) return false;
-    backoff.pause(give_up_at - now);
-  }
-  return true;
+bool DeviceOutbox::wait_until_taken(std::chrono::nanoseconds limit) const {
+  return wait_for(entries_, limit, [](Entry const& entry) { return !entry.taken || entry.taken(); });
+}
+
+void DeviceOutbox::wait_until_copied(std::chrono::nanoseconds limit) const {
+  static_cast<void>(wait_for(entries_, limit, [this](Entry const& entry) { return !entry.taken || is_idle(entry); }));
 }
 
 void DeviceOutbox::sent(DeviceSlot const& slot, int node_rank, std::function<bool()> taken) {

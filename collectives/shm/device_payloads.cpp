@@ -15,7 +15,9 @@ namespace {
 /// Below, host memory is as fast: the two copies of the GPU cost the same, and those of the CPUs next to nothing.
 constexpr std::size_t least_device_payload = std::size_t{32} << 10;
 
-constexpr std::chrono::seconds flush_limit{5};
+constexpr std::chrono::seconds longest_wait_for_receives{5};
+/// A rank says that it has copied a message when it calls the library again, which may be much later.
+constexpr std::chrono::milliseconds longest_wait_for_copies{100};
 
 /// The payload has been written, so the copy waits for no other work of the device.
 void copy_to_host(DevicePayload const& from, std::span<std::byte> to) {
@@ -49,9 +51,10 @@ OutboxRecord const* DevicePayloads::announcement_to(int dst) const noexcept {
 void DevicePayloads::flush() noexcept {
   if (!outbox_) return;
   try {
-    if (!outbox_->wait_until_copied(flush_limit))
+    if (!outbox_->wait_until_taken(longest_wait_for_receives))
       log_event(LogLevel::warning, "a rank leaves before its messages on the GPU have been received",
-                {{"waited s", std::to_string(std::chrono::seconds(flush_limit).count())}});
+                {{"waited s", std::to_string(longest_wait_for_receives.count())}});
+    outbox_->wait_until_copied(longest_wait_for_copies);
   } catch (std::exception const&) {  // the receivers get an error
   }
 }

@@ -27,8 +27,8 @@ class DevicePayloads {
   /// Returns the outbox of a slot that `take_slot` has returned, or of an announcement.
   [[nodiscard]] DeviceOutbox& outbox() noexcept { return *outbox_; }
   [[nodiscard]] DeviceInbox& inbox() noexcept { return inbox_; }
-  /// Lets the receivers copy the messages that this rank has sent, before its memory goes. Blocks for at most five
-  /// seconds, then logs a warning.
+  /// Lets the receivers take and copy the messages that this rank has sent, before its memory goes. Blocks for at most
+  /// five seconds. Logs a warning if a message has not been taken then.
   void flush() noexcept;
 
  private:
