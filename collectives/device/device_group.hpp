@@ -40,8 +40,8 @@ class DeviceGroup {
   void throw_failure() const {
     if (on_device_) on_device_->throw_failure();
   }
-  /// Makes the device transport fail on all ranks, so that their streams continue. Does nothing where there is none or
-  /// it has failed. Any thread.
+  /// Makes the device transport fail on all ranks, so that their streams continue. Does nothing if the group has
+  /// no device transport, or if that has failed already. Any thread.
   void abort(std::string_view why) noexcept;
   /// Ends the device transport, after its work.
   void close() noexcept;

@@ -131,7 +131,8 @@ bool DeviceOutbox::wait_until_taken(std::chrono::nanoseconds limit) const {
 }
 
 void DeviceOutbox::wait_until_copied(std::chrono::nanoseconds limit) const {
-  static_cast<void>(wait_for(entries_, limit, [this](Entry const& entry) { return !entry.taken || is_idle(entry); }));
+  static_cast<void>(wait_for(entries_, limit,
+                             [this](Entry const& entry) { return !entry.taken || !entry.taken() || is_idle(entry); }));
 }
 
 void DeviceOutbox::sent(DeviceSlot const& slot, int node_rank, std::function<bool()> taken) {

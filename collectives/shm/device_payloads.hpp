@@ -21,7 +21,8 @@ class DevicePayloads {
   /// Returns memory for a message of `bytes` bytes to `dst`, another rank. Makes the outbox for the first long message,
   /// and a larger one when a message needs it. Null when the message must go through host memory.
   [[nodiscard]] std::shared_ptr<DeviceSlot> take_slot(Stream const& stream, std::size_t bytes, int dst);
-  /// Returns the record that announces the outbox to `dst`. Null if `dst` has opened the outbox, or there is none.
+  /// Returns the record that announces the outbox to `dst`. Null if `dst` has opened the outbox, or if this
+  /// rank has none.
   [[nodiscard]] OutboxRecord const* announcement_to(int dst) const noexcept;
 
   /// Returns the outbox of a slot that `take_slot` has returned, or of an announcement.

@@ -24,7 +24,8 @@ inline void* open_library(char const* variable, char const* built) {
   return opened;
 }
 
-/// Calls the exported function `name` with these arguments. If there is none, fails the test and returns `missing`.
+/// Calls the exported function `name` with these arguments. If the library does not export it,
+/// fails the test and returns `missing`.
 template <class Result, class... Arguments>
 Result call(void* library, Result missing, char const* name, Arguments... arguments) {
   auto* const function = reinterpret_cast<Result (*)(Arguments...)>(::dlsym(library, name));

@@ -53,7 +53,7 @@ while read -r test; do
   grep -rqE "def $test\(" tests/python || fail "docs/RELIABILITY.md: no function of tests/python is called $test"
 done < <(named_in '[a-z]+(_[a-z0-9]+)+' <<<"$python_section")
 while read -r path; do
-  [[ $path == */NAME* ]] || require_file CONTRIBUTING.md "$path"  # NAME stands for the reader's own
+  [[ $path == */NAME* ]] || require_file CONTRIBUTING.md "$path"  # NAME is a placeholder for a new backend
 done < <([[ ! -e CONTRIBUTING.md ]] || named_in "$a_path" <CONTRIBUTING.md)
 # A decision ends with a paragraph "Code: ... Tests: ...".
 for decision in docs/decisions/*.md; do

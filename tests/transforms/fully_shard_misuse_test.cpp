@@ -134,7 +134,7 @@ TEST(FullyShardMisuse, visited_parameters_are_errors_after_the_visit) {
   });
 }
 
-/// What can be read after an exception is right. The model itself refuses to continue.
+/// Values that can be read after an exception are correct. The model itself refuses further steps.
 TEST(FullyShardMisuse, held_parameters_survive_an_exception_in_the_middle_of_a_unit) {
   for (std::string const where : {"forward 0", "forward 2", "backward 2", "backward 0"}) {
     for (auto const& [name, config] : shardings()) {

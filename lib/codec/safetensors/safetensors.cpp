@@ -177,12 +177,9 @@ void read_row_slice(codec::FileSource const& source, std::uint64_t at, RowSlice 
 
 std::string entry_label(std::string_view name) { return "\"" + codec::printable(name.substr(0, 80)) + "\": "; }
 
-[[noreturn]] void refuse_write(std::filesystem::path const& path, std::string message, std::string_view name,
-                               std::string hint = {}) {
-  throw UsageError({.operation = write_operation,
-                    .message = entry_label(name) + std::move(message),
-                    .resource = path.string(),
-                    .hint = std::move(hint)});
+[[noreturn]] void refuse_write(std::filesystem::path const& path, std::string message, std::string_view name) {
+  throw UsageError(
+      {.operation = write_operation, .message = entry_label(name) + std::move(message), .resource = path.string()});
 }
 
 [[noreturn]] void refuse_target(std::filesystem::path const& path, std::string message, std::string hint) {

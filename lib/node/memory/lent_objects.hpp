@@ -9,10 +9,10 @@
 
 namespace crossrank::node {
 
-/// What reads the memory of a slot.
+/// The processor that reads the memory of a slot.
 enum class ReadBy : std::uint8_t {
   cpu,
-  gpu,  ///< memory that the slot describes; may go on after the reader's death, until its process has ended
+  gpu,  ///< memory that the slot describes; may be read after the reader's death, until its process has ended
 };
 
 /// Returns whether a rank holds an offer or a lease of a slot of `owner`. Frees the words of dead ranks and of those
