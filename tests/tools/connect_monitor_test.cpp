@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 #include <sys/socket.h>
 #include <unistd.h>
@@ -32,6 +33,40 @@ TEST(ConnectMonitor, reads_what_a_server_said_before_it_ended) {
   monitor.serve();
   EXPECT_TRUE(monitor.ended_before_connect(0));
   EXPECT_FALSE(monitor.ended_before_connect(1));
+}
+
+/// The ranks 0 and 1 came to a server that ended. Rank 0 then served, and failed.
+struct SecondServer : testing::Test {
+  void serve(std::vector<LauncherMessage> const& messages) {
+    auto const address = node::launcher_address(job);
+    {
+      platform::Fd const server(platform::system().socket(AF_UNIX, SOCK_STREAM, 0));
+      ASSERT_EQ(platform::system().connect(server.get(), address.address(), address.bytes), 0);
+      for (auto const& message : messages)
+        ASSERT_EQ(::send(server.get(), &message, sizeof message, 0), static_cast<ssize_t>(sizeof message));
+    }
+    monitor.serve();
+  }
+  static LauncherMessage came(int rank) { return {.kind = LauncherMessage::Kind::came, .rank = rank}; }
+  static LauncherMessage failed() { return {.kind = LauncherMessage::Kind::failed}; }
+
+  std::string job = "connect_monitor_test_" + std::to_string(::getpid());
+  ConnectMonitor monitor{job, 3};
+};
+
+TEST_F(SecondServer, serves_the_same_start_when_the_first_has_died) {
+  serve({came(1), came(0)});
+  serve({came(0), failed()});
+  EXPECT_FALSE(monitor.ended_before_connect(0));
+  EXPECT_FALSE(monitor.ended_before_connect(1));
+  EXPECT_TRUE(monitor.ended_before_connect(2));
+}
+
+TEST_F(SecondServer, serves_another_start_when_the_first_has_failed) {
+  serve({came(1), came(0), failed()});
+  serve({came(0), failed()});
+  EXPECT_FALSE(monitor.ended_before_connect(0));
+  EXPECT_TRUE(monitor.ended_before_connect(1));
 }
 
 /// More ends than a socket holds at once.

@@ -234,6 +234,20 @@ TEST_F(ConnectUnderRun, gives_all_survivors_one_verdict_when_a_rank_is_killed_at
   }
 }
 
+/// The last rank learns from the server that the start has failed. It has not ended before connect.
+TEST_F(ConnectUnderRun, names_the_killed_rank_when_another_one_connects_after_it_died) {
+  auto const file = "'" + (folder.path() / "pid").string() + "'";
+  auto const job =
+      run(3, "if [ $RANK = 1 ]; then echo $$ >" + file + "; fi; if [ $RANK = 2 ]; then while [ ! -s " + file +
+                 " ] || kill -0 $(cat " + file + ") 2>/dev/null; do sleep 0.05; done; fi; exec env " +
+                 scenario("rank_killed_under_run") + "1 1000000");
+  for (auto const* const rank : {"[0] ", "[2] "})
+    EXPECT_THAT(job.out, HasSubstr(std::string(rank) + "told peer_lost 1\n")) << job.err;
+  EXPECT_THAT(job.err, ContainsRegex("rank 1 .*signal 9 .*<- root cause"));
+  EXPECT_THAT(job.err, Not(HasSubstr("before connect")));
+  EXPECT_EQ(job.exit_code, 137);
+}
+
 TEST_F(ConnectUnderRun, does_not_mention_connect_when_no_rank_calls_it) {
   auto const job = run(2, "exit $RANK");
   EXPECT_THAT(job.err, AllOf(Not(HasSubstr("connect")), HasSubstr("exit code 1"), HasSubstr("root cause")));

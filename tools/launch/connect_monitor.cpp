@@ -4,6 +4,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -71,13 +72,17 @@ void ConnectMonitor::serve() {
     tell_ends(one);
     read_message(one);
   }
-  bool const over = std::any_of(rendezvous_.begin(), rendezvous_.end(), [](auto const& one) { return !one.server; });
-  if (!over) return;
+  forget_old();
+}
+
+void ConnectMonitor::forget_old() {
   std::erase_if(rendezvous_, [](Rendezvous const& one) { return !one.server && one.joined; });
-  // Keep the last failed rendezvous for the summary.
-  while (std::count_if(rendezvous_.begin(), rendezvous_.end(), [](auto const& one) { return !one.server; }) > 1)
-    rendezvous_.erase(
-        std::find_if(rendezvous_.begin(), rendezvous_.end(), [](Rendezvous const& one) { return !one.server; }));
+  auto const is_over = [](Rendezvous const& one) { return !one.server; };
+  while (std::count_if(rendezvous_.begin(), rendezvous_.end(), is_over) > 1) {
+    auto const first = std::find_if(rendezvous_.begin(), rendezvous_.end(), is_over);
+    if (!first->failed) std::next(first)->came.merge(first->came);
+    rendezvous_.erase(first);
+  }
 }
 
 /// A server that has ended hears nothing more, but what it has sent before is still read.
@@ -120,6 +125,7 @@ void ConnectMonitor::read_message(Rendezvous& from) {
 
 void ConnectMonitor::take(Rendezvous& from, LauncherMessage const& message) {
   if (message.kind == Kind::came && message.rank >= 0 && message.rank < ranks_) from.came.insert(message.rank);
+  if (message.kind == Kind::failed) from.failed = true;
   if (message.kind != Kind::joined) return;
   from.joined = joined_ = true;
   if (!from.fds.empty()) keep_segment(std::move(from.fds.front()));

@@ -48,11 +48,14 @@ class ConnectMonitor {
     std::size_t told = 0;  ///< number of ends that it has been told
     std::set<int> came{};
     bool joined = false;
+    bool failed = false;  ///< by a verdict of its server
     std::vector<platform::Fd> fds{};
   };
   void tell_ends(Rendezvous& to) const;
   void read_message(Rendezvous& from);
   void take(Rendezvous& from, node::LauncherMessage const& message);
+  /// Keeps the last failed rendezvous for the summary. It includes those whose server died before it.
+  void forget_old();
   void keep_segment(platform::Fd control);
   /// Returns the first other rank that `blamed` finds in this rank's records, the newest record first.
   [[nodiscard]] std::optional<int> find_in_records(int rank, int (*blamed)(node::RankRecord const&)) const;

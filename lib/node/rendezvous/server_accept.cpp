@@ -124,6 +124,7 @@ void RendezvousServer::answer_hellos() {
     if (!is_hello || std::string(hello.key.data()) != options_.key.digest() || hello.rank < 0 ||
         hello.rank >= max_ranks)
       continue;
+    if (launcher_) launcher_->tell(LauncherMessage::Kind::came, hello.rank);
     if (verdict_) {
       answer(connection, hello);
     } else {
@@ -158,7 +159,6 @@ void RendezvousServer::admit(PendingConnection connection, Frame const& hello) {
     auto const error = incompatible_rank_error(options_, hello, host_id);
     send_error(connection.socket.get(), error);
     informed_.insert(rank);
-    if (launcher_) launcher_->tell(LauncherMessage::Kind::came, rank);
     throw error;
   }
   if (rank >= options_.ranks) return;
@@ -171,7 +171,6 @@ void RendezvousServer::admit(PendingConnection connection, Frame const& hello) {
   if (hello.extra != 0) lost_servers_.insert(static_cast<std::int64_t>(hello.extra));
   clients_.emplace(rank, Client{.socket = std::move(connection.socket), .pid = connection.pid});
   pending_rendezvous_->arrived(rank, connection.pid);
-  if (launcher_) launcher_->tell(LauncherMessage::Kind::came, rank);
 }
 
 void RendezvousServer::receive_from_launcher() {
@@ -231,6 +230,7 @@ void RendezvousServer::receive_unexpected(int rank) {
 void RendezvousServer::fail(Error const& error) {
   if (!verdict_) {
     verdict_ = error;
+    if (launcher_) launcher_->tell(LauncherMessage::Kind::failed);
     broadcast_verdict();
   }
   throw_as_own(*verdict_, options_);
