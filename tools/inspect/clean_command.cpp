@@ -90,7 +90,9 @@ void clean_checkpoint_jobs(std::string const& directory, workspace::CleanOptions
   for (auto const& job :
        checkpoint::clean_jobs(directory, {.dry_run = options.dry_run, .force = options.force, .all = options.all})) {
     auto const path = directory + "/" + job.name;
-    job.removed ? report.removed(path, job.bytes, "the folder of a checkpoint job") : report.kept(path, job.why);
+    auto const* const kind = job.was_committing ? "the folder of a checkpoint job (its commit is completed first)"
+                                                : "the folder of a checkpoint job";
+    job.removed ? report.removed(path, job.bytes, kind) : report.kept(path, job.why);
   }
 }
 
@@ -159,7 +161,8 @@ void add_clean_command(CLI::App& app, int& exit_code) {
   command->footer(
       "Removes the files that killed jobs left in the directories: state files, temporaries, flight records, and "
       "folders of\n"
-      "jobs that were writing a checkpoint. Also removes this user's shared memory of dead jobs on this machine. Keeps "
+      "jobs that were writing a checkpoint. Completes a commit that a killed job had begun. Also removes this user's "
+      "shared memory of dead jobs on this machine. Keeps "
       "the\n"
       "files of running jobs, the states of processes that exited cleanly and the parts of unfinished plans (--all "
       "removes\n"

@@ -277,9 +277,6 @@ TEST_F(Interrupted, keeps_the_old_checkpoint_until_the_job_is_resumed_or_dropped
   ASSERT_EQ(state(), "none");
 
   EXPECT_THROW((void)checkpoint::consolidate(world_, plan(), out(), {.max_shard_bytes = 2200}), UsageError);
-  auto const kept = checkpoint::clean_jobs(out());
-  ASSERT_EQ(kept.size(), 1U);
-  EXPECT_FALSE(kept.front().removed);
   (void)checkpoint::consolidate(world_, plan(), out(), options_for("safetensors"));
 
   EXPECT_EQ(state(), "new");
@@ -295,6 +292,25 @@ TEST_F(Interrupted, is_removed_by_clean_jobs) {
 
   EXPECT_THAT(names_in(out()), ElementsAre("config.json", "model.safetensors"));
   EXPECT_EQ(state(), "old");
+}
+
+TEST_F(Interrupted, is_committed_by_clean_jobs_after_its_commit_has_begun) {
+  for (auto const* const step :
+       {"checkpoint.commit.planned", "checkpoint.commit.moved_old", "checkpoint.commit.done"}) {
+    put_old();
+    kill_at(step, 1);
+    auto const would = checkpoint::clean_jobs(out(), {.dry_run = true});
+    ASSERT_EQ(would.size(), 1U) << step;
+    EXPECT_TRUE(would.front().removed && would.front().was_committing) << step;
+    EXPECT_THAT(names_in(out()), testing::Contains(StartsWith(".crossrank-"))) << step;
+
+    auto const cleaned = checkpoint::clean_jobs(out());
+
+    ASSERT_EQ(cleaned.size(), 1U) << step;
+    EXPECT_TRUE(cleaned.front().removed) << step;
+    EXPECT_EQ(state(), "new") << step;
+    EXPECT_THAT(names_in(out()), Each(Not(StartsWith(".")))) << step;
+  }
 }
 
 struct Fault {

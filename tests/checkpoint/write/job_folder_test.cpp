@@ -371,16 +371,6 @@ TEST_F(ResumedJob, throws_before_writing_when_a_folder_has_an_output_name) {
   EXPECT_EQ(state(), "old");
 }
 
-TEST_F(ResumedJob, is_kept_by_clean_jobs) {
-  kill_at("checkpoint.commit.planned", 1);
-  auto const kept = checkpoint::clean_jobs(out());
-  ASSERT_EQ(kept.size(), 1U);
-  EXPECT_FALSE(kept.front().removed);
-  EXPECT_THAT(names_in(out()), Contains(StartsWith(".crossrank-")));
-  bring_to_its_end();
-  EXPECT_EQ(state(), "new");
-}
-
 TEST_F(ResumedJob, does_not_follow_another_users_link_as_root) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can make files of another user";
   constexpr uid_t stranger = 4711;

@@ -12,6 +12,13 @@ namespace crossrank::checkpoint {
 
 namespace {
 
+/// Removes the folder of a dead job. If the job had begun to commit, all its files are complete, and the old ones may
+/// have been moved aside already. Therefore the commit is completed first.
+void complete_and_remove(platform::Directory const& out, platform::Directory const& work) {
+  if (auto const begun = load_commit_record(work)) Commit(out, work).run(*begun);
+  remove_job(out, work);
+}
+
 void clean_up_dead_job(platform::Directory const& out, std::string const& name, bool force) {
   auto const work = platform::Directory::open(out.path_of(name), write_operation);
   if (!belongs_to_job(work)) return;
@@ -33,17 +40,16 @@ void clean_up_dead_job(platform::Directory const& out, std::string const& name, 
                                     : "finish that plan, or use `force` to drop its parts, or choose another output "
                                       "directory"});
   }
-  auto const plan = load_commit_record(work);
-  if (plan && !force) {
+  if (!force && has_commit_record(work)) {
     throw UsageError({.operation = write_operation,
                       .message = "a job was killed while it committed its result to this output",
                       .got = name,
                       .resource = out.path().string(),
-                      .hint = "run that job again with `resume`, or run this job with `force`, which completes the "
-                              "other job's commit and then replaces its checkpoint"});
+                      .hint =
+                          "complete its commit with `crossrank clean`, or use `force`, which completes the commit and "
+                          "then replaces that checkpoint"});
   }
-  if (plan) Commit(out, work).run(*plan);
-  remove_job(out, work);
+  complete_and_remove(out, work);
 }
 
 }  // namespace
@@ -77,11 +83,10 @@ std::vector<CleanedJob> clean_jobs(std::filesystem::path const& path, CleanJobsO
     } else if (has_unfinished_parts(work) && !options.all) {
       job.why = "parts of a plan that is not finished: finish it, or use `all` to remove them";
       if (!options.dry_run) remove_dead_runs(work);
-    } else if (has_commit_record(work)) {
-      job.why = "the job was committing: run it again with `resume`, or run another job with `force`";
     } else {
       job.removed = true;
-      if (!options.dry_run) remove_job(out, work);
+      job.was_committing = has_commit_record(work);
+      if (!options.dry_run) complete_and_remove(out, work);
     }
     jobs.push_back(std::move(job));
   }

@@ -20,8 +20,9 @@ void clean_up_dead_jobs(platform::Directory const& out, std::string const& own_f
 struct CleanedJob {
   std::string name{};
   std::uint64_t bytes = 0;
-  bool removed = false;  ///< in a dry run: would be removed
-  std::string why{};     ///< reason why the folder stays; empty if it is removed
+  bool removed = false;         ///< in a dry run: would be removed
+  bool was_committing = false;  ///< the job's commit was completed first; in a dry run: would be completed
+  std::string why{};            ///< reason why the folder stays; empty if it is removed
 };
 
 /// Options of `clean_jobs`.
@@ -31,9 +32,10 @@ struct CleanJobsOptions {
   bool all = false;      ///< also remove the parts of plans that are not finished
 };
 
-/// Removes the folders that killed jobs left in an output folder. Keeps folders that only have a similar name. Of a
-/// plan that is not finished, removes only files that killed parts were writing. Throws `IoError` if the output folder
-/// cannot be read.
+/// Removes the folders that killed jobs left in an output folder. Completes the commit of a job that was killed while
+/// it committed. Keeps folders that only have a similar name. Of a plan that is not finished, removes only files that
+/// killed parts were writing. Throws `IoError` if the output folder cannot be read or a commit cannot be completed, and
+/// `FormatError` for a damaged commit record.
 [[nodiscard]] std::vector<CleanedJob> clean_jobs(std::filesystem::path const& path, CleanJobsOptions options = {});
 
 }  // namespace crossrank::checkpoint
