@@ -118,6 +118,17 @@ RequestId CompositeTransport::post_device_send(std::shared_ptr<DeviceSlot> slot,
   return post_steps(std::move(op));
 }
 
+void CompositeTransport::flush_messages() noexcept {
+  if (!neighbours_) return;
+  auto const& messages = *neighbours_->messages;
+  auto& network = messages.network();
+  if (!network.is_own_process() || messages.is_closed() || messages.has_failed()) return;
+  neighbours_->payloads.flush([&network] {
+    auto const guard = network.lock();
+    network.pump();
+  });
+}
+
 // ---------------------------------------------------------------- receives
 
 RequestId CompositeTransport::post_receive(spi::Sink bytes, int src, std::uint32_t tag, std::shared_ptr<int> source,

@@ -1,6 +1,7 @@
 #include "collectives/composite/composite_transport.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -24,6 +25,7 @@ CompositeTransport::CompositeTransport(Subtransports subtransports)
 }
 
 CompositeTransport::~CompositeTransport() {
+  if (std::uncaught_exceptions() == 0) flush_messages();
   subtransports_.across->set_poll_hook({});
   subtransports_.bulk->set_poll_hook({});
 }

@@ -175,6 +175,8 @@ class CompositeTransport final : public spi::Transport, public DeviceMessages {
   /// Opens the outboxes that messages have announced, and looks for payloads in those that are open. Keeps the order of
   /// the messages, whichever receive ends first: an outbox takes the place of the one before.
   void follow_attachments();
+  /// Lets the ranks of this node take the messages that this rank has sent to their GPUs, if the group still works.
+  void flush_messages() noexcept;
   /// Takes what came with a message.
   void take_attachment(FoundAttachment& attached, spi::Sink const& sink, DevicePayload* found);
   [[nodiscard]] spi::RequestId keep(CompositeOp operation);

@@ -48,6 +48,11 @@ MessageTransport::~MessageTransport() {
   }
 }
 
+bool MessageTransport::has_failed() const {
+  auto const guard = link_.network().lock();
+  return failures_.has_failed();
+}
+
 /// The packet transport's group has all its ranks. A vendor's group of some of them cannot be made without waiting for
 /// them.
 bool MessageTransport::may_use_threads() const noexcept { return link_.network().packet_transport().may_use_threads(); }

@@ -90,6 +90,8 @@ class MessageTransport final : public spi::Transport, private PacketHandler {
   /// thread may call it, also when the group is gone.
   [[nodiscard]] std::function<bool()> all_taken_by(int dst) const;
 
+  /// Returns whether the group has failed.
+  [[nodiscard]] bool has_failed() const;
   /// Begins (1) or ends (-1) a section in which this rank waits for peers through another transport. Members that wait
   /// for this rank then look for the cause elsewhere.
   void enter_wait(int change) noexcept { link_.network().enter_wait(change); }

@@ -22,13 +22,15 @@ constexpr std::size_t most_outbox_bytes = std::size_t{256} << 20;
 
 /// Polls until all entries are as wanted, and returns whether they are within the limit.
 template <class Entries, class IsWanted>
-bool wait_for(Entries const& entries, std::chrono::nanoseconds limit, IsWanted is_wanted) {
+bool wait_for(Entries const& entries, std::chrono::nanoseconds limit, std::function<void()> const& poll,
+              IsWanted is_wanted) {
   auto const give_up_at = platform::system().now() + limit;
   platform::Backoff backoff;
   while (!std::ranges::all_of(entries, is_wanted)) {
     auto const now = platform::system().now();
     if (now >= give_up_at) return false;
     backoff.pause(give_up_at - now);
+    poll();
   }
   return true;
 }
@@ -126,12 +128,12 @@ bool DeviceOutbox::is_lent() const noexcept {
   return std::ranges::any_of(entries_, [](Entry const& entry) { return entry.slot.use_count() > 1; });
 }
 
-bool DeviceOutbox::wait_until_taken(std::chrono::nanoseconds limit) const {
-  return wait_for(entries_, limit, [](Entry const& entry) { return !entry.taken || entry.taken(); });
+bool DeviceOutbox::wait_until_taken(std::chrono::nanoseconds limit, std::function<void()> const& poll) const {
+  return wait_for(entries_, limit, poll, [](Entry const& entry) { return !entry.taken || entry.taken(); });
 }
 
-void DeviceOutbox::wait_until_copied(std::chrono::nanoseconds limit) const {
-  static_cast<void>(wait_for(entries_, limit,
+void DeviceOutbox::wait_until_copied(std::chrono::nanoseconds limit, std::function<void()> const& poll) const {
+  static_cast<void>(wait_for(entries_, limit, poll,
                              [this](Entry const& entry) { return !entry.taken || !entry.taken() || is_idle(entry); }));
 }
 

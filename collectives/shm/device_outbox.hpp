@@ -46,10 +46,11 @@ class DeviceOutbox {
   [[nodiscard]] node::Slot const& described_by(DeviceSlot const& slot) const { return entries_[slot.number].described; }
   /// Notes that the slot is on its way to a rank of the node, which uses it from `taken` on until it drops its lease.
   void sent(DeviceSlot const& slot, int node_rank, std::function<bool()> taken);
-  /// Blocks until all receivers have taken their messages, for at most `limit`. Returns whether they have.
-  [[nodiscard]] bool wait_until_taken(std::chrono::nanoseconds limit) const;
+  /// Blocks until all receivers have taken their messages, for at most `limit`, and calls `poll` again and again.
+  /// Returns whether they have.
+  [[nodiscard]] bool wait_until_taken(std::chrono::nanoseconds limit, std::function<void()> const& poll) const;
   /// Blocks until all receivers that have taken their messages have copied them too, for at most `limit`.
-  void wait_until_copied(std::chrono::nanoseconds limit) const;
+  void wait_until_copied(std::chrono::nanoseconds limit, std::function<void()> const& poll) const;
 
  private:
   struct Entry {

@@ -48,13 +48,13 @@ OutboxRecord const* DevicePayloads::announcement_to(int dst) const noexcept {
   return outbox_ && !outbox_->is_open_by(dst) ? &outbox_->record() : nullptr;
 }
 
-void DevicePayloads::flush() noexcept {
+void DevicePayloads::flush(std::function<void()> const& poll) noexcept {
   if (!outbox_) return;
   try {
-    if (!outbox_->wait_until_taken(longest_wait_for_receives))
+    if (!outbox_->wait_until_taken(longest_wait_for_receives, poll))
       log_event(LogLevel::warning, "a rank leaves before its messages on the GPU have been received",
                 {{"waited s", std::to_string(longest_wait_for_receives.count())}});
-    outbox_->wait_until_copied(longest_wait_for_copies);
+    outbox_->wait_until_copied(longest_wait_for_copies, poll);
   } catch (std::exception const&) {  // the receivers get an error
   }
 }

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -29,8 +30,8 @@ class DevicePayloads {
   [[nodiscard]] DeviceOutbox& outbox() noexcept { return *outbox_; }
   [[nodiscard]] DeviceInbox& inbox() noexcept { return inbox_; }
   /// Lets the receivers take and copy the messages that this rank has sent, before its memory goes. Blocks for at most
-  /// five seconds. Logs a warning if a message has not been taken then.
-  void flush() noexcept;
+  /// five seconds, and calls `poll` again and again. Logs a warning if a message has not been taken then.
+  void flush(std::function<void()> const& poll) noexcept;
 
  private:
   std::shared_ptr<node::NodeComm> comm_;

@@ -40,7 +40,7 @@ ShmTransport::ShmTransport(std::shared_ptr<node::Group> group, std::vector<int> 
 ShmTransport::~ShmTransport() {
   if (!group_->comm().is_own_process()) return;
   // A message in host memory outlives the process of its sender, one in the memory of a GPU does not.
-  if (!closed_ && !group_->has_failed() && std::uncaught_exceptions() == 0) device_payloads_.flush();
+  if (!closed_ && !group_->has_failed() && std::uncaught_exceptions() == 0) device_payloads_.flush([] {});
   auto& arena = group_->comm().arena();
   for (auto const& slot : ring_.slots()) {
     // `close` is a barrier after the last reads of all. A rank that only drops its handle may be ahead of its peers.
