@@ -80,7 +80,7 @@ class PartsPlan:
         return self._native.bytes(part)
 
     def missing(self) -> list[int]:
-        """Returns the parts that are missing or incomplete. Reads sizes and records, not data.
+        """Returns the parts that are missing or incomplete; none after they were published. Reads sizes and records, not data.
 
         >>> plan.missing()
         """
@@ -122,16 +122,18 @@ def finish_parts(
     *,
     force: bool = False,
     check: Literal["changed", "all", "none"] = "changed",
+    dry_run: bool = False,
     threads: int = 0,
     progress: bool | OnProgress = False,
 ) -> Summary:
     """Publishes the result of all parts. Local.
 
     `check` says which files are read before: those that have changed since their part read them back, all, or none.
+    `dry_run` checks everything, and publishes and changes nothing.
     `FormatError` names the parts that are missing or damaged.
 
     >>> crossrank.finish_parts(crossrank.PartsPlan.load("plan.json"))
     """
-    options = {"force": force, "check": check, "threads": threads}
+    options = {"force": force, "check": check, "dry_run": dry_run, "threads": threads}
     with Display(progress) as display:
         return Summary(**_core.finish_parts(plan._native, display.report, options))

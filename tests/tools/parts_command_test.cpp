@@ -74,6 +74,7 @@ TEST_F(PartsCommand, merges_in_two_parts) {
   EXPECT_EQ(Json::parse(finished.out).at("files"), 3);
   EXPECT_EQ(difference(whole(), read_checkpoint(out(), true)), "");
   EXPECT_EQ(with_plan({"--finish", "--read-back"}).exit_code, 0) << "again";
+  EXPECT_EQ(with_plan({"--finish", "--dry-run"}).exit_code, 0) << "it is published";
 }
 
 TEST_F(PartsCommand, takes_the_part_from_torchrun_without_connecting) {
@@ -103,6 +104,8 @@ TEST_F(PartsCommand, refuses_wrong_numbers_and_combinations) {
                                                                  {"--part", "/2"},
                                                                  {"--part", "0x1"},
                                                                  {"--part", "0/2/2"},
+                                                                 {"--part", ""},
+                                                                 {"--part", "", "--finish"},
                                                                  {"--part", "0", "--finish"},
                                                                  {"--part", "0", "--force"},
                                                                  {"--part", "0", "--tp", "2"},
@@ -115,6 +118,9 @@ TEST_F(PartsCommand, refuses_wrong_numbers_and_combinations) {
   }
   EXPECT_EQ(run_command({"consolidate", "--finish", shards().string(), out().string()}).exit_code, 2);
   EXPECT_EQ(run_command({"consolidate", shards().string()}).exit_code, 2);
+  EXPECT_EQ(run_command({"consolidate", shards().string(), out().string(), "--plan", ""}).exit_code, 2);
+  EXPECT_EQ(run_command({"consolidate", "--plan", "", "--part", "0"}).exit_code, 2);
+  EXPECT_EQ(run_command({"plan", shards().string(), out().string(), "--parts", "2", "--output", "-"}).exit_code, 2);
   EXPECT_EQ(run_command({"plan", shards().string(), out().string(), "--parts", "0", "--output", file()}).exit_code, 2);
 }
 
@@ -161,6 +167,7 @@ TEST_F(PartsCommand, has_an_exit_code_for_each_kind_of_error) {
   for (auto const& entry : fs::directory_iterator(shards())) {
     fs::last_write_time(entry, fs::last_write_time(entry) + std::chrono::seconds(2));
   }
+  EXPECT_EQ(with_plan({"--finish", "--dry-run"}).exit_code, 1);
   auto const changed = with_plan({"--part", "0"});
   EXPECT_EQ(changed.exit_code, 1);
   EXPECT_THAT(changed.err, HasSubstr(".safetensors"));

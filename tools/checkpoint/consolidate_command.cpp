@@ -35,6 +35,7 @@ Examples:
 
 Parts and --finish always continue from finished files, as with --resume. With --json they answer with out, parts, bytes,
 files, resumed_files and seconds; a part also with part; --finish --dry-run with dry_run, out, parts and missing: [part].
+--finish --dry-run lists the missing parts; if there are none, it checks all that --finish does, and publishes nothing.
 )";
 
 }  // namespace
@@ -54,7 +55,7 @@ void add_consolidate_command(CLI::App& app, int& exit_code) {
   finish_checkpoint_command(*command, request, consolidate_examples, exit_code);
   command->callback([request, parts, command, &exit_code] {
     check_parts_options(*command, *parts);
-    exit_code = parts->plan.empty() ? run_checkpoint_command("consolidate", *request) : run_parts(*parts, *request);
+    exit_code = has_plan(*command) ? run_parts(*parts, *request) : run_checkpoint_command("consolidate", *request);
   });
 }
 

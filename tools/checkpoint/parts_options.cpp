@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -66,7 +67,7 @@ Json summary_json(PartsPlan const& plan, checkpoint::Summary const& summary) {
 
 CommandResult run_part(PartsPlan const& plan, PartsRequest const& parts, CheckpointRequest const& request,
                        Session const& session) {
-  int const part = parts.part.empty() ? checkpoint::part_from_environment(plan) : part_from(parts.part, plan.parts());
+  int const part = parts.part ? part_from(*parts.part, plan.parts()) : checkpoint::part_from_environment(plan);
   checkpoint::PartOptions options{
       .on_progress = [&session](auto const& progress) { session.progress.show(progress); },
       .stop = session.stop,
@@ -82,9 +83,8 @@ CommandResult run_part(PartsPlan const& plan, PartsRequest const& parts, Checkpo
   return result;
 }
 
-/// Says which parts are missing, and changes nothing.
-CommandResult report_missing(PartsPlan const& plan) {
-  auto const missing = plan.missing();
+/// Says which parts are missing.
+CommandResult report_missing(PartsPlan const& plan, std::vector<int> const& missing) {
   CommandResult result;
   for (auto const part : missing) result.text += "part " + std::to_string(part) + " is missing\n";
   result.text += std::to_string(missing.size()) + " of " + std::to_string(plan.parts()) +
@@ -96,15 +96,19 @@ CommandResult report_missing(PartsPlan const& plan) {
 
 CommandResult finish(PartsPlan const& plan, PartsRequest const& parts, CheckpointRequest const& request,
                      Session const& session) {
-  if (request.output.dry_run) return report_missing(plan);
+  bool const dry_run = request.output.dry_run;
+  auto const missing = dry_run ? plan.missing() : std::vector<int>();
+  if (!missing.empty()) return report_missing(plan, missing);
   checkpoint::FinishOptions options{
       .force = request.output.force,
+      .dry_run = dry_run,
       .on_progress = [&session](auto const& progress) { session.progress.show(progress); },
       .stop = session.stop,
       .threads = request.session.threads};
   if (parts.read_back) options.check = checkpoint::PartCheck::all;
   if (request.output.no_read_back) options.check = checkpoint::PartCheck::none;
   auto const summary = checkpoint::finish_parts(plan, options);
+  if (dry_run) return report_missing(plan, missing);
   return {.text = terminal_text(plan.out().string()) + ": published " + summary_text(summary) + "\n",
           .json = summary_json(plan, summary)};
 }
@@ -125,8 +129,10 @@ void add_parts_options(CLI::App& command, PartsRequest& parts) {
       "With --finish: read every file and compare it, not only files that changed since their part did so");
 }
 
+bool has_plan(CLI::App const& command) { return command.get_option("--plan")->count() > 0; }
+
 void check_parts_options(CLI::App const& command, PartsRequest const& parts) {
-  if (parts.plan.empty()) {
+  if (!has_plan(command)) {
     for (auto const* const name : {"--part", "--finish", "--read-back"}) {
       if (command.get_option(name)->count() > 0) throw CLI::RequiresError(name, "--plan");
     }
@@ -135,6 +141,7 @@ void check_parts_options(CLI::App const& command, PartsRequest const& parts) {
     }
     return;
   }
+  if (parts.plan.empty()) throw CLI::ValidationError("--plan", "the name of the plan is empty");
   static std::set<std::string> const combined{"--plan",         "--part",    "--finish", "--read-back", "--resume",
                                               "--no-read-back", "--threads", "--json",   "--progress"};
   static std::set<std::string> const with_finish{"--force", "--dry-run"};
@@ -143,7 +150,7 @@ void check_parts_options(CLI::App const& command, PartsRequest const& parts) {
     if (option->count() == 0 || combined.contains(name) || (parts.finish && with_finish.contains(name))) continue;
     throw CLI::ExcludesError("--plan", name);
   }
-  if (parts.finish && !parts.part.empty()) throw CLI::ExcludesError("--finish", "--part");
+  if (parts.finish && parts.part) throw CLI::ExcludesError("--finish", "--part");
   if (parts.read_back && !parts.finish) throw CLI::RequiresError("--read-back", "--finish");
   if (parts.read_back && command.get_option("--no-read-back")->count() > 0)
     throw CLI::ExcludesError("--read-back", "--no-read-back");

@@ -1,5 +1,6 @@
 #pragma once
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "tools/checkpoint/checkpoint_request.hpp"
@@ -8,14 +9,17 @@ namespace crossrank::tools {
 
 /// Options of `crossrank consolidate` for the parts of a plan.
 struct PartsRequest {
-  std::filesystem::path plan{};  ///< plan file; empty: merge without parts
-  std::string part{};            ///< "I" or "I/N"; empty: the scheduler's
-  bool finish = false;           ///< publish the result
-  bool read_back = false;        ///< with `finish`: read every byte
+  std::filesystem::path plan{};       ///< plan file
+  std::optional<std::string> part{};  ///< "I" or "I/N"; nothing: the scheduler's
+  bool finish = false;                ///< publish the result
+  bool read_back = false;             ///< with `finish`: read every byte
 };
 
 /// Adds the options for parts to `crossrank consolidate`.
 void add_parts_options(CLI::App& command, PartsRequest& parts);
+
+/// Returns whether `command` was given a plan.
+[[nodiscard]] bool has_plan(CLI::App const& command);
 
 /// Throws `CLI::ParseError` if an option of `command` cannot be combined with the others, or a path is missing.
 void check_parts_options(CLI::App const& command, PartsRequest const& parts);

@@ -112,6 +112,9 @@ void add_plan_command(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(1, checkpoint::max_parts));
   command->add_option("--output", request->file, "File for the plan; replaced if it exists")
       ->required()
+      ->check([](std::string const& name) {
+        return name == "-" ? "the parts read the plan from a file, so it cannot go to standard output" : "";
+      })
       ->type_name("PLAN.json");
   command->add_flag("--force", request->force,
                     "Replace an existing checkpoint, and drop unfinished parts of another plan");

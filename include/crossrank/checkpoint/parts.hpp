@@ -70,10 +70,10 @@ class CROSSRANK_EXPORT PartsPlan {
   [[nodiscard]] std::vector<std::string> files(int part) const;
   /// Returns the size of the files of one part in bytes. Throws as `files`.
   [[nodiscard]] std::uint64_t bytes(int part) const;
-  /// Returns the parts with a file that is missing, incomplete, or was recorded wrongly, in order. Empty if
-  /// `finish_parts` can publish the result or has begun to do so. Reads sizes and records, not data.
+  /// Returns the parts with a file that is missing, incomplete, or was recorded wrongly, in order. Empty if all are
+  /// there, also when `finish_parts` has published them. Reads sizes and records, not data.
   ///
-  /// Throws `UsageError` if the folder of the plan is gone.
+  /// Throws `UsageError` if the folder of the plan is gone and the output does not have its files.
   [[nodiscard]] std::vector<int> missing() const;
 
   /// Returns the plan of the merge. The first call after `load` opens all inputs, and throws the errors of
@@ -119,6 +119,7 @@ enum class PartCheck : std::uint8_t {
 struct FinishOptions {
   bool force = false;                    ///< replace an existing checkpoint, also if the plan does not say so
   PartCheck check = PartCheck::changed;  ///< which files are read and compared with their checksums
+  bool dry_run = false;                  ///< check everything, and publish and change nothing
   std::function<void(Progress const&)> on_progress{};  ///< in the calling thread, at most 10 times a second
   std::stop_token stop{};                              ///< stops with `CancelledError`; the parts stay
   int threads = 0;                                     ///< threads; 0: two per CPU, at most 4

@@ -46,6 +46,7 @@ nb::dict finish_parts(cp::PartsPlan const& plan, nb::object on_progress, nb::dic
   cp::FinishOptions options{.on_progress = job.reporter(), .stop = job.token()};
   reader.read("force", options.force);
   reader.read("check", part_checks, options.check);
+  reader.read("dry_run", options.dry_run);
   reader.read("threads", options.threads);
   reader.finish("finish_parts");
   return summary_to_python(job.run([&] { return cp::finish_parts(plan, options); }));

@@ -1,6 +1,8 @@
 // The end of a merge in parts: complete parts are published, and others are named.
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <utility>
@@ -162,12 +164,68 @@ TEST_F(FinishParts, can_be_called_again_and_parts_can_run_again) {
   EXPECT_NO_THROW((void)finish_parts(loaded));
   auto const again = consolidate_part(loaded, 1);
   EXPECT_EQ(again.resumed_files, again.files);
-  EXPECT_THROW((void)loaded.missing(), UsageError);
+  EXPECT_THAT(loaded.missing(), testing::IsEmpty());
   EXPECT_THAT(names_in(out()), Each(Not(StartsWith("."))));
 
   flip_last_byte(out() / loaded.files(1).front());
   EXPECT_THROW((void)consolidate_part(loaded, 1), UsageError);
   EXPECT_THROW((void)finish_parts(loaded), UsageError);
+
+  fs::remove(out() / loaded.files(1).front());
+  EXPECT_THROW((void)loaded.missing(), UsageError);
+}
+
+/// Whatever is wrong, a dry run throws what the call itself throws.
+TEST_F(FinishParts, finds_in_a_dry_run_what_keeps_it_from_publishing) {
+  auto const expect_refused = [&](checkpoint::FinishOptions options, std::string const& why) {
+    SCOPED_TRACE(why);
+    auto const finish = [&] { (void)finish_parts(load_plan(), options); };
+    options.dry_run = true;
+    auto const before = bytes_of(in_plan_folder());
+    auto const found = test::refusal_of(finish);
+    EXPECT_EQ(bytes_of(in_plan_folder()), before);
+    options.dry_run = false;
+    EXPECT_EQ(test::refusal_of(finish), found);
+    EXPECT_THAT(found, testing::HasSubstr(why));
+  };
+  auto const loaded = run_all_parts();
+  auto const file = in_plan_folder(loaded.files(2).front());
+  auto const written = fs::last_write_time(file);
+  flip_last_byte(file);
+  fs::last_write_time(file, written);
+  expect_refused({.check = PartCheck::all}, "does not match its checksums");
+  expect_refused({}, "is missing or incomplete");
+  (void)consolidate_part(loaded, 2);
+
+  auto const input = in() / "model.safetensors";
+  auto const made = fs::last_write_time(input);
+  fs::last_write_time(input, made + std::chrono::seconds(1));
+  expect_refused({}, "model.safetensors");
+  fs::last_write_time(input, made);
+
+  (void)finish_parts(loaded, {.dry_run = true});
+  EXPECT_EQ(state(), "old");
+  (void)finish_parts(loaded);
+  EXPECT_EQ(state(), "new");
+  (void)finish_parts(loaded, {.dry_run = true});
+}
+
+TEST_F(FinishParts, finds_in_a_dry_run_that_the_output_got_a_checkpoint) {
+  fs::remove_all(out());
+  save_plan(1, false);
+  (void)consolidate_part(load_plan(), 0);
+  std::ofstream(out() / "config.json") << "{}";
+  EXPECT_THROW((void)finish_parts(load_plan(), {.dry_run = true}), UsageError);
+  (void)finish_parts(load_plan(), {.force = true, .dry_run = true});
+}
+
+TEST_F(FinishParts, stops_although_no_file_has_to_be_read) {
+  auto const loaded = run_all_parts();
+  std::stop_source source;
+  source.request_stop();
+  EXPECT_THROW((void)finish_parts(loaded, {.stop = source.get_token()}), CancelledError);
+  EXPECT_EQ(state(), "old");
+  (void)finish_parts(loaded);
 }
 
 TEST_F(FinishParts, publishes_once_when_several_calls_meet) {

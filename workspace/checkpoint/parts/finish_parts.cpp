@@ -56,6 +56,7 @@ class FinishJob {
   void publish() {
     auto folder = PartFolder::open(plan_.file.out, plan_.id);
     if (!folder) return compare_published();
+    if (options_.dry_run) return check(*folder);
     if (folder->is_published()) return remove_published(*folder);
     auto to_publish = folder_request(plan_, options_.force);
     to_publish.bytes = 0;  // the parts have written them, or are named below
@@ -69,6 +70,16 @@ class FinishJob {
     job.commit();
     mark_published(*folder);
     job.remove_after_success();
+  }
+
+  /// Throws what a call that publishes would throw, as far as that is known before.
+  void check(PartFolder const& folder) {
+    if (folder.stage() != PlanStage::open) return;  // what is left is renames
+    auto to_publish = folder_request(plan_, options_.force);
+    to_publish.bytes = 0;
+    JobFolder::check(to_publish);
+    require_complete(folder);
+    UnchangedInputs(request_.operation, request_.inputs).require_all();
   }
 
   void check_and_write_extras(PartFolder const& folder) {
@@ -97,13 +108,15 @@ class FinishJob {
     std::map<int, std::string> wrong;
     for (auto const& file : request_.files) {
       if (wrong.contains(file.owner)) continue;
+      if (options_.stop.stop_requested())
+        throw CancelledError({.operation = finish_operation, .message = "cancelled by the caller"});
       auto const state = folder.state_of(file);
       bool const reads =
           options_.check == PartCheck::all || (options_.check == PartCheck::changed && state == PartFile::unproven);
       if (state == PartFile::missing) {
         wrong.emplace(file.owner, file.name + " is missing or incomplete");
       } else if (reads && !has_recorded_bytes(folder, file)) {
-        folder.forget(file.name);
+        if (!options_.dry_run) folder.forget(file.name);
         wrong.emplace(file.owner, file.name + " does not match its checksums");
       }
     }

@@ -191,6 +191,21 @@ void warn_of_empty_parts(PartsPlan::State const& state) {
             {{"files", std::to_string(files)}, {"parts", std::to_string(parts)}, {"hint", hint}});
 }
 
+UsageError result_is_gone(PartsPlan::State const& plan, std::string got, std::string const& operation) {
+  return UsageError({.operation = operation,
+                     .message = "the folder of this plan is gone, and the output does not have its result",
+                     .got = std::move(got),
+                     .resource = plan.file.out.string(),
+                     .hint = "make the plan again, and run all of its parts"});
+}
+
+/// Throws unless the output has a file of this size.
+void require_size(PartsPlan::State const& plan, std::string const& name, std::uint64_t bytes,
+                  std::string const& operation) {
+  std::error_code error;
+  if (fs::file_size(plan.file.out / name, error) != bytes || error) throw result_is_gone(plan, name, operation);
+}
+
 }  // namespace
 
 Collective lone_world() { return connect({.backend = "fake", .rank = 0, .world_size = 1}); }
@@ -233,24 +248,16 @@ JobRequest folder_request(PartsPlan::State const& plan, bool force) {
 }
 
 void require_published(PartsPlan::State const& plan, std::vector<OutputFile> files, WorkerPoolOptions const& options) {
-  auto const gone = [&](std::string got) {
-    return UsageError({.operation = options.operation,
-                       .message = "the folder of this plan is gone, and the output does not have its result",
-                       .got = std::move(got),
-                       .resource = plan.file.out.string(),
-                       .hint = "make the plan again, and run all of its parts"});
-  };
-  std::error_code error;
   for (auto& file : files) {
     file.owner = 0;
-    if (fs::file_size(plan.file.out / file.name, error) != file.bytes || error) throw gone(file.name);
+    require_size(plan, file.name, file.bytes, options.operation);
   }
   auto const world = lone_world();
   try {
     OutputWriter comparison(files, 0, platform::Directory::open(plan.file.out, options.operation));
     run_worker_pool(world, comparison, options);
   } catch (UsageError const& differs) {
-    throw gone(differs.info().got);
+    throw result_is_gone(plan, differs.info().got, options.operation);
   }
 }
 
@@ -379,10 +386,8 @@ std::vector<int> PartsPlan::missing() const {
   auto const& state = require(state_);
   auto const folder = PartFolder::open(state.file.out, state.id);
   if (!folder) {
-    throw UsageError({.operation = parts_operation,
-                      .message = "the folder of this plan is gone: its result was published, or its parts were removed",
-                      .resource = state.file.out.string(),
-                      .hint = "make the plan again, and run all of its parts"});
+    for (auto const& file : state.file.files) require_size(state, file.name, file.bytes, parts_operation);
+    return {};
   }
   if (folder->stage() != PlanStage::open) return {};
   std::set<int> missing;
