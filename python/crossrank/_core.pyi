@@ -460,8 +460,6 @@ _ExportArguments = Callable[[], tuple[dict[str, Any], dict[str, dict[str, Any]],
 def export_checkpoint(
     world: Collective,
     arguments: _ExportArguments,
-    grid: dict[str, int],
-    out: str,
     progress: _Progress,
     /,
 ) -> dict[str, Any]: ...
@@ -471,8 +469,6 @@ class BackgroundExport:
         self,
         world: Collective,
         arguments: _ExportArguments,
-        grid: dict[str, int],
-        out: str,
         progress: _Progress,
         /,
     ) -> None: ...
@@ -482,15 +478,7 @@ class BackgroundExport:
 def reshard(
     world: Collective,
     arguments: _ExportArguments,
-    grid: dict[str, int],
-    to: dict[str, int],
     wants: Callable[[str], bool] | None,
     /,
 ) -> dict[str, Tensor]: ...
-def get_full_state_dict(
-    world: Collective,
-    arguments: _ExportArguments,
-    grid: dict[str, int],
-    dst: int,
-    /,
-) -> dict[str, Tensor]: ...
+def get_full_state_dict(world: Collective, arguments: _ExportArguments, /) -> dict[str, Tensor]: ...

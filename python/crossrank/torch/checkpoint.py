@@ -89,12 +89,12 @@ def export_checkpoint(
         crossrank.torch.export_checkpoint(model, "out", assets="meta-llama")
     """
     arguments = _export_arguments(
-        model, config=config, assets=assets, max_shard_bytes=max_shard_bytes, single_file=single_file,
+        model, out, grid=grid, config=config, assets=assets, max_shard_bytes=max_shard_bytes, single_file=single_file,
         format=format, rules=rules, direction=direction, fused_layout=fused_layout, force=force, read_back=read_back,
         threads=threads,
     )  # fmt: skip
     with _job(arguments) as (group, arguments), Display(progress) as display:
-        return Summary(**_core.export_checkpoint(group._native, arguments, asdict(grid), os.fspath(out), display.report))
+        return Summary(**_core.export_checkpoint(group._native, arguments, display.report))
 
 
 class ExportRequest:
@@ -155,13 +155,13 @@ def async_export_checkpoint(
         request.wait()
     """
     arguments = _export_arguments(
-        model, config=config, assets=assets, max_shard_bytes=max_shard_bytes, single_file=single_file,
+        model, out, grid=grid, config=config, assets=assets, max_shard_bytes=max_shard_bytes, single_file=single_file,
         format=format, rules=rules, direction=direction, fused_layout=fused_layout, force=force, read_back=read_back,
         threads=threads, max_copy_bytes=max_copy_bytes,
     )  # fmt: skip
     with _job(arguments) as (group, arguments):
         display = Display(progress)
-        native = _core.BackgroundExport(group._native, arguments, asdict(grid), os.fspath(out), display.report)
+        native = _core.BackgroundExport(group._native, arguments, display.report)
         return ExportRequest(native, display)
 
 
@@ -198,18 +198,34 @@ Arguments = Callable[[], tuple[dict[str, torch.Tensor], dict[str, dict[str, Any]
 
 
 def _export_arguments(
-    model: torch.nn.Module | dict[str, torch.Tensor], *, config: dict[str, Any] | None, **options: Any
+    model: torch.nn.Module | dict[str, torch.Tensor],
+    out: str | Path,
+    *,
+    grid: Grid,
+    config: dict[str, Any] | None,
+    **options: Any,
 ) -> Arguments:
-    """Returns a function that reads the arguments. The default of `config` is the model's own."""
+    """Returns a function that reads the arguments of an export. The default of `config` is the model's own."""
 
     def read() -> tuple[dict[str, torch.Tensor], dict[str, dict[str, Any]], dict[str, Any]]:
-        # As transformers saves it: its dictionary has keys that are numbers.
-        to_json = getattr(getattr(_unwrapped(model), "config", None), "to_json_string", None) if config is None else None
-        described = config if to_json is None else json.loads(to_json())
         weights, placements = _weights_and_placements(model, _tied_names(model))
-        return weights, placements, {"config": described, **options}
+        places = {"out": os.fspath(out), "grid": _sizes_of(grid, "grid"), "config": _config_of(model, config)}
+        return weights, placements, {**places, **options}
 
     return read
+
+
+def _config_of(model: torch.nn.Module | dict[str, torch.Tensor], config: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Returns `config`, by default the model's own."""
+    # As transformers saves it: its dictionary has keys that are numbers.
+    to_json = getattr(getattr(_unwrapped(model), "config", None), "to_json_string", None) if config is None else None
+    return config if to_json is None else json.loads(to_json())
+
+
+def _sizes_of(grid: Grid, argument: str) -> dict[str, int]:
+    if not isinstance(grid, Grid):
+        raise UsageError(f"{argument} is a {type(grid).__name__}. Pass a crossrank.torch.Grid")
+    return asdict(grid)
 
 
 def gather_full_state_dict(
@@ -226,9 +242,13 @@ def gather_full_state_dict(
 
     The options are those of `export_checkpoint`; shards in a `grid` need the `config` of their model, or `rules`.
     """
-    options = {"config": config, "rules": rules, "direction": direction, "fused_layout": fused_layout}
-    with _job(lambda: (*_weights_and_placements(model, set()), options)) as (group, arguments):
-        full = _core.get_full_state_dict(group._native, arguments, asdict(grid), dst)
+    options = {"config": config, "rules": rules, "direction": direction, "fused_layout": fused_layout, "dst": dst}
+
+    def read() -> tuple[dict[str, torch.Tensor], dict[str, dict[str, Any]], dict[str, Any]]:
+        return *_weights_and_placements(model, set()), {"grid": _sizes_of(grid, "grid"), **options}
+
+    with _job(read) as (group, arguments):
+        full = _core.get_full_state_dict(group._native, arguments)
     return {name: tensor.torch() for name, tensor in full.items()}
 
 
@@ -253,9 +273,15 @@ def reshard(
 
         shards = crossrank.torch.reshard(model, crossrank.torch.Grid(tp_rank=rank % 4, tp=4))
     """
-    arguments = _export_arguments(model, config=config, rules=rules, direction=direction, fused_layout=fused_layout)
-    with _job(arguments, wants) as (group, arguments, wants):
-        shards = _core.reshard(group._native, arguments, asdict(grid), asdict(to), wants)
+    options = {"rules": rules, "direction": direction, "fused_layout": fused_layout}
+
+    def read() -> tuple[dict[str, torch.Tensor], dict[str, dict[str, Any]], dict[str, Any]]:
+        weights, placements = _weights_and_placements(model, _tied_names(model))
+        places = {"grid": _sizes_of(grid, "grid"), "to": _sizes_of(to, "to"), "config": _config_of(model, config)}
+        return weights, placements, {**places, **options}
+
+    with _job(read, wants) as (group, arguments, wants):
+        shards = _core.reshard(group._native, arguments, wants)
     return {name: tensor.torch() for name, tensor in shards.items()}
 
 
@@ -287,8 +313,26 @@ def _weights_and_placements(
                 "shape": _shape_in_files(tensor),
             }
             tensor = tensor.to_local()
+        _require_values(name, tensor)
         weights[name] = tensor.detach().cpu().contiguous()
     return weights, placements
+
+
+def _require_values(name: str, tensor: torch.Tensor) -> None:
+    """Raises `UsageError` unless a tensor has its values in strided memory."""
+    from torch.distributed._shard.sharded_tensor.api import ShardedTensor
+
+    what = ""
+    if isinstance(tensor, ShardedTensor):
+        what = "a ShardedTensor. Give FullyShardedDataParallel a device_mesh, so that its sharded state dict holds DTensors"
+    elif tensor.is_nested:
+        what = "a nested tensor. Pass its padded form, or its values and offsets as two tensors"
+    elif tensor.layout is not torch.strided:
+        what = f"a tensor with the layout {tensor.layout}. Pass its dense form: to_dense()"
+    elif tensor.is_meta:
+        what = "a tensor on the device meta, which has no values. Load or initialize the model first"
+    if what:
+        raise UsageError(f"the state dict holds under {name} {what}")
 
 
 def _shape_in_files(tensor: torch.Tensor) -> list[int]:

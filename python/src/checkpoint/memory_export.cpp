@@ -36,10 +36,10 @@ cp::Placement placement_from(nb::handle value) {
   refuse("placement", "there is no such placement", "replicate, shard, strided_shard, partial", kind);
 }
 
-/// Reads the place of this rank, and a dict of tensor names to dicts with mesh_shape, mesh_ranks, placements and shape.
-cp::Placements placements_from(nb::dict grid, nb::dict const& given) {
+/// Reads the place of a rank in a grid of ranks.
+cp::Placements grid_from(nb::dict given) {
   cp::Placements placements;
-  OptionReader reader(std::move(grid));
+  OptionReader reader(std::move(given));
   reader.read("tp_rank", placements.tp_rank);
   reader.read("tp", placements.tp);
   reader.read("pp_rank", placements.pp_rank);
@@ -48,6 +48,11 @@ cp::Placements placements_from(nb::dict grid, nb::dict const& given) {
   reader.read("ep", placements.ep);
   reader.read("moe_ep", placements.moe_ep);
   reader.finish("Grid");
+  return placements;
+}
+
+/// Reads a dict of tensor names to dicts with mesh_shape, mesh_ranks, placements and shape.
+void read_placements(nb::dict const& given, cp::Placements& placements) {
   for (auto const [name, value] : given) {
     auto const fields = nb::cast<nb::dict>(value);
     cp::TensorPlacement one{.mesh = {.shape = nb::cast<std::vector<std::int64_t>>(fields["mesh_shape"]),
@@ -57,7 +62,6 @@ cp::Placements placements_from(nb::dict grid, nb::dict const& given) {
       one.placements.push_back(placement_from(placement));
     placements.tensors.emplace(nb::cast<std::string>(name), std::move(one));
   }
-  return placements;
 }
 
 constexpr std::pair<char const*, cp::RuleDirection> directions[] = {{"forward", cp::RuleDirection::forward},
@@ -90,31 +94,42 @@ struct Arguments {
 };
 
 /// Reads the arguments that the Python function `given` returns: a dict of tensors, their placements, and a dict of
-/// options. If one rank's arguments are wrong, its exception ends the call there, and a `RemoteError` on the others.
+/// options, among them the `grid`. If one rank's arguments are wrong, its exception ends the call there, and a
+/// `RemoteError` on the others.
 template <class Options>
-Arguments<Options> read_arguments(Collective const& world, char const* operation, nb::handle given, nb::dict grid,
+Arguments<Options> read_arguments(Collective const& world, char const* operation, nb::handle given,
                                   std::function<Options(OptionReader&)> const& read_options) {
   Arguments<Options> arguments;
   read_on_all_ranks(world, operation, [&] {
     auto const parts = nb::cast<nb::tuple>(given());
     OptionReader reader(nb::cast<nb::dict>(parts[2]));
+    nb::dict grid;
+    reader.read("grid", grid);
     arguments.options = read_options(reader);
     reader.finish(operation);
     arguments.tensors = state_dict_from(parts[0]);
-    arguments.placements = placements_from(std::move(grid), nb::cast<nb::dict>(parts[1]));
+    arguments.placements = grid_from(std::move(grid));
+    read_placements(nb::cast<nb::dict>(parts[1]), arguments.placements);
   });
   return arguments;
 }
 
-nb::dict export_checkpoint(Collective const& world, nb::handle given, nb::dict grid, std::filesystem::path const& out,
-                           nb::object on_progress) {
+nb::dict export_checkpoint(Collective const& world, nb::handle given, nb::object on_progress) {
+  struct Target {
+    std::filesystem::path out{};
+    cp::ExportOptions options{};
+  };
   Job job(std::move(on_progress));
-  auto [tensors, placements, options] =
-      read_arguments<cp::ExportOptions>(world, "export_checkpoint", given, std::move(grid), export_options_from);
+  auto arguments = read_arguments<Target>(world, "export_checkpoint", given, [](OptionReader& reader) {
+    Target target{.options = export_options_from(reader)};
+    reader.read("out", target.out);
+    return target;
+  });
+  auto& [out, options] = arguments.options;
   options.on_progress = job.reporter();
   options.stop = job.token();
-  return summary_to_python(job.run(world, [&, &tensors = tensors, &placements = placements, &options = options] {
-    return cp::consolidate(world, tensors, placements, out, options);
+  return summary_to_python(job.run(world, [&, &out = out, &options = options] {
+    return cp::consolidate(world, arguments.tensors, arguments.placements, out, options);
   }));
 }
 
@@ -148,24 +163,25 @@ class ThreadReporter {
 /// An export that goes on while Python computes. Its end is awaited without the GIL, also by the destructor.
 class BackgroundExport {
  public:
-  BackgroundExport(Collective const& world, nb::handle given, nb::dict grid, std::filesystem::path const& out,
-                   nb::object on_progress) {
-    auto const read_options = [](OptionReader& reader) {
-      cp::BackgroundOptions options{.write = export_options_from(reader)};
-      reader.read("max_copy_bytes", options.max_copy_bytes);
-      return options;
+  BackgroundExport(Collective const& world, nb::handle given, nb::object on_progress) {
+    struct Target {
+      std::filesystem::path out{};
+      cp::BackgroundOptions options{};
     };
-    auto arguments =
-        read_arguments<cp::BackgroundOptions>(world, "async_export_checkpoint", given, std::move(grid), read_options);
-    arguments.options.write.stop = stop_.get_token();
+    auto arguments = read_arguments<Target>(world, "async_export_checkpoint", given, [](OptionReader& reader) {
+      Target target{.options = {.write = export_options_from(reader)}};
+      reader.read("out", target.out);
+      reader.read("max_copy_bytes", target.options.max_copy_bytes);
+      return target;
+    });
+    auto& [out, options] = arguments.options;
+    options.write.stop = stop_.get_token();
     if (!on_progress.is_none()) {
       reporter_ = std::make_shared<ThreadReporter>(std::move(on_progress), stop_);
-      arguments.options.write.on_progress = [reporter = reporter_](cp::Progress const& progress) {
-        reporter->report(progress);
-      };
+      options.write.on_progress = [reporter = reporter_](cp::Progress const& progress) { reporter->report(progress); };
     }
-    request_ = run_waiting(world, [&] {
-      return cp::iconsolidate(world, arguments.tensors, arguments.placements, out, arguments.options);
+    request_ = run_waiting(world, [&, &out = out, &options = options] {
+      return cp::iconsolidate(world, arguments.tensors, arguments.placements, out, options);
     });
   }
   ~BackgroundExport() {
@@ -195,21 +211,33 @@ class BackgroundExport {
   cp::ExportRequest request_;
 };
 
-nb::dict full_state_dict(Collective const& world, nb::handle given, nb::dict grid, int dst) {
-  auto const arguments =
-      read_arguments<cp::ModelDescription>(world, "gather_full_state_dict", given, std::move(grid), model_from);
+nb::dict full_state_dict(Collective const& world, nb::handle given) {
   Job job{nb::none()};
-  cp::FullStateOptions const options{.model = arguments.options, .dst = dst, .stop = job.token()};
+  auto const read_options = [&job](OptionReader& reader) {
+    cp::FullStateOptions options{.model = model_from(reader), .stop = job.token()};
+    reader.read("dst", options.dst);
+    return options;
+  };
+  auto const arguments = read_arguments<cp::FullStateOptions>(world, "gather_full_state_dict", given, read_options);
+  auto const& options = arguments.options;
   return state_dict_to_python(
       job.run(world, [&] { return cp::get_full_state_dict(world, arguments.tensors, arguments.placements, options); }));
 }
 
 /// Returns this rank's shards in the grid `to`. `wants` is None, or chooses among the names of the whole model.
-nb::dict reshard(Collective const& world, nb::handle given, nb::dict grid, nb::dict to, nb::handle wants) {
-  auto const arguments = read_arguments<cp::ModelDescription>(world, "reshard", given, std::move(grid), model_from);
+nb::dict reshard(Collective const& world, nb::handle given, nb::handle wants) {
+  struct Target {
+    cp::Placements to{};
+    cp::ModelDescription model{};
+  };
+  auto const arguments = read_arguments<Target>(world, "reshard", given, [](OptionReader& reader) {
+    nb::dict to;
+    reader.read("to", to);
+    return Target{.to = grid_from(std::move(to)), .model = model_from(reader)};
+  });
   Job job{nb::none()};
-  cp::ReshardOptions options{.model = arguments.options, .stop = job.token()};
-  auto const target = placements_from(std::move(to), nb::dict());
+  cp::ReshardOptions options{.model = arguments.options.model, .stop = job.token()};
+  auto const& target = arguments.options.to;
   if (!wants.is_none()) {
     options.wants = [&](std::string const& name) {
       bool wanted = false;
@@ -224,12 +252,11 @@ nb::dict reshard(Collective const& world, nb::handle given, nb::dict grid, nb::d
 }  // namespace
 
 void bind_memory_export(nb::module_& module) {
-  module.def("export_checkpoint", &export_checkpoint, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
+  module.def("export_checkpoint", &export_checkpoint, nb::arg(), nb::arg(), nb::arg().none());
   module.def("get_full_state_dict", &full_state_dict);
-  module.def("reshard", &reshard, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
+  module.def("reshard", &reshard, nb::arg(), nb::arg(), nb::arg().none());
   nb::class_<BackgroundExport>(module, "BackgroundExport")
-      .def(nb::init<Collective const&, nb::handle, nb::dict, std::filesystem::path const&, nb::object>(), nb::arg(),
-           nb::arg(), nb::arg(), nb::arg(), nb::arg().none())
+      .def(nb::init<Collective const&, nb::handle, nb::object>(), nb::arg(), nb::arg(), nb::arg().none())
       .def("done", &BackgroundExport::done)
       .def("wait", &BackgroundExport::wait);
 }

@@ -378,6 +378,22 @@ def translated_names(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
+def tensors_without_plain_values() -> dict[str, torch.Tensor]:
+    """Returns tensors by what their refusal says."""
+    from torch.distributed._shard import sharded_tensor
+    from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor
+
+    one = torch.eye(2)
+    shards = [Shard.from_tensor_and_offsets(one, [2 * dist.get_rank(), 0], dist.get_rank())]
+    sharded: ShardedTensor = sharded_tensor.init_from_local_shards(shards, [4, 2])
+    return {
+        "sparse_coo": one.to_sparse(),
+        "nested": torch.nested.nested_tensor([one, one[:1]]),
+        "meta": one.to("meta"),
+        "ShardedTensor.*device_mesh": sharded,
+    }
+
+
 def bad_arguments_of_one_rank(rank: int, size: int) -> None:
     """The exception of one rank ends the call on all ranks, and the next call works."""
     import os
@@ -388,16 +404,32 @@ def bad_arguments_of_one_rank(rank: int, size: int) -> None:
     out = os.path.join(str(folder[0]), "model")
     good = {"a": torch.ones(3)}
     bad = good if rank == 0 else {**good, "step": 3}
-    answer = (crossrank.RemoteError, "rank 1") if rank == 0 else (crossrank.UsageError, "step|max_shard_bytes")
+    answer = (crossrank.RemoteError, "rank 1") if rank == 0 else (crossrank.UsageError, "step|max_shard_bytes|Grid|dst")
+    from crossrank.torch import Grid
+
     for call in (
         lambda: crossrank.torch.export_checkpoint(bad, out),
         lambda: crossrank.torch.async_export_checkpoint(bad, out),
         lambda: crossrank.torch.gather_full_state_dict(bad),
         lambda: crossrank.torch.reshard(bad, crossrank.torch.Grid()),
         lambda: crossrank.torch.export_checkpoint(good, out, max_shard_bytes=5 if rank == 0 else "step"),  # type: ignore[arg-type]
+        lambda: crossrank.torch.export_checkpoint(good, out, grid=Grid() if rank == 0 else "step"),  # type: ignore[arg-type]
+        lambda: crossrank.torch.async_export_checkpoint(good, out, grid=Grid() if rank == 0 else "step"),  # type: ignore[arg-type]
+        lambda: crossrank.torch.gather_full_state_dict(good, dst=0 if rank == 0 else "step"),  # type: ignore[arg-type]
+        lambda: crossrank.torch.reshard(good, Grid() if rank == 0 else "step"),  # type: ignore[arg-type]
     ):
         with pytest.raises(answer[0], match=answer[1]):
             call()
+    for call in (
+        lambda: crossrank.torch.export_checkpoint(good, out if rank == 0 else None),  # type: ignore[arg-type]
+        lambda: crossrank.torch.async_export_checkpoint(good, out if rank == 0 else None),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(crossrank.RemoteError if rank == 0 else TypeError):
+            call()
+    for kind, tensor in tensors_without_plain_values().items():
+        unusable = good if rank == 0 else {"a": tensor}
+        with pytest.raises(answer[0], match=kind if rank == 1 else "rank 1"):
+            crossrank.torch.export_checkpoint(unusable, out)
     with pytest.raises(crossrank.RemoteError if rank == 0 else ZeroDivisionError):
         crossrank.torch.reshard(good, crossrank.torch.Grid(), wants=lambda _: rank == 0 or 1 // 0 == 1)
 
