@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from time import monotonic
 from typing import Any, cast
 
 import torch
@@ -21,11 +20,9 @@ from torch._C._distributed_c10d import (
     BarrierOptions,
     BroadcastOptions,
     GatherOptions,
-    PrefixStore,
     ReduceOptions,
     ReduceScatterOptions,
     ScatterOptions,
-    Store,
 )
 
 import crossrank
@@ -43,6 +40,7 @@ from .layout import (
     to_dense,
     without_overlap,
 )
+from .monitored_barrier import MonitoredBarrier
 from .pending import Operations, OperationWork, Started
 from .reduction import Reduction
 
@@ -62,17 +60,15 @@ class CrossrankProcessGroup(dist.ProcessGroup):
     alive until it has completed.
     """
 
-    def __init__(self, collective: crossrank.Collective, name: str, store: Store, timeout: timedelta) -> None:
+    def __init__(self, collective: crossrank.Collective, name: str, timeout: timedelta) -> None:
         super().__init__(collective.rank, collective.world_size)
         self._collective = collective
-        self._store = store
         self._timeout = timeout
         self._name = name
         self._description = "undefined"
         self._operations = Operations(name, lambda: collective.abort("a signal interrupted this rank's Python program"))
-        self._barriers = 0
-        # Rounds of `monitored_barrier` whose keys are in the store.
-        self._kept_rounds: list[str] = []
+        everyone = [list(range(collective.world_size))]
+        self._monitored_barrier = MonitoredBarrier(collective.split(everyone, name="monitored_barrier"))
 
     # Names and sizes
 
@@ -438,66 +434,16 @@ class CrossrankProcessGroup(dist.ProcessGroup):
         return self._run(opts, lambda: ([self._collective.ibarrier()], list))
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """Blocks until all ranks have called it. Rank 0 names the ranks that are late; the group stays usable."""
-        limit = self._timeout if timeout is None else timeout
-        round_number, self._barriers = self._barriers, self._barriers + 1
-        prefix = f"monitored_barrier/{round_number}"
-        if self.rank() != 0:
-            self._wait_for_verdict(prefix, limit)
-            return
-        verdict = self._verdict(prefix, limit, wait_all_ranks)
-        if not verdict:
-            self._forget_rounds()
-        self._kept_rounds.append(prefix)
-        self._store.set(f"{prefix}/verdict", verdict)
-        if verdict:
-            raise RuntimeError(verdict)
-
-    def _verdict(self, prefix: str, limit: timedelta, wait_all_ranks: bool) -> str:
-        """Waits for the other ranks and returns which are late, or an empty text."""
-        if limit <= timedelta():
-            return f"[Rank 0]: Rank 0 timed out in monitoredBarrier after {limit.total_seconds():g} s"
-        late: list[int] = []
-        end = monotonic() + limit.total_seconds()
-        for rank in range(1, self.size()):
-            try:
-                left = timedelta(seconds=max(end - monotonic(), 0.001))
-                self._store.wait([f"{prefix}/{rank}"], left)
-            except RuntimeError:
-                late.append(rank)
-                if not wait_all_ranks:
-                    break
-        if not late:
-            return ""
-        who = f"Ranks {', '.join(map(str, late))}" if wait_all_ranks else f"Rank {late[0]}"
-        return f"[Rank 0]: {who} failed to pass monitoredBarrier in {limit.total_seconds():g} s"
-
-    def _forget_rounds(self) -> None:
-        """Deletes the keys of earlier rounds, after all ranks have come to this one: they have read those verdicts."""
-        for prefix in self._kept_rounds:
-            for key in ["verdict", *range(1, self.size())]:
-                self._store.delete_key(f"{prefix}/{key}")
-        self._kept_rounds.clear()
-
-    def _wait_for_verdict(self, prefix: str, limit: timedelta) -> None:
-        """Tells rank 0 that this rank has come, and raises when rank 0 says that another one is late."""
-        came = f"[Rank {self.rank()}]: Rank {self.rank()} successfully reached monitoredBarrier, but received errors while "
-        came += "waiting for send/recv from rank 0"
-        self._store.set(f"{prefix}/{self.rank()}", "here")
-        try:
-            # Rank 0 itself waits up to the limit for a rank that is late.
-            self._store.wait([f"{prefix}/verdict"], 2 * limit + timedelta(seconds=1))
-            verdict = self._store.get(f"{prefix}/verdict").decode()
-        except RuntimeError as error:
-            raise RuntimeError(f"{came}: {error}") from None
-        if verdict:
-            raise RuntimeError(f"{came}: {verdict}")
+        """Blocks until all ranks have called it. Rank 0 names the ranks that are late; the group stays usable. A rank that
+        dies ends it at once."""
+        self._monitored_barrier.wait(self._timeout if timeout is None else timeout, wait_all_ranks)
 
     # End
 
     def shutdown(self) -> None:
         """Completes what is in progress but cancels receives, and leaves the group. The last call on the group."""
         self._operations.close()
+        self.__dict__.pop("_monitored_barrier", None)
         self.__dict__.pop("_collective", None)
 
     def abort(self) -> None:
@@ -541,7 +487,7 @@ def _create(options: Any, _backend_options: Any) -> CrossrankProcessGroup:
         with suppress(RuntimeError):  # the store may be gone as well
             store.set(failure, str(error))
         raise
-    return CrossrankProcessGroup(collective, options.group_id or "", PrefixStore(job, store), options.timeout)
+    return CrossrankProcessGroup(collective, options.group_id or "", options.timeout)
 
 
 def register() -> None:

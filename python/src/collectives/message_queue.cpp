@@ -1,5 +1,6 @@
 #include <crossrank/message_queue.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <deque>
@@ -94,8 +95,18 @@ void bind_queue_bytes(nb::class_<MessageQueue>& queue_class) {
       .def(
           "dequeue_bytes",
           [](MessageQueue const& queue, std::optional<double> timeout) {
-            auto const receive = [&](QueueWait const& wait) { return queue.dequeue_bytes(wait); };
-            return receive_message(timeout, receive, to_bytes);
+            SharedObject result;
+            auto const copy = [&](std::span<std::byte const> message) {
+              auto* const to = run_python([&] {
+                auto bytes = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(message.size())));
+                if (!bytes.is_valid()) throw nb::python_error();
+                result = SharedObject(bytes);
+                return PyBytes_AsString(bytes.ptr());
+              });
+              std::ranges::copy(std::as_bytes(message), reinterpret_cast<std::byte*>(to));
+            };
+            run_queue_call(timeout, [&](QueueWait const& wait) { return queue.read_bytes(copy, wait); });
+            return result.get().is_valid() ? nb::borrow(result.get()) : nb::object(nb::none());
           },
           nb::arg().none());
 }

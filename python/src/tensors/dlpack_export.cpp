@@ -93,7 +93,9 @@ void define_dlpack_export(nb::class_<Tensor>& tensor) {
           "`stream` is the consumer's stream of a tensor on a GPU, which then waits for the current one; None is the "
           "default\n"
           "stream. `dl_device=(1, 0)` asks for a copy on the CPU.\n\n"
-          "`torch.from_dlpack` ignores the read-only flag and gives a writable alias: use `torch()` instead.\n")
+          "`torch.from_dlpack` ignores the read-only flag, and a write to its tensor may end the process with SIGSEGV: "
+          "use\n"
+          "`torch()` instead.\n")
       .def(
           "__dlpack_device__",
           [](Tensor const& t) {

@@ -21,6 +21,7 @@ CALLS = {
     "recv": lambda: dist.recv(torch.ones(9), src=1),
     "async": lambda: dist.all_reduce(torch.ones(1 << 20), async_op=True).wait(),
     "barrier": dist.barrier,
+    "monitored_barrier": dist.monitored_barrier,
 }
 
 

@@ -112,23 +112,36 @@ def late_at_monitored_barrier(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
-def keys_of_monitored_barriers(rank: int, size: int) -> None:
-    """A barrier deletes the keys of earlier ones, also those of a barrier that failed, but not before all have read them."""
-    store = dist.distributed_c10d._get_default_store()
+def rounds_of_monitored_barriers(rank: int, size: int) -> None:
+    """A rank that comes late fails in its own round, and the next rounds pass."""
+    for _ in range(3):
+        for _ in range(5):
+            dist.monitored_barrier()
+        if rank == 0:
+            with pytest.raises(RuntimeError, match="Rank 1 failed to pass monitoredBarrier"):
+                dist.monitored_barrier(timeout=timedelta(seconds=0.3))
+        dist.barrier()
+        if rank == 1:
+            with pytest.raises(RuntimeError, match="Rank 1 failed to pass monitoredBarrier"):
+                dist.monitored_barrier(timeout=timedelta(seconds=30))
     dist.monitored_barrier()
-    before = store.num_keys()
     dist.barrier()
-    for _ in range(5):
-        dist.monitored_barrier()
+    dist.destroy_process_group()
+
+
+def interrupted_monitored_barrier(rank: int, size: int) -> None:
+    import os
+    import signal
+    import threading
+    import time
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if rank == 0:
-        with pytest.raises(RuntimeError, match="Rank 1 failed to pass monitoredBarrier"):
-            dist.monitored_barrier(timeout=timedelta(seconds=1))
-    dist.barrier()
-    if rank == 1:
-        with pytest.raises(RuntimeError, match="Rank 1 failed to pass monitoredBarrier"):
-            dist.monitored_barrier(timeout=timedelta(seconds=30))
-    dist.monitored_barrier()
-    assert store.num_keys() == before
+        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        start = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            dist.monitored_barrier(timeout=timedelta(seconds=60))
+        assert time.monotonic() - start < 10
     dist.barrier()
     dist.destroy_process_group()
 
@@ -241,7 +254,8 @@ def test_a_late_rank_is_named_after_the_timeout_of_the_group() -> None:
         "interrupted_barrier",
         "forked",
         "late_at_monitored_barrier",
-        "keys_of_monitored_barriers",
+        "rounds_of_monitored_barriers",
+        "interrupted_monitored_barrier",
         "groups_on_one_store",
         "second_shutdown",
     ],
