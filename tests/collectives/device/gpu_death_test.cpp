@@ -32,6 +32,7 @@ struct Rank {
 void replay_a_graph(Rank const& rank) {
   auto const stream = Stream::create(default_device());
   auto tensor = filled(rank.world, 1'000);
+  current_stream(default_device()).synchronize();  // the graph runs on another stream
   auto const graph = cuda::Graph::capture(stream, [&] {
     rank.world.all_reduce(tensor);
     if (rank.throws) throw std::runtime_error("the model has no such layer");

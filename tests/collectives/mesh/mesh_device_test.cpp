@@ -1,3 +1,5 @@
+#include <cstdlib>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -93,7 +95,10 @@ CROSSRANK_RANK_SCENARIO(best_collective_on_gpus) {
 
 TEST(MeshOnGpus, is_what_build_best_collective_returns) {
   auto options = mesh_ranks(EmulatedNccl::newest, "nccl");
-  options.environment["EMULATED_GPU_EXIT_CODE"] = "0";  // the job stays until the process ends
+  // The job, and its thread, stay until the process ends.
+  options.environment["EMULATED_GPU_EXIT_CODE"] = "0";
+  auto const* const given = std::getenv("TSAN_OPTIONS");
+  options.environment["TSAN_OPTIONS"] = std::string(given == nullptr ? "" : given) + ":report_thread_leaks=0";
   expect_job_ok(4, "best_collective_on_gpus", std::move(options));
 }
 
