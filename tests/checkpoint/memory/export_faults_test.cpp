@@ -72,8 +72,10 @@ constexpr int receiving_rank = 1;
 /// Runs one call for the sample model, and expects its result.
 void run_call(Collective const& world, std::string const& call, fs::path const& out) {
   auto const part = test::part_of(sample_model(), world.rank(), world.world_size());
-  if (call == "consolidate") {
-    (void)checkpoint::consolidate(world, part.weights, part.placements, out, sample_options());
+  if (call.starts_with("consolidate")) {
+    auto options = sample_options();
+    if (call == "consolidate_to_torch") options.format = checkpoint::OutputFormat::torch;
+    (void)checkpoint::consolidate(world, part.weights, part.placements, out, options);
   } else if (call == "get_full_state_dict") {
     auto const full = checkpoint::get_full_state_dict(world, part.weights, part.placements, {.dst = receiving_rank});
     EXPECT_EQ(test::bytes_of(full),
@@ -122,7 +124,8 @@ class Export : public testing::Test {
   [[nodiscard]] fs::path out() const { return folder_.path() / "out"; }
   /// Returns which checkpoint the output has: "old", "new", "none" or "a mixture".
   [[nodiscard]] std::string state() const {
-    auto const found = read_checkpoint(out(), true);
+    auto found = read_checkpoint(out(), true);
+    if (found.empty() && fs::exists(out() / "pytorch_model.bin.index.json")) found = test::read_any_checkpoint(out());
     if (found.empty()) return "none";
     if (found == test::bytes_of(sample_model())) return "new";
     return found == test::bytes_of(test::sample_weights(2, 8, 8, 2)) ? "old" : "a mixture";
@@ -270,7 +273,8 @@ TEST_F(Export, of_which_rank_0_is_killed_takes_the_output_that_it_made_with_it) 
 
 /// Returns whether a call reaches the point.
 bool reaches(std::string_view call, std::string_view point) {
-  if (point == "checkpoint.file.sealed") return false;  // only archives have a seal
+  bool const seals = point == "checkpoint.file.sealed";  // only archives have a seal
+  if (seals || call == "consolidate_to_torch") return seals && call == "consolidate_to_torch";
   bool const fills = call == "get_full_state_dict" || call == "reshard";
   if (point.starts_with("export.background.")) return call.starts_with("iconsolidate");
   if (point.starts_with("export.fill.")) return fills;
@@ -289,9 +293,10 @@ std::vector<KilledCall> calls_killed(std::vector<std::string> const& calls) {
   return killed;
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, KilledExport,
-    testing::ValuesIn(calls_killed({"consolidate", "iconsolidate", "iconsolidate_beside_other_calls"})), name_of_call);
+INSTANTIATE_TEST_SUITE_P(All, KilledExport,
+                         testing::ValuesIn(calls_killed({"consolidate", "consolidate_to_torch", "iconsolidate",
+                                                         "iconsolidate_beside_other_calls"})),
+                         name_of_call);
 
 class KilledFill : public testing::TestWithParam<KilledCall> {};
 

@@ -141,6 +141,33 @@ TEST(MemoryExport, accepts_replicas_that_are_flattened_over_ranks_in_another_ord
   });
 }
 
+TEST(MemoryExport, writes_torch_archives_and_single_files_and_reads_them_back) {
+  std::mt19937 random(7);
+  ShardedModel model;
+  model["a"] = {test::random_tensor(random, {7, 16}, Dtype::f32), {.placements = {checkpoint::Shard{0}}}};
+  model["b"] = {test::random_tensor(random, {4, 9}, Dtype::bf16), {.placements = {checkpoint::Shard{1}}}};
+  model["c"] = {test::random_tensor(random, {30}, Dtype::u8), {}};
+  for (auto const format : {checkpoint::OutputFormat::safetensors, checkpoint::OutputFormat::torch}) {
+    for (bool const single_file : {false, true}) {
+      bool const is_torch = format == checkpoint::OutputFormat::torch;
+      SCOPED_TRACE(testing::Message() << "torch " << is_torch << ", single file " << single_file);
+      TemporaryDirectory const folder;
+      auto const out = folder.path() / "out";
+      run_thread_ranks(2, [&](Collective const& world) {
+        auto const part = part_of(model, world.rank(), 2);
+        (void)consolidate(world, part.weights, part.placements, out,
+                          {.max_shard_bytes = 300,
+                           .single_file = single_file,
+                           .format = format,
+                           .read_back = checkpoint::ReadBack::all});
+      });
+      auto const* const single = is_torch ? "pytorch_model.bin" : "model.safetensors";
+      EXPECT_EQ(std::filesystem::exists(out / single), single_file);
+      EXPECT_EQ(difference(bytes_of(model), test::read_any_checkpoint(out)), "");
+    }
+  }
+}
+
 TEST(MemoryExport, keeps_infinity_in_the_config) {
   TemporaryDirectory const folder;
   Json const config{{"time_step_limit", {0.0, std::numeric_limits<double>::infinity()}}};

@@ -8,8 +8,12 @@
 
 #include <gtest/gtest.h>
 
+#include <crossrank/checkpoint.hpp>
+#include <crossrank/collective.hpp>
 #include <crossrank/json.hpp>
 #include <crossrank/safetensors.hpp>
+
+#include "tests/support/temporary_directory.hpp"
 
 namespace crossrank::test {
 
@@ -58,6 +62,13 @@ ModelBytes read_checkpoint(fs::path const& directory, bool with_config) {
   for (auto const& [name, file] : parsed.at("weight_map").items()) EXPECT_TRUE(model.contains(name)) << name;
   EXPECT_EQ(model.size(), parsed.at("weight_map").size());
   return model;
+}
+
+ModelBytes read_any_checkpoint(fs::path const& directory) {
+  TemporaryDirectory const folder;
+  auto const world = connect({.backend = "fake", .rank = 0, .world_size = 1});
+  (void)checkpoint::consolidate(world, checkpoint::MergePlan::make(world, directory), folder.path() / "model");
+  return read_checkpoint(folder.path() / "model", false);
 }
 
 std::string difference(ModelBytes const& expected, ModelBytes const& got) {

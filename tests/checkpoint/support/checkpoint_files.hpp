@@ -25,6 +25,9 @@ using ModelBytes = std::map<std::string, TensorBytes>;
 /// if there is none, or if `with_config` is set and there is no config.
 [[nodiscard]] ModelBytes read_checkpoint(std::filesystem::path const& directory, bool with_config);
 
+/// Does the same for a checkpoint of any format that `consolidate` reads, such as torch archives.
+[[nodiscard]] ModelBytes read_any_checkpoint(std::filesystem::path const& directory);
+
 /// Returns the names of the tensors that differ, one per line; empty if the models are equal.
 [[nodiscard]] std::string difference(ModelBytes const& expected, ModelBytes const& got);
 
