@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from numbers import Real
 from typing import Any, Literal
 
 # A crossrank, torch, numpy or DLPack tensor on the CPU or a GPU, or an object with the buffer protocol.
@@ -21,4 +22,8 @@ ReduceOrder = Literal["any", "rank"]
 
 def seconds(timeout: Timeout | None) -> float | None:
     """Returns a timeout in seconds."""
-    return timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if isinstance(timeout, timedelta):
+        return timeout.total_seconds()
+    if timeout is not None and not isinstance(timeout, Real):
+        raise TypeError(f"a timeout is a {type(timeout).__name__}. Pass seconds or a datetime.timedelta")
+    return timeout

@@ -345,6 +345,9 @@ def save(path: Path, weights: Weights, *, metadata: Mapping[str, str] | None = N
     >>> crossrank.save("model.safetensors", model.state_dict())
     """
     described = {"format": "pt"} if metadata is None else metadata
+    for key, value in described.items():
+        if not (isinstance(key, str) and isinstance(value, str)):
+            raise TypeError(f"the metadata {key!r}: {value!r} is not text. Safetensors files hold text only")
     _core.save_safetensors(os.fspath(path), dict(weights), list(described.items()))
 
 

@@ -160,6 +160,28 @@ def test_a_long_timeout_waits(limit):
         sender.join()
 
 
+def test_a_timeout_that_is_no_number_is_refused():
+    with pytest.raises(TypeError, match="a timeout is a str"):
+        crossrank.connect(rank=0, world_size=1, timeout="3")
+
+
+@pytest.mark.parametrize("tag", [-1, 1 << 32])
+def test_a_tag_out_of_range_is_refused(ranks, tag):
+    ranks(
+        2,
+        f"""
+        other = 1 - world.rank
+        calls = [(world.send, dict(dst=other)), (world.isend, dict(dst=other)), (world.recv, dict(src=other)),
+                 (world.irecv, dict(src=other)), (world.irecv_any, dict())]
+        for call, partner in calls:
+            try: call(bytearray(4), tag={tag}, **partner)
+            except crossrank.UsageError as error: assert "4294967295" in str(error), error
+            else: raise AssertionError(call)
+        world.barrier()
+        """,
+    )
+
+
 def test_a_negative_timeout_is_refused():
     with crossrank.connect() as world:
         queue = crossrank.MessageQueue.create_writer(world, readers=1)

@@ -390,6 +390,13 @@ def test_an_index_gives_its_model(tmp_path):
     assert set(crossrank.load(tmp_path / "model.safetensors.index.json")) == set(crossrank.load(tmp_path))
 
 
+@pytest.mark.parametrize("metadata", [{"a": 1}, {1: "a"}])
+def test_metadata_that_are_not_text_are_refused(metadata, tmp_path):
+    with pytest.raises(TypeError, match="not text"):
+        crossrank.save(tmp_path / "file.safetensors", {"a": numpy.zeros(1)}, metadata=metadata)
+    assert not list(tmp_path.iterdir())
+
+
 def test_empty_metadata_stay_empty(tmp_path):
     file = tmp_path / "model.safetensors"
     crossrank.save(file, {"a": numpy.zeros(1)}, metadata={})

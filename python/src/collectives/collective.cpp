@@ -1,3 +1,5 @@
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +25,13 @@
 
 namespace crossrank::python {
 namespace {
+
+std::uint32_t tag_from(std::int64_t tag) {
+  constexpr auto last = std::numeric_limits<std::uint32_t>::max();
+  if (tag < 0 || tag > last)
+    refuse("tag", "a tag is out of range", "0 to " + std::to_string(last), std::to_string(tag));
+  return static_cast<std::uint32_t>(tag);
+}
 
 using Lengths = std::vector<std::int64_t>;
 
@@ -256,41 +265,40 @@ void bind_movement(nb::class_<Collective>& collective) {
 void bind_messages(nb::class_<Collective>& collective) {
   collective
       .def("send",
-           [](Collective const& group, nb::handle object, int dst, std::uint32_t tag) {
+           [](Collective const& group, nb::handle object, int dst, std::int64_t tag) {
              auto const tensor = tensor_from(object);
-             run_waiting(group, [&] { group.send(tensor, dst, {tag}); });
+             run_waiting(group, [&] { group.send(tensor, dst, {tag_from(tag)}); });
            })
       .def("isend",
-           [](Collective const& group, nb::handle object, int dst, std::uint32_t tag) {
+           [](Collective const& group, nb::handle object, int dst, std::int64_t tag) {
              auto const tensor = tensor_from(object);
-             return PendingCall{group, run_waiting(group, [&] { return group.isend(tensor, dst, {tag}); })};
+             return PendingCall{group, run_waiting(group, [&] { return group.isend(tensor, dst, {tag_from(tag)}); })};
            })
       .def("recv",
-           [](Collective const& group, nb::handle object, int src, std::uint32_t tag) {
+           [](Collective const& group, nb::handle object, int src, std::int64_t tag) {
              auto tensor = writable_tensor_from(object);
-             run_waiting(group, [&] { group.recv(tensor, src, {tag}); });
+             run_waiting(group, [&] { group.recv(tensor, src, {tag_from(tag)}); });
            })
       .def("irecv",
-           [](Collective const& group, nb::handle object, int src, std::uint32_t tag) {
+           [](Collective const& group, nb::handle object, int src, std::int64_t tag) {
              auto tensor = writable_tensor_from(object);
-             return PendingCall{group, run_waiting(group, [&] { return group.irecv(tensor, src, {tag}); })};
+             return PendingCall{group, run_waiting(group, [&] { return group.irecv(tensor, src, {tag_from(tag)}); })};
            })
       .def("recv_any",
-           [](Collective const& group, nb::handle object, std::uint32_t tag) {
+           [](Collective const& group, nb::handle object, std::int64_t tag) {
              auto tensor = writable_tensor_from(object);
-             return run_waiting(group, [&] { return group.recv_any(tensor, {tag}); });
+             return run_waiting(group, [&] { return group.recv_any(tensor, {tag_from(tag)}); });
            })
       .def("irecv_any",
-           [](Collective const& group, nb::handle object, std::uint32_t tag) {
+           [](Collective const& group, nb::handle object, std::int64_t tag) {
              auto tensor = writable_tensor_from(object);
-             return PendingCall{group, run_waiting(group, [&] { return group.irecv_any(tensor, {tag}); })};
+             return PendingCall{group, run_waiting(group, [&] { return group.irecv_any(tensor, {tag_from(tag)}); })};
            })
-      .def("sendrecv",
-           [](Collective const& group, nb::handle to, nb::handle from, int dst, int src, std::uint32_t tag) {
-             auto in = writable_tensor_from(to);
-             auto const out = tensor_from(from);
-             run_waiting(group, [&] { group.sendrecv(in, out, {.dst = dst, .src = src, .tag = tag}); });
-           });
+      .def("sendrecv", [](Collective const& group, nb::handle to, nb::handle from, int dst, int src, std::int64_t tag) {
+        auto in = writable_tensor_from(to);
+        auto const out = tensor_from(from);
+        run_waiting(group, [&] { group.sendrecv(in, out, {.dst = dst, .src = src, .tag = tag_from(tag)}); });
+      });
 }
 
 void bind_groups(nb::class_<Collective>& collective) {
