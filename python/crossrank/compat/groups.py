@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import crossrank
@@ -69,21 +72,65 @@ def group_of(process_group: object | None) -> crossrank.Collective:
     return subgroup(dist.get_process_group_ranks(process_group))  # type: ignore[arg-type]
 
 
-def next_job(store: Any, name: str, *, rank: int, first: int, timeout: timedelta) -> str:
-    """Returns the id of the next job of the ranks that call this with `name`, which rank `first` chooses.
+def next_job(store: Any, name: str, *, rank: int, ranks: Sequence[int], timeout: timedelta) -> str:
+    """Returns the id of the next job of `ranks`, which all call this with `name`. The first of them chooses it.
 
-    A store may outlive a group, so the keys have the number of the join. Each rank counts its own.
+    A store may outlive a group, so the keys have the number of the join. Each rank counts its own. `UnavailableError` on all
+    ranks if they are on several hosts, and `TimeoutError` with those that have not come.
     """
     joins = f"{name}/joins/{rank}"
     key = f"{name}/job/{store.add(joins, 1)}"
-    if rank == first:
+    if rank == ranks[0]:
         store.set(key, secrets.token_hex(16))
+    arrival_keys = {member: f"{key}/arrival/{member}" for member in ranks}
+    store.set(arrival_keys[rank], _arrival(ranks))
     try:
-        store.wait([key], timeout)
+        arrivals = _wait_for_arrivals(store, arrival_keys, _arrival(ranks), timeout)
     except BaseException:
         store.add(joins, -1)  # another try is the same join
         raise
+    if elsewhere := [member for member, arrival in arrivals.items() if arrival.split()[0] != _host()]:
+        raise crossrank.UnavailableError(
+            f"the ranks {elsewhere} are on other hosts than rank {rank}. These groups use shared memory: all ranks "
+            "of torch that call an operation of crossrank must be on one host"
+        )
     return store.get(key).decode()
+
+
+def _arrival(ranks: Sequence[int]) -> str:
+    """Returns what a rank tells the others: its host, and the size of the group that it joins."""
+    return f"{_host()} {len(ranks)}"
+
+
+def _host() -> str:
+    """Returns the same text in all processes of one host, in containers too, and another one elsewhere."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
+
+
+def _wait_for_arrivals(store: Any, keys: dict[int, str], own: str, timeout: timedelta) -> dict[int, str]:
+    """Waits until all ranks have come, or one that differs. Returns what they tell.
+
+    A wait of the store could not be interrupted by Ctrl-C.
+    """
+    end = monotonic() + timeout.total_seconds()
+    pause = 0.0005
+    arrivals: dict[int, str] = {}
+    while True:
+        for member in [member for member in keys if member not in arrivals and store.check([keys[member]])]:
+            arrivals[member] = store.get(keys[member]).decode()
+        if len(arrivals) == len(keys) or any(arrival != own for arrival in arrivals.values()):
+            return arrivals
+        left = end - monotonic()
+        if left <= 0:
+            late = [member for member in keys if member not in arrivals]
+            error = crossrank.TimeoutError(f"the ranks {late} did not come within {timeout.total_seconds():g} s")
+            error.failed_ranks = tuple(late)
+            raise error
+        sleep(min(pause, left))
+        pause = min(2 * pause, 0.05)
 
 
 def subgroup(ranks: Sequence[int]) -> crossrank.Collective:
@@ -103,7 +150,7 @@ def subgroup(ranks: Sequence[int]) -> crossrank.Collective:
     if members not in _groups:
         store: Any = PrefixStore("crossrank/compat", dist.distributed_c10d._get_default_store())
         name = ",".join(map(str, members))
-        job = next_job(store, name, rank=own, first=members[0], timeout=store.timeout)
+        job = next_job(store, name, rank=own, ranks=members, timeout=store.timeout)
         _groups[members] = connect(rank=members.index(own), world_size=len(members), job_id=job)
     return _groups[members]
 

@@ -469,7 +469,7 @@ def _gathered_rows(collective: crossrank.Collective, rows: Tensor, counts: Seque
 def _create(options: Any, _backend_options: Any) -> CrossrankProcessGroup:
     """Makes a group for `init_process_group` or `new_group`. The ranks find each other by a name in torch's store."""
     store, rank, size = options.store, options.group_rank, options.group_size
-    job = groups.next_job(store, "crossrank", rank=rank, first=0, timeout=options.timeout)
+    job = groups.next_job(store, "crossrank", rank=rank, ranks=range(size), timeout=options.timeout)
     # Torch's timeout is long. Ranks that come after a failure find it here, so the start need not be kept for them.
     failure = f"crossrank/failed/{job}"
     if store.check([failure]):

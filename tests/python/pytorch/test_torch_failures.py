@@ -129,6 +129,40 @@ def rounds_of_monitored_barriers(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
+def ranks_on_two_hosts(rank: int, size: int) -> None:
+    """All ranks get the error, and a group of the ranks of one host works."""
+    from crossrank.compat import groups
+
+    assert groups._host() == groups._host() != ""
+    groups._host = lambda: "here" if rank == 0 else "there"
+    for call in (lambda: dist.new_group(backend="crossrank"), lambda: crossrank.torch.gather_full_state_dict({})):
+        with pytest.raises(crossrank.UnavailableError, match=rf"ranks \[{1 - rank}\] are on other hosts than rank {rank}"):
+            call()
+    assert groups.subgroup([rank]).world_size == 1
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def rank_that_does_not_join(rank: int, size: int) -> None:
+    import os
+    import signal
+    import threading
+
+    from crossrank.compat import groups
+
+    if rank == 0:
+        with pytest.raises(crossrank.TimeoutError, match=r"ranks \[1\] did not come within 0.3 s") as late:
+            groups.next_job(store := dist.distributed_c10d._get_default_store(), "late", rank=0, ranks=[0, 1],
+                            timeout=timedelta(seconds=0.3))  # fmt: skip
+        assert late.value.failed_ranks == (1,)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            groups.next_job(store, "late", rank=0, ranks=[0, 1], timeout=timedelta(seconds=60))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def interrupted_monitored_barrier(rank: int, size: int) -> None:
     import os
     import signal
@@ -256,12 +290,17 @@ def test_a_late_rank_is_named_after_the_timeout_of_the_group() -> None:
         "late_at_monitored_barrier",
         "rounds_of_monitored_barriers",
         "interrupted_monitored_barrier",
+        "rank_that_does_not_join",
         "groups_on_one_store",
         "second_shutdown",
     ],
 )
 def test_scenario(scenario: str) -> None:
     run_ranks(__file__, scenario, 2)
+
+
+def test_ranks_on_two_hosts() -> None:
+    run_ranks(__file__, "ranks_on_two_hosts", 2, backend="gloo")
 
 
 @pytest.mark.parametrize("scenario", ["leaving", "one_limit_for_all_ranks"])
