@@ -247,6 +247,16 @@ TEST_F(CheckpointCommand, applies_the_rule_file_in_a_conversion) {
   EXPECT_EQ(half.shape(), (Shape{4, 3}));
 }
 
+TEST_F(CheckpointCommand, inspect_says_what_another_kind_of_file_is) {
+  auto const file = (folder_.path() / "plan.json").string();
+  std::ofstream(file) << R"({"magic": "crossrank plan"})";
+  auto const text = run_command({"inspect", file});
+  EXPECT_EQ(text.exit_code, 1);
+  EXPECT_THAT(text.err, HasSubstr("--plan"));
+  auto const json = run_command({"inspect", "--json", file});
+  EXPECT_THAT(Json::parse(json.out).at("defects").at(0).at("hint").get<std::string>(), HasSubstr("the file is JSON"));
+}
+
 TEST_F(CheckpointCommand, verifies_shards_and_reports_defects) {
   auto const good = run_command({"verify", shards().string(), "--numbers"});
   auto const file = shards() / "rank1.safetensors";

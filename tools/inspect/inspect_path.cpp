@@ -12,6 +12,7 @@
 #include <crossrank/json.hpp>
 
 #include "lib/core/terminal_text.hpp"
+#include "tools/cli/option_flags.hpp"
 #include "tools/cli/session.hpp"
 #include "tools/cli/size_text.hpp"
 #include "workspace/checkpoint/discovery/inventory.hpp"
@@ -172,7 +173,8 @@ Json json_of(View const& view, InspectPathOptions const& options) {
     }
   }
   Json defects = Json::array();
-  for (auto const& defect : view.defects) defects.push_back({{"resource", defect.resource}, {"text", defect.text}});
+  for (auto const& defect : view.defects)
+    defects.push_back({{"resource", defect.resource}, {"text", defect.text}, {"hint", with_flags(defect.hint)}});
   int const exit_code = view.problem.empty() ? 0 : 1;
   Json out{{"command", "inspect"},          {"ok", exit_code == 0},          {"exit_code", exit_code},
            {"path", options.path.string()}, {"sources", std::move(sources)}, {"tensors", std::move(tensors)},
@@ -213,9 +215,11 @@ int inspect_path(InspectPathOptions const& options) {
       print_head(view, options.path);
       print_tensors(view, options);
     }
-    for (auto const& defect : view.defects)
+    for (auto const& defect : view.defects) {
       std::fprintf(stderr, "crossrank inspect: %s (%s)\n", terminal_text(defect.text).c_str(),
                    terminal_text(defect.resource).c_str());
+      if (!defect.hint.empty()) std::fprintf(stderr, "  %s\n", with_flags(terminal_text(defect.hint)).c_str());
+    }
     // Files that cannot be read have been reported above.
     if (!view.problem.empty() && view.defects.empty())
       std::fprintf(stderr, "crossrank inspect: %s\n", view.problem.c_str());
