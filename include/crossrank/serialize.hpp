@@ -423,9 +423,9 @@ constexpr void require_object() {
 
 /// Returns the bytes of an object, with the tag and version of its type.
 ///
-/// Local; copies the object once. `UsageError` for an object that no reader would accept: JSON beyond the limits of a
-/// config, more than `max_object_depth` levels, elements without bytes. A type that is not an `Object` does not
-/// compile, and the assertion gives the reason.
+/// Local; copies the object once, and JSON twice. The size has no limit. `UsageError` for an object that no reader
+/// would accept: JSON of more than 32 levels, more than `max_object_depth` levels, elements without bytes. A type that
+/// is not an `Object` does not compile, and the assertion gives the reason.
 template <class T>
 [[nodiscard]] std::vector<std::byte> encode_object(T const& value) {
   detail::require_object<T>();
@@ -437,8 +437,8 @@ template <class T>
 
 /// Returns the object in `bytes`, which may come from an untrusted source.
 ///
-/// Local. Uses at most a small multiple of the bytes as memory. `FormatError` unless the bytes are exactly one
-/// object of this type and version.
+/// Local. Uses memory in proportion to the bytes. `FormatError` unless the bytes are exactly one object of this type
+/// and version.
 template <class T>
 [[nodiscard]] T decode_object(std::span<std::byte const> bytes) {
   detail::require_object<T>();

@@ -12,7 +12,6 @@
 #include <crossrank/error.hpp>
 
 #include "lib/codec/json/json_text.hpp"
-#include "lib/codec/io/limits.hpp"
 #include "lib/core/name_hash.hpp"
 
 namespace crossrank::codec {
@@ -39,11 +38,12 @@ enum class Tag : std::uint8_t {
 
 class Writer {
  public:
+  explicit Writer(JsonLimits const& limits) : limits_(limits) {}
+
   std::string bytes() && { return std::move(out_); }
 
   void value(Json const& json, std::size_t depth) {
-    if (++nodes_ > max_config_nodes)
-      refuse_use("too many values", "at most " + std::to_string(max_config_nodes), "more");
+    if (++nodes_ > limits_.values) refuse_use("too many values", "at most " + std::to_string(limits_.values), "more");
     switch (json.type()) {
       case Json::value_t::null: return put(Tag::null);
       case Json::value_t::boolean: return put(json.get<bool>() ? Tag::yes : Tag::no);
@@ -102,19 +102,20 @@ class Writer {
   }
 
   void open(Tag tag, std::size_t size, std::size_t depth) {
-    if (depth >= max_config_depth)
-      refuse_use("the nesting is too deep", "at most " + std::to_string(max_config_depth), "more");
+    if (depth >= limits_.depth)
+      refuse_use("the nesting is too deep", "at most " + std::to_string(limits_.depth), "more");
     put(tag);
     put_number(size);
   }
 
+  JsonLimits limits_;
   std::string out_;
   std::size_t nodes_ = 0;
 };
 
 class Reader {
  public:
-  explicit Reader(std::span<std::byte const> bytes) : bytes_(bytes) {}
+  Reader(std::span<std::byte const> bytes, JsonLimits const& limits) : limits_(limits), bytes_(bytes) {}
 
   Json whole() {
     Json root;
@@ -133,7 +134,7 @@ class Reader {
   [[nodiscard]] std::size_t left() const noexcept { return bytes_.size() - at_; }
 
   void value(Json& out, std::size_t depth) {
-    if (++nodes_ > max_config_nodes) refuse("too many values");
+    if (++nodes_ > limits_.values) refuse("too many values");
     switch (static_cast<Tag>(byte())) {
       case Tag::null: return;
       case Tag::no: out = false; return;
@@ -207,9 +208,9 @@ class Reader {
   }
 
   std::size_t open(std::size_t depth, std::size_t least) {
-    if (depth >= max_config_depth) refuse("the nesting is too deep");
+    if (depth >= limits_.depth) refuse("the nesting is too deep");
     auto const size = count(least);
-    if (size > max_config_nodes - nodes_) refuse("too many values");
+    if (size > limits_.values - nodes_) refuse("too many values");
     return size;
   }
 
@@ -252,6 +253,7 @@ class Reader {
     return std::adjacent_find(keys.begin(), keys.end()) != keys.end();
   }
 
+  JsonLimits limits_;
   std::span<std::byte const> bytes_;
   std::size_t at_ = 0;
   std::size_t nodes_ = 0;
@@ -260,23 +262,23 @@ class Reader {
 
 }  // namespace
 
-std::string encode_config_binary(Json const& config) {
-  Writer writer;
+std::string encode_config_binary(Json const& config, JsonLimits const& limits) {
+  Writer writer(limits);
   writer.value(config, 0);
   auto bytes = std::move(writer).bytes();
-  if (bytes.size() > max_config_bytes) {
-    refuse_use("the config is too large", "at most " + std::to_string(max_config_bytes) + " bytes",
+  if (bytes.size() > limits.bytes) {
+    refuse_use("the config is too large", "at most " + std::to_string(limits.bytes) + " bytes",
                std::to_string(bytes.size()));
   }
   return bytes;
 }
 
-Json decode_config_binary(std::span<std::byte const> bytes) {
-  if (bytes.size() > max_config_bytes) {
+Json decode_config_binary(std::span<std::byte const> bytes, JsonLimits const& limits) {
+  if (bytes.size() > limits.bytes) {
     throw FormatError(
-        {.operation = "config", .message = "the config is too large", .section = "config", .offset = max_config_bytes});
+        {.operation = "config", .message = "the config is too large", .section = "config", .offset = limits.bytes});
   }
-  return Reader(bytes).whole();
+  return Reader(bytes, limits).whole();
 }
 
 }  // namespace crossrank::codec

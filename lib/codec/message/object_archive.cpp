@@ -1,6 +1,7 @@
 #include <crossrank/serialize.hpp>
 
 #include <cstring>
+#include <limits>
 
 #include "lib/codec/message/config_binary.hpp"
 #include "lib/codec/json/json_text.hpp"
@@ -13,6 +14,10 @@ namespace {
 // "XRO" and the version of the envelope; FORMAT.md, "Objects".
 constexpr std::uint32_t envelope_magic = 0x024f5258;
 constexpr std::size_t max_tag_bytes = 1024;
+// Objects travel between ranks and are as long as the sender wants. Only recursion has to be limited.
+constexpr codec::JsonLimits object_limits{.bytes = std::numeric_limits<std::size_t>::max(),
+                                          .values = std::numeric_limits<std::size_t>::max(),
+                                          .depth = codec::max_config_depth};
 
 }  // namespace
 
@@ -30,7 +35,7 @@ void ObjectWriter::write_count(std::uint64_t count) {
 }
 
 void ObjectWriter::write_json(Json const& value) {
-  auto const text = codec::encode_config_binary(value);
+  auto const text = codec::encode_config_binary(value, object_limits);
   write_count(text.size());
   write(text.data(), text.size());
 }
@@ -96,7 +101,7 @@ std::uint64_t ObjectReader::read_count(std::size_t least_bytes) {
 
 Json ObjectReader::read_json() {
   auto const size = read_count();
-  auto value = codec::decode_config_binary(std::as_bytes(bytes_.subspan(at_, size)));
+  auto value = codec::decode_config_binary(std::as_bytes(bytes_.subspan(at_, size)), object_limits);
   at_ += size;
   return value;
 }

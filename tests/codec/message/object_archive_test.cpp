@@ -236,6 +236,14 @@ TEST(ObjectArchive, refuses_an_unknown_alternative) {
   EXPECT_EQ(refusal<Either>(bytes).section, "value");
 }
 
+TEST(ObjectArchive, takes_json_of_any_size) {
+  std::size_t const mebibytes_20 = std::size_t{20} << 20;
+  Json const large = {{"bytes", Json::binary(std::vector<std::uint8_t>(mebibytes_20, 7))},
+                      {"text", std::string(mebibytes_20, 'x')},
+                      {"numbers", std::vector<int>(1'100'000, 5)}};
+  EXPECT_TRUE(decode_object<Json>(encode_object(large)) == large);
+}
+
 TEST(ObjectArchive, refuses_malformed_json) {
   auto bytes = encode_object(Json("abc"));
   bytes.back() = std::byte{0xff};  // not UTF-8
