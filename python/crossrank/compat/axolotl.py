@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch.distributed
+
 import crossrank
 from crossrank import _core
 
@@ -32,31 +34,44 @@ __all__ = [
 ]
 
 
+def _announced(variable: str) -> int | None:
+    """Returns a variable of the launcher's. None unless the rank and the world size are announced, too."""
+    values = [os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE", variable)]
+    return int(values[-1]) if all(value.isdecimal() for value in values) else None
+
+
 def is_distributed() -> bool:
-    """Returns whether there is more than one rank.
+    """Returns whether there is more than one rank. Connects the ranks only if the launcher has not set `WORLD_SIZE`.
 
     >>> if is_distributed():
     ...     barrier()
     """
-    return groups.world().world_size > 1
+    if groups.torch_is_initialized():
+        return torch.distributed.get_world_size() > 1
+    size = _announced("WORLD_SIZE")
+    return (groups.world().world_size if size is None else size) > 1
 
 
 def is_main_process() -> bool:
-    """Returns whether this is rank 0.
+    """Returns whether this is rank 0. Connects the ranks only if the launcher has not set `RANK`.
 
     >>> if is_main_process():
     ...     print("loss", loss)
     """
-    return groups.world().rank == 0
+    if groups.torch_is_initialized():
+        return torch.distributed.get_rank() == 0
+    rank = _announced("RANK")
+    return (groups.world().rank if rank is None else rank) == 0
 
 
 def is_local_main_process() -> bool:
-    """Returns whether this is the first rank of its node.
+    """Returns whether this is the first rank of its node. Connects the ranks only if the launcher has not set `LOCAL_RANK`.
 
     >>> if is_local_main_process():
     ...     cache.mkdir()
     """
-    return groups.world().local_rank == 0
+    rank = _announced("LOCAL_RANK")
+    return (groups.world().local_rank if rank is None else rank) == 0
 
 
 def get_world_size() -> int:

@@ -15,7 +15,7 @@ from typing import Any
 
 import crossrank
 
-__all__ = ["connect", "group_of", "next_job", "rank", "subgroup", "until_death", "world"]
+__all__ = ["connect", "group_of", "next_job", "rank", "subgroup", "torch_is_initialized", "until_death", "world"]
 
 # A rank may load a model or tokenize a corpus before it comes. Torch's process groups wait as long by default.
 _DEFAULT_TIMEOUT = 30 * 60.0
@@ -25,7 +25,8 @@ _groups: dict[tuple[int, ...], crossrank.Collective] = {}
 _default: Any = None
 
 
-def _torch_is_initialized() -> bool:
+def torch_is_initialized() -> bool:
+    """Returns whether the program has initialised `torch.distributed`."""
     import torch.distributed as dist
 
     return dist.is_available() and dist.is_initialized()
@@ -45,7 +46,7 @@ def connect(**options: Any) -> crossrank.Collective:
 
 def rank() -> int:
     """Returns this process's rank: torch's where it is initialised, else that of the launcher."""
-    if _torch_is_initialized():
+    if torch_is_initialized():
         import torch.distributed as dist
 
         return dist.get_rank()
@@ -54,7 +55,7 @@ def rank() -> int:
 
 def world() -> crossrank.Collective:
     """Returns a group of all ranks."""
-    if _torch_is_initialized():
+    if torch_is_initialized():
         import torch.distributed as dist
 
         return subgroup(range(dist.get_world_size()))
@@ -139,7 +140,7 @@ def subgroup(ranks: Sequence[int]) -> crossrank.Collective:
     from torch._C._distributed_c10d import PrefixStore
 
     global _default
-    if not _torch_is_initialized():
+    if not torch_is_initialized():
         raise crossrank.UsageError(f"the ranks {list(ranks)} need torch.distributed: call init_process_group first")
     members, own = tuple(ranks), dist.get_rank()
     if own not in members:
