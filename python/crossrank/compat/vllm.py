@@ -90,7 +90,9 @@ class StatelessProcessGroup:
         return tensor.copy_(self.recv_obj(src))
 
     def all_reduce(self, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM) -> torch.Tensor:
-        """Returns the sum, product, minimum or maximum of the tensors of all ranks."""
+        """Returns the sum, product, minimum or maximum of the tensors of all ranks. `UsageError` for another operator."""
+        if op not in _OPERATORS:
+            raise crossrank.UsageError(f"all_reduce: op is {op}, expected one of {', '.join(map(str, _OPERATORS))}")
         result = tensor.clone(memory_format=torch.contiguous_format)
         self.collective.all_reduce(result, op=_OPERATORS[op])
         return result

@@ -41,6 +41,9 @@ def queue(rank: int, size: int) -> None:
         stateless.send_obj(b"bytes", 2)
     if rank == 2:
         assert stateless.recv_obj(0) == b"bytes"
+    assert stateless.all_reduce(torch.tensor([rank, 1]), dist.ReduceOp.MAX).tolist() == [size - 1, 1]
+    with pytest.raises(crossrank.UsageError, match=r"AVG.*SUM.*PRODUCT.*MIN.*MAX"):
+        stateless.all_reduce(torch.ones(2), dist.ReduceOp.AVG)
     stateless.barrier()
     dist.destroy_process_group()
 
