@@ -27,6 +27,7 @@ constexpr std::array flags{
     OptionFlag{"all", "--all"},
     OptionFlag{"resume", "--resume"},
     OptionFlag{"max_shard_bytes", "--max-shard-size"},
+    OptionFlag{"plan", "--plan"},
     OptionFlag{"part", "--part"},
 };
 

@@ -92,8 +92,7 @@ char const* hint_for_other_file(std::span<std::byte const> first) {
   if (text.starts_with("<!") || text.starts_with("<html")) return "the file is a web page: download the weights again";
   if (text.starts_with("PK")) return "the file is an archive of torch: name it .pt or .bin";
   if (text.starts_with('{'))
-    return "the file is JSON: if it is an index, give its directory; if it is a plan, use `crossrank consolidate "
-           "--plan`";
+    return "the file is JSON: if it is an index, give its directory; if it is a plan of parts, give it as `plan`";
   return "";
 }
 
