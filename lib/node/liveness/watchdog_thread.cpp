@@ -21,6 +21,7 @@
 
 #include "lib/platform/files/fd.hpp"
 #include "lib/platform/files/io_error.hpp"
+#include "lib/platform/process_state.hpp"
 #include "lib/platform/signals_blocked.hpp"
 #include "lib/platform/start_thread.hpp"
 #include "lib/platform/system.hpp"
