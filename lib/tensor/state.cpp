@@ -126,10 +126,12 @@ Tensor* StateDict::find(std::string_view name) noexcept { return const_cast<Tens
 // NOLINTEND(cppcoreguidelines-pro-type-const-cast)
 
 std::pair<StateDict::Slot const*, bool> StateDict::try_emplace(std::string&& name, Tensor& tensor) {
-  if (auto const position = index_.empty() ? 0 : index_[probe(name)]; position != 0)
-    return {&slots_[position - 1], false};
-  if (index_.size() < 2 * (slots_.size() + 1)) rebuild(2 * (slots_.size() + 1));
-  auto const cell = probe(name);
+  auto cell = index_.empty() ? 0 : probe(name);
+  if (!index_.empty() && index_[cell] != 0) return {&slots_[index_[cell] - 1], false};
+  if (index_.size() < 2 * (slots_.size() + 1)) {
+    rebuild(2 * (slots_.size() + 1));
+    cell = probe(name);
+  }
   slots_.push_back(std::make_unique<value_type>(std::move(name), std::move(tensor)));
   index_[cell] = static_cast<std::uint32_t>(slots_.size());
   ++size_;

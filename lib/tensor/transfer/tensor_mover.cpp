@@ -27,9 +27,12 @@ TensorMover::~TensorMover() {
   }
 }
 
+bool TensorMover::is_in_place(Tensor const& tensor) const {
+  return !tensor.defined() || tensor.device() == to_ || (on_gpu_ == OnGpu::stays && on_gpu(tensor));
+}
+
 Tensor TensorMover::move(Tensor const& tensor) {
-  if (!tensor.defined() || tensor.device() == to_) return tensor;
-  if (on_gpu_ == OnGpu::stays && on_gpu(tensor)) return tensor;
+  if (is_in_place(tensor)) return tensor;
   bool const to_host = to_.kind == Device::Kind::cpu;
   if (tensor.nbytes() == 0) return Tensor::empty(tensor.shape(), tensor.dtype(), to_);
   if (to_host) {
@@ -41,7 +44,9 @@ Tensor TensorMover::move(Tensor const& tensor) {
 }
 
 void TensorMover::move_all(StateDict& weights) {
-  for (auto& [name, tensor] : weights) tensor = move(tensor);
+  for (auto& [name, tensor] : weights) {
+    if (!is_in_place(tensor)) tensor = move(tensor);
+  }
 }
 
 Tensor TensorMover::upload(Tensor const& tensor) {

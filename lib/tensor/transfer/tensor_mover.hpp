@@ -31,6 +31,7 @@ class TensorMover {
   void move_all(StateDict& weights);
 
  private:
+  [[nodiscard]] bool is_in_place(Tensor const& tensor) const;
   [[nodiscard]] Tensor upload(Tensor const& tensor);
   /// Returns how many bytes of the buffer are free, at least one. Changes the buffers when there are none.
   [[nodiscard]] std::size_t free_bytes();
