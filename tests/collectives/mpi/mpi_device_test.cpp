@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <crossrank/crossrank.hpp>
+#include <crossrank/spi/transport.hpp>
 
 #include "tests/collectives/device/device_cases.hpp"
 #include "tests/collectives/device/gpu_tensors.hpp"
