@@ -35,7 +35,8 @@ Examples:
 
 Parts and --finish always continue from finished files, as with --resume. With --json they answer with out, parts, bytes,
 files, resumed_files and seconds; a part also with part; --finish --dry-run with dry_run, out, parts and missing: [part].
---finish --dry-run lists the missing parts; if there are none, it checks all that --finish does, and publishes nothing.
+--finish --dry-run lists the missing parts; if there are none, it checks everything that --finish
+checks, and publishes nothing.
 )";
 
 }  // namespace

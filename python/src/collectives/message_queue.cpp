@@ -103,7 +103,7 @@ void bind_queue_bytes(nb::class_<MessageQueue>& queue_class) {
                 result = SharedObject(bytes);
                 return PyBytes_AsString(bytes.ptr());
               });
-              std::ranges::copy(std::as_bytes(message), reinterpret_cast<std::byte*>(to));
+              std::ranges::copy(message, reinterpret_cast<std::byte*>(to));
             };
             run_queue_call(timeout, [&](QueueWait const& wait) { return queue.read_bytes(copy, wait); });
             return result.get().is_valid() ? nb::borrow(result.get()) : nb::object(nb::none());

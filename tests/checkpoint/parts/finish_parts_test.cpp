@@ -175,7 +175,7 @@ TEST_F(FinishParts, can_be_called_again_and_parts_can_run_again) {
   EXPECT_THROW((void)loaded.missing(), UsageError);
 }
 
-/// Whatever is wrong, a dry run throws what the call itself throws.
+/// A dry run throws the same error as a call that would publish.
 TEST_F(FinishParts, finds_in_a_dry_run_what_keeps_it_from_publishing) {
   auto const expect_refused = [&](checkpoint::FinishOptions options, std::string const& why) {
     SCOPED_TRACE(why);

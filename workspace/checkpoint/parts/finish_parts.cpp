@@ -58,9 +58,7 @@ class FinishJob {
     if (!folder) return compare_published();
     if (options_.dry_run) return check(*folder);
     if (folder->is_published()) return remove_published(*folder);
-    auto to_publish = folder_request(plan_, options_.force);
-    to_publish.bytes = 0;  // the parts have written them, or are named below
-    auto job = JobFolder::make(to_publish);
+    auto job = JobFolder::make(publish_request());
     if (folder->is_published() || folder->stage() == PlanStage::gone) {
       // Another process has published the result, or somebody has removed the parts.
       if (!PartFolder::open(plan_.file.out, plan_.id)) job.remove();
@@ -75,16 +73,23 @@ class FinishJob {
   /// Throws what a call that publishes would throw, as far as that is known before.
   void check(PartFolder const& folder) {
     if (folder.stage() != PlanStage::open) return;  // what is left is renames
-    auto to_publish = folder_request(plan_, options_.force);
-    to_publish.bytes = 0;
-    JobFolder::check(to_publish);
+    JobFolder::check(publish_request());
+    require_publishable(folder);
+  }
+
+  [[nodiscard]] JobRequest publish_request() const {
+    auto request = folder_request(plan_, options_.force);
+    request.bytes = 0;  // the parts have written them, or `require_complete` names these parts
+    return request;
+  }
+
+  void require_publishable(PartFolder const& folder) {
     require_complete(folder);
     UnchangedInputs(request_.operation, request_.inputs).require_all();
   }
 
   void check_and_write_extras(PartFolder const& folder) {
-    require_complete(folder);
-    UnchangedInputs(request_.operation, request_.inputs).require_all();
+    require_publishable(folder);
     write_extra_files(request_, folder.directory());
     CROSSRANK_CRASH_POINT("parts.written");
   }

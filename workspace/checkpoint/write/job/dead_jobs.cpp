@@ -12,13 +12,6 @@ namespace crossrank::checkpoint {
 
 namespace {
 
-/// Removes the folder of a dead job. If the job had begun to commit, all its files are complete, and the old ones may
-/// have been moved aside already. Therefore the commit is completed first.
-void complete_and_remove(platform::Directory const& out, platform::Directory const& work) {
-  if (auto const begun = load_commit_record(work)) Commit(out, work).run(*begun);
-  remove_job(out, work);
-}
-
 void clean_up_dead_job(platform::Directory const& out, std::string const& name, bool force) {
   auto const work = platform::Directory::open(out.path_of(name), write_operation);
   if (!belongs_to_job(work)) return;
@@ -53,6 +46,11 @@ void clean_up_dead_job(platform::Directory const& out, std::string const& name, 
 }
 
 }  // namespace
+
+void complete_and_remove(platform::Directory const& out, platform::Directory const& work) {
+  if (auto const begun = load_commit_record(work)) Commit(out, work).run(*begun);
+  remove_job(out, work);
+}
 
 void clean_up_dead_jobs(platform::Directory const& out, std::string const& own_folder, bool force) {
   for (auto const& name : out.names(write_operation)) {

@@ -8,6 +8,11 @@
 
 namespace crossrank::checkpoint {
 
+/// Removes the folder of a dead job, which the caller has locked. If the job had begun to commit, all its files are
+/// complete, and the old ones may have been moved aside already. Therefore the commit is completed first. Throws the
+/// errors of `load_commit_record` and of `Commit`.
+void complete_and_remove(platform::Directory const& out, platform::Directory const& work);
+
 /// Removes the folders of dead jobs in an output.
 ///
 /// Throws `UsageError` for the unfinished parts of a plan, unless `force` is set and no part is running.

@@ -11,7 +11,7 @@
 #include "lib/platform/files/directory.hpp"
 #include "lib/platform/system.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
-#include "workspace/checkpoint/write/job/commit.hpp"
+#include "workspace/checkpoint/write/job/dead_jobs.hpp"
 #include "workspace/checkpoint/write/job/job_files.hpp"
 
 namespace crossrank::checkpoint {
@@ -30,8 +30,7 @@ Attempt try_remove(platform::Directory const& out, std::string const& name) {
     auto const lock = take_lock(work);
     if (!lock) return Attempt::locked;
     if (!lock_is_effective(work)) return Attempt::kept;
-    if (auto const begun = load_commit_record(work)) Commit(out, work).run(*begun);
-    remove_job(out, work);
+    complete_and_remove(out, work);
   } catch (IoError const&) {
     if (entry_at(out, name) == Entry::folder) throw;  // else another rank has removed it
   }
