@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <initializer_list>
 #include <iterator>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -31,7 +30,7 @@ class CROSSRANK_EXPORT StateDict {
   using value_type = std::pair<std::string const, Tensor>;
 
  private:
-  using Slot = std::unique_ptr<value_type>;  ///< null where an entry was erased
+  using Slot = value_type*;  ///< null where an entry was erased
 
  public:
   /// Visits the entries in order.
@@ -146,10 +145,16 @@ class CROSSRANK_EXPORT StateDict {
   /// Returns the slot of `name`, and whether it is new. A new slot takes `tensor`; otherwise `tensor` is not moved
   /// from.
   std::pair<Slot const*, bool> try_emplace(std::string&& name, Tensor& tensor);
+  /// Makes an entry in memory of its own, which no other entry's coming or going moves.
+  Slot make_entry(std::string&& name, Tensor& tensor);
+  /// Adds memory for `count` entries.
+  void add_chunk(std::size_t count);
   [[nodiscard]] std::size_t probe(std::string_view name) const noexcept;
   /// Removes the holes and reserves space for `count` entries.
   void rebuild(std::size_t count);
 
+  std::vector<std::vector<value_type>> chunks_{};  ///< the entries' memory; a chunk never grows past its capacity
+  std::vector<value_type*> free_{};                ///< the erased entries in `chunks_`, without their tensors
   std::vector<Slot> slots_{};           ///< entries in order; an erased one stays as a hole until there are many
   std::vector<std::uint32_t> index_{};  ///< open addressing: 0 free, else position in `slots_` + 1
   std::size_t size_ = 0;

@@ -1,6 +1,7 @@
 #include <crossrank/state.hpp>
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@ namespace crossrank {
 namespace {
 
 constexpr std::size_t least_index = 16;
+constexpr std::size_t least_chunk = 8;
 
 }  // namespace
 
@@ -61,12 +63,18 @@ StateDict& StateDict::operator=(StateDict const& other) {
 }
 
 StateDict::StateDict(StateDict&& other) noexcept
-    : slots_(std::move(other.slots_)), index_(std::move(other.index_)), size_(std::exchange(other.size_, 0)) {
+    : chunks_(std::move(other.chunks_)),
+      free_(std::move(other.free_)),
+      slots_(std::move(other.slots_)),
+      index_(std::move(other.index_)),
+      size_(std::exchange(other.size_, 0)) {
   other.clear();
 }
 
 StateDict& StateDict::operator=(StateDict&& other) noexcept {
   if (this == &other) return *this;
+  chunks_ = std::move(other.chunks_);
+  free_ = std::move(other.free_);
   slots_ = std::move(other.slots_);
   index_ = std::move(other.index_);
   size_ = std::exchange(other.size_, 0);
@@ -101,6 +109,26 @@ void StateDict::rebuild(std::size_t count) {
 
 void StateDict::reserve(std::size_t count) {
   if (index_.size() < 2 * count || slots_.capacity() < count) rebuild(count);
+  auto spare = free_.size();
+  if (!chunks_.empty()) spare += chunks_.back().capacity() - chunks_.back().size();
+  if (size_ + spare < count) add_chunk(count - size_ - free_.size());
+}
+
+void StateDict::add_chunk(std::size_t count) {
+  std::vector<value_type> chunk;
+  chunk.reserve(count);
+  chunks_.push_back(std::move(chunk));
+}
+
+StateDict::Slot StateDict::make_entry(std::string&& name, Tensor& tensor) {
+  if (!free_.empty()) {
+    auto* const entry = free_.back();
+    free_.pop_back();
+    std::destroy_at(entry);
+    return std::construct_at(entry, std::move(name), std::move(tensor));
+  }
+  if (chunks_.empty() || chunks_.back().size() == chunks_.back().capacity()) add_chunk(std::max(least_chunk, size_));
+  return &chunks_.back().emplace_back(std::move(name), std::move(tensor));
 }
 
 Tensor const* StateDict::find(std::string_view name) const noexcept {
@@ -132,7 +160,8 @@ std::pair<StateDict::Slot const*, bool> StateDict::try_emplace(std::string&& nam
     rebuild(2 * (slots_.size() + 1));
     cell = probe(name);
   }
-  slots_.push_back(std::make_unique<value_type>(std::move(name), std::move(tensor)));
+  slots_.push_back(nullptr);
+  slots_.back() = make_entry(std::move(name), tensor);
   index_[cell] = static_cast<std::uint32_t>(slots_.size());
   ++size_;
   return {&slots_.back(), true};
@@ -159,13 +188,17 @@ bool StateDict::erase(std::string_view name) {
   auto const position = index_[probe(name)];
   if (position == 0) return false;
   // The cell keeps pointing at the hole, so that probes continue past it.
-  slots_[position - 1].reset();
+  auto& slot = slots_[position - 1];
+  free_.push_back(slot);
+  std::exchange(slot, nullptr)->second = Tensor();
   --size_;
   if (slots_.size() >= least_index && size_ < slots_.size() / 2) rebuild(size_);
   return true;
 }
 
 void StateDict::clear() noexcept {
+  chunks_.clear();
+  free_.clear();
   slots_.clear();
   index_.clear();
   size_ = 0;
