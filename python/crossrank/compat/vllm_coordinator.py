@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self, overload
 
@@ -45,6 +45,43 @@ def _unpacked(message: dict[str, Any], device: torch.device) -> dict[str, Any]:
     tensors = {place: tensor.torch() for place, tensor in message["tensors"].items()}
     tensors = {place: tensor if tensor.is_cpu else tensor.to(device) for place, tensor in tensors.items()}
     return {key: tensors[str(place)] if other is None else other[0] for place, (key, other) in enumerate(others)}
+
+
+class _Sending:
+    """The handle of a dict that is being sent."""
+
+    def __init__(self, sending: Any) -> None:
+        self._sending = sending
+
+    def is_completed(self) -> bool:
+        """Returns whether everything has been sent. Never blocks."""
+        return self._sending.test()
+
+    def wait(self) -> None:
+        """Blocks until everything has been sent."""
+        self._sending.wait()
+
+
+class _Receiving:
+    """The handle of a dict that is being received. The dict is filled when it has arrived."""
+
+    def __init__(self, receiving: Any, values: dict[str, Any], device: torch.device) -> None:
+        self._receiving: Any | None = receiving
+        self._values = values
+        self._device = device
+
+    def is_completed(self) -> bool:
+        """Returns whether the dict has arrived, and fills it then. Never blocks."""
+        if self._receiving is not None and self._receiving.test():
+            self.wait()
+        return self._receiving is None
+
+    def wait(self) -> None:
+        """Blocks until the dict has arrived and is filled."""
+        if self._receiving is None:
+            return
+        self._values.update(_unpacked(self._receiving.wait(), self._device))
+        self._receiving = None
 
 
 class GroupCoordinator:
@@ -235,6 +272,20 @@ class GroupCoordinator:
             choices = _choices(tensor_dict, all_gather_tensors)
             self._group._native.send_tensor_dict(lambda: _packed(tensor_dict), dst, members, choices)
 
+    def isend_tensor_dict(
+        self,
+        tensor_dict: dict[str, Any],
+        dst: int | None = None,
+        all_gather_group: GroupCoordinator | None = None,
+        all_gather_tensors: dict[str, bool] | None = None,
+    ) -> list[_Sending]:
+        """Starts `send_tensor_dict` and returns its handles. The tensors must not change until all have been waited for."""
+        if self.world_size == 1:
+            return []
+        members = None if all_gather_group is None else all_gather_group.cpu_group._native
+        choices = _choices(tensor_dict, all_gather_tensors)
+        return [_Sending(self._group._native.isend_tensor_dict(lambda: _packed(tensor_dict), dst, members, choices))]
+
     def recv_tensor_dict(
         self,
         src: int | None = None,
@@ -250,6 +301,23 @@ class GroupCoordinator:
             return None
         message = self._group.recv_tensor_dict(src=src, all_gather_group=_members(all_gather_group))
         return _unpacked(message, self.device)
+
+    def irecv_tensor_dict(
+        self,
+        src: int | None = None,
+        all_gather_group: GroupCoordinator | None = None,
+        all_gather_tensors: dict[str, bool] | None = None,
+    ) -> tuple[dict[str, Any] | None, list[_Receiving], list[Callable[[], None]]]:
+        """Starts `recv_tensor_dict`. Returns a dict, the handles that fill it, and what is to be called afterwards: nothing.
+
+        The dict is empty until its handle has been waited for, or is completed. Dicts arrive in the order of the calls.
+        """
+        del all_gather_tensors
+        if self.world_size == 1:
+            return None, [], []
+        values: dict[str, Any] = {}
+        receiving = self._group.irecv_tensor_dict(src=src, all_gather_group=_members(all_gather_group))
+        return values, [_Receiving(receiving, values, self.device)], []
 
     def destroy(self) -> None:
         """Leaves the group."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -221,6 +222,52 @@ def tensors_that_differ_between_the_ranks_of_the_all_gather_group(rank: int, siz
 
 def test_tensors_that_differ_between_the_ranks_of_the_all_gather_group() -> None:
     run_ranks(__file__, "tensors_that_differ_between_the_ranks_of_the_all_gather_group", 4, backend="gloo")
+
+
+def dicts_on_their_way(rank: int, size: int) -> None:
+    """Both stages start their sends before either receives, and no send blocks, however large its dict is."""
+    from crossrank.compat.vllm import GroupCoordinator
+
+    tp = GroupCoordinator([[0, 1], [2, 3]], rank, "gloo", True, group_name="tp")
+    pp = GroupCoordinator([[0, 2], [1, 3]], rank, "gloo", True, group_name="pp")
+    one = GroupCoordinator([[each] for each in range(size)], rank, "gloo", True)
+    stage = pp.rank_in_group
+    sending = []
+    for step in range(3):
+        values = {"step": step, "hidden": torch.full((1 << 20,), float(10 * stage + step)), ("a", 1): torch.arange(2)}
+        sending += pp.isend_tensor_dict(values, all_gather_group=tp, all_gather_tensors={("a", 1): False})
+    received = [pp.irecv_tensor_dict(all_gather_group=tp) for _ in range(3)]
+    for step, (values, handles, afterwards) in enumerate(received):
+        if step == 1:
+            while not all(handle.is_completed() for handle in handles):
+                time.sleep(0.001)
+        for handle in handles:
+            handle.wait()
+        for call in afterwards:
+            call()
+        assert values is not None and list(values) == ["step", "hidden", ("a", 1)] and values["step"] == step
+        assert torch.equal(values["hidden"], torch.full((1 << 20,), float(10 * (1 - stage) + step)))
+        assert torch.equal(values[("a", 1)], torch.arange(2))
+    for handle in sending:
+        handle.wait()
+        assert handle.is_completed()
+    assert one.isend_tensor_dict({"a": 1}) == [] and one.irecv_tensor_dict() == (None, [], [])
+    bad = {"lock": threading.Lock()}
+    if stage == 0:
+        with pytest.raises(TypeError):
+            pp.isend_tensor_dict(bad)
+        pp.send_tensor_dict({"after": 1})
+    else:
+        _, handles, _ = pp.irecv_tensor_dict()
+        with pytest.raises(crossrank.RemoteError):
+            handles[0].wait()
+        assert pp.recv_tensor_dict() == {"after": 1}
+    for group in (tp, pp, one):
+        group.destroy()
+
+
+def test_dicts_on_their_way() -> None:
+    run_ranks(__file__, "dicts_on_their_way", 4, backend="gloo")
 
 
 def dicts_that_cannot_be_sent(rank: int, size: int) -> None:
