@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, Unpack
 
 from . import _core
+from ._options import ConsolidateOptions, ConvertOptions, PlanOptions, SaveOptions, SplitOptions, VerifyOptions
 from ._types import Weights
 from .collective import Collective, connect
 from .errors import FormatError, UnavailableError, UsageError, from_native
@@ -88,7 +89,7 @@ class MergePlan:
 
     __slots__ = ("_native",)
 
-    def __init__(self, shards: Path, *, world: Collective | None = None, **options: Any) -> None:
+    def __init__(self, shards: Path, *, world: Collective | None = None, **options: Unpack[PlanOptions]) -> None:
         self._native = _core.make_plan(_world(world), os.fspath(shards), options)
 
     @classmethod
@@ -153,7 +154,12 @@ class MergePlan:
 
 
 def consolidate(
-    shards: Path | MergePlan, out: Path, *, world: Collective | None = None, progress: bool | OnProgress = False, **options: Any
+    shards: Path | MergePlan,
+    out: Path,
+    *,
+    world: Collective | None = None,
+    progress: bool | OnProgress = False,
+    **options: Unpack[ConsolidateOptions],
 ) -> Summary:
     """Writes the merged model of sharded files, or of a plan, as a Hugging Face checkpoint. Collective over `world`.
 
@@ -171,11 +177,11 @@ def convert(
     source: Path,
     out: Path,
     *,
-    to: str = "safetensors",
+    to: Literal["safetensors", "torch", "images"] = "safetensors",
     tp: int | None = None,
     world: Collective | None = None,
     progress: bool | OnProgress = False,
-    **options: Any,
+    **options: Unpack[ConvertOptions],
 ) -> Summary:
     """Writes a checkpoint in another format, and with `tp` for another number of ranks. Collective over `world`.
 
@@ -190,7 +196,7 @@ def convert(
 
 def split(
     model: Path, out: Path, *, tp: int, world: Collective | None = None, progress: bool | OnProgress = False,
-    **options: Any,
+    **options: Unpack[SplitOptions],
 ) -> Summary:  # fmt: skip
     """Splits a model for `tp` ranks. Collective over `world`.
 
@@ -203,7 +209,9 @@ def split(
     return Summary(**_run(lambda on: _core.split(native, os.fspath(model), os.fspath(out), tp, on, options), progress))
 
 
-def verify(path: Path, *, world: Collective | None = None, progress: bool | OnProgress = False, **options: Any) -> VerifyReport:
+def verify(
+    path: Path, *, world: Collective | None = None, progress: bool | OnProgress = False, **options: Unpack[VerifyOptions]
+) -> VerifyReport:
     """Finds all defects of shards or of a whole checkpoint. Collective over `world`.
 
     Options: numbers, checksums, threads, and those of `MergePlan`.
@@ -267,7 +275,7 @@ class LazyTensors(Mapping[str, Tensor]):
         return {name: tensor.torch() for name, tensor in self.items()}
 
 
-def load(path: Path, *, checksums: bool = False, **options: Any) -> LazyTensors:
+def load(path: Path, *, checksums: bool = False, **options: Unpack[PlanOptions]) -> LazyTensors:
     """Returns the tensors of a checkpoint by name, without reading their data. Local.
 
     From a safetensors file, `model.safetensors`, or the files of a `model.safetensors.index.json`, a tensor is a view of
@@ -353,7 +361,7 @@ def save(path: Path, weights: Weights, *, metadata: Mapping[str, str] | None = N
 
 def save_sharded(
     weights: Weights, out: Path, *, world: Collective, config: Any = None, progress: bool | OnProgress = False,
-    **options: Any,
+    **options: Unpack[SaveOptions],
 ) -> Summary:  # fmt: skip
     """Saves the weights of all ranks as one checkpoint, with one file per rank. Collective.
 

@@ -36,7 +36,7 @@ inline constexpr std::pair<char const*, cp::FusedLayout> fused_layouts[] = {{"au
                                                                             {"per_rank", cp::FusedLayout::per_rank},
                                                                             {"plain", cp::FusedLayout::plain}};
 
-/// Reads the members of a dict of options and refuses unknown ones.
+/// Reads the members of a dict of options. Refuses unknown ones, and lists those that there are.
 class OptionReader {
  public:
   explicit OptionReader(nb::dict options) : left_(std::move(options)) {}
@@ -65,11 +65,12 @@ class OptionReader {
   /// Refuses what is left.
   void finish(char const* operation) const {
     if (left_.size() == 0) return;
-    refuse(operation, "there is no such option", {}, printable_text(nb::list(left_.keys())[0]));
+    refuse(operation, "there is no such option", known_, printable_text(nb::list(left_.keys())[0]));
   }
 
  private:
   nb::object take(char const* name) {
+    known_ += (known_.empty() ? "" : ", ") + std::string(name);
     if (!left_.contains(name)) return {};
     nb::object value = left_[name];
     nb::del(left_[name]);
@@ -77,6 +78,7 @@ class OptionReader {
   }
 
   nb::dict left_;
+  std::string known_;
 };
 
 /// Reads the options that all jobs that write a checkpoint have.

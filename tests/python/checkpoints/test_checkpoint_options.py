@@ -2,6 +2,7 @@
 
 import crossrank
 import pytest
+from crossrank._options import ConsolidateOptions, ConvertOptions, PlanOptions, SaveOptions, SplitOptions, VerifyOptions
 
 numpy = pytest.importorskip("numpy")
 
@@ -26,6 +27,32 @@ def test_a_report_says_how_much_was_read(tmp_path):
     assert crossrank.verify(tmp_path / "model", checksums=False).bytes_read == 0
     report = crossrank.verify(tmp_path / "model", numbers=True)
     assert report.ok and report.bytes_read == report.bytes == 4 * 4 * 4 + 16
+
+
+CALLS = {
+    "MergePlan": (lambda world, out, **options: crossrank.MergePlan(out, **options), PlanOptions),
+    "load": (lambda world, out, **options: crossrank.load(out, **options), PlanOptions),
+    "consolidate": (lambda world, out, **options: crossrank.consolidate(out, out, **options), ConsolidateOptions),
+    "convert": (lambda world, out, **options: crossrank.convert(out, out, **options), ConvertOptions),
+    "convert, tp": (lambda world, out, **options: crossrank.convert(out, out, tp=2, **options), ConvertOptions),
+    "split": (lambda world, out, **options: crossrank.split(out, out, tp=2, **options), SplitOptions),
+    "verify": (lambda world, out, **options: crossrank.verify(out, **options), VerifyOptions),
+    "save_sharded": (lambda world, out, **options: crossrank.save_sharded({}, out, world=world, **options), SaveOptions),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_an_unknown_option_is_an_error_that_lists_the_typed_ones(tmp_path, call):
+    run, typed = CALLS[call]
+    with crossrank.connect() as world, pytest.raises(crossrank.UsageError, match="treads") as raised:
+        run(world, tmp_path / "nothing", treads=2)
+    listed = set(raised.value.fields["expected"].split(", "))
+    if call == "save_sharded":
+        listed.remove("config")  # a parameter of its own
+    if call.startswith("convert"):  # `to` is its `format`, and each of the two jobs has options that the other lacks
+        assert listed - {"format"} < set(typed.__annotations__)
+    else:
+        assert listed == set(typed.__annotations__)
 
 
 @pytest.mark.parametrize("option", ["read_back", "crc", "fused_layout"])
