@@ -231,9 +231,10 @@ struct SaveOptions {
 /// Saves the weights of all ranks as one checkpoint that `MergePlan::make` reads, with one file per rank
 /// ("rank<r>.safetensors"). Either all files appear or none.
 ///
-/// Collective; each rank writes its own bytes, without a copy. The tensors must not change before the call returns.
-/// Durability and errors are those of `consolidate`; also throws `UsageError` for an undefined tensor or one that is
-/// not on the CPU.
+/// Collective; each rank writes its own bytes, without a copy; those of tensors on GPUs in pieces, in the order of
+/// their current streams. The tensors must not change before the call returns. Durability and errors are those of
+/// `consolidate`; also throws `UsageError` for an undefined tensor, or one on a GPU whose current stream is being
+/// captured.
 CROSSRANK_EXPORT Summary save_sharded(Collective const& world, StateDict const& weights,
                                       std::filesystem::path const& out, SaveOptions const& options = {});
 

@@ -51,8 +51,9 @@ struct ExportOptions {
 /// Writes the weights of all ranks as one Hugging Face checkpoint: `model.safetensors`, or
 /// `model-0000x-of-0000y.safetensors` and an index, and config and sidecar files.
 ///
-/// Collective. Every rank passes the tensors that it holds, and says in `placements` how they are sharded. Ranks
-/// without tensors pass an empty dictionary. The result equals that of a merge of the same shards from files.
+/// Collective. Every rank passes the tensors that it holds, on the CPU or on GPUs, and says in `placements` how they
+/// are sharded. Ranks without tensors pass an empty dictionary. Tensors on GPUs are read in the order of their current
+/// streams, in pieces. The result equals that of a merge of the same shards from files.
 ///
 /// Each output file is written by one rank. Ranks that hold many bytes of a file are preferred as its writer. Each byte
 /// of the result is sent at most once, through shared memory inside a node and by messages between nodes. For bytes of
@@ -65,11 +66,12 @@ struct ExportOptions {
 ///
 /// Throws on all ranks: `FormatError` when ranks shard a tensor differently, when placements do not cover a tensor
 /// exactly once, when dtypes or shapes contradict each other, when a tensor is missing or replicas differ; `UsageError`
-/// for an undefined tensor, for one that is not on the CPU, for an invalid mesh, for a placement of a tensor that no
-/// rank has, for a negative number of threads, when the output exists, or when it is the directory of the model;
-/// `MismatchError` when ranks pass different sizes of the grid or different options; `CancelledError`, `IoError`,
-/// `PeerLostError` and `TimeoutError` as `consolidate` of a plan. Then `out` is unchanged and nothing is left in it,
-/// with one exception: if rank 0 dies during the commit, another rank of its host completes it.
+/// for an undefined tensor, for one on a GPU whose current stream is being captured, for an invalid mesh, for a
+/// placement of a tensor that no rank has, for a negative number of threads, when the output exists, or when it is the
+/// directory of the model; `MismatchError` when ranks pass different sizes of the grid or different options;
+/// `CancelledError`, `IoError`, `PeerLostError` and `TimeoutError` as `consolidate` of a plan. Then `out` is unchanged
+/// and nothing is left in it, with one exception: if rank 0 dies during the commit, another rank of its host completes
+/// it.
 CROSSRANK_EXPORT Summary consolidate(Collective const& world, StateDict const& weights, Placements const& placements,
                                      std::filesystem::path const& out, ExportOptions const& options = {});
 

@@ -74,8 +74,9 @@ def export_checkpoint(
     `model` is a module or a state dict. The names of a module are those without the wrappers of `torch.compile` and
     DistributedDataParallel. A parameter that is a `DTensor` is spread over the ranks as its placements say; every
     other one is a shard at the place of this rank in `grid`, and the same on all ranks with that place. No shard is written and
-    no rank holds the whole model. Each rank first copies its parameters to contiguous host memory, unless they are there
-    already; in addition it needs at most 256 MiB, and about 2 KiB for each tensor. The directory `out` holds the old or the new
+    no rank holds the whole model. Parameters on the CPU and on CUDA GPUs are read where they are, in pieces; those on other
+    devices, and those that are not contiguous, are copied first. In addition a rank needs at most 256 MiB, and about 2 KiB
+    for each tensor. The directory `out` holds the old or the new
     checkpoint, whatever happens.
 
     `config` becomes `config.json`; by default it is the model's own. `assets` is a directory whose tokenizer and similar files
@@ -314,8 +315,14 @@ def _weights_and_placements(
             }
             tensor = tensor.to_local()
         _require_values(name, tensor)
-        weights[name] = tensor.detach().cpu().contiguous()
+        weights[name] = _readable(tensor.detach())
     return weights, placements
+
+
+def _readable(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the tensor in contiguous memory, of the CPU or of a CUDA GPU."""
+    is_on_cuda = tensor.is_cuda and torch.version.cuda is not None  # not ROCm, whose tensors have the same device
+    return (tensor if is_on_cuda else tensor.cpu()).contiguous()
 
 
 def _require_values(name: str, tensor: torch.Tensor) -> None:

@@ -2,6 +2,7 @@
 // the output alone.
 #include <cerrno>
 #include <cstdint>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -115,8 +116,10 @@ TEST_F(RefusedExport, of_an_undefined_tensor) {
   expect_refused<UsageError>("tensor is undefined", {}, {.weights = {{"w", Tensor()}}});
 }
 
-TEST_F(RefusedExport, of_a_tensor_that_is_not_on_the_CPU) {
-  expect_refused<UsageError>("cuda:1", {}, {.weights = {{"w", without_memory(4096, {Device::Kind::cuda, 1})}}});
+TEST_F(RefusedExport, of_a_tensor_on_a_GPU_without_a_driver) {
+  ::setenv("CROSSRANK_CUDA_LIBRARY", "/nowhere/libcuda.so.1", 1);
+  expect_refused<UnavailableError>("/nowhere/libcuda.so.1", {},
+                                   {.weights = {{"w", without_memory(4096, {Device::Kind::cuda, 1})}}});
 }
 
 TEST_F(RefusedExport, of_a_place_outside_the_grid) {

@@ -24,7 +24,7 @@
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/progress_hook.hpp"
 #include "lib/platform/start_thread.hpp"
-#include "lib/tensor/copy_memory.hpp"
+#include "lib/tensor/transfer/staged_read.hpp"
 #include "workspace/checkpoint/memory/equal_options.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 
@@ -65,7 +65,7 @@ StateDict copy_into_arena(StateDict const& weights, std::uint64_t limit) {
       copies.insert_or_assign(name, tensor);  // refused with the others
       continue;
     }
-    if (tensor.nbytes() > 0) copy_memory(memory.data() + at, tensor.bytes().data(), tensor.nbytes());
+    read_to_host(memory.data() + at, tensor);
     copies.insert_or_assign(
         name, spi::tensor_from_storage(arena.storage(), arena.byte_offset() + at, tensor.shape(), tensor.dtype()));
     at += aligned(tensor.nbytes());

@@ -16,6 +16,7 @@
 #include "lib/core/as_size.hpp"
 #include "lib/core/nearest_name.hpp"
 #include "lib/platform/host.hpp"
+#include "lib/tensor/transfer/host_copies.hpp"
 #include "workspace/checkpoint/memory/placement_json.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 
@@ -81,7 +82,7 @@ class Encoder {
                         .resource = name,
                         .hint = "rename the tensor"});
     }
-    (void)tensor.bytes();  // throws if the tensor is not on the CPU
+    require_readable(tensor, operation_.c_str());
     auto const own = placements_.tensors.find(name);
     auto placement = own == placements_.tensors.end() ? placements_.otherwise : own->second;
     auto const first = placement.first_element;

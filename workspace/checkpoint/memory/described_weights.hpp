@@ -48,8 +48,8 @@ struct DescribedWeights {
 
 /// Tells all ranks which tensors each of them has. Collective; names that several ranks share are sent once.
 ///
-/// Throws `UsageError` for an undefined tensor, a tensor that is not on the CPU, a place outside the grid and a
-/// placement of a tensor that no rank has, and `MismatchError` when ranks give different grids.
+/// Throws `UsageError` for an undefined tensor, one on a GPU whose current stream is being captured, a place outside
+/// the grid and a placement of a tensor that no rank has, and `MismatchError` when ranks give different grids.
 [[nodiscard]] DescribedWeights describe_weights(Collective const& world, StateDict const& weights,
                                                 Placements const& placements, std::string const& operation);
 

@@ -146,9 +146,7 @@ class ReplicaDigests {
     for (std::uint64_t run = 0; run < one.runs.count && one.runs.run_bytes > 0; ++run) {
       auto const first = static_cast<std::int64_t>(one.runs.start(run) / unit);
       auto const last = static_cast<std::int64_t>((one.runs.start(run) + one.runs.run_bytes + unit - 1) / unit);
-      one.held->for_each_run(*one.box, first, last, [&](auto in, auto, auto count) {
-        digest.update(own_units(cells_, one.tensor, one.held->unit, in, in + count));
-      });
+      read_own_units(cells_, one.tensor, *one.held, *one.box, first, last, [&](auto piece) { digest.update(piece); });
     }
     return digest.digest();
   }

@@ -199,14 +199,26 @@ WeightCells make_cells(DescribedWeights const& described, StateDict const& weigh
       }
     }
   }
-  out.own.reserve(weights.size());
-  for (auto const& entry : weights) out.own.push_back(entry.second.bytes());
+  out.own = std::make_shared<WeightReader>(weights, operation);
   return out;
 }
 
-std::span<std::byte const> own_units(WeightCells const& cells, std::uint32_t tensor, std::size_t unit,
-                                     std::int64_t first, std::int64_t last) {
-  return cells.own.at(tensor).subspan(as_size(first) * unit, as_size(last - first) * unit);
+void read_own_units(WeightCells const& cells, std::uint32_t tensor, HeldTensor const& held, HeldBox const& box,
+                    std::int64_t first, std::int64_t last, TakePiece const& take) {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  auto const read = [&] {
+    cells.own->read_in_pieces(tensor, as_size(begin) * held.unit, as_size(end - begin) * held.unit, take);
+  };
+  // Runs of the whole tensor often touch in the rank's own one.
+  held.for_each_run(box, first, last, [&](std::int64_t in, std::int64_t, std::int64_t count) {
+    if (in != end) {
+      read();
+      begin = in;
+    }
+    end = in + count;
+  });
+  read();
 }
 
 }  // namespace crossrank::checkpoint

@@ -15,6 +15,7 @@
 #include "workspace/checkpoint/memory/exchange/received_bytes.hpp"
 #include "workspace/checkpoint/source/shard_set.hpp"
 #include "workspace/checkpoint/source/shard_source.hpp"
+#include "workspace/checkpoint/source/weight_reader.hpp"
 
 namespace crossrank::checkpoint {
 
@@ -65,19 +66,20 @@ class CellSource final : public DescribedSource {
 /// The weights of all ranks as shards of one model.
 struct WeightCells {
   std::vector<std::shared_ptr<CellSource>> cells{};
-  std::vector<std::string> hosts{};               ///< of each rank
-  std::vector<std::span<std::byte const>> own{};  ///< bytes of the tensors of this rank, by number
-  ShardSet set{};                                 ///< its sources are the cells
+  std::vector<std::string> hosts{};           ///< of each rank
+  std::shared_ptr<WeightReader const> own{};  ///< the tensors of this rank
+  ShardSet set{};                             ///< its sources are the cells
   int rank = 0;
 };
 
-/// Arranges the weights of all ranks in cells. Local. `weights` must outlive the cells. Errors as for `hold_tensor`,
-/// and `FormatError` for a cell without tensors.
+/// Arranges the weights of all ranks in cells. Local. Keeps the tensors of `weights` alive. Errors as for
+/// `hold_tensor` and `WeightReader`, and `FormatError` for a cell without tensors.
 [[nodiscard]] WeightCells make_cells(DescribedWeights const& described, StateDict const& weights, int rank,
                                      std::string const& operation);
 
-/// Returns the memory of units `[first, last)` of a tensor of this rank.
-[[nodiscard]] std::span<std::byte const> own_units(WeightCells const& cells, std::uint32_t tensor, std::size_t unit,
-                                                   std::int64_t first, std::int64_t last);
+/// Passes the bytes that this rank holds of units `[first, last)` of a box to `take`, in order. `tensor` is the number
+/// of its piece. Errors as for `WeightReader::read_in_pieces`.
+void read_own_units(WeightCells const& cells, std::uint32_t tensor, HeldTensor const& held, HeldBox const& box,
+                    std::int64_t first, std::int64_t last, TakePiece const& take);
 
 }  // namespace crossrank::checkpoint

@@ -20,9 +20,32 @@ void ReceivedBytes::add(std::size_t unit, std::vector<Block> blocks) {
 }
 
 void ReceivedBytes::wait_for(std::size_t unit) {
-  std::unique_lock lock(mutex_);
-  added_.wait(lock, [&] { return stopped_ || units_.contains(unit); });
-  if (stopped_) throw ExchangeStopped();
+  {
+    std::unique_lock lock(mutex_);
+    added_.wait(lock, [&] { return stopped_ || units_.contains(unit); });
+    if (stopped_) throw ExchangeStopped();
+  }
+  load(unit);
+}
+
+/// Only the worker that waited for the unit changes its blocks, but others may look at them.
+void ReceivedBytes::load(std::size_t unit) {
+  std::vector<Block*> unloaded;
+  {
+    std::lock_guard const lock(mutex_);
+    for (auto const& tensor : units_.at(unit)) {
+      for (auto& [begin, numbered] : blocks_.at(tensor)) {
+        if (numbered.first == unit && numbered.second.load) unloaded.push_back(&numbered.second);
+      }
+    }
+  }
+  for (auto* const block : unloaded) {
+    if (!block->load) continue;  // a tensor with several blocks was listed as often
+    Block loaded = *block;
+    std::exchange(loaded.load, {})(loaded);
+    std::lock_guard const lock(mutex_);
+    *block = std::move(loaded);
+  }
 }
 
 void ReceivedBytes::give_back(std::size_t unit) {

@@ -2,6 +2,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -17,6 +18,7 @@ struct Block {
   std::uint64_t begin = 0;  ///< first byte in the tensor
   std::span<std::byte const> bytes{};
   std::shared_ptr<void const> owner{};  ///< keeps `bytes` alive
+  std::function<void(Block&)> load{};   ///< gives a block its bytes, which are on a GPU before
 };
 
 /// The bytes that a rank has received and not used yet, in units of its work. Thread-safe.
@@ -26,7 +28,8 @@ class ReceivedBytes {
  public:
   /// Makes the bytes of a unit readable.
   void add(std::size_t unit, std::vector<Block> blocks);
-  /// Blocks until the unit has been added. Throws `ExchangeStopped` after `stop`.
+  /// Blocks until the unit has been added, and loads its blocks. Throws `ExchangeStopped` after `stop`, and what
+  /// `Block::load` throws.
   void wait_for(std::size_t unit);
   /// Removes the bytes of a unit.
   void give_back(std::size_t unit);
@@ -37,6 +40,8 @@ class ReceivedBytes {
   void stop() noexcept;
 
  private:
+  void load(std::size_t unit);
+
   /// Blocks of one tensor by their first byte. Units may have overlapping blocks.
   using Blocks = std::multimap<std::uint64_t, std::pair<std::size_t, Block>>;
   mutable std::mutex mutex_{};

@@ -80,10 +80,8 @@ class ValueExchange {
       for (auto const& box : held.boxes) {
         auto const& holders = box.copies.front();
         if (std::find(holders.begin(), holders.end(), cells_.rank) == holders.end()) continue;
-        held.for_each_run(box, range.first, range.last, [&](auto in, auto, auto count) {
-          auto const run = own_units(cells_, tensor, held.unit, in, in + count);
-          bytes.insert(bytes.end(), run.begin(), run.end());
-        });
+        read_own_units(cells_, tensor, held, box, range.first, range.last,
+                       [&](auto piece) { bytes.insert(bytes.end(), piece.begin(), piece.end()); });
       }
     }
     return bytes;

@@ -52,15 +52,7 @@ void WeightExchange::pack() {
   auto const bytes = sum_of(round_->send_bytes);
   in_ = sending_->take(bytes, std::chrono::milliseconds(0));
   auto* to = in_.data.get();
-  for (auto const& sent : round_->sent) {
-    auto const& item = sent.item;
-    auto const tensor = own_tensor(item.cell, item.tensor);
-    item.held->for_each_run(*item.box, item.first, item.last, [&](auto in, auto, auto count) {
-      auto const run = own_units(cells_, tensor, item.held->unit, in, in + count);
-      copy_memory(to, run.data(), run.size());
-      to += run.size();
-    });
-  }
+  for (auto const& sent : round_->sent) to = copy_own_part(sent.item, to);
 }
 
 void WeightExchange::exchange_round(Collective const& world) {
@@ -94,8 +86,7 @@ void WeightExchange::open_units() {
           .cell = block.cell, .tensor = block.tensor, .begin = static_cast<std::uint64_t>(block.first) * held.unit};
       std::shared_ptr<std::byte> memory;
       if (block.from == PlannedBlock::From::own) {
-        made.bytes = own_units(cells_, own_tensor(block.cell, block.tensor), held.unit, block.own_at,
-                               block.own_at + block.last - block.first);
+        use_own_memory(made, block, held.unit);
       } else if (block.from == PlannedBlock::From::items) {
         auto const allocated = receiving_->allocate(block_size(block));
         memory = allocated.data;
@@ -116,16 +107,29 @@ std::uint32_t WeightExchange::own_tensor(std::uint32_t cell, std::uint32_t tenso
   return cells_.cells[cell]->own(tensor);
 }
 
-std::vector<std::byte> WeightExchange::own_part(TransferItem const& item) const {
-  auto const tensor = own_tensor(item.cell, item.tensor);
-  std::vector<std::byte> bytes(item.bytes);
-  auto* to = bytes.data();
-  item.held->for_each_run(*item.box, item.first, item.last, [&](auto in, auto, auto count) {
-    auto const run = own_units(cells_, tensor, item.held->unit, in, in + count);
-    copy_memory(to, run.data(), run.size());
-    to += run.size();
-  });
-  return bytes;
+void WeightExchange::use_own_memory(Block& made, PlannedBlock const& block, std::size_t unit) const {
+  auto const tensor = own_tensor(block.cell, block.tensor);
+  auto const begin = as_size(block.own_at) * unit;
+  auto const size = block_size(block);
+  if (!cells_.own->is_on_gpu(tensor)) {
+    made.bytes = cells_.own->bytes(tensor, begin, size);
+    return;
+  }
+  made.load = [own = cells_.own, buffers = receiving_, tensor, begin, size](Block& loaded) {
+    auto const memory = buffers->allocate(size);
+    loaded.bytes = memory.first(size);
+    loaded.owner = memory.data;
+    own->read(tensor, begin, memory.first(size));
+  };
+}
+
+std::byte* WeightExchange::copy_own_part(TransferItem const& item, std::byte* to) const {
+  read_own_units(cells_, own_tensor(item.cell, item.tensor), *item.held, *item.box, item.first, item.last,
+                 [&](auto piece) {
+                   copy_memory(to, piece.data(), piece.size());
+                   to += piece.size();
+                 });
+  return to;
 }
 
 /// Gives each item its bytes. The items of a sender are in the order of the list.
@@ -141,7 +145,8 @@ void WeightExchange::unpack() {
     std::vector<std::byte> own;
     for (auto const holder : *item.copy) {
       if (holder == cells_.rank) {
-        own = own_part(item);
+        own.resize(item.bytes);
+        copy_own_part(item, own.data());
         parts.push_back(own.data());
         continue;
       }

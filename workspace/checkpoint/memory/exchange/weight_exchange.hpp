@@ -44,7 +44,10 @@ class WeightExchange final : public PoolExchange {
   void put(TransferItem const& item, std::vector<std::byte const*> const& parts);
   /// Returns the number of this rank's piece of a tensor of a cell.
   [[nodiscard]] std::uint32_t own_tensor(std::uint32_t cell, std::uint32_t tensor) const;
-  [[nodiscard]] std::vector<std::byte> own_part(TransferItem const& item) const;
+  /// Gives a block the memory of this rank's tensor, or has it copied from a GPU when a worker needs it.
+  void use_own_memory(Block& made, PlannedBlock const& block, std::size_t unit) const;
+  /// Copies what this rank holds of an item. Returns the end of the copy.
+  std::byte* copy_own_part(TransferItem const& item, std::byte* to) const;
   void finish_units();
 
   WeightCells const& cells_;

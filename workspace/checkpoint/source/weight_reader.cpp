@@ -1,0 +1,43 @@
+#include "workspace/checkpoint/source/weight_reader.hpp"
+
+#include <crossrank/spi/storage.hpp>
+
+#include "lib/tensor/copy_memory.hpp"
+#include "lib/tensor/device_tensor.hpp"
+
+namespace crossrank::checkpoint {
+
+WeightReader::WeightReader(StateDict const& weights, std::string const& operation)
+    : handover_(weights, operation.c_str()) {
+  tensors_.reserve(weights.size());
+  for (auto const& entry : weights) tensors_.push_back(entry.second);
+}
+
+bool WeightReader::is_on_gpu(std::uint32_t tensor) const { return on_gpu(tensors_.at(tensor)); }
+
+std::span<std::byte const> WeightReader::bytes(std::uint32_t tensor, std::size_t begin, std::size_t count) const {
+  return tensors_.at(tensor).bytes().subspan(begin, count);
+}
+
+void WeightReader::read_in_pieces(std::uint32_t tensor, std::size_t begin, std::size_t count,
+                                  TakePiece const& take) const {
+  if (count == 0) return;
+  if (!is_on_gpu(tensor)) {
+    take(bytes(tensor, begin, count));
+    return;
+  }
+  auto const& whole = tensors_.at(tensor);
+  auto const part = spi::tensor_from_storage(whole.storage(), whole.byte_offset() + begin,
+                                             {static_cast<std::int64_t>(count)}, Dtype::u8);
+  StreamHandover::Scope const scope(handover_);
+  crossrank::read_in_pieces(part, take);
+}
+
+void WeightReader::read(std::uint32_t tensor, std::size_t begin, std::span<std::byte> to) const {
+  read_in_pieces(tensor, begin, to.size(), [&](std::span<std::byte const> piece) {
+    copy_memory(to.data(), piece.data(), piece.size());
+    to = to.subspan(piece.size());
+  });
+}
+
+}  // namespace crossrank::checkpoint
