@@ -6,8 +6,9 @@ import os
 from collections.abc import Sequence
 from typing import Literal, TypedDict
 
-_Format = Literal["safetensors", "torch", "images"]
-_ReadBack = Literal["all", "none"]
+Format = Literal["safetensors", "torch", "images"]
+ReadBack = Literal["all", "none"]
+FusedLayout = Literal["automatic", "per_rank", "plain"]
 
 
 class PlanOptions(TypedDict, total=False):
@@ -33,21 +34,26 @@ class PlanOptions(TypedDict, total=False):
     """What to do when a checksum in a torch archive does not match. The default "require" is an error."""
     extra_globals: Sequence[str] | None
     """More classes that torch archives may mention, as "module.name". None is ever called."""
-    fused_layout: Literal["automatic", "per_rank", "plain"] | None
+    fused_layout: FusedLayout | None
     """How fused layers such as gate_up_proj were sharded."""
 
 
-class JobOptions(PlanOptions, total=False):
-    """Those of a plan, and how files are written."""
+class WritingOptions(TypedDict, total=False):
+    """How files are written."""
 
     force: bool | None
     """Whether to replace an existing checkpoint."""
-    resume: bool | None
-    """Whether to continue from the files that a killed job had finished."""
     threads: int | None
     """The threads of this rank. By default two for each CPU of its share, at most 4."""
-    read_back: _ReadBack | None
+    read_back: ReadBack | None
     """What is read and compared after writing. By default "all"."""
+
+
+class JobOptions(PlanOptions, WritingOptions, total=False):
+    """Those of a plan, and how files are written."""
+
+    resume: bool | None
+    """Whether to continue from the files that a killed job had finished."""
 
 
 class ConsolidateOptions(JobOptions, total=False):
@@ -57,7 +63,7 @@ class ConsolidateOptions(JobOptions, total=False):
     """The largest size of an output file. A larger tensor gets a file of its own. By default 5 GB."""
     single_file: bool | None
     """Whether to write one file, whatever its size."""
-    format: _Format | None
+    format: Format | None
     """The file format of the result."""
 
 
@@ -66,7 +72,7 @@ class SplitOptions(JobOptions, total=False):
 
     source_moe_ep: int | None
     """`moe_ep` of the input."""
-    format: _Format | None
+    format: Format | None
     """The file format of the result."""
 
 
@@ -92,14 +98,8 @@ class VerifyOptions(PlanOptions, total=False):
     """The threads of this rank."""
 
 
-class SaveOptions(TypedDict, total=False):
+class SaveOptions(WritingOptions, total=False):
     """The options of `save_sharded`."""
 
-    force: bool | None
-    """Whether to replace an existing checkpoint."""
-    threads: int | None
-    """The threads of this rank. By default two for each CPU of its share, at most 4."""
-    read_back: _ReadBack | None
-    """What is read and compared after writing. By default "all"."""
-    format: _Format | None
+    format: Format | None
     """The file format of the result."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
 
 from . import _core
-from ._options import ConsolidateOptions, ConvertOptions, PlanOptions, SaveOptions, SplitOptions, VerifyOptions
+from ._options import ConsolidateOptions, ConvertOptions, Format, PlanOptions, SaveOptions, SplitOptions, VerifyOptions
 from ._types import Weights
 from .collective import Collective, connect
 from .errors import FormatError, UnavailableError, UsageError, from_native
@@ -177,7 +177,7 @@ def convert(
     source: Path,
     out: Path,
     *,
-    to: Literal["safetensors", "torch", "images"] = "safetensors",
+    to: Format = "safetensors",
     tp: int | None = None,
     world: Collective | None = None,
     progress: bool | OnProgress = False,

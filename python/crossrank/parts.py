@@ -6,6 +6,7 @@ import os
 from typing import Literal, Self
 
 from . import _core
+from ._options import Format, ReadBack
 from .checkpoint import MergePlan, Path, Summary
 from .progress import Display, OnProgress
 
@@ -29,7 +30,7 @@ class PartsPlan:
         parts: int,
         max_shard_bytes: int = 5_000_000_000,
         single_file: bool = False,
-        format: Literal["safetensors", "torch", "images"] = "safetensors",
+        format: Format = "safetensors",
         force: bool = False,
     ) -> None:
         """Divides the output files of a merge among parts, and changes nothing."""
@@ -102,7 +103,7 @@ def consolidate_part(
     part: int | None = None,
     *,
     threads: int = 0,
-    read_back: Literal["all", "none"] = "all",
+    read_back: ReadBack = "all",
     progress: bool | OnProgress = False,
 ) -> Summary:
     """Writes the files of one part; without `part` of the one that the scheduler gave this process. Local.

@@ -22,7 +22,7 @@ using Values = std::map<std::string, std::vector<double>>;
 
 constexpr int checkpoint_ranks = 2;
 
-TinyOptions tiny_model(Device device, double seed = 1) {
+TinyOptions tiny_model(Device device, double seed) {
   return {.bias_dtype = Dtype::f32, .buffer = true, .seed = seed, .device = device};
 }
 

@@ -5,14 +5,13 @@
 #include <string>
 #include <vector>
 
-#include <dlfcn.h>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <crossrank/error.hpp>
 #include <crossrank/transforms/fully_shard.hpp>
 
+#include "tests/support/emulated_driver.hpp"
 #include "tests/transforms/tiny_mlp.hpp"
 #include "tests/transforms/training_job.hpp"
 
@@ -22,25 +21,13 @@ namespace {
 constexpr Device gpu = Device::cuda(0);
 constexpr int offload_ranks = 2;
 
-/// Uses of the GPU that the emulated driver reports, such as a host access to its memory.
-unsigned long long misuses() {
-  auto* const library = ::dlopen(CROSSRANK_TEST_CUDA, RTLD_NOW | RTLD_LOCAL);
-  return reinterpret_cast<unsigned long long (*)()>(::dlsym(library, "emulated_report_count"))();
-}
-
-/// How often this process has called a function of the emulated driver.
-unsigned long long driver_calls(char const* name) {
-  auto* const library = ::dlopen(CROSSRANK_TEST_CUDA, RTLD_NOW | RTLD_LOCAL);
-  return reinterpret_cast<unsigned long long (*)(char const*)>(::dlsym(library, "emulated_count"))(name);
-}
-
 class CpuOffload : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     ::setenv("CROSSRANK_CUDA_LIBRARY", CROSSRANK_TEST_CUDA, 1);
     ::setenv("CROSSRANK_DEVICE", "staged", 1);  // the same bits as on the CPU
   }
-  void TearDown() override { EXPECT_EQ(misuses(), 0U); }
+  void TearDown() override { EXPECT_EQ(reports(), 0U); }
 };
 
 std::shared_ptr<FullyShardedModel> sharded(MeshCollective const& job, std::shared_ptr<TrainableModel> model,
@@ -127,10 +114,10 @@ TEST_F(CpuOffload, gives_the_values_of_a_training_on_the_cpu) {
     SCOPED_TRACE(setting.name);
     auto const expected = trained(setting.config, Device::cpu(), setting.model, setting.job);
     EXPECT_FALSE(expected.empty());
-    auto const kernels = driver_calls("cuLaunchKernel");
+    auto const kernels = calls("cuLaunchKernel");
     EXPECT_EQ(trained(setting.config, gpu, setting.model, setting.job), expected);
     bool const converts_gradients = setting.config.mixed_precision.reduce_dtype.has_value();
-    EXPECT_TRUE(!converts_gradients || driver_calls("cuLaunchKernel") > kernels) << "the GPU converts";
+    EXPECT_TRUE(!converts_gradients || calls("cuLaunchKernel") > kernels) << "the GPU converts";
   }
 }
 
@@ -237,9 +224,9 @@ TEST_F(DDPOnGpu, gives_the_values_of_a_training_on_the_cpu) {
     SCOPED_TRACE(setting.name);
     auto const expected = trained_by_ddp(setting, Device::cpu());
     EXPECT_FALSE(expected.empty());
-    auto const kernels = driver_calls("cuLaunchKernel");
+    auto const kernels = calls("cuLaunchKernel");
     EXPECT_EQ(trained_by_ddp(setting, gpu), expected);
-    EXPECT_EQ(driver_calls("cuLaunchKernel") > kernels, setting.sends_bf16) << "the GPU converts";
+    EXPECT_EQ(calls("cuLaunchKernel") > kernels, setting.sends_bf16) << "the GPU converts";
   }
 }
 

@@ -1,8 +1,5 @@
 // Tensors whose values a GPU has yet to write, in gathers and workspaces. Whoever does not wait for them sees zeros.
-#include <functional>
-#include <numeric>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -14,62 +11,19 @@
 #include "tests/support/message_ranks.hpp"
 #include "tests/support/process_ranks.hpp"
 #include "tests/support/temporary_directory.hpp"
+#include "tests/support/unfinished_tensor.hpp"
 
 namespace crossrank {
 namespace {
 
-constexpr auto held_gpu = Device::cuda(0);
-constexpr std::int64_t held_elements = (9 << 20) / 4 + 1;  // three pieces, the last one short
-// A wait of the host first polls 200 times without a pause. More polls than that mean that the copy does not end.
-constexpr unsigned long long looks_in_vain = 300;
-
-std::vector<float> finished_values() {
-  std::vector<float> values(static_cast<std::size_t>(held_elements));
-  std::iota(values.begin(), values.end(), 1.0F);
-  return values;
-}
-
-void expect_finished(Tensor const& tensor) {
-  auto const got = tensor.as<float>();
-  auto const wanted = finished_values();
-  EXPECT_TRUE(std::equal(got.begin(), got.end(), wanted.begin(), wanted.end())) << "first value " << got[0];
-}
-
-/// Releases a stream once the host has waited for its GPU for a while, at the latest with the end of the result. A copy
-/// of pageable memory waits inside the driver, which is wrong here.
-[[nodiscard]] std::jthread release_waited_for(test::HeldStream& held) {
-  test::reset_calls();
-  return std::jthread([&held](std::stop_token const& ended) {
-    while (!ended.stop_requested() && test::calls("cuEventQuery") < looks_in_vain && test::calls("pageable_copy") == 0)
-      std::this_thread::yield();
-    EXPECT_EQ(test::calls("pageable_copy"), 0U);
-    held.release();
-  });
-}
-
-/// Returns memory of the GPU that other processes can open.
-Tensor shareable_tensor(std::vector<float> const& values) {
-  auto tensor = Tensor::empty({held_elements}, Dtype::f32, {.device = held_gpu, .shareable = true});
-  tensor.copy_from(Tensor::of(values, {held_elements}));
-  return tensor;
-}
-
-std::vector<float> zeros() { return std::vector<float>(static_cast<std::size_t>(held_elements)); }
-
-/// Calls `use` with a tensor whose values come behind a held stream. Releases the stream once the host has waited for
-/// it for a while, or once `use` has returned without a wait: readers must have looked by then.
-void with_unfinished_tensor(std::function<void(Tensor const&)> const& use) {
-  auto const source = Tensor::of(finished_values(), {held_elements}).to(held_gpu);
-  auto const tensor = shareable_tensor(zeros());
-  current_stream(held_gpu).synchronize();
-  auto const stream = Stream::create(held_gpu);
-  StreamGuard const guard(stream);
-  test::HeldStream held(stream.native());
-  auto target = tensor;
-  target.copy_from(source);
-  auto const releaser = release_waited_for(held);
-  use(tensor);
-}
+using test::expect_finished;
+using test::finished_values;
+using test::held_elements;
+using test::held_gpu;
+using test::release_waited_for;
+using test::shareable_tensor;
+using test::with_unfinished_tensor;
+using test::zeros;
 
 /// The driver adds no delays, so that a copy that waits for nothing runs at once.
 test::JobOutcome run_on_prompt_gpus(int ranks, std::string_view scenario, std::vector<std::string> arguments) {

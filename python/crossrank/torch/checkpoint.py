@@ -14,6 +14,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from crossrank import Summary, UsageError, _core
+from crossrank._options import Format, FusedLayout, ReadBack
 from crossrank.compat import groups
 from crossrank.progress import Display, OnProgress
 
@@ -48,8 +49,6 @@ class Grid:
 
 _ALONE = Grid()
 
-FusedLayout = Literal["automatic", "per_rank", "plain"]
-
 
 def export_checkpoint(
     model: torch.nn.Module | dict[str, torch.Tensor],
@@ -59,13 +58,13 @@ def export_checkpoint(
     assets: str | Path | None = None,
     max_shard_bytes: int = 5_000_000_000,
     single_file: bool = False,
-    format: Literal["safetensors", "torch", "images"] = "safetensors",
+    format: Format = "safetensors",
     rules: str | Path | None = None,
     direction: Literal["forward", "backward"] = "forward",
     fused_layout: FusedLayout = "automatic",
     grid: Grid = _ALONE,
     force: bool = False,
-    read_back: Literal["all", "none"] = "none",
+    read_back: ReadBack = "none",
     threads: int = 0,
     progress: bool | OnProgress | None = None,
 ) -> Summary:
@@ -134,13 +133,13 @@ def async_export_checkpoint(
     assets: str | Path | None = None,
     max_shard_bytes: int = 5_000_000_000,
     single_file: bool = False,
-    format: Literal["safetensors", "torch", "images"] = "safetensors",
+    format: Format = "safetensors",
     rules: str | Path | None = None,
     direction: Literal["forward", "backward"] = "forward",
     fused_layout: FusedLayout = "automatic",
     grid: Grid = _ALONE,
     force: bool = False,
-    read_back: Literal["all", "none"] = "none",
+    read_back: ReadBack = "none",
     threads: int = 0,
     max_copy_bytes: int = 0,
     progress: bool | OnProgress | None = None,

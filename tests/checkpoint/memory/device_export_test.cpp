@@ -1,11 +1,9 @@
 // Weights in the memory of GPUs become one checkpoint. Each rank has one of the two emulated GPUs.
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
-#include <numeric>
+#include <random>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -21,6 +19,7 @@
 #include "tests/support/emulated_driver.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/support/thread_ranks.hpp"
+#include "tests/support/unfinished_tensor.hpp"
 #include "workspace/checkpoint/memory/exchange/export_buffers.hpp"
 
 namespace crossrank::device_export_test {
@@ -33,7 +32,6 @@ using test::difference;
 using test::read_checkpoint;
 using test::run_thread_ranks;
 
-constexpr auto gpu = Device::cuda(0);
 constexpr std::size_t mebibyte = std::size_t{1} << 20;
 
 class DeviceExport : public testing::Test {
@@ -61,16 +59,7 @@ test::RankPart on_gpus(test::RankPart part, int rank, std::size_t stays = 3) {
   return part;
 }
 
-/// Returns numbers that fill several pieces of a copy, the last one in part.
-std::vector<float> long_values() {
-  std::vector<float> values((9 * mebibyte) / sizeof(float) + 1);
-  std::iota(values.begin(), values.end(), 1.0F);
-  return values;
-}
-
-Tensor as_tensor(std::vector<float> const& values) {
-  return Tensor::of(values, {static_cast<std::int64_t>(values.size())});
-}
+Tensor finished_tensor() { return Tensor::of(test::finished_values(), {test::held_elements}); }
 
 class RanksWithGpus : public DeviceExport, public testing::WithParamInterface<int> {};
 
@@ -126,9 +115,10 @@ TEST_F(DeviceExport, merges_columns_of_tensor_parallel_ranks) {
 
 TEST_F(DeviceExport, refuses_replicas_that_differ_on_gpus) {
   run_thread_ranks(2, [&](Collective const& world) {
-    auto values = long_values();
+    auto values = test::finished_values();
     values.back() += static_cast<float>(world.rank());
-    StateDict const weights{{"model.norm.weight", as_tensor(values).to(Device::cuda(world.rank()))}};
+    StateDict const weights{
+        {"model.norm.weight", Tensor::of(values, {test::held_elements}).to(Device::cuda(world.rank()))}};
     EXPECT_THROW((void)consolidate(world, weights, {}, out()), FormatError);
   });
   EXPECT_FALSE(std::filesystem::exists(out()));
@@ -154,7 +144,7 @@ TEST_F(DeviceExport, of_the_shards_of_each_rank_gives_files_that_merge) {
 TEST_F(DeviceExport, needs_little_host_memory) {
   constexpr std::int64_t length = 96 << 20;
   run_thread_ranks(1, [&](Collective const& world) {
-    auto const weights = StateDict{{"w", Tensor::zeros({length}, Dtype::u8, {.device = gpu})}};
+    auto const weights = StateDict{{"w", Tensor::zeros({length}, Dtype::u8, {.device = Device::cuda(0)})}};
     auto const summary = consolidate(world, weights, {}, out(), {.threads = 2});
     EXPECT_GE(summary.bytes, static_cast<std::uint64_t>(length));
   });
@@ -162,43 +152,23 @@ TEST_F(DeviceExport, needs_little_host_memory) {
   EXPECT_LE(checkpoint::ExportBuffers::process_peak_bytes(), 40 * mebibyte);
 }
 
-/// Calls `use` with a tensor whose values the current stream has yet to write. Releases the stream once the host has
-/// waited for a while, or when `use` has returned.
-void with_unfinished_tensor(std::function<void(Tensor const&)> const& use) {
-  // A wait first polls 200 times without a pause. More polls mean that the copy does not end.
-  constexpr unsigned long long polls_in_vain = 300;
-  auto const source = as_tensor(long_values()).to(gpu);
-  auto tensor = Tensor::zeros({static_cast<std::int64_t>(long_values().size())}, Dtype::f32, {.device = gpu});
-  current_stream(gpu).synchronize();
-  auto const stream = Stream::create(gpu);
-  StreamGuard const guard(stream);
-  test::HeldStream held(stream.native());
-  tensor.copy_from(source);
-  test::reset_calls();
-  std::jthread const releaser([&held](std::stop_token const& ended) {
-    while (!ended.stop_requested() && test::calls("cuEventQuery") < polls_in_vain) std::this_thread::yield();
-    held.release();
-  });
-  use(tensor);
-}
-
 TEST_F(DeviceExport, waits_for_what_the_current_stream_has_yet_to_write) {
   run_thread_ranks(1, [&](Collective const& world) {
-    with_unfinished_tensor([&](Tensor const& tensor) { (void)consolidate(world, {{"w", tensor}}, {}, out()); });
+    test::with_unfinished_tensor([&](Tensor const& tensor) { (void)consolidate(world, {{"w", tensor}}, {}, out()); });
   });
-  EXPECT_EQ(difference(bytes_of(StateDict{{"w", as_tensor(long_values())}}), written()), "");
+  EXPECT_EQ(difference(bytes_of(StateDict{{"w", finished_tensor()}}), written()), "");
 }
 
 TEST_F(DeviceExport, in_the_background_writes_the_values_of_the_call) {
   run_thread_ranks(2, [&](Collective const& world) {
     auto const mine = Device::cuda(world.rank());
-    auto tensor = as_tensor(long_values()).to(mine);
+    auto tensor = finished_tensor().to(mine);
     StateDict const weights{{"w", tensor}};
     auto request = iconsolidate(world, weights, {}, out());
     tensor.copy_from(Tensor::zeros(tensor.shape(), Dtype::f32));
     (void)request.wait();
   });
-  EXPECT_EQ(difference(bytes_of(StateDict{{"w", as_tensor(long_values())}}), written()), "");
+  EXPECT_EQ(difference(bytes_of(StateDict{{"w", finished_tensor()}}), written()), "");
 }
 
 TEST_F(DeviceExport, is_refused_on_all_ranks_while_a_stream_is_captured) {

@@ -26,18 +26,24 @@ void WeightReader::read_in_pieces(std::uint32_t tensor, std::size_t begin, std::
     take(bytes(tensor, begin, count));
     return;
   }
-  auto const& whole = tensors_.at(tensor);
-  auto const part = spi::tensor_from_storage(whole.storage(), whole.byte_offset() + begin,
-                                             {static_cast<std::int64_t>(count)}, Dtype::u8);
   StreamHandover::Scope const scope(handover_);
-  crossrank::read_in_pieces(part, take);
+  crossrank::read_in_pieces(part(tensor, begin, count), take);
 }
 
 void WeightReader::read(std::uint32_t tensor, std::size_t begin, std::span<std::byte> to) const {
-  read_in_pieces(tensor, begin, to.size(), [&](std::span<std::byte const> piece) {
-    copy_memory(to.data(), piece.data(), piece.size());
-    to = to.subspan(piece.size());
-  });
+  if (to.empty()) return;
+  if (!is_on_gpu(tensor)) {
+    copy_memory(to.data(), bytes(tensor, begin, to.size()).data(), to.size());
+    return;
+  }
+  StreamHandover::Scope const scope(handover_);
+  read_to_host(to.data(), part(tensor, begin, to.size()));
+}
+
+Tensor WeightReader::part(std::uint32_t tensor, std::size_t begin, std::size_t count) const {
+  auto const& whole = tensors_.at(tensor);
+  return spi::tensor_from_storage(whole.storage(), whole.byte_offset() + begin, {static_cast<std::int64_t>(count)},
+                                  Dtype::u8);
 }
 
 }  // namespace crossrank::checkpoint

@@ -30,6 +30,9 @@ class WeightReader {
   void read(std::uint32_t tensor, std::size_t begin, std::span<std::byte> to) const;
 
  private:
+  /// Returns a view of bytes of a tensor.
+  [[nodiscard]] Tensor part(std::uint32_t tensor, std::size_t begin, std::size_t count) const;
+
   std::vector<Tensor> tensors_{};
   StreamHandover handover_;
 };

@@ -10,11 +10,11 @@ namespace crossrank::checkpoint {
 
 void ReceivedBytes::add(std::size_t unit, std::vector<Block> blocks) {
   std::lock_guard const lock(mutex_);
-  auto& tensors = units_[unit];
+  auto& all = units_[unit];
   for (auto& block : blocks) {
-    tensors.emplace_back(block.cell, block.tensor);
+    TensorKey const tensor(block.cell, block.tensor);
     auto const begin = block.begin;
-    blocks_[tensors.back()].emplace(begin, std::pair(unit, std::move(block)));
+    all.push_back({tensor, blocks_[tensor].emplace(begin, std::move(block))});
   }
   added_.notify_all();
 }
@@ -33,14 +33,11 @@ void ReceivedBytes::load(std::size_t unit) {
   std::vector<Block*> unloaded;
   {
     std::lock_guard const lock(mutex_);
-    for (auto const& tensor : units_.at(unit)) {
-      for (auto& [begin, numbered] : blocks_.at(tensor)) {
-        if (numbered.first == unit && numbered.second.load) unloaded.push_back(&numbered.second);
-      }
+    for (auto const& added : units_.at(unit)) {
+      if (added.block->second.load) unloaded.push_back(&added.block->second);
     }
   }
   for (auto* const block : unloaded) {
-    if (!block->load) continue;  // a tensor with several blocks was listed as often
     Block loaded = *block;
     std::exchange(loaded.load, {})(loaded);
     std::lock_guard const lock(mutex_);
@@ -53,17 +50,10 @@ void ReceivedBytes::give_back(std::size_t unit) {
   std::lock_guard const lock(mutex_);
   auto const found = units_.find(unit);
   if (found == units_.end()) return;
-  for (auto const& tensor : found->second) {
-    auto const blocks = blocks_.find(tensor);
-    if (blocks == blocks_.end()) continue;
-    for (auto at = blocks->second.begin(); at != blocks->second.end();) {
-      if (at->second.first != unit) {
-        ++at;
-        continue;
-      }
-      dropped.push_back(std::move(at->second.second));
-      at = blocks->second.erase(at);
-    }
+  for (auto const& added : found->second) {
+    auto const blocks = blocks_.find(added.tensor);
+    dropped.push_back(std::move(added.block->second));
+    blocks->second.erase(added.block);
     if (blocks->second.empty()) blocks_.erase(blocks);
   }
   units_.erase(found);
@@ -78,7 +68,7 @@ std::size_t ReceivedBytes::copy(std::uint32_t cell, std::uint32_t tensor, std::u
     if (blocks == blocks_.end()) return 0;
     for (auto at = blocks->second.upper_bound(offset); at != blocks->second.begin();) {
       --at;
-      auto const& one = at->second.second;
+      auto const& one = at->second;
       if (offset >= one.begin + one.bytes.size()) continue;
       block = one;
       break;

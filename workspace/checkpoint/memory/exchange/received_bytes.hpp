@@ -42,12 +42,18 @@ class ReceivedBytes {
  private:
   void load(std::size_t unit);
 
+  using TensorKey = std::pair<std::uint32_t, std::uint32_t>;  ///< cell and number
   /// Blocks of one tensor by their first byte. Units may have overlapping blocks.
-  using Blocks = std::multimap<std::uint64_t, std::pair<std::size_t, Block>>;
+  using Blocks = std::multimap<std::uint64_t, Block>;
+  /// The place of a block of a unit.
+  struct Added {
+    TensorKey tensor{};
+    Blocks::iterator block{};
+  };
   mutable std::mutex mutex_{};
   std::condition_variable added_{};
-  std::map<std::pair<std::uint32_t, std::uint32_t>, Blocks> blocks_{};
-  std::map<std::size_t, std::vector<std::pair<std::uint32_t, std::uint32_t>>> units_{};  ///< tensors of each unit
+  std::map<TensorKey, Blocks> blocks_{};
+  std::map<std::size_t, std::vector<Added>> units_{};
   bool stopped_ = false;
 };
 
