@@ -11,6 +11,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/node/memory/counters.hpp"
+#include "lib/node/memory/lent_objects.hpp"
 #include "lib/platform/process_state.hpp"
 #include "tests/node/node_memory.hpp"
 #include "tests/support/faulty_system.hpp"
@@ -256,6 +257,36 @@ TEST_F(ArenaTest, drops_objects_of_an_ended_arena_when_the_reader_dies) {
   EXPECT_FALSE(object.expired());
   auto const next = other.arena(0);
   EXPECT_TRUE(object.expired());
+}
+
+/// A message names the object, and the reader takes it after the owner has ended.
+TEST_F(ArenaTest, ends_without_a_lease_so_that_no_reader_can_take_one_on_an_object_that_has_gone) {
+  auto const slot = arena->allocate(page);
+  arena->keep_with(slot, std::make_shared<int>(1));
+  arena.reset();
+  EXPECT_FALSE(memory.leases().hold(0, slot.id, slot.generation, 1));
+}
+
+TEST_F(ArenaTest, ends_under_a_lease_so_that_no_reader_can_take_a_second_one_on_an_object_that_has_gone) {
+  Slot slot;
+  auto const object = lend_object(*arena, memory, slot);
+  arena.reset();
+  EXPECT_TRUE(memory.leases().hold(0, slot.id, slot.generation, 1));
+  for (int lease = 0; lease < 2; ++lease) memory.leases().drop(0, slot.id, slot.generation, 1);
+  drop_lent();
+  EXPECT_TRUE(object.expired());
+  EXPECT_FALSE(memory.leases().hold(0, slot.id, slot.generation, 1));
+}
+
+TEST_F(ArenaTest, drops_no_object_on_which_a_reader_can_take_a_lease) {
+  auto const slot = arena->allocate(page);
+  arena->keep_with(slot, std::make_shared<int>(1));
+  arena->release(slot);
+  arena->drop_kept();
+  EXPECT_FALSE(memory.leases().hold(0, slot.id, slot.generation, 1));
+  auto const next = arena->allocate(page);
+  EXPECT_EQ(next.id, slot.id);
+  EXPECT_TRUE(memory.leases().hold(0, next.id, next.generation, 1));
 }
 
 /// A GPU may read for a process that exits or has been killed, until the process has ended.

@@ -31,6 +31,24 @@ TEST_F(Leases, go_from_offer_to_lease_to_free) {
   EXPECT_TRUE(table.load(owner, slot, reader).free());
 }
 
+TEST_F(Leases, cannot_be_held_after_their_use_of_the_slot_has_been_closed) {
+  EXPECT_TRUE(table.hold(owner, slot, 7, reader));
+  EXPECT_FALSE(table.close(owner, slot, 7, reader));
+  table.drop(owner, slot, 7, reader);
+  EXPECT_TRUE(table.close(owner, slot, 7, reader));
+  EXPECT_FALSE(table.hold(owner, slot, 7, reader));
+  EXPECT_TRUE(table.hold(owner, slot, 8, reader));
+}
+
+TEST_F(Leases, can_be_held_when_generations_wrap_around) {
+  constexpr auto next_to_last = LeaseWord::generation_mask - 1;
+  for (auto generation = next_to_last; generation != next_to_last + 4; ++generation) {
+    EXPECT_TRUE(table.hold(owner, slot, generation, reader)) << generation;
+    table.drop(owner, slot, generation, reader);
+    EXPECT_TRUE(table.close(owner, slot, generation, reader)) << generation;
+  }
+}
+
 TEST_F(Leases, count_offers_and_leases_separately) {
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(table.offer(owner, slot, 7, reader));
   EXPECT_TRUE(table.take(owner, slot, 7, reader));

@@ -59,17 +59,19 @@ Arena::Arena(ArenaMemory memory)
 
 Arena::~Arena() {
   // Peers may still read the slots on which they hold offers or leases. These stay reserved, because their pages stay
-  // until the last mapping is gone. An abandoned arena returns nothing.
+  // until the last mapping is gone.
+  if (abandoned_) return;
   std::size_t lent = 0;
   for (auto& entry : entries_) {
     bool const in_use = entry.state == State::held || entry.state == State::released;
-    if (!in_use || !leased(entry)) continue;
+    if (!in_use || end_use(entry)) continue;
     lent += entry.slot.bytes;
     if (entry.kept.empty()) continue;
     keep_lent({.control = memory_.control,
                .ranks = memory_.ranks,
                .owner = memory_.rank,
                .slot = entry.slot.id,
+               .generation = entry.slot.generation,
                .objects = std::move(entry.kept)});
   }
   unreserve(reserved_ - std::min(reserved_, lent));
@@ -102,9 +104,12 @@ std::optional<Slot> Arena::take_free(std::size_t capacity) {
   return entries_[id].slot;
 }
 
-bool Arena::leased(Entry const& entry) const {
-  auto const by = entry.kept.empty() ? ReadBy::cpu : ReadBy::gpu;
-  return is_leased(memory_.control->data(), memory_.ranks, memory_.rank, entry.slot.id, by);
+bool Arena::end_use(Entry const& entry) const {
+  auto* const control = memory_.control->data();
+  auto const& slot = entry.slot;
+  // A reader may be about to take a lease on an object, because the message that names it is on its way.
+  if (!entry.kept.empty()) return close_unless_leased(control, memory_.ranks, memory_.rank, slot.id, slot.generation);
+  return !is_leased(control, memory_.ranks, memory_.rank, slot.id, ReadBy::cpu);
 }
 
 void Arena::collect() {
@@ -115,7 +120,7 @@ void Arena::collect() {
   });
   std::erase_if(released_, [this](std::uint32_t id) {
     auto& entry = entries_[id];
-    if (leased(entry)) return false;
+    if (!end_use(entry)) return false;
     entry.state = State::free;
     free_.emplace(entry.slot.bytes, id);
     return true;
@@ -230,7 +235,8 @@ void Arena::drop_kept() {
   std::vector<std::shared_ptr<void const>> dropped;  // destroyed after the lock, because that may take long
   std::lock_guard const lock(mutex_);
   for (auto& entry : entries_) {
-    if (entry.kept.empty() || entry.state == State::held || (entry.state == State::released && leased(entry))) continue;
+    if (entry.kept.empty() || entry.state == State::held || (entry.state == State::released && !end_use(entry)))
+      continue;
     std::move(entry.kept.begin(), entry.kept.end(), std::back_inserter(dropped));
     entry.kept.clear();
   }
@@ -246,12 +252,12 @@ std::vector<int> Arena::readers_of(Slot const& slot) const {
 void Arena::release_locked(Slot const& slot) noexcept {
   auto& entry = entries_[slot.id];
   if (entry.state != State::held || entry.slot.generation != slot.generation) return;
-  if (leased(entry)) {
-    entry.state = State::released;
-    released_.push_back(slot.id);
-  } else {
+  if (end_use(entry)) {
     entry.state = State::free;
     free_.emplace(entry.slot.bytes, slot.id);
+  } else {
+    entry.state = State::released;
+    released_.push_back(slot.id);
   }
 }
 

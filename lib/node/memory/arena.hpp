@@ -66,7 +66,7 @@ class Arena {
   /// Drops the objects of slots that nobody reads any more, and those of ended arenas of this process.
   void drop_kept();
   /// Prevents the destructor from releasing the memory. Called in a forked child: the memory is the parent's.
-  void abandon() noexcept { reserved_ = 0; }
+  void abandon() noexcept { abandoned_ = true; }
   /// Makes one offer of `slot` to `reader`. `UsageError` when the reader already holds 4,095.
   void offer(Slot const& slot, int reader);
   /// Revokes an offer. Returns false when the reader has taken it.
@@ -111,7 +111,8 @@ class Arena {
 
   void collect();
   void release_locked(Slot const& slot) noexcept;
-  [[nodiscard]] bool leased(Entry const& entry) const;
+  /// Returns whether nobody reads the slot any more. Then no rank can take a lease on the objects kept with it.
+  [[nodiscard]] bool end_use(Entry const& entry) const;
   [[nodiscard]] std::optional<Slot> take_free(std::size_t capacity);
   [[nodiscard]] Slot grow(std::size_t capacity);
   [[nodiscard]] bool reserve(std::size_t bytes) noexcept;
@@ -140,6 +141,7 @@ class Arena {
   std::map<std::size_t, std::size_t> cold_;         ///< ranges without pages: offset -> bytes
   std::size_t end_ = 0;                             ///< end of the highest slot so far
   std::size_t reserved_ = 0;
+  bool abandoned_ = false;
 };
 
 }  // namespace crossrank::node

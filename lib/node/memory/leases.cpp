@@ -10,6 +10,12 @@ bool same(LeaseWord const& w, std::uint64_t generation) {
   return w.generation == (generation & LeaseWord::generation_mask);
 }
 
+/// Generations wrap around, so the nearer half of them counts as later. A word that has been cleared has none.
+bool is_later(LeaseWord const& w, std::uint64_t generation) {
+  auto const ahead = (w.generation - generation) & LeaseWord::generation_mask;
+  return w.generation != 0 && ahead != 0 && ahead <= LeaseWord::generation_mask / 2;
+}
+
 }  // namespace
 
 std::size_t LeaseTable::row_offset(int owner, std::uint32_t slot) const noexcept {
@@ -71,9 +77,18 @@ bool LeaseTable::share(int owner, std::uint32_t slot, std::uint64_t generation, 
 
 bool LeaseTable::hold(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept {
   return update(owner, slot, reader, [&](LeaseWord& w) {
-    if ((!same(w, generation) && !w.free()) || w.taken == LeaseWord::count_limit) return false;
+    if ((!same(w, generation) && !w.free()) || is_later(w, generation)) return false;
+    if (w.taken == LeaseWord::count_limit) return false;
     w.generation = generation;
     ++w.taken;
+    return true;
+  });
+}
+
+bool LeaseTable::close(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept {
+  return update(owner, slot, reader, [&](LeaseWord& w) {
+    if (!w.free()) return false;
+    w.generation = generation + 1;  // of the next use
     return true;
   });
 }

@@ -30,7 +30,7 @@ class LeaseTable {
   /// Reader: adds a lease and keeps the offer of this generation. Returns false when there is no offer.
   [[nodiscard]] bool share(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept;
   /// Reader: adds a lease without an offer, while the owner is known to keep the slot for this reader. Returns false
-  /// when the word cannot count further or still belongs to another use of the slot.
+  /// when the word cannot count further, or belongs to another use of the slot that lasts or is a later one.
   [[nodiscard]] bool hold(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept;
   /// Reader: returns an offer that it will not take. Returns false when there is none.
   bool decline(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept;
@@ -41,6 +41,9 @@ class LeaseTable {
   void prefetch(int owner, std::uint32_t slot, int reader) const noexcept;
 
   [[nodiscard]] LeaseWord load(int owner, std::uint32_t slot, int reader) const noexcept;
+  /// Owner: ends this use of the slot for a reader, so that `hold` of this generation returns false from now on.
+  /// Returns false when the reader has an offer or a lease.
+  [[nodiscard]] bool close(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept;
   /// Owner: frees the words of a departed reader.
   void clear(int owner, std::uint32_t slot, int reader) noexcept;
 

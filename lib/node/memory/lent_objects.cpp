@@ -60,6 +60,16 @@ bool is_leased(std::byte* control, int ranks, int owner, std::uint32_t slot, Rea
   return held;
 }
 
+bool close_unless_leased(std::byte* control, int ranks, int owner, std::uint32_t slot,
+                         std::uint64_t generation) noexcept {
+  if (is_leased(control, ranks, owner, slot, ReadBy::gpu)) return false;
+  LeaseTable leases(control, ranks);
+  for (int reader = 0; reader < ranks; ++reader) {
+    if (!leases.close(owner, slot, generation, reader)) return false;  // it has taken a lease meanwhile
+  }
+  return true;
+}
+
 void keep_lent(LentObjects lent) noexcept {
   auto* const here = lent_here();
   if (here == nullptr) return;
@@ -77,7 +87,7 @@ void drop_lent() noexcept {
   std::lock_guard const lock(here->mutex);
   for (auto next = here->all.begin(); next != here->all.end();) {
     auto const lent = next++;
-    if (!is_leased(lent->control->data(), lent->ranks, lent->owner, lent->slot, ReadBy::gpu))
+    if (close_unless_leased(lent->control->data(), lent->ranks, lent->owner, lent->slot, lent->generation))
       dropped.splice(dropped.end(), here->all, lent);
   }
 }

@@ -20,12 +20,18 @@ enum class ReadBy : std::uint8_t {
 /// its end. Reads a file for such a rank.
 [[nodiscard]] bool is_leased(std::byte* control, int ranks, int owner, std::uint32_t slot, ReadBy by) noexcept;
 
+/// Ends this use of a slot, so that no rank can take a new lease. Returns false while a rank holds an offer or a lease:
+/// the use goes on for that one.
+[[nodiscard]] bool close_unless_leased(std::byte* control, int ranks, int owner, std::uint32_t slot,
+                                       std::uint64_t generation) noexcept;
+
 /// Objects of a slot that other ranks still read, while the owner's arena is gone.
 struct LentObjects {
   std::shared_ptr<Mapping> control{};
   int ranks = 1;
   int owner = 0;
   std::uint32_t slot = 0;
+  std::uint64_t generation = 0;  ///< the use of the slot
   std::vector<std::shared_ptr<void const>> objects{};
 };
 
