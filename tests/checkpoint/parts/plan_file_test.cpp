@@ -157,6 +157,7 @@ std::vector<Attack> attacks() {
       {"an_older_version", set("version", 2), "version"},
       {"version_0", set("version", 0), "version"},
       {"an_unknown_field", set("run", "rm -rf /"), "run"},
+      {"an_unknown_field_without_a_name", set("", 0), "\"\""},
       {"an_unknown_field_of_a_file", [](Json& plan) { plan["files"][0]["mode"] = 511; }, "files.mode"},
       {"no_parts", set("parts", 0), "parts"},
       {"negative_parts", set("parts", -3), "parts"},

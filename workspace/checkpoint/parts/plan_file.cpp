@@ -104,7 +104,8 @@ class FieldReader {
     return at(name);
   }
   [[noreturn]] void refuse(std::string const& name, std::string expected, std::string got) const {
-    auto const field = where_ + (where_.empty() || name.empty() ? "" : ".") + name;
+    auto field = where_ + (where_.empty() || name.empty() ? "" : ".") + name;
+    if (field.empty()) field = "\"\"";  // the name of a field, which may be any text
     throw FormatError({.operation = parts_operation,
                        .message = "a value of this plan is wrong: " + field,
                        .expected = std::move(expected),
@@ -199,7 +200,9 @@ std::vector<PlannedFile> files_of(std::string const& file, FieldReader const& pl
   return files;
 }
 
-PlanFile parse(std::string const& file, Json const& json) {
+}  // namespace
+
+PlanFile parse_plan(Json const& json, std::string const& file) {
   require_this_format(file, json);
   FieldReader const plan(file, json, "",
                          {"format", "version", "made_by", "checksum", "inputs", "merge_hash", "stamps", "out", "parts",
@@ -219,8 +222,6 @@ PlanFile parse(std::string const& file, Json const& json) {
           .files = files_of(file, plan, parts),
           .made_by = plan.text("made_by")};
 }
-
-}  // namespace
 
 std::string to_text(PlanFile const& plan) {
   Json stamps = Json::array();
@@ -254,7 +255,7 @@ std::string to_text(PlanFile const& plan) {
 PlanFile read_plan_file(std::filesystem::path const& path) {
   auto const json = read_json_object(path, codec::listing_limits);
   if (!json) platform::throw_io(std::string(parts_operation) + ": open", path.string(), ENOENT);
-  return parse(path.string(), *json);
+  return parse_plan(*json, path.string());
 }
 
 }  // namespace crossrank::checkpoint

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <crossrank/checkpoint/parts.hpp>
+#include <crossrank/json.hpp>
 
 #include "workspace/checkpoint/plan/plan_inputs.hpp"
 #include "workspace/checkpoint/source/file_pool.hpp"
@@ -42,8 +43,11 @@ struct PlanFile {
 /// Returns the text of a plan file, with a checksum. Throws `UsageError` if a path is not valid UTF-8.
 [[nodiscard]] std::string to_text(PlanFile const& plan);
 
-/// Reads a plan file. Throws `IoError` if there is none, and `FormatError` with the field in `section` if it is
+/// Reads a plan from the JSON object in `file`. Throws `FormatError` with the field in `section` if the plan is
 /// damaged, of another version, or has values that no plan has, such as a file name that leads out of the output.
+[[nodiscard]] PlanFile parse_plan(Json const& json, std::string const& file);
+
+/// Reads a plan file, as `parse_plan` does. Throws `IoError` if there is none.
 [[nodiscard]] PlanFile read_plan_file(std::filesystem::path const& path);
 
 }  // namespace crossrank::checkpoint
