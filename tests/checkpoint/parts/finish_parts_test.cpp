@@ -92,6 +92,22 @@ TEST_F(FinishParts, reads_all_parts_on_request) {
   EXPECT_EQ(state(), "new");
 }
 
+TEST_F(FinishParts, reads_no_file_but_checks_sizes_and_records_on_request) {
+  constexpr auto no_file = PartCheck::none;
+  auto const loaded = run_all_parts();
+  auto const shorter = in_plan_folder(loaded.files(1).front());
+  auto const bytes = fs::file_size(shorter);
+  fs::resize_file(shorter, bytes - 1);
+  EXPECT_THROW((void)finish_parts(loaded, {.check = no_file}), FormatError);
+  EXPECT_EQ(state(), "old");
+  (void)consolidate_part(loaded, 1);
+
+  flip_last_byte(in_plan_folder(loaded.files(2).front()));
+  EXPECT_THROW((void)finish_parts(loaded, {.dry_run = true}), FormatError);
+  EXPECT_NO_THROW((void)finish_parts(loaded, {.check = no_file}));
+  EXPECT_EQ(fs::file_size(out() / loaded.files(1).front()), bytes);
+}
+
 TEST_F(FinishParts, reads_parts_that_were_not_read_back) {
   save_plan();
   auto const loaded = load_plan();

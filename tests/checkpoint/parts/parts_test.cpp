@@ -61,6 +61,21 @@ TEST_F(Parts, end_in_the_torch_archives_of_a_plain_consolidate) {
   EXPECT_TRUE(fs::exists(out() / "pytorch_model.bin.index.json"));
 }
 
+TEST_F(Parts, end_in_a_single_file_on_request) {
+  auto const made =
+      PartsPlan::make(plan(), out(), {.parts = parts, .max_shard_bytes = 1100, .single_file = true, .force = true});
+  made.save(plan_file());
+  auto const loaded = load_plan();
+  for (int part = 0; part < parts; ++part) (void)consolidate_part(loaded, part);
+  (void)finish_parts(loaded);
+
+  auto options = test::options_for("safetensors");
+  options.single_file = true;
+  (void)checkpoint::consolidate(world_, plan(), folder_.path() / "plain", options);
+  EXPECT_EQ(bytes_of(out()), bytes_of(folder_.path() / "plain"));
+  EXPECT_TRUE(fs::exists(out() / "model.safetensors"));
+}
+
 TEST_F(Parts, end_in_a_state_image) {
   auto const made = run_all_parts(1, checkpoint::OutputFormat::images);
   auto const files = made.files(0);
