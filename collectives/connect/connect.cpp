@@ -30,7 +30,9 @@ namespace {
 /// The jobs of this process, so that a second `connect` returns the first one's job. With threads as ranks, every
 /// thread has its own job.
 struct Jobs {
-  using Key = std::tuple<std::string, std::string, std::string, int>;
+  /// Job id, master, step, rank, and whether the caller wants the backend "fake": a program that is a rank of a job may
+  /// also work alone.
+  using Key = std::tuple<std::string, std::string, std::string, int, bool>;
   std::mutex mutex;
   struct Job {
     std::weak_ptr<spi::Transport> transport;
@@ -72,6 +74,18 @@ ConnectOptions spi::resolve_options(ConnectOptions options, char const* operatio
 
 namespace {
 
+/// Throws if the caller expects another number of ranks than the open job has.
+void require_size(spi::Transport const& open, ConnectOptions const& options) {
+  if (!options.world_size || *options.world_size == open.world_size()) return;
+  throw UsageError({.operation = "connect",
+                    .message = "this process has already joined this job, with another number of ranks",
+                    .expected = std::to_string(open.world_size()),
+                    .got = std::to_string(*options.world_size),
+                    .hint = "give another job another `job_id`",
+                    .rank = open.rank(),
+                    .world_size = open.world_size()});
+}
+
 /// Throws the error of a failed `connect`: always an `Error`, and always with an unusable group.
 [[noreturn]] void rethrow_as_failed_start() {
   ErrorInfo info{.operation = "connect", .group_usable = false};
@@ -106,7 +120,7 @@ Collective connect(ConnectOptions options) try {
   options = spi::resolve_options(std::move(options), "connect");
   auto const job = describe_job(options, environment());
   spi::TimeoutPolicy const timeout_policy{.timeout = options.timeout, .user_limit = options.user_limit};
-  Jobs::Key const key{job.job_id, job.master, job.step, job.rank};
+  Jobs::Key const key{job.job_id, job.master, job.step, job.rank, options.backend == "fake"};
   std::shared_ptr<std::mutex> opening;
   {
     std::lock_guard const lock(jobs().mutex);
@@ -122,8 +136,9 @@ Collective connect(ConnectOptions options) try {
     auto const transport = known.transport.lock();
     auto state = std::static_pointer_cast<detail::GroupState>(known.state.lock());
     if (transport && state && !transport->is_closed()) {
+      require_size(*transport, options);
       Collective joined(std::move(state));
-      if (options.progress == Progress::thread) joined.start_progress_thread();
+      if (options.progress == ProgressMode::thread) joined.start_progress_thread();
       return joined;
     }
   }

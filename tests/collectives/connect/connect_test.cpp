@@ -54,6 +54,20 @@ CROSSRANK_RANK_SCENARIO(connect_in_threads) {
   return 0;
 }
 
+/// A rank of a job also works alone, and makes a mistake about the size of its job.
+CROSSRANK_RANK_SCENARIO(connect_alone_beside_a_job) {
+  auto world = connect();
+  if (self.rank == 0) {
+    auto alone = connect({.backend = "fake", .rank = 0, .world_size = 1});
+    alone.barrier();
+    self.say(std::to_string(alone.world_size()));
+    self.say(error_of<UsageError>([] { static_cast<void>(connect({.rank = 0, .world_size = 3})); }).expected);
+  }
+  world.barrier();
+  world.close();
+  return 0;
+}
+
 CROSSRANK_RANK_SCENARIO(print_resolved_options) {
   auto const options = spi::resolve_options({}, "connect");
   self.say(std::to_string(options.timeout.count()) + " " + std::to_string(options.connect_timeout.value().count()) +
@@ -103,6 +117,12 @@ TEST(Connect, gives_concurrent_threads_the_same_job) {
   auto const job = run_ranks(2, "connect_in_threads");
   EXPECT_TRUE(job.ok()) << job.text();
   EXPECT_EQ(job.ranks.at(1).out, "one job\n");
+}
+
+TEST(Connect, gives_a_rank_of_a_job_a_group_of_its_own_on_request) {
+  auto const job = run_ranks(2, "connect_alone_beside_a_job");
+  EXPECT_TRUE(job.ok()) << job.text();
+  EXPECT_EQ(job.ranks.at(0).out, "1\n2\n");
 }
 
 TEST(Connect, uses_the_variables_of_the_launcher) {
