@@ -103,7 +103,8 @@ class CROSSRANK_EXPORT MergePlan {
   [[nodiscard]] static MergePlan make(std::filesystem::path const& shards, PlanOptions const& options = {});
   /// Makes a plan that `save` wrote, from the inputs that the file names.
   ///
-  /// Collective. Throws `FormatError` when the inputs have changed.
+  /// Collective. Throws `IoError` when there is no such file, and `FormatError` when it is damaged or the inputs have
+  /// changed.
   [[nodiscard]] static MergePlan load(Collective const& world, std::filesystem::path const& file);
 
   /// Returns a hash of everything that determines the result: names, shapes, rules, inputs and their sizes. Local,
@@ -219,9 +220,9 @@ CROSSRANK_EXPORT Summary split(Collective const& world, MergePlan const& plan, s
 
 /// Options of `save_sharded`.
 struct SaveOptions {
-  Json config = Json::object();                     ///< rank 0's value is written as "config.json" unless it is empty
-  OutputFormat format = OutputFormat::safetensors;  ///< file format of the result
-  bool force = false;                               ///< replace an existing checkpoint
+  Json config = Json::object();  ///< an object; rank 0's is written as "config.json" unless it is empty
+  OutputFormat format = OutputFormat::safetensors;     ///< file format of the result
+  bool force = false;                                  ///< replace an existing checkpoint
   std::function<void(Progress const&)> on_progress{};  ///< called on rank 0, in the calling thread
   std::stop_token stop{};                              ///< stops with `CancelledError`; leaves nothing behind
   ReadBack read_back = ReadBack::all;                  ///< what is checked after writing

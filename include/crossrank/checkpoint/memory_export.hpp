@@ -29,8 +29,8 @@ enum class RuleDirection : std::uint8_t {
 struct ModelDescription {
   /// Directory with "config.json", tokenizer and similar files. They are copied to the result. May be empty.
   std::filesystem::path directory{};
-  Json config = Json::object();                       ///< config of the model; an empty object: the one in `directory`
-  std::filesystem::path rules{};                      ///< JSON rule file, as `PlanOptions::rules`
+  Json config = Json::object();   ///< an object, the config of the model; empty: the one in `directory`
+  std::filesystem::path rules{};  ///< JSON rule file, as `PlanOptions::rules`
   RuleDirection direction = RuleDirection::forward;   ///< direction of the names in `rules`
   FusedLayout fused_layout = FusedLayout::automatic;  ///< how fused layers were sharded
 };

@@ -136,9 +136,11 @@ struct FinishOptions {
 /// folder of the plan is gone; `IoError` and `CancelledError`. Then nothing is published.
 CROSSRANK_EXPORT Summary finish_parts(PartsPlan const& plan, FinishOptions const& options = {});
 
-/// Returns the part that the scheduler gave this process, from 0: SLURM_ARRAY_TASK_ID of a Slurm array, counted from
-/// SLURM_ARRAY_TASK_MIN; JOB_COMPLETION_INDEX of a Kubernetes Indexed Job; or RANK of torchrun. RANK comes before both
-/// if WORLD_SIZE is the number of parts, above 1, unless SLURM_ARRAY_TASK_COUNT is set.
+/// Returns the part that the scheduler gave this process, from 0. The first variable that is set counts:
+/// 1. RANK of torchrun, if WORLD_SIZE is the number of parts and above 1, and SLURM_ARRAY_TASK_COUNT is not set;
+/// 2. SLURM_ARRAY_TASK_ID of a Slurm array, counted from SLURM_ARRAY_TASK_MIN;
+/// 3. JOB_COMPLETION_INDEX of a Kubernetes Indexed Job;
+/// 4. RANK.
 ///
 /// Local. Throws `UsageError` if no variable is set, if one is malformed, or if SLURM_ARRAY_TASK_COUNT or WORLD_SIZE is
 /// not the number of parts of the plan.

@@ -25,7 +25,7 @@
 #include "lib/platform/progress_hook.hpp"
 #include "lib/platform/start_thread.hpp"
 #include "lib/tensor/transfer/staged_read.hpp"
-#include "workspace/checkpoint/memory/equal_options.hpp"
+#include "workspace/checkpoint/workers/equal_options.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 
 namespace crossrank::checkpoint {

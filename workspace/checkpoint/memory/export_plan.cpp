@@ -14,6 +14,7 @@
 #include "workspace/checkpoint/memory/exchange/value_exchange.hpp"
 #include "workspace/checkpoint/memory/replica_digests.hpp"
 #include "workspace/checkpoint/memory/rule_direction.hpp"
+#include "workspace/checkpoint/model/option_range.hpp"
 #include "workspace/checkpoint/plan/checks/plan_warnings.hpp"
 #include "workspace/checkpoint/plan/plan_shard_set.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
@@ -31,7 +32,8 @@ struct SharedDescription {
   FusedLayout fused = FusedLayout::automatic;
 };
 
-Json describe_model(ModelDescription const& model, ShardSet& set) {
+Json describe_model(ModelDescription const& model, ShardSet& set, std::string const& operation) {
+  require_config(operation, model.config);
   if (!model.directory.empty()) take_description(set, list_directory(model.directory));
   if (!model.config.empty()) set.config = model.config;
   std::string rules;
@@ -53,7 +55,7 @@ SharedDescription share_description(Collective const& world, ModelDescription co
                                     std::string const& operation) {
   std::string text;
   agree(world, operation, [&] {
-    if (world.rank() == 0) text = codec::to_python_json(describe_model(model, set));
+    if (world.rank() == 0) text = codec::to_python_json(describe_model(model, set, operation));
   });
   auto const all = world.all_gatherv(std::as_bytes(std::span(text)));
   auto const json = codec::parse_python_json({reinterpret_cast<char const*>(all.front().data()), all.front().size()},

@@ -27,7 +27,7 @@ struct ExportExtras {
   std::optional<DcpForm> dcp{};
 };
 
-/// Exports as `consolidate` of weights in memory, and `extras` in the same commit. `operation` is for messages.
+/// Exports the weights as `consolidate` does, and commits `extras` with them. `operation` is for messages.
 Summary export_weights(Collective const& world, StateDict const& weights, Placements const& placements,
                        std::filesystem::path const& out, ExportOptions const& options, std::string const& operation,
                        ExportExtras const& extras);

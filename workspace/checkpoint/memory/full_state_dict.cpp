@@ -7,7 +7,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/at_rank.hpp"
-#include "workspace/checkpoint/memory/equal_options.hpp"
+#include "workspace/checkpoint/workers/equal_options.hpp"
 #include "workspace/checkpoint/memory/exchange/memory_fill.hpp"
 #include "workspace/checkpoint/plan/merged_source.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"

@@ -10,7 +10,7 @@
 #include "lib/codec/json/python_json.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/platform/crash_point.hpp"
-#include "workspace/checkpoint/memory/equal_options.hpp"
+#include "workspace/checkpoint/workers/equal_options.hpp"
 #include "workspace/checkpoint/memory/export_plan.hpp"
 #include "workspace/checkpoint/memory/export_weights.hpp"
 #include "workspace/checkpoint/memory/exchange/exported_source.hpp"
@@ -60,24 +60,14 @@ WeightFiles lay_out(std::shared_ptr<ShardSource const> const& source, ShardSet c
   return files;
 }
 
-std::string file_format_of(ExportOptions const& options, ExportExtras const& extras) {
-  if (extras.dcp) return "dcp";
-  switch (options.format) {
-    case OutputFormat::safetensors: return "safetensors";
-    case OutputFormat::torch: return "torch";
-    case OutputFormat::images: return "images";
-  }
-  return std::to_string(static_cast<int>(options.format));
-}
-
 /// Returns the options that all ranks must share. Each rank lays out the files and checks those that it writes.
 NamedOptions shared_options(ExportOptions const& options, ExportExtras const& extras) {
   bool const has_limit = !extras.dcp && options.format != OutputFormat::images;
-  return {{"format", file_format_of(options, extras)},
-          {"single_file", has_limit && options.single_file ? "true" : "false"},
+  return {{"format", extras.dcp ? "dcp" : option_text(options.format)},
+          {"single_file", option_text(has_limit && options.single_file)},
           {"max_shard_bytes", std::to_string(has_limit && !options.single_file ? options.max_shard_bytes : 0)},
-          {"force", options.force ? "true" : "false"},
-          {"read_back", options.read_back == ReadBack::all ? "all" : "none"}};
+          {"force", option_text(options.force)},
+          {"read_back", option_text(options.read_back)}};
 }
 
 /// Everything that the ranks write, and where the bytes of each rank's work come from.

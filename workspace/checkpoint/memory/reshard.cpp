@@ -20,7 +20,7 @@
 #include "lib/platform/crash_point.hpp"
 #include "workspace/checkpoint/model/numbered_name.hpp"
 #include "workspace/checkpoint/memory/described_weights.hpp"
-#include "workspace/checkpoint/memory/equal_options.hpp"
+#include "workspace/checkpoint/workers/equal_options.hpp"
 #include "workspace/checkpoint/memory/held_tensor.hpp"
 #include "workspace/checkpoint/memory/exchange/memory_fill.hpp"
 #include "workspace/checkpoint/memory/placed_source.hpp"

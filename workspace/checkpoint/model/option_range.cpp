@@ -12,4 +12,12 @@ void require_at_least(std::int64_t least, std::string const& operation, char con
                     .got = std::to_string(given)});
 }
 
+void require_config(std::string const& operation, Json const& config) {
+  if (config.empty() || config.is_object()) return;
+  throw UsageError({.operation = operation,
+                    .message = "`config` is not a JSON object, so no program can read it as the config of a model",
+                    .expected = "an object",
+                    .got = config.type_name()});
+}
+
 }  // namespace crossrank::checkpoint

@@ -2,6 +2,8 @@
 #include <cstdint>
 #include <string>
 
+#include <crossrank/json.hpp>
+
 namespace crossrank::checkpoint {
 
 /// Throws `UsageError` if a number that the caller gave is less than `least`. `option` is its name.
@@ -11,6 +13,9 @@ void require_at_least(std::int64_t least, std::string const& operation, char con
 inline void require_thread_count(std::string const& operation, int threads) {
   require_at_least(0, operation, "threads", threads);
 }
+
+/// Throws `UsageError` if the config of a model is neither empty nor an object.
+void require_config(std::string const& operation, Json const& config);
 
 /// Returns the limit for an output file of a job with these options; 0 if everything goes into one file. Throws
 /// `UsageError` if the options have a limit of 0, which no file has.

@@ -321,7 +321,8 @@ void PartsPlan::save(fs::path const& file) const {
                       .resource = file.string(),
                       .hint = "give the name of a new file or of an earlier plan"});
   }
-  if (codec::find_bad_utf8(absolute_path(file).string()) != std::string_view::npos) {  // OUT records the path
+  if (codec::find_bad_utf8(absolute_path(file).string()) !=
+      std::string_view::npos) {  // the folder of the plan records the path
     throw UsageError({.operation = parts_operation,
                       .message = "the path of the plan is not UTF-8",
                       .resource = file.string(),

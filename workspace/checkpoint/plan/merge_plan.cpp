@@ -1,6 +1,7 @@
 #include <crossrank/checkpoint.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <optional>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "lib/codec/checksum/checksum.hpp"
 #include "lib/platform/files/atomic_file.hpp"
 #include "lib/platform/files/directory.hpp"
+#include "lib/platform/files/io_error.hpp"
 #include "workspace/checkpoint/discovery/open_shard_set.hpp"
 #include "workspace/checkpoint/discovery/other_ranks.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
@@ -116,7 +118,7 @@ struct SavedPlan {
 
 SavedPlan read_saved_plan(std::filesystem::path const& file) {
   auto const found = read_json_object(file, codec::listing_limits);
-  if (!found) refuse_saved_plan(file, "there is no such file");
+  if (!found) platform::throw_io(std::string(plan_operation) + ": open", file.string(), ENOENT);
   try {
     if (found->value("format", std::string()) != format_name) refuse_saved_plan(file, "this is not a merge plan");
     return {.inputs = plan_inputs_from_json(found->at("inputs")), .hash = found->value("hash", std::string())};

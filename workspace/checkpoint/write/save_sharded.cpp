@@ -11,6 +11,7 @@
 #include "workspace/checkpoint/model/option_range.hpp"
 #include "workspace/checkpoint/source/shard_metadata.hpp"
 #include "workspace/checkpoint/source/state_dict_source.hpp"
+#include "workspace/checkpoint/workers/equal_options.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 #include "workspace/checkpoint/write/draw_number.hpp"
 #include "workspace/checkpoint/write/write_checkpoint.hpp"
@@ -39,10 +40,15 @@ OutputFile own_file(Collective const& world, StateDict const& weights, SaveOptio
 Summary save_sharded(Collective const& world, StateDict const& weights, std::filesystem::path const& out,
                      SaveOptions const& options) {
   auto const started = std::chrono::steady_clock::now();
+  require_equal_options(world, save_operation,
+                        {{"format", option_text(options.format)},
+                         {"force", option_text(options.force)},
+                         {"read_back", option_text(options.read_back)}});
   auto const number = draw_number(world, save_operation);
   OutputFile mine;
   agree(world, save_operation, [&] {
     require_thread_count(save_operation, options.threads);
+    require_config(save_operation, options.config);
     mine = own_file(world, weights, options, number);
   });
   mine.owner = world.rank();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -161,9 +162,19 @@ class Writing {
     });
     bool const committing = any(world_.rank() == 0 && folder_->was_committing());
     agree(world_, request_.operation, [&] {
-      if (world_.rank() != 0) folder_.emplace(JobFolder::open({.out = request_.out, .id = request_.id}));
+      if (world_.rank() != 0) open_folder_of_first_rank();
     });
     return committing;
+  }
+
+  void open_folder_of_first_rank() try {
+    folder_.emplace(JobFolder::open({.out = request_.out, .id = request_.id}));
+  } catch (IoError const& error) {
+    if (error.system_errno() != ENOENT) throw;
+    auto info = error.info();
+    info.message = "this rank does not see the folder that rank 0 has made in the output";
+    info.hint = "give all ranks the same directory, as an absolute path, on a file system that all hosts share";
+    throw IoError(std::move(info));
   }
 
   int write() {

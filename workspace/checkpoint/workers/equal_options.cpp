@@ -1,4 +1,4 @@
-#include "workspace/checkpoint/memory/equal_options.hpp"
+#include "workspace/checkpoint/workers/equal_options.hpp"
 
 #include <algorithm>
 #include <span>
@@ -8,6 +8,19 @@
 #include <crossrank/json.hpp>
 
 namespace crossrank::checkpoint {
+
+std::string option_text(bool value) { return value ? "true" : "false"; }
+
+std::string option_text(OutputFormat format) {
+  switch (format) {
+    case OutputFormat::safetensors: return "safetensors";
+    case OutputFormat::torch: return "torch";
+    case OutputFormat::images: return "images";
+  }
+  return std::to_string(static_cast<int>(format));
+}
+
+std::string option_text(ReadBack read_back) { return read_back == ReadBack::all ? "all" : "none"; }
 
 void require_equal_options(Collective const& world, std::string const& operation, NamedOptions const& options) {
   auto named = options;
