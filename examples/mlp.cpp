@@ -151,7 +151,7 @@ int main(int argc, char** argv) {
   if (argc != 4 || (!shard && std::strcmp(argv[1], "ddp") != 0))
     return std::fprintf(stderr, "usage: mlp ddp|shard OUT STEPS\n"), 2;
   try {
-    auto const world = xr::connect({.progress = xr::Progress::thread});
+    auto const world = xr::connect({.progress = xr::ProgressMode::thread});
     xr::MeshCollective const job(world, {.sharding_world_size = shard ? world.world_size() : 1});
     auto const engine = std::make_shared<Mlp>(std::vector<std::int64_t>{2, 17, 5, 1});
     auto const model = shard ? xr::FullyShardTransform({}, job).apply(engine) : xr::DDPTransform({}, job).apply(engine);

@@ -111,7 +111,7 @@ double run(Plan const& plan) {
       xr::MeshCollective const job(xr::connect({.rank = rank,
                                                 .world_size = plan.ranks,
                                                 .ranks_are = xr::RanksAre::threads,
-                                                .progress = xr::Progress::thread}),
+                                                .progress = xr::ProgressMode::thread}),
                                    {.sharding_world_size = plan.sharded ? plan.ranks : 1});
       auto const mine = train_rank(job, plan);
       if (rank == 0) loss = mine;

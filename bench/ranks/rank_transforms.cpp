@@ -187,7 +187,7 @@ void measure_memory(Launch& launch) {
 int main(int argc, char** argv) {
   auto const arguments = bench::parse(argc, argv);
   auto const wants = [&](char const* what) { return arguments.only.empty() || arguments.only == what; };
-  auto const world = xr::connect({.progress = xr::Progress::thread});
+  auto const world = xr::connect({.progress = xr::ProgressMode::thread});
   xr::MeshCollective const replicas(world, {.sharding_world_size = 1});
   xr::MeshCollective const shards(world, {.sharding_world_size = world.world_size()});
   std::vector<bench::Row> rows;

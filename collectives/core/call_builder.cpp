@@ -21,7 +21,7 @@ using spi::OpKind;
 
 namespace {
 
-/// For a transport that reads here, though a broadcast has one buffer for both directions.
+/// Returns a buffer that the transport only reads. A broadcast takes one buffer for both directions.
 spi::Sink read_only_sink(Tensor const& tensor, char const* operation) {
   require_usable(tensor, operation);
   return {.bytes = {tensor.data(), tensor.nbytes()}, .owner = tensor.storage()};

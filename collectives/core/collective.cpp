@@ -42,7 +42,7 @@ int place_on_node(spi::Transport const& transport) {
 }  // namespace
 
 Collective make_collective(std::shared_ptr<spi::Transport> transport, spi::TimeoutPolicy const& timeout_policy,
-                           CheckLevel check, Progress progress) {
+                           CheckLevel check, ProgressMode progress) {
   auto state = std::make_shared<GroupState>();
   state->local_rank = place_on_node(*transport);
   state->local_world_size = static_cast<int>(transport->node_ranks().size());
@@ -50,7 +50,7 @@ Collective make_collective(std::shared_ptr<spi::Transport> transport, spi::Timeo
   state->timeout_policy = timeout_policy;
   state->check = check;
   Collective collective(std::move(state));
-  if (progress == Progress::thread) collective.start_progress_thread();
+  if (progress == ProgressMode::thread) collective.start_progress_thread();
   return collective;
 }
 
@@ -61,7 +61,7 @@ void Collective::start_progress_thread() const {
         {.operation = "connect",
          .message = "this backend serves one thread only, and a progress thread would be a second one",
          .resource = std::string(group.transport->backend()),
-         .hint = "initialise MPI with MPI_THREAD_MULTIPLE, or leave out Progress::thread",
+         .hint = "initialise MPI with MPI_THREAD_MULTIPLE, or leave out ProgressMode::thread",
          .group = group.transport->name(),
          .rank = group.transport->rank(),
          .world_size = group.transport->world_size()});

@@ -37,7 +37,8 @@ bool are_adjacent(std::span<Tensor const> tensors) {
   return true;
 }
 
-/// The shape that agreement is about, besides all single shapes: the number of elements of all.
+/// Adds the dtypes and shapes of all tensors to the arguments that the ranks compare. Their shape is the number of all
+/// elements.
 AgreedArguments& add_shapes(AgreedArguments& arguments, std::span<Tensor const> tensors) {
   std::vector<std::int64_t> numbers{static_cast<std::int64_t>(tensors.size())};
   for (auto const& tensor : tensors) {

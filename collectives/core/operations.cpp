@@ -179,11 +179,11 @@ void Collective::all_reduce_bytes(std::span<std::byte> values, Dtype dtype, Redu
   run(call_builder(state("all_reduce")).all_reduce(values, dtype, op));
 }
 
-void Collective::sendrecv(Tensor& in, Tensor const& out, Partners partners) const {
+void Collective::sendrecv(Tensor& out, Tensor const& in, Partners partners) const {
   auto const plan = call_builder(state("sendrecv"));
-  auto incoming = plan.recv(in, partners.src, {partners.tag});
-  auto outgoing = plan.send(out, partners.dst, {partners.tag});
-  plan.require_apart(in, out, "sendrecv");
+  auto incoming = plan.recv(out, partners.src, {partners.tag});
+  auto outgoing = plan.send(in, partners.dst, {partners.tag});
+  plan.require_apart(out, in, "sendrecv");
   GroupLockGuard const guard(*state_, "sendrecv");
   with_operation_name("sendrecv", [&] {
     auto const received = state_->start(std::move(incoming));

@@ -115,9 +115,9 @@ class DeviceWatchdog {
   [[noreturn]] void blame(ErrorCode code, std::vector<int> const& ranks, std::string const& why);
   /// Fails all ranks because the transport has not enqueued a call in time. Blames the late ranks, else all.
   [[noreturn]] void blame_late_ranks(std::uint64_t sequence, std::string const& why);
-  /// Fails all ranks because of an error of the transport. With `may_be_of_peer`, the cause may be the death of a
-  /// rank of which the group on the CPU does not know yet: waits for it up to a second, then blames the ranks that do
-  /// not answer. Blames this rank if all answer.
+  /// Fails all ranks because of an error of the transport. With `may_be_of_peer`, the cause may be a rank's death that
+  /// the group on the CPU has not noticed yet: waits for it up to a second, then blames the ranks that do not answer.
+  /// Blames this rank if all answer.
   [[noreturn]] void blame_cause(bool may_be_of_peer, std::string const& why);
   /// Asks the other ranks, and waits up to a second. Returns those that have not begun to enqueue the call, or do not
   /// answer. Throws the group's failure.

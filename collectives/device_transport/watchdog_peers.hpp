@@ -68,9 +68,9 @@ class WatchdogPeers {
     Kind kind = Kind::leaving;
     std::uint16_t others_aborted = 0;  ///< in an answer, as the members of `BlockingCall`; 0 or 1
     std::uint16_t has_conflicting_call = 0;
-    Progress progress{};           ///< in a question, `enqueued` is the call that it is about
+    Progress progress{};           ///< in a question, `enqueued` is the call that the rank asks about
     CallId call{};                 ///< in a question: the conflicting call; in an answer: what comes before that call
-    std::array<char, 192> text{};  ///< of that; shorter than the array
+    std::array<char, 192> text{};  ///< describes `call`; null-terminated
   };
   struct Peer {
     int rank = 0;

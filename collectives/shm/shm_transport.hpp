@@ -157,7 +157,7 @@ class ShmTransport final : public spi::Transport, public DeviceMessages {
     [[nodiscard]] spi::OpKind op_kind() const noexcept;
     [[nodiscard]] char const* name() const noexcept { return spi::to_string(op_kind()); }
   };
-  /// When the arena had no memory for a message.
+  /// The state after the arena had no memory for a message.
   struct ArenaFull {
     std::size_t unread = 0;  ///< messages that held memory
     std::chrono::steady_clock::time_point try_again{};

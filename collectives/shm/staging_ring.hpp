@@ -15,14 +15,17 @@ namespace crossrank::shm {
 class StagingRing {
  public:
   struct Region {
-    node::Slot slot{};       ///< which holds it
-    std::size_t offset = 0;  ///< in the arena
+    node::Slot slot{};       ///< the slot that holds the region
+    std::size_t offset = 0;  ///< of the region in the arena
     std::size_t bytes = 0;
   };
   static constexpr std::size_t min_capacity = std::size_t{64} << 10;
-  static constexpr std::size_t max_by_use = std::size_t{2} << 20;    ///< beyond which only long regions make it grow
-  static constexpr std::size_t long_region = std::size_t{16} << 10;  ///< from which on it is that long at once
-  static constexpr std::size_t regions = 4;                          ///< of the longest kind that always have space
+  /// The capacity beyond which only long regions make the ring grow.
+  static constexpr std::size_t max_by_use = std::size_t{2} << 20;
+  /// A region of this length makes the ring grow to `max_by_use` at once.
+  static constexpr std::size_t long_region = std::size_t{16} << 10;
+  /// The number of longest regions that always have space.
+  static constexpr std::size_t regions = 4;
 
   explicit StagingRing(node::Arena& arena) : arena_(arena) {}
   ~StagingRing() = default;

@@ -59,7 +59,7 @@ std::vector<double> run(Plan const& plan, LlamaConfig const& config, Text const&
       auto world = xr::connect({.rank = rank,
                                 .world_size = plan.ranks,
                                 .ranks_are = xr::RanksAre::threads,
-                                .progress = xr::Progress::thread});  // gradients travel while backward computes
+                                .progress = xr::ProgressMode::thread});  // gradients travel while backward computes
       xr::MeshCollective const job(world, {.sharding_world_size = plan.sharded ? plan.ranks : 1});
       auto mine = train_rank(job, plan, config, text, on_step);
       if (rank == 0) losses = std::move(mine);

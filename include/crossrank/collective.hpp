@@ -47,13 +47,14 @@ class NamedCalls;
 /// below. `gather`, `scatter` and their variants accept `Tensor{}` for a tensor that the rank neither sends nor
 /// receives.
 ///
-/// **GPU tensors** are sent by NCCL if all ranks of the group have the same NCCL and a GPU of their own, else through
-/// host memory. `spi::add_device_transport` adds other libraries than NCCL. Results are in the order of the current
-/// stream. With NCCL the host does not wait for the GPU; unless `CheckLevel` is `off`, it waits until all ranks have
-/// made the call. NCCL reduces in an order of its own, unless the caller asks for `ReduceOrder::rank`. Reductions that
-/// NCCL lacks, and min and max of floating-point tensors, are in rank order too. The first collective on GPU tensors
-/// makes the choice for the group, and blocks until all ranks have called it. `CROSSRANK_DEVICE` forces either. If it
-/// forces NCCL and NCCL cannot be used, all ranks get an `UnavailableError`.
+/// **GPU tensors** of collectives are sent by NCCL if all ranks of the group have the same NCCL and a GPU of their own,
+/// else through host memory. Messages between ranks of one host stay on their GPUs if these can open each other's
+/// memory; other messages go through host memory. `spi::add_device_transport` adds other libraries than NCCL. Results
+/// are in the order of the current stream. With NCCL the host does not wait for the GPU; unless `CheckLevel` is `off`,
+/// it waits until all ranks have made the call. NCCL reduces in an order of its own, unless the caller asks for
+/// `ReduceOrder::rank`. Reductions that NCCL lacks, and min and max of floating-point tensors, are in rank order too.
+/// The first collective on GPU tensors makes the choice for the group, and blocks until all ranks have called it.
+/// `CROSSRANK_DEVICE` forces either. If it forces NCCL and NCCL cannot be used, all ranks get an `UnavailableError`.
 ///
 /// Costs are those of the "shm" backend. A *barrier round* is one exchange of arrival flags between all ranks.
 ///
@@ -366,13 +367,13 @@ class CROSSRANK_EXPORT Collective {
   template <MutableElementRange R>
   [[nodiscard]] Request irecv_any(R&& values, Tag tag = {}) const;
 
-  /// Sends `out` to one rank and receives `in` from another at the same time, so that ranks can shift data in a circle.
+  /// Receives `out` from one rank and sends `in` to another at the same time, so that ranks can shift data in a circle.
   ///
   /// Involves only these ranks. The tensors must not overlap. Errors as for `recv`. Follows `MPI_Sendrecv`.
-  void sendrecv(Tensor& in, Tensor const& out, Partners partners) const;
-  /// Sends and receives the caller's elements at the same time.
-  template <MutableElementRange In, ElementRange Out>
-  void sendrecv(In&& in, Out&& out, Partners partners) const;
+  void sendrecv(Tensor& out, Tensor const& in, Partners partners) const;
+  /// Receives and sends the caller's elements at the same time.
+  template <MutableElementRange Out, ElementRange In>
+  void sendrecv(Out&& out, In&& in, Partners partners) const;
 
   // Objects: scalars, strings, `Json`, and every type that cereal can serialize. <crossrank/objects.hpp> defines and
   // describes these members.
@@ -445,7 +446,7 @@ class CROSSRANK_EXPORT Collective {
   friend class detail::NamedCalls;
   friend Collective connect(ConnectOptions options);
   friend Collective make_collective(std::shared_ptr<spi::Transport> transport, spi::TimeoutPolicy const& timeout_policy,
-                                    CheckLevel check, Progress progress);
+                                    CheckLevel check, ProgressMode progress);
 
   [[nodiscard]] detail::GroupState& state(char const* operation) const;
   void run(algorithms::Call&& call) const;
@@ -456,12 +457,12 @@ class CROSSRANK_EXPORT Collective {
   std::shared_ptr<detail::GroupState> state_{};
 };
 
-/// Makes a handle to the group of a transport. Local. For backends and tests. `UnavailableError` for `Progress::thread`
-/// on a transport that serves one thread only.
+/// Makes a handle to the group of a transport. Local. For backends and tests. `UnavailableError` for
+/// `ProgressMode::thread` on a transport that serves one thread only.
 [[nodiscard]] CROSSRANK_EXPORT Collective make_collective(std::shared_ptr<spi::Transport> transport,
                                                           spi::TimeoutPolicy const& timeout_policy,
                                                           CheckLevel check = CheckLevel::local,
-                                                          Progress progress = Progress::caller);
+                                                          ProgressMode progress = ProgressMode::caller);
 
 /// Joins the job that the launcher announced, and returns the group of all its ranks.
 ///
@@ -473,8 +474,8 @@ class CROSSRANK_EXPORT Collective {
 /// that were tried. There is no fallback to "fake". `TimeoutError` names the ranks that did not call `connect` within
 /// `connect_timeout`. `PeerLostError` names a rank that ended meanwhile; under `crossrank run` also one that ended
 /// before it called `connect`, without waiting for the timeout. `UsageError` for a rank number that another process
-/// has. `UnavailableError` for `Progress::thread` over an MPI that was not initialised with `MPI_THREAD_MULTIPLE`. All
-/// ranks of a node get the same error. Follows `dist.init_process_group` of PyTorch.
+/// has. `UnavailableError` for `ProgressMode::thread` over an MPI that was not initialised with `MPI_THREAD_MULTIPLE`.
+/// All ranks of a node get the same error. Follows `dist.init_process_group` of PyTorch.
 [[nodiscard]] CROSSRANK_EXPORT Collective connect(ConnectOptions options = {});
 
 }  // namespace crossrank

@@ -14,10 +14,10 @@ namespace crossrank {
 /// The kinds of failure that callers can distinguish. Each has a subclass of `Error`.
 enum class ErrorCode : std::uint8_t {
   usage,        ///< the caller broke a precondition; nothing was sent, the group stays usable
-  mismatch,     ///< the ranks disagree about the call; all of them get this error
-  timeout,      ///< a living rank made no progress for the whole deadline; the group is dead
-  peer_lost,    ///< a rank died, left, or aborted the group; the group is dead
-  remote,       ///< a callable threw on another, living rank; the group stays usable
+  mismatch,     ///< the ranks disagree about the call
+  timeout,      ///< a living rank, or the work of a GPU, made no progress for the whole deadline
+  peer_lost,    ///< a rank died, left, or aborted the group
+  remote,       ///< another, living rank could not do its part of the call; the group stays usable
   cancelled,    ///< the caller cancelled the operation
   io,           ///< a system call failed
   format,       ///< bytes of a file or message are invalid
@@ -89,25 +89,29 @@ class CROSSRANK_EXPORT UsageError : public Error {
   /// Makes the error with kind `ErrorCode::usage`.
   explicit UsageError(ErrorInfo info);
 };
-/// The ranks disagree about a call. All of them get this error.
+/// The ranks disagree about a call. All ranks of a collective get this error, and the group is dead. If a message does
+/// not fit the receive, only the receiver gets it, and the group stays usable.
 class CROSSRANK_EXPORT MismatchError : public Error {
  public:
   /// Makes the error with kind `ErrorCode::mismatch`.
   explicit MismatchError(ErrorInfo info);
 };
-/// A living rank made no progress for the whole deadline. The group is dead.
+/// A living rank, or the work of a GPU, made no progress for the whole deadline. The group is dead, except after a
+/// timeout of a message queue: `group_usable` says so.
 class CROSSRANK_EXPORT TimeoutError : public Error {
  public:
   /// Makes the error with kind `ErrorCode::timeout`.
   explicit TimeoutError(ErrorInfo info);
 };
-/// A rank died, left or aborted the group. The group is dead.
+/// A rank died, left or aborted the group. The group is dead, except after the loss of a peer of a message queue that
+/// has only closed its endpoint: `group_usable` says so.
 class CROSSRANK_EXPORT PeerLostError : public Error {
  public:
   /// Makes the error with kind `ErrorCode::peer_lost`.
   explicit PeerLostError(ErrorInfo info);
 };
-/// A callable threw on another, living rank. The group stays usable.
+/// Another, living rank could not do its part of the call: its callable threw, or it had no memory for a message. The
+/// group stays usable.
 class CROSSRANK_EXPORT RemoteError : public Error {
  public:
   /// Makes the error with kind `ErrorCode::remote`.

@@ -61,7 +61,7 @@ struct RecvDictOptions {
 
 /// Options of `dispatch`.
 struct DispatchOptions {
-  bool is_sequence_parallel = false;    ///< use this group; else its `data_parallel` group, if there is one
+  bool is_sequence_parallel = false;    ///< true: this group; false: `data_parallel`, or no exchange
   std::vector<std::int64_t> sizes{};    ///< rows of each rank of that group; empty: the ranks exchange them
   std::vector<Tensor> extra_tensors{};  ///< sent with the rest; have as many rows
 };

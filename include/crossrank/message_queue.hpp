@@ -101,7 +101,7 @@ class CROSSRANK_EXPORT MessageQueue {
   void enqueue(T const& value, QueueWait const& wait = {}) const;
   /// Returns the next message as a `T`; nothing after the last message of a closed writer.
   ///
-  /// `FormatError` when the message is not a `T`; it is consumed all the same. Tensors as for `dequeue_tensor`.
+  /// `FormatError` when the message is not a `T`; the message is consumed anyway. Tensors as for `dequeue_tensor`.
   template <class T>
   [[nodiscard]] std::optional<T> dequeue(QueueWait const& wait = {}) const;
 

@@ -94,7 +94,7 @@ std::vector<T> Collective::all_gather_objects(T const& mine) const {
   return out;
 }
 
-/// Same as `all_gather_objects`, under PyTorch's name.
+/// Returns the same as `all_gather_objects`. The name is PyTorch's.
 template <class T>
 std::vector<T> Collective::all_gather_object(T const& mine) const {
   return all_gather_objects(mine);

@@ -76,7 +76,7 @@ class CROSSRANK_EXPORT NoSync {
 
 /// A model whose gradients are averaged over the data-parallel ranks during the backward pass.
 ///
-/// A bucket is reduced as soon as its last gradient is ready. With `Progress::thread` that overlaps the rest of the
+/// A bucket is reduced as soon as its last gradient is ready. With `ProgressMode::thread` that overlaps the rest of the
 /// backward pass. `backward` returns when all gradients are reduced. An exception in `forward` or `backward` of one
 /// rank ends the step on all ranks, whose errors contain its message. Follows `DistributedDataParallel` of PyTorch.
 class CROSSRANK_EXPORT DDPWrappedModel final : public TrainableModel, private TrainingObserver {

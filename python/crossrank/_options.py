@@ -50,7 +50,7 @@ class WritingOptions(TypedDict, total=False):
 
 
 class JobOptions(PlanOptions, WritingOptions, total=False):
-    """Those of a plan, and how files are written."""
+    """The options of a plan and of writing."""
 
     resume: bool | None
     """Whether to continue from the files that a killed job had finished."""

@@ -239,7 +239,7 @@ CROSSRANK_RANK_SCENARIO(fork_a_child) {
 CROSSRANK_RANK_SCENARIO(fork_a_child_with_threads) {
   return test::end_with_verdict(self, [&] {
     auto options = test::fault_options();
-    options.progress = self.arguments.at(0) == "thread" ? Progress::thread : Progress::caller;
+    options.progress = self.arguments.at(0) == "thread" ? ProgressMode::thread : ProgressMode::caller;
     auto world = connect(options);
     world.barrier();
     pid_t const child = ::fork();

@@ -124,8 +124,10 @@ std::string train_case(xr::Json const& one) {
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        auto world = xr::connect(
-            {.rank = rank, .world_size = ranks, .ranks_are = xr::RanksAre::threads, .progress = xr::Progress::thread});
+        auto world = xr::connect({.rank = rank,
+                                  .world_size = ranks,
+                                  .ranks_are = xr::RanksAre::threads,
+                                  .progress = xr::ProgressMode::thread});
         xr::MeshCollective const job(world, {.sharding_world_size = one.at("sharding").get<int>()});
         train_rank(one, job);
         job.close();

@@ -130,7 +130,7 @@ void run_driven_ranks(int count, ThreadBody const& body) {
       count,
       [&](Collective const& world) {
         auto driven = thread_options(world.rank(), count, options);
-        driven.progress = Progress::thread;
+        driven.progress = ProgressMode::thread;
         body(connect(driven));
       },
       options);

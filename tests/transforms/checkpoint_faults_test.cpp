@@ -129,7 +129,7 @@ int save_and_expect(MeshCollective const& job, TrainableModel& model, AdamW& opt
 /// Trains two steps and saves in format `arguments[3]`; rank `arguments[1]` is killed at a crash point. The others
 /// return 7 after an error that names the lost rank.
 CROSSRANK_RANK_SCENARIO(save_until) {
-  auto const world = connect({.timeout = std::chrono::seconds(20), .progress = Progress::thread});
+  auto const world = connect({.timeout = std::chrono::seconds(20), .progress = ProgressMode::thread});
   MeshCollective const job(world, {.sharding_world_size = world.world_size()});
   auto const model = distributed(job, std::make_shared<TinyMlp>());
   AdamW optimizer(model, {});
@@ -212,7 +212,7 @@ struct StoppedAt {
 /// Trains two steps and saves in format `arguments[1]`. A rank stops when it opens its first file, or rank 0 when it
 /// moves the old config aside. The others return 7 after an error that names it.
 CROSSRANK_RANK_SCENARIO(save_with_a_stop) {
-  auto const world = connect({.backend = "shm", .timeout = std::chrono::seconds(6), .progress = Progress::thread});
+  auto const world = connect({.backend = "shm", .timeout = std::chrono::seconds(6), .progress = ProgressMode::thread});
   MeshCollective const job(world, {.sharding_world_size = world.world_size()});
   auto const model = distributed(job, std::make_shared<TinyMlp>());
   AdamW optimizer(model, {});

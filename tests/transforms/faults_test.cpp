@@ -68,7 +68,7 @@ std::string error_of_training(MeshCollective const& job, std::function<void(std:
 /// Arguments: the transform, the part, the fault, the timeout in seconds. Prints the error.
 CROSSRANK_RANK_SCENARIO(training_with_a_fault) {
   std::chrono::seconds const timeout(std::stol(self.arguments.at(3)));
-  auto const world = connect({.backend = "shm", .timeout = timeout, .progress = Progress::thread});
+  auto const world = connect({.backend = "shm", .timeout = timeout, .progress = ProgressMode::thread});
   MeshCollective const job(world, {.sharding_world_size = self.arguments.at(0) == "sharded" ? ranks : 1});
   int visits = 0;  // the fault comes in the second step
   self.say(error_of_training(job, [&](std::string const& at) {

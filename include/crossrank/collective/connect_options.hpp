@@ -15,7 +15,7 @@ enum class RanksAre : std::uint8_t {
 };
 
 /// Says who advances the non-blocking calls of a rank.
-enum class Progress : std::uint8_t {
+enum class ProgressMode : std::uint8_t {
   caller,  ///< the thread that started a call, whenever it waits or calls `test` or `wait`
   thread,  ///< also a thread of the library, one for each job, so that calls on CPU tensors advance while the caller
            ///< computes
@@ -47,7 +47,7 @@ struct ConnectOptions {
   std::optional<CheckLevel> check{};  ///< empty: `CheckLevel::local`. `CROSSRANK_CHECK` overrides it
   /// Selects who advances non-blocking calls. A second `connect` to the same job can add the progress thread, but only
   /// while no other thread uses the job. It cannot remove the thread.
-  Progress progress = Progress::caller;
+  ProgressMode progress = ProgressMode::caller;
 };
 
 }  // namespace crossrank

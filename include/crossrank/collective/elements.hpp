@@ -207,9 +207,9 @@ Request Collective::irecv_any(R&& values, Tag tag) const {
   return irecv_any(detail::ElementsOfRequest(values).tensor(), tag);
 }
 
-template <MutableElementRange In, ElementRange Out>
-void Collective::sendrecv(In&& in, Out&& out, Partners partners) const {
-  sendrecv(detail::ElementsOfCall(in).tensor(), detail::ElementsOfCall(out).tensor(), partners);
+template <MutableElementRange Out, ElementRange In>
+void Collective::sendrecv(Out&& out, In&& in, Partners partners) const {
+  sendrecv(detail::ElementsOfCall(out).tensor(), detail::ElementsOfCall(in).tensor(), partners);
 }
 
 }  // namespace crossrank

@@ -14,7 +14,7 @@ struct PendingOp;
 /// A non-blocking call in progress. Holds the tensors of the call.
 ///
 /// Local. The call advances whenever the thread that started it waits for a peer, in any group or queue, and whenever
-/// `test` or `wait` is called on any request. With `Progress::thread` it also advances while the caller computes,
+/// `test` or `wait` is called on any request. With `ProgressMode::thread` it also advances while the caller computes,
 /// except for a call on GPU tensors, which the caller alone advances.
 ///
 /// Keep a request until `wait()` returns or `test()` returns true. Dropping the request of an unfinished collective

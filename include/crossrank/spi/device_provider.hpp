@@ -78,7 +78,7 @@ class CROSSRANK_EXPORT DeviceProvider {
   /// continue after the call.
   [[nodiscard]] virtual bool is_page_locked(Device device, std::byte const* data) = 0;
 
-  /// Describes device memory for other processes. Nothing when they cannot open it, such as memory of a pool.
+  /// Describes device memory for other processes. Returns nothing when they cannot open it, such as memory of a pool.
   [[nodiscard]] virtual std::optional<SharedDeviceMemory> share(Device device, std::byte const* data,
                                                                 std::size_t bytes) = 0;
   /// Makes a storage of memory that `share` has described, also in this process. Its owner must keep the memory until
@@ -104,7 +104,7 @@ class CROSSRANK_EXPORT DeviceProvider {
   /// written (to the host); with page-locked memory it returns at once. Strided copies are on one device, or between it
   /// and the host.
   virtual void copy(Stream const& stream, DeviceCopy const& copy) = 0;
-  /// Enqueues that `bytes` bytes of device memory are set to `value`.
+  /// Enqueues a fill of `bytes` bytes of device memory with `value`.
   virtual void fill(Stream const& stream, std::byte* at, std::byte value, std::size_t bytes) = 0;
   /// Returns whether the device runs the kernels of `convert` and `reduce`. The first call loads them, which may take a
   /// second the first time on a machine; a log event of level `warning` says why they cannot be loaded.

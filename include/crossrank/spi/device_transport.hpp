@@ -34,9 +34,9 @@ struct DeviceCollective {
 
 /// Where a device transport carries a collective.
 enum class CarriedWhere : std::uint8_t {
-  nowhere,
-  in_graphs,  ///< only in captured graphs, which cannot use host memory; it keeps less than the CPU promises
-  everywhere
+  nowhere,    ///< the library stages the collective through host memory
+  in_graphs,  ///< only in captured graphs, because they cannot use host memory; a NaN may be lost there
+  everywhere  ///< in captured graphs and outside of them
 };
 
 /// The place of a rank in the group of a device transport.
@@ -52,7 +52,7 @@ struct DeviceTransportFailure {
   bool may_be_of_peer = false;  ///< whether the death of another rank can be the cause
 };
 
-/// Does something that ends a wait when it throws. A transport that waits on the host calls it from time to time.
+/// Ends a wait of the host by throwing. A transport that waits on the host calls it from time to time.
 using DevicePollHook = std::function<void()>;
 
 /// The interface that a vendor's library for collectives implements: this rank's part of one group on a kind of device.

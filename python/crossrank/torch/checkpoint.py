@@ -75,14 +75,13 @@ def export_checkpoint(
     other one is a shard at the place of this rank in `grid`, and the same on all ranks with that place. No shard is written and
     no rank holds the whole model. Parameters on the CPU and on CUDA GPUs are read where they are, in pieces; those on other
     devices, and those that are not contiguous, are copied first. In addition a rank needs at most 256 MiB, and about 2 KiB
-    for each tensor. The directory `out` holds the old or the new
-    checkpoint, whatever happens.
+    for each tensor. After a crash, the directory `out` holds the old checkpoint, no checkpoint, or the new one.
 
     `config` becomes `config.json`; by default it is the model's own. `assets` is a directory whose tokenizer and similar files
     are copied. A file of `rules` translates names and layouts, for example those of Megatron; with the `direction` "backward"
     it gives the names of its patterns to parameters that have the names in `rename`. `fused_layout` says how layers such as
     gate_up_proj were sharded, if their shards do not tell. `force` replaces an existing checkpoint. `read_back="all"` compares
-    the written files with what was sent. `threads` are those of this rank, at most 4.
+    the written files with what was sent. `threads` is the number of threads of this rank, at most 4.
 
     `progress` gets on rank 0 the finished bytes, all bytes and the stage. True shows a bar of tqdm, or lines without tqdm.
 

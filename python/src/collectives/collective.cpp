@@ -41,8 +41,8 @@ constexpr std::pair<char const*, CheckLevel> check_levels[] = {
 constexpr std::pair<char const*, RanksAre> rank_kinds[] = {{"processes", RanksAre::processes},
                                                            {"threads", RanksAre::threads}};
 
-constexpr std::pair<char const*, Progress> progress_kinds[] = {{"caller", Progress::caller},
-                                                               {"thread", Progress::thread}};
+constexpr std::pair<char const*, ProgressMode> progress_kinds[] = {{"caller", ProgressMode::caller},
+                                                                   {"thread", ProgressMode::thread}};
 
 /// Joins the job of the launcher, or the ranks of an MPI communicator that is given by its Fortran handle.
 Collective connect_with(std::optional<int> communicator, std::string backend, std::optional<double> timeout,

@@ -35,7 +35,7 @@ TEST_P(ProgressThread, keeps_what_requests_promise) {
       parameter.ranks,
       [&](Collective const& world) {
         auto driven = thread_options(world.rank(), world.world_size(), options);
-        driven.progress = Progress::thread;
+        driven.progress = ProgressMode::thread;
         run_conformance_case(parameter.test, {connect(driven), driven});
       },
       options);
@@ -89,7 +89,7 @@ TEST(ProgressThread, lets_calls_end_that_were_started_before_it) {
         auto early = filled(many, 1);
         auto request = world.iall_reduce(early);
         auto driven = thread_options(world.rank(), 2, options);
-        driven.progress = Progress::thread;
+        driven.progress = ProgressMode::thread;
         Collective const same = connect(driven);
         EXPECT_TRUE(request.wait_for(std::chrono::seconds(60)));
         EXPECT_EQ(early.as<float>().back(), 2);
