@@ -177,9 +177,9 @@ std::uint64_t CompositeTransport::progress() const noexcept {
   return across().progress() + subtransports_.local->progress();
 }
 
-void CompositeTransport::enter_user_code(int change) noexcept {
-  across().enter_user_code(change);
-  subtransports_.local->enter_user_code(change);
+void CompositeTransport::mark_user_code(spi::UserCode section) noexcept {
+  across().mark_user_code(section);
+  subtransports_.local->mark_user_code(section);
 }
 
 // ---------------------------------------------------------------- groups

@@ -103,7 +103,7 @@ class CompositeTransport final : public spi::Transport, public DeviceMessages {
   void report_failure(ErrorCode code, std::span<int const> members, std::string_view why) noexcept override;
   void keep_alive() noexcept override;
   [[nodiscard]] std::uint64_t progress() const noexcept override;
-  void enter_user_code(int change) noexcept override;
+  void mark_user_code(spi::UserCode section) noexcept override;
   void close(spi::TimeoutPolicy const& timeout_policy) override;
   [[nodiscard]] bool is_closed() const noexcept override { return across().is_closed(); }
 

@@ -129,7 +129,7 @@ void MessageTransport::rank_died(int rank, std::string const& text) {
 void MessageTransport::keep_alive() noexcept { link_.network().count_progress(); }
 std::uint64_t MessageTransport::progress() const noexcept { return link_.network().progress(); }
 
-void MessageTransport::enter_user_code(int change) noexcept { link_.network().enter_user_code(change); }
+void MessageTransport::mark_user_code(spi::UserCode section) noexcept { link_.network().mark_user_code(section); }
 
 void MessageTransport::close(spi::TimeoutPolicy const& timeout_policy) {
   if (closed_) return;

@@ -75,7 +75,7 @@ class MessageTransport final : public spi::Transport, private PacketHandler {
   void report_failure(ErrorCode code, std::span<int const> members, std::string_view why) noexcept override;
   void keep_alive() noexcept override;
   [[nodiscard]] std::uint64_t progress() const noexcept override;
-  void enter_user_code(int change) noexcept override;
+  void mark_user_code(spi::UserCode section) noexcept override;
   void set_poll_hook(std::function<void()> hook) override { poll_hook_ = std::move(hook); }
   void close(spi::TimeoutPolicy const& timeout_policy) override;
   [[nodiscard]] bool is_closed() const noexcept override { return closed_; }

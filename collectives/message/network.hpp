@@ -16,6 +16,7 @@
 
 #include <crossrank/spi/network.hpp>
 #include <crossrank/spi/packet_transport.hpp>
+#include <crossrank/spi/transport.hpp>
 
 #include "collectives/message/packet.hpp"
 #include "lib/core/at_rank.hpp"
@@ -100,7 +101,9 @@ class Network final : public spi::Network, public std::enable_shared_from_this<N
   void add_node(std::weak_ptr<node::NodeComm const> node);
   void count_progress() noexcept { progress_.fetch_add(1, std::memory_order_relaxed); }
   [[nodiscard]] std::uint64_t progress() const noexcept { return progress_.load(std::memory_order_relaxed); }
-  void enter_user_code(int change) noexcept { user_code_.fetch_add(change, std::memory_order_relaxed); }
+  void mark_user_code(spi::UserCode section) noexcept {
+    user_code_.fetch_add(section == spi::UserCode::begins ? 1 : -1, std::memory_order_relaxed);
+  }
   void enter_wait(int change) noexcept { waiting_.fetch_add(change, std::memory_order_relaxed); }
 
  private:
@@ -125,7 +128,7 @@ class Network final : public spi::Network, public std::enable_shared_from_this<N
   std::vector<std::weak_ptr<node::NodeComm const>> nodes_;
   std::exception_ptr broken_{};  ///< what the packet transport refused while nobody called
   std::atomic<std::uint64_t> progress_{0};
-  std::atomic<int> user_code_{0};
+  std::atomic<int> user_code_{0};  ///< open sections of the caller's code
   std::atomic<int> waiting_{0};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> stopped_{false};

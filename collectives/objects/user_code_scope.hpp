@@ -10,8 +10,10 @@ namespace crossrank {
 /// user limit.
 class UserCodeScope {
  public:
-  explicit UserCodeScope(Collective const& group) : transport_(group.transport()) { transport_->enter_user_code(1); }
-  ~UserCodeScope() { transport_->enter_user_code(-1); }
+  explicit UserCodeScope(Collective const& group) : transport_(group.transport()) {
+    transport_->mark_user_code(spi::UserCode::begins);
+  }
+  ~UserCodeScope() { transport_->mark_user_code(spi::UserCode::ends); }
   UserCodeScope(UserCodeScope const&) = delete;
   UserCodeScope& operator=(UserCodeScope const&) = delete;
 

@@ -273,9 +273,11 @@ void ShmTransport::note_peer_error(int member) noexcept { group_->note_peer_erro
 void ShmTransport::keep_alive() noexcept { group_->count_progress(); }
 std::uint64_t ShmTransport::progress() const noexcept { return group_->comm().progress(); }
 
-void ShmTransport::enter_user_code(int change) noexcept {
-  if (group_->comm().is_own_process())
-    group_->comm().own_record().in_user_code.fetch_add(static_cast<std::uint32_t>(change), std::memory_order_relaxed);
+void ShmTransport::mark_user_code(spi::UserCode section) noexcept {
+  if (!group_->comm().is_own_process()) return;
+  auto& open_sections = group_->comm().own_record().in_user_code;
+  section == spi::UserCode::begins ? open_sections.fetch_add(1, std::memory_order_relaxed)
+                                   : open_sections.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void ShmTransport::close(spi::TimeoutPolicy const& timeout_policy) {

@@ -90,7 +90,7 @@ class ShmTransport final : public spi::Transport, public DeviceMessages {
   void reserve_for_broadcast(std::size_t bytes);
   void keep_alive() noexcept override;
   [[nodiscard]] std::uint64_t progress() const noexcept override;
-  void enter_user_code(int change) noexcept override;
+  void mark_user_code(spi::UserCode section) noexcept override;
   void close(spi::TimeoutPolicy const& timeout_policy) override;
   [[nodiscard]] bool is_closed() const noexcept override { return closed_; }
 

@@ -37,7 +37,7 @@ void Transport::note_peer_error(int) noexcept {}
 void Transport::keep_alive() noexcept {}
 std::uint64_t Transport::progress() const noexcept { return 0; }
 
-void Transport::enter_user_code(int) noexcept {}
+void Transport::mark_user_code(UserCode) noexcept {}
 
 // NOLINTNEXTLINE(performance-unnecessary-value-param): for those that keep it
 void Transport::set_poll_hook(std::function<void()>) {}

@@ -37,6 +37,9 @@ struct Reduction {
   ReduceOp op = ReduceOp::sum;  ///< `ReduceOp` lists the dtypes that each supports
 };
 
+/// Says whether a section in which a rank runs the caller's code begins or ends.
+enum class UserCode : std::uint8_t { begins, ends };
+
 /// Names a posted operation of one transport.
 enum class RequestId : std::uint64_t {};
 
@@ -160,8 +163,9 @@ class CROSSRANK_EXPORT Transport {
   /// Returns a number that changes whenever this rank makes progress, so that a caller that polls knows. Any thread;
   /// one load. 0 where the transport does not count.
   [[nodiscard]] virtual std::uint64_t progress() const noexcept;
-  /// Begins (1) or ends (-1) a section in which this rank runs the caller's code and `user_limit` applies to it.
-  virtual void enter_user_code(int change) noexcept;
+  /// Begins or ends a section in which this rank runs the caller's code and `user_limit` applies to it. Sections may
+  /// be nested.
+  virtual void mark_user_code(UserCode section) noexcept;
   /// Sets a function that a waiting thread of this group calls from time to time.
   virtual void set_poll_hook(std::function<void()> hook);
   /// Runs a last barrier round and leaves the group. Collective; blocks; idempotent.

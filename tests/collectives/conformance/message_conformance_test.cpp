@@ -92,12 +92,12 @@ TEST(MessageTransport, waits_longer_for_a_rank_in_user_code) {
     world.barrier();
     auto const late = world.split_by(0);
     if (world.rank() == 2) {
-      world.transport()->enter_user_code(1);
+      world.transport()->mark_user_code(spi::UserCode::begins);
       auto const until = std::chrono::steady_clock::now() + std::chrono::milliseconds(2500);
       while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
     }
     late.barrier();
-    if (world.rank() == 2) world.transport()->enter_user_code(-1);
+    if (world.rank() == 2) world.transport()->mark_user_code(spi::UserCode::ends);
   };
   run_message_ranks(3, body, {.timeout = std::chrono::milliseconds(1200)});
 }

@@ -76,9 +76,9 @@ class RecordingTransport final : public ForwardingTransport {
   }
   void keep_alive() noexcept override { below().keep_alive(); }
   [[nodiscard]] std::uint64_t progress() const noexcept override { return below().progress(); }
-  void enter_user_code(int change) noexcept override {
-    in_user_code_ += change;
-    below().enter_user_code(change);
+  void mark_user_code(spi::UserCode section) noexcept override {
+    in_user_code_ += section == spi::UserCode::begins ? 1 : -1;
+    below().mark_user_code(section);
   }
 
  private:

@@ -132,10 +132,10 @@ TEST_F(WaitWarning, comes_after_a_minute_and_then_every_ten) {
     if (world.rank() == 2) {
       yield_until("all others sleep in the barrier",
                   [&] { return clock_.has_slept(0) && clock_.has_slept(1) && clock_.has_slept(3); });
-      world.transport()->enter_user_code(1);
+      world.transport()->mark_user_code(spi::UserCode::begins);
       clock_.start();
       yield_until("three warnings have come", [&] { return heard().size() >= 3; });
-      world.transport()->enter_user_code(-1);
+      world.transport()->mark_user_code(spi::UserCode::ends);
       world.barrier();
       return;
     }

@@ -60,9 +60,9 @@ TEST(NodeProgress, counts_work_in_the_memory_of_the_node_between_nodes) {
     auto const before = self.status().progress;
     for (int i = 0; i < 3; ++i) static_cast<void>(node.all_reduce_value(i));
     EXPECT_GE(self.status().progress, before + 3);
-    node.transport()->enter_user_code(1);
+    node.transport()->mark_user_code(spi::UserCode::begins);
     EXPECT_TRUE(self.status().user_code);
-    node.transport()->enter_user_code(-1);
+    node.transport()->mark_user_code(spi::UserCode::ends);
     EXPECT_FALSE(self.status().user_code);
     node.close();
     self.world.close();
