@@ -125,10 +125,8 @@ bool Network::pump() {
     for (auto& loose : std::exchange(loopback_, {})) dispatch(loose.src, std::move(loose.packet));
     moved = true;
   }
-  int src = 0;
-  std::vector<std::byte> packet;
-  while (packet_transport_->receive(src, packet)) {
-    dispatch(src, std::exchange(packet, {}));
+  while (auto received = packet_transport_->receive()) {
+    dispatch(received->src, std::move(received->packet));
     moved = true;
   }
   for (auto const& [group, packet_handler] : packet_handlers_) moved = packet_handler->advance() || moved;

@@ -110,7 +110,7 @@ void MpiPacketTransport::accept() {
   }
 }
 
-bool MpiPacketTransport::receive(int& src, std::vector<std::byte>& packet) {
+std::optional<spi::ReceivedPacket> MpiPacketTransport::receive() {
   require_thread();
   platform::SigpipeBlocked const blocked;
   reap();
@@ -126,12 +126,11 @@ bool MpiPacketTransport::receive(int& src, std::vector<std::byte>& packet) {
     bool first = true;
     for (auto earlier = receives_.begin(); earlier != at; ++earlier) first = first && earlier->peer != at->peer;
     if (!first) continue;
-    src = at->peer;
-    packet = std::move(at->packet);
+    std::optional<spi::ReceivedPacket> received({.src = at->peer, .packet = std::move(at->packet)});
     receives_.erase(at);
-    return true;
+    return received;
   }
-  return false;
+  return std::nullopt;
 }
 
 void MpiPacketTransport::note_lost_rank() noexcept { Process::instance().lose(); }

@@ -1,6 +1,7 @@
 #pragma once
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <crossrank/mpi.hpp>
@@ -30,7 +31,7 @@ class MpiPacketTransport final : public spi::PacketTransport {
   [[nodiscard]] bool may_use_threads() const noexcept override { return threads_ == Threads::any; }
   void send(int dst, std::vector<std::byte> packet) override;
   [[nodiscard]] std::size_t unsent(int dst) const noexcept override { return at_rank(sends_, dst).size(); }
-  [[nodiscard]] bool receive(int& src, std::vector<std::byte>& packet) override;
+  [[nodiscard]] std::optional<spi::ReceivedPacket> receive() override;
   [[nodiscard]] void* native_group() noexcept override { return &callers_; }
   void note_lost_rank() noexcept override;
   /// Returns what expires when the packet transport has made its last MPI call.

@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -21,16 +22,15 @@ class MemoryHub {
     auto const sent = sent_[static_cast<std::size_t>(src)]++;
     if (src == leaving_ && sent >= packets_left_) disconnected_ = src;
     if (disconnected_ == src || disconnected_ == dst) return;
-    queues_[static_cast<std::size_t>(dst)].emplace_back(src, std::move(packet));
+    queues_[static_cast<std::size_t>(dst)].push_back({.src = src, .packet = std::move(packet)});
   }
-  bool receive(int rank, int& src, std::vector<std::byte>& packet) {
+  [[nodiscard]] std::optional<spi::ReceivedPacket> receive(int rank) {
     std::lock_guard const lock(mutex_);
     auto& queue = queues_[static_cast<std::size_t>(rank)];
-    if (queue.empty()) return false;
-    src = queue.front().first;
-    packet = std::move(queue.front().second);
+    if (queue.empty()) return std::nullopt;
+    std::optional received(std::move(queue.front()));
     queue.pop_front();
-    return true;
+    return received;
   }
   /// Returns how many packets a rank has sent.
   [[nodiscard]] int sent(int rank) {
@@ -54,7 +54,7 @@ class MemoryHub {
   int disconnected_ = -1;
   int leaving_ = -1;
   int packets_left_ = 0;
-  std::vector<std::deque<std::pair<int, std::vector<std::byte>>>> queues_;
+  std::vector<std::deque<spi::ReceivedPacket>> queues_;
   std::vector<int> sent_;  ///< packets, by rank
 };
 
@@ -67,9 +67,7 @@ class MemoryPacketTransport final : public spi::PacketTransport {
   [[nodiscard]] bool may_use_threads() const noexcept override { return true; }
   void send(int dst, std::vector<std::byte> packet) override { hub_->send(rank_, dst, std::move(packet)); }
   [[nodiscard]] std::size_t unsent(int) const noexcept override { return 0; }
-  [[nodiscard]] bool receive(int& src, std::vector<std::byte>& packet) override {
-    return hub_->receive(rank_, src, packet);
-  }
+  [[nodiscard]] std::optional<spi::ReceivedPacket> receive() override { return hub_->receive(rank_); }
 
  private:
   std::shared_ptr<MemoryHub> hub_;

@@ -1,11 +1,18 @@
 #pragma once
 #include <cstddef>
+#include <optional>
 #include <string_view>
 #include <vector>
 
 #include <crossrank/export.hpp>
 
 namespace crossrank::spi {
+
+/// A packet that has arrived.
+struct ReceivedPacket {
+  int src = 0;  ///< the rank that has sent it
+  std::vector<std::byte> packet{};
+};
 
 /// The interface that a network backend implements: packets between the ranks of a job, in order for each pair.
 ///
@@ -30,8 +37,8 @@ class CROSSRANK_EXPORT PacketTransport {
   virtual void send(int dst, std::vector<std::byte> packet) = 0;
   /// Returns the number of packets to `dst` that the transport has taken over and not sent yet.
   [[nodiscard]] virtual std::size_t unsent(int dst) const noexcept = 0;
-  /// Takes the next packet that has arrived from any rank. Returns false when there is none.
-  [[nodiscard]] virtual bool receive(int& src, std::vector<std::byte>& packet) = 0;
+  /// Takes the next packet that has arrived from any rank. Returns nothing when there is none.
+  [[nodiscard]] virtual std::optional<ReceivedPacket> receive() = 0;
   /// Returns the vendor's group of all ranks for the caller's own use, or null. The library does not communicate
   /// through it.
   [[nodiscard]] virtual void* native_group() noexcept { return nullptr; }

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -226,7 +227,7 @@ class PacketsForOneThread final : public spi::PacketTransport {
   [[nodiscard]] bool may_use_threads() const noexcept override { return false; }
   void send(int dst, std::vector<std::byte> packet) override { below_.send(dst, std::move(packet)); }
   [[nodiscard]] std::size_t unsent(int dst) const noexcept override { return below_.unsent(dst); }
-  [[nodiscard]] bool receive(int& src, std::vector<std::byte>& packet) override { return below_.receive(src, packet); }
+  [[nodiscard]] std::optional<spi::ReceivedPacket> receive() override { return below_.receive(); }
 
  private:
   test::MemoryPacketTransport below_;

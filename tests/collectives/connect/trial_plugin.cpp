@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -22,7 +23,7 @@ class OneRank final : public spi::PacketTransport {
   [[nodiscard]] bool may_use_threads() const noexcept override { return true; }
   void send(int, std::vector<std::byte>) override {}
   [[nodiscard]] std::size_t unsent(int) const noexcept override { return 0; }
-  [[nodiscard]] bool receive(int&, std::vector<std::byte>&) override { return false; }
+  [[nodiscard]] std::optional<spi::ReceivedPacket> receive() override { return std::nullopt; }
 };
 
 spi::PluginRequest& last_request() {

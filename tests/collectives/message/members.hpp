@@ -37,7 +37,7 @@ class GatedPacketTransport final : public spi::PacketTransport {
     below_.send(dst, std::move(packet));
   }
   [[nodiscard]] std::size_t unsent(int) const noexcept override { return full ? message::chunks_ahead : 0; }
-  [[nodiscard]] bool receive(int& src, std::vector<std::byte>& packet) override { return below_.receive(src, packet); }
+  [[nodiscard]] std::optional<spi::ReceivedPacket> receive() override { return below_.receive(); }
   bool full = false;
   std::set<int> sent_to{};
 

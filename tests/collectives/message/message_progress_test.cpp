@@ -2,6 +2,7 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -41,7 +42,7 @@ class PacedPacketTransport final : public spi::PacketTransport {
     below_.send(dst, std::move(packet));
   }
   [[nodiscard]] std::size_t unsent(int) const noexcept override { return has_space ? 0 : message::chunks_ahead; }
-  [[nodiscard]] bool receive(int& src, std::vector<std::byte>& packet) override { return below_.receive(src, packet); }
+  [[nodiscard]] std::optional<spi::ReceivedPacket> receive() override { return below_.receive(); }
   bool has_space = false;
 
  private:
