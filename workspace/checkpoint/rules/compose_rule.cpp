@@ -24,7 +24,7 @@ namespace {
 
 /// Returns the rule for a single value of the whole layer.
 MergeRule single_rule(LayerOnRanks const& layer, LayerSharding const& sharding) {
-  require_same_shape_and_dtype(layer.tensors, -1);
+  require_same_shape_and_dtype(layer.tensors);
   switch (layer.role) {
     case TensorRole::input_scale:
     case TensorRole::output_scale:
@@ -139,18 +139,18 @@ bool has_whole_bias(LayerOnRanks const& layer) {
 
 }  // namespace
 
-void require_same_shape_and_dtype(std::span<SourceTensor const* const> tensors, int axis) {
+void require_same_shape_and_dtype(std::span<SourceTensor const* const> tensors, std::optional<int> except_axis) {
   auto const& first = *tensors.front();
   for (std::size_t rank = 1; rank < tensors.size(); ++rank) {
     auto const& other = *tensors[rank];
     bool alike = other.dtype == first.dtype && other.shape.size() == first.shape.size();
     for (std::size_t d = 0; alike && d < first.shape.size(); ++d) {
-      alike = static_cast<int>(d) == axis || other.shape[d] == first.shape[d];
+      alike = static_cast<int>(d) == except_axis || other.shape[d] == first.shape[d];
     }
     if (alike) continue;
     throw FormatError({.operation = "merge rules",
                        .message = "rank " + std::to_string(rank) + " has another tensor than rank 0" +
-                                  (axis >= 0 ? " beside dimension " + std::to_string(axis) : std::string()),
+                                  (except_axis ? " beside dimension " + std::to_string(*except_axis) : std::string()),
                        .expected = std::string(name_of(first.dtype)) + " " + to_string(first.shape),
                        .got = std::string(name_of(other.dtype)) + " " + to_string(other.shape),
                        .resource = first.name,
@@ -162,7 +162,7 @@ void require_same_shape_and_dtype(std::span<SourceTensor const* const> tensors, 
 
 MergeRule compose_rule(LayerOnRanks const& layer, LayerSharding const& sharding) {
   if (sharding.shard_axis != ShardAxis::column && sharding.shard_axis != ShardAxis::row) {
-    require_same_shape_and_dtype(layer.tensors, -1);
+    require_same_shape_and_dtype(layer.tensors);
     return {.kind = KeepReplica{}, .reason = "replicated: " + sharding.why};
   }
   auto const axes = layer.formats.front().axes(layer.role, *layer.tensors.front());
@@ -176,7 +176,7 @@ MergeRule compose_rule(LayerOnRanks const& layer, LayerSharding const& sharding)
     (void)layer.formats[rank].axes(layer.role, *layer.tensors[rank]);
   }
   if (layer.role == TensorRole::weight_shape) {
-    require_same_shape_and_dtype(layer.tensors, -1);
+    require_same_shape_and_dtype(layer.tensors);
     return {.kind = SumElement{.element = sharding.shard_axis == ShardAxis::column ? 0 : 1,
                                .parts = sharding.parts,
                                .replicas = sharding.replicas,
@@ -185,11 +185,11 @@ MergeRule compose_rule(LayerOnRanks const& layer, LayerSharding const& sharding)
   }
   if (axes.single) return single_rule(layer, sharding);
   if (layer.role == TensorRole::bias && sharding.shard_axis == ShardAxis::column && has_whole_bias(layer)) {
-    require_same_shape_and_dtype(layer.tensors, -1);
+    require_same_shape_and_dtype(layer.tensors);
     return {.kind = KeepReplica{}, .reason = "every rank has the whole bias: must agree"};
   }
   if ((sharding.shard_axis == ShardAxis::column ? axes.out : axes.in) < 0) {
-    require_same_shape_and_dtype(layer.tensors, -1);
+    require_same_shape_and_dtype(layer.tensors);
     auto const side = std::string(sharding.shard_axis == ShardAxis::column ? "outputs" : "inputs");
     return {.kind = KeepReplica{},
             .reason = "a " + std::string(to_string(layer.role)) + " that does not depend on the " + side + " of a " +

@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,8 +26,8 @@ struct LayerOnRanks {
 /// dtypes contradict each other, or when group ids do not follow the inputs.
 [[nodiscard]] MergeRule compose_rule(LayerOnRanks const& layer, LayerSharding const& sharding);
 
-/// Checks that dtypes agree, and shapes in all dimensions except `axis` (-1: no exception). `FormatError` names the
-/// first rank that differs.
-void require_same_shape_and_dtype(std::span<SourceTensor const* const> tensors, int axis);
+/// Checks that dtypes agree, and shapes in all dimensions except `except_axis`. `FormatError` names the first rank that
+/// differs.
+void require_same_shape_and_dtype(std::span<SourceTensor const* const> tensors, std::optional<int> except_axis = {});
 
 }  // namespace crossrank::checkpoint

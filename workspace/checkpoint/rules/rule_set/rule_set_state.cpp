@@ -40,7 +40,7 @@ SampledTensor placed(ShardSource const& source, SourceTensor const& tensor) {
 }
 
 MergeRule reduced(std::vector<SourceTensor const*> const& tensors, ReduceOp op, std::string reason) {
-  require_same_shape_and_dtype(tensors, -1);
+  require_same_shape_and_dtype(tensors);
   return {.kind = Reduce{op}, .reason = std::move(reason)};
 }
 
@@ -68,7 +68,7 @@ MergeRule by_whole_name(LayerRule const& rule, std::vector<SourceTensor const*> 
   return std::visit(Overloads{[&](ReducedValue const& value) { return reduced(tensors, value.op, "made one value"); },
                               [&](ShardedTensor const& sharded) { return joined(sharded, rule.pattern, tensors); },
                               [&](auto const&) {
-                                require_same_shape_and_dtype(tensors, -1);
+                                require_same_shape_and_dtype(tensors);
                                 return MergeRule{.kind = KeepReplica{}, .reason = "every rank has all of it"};
                               }},
                     rule.kind);
