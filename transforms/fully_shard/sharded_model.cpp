@@ -283,8 +283,9 @@ void FullyShardedModel::after_unit(std::size_t unit, Pass pass) {
   auto& state = *state_;
   if (state.observer != nullptr) state.observer->after_unit(unit, pass);
   if (pass == Pass::forward) {
+    bool const to_smaller_group = std::holds_alternative<int>(state.config.reshard_after_forward);
     if (state.reshards(unit))
-      state.units[unit].release(std::holds_alternative<int>(state.config.reshard_after_forward));
+      state.units[unit].release(to_smaller_group ? UnitShards::Keep::own_part : UnitShards::Keep::nothing);
     return;
   }
   std::erase(state.running, unit);
@@ -330,7 +331,7 @@ void FullyShardedModel::for_each_parameter(std::function<void(std::string const&
   state_->run("for_each_parameter", [&] {
     state_->release_all();
     for (auto& unit : state_->units) {
-      unit.start_gather(true);
+      unit.start_gather(UnitShards::GatherDtype::of_shards);
       unit.finish_gather();
       unit.visit(use);
       unit.release();

@@ -14,13 +14,15 @@
 /// How a unit gets its full parameters and gives them back.
 namespace crossrank::transforms {
 
-Dtype UnitShards::gathered_dtype(Member const& member, bool exact) const {
+Dtype UnitShards::gathered_dtype(Member const& member, GatherDtype gather_dtype) const {
   auto const own = member.shard.dtype();
-  return exact || !is_real(own) ? own : config_.mixed_precision.param_dtype.value_or(own);
+  return gather_dtype == GatherDtype::of_shards || !is_real(own) ? own
+                                                                 : config_.mixed_precision.param_dtype.value_or(own);
 }
 
-bool UnitShards::travels_as_fp8(Member const& member, bool exact) const {
-  return !exact && config_.mixed_precision.fp8_enabled && member.shape.size() >= 2 && is_real(member.shard.dtype());
+bool UnitShards::travels_as_fp8(Member const& member, GatherDtype gather_dtype) const {
+  return gather_dtype == GatherDtype::configured && config_.mixed_precision.fp8_enabled && member.shape.size() >= 2 &&
+         is_real(member.shard.dtype());
 }
 
 /// Encodes the shard with one scale for the whole parameter, so that its largest value uses the whole range.
@@ -66,13 +68,13 @@ void UnitShards::decode(Member& member) const {
   member.fp8_codes = {};
 }
 
-void UnitShards::start_gather(bool exact) {
+void UnitShards::start_gather(GatherDtype gather_dtype) {
   if (state_ != State::sharded || members_.empty()) return;
   std::vector<Tensor> ins;
   std::vector<Tensor> outs;
-  bool const from_parts = !exact && members_.front().part.defined();
+  bool const from_parts = gather_dtype == GatherDtype::configured && members_.front().part.defined();
   for (auto& member : members_) {
-    auto const dtype = gathered_dtype(member, exact);
+    auto const dtype = gathered_dtype(member, gather_dtype);
     auto const shape = with_rows(member.shape, member.shard.shape()[0] * groups_.shard.world_size());
     member.storage = std::make_shared<GatheredStorage>(member.parameter->name, dense_bytes(shape, dtype), device_);
     member.storage->allocate(pool_);
@@ -81,7 +83,7 @@ void UnitShards::start_gather(bool exact) {
     if (from_parts) {
       ins.push_back(std::exchange(member.part, {}));
       outs.push_back(member.full);
-    } else if (travels_as_fp8(member, exact)) {
+    } else if (travels_as_fp8(member, gather_dtype)) {
       encode(member, ins, outs);
     } else {
       ins.push_back(as_dtype(member.shard, dtype).to(device_));
@@ -104,10 +106,10 @@ void UnitShards::finish_gather() {
   state_ = State::gathered;
 }
 
-void UnitShards::release(bool keep_part) {
+void UnitShards::release(Keep keep) {
   finish_gather();
   for (auto& member : members_) {
-    if (keep_part && state_ == State::gathered) {
+    if (keep == Keep::own_part && state_ == State::gathered) {
       auto const& group = groups_.smaller;
       auto const rows = member.full.shape()[0] / group.world_size();
       member.part = member.full.narrow(0, rows * group.rank(), rows).clone();

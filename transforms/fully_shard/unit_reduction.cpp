@@ -23,7 +23,7 @@ void UnitShards::prepare_gradients() {
 
 void UnitShards::prepare_gradient(Member& member) {
   auto const shape = with_rows(member.shape, member.shard.shape()[0] * groups_.shard.world_size());
-  auto const dtype = gathered_dtype(member, false);
+  auto const dtype = gathered_dtype(member, GatherDtype::configured);
   if (device_ == Device::cpu()) {
     auto const block = pool_.take(dense_bytes(shape, dtype), device_);
     member.full_grad = spi::tensor_from_storage(block.memory.storage(), 0, shape, dtype);

@@ -55,7 +55,7 @@ void UnitShards::add(std::shared_ptr<Parameter> const& parameter) {
   group.scatter(member.shard, padded);
   if (groups_.replicate.connected()) groups_.replicate.broadcast(member.shard);
   memory_.shards += member.shard.nbytes();
-  auto const dtype = gathered_dtype(member, false);
+  auto const dtype = gathered_dtype(member, GatherDtype::configured);
   auto const bytes = dense_bytes(whole, dtype);
   sizes_.gathered += bytes;
   if (parameter->requires_grad) {

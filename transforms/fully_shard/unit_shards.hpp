@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -55,12 +56,23 @@ class UnitShards {
   /// Returns whether the shards have gradients.
   [[nodiscard]] bool has_gradients() const noexcept;
 
-  /// Starts to gather the full parameters, unless they are gathered already. `exact`: in the dtypes of the shards.
-  void start_gather(bool exact = false);
+  /// The dtypes of gathered parameters.
+  enum class GatherDtype : std::uint8_t {
+    configured,  ///< `param_dtype`; values may travel as FP8 codes
+    of_shards,   ///< the exact values
+  };
+  /// What `release` keeps for the next gather.
+  enum class Keep : std::uint8_t {
+    nothing,
+    own_part,  ///< this rank's part in the smaller group
+  };
+
+  /// Starts to gather the full parameters, unless they are gathered already.
+  void start_gather(GatherDtype gather_dtype = GatherDtype::configured);
   /// Waits until the parameters are gathered.
   void finish_gather();
-  /// Gives the full parameters back. `keep_part`: keeps this rank's part in the smaller group for the next gather.
-  void release(bool keep_part = false);
+  /// Gives the full parameters back.
+  void release(Keep keep = Keep::nothing);
   /// Makes the buffers into which the engine adds gradients.
   void prepare_gradients();
   /// Notes that the gradient of parameter number `member` of the unit was computed.
@@ -115,11 +127,11 @@ class UnitShards {
   void take_over(Member& member);
   void take_full_gradients_as(Dtype dtype, Member& member);
   void note_peak() noexcept;
-  [[nodiscard]] Dtype gathered_dtype(Member const& member, bool exact) const;
+  [[nodiscard]] Dtype gathered_dtype(Member const& member, GatherDtype gather_dtype) const;
   [[nodiscard]] Dtype reduction_dtype(Dtype gradient) const {
     return config_.mixed_precision.reduce_dtype.value_or(gradient);
   }
-  [[nodiscard]] bool travels_as_fp8(Member const& member, bool exact) const;
+  [[nodiscard]] bool travels_as_fp8(Member const& member, GatherDtype gather_dtype) const;
   void encode(Member& member, std::vector<Tensor>& ins, std::vector<Tensor>& outs);
   void decode(Member& member) const;
 
