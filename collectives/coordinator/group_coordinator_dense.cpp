@@ -14,7 +14,7 @@
 #include "collectives/core/own_part.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/tensor/strided_runs.hpp"
-#include "lib/tensor/unusable_tensor.hpp"
+#include "lib/tensor/tensor_checks.hpp"
 
 namespace crossrank {
 namespace {

@@ -11,8 +11,7 @@
 #include "collectives/algorithms/reduce.hpp"
 #include "collectives/core/agreed_arguments.hpp"
 #include "collectives/core/group_state.hpp"
-#include "lib/tensor/transfer/host_copies.hpp"
-#include "lib/tensor/unusable_tensor.hpp"
+#include "lib/tensor/tensor_checks.hpp"
 
 namespace crossrank {
 

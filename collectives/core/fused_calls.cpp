@@ -12,7 +12,7 @@
 #include "collectives/core/agreed_arguments.hpp"
 #include "collectives/core/call_builder.hpp"
 #include "lib/tensor/device_tensor.hpp"
-#include "lib/tensor/transfer/host_copies.hpp"
+#include "lib/tensor/tensor_checks.hpp"
 
 /// Calls on several tensors in one operation. Tensors that follow each other in memory are used where they are; others
 /// go through a buffer that the call owns.

@@ -11,7 +11,7 @@
 #include "collectives/message_queue/queue_handle.hpp"
 #include "collectives/message_queue/queue_state.hpp"
 #include "collectives/message_queue/queue_tensor.hpp"
-#include "lib/tensor/unusable_tensor.hpp"
+#include "lib/tensor/tensor_checks.hpp"
 
 namespace crossrank {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "collectives/tensor_dict/dict_codec.hpp"
 #include "collectives/message_queue/queue_tensor.hpp"
-#include "lib/tensor/transfer/host_copies.hpp"
+#include "lib/tensor/tensor_checks.hpp"
 #include "lib/tensor/transfer/tensor_mover.hpp"
 
 namespace crossrank::queue {

@@ -11,7 +11,7 @@
 #include "lib/device/device_kinds.hpp"
 #include "lib/tensor/copy_memory.hpp"
 #include "lib/tensor/device_tensor.hpp"
-#include "lib/tensor/transfer/host_copies.hpp"
+#include "lib/tensor/tensor_checks.hpp"
 #include "lib/tensor/transfer/tensor_mover.hpp"
 
 namespace crossrank::queue {

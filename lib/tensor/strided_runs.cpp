@@ -3,7 +3,7 @@
 #include <string>
 
 #include "lib/core/as_size.hpp"
-#include "lib/tensor/unusable_tensor.hpp"
+#include "lib/tensor/tensor_checks.hpp"
 
 namespace crossrank {
 

@@ -7,7 +7,7 @@
 #include "lib/tensor/copy_memory.hpp"
 #include "lib/tensor/strided_runs.hpp"
 #include "lib/tensor/heap_storage.hpp"
-#include "lib/tensor/unusable_tensor.hpp"
+#include "lib/tensor/tensor_checks.hpp"
 
 namespace crossrank {
 

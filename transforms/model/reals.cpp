@@ -11,7 +11,7 @@
 #include "lib/core/as_size.hpp"
 #include "lib/tensor/convert.hpp"
 #include "lib/tensor/small_float.hpp"
-#include "lib/tensor/transfer/host_copies.hpp"
+#include "lib/tensor/tensor_checks.hpp"
 
 namespace crossrank::transforms {
 namespace {

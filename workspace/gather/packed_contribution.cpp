@@ -10,7 +10,7 @@
 #include "lib/codec/message/config_binary.hpp"
 #include "lib/codec/message/tensor_table.hpp"
 #include "lib/tensor/device_tensor.hpp"
-#include "lib/tensor/transfer/host_copies.hpp"
+#include "lib/tensor/tensor_checks.hpp"
 #include "lib/tensor/transfer/staged_read.hpp"
 
 namespace crossrank::workspace {

@@ -16,6 +16,7 @@
 #include "lib/node/group/bulk_copy.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/tensor/device_tensor.hpp"
+#include "lib/tensor/tensor_checks.hpp"
 #include "lib/tensor/transfer/host_copies.hpp"
 #include "lib/tensor/transfer/staged_read.hpp"
 #include "workspace/shared_memory/slab_head.hpp"

@@ -7,7 +7,7 @@
 
 #include "lib/codec/checksum/checksum.hpp"
 #include "lib/core/as_size.hpp"
-#include "lib/tensor/transfer/host_copies.hpp"
+#include "lib/tensor/tensor_checks.hpp"
 #include "lib/tensor/transfer/staged_read.hpp"
 
 namespace crossrank::codec {

@@ -9,9 +9,8 @@
 #include "lib/codec/json/json_text.hpp"
 #include "lib/codec/torch/pickle/pickle_writer.hpp"
 #include "lib/codec/torch/pickle/torch_dtype.hpp"
-#include "lib/tensor/transfer/host_copies.hpp"
+#include "lib/tensor/tensor_checks.hpp"
 #include "lib/tensor/transfer/staged_read.hpp"
-#include "lib/tensor/unusable_tensor.hpp"
 
 namespace crossrank::codec {
 namespace {

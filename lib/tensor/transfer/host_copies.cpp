@@ -7,9 +7,6 @@
 #include <crossrank/error.hpp>
 #include <crossrank/spi/device_provider.hpp>
 
-#include "lib/tensor/device_tensor.hpp"
-#include "lib/tensor/unusable_tensor.hpp"
-
 namespace crossrank {
 namespace {
 
@@ -31,27 +28,6 @@ void require_no_capture(Stream const& stream, char const* operation, char const*
                     .message = "the call cannot be captured in a graph, because the host takes part in it",
                     .got = "a captured stream of " + to_string(stream.device()),
                     .hint = hint});
-}
-
-void require_usable(Tensor const& tensor, char const* operation) {
-  if (!tensor.defined()) throw_undefined({.operation = operation});
-  if (auto why = tensor.storage()->revoked_by(); !why.empty()) throw_revoked(tensor, operation, std::move(why));
-}
-
-void require_writable(Tensor const& tensor, char const* operation) {
-  require_usable(tensor, operation);
-  auto holder = tensor.storage()->frozen_by();
-  if (holder.empty()) return;
-  throw UsageError({.operation = operation,
-                    .message = "the bytes cannot be written while others hold them",
-                    .got = std::move(holder),
-                    .resource = to_string(tensor),
-                    .hint = "clone() makes a writable copy"});
-}
-
-void require_readable(Tensor const& tensor, char const* operation) {
-  require_usable(tensor, operation);
-  if (on_gpu(tensor) && tensor.nbytes() > 0) require_no_capture(current_stream(tensor.device()), operation);
 }
 
 void HostCopies::prepare(Tensor const& from) {

@@ -14,16 +14,6 @@ namespace crossrank {
 void require_no_capture(Stream const& stream, char const* operation,
                         char const* hint = "end the capture before the call");
 
-/// Throws `UsageError` for a tensor that is undefined or whose memory was given back.
-void require_usable(Tensor const& tensor, char const* operation);
-
-/// Throws `UsageError` for a tensor that is not usable, and while others hold its bytes. It names them.
-void require_writable(Tensor const& tensor, char const* operation);
-
-/// Throws `UsageError` for a tensor that cannot be read now: not usable, or on a GPU whose current stream is being
-/// captured.
-void require_readable(Tensor const& tensor, char const* operation);
-
 /// Copies of several tensors from GPUs to page-locked host memory, for which the host waits once.
 class HostCopies {
  public:

@@ -9,7 +9,7 @@
 
 #include "lib/tensor/copy_memory.hpp"
 #include "lib/tensor/device_tensor.hpp"
-#include "lib/tensor/transfer/host_copies.hpp"
+#include "lib/tensor/tensor_checks.hpp"
 #include "lib/tensor/transfer/staging_buffers.hpp"
 
 namespace crossrank {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "lib/tensor/device_tensor.hpp"
-#include "lib/tensor/transfer/host_copies.hpp"
+#include "lib/tensor/tensor_checks.hpp"
 
 namespace crossrank {
 

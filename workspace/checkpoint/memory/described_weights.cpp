@@ -16,7 +16,7 @@
 #include "lib/core/as_size.hpp"
 #include "lib/core/nearest_name.hpp"
 #include "lib/platform/host.hpp"
-#include "lib/tensor/transfer/host_copies.hpp"
+#include "lib/tensor/tensor_checks.hpp"
 #include "workspace/checkpoint/memory/placement_json.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 

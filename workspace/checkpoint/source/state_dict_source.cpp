@@ -4,7 +4,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/tensor/transfer/host_copies.hpp"
+#include "lib/tensor/tensor_checks.hpp"
 
 namespace crossrank::checkpoint {
 namespace {

@@ -14,4 +14,14 @@ namespace crossrank {
 /// `UsageError`.
 [[noreturn]] void throw_revoked(Tensor const& tensor, char const* operation, std::string why);
 
+/// Throws `UsageError` for a tensor that is undefined or whose memory was given back.
+void require_usable(Tensor const& tensor, char const* operation);
+
+/// Throws `UsageError` for a tensor that is not usable, and while others hold its bytes. It names them.
+void require_writable(Tensor const& tensor, char const* operation);
+
+/// Throws `UsageError` for a tensor that cannot be read now: not usable, or on a GPU whose current stream is being
+/// captured.
+void require_readable(Tensor const& tensor, char const* operation);
+
 }  // namespace crossrank
