@@ -2,9 +2,7 @@
 
 #include <cstdint>
 #include <cstdlib>
-#include <exception>
 #include <string>
-#include <utility>
 
 #include <sys/mman.h>
 
@@ -78,20 +76,6 @@ PageStorage::PageStorage(std::size_t bytes) : bytes_(map_pages(bytes)), size_(by
 PageStorage::~PageStorage() {
   if (bytes_ != nullptr && ::munmap(bytes_, size_) != 0)
     log_event(LogLevel::error, "pages of a tensor could not be unmapped", {{"bytes", std::to_string(size_)}});
-}
-
-BorrowedStorage::BorrowedStorage(void* data, std::size_t bytes, std::function<void(void*)> deleter)
-    : data_(data), size_(bytes), deleter_(std::move(deleter)) {}
-
-BorrowedStorage::~BorrowedStorage() {
-  if (!deleter_) return;
-  try {
-    deleter_(data_);
-  } catch (std::exception const& e) {
-    log_event(LogLevel::error, "the deleter of a borrowed tensor threw", {{"what", e.what()}});
-  } catch (...) {
-    log_event(LogLevel::error, "the deleter of a borrowed tensor threw");
-  }
 }
 
 }  // namespace crossrank

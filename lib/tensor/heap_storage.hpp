@@ -2,8 +2,11 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include <crossrank/spi/storage.hpp>
+
+#include "lib/device/borrowed_memory.hpp"
 
 namespace crossrank {
 
@@ -43,17 +46,14 @@ class PageStorage final : public spi::Storage {
 /// The caller's memory, returned through the caller's deleter.
 class BorrowedStorage final : public spi::Storage {
  public:
-  BorrowedStorage(void* data, std::size_t bytes, std::function<void(void*)> deleter);
-  ~BorrowedStorage() override;
-  BorrowedStorage(BorrowedStorage const&) = delete;
-  BorrowedStorage& operator=(BorrowedStorage const&) = delete;
-  [[nodiscard]] std::byte* data() noexcept override { return static_cast<std::byte*>(data_); }
+  BorrowedStorage(void* data, std::size_t bytes, std::function<void(void*)> deleter)
+      : memory_(data, std::move(deleter)), size_(bytes) {}
+  [[nodiscard]] std::byte* data() noexcept override { return memory_.data(); }
   [[nodiscard]] std::size_t size_bytes() const noexcept override { return size_; }
 
  private:
-  void* data_;
+  BorrowedMemory memory_;
   std::size_t size_;
-  std::function<void(void*)> deleter_;
 };
 
 }  // namespace crossrank

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -353,6 +354,17 @@ int logged(std::string const& message, Body const& body) {
   body();
   set_log_sink({});
   return count;
+}
+
+TEST_F(DeviceTensor, logs_what_the_deleter_of_borrowed_memory_throws) {
+  auto const there = Tensor::zeros({4}, Dtype::u8, gpu);
+  std::string logged_text;
+  set_log_sink([&](LogEvent const& event) {
+    for (auto const& field : event.fields) logged_text += field.value;
+  });
+  (void)Tensor::from_blob(there.data(), {4}, Dtype::u8, gpu, [](void*) { throw std::runtime_error("no owner"); });
+  set_log_sink({});
+  EXPECT_EQ(logged_text, "no owner");
 }
 
 TEST_F(DeviceTensor, a_gpu_without_its_pool_allocates_each_tensor) {

@@ -12,6 +12,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/log.hpp"
+#include "lib/device/borrowed_memory.hpp"
 #include "lib/device/cuda/capture.hpp"
 #include "lib/device/holders.hpp"
 
@@ -196,18 +197,8 @@ class DeviceStorage final : public spi::Storage {
 class BorrowedDeviceStorage final : public spi::Storage {
  public:
   BorrowedDeviceStorage(Device device, void* data, std::size_t bytes, std::function<void(void*)> deleter)
-      : device_(device), data_(data), bytes_(bytes), deleter_(std::move(deleter)) {}
-  ~BorrowedDeviceStorage() override {
-    if (!deleter_) return;
-    try {
-      deleter_(data_);
-    } catch (...) {
-      log_event(LogLevel::error, "the deleter of a borrowed tensor threw");
-    }
-  }
-  BorrowedDeviceStorage(BorrowedDeviceStorage const&) = delete;
-  BorrowedDeviceStorage& operator=(BorrowedDeviceStorage const&) = delete;
-  [[nodiscard]] std::byte* data() noexcept override { return static_cast<std::byte*>(data_); }
+      : device_(device), memory_(data, std::move(deleter)), bytes_(bytes) {}
+  [[nodiscard]] std::byte* data() noexcept override { return memory_.data(); }
   [[nodiscard]] std::size_t size_bytes() const noexcept override { return bytes_; }
   [[nodiscard]] Device device() const noexcept override { return device_; }
   [[nodiscard]] std::string frozen_by() const override { return holders_.describe(); }
@@ -219,9 +210,8 @@ class BorrowedDeviceStorage final : public spi::Storage {
  private:
   Device device_;
   Holders holders_{};
-  void* data_;
+  BorrowedMemory memory_;
   std::size_t bytes_;
-  std::function<void(void*)> deleter_;
 };
 
 struct PluggedAllocator {
