@@ -8,8 +8,6 @@
 #include <set>
 #include <span>
 #include <string>
-#include <string_view>
-#include <system_error>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -17,15 +15,14 @@
 
 #include "lib/codec/checksum/checksum.hpp"
 #include "lib/codec/json/json_document.hpp"
-#include "lib/codec/json/json_text.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/core/log.hpp"
 #include "lib/platform/files/atomic_file.hpp"
 #include "lib/platform/crash_point.hpp"
-#include "lib/platform/files/io_error.hpp"
 #include "workspace/checkpoint/discovery/model_description.hpp"
 #include "workspace/checkpoint/parts/file_recipe.hpp"
 #include "workspace/checkpoint/parts/part_folder.hpp"
+#include "workspace/checkpoint/parts/plan_path.hpp"
 #include "workspace/checkpoint/plan/merge_plan_state.hpp"
 #include "workspace/checkpoint/verify/compare_replicas.hpp"
 #include "workspace/checkpoint/write/job/job_files.hpp"
@@ -46,16 +43,6 @@ PartsPlan::State const& require(std::shared_ptr<PartsPlan::State const> const& s
                       .hint = "make one with PartsPlan::make or PartsPlan::load"});
   }
   return *state;
-}
-
-/// Keeps "..", because it leads elsewhere behind a link.
-fs::path absolute_path(fs::path const& path) {
-  if (path.empty()) return path;
-  fs::path result;
-  for (auto const& part : fs::absolute(path)) {
-    if (!part.empty() && part != ".") result /= part;
-  }
-  return result;
 }
 
 /// Returns the stamps of all inputs: those that were opened, then the files that are copied.
@@ -304,36 +291,7 @@ void PartsPlan::save(fs::path const& file) const {
   auto const& state = require(state_);
   auto contents = state.file;
   static_cast<void>(to_text(contents));  // before anything is made
-  std::error_code ignored;
-  if (fs::is_directory(file, ignored) || absolute_path(file) == state.file.out) {
-    throw UsageError({.operation = parts_operation,
-                      .message = "the plan needs the name of a file, but this is a directory",
-                      .resource = file.string(),
-                      .hint = "add the name of a file, such as plan.json"});
-  }
-  std::error_code unknown;
-  auto const kind = fs::symlink_status(file, unknown).type();
-  if (kind == fs::file_type::none)
-    platform::throw_io(std::string(parts_operation) + ": look at", file.string(), unknown.value());
-  if (kind != fs::file_type::not_found && kind != fs::file_type::regular) {  // saving would replace it
-    throw UsageError({.operation = parts_operation,
-                      .message = "the plan needs the name of a file, but this is a link, a pipe or a device",
-                      .resource = file.string(),
-                      .hint = "give the name of a new file or of an earlier plan"});
-  }
-  if (codec::find_bad_utf8(absolute_path(file).string()) !=
-      std::string_view::npos) {  // the folder of the plan records the path
-    throw UsageError({.operation = parts_operation,
-                      .message = "the path of the plan is not UTF-8",
-                      .resource = file.string(),
-                      .hint = "choose another name or directory"});
-  }
-  if (fs::equivalent(absolute_path(file).parent_path(), state.file.inputs.shards, ignored)) {
-    throw UsageError({.operation = parts_operation,
-                      .message = "the plan would be a file among the shards, which the merge copies to the output",
-                      .resource = file.string(),
-                      .hint = "save the plan in another directory, such as that of the output"});
-  }
+  require_plan_path(file, state.file);
   auto job = JobFolder::make(folder_request(state, false));
   if (entry_at(job.directory(), published_name) == Entry::file) {
     // An earlier `finish_parts` of the same plan was killed before it removed the folder.

@@ -139,29 +139,30 @@ class Verification {
       if (set_ && set_->sources.size() == 1) append(check_index_exists(path_));
     }
     report_.files = count_files();
+    set_ ? check_set() : count_tensors();
+  }
+
+  /// Runs the checks of the set: its links, and the names, shapes and scales of its tensors.
+  void check_set() {
     std::vector<std::string> names;
-    if (set_) {
-      for (auto const& path : set_->unreachable)
-        report_.defects.push_back({DefectKind::file, path, "this is a link that leads to no file",
-                                   "copy the file that it points to, or remove the link"});
-      plan_model(names);
-      for (auto const& source : set_->sources) {
-        append(check_scales(*source, set_->config, set_->quantization));
-        append(check_missing_scales(source->tensors(), source->name(), set_->config, set_->quantization));
-      }
-      if (set_->sources.size() == 1) {
-        QuantizationHints const hints(set_->config, set_->quantization);
-        append(check_weight_shapes(set_->sources.front(), hints));
-      }
-      append(check_coverage(names, set_->config, path_.string()));
-      append(check_missing_tensors(names));
-      append(check_stacked_layers(names));
-      if (layout_) {
-        append(check_vocabulary(layout_->tensors, ModelSizes(set_->config)));
-        append(ModelNames(set_->config).check(names, path_.string()));
-      }
-    } else {
-      count_tensors();
+    for (auto const& path : set_->unreachable)
+      report_.defects.push_back({DefectKind::file, path, "this is a link that leads to no file",
+                                 "copy the file that it points to, or remove the link"});
+    plan_model(names);
+    for (auto const& source : set_->sources) {
+      append(check_scales(*source, set_->config, set_->quantization));
+      append(check_missing_scales(source->tensors(), source->name(), set_->config, set_->quantization));
+    }
+    if (set_->sources.size() == 1) {
+      QuantizationHints const hints(set_->config, set_->quantization);
+      append(check_weight_shapes(set_->sources.front(), hints));
+    }
+    append(check_coverage(names, set_->config, path_.string()));
+    append(check_missing_tensors(names));
+    append(check_stacked_layers(names));
+    if (layout_) {
+      append(check_vocabulary(layout_->tensors, ModelSizes(set_->config)));
+      append(ModelNames(set_->config).check(names, path_.string()));
     }
   }
 
