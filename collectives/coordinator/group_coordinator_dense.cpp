@@ -29,7 +29,7 @@ void require_first_dim(Collective const& group, Tensor const& tensor, char const
     throw UsageError(usage_in(group, operation, "the tensor has no rows", "a first dimension", to_string(tensor)));
 }
 
-/// Rejects sizes that do not fit the group, or whose entry for this rank differs from `mine`.
+/// Throws `UsageError` unless there is one size per rank and none is negative.
 void require_sizes(Collective const& group, std::vector<std::int64_t> const& sizes, char const* operation) {
   if (std::ssize(sizes) != group.world_size()) {
     throw UsageError(usage_in(group, operation, "expected one size per rank", std::to_string(group.world_size()),
@@ -213,7 +213,7 @@ Tensor GroupCoordinator::recv(Shape const& shape, Dtype dtype, std::optional<int
     failure.emplace(own_part_failure(e, "recv", *group.transport()));
     out = Tensor::empty(shape, dtype);  // takes the message all the same, so that the sender does not wait forever
   }
-  if (group.transport() == cpu_group().transport()) static_cast<void>(behind_dicts(from, "recv"));
+  if (group.transport() == cpu_group().transport()) static_cast<void>(cpu_group_after_dicts(from, "recv"));
   group.recv(out, from);
   if (failure) throw *std::move(failure);
   return out;

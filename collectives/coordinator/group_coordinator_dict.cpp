@@ -40,12 +40,12 @@ TensorDict const& TensorDictReceive::wait() {
 
 std::shared_ptr<DictReceiveQueue> GroupCoordinator::State::receive_queue_from(int src) {
   std::lock_guard const lock(receive_queues_mutex);
-  auto& line = receive_queues[src];
-  if (!line) line = std::make_shared<DictReceiveQueue>();
-  return line;
+  auto& receive_queue = receive_queues[src];
+  if (!receive_queue) receive_queue = std::make_shared<DictReceiveQueue>();
+  return receive_queue;
 }
 
-Collective const& GroupCoordinator::behind_dicts(int src, char const* operation) const {
+Collective const& GroupCoordinator::cpu_group_after_dicts(int src, char const* operation) const {
   auto& held = state(operation);
   held.receive_queue_from(checked_rank(held.cpu, src, operation, "the source"))->drain();
   return held.cpu;

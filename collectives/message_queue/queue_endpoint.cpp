@@ -128,7 +128,7 @@ void MessageQueue::State::notify_remote_readers() noexcept {
   for (auto const& far : remote_writers) far->fail(*failure);
 }
 
-void MessageQueue::State::make_progress() noexcept {
+void MessageQueue::State::withdraw_timeout() noexcept {
   if (!timed_out) return;
   timed_out.reset();
   if (auto* const shared = status()) {
@@ -152,7 +152,7 @@ void MessageQueue::State::require_readers(char const* operation) {
 void MessageQueue::State::await_space(char const* operation, node::MessageParts parts, QueueWait const& wait) {
   if (cancelled.load(std::memory_order_acquire)) throw_cancelled(operation);
   if (!out && remote_writers.empty()) return;
-  make_progress();
+  withdraw_timeout();
   require_readers(operation);
   std::size_t bytes = 0;
   for (auto const& part : parts) bytes += part.size();
@@ -187,7 +187,7 @@ void MessageQueue::State::put(node::MessageParts parts) {
 
 void MessageQueue::State::close() noexcept {
   closed = true;
-  make_progress();
+  withdraw_timeout();
   withdraw_note();
   if (out) out->close();
   if (in) in->close();
@@ -256,7 +256,7 @@ void MessageQueue::State::report_waiting(std::vector<int>& reported_ranks) {
 
 bool MessageQueue::State::await_message(char const* operation, QueueWait const& wait) {
   if (cancelled.load(std::memory_order_acquire)) throw_cancelled(operation);
-  make_progress();
+  withdraw_timeout();
   if (has_message()) {
     withdraw_note();
     return true;
@@ -276,7 +276,7 @@ bool MessageQueue::State::await_message(char const* operation, QueueWait const& 
 bool MessageQueue::State::wait_without_throwing(std::chrono::nanoseconds limit) {
   char const* const operation = "wait_for";
   if (cancelled.load(std::memory_order_acquire)) throw_cancelled(operation);
-  make_progress();
+  withdraw_timeout();
   node::RingWaitLimits const limits{.timeout = limit};
   auto ended = WaitResult::ready;
   if (!writing && !closed) {

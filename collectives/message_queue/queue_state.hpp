@@ -107,7 +107,7 @@ struct MessageQueue::State {
   [[nodiscard]] node::RingWaitLimits limits(QueueWait const& wait) const;
   void require_readers(char const* operation);
   /// Withdraws the timeout of the last call, because this endpoint continues.
-  void make_progress() noexcept;
+  void withdraw_timeout() noexcept;
   /// Records that this endpoint does not wait.
   void withdraw_note() const noexcept;
 

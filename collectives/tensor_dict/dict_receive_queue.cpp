@@ -31,7 +31,7 @@ void DictReceiveQueue::drain() {
 }
 
 bool DictReceiveQueue::carry_on_first(bool may_wait) {
-  if (!waiting_.front()->ask(may_wait)) return false;
+  if (!waiting_.front()->post_receives(may_wait)) return false;
   waiting_.pop_front();
   return true;
 }

@@ -109,11 +109,11 @@ void DictSend::wait() {
   for (; !messages_.empty(); messages_.pop_front()) messages_.front().wait();
 }
 
-DictReceive::DictReceive(Collective const& group, int src, std::shared_ptr<DictReceiveQueue> line,
+DictReceive::DictReceive(Collective const& group, int src, std::shared_ptr<DictReceiveQueue> receive_queue,
                          std::optional<Collective> all_gather_group)
     : group_(group),
       src_(src),
-      receive_queue_(std::move(line)),
+      receive_queue_(std::move(receive_queue)),
       all_gather_group_(std::move(all_gather_group)),
       head_tensor_(Tensor::empty({static_cast<std::int64_t>(sizeof(BlockHeader))}, Dtype::u8)) {
   receive_queue_->join(*this);
@@ -121,7 +121,7 @@ DictReceive::DictReceive(Collective const& group, int src, std::shared_ptr<DictR
 
 DictReceive::~DictReceive() { receive_queue_->leave(*this); }
 
-bool DictReceive::have_come(bool may_wait) {
+bool DictReceive::receives_completed(bool may_wait) {
   return with_operation_name(receiving, [&] {
     for (; !messages_.empty(); messages_.pop_front()) {
       if (may_wait) {
@@ -134,10 +134,10 @@ bool DictReceive::have_come(bool may_wait) {
   });
 }
 
-bool DictReceive::ask(bool may_wait) noexcept {
+bool DictReceive::post_receives(bool may_wait) noexcept {
   try {
     while (stage_ < Stage::tensors) {
-      if (!have_come(may_wait)) return false;
+      if (!receives_completed(may_wait)) return false;
       next_stage();
     }
   } catch (...) {
@@ -151,7 +151,7 @@ bool DictReceive::advance(bool may_wait) {
   if (!failure_ && stage_ < Stage::joining) {
     if (!receive_queue_->carry_on(*this, may_wait)) return false;
     try {
-      if (!failure_ && !have_come(may_wait)) return false;
+      if (!failure_ && !receives_completed(may_wait)) return false;
       stage_ = Stage::joining;
     } catch (...) {
       failure_ = std::current_exception();

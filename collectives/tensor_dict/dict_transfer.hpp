@@ -40,8 +40,8 @@ class DictSend {
 /// Receives a dictionary. Posts receives as soon as their sizes are known. Allocates memory for data that arrives.
 class DictReceive {
  public:
-  /// `line`: the queue of all dictionaries that this rank receives from `src` in the group.
-  DictReceive(Collective const& group, int src, std::shared_ptr<DictReceiveQueue> line,
+  /// `receive_queue`: the queue of all dictionaries that this rank receives from `src` in the group.
+  DictReceive(Collective const& group, int src, std::shared_ptr<DictReceiveQueue> receive_queue,
               std::optional<Collective> all_gather_group);
   ~DictReceive();
   DictReceive(DictReceive const&) = delete;
@@ -51,14 +51,14 @@ class DictReceive {
   [[nodiscard]] TensorDict const& wait();
   /// Called by the queue: posts receives as their sizes become known. Returns false when that requires waiting. An
   /// error is kept for the caller that wants the dictionary, and ends this receive.
-  [[nodiscard]] bool ask(bool may_wait) noexcept;
+  [[nodiscard]] bool post_receives(bool may_wait) noexcept;
 
  private:
   enum class Stage { queued, head, body, tensors, joining, done };
 
   [[nodiscard]] bool advance(bool may_wait);
   /// Returns whether all posted receives have completed.
-  [[nodiscard]] bool have_come(bool may_wait);
+  [[nodiscard]] bool receives_completed(bool may_wait);
   void next_stage();
   void receive_body();
   void receive_tensors();

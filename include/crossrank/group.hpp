@@ -317,7 +317,7 @@ class CROSSRANK_EXPORT GroupCoordinator {
   /// Returns the next object from rank `src` of the group.
   template <class T>
   [[nodiscard]] T recv_object(int src) const {
-    return behind_dicts(src, "recv_object").template recv_object<T>(src);
+    return cpu_group_after_dicts(src, "recv_object").template recv_object<T>(src);
   }
 
   /// Returns the source's dictionary, nested values included; a new one on the other ranks.
@@ -391,8 +391,9 @@ class CROSSRANK_EXPORT GroupCoordinator {
   explicit GroupCoordinator(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
   [[nodiscard]] State& state(char const* operation) const;
   [[nodiscard]] Collective const& dense(char const* operation) const;
-  /// Returns the CPU group, after the dictionaries of `src` that are still being received.
-  [[nodiscard]] Collective const& behind_dicts(int src, char const* operation) const;
+  /// Returns the CPU group once the receives of all earlier dictionaries from `src` are posted, so that a message that
+  /// is received next belongs to the caller. Blocks until then.
+  [[nodiscard]] Collective const& cpu_group_after_dicts(int src, char const* operation) const;
   [[nodiscard]] bool has_queue_from(Source source) const;
   [[nodiscard]] detail::Bytes broadcast_by_queue(detail::Produce const& produce) const;
 

@@ -96,7 +96,8 @@ struct alignas(64) RootCauseRecord {
 };
 static_assert(std::is_standard_layout_v<RootCauseRecord> && sizeof(RootCauseRecord) == 192);
 
-/// One rank's own page: liveness word, progress, and its exit reason.
+/// What one rank tells the others: liveness, progress, heartbeat, CPUs, published state, exit reason, cause of its
+/// failure, and claims.
 struct alignas(1024) RankRecord {
   /// Thread id of the rank's watchdog thread, on that thread's robust list. The kernel sets FUTEX_OWNER_DIED when the
   /// thread ends for any reason. No thread acquires the futex; watchdog threads sleep on it.
@@ -124,7 +125,8 @@ struct alignas(1024) RankRecord {
 
   alignas(64) std::uint64_t cpu_mask[16];  ///< CPUs on which the rank may run
 
-  /// The state that `SharedMemoryWorkspace` published last. `version` is odd while the rank writes the other fields.
+  /// The state that `SharedMemoryWorkspace` published last. `state_version` is odd while the rank writes the other
+  /// fields.
   alignas(64) std::atomic<std::uint64_t> state_version;
   std::atomic<std::uint64_t> state_offset;
   std::atomic<std::uint64_t> state_bytes;
