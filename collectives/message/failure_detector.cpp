@@ -9,6 +9,7 @@
 #include "lib/core/log.hpp"
 #include "lib/core/peer_errors.hpp"
 #include "lib/core/rank_list.hpp"
+#include "lib/platform/format_duration.hpp"
 
 namespace crossrank::message {
 namespace {

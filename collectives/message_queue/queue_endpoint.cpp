@@ -10,6 +10,7 @@
 #include "lib/core/log.hpp"
 #include "lib/node/liveness/root_cause.hpp"
 #include "lib/platform/deadline.hpp"
+#include "lib/platform/format_duration.hpp"
 #include "lib/platform/progress_hook.hpp"
 
 /// How one endpoint of a queue waits, and how it detects that waiting is useless.
@@ -263,8 +264,9 @@ bool MessageQueue::State::await_message(char const* operation, QueueWait const& 
   }
   auto limit = limits(wait);
   limit.warn = [&](std::chrono::nanoseconds waited) {
-    log_event(LogLevel::warning, "a queue waits for its writer",
-              {{"queue", name}, {"writer", std::to_string(writer_rank)}, {"waited", milliseconds(waited)}});
+    log_event(
+        LogLevel::warning, "a queue waits for its writer",
+        {{"queue", name}, {"writer", std::to_string(writer_rank)}, {"waited", platform::format_milliseconds(waited)}});
   };
   auto const ended = this->wait([&] { return has_message_or_end(); }, limit);
   if (ended == WaitResult::cancelled) throw_cancelled(operation);

@@ -6,13 +6,10 @@
 #include "lib/core/peer_errors.hpp"
 #include "lib/core/rank_list.hpp"
 #include "lib/node/liveness/root_cause.hpp"
+#include "lib/platform/format_duration.hpp"
 
 /// The errors of one endpoint of a queue. All endpoints name the same ranks.
 namespace crossrank {
-
-std::string milliseconds(std::chrono::nanoseconds time) {
-  return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(time).count()) + " ms";
-}
 
 ErrorInfo MessageQueue::State::error(char const* operation, std::string message) const {
   return {.operation = operation,
@@ -156,7 +153,8 @@ void MessageQueue::State::note_timeout(node::RingFailure blamed, std::chrono::na
   if (blamed.ranks.empty()) return;
   polled = node::RingStatus::is_poll(waited, timeout);
   int const first = blamed.ranks.front();
-  if (!polled) note_cause(first, omission_of(first) + " for " + milliseconds(waited), node::Verdict::timeout);
+  if (!polled)
+    note_cause(first, omission_of(first) + " for " + platform::format_milliseconds(waited), node::Verdict::timeout);
   if (!polled && remote_reader) remote_reader->note_timeout(blamed);
   timed_out = std::move(blamed);
 }
@@ -218,7 +216,7 @@ MessageQueue::State::Lag MessageQueue::State::lag_of_readers(std::chrono::nanose
   behind.insert(behind.end(), far.begin(), far.end());
   std::sort(behind.begin(), behind.end());
   std::string text;
-  if (!behind.empty()) text = named(behind) + " took no message for " + milliseconds(waited);
+  if (!behind.empty()) text = named(behind) + " took no message for " + platform::format_milliseconds(waited);
   if (!unattached.empty())
     text += (text.empty() ? "" : "; ") + std::string("no process has attached as reader ") + format_ranks(unattached);
   return {.text = std::move(text), .ranks = std::move(behind)};
@@ -244,7 +242,7 @@ void MessageQueue::State::throw_slow_readers(char const* operation, std::chrono:
 
 void MessageQueue::State::throw_no_message(char const* operation, std::chrono::nanoseconds waited) {
   auto blamed = in ? in->waited_for() : remote_reader->waited_for();
-  auto info = error(operation, "no message arrived for " + milliseconds(waited));
+  auto info = error(operation, "no message arrived for " + platform::format_milliseconds(waited));
   info.failed_ranks = in_group_ranks(blamed.ranks);
   if (blamed.ranks != std::vector<int>{writer_global_rank()})
     info.message += ": the writer, rank " + std::to_string(writer_rank) + ", waits for " + name_blamed(blamed);

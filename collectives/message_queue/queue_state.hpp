@@ -23,9 +23,6 @@
 
 namespace crossrank {
 
-/// Returns "250 ms".
-[[nodiscard]] std::string milliseconds(std::chrono::nanoseconds time);
-
 /// One endpoint of a queue. Readers on the writer's node share its ring; every other reader has a group of two with the
 /// writer. A writer without readers has neither, and its messages go nowhere.
 struct MessageQueue::State {

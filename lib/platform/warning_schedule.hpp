@@ -1,7 +1,6 @@
 #pragma once
 #include <algorithm>
 #include <chrono>
-#include <string>
 
 namespace crossrank::platform {
 
@@ -26,12 +25,5 @@ class WarningSchedule {
   std::chrono::nanoseconds last_{};
   std::chrono::nanoseconds next_ = none;
 };
-
-/// Formats a duration: "250 ms", "60 s".
-[[nodiscard]] inline std::string format_duration(std::chrono::nanoseconds time) {
-  auto const milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(time).count();
-  if (milliseconds < 10'000) return std::to_string(milliseconds) + " ms";
-  return std::to_string(milliseconds / 1000) + " s";
-}
 
 }  // namespace crossrank::platform

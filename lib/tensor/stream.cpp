@@ -13,6 +13,7 @@
 #include "lib/core/max_wait.hpp"
 #include "lib/device/device_failures.hpp"
 #include "lib/platform/deadline.hpp"
+#include "lib/platform/format_duration.hpp"
 #include "lib/platform/progress_hook.hpp"
 #include "lib/platform/system.hpp"
 
@@ -65,15 +66,11 @@ void wait_for(Event const& event, std::chrono::milliseconds timeout) {
     if (limit.expired() && !grace && verdict_is_due()) {
       grace.emplace(verdict_grace);
     } else if (limit.expired()) {
-      throw TimeoutError(
-          {.operation = "Event.synchronize",
-           .message = "the stream has not passed the event in time",
-           .expected =
-               "within " +
-               std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(deadline.timeout()).count()) +
-               " ms",
-           .resource = to_string(event.device()),
-           .hint = "look for a kernel that does not end, or set CROSSRANK_TIMEOUT"});
+      throw TimeoutError({.operation = "Event.synchronize",
+                          .message = "the stream has not passed the event in time",
+                          .expected = "within " + platform::format_milliseconds(deadline.timeout()),
+                          .resource = to_string(event.device()),
+                          .hint = "look for a kernel that does not end, or set CROSSRANK_TIMEOUT"});
     }
     auto const until_poll = platform::ProgressHook::poll();
     if (until_poll < std::chrono::nanoseconds::zero()) {

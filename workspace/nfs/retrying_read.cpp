@@ -11,6 +11,7 @@
 #include "lib/codec/checksum/checksum.hpp"
 #include "lib/platform/deadline.hpp"
 #include "lib/platform/files/directory.hpp"
+#include "lib/platform/format_duration.hpp"
 #include "lib/platform/guarded_call.hpp"
 #include "lib/platform/files/io_error.hpp"
 #include "workspace/nfs/mount_text.hpp"
@@ -114,16 +115,15 @@ class RetryingRead {
   }
 
   [[noreturn]] void fail_not_visible() const {
-    auto const seconds = std::chrono::duration<double>(retry_policy_.limit).count();
-    throw IoError(
-        ErrorInfo{.operation = operation_name(),
-                  .message = "the file that rank " + std::to_string(published_.file.rank) +
-                             " published did not become visible here in " + std::to_string(seconds) + " s",
-                  .expected = identity_text(published_),
-                  .got = seen_,
-                  .resource = (directory_ / published_.file.name()).string(),
-                  .hint = "check that all ranks use the same directory and that all nodes mount the same export there",
-                  .details = {"mount on this node: " + mount_text(directory_)}});
+    throw IoError(ErrorInfo{
+        .operation = operation_name(),
+        .message = "the file that rank " + std::to_string(published_.file.rank) +
+                   " published did not become visible here in " + platform::format_duration(retry_policy_.limit),
+        .expected = identity_text(published_),
+        .got = seen_,
+        .resource = (directory_ / published_.file.name()).string(),
+        .hint = "check that all ranks use the same directory and that all nodes mount the same export there",
+        .details = {"mount on this node: " + mount_text(directory_)}});
   }
 
   std::filesystem::path const& directory_;
@@ -137,9 +137,8 @@ class RetryingRead {
 }  // namespace
 
 void fail_no_response(std::string operation, std::filesystem::path const& path, std::chrono::nanoseconds waited) {
-  auto const seconds = std::chrono::duration<double>(waited).count();
   platform::throw_io({.operation = std::move(operation),
-                      .message = "the file system did not answer for " + std::to_string(seconds) + " s",
+                      .message = "the file system did not answer for " + platform::format_duration(waited),
                       .resource = path.string(),
                       .hint = "check the server of this mount; the process can still exit normally"},
                      ETIMEDOUT);

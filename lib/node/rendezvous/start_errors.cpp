@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "lib/core/rank_list.hpp"
+#include "lib/platform/format_duration.hpp"
 
 namespace crossrank::node {
 namespace {
@@ -20,10 +21,6 @@ std::string process(int rank, std::int64_t pid) {
 
 std::string named(std::vector<int> const& ranks, std::int64_t pid = 0) {
   return ranks.size() == 1 ? process(ranks.front(), pid) : name_ranks(ranks);
-}
-
-std::string milliseconds_of(NodeOptions const& options) {
-  return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(options.timeout).count()) + " ms";
 }
 
 ErrorInfo info_of(NodeOptions const& options, std::string message, std::vector<int> blamed) {
@@ -101,7 +98,8 @@ PeerLostError lost_before_connecting_error(NodeOptions const& options, std::vect
 }
 
 TimeoutError missing_ranks_error(NodeOptions const& options, std::vector<int> const& missing, std::size_t came) {
-  auto info = info_of(options, named(missing) + " did not connect within " + milliseconds_of(options), missing);
+  auto info = info_of(
+      options, named(missing) + " did not connect within " + platform::format_milliseconds(options.timeout), missing);
   info.expected = std::to_string(options.ranks) + " ranks";
   info.got = std::to_string(came);
   info.hint =
@@ -111,8 +109,9 @@ TimeoutError missing_ranks_error(NodeOptions const& options, std::vector<int> co
 }
 
 TimeoutError unresponsive_ranks_error(NodeOptions const& options, std::vector<int> const& ranks, std::int64_t pid) {
-  auto info =
-      info_of(options, named(ranks, pid) + " came, but did not answer within " + milliseconds_of(options), ranks);
+  auto info = info_of(
+      options, named(ranks, pid) + " came, but did not answer within " + platform::format_milliseconds(options.timeout),
+      ranks);
   info.hint = stopped_or_overloaded;
   return TimeoutError(std::move(info));
 }
@@ -121,7 +120,7 @@ TimeoutError slow_server_error(NodeOptions const& options) {
   auto info =
       info_of(options,
               process(options.rank, ::getpid()) + " was stopped or too slow: it did not answer the other ranks " +
-                  "within " + milliseconds_of(options),
+                  "within " + platform::format_milliseconds(options.timeout),
               {options.rank});
   info.hint = stopped_or_overloaded;
   return TimeoutError(std::move(info));

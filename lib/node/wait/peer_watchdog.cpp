@@ -13,6 +13,7 @@
 #include "lib/node/liveness/root_cause.hpp"
 #include "lib/node/liveness/watchdog_thread.hpp"
 #include "lib/node/wait/wait_for_graph.hpp"
+#include "lib/platform/format_duration.hpp"
 #include "lib/platform/system.hpp"
 
 namespace crossrank::node {
@@ -22,10 +23,6 @@ constexpr auto longest_slice = std::chrono::milliseconds(100);
 constexpr auto shortest_slice = std::chrono::milliseconds(2);
 /// Ten heartbeats. A watchdog thread that is silent for longer is stopped or gets no CPU.
 constexpr auto missing_heartbeats_limit = std::chrono::seconds(1);
-
-std::string milliseconds(std::chrono::nanoseconds time) {
-  return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(time).count()) + " ms";
-}
 
 bool is_asleep(std::atomic<std::uint32_t> const& doorbell) noexcept {
   return (doorbell.load(std::memory_order_relaxed) & atomic_ops::asleep_bit) != 0;
@@ -175,7 +172,7 @@ void PeerWatchdog::poll(WaitCondition& condition) {
     int const first = slow.front();
     // A stopped rank is the cause itself, even if it waits.
     auto cause = has_heartbeat(first) ? end_of_chain(members_, slow) : std::nullopt;
-    auto const status = "made no progress for " + milliseconds(watched(first).limit) + ": " +
+    auto const status = "made no progress for " + platform::format_milliseconds(watched(first).limit) + ": " +
                         members_.comm().describe(members_.node_rank(first));
     rounds_.fail({.verdict = Verdict::timeout,
                   .members = slow,
