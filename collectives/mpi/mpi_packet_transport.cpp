@@ -133,6 +133,6 @@ std::optional<spi::ReceivedPacket> MpiPacketTransport::receive() {
   return std::nullopt;
 }
 
-void MpiPacketTransport::note_lost_rank() noexcept { Process::instance().lose(); }
+void MpiPacketTransport::note_lost_rank() noexcept { Process::instance().mark_rank_lost(); }
 
 }  // namespace crossrank::mpi

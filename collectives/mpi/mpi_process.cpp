@@ -14,7 +14,6 @@
 #include <crossrank/error.hpp>
 
 #include "collectives/mpi/mpi_packet_transport.hpp"
-#include "lib/core/no_destructor.hpp"
 #include "lib/platform/sigpipe_blocked.hpp"
 #include "lib/platform/start_thread.hpp"
 
@@ -23,7 +22,7 @@ namespace {
 
 constexpr auto time_to_send_the_rest = std::chrono::seconds(1);
 
-[[noreturn]] void fail_to_come(char const* operation, char const* where, std::chrono::milliseconds limit) {
+[[noreturn]] void throw_ranks_missing(char const* operation, char const* where, std::chrono::milliseconds limit) {
   throw TimeoutError(
       {.operation = operation,
        .message = std::string("not all ranks came to ") + where + " within " + std::to_string(limit.count()) + " ms",
@@ -34,17 +33,16 @@ constexpr auto time_to_send_the_rest = std::chrono::seconds(1);
 }  // namespace
 
 Process& Process::instance() {
-  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, MPI may end after statics are gone
-  static auto* const process = new Process;
-  return *process;
+  static NoDestructor<Process> process;  // MPI may end after statics are gone
+  return process.value;
 }
 
-void Process::need_mpi(std::chrono::milliseconds limit) {
+void Process::initialise(std::chrono::milliseconds limit) {
   std::lock_guard const lock(mutex_);
   int initialised = 0;
   check(MPI_Initialized(&initialised), "MPI_Initialized");
   if (initialised != 0) {
-    require_mpi("connect");
+    require_initialised("connect");
     return;
   }
   start(limit);
@@ -65,7 +63,7 @@ void Process::start(std::chrono::milliseconds limit) {
     start_ = started;
   }
   if (!spi::poll_until([&] { return start_->done.load(std::memory_order_acquire); }, limit))
-    fail_to_come("connect", "MPI_Init", limit);
+    throw_ranks_missing("connect", "MPI_Init", limit);
   check(start_->code, "MPI_Init_thread");
   if (start_->provided >= MPI_THREAD_SERIALIZED) return;
   throw UnavailableError({.operation = "connect",
@@ -75,7 +73,7 @@ void Process::start(std::chrono::milliseconds limit) {
                           .group_usable = false});
 }
 
-void Process::require_mpi(char const* operation) {
+void Process::require_initialised(char const* operation) {
   int initialised = 0;
   int finalized = 0;
   check(MPI_Initialized(&initialised), "MPI_Initialized");
@@ -112,8 +110,8 @@ MPI_Comm Process::duplicate(MPI_Comm communicator, std::chrono::milliseconds lim
     return done != 0;
   };
   if (!spi::poll_until(ended, limit)) {
-    lose();
-    fail_to_come("connect", "the communicator", limit);
+    mark_rank_lost();
+    throw_ranks_missing("connect", "the communicator", limit);
   }
   return own;
 }
@@ -122,7 +120,7 @@ std::shared_ptr<spi::Network> Process::open(MPI_Comm communicator, std::chrono::
   require_group(communicator);
   platform::SigpipeBlocked const blocked;
   std::lock_guard const lock(mutex_);
-  hook();
+  install_finalize_hook();
   if (auto known = find(communicator)) return known;
   Duplicates duplicates{.own = duplicate(communicator, limit)};
   check(MPI_Comm_set_errhandler(duplicates.own, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
@@ -150,7 +148,7 @@ std::shared_ptr<spi::Network> Process::find(MPI_Comm communicator) const {
 }
 
 /// MPI_Finalize begins by deleting the attributes of MPI_COMM_SELF, while MPI still works.
-void Process::hook() {
+void Process::install_finalize_hook() {
   if (key_ != MPI_KEYVAL_INVALID) return;
   int key = MPI_KEYVAL_INVALID;
   check(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &Process::on_finalize, &key, nullptr), "MPI_Comm_create_keyval");

@@ -12,6 +12,7 @@
 #include <crossrank/spi/network.hpp>
 
 #include "collectives/mpi/duplicates.hpp"
+#include "lib/core/no_destructor.hpp"
 
 namespace crossrank::mpi {
 
@@ -25,16 +26,17 @@ class Process {
 
   /// Initialises MPI unless somebody has. `UsageError` once MPI is finalised; `TimeoutError` when not all ranks of the
   /// job come to it within `limit`.
-  void need_mpi(std::chrono::milliseconds limit);
+  void initialise(std::chrono::milliseconds limit);
   /// The same without initialising: `UsageError` where MPI is not.
-  void require_mpi(char const* operation);
+  void require_initialised(char const* operation);
   /// The network over a duplicate of `communicator`, with another for the program. Opened once for each communicator,
   /// and kept until the program frees it. The first call is collective over it; `TimeoutError` when not all come,
   /// `UsageError` for one that is no group of ranks.
   [[nodiscard]] std::shared_ptr<spi::Network> open(MPI_Comm communicator, std::chrono::milliseconds limit);
-  void lose() noexcept { lost_.store(true); }
+  void mark_rank_lost() noexcept { lost_.store(true); }
 
  private:
+  friend NoDestructor<Process>;
   /// MPI_Init under way in a thread of its own.
   struct Start {
     std::atomic<bool> done{false};
@@ -51,7 +53,7 @@ class Process {
   void start(std::chrono::milliseconds limit);
   static void require_group(MPI_Comm communicator);
   [[nodiscard]] MPI_Comm duplicate(MPI_Comm communicator, std::chrono::milliseconds limit);
-  void hook();
+  void install_finalize_hook();
   [[nodiscard]] std::shared_ptr<spi::Network> find(MPI_Comm communicator) const;
   void release(Opened const* opened);
   void end_networks() noexcept;

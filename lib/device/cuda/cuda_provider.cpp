@@ -6,6 +6,7 @@
 #include <crossrank/cuda.hpp>
 #include <crossrank/error.hpp>
 
+#include "lib/core/no_destructor.hpp"
 #include "lib/device/cuda/capture.hpp"
 #include "lib/device/cuda/device_memory.hpp"
 #include "lib/device/cuda/device_state.hpp"
@@ -208,9 +209,8 @@ class CudaProvider final : public spi::DeviceProvider {
 }  // namespace
 
 spi::DeviceProvider& cuda_provider() noexcept {
-  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed: tensors may outlive `main`
-  static auto* const provider = new CudaProvider;
-  return *provider;
+  static NoDestructor<CudaProvider> provider;  // tensors may outlive `main`
+  return provider.value;
 }
 
 }  // namespace crossrank::cuda

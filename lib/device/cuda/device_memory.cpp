@@ -12,6 +12,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/log.hpp"
+#include "lib/core/no_destructor.hpp"
 #include "lib/device/borrowed_memory.hpp"
 #include "lib/device/cuda/capture.hpp"
 #include "lib/device/holders.hpp"
@@ -220,9 +221,8 @@ struct PluggedAllocator {
 };
 
 PluggedAllocator& plugged() {
-  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed: tensors may outlive `main`
-  static auto* const one = new PluggedAllocator;
-  return *one;
+  static NoDestructor<PluggedAllocator> one;  // tensors may outlive `main`
+  return one.value;
 }
 
 std::shared_ptr<Allocator const> current_allocator() {

@@ -12,6 +12,7 @@
 
 #include "lib/core/as_size.hpp"
 #include "lib/core/log.hpp"
+#include "lib/core/no_destructor.hpp"
 #include "lib/device/cuda/kernels/kernels.hpp"
 
 namespace crossrank::cuda {
@@ -37,9 +38,8 @@ struct States {
 };
 
 States& states() {
-  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, see above
-  static auto* const all = new States;
-  return *all;
+  static NoDestructor<States> all;
+  return all.value;
 }
 
 }  // namespace
