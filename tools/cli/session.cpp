@@ -25,7 +25,6 @@ namespace crossrank::tools {
 namespace {
 
 constexpr std::size_t max_details = 20;
-constexpr int rank_lost = 4;
 // A rank that is asked to stop first completes its slice and removes its temporary files.
 constexpr std::chrono::seconds grace{30};
 
@@ -64,7 +63,7 @@ int run_processes(std::string const& command, SessionOptions const& options) {
                                .grace = grace,
                                .prefix = false,
                                .raw = true,
-                               .lost_code = rank_lost};
+                               .lost_code = exit_code_of(ErrorCode::peer_lost)};
   if (options.json) {
     launch_options.if_silent = [&](int exit_code, std::string const& sentence) {
       auto const text = sentence.empty() ? std::string("the ranks could not be started") : sentence;
@@ -140,17 +139,21 @@ int run_rank(std::string const& command, SessionOptions const& options,
   }
 }
 
+/// Prints an error and returns its exit code.
+int report_error(std::string const& command, SessionOptions const& options, Error const& error) {
+  int const code = exit_code_of(error.code());
+  print_error(command, options.json, error, code);
+  return code;
+}
+
 /// Returns what `run` returns, or prints its error and returns the error's exit code.
 int reported(std::string const& command, SessionOptions const& options, std::function<int()> const& run) {
   try {
     return run();
   } catch (Error const& error) {
-    int const code = exit_code_of(error.code());
-    print_error(command, options.json, error, code);
-    return code;
+    return report_error(command, options, error);
   } catch (std::exception const& error) {
-    print_error(command, options.json, BackendError({.operation = command, .message = error.what()}), 4);
-    return 4;
+    return report_error(command, options, BackendError({.operation = command, .message = error.what()}));
   }
 }
 
