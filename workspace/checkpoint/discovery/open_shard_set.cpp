@@ -95,7 +95,7 @@ void place(ShardSet& set, std::vector<ShardFiles> const& shards, AnnouncedGrid a
     for (auto& at : set.places) at.moe = at.tp % set.moe_ep;
   }
   if (set.tp % set.moe_ep != 0) {
-    throw FormatError({.operation = "checkpoint open",
+    throw FormatError({.operation = open_operation,
                        .message = "the number of expert groups does not divide the tensor-parallel size",
                        .expected = "\"moe_tp_size\" times \"moe_ep_size\" = " + std::to_string(set.tp),
                        .got = "\"moe_ep_size\" of " + std::to_string(set.moe_ep),
@@ -263,6 +263,18 @@ ShardSet open_any(fs::path const& path, ShardSetOptions const& options, TorchSou
 codec::CrcPolicy crc_policy(ArchiveCrc crc) {
   if (crc == ArchiveCrc::warn) return codec::CrcPolicy::warn;
   return crc == ArchiveCrc::ignore ? codec::CrcPolicy::ignore : codec::CrcPolicy::require;
+}
+
+ShardSetOptions shard_set_options(PlanOptions const& options) {
+  return {.tp = options.tp,
+          .pp = options.pp,
+          .ep = options.ep,
+          .moe_ep = options.moe_ep,
+          .fused = options.fused_layout,
+          .pattern = options.pattern,
+          .crc = crc_policy(options.crc),
+          .model_key = options.model_key,
+          .extra_globals = options.extra_globals};
 }
 
 ShardSet open_shard_set(fs::path const& path, ShardSetOptions const& options) {

@@ -26,6 +26,9 @@ struct ShardSetOptions {
 /// Returns the archive reader's value for `crc`.
 [[nodiscard]] codec::CrcPolicy crc_policy(ArchiveCrc crc);
 
+/// Returns the options of a plan that concern its inputs.
+[[nodiscard]] ShardSetOptions shard_set_options(PlanOptions const& options);
+
 /// Recognises the checkpoint at `path`, a file or a directory, and opens all of its shards.
 ///
 /// Supports safetensors, state images, torch archives (by names, index, pattern, or one directory per rank), rank files

@@ -48,15 +48,7 @@ std::shared_ptr<MergePlan::State> make_state(std::filesystem::path const& shards
   state->shards = shards;
   state->options = options;
   require_no_other_ranks(shards);
-  auto set = open_shard_set(shards, {.tp = options.tp,
-                                     .pp = options.pp,
-                                     .ep = options.ep,
-                                     .moe_ep = options.moe_ep,
-                                     .fused = options.fused_layout,
-                                     .pattern = options.pattern,
-                                     .crc = crc_policy(options.crc),
-                                     .model_key = options.model_key,
-                                     .extra_globals = options.extra_globals});
+  auto set = open_shard_set(shards, shard_set_options(options));
   require_listed(set, shards.string());
   std::optional<RuleFile> rule_file;
   if (!options.rules.empty()) rule_file = RuleFile::read(options.rules);

@@ -108,24 +108,18 @@ class Verification {
   }
 
  private:
+  /// Returns what to do with checksums. What causes a warning elsewhere is a defect here.
+  [[nodiscard]] codec::CrcPolicy strict_crc() const noexcept {
+    return plan_.crc == ArchiveCrc::ignore ? codec::CrcPolicy::ignore : codec::CrcPolicy::require;
+  }
+
   /// Runs the checks of headers and indexes. Every rank gets the same result.
   void read_headers() {
-    auto const crc = crc_policy(plan_.crc);
-    // What causes a warning elsewhere is a defect here.
-    auto const strict_crc = plan_.crc == ArchiveCrc::ignore ? crc : codec::CrcPolicy::require;
-    inventory_ =
-        take_inventory(path_, {.crc = strict_crc, .extra_globals = plan_.extra_globals, .model_key = plan_.model_key});
+    inventory_ = take_inventory(
+        path_, {.crc = strict_crc(), .extra_globals = plan_.extra_globals, .model_key = plan_.model_key});
     report_.defects = inventory_.defects;
     try {
-      set_ = open_shard_set(path_, {.tp = plan_.tp,
-                                    .pp = plan_.pp,
-                                    .ep = plan_.ep,
-                                    .moe_ep = plan_.moe_ep,
-                                    .fused = plan_.fused_layout,
-                                    .pattern = plan_.pattern,
-                                    .crc = crc,
-                                    .model_key = plan_.model_key,
-                                    .extra_globals = plan_.extra_globals});
+      set_ = open_shard_set(path_, shard_set_options(plan_));
     } catch (FormatError const& error) {
       add_unless_known(error);
     } catch (UsageError const& error) {
@@ -277,7 +271,7 @@ class Verification {
 
   /// Adds the files that only the set knows: chunks of a distributed checkpoint, training states, folders of ranks.
   void add_beside_inventory(ChecksumCheck& work) {
-    auto const crc = plan_.crc == ArchiveCrc::ignore ? codec::CrcPolicy::ignore : codec::CrcPolicy::require;
+    auto const crc = strict_crc();
     add_chunks(work, crc);
     auto const pool = std::make_shared<FilePool>();
     for (auto const& path : beside_inventory()) {
