@@ -8,6 +8,7 @@
 
 #include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/source/file_pool.hpp"
+#include "workspace/checkpoint/source/operation_names.hpp"
 #include "workspace/checkpoint/source/shard_names.hpp"
 
 namespace crossrank::checkpoint {
@@ -51,7 +52,7 @@ std::optional<std::filesystem::path> follow_pointer(DirectoryListing const& list
   if (std::any_of(listing.directories.begin(), listing.directories.end(),
                   [](auto const& directory) { return parse_shard_name(directory).has_place(); }))
     return std::nullopt;
-  throw FormatError({.operation = "checkpoint open",
+  throw FormatError({.operation = open_operation,
                      .message = std::string("the directory that \"") + pointer + "\" names does not exist",
                      .expected = name.value_or("a directory name"),
                      .resource = listing.path.string(),

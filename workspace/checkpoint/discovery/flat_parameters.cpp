@@ -8,6 +8,7 @@
 #include "workspace/checkpoint/model/error_sections.hpp"
 
 #include "workspace/checkpoint/model/name_pattern.hpp"
+#include "workspace/checkpoint/source/operation_names.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -29,7 +30,7 @@ void require_no_flat_parameters(ShardSet const& set) {
     for (auto const& tensor : source->tensors()) {
       if (!is_flat_parameter(tensor)) continue;
       throw FormatError(
-          {.operation = "checkpoint open",
+          {.operation = open_operation,
            .message = "this is a flat parameter of FSDP; the files do not have the names and shapes of its parameters",
            .expected = "parameters under their own names",
            .got = tensor.name + " " + to_string(tensor.shape),

@@ -10,6 +10,7 @@
 #include "lib/codec/json/json_document.hpp"
 #include "lib/core/log.hpp"
 #include "workspace/checkpoint/source/file_pool.hpp"
+#include "workspace/checkpoint/source/operation_names.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -20,7 +21,7 @@ constexpr std::size_t max_folders = 100;
 
 Json read_list(fs::path const& path) {
   auto const file = std::make_shared<FilePool>()->open(path);
-  codec::JsonDocumentOptions const options{.about = {.operation = "checkpoint open",
+  codec::JsonDocumentOptions const options{.about = {.operation = open_operation,
                                                      .resource = path.string(),
                                                      .hint = "correct the file, copy it again, or move it away",
                                                      .section = "json"}};

@@ -19,14 +19,6 @@ namespace crossrank::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-[[noreturn]] void refuse(std::string message, DirectoryListing const& listing, std::string got, std::string hint) {
-  throw FormatError({.operation = open_operation,
-                     .message = std::move(message),
-                     .got = std::move(got),
-                     .resource = listing.path.string(),
-                     .hint = std::move(hint),
-                     .section = to_string(ErrorSection::files)});
-}
 
 /// Throws an error about an index that contradicts its directory.
 [[noreturn]] void refuse_index(std::string message, DirectoryListing const& listing, std::string const& name,
@@ -60,10 +52,11 @@ void require_all_parts(std::vector<std::pair<int, std::string>> const& parts, in
     wanted.part = part;
     auto const name = sibling_name(known, wanted);
     auto const which = std::to_string(part) + (counted ? " of " + std::to_string(count) : "");
-    refuse("part " + which + " is missing" + (counted && first == 0 ? ", counting from 0" : "") +
-               (name.empty() ? "" : ": " + name),
-           listing, std::to_string(parts.size()) + (parts.size() == 1 ? " part, " : " parts, such as ") + known,
-           "copy the missing file to the directory; an incomplete checkpoint is never merged");
+    refuse_listing(listing,
+                   "part " + which + " is missing" + (counted && first == 0 ? ", counting from 0" : "") +
+                       (name.empty() ? "" : ": " + name),
+                   std::to_string(parts.size()) + (parts.size() == 1 ? " part, " : " parts, such as ") + known,
+                   "copy the missing file to the directory; an incomplete checkpoint is never merged");
   }
 }
 
@@ -82,8 +75,8 @@ std::vector<ShardFiles> group_by_place(std::vector<std::pair<std::string, ShardN
       if (numbers.part) parts.emplace_back(*numbers.part, name);
     }
     if (files.size() > 1 && parts.size() != files.size()) {
-      refuse("two files belong to the same rank", listing, files[0].first + " and " + files[1].first,
-             "remove the file that does not belong to the checkpoint, or set `pattern`");
+      refuse_listing(listing, "two files belong to the same rank", files[0].first + " and " + files[1].first,
+                     "remove the file that does not belong to the checkpoint, or set `pattern`");
     }
     if (!parts.empty()) require_all_parts(parts, files.front().second.parts.value_or(0), listing);
     shards.push_back(std::move(shard));
@@ -127,8 +120,8 @@ std::vector<ShardFiles> by_pattern(DirectoryListing const& listing, std::string 
     if (auto const numbers = match_shard_pattern(pattern, name)) named.emplace_back(name, *numbers);
   }
   if (named.empty())
-    refuse("no file matches the pattern \"" + pattern + "\"", listing, {},
-           "write a file name with {rank}, or {tp} and {pp}, in place of its numbers");
+    refuse_listing(listing, "no file matches the pattern \"" + pattern + "\"", {},
+                   "write a file name with {rank}, or {tp} and {pp}, in place of its numbers");
   return group_by_place(named, listing);
 }
 
@@ -226,12 +219,12 @@ std::vector<ShardFiles> by_names(DirectoryListing const& listing, std::vector<st
     return !parse_shard_name(name).has_place();
   });
   auto const pattern = common_pattern(files);
-  refuse("the file names do not give the rank of each file", listing,
-         std::to_string(files.size()) + " weight files, " + odd + " among them",
-         pattern.empty()
-             ? "if they are several models, give the file of one; if they are ranks, set `pattern`, such as "
-               "\"part_{rank}.safetensors\""
-             : "if the numbers are ranks, set `pattern` to \"" + pattern + "\"");
+  refuse_listing(listing, "the file names do not give the rank of each file",
+                 std::to_string(files.size()) + " weight files, " + odd + " among them",
+                 pattern.empty()
+                     ? "if they are several models, give the file of one; if they are ranks, set `pattern`, such as "
+                       "\"part_{rank}.safetensors\""
+                     : "if the numbers are ranks, set `pattern` to \"" + pattern + "\"");
 }
 
 constexpr WeightFormat families[] = {WeightFormat::safetensors, WeightFormat::torch};
@@ -290,16 +283,16 @@ FoundShards find_shards(DirectoryListing const& listing, std::string const& patt
   }
   if (std::any_of(listing.files.begin(), listing.files.end(),
                   [](auto const& name) { return name.ends_with(".distcp"); }))
-    refuse("the distributed checkpoint has no .metadata, which is written last", listing, {},
-           "copy .metadata too (a copy with * leaves it out), or use a save that was finished");
+    refuse_listing(listing, "the distributed checkpoint has no .metadata, which is written last", {},
+                   "copy .metadata too (a copy with * leaves it out), or use a save that was finished");
   if (auto const below = checkpoints_below(listing); !below.empty()) {
-    refuse("the directory has no shards, but a directory below it has", listing, list_text(below, 4),
-           "did you mean " + (listing.path / below.front()).string() +
-               "? A directory of a rank has the rank in its name: rank_0");
+    refuse_listing(listing, "the directory has no shards, but a directory below it has", list_text(below, 4),
+                   "did you mean " + (listing.path / below.front()).string() +
+                       "? A directory of a rank has the rank in its name: rank_0");
   }
-  refuse("the directory has no shards", listing,
-         std::to_string(listing.files.size()) + " files, none in a known format",
-         "pass the directory that holds the checkpoint's files, or their names by `pattern`");
+  refuse_listing(listing, "the directory has no shards",
+                 std::to_string(listing.files.size()) + " files, none in a known format",
+                 "pass the directory that holds the checkpoint's files, or their names by `pattern`");
 }
 
 }  // namespace crossrank::checkpoint

@@ -11,6 +11,7 @@
 #include "lib/codec/json/python_json.hpp"
 #include "lib/core/nearest_name.hpp"
 #include "lib/platform/files/io_error.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/source/file_pool.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
 
@@ -82,6 +83,15 @@ DirectoryListing list_directory(fs::path const& path) {
   std::sort(listing.directories.begin(), listing.directories.end());
   std::sort(listing.unreachable.begin(), listing.unreachable.end());
   return listing;
+}
+
+void refuse_listing(DirectoryListing const& listing, std::string message, std::string got, std::string hint) {
+  throw FormatError({.operation = open_operation,
+                     .message = std::move(message),
+                     .got = std::move(got),
+                     .resource = listing.path.string(),
+                     .hint = std::move(hint),
+                     .section = to_string(ErrorSection::files)});
 }
 
 void refuse_unreachable(fs::path const& path) {

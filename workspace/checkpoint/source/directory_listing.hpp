@@ -22,6 +22,10 @@ struct DirectoryListing {
 /// Lists a directory. Throws `IoError` if it cannot be read; if it does not exist, the hint has the most similar path.
 [[nodiscard]] DirectoryListing list_directory(std::filesystem::path const& path);
 
+/// Throws the `FormatError` of a directory whose files do not form a checkpoint.
+[[noreturn]] void refuse_listing(DirectoryListing const& listing, std::string message, std::string got,
+                                 std::string hint);
+
 /// Throws the `IoError` of a file that a directory lists but that cannot be reached, such as a link to nothing.
 [[noreturn]] void refuse_unreachable(std::filesystem::path const& path);
 

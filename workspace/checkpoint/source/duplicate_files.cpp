@@ -10,6 +10,7 @@
 
 #include "lib/core/list_text.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
+#include "workspace/checkpoint/source/operation_names.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -53,7 +54,7 @@ void require_no_duplicate_files(std::vector<FileSample> const& samples, std::str
   for (auto const& [file, own] : files) {
     auto const [at, fresh] = seen.emplace(signature_of(own), file);
     if (fresh || !are_copies(own)) continue;
-    throw FormatError({.operation = "checkpoint open",
+    throw FormatError({.operation = open_operation,
                        .message = at->second + " and " + file +
                                   " hold the same bytes of every sharded tensor: one file is a copy of the other",
                        .expected = "a different piece on each rank",

@@ -6,6 +6,7 @@
 #include <crossrank/error.hpp>
 
 #include "workspace/checkpoint/model/error_sections.hpp"
+#include "workspace/checkpoint/source/operation_names.hpp"
 
 namespace crossrank::checkpoint {
 
@@ -20,7 +21,7 @@ MultiFileSource::MultiFileSource(std::string name, std::vector<std::shared_ptr<S
     for (std::size_t i = 0; i < source.tensors().size(); ++i) {
       auto const& tensor = source.tensors()[i];
       if (!names.insert(tensor.name).second) {
-        throw FormatError({.operation = "checkpoint open",
+        throw FormatError({.operation = open_operation,
                            .message = "the tensor \"" + tensor.name + "\" is in two files of one shard",
                            .got = "a second copy in " + source.name(),
                            .resource = name_,

@@ -9,13 +9,14 @@
 
 #include "workspace/checkpoint/discovery/grid/missing_ranks.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
+#include "workspace/checkpoint/source/operation_names.hpp"
 #include "workspace/checkpoint/source/shard_metadata.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
 
 [[noreturn]] void refuse(std::string message, std::string expected, std::string got, std::string const& where) {
-  throw FormatError({.operation = "checkpoint open",
+  throw FormatError({.operation = open_operation,
                      .message = std::move(message),
                      .expected = std::move(expected),
                      .got = std::move(got),

@@ -11,13 +11,14 @@
 
 #include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/model/name_pattern.hpp"
+#include "workspace/checkpoint/source/operation_names.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
 
 [[noreturn]] void refuse(ShardSource const& a, ShardSource const& b, std::string const& in_a, std::string const& in_b) {
   throw FormatError(
-      {.operation = "checkpoint open",
+      {.operation = open_operation,
        .message = "the shards are of different models: " + a.name() + " has " + in_a + ", " + b.name() + " has " + in_b,
        .resource = b.name(),
        .hint = "keep the shards of each model in a separate directory",

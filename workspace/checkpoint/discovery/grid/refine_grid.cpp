@@ -16,6 +16,7 @@
 #include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/model/model_sizes.hpp"
 #include "workspace/checkpoint/model/numbered_name.hpp"
+#include "workspace/checkpoint/source/operation_names.hpp"
 #include "workspace/checkpoint/source/shard_names.hpp"
 
 namespace crossrank::checkpoint {
@@ -127,7 +128,7 @@ void divide(ShardSet& set, int tp, int ShardSet::*size, int ShardPlace::*place) 
   if (wanted.rank) wanted.rank = static_cast<int>(count);
   auto const file = wanted.rank ? sibling_name(path.filename().string(), wanted) : std::string();
   throw FormatError(
-      {.operation = "checkpoint open",
+      {.operation = open_operation,
        .message = "rank " + std::to_string(count) + " of " + std::to_string(all) + " is missing" +
                   (file.empty() ? "" : ": " + file),
        .expected = std::to_string(block) + " ranks for each part of the model",

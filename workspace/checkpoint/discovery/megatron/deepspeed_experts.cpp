@@ -16,7 +16,6 @@ namespace {
 
 using deepspeed::model_ending;
 using deepspeed::optim_ending;
-using deepspeed::refuse;
 
 /// The numbers in the name of an expert's file.
 struct ExpertName {
@@ -48,10 +47,11 @@ void require_all(std::map<int, Experts> const& ranks, DirectoryListing const& li
     for (auto const& [layer, count] : counts) {
       for (int expert = 0; expert < count; ++expert) {
         if (experts.contains({layer, expert})) continue;
-        refuse(listing,
-               "expert " + std::to_string(expert) + " of layer " + std::to_string(layer) + " is missing for rank " +
-                   std::to_string(rank),
-               std::to_string(experts.size()) + " expert files", "copy all files of the save into one directory");
+        refuse_listing(listing,
+                       "expert " + std::to_string(expert) + " of layer " + std::to_string(layer) +
+                           " is missing for rank " + std::to_string(rank),
+                       std::to_string(experts.size()) + " expert files",
+                       "copy all files of the save into one directory");
       }
     }
   }
@@ -77,22 +77,23 @@ std::map<int, ExpertStates> find_expert_states(DirectoryListing const& listing) 
   }
   if (experts.empty()) return {};
   if (!partitioned.empty()) {
-    refuse(listing,
-           "the model with experts was partitioned by ZeRO-3, and no file tells how the experts were partitioned",
-           partitioned, "convert it with DeepSpeed's zero_to_fp32.py or ds_to_universal.py first");
+    refuse_listing(
+        listing, "the model with experts was partitioned by ZeRO-3, and no file tells how the experts were partitioned",
+        partitioned, "convert it with DeepSpeed's zero_to_fp32.py or ds_to_universal.py first");
   }
   require_all(experts, listing);
   for (auto& [rank, files] : experts) {
     if (found[rank].model.empty()) {
       auto number = std::to_string(rank);
       if (number.size() < 2) number.insert(0, 1, '0');
-      refuse(listing, "the file of the layers outside the experts is missing for rank " + std::to_string(rank), {},
-             "copy mp_rank_" + number + "_model_states.pt to the directory");
+      refuse_listing(listing, "the file of the layers outside the experts is missing for rank " + std::to_string(rank),
+                     {}, "copy mp_rank_" + number + "_model_states.pt to the directory");
     }
     for (auto& [key, path] : files) found[rank].experts.push_back(std::move(path));
   }
   for (auto& [rank, states] : found) {
-    if (states.experts.empty()) refuse(listing, "rank " + std::to_string(rank) + " has no expert files", {}, {});
+    if (states.experts.empty())
+      refuse_listing(listing, "rank " + std::to_string(rank) + " has no expert files", {}, {});
     states.left_out = optimizers;
   }
   return found;

@@ -14,7 +14,6 @@ namespace {
 
 using deepspeed::model_ending;
 using deepspeed::optim_ending;
-using deepspeed::refuse;
 
 /// The ranks in the name of a ZeRO file.
 struct ZeroName {
@@ -50,12 +49,12 @@ std::vector<std::filesystem::path> all_of(ByData const& files, DirectoryListing 
     auto const wanted = static_cast<int>(out.size());
     if (rank != wanted) {
       auto const name = name_of_rank(path.filename().string(), rank, wanted);
-      refuse(listing,
-             "the states of data-parallel rank " + std::to_string(wanted) + " are missing" +
-                 (name.empty() ? "" : ": " + name),
-             std::to_string(files.size()) + (files.size() == 1 ? " file, " : " files, ") + "rank " +
-                 std::to_string(rank) + " comes next",
-             "copy all files of the save into one directory");
+      refuse_listing(listing,
+                     "the states of data-parallel rank " + std::to_string(wanted) + " are missing" +
+                         (name.empty() ? "" : ": " + name),
+                     std::to_string(files.size()) + (files.size() == 1 ? " file, " : " files, ") + "rank " +
+                         std::to_string(rank) + " comes next",
+                     "copy all files of the save into one directory");
     }
     out.push_back(path);
   }
@@ -74,18 +73,19 @@ std::map<int, DeepSpeedFiles> find_deepspeed(DirectoryListing const& listing) {
   bool zero = false;
   for (auto const& name : listing.files) {
     if (name.find("expp_rank_") != std::string::npos) {
-      refuse(listing,
-             "there are optimizer states of experts, but the files of the experts (layer_*_expert_*_model_states.pt) "
-             "are missing",
-             name,
-             "copy the expert files, or convert the checkpoint with DeepSpeed's zero_to_fp32.py or ds_to_universal.py "
-             "first");
+      refuse_listing(
+          listing,
+          "there are optimizer states of experts, but the files of the experts (layer_*_expert_*_model_states.pt) "
+          "are missing",
+          name,
+          "copy the expert files, or convert the checkpoint with DeepSpeed's zero_to_fp32.py or ds_to_universal.py "
+          "first");
     }
     if (auto const optimizer = parse(name, optim_ending); optimizer && optimizer->data) {
       zero = true;
       if (!ranks[optimizer->model].optimizers.emplace(*optimizer->data, listing.path / name).second) {
-        refuse(listing, "two optimizer states belong to the same rank", name,
-               "remove the files of the other save (with or without \"bf16_\")");
+        refuse_listing(listing, "two optimizer states belong to the same rank", name,
+                       "remove the files of the other save (with or without \"bf16_\")");
       }
     } else if (auto const model = parse(name, model_ending)) {
       zero = zero || model->data;
@@ -100,8 +100,9 @@ std::map<int, DeepSpeedFiles> find_deepspeed(DirectoryListing const& listing) {
     files.optim_states = all_of(found.optimizers, listing);
     files.model_states = found.whole.empty() ? all_of(found.models, listing) : std::vector{found.whole};
     if (files.optim_states.empty() || files.model_states.empty()) {
-      refuse(listing, "model-parallel rank " + std::to_string(rank) + " lacks its model or its optimizer states", {},
-             "copy both: the flat weights are in the optimizer states, their shapes in the model states");
+      refuse_listing(listing,
+                     "model-parallel rank " + std::to_string(rank) + " lacks its model or its optimizer states", {},
+                     "copy both: the flat weights are in the optimizer states, their shapes in the model states");
     }
   }
   return out;
@@ -113,7 +114,7 @@ void require_no_universal(DirectoryListing const& listing) {
     std::error_code error;
     auto const folder = listing.path / "zero" / parameter;
     if (!std::filesystem::exists(folder / "fp32.pt", error)) continue;
-    refuse(
+    refuse_listing(
         listing,
         "this is a universal checkpoint of DeepSpeed, with a folder for each parameter; this format is not supported",
         folder.string(), "pass the checkpoint that it was made from, or the output of zero_to_fp32.py");

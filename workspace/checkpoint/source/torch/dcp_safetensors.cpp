@@ -13,6 +13,7 @@
 #include "lib/codec/safetensors/state_image.hpp"
 #include "lib/core/json_members.hpp"
 #include "workspace/checkpoint/source/chunked_source.hpp"
+#include "workspace/checkpoint/source/operation_names.hpp"
 #include "workspace/checkpoint/source/shard_names.hpp"
 
 namespace crossrank::checkpoint {
@@ -36,7 +37,7 @@ class EntryData final : public ChunkData {
 };
 
 [[noreturn]] void refuse(std::string message, std::string const& resource, std::string hint = {}) {
-  throw FormatError({.operation = "checkpoint open",
+  throw FormatError({.operation = open_operation,
                      .message = std::move(message),
                      .resource = resource,
                      .hint = std::move(hint),
@@ -51,7 +52,7 @@ Json sharding_of(codec::Header const& header, std::string const& file) {
            "keep only files of one checkpoint in a directory");
   }
   auto info = codec::parse_json(*text, {.limits = codec::listing_limits,
-                                        .about = {.operation = "checkpoint open",
+                                        .about = {.operation = open_operation,
                                                   .resource = file,
                                                   .hint = "the file is damaged: copy it again",
                                                   .section = std::string(dcp_sharding_key)}});

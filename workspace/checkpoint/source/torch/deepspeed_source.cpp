@@ -13,6 +13,7 @@
 #include "lib/codec/io/checked_size.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/source/duplicate_files.hpp"
+#include "workspace/checkpoint/source/operation_names.hpp"
 #include "workspace/checkpoint/source/torch/segmented_source.hpp"
 
 namespace crossrank::checkpoint {
@@ -106,7 +107,7 @@ class Assembly {
       count = (*count)[0];
     auto const world = count ? integer_of(*count) : std::nullopt;
     if (world && *world != static_cast<std::int64_t>(optimizers_.size())) {
-      throw FormatError({.operation = "checkpoint open",
+      throw FormatError({.operation = open_operation,
                          .message = "the number of optimizer state files does not match the data-parallel size",
                          .expected = std::to_string(*world) + " files",
                          .got = std::to_string(optimizers_.size()),
@@ -184,7 +185,7 @@ class Assembly {
 
   void add(std::string name, Dtype dtype, Shape const& shape, std::vector<Segment> segments) {
     if (!names_.emplace(name, tensors_.size()).second) {
-      throw FormatError({.operation = "checkpoint open",
+      throw FormatError({.operation = open_operation,
                          .message = "two parameters have the name \"" + name + "\"",
                          .resource = name_,
                          .section = "param_shapes"});
@@ -193,7 +194,7 @@ class Assembly {
   }
 
   [[noreturn]] void refuse_sizes(std::uint64_t wanted, std::uint64_t found) const {
-    throw FormatError({.operation = "checkpoint open",
+    throw FormatError({.operation = open_operation,
                        .message = "the parameters and the flat groups differ in size",
                        .expected = std::to_string(wanted) + " elements",
                        .got = std::to_string(found),
@@ -359,7 +360,7 @@ class Assembly {
 
 std::shared_ptr<ShardSource const> open_deepspeed(DeepSpeedFiles const& files, TorchSourceOptions const& options) {
   if (files.model_states.empty() || files.optim_states.empty()) {
-    throw UsageError({.operation = "checkpoint open", .message = "there are no files of model or optimizer states"});
+    throw UsageError({.operation = open_operation, .message = "there are no files of model or optimizer states"});
   }
   return Assembly(files, options).assemble();
 }
