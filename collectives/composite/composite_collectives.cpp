@@ -8,6 +8,7 @@
 
 #include "collectives/spi/argument_digest.hpp"
 #include "collectives/shm/shm_transport.hpp"
+#include "collectives/spi/error_in.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/error_record.hpp"
@@ -142,15 +143,12 @@ void CompositeTransport::gather_blocks(CompositeOp& op, LargeGather& gather) {
   auto buffer = gather.out.bytes;
   for (std::size_t member = 0; member < sizes.size() && !op.failure; ++member) {
     if (sizes[member] == gather.counts[member]) continue;
-    op.failure = std::make_exception_ptr(
-        MismatchError({.operation = spi::to_string(op.op_kind),
-                       .message = "rank " + std::to_string(member) + " sent a different number of bytes than agreed",
-                       .expected = std::to_string(gather.counts[member]),
-                       .got = std::to_string(sizes[member]),
-                       .group = name(),
-                       .rank = rank(),
-                       .world_size = world_size(),
-                       .failed_ranks = {static_cast<int>(member)}}));
+    op.failure = std::make_exception_ptr(MismatchError(
+        error_in(*this, {.operation = spi::to_string(op.op_kind),
+                         .message = "rank " + std::to_string(member) + " sent a different number of bytes than agreed",
+                         .expected = std::to_string(gather.counts[member]),
+                         .got = std::to_string(sizes[member]),
+                         .failed_ranks = {static_cast<int>(member)}})));
     gather.scratch.resize(std::accumulate(sizes.begin(), sizes.end(), std::size_t{0}));
     buffer = gather.scratch;
   }

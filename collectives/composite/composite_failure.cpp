@@ -8,6 +8,7 @@
 
 #include "collectives/composite/waits_elsewhere.hpp"
 #include "collectives/message/message_transport.hpp"
+#include "collectives/spi/error_in.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/rank_list.hpp"
@@ -224,12 +225,8 @@ void CompositeTransport::throw_verdict(char const* operation) {
     throw_error(e.code(), std::move(info));
   }
   abort("the group has failed");
-  throw PeerLostError({.operation = operation,
-                       .message = "the group has failed",
-                       .group = name(),
-                       .rank = rank(),
-                       .world_size = world_size(),
-                       .group_usable = false});
+  throw PeerLostError(
+      error_in(*this, {.operation = operation, .message = "the group has failed", .group_usable = false}));
 }
 
 }  // namespace crossrank::composite

@@ -8,6 +8,7 @@
 #include <crossrank/error.hpp>
 
 #include "collectives/composite/waits_elsewhere.hpp"
+#include "collectives/spi/error_in.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/error_record.hpp"
@@ -52,8 +53,7 @@ void CompositeTransport::throw_member_errors(std::vector<RankError> errors, char
   auto const repeats = [](RankError const& one) { return !one.error.info.failed_ranks.empty(); };
   if (!std::ranges::all_of(errors, repeats)) std::erase_if(errors, repeats);
   auto const code = errors.front().error.code;
-  auto error =
-      remote_error({.operation = operation, .group = name(), .rank = rank(), .world_size = world_size()}, errors);
+  auto error = remote_error(error_in(*this, {.operation = operation}), errors);
   if (code != ErrorCode::unavailable) throw error;
   auto info = error.info();
   auto const& first = errors.front().error.info;

@@ -8,6 +8,7 @@
 
 #include "collectives/coordinator/coordinator_state.hpp"
 #include "collectives/core/named_calls.hpp"
+#include "collectives/spi/error_in.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/no_destructor.hpp"
 
@@ -15,13 +16,9 @@ namespace crossrank {
 
 ErrorInfo usage_in(Collective const& group, char const* operation, std::string message, std::string expected,
                    std::string got) {
-  return {.operation = operation,
-          .message = std::move(message),
-          .expected = std::move(expected),
-          .got = std::move(got),
-          .group = group.name(),
-          .rank = group.rank(),
-          .world_size = group.world_size()};
+  return error_in(
+      *group.transport(),
+      {.operation = operation, .message = std::move(message), .expected = std::move(expected), .got = std::move(got)});
 }
 
 int checked_rank(Collective const& group, int rank, char const* operation, char const* what) {

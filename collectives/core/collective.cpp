@@ -11,6 +11,7 @@
 
 #include "collectives/core/with_operation_name.hpp"
 #include "collectives/spi/argument_digest.hpp"
+#include "collectives/spi/error_in.hpp"
 #include "collectives/spi/open_group.hpp"
 #include "collectives/core/group_state.hpp"
 #include "lib/core/at_rank.hpp"
@@ -58,13 +59,11 @@ void Collective::start_progress_thread() const {
   auto& group = state("connect");
   if (!group.transport->may_use_threads()) {
     throw UnavailableError(
-        {.operation = "connect",
-         .message = "this backend serves one thread only, and a progress thread would be a second one",
-         .resource = std::string(group.transport->backend()),
-         .hint = "initialise MPI with MPI_THREAD_MULTIPLE, or leave out ProgressMode::thread",
-         .group = group.transport->name(),
-         .rank = group.transport->rank(),
-         .world_size = group.transport->world_size()});
+        error_in(*group.transport,
+                 {.operation = "connect",
+                  .message = "this backend serves one thread only, and a progress thread would be a second one",
+                  .resource = std::string(group.transport->backend()),
+                  .hint = "initialise MPI with MPI_THREAD_MULTIPLE, or leave out ProgressMode::thread"}));
   }
   detail::GroupLockGuard const guard(group, "connect");
   if (!group.progress_thread) group.progress_thread = std::make_shared<detail::ProgressThread>();

@@ -9,6 +9,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "collectives/spi/error_in.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/peer_errors.hpp"
 #include "lib/node/memory/call_arguments.hpp"
@@ -64,14 +65,11 @@ void compare_calls(spi::Transport& transport, algorithms::Call const& call, spi:
   for (auto const& side : sides) calls.push_back({side.ranks, text_of(side.record)});
   auto message = node::describe_call_variants(calls);
   transport.abort(message);
-  throw MismatchError({.operation = call.name(),
-                       .message = std::move(message),
-                       .hint = mismatch_hint,
-                       .group = transport.name(),
-                       .rank = transport.rank(),
-                       .world_size = transport.world_size(),
-                       .failed_ranks = sides.front().ranks,
-                       .group_usable = false});
+  throw MismatchError(error_in(transport, {.operation = call.name(),
+                                           .message = std::move(message),
+                                           .hint = mismatch_hint,
+                                           .failed_ranks = sides.front().ranks,
+                                           .group_usable = false}));
 }
 
 }  // namespace crossrank

@@ -7,6 +7,7 @@
 
 #include "collectives/core/compare_calls.hpp"
 #include "collectives/core/with_operation_name.hpp"
+#include "collectives/spi/error_in.hpp"
 #include "collectives/spi/message_mismatch.hpp"
 #include "lib/node/memory/call_arguments.hpp"
 #include "lib/platform/backoff.hpp"
@@ -46,11 +47,7 @@ void throw_failure(PendingOp& pending_op) {
 }  // namespace
 
 ErrorInfo usage_in(spi::Transport const& transport, char const* operation, std::string message) {
-  return {.operation = operation,
-          .message = std::move(message),
-          .group = transport.name(),
-          .rank = transport.rank(),
-          .world_size = transport.world_size()};
+  return error_in(transport, {.operation = operation, .message = std::move(message)});
 }
 
 GroupState::~GroupState() {

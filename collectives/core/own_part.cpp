@@ -3,15 +3,14 @@
 #include <string>
 #include <utility>
 
+#include "collectives/spi/error_in.hpp"
+
 namespace crossrank {
 
 ErrorInfo own_part_failure(Error const& error, char const* operation, spi::Transport const& transport) {
-  auto info = error.info();
+  auto info = error_in(transport, error.info());
   if (!info.operation.empty() && info.operation != operation) info.message = info.operation + ": " + info.message;
   info.operation = operation;
-  info.group = transport.name();
-  info.rank = transport.rank();
-  info.world_size = transport.world_size();
   if (info.failed_ranks.empty()) info.failed_ranks = {info.rank};
   return info;
 }

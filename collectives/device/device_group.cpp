@@ -11,6 +11,7 @@
 #include "collectives/device/staged_call.hpp"
 #include "collectives/device/transport_call.hpp"
 #include "collectives/device_transport/agreement.hpp"
+#include "collectives/spi/error_in.hpp"
 #include "lib/core/environment.hpp"
 #include "lib/device/cuda/capture.hpp"
 
@@ -39,14 +40,11 @@ DeviceMessages* device_messages(spi::Transport& transport) {
 void DeviceGroup::require_own_device(Call const& call, spi::Transport const& transport) {
   if (!own_device_) own_device_ = call.device;
   if (*own_device_ == call.device) return;
-  throw UsageError({.operation = call.name(),
-                    .message = "the tensors are not on this rank's device of the group",
-                    .expected = to_string(*own_device_),
-                    .got = to_string(call.device),
-                    .hint = "a rank uses one device in a group: the one of its first call",
-                    .group = transport.name(),
-                    .rank = transport.rank(),
-                    .world_size = transport.world_size()});
+  throw UsageError(error_in(transport, {.operation = call.name(),
+                                        .message = "the tensors are not on this rank's device of the group",
+                                        .expected = to_string(*own_device_),
+                                        .got = to_string(call.device),
+                                        .hint = "a rank uses one device in a group: the one of its first call"}));
 }
 
 void DeviceGroup::decide(Call const& call, CheckLevel check, spi::Transport& transport,

@@ -15,6 +15,7 @@
 #include "collectives/device_transport/device_transports.hpp"
 #include "collectives/device_transport/device_use.hpp"
 #include "collectives/device_transport/rank_records.hpp"
+#include "collectives/spi/error_in.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/environment.hpp"
@@ -126,14 +127,11 @@ std::string rank_text(std::size_t rank) { return "rank " + std::to_string(rank);
 
 /// Throws the same error on all ranks when a rank captures a graph.
 void require_no_capture(std::vector<Offer> const& offers, spi::Transport const& transport) {
-  ErrorInfo info{.operation = agreement_operation,
-                 .message =
-                     "the first collective of a group on GPU tensors cannot be captured, because it makes the "
-                     "communicator",
-                 .hint = "make a call before the capture, or capture inside GroupCoordinator::graph_capture",
-                 .group = transport.name(),
-                 .rank = transport.rank(),
-                 .world_size = transport.world_size()};
+  auto info = error_in(
+      transport, {.operation = agreement_operation,
+                  .message = "the first collective of a group on GPU tensors cannot be captured, because it makes the "
+                             "communicator",
+                  .hint = "make a call before the capture, or capture inside GroupCoordinator::graph_capture"});
   for (std::size_t r = 0; r < offers.size(); ++r) {
     if (offers[r].is_capturing != 0) info.failed_ranks.push_back(static_cast<int>(r));
   }
@@ -233,12 +231,10 @@ void agree_on_staged(spi::Transport const& transport, std::vector<Offer> const& 
   if (wanting != offers.end()) {
     auto const title = string_of(wanting->title);
     throw UnavailableError(
-        {.operation = agreement_operation,
-         .message = title + " cannot carry the collectives of this group: " + why,
-         .hint = "install the same " + title + " for all ranks, give each rank its own GPU, or unset CROSSRANK_DEVICE",
-         .group = transport.name(),
-         .rank = transport.rank(),
-         .world_size = transport.world_size()});
+        error_in(transport, {.operation = agreement_operation,
+                             .message = title + " cannot carry the collectives of this group: " + why,
+                             .hint = "install the same " + title +
+                                     " for all ranks, give each rank its own GPU, or unset CROSSRANK_DEVICE"}));
   }
   bool const is_chosen =
       std::any_of(offers.begin(), offers.end(), [](auto const& o) { return o.choice == Offer::Choice::staged; });

@@ -14,6 +14,7 @@
 #include "collectives/device_transport/graph_replay.hpp"
 #include "collectives/device_transport/rank_order_reduction.hpp"
 #include "collectives/device_transport/rank_records.hpp"
+#include "collectives/spi/error_in.hpp"
 #include "lib/device/device_failures.hpp"
 #include "lib/platform/system.hpp"
 
@@ -52,10 +53,7 @@ struct BufferRecord {
 /// Throws the same error on all ranks unless each has memory for a buffer of the same size.
 void require_agreement(std::vector<BufferRecord> const& records, spi::Transport const& transport) {
   auto const rank_of = [&](auto const& found) { return static_cast<int>(found - records.begin()); };
-  ErrorInfo info{.operation = buffer_operation,
-                 .group = transport.name(),
-                 .rank = transport.rank(),
-                 .world_size = transport.world_size()};
+  auto info = error_in(transport, {.operation = buffer_operation});
   auto const bytes = records.front().bytes;
   auto const other = std::find_if(records.begin(), records.end(), [&](auto const& one) { return one.bytes != bytes; });
   if (other != records.end()) {

@@ -9,6 +9,7 @@
 #include "collectives/core/own_part.hpp"
 #include "collectives/fake/fake_transport.hpp"
 #include "collectives/mesh/job_collective_state.hpp"
+#include "collectives/spi/error_in.hpp"
 
 namespace crossrank {
 
@@ -29,13 +30,10 @@ std::optional<ProcessGroup> JobCollective::process_group() const { return transp
 
 void JobCollective::all_gather_to_list(std::span<Tensor> outs, Tensor const& in) const {
   auto const refuse = [&](std::string message, std::string expected, std::string got) {
-    throw UsageError({.operation = "all_gather_to_list",
-                      .message = std::move(message),
-                      .expected = std::move(expected),
-                      .got = std::move(got),
-                      .group = name(),
-                      .rank = rank(),
-                      .world_size = world_size()});
+    throw UsageError(error_in(*transport(), {.operation = "all_gather_to_list",
+                                             .message = std::move(message),
+                                             .expected = std::move(expected),
+                                             .got = std::move(got)}));
   };
   if (std::ssize(outs) != world_size())
     refuse("expected one tensor per rank", std::to_string(world_size()), std::to_string(outs.size()));

@@ -11,6 +11,7 @@
 #include <crossrank/spi/transport.hpp>
 
 #include "collectives/mesh/job_collective_state.hpp"
+#include "collectives/spi/error_in.hpp"
 #include "lib/core/at_rank.hpp"
 
 namespace crossrank {
@@ -28,11 +29,7 @@ Collective group_for(Collective const& world, std::vector<int> const& ranks) {
   if (ranks.empty()) return world;
   auto group = world.split({ranks}, "mesh");
   if (group.connected()) return group;
-  throw UsageError({.operation = "MeshCollective",
-                    .message = "this rank is not listed",
-                    .group = world.name(),
-                    .rank = world.rank(),
-                    .world_size = world.world_size()});
+  throw UsageError(error_in(*world.transport(), {.operation = "MeshCollective", .message = "this rank is not listed"}));
 }
 
 /// Returns, for each rank, the first rank on its node, as the transport reports it.
@@ -46,16 +43,14 @@ void require_rows(Collective const& group, std::vector<int> const& firsts, int l
   for (int rank = 0; rank < group.world_size(); ++rank) {
     int const first = at_rank(firsts, rank);
     if (first == rank / local * local) continue;
-    throw UsageError(
+    throw UsageError(error_in(
+        *group.transport(),
         {.operation = "MeshCollective",
          .message = "nodes do not have equal numbers of consecutive ranks",
          .expected = "rank " + std::to_string(rank) + " on the node of rank " + std::to_string(rank / local * local),
          .got = "on the node of rank " + std::to_string(first),
          .hint = "place the same number of consecutive ranks on each node (mpirun --map-by slot, srun "
-                 "--distribution=block), or give local_world_size",
-         .group = group.name(),
-         .rank = group.rank(),
-         .world_size = group.world_size()});
+                 "--distribution=block), or give local_world_size"}));
   }
 }
 
@@ -140,12 +135,8 @@ MeshGroupCoordinator::MeshGroupCoordinator(Collective const& world, std::vector<
                                            std::optional<Device> device)
     : partitions_(std::move(partitions)) {
   auto const refuse = [&](std::string message, std::string const& name) {
-    throw UsageError({.operation = "MeshGroupCoordinator",
-                      .message = std::move(message),
-                      .resource = name,
-                      .group = world.name(),
-                      .rank = world.rank(),
-                      .world_size = world.world_size()});
+    throw UsageError(error_in(*world.transport(),
+                              {.operation = "MeshGroupCoordinator", .message = std::move(message), .resource = name}));
   };
   std::set<std::string> names;
   std::set<int> listed;

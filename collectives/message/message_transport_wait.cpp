@@ -4,6 +4,7 @@
 #include <exception>
 #include <string>
 
+#include "collectives/spi/error_in.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/platform/backoff.hpp"
 #include "lib/platform/cgroup.hpp"
@@ -45,11 +46,7 @@ class WaitingFlag {
 OperationResult& MessageTransport::result_of(RequestId request_id) {
   if (collective_ && collective_->request_id == request_id) return *collective_;
   if (auto* const message = mailboxes_.find(request_id)) return *message;
-  throw UsageError({.operation = "wait",
-                    .message = "no such request is under way",
-                    .group = name(),
-                    .rank = rank(),
-                    .world_size = world_size()});
+  throw UsageError(error_in(*this, {.operation = "wait", .message = "no such request is under way"}));
 }
 
 Awaited const& MessageTransport::awaited(RequestId request_id) {

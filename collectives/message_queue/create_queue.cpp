@@ -11,6 +11,7 @@
 #include "collectives/message_queue/queue_handle.hpp"
 #include "collectives/message_queue/queue_offer.hpp"
 #include "collectives/message_queue/queue_state.hpp"
+#include "collectives/spi/error_in.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/environment.hpp"
 #include "lib/node/group/group.hpp"
@@ -26,15 +27,12 @@ constexpr std::size_t least_chunk = 64;  // space for the descriptor of a longer
 
 void check_options(Collective const& group, int writers, QueueOptions const& options) {
   auto const refuse = [&](std::string message, std::string expected, std::string got, std::string hint) {
-    throw UsageError({.operation = create,
-                      .message = std::move(message),
-                      .expected = std::move(expected),
-                      .got = std::move(got),
-                      .resource = "queue \"" + options.name + "\"",
-                      .hint = std::move(hint),
-                      .group = group.name(),
-                      .rank = group.rank(),
-                      .world_size = group.world_size()});
+    throw UsageError(error_in(*group.transport(), {.operation = create,
+                                                   .message = std::move(message),
+                                                   .expected = std::move(expected),
+                                                   .got = std::move(got),
+                                                   .resource = "queue \"" + options.name + "\"",
+                                                   .hint = std::move(hint)}));
   };
   if (options.writer_rank < 0 || options.writer_rank >= writers) {
     refuse("the writer is not a rank of the group", "0 to " + std::to_string(writers - 1),
@@ -119,14 +117,12 @@ MessageQueue MessageQueue::create_writer(Collective const& group, int readers, Q
   check_options(group, group.world_size(), options);
   auto comm = queue::queue_node_comm(group);
   if (!comm) {
-    throw UnavailableError({.operation = "MessageQueue.create_writer",
-                            .message = "the ranks of this group do not share memory",
-                            .got = "backend " + std::string(group.backend()),
-                            .resource = "queue \"" + options.name + "\"",
-                            .hint = "connect with the backend \"shm\", or create the queue with create()",
-                            .group = group.name(),
-                            .rank = group.rank(),
-                            .world_size = group.world_size()});
+    throw UnavailableError(
+        error_in(*group.transport(), {.operation = "MessageQueue.create_writer",
+                                      .message = "the ranks of this group do not share memory",
+                                      .got = "backend " + std::string(group.backend()),
+                                      .resource = "queue \"" + options.name + "\"",
+                                      .hint = "connect with the backend \"shm\", or create the queue with create()"}));
   }
   auto state = std::make_shared<State>();
   state->name = options.name;
@@ -146,12 +142,10 @@ MessageQueue MessageQueue::attach(Collective const& group, std::span<std::byte c
   auto const name = queue::read_handle(handle);
   auto const* const nonce = comm ? comm->header().nonce : nullptr;
   if (nonce == nullptr || nonce[0] != name.nonce[0] || nonce[1] != name.nonce[1]) {
-    throw UnavailableError({.operation = "MessageQueue.attach",
-                            .message = "the queue is on another node or belongs to another job",
-                            .hint = "attach on the writer's node, or create the queue with create()",
-                            .group = group.name(),
-                            .rank = group.rank(),
-                            .world_size = group.world_size()});
+    throw UnavailableError(
+        error_in(*group.transport(), {.operation = "MessageQueue.attach",
+                                      .message = "the queue is on another node or belongs to another job",
+                                      .hint = "attach on the writer's node, or create the queue with create()"}));
   }
   auto state = std::make_shared<State>();
   state->in = node::RingReader::attach(comm, name, reader);

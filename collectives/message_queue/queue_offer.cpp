@@ -6,6 +6,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "collectives/spi/error_in.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/error_record.hpp"
 
@@ -42,13 +43,11 @@ std::span<std::byte const> rest_of(std::span<std::byte const> bytes) {
 [[noreturn]] void throw_remote(Collective const& group, QueueOptions const& options, int rank,
                                std::span<std::byte const> encoded) {
   auto const error = decode_error(encoded);
-  ErrorInfo info{.operation = create,
-                 .message = "rank " + std::to_string(rank) + " could not create its endpoint: " + error.text(),
-                 .resource = "queue \"" + options.name + "\"",
-                 .group = group.name(),
-                 .rank = group.rank(),
-                 .world_size = group.world_size(),
-                 .failed_ranks = {rank}};
+  auto info = error_in(*group.transport(),
+                       {.operation = create,
+                        .message = "rank " + std::to_string(rank) + " could not create its endpoint: " + error.text(),
+                        .resource = "queue \"" + options.name + "\"",
+                        .failed_ranks = {rank}});
   // If one rank lacks support, all ranks get an `UnavailableError`.
   if (error.code == ErrorCode::unavailable) throw UnavailableError(std::move(info));
   throw RemoteError(std::move(info));
@@ -66,16 +65,14 @@ void check_agreement(Collective const& group, QueueOptions const& options,
       return "writer " + std::to_string(offer.writer) + ", " + std::to_string(offer.chunks) + " chunks of " +
              std::to_string(offer.chunk_bytes) + " bytes";
     };
-    throw MismatchError({.operation = create,
-                         .message = "ranks 0 and " + std::to_string(rank) + " passed different options",
-                         .expected = say(first),
-                         .got = say(rank_offer),
-                         .resource = "queue \"" + options.name + "\"",
-                         .hint = "pass the same options on every rank",
-                         .group = group.name(),
-                         .rank = group.rank(),
-                         .world_size = group.world_size(),
-                         .failed_ranks = {rank}});
+    throw MismatchError(
+        error_in(*group.transport(), {.operation = create,
+                                      .message = "ranks 0 and " + std::to_string(rank) + " passed different options",
+                                      .expected = say(first),
+                                      .got = say(rank_offer),
+                                      .resource = "queue \"" + options.name + "\"",
+                                      .hint = "pass the same options on every rank",
+                                      .failed_ranks = {rank}}));
   }
 }
 

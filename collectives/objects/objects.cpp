@@ -16,6 +16,7 @@
 #include "collectives/core/named_calls.hpp"
 #include "collectives/objects/block_header.hpp"
 #include "collectives/objects/user_code_scope.hpp"
+#include "collectives/spi/error_in.hpp"
 #include "lib/core/error_record.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
@@ -66,13 +67,10 @@ void require_open(Collective const& group, char const* operation) {
 void require_rank(Collective const& group, char const* operation, char const* what, int rank) {
   require_open(group, operation);
   if (rank >= 0 && rank < group.world_size()) return;
-  throw UsageError({.operation = operation,
-                    .message = std::string(what) + " is not a rank of the group",
-                    .expected = "0 to " + std::to_string(group.world_size() - 1),
-                    .got = std::to_string(rank),
-                    .group = group.name(),
-                    .rank = group.rank(),
-                    .world_size = group.world_size()});
+  throw UsageError(error_in(*group.transport(), {.operation = operation,
+                                                 .message = std::string(what) + " is not a rank of the group",
+                                                 .expected = "0 to " + std::to_string(group.world_size() - 1),
+                                                 .got = std::to_string(rank)}));
 }
 
 Tensor over(void* data, std::size_t bytes) {
@@ -241,14 +239,12 @@ Bytes scatter_bytes(Collective const& group, char const* operation, int root,
   auto const told = broadcast_bytes(group, operation, root, [&] {
     parts = produce();
     if (parts.size() != ranks) {
-      throw UsageError({.operation = operation,
-                        .message = "expected one object per rank",
-                        .expected = std::to_string(ranks),
-                        .got = std::to_string(parts.size()),
-                        .hint = "pass one object for each rank of the group, in the order of the ranks",
-                        .group = group.name(),
-                        .rank = group.rank(),
-                        .world_size = group.world_size()});
+      throw UsageError(error_in(*group.transport(),
+                                {.operation = operation,
+                                 .message = "expected one object per rank",
+                                 .expected = std::to_string(ranks),
+                                 .got = std::to_string(parts.size()),
+                                 .hint = "pass one object for each rank of the group, in the order of the ranks"}));
     }
     for (std::size_t rank = 0; rank < ranks; ++rank)
       sizes[rank] = static_cast<int>(rank) == root ? 0 : parts[rank].size();
@@ -287,22 +283,17 @@ Bytes recv_bytes(Collective const& group, char const* operation, int src) {
 }
 
 void refuse_object_in(Collective const& group, char const* operation, FormatError const& error) {
-  auto info = error.info();
+  auto info = error_in(*group.transport(), error.info());
   info.operation = operation;
-  info.group = group.name();
-  info.rank = group.rank();
-  info.world_size = group.world_size();
   throw FormatError(std::move(info));
 }
 
 void refuse_list(Collective const& group, char const* operation, std::size_t expected, std::size_t got) {
-  throw MismatchError({.operation = operation,
-                       .message = "the lengths of the root's list and of this rank's list differ",
-                       .expected = std::to_string(expected),
-                       .got = std::to_string(got),
-                       .group = group.name(),
-                       .rank = group.rank(),
-                       .world_size = group.world_size()});
+  throw MismatchError(
+      error_in(*group.transport(), {.operation = operation,
+                                    .message = "the lengths of the root's list and of this rank's list differ",
+                                    .expected = std::to_string(expected),
+                                    .got = std::to_string(got)}));
 }
 
 }  // namespace crossrank::detail

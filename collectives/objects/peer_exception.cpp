@@ -5,6 +5,7 @@
 
 #include <crossrank/spi/transport.hpp>
 
+#include "collectives/spi/error_in.hpp"
 #include "lib/core/error_record.hpp"
 #include "lib/core/rank_list.hpp"
 
@@ -15,13 +16,11 @@ RemoteError peer_exception(Collective const& group, char const* operation, std::
   auto const error = decode_error(encoded);
   auto const ranks = name_ranks(failed_ranks);
   if (!failed_ranks.empty()) group.transport()->note_peer_error(failed_ranks.front());
-  return RemoteError({.operation = operation,
-                      .message = ranks + " threw " + error.info.remote_type + ": " + error.text(),
-                      .group = group.name(),
-                      .rank = group.rank(),
-                      .world_size = group.world_size(),
-                      .failed_ranks = std::move(failed_ranks),
-                      .remote_type = error.info.remote_type});
+  return RemoteError(
+      error_in(*group.transport(), {.operation = operation,
+                                    .message = ranks + " threw " + error.info.remote_type + ": " + error.text(),
+                                    .failed_ranks = std::move(failed_ranks),
+                                    .remote_type = error.info.remote_type}));
 }
 
 }  // namespace crossrank

@@ -5,6 +5,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "collectives/spi/error_in.hpp"
 #include "collectives/spi/message_mismatch.hpp"
 #include "collectives/shm/shm_transport.hpp"
 #include "lib/core/at_rank.hpp"
@@ -255,17 +256,14 @@ bool ShmTransport::try_recv(MessageOp& op, int src) {
   group_->ring_member(src);
   if (fits) return true;
   if (!is_sent) {
-    throw RemoteError(
-        {.operation = op.name(),
-         .message = "rank " + std::to_string(src) + " could not send this message: it has no memory for it",
-         .hint = "raise CROSSRANK_ARENA_CAP, or send smaller messages",
-         .group = name(),
-         .rank = rank(),
-         .world_size = world_size(),
-         .failed_ranks = {src}});
+    throw RemoteError(error_in(
+        *this, {.operation = op.name(),
+                .message = "rank " + std::to_string(src) + " could not send this message: it has no memory for it",
+                .hint = "raise CROSSRANK_ARENA_CAP, or send smaller messages",
+                .failed_ranks = {src}}));
   }
-  throw MessageMismatch({.operation = op.name(), .group = name(), .rank = rank(), .world_size = world_size()}, src,
-                        {bytes.size(), op.tag}, {message.bytes, message.tag});
+  throw MessageMismatch(error_in(*this, {.operation = op.name()}), src, {bytes.size(), op.tag},
+                        {message.bytes, message.tag});
 }
 
 void ShmTransport::take_payload(MessageOp& op, int src, node::Channel::Message const& message) {

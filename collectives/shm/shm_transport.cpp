@@ -7,6 +7,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "collectives/spi/error_in.hpp"
 #include "collectives/spi/one_collective.hpp"
 #include "collectives/spi/open_group.hpp"
 #include "lib/core/as_size.hpp"
@@ -215,14 +216,12 @@ std::uint64_t ShmTransport::arrive(node::Post const& post) {
 /// Throws `MismatchError` if a rank sent another number of bytes than agreed.
 void ShmTransport::require_size(int member, std::size_t got, std::size_t expected) const {
   if (got == expected) return;
-  throw MismatchError({.operation = "receive",
+  throw MismatchError(
+      error_in(*this, {.operation = "receive",
                        .message = "rank " + std::to_string(member) + " sent a different number of bytes than agreed",
                        .expected = std::to_string(expected),
                        .got = std::to_string(got),
-                       .group = name(),
-                       .rank = rank(),
-                       .world_size = world_size(),
-                       .failed_ranks = {member}});
+                       .failed_ranks = {member}}));
 }
 
 void ShmTransport::read_payload(std::uint64_t round, int member, std::span<std::byte> to, StoreMode results) {

@@ -12,6 +12,7 @@
 #include "collectives/core/own_part.hpp"
 #include "collectives/core/with_operation_name.hpp"
 #include "collectives/objects/peer_exception.hpp"
+#include "collectives/spi/error_in.hpp"
 #include "lib/core/error_record.hpp"
 #include "lib/core/as_size.hpp"
 
@@ -232,14 +233,13 @@ void DictReceive::join() {
     if (travel != TransferMode::in_parts) continue;
     int const here = all_gather_group_ ? all_gather_group_->world_size() : 0;
     if (here != parts) {
-      throw UsageError({.operation = receiving,
-                        .message = "the sender sends tensors in parts, but this rank has no matching all_gather_group",
-                        .expected = "an all_gather_group of " + std::to_string(parts),
-                        .got = here == 0 ? "none" : std::to_string(here),
-                        .group = group_.name(),
-                        .rank = group_.rank(),
-                        .world_size = group_.world_size(),
-                        .failed_ranks = {src_}});
+      throw UsageError(
+          error_in(*group_.transport(),
+                   {.operation = receiving,
+                    .message = "the sender sends tensors in parts, but this rank has no matching all_gather_group",
+                    .expected = "an all_gather_group of " + std::to_string(parts),
+                    .got = here == 0 ? "none" : std::to_string(here),
+                    .failed_ranks = {src_}}));
     }
     auto whole = bytes_of(tensor, 0, tensor.nbytes());
     all_gather_group_->all_gather(whole, parts_[i]);

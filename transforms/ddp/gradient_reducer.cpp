@@ -9,6 +9,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/objects.hpp>
 
+#include "collectives/spi/error_in.hpp"
 #include "lib/core/as_size.hpp"
 #include "transforms/model/common_values.hpp"
 #include "transforms/model/reals.hpp"
@@ -38,14 +39,11 @@ GradientReducer::GradientReducer(std::vector<std::shared_ptr<Parameter>> paramet
 }
 
 void GradientReducer::refuse(std::string message, std::string got, std::string resource, std::string hint) const {
-  throw UsageError({.operation = "DDPWrappedModel.backward",
-                    .message = std::move(message),
-                    .got = std::move(got),
-                    .resource = std::move(resource),
-                    .hint = std::move(hint),
-                    .group = group_.name(),
-                    .rank = group_.rank(),
-                    .world_size = group_.world_size()});
+  throw UsageError(error_in(*group_.transport(), {.operation = "DDPWrappedModel.backward",
+                                                  .message = std::move(message),
+                                                  .got = std::move(got),
+                                                  .resource = std::move(resource),
+                                                  .hint = std::move(hint)}));
 }
 
 void GradientReducer::build(std::vector<std::size_t> const& order) {
@@ -234,14 +232,12 @@ void GradientReducer::drop() noexcept {
 
 void GradientReducer::set_hook(CommunicationHook hook) {
   if (static_cast<bool>(hook.compress) != static_cast<bool>(hook.decompress)) {
-    throw UsageError({.operation = "DDPWrappedModel.register_comm_hook",
-                      .message = "a hook needs both of its functions, or none",
-                      .expected = "compress and decompress",
-                      .got = hook.compress ? "compress" : "decompress",
-                      .hint = "set the other function too, or pass an empty hook to remove the current one",
-                      .group = group_.name(),
-                      .rank = group_.rank(),
-                      .world_size = group_.world_size()});
+    throw UsageError(error_in(*group_.transport(),
+                              {.operation = "DDPWrappedModel.register_comm_hook",
+                               .message = "a hook needs both of its functions, or none",
+                               .expected = "compress and decompress",
+                               .got = hook.compress ? "compress" : "decompress",
+                               .hint = "set the other function too, or pass an empty hook to remove the current one"}));
   }
   hook_ = std::move(hook);
 }

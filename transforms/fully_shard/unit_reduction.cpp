@@ -5,6 +5,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "collectives/spi/error_in.hpp"
 #include "lib/core/as_size.hpp"
 #include "transforms/fully_shard/unit_calls.hpp"
 #include "transforms/fully_shard/unit_shards.hpp"
@@ -76,15 +77,13 @@ void UnitShards::take_over(Member& member) {
   auto const grad = member.parameter->grad;
   auto const& value = member.parameter->value;
   if (!grad.defined() || grad.shape() != value.shape() || grad.dtype() != value.dtype()) {
-    throw UsageError({.operation = "FullyShardedModel.backward",
-                      .message = "the gradient does not fit its parameter",
-                      .expected = to_string(value),
-                      .got = to_string(grad),
-                      .resource = member.parameter->name,
-                      .hint = "the engine must give each gradient the shape and dtype of its parameter",
-                      .group = groups_.shard.name(),
-                      .rank = groups_.shard.rank(),
-                      .world_size = groups_.shard.world_size()});
+    throw UsageError(error_in(*groups_.shard.transport(),
+                              {.operation = "FullyShardedModel.backward",
+                               .message = "the gradient does not fit its parameter",
+                               .expected = to_string(value),
+                               .got = to_string(grad),
+                               .resource = member.parameter->name,
+                               .hint = "the engine must give each gradient the shape and dtype of its parameter"}));
   }
   if (member.full_grad.defined() && grad.storage() == member.full_grad.storage()) return;
   if (!member.full_grad.defined()) prepare_gradient(member);

@@ -5,6 +5,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/objects.hpp>
 
+#include "collectives/spi/error_in.hpp"
 #include "lib/core/at_rank.hpp"
 
 namespace crossrank::transforms {
@@ -47,16 +48,14 @@ std::vector<Fact> facts_of(TrainableModel const& model, Json const& settings, ch
 [[noreturn]] void refuse(Collective const& group, char const* operation, int rank, Fact const& expected,
                          Fact const& got) {
   auto const text = [](Fact const& fact) { return fact.name.empty() ? "nothing" : fact.name + " " + fact.value; };
-  throw MismatchError({.operation = operation,
-                       .message = "rank " + std::to_string(rank) + " has another model or config than rank 0",
-                       .expected = text(expected),
-                       .got = text(got),
-                       .resource = expected.name.empty() ? got.name : expected.name,
-                       .hint = "build the same model and apply the same transform on all ranks",
-                       .group = group.name(),
-                       .rank = group.rank(),
-                       .world_size = group.world_size(),
-                       .failed_ranks = {rank}});
+  throw MismatchError(error_in(*group.transport(),
+                               {.operation = operation,
+                                .message = "rank " + std::to_string(rank) + " has another model or config than rank 0",
+                                .expected = text(expected),
+                                .got = text(got),
+                                .resource = expected.name.empty() ? got.name : expected.name,
+                                .hint = "build the same model and apply the same transform on all ranks",
+                                .failed_ranks = {rank}}));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "collectives/spi/error_in.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/error_record.hpp"
@@ -128,11 +129,7 @@ void MultiNodeRange::throw_if_one_failed() {
     auto const bytes = std::min<std::size_t>(message.error_bytes, message.error.size());
     errors.push_back({.rank = static_cast<int>(member), .error = decode_error(std::span(message.error).first(bytes))});
   }
-  throw remote_error({.operation = inputs_.operation,
-                      .group = transport().name(),
-                      .rank = transport().rank(),
-                      .world_size = transport().world_size()},
-                     errors);
+  throw remote_error(error_in(transport(), {.operation = inputs_.operation}), errors);
 }
 
 void MultiNodeRange::receive(std::size_t index, Collector& collector) {
@@ -153,13 +150,11 @@ std::shared_ptr<std::vector<std::byte>> MultiNodeRange::allocate_for(int member,
   try {
     return std::make_shared<std::vector<std::byte>>(bytes);
   } catch (std::exception const&) {  // std::bad_alloc or std::length_error
-    throw UnavailableError({.operation = inputs_.operation,
-                            .message = "there is not enough memory for the tensors of rank " + std::to_string(member),
-                            .expected = std::to_string(bytes) + " bytes",
-                            .hint = "gather fewer tensors at once, or give the process more memory",
-                            .group = transport().name(),
-                            .rank = transport().rank(),
-                            .world_size = transport().world_size()});
+    throw UnavailableError(error_in(
+        transport(), {.operation = inputs_.operation,
+                      .message = "there is not enough memory for the tensors of rank " + std::to_string(member),
+                      .expected = std::to_string(bytes) + " bytes",
+                      .hint = "gather fewer tensors at once, or give the process more memory"}));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <crossrank/spi/transport.hpp>
 
 #include "collectives/message_queue/queue_node_comm.hpp"
+#include "collectives/spi/error_in.hpp"
 #include "lib/tensor/transfer/tensor_mover.hpp"
 #include "workspace/shared_memory/arena_state_store.hpp"
 
@@ -14,13 +15,11 @@ namespace crossrank {
 SharedMemoryWorkspace::SharedMemoryWorkspace(Collective const& collective) {
   auto comm = queue::queue_node_comm(collective);
   if (!comm) {
-    throw UnavailableError({.operation = "SharedMemoryWorkspace",
-                            .message = "the ranks of this group do not share memory",
-                            .got = "backend " + std::string(collective.backend()),
-                            .hint = "connect with the backend \"shm\", or use an NFSWorkspace",
-                            .group = collective.name(),
-                            .rank = collective.rank(),
-                            .world_size = collective.world_size()});
+    throw UnavailableError(
+        error_in(*collective.transport(), {.operation = "SharedMemoryWorkspace",
+                                           .message = "the ranks of this group do not share memory",
+                                           .got = "backend " + std::string(collective.backend()),
+                                           .hint = "connect with the backend \"shm\", or use an NFSWorkspace"}));
   }
   store_ = workspace::ArenaStateStore::of(comm);
 }
