@@ -8,6 +8,7 @@
 #include <crossrank/spi/transport.hpp>
 
 #include "collectives/spi/argument_digest.hpp"
+#include "collectives/spi/error_in.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/error_record.hpp"
 #include "lib/core/max_wait.hpp"
@@ -31,8 +32,11 @@ RangeSession::RangeSession(char const* operation, ItemKind kind, Contribution co
   rank_ = collective_.rank();
   map_ranks();
   group_ = node::group_of(collective_.transport()->node_memory());
-  is_receiver_ = members_.front() == rank_;
-  is_writer_ = !is_receiver_ && std::find(members_.begin(), members_.end(), rank_) != members_.end();
+  if (members_.front() == rank_) {
+    role_ = Role::receiver;
+  } else if (std::find(members_.begin(), members_.end(), rank_) != members_.end()) {
+    role_ = Role::writer;
+  }
   files_ = !options.workspace_path.empty() || (options.workspace && options.workspace->nfs() != nullptr);
   // Writers remove their files after the second round, so they have to wait for it.
   lazy_ = options.release == Release::lazy && !files_;
@@ -48,25 +52,19 @@ RangeSession::RangeSession(char const* operation, ItemKind kind, Contribution co
     open_alone();
   }
   open_ = true;
-  // The other ranks have already arrived at the second round, so any other call of this rank would mismatch.
+  // The other ranks may have arrived at the second round already, so that any other call of this rank would mismatch.
   if (closes_first())
-    collective_.refuse_calls(
-        "a range with Release::lazy is open and the other ranks have already left it; close it first");
+    collective_.refuse_calls("a range with Release::lazy is open; close it before other calls on the group");
 }
 
 RangeSession::~RangeSession() {
   if (open_ && closes_first()) collective_.refuse_calls(nullptr);
-  leave_user_code();
 }
 
 void RangeSession::fail_usage(std::string message, std::string got, std::string hint) const {
-  throw UsageError({.operation = operation_,
-                    .message = std::move(message),
-                    .got = std::move(got),
-                    .hint = std::move(hint),
-                    .group = collective_.name(),
-                    .rank = rank_,
-                    .world_size = collective_.world_size()});
+  throw UsageError(error_in(
+      *collective_.transport(),
+      {.operation = operation_, .message = std::move(message), .got = std::move(got), .hint = std::move(hint)}));
 }
 
 void RangeSession::map_ranks() {
@@ -102,21 +100,22 @@ void RangeSession::choose_exchange() {
     fail_usage("the workspace is not initialized", "NFSWorkspace()", "construct it with a path");
 }
 
+std::unique_ptr<ExchangeBackend> RangeSession::file_exchange() const {
+  return make_file_exchange(collective_.transport(), collective_.global_rank(), options_, timeout_policy_);
+}
+
 /// Sends nothing, but rejects the same arguments as a larger group.
 void RangeSession::open_alone() {
   choose_exchange();
   if (!files_) return;
-  exchange_ = make_file_exchange(collective_.transport(), collective_.global_rank(), options_, timeout_policy_);
+  exchange_ = file_exchange();
   if (options_.workspace) options_.workspace->nfs()->store()->require_range_support();
 }
 
 void RangeSession::open_across_nodes(ItemKind kind, Contribution const& mine) {
   if (files_ || group_) choose_exchange();
   std::function<std::unique_ptr<ExchangeBackend>()> make_exchange;
-  if (files_)
-    make_exchange = [this] {
-      return make_file_exchange(collective_.transport(), collective_.global_rank(), options_, timeout_policy_);
-    };
+  if (files_) make_exchange = [this] { return file_exchange(); };
   multi_node_ =
       std::make_unique<MultiNodeRange>(MultiNodeRange::RangeInputs{.operation = operation_,
                                                                    .collective = collective_,
@@ -127,7 +126,7 @@ void RangeSession::open_across_nodes(ItemKind kind, Contribution const& mine) {
                                                                    .exchange = std::move(exchange_),
                                                                    .make_exchange = std::move(make_exchange),
                                                                    .files = files_});
-  multi_node_->open(mine, is_writer_);
+  multi_node_->open(mine, role_ == Role::writer);
 }
 
 std::uint64_t RangeSession::digest(ItemKind kind) const {
@@ -153,9 +152,8 @@ void RangeSession::open(ItemKind kind, Contribution const& mine) {
   node::Post post{.op_kind = OpKind::range_open, .digest = digest(kind), .arguments = noted.bytes()};
   try {
     // Created inside the try block: if the directory cannot be used, this rank reports it to the others.
-    if (!exchange_)
-      exchange_ = make_file_exchange(collective_.transport(), collective_.global_rank(), options_, timeout_policy_);
-    if (is_writer_) exchange_->publish(mine, members_.front(), post);
+    if (!exchange_) exchange_ = file_exchange();
+    if (role_ == Role::writer) exchange_->publish(mine, members_.front(), post);
   } catch (std::exception const& e) {
     if (has_ended_group(e)) throw;
     round_ = group_->post_error(post, describe_exception(std::current_exception()), timeout_policy_);
@@ -163,10 +161,10 @@ void RangeSession::open(ItemKind kind, Contribution const& mine) {
     throw;
   }
   CROSSRANK_CRASH_POINT("workspace.range.published");
-  if (lazy_ && !is_receiver_) post.also_closes = range_;
+  if (lazy_ && !is_receiver()) post.also_closes = range_;
   try {
     round_ = group_->post(post, timeout_policy_);
-    if (is_receiver_) open_as_receiver();
+    if (is_receiver()) open_as_receiver();
   } catch (...) {
     exchange_->discard();
     throw;
@@ -193,8 +191,7 @@ void RangeSession::open_as_receiver() {
   for (int const member : members_)
     contributions_.push_back(
         {.part = ContributionDescriptor::of(group_->arrival(member, round_)), .received = member == rank_});
-  group_->comm().own_record().in_user_code.fetch_add(1, std::memory_order_relaxed);
-  in_user_code_ = true;
+  user_code_.emplace(collective_);
 }
 
 /// Ends the range on every rank after this rank or another one failed to contribute.
@@ -202,11 +199,6 @@ void RangeSession::close_round_after_failure() {
   auto const end = group_->post_close(round_, range_, timeout_policy_);
   static_cast<void>(group_->wait(end, timeout_policy_, operation_));
   if (exchange_) exchange_->discard();
-}
-
-void RangeSession::leave_user_code() noexcept {
-  if (!std::exchange(in_user_code_, false) || !group_->comm().is_own_process()) return;
-  group_->comm().own_record().in_user_code.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void RangeSession::receive(std::size_t index, Collector& collector) {
@@ -254,9 +246,9 @@ void RangeSession::close() {
     multi_node_->close();
     return;
   }
-  leave_user_code();
+  user_code_.reset();
   decline_rest();
-  if (lazy_ && !is_receiver_) {
+  if (lazy_ && !is_receiver()) {
     // Does not wait; throws only an error that is already known.
     auto const end = round_ + 1;
     if (group_->poll(end) != node::Outcome::passed_failed) return;
@@ -283,7 +275,7 @@ void RangeSession::abort(std::string_view why) noexcept {
     multi_node_->abort(why);
     return;
   }
-  leave_user_code();
+  user_code_.reset();
   if (!group_->comm().is_own_process()) return;
   group_->abort("rank " + std::to_string(rank_) + ": " + std::string(why));
   decline_rest();

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <boost/container/small_vector.hpp>
@@ -8,6 +9,7 @@
 #include <crossrank/parallel.hpp>
 #include <crossrank/spi/transport.hpp>
 
+#include "collectives/objects/user_code_scope.hpp"
 #include "lib/node/group/group.hpp"
 #include "workspace/gather/exchange_backend.hpp"
 #include "workspace/gather/multi_node_range.hpp"
@@ -31,9 +33,9 @@ class RangeSession {
   RangeSession(RangeSession const&) = delete;
   RangeSession& operator=(RangeSession const&) = delete;
 
-  [[nodiscard]] bool is_receiver() const noexcept { return is_receiver_; }
+  [[nodiscard]] bool is_receiver() const noexcept { return role_ == Role::receiver; }
   /// Returns the number of items on this rank: all members on the receiver, 0 on a writer.
-  [[nodiscard]] std::size_t size() const noexcept { return is_receiver_ ? members_.size() : 0; }
+  [[nodiscard]] std::size_t size() const noexcept { return is_receiver() ? members_.size() : 0; }
   /// Returns the rank of the job that contributed item `index`; `is_own` tells whether that is this rank.
   [[nodiscard]] int rank_of(std::size_t index) const noexcept { return ranks_[index]; }
   [[nodiscard]] bool is_own(std::size_t index) const noexcept { return members_[index] == rank_; }
@@ -47,8 +49,11 @@ class RangeSession {
   [[noreturn]] void fail_usage(std::string message, std::string got, std::string hint = {}) const;
 
  private:
+  enum class Role : std::uint8_t { receiver, writer, unlisted };
+
   void map_ranks();
   void choose_exchange();
+  [[nodiscard]] std::unique_ptr<ExchangeBackend> file_exchange() const;
   void open_alone();
   void open_across_nodes(ItemKind kind, Contribution const& mine);
   [[nodiscard]] std::uint64_t digest(ItemKind kind) const;
@@ -59,10 +64,9 @@ class RangeSession {
   void close_round_after_failure();
   void decline_rest() noexcept;
   void decline_arrived() noexcept;
-  void leave_user_code() noexcept;
   /// Returns whether this rank must close the range before any other call on the group.
   [[nodiscard]] bool closes_first() const noexcept {
-    return options_.release == Release::lazy && is_receiver_ && (group_ || multi_node_);
+    return options_.release == Release::lazy && is_receiver() && (group_ || multi_node_);
   }
 
   char const* operation_;
@@ -79,8 +83,7 @@ class RangeSession {
   bool files_ = false;
   bool lazy_ = false;
   int rank_ = 0;
-  bool is_receiver_ = false;
-  bool is_writer_ = false;
+  Role role_ = Role::unlisted;
   std::uint64_t range_ = 0;
   std::uint64_t round_ = 0;
   struct MemberContribution {
@@ -90,7 +93,7 @@ class RangeSession {
   /// By member. Copies, because ranges opened inside this one overwrite the arrival lines.
   boost::container::small_vector<MemberContribution, 2> contributions_;
   bool open_ = false;
-  bool in_user_code_ = false;
+  std::optional<UserCodeScope> user_code_{};  ///< while the caller reads the items
 };
 
 }  // namespace crossrank::workspace
