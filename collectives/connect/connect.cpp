@@ -19,6 +19,7 @@
 #include "collectives/core/group_state.hpp"
 #include "collectives/connect/open_transport.hpp"
 #include "collectives/connect/plugin_loader.hpp"
+#include "collectives/spi/error_in.hpp"
 #include "lib/core/max_wait.hpp"
 #include "lib/core/no_destructor.hpp"
 #include "lib/core/settings.hpp"
@@ -77,13 +78,12 @@ namespace {
 /// Throws if the caller expects another number of ranks than the open job has.
 void require_size(spi::Transport const& open, ConnectOptions const& options) {
   if (!options.world_size || *options.world_size == open.world_size()) return;
-  throw UsageError({.operation = "connect",
-                    .message = "this process has already joined this job, with another number of ranks",
-                    .expected = std::to_string(open.world_size()),
-                    .got = std::to_string(*options.world_size),
-                    .hint = "give another job another `job_id`",
-                    .rank = open.rank(),
-                    .world_size = open.world_size()});
+  throw UsageError(
+      spi::error_in(open, {.operation = "connect",
+                           .message = "this process has already joined this job, with another number of ranks",
+                           .expected = std::to_string(open.world_size()),
+                           .got = std::to_string(*options.world_size),
+                           .hint = "give another job another `job_id`"}));
 }
 
 /// Throws the error of a failed `connect`: always an `Error`, and always with an unusable group.

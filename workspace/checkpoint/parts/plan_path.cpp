@@ -40,7 +40,8 @@ void require_plan_path(fs::path const& file, PlanFile const& plan) {
                       .resource = file.string(),
                       .hint = "give the name of a new file or of an earlier plan"});
   }
-  if (codec::find_bad_utf8(absolute_path(file).string()) != std::string_view::npos) {  // OUT records the path
+  if (codec::find_bad_utf8(absolute_path(file).string()) !=
+      std::string_view::npos) {  // the folder of the plan records the path
     throw UsageError({.operation = parts_operation,
                       .message = "the path of the plan is not UTF-8",
                       .resource = file.string(),
