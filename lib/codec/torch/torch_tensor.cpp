@@ -51,6 +51,17 @@ Shape logical_shape(std::vector<std::int64_t> lengths, bool pairs) {
   return Shape(lengths);
 }
 
+/// Returns why tensors of this function are not read; else an empty text.
+std::string_view why_unsupported(std::string_view function) noexcept {
+  if (function == "torch._utils._rebuild_meta_tensor_no_storage") return "it has no data: it was on the meta device";
+  if (function.starts_with("torch._utils._rebuild_sparse_")) return "it is sparse: save tensor.to_dense()";
+  if (function == "torch._utils._rebuild_nested_tensor")
+    return "it is a nested tensor: save the tensors of tensor.unbind()";
+  if (function == "torch._utils._rebuild_qtensor")
+    return "it is one of torch's quantized tensors: save tensor.dequantize(), or tensor.int_repr() and its scales";
+  return {};
+}
+
 /// Returns the dtype of a tensor: that of its storage's class, or the last argument for a storage without a class.
 TorchDtype const* dtype_of_tensor(TorchRebuild const& rebuild, TorchStorage const& storage, std::string& problem) {
   auto const* const typed = find_torch_storage(storage.cls);
@@ -124,8 +135,8 @@ TorchTensor describe_tensor(TorchRebuild const& rebuild, TorchStorage const* sto
                             std::string& problem) {
   TorchTensor tensor;
   tensor.storage = number;
-  if (rebuild.function == "torch._utils._rebuild_meta_tensor_no_storage") {
-    tensor.unsupported = "it has no data: it was on the meta device";
+  if (auto const why = why_unsupported(rebuild.function); !why.empty()) {
+    tensor.unsupported = why;
     return tensor;
   }
   if (storage == nullptr || rebuild.arguments.size() < 4) {

@@ -2,6 +2,7 @@
 
 #include <set>
 #include <string>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
 
@@ -104,6 +105,21 @@ class Taker {
     return out;
   }
 
+  /// Returns whether it is the state of a torch.nn.Module. The names of its fields are not those of its weights.
+  static bool is_module(PickleValue state) {
+    auto const is_dict = [&](std::string_view key) {
+      auto const field = state.find(key);
+      return field && field->is(PickleKind::dict);
+    };
+    return is_dict("_modules") && is_dict("_parameters");
+  }
+
+  [[noreturn]] void refuse_module(PickleValue value, std::string const& name, std::string const& path) const {
+    auto const shown = path.empty() ? std::string("the value") : "\"" + printable(path.substr(0, 200)) + "\"";
+    archive_.refuse(value, shown + " is a whole module (" + printable(name.substr(0, 200)) + "), not its weights",
+                    "save module.state_dict() in its place");
+  }
+
   Json take_opaque(PickleValue value, std::string const& path, std::size_t depth) {
     auto const name = std::string(value[0].text());
     if (name == "torch.device" && value[1].size() > 0 && value[1][0].is(PickleKind::text)) {
@@ -115,7 +131,12 @@ class Taker {
     if (name == "torch.serialization._get_layout" && value[1].size() == 1 && value[1][0].is(PickleKind::text))
       return take_text(value[1][0]);
     auto const state = value.state();
-    if (state && state->is(PickleKind::dict)) return take_dict(*state, path, depth);
+    if (state && state->is(PickleKind::dict)) {
+      if (is_module(*state)) refuse_module(value, name, path);
+      return take_dict(*state, path, depth);
+    }
+    count_text(value, path.size());
+    contents_.opaque.push_back(path);
     return '<' + printable(name) + '>';
   }
 

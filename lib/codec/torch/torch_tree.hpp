@@ -18,12 +18,13 @@ struct NamedTorchTensor {
 struct TorchContents {
   std::vector<NamedTorchTensor> tensors{};  ///< in the order of the pickle; names are unique
   Json values = Json::object();             ///< all other values; null in place of a tensor in a list
+  std::vector<std::string> opaque{};        ///< paths of the objects in `values` of which only the class is kept
 };
 
 /// Separates the tensors of `value` from its other values. Integer keys become strings, tuples and sets become arrays,
 /// dtypes and devices become their names ("torch.bfloat16"), objects become their fields, and other opaque values
-/// become "<module.name>". `FormatError` for a tensor that cannot be read, two tensors with the same name, keys and
-/// strings that JSON cannot hold, and more than the limits of a config.
+/// become "<module.name>". `FormatError` for a tensor that cannot be read, a whole `torch.nn.Module`, two tensors with
+/// the same name, keys and strings that JSON cannot hold, and more than the limits of a config.
 [[nodiscard]] TorchContents split_contents(TorchArchive const& archive, PickleValue value);
 /// Returns a value without tensors as JSON. `FormatError`, also when there is a tensor.
 [[nodiscard]] Json plain_value(TorchArchive const& archive, PickleValue value);

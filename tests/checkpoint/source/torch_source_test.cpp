@@ -183,6 +183,16 @@ TEST_F(TorchSourceTest, hints_how_to_allow_an_unknown_class) {
   EXPECT_EQ(source->tensors().size(), 1U);
 }
 
+TEST_F(TorchSourceTest, lists_objects_that_are_neither_tensors_nor_plain_values) {
+  std::string const array = "cnumpy._core.multiarray\n_reconstruct\n)R";
+  auto const file = put(codec::torch_of("\x80\x02}(" + entry("a.weight", tensor()) + entry("arr", array) +
+                                            entry("layer._extra_state", array) + entry("steps", "K\x03") + "u.",
+                                        {"wxyz"}));
+  auto const source = open_torch_archive(file, {.extra_globals = {"numpy._core.multiarray._reconstruct"}});
+  EXPECT_EQ(source->tensors().size(), 1U);
+  EXPECT_EQ(source->attributes().at(left_out_objects), Json({"arr"}));
+}
+
 TEST_F(TorchSourceTest, is_recognised_by_its_first_bytes) {
   EXPECT_TRUE(is_torch_archive(put(codec::torch_of(codec::pickled_dict("a", "N")))));
   EXPECT_TRUE(is_torch_archive(put("\x80\x02\x8a")));

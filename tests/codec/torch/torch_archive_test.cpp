@@ -13,6 +13,7 @@ namespace crossrank::codec {
 namespace {
 
 using testing::HasSubstr;
+using namespace std::string_literals;
 
 std::string floats(int count) {
   std::string out;
@@ -66,6 +67,37 @@ TEST(TorchArchive, names_the_tensor_with_an_unsupported_dtype) {
   auto const file = torch_of(
       pickled_dict("w", pickled_tensor(pickled_storage("ComplexDoubleStorage", "0", 3), 0, {3}, {1})), {floats(12)});
   EXPECT_THAT(message_of(file), testing::AllOf(HasSubstr("\"w\""), HasSubstr("torch.complex128")));
+}
+
+TEST(TorchArchive, names_the_tensor_that_is_sparse_nested_or_quantized) {
+  auto const inner = pickled_tensor(pickled_storage("FloatStorage", "0", 12), 0, {3}, {1});
+  auto const made_by = [&](std::string const& function, std::string const& arguments) {
+    return message_of(
+        torch_of(pickled_dict("w", "ctorch._utils\n_rebuild_" + function + "\n(" + arguments + "tR"), {floats(12)}));
+  };
+  auto const layout = "ctorch.serialization\n_get_layout\n" + pickled("torch.sparse_coo") + "\x85R";
+  EXPECT_THAT(made_by("sparse_tensor", layout + "(" + inner + inner + "t"),
+              testing::AllOf(HasSubstr("\"w\""), HasSubstr("sparse"), HasSubstr("to_dense()")));
+  EXPECT_THAT(made_by("sparse_csr_tensor", layout + "(" + inner + inner + "t"), HasSubstr("to_dense()"));
+  EXPECT_THAT(made_by("nested_tensor", inner), HasSubstr("unbind()"));
+  EXPECT_THAT(made_by("qtensor",
+                      pickled_storage("QInt8Storage", "0", 48) + "K\x00(K\x30t(K\x01t(ctorch\nper_tensor_affine\nt"s),
+              testing::AllOf(HasSubstr("\"w\""), HasSubstr("dequantize()")));
+}
+
+/// The names of a module's fields are not those of its weights.
+TEST(TorchArchive, refuses_a_whole_module) {
+  auto const weight = pickled_tensor(pickled_storage("FloatStorage", "0", 12), 0, {3}, {1});
+  auto const parameters = "}" + pickled("weight") + weight + "s";
+  auto const object = "cmodel\nNet\n)\x81}(" + pickled("_parameters") + parameters + pickled("_modules") + "}" + "ub";
+  auto const refused = [](std::string const& pickle) {
+    return test::refusal_of<FormatError>([&] {
+      static_cast<void>(load_torch(to_bytes(torch_of(pickle, {floats(12)})), {.extra_globals = {"model.Net"}}));
+    });
+  };
+  EXPECT_THAT(refused("\x80\x02" + object + "."),
+              testing::AllOf(HasSubstr("whole module (model.Net)"), HasSubstr("state_dict()")));
+  EXPECT_THAT(refused(pickled_dict("net", object)), HasSubstr("\"net\" is a whole module"));
 }
 
 TEST(TorchArchive, refuses_files_that_are_not_archives_of_weights) {

@@ -66,6 +66,8 @@ class MergeLayoutBuilder {
       layout_.dropped.push_back({key, "beside the model; `model_key` " + key + " takes it in place of the model"});
     for (auto const& file : listed(left_out_files))
       layout_.dropped.push_back({file, "states of the optimizer; weights are taken in the precision of the training"});
+    for (auto const& object : listed(left_out_objects))
+      layout_.dropped.push_back({object, "an object that is neither a tensor nor a plain value"});
     for (auto const& state : listed(left_out_states))
       layout_.dropped.push_back({state, "a state of the training or of a library; it holds no weights"});
   }

@@ -16,7 +16,7 @@ constexpr auto joined(std::array<std::string_view, first> const& a, std::array<s
   return all;
 }
 
-constexpr std::array<std::string_view, 18> torch_globals{
+constexpr std::array<std::string_view, 25> torch_globals{
     "collections.OrderedDict",
     "collections.Counter",
     "torch._utils._rebuild_tensor",
@@ -25,6 +25,14 @@ constexpr std::array<std::string_view, 18> torch_globals{
     "torch._utils._rebuild_parameter",
     "torch._utils._rebuild_parameter_with_state",
     "torch._utils._rebuild_meta_tensor_no_storage",
+    // These are not read. Their error names the tensor.
+    "torch._utils._rebuild_sparse_tensor",
+    "torch._utils._rebuild_sparse_csr_tensor",
+    "torch._utils._rebuild_nested_tensor",
+    "torch._utils._rebuild_qtensor",
+    "torch.per_tensor_affine",
+    "torch.per_channel_affine",
+    "torch.per_channel_affine_float_qparams",
     "torch._tensor._rebuild_from_type_v2",
     "torch.nn.parameter.Parameter",
     "torch.Tensor",

@@ -31,6 +31,9 @@ bool is_counter(codec::TorchArchive const& archive, PickleValue value) {
   return tensor != nullptr && tensor->shape.numel() <= 1;
 }
 
+/// Returns whether it is the state that a layer of transformer_engine saves beside its weights.
+bool is_extra_state(std::string_view path) { return path.ends_with("_extra_state"); }
+
 Parts parts_of(codec::TorchArchive const& archive, PickleValue root) {
   Parts parts;
   for (std::size_t i = 0; i + 1 < root.size(); i += 2) {
@@ -77,7 +80,9 @@ codec::TorchContents model_in(codec::TorchArchive const& archive, PickleValue ro
   auto inner = codec::split_contents(archive, root);
   auto const before = joined(way.keys) + (way.keys.empty() ? "" : ".");
   std::erase_if(inner.tensors, [&](auto const& tensor) { return !way.own_name(before + tensor.name); });
+  std::erase_if(inner.opaque, [&](auto const& path) { return !way.own_name(before + path) || is_extra_state(path); });
   if (!outer.empty()) inner.values = std::move(outer);
+  if (!inner.opaque.empty() && inner.values.is_object()) inner.values[left_out_objects] = inner.opaque;
   if (!way.left_out.empty()) inner.values[left_out_keys] = way.left_out;
   return inner;
 }

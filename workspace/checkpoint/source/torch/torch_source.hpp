@@ -40,6 +40,9 @@ inline constexpr char const* left_out_keys = "left_out_keys";
 /// Name of the attribute that lists the files that were left out.
 inline constexpr char const* left_out_files = "left_out_files";
 
+/// Name of the attribute that lists objects that were left out because they are neither tensors nor plain values.
+inline constexpr char const* left_out_objects = "left_out_objects";
+
 /// Name of the attribute that lists files and objects that were left out because they are no weights.
 inline constexpr char const* left_out_states = "left_out_states";
 
