@@ -285,6 +285,21 @@ TEST_F(ResumedJob, copies_no_backups_and_no_weights_of_other_programs) {
   EXPECT_TRUE(fs::exists(out() / "merges.txt"));
 }
 
+TEST_F(ResumedJob, replaces_the_description_of_the_quantization_with_the_weights) {
+  fs::create_directories(out());
+  auto const names = {"hf_quant_config.json", "quantize_config.json", "quant_config.json"};
+  for (auto const* name : names) std::ofstream(out() / name) << R"({"quant_algo": "FP8"})";
+  std::ofstream(out() / "notes.json") << "{}";
+  std::ofstream(in() / "quant_config.json") << R"({"quant_algo": "W4A16"})";
+
+  consolidate({.force = true});
+
+  EXPECT_FALSE(fs::exists(out() / "hf_quant_config.json"));
+  EXPECT_FALSE(fs::exists(out() / "quantize_config.json"));
+  EXPECT_EQ(text_of_file(out() / "quant_config.json"), R"({"quant_algo": "W4A16"})");
+  EXPECT_TRUE(fs::exists(out() / "notes.json"));
+}
+
 /// The folder of a job that has not locked it yet looks like that of a dead job.
 TEST_F(ResumedJob, is_refused_or_succeeds_when_another_job_starts_at_the_same_time) {
   // Each thread needs its own group: `connect` gives the whole process one.

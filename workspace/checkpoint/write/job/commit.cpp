@@ -16,6 +16,7 @@
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/files/io_error.hpp"
 #include "lib/platform/system.hpp"
+#include "workspace/checkpoint/discovery/model_description.hpp"
 #include "workspace/checkpoint/discovery/weight_files.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/write/job/job_files.hpp"
@@ -61,7 +62,7 @@ bool is_checkpoint_file(std::string const& name) {
   if (name == dcp_metadata_name) return true;
   if (name.starts_with('.') || is_adapter(name)) return false;
   if (is_other_state(name) && !name.ends_with(".safetensors")) return false;
-  if (name == "config.json" || name == "training_state.json" || name.ends_with(".safetensors.index.json") ||
+  if (describes_model(name) || name == "training_state.json" || name.ends_with(".safetensors.index.json") ||
       name.ends_with(".bin.index.json"))
     return true;
   return name.ends_with(".safetensors") || name.ends_with(".pth") || name.ends_with(".pt") ||
