@@ -339,6 +339,19 @@ TEST(ShardBoundaries, reject_splits_of_inputs_with_reordered_groups) {
   }
 }
 
+// The number of ranks is the mistake, not the model.
+TEST(ShardBoundaries, reject_numbers_of_ranks_that_split_a_stored_value) {
+  std::mt19937 random(9);
+  std::vector<WholeTensor> const tensors{random_tensor(down + ".qweight", Dtype::i32, {64, 256}, random),
+                                         random_tensor(down + ".scales", Dtype::f16, {8, 256}, random)};
+  auto all = whole_set(tensors, feed_forward_config(), {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 64}});
+  auto const split = [&](int ranks) {
+    return RuleSet::make(all.set()).split_for(down + ".scales", *all.shards(down + ".scales").front(), ranks);
+  };
+  EXPECT_NO_THROW((void)split(8));
+  EXPECT_THROW((void)split(16), UsageError);
+}
+
 TEST(ShardBoundaries, reject_splits_of_weights_without_rows) {
   std::mt19937 random(8);
   auto const split = [&](std::string const& module) {

@@ -227,7 +227,7 @@ LayerSplit split_vocabulary(std::int64_t rows, std::optional<std::int64_t> token
 
 [[noreturn]] void refuse_shard_boundary(SourceTensor const& tensor, LayerFormat const& format, std::int64_t unit,
                                         NumberRange range) {
-  throw FormatError(
+  throw UsageError(
       {.operation = split_operation,
        .message = "a shard boundary splits a stored value (" + std::string(to_string(format.format())) + ")",
        .expected = "multiples of " + std::to_string(unit),
