@@ -97,6 +97,33 @@ TEST(ModelNames, reports_a_name_missing_from_all_layers) {
               ElementsAre(finding("model.layers.*.self_attn.q_proj", "missing in 3 layers:")));
 }
 
+TEST(ModelNames, counts_layers_with_a_weight_only) {
+  for (auto const* part : {"layers.0.self_attn.q_proj.weight", "q_proj.weight"}) {
+    auto const missing = std::string(part) == "q_proj.weight" ? "missing in 3 layers:" : "missing in 1 layer:";
+    auto names = without(llama(), part);
+    for (int layer = 0; layer < 3; ++layer) {
+      for (auto const* suffix : {"weight_scale", "input_scale"})
+        names.push_back("model.layers." + std::to_string(layer) + ".self_attn.q_proj." + suffix);
+    }
+    names.emplace_back("lm_head.weight_scale");
+    EXPECT_THAT(ModelNames(config()).check(names, "model"),
+                ElementsAre(finding("model.layers.*.self_attn.q_proj", missing)));
+    auto const qwen = with_biases(without(llama(), part), {"q_proj", "k_proj", "v_proj"});
+    EXPECT_THAT(ModelNames(config("qwen2")).check(qwen, "model"),
+                ElementsAre(finding("model.layers.*.self_attn.q_proj", missing)));
+  }
+  auto const head = ModelNames(config()).check(without(llama(), "nothing"), "model");
+  EXPECT_THAT(head, IsEmpty());
+  auto names = without(llama(), "lm_head");
+  names.emplace_back("lm_head.weight_scale");
+  EXPECT_THAT(ModelNames(config()).check(names, "model"), ElementsAre(finding("lm_head", "missing")));
+  // Packed weights are weights.
+  names = without(llama(), "layers.1.mlp.up_proj");
+  for (auto const* suffix : {"weight_packed", "weight_scale"})
+    names.push_back("model.layers.1.mlp.up_proj." + std::string(suffix));
+  EXPECT_THAT(ModelNames(config()).check(names, "model"), IsEmpty());
+}
+
 TEST(ModelNames, reports_missing_biases_of_types_that_always_have_them) {
   auto const qwen = with_biases(llama(), {"q_proj", "k_proj", "v_proj"});
   for (auto const* type : {"qwen2", "qwen2_moe"}) {

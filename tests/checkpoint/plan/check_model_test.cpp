@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/checkpoint/support/shard_samples.hpp"
+#include "workspace/checkpoint/plan/checks/check_layers.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -23,6 +24,24 @@ TEST(CheckScales, name_a_layer_with_too_few_block_scales) {
   auto const defects = check_scales(source, Json::object(), Json::object());
   ASSERT_EQ(defects.size(), 1U);
   EXPECT_EQ(defects.front().resource, "model.layers.0.mlp.up_proj");
+}
+
+TEST(CheckScales, name_layers_with_scales_and_no_weight) {
+  std::vector<std::string> names{"model.layers.0.mlp.act.scales", "model.layers.0.attn.q.codes",
+                                 "model.layers.0.attn.q.weight_scale"};
+  for (auto const* suffix : {"weight_scale", "weight_scale_2", "input_scale", "bias"})
+    names.push_back("model.layers.0.mlp.up." + std::string(suffix));
+  for (auto const* suffix : {"qweight", "scales", "qzeros"}) names.push_back("b.0.down." + std::string(suffix));
+  names.emplace_back("model.layers.1.mlp.up.weight_scale");
+  names.emplace_back("b.1.down.qzeros");
+
+  auto const defects = check_scales_without_weights(names);
+
+  ASSERT_EQ(defects.size(), 2U);
+  EXPECT_EQ(defects[0].resource, "b.*.down");
+  EXPECT_EQ(defects[0].text, "1 layer has a scale and no weight");
+  EXPECT_EQ(defects[1].resource, "model.layers.*.mlp.up");
+  EXPECT_EQ(defects[1].text, "2 layers have a scale and no weight");
 }
 
 /// Returns the names of `layers` layers with two matrices and a norm each.

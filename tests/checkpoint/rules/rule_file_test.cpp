@@ -134,6 +134,20 @@ TEST(RuleFile, concatenates_named_tensors_along_their_axis) {
   EXPECT_EQ(rule.output_name, "layers.2.t");
 }
 
+TEST(RuleFile, uses_the_next_rule_if_a_tied_tensor_is_missing) {
+  SampleSet samples(2, {{"vocab_size", 16}, {"hidden_size", 4}, {"model_type", "llama"}});
+  samples.add("lm_head.weight", Dtype::bf16, {8, 4}).add("unknown.weight", Dtype::bf16, {8, 4});
+  auto const merged = [&](std::string const& layer, std::string const& tied, std::string const& more = {}) {
+    auto const text =
+        R"({"rules": [{"layer": ")" + layer + R"(", "sharding": "drop", "tied_to": ")" + tied + "\"}" + more + "]}";
+    return ask(text.c_str(), samples, layer + ".weight");
+  };
+  EXPECT_TRUE(merged("lm_head", "unknown.weight").is<LeaveOut>());
+  EXPECT_TRUE(merged("lm_head", "none").is<Concatenate>()) << "a built-in rule";
+  EXPECT_TRUE(merged("unknown", "none", R"(, {"layer": "unknown", "sharding": "row"})").is<Concatenate>());
+  EXPECT_TRUE(merged("unknown", "none").is<KeepReplica>()) << "no other rule";
+}
+
 TEST(RuleFile, drops_renames_and_reduces) {
   SampleSet samples(2);
   samples.add("a.extra", Dtype::u8, {4}).add("b.0.gain", Dtype::f32, {}).add("c.1.mix.weight", Dtype::bf16, {4, 4});

@@ -278,6 +278,26 @@ TEST(RuleSet, names_the_rank_that_lacks_a_tensor) {
   EXPECT_THAT(refused(samples, "model.layers.0.mlp.up_proj.weight").failed_ranks, ElementsAre(1));
 }
 
+// The lengths of a layer come from its weight, so its scales used to be refused with advice about rules.
+TEST(RuleSet, names_the_missing_weight_of_a_scale) {
+  std::string const layer = "model.layers.0.mlp.up_proj";
+  SampleSet some(2, llama());
+  some.add(layer + ".weight_scale", Dtype::f32, {});
+  some.at(0).add(layer + ".weight", Dtype::f8_e4m3, {48, 64});
+  auto info = refused(some, layer + ".weight_scale");
+  EXPECT_EQ(info.resource, layer + ".weight");
+  EXPECT_EQ(info.got, "rank1 lacks it, rank0 has it");
+  EXPECT_EQ(info.got, refused(some, layer + ".weight").got);
+  EXPECT_THAT(info.failed_ranks, ElementsAre(1));
+
+  SampleSet none(2, llama());
+  none.add(layer + ".weight_scale", Dtype::f32, {});
+  info = refused(none, layer + ".weight_scale");
+  EXPECT_EQ(info.resource, layer);
+  EXPECT_THAT(info.message, HasSubstr("no rank has the weight"));
+  EXPECT_THAT(info.hint, testing::Not(HasSubstr("rule")));
+}
+
 // Without sizes in the config, one piece of an expert would pass for the whole.
 TEST(RuleSet, names_the_rank_that_lacks_a_tensor_of_an_expert) {
   SampleSet samples(2, Json::object());

@@ -134,6 +134,20 @@ TEST(Messages, warn_of_layers_without_a_scale) {
   EXPECT_EQ(std::count_if(warnings.begin(), warnings.end(), lack), 1);
 }
 
+TEST(Messages, warn_of_layers_beyond_the_config) {
+  TemporaryDirectory const folder;
+  for (auto const* rank : {"rank0.safetensors", "rank1.safetensors"}) {
+    save_safetensors(folder.path() / rank, {{"model.layers.0.input_layernorm.weight", Tensor::zeros({8}, Dtype::f32)},
+                                            {"model.layers.1.input_layernorm.weight", Tensor::zeros({8}, Dtype::f32)}});
+  }
+  auto const extra = testing::Contains(HasSubstr("has number 1 where the config has 1"));
+  std::ofstream(folder.path() / "config.json") << Json{{"hidden_size", 8}, {"num_hidden_layers", 2}};
+  EXPECT_THAT(warnings_of_plan(folder.path()), testing::Not(extra));
+
+  std::ofstream(folder.path() / "config.json") << Json{{"hidden_size", 8}, {"num_hidden_layers", 1}};
+  EXPECT_THAT(warnings_of_plan(folder.path()), extra);
+}
+
 TEST(Messages, warn_of_ranks_that_nothing_counts) {
   TemporaryDirectory const folder;
   for (auto const* rank : {"rank0.safetensors", "rank1.safetensors"})
@@ -179,6 +193,16 @@ TEST(Messages, list_unused_rules) {
   EXPECT_THAT(unused_rules(file, samples.set(), "llama"),
               ElementsAre("rule 1 (model.layers.*.mlp.up) applies to no tensor: no name matches its pattern",
                           "rule 2 (model.**.up_proj) applies to no tensor: earlier rules match all of its tensors"));
+}
+
+TEST(Messages, do_not_call_a_rule_unused_after_one_that_is_tied_to_a_missing_tensor) {
+  SampleSet samples(1);
+  samples.add("lm_head.weight", Dtype::f32, {4, 4});
+  auto const file = RuleFile::parse(R"({"rules": [
+      {"layer": "lm_head", "sharding": "drop", "tied_to": "missing"},
+      {"layer": "lm_head", "sharding": "row"}]})",
+                                    "rules");
+  EXPECT_THAT(unused_rules(file, samples.set(), "llama"), testing::IsEmpty());
 }
 
 }  // namespace

@@ -234,16 +234,21 @@ std::vector<Defect> ModelNames::check(std::span<std::string const> names, std::s
   std::map<std::int64_t, Names> biases;
   std::map<std::string, std::int64_t> others;
   Names modules;
+  std::set<std::pair<std::int64_t, std::string>> seen;
   for (auto const& name : names) {
     auto const parsed = parse_tensor_name(name);
     auto const module = parsed.module;
-    modules.emplace(module);
+    // A scale or a bias does not make a layer complete.
+    bool const is_weight = parsed.role == TensorRole::weight;
+    if (is_weight) modules.emplace(module);
     std::string_view behind;
     auto const layer = layer_of(module, behind);
     if (!layer || is_ignored(name) || parsed.role == TensorRole::cache_scale) continue;
     auto const known = layer_that_has(generalised(behind));
     if (parsed.role == TensorRole::bias) biases[*layer].insert(known);
-    if (layers[*layer].insert(known).second && !all_.contains(known)) ++others[known];
+    auto& present = layers[*layer];
+    if (is_weight) present.insert(known);
+    if (seen.emplace(*layer, known).second && !all_.contains(known)) ++others[known];
   }
   std::map<std::string, std::int64_t> lacks;
   find_missing_names(layers, lacks);

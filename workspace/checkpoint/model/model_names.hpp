@@ -28,7 +28,8 @@ class ModelNames {
   /// Returns this model's name for a stack of expert weights with a name of vLLM; empty for other tensors.
   [[nodiscard]] std::string stack_name(std::string_view name) const;
   /// Returns a defect for each name that the type of model has and `names` lacks, and for each name that the type does
-  /// not have. Returns nothing if the type is unknown. Ignores layers beyond the number in the config.
+  /// not have. A layer counts as present if it has a weight. Returns nothing if the type is unknown. Ignores layers
+  /// beyond the number in the config.
   [[nodiscard]] std::vector<Defect> check(std::span<std::string const> names, std::string const& where) const;
 
  private:

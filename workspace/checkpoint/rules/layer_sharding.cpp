@@ -57,6 +57,13 @@ class ShardingByLengths {
  private:
   [[noreturn]] void refuse(std::string const& message, std::string const& expected, std::string const& got) const {
     auto const module = std::string(query_.module);
+    if (!query_.has_weight) {
+      throw FormatError({.operation = "merge rules",
+                         .message = "no rank has the weight of this layer, only its scales or similar tensors",
+                         .resource = module,
+                         .hint = "check that all files exist, are complete and belong to one model",
+                         .section = to_string(ErrorSection::coverage)});
+    }
     throw FormatError({.operation = "merge rules",
                        .message = message,
                        .expected = expected,

@@ -37,12 +37,13 @@ struct ShardingQuery {
   std::string_view module{};
   std::span<std::int64_t const> outputs{};  ///< one per rank
   std::span<std::int64_t const> inputs{};   ///< one per rank; zeros for vectors
+  bool has_weight = true;                   ///< else the lengths are those of a bias, or 0
 };
 
 /// Compares the lengths of the shards with the lengths in rule and config. Lengths that add up prove that the layer is
 /// sharded. A layer that every rank has whole is replicated even if the rule shards it.
 ///
-/// `FormatError` when the lengths fit neither case; it proposes rules.
+/// `FormatError` when the lengths fit neither case; it proposes rules, unless the layer has no weight.
 [[nodiscard]] LayerSharding decide_sharding(ShardingQuery const& query, LayerRule const& rule, ModelSizes const& sizes);
 
 }  // namespace crossrank::checkpoint

@@ -156,7 +156,7 @@ class Verification {
     append(check_stacked_layers(names));
     if (layout_) {
       append(check_vocabulary(layout_->tensors, ModelSizes(set_->config)));
-      append(ModelNames(set_->config).check(names, path_.string()));
+      append(check_layer_names(names, set_->config, path_.string()));
     }
   }
 
@@ -233,7 +233,9 @@ class Verification {
     for (auto const& [name, error] : refusals) {
       auto const section = section_of(error);
       bool const explained = section == ErrorSection::missing_ranks || section == ErrorSection::lengths;
-      if (missing == nullptr || !explained) report_.defects.push_back(defect_of(error, name));
+      // The tensors of a layer without its weight are all refused because of the weight.
+      auto resource = section == ErrorSection::coverage ? std::string() : name;
+      if (missing == nullptr || !explained) report_.defects.push_back(defect_of(error, std::move(resource)));
     }
   }
 

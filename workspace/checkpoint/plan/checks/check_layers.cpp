@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "workspace/checkpoint/model/model_names.hpp"
+#include "workspace/checkpoint/model/name_pattern.hpp"
 #include "workspace/checkpoint/model/tensor_role.hpp"
 #include "workspace/checkpoint/plan/checks/check_model.hpp"
 
@@ -74,6 +76,17 @@ bool has_a_row_per_token(Dtype dtype) {
   return dtype != Dtype::i32 && dtype != Dtype::u32 && dtype != Dtype::u8 && dtype != Dtype::i8;
 }
 
+/// Returns whether the tensor describes a weight beside it. AutoAWQ also scales activations, with `scales` alone.
+bool describes_weight(TensorName const& name) {
+  switch (name.role) {
+    case TensorRole::weight_scale: return name.suffix != ".scales";
+    case TensorRole::weight_scale_2:
+    case TensorRole::global_scale:
+    case TensorRole::zeros: return true;
+    default: return false;
+  }
+}
+
 }  // namespace
 
 std::vector<Defect> check_partners(std::span<std::string const> names) {
@@ -106,6 +119,42 @@ std::vector<Defect> check_missing_tensors(std::span<std::string const> names) {
     if (!modules.contains(lack.resource)) lacks.push_back(std::move(lack));
   }
   return lacks;
+}
+
+std::vector<Defect> check_scales_without_weights(std::span<std::string const> names) {
+  std::set<std::string_view> weights;
+  std::set<std::string_view> described;
+  for (auto const& name : names) {
+    auto const parsed = parse_tensor_name(name);
+    if (parsed.role == TensorRole::weight) weights.insert(parsed.module);
+    if (describes_weight(parsed)) described.insert(parsed.module);
+  }
+  std::map<std::string, std::size_t> lacking;
+  for (auto const module : described) {
+    if (weights.contains(module)) continue;
+    // Some quantizers keep their values under names of their own, such as q_proj.codes.
+    auto const below = std::string(module) + ".";
+    auto const child = weights.lower_bound(below);
+    if (child == weights.end() || !child->starts_with(below)) ++lacking[generalised(module)];
+  }
+  std::vector<Defect> defects;
+  for (auto const& [layer, count] : lacking) {
+    defects.push_back({DefectKind::coverage, layer,
+                       std::to_string(count) + (count == 1 ? " layer has" : " layers have") + " a scale and no weight",
+                       "copy the missing shard to the directory, or save the model again"});
+  }
+  return defects;
+}
+
+std::vector<Defect> check_layer_names(std::span<std::string const> names, Json const& config,
+                                      std::string const& where) {
+  auto defects = ModelNames(config).check(names, where);
+  std::set<std::string> known;
+  for (auto const& defect : defects) known.insert(defect.resource);
+  for (auto& lack : check_scales_without_weights(names)) {
+    if (!known.contains(lack.resource)) defects.push_back(std::move(lack));
+  }
+  return defects;
 }
 
 std::vector<Defect> check_vocabulary(std::span<MergedTensor const> tensors, ModelSizes const& sizes) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include <crossrank/checkpoint.hpp>
+#include <crossrank/json.hpp>
 
 #include "workspace/checkpoint/model/model_sizes.hpp"
 #include "workspace/checkpoint/plan/merged_tensor.hpp"
@@ -16,6 +17,14 @@ namespace crossrank::checkpoint {
 
 /// Returns the defects of `check_siblings` and `check_partners` without duplicates.
 [[nodiscard]] std::vector<Defect> check_missing_tensors(std::span<std::string const> names);
+
+/// Finds layers that have scales or zero points of a weight, and no weight. Reports layers that differ only in numbers
+/// once.
+[[nodiscard]] std::vector<Defect> check_scales_without_weights(std::span<std::string const> names);
+
+/// Returns the defects of `ModelNames::check`, and those of `check_scales_without_weights` for other layers.
+[[nodiscard]] std::vector<Defect> check_layer_names(std::span<std::string const> names, Json const& config,
+                                                    std::string const& where);
 
 /// Finds embeddings and output heads with fewer rows than the config has tokens.
 [[nodiscard]] std::vector<Defect> check_vocabulary(std::span<MergedTensor const> tensors, ModelSizes const& sizes);

@@ -14,6 +14,7 @@
 #include "workspace/checkpoint/model/model_names.hpp"
 #include "workspace/checkpoint/model/model_sizes.hpp"
 #include "workspace/checkpoint/plan/checks/check_layers.hpp"
+#include "workspace/checkpoint/plan/checks/check_model.hpp"
 #include "workspace/checkpoint/plan/checks/missing_scales.hpp"
 #include "workspace/checkpoint/rules/rule_set/unused_rules.hpp"
 #include "workspace/checkpoint/source/torch/dcp_safetensors.hpp"
@@ -25,10 +26,12 @@ namespace {
 constexpr std::size_t max_of_a_kind = 20;
 
 /// Returns the sizes in the caller's rules, or else those that the model's files give.
-ModelSizes sizes_of(PlannedMerge const& merge) {
+Json config_of(PlannedMerge const& merge) {
   auto const config = merge.rules.find("config");
-  return ModelSizes(config != merge.rules.end() ? *config : merge.layout.set.lengths());
+  return config != merge.rules.end() ? *config : merge.layout.set.lengths();
 }
+
+ModelSizes sizes_of(PlannedMerge const& merge) { return ModelSizes(config_of(merge)); }
 
 /// Returns the layers of the result that lack a scale.
 std::vector<Defect> layers_without_scales(PlannedMerge const& merge) {
@@ -52,7 +55,7 @@ void warn_of_missing_tensors(PlannedMerge const& merge) {
   if (served) add(check_fused_layers(names, layout.set.config));
   add(check_stacked_layers(names));
   add(layers_without_scales(merge));
-  add(ModelNames(layout.set.config).check(names, merge.where));
+  add(check_layer_names(names, layout.set.config, merge.where));
   std::map<std::string_view, std::size_t> counts;
   for (auto const& finding : findings) {
     if (++counts[finding.text] <= max_of_a_kind)
@@ -61,6 +64,14 @@ void warn_of_missing_tensors(PlannedMerge const& merge) {
   for (auto const& [text, count] : counts) {
     if (count > max_of_a_kind)
       log_event(LogLevel::warning, text, {{"more tensors", std::to_string(count - max_of_a_kind)}});
+  }
+}
+
+/// Warns of layers and experts beyond the number in the config.
+void warn_of_surplus_layers(PlannedMerge const& merge) {
+  for (auto gap : find_gaps(names_of(merge.layout), config_of(merge))) {
+    gap.missing.clear();
+    if (!gap.extra.empty()) log_event(LogLevel::warning, gap.text(), {{"input", merge.where}});
   }
 }
 
@@ -142,6 +153,7 @@ void log_plan_warnings(PlannedMerge const& merge) {
   warn_of_missing_parts(merge.layout.set);
   warn_of_unreachable_files(merge.layout.set);
   warn_of_missing_tensors(merge);
+  warn_of_surplus_layers(merge);
   warn_of_assumptions(merge.layout);
   warn_of_padding(merge.layout);
   warn_of_unused_rules(merge);

@@ -145,16 +145,7 @@ MergeRule RuleSet::rule_for(std::string_view name, std::span<SourceTensor const*
         {.operation = "RuleSet.rule_for", .message = "no rank has this tensor", .resource = std::string(name)});
   }
   if (!missing.empty() && !state_->is_on_some_ranks(name, asked)) {
-    throw FormatError({.operation = "merge rules",
-                       .message = "missing on " + std::to_string(missing.size()) + " of " +
-                                  std::to_string(shards.size()) + " tensor-parallel ranks, first on rank " +
-                                  std::to_string(missing.front()),
-                       .got = state_->file_of(asked.sources.front(), missing.front()) + " lacks it, " +
-                              state_->set.sources[asked.sources.front()]->name() + " has it",
-                       .resource = std::string(name),
-                       .hint = "check that all files exist, are complete and belong to one model",
-                       .failed_ranks = missing,
-                       .section = to_string(ErrorSection::coverage)});
+    state_->refuse_missing(name, asked, missing);
   }
   auto const parsed = parse_tensor_name(name);
   auto const* const matching = state_->find_rule(name, parsed, state_->layers[asked.sources.front()].at(parsed.module));

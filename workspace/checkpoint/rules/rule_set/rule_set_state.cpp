@@ -184,12 +184,17 @@ LayerHints RuleSet::State::hints_of(std::string_view module) const {
 LayerRule const* RuleSet::State::find_rule(std::string_view name, TensorName const& parsed,
                                            LayerTensors const& layer) const {
   auto const* weight = layer[TensorRole::weight];
+  LayerRule const* untied = nullptr;
   for (auto const& rule : rules) {
     if (!rule.applies_to_model(sizes.model_type())) continue;
     if (!rule.from_file && rule.order().stacked && (weight == nullptr || weight->shape.size() < 3)) continue;
-    if (rule.matches(name, parsed.module)) return &rule;
+    if (!rule.matches(name, parsed.module)) continue;
+    // A tensor stays if the tensor that it is tied to is missing. Another rule says how it is sharded.
+    auto const* const dropped = std::get_if<Dropped>(&rule.kind);
+    if (dropped == nullptr || dropped->tied_to.empty() || has_tensor(dropped->tied_to)) return &rule;
+    if (untied == nullptr) untied = &rule;
   }
-  return nullptr;
+  return untied;
 }
 
 LayerRule const* RuleSet::State::find_rule_of_result(std::string_view name, TensorName const& parsed,
@@ -312,18 +317,49 @@ bool RuleSet::State::has_tensor(std::string const& name) const {
   });
 }
 
+void RuleSet::State::refuse_missing(std::string_view name, RankTensors const& having, std::vector<int> missing) const {
+  auto const first = missing.front();
+  throw FormatError({.operation = "merge rules",
+                     .message = "missing on " + std::to_string(missing.size()) + " of " + std::to_string(having.ranks) +
+                                " tensor-parallel ranks, first on rank " + std::to_string(first),
+                     .got = file_of(having.sources.front(), first) + " lacks it, " +
+                            set.sources[having.sources.front()]->name() + " has it",
+                     .resource = std::string(name),
+                     .hint = "check that all files exist, are complete and belong to one model",
+                     .failed_ranks = std::move(missing),
+                     .section = to_string(ErrorSection::coverage)});
+}
+
+bool RuleSet::State::require_weight(TensorName const& parsed, RankTensors const& asked) const {
+  RankTensors having{.ranks = asked.ranks};
+  std::vector<int> missing;
+  for (auto const source : asked.sources) {
+    auto const* const weight = layers[source].find(parsed.module)->second[TensorRole::weight];
+    if (weight == nullptr) {
+      missing.push_back(set.places[source].tp);
+    } else {
+      having.tensors.push_back(weight);
+      having.sources.push_back(source);
+    }
+  }
+  if (!having.tensors.empty() && !missing.empty())
+    refuse_missing(having.tensors.front()->name, having, std::move(missing));
+  return missing.empty();
+}
+
 MergeRule RuleSet::State::by_layer(LayerRule const& rule, TensorName const& parsed, RankTensors const& asked) const {
   LayerOnRanks layer{
       .module = parsed.module, .role = parsed.role, .tensors = asked.tensors, .hints = hints_of(parsed.module)};
   if (auto const* const value = std::get_if<ReducedValue>(&rule.kind))
     return reduced(asked.tensors, value->op, "made one value");
   auto const* const tower = towers.sizes_of(parsed.module);
-  // A tensor stays if the tensor that it is tied to is missing.
+  // Without another rule, a tensor whose tied tensor is missing is on every rank.
   if (rule.is<Replicated>() || rule.is<Dropped>() || (tower != nullptr && !Towers::can_apply(rule, *tower))) {
     return compose_rule(layer, {.shard_axis = ShardAxis::replicate, .why = "every rank has all of it"});
   }
   bool const stacked = rule.order().stacked;
   if (stacked && has_expert_groups(asked)) return expert_groups();
+  bool const has_weight = require_weight(parsed, asked);
   auto const parts = parts_of(rule, parsed, asked.sources.front());
   LayerValues values;
   std::vector<std::int64_t> outputs;
@@ -337,7 +373,7 @@ MergeRule RuleSet::State::by_layer(LayerRule const& rule, TensorName const& pars
     outputs.push_back(layer.formats.back().outputs());
     inputs.push_back(layer.formats.back().inputs());
   }
-  ShardingQuery const query{.module = parsed.module, .outputs = outputs, .inputs = inputs};
+  ShardingQuery const query{.module = parsed.module, .outputs = outputs, .inputs = inputs, .has_weight = has_weight};
   auto const& known = tower != nullptr ? *tower : sizes_of(parsed.module, asked.sources.front());
   auto const sharding = !rule.from_file && holds_copies(rule, query, values, tower)
                             ? LayerSharding{.shard_axis = ShardAxis::replicate, .why = "every rank has the same"}

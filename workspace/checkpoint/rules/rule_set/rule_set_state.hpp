@@ -48,6 +48,11 @@ struct RuleSet::State {
                                                      LayerTensors const& layer) const;
   /// Returns whether it is an expert that only these ranks have: one rank has it whole, or the ranks of its group do.
   [[nodiscard]] bool is_on_some_ranks(std::string_view name, RankTensors const& asked) const;
+  /// Throws a `FormatError` about a tensor that `missing` ranks of its group lack. `having` lists the others.
+  [[noreturn]] void refuse_missing(std::string_view name, RankTensors const& having, std::vector<int> missing) const;
+  /// Throws a `FormatError` if only some of the ranks that have a tensor of a layer have its weight. Returns whether
+  /// they have it.
+  bool require_weight(TensorName const& parsed, RankTensors const& asked) const;
   /// Returns patterns of all layers that no rule matches.
   [[nodiscard]] std::vector<std::string> uncovered() const;
   /// Returns the file of tensor-parallel rank `tp` in the cell of a source.

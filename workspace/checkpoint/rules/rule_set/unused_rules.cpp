@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <unordered_set>
+#include <variant>
 
 #include "workspace/checkpoint/model/tensor_role.hpp"
 
@@ -11,10 +13,25 @@ namespace {
 
 enum class Use : std::uint8_t { none, fits, decides };
 
+std::unordered_set<std::string_view> tensor_names_of(ShardSet const& set) {
+  std::unordered_set<std::string_view> names;
+  for (auto const& source : set.sources) {
+    for (auto const& tensor : source->tensors()) names.insert(tensor.name);
+  }
+  return names;
+}
+
+/// Returns whether the rule leaves its tensors to later rules, because the tensor to which they are tied is missing.
+bool is_untied(LayerRule const& rule, std::unordered_set<std::string_view> const& names) {
+  auto const* const dropped = std::get_if<Dropped>(&rule.kind);
+  return dropped != nullptr && !dropped->tied_to.empty() && !names.contains(dropped->tied_to);
+}
+
 }  // namespace
 
 std::vector<std::string> unused_rules(RuleFile const& file, ShardSet const& set, std::string_view model_type) {
   std::vector<Use> uses(file.rules.size(), Use::none);
+  auto const names = tensor_names_of(set);
   std::unordered_set<std::string_view> seen;
   for (auto const& source : set.sources) {
     for (auto const& tensor : source->tensors()) {
@@ -26,7 +43,7 @@ std::vector<std::string> unused_rules(RuleFile const& file, ShardSet const& set,
         auto const& rule = file.rules[i];
         if (!rule.applies_to_model(model_type) || !rule.matches(tensor.name, module)) continue;
         if (uses[i] != Use::decides) uses[i] = decided ? Use::fits : Use::decides;
-        decided = true;
+        decided = decided || !is_untied(rule, names);
       }
     }
   }
