@@ -21,13 +21,13 @@ constexpr char const* verify_footer =
   files that are damaged or truncated, and an index that contradicts its files
   missing ranks, parts, layers, experts and matrices, and layers that the config does not have
   shards and config that do not fit together, and embeddings with fewer rows than the config has tokens
-  scales that are missing, not above zero, or do not fit their weights
+  scales that are missing, not above zero, NaN or infinite, or that do not fit their weights
   replicas and scales that differ between ranks
   data that does not match its checksums
 
 Checksums are those of crossrank's own files and, without --crc ignore, those of torch archives and distributed
 checkpoints. Scale tensors of more than 64 KiB are read only with --numbers. That option reads all data and finds NaN
-and infinities.
+and infinities in all tensors.
 
 Examples:
   crossrank verify model/
@@ -41,9 +41,9 @@ coverage, shape, replicas, scales, checksum and numbers.
 
 Exit codes:
   0    no defect
-  1    defects, each on a line of its own
+  1    defects, each on a line of its own; a shard that cannot be read is one of them
   2    wrong use
-  3    the system refused: no such file, no permission
+  3    the system refused the input itself: no such file, no permission
   4    a rank was lost
   128+n  ended by signal n)";
 

@@ -1,6 +1,7 @@
 // Checkpoints whose files open and fit together, but whose contents are wrong.
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -184,6 +185,23 @@ TEST(VerifyContents, names_a_scale_that_is_not_above_zero) {
   weights.insert_or_assign(module(0) + ".weight_scale", Tensor::zeros({4, 2}, Dtype::f8_e4m3));
   report = verify_weights(weights);
   EXPECT_THAT(report.defects, ElementsAre(defect(DefectKind::scales, module(0), "all 8 scales are zero")));
+}
+
+TEST(VerifyContents, names_a_scale_that_is_not_finite_once) {
+  for (float const value : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    auto weights = nvfp4_layers();
+    weights.insert_or_assign(module(1) + ".weight_scale_2", Tensor::scalar(value));
+    auto const name = module(1) + ".weight_scale_2";
+    auto const report = verify_weights(weights);
+    EXPECT_THAT(report.defects, ElementsAre(defect(DefectKind::scales, name, "NaN or infinite"))) << list(report);
+    auto const numbers = verify_weights(weights, "{}", {.numbers = true});
+    EXPECT_THAT(numbers.defects, ElementsAre(defect(DefectKind::numbers, name, "1 "))) << list(numbers);
+  }
+  auto weights = nvfp4_layers();
+  weights.at(module(0) + ".weight_scale").mutable_bytes()[3] = std::byte{0x7f};
+  auto const report = verify_weights(weights);
+  EXPECT_THAT(report.defects, ElementsAre(defect(DefectKind::scales, module(0), "1 of 8 scales are NaN or infinite")))
+      << list(report);
 }
 
 TEST(VerifyContents, accepts_single_zeros_and_negative_integer_scales) {

@@ -69,7 +69,7 @@ class ReplicaComparison final : public PoolWork {
         compare(pair, buffer.get());
       } catch (Error const& error) {
         if (unreadable_ == Unreadable::fail) throw;
-        note(pair, {.text = error.what(), .kind = ReplicaProblem::unreadable});
+        note(pair, {.text = error.what(), .kind = ReplicaProblem::unreadable, .file = error.info().resource});
       }
     }
     return true;
@@ -159,19 +159,20 @@ std::vector<ReplicaFinding> compare_replicas(Collective const& world, MergeLayou
     for (auto const& finding : duplicates(layout, unreadable)) {
       auto const found = std::find_if(layout.tensors.begin(), layout.tensors.end(),
                                       [&](auto const& tensor) { return tensor.name == finding.tensor; });
-      mine.push_back({found - layout.tensors.begin(), finding.text, static_cast<int>(finding.kind)});
+      mine.push_back({found - layout.tensors.begin(), finding.text, static_cast<int>(finding.kind), finding.file});
     }
   }
   for (auto const& [tensor, finding] : work.findings())
-    mine.push_back({tensor, finding.text, static_cast<int>(finding.kind)});
+    mine.push_back({tensor, finding.text, static_cast<int>(finding.kind), finding.file});
   auto const text = mine.dump(-1, ' ', false, Json::error_handler_t::replace);
   std::map<std::size_t, ReplicaFinding> all;
   for (auto const& bytes : world.all_gatherv(std::as_bytes(std::span(text)))) {
     auto const parsed = Json::parse(std::string_view(reinterpret_cast<char const*>(bytes.data()), bytes.size()));
     for (auto const& finding : parsed) {
       auto const tensor = finding[0].get<std::size_t>();
-      all.emplace(tensor, ReplicaFinding{layout.tensors[tensor].name, finding[1].get<std::string>(),
-                                         static_cast<ReplicaProblem>(finding[2].get<int>())});
+      all.emplace(tensor,
+                  ReplicaFinding{layout.tensors[tensor].name, finding[1].get<std::string>(),
+                                 static_cast<ReplicaProblem>(finding[2].get<int>()), finding[3].get<std::string>()});
     }
   }
   std::vector<ReplicaFinding> findings;

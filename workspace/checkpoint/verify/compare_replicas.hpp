@@ -25,6 +25,7 @@ struct ReplicaFinding {
   std::string tensor{};
   std::string text{};  ///< files, element and both values; or why a file cannot be read
   ReplicaProblem kind = ReplicaProblem::differ;
+  std::string file{};  ///< the file that cannot be read; else empty
 };
 
 /// Returns what to do about a finding.

@@ -105,7 +105,7 @@ class ScanWork final : public PoolWork {
       source.read(part.tensor, part.begin, bytes);
     } catch (Error const& error) {
       std::lock_guard const lock(mutex_);
-      unreadable_.emplace(source.name(), error.what());
+      unreadable_.emplace(unreadable_file(error, source), error.what());
       return true;
     }
     auto odd = count_non_finite(source.tensors()[part.tensor].dtype, bytes);
@@ -174,6 +174,10 @@ NonFinite count_non_finite(Dtype dtype, std::span<std::byte const> bytes) {
     case Dtype::f8_e5m2fnuz: return count_code(bytes, std::byte{0x80});
     default: return {};
   }
+}
+
+std::string unreadable_file(Error const& error, ShardSource const& source) {
+  return error.info().resource.empty() ? source.name() : error.info().resource;
 }
 
 std::vector<Defect> gather_defects(Collective const& world, std::vector<Defect> const& mine) {

@@ -7,6 +7,7 @@
 
 #include <crossrank/checkpoint.hpp>
 #include <crossrank/collective.hpp>
+#include <crossrank/error.hpp>
 
 #include "workspace/checkpoint/source/shard_source.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
@@ -35,6 +36,9 @@ struct ScanResult {
 [[nodiscard]] ScanResult scan_numbers(Collective const& world,
                                       std::span<std::shared_ptr<ShardSource const> const> sources,
                                       WorkerPoolOptions const& options);
+
+/// Returns the file that an error of `source` names, or the name of the source.
+[[nodiscard]] std::string unreadable_file(Error const& error, ShardSource const& source);
 
 /// Gathers the findings of all ranks, sorted by resource. Collective.
 [[nodiscard]] std::vector<Defect> gather_defects(Collective const& world, std::vector<Defect> const& mine);

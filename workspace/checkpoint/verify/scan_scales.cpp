@@ -1,6 +1,7 @@
 #include "workspace/checkpoint/verify/scan_scales.hpp"
 
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -29,7 +30,8 @@ float number_at(Dtype dtype, std::span<std::byte const> bytes, std::size_t i) {
     double value = 0;
     std::memcpy(&value, bytes.data() + i * sizeof value, sizeof value);
     // Only the sign counts: a value that a float rounds to zero is positive.
-    return value > 0 ? 1.F : value < 0 ? -1.F : static_cast<float>(value);
+    if (!std::isfinite(value)) return static_cast<float>(value);
+    return value > 0 ? 1.F : value < 0 ? -1.F : 0.F;
   }
   if (dtype == Dtype::f32) {
     float value = 0;
@@ -46,14 +48,20 @@ struct Count {
   std::size_t zeros = 0;
   std::size_t below = 0;
   std::size_t first_below = 0;
+  std::size_t non_finite = 0;
+  std::size_t first_non_finite = 0;
 };
 
-Count count_signs(Dtype dtype, std::span<std::byte const> bytes) {
+Count count_invalid(Dtype dtype, std::span<std::byte const> bytes) {
   Count count{.values = bytes.size() * 8 / bits_of(dtype)};
   for (std::size_t i = 0; i < count.values; ++i) {
     auto const value = number_at(dtype, bytes, i);
     if (value == 0) ++count.zeros;
-    if (value < 0 && count.below++ == 0) count.first_below = i;
+    if (!std::isfinite(value)) {
+      if (count.non_finite++ == 0) count.first_non_finite = i;
+    } else if (value < 0 && count.below++ == 0) {
+      count.first_below = i;
+    }
   }
   return count;
 }
@@ -62,6 +70,11 @@ Count count_signs(Dtype dtype, std::span<std::byte const> bytes) {
 /// have a scale of zero.
 std::optional<std::string> finding_of(Count const& count, bool may_be_negative) {
   if (count.values == 0) return std::nullopt;
+  if (count.non_finite > 0) {
+    if (count.values == 1) return "the scale is NaN or infinite";
+    return std::to_string(count.non_finite) + " of " + std::to_string(count.values) +
+           " scales are NaN or infinite, the first at element " + std::to_string(count.first_non_finite);
+  }
   if (count.values == 1 && count.zeros + count.below > 0)
     return count.zeros > 0 ? "the scale is zero" : "the scale is below zero";
   if (count.zeros == count.values) return "all " + std::to_string(count.values) + " scales are zero";
@@ -73,7 +86,7 @@ std::optional<std::string> finding_of(Count const& count, bool may_be_negative) 
 class ScaleWork final : public PoolWork {
  public:
   ScaleWork(Collective const& world, std::span<std::shared_ptr<ShardSource const> const> sources, ScaleScope reach)
-      : sources_(sources) {
+      : sources_(sources), reach_(reach) {
     for (std::size_t s = 0; s < sources.size(); ++s) {
       auto const integers = integer_layers(*sources[s]);
       for (std::size_t t = 0; t < sources[s]->tensors().size(); ++t) {
@@ -102,11 +115,14 @@ class ScaleWork final : public PoolWork {
       source.read(part.tensor, 0, bytes);
     } catch (Error const& error) {
       std::lock_guard const lock(mutex_);
-      unreadable_.try_emplace(source.name(), error.what());
+      unreadable_.try_emplace(unreadable_file(error, source), error.what());
       return true;
     }
     done_.fetch_add(part.bytes, std::memory_order_relaxed);
-    if (auto const text = finding_of(count_signs(tensor.dtype, bytes), part.may_be_negative)) {
+    auto count = count_invalid(tensor.dtype, bytes);
+    // `scan_numbers` reports them too.
+    if (reach_ == ScaleScope::all) count.non_finite = 0;
+    if (auto const text = finding_of(count, part.may_be_negative)) {
       std::lock_guard const lock(mutex_);
       defects_.push_back({DefectKind::scales, tensor.name, *text + ", in " + source.name(), "calibrate or save again"});
     }
@@ -140,6 +156,7 @@ class ScaleWork final : public PoolWork {
   }
 
   std::span<std::shared_ptr<ShardSource const> const> sources_;
+  ScaleScope reach_;
   std::size_t found_ = 0;  ///< on all ranks together
   std::vector<ScanItem> parts_{};
   std::uint64_t total_ = 0;

@@ -20,7 +20,8 @@ enum class ScaleScope : std::uint8_t {
 inline constexpr std::uint64_t small_scale_bytes = std::uint64_t{64} << 10;
 
 /// Reads the scales of all sources and finds invalid ones: a single scale that is not positive, a scale tensor of zeros
-/// only, and negative scales in formats without them. Collective; each rank reads its share.
+/// only, negative scales in formats without them, and with `ScaleScope::small` NaN and infinity, which `scan_numbers`
+/// finds otherwise. Collective; each rank reads its share.
 [[nodiscard]] std::vector<Defect> scan_scales(Collective const& world,
                                               std::span<std::shared_ptr<ShardSource const> const> sources,
                                               ScaleScope reach, WorkerPoolOptions const& options);

@@ -97,6 +97,7 @@ class Verification {
     if (options_.checksums) compare_checksums();
     append(scan_scales(world_, sources(), options_.numbers ? ScaleScope::all : ScaleScope::small, pool_options()));
     if (options_.numbers) scan_values();
+    drop_unreadable_after_checksums();
     // A file and its set may report the same defect.
     auto& defects = report_.defects;
     auto const key = [](Defect const& defect) { return std::tie(defect.resource, defect.kind, defect.text); };
@@ -254,8 +255,20 @@ class Verification {
       auto const kind = finding.kind == ReplicaProblem::unreadable ? DefectKind::file
                         : scale                                    ? DefectKind::scales
                                                                    : DefectKind::replicas;
-      report_.defects.push_back({kind, finding.tensor, finding.text, hint_for(finding.kind)});
+      auto const& resource = finding.file.empty() ? finding.tensor : finding.file;
+      report_.defects.push_back({kind, resource, finding.text, hint_for(finding.kind)});
     }
+  }
+
+  /// Removes the reports of files that cannot be read and whose checksums do not match. Both have the same cause.
+  void drop_unreadable_after_checksums() {
+    std::set<std::string> damaged;
+    for (auto const& defect : report_.defects) {
+      if (defect.kind == DefectKind::checksum) damaged.insert(defect.resource);
+    }
+    std::erase_if(report_.defects, [&](Defect const& defect) {
+      return defect.kind == DefectKind::file && damaged.contains(defect.resource);
+    });
   }
 
   void compare_checksums() {
