@@ -8,7 +8,7 @@ status=0
 
 # options_in_help [SUBCOMMAND]: prints the options in --help, which has lines such as "  -n,--ranks INT" and "  --prefix,--no-prefix{false}".
 options_in_help() {
-  "$command" "$@" --help | sed -nE '/^  -/{s/^ +//; s/ .*//; s/\{[^}]*\}//g; s/,/\n/g; p}' | sort -u
+  "$command" "$@" --help | sed -nE '/^Options:/,/^$/{/^  -/{s/^ +//; s/ .*//; s/\{[^}]*\}//g; s/,/\n/g; p}}' | sort -u
 }
 
 # options_in_page FILE: prints the options that start the entries of the man page's list.
@@ -17,10 +17,10 @@ options_in_page() {
     grep -oE '(^|[ ,])-{1,2}[a-z][a-z-]*' | tr -d ' ,' | sort -u
 }
 
-# options_completed SUBCOMMAND: prints the completions of "crossrank SUBCOMMAND -".
+# options_completed SUBCOMMAND: prints the completions of "crossrank SUBCOMMAND -", each as often as it is offered.
 options_completed() {
   bash -c 'source "$1"; COMP_WORDS=(crossrank $2 -); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _crossrank
-           printf "%s\n" "${COMPREPLY[@]}"' completed "$completion" "$1" | sort -u
+           printf "%s\n" "${COMPREPLY[@]}"' completed "$completion" "$1" | sort
 }
 
 compare() { # WHAT IN_HELP ELSEWHERE NAME_OF_ELSEWHERE

@@ -2,7 +2,7 @@
 
 # Prints the options of `crossrank ARGUMENTS... --help`, one per line.
 _crossrank_options() {
-  "$@" --help 2>/dev/null | sed -nE '/^  -/{s/^ +//; s/ .*//; s/\{[^}]*\}//g; s/,/\n/g; p}'
+  "$@" --help 2>/dev/null | sed -nE '/^Options:/,/^$/{/^  -/{s/^ +//; s/ .*//; s/\{[^}]*\}//g; s/,/\n/g; p}}'
 }
 
 _crossrank() {
