@@ -266,6 +266,18 @@ TEST_F(AtomicFileTest, reports_the_bytes_written_and_the_space_left) {
   }
 }
 
+TEST_F(AtomicFileTest, says_that_the_directory_was_removed) {
+  std::filesystem::remove(root_.path());
+  try {
+    commit();
+    FAIL() << "published in a removed directory";
+  } catch (IoError const& error) {
+    EXPECT_EQ(error.system_errno(), ENOENT);
+    EXPECT_THAT(error.info().message, ::testing::HasSubstr("the directory was removed meanwhile"));
+    EXPECT_THAT(error.info().message, ::testing::Not(::testing::HasSubstr("free there")));
+  }
+}
+
 /// Tries every errno at the first, second and last use of every call: either it fails and leaves nothing, or it
 /// succeeds and the file is complete.
 TEST_F(AtomicFileTest, never_reports_success_without_the_file_when_any_call_fails) {

@@ -38,11 +38,22 @@ bool links_unsupported(int error) {
   return error == EPERM || error == EOPNOTSUPP || error == ENOSYS || error == EMLINK;
 }
 
-std::string free_space_text(int directory) {
-  struct statvfs space {};  // only for the text of an error
-  if (::fstatvfs(directory, &space) != 0) return "unknown";
-  return std::to_string(static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize) + " of " +
-         std::to_string(static_cast<std::uint64_t>(space.f_blocks) * space.f_frsize) + " bytes";
+/// What an error says about the directory of a file that could not be written.
+struct DirectoryState {
+  std::string text{};
+  std::string hint{};
+};
+
+DirectoryState state_of(int directory, int error) {
+  struct stat status {};
+  if (::fstat(directory, &status) == 0 && status.st_nlink == 0)
+    return {"; the directory was removed meanwhile", "keep the directory while it is in use"};
+  struct statvfs space {};
+  if (::fstatvfs(directory, &space) != 0) return {", free there: unknown", ""};
+  bool const full = error == ENOSPC || error == EDQUOT;
+  return {", free there: " + std::to_string(static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize) + " of " +
+              std::to_string(static_cast<std::uint64_t>(space.f_blocks) * space.f_frsize) + " bytes",
+          full ? "free space there, raise the quota, or use another directory" : ""};
 }
 
 }  // namespace
@@ -197,15 +208,14 @@ void AtomicFile::discard() noexcept {
 }
 
 void AtomicFile::fail(char const* call, int error) {
-  auto const space = free_space_text(directory_.fd());
+  auto state = state_of(directory_.fd(), error);
   discard();
-  bool const full = error == ENOSPC || error == EDQUOT;
   throw_io(ErrorInfo{.operation = operation_ + ": " + call,
-                     .message = "the file was not committed; " + std::to_string(written_) +
-                                " bytes were written, free there: " + space,
+                     .message =
+                         "the file was not committed; " + std::to_string(written_) + " bytes were written" + state.text,
                      .expected = expected_ != 0 ? std::to_string(expected_) + " bytes" : std::string(),
                      .resource = directory_.path_of(name_),
-                     .hint = full ? "free space there, raise the quota, or use another directory" : ""},
+                     .hint = std::move(state.hint)},
            error);
 }
 
