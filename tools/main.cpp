@@ -94,6 +94,11 @@ int main(int argc, char** argv) {
                  2);
     if (!near.empty()) std::fprintf(stderr, "%s\n", near.c_str());
     return flush_output(2);
+  } catch (crossrank::Error const& error) {  // such as a malformed variable of the environment
+    int const code = crossrank::tools::exit_code_of(error.code());
+    auto const command = arguments.empty() ? std::string() : arguments.front();
+    crossrank::tools::print_error(command, wants_json(arguments), error, code);
+    return flush_output(code);
   } catch (std::exception const& error) {
     std::fprintf(stderr, "crossrank: %s\n", crossrank::terminal_text(error.what()).c_str());
     if (wants_json(arguments))

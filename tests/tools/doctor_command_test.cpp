@@ -40,6 +40,20 @@ TEST_F(DoctorCommand, says_what_is_missing_without_a_driver) {
   EXPECT_THAT(report["cuda"]["unavailable"].get<std::string>(), HasSubstr("/nowhere/libcuda.so.1"));
 }
 
+TEST_F(DoctorCommand, reports_a_malformed_variable_as_wrong_use) {
+  ::setenv("CROSSRANK_TIMEOUT", "abc", 1);
+  auto const plain = run_command({"doctor"});
+  auto const json = run_command({"doctor", "--json"});
+  ::unsetenv("CROSSRANK_TIMEOUT");
+  EXPECT_EQ(plain.exit_code, 2) << plain.err;
+  EXPECT_THAT(plain.err, HasSubstr("CROSSRANK_TIMEOUT"));
+  EXPECT_EQ(json.exit_code, 2) << json.err;
+  auto const answer = Json::parse(json.out);
+  EXPECT_EQ(answer["command"], "doctor");
+  EXPECT_EQ(answer["exit_code"], 2);
+  EXPECT_EQ(answer["error"]["code"], "usage");
+}
+
 TEST_F(DoctorCommand, says_why_a_driver_does_not_start) {
   use(CROSSRANK_TEST_CUDA, "2");
   ::setenv("EMULATED_GPU_FAIL", "cuInit:1:999", 1);

@@ -24,7 +24,8 @@ constexpr char const* doctor_footer =
     R"(Opens the CUDA driver and NCCL as the library does. Shows their files and versions, the functions that they lack, and
 each GPU with its identity, its memory and the GPUs whose memory it can access. Sends 1 MiB to each GPU and back, and
 compares the bytes. Without a driver, a GPU or NCCL it says what was tried and what to do. CROSSRANK_CUDA_LIBRARY and
-CROSSRANK_NCCL_LIBRARY name other files. Exit code: 0, also without a GPU; 1 when a GPU does not work.
+CROSSRANK_NCCL_LIBRARY name other files. Exit code: 0, also without a GPU; 1 when a GPU does not work; 2 for a
+malformed variable.
 With --json: command, ok, exit_code, version, cuda, nccl and devices.)";
 
 /// Sends 1 MiB to the device and back. Returns the error, or an empty text when all bytes came back.
