@@ -45,6 +45,8 @@ class StatelessProcessGroup:
         self.collective = collective
         self.rank = collective.rank
         self.world_size = collective.world_size
+        # Barriers that timed out. The other ranks still need this rank's part in them.
+        self._late_barriers: list[Any] = []
 
     @staticmethod
     def create(
@@ -73,9 +75,15 @@ class StatelessProcessGroup:
         return self.collective.all_gather_objects(obj, pickle=True)
 
     def barrier(self, timeout: float = 30.0) -> None:
-        """Blocks until all ranks have called it."""
-        if not self.collective.ibarrier().wait(timeout):
+        """Blocks until all ranks have called it. `RuntimeError` when they have not come within `timeout` seconds.
+
+        A late rank then passes this barrier, and the next call is another barrier.
+        """
+        barrier = self.collective.ibarrier()
+        if not barrier.wait(timeout):
+            self._late_barriers.append(barrier)
             raise RuntimeError(f"not all ranks came to the barrier within {timeout} s")
+        self._late_barriers = [late for late in self._late_barriers if not late.test()]
 
     def broadcast(self, tensor: torch.Tensor, src: int) -> torch.Tensor:
         """Returns the tensor of rank `src` on all ranks."""

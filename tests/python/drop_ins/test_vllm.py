@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 
@@ -192,6 +193,30 @@ def coordinator(rank: int, size: int) -> None:
     tp.barrier()
     for group in (tp, pp, one):
         group.destroy()
+
+
+def late_rank_at_a_barrier(rank: int, size: int) -> None:
+    import torch.distributed as dist
+    from crossrank.compat.vllm import StatelessProcessGroup
+
+    port = [11000 + os.getpid() % 1000 if rank == 0 else None]
+    dist.broadcast_object_list(port, src=0)
+    group = StatelessProcessGroup.create("127.0.0.1", int(port[0] or 0), rank, size)
+    for _ in range(2):
+        if rank == 0:
+            with pytest.raises(RuntimeError, match="barrier within"):
+                group.barrier(timeout=0.05)
+        dist.barrier()  # only now do the others come
+        if rank != 0:
+            group.barrier()
+        assert group.all_gather_obj(rank) == list(range(size))
+    group.barrier()
+    assert group._late_barriers == [] and group.broadcast_obj({rank}, 1) == {1}
+    dist.destroy_process_group()
+
+
+def test_a_barrier_that_times_out_leaves_its_group_usable() -> None:
+    run_ranks(__file__, "late_rank_at_a_barrier", 3, backend="gloo")
 
 
 def tensors_that_differ_between_the_ranks_of_the_all_gather_group(rank: int, size: int) -> None:
