@@ -145,6 +145,11 @@ def subgroup(ranks: Sequence[int]) -> crossrank.Collective:
     members, own = tuple(ranks), dist.get_rank()
     if own not in members:
         raise crossrank.UsageError(f"rank {own} calls an operation of the ranks {list(members)}, which it is not one of")
+    if len(set(members)) != len(members):
+        raise crossrank.UsageError(f"a rank is listed twice: expected distinct ranks, got {list(members)}")
+    size = dist.get_world_size()
+    if absent := [member for member in members if not 0 <= member < size]:
+        raise crossrank.UsageError(f"there are no ranks {absent}: expected 0 to {size - 1}, got {list(members)}")
     if _default is None or _default() is not dist.group.WORLD:
         _groups.clear()
         _default = weakref.ref(dist.group.WORLD)

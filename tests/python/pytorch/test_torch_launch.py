@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
+import crossrank  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch_ranks import run_ranks  # noqa: E402
 
@@ -50,6 +51,9 @@ def sets_of_ranks(rank: int, size: int) -> None:
     gather(list(range(size)))
     if rank == 2:
         gather([2])
+    for wrong, text in (([rank, rank], "listed twice"), ([rank, 9], r"\[9\].*0 to 3"), ([rank, -1], r"\[-1\].*0 to 3")):
+        with pytest.raises(crossrank.UsageError, match=text):
+            gather(wrong)
     dist.barrier()
     dist.destroy_process_group()
 
