@@ -10,13 +10,18 @@ from typing import Any, Literal
 
 from . import _core
 from .collective import Collective
+from .errors import UsageError
 
 
 def zero_first(group: Collective, function: Callable[[], Any], *, per: Literal["job", "node"] = "job") -> Any:
     """Runs the function on the first rank, then on all others. Returns each rank's own result.
 
+    With `per="node"` the first rank of each node runs it first.
+
     >>> path = crossrank.zero_first(world, download)
     """
+    if per not in ("job", "node"):
+        raise UsageError(f"zero_first: per is {per!r}, expected 'job' or 'node'")
     return _core.zero_first(group._native, function, per == "node")
 
 

@@ -1,5 +1,6 @@
 """Meshes and jobs of four ranks have the groups that numpy's axes give, and helpers keep the order of the ranks."""
 
+import crossrank
 import pytest
 
 pytest.importorskip("numpy")
@@ -61,6 +62,11 @@ def fill():
 assert crossrank.zero_first(world, fill, per={per!r}) == [world.rank, world.rank != 0]
 """,
     )
+
+
+def test_zero_first_refuses_an_unknown_scope():
+    with crossrank.connect() as world, pytest.raises(crossrank.UsageError, match=r"'nodes'.*'job' or 'node'"):
+        crossrank.zero_first(world, list, per="nodes")
 
 
 def test_zero_first_tells_the_other_ranks_of_an_exception(ranks):
