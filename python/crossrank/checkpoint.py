@@ -57,6 +57,14 @@ class VerifyReport(NamedTuple):
         return not self.defects
 
 
+def _text_of(path: Path) -> str:
+    """Returns a path as text. `ValueError`, as from `open`, when it has a null byte."""
+    text = os.fspath(path)
+    if isinstance(text, str) and "\0" in text:
+        raise ValueError("embedded null byte")
+    return text
+
+
 def _run(native: Callable[[OnProgress | None], Any], progress: bool | OnProgress | None) -> Any:
     """Runs a job and shows its progress."""
     with Display(progress) as display:
@@ -90,7 +98,7 @@ class MergePlan:
     __slots__ = ("_native",)
 
     def __init__(self, shards: Path, *, world: Collective | None = None, **options: Unpack[PlanOptions]) -> None:
-        self._native = _core.make_plan(_world(world), os.fspath(shards), options)
+        self._native = _core.make_plan(_world(world), _text_of(shards), options)
 
     @classmethod
     def load(cls, file: Path, *, world: Collective | None = None) -> Self:
@@ -99,7 +107,7 @@ class MergePlan:
         >>> plan = crossrank.MergePlan.load("plan.json")
         """
         plan = cls.__new__(cls)
-        plan._native = _core.load_plan(_world(world), os.fspath(file))
+        plan._native = _core.load_plan(_world(world), _text_of(file))
         return plan
 
     @property
@@ -150,7 +158,7 @@ class MergePlan:
 
         >>> plan.save("plan.json")
         """
-        self._native.save(os.fspath(file))
+        self._native.save(_text_of(file))
 
 
 def consolidate(
@@ -169,8 +177,8 @@ def consolidate(
     >>> crossrank.consolidate("shards/", "model/", progress=True)
     """
     native = _world(world)
-    source = shards._native if isinstance(shards, MergePlan) else os.fspath(shards)
-    return Summary(**_run(lambda on: _core.consolidate(native, source, os.fspath(out), on, options), progress))
+    source = shards._native if isinstance(shards, MergePlan) else _text_of(shards)
+    return Summary(**_run(lambda on: _core.consolidate(native, source, _text_of(out), on, options), progress))
 
 
 def convert(
@@ -206,7 +214,7 @@ def split(
     >>> crossrank.split("model/", "shards/", tp=4)
     """
     native = _world(world)
-    return Summary(**_run(lambda on: _core.split(native, os.fspath(model), os.fspath(out), tp, on, options), progress))
+    return Summary(**_run(lambda on: _core.split(native, _text_of(model), _text_of(out), tp, on, options), progress))
 
 
 def verify(
@@ -220,7 +228,7 @@ def verify(
     True
     """
     native = _world(world)
-    report = _run(lambda on: _core.verify(native, os.fspath(path), on, options), progress)
+    report = _run(lambda on: _core.verify(native, _text_of(path), on, options), progress)
     return VerifyReport(**{**report, "defects": [Defect(*each) for each in report["defects"]]})
 
 
@@ -231,7 +239,7 @@ def inspect(path: Path) -> dict[str, Any]:
     """
     import subprocess
 
-    place = os.fspath(path)
+    place = _text_of(path)
     if not place:  # the command would list the jobs
         raise UsageError("inspect: the path is empty")
     program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "crossrank")
@@ -285,22 +293,25 @@ def load(path: Path, *, checksums: bool = False, **options: Unpack[PlanOptions])
 
     Anything else that `crossrank inspect` knows, such as shards, torch archives and distributed checkpoints, is merged as
     `consolidate` does it, tensor by tensor: each access reads the bytes of one tensor and compares its replicas. With
-    options of `MergePlan` everything is read in this way.
+    options of `MergePlan` everything is read in this way, and `checksums=True` is an error.
 
     Raises `FormatError` for replicas that differ, and for a file or tensor of an index that is missing.
 
     >>> crossrank.load("model/")["lm_head.weight"].shape
     >>> crossrank.load("shards/", source_tp=8)["lm_head.weight"].shape
     """
-    place = os.fspath(path)
+    place = _text_of(path)
     if os.path.basename(place) == _INDEX:
         place = os.path.dirname(place) or "."
-    readers = None if options else _safetensors_readers(place, checksums)
+    given = {name: value for name, value in options.items() if value is not None}
+    if checksums and given:
+        raise UsageError(f"load: checksums=True cannot be combined with {', '.join(given)}. Call crossrank.verify")
+    readers = None if given else _safetensors_readers(place, checksums)
     if readers is not None:
         return LazyTensors(readers)
     if checksums:
         raise UsageError(f"load: checksums=True needs a safetensors model, and {place} is not one. Call crossrank.verify")
-    plan = _core.make_local_plan(place, options)
+    plan = _core.make_local_plan(place, given)
     return LazyTensors(dict.fromkeys(plan.tensors(), plan.read))
 
 
@@ -356,7 +367,7 @@ def save(path: Path, weights: Weights, *, metadata: Mapping[str, str] | None = N
     for key, value in described.items():
         if not (isinstance(key, str) and isinstance(value, str)):
             raise TypeError(f"the metadata {key!r}: {value!r} is not text. Safetensors files hold text only")
-    _core.save_safetensors(os.fspath(path), dict(weights), list(described.items()))
+    _core.save_safetensors(_text_of(path), dict(weights), list(described.items()))
 
 
 def save_sharded(
@@ -369,7 +380,7 @@ def save_sharded(
 
     >>> crossrank.save_sharded(model.state_dict(), "shards/", world=world)
     """
-    native, place = world._native, os.fspath(out)
+    native, place = world._native, _text_of(out)
 
     def arguments() -> tuple[dict[str, Any], dict[str, Any]]:  # the core calls it, and tells all ranks of its exception
         return dict(weights), {"config": config, **options}

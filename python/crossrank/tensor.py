@@ -28,7 +28,8 @@ _ML_NAMES = {name: dtype for dtype, name in _ML_DTYPES.items()}
 
 
 def as_tensor(tensor: TensorLike) -> Tensor:
-    """Returns a crossrank tensor of the same memory, on the CPU or a GPU.
+    """Returns a crossrank tensor of the same memory, on the CPU or a GPU. A tensor that is not contiguous is copied instead:
+    writing to the result does not change it.
 
     Do not resize the storage of a torch tensor while the view lives, as `resize_` and FSDP do: torch frees that memory. Torch
     packs two values of F4 in one element, so the view's last dimension is twice as long.

@@ -124,7 +124,10 @@ def test_arrays_of_ml_dtypes_keep_their_dtype():
 
 def test_strided_arrays_are_copied_for_reading_and_refused_for_writing():
     array = numpy.arange(12).reshape(3, 4)
-    assert crossrank.as_tensor(array.T).numpy().tolist() == array.T.tolist()
+    copy = crossrank.as_tensor(array.T)
+    assert copy.numpy().tolist() == array.T.tolist()
+    copy.numpy()[:] = 0
+    assert array.any()
     with crossrank.connect() as world, pytest.raises(crossrank.UsageError, match="contiguous"):
         world.all_reduce(array.T)
 
@@ -470,7 +473,7 @@ def test_a_loaded_tensor_is_a_view_of_the_file(tmp_path):
     file = tmp_path / "model.safetensors"
     crossrank.save(file, {"w": numpy.arange(1 << 18, dtype=numpy.int64)})
     before = file.read_bytes()
-    weights = crossrank.load(file)
+    weights = crossrank.load(file, source_tp=None)  # as if it were left out
     first, second = weights["w"], weights["w"]
     assert first.readonly and first.data_ptr == second.data_ptr
     assert not first.numpy().flags.writeable
@@ -479,8 +482,24 @@ def test_a_loaded_tensor_is_a_view_of_the_file(tmp_path):
     mine.numpy()[:] = 7
     assert mine.numpy()[-1] == 7 and first.numpy()[-1] == (1 << 18) - 1 and second.numpy()[0] == 0
     assert file.read_bytes() == before
-    verified = crossrank.load(file, checksums=True)["w"]
+    verified = crossrank.load(file, checksums=True, rules=None)["w"]
     assert not verified.readonly and verified.numpy().tolist() == first.numpy().tolist()
+    with pytest.raises(crossrank.UsageError, match="cannot be combined with source_tp"):
+        crossrank.load(file, checksums=True, source_tp=1)
+
+
+def test_a_path_with_a_null_byte_is_a_value_error(tmp_path):
+    for call in (
+        lambda path: crossrank.load(path),
+        lambda path: crossrank.save(path, {}),
+        lambda path: crossrank.consolidate(path, tmp_path / "out"),
+        lambda path: crossrank.consolidate(tmp_path, path),
+        lambda path: crossrank.split(tmp_path, path, tp=2),
+        lambda path: crossrank.verify(path),
+        lambda path: crossrank.MergePlan(path),
+    ):
+        with pytest.raises(ValueError, match="embedded null byte"):
+            call(f"{tmp_path}/a\0b")
 
 
 def test_writing_to_a_torch_tensor_changes_no_file(tmp_path):
