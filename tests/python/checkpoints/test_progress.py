@@ -52,6 +52,14 @@ def test_jobs_show_bars_of_tqdm(tmp_path, tqdm):
     assert not any(bar.is_open for bar in tqdm.made)
 
 
+def test_the_comparison_of_replicas_reaches_its_end_where_ranks_hold_different_pieces(tmp_path):
+    last = {}
+    report = lambda done, total, stage: last.update({stage: (done, total)})  # noqa: E731
+    crossrank.consolidate(shards(tmp_path / "shards"), tmp_path / "model", progress=report)
+    done, total = last["comparing replicas"]
+    assert done == total > 0
+
+
 def test_a_failed_job_closes_its_bar(tmp_path, tqdm, monkeypatch):
     monkeypatch.setattr(Bar, "update", lambda *_: 1 // 0)
     with pytest.raises(ZeroDivisionError):
