@@ -23,17 +23,18 @@ template <class Value, std::size_t Count>
   refuse(what, "there is no such option", known, std::string(name));
 }
 
-/// Returns a timeout in seconds as milliseconds, rounded up.
-[[nodiscard]] inline std::chrono::milliseconds milliseconds_of(double seconds) {
+/// Returns a time in seconds as milliseconds, rounded up. An error calls it `name`.
+[[nodiscard]] inline std::chrono::milliseconds milliseconds_of(double seconds, char const* name = "timeout") {
   constexpr double max = 3e9;  // as nanoseconds, a time from now fits in 64 bits
-  if (!(seconds >= 0)) refuse("timeout", "a timeout is negative or not a number");
+  if (!(seconds >= 0)) refuse(name, "the time is negative or not a number", "at least 0", std::to_string(seconds));
   return std::chrono::milliseconds(static_cast<std::int64_t>(std::min(seconds, max) * 1e3 + 0.999));
 }
 
-/// Does the same for an optional timeout.
-[[nodiscard]] inline std::optional<std::chrono::milliseconds> milliseconds_of(std::optional<double> seconds) {
+/// Does the same for an optional time.
+[[nodiscard]] inline std::optional<std::chrono::milliseconds> milliseconds_of(std::optional<double> seconds,
+                                                                              char const* name = "timeout") {
   if (!seconds) return std::nullopt;
-  return milliseconds_of(*seconds);
+  return milliseconds_of(*seconds, name);
 }
 
 }  // namespace crossrank::python

@@ -190,6 +190,12 @@ def test_a_negative_timeout_is_refused():
             reader.dequeue_bytes(timeout=-0.001)
 
 
+@pytest.mark.parametrize("option", ["connect_timeout", "user_limit", "linger"])
+def test_a_negative_time_is_named(option):
+    with pytest.raises(crossrank.UsageError, match=f"{option}.*negative"):
+        crossrank.connect(rank=0, world_size=1, **{option: -1})
+
+
 def test_repeated_waits_end_after_the_timeout_of_the_group(ranks):
     ranks(
         2,

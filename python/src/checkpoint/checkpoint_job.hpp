@@ -5,7 +5,10 @@
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
@@ -36,6 +39,16 @@ inline constexpr std::pair<char const*, cp::FusedLayout> fused_layouts[] = {{"au
                                                                             {"per_rank", cp::FusedLayout::per_rank},
                                                                             {"plain", cp::FusedLayout::plain}};
 
+/// Returns what Python calls a value of this type.
+template <class Value>
+[[nodiscard]] constexpr std::string_view expected_value() {
+  if constexpr (std::is_same_v<Value, bool>) return "bool";
+  if constexpr (std::is_integral_v<Value>) return std::is_unsigned_v<Value> ? "int of at least 0" : "int";
+  if constexpr (std::is_same_v<Value, std::string> || std::is_same_v<Value, std::optional<std::string>>) return "str";
+  if constexpr (std::is_same_v<Value, std::vector<std::string>>) return "a list of str";
+  return {};
+}
+
 /// Reads the members of a dict of options. Refuses unknown ones, and lists those that there are.
 class OptionReader {
  public:
@@ -45,7 +58,11 @@ class OptionReader {
   void read(char const* name, Value& value) {
     auto const given = take(name);
     if (!given.is_valid() || given.is_none()) return;
-    if (!nb::try_cast(given, value)) refuse(name, "this option has the wrong type", {}, type_text(given));
+    if (nb::try_cast(given, value)) return;
+    std::string const expected(expected_value<Value>());
+    if (std::is_integral_v<Value> && !std::is_same_v<Value, bool> && PyLong_Check(given.ptr()))
+      refuse(name, "this option is out of range", expected, printable_text(given));
+    refuse(name, "this option has the wrong type", expected, type_text(given));
   }
   void read(char const* name, std::filesystem::path& value) {
     auto const given = take(name);

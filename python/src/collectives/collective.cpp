@@ -53,15 +53,15 @@ Collective connect_with(std::optional<int> communicator, std::string backend, st
   ConnectOptions options;
   options.backend = std::move(backend);
   if (timeout) options.timeout = milliseconds_of(*timeout);
-  options.connect_timeout = milliseconds_of(connect_timeout);
-  if (user_limit) options.user_limit = milliseconds_of(*user_limit);
+  options.connect_timeout = milliseconds_of(connect_timeout, "connect_timeout");
+  if (user_limit) options.user_limit = milliseconds_of(*user_limit, "user_limit");
   options.rank = rank;
   options.world_size = world_size;
   options.job_id = std::move(job_id);
   options.ranks_are = named(rank_kinds, "ranks_are", ranks_are);
   options.arena_cap = arena_cap;
   if (check) options.check = named(check_levels, "check", *check);
-  options.linger = milliseconds_of(linger);
+  options.linger = milliseconds_of(linger, "linger");
   options.progress = named(progress_kinds, "progress", progress);
   return run_waiting([] {}, [&] { return communicator ? spi::connect_mpi(*communicator, options) : connect(options); });
 }

@@ -32,7 +32,7 @@ QueueOptions options_of(int writer_rank, std::size_t chunk_bytes, std::size_t ch
           .chunk_bytes = chunk_bytes,
           .chunks = chunks,
           .name = std::move(name),
-          .warn_every = milliseconds_of(warn_every)};
+          .warn_every = milliseconds_of(warn_every, "warn_every")};
 }
 
 std::span<std::byte const> bytes_of(nb::bytes const& bytes) {

@@ -68,6 +68,22 @@ def test_numbers_that_are_too_small_are_refused(tmp_path, option, number):
     assert not (tmp_path / "model").exists()
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("max_shard_bytes", -1, "out of range.*int of at least 0.*-1"),
+        ("max_shard_bytes", 5e9, "wrong type.*int of at least 0.*float"),
+        ("threads", 1 << 40, "out of range.*int.*1099511627776"),
+        ("resume", "yes", "wrong type.*bool.*str"),
+        ("pattern", 3, "wrong type.*str.*int"),
+        ("extra_globals", 3, "wrong type.*list of str.*int"),
+    ],
+)
+def test_an_option_of_a_wrong_kind_says_what_is_expected(tmp_path, option, value, expected):
+    with pytest.raises(crossrank.UsageError, match=expected):
+        crossrank.consolidate(shards(tmp_path / "shards"), tmp_path / "model", **{option: value})
+
+
 def damaged_archive(path):
     """Writes an archive of torch and changes one byte of its data, so that its CRC does not match."""
     torch = pytest.importorskip("torch")
