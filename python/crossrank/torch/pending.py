@@ -70,6 +70,9 @@ class OperationWork(Work):
             return
         # A callback may start another operation and wait for it, which needs the group's thread meanwhile.
         outcome = result if error is None else error
+        if self._operations.is_leaving:  # a new thread might still run when Python ends
+            self._outcome.set_result(outcome)
+            return
         callbacks = threading.Thread(target=self._outcome.set_result, args=(outcome,), name="crossrank-callbacks", daemon=True)
         try:
             callbacks.start()
@@ -176,6 +179,11 @@ class Operations:
             f"{os.getpid()} (hint: call from the parent, or start the child with the method spawn)"
         )
 
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the process exits."""
+        return self._leaving
+
     def wake(self) -> None:
         """Ends a pause of the group's thread."""
         if os.getpid() != self._pid:
@@ -206,6 +214,11 @@ class Operations:
             inline = waits and not self._submitted and not self._in_progress and not self._inline
             if inline:
                 self._inline = True
+            elif self._leaving:
+                raise RuntimeError(
+                    f"the process group {self._name} starts no asynchronous operation while the process exits (hint: wait for "
+                    "operations before the end of the program, and call only blocking ones in functions of atexit)"
+                )
             else:
                 self._submitted.append((start, work))
                 if self._thread is None:
@@ -263,7 +276,7 @@ class Operations:
         self._abort = None
 
     def leave(self) -> None:
-        """Ends the thread of a process that exits, without completing anything.
+        """Ends the thread of a process that exits. What has not completed fails. Later operations must be blocking ones.
 
         At its end Python stops a thread in the middle of a call. Torch does not survive that: it ends the process by SIGABRT.
         """
@@ -299,10 +312,13 @@ class Operations:
         while True:
             taken = self._next(running)
             if not running and not taken:
+                if self._leaving:
+                    self._abandon(running)
                 return
             for start, work in taken:
                 if self._leaving:
-                    return
+                    self._end(work, [], self._cancelled())
+                    continue
                 try:
                     requests, finish = start()
                     running.append((requests, finish, work))
@@ -313,6 +329,7 @@ class Operations:
             if taken or len(running) < in_progress:
                 moved_at = time.monotonic()
             if self._leaving:
+                self._abandon(running)
                 return
             if self._closed:
                 running = [operation for operation in running if not self._cancel_receive(*operation)]
@@ -333,7 +350,7 @@ class Operations:
         """Cancels the operation if it is a receive, and returns whether it was one."""
         if not work.is_receive:
             return False
-        error: BaseException = CancelledError(f"the process group {self._name} has been destroyed during the receive")
+        error: BaseException = self._cancelled()
         for request in requests:
             try:
                 request.cancel()
@@ -341,6 +358,25 @@ class Operations:
                 error = failure
         self._end(work, [], error)
         return True
+
+    def _cancelled(self) -> CancelledError:
+        if self._leaving:
+            return CancelledError(f"the process exits during an operation of the process group {self._name}")
+        return CancelledError(f"the process group {self._name} has been destroyed during the receive")
+
+    def _abandon(self, running: list[Running]) -> None:
+        """Fails all operations of a process that exits, because a function of atexit may wait for them."""
+        with self._changed:
+            left = [*running, *self._handed_over]
+            unstarted = [work for _, work in self._submitted]
+            self._handed_over.clear()
+            self._submitted.clear()
+            self._in_progress += len(unstarted)
+        for operation in left:
+            if not self._cancel_receive(*operation):
+                self._end(operation[2], [], self._cancelled())
+        for work in unstarted:
+            self._end(work, [], self._cancelled())
 
     def _wait_a_little(self, running: list[Running], idle: float) -> None:
         """Waits for the oldest operation, but not so long that a new one would have to wait.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import subprocess
 import sys
 from collections.abc import Callable
@@ -306,6 +307,30 @@ def test_ranks_on_two_hosts() -> None:
 @pytest.mark.parametrize("scenario", ["leaving", "one_limit_for_all_ranks"])
 def test_scenario_of_three_ranks(scenario: str) -> None:
     run_ranks(__file__, scenario, 3)
+
+
+def ends_with_work_in_atexit(rank: int, size: int) -> None:
+    """A function of atexit that is registered before the backend is imported runs after the group's thread has ended."""
+    from crossrank.torch import pending
+
+    def clean_up() -> None:
+        for act in (lambda: dist.all_reduce(torch.ones(2), async_op=True).wait(), received.wait, dist.barrier):
+            try:
+                print(act() or "completed")
+            except (RuntimeError, crossrank.CancelledError) as error:
+                print(type(error).__name__)
+
+    atexit.unregister(pending._leave_all)
+    atexit.register(clean_up)
+    atexit.register(pending._leave_all)
+    dist.all_reduce(torch.ones(2), async_op=True).wait()
+    received = dist.irecv(torch.ones(2), 1 - rank)
+    assert received is not None
+
+
+def test_functions_of_atexit_never_wait_for_the_thread_that_has_ended() -> None:
+    outputs = run_ranks(__file__, "ends_with_work_in_atexit", 2, limit=60)
+    assert [output.split() for output in outputs] == [["RuntimeError", "CancelledError", "completed"]] * 2
 
 
 def ends_while_operations_run(rank: int, size: int) -> None:
