@@ -43,6 +43,14 @@ void print_json(std::vector<std::string> const& arguments, crossrank::Error cons
   crossrank::tools::print_error(command, true, error, exit_code);
 }
 
+/// Makes the text of an error, which may contain arguments, safe for a terminal. Line breaks stay.
+std::string safe_lines(std::string const& text) {
+  std::istringstream in(text);
+  std::string safe;
+  for (std::string line; std::getline(in, line);) safe += crossrank::terminal_text(line) + "\n";
+  return safe;
+}
+
 /// A failed write to standard output is an error.
 int flush_output(int exit_code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
@@ -82,7 +90,7 @@ int main(int argc, char** argv) {
       std::ostringstream err;
       int const exit_code_of_parser = app.exit(error, out, err);
       std::fputs(crossrank::tools::unmarked(out.str()).c_str(), stdout);
-      std::fputs(crossrank::tools::unmarked(err.str()).c_str(), stderr);
+      std::fputs(safe_lines(crossrank::tools::unmarked(err.str())).c_str(), stderr);
       if (exit_code_of_parser == 0) return flush_output(0);
     }
     auto const near = crossrank::tools::suggestion(app, arguments);

@@ -265,7 +265,8 @@ TEST_F(CheckpointMessages, stops_on_a_signal_to_any_process_and_leaves_no_files)
                      test::sample_weights(12, 1024, 512, 5 + static_cast<unsigned>(rank)));
   for (int const number : {SIGINT, SIGTERM}) {
     for (std::string const processes : {"1", "4"}) {
-      auto const target = folder_.path() / "stopped";
+      auto const parent = folder_.path() / "new";
+      auto const target = parent / "folders" / "stopped";
       CommandRun run({"consolidate", large.string(), target.string(), "-n", processes, "--progress", "bar",
                       "--max-shard-size", "2MB"});
       ASSERT_TRUE(run.wait_for(" of ")) << number << ", " << processes;
@@ -274,8 +275,91 @@ TEST_F(CheckpointMessages, stops_on_a_signal_to_any_process_and_leaves_no_files)
       // A checkpoint that was finished before the signal is complete; otherwise there is none.
       EXPECT_THAT(end.exit_code, testing::AnyOf(0, 128 + number)) << end.err;
       EXPECT_EQ(fs::exists(target), end.exit_code == 0) << number << ", " << processes << ": " << end.err;
-      fs::remove_all(target);
+      EXPECT_EQ(fs::exists(parent), end.exit_code == 0) << "folders that were made for the output";
+      if (end.exit_code != 0 && processes == "1") {
+        EXPECT_THAT(end.err,
+                    HasSubstr(number == SIGINT ? "ended by signal 2 (SIGINT)" : "ended by signal 15 (SIGTERM)"));
+      }
+      fs::remove_all(parent);
     }
+  }
+}
+
+TEST_F(CheckpointMessages, ends_in_order_when_nothing_reads_its_progress) {
+  auto const large = folder_.path() / "large";
+  test::make_large_shards(large);
+  for (std::string const processes : {"1", "2"}) {
+    auto const script = std::string(CROSSRANK_COMMAND) + " consolidate " + large.string() + " " + out().string() +
+                        " -n " + processes + " --threads 1 --progress bar 2>&1 | head -c 10; exit ${PIPESTATUS[0]}";
+
+    auto const end = run_command({"run", "-n", "1", "--", "bash", "-c", script});
+
+    EXPECT_EQ(end.exit_code, 128 + SIGPIPE) << processes << ": " << end.err;
+    EXPECT_FALSE(fs::exists(out())) << processes << ": " << testing::PrintToString(test::names_in(out()));
+  }
+}
+
+TEST_F(CheckpointMessages, reports_too_little_memory_as_an_error_of_the_system_with_the_limit) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers need more address space";
+#endif
+  auto const large = folder_.path() / "large";
+  test::make_large_shards(large);
+  auto const script = "ulimit -v 80000; exec " + std::string(CROSSRANK_COMMAND) + " consolidate " + large.string() +
+                      " " + out().string();
+
+  auto const end = run_command({"run", "-n", "1", "--", "sh", "-c", script});
+
+  EXPECT_EQ(end.exit_code, 3) << end.err;
+  EXPECT_THAT(end.err, HasSubstr("81920000 bytes of address space (ulimit -v)"));
+  EXPECT_FALSE(fs::exists(out()));
+}
+
+TEST_F(CheckpointMessages, leaves_no_folders_when_the_path_of_the_output_is_too_long) {
+  auto path = folder_.path() / "long";
+  while (path.string().size() < 5000) path /= std::string(200, 'x');
+  EXPECT_EQ(run_command({"consolidate", shards().string(), path.string()}).exit_code, 3);
+  EXPECT_FALSE(fs::exists(folder_.path() / "long"));
+}
+
+TEST_F(CheckpointMessages, takes_one_value_for_each_option_that_may_be_repeated) {
+  auto const explained = run_command({"consolidate", "--explain", "model.norm.weight", "--explain",
+                                      "model.layers.1.mlp.down_proj.weight", shards().string(), out().string()});
+  EXPECT_EQ(explained.exit_code, 0) << explained.err;
+  EXPECT_THAT(explained.out, HasSubstr("model.norm.weight"));
+  EXPECT_THAT(explained.out, HasSubstr("model.layers.1.mlp.down_proj.weight"));
+  auto const merged = run_command({"consolidate", "--allow-global", "a.b", shards().string(), out().string()});
+  EXPECT_EQ(merged.exit_code, 0) << merged.err;
+}
+
+TEST_F(CheckpointMessages, names_the_option_for_the_grid_of_the_input) {
+  fs::remove(shards() / "config.json");
+  auto const split = run_command({"split", shards().string(), out().string(), "--tp", "1", "--json"});
+  EXPECT_THAT(split.out, HasSubstr("set --from-tp, or put config.json beside the shards"));
+  EXPECT_THAT(split.err, HasSubstr("set --from-tp"));
+  EXPECT_THAT(consolidate({"--force"}).err, HasSubstr("set --tp"));
+  auto const wrong = run_command({"split", shards().string(), out().string(), "--tp", "1", "--from-moe-ep", "5"});
+  EXPECT_THAT(wrong.err, HasSubstr("correct --from-moe-ep"));
+  auto const groups = run_command({"split", shards().string(), out().string(), "--tp", "1", "--moe-ep", "2"});
+  EXPECT_THAT(groups.err, HasSubstr("leave --moe-ep at 1"));
+}
+
+TEST_F(CheckpointMessages, names_the_length_that_a_config_lacks) {
+  std::ofstream(shards() / "config.json") << R"({"architectures": ["LlamaForCausalLM"], "hidden_size": -1})";
+  auto const end = consolidate();
+  EXPECT_THAT(end.err, HasSubstr("set --tp, or give \"hidden_size\" in config.json"));
+  EXPECT_THAT(end.err, Not(HasSubstr("beside the shards")));
+}
+
+TEST_F(CheckpointMessages, escapes_control_characters_in_arguments) {
+  std::vector<std::vector<std::string>> const commands{{"consolidate", "--\x1b[31m"},
+                                                       {"consolidate", "in", "out", "--crc", "\x1b[31m"},
+                                                       {"run", "-n", "1", "--", "\x1b[31m"}};
+  for (auto const& command : commands) {
+    auto const end = run_command(command);
+    EXPECT_NE(end.exit_code, 0);
+    EXPECT_THAT(end.err, HasSubstr("\\x1b[31m"));
+    EXPECT_THAT(end.err, Not(HasSubstr("\x1b")));
   }
 }
 

@@ -232,6 +232,17 @@ TEST(InspectJob, reads_the_records_of_a_dead_job) {
   auto const cleaned = test::run_command({"clean", directory.path().string()});
   EXPECT_THAT(cleaned.out, HasSubstr("a flight record"));
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
+  auto const inspected = test::run_command({"inspect", "--flight", directory.path().string()});
+  EXPECT_THAT(inspected.err, HasSubstr("there are no flight records in " + directory.path().string()));
+}
+
+TEST(InspectJob, names_short_bounds_of_its_numbers) {
+  auto const process = test::run_command({"inspect", "--pid", "0"});
+  auto const last = test::run_command({"inspect", "--last", "-1"});
+  EXPECT_EQ(process.exit_code, 2);
+  EXPECT_THAT(process.err, HasSubstr("2147483647\n"));
+  EXPECT_EQ(last.exit_code, 2);
+  EXPECT_THAT(last.err, HasSubstr("2147483647\n"));
 }
 
 TEST(InspectJob, keeps_the_record_of_a_running_job) {
@@ -250,6 +261,17 @@ TEST(InspectJob, keeps_no_record_of_a_job_that_ended_cleanly) {
   auto const job = test::run_ranks(3, "get_stuck", recorded(directory, "close"));
   EXPECT_TRUE(job.ok()) << job.text();
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
+  auto const inspected = test::run_command({"inspect", "--flight", directory.path().string()});
+  EXPECT_THAT(inspected.err, HasSubstr("there are no flight records in " + directory.path().string()));
+}
+
+TEST(InspectJob, names_short_bounds_of_its_numbers) {
+  auto const process = test::run_command({"inspect", "--pid", "0"});
+  auto const last = test::run_command({"inspect", "--last", "-1"});
+  EXPECT_EQ(process.exit_code, 2);
+  EXPECT_THAT(process.err, HasSubstr("2147483647\n"));
+  EXPECT_EQ(last.exit_code, 2);
+  EXPECT_THAT(last.err, HasSubstr("2147483647\n"));
 }
 
 TEST(InspectJob, refuses_a_missing_directory_for_records) {

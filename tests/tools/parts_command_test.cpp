@@ -77,6 +77,23 @@ TEST_F(PartsCommand, merges_in_two_parts) {
   EXPECT_EQ(with_plan({"--finish", "--dry-run"}).exit_code, 0) << "it is published";
 }
 
+TEST_F(PartsCommand, advises_smaller_files_only_if_the_files_become_smaller) {
+  auto const model = folder_.path() / "model";
+  fs::create_directories(model);
+  StateDict weights;
+  weights.insert_or_assign("large.weight", Tensor::zeros({1000}, Dtype::f32));
+  for (int i = 0; i < 10; ++i)
+    weights.insert_or_assign("small." + std::to_string(i) + ".weight", Tensor::zeros({1}, Dtype::f32));
+  save_safetensors(model / "model.safetensors", weights);
+  auto const planned = [&](char const* limit) {
+    return run_command({"plan", model.string(), out().string(), "--parts", "3", "--output", file(), "--max-shard-size",
+                        limit, "--force"})
+        .err;
+  };
+  EXPECT_THAT(planned("100"), AllOf(HasSubstr("make fewer parts"), Not(HasSubstr("smaller --max-shard-size"))));
+  EXPECT_THAT(planned("100kB"), HasSubstr("smaller --max-shard-size, such as 1347"));
+}
+
 TEST_F(PartsCommand, takes_the_part_from_torchrun_without_connecting) {
   ASSERT_EQ(plan().exit_code, 0);
   ::setenv("WORLD_SIZE", "2", 1);

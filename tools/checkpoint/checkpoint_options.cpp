@@ -62,7 +62,8 @@ void add_input_options(CLI::App& command, std::filesystem::path& in, checkpoint:
       .add_option("--allow-global", plan.extra_globals,
                   "A class that torch archives may mention besides the known ones, such as mymodel.Config; it is never "
                   "called")
-      ->type_name("MODULE.NAME");
+      ->type_name("MODULE.NAME")
+      ->allow_extra_args(false);
   command
       .add_option(
           "--model-key", plan.model_key,
@@ -102,7 +103,8 @@ void add_output_options(CLI::App& command, OutputOptions& options) {
   command
       .add_option("--explain", options.explain,
                   "Say which shards, which rule and which bytes make up a tensor, and write nothing")
-      ->type_name("TENSOR");
+      ->type_name("TENSOR")
+      ->allow_extra_args(false);
   command.add_flag("--no-read-back", options.no_read_back, "Do not read back and compare the written files");
 }
 

@@ -47,6 +47,12 @@ InterruptHandler::~InterruptHandler() {
   ::pthread_sigmask(SIG_SETMASK, &original_, nullptr);
 }
 
+void InterruptHandler::stop(int signal) noexcept {
+  int none = 0;
+  signal_.compare_exchange_strong(none, signal, std::memory_order_relaxed);
+  stop_.request_stop();
+}
+
 void InterruptHandler::watch() noexcept {
   for (;;) {
     std::array<pollfd, 2> fds{pollfd{signals_.get(), POLLIN, 0}, pollfd{over_.get(), POLLIN, 0}};
@@ -62,8 +68,7 @@ void InterruptHandler::take() noexcept {
   auto const number = static_cast<int>(info.ssi_signo);
   if (request_.repeats(number)) return;
   if (working_.load(std::memory_order_relaxed) && request_.take(number)) {
-    signal_.store(number, std::memory_order_relaxed);
-    stop_.request_stop();
+    stop(number);
     return;
   }
   // Second signal, or still waiting for ranks that may never connect: end as if there were no handler.

@@ -23,6 +23,8 @@ class InterruptHandler {
 
   /// Makes the next signal a request to stop.
   void begin_work() noexcept { working_.store(true, std::memory_order_relaxed); }
+  /// Requests to stop as if `signal` had arrived.
+  void stop(int signal) noexcept;
   [[nodiscard]] std::stop_token token() const noexcept { return stop_.get_token(); }
   /// Returns the first signal that arrived, or 0.
   [[nodiscard]] int signal() const noexcept { return signal_.load(std::memory_order_relaxed); }
@@ -36,7 +38,7 @@ class InterruptHandler {
   platform::Fd over_{};
   std::stop_source stop_{};
   std::atomic<bool> working_{false};  ///< read only when a signal arrives; orders nothing
-  std::atomic<int> signal_{0};        ///< that of `request_`, for the exit code; orders nothing
+  std::atomic<int> signal_{0};        ///< the first, for the exit code; orders nothing
   EndRequest request_{};              ///< used only by the thread
   std::thread thread_{};
 };

@@ -1,6 +1,7 @@
 #include "tools/cli/progress_line.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <utility>
 
@@ -30,7 +31,8 @@ std::string bar_text(double share, int width) {
   return "[" + text + "]";
 }
 
-ProgressLine::ProgressLine(std::string what, ProgressStyle style) : what_(std::move(what)), style_(style) {}
+ProgressLine::ProgressLine(std::string what, ProgressStyle style, std::function<void()> reader_left)
+    : what_(std::move(what)), style_(style), reader_left_(std::move(reader_left)) {}
 
 ProgressLine::~ProgressLine() { clear(); }
 
@@ -52,16 +54,20 @@ std::string ProgressLine::text(checkpoint::Progress const& progress) const {
 void ProgressLine::show(checkpoint::Progress const& progress) {
   if (style_ == ProgressStyle::none) return;
   if (style_ == ProgressStyle::bar) {
-    std::fprintf(stderr, "\r\033[K%s %s", what_.c_str(), text(progress).c_str());
-    std::fflush(stderr);
     shown_ = true;
+    print("\r\033[K" + what_ + " " + text(progress));
     return;
   }
   // Every stage measures its own elapsed time.
   if (progress.elapsed < last_) last_ = {};
   if (progress.elapsed - last_ < between_lines) return;
   last_ = progress.elapsed;
-  std::fprintf(stderr, "%s: %s\n", what_.c_str(), text(progress).c_str());
+  print(what_ + ": " + text(progress) + "\n");
+}
+
+void ProgressLine::print(std::string const& text) const {
+  bool const failed = std::fputs(text.c_str(), stderr) == EOF || std::fflush(stderr) != 0;
+  if (failed && errno == EPIPE && reader_left_) reader_left_();
 }
 
 void ProgressLine::clear() noexcept {

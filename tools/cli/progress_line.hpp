@@ -1,6 +1,7 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include <crossrank/checkpoint.hpp>
@@ -18,8 +19,9 @@ enum class ProgressStyle : std::uint8_t {
 /// Shows the progress of a job with its rate and the remaining time.
 class ProgressLine {
  public:
-  /// `what` is printed before the figures. `style` must not be `automatic`.
-  ProgressLine(std::string what, ProgressStyle style);
+  /// `what` is printed before the figures. `style` must not be `automatic`. Calls `reader_left` when nothing reads
+  /// standard error any more; SIGPIPE must be blocked for that.
+  ProgressLine(std::string what, ProgressStyle style, std::function<void()> reader_left = {});
   ~ProgressLine();
   ProgressLine(ProgressLine const&) = delete;
   ProgressLine& operator=(ProgressLine const&) = delete;
@@ -29,10 +31,12 @@ class ProgressLine {
   void clear() noexcept;
 
  private:
+  void print(std::string const& text) const;
   [[nodiscard]] std::string text(checkpoint::Progress const& progress) const;
 
   std::string what_;
   ProgressStyle style_;
+  std::function<void()> reader_left_;
   std::chrono::duration<double> last_{};  ///< when the last line was printed
   bool shown_ = false;
 };

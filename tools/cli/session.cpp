@@ -3,9 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <fstream>
 #include <iterator>
+#include <new>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include <unistd.h>
@@ -16,6 +20,8 @@
 #include "lib/core/as_size.hpp"
 #include "lib/core/environment.hpp"
 #include "lib/core/terminal_text.hpp"
+#include "lib/platform/memory_error.hpp"
+#include "lib/platform/sigpipe_blocked.hpp"
 #include "tools/cli/interrupt_handler.hpp"
 #include "tools/launch/launcher.hpp"
 #include "tools/cli/option_flags.hpp"
@@ -30,8 +36,10 @@ constexpr std::chrono::seconds grace{30};
 
 /// Returns the error as one line of JSON.
 std::string error_object(std::string const& command, Error const& error, int exit_code) {
-  Json const answer{
-      {"command", command}, {"ok", false}, {"exit_code", exit_code}, {"error", json_with_flags(error.to_json())}};
+  Json const answer{{"command", command},
+                    {"ok", false},
+                    {"exit_code", exit_code},
+                    {"error", json_with_flags(error.to_json(), command)}};
   return answer.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -80,12 +88,22 @@ int run_processes(std::string const& command, SessionOptions const& options) {
 
 void print_result(std::string const& command, SessionOptions const& options, CommandResult const& answer) {
   if (!options.json) {
-    std::fputs(with_flags(answer.text).c_str(), stdout);
+    std::fputs(with_flags(answer.text, command).c_str(), stdout);
     return;
   }
   Json json{{"command", command}, {"ok", answer.exit_code == 0}, {"exit_code", answer.exit_code}};
-  json.update(json_with_flags(answer.json));
+  json.update(json_with_flags(answer.json, command));
   std::printf("%s\n", json.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+}
+
+/// Returns the error of work that a signal has stopped. 0: the signal has reached only other ranks yet.
+CancelledError ended_by(int signal, Error const& stopped) {
+  auto info = stopped.info();
+  auto const* const name = ::sigabbrev_np(signal);
+  info.message = "ended by a signal";
+  if (signal != 0) info.message = "ended by signal " + std::to_string(signal);
+  if (name != nullptr) info.message += std::string(" (SIG") + name + ")";
+  return CancelledError(std::move(info));
 }
 
 /// Whether a process connects to the other ranks that a launcher has announced.
@@ -117,9 +135,12 @@ int run_rank(std::string const& command, SessionOptions const& options,
              std::function<CommandResult(Session const&)> const& work, Peers peers) {
   bool const is_first = peers == Peers::none || environment().rank == 0;
   bool speaks = true;  // rank 0 cannot report a start in which it has no part
-  ProgressLine progress("crossrank " + command, is_first ? progress_style_of(options) : ProgressStyle::none);
-  WarningLog const warnings("crossrank " + command, progress_style_of(options));
   InterruptHandler interrupts;
+  // SIGPIPE would end the process before it has removed its files.
+  std::optional<platform::SigpipeBlocked> no_sigpipe(std::in_place);
+  ProgressLine progress("crossrank " + command, is_first ? progress_style_of(options) : ProgressStyle::none,
+                        [&interrupts] { interrupts.stop(SIGPIPE); });
+  WarningLog const warnings(command, progress_style_of(options));
   try {
     auto const world = join(command, peers);
     speaks = world.rank() == 0;
@@ -127,6 +148,7 @@ int run_rank(std::string const& command, SessionOptions const& options,
     auto answer = work({world, interrupts.token(), progress});
     if (options.json) answer.json["warnings"] = warnings.gather(world);
     progress.clear();
+    no_sigpipe.reset();
     if (speaks) print_result(command, options, answer);
     return answer.exit_code;
   } catch (Error const& error) {
@@ -134,7 +156,12 @@ int run_rank(std::string const& command, SessionOptions const& options,
     bool const stopped = error.code() == ErrorCode::cancelled;
     int const number = interrupts.signal();
     int const code = stopped ? 128 + (number != 0 ? number : SIGINT) : exit_code_of(error.code());
-    if (speaks) print_error(command, options.json, error, code);
+    if (!speaks) return code;
+    if (stopped) {
+      print_error(command, options.json, ended_by(number, error), code);
+    } else {
+      print_error(command, options.json, error, code);
+    }
     return code;
   }
 }
@@ -152,6 +179,8 @@ int reported(std::string const& command, SessionOptions const& options, std::fun
     return run();
   } catch (Error const& error) {
     return report_error(command, options, error);
+  } catch (std::bad_alloc const&) {
+    return report_error(command, options, platform::memory_error(command));
   } catch (std::exception const& error) {
     return report_error(command, options, BackendError({.operation = command, .message = error.what()}));
   }
@@ -169,9 +198,9 @@ int exit_code_of(ErrorCode code) {
   }
 }
 
-std::string message_for_user(Error const& error) {
+std::string message_for_user(Error const& error, std::string_view command) {
   auto const& info = error.info();
-  if (info.message.empty()) return with_flags(error.what());
+  if (info.message.empty()) return with_flags(error.what(), command);
   auto text = info.message;
   if (!info.expected.empty()) text += ": expected " + info.expected + (info.got.empty() ? "" : ", got " + info.got);
   if (info.expected.empty() && !info.got.empty()) text += ": " + info.got;
@@ -179,7 +208,7 @@ std::string message_for_user(Error const& error) {
   if (!info.system.empty()) text += ": " + info.system;
   text = terminal_text(text);
   if (!info.hint.empty()) text += "\n  " + terminal_text(info.hint);
-  return with_flags(text);
+  return with_flags(text, command);
 }
 
 void print_error(std::string const& command, bool json, Error const& error, int exit_code) {
@@ -187,11 +216,11 @@ void print_error(std::string const& command, bool json, Error const& error, int 
     std::fputs(error_object(command, error, exit_code).c_str(), stdout);
     return;
   }
-  std::fprintf(stderr, "crossrank %s: %s\n", command.c_str(), message_for_user(error).c_str());
+  std::fprintf(stderr, "crossrank %s: %s\n", command.c_str(), message_for_user(error, command).c_str());
   auto const& details = error.info().details;
   if (details.size() < 2 || error.code() == ErrorCode::usage) return;
   for (std::size_t i = 0; i < details.size() && i < max_details; ++i)
-    std::fprintf(stderr, "  %s\n", with_flags(terminal_text(details[i])).c_str());
+    std::fprintf(stderr, "  %s\n", with_flags(terminal_text(details[i]), command).c_str());
   if (details.size() > max_details)
     std::fprintf(stderr, "  and %zu more; --json lists all\n", details.size() - max_details);
 }

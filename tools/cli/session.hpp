@@ -2,6 +2,7 @@
 #include <functional>
 #include <stop_token>
 #include <string>
+#include <string_view>
 
 #include <crossrank/collective.hpp>
 #include <crossrank/error.hpp>
@@ -36,8 +37,9 @@ struct CommandResult {
 /// Returns the exit code of the commands for an error of this kind.
 [[nodiscard]] int exit_code_of(ErrorCode code);
 
-/// Returns the message for a person at a terminal: what is wrong and where, then the hint on a line of its own.
-[[nodiscard]] std::string message_for_user(Error const& error);
+/// Returns the message for a person at a terminal: what is wrong and where, then the hint on a line of its own, with
+/// the flags of `command`.
+[[nodiscard]] std::string message_for_user(Error const& error, std::string_view command = {});
 
 /// Prints an error: as one JSON object to standard output, or as text to standard error.
 void print_error(std::string const& command, bool json, Error const& error, int exit_code);

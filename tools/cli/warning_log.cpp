@@ -26,11 +26,11 @@ struct WarningLog::Heard {
   std::set<std::string> texts{};
 };
 
-WarningLog::WarningLog(std::string what, ProgressStyle style) : heard_(std::make_shared<Heard>()) {
-  auto const before = (style == ProgressStyle::bar ? "\r\033[K" : "") + std::move(what) + ": warning: ";
-  set_log_sink([heard = heard_, before](LogEvent const& event) {
+WarningLog::WarningLog(std::string const& command, ProgressStyle style) : heard_(std::make_shared<Heard>()) {
+  auto const before = (style == ProgressStyle::bar ? "\r\033[K" : "") + "crossrank " + command + ": warning: ";
+  set_log_sink([heard = heard_, before, command](LogEvent const& event) {
     if (event.level != LogLevel::warning) return;
-    auto const text = with_flags(text_of(event));
+    auto const text = with_flags(text_of(event), command);
     std::lock_guard const lock(heard->mutex);
     if (heard->texts.size() >= max_texts || !heard->texts.insert(text).second) return;
     std::fprintf(stderr, "%s%s\n", before.c_str(), text.c_str());

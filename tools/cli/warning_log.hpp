@@ -12,8 +12,8 @@ namespace crossrank::tools {
 /// Writes every distinct warning of the library to standard error once. Only one log may exist at a time.
 class WarningLog {
  public:
-  /// `what` is printed before each warning. The progress bar is erased first.
-  WarningLog(std::string what, ProgressStyle style);
+  /// The name of `command` is printed before each warning. The progress bar is erased first.
+  WarningLog(std::string const& command, ProgressStyle style);
   ~WarningLog();
   WarningLog(WarningLog const&) = delete;
   WarningLog& operator=(WarningLog const&) = delete;

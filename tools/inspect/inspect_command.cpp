@@ -1,6 +1,7 @@
 #include "tools/inspect/inspect_command.hpp"
 
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -79,11 +80,12 @@ void add_inspect_command(CLI::App& app, int& exit_code) {
   command->add_flag("--all", arguments->path.all, "List all tensors, even if there are many")->needs(path);
   auto const of_jobs = [&](CLI::Option* option) { option->excludes(path); };
   of_jobs(command->add_option("--job", arguments->job_id, "Only the job with this id"));
-  of_jobs(command->add_option("--pid", arguments->pid, "Only the job of this process")->check(CLI::PositiveNumber));
+  of_jobs(command->add_option("--pid", arguments->pid, "Only the job of this process")
+              ->check(CLI::Range(1, std::numeric_limits<int>::max())));
   of_jobs(command->add_option("--flight", arguments->directory,
                               "Directory of flight records: the job's CROSSRANK_FLIGHT_DIR"));
   of_jobs(command->add_option("--last", arguments->job.last, "Number of operations to show per rank")
-              ->check(CLI::NonNegativeNumber)
+              ->check(CLI::Range(0, std::numeric_limits<int>::max()))
               ->capture_default_str());
   command->add_flag("--json", arguments->json, "Print the result as one JSON object");
   command->footer(inspect_footer);

@@ -340,7 +340,14 @@ void print_report(std::vector<Shown> const& jobs, std::vector<node::PendingRende
 
 int inspect_jobs(InspectJobRequest const& request) {
   std::vector<Shown> jobs;
-  if (request.directory && !request.pid) collect(node::find_flight_records(*request.directory), request, jobs);
+  if (request.directory && !request.pid) {
+    auto const records = node::find_flight_records(*request.directory);
+    if (records.empty()) {
+      std::fprintf(stderr, "crossrank inspect: there are no flight records in %s\n",
+                   terminal_text(request.directory->string()).c_str());
+    }
+    collect(records, request, jobs);
+  }
   collect(node::find_running_jobs(request.pid), request, jobs);
   auto pending_rendezvous = node::find_pending_rendezvous(request.pid);
   if (request.job)

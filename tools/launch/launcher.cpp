@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "lib/core/as_size.hpp"
+#include "lib/core/terminal_text.hpp"
 #include "tools/cli/end_request.hpp"
 #include "tools/cli/standard_streams.hpp"
 #include "tools/launch/connect_monitor.hpp"
@@ -120,10 +121,10 @@ int Launch::run() {
   int const code = exit_code();
   if (code != 0 && options_.if_silent && !answered_) out_.waiting() += options_.if_silent(code, outcome_.summary());
   while (!err_.empty() || !out_.empty()) step();
-  if (code == 0 && (out_.broken() || err_.broken())) {
-    bool const reader_left = out_.failure() == EPIPE || err_.failure() == EPIPE;
-    return options_.raw && !reader_left ? unwritten : 128 + SIGPIPE;
-  }
+  bool const reader_left = out_.failure() == EPIPE || err_.failure() == EPIPE;
+  if (code == 0 && (out_.broken() || err_.broken())) return options_.raw && !reader_left ? unwritten : 128 + SIGPIPE;
+  // Only the rank that wrote knows why its job stopped. The others may have ended first, with the code of SIGINT.
+  if (options_.raw && reader_left && outcome_.by_exit_code() && code > 128) return 128 + SIGPIPE;
   return code;
 }
 
@@ -169,7 +170,7 @@ bool Launch::start(int number, int input) {
   }
   std::string const reason = std::strerror(rank.failure);
   if (rank.program) {
-    refuse(rank.failure == ENOENT ? 127 : 126, "cannot run " + options_.program.front() + ": " + reason);
+    refuse(rank.failure == ENOENT ? 127 : 126, "cannot run " + terminal_text(options_.program.front()) + ": " + reason);
   } else {
     refuse(126, "cannot start rank " + std::to_string(number) + " of " + std::to_string(options_.ranks) + ": " +
                     reason + " (the system's or this user's limit of processes: see ulimit -u)");

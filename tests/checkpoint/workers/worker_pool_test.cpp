@@ -2,9 +2,11 @@
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <latch>
+#include <new>
 #include <stdexcept>
 #include <stop_token>
 #include <thread>
@@ -42,6 +44,21 @@ TEST(WorkerPool, runs_every_unit_once) {
   Units units(1000);
   run_worker_pool(connect({.backend = "fake"}), units, {.operation = "a test", .threads = 3});
   EXPECT_EQ(units.bytes_done(), 1000U);
+}
+
+class RefusedMemory final : public PoolWork {
+ public:
+  bool step() override { throw std::bad_alloc(); }
+  [[nodiscard]] std::uint64_t bytes_total() const noexcept override { return 1; }
+  [[nodiscard]] std::uint64_t bytes_done() const noexcept override { return 0; }
+};
+
+TEST(WorkerPool, reports_refused_memory_as_an_error_of_the_system_with_the_limits) {
+  RefusedMemory work;
+  auto const error = test::error_of<IoError>(
+      [&] { run_worker_pool(connect({.backend = "fake"}), work, {.operation = "a test", .threads = 1}); });
+  EXPECT_EQ(error.system_errno, ENOMEM);
+  EXPECT_THAT(error.got, testing::ContainsRegex("limits of .*[0-9]+ bytes"));
 }
 
 TEST(WorkerPool, waits_longer_than_the_timeout_for_a_rank_that_works) {

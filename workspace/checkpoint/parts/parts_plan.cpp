@@ -172,7 +172,9 @@ void warn_of_empty_parts(PartsPlan::State const& state) {
     std::uint64_t bytes = 0;
     for (auto const& file : state.file.files) bytes += file.bytes;
     // A file holds whole tensors, so there may still be fewer files than parts.
-    hint += ", or more files with a smaller `max_shard_bytes`, such as " + std::to_string(bytes / parts + 1);
+    auto const wanted = bytes / parts + 1;
+    if (wanted < state.file.options.max_shard_bytes)
+      hint += ", or more files with a smaller `max_shard_bytes`, such as " + std::to_string(wanted);
   }
   log_event(LogLevel::warning, "there are more parts than output files, so some parts have nothing to do",
             {{"files", std::to_string(files)}, {"parts", std::to_string(parts)}, {"hint", hint}});

@@ -40,8 +40,8 @@ void require_plan_path(fs::path const& file, PlanFile const& plan) {
                       .resource = file.string(),
                       .hint = "give the name of a new file or of an earlier plan"});
   }
-  if (codec::find_bad_utf8(absolute_path(file).string()) !=
-      std::string_view::npos) {  // the folder of the plan records the path
+  // The folder of the plan records the path.
+  if (codec::find_bad_utf8(absolute_path(file).string()) != std::string_view::npos) {
     throw UsageError({.operation = parts_operation,
                       .message = "the path of the plan is not UTF-8",
                       .resource = file.string(),
@@ -51,7 +51,7 @@ void require_plan_path(fs::path const& file, PlanFile const& plan) {
     throw UsageError({.operation = parts_operation,
                       .message = "the plan would be a file among the shards, which the merge copies to the output",
                       .resource = file.string(),
-                      .hint = "save the plan in another directory, such as that of the output"});
+                      .hint = "save the plan in a directory of its own"});
   }
 }
 

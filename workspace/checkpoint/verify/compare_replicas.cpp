@@ -184,7 +184,7 @@ std::vector<ReplicaFinding> compare_replicas(Collective const& world, MergeLayou
 char const* hint_for(ReplicaProblem kind) noexcept {
   switch (kind) {
     case ReplicaProblem::differ:
-      return "calibrate or save again, or choose a `policy` or a rule that merges different values";
+      return "calibrate or save again, or give a rule that merges different values; for scales, choose a `policy`";
     case ReplicaProblem::same: return "give a rule that says whether each rank holds all of it or a piece";
     case ReplicaProblem::duplicate: return "copy the original file of the overwritten rank there";
     case ReplicaProblem::unreadable: break;

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <new>
 #include <span>
 #include <system_error>
 #include <thread>
@@ -22,6 +23,7 @@
 #include "lib/core/at_rank.hpp"
 #include "lib/core/error_record.hpp"
 #include "lib/platform/cgroup.hpp"
+#include "lib/platform/memory_error.hpp"
 #include "lib/platform/signals_blocked.hpp"
 
 namespace crossrank::checkpoint {
@@ -53,19 +55,32 @@ Report report_in(std::vector<std::byte> const& encoded) {
   return decode_error(encoded).code == ErrorCode::cancelled ? Report::cancelled : Report::failed;
 }
 
+/// Returns `error`, or for memory that was refused an error with the limits of this rank.
+std::exception_ptr with_memory_limits(std::string const& operation, std::exception_ptr const& error) {
+  try {
+    if (error) std::rethrow_exception(error);
+  } catch (std::bad_alloc const&) {
+    return std::make_exception_ptr(platform::memory_error(operation));
+  } catch (...) {
+    return error;
+  }
+  return error;
+}
+
 /// Exchanges errors and throws if any rank has one: the error of this rank, else that of the lowest rank. A cancelled
 /// rank counts only if no other rank failed.
-void throw_if_any_rank_failed(Collective const& world, std::string const& operation, std::exception_ptr const& mine) {
+void throw_if_any_rank_failed(Collective const& world, std::string const& operation, std::exception_ptr const& found) {
+  auto const mine = with_memory_limits(operation, found);
   if (world.world_size() == 1) {
     if (mine) std::rethrow_exception(mine);
     return;
   }
   auto const all = world.all_gatherv(mine ? encode_exception(mine) : std::vector<std::byte>());
-  auto const found = std::ranges::min_element(all, {}, report_in);
-  auto const report = report_in(*found);
+  auto const first = std::ranges::min_element(all, {}, report_in);
+  auto const report = report_in(*first);
   if (report == Report::nothing) return;
   if (mine && report_in(at_rank(all, world.rank())) == report) std::rethrow_exception(mine);
-  throw_for_peer(operation, static_cast<int>(found - all.begin()), *found, world);
+  throw_for_peer(operation, static_cast<int>(first - all.begin()), *first, world);
 }
 
 /// The worker threads of this rank.

@@ -86,7 +86,7 @@ WriteRequest split_request(MergePlan const& plan, std::filesystem::path const& o
                       .message = "the number of expert groups does not divide the number of ranks",
                       .expected = "a divisor of " + std::to_string(options.tp),
                       .got = std::to_string(options.moe_ep),
-                      .hint = "leave `moe_ep` at 1 if each rank is to hold a slice of every expert"});
+                      .hint = "leave `moe_ep` of the result at 1 if each rank is to hold a slice of every expert"});
   }
   auto const set = as_whole(state.layout);
   auto const& rules = options.rules.empty() ? state.options.rules : options.rules;

@@ -189,7 +189,7 @@ void place(ByteSource const& source, std::uint64_t limit, ZipRecord& record) {
 
 void refuse_crc(ByteSource const& source, ZipRecord const& record) {
   refuse(source, record_section, record.begin, "the bytes do not match their CRC", record.name,
-         "copy the file again; if its writer omitted the CRCs, read it with the CRC policy `ignore`");
+         "copy the file again; if its writer omitted the CRCs, read it with `crc` ignore");
 }
 
 ZipArchive ZipArchive::open(std::shared_ptr<ByteSource const> source) {

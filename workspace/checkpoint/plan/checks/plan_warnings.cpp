@@ -110,10 +110,11 @@ void warn_of_uncounted_ranks(PlannedMerge const& merge) {
                      "config.json beside the files",
                      {{"files found", std::to_string(set.files.size())}, {"input", merge.where}});
   }
-  log_event(LogLevel::warning,
-            "nothing tells how many ranks the job had, so that a missing last rank is not noticed: set `tp`, or put "
-            "config.json beside the shards",
-            {{"ranks found", std::to_string(set.sources.size())}, {"input", merge.where}});
+  log_event(
+      LogLevel::warning,
+      std::string("nothing tells how many ranks the job had, so that a missing last rank is not noticed: set `tp`, ") +
+          (set.config.empty() ? "or put config.json beside the shards" : "or give \"hidden_size\" in config.json"),
+      {{"ranks found", std::to_string(set.sources.size())}, {"input", merge.where}});
 }
 
 /// Warns of files of a distributed checkpoint that are missing, unless their ranks had nothing to save in them.

@@ -69,7 +69,7 @@ SplitRule split_groups(SplitRule inner, SourceTensor const& tensor, std::int64_t
                                  std::to_string(ranks) + " ranks",
                       .got = std::to_string(experts) + " experts",
                       .resource = tensor.name,
-                      .hint = "choose `moe_ep` so that it divides `tp` and the experts"});
+                      .hint = "choose `moe_ep` of the result so that it divides the ranks and the experts"});
   }
   if (tensor.shape.empty() || tensor.shape[0] != experts) return inner;
   auto const own = experts / groups;
@@ -217,10 +217,10 @@ SplitRule RuleSet::split_for(std::string_view name, SourceTensor const& tensor, 
       return split_groups(split_for(name, tensor, ranks / moe_ep), tensor, weight->shape[0], ranks, moe_ep);
     if (find_expert(name)) {
       throw UsageError({.operation = "split rules",
-                        .message = "`moe_ep` needs stacked experts",
+                        .message = "`moe_ep` of the result needs stacked experts",
                         .got = "an expert in a separate tensor",
                         .resource = tensor.name,
-                        .hint = "leave `moe_ep` out"});
+                        .hint = "leave `moe_ep` of the result out"});
     }
   }
   if (ranks < 1) {

@@ -59,19 +59,39 @@ void require_folder(fs::path const& path) {
                     .hint = "give the name of a directory; it is created if needed"});
 }
 
-/// Creates a folder and its missing parents, durably. Returns whether the folder was created.
-bool make_folders(fs::path const& path) {
-  if (!path.has_filename() && path.has_relative_path()) return make_folders(path.parent_path());  // "out/"
+/// Removes folders, innermost first, up to the first that is not empty.
+void remove_empty(std::vector<fs::path> const& folders) noexcept {
+  for (auto folder = folders.rbegin(); folder != folders.rend(); ++folder) {
+    if (platform::system().unlinkat(AT_FDCWD, folder->c_str(), AT_REMOVEDIR) != 0) return;
+  }
+}
+
+/// Creates a folder and its missing parents, durably, and appends those that it created to `made`.
+void make_folders(fs::path const& path, std::vector<fs::path>& made) {
+  if (!path.has_filename() && path.has_relative_path()) return make_folders(path.parent_path(), made);  // "out/"
   std::error_code error;
   auto const parent = path.parent_path();
-  if (!parent.empty() && !fs::exists(parent, error)) (void)make_folders(parent);
-  if (!make_folder(path)) return false;
+  if (!parent.empty() && !fs::exists(parent, error)) make_folders(parent, made);
+  if (!make_folder(path)) return;
+  made.push_back(path);
   // A parent that this process may not read cannot be synced; its file system decides when the entry is durable.
   platform::Fd const above(platform::retry_interrupted([&] {
     return platform::system().openat(AT_FDCWD, parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY, 0);
   }));
   if (above) platform::sync_directory(above.get(), parent, write_operation);
-  return true;
+}
+
+/// Creates the output folder and its missing parents. Returns those that it created, outermost first; after an error
+/// none of them remains.
+std::vector<fs::path> make_output(fs::path const& path) {
+  std::vector<fs::path> made;
+  try {
+    make_folders(path, made);
+  } catch (...) {
+    remove_empty(made);
+    throw;
+  }
+  return made;
 }
 
 /// The folder of a job, and its lock if no running process holds it.
@@ -143,13 +163,20 @@ JobFolder::JobFolder(JobRequest request, platform::Directory out, platform::Dire
 JobFolder JobFolder::make(JobRequest const& request) {
   require_folder(request.out);
   platform::check_links_above(request.out, write_operation);
-  bool const made_out = make_folders(request.out);
-  auto out = platform::Directory::open(request.out, write_operation);
+  auto new_folders = make_output(request.out);
   auto const folder = folder_name(request.id);
-  auto made = make_locked(request.out / folder);
+  platform::Directory out;
+  LockedFolder made;
+  try {
+    out = platform::Directory::open(request.out, write_operation);
+    made = make_locked(request.out / folder);
+  } catch (...) {
+    remove_empty(new_folders);
+    throw;
+  }
   bool const is_fresh = made.is_fresh;
   JobFolder job(request, std::move(out), std::move(made.work));
-  job.created_out_ = made_out;
+  job.new_folders_ = std::move(new_folders);
   if (!made.lock) {
     throw UsageError({.operation = write_operation,
                       .message = "the same job is already running in this output",
@@ -258,17 +285,14 @@ void JobFolder::remove() noexcept {
   if (keep_ || interrupted_commit_) return;  // the folder holds parts of the old or the new checkpoint
   try {
     remove_job(out_, work_);
-    if (created_out_) {
-      // Fails unless the folder is empty.
-      static_cast<void>(platform::system().unlinkat(AT_FDCWD, request_.out.c_str(), AT_REMOVEDIR));
-    }
+    remove_empty(new_folders_);
   } catch (Error const&) {
     // The next job in this folder or `crossrank clean` removes the rest.
   }
 }
 
 void JobFolder::remove_after_success() noexcept {
-  created_out_ = false;
+  new_folders_.clear();
   remove();
   CROSSRANK_CRASH_POINT("checkpoint.commit.folder_removed");
 }

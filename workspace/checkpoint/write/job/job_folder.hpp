@@ -69,7 +69,8 @@ class JobFolder final : public WorkFolder {
   platform::Directory out_;
   platform::Directory work_;
   platform::Fd lock_{};
-  bool created_out_ = false;
+  /// The output and its parents that `make` created, outermost first.
+  std::vector<std::filesystem::path> new_folders_{};
   bool keep_ = false;                                 ///< the folder holds files that could not be restored
   std::optional<CommitRecord> interrupted_commit_{};  ///< commit of a killed run, until it is completed
 };
