@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -156,6 +157,47 @@ TEST(Optimizers, refuse_two_parameters_of_one_name) {
 TEST(Optimizers, refuse_to_train_nothing) {
   EXPECT_THROW(SGD(nullptr, {}), UsageError);
   EXPECT_THROW(AdamW(nullptr, {}), UsageError);
+}
+
+TEST(Optimizers, refuse_options_out_of_range) {
+  auto const model = std::make_shared<OneParameter>(Dtype::f32);
+  auto const nan = std::numeric_limits<double>::quiet_NaN();
+  std::vector<std::pair<std::string, AdamWOptions>> const adam{
+      {"lr", {.lr = -1}},      {"lr", {.lr = nan}},
+      {"beta1", {.beta1 = 1}}, {"beta1", {.beta1 = -3}},
+      {"beta2", {.beta2 = 1}}, {"beta2", {.beta2 = nan}},
+      {"eps", {.eps = -1}},    {"weight_decay", {.weight_decay = -0.1}}};
+  for (auto const& [name, options] : adam) {
+    auto const refused = [&] { AdamW const optimizer(model, options); };
+    EXPECT_EQ(error_of<UsageError>(refused).resource, name);
+  }
+  std::vector<std::pair<std::string, SGDOptions>> const sgd{{"lr", {.lr = std::numeric_limits<double>::infinity()}},
+                                                            {"momentum", {.momentum = -2}},
+                                                            {"weight_decay", {.weight_decay = nan}}};
+  for (auto const& [name, options] : sgd) {
+    auto const refused = [&] { SGD const optimizer(model, options); };
+    EXPECT_EQ(error_of<UsageError>(refused).resource, name);
+  }
+  AdamW const lowest(model, {.lr = 0, .beta1 = 0, .beta2 = 0, .eps = 0, .weight_decay = 0});
+}
+
+TEST(Optimizers, refuse_an_option_that_a_schedule_has_moved_out_of_range) {
+  auto const model = std::make_shared<OneParameter>(Dtype::f32);
+  model->set_gradient(1);
+  auto const before = reals_of(model->value());
+  AdamW adam(model, {});
+  adam.options().beta1 = 1;
+  EXPECT_EQ(error_of<UsageError>([&] { adam.step(); }).resource, "beta1");
+  SGD sgd(model, {});
+  sgd.options().lr = -0.5;
+  EXPECT_EQ(error_of<UsageError>([&] { sgd.step(); }).resource, "lr");
+  EXPECT_EQ(reals_of(model->value()), before);
+}
+
+TEST(Optimizers, refuse_a_negative_number_of_steps) {
+  SGD sgd(std::make_shared<OneParameter>(Dtype::f32), {});
+  EXPECT_EQ(error_of<UsageError>([&] { sgd.load_state({}, -5); }).got, "-5");
+  EXPECT_EQ(sgd.steps(), 0);
 }
 
 /// A step with another learning rate is that of an optimizer that has it from the start.

@@ -1,5 +1,6 @@
 #include <cmath>
 #include <exception>
+#include <initializer_list>
 #include <set>
 #include <string>
 #include <utility>
@@ -27,6 +28,37 @@ void on_host(TrainedTensor& tensor, Tensor& changed, Change const& change) {
 
 std::string state_name(TrainedTensor const& tensor, std::string_view kind) {
   return tensor.name + "." + std::string(kind);
+}
+
+struct NamedOption {
+  char const* name;
+  double value;
+  bool is_below_one = false;
+};
+
+/// Throws `UsageError` for an option that PyTorch's optimizer refuses, or that is not finite.
+void require_options(std::string_view optimizer, std::initializer_list<NamedOption> options) {
+  for (auto const& [name, value, is_below_one] : options) {
+    if (std::isfinite(value) && value >= 0 && (!is_below_one || value < 1)) continue;
+    throw UsageError({.operation = std::string(optimizer),
+                      .message = "an option of the optimizer is out of range",
+                      .expected = is_below_one ? "a number from 0 to below 1" : "a number of at least 0",
+                      .got = std::to_string(value),
+                      .resource = name,
+                      .hint = "correct the option; a schedule must keep it in range too"});
+  }
+}
+
+void require_valid(SGDOptions const& options) {
+  require_options("SGD", {{"lr", options.lr}, {"momentum", options.momentum}, {"weight_decay", options.weight_decay}});
+}
+
+void require_valid(AdamWOptions const& options) {
+  require_options("AdamW", {{"lr", options.lr},
+                            {"beta1", options.beta1, true},
+                            {"beta2", options.beta2, true},
+                            {"eps", options.eps},
+                            {"weight_decay", options.weight_decay}});
 }
 
 }  // namespace
@@ -77,6 +109,14 @@ Tensor& Optimizer::state_of(TrainedTensor const& tensor, std::string_view kind) 
 }
 
 void Optimizer::load_state(StateDict state, std::int64_t steps) {
+  if (steps < 0) {
+    throw UsageError({.operation = "Optimizer.load_state",
+                      .message = "the number of steps is negative",
+                      .expected = "a number of at least 0",
+                      .got = std::to_string(steps),
+                      .resource = "steps",
+                      .hint = "pass the number of steps that the saved optimizer had made"});
+  }
   StateDict expected;
   for (auto const& tensor : model_->trained_tensors()) {
     for (auto const kind : kinds()) expected.insert(state_name(tensor, kind), make_state(tensor, kind));
@@ -96,7 +136,9 @@ void Optimizer::load_state(StateDict state, std::int64_t steps) {
   steps_ = steps;
 }
 
-SGD::SGD(std::shared_ptr<TrainableModel> model, SGDOptions options) : Optimizer(std::move(model)), options_(options) {}
+SGD::SGD(std::shared_ptr<TrainableModel> model, SGDOptions options) : Optimizer(std::move(model)), options_(options) {
+  require_valid(options_);
+}
 
 /// Also without momentum: a schedule may have changed it, and may change it again.
 std::vector<std::string_view> SGD::kinds() const { return {"momentum_buffer"}; }
@@ -110,6 +152,7 @@ Json SGD::param_group() const {
 }
 
 void SGD::update(TrainedTensor& tensor) {
+  require_valid(options_);  // a schedule may have changed them
   with_real(tensor.value.dtype(), [&]<class Real>(Real) {
     auto const lr = static_cast<Real>(options_.lr);
     auto const decay = static_cast<Real>(options_.weight_decay);
@@ -131,7 +174,9 @@ void SGD::update(TrainedTensor& tensor) {
 }
 
 AdamW::AdamW(std::shared_ptr<TrainableModel> model, AdamWOptions options)
-    : Optimizer(std::move(model)), options_(options) {}
+    : Optimizer(std::move(model)), options_(options) {
+  require_valid(options_);
+}
 
 std::vector<std::string_view> AdamW::kinds() const { return {"step", "exp_avg", "exp_avg_sq"}; }
 
@@ -151,6 +196,7 @@ Json AdamW::param_group() const {
 
 /// The factors that are the same for all elements are computed as doubles, as PyTorch does.
 void AdamW::update(TrainedTensor& tensor) {
+  require_valid(options_);  // a schedule may have changed them
   auto const step = ++state_of(tensor, "step").as_mutable<double>()[0];
   auto mean = state_of(tensor, "exp_avg");
   auto square = state_of(tensor, "exp_avg_sq");

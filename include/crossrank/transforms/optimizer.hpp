@@ -39,7 +39,7 @@ class CROSSRANK_EXPORT Optimizer {
   /// Returns the model that this optimizer trains.
   [[nodiscard]] TrainableModel& model() const noexcept { return *model_; }
   /// Replaces the state and the number of steps. `UsageError` names a tensor that no parameter has, of an unknown kind,
-  /// or of another shape or dtype. Local.
+  /// or of another shape or dtype, and refuses a negative number of steps. Local.
   void load_state(StateDict state, std::int64_t steps);
   /// Returns a new tensor for one kind of a parameter's state, filled with zeros: F64 for a number and for F64
   /// parameters, else F32. In pinned memory if the tensor is.
@@ -57,7 +57,7 @@ class CROSSRANK_EXPORT Optimizer {
   std::int64_t steps_ = 0;
 };
 
-/// Says how `SGD` trains.
+/// Says how `SGD` trains. Every number is at least 0.
 struct SGDOptions {
   double lr = 1e-3;         ///< learning rate
   double momentum = 0;      ///< factor of the earlier direction
@@ -67,7 +67,7 @@ struct SGDOptions {
 /// Stochastic gradient descent with momentum. Follows `torch.optim.SGD`.
 class CROSSRANK_EXPORT SGD final : public Optimizer {
  public:
-  /// Makes the optimizer.
+  /// Makes the optimizer. `UsageError` for an option out of range, here and in `step`.
   SGD(std::shared_ptr<TrainableModel> model, SGDOptions options);
   /// Returns the options, which a schedule may change between steps, alike on all ranks.
   [[nodiscard]] SGDOptions& options() noexcept { return options_; }
@@ -80,11 +80,11 @@ class CROSSRANK_EXPORT SGD final : public Optimizer {
   SGDOptions options_;
 };
 
-/// Says how `AdamW` trains.
+/// Says how `AdamW` trains. Every number is at least 0.
 struct AdamWOptions {
   double lr = 1e-3;            ///< learning rate
-  double beta1 = 0.9;          ///< decay of the mean gradient
-  double beta2 = 0.999;        ///< decay of the mean square
+  double beta1 = 0.9;          ///< decay of the mean gradient, below 1
+  double beta2 = 0.999;        ///< decay of the mean square, below 1
   double eps = 1e-8;           ///< added to the denominator
   double weight_decay = 0.01;  ///< decay of the values, times the learning rate
 };
@@ -92,7 +92,7 @@ struct AdamWOptions {
 /// Adam with decoupled weight decay. Follows `torch.optim.AdamW`.
 class CROSSRANK_EXPORT AdamW final : public Optimizer {
  public:
-  /// Makes the optimizer.
+  /// Makes the optimizer. `UsageError` for an option out of range, here and in `step`.
   AdamW(std::shared_ptr<TrainableModel> model, AdamWOptions options);
   /// Returns the options, which a schedule may change between steps, alike on all ranks.
   [[nodiscard]] AdamWOptions& options() noexcept { return options_; }
