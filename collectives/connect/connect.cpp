@@ -61,14 +61,19 @@ ConnectOptions spi::resolve_options(ConnectOptions options, char const* operatio
   if (options.job_id.empty()) options.job_id = environment.job_id;
   // One rank per node is enough, because all ranks of a node have the same variables.
   if (environment.local_rank.value_or(options.rank.value_or(environment.rank)) == 0) warn_of_unknown_settings();
-  if (std::min(options.timeout, *options.connect_timeout) <= std::chrono::milliseconds::zero()) {
-    throw UsageError({.operation = operation,
-                      .message = "a timeout must be positive",
-                      .expected = "at least 1 ms",
-                      .group_usable = false});
+  for (auto const& [name, limit] :
+       {std::pair{"timeout", &options.timeout}, std::pair{"connect_timeout", &*options.connect_timeout},
+        std::pair{"user_limit", &options.user_limit}}) {
+    if (*limit <= std::chrono::milliseconds::zero()) {
+      throw UsageError({.operation = operation,
+                        .message = "a timeout must be positive",
+                        .expected = "at least 1 ms",
+                        .got = std::to_string(limit->count()) + " ms",
+                        .resource = name,
+                        .group_usable = false});
+    }
+    *limit = std::min(*limit, max_wait);
   }
-  for (auto* const time : {&options.timeout, &*options.connect_timeout, &options.user_limit})
-    *time = std::min(*time, max_wait);
   if (options.linger) *options.linger = std::clamp(*options.linger, std::chrono::milliseconds(0), max_wait);
   return options;
 }

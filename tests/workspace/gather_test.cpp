@@ -1,3 +1,4 @@
+#include <chrono>
 #include <fstream>
 #include <numeric>
 #include <optional>
@@ -9,6 +10,7 @@
 
 #include <crossrank/crossrank.hpp>
 
+#include "tests/support/error_of.hpp"
 #include "tests/support/message_ranks.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/support/thread_ranks.hpp"
@@ -71,6 +73,21 @@ class Gather : public testing::TestWithParam<std::tuple<int, Through>> {
 
   test::TemporaryDirectory directory_;
 };
+
+TEST_P(Gather, refuses_a_timeout_that_is_not_positive_and_stays_usable) {
+  run_thread_ranks(ranks(), [this](Collective const& world) {
+    auto through = options(world);
+    for (auto const timeout : {std::chrono::milliseconds(0), std::chrono::milliseconds(-100'000)}) {
+      through.timeout = timeout;
+      auto const info =
+          test::error_of<UsageError>([&] { get_tensors_parallel(tensor_of(world.rank(), 1), world, through).close(); });
+      EXPECT_EQ(info.got, std::to_string(timeout.count()) + " ms");
+      EXPECT_EQ(info.rank, world.rank());
+      EXPECT_TRUE(info.group_usable);
+    }
+    world.barrier();
+  });
+}
 
 TEST_P(Gather, delivers_tensors_in_rank_order_with_their_own_shapes) {
   run_thread_ranks(ranks(), [this](Collective const& world) {

@@ -28,8 +28,13 @@ RangeSession::RangeSession(char const* operation, ItemKind kind, Contribution co
       timeout_policy_(group.timeout_policy()),
       options_(options) {
   Collective::CallLock const call_lock(collective_, operation_);
-  if (options.timeout) timeout_policy_.timeout = std::min(*options.timeout, max_wait);
   rank_ = collective_.rank();
+  if (options.timeout) {
+    if (*options.timeout <= std::chrono::milliseconds::zero())
+      fail_usage("`timeout` must be positive", std::to_string(options.timeout->count()) + " ms",
+                 "pass at least 1 ms, or leave it empty for the timeout of the group");
+    timeout_policy_.timeout = std::min(*options.timeout, max_wait);
+  }
   map_ranks();
   group_ = node::group_of(collective_.transport()->node_memory());
   if (members_.front() == rank_) {

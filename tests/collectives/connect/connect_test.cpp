@@ -14,6 +14,7 @@
 #include <crossrank/spi/resolve_options.hpp>
 
 #include "collectives/connect/open_transport.hpp"
+#include "tests/support/error_of.hpp"
 #include "tests/support/process_ranks.hpp"
 #include "tests/support/thread_ranks.hpp"
 
@@ -200,6 +201,20 @@ TEST(Connect, accepts_the_longest_possible_timeout) {
     EXPECT_GE(time, std::chrono::hours(24 * 365));
     EXPECT_GT(std::chrono::steady_clock::now() + std::chrono::nanoseconds(time), std::chrono::steady_clock::now());
   }
+}
+
+TEST(Connect, refuses_limits_that_are_not_positive) {
+  using std::chrono::milliseconds;
+  std::map<std::string, ConnectOptions> const cases{{"timeout", {.timeout = milliseconds(0)}},
+                                                    {"connect_timeout", {.connect_timeout = milliseconds(0)}},
+                                                    {"user_limit", {.user_limit = milliseconds(0)}}};
+  for (auto const& [name, options] : cases) {
+    auto const info = error_of<UsageError>([&] { static_cast<void>(spi::resolve_options(options, "connect")); });
+    EXPECT_EQ(info.resource, name);
+    EXPECT_EQ(info.got, "0 ms");
+  }
+  EXPECT_THAT([] { static_cast<void>(connect({.backend = "fake", .user_limit = milliseconds(-5)})); },
+              testing::ThrowsMessage<UsageError>(HasSubstr("-5 ms")));
 }
 
 TEST(Connect, takes_its_limit_from_variable_then_program_then_timeout) {
