@@ -9,11 +9,13 @@
 
 #include <crossrank/collective.hpp>
 
+#include "lib/core/reserved_tags.hpp"
+
 namespace crossrank {
 
-/// Tags of the messages that carry objects; users are unlikely to choose them.
-inline constexpr Tag header_tag{0xfff0'0001};
-inline constexpr Tag body_tag{0xfff0'0002};
+/// Tags of the messages that carry objects.
+inline constexpr Tag header_tag{reserved_tags::object_head};
+inline constexpr Tag body_tag{reserved_tags::object_body};
 
 /// A larger block travels in pieces of this size.
 inline constexpr std::size_t largest_piece = std::size_t{16} << 20;

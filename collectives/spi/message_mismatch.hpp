@@ -6,6 +6,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/reserved_tags.hpp"
+
 namespace crossrank {
 
 /// The properties that identify a message, besides its sender.
@@ -27,7 +29,9 @@ class MessageMismatch : public MismatchError {
 
  private:
   static std::string describe_call(MessageKind kind) {
-    return std::to_string(kind.bytes) + " bytes with tag " + std::to_string(kind.tag);
+    auto const bytes = std::to_string(kind.bytes) + " bytes";
+    if (auto const* const content = reserved_tags::content_of(kind.tag)) return content + (" of " + bytes);
+    return bytes + " with tag " + std::to_string(kind.tag);
   }
   static ErrorInfo complete(ErrorInfo info, int src, MessageKind expected, MessageKind got) {
     info.message = "the message from rank " + std::to_string(src) + " has another size or tag than expected";
@@ -35,6 +39,10 @@ class MessageMismatch : public MismatchError {
     info.got = describe_call(got);
     info.hint = "make both ranks agree on size, tag and order";
     info.failed_ranks = {src};
+    std::string const call = reserved_tags::receiver_of(got.tag);
+    if (call == reserved_tags::receiver_of(expected.tag)) return info;
+    info.message = "the message from rank " + std::to_string(src) + " is of another kind than expected";
+    info.hint = "receive it with " + call + ", or make both ranks agree on the order of their messages";
     return info;
   }
 

@@ -15,17 +15,21 @@
 #include "collectives/spi/error_in.hpp"
 #include "lib/core/error_record.hpp"
 #include "lib/core/as_size.hpp"
+#include "lib/core/reserved_tags.hpp"
 
 namespace crossrank {
 namespace {
 
 constexpr char const* receiving = "recv_tensor_dict";
 
-/// Tags of the messages of a dictionary; users and objects use other tags. All but the first also contain the
-/// dictionary's number.
-constexpr Tag dict_head_tag{0xfff1'0000};
-Tag dict_body_tag(BlockHeader const& head) { return {0xfff2'0000 | (head.number & 0xffff)}; }
-Tag dict_tensor_tag(BlockHeader const& head) { return {0xfff3'0000 | (head.number & 0xffff)}; }
+/// Tags of the messages of a dictionary. All but the first also contain the dictionary's number.
+constexpr Tag dict_head_tag{reserved_tags::dict_head};
+Tag dict_body_tag(BlockHeader const& head) {
+  return {reserved_tags::dict_body | (head.number & reserved_tags::number_mask)};
+}
+Tag dict_tensor_tag(BlockHeader const& head) {
+  return {reserved_tags::dict_tensor | (head.number & reserved_tags::number_mask)};
+}
 
 /// Returns a view of the tensor's bytes from `offset`, as u8.
 Tensor bytes_of(Tensor const& tensor, std::size_t offset, std::size_t bytes) {

@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include "lib/core/reserved_tags.hpp"
+
 namespace crossrank {
 namespace {
 
@@ -16,6 +18,9 @@ TEST(CallArguments, are_described_in_text) {
   CallArguments arguments;
   arguments.root(2).dtype(Dtype::f32).op(ReduceOp::max).shape(Numbers{4, 6}).tag(70'000).parts(Numbers{1, 300, -1});
   EXPECT_EQ(describe_call("reduce", arguments.bytes()), "reduce root 2 F32 max [4, 6] with tag 70000 parts 1+300+-1");
+  CallArguments own;
+  own.tag(reserved_tags::dict_tensor | 7);
+  EXPECT_EQ(describe_call("recv", own.bytes()), "recv for a tensor of a dictionary") << "a tag of the library";
   EXPECT_EQ(describe_call("barrier", CallArguments().bytes()), "barrier");
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "lib/core/as_size.hpp"
+#include "lib/core/reserved_tags.hpp"
 
 namespace crossrank {
 namespace {
@@ -123,7 +124,12 @@ std::string describe_call(std::string_view operation, std::string_view arguments
         if (auto const op = reader.number()) next = name_of(static_cast<ReduceOp>(std::min<std::uint64_t>(*op, 0xff)));
         break;
       case Kind::root: next = with("root ", reader.number()); break;
-      case Kind::tag: next = with("with tag ", reader.number()); break;
+      case Kind::tag:
+        if (auto const tag = reader.number()) {
+          auto const* const content = reserved_tags::content_of(static_cast<std::uint32_t>(*tag));
+          next = content != nullptr ? std::string("for ") + content : "with tag " + std::to_string(*tag);
+        }
+        break;
       case Kind::shape: next = with("[", reader.list(", "), "]"); break;
       case Kind::rows_of: next = with("rows of [", reader.list(", "), "]"); break;
       case Kind::parts: next = with("parts ", reader.list("+")); break;

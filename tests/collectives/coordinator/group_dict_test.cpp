@@ -1,6 +1,7 @@
 #include "collectives/tensor_dict/dict_codec.hpp"
 #include "tests/collectives/coordinator/group_dicts.hpp"
 #include "tests/collectives/coordinator/group_fixture.hpp"
+#include "tests/support/error_of.hpp"
 
 namespace crossrank::test {
 namespace {
@@ -175,6 +176,32 @@ TEST(GroupDict, is_not_mistaken_for_a_message_or_an_object) {
       EXPECT_THROW(group.cpu_group().recv(head, 0), MismatchError);
       EXPECT_THROW(static_cast<void>(group.cpu_group().recv_object<int>(0)), MismatchError);
       EXPECT_EQ(group.recv_object<int>(0), 3);
+    }
+    world.barrier();
+  });
+}
+
+/// The errors say what came and which call receives it, not the library's tags.
+TEST(GroupDict, is_named_by_the_error_of_another_receive) {
+  run_thread_ranks(2, [](Collective const& world) {
+    auto const group = whole(world);
+    if (world.rank() == 0) {
+      group.send_object(5, 1);
+      group.send_tensor_dict({});
+      group.send_tensor_dict({});
+    } else {
+      auto const object = error_of<MismatchError>([&] { static_cast<void>(group.recv_tensor_dict()); });
+      EXPECT_EQ(object.expected, "a dictionary of 64 bytes");
+      EXPECT_EQ(object.got, "an object of 64 bytes");
+      EXPECT_THAT(object.hint, testing::HasSubstr("recv_object"));
+      auto const dict = error_of<MismatchError>([&] { static_cast<void>(group.recv_object<int>(0)); });
+      EXPECT_EQ(dict.expected, "an object of 64 bytes");
+      EXPECT_EQ(dict.got, "a dictionary of 64 bytes");
+      EXPECT_THAT(dict.hint, testing::HasSubstr("recv_tensor_dict"));
+      auto four = Tensor::empty({4}, Dtype::u8);
+      auto const plain = error_of<MismatchError>([&] { group.cpu_group().recv(four, 0, {9}); });
+      EXPECT_EQ(plain.expected, "4 bytes with tag 9");
+      EXPECT_EQ(plain.got, "a dictionary of 64 bytes");
     }
     world.barrier();
   });
