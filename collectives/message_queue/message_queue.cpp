@@ -50,6 +50,26 @@ auto take_message(State& endpoint, char const* operation, QueueWait const& wait,
   return read(endpoint);
 }
 
+/// Calls `decode` with the next message. Its `FormatError` gets the operation, the queue, the rank and a hint.
+template <class State, class Decode>
+auto take_decoded(State& endpoint, char const* operation, QueueWait const& wait, Decode decode) {
+  return take_message(endpoint, operation, wait, [&](State const& at) {
+    try {
+      return decode(at);
+    } catch (FormatError const& e) {
+      auto named = at.error(operation, e.info().message);
+      auto info = e.info();
+      info.operation = std::move(named.operation);
+      info.resource = std::move(named.resource);
+      info.group = std::move(named.group);
+      info.rank = named.rank;
+      info.world_size = named.world_size;
+      if (info.hint.empty()) info.hint = "read it with the call and the type that match the write";
+      throw FormatError(std::move(info));
+    }
+  });
+}
+
 }  // namespace
 
 MessageQueue::State& MessageQueue::state(char const* operation) const {
@@ -115,6 +135,15 @@ bool MessageQueue::read_bytes(std::function<void(std::span<std::byte const>)> co
   return take_message(state("dequeue"), "dequeue", wait, read).has_value();
 }
 
+bool MessageQueue::read_object(std::function<void(std::span<std::byte const>)> const& decode,
+                               QueueWait const& wait) const {
+  auto const read = [&](State const& endpoint) {
+    decode(endpoint.peek());
+    return true;
+  };
+  return take_decoded(state("dequeue"), "dequeue", wait, read).has_value();
+}
+
 std::optional<std::vector<std::byte>> MessageQueue::dequeue_bytes(QueueWait const& wait) const {
   std::optional<std::vector<std::byte>> message;
   read_bytes([&](std::span<std::byte const> bytes) { message.emplace(bytes.begin(), bytes.end()); }, wait);
@@ -122,12 +151,12 @@ std::optional<std::vector<std::byte>> MessageQueue::dequeue_bytes(QueueWait cons
 }
 
 std::optional<Tensor> MessageQueue::dequeue_tensor(QueueWait const& wait) const {
-  return take_message(state("dequeue_tensor"), "dequeue_tensor", wait,
+  return take_decoded(state("dequeue_tensor"), "dequeue_tensor", wait,
                       [](State const& endpoint) { return queue::read_tensor(endpoint.peek(), endpoint.keep()); });
 }
 
 std::optional<TensorDict> MessageQueue::dequeue_dict(QueueWait const& wait) const {
-  return take_message(state("dequeue_dict"), "dequeue_dict", wait,
+  return take_decoded(state("dequeue_dict"), "dequeue_dict", wait,
                       [](State const& endpoint) { return queue::read_dict(endpoint.peek(), endpoint.keep()); });
 }
 

@@ -39,7 +39,8 @@ std::shared_ptr<MessageQueue::State> MessageQueue::State::in_group(Collective co
 
 MessageQueue::State::EndpointLock::EndpointLock(State& state, char const* operation) : busy_(state.busy) {
   if (busy_.test_and_set(std::memory_order_acquire))
-    throw UsageError(state.error(operation, "another thread is using this endpoint of the queue"));
+    throw UsageError(
+        state.error(operation, "another thread, or the body of read_bytes, is using this endpoint of the queue"));
   try {
     if (state.out) state.out->comm().require_own_process(operation);
     if (state.in) state.in->comm().require_own_process(operation);

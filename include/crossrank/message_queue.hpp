@@ -154,6 +154,8 @@ class CROSSRANK_EXPORT MessageQueue {
   struct State;
   explicit MessageQueue(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
   [[nodiscard]] State& state(char const* operation) const;
+  /// Like `read_bytes`, for a `decode` of the library: its `FormatError` gets the queue, the rank and a hint.
+  bool read_object(std::function<void(std::span<std::byte const>)> const& decode, QueueWait const& wait) const;
 
   std::shared_ptr<State> state_{};
 };
@@ -181,7 +183,7 @@ std::optional<T> MessageQueue::dequeue(QueueWait const& wait) const {
   } else {
     detail::require_object<T>();
     std::optional<T> value;
-    read_bytes([&](std::span<std::byte const> bytes) { value = decode_object<T>(bytes); }, wait);
+    read_object([&](std::span<std::byte const> bytes) { value = decode_object<T>(bytes); }, wait);
     return value;
   }
 }

@@ -137,7 +137,8 @@ void check_envelope(ObjectReader& reader, std::string_view name, std::uint32_t v
   std::uint32_t got_version = 0;
   std::uint16_t length = 0;
   reader.read(&magic, sizeof magic);
-  if (magic != envelope_magic) reader.refuse("envelope", "the bytes are not an object");
+  if (magic != envelope_magic)
+    reader.refuse("envelope", "the bytes are not an object", std::string(name), "other bytes");
   reader.read(&got_version, sizeof got_version);
   reader.read(&length, sizeof length);
   if (length > max_tag_bytes || length > reader.remaining())

@@ -9,6 +9,7 @@
 #include <crossrank/crossrank.hpp>
 
 #include "collectives/message_queue/queue_dict.hpp"
+#include "tests/support/error_of.hpp"
 #include "tests/support/timeouts.hpp"
 #include "tests/support/thread_ranks.hpp"
 
@@ -93,6 +94,55 @@ TEST(MessageQueue, carries_objects_of_every_kind_in_order) {
       EXPECT_EQ(queue.dequeue<double>(), 2.5);
       EXPECT_EQ(queue.dequeue<Tensor>().value().shape(), (Shape{4}));
       EXPECT_EQ(queue.dequeue<Batch>(), std::nullopt);
+    }
+    world.barrier();
+    world.close();
+  });
+}
+
+/// The error of every read names what it read and where.
+TEST(MessageQueue, names_the_queue_and_the_rank_when_a_message_is_of_another_type) {
+  run_thread_ranks(2, [](Collective world) {
+    auto const queue = MessageQueue::create(world, {.name = "tokens"});
+    if (queue.is_writer()) {
+      queue.enqueue(5);
+      queue.enqueue(ramp(3));
+      queue.enqueue(5);
+      queue.enqueue(5);
+    } else {
+      auto const object = error_of<FormatError>([&] { static_cast<void>(queue.dequeue<std::string>()); });
+      EXPECT_EQ(object.expected, "string");
+      EXPECT_EQ(object.got, "i32");
+      auto const none = error_of<FormatError>([&] { static_cast<void>(queue.dequeue<int>()); });
+      auto const tensor = error_of<FormatError>([&] { static_cast<void>(queue.dequeue_tensor()); });
+      EXPECT_EQ(tensor.operation, "dequeue_tensor");
+      auto const dict = error_of<FormatError>([&] { static_cast<void>(queue.dequeue_dict()); });
+      EXPECT_EQ(dict.operation, "dequeue_dict");
+      for (auto const& info : {object, none}) EXPECT_EQ(info.operation, "dequeue");
+      for (auto const& info : {object, none, tensor}) {
+        EXPECT_NE(info.expected, "");
+        EXPECT_NE(info.got, "");
+      }
+      for (auto const& info : {object, none, tensor, dict}) {
+        EXPECT_EQ(info.resource, "queue \"tokens\"");
+        EXPECT_EQ(info.rank, 1);
+        EXPECT_EQ(info.world_size, 2);
+        EXPECT_NE(info.hint, "");
+      }
+    }
+    world.barrier();
+    world.close();
+  });
+}
+
+TEST(MessageQueue, refuses_a_read_inside_read_bytes) {
+  run_thread_ranks(2, [](Collective world) {
+    auto const queue = MessageQueue::create(world);
+    if (queue.is_writer()) {
+      queue.enqueue(5);
+    } else {
+      auto const inner = [&](std::span<std::byte const>) { static_cast<void>(queue.dequeue<int>()); };
+      EXPECT_THAT(refusal_of<UsageError>([&] { queue.read_bytes(inner); }), testing::HasSubstr("body of read_bytes"));
     }
     world.barrier();
     world.close();
