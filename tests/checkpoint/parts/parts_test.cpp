@@ -4,6 +4,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <set>
 #include <stop_token>
 #include <string>
@@ -21,6 +22,7 @@
 
 #include "tests/checkpoint/parts/planned_parts.hpp"
 #include "tests/checkpoint/support/checkpoint_files.hpp"
+#include "tests/support/error_of.hpp"
 #include "workspace/checkpoint/write/job/dead_jobs.hpp"
 
 namespace crossrank {
@@ -50,6 +52,18 @@ TEST_F(Parts, end_in_the_files_of_a_plain_consolidate) {
   EXPECT_EQ(bytes_of(out()), bytes_of(folder_.path() / "plain"));
   EXPECT_EQ(state(), "new");
   EXPECT_GT(summary.files, parts);
+}
+
+TEST_F(Parts, say_that_their_plan_was_not_saved) {
+  auto const made = PartsPlan::make(plan(), folder_.path() / "new", {.parts = parts, .max_shard_bytes = 1100});
+  for (auto const& call : std::vector<std::function<void()>>{
+           [&] { (void)consolidate_part(made, 0); }, [&] { (void)made.missing(); }, [&] { (void)finish_parts(made); }})
+    EXPECT_THAT(test::refusal_of<UsageError>(call), testing::HasSubstr("was not saved"));
+
+  made.save(plan_file());
+  EXPECT_EQ(made.missing().size(), std::size_t{parts});
+  for (int part = 0; part < parts; ++part) (void)consolidate_part(made, part);
+  EXPECT_GT(finish_parts(made).files, 0);
 }
 
 TEST_F(Parts, end_in_the_torch_archives_of_a_plain_consolidate) {

@@ -181,6 +181,12 @@ void warn_of_empty_parts(PartsPlan::State const& state) {
 }
 
 UsageError result_is_gone(PartsPlan::State const& plan, std::string got, std::string const& operation) {
+  if (!plan.is_saved.load(std::memory_order_relaxed)) {
+    return UsageError({.operation = operation,
+                       .message = "the plan was not saved",
+                       .resource = plan.file.out.string(),
+                       .hint = "call PartsPlan::save first; it makes the folder for the parts"});
+  }
   return UsageError({.operation = operation,
                      .message = "the folder of this plan is gone, and the output does not have its result",
                      .got = std::move(got),
@@ -286,6 +292,7 @@ PartsPlan PartsPlan::load(fs::path const& file) {
   state->file = read_plan_file(file);
   state->id = id_of(state->file);
   state->saved_as = file;
+  state->is_saved.store(true, std::memory_order_relaxed);
   return PartsPlan(std::move(state));
 }
 
@@ -314,6 +321,7 @@ void PartsPlan::save(fs::path const& file) const {
     // From now on the folder outlives its processes.
     if (!is_known) save_json(job.directory(), parts_record_name, Json{{"plan", absolute_path(file).string()}});
     CROSSRANK_CRASH_POINT("parts.planned");
+    state.is_saved.store(true, std::memory_order_relaxed);
   } catch (...) {
     if (!is_known) job.remove();
     throw;

@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <filesystem>
 #include <memory>
 #include <mutex>
@@ -24,6 +25,8 @@ struct PartsPlan::State {
   PlanFile file{};                   ///< what `save` writes
   std::string id{};                  ///< of the folder
   std::filesystem::path saved_as{};  ///< file that the plan was read from; empty: the plan was made here
+
+  mutable std::atomic<bool> is_saved{false};  ///< whether the plan is in a file
 
   /// Returns the whole merge. A plan from a file opens all inputs the first time, and throws `FormatError` if they are
   /// not those of the plan.
