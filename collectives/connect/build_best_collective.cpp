@@ -21,16 +21,40 @@ struct Built {
   MeshOptions mesh{};
 };
 
+/// The rank of the job that this thread has built with `RanksAre::threads`.
+thread_local std::optional<int> rank_of_thread;
+
 struct AllBuilt {
   std::mutex mutex{};
   std::map<std::optional<int>, Built> by_rank{};  ///< without a rank where this process is one rank
+  bool has_thread_jobs = false;
 };
+
+/// Throws in a process whose threads have built jobs as ranks: a job of this process would be another one.
+[[noreturn]] void refuse_beside_threads() {
+  throw UsageError({.operation = "build_best_collective",
+                    .message = "threads of this process are ranks and have built their jobs, but this thread is none",
+                    .hint = "call it in the thread of a rank, or pass the rank's options again"});
+}
+
+AllBuilt& all_built() {
+  static NoDestructor<AllBuilt> held;  // the jobs end with the process
+  return held.value;
+}
 
 /// Threads as ranks build their jobs at the same time, because each needs the others.
 Built& built(std::optional<int> rank) {
-  static NoDestructor<AllBuilt> held;  // the jobs end with the process
-  std::lock_guard const lock(held.value.mutex);
-  return held.value.by_rank[rank];
+  auto& all = all_built();
+  std::lock_guard const lock(all.mutex);
+  if (!rank && all.has_thread_jobs && !all.by_rank.contains(std::nullopt)) refuse_beside_threads();
+  return all.by_rank[rank];
+}
+
+void note_thread_job(int rank) {
+  auto& all = all_built();
+  std::lock_guard const lock(all.mutex);
+  all.has_thread_jobs = true;
+  rank_of_thread = rank;
 }
 
 bool same(MeshOptions const& a, MeshOptions const& b) {
@@ -54,17 +78,19 @@ JobCollective make_job(BestCollectiveOptions const& options) {
 }  // namespace
 
 JobCollective build_best_collective(BestCollectiveOptions const& options) {
-  bool const threads = options.connect.ranks_are == RanksAre::threads;
-  auto& own = built(threads ? std::optional(describe_requested_job(options).rank) : std::nullopt);
+  auto rank = rank_of_thread;
+  if (options.connect.ranks_are == RanksAre::threads) rank = describe_requested_job(options).rank;
+  auto& own = built(rank);
   std::lock_guard const lock(own.mutex);
   if (!own.job) {
     own.job = make_job(options);
     own.mesh = options.mesh;
+    if (rank) note_thread_job(*rank);
   } else if (!same(own.mesh, options.mesh)) {
-    throw UsageError({.operation = "build_best_collective",
-                      .message = std::string(threads ? "this rank" : "this process") +
-                                 " has already built its job with another mesh",
-                      .hint = "request the same mesh, or construct a MeshCollective"});
+    throw UsageError(
+        {.operation = "build_best_collective",
+         .message = std::string(rank ? "this rank" : "this process") + " has already built its job with another mesh",
+         .hint = "request the same mesh, or construct a MeshCollective"});
   }
   return *own.job;
 }

@@ -180,8 +180,9 @@ struct BestCollectiveOptions {
 /// Returns the job of this process: a mesh when a launcher announced several ranks, else a job of one. With
 /// `RanksAre::threads` it returns the job of this thread's rank, so that each thread builds its own.
 ///
-/// The first call is collective; later calls return the same job. A job of several ranks never becomes several jobs of
-/// one. `UsageError` when a later call asks for another mesh.
+/// The first call is collective; later calls return the same job, in the thread of a rank also without its options. A
+/// job of several ranks never becomes several jobs of one. `UsageError` when a later call asks for another mesh, and in
+/// a thread that is no rank, without options, when other threads have built their jobs as ranks.
 [[nodiscard]] CROSSRANK_EXPORT JobCollective build_best_collective(BestCollectiveOptions const& options = {});
 
 }  // namespace crossrank

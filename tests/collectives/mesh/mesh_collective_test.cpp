@@ -259,12 +259,14 @@ TEST(BuildBestCollective, builds_one_job_for_each_thread_that_is_a_rank) {
     EXPECT_EQ(job.rank(), rank);
     EXPECT_EQ(job.tp_world_size(), 2);
     EXPECT_EQ(&build_best_collective(options).world(), &job.world());
+    EXPECT_EQ(&build_best_collective({.mesh = options.mesh}).world(), &job.world()) << "the job of this thread";
     options.mesh.tp_size = 77;
     EXPECT_THROW(static_cast<void>(build_best_collective(options)), UsageError);
     is_the_whole_job(job);
     job.close();
   };
   for (auto const& error : run_threads({[&] { build(0); }, [&] { build(1); }})) EXPECT_EQ(text_of(error), "");
+  EXPECT_THROW(static_cast<void>(build_best_collective()), UsageError) << "this thread is no rank";
 }
 
 CROSSRANK_RANK_SCENARIO(no_fallback) {
