@@ -122,7 +122,8 @@ class CROSSRANK_EXPORT MergePlan {
   [[nodiscard]] Tensor read(std::string_view tensor) const;
   /// Returns the whole plan as JSON. Local.
   [[nodiscard]] Json to_json() const;
-  /// Writes `to_json()` to a new file. Local. Throws `IoError`.
+  /// Writes `to_json()` to a new file, with absolute paths of the inputs. Local. Throws `IoError`, also if there is
+  /// such a file.
   void save(std::filesystem::path const& file) const;
   /// Returns the size of all tensors of the result in bytes. Local.
   [[nodiscard]] std::uint64_t bytes() const;

@@ -31,6 +31,32 @@ TEST(SavedPlan, is_the_same_plan_after_loading) {
   EXPECT_EQ(checkpoint::MergePlan::load(world, folder.path() / "plan.json").hash(), plan.hash());
 }
 
+/// The plan names its inputs by absolute paths.
+TEST(SavedPlan, can_be_loaded_in_another_working_directory) {
+  TemporaryDirectory const folder;
+  save_safetensors(folder.path() / "model.safetensors", {{"w", Tensor::zeros({2}, Dtype::f32)}});
+  auto const world = connect({.backend = "fake"});
+  auto const before = std::filesystem::current_path();
+  std::filesystem::current_path(folder.path());
+  auto const plan = checkpoint::MergePlan::make(world, "model.safetensors");
+  plan.save("plan.json");
+  std::filesystem::current_path("/");
+  EXPECT_EQ(checkpoint::MergePlan::load(world, folder.path() / "plan.json").hash(), plan.hash());
+  std::filesystem::current_path(before);
+}
+
+TEST(SavedPlan, refuses_the_name_of_an_existing_file) {
+  TemporaryDirectory const folder;
+  save_safetensors(folder.path() / "model.safetensors", {{"w", Tensor::zeros({2}, Dtype::f32)}});
+  auto const plan = checkpoint::MergePlan::make(folder.path() / "model.safetensors");
+  auto const file = folder.path() / "plan.json";
+  plan.save(file);
+  auto const info = error_of<IoError>([&] { plan.save(file); });
+  EXPECT_EQ(info.resource, file.string());
+  EXPECT_EQ(info.message.find("bytes"), std::string::npos) << info.message;
+  EXPECT_NE(info.hint, "");
+}
+
 TEST(SavedPlan, with_a_value_of_another_type_is_a_format_error) {
   TemporaryDirectory const folder;
   auto const file = folder.path() / "plan.json";

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -185,7 +187,20 @@ Json MergePlan::to_json() const {
 }
 
 void MergePlan::save(std::filesystem::path const& file) const {
-  auto const text = to_json().dump(1) + "\n";
+  auto const& state = require(state_);
+  std::error_code unknown;
+  if (std::filesystem::symlink_status(file, unknown).type() != std::filesystem::file_type::not_found && !unknown) {
+    platform::throw_io({.operation = plan_operation,
+                        .message = "there is a file with this name already",
+                        .resource = file.string(),
+                        .hint = "choose another name, or remove the file"},
+                       EEXIST);
+  }
+  auto inputs = PlanInputs{std::filesystem::absolute(state.shards), state.options};
+  if (!inputs.options.rules.empty()) inputs.options.rules = std::filesystem::absolute(inputs.options.rules);
+  auto saved = to_json();
+  saved["inputs"] = checkpoint::to_json(inputs);  // the plan may be loaded in another working directory
+  auto const text = saved.dump(1) + "\n";
   auto const directory = platform::Directory::open(
       file.has_parent_path() ? file.parent_path() : std::filesystem::path("."), plan_operation);
   platform::AtomicFile out(directory, file.filename().string(), text.size(), plan_operation,
