@@ -43,7 +43,7 @@ std::optional<std::string> nearest_name(std::string_view wanted, std::vector<std
   for (auto const& candidate : candidates) {
     if (candidate.size() > longest_name || wanted.size() > longest_name) continue;
     auto const distance = edit_distance(wanted, candidate);
-    if (distance >= best) continue;
+    if (distance >= best || 2 * distance > std::max(wanted.size(), candidate.size())) continue;
     best = distance;
     found = candidate;
   }

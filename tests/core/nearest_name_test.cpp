@@ -17,6 +17,8 @@ TEST(NearestName, ignores_two_edits_and_case) {
 TEST(NearestName, is_empty_when_no_name_is_near) {
   EXPECT_EQ(nearest_name("frobnicate", {"run", "verify"}), std::nullopt);
   EXPECT_EQ(nearest_name("anything", {}), std::nullopt);
+  EXPECT_EQ(nearest_name("zz", {"s", "t"}), std::nullopt) << "nothing in common";
+  EXPECT_EQ(nearest_name("w2", {"w1"}), "w1");
 }
 
 TEST(DidYouMean, names_the_nearest_of_at_most_a_thousand_names) {

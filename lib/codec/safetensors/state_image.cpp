@@ -142,7 +142,7 @@ std::size_t StateImage::index_of(std::string_view name) const {
       std::lower_bound(by_name_.begin(), by_name_.end(), name,
                        [&](std::uint32_t index, std::string_view wanted) { return entries[index].name < wanted; });
   if (found != by_name_.end() && entries[*found].name == name) return *found;
-  refuse_unknown_tensor("state image", name, entries, source_->name());
+  refuse_unknown_tensor(checked_ ? "state image" : "safetensors read", name, entries, source_->name());
 }
 
 RankState StateImage::read_all() const {

@@ -36,6 +36,7 @@ TEST_F(UnknownTensor, names_the_tensor_that_was_probably_meant) {
                              std::function<void()>([&] { (void)file.map("model.norm.weigth"); }),
                              std::function<void()>([&] { (void)file.read_slice("model.norm.weigth", {0}, 0, 1); })}) {
     auto const info = test::error_of<UsageError>(access);
+    EXPECT_EQ(info.operation, "safetensors read");
     EXPECT_THAT(info.hint, HasSubstr("model.norm.weight"));
     EXPECT_EQ(info.resource, path().string());
     EXPECT_THAT(info.got, HasSubstr("2"));
