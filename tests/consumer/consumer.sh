@@ -36,6 +36,20 @@ build_with_pkg_config() { # PREFIX
   rm -rf "$folder"
 }
 
+# refuses_component COMPONENT TEXT: find_package says why it has no such component.
+refuses_component() {
+  local folder
+  folder=$(mktemp -d "$PREFIX-component.XXXXXX")
+  printf '%s\n' 'cmake_minimum_required(VERSION 3.25)' 'project(component LANGUAGES CXX)' \
+    "find_package(crossrank REQUIRED COMPONENTS $1)" >"$folder/CMakeLists.txt"
+  if cmake -S "$folder" -B "$folder/build" -G Ninja -DCMAKE_PREFIX_PATH="$PREFIX" -DCMAKE_CXX_COMPILER="$COMPILER" >"$folder/log" 2>&1; then
+    echo "the component $1 was found"
+    exit 1
+  fi
+  grep -q "$2" "$folder/log" || { echo "the error does not say: $2"; cat "$folder/log"; exit 1; }
+  rm -rf "$folder"
+}
+
 # Builds the first program of the README and compares its output with the README.
 readme() {
   local folder four one flags
@@ -124,6 +138,7 @@ case $1 in
     cmake -S "$PROJECT" -B "$PREFIX-cmake" -G Ninja --fresh -DCMAKE_PREFIX_PATH="$PREFIX" -DCMAKE_CXX_COMPILER="$COMPILER" -DCMAKE_CXX_FLAGS="$FLAGS"
     cmake --build "$PREFIX-cmake"
     runs "$PREFIX-cmake/consumer"
+    refuses_component bogus "no component bogus"
     ;;
   mpi)
     cmake -S "$PROJECT" -B "$PREFIX-mpi" -G Ninja --fresh -DCMAKE_PREFIX_PATH="$PREFIX" -DCMAKE_CXX_COMPILER="$COMPILER" -DCMAKE_CXX_FLAGS="$FLAGS" -DWITH_MPI=ON
