@@ -20,20 +20,6 @@ using spi::OpKind;
 
 namespace {
 
-/// Returns a buffer that the transport only reads. A broadcast takes one buffer for both directions.
-spi::Sink read_only_sink(Tensor const& tensor, char const* operation) {
-  require_usable(tensor, operation);
-  return {.bytes = {tensor.data(), tensor.nbytes()}, .owner = tensor.storage()};
-}
-spi::Source source(Tensor const& tensor, char const* operation) {
-  auto all = read_only_sink(tensor, operation);
-  return {.bytes = all.bytes, .owner = std::move(all.owner)};
-}
-spi::Sink sink(Tensor const& tensor, char const* operation) {
-  require_writable(tensor, operation);
-  return read_only_sink(tensor, operation);
-}
-
 bool have_common_bytes(Tensor const& a, Tensor const& b) {
   if (a.nbytes() == 0 || b.nbytes() == 0) return false;
   std::less<std::byte const*> const before;
@@ -49,6 +35,44 @@ void CallBuilder::refuse(char const* operation, std::string message, std::string
   info.expected = std::move(expected);
   info.got = std::move(got);
   throw UsageError(std::move(info));
+}
+
+template <class Check>
+auto CallBuilder::in_group(char const* operation, Check const& check) const {
+  try {
+    return check();
+  } catch (UsageError const& e) {
+    auto info = e.info();
+    auto named = detail::usage_in(transport_, operation, info.message);
+    info.operation = std::move(named.operation);
+    info.group = std::move(named.group);
+    info.rank = named.rank;
+    info.world_size = named.world_size;
+    throw UsageError(std::move(info));
+  }
+}
+
+spi::Sink CallBuilder::read_only_sink(Tensor const& tensor, char const* operation) const {
+  in_group(operation, [&] { require_usable(tensor, operation); });
+  return {.bytes = {tensor.data(), tensor.nbytes()}, .owner = tensor.storage()};
+}
+
+spi::Source CallBuilder::source(Tensor const& tensor, char const* operation) const {
+  auto all = read_only_sink(tensor, operation);
+  return {.bytes = all.bytes, .owner = std::move(all.owner)};
+}
+
+spi::Sink CallBuilder::sink(Tensor const& tensor, char const* operation) const {
+  require_writable_here(tensor, operation);
+  return read_only_sink(tensor, operation);
+}
+
+void CallBuilder::require_writable_here(Tensor const& tensor, char const* operation) const {
+  in_group(operation, [&] { require_writable(tensor, operation); });
+}
+
+void CallBuilder::require_op(Dtype dtype, ReduceOp op, char const* operation) const {
+  in_group(operation, [&] { static_cast<void>(algorithms::reducer({dtype, op}, operation)); });
 }
 
 void CallBuilder::require_rank(int rank, char const* operation, char const* what) const {
@@ -116,15 +140,18 @@ CallBuilder::Division CallBuilder::divide(std::span<std::int64_t const> rows, Te
   }
   require_tensor(like, operation);
   if (like.shape().empty()) refuse(operation, "a scalar has no rows", "at least one dimension", to_string(like));
+  auto const bytes_of_rows = [&](std::int64_t count) {
+    return in_group(operation, [&] { return dense_bytes(like.shape().with(0, count), like.dtype()); });
+  };
   Division division;
   for (auto const count : rows) {
     if (count < 0) refuse(operation, "a number of rows is negative", "0 or more", std::to_string(count));
     if (count > std::numeric_limits<std::int64_t>::max() - division.rows)
       refuse(operation, "the total number of rows is too large", "less than 2^63 in all");
     division.rows += count;
-    division.counts.push_back(dense_bytes(like.shape().with(0, count), like.dtype()));
+    division.counts.push_back(bytes_of_rows(count));
   }
-  static_cast<void>(dense_bytes(like.shape().with(0, division.rows), like.dtype()));  // refuses a sum that overflows
+  static_cast<void>(bytes_of_rows(division.rows));  // refuses a sum that overflows
   return division;
 }
 
@@ -147,7 +174,7 @@ Call CallBuilder::broadcast(Tensor& tensor, Root root) const {
 }
 
 Call CallBuilder::all_reduce(std::span<std::byte> values, Dtype dtype, ReduceOp op) const {
-  static_cast<void>(algorithms::reducer({dtype, op}, "all_reduce"));  // refuses what makes no sense
+  require_op(dtype, op, "all_reduce");
   Call call{.in = {.bytes = values}, .out = {.bytes = values}, .reduction = {dtype, op}};
   auto const count = static_cast<std::int64_t>(values.size() * 8 / bits_of(dtype));
   AgreedArguments(check_).dtype(dtype).op(op).shape({count}).into(call, OpKind::all_reduce);
@@ -156,7 +183,7 @@ Call CallBuilder::all_reduce(std::span<std::byte> values, Dtype dtype, ReduceOp 
 
 Call CallBuilder::all_reduce(Tensor& tensor, ReduceOp op, ReduceOrder order) const {
   require_tensor(tensor, "all_reduce");
-  static_cast<void>(algorithms::reducer({tensor.dtype(), op}, "all_reduce"));
+  require_op(tensor.dtype(), op, "all_reduce");
   Call call{.in = source(tensor, "all_reduce"), .out = sink(tensor, "all_reduce"), .reduction = {tensor.dtype(), op}};
   AgreedArguments(check_)
       .device(tensor.device())
@@ -171,7 +198,7 @@ Call CallBuilder::all_reduce(Tensor& tensor, ReduceOp op, ReduceOrder order) con
 Call CallBuilder::reduce(Tensor& tensor, ReduceOp op, Root root, ReduceOrder order) const {
   require_tensor(tensor, "reduce");
   require_rank(root.root, "reduce", "the root");
-  static_cast<void>(algorithms::reducer({tensor.dtype(), op}, "reduce"));
+  require_op(tensor.dtype(), op, "reduce");
   Call call{.in = source(tensor, "reduce"), .root = root.root, .reduction = {tensor.dtype(), op}};
   if (root.root == transport_.rank()) call.out = sink(tensor, "reduce");
   AgreedArguments(check_)
@@ -188,7 +215,7 @@ Call CallBuilder::reduce(Tensor& tensor, ReduceOp op, Root root, ReduceOrder ord
 Call CallBuilder::reduce_scatter(Tensor& out, Tensor const& in, ReduceOp op, ReduceOrder order) const {
   require_whole(in, out, "reduce_scatter");
   require_apart(out, in, "reduce_scatter");
-  static_cast<void>(algorithms::reducer({in.dtype(), op}, "reduce_scatter"));
+  require_op(in.dtype(), op, "reduce_scatter");
   Call call{.in = source(in, "reduce_scatter"),
             .out = sink(out, "reduce_scatter"),
             .counts = equal_counts(out.nbytes()),
@@ -209,7 +236,7 @@ Call CallBuilder::reduce_scatterv(Tensor& out, Tensor const& in, Rows rows, Redu
   require_rows(out, rows.rows[rank()], "reduce_scatterv");
   require_same_rows(in, out, "reduce_scatterv");
   require_apart(out, in, "reduce_scatterv");
-  static_cast<void>(algorithms::reducer({in.dtype(), op}, "reduce_scatterv"));
+  require_op(in.dtype(), op, "reduce_scatterv");
   Call call{.in = source(in, "reduce_scatterv"),
             .out = sink(out, "reduce_scatterv"),
             .counts = std::move(division.counts),

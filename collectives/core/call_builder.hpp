@@ -55,6 +55,16 @@ class CallBuilder {
   [[nodiscard]] std::size_t ranks() const { return as_size(transport_.world_size()); }
   [[noreturn]] void refuse(char const* operation, std::string message, std::string expected = {},
                            std::string got = {}) const;
+  /// Calls `check`, and adds operation, group and rank to its `UsageError`.
+  template <class Check>
+  auto in_group(char const* operation, Check const& check) const;
+  /// For a transport that reads here, though a broadcast has one buffer for both directions.
+  [[nodiscard]] spi::Sink read_only_sink(Tensor const& tensor, char const* operation) const;
+  [[nodiscard]] spi::Source source(Tensor const& tensor, char const* operation) const;
+  [[nodiscard]] spi::Sink sink(Tensor const& tensor, char const* operation) const;
+  void require_writable_here(Tensor const& tensor, char const* operation) const;
+  /// Throws unless the dtype supports the op.
+  void require_op(Dtype dtype, ReduceOp op, char const* operation) const;
   /// The direction of a gather or scatter. `whole` holds the parts of all ranks and counts only on the root.
   enum class Flow : std::uint8_t { to_root, from_root };
   [[nodiscard]] Call equal_parts(Flow flow, Tensor const& whole, Tensor const& part, Root root) const;

@@ -8,7 +8,6 @@
 
 #include <crossrank/error.hpp>
 
-#include "collectives/algorithms/reduce.hpp"
 #include "collectives/core/agreed_arguments.hpp"
 #include "collectives/core/call_builder.hpp"
 #include "lib/tensor/device_tensor.hpp"
@@ -225,7 +224,8 @@ Call CallBuilder::all_reduce(std::span<Tensor> tensors, ReduceOp op, ReduceOrder
   require_fusable(tensors, "all_reduce");
   require_same_dtype(tensors, "all_reduce");
   spi::Reduction const reduction{tensors.front().dtype(), op};
-  static_cast<void>(algorithms::reducer(reduction, "all_reduce"));
+  for (auto const& tensor : tensors) require_writable_here(tensor, "all_reduce");
+  require_op(reduction.dtype, op, "all_reduce");
   Call call{.reduction = reduction};
   auto const buffer = set_output(call, tensors, 1, "all_reduce");
   call.in = {.bytes = call.out.bytes, .owner = call.out.owner};
@@ -247,7 +247,8 @@ Call CallBuilder::reduce_scatter(std::span<Tensor> outs, std::span<Tensor const>
     require_apart(outs[i], ins[i], "reduce_scatter");
   }
   spi::Reduction const reduction{ins.front().dtype(), op};
-  static_cast<void>(algorithms::reducer(reduction, "reduce_scatter"));
+  for (auto const& out : outs) require_writable_here(out, "reduce_scatter");
+  require_op(reduction.dtype, op, "reduce_scatter");
   Call call{.counts = equal_counts(bytes_of(outs)), .reduction = reduction};
   set_input(call, ins, ranks(), "reduce_scatter");
   static_cast<void>(set_output(call, outs, 1, "reduce_scatter"));
@@ -261,6 +262,7 @@ Call CallBuilder::all_gather(std::span<Tensor> outs, std::span<Tensor const> ins
   require_pairs(outs.size(), ins.size(), "all_gather");
   require_fusable(ins, "all_gather");
   require_fusable(outs, "all_gather");
+  for (auto const& out : outs) require_writable_here(out, "all_gather");
   for (std::size_t i = 0; i < ins.size(); ++i) {
     require_whole(outs[i], ins[i], "all_gather");
     require_own_part(outs[i], ins[i], rank() * ins[i].nbytes(), "all_gather");
@@ -278,6 +280,7 @@ Call CallBuilder::all_gatherv(std::span<Tensor> outs, std::span<Tensor const> in
   require_pairs(outs.size(), ins.size(), called);
   require_fusable(ins, called);
   require_fusable(outs, called);
+  for (auto const& out : outs) require_writable_here(out, called);
   AgreedArguments arguments(check_);
   arguments.device(ins.front().device()).rows(rows.rows);
   Call call{.counts = equal_counts(0)};

@@ -1,7 +1,10 @@
 #include "collectives/core/call_builder.hpp"
 
 #include <functional>
+#include <memory>
 #include <numeric>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -9,6 +12,7 @@
 #include <crossrank/error.hpp>
 
 #include "collectives/fake/fake_transport.hpp"
+#include "tests/support/error_of.hpp"
 
 /// Plans calls with sizes of tensors that no machine could hold: planning does not touch the elements.
 namespace crossrank::test {
@@ -91,6 +95,43 @@ TEST(CallBuilder, gives_different_calls_different_signatures) {
   EXPECT_EQ(of(a, 2), of(a, 2));
   EXPECT_NE(call_builder.reduce(a, ReduceOp::sum, {0}, ReduceOrder::any).signature.digest,
             call_builder.reduce(a, ReduceOp::max, {0}, ReduceOrder::any).signature.digest);
+}
+
+/// Another rank reads the bytes.
+class ReadStorage final : public spi::Storage {
+ public:
+  [[nodiscard]] std::byte* data() noexcept override { return bytes_; }
+  [[nodiscard]] std::size_t size_bytes() const noexcept override { return sizeof bytes_; }
+  [[nodiscard]] std::string frozen_by() const override { return "rank 2 reads it"; }
+
+ private:
+  alignas(4) std::byte bytes_[16] = {};
+};
+
+/// The checks of tensors and numbers name the call, the group and the rank, as all other checks do.
+TEST(CallBuilder, names_group_and_rank_in_every_refusal) {
+  OneOfFour const transport;
+  CallBuilder const call_builder(transport, CheckLevel::local);
+  auto flags = Tensor::zeros({4}, Dtype::boolean);
+  auto frozen = spi::tensor_from_storage(std::make_shared<ReadStorage>(), 0, {4}, Dtype::f32);
+  std::vector<Tensor> frozen_list{frozen};
+  auto const in = imagined({1, 8}, Dtype::f64);
+  Tensor none;
+  std::vector<std::int64_t> const rows(4, std::int64_t{1} << 57);
+  std::vector<std::pair<std::string, std::function<void()>>> const calls{
+      {"all_reduce", [&] { static_cast<void>(call_builder.all_reduce(flags, ReduceOp::sum, ReduceOrder::any)); }},
+      {"all_reduce", [&] { static_cast<void>(call_builder.all_reduce(frozen, ReduceOp::sum, ReduceOrder::any)); }},
+      {"all_reduce",
+       [&] { static_cast<void>(call_builder.all_reduce(std::span(frozen_list), ReduceOp::sum, ReduceOrder::any)); }},
+      {"recv", [&] { static_cast<void>(call_builder.recv(frozen, 0, {})); }},
+      {"gatherv", [&] { static_cast<void>(call_builder.gatherv(none, in, {.rows = rows})); }}};
+  for (auto const& [operation, call] : calls) {
+    auto const info = error_of<UsageError>(call);
+    EXPECT_EQ(info.operation, operation);
+    EXPECT_EQ(info.group, "four") << operation;
+    EXPECT_EQ(info.rank, 1) << operation;
+    EXPECT_EQ(info.world_size, 4) << operation;
+  }
 }
 
 /// The input may be its own part of the result. Anywhere else in the result it would be overwritten before it is read.
