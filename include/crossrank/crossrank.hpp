@@ -7,6 +7,7 @@
 #include <crossrank/collective.hpp>
 #include <crossrank/collective/elements.hpp>
 #include <crossrank/collective/range.hpp>
+#include <crossrank/tensor/clone_on_write.hpp>
 #include <crossrank/tensor/concat.hpp>
 #include <crossrank/cuda.hpp>
 #include <crossrank/device.hpp>

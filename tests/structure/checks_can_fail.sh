@@ -50,6 +50,7 @@ broken "a public header with Boost" include/crossrank/error.hpp '#include <boost
 broken "a public header with MPI" include/crossrank/error.hpp '#include <mpi.h>' "$checks/public_headers.sh" "$tree"
 broken "a public header with LibTorch" include/crossrank/error.hpp '#include <torch/version.h>' "$checks/public_headers.sh" "$tree"
 broken "a public header with cereal" include/crossrank/error.hpp '#include <cereal/cereal.hpp>' "$checks/public_headers.sh" "$tree"
+broken "an incomplete crossrank.hpp" include/crossrank/crossrank.hpp '#include <crossrank/version.hpp>' "$checks/public_headers.sh" "$tree"
 broken "a public header with an internal header" include/crossrank/error.hpp '#include "lib/core/shape.hpp"' "$checks/public_headers.sh" "$tree"
 broken "a sleep in the product" lib/node/a.cpp 'void f() { std::this_thread::sleep_for(1s); }' "$checks/waiting.sh" "$tree"
 broken "a variable outside the table" lib/node/a.cpp 'auto x = std::getenv("CROSSRANK_SECRET");' "$checks/settings.sh" "$tree"
