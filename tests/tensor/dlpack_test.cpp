@@ -266,6 +266,7 @@ TEST_F(Dlpack, refuses_streams_that_do_not_fit) {
   EXPECT_THROW(static_cast<void>(to_dlpack(there, {.stream = 2})), UsageError) << "the default stream of the thread";
   EXPECT_THROW(static_cast<void>(to_dlpack(Tensor())), UsageError);
   EXPECT_TRUE(to_dlpack(there, {.stream = -1}));
+  EXPECT_TRUE(to_dlpack(here, {.stream = -1}));
   EXPECT_EQ(dlpack::stream_number(current_stream(gpu)), 1);
 }
 

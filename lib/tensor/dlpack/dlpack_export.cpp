@@ -35,14 +35,13 @@ struct Export {
 
 /// Returns the consumer's stream, or nothing when it asks for no hand-over.
 std::optional<Stream> consumer_stream(Tensor const& tensor, std::optional<std::intptr_t> number) {
-  if (!number) return std::nullopt;
+  if (!number || *number == no_stream) return std::nullopt;
   if (!on_gpu(tensor)) {
     throw UsageError({.operation = export_operation,
                       .message = "a tensor on the CPU has no stream",
                       .expected = "no stream",
                       .got = std::to_string(*number)});
   }
-  if (*number == no_stream) return std::nullopt;
   if (*number == 0) {
     throw UsageError({.operation = export_operation,
                       .message = "DLPack does not define stream 0",
