@@ -26,7 +26,7 @@ enum class Release : std::uint8_t {
 /// Says what happens to the files of a gather through files.
 enum class GatherFiles : std::uint8_t {
   remove,  ///< each rank removes its file when its range ends, also after an error
-  keep,    ///< each rank's file stays as its state and replaces the rank's older files
+  keep,    ///< the file of each rank but the receiver, which has none, stays as its state and replaces older ones
 };
 
 /// Options of the gathers.
@@ -34,7 +34,7 @@ struct GatherOptions {
   std::filesystem::path workspace_path{};  ///< exchange through files in this directory
   std::optional<Workspace> workspace{};    ///< exchange through this workspace; neither: shared memory of the node
   Release release = Release::strict;       ///< when ranks other than the receiver return
-  std::optional<std::chrono::milliseconds> timeout{};  ///< empty: the group's timeout
+  std::optional<std::chrono::milliseconds> timeout{};  ///< at least 1 ms; empty: the group's timeout
   GatherFiles files = GatherFiles::remove;             ///< applies to every gather through files
   Device to{};  ///< where the receiver gets all tensors, its own too; for a GPU in the order of its current stream
   /// Whether tensors on a GPU stay there, and the receiver gets views of their owners' memory; see docs/DEVICES.md.

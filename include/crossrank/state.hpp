@@ -22,8 +22,8 @@ namespace crossrank {
 /// valid until the next name is added or erased.
 ///
 /// A tensor can be replaced in place, by name or through an iterator; that changes only this dictionary. To write a
-/// tensor's bytes use `Tensor::as_mutable()`, which refuses bytes that other tensors share. Follows PyTorch's state
-/// dict.
+/// tensor's bytes use `Tensor::as_mutable()`. All tensors of this process that view the same bytes then change. Follows
+/// PyTorch's state dict.
 class CROSSRANK_EXPORT StateDict {
  public:
   /// A name and its tensor.

@@ -132,13 +132,16 @@ class CROSSRANK_EXPORT Tensor {
 
   /// Returns the elements. `UsageError` when `T` is not the dtype, when the tensor is undefined or not on the CPU (use
   /// `to(Device::cpu())`), or when the bytes are not aligned for `T` (`clone()` first).
+  ///
+  /// The elements are valid as long as a tensor holds the bytes. Keep the tensor in a variable before a loop over the
+  /// elements: `for (auto x : t.clone().as<float>())` reads freed memory in C++20.
   template <Element T>
   [[nodiscard]] std::span<T const> as() const {
     require_typed(dtype_of<T>, alignof(T), "Tensor.as");
     return {reinterpret_cast<T const*>(data_), nbytes_ / sizeof(T)};
   }
-  /// Returns the elements for writing. Errors as for `as`; `UsageError` also while others hold the bytes; it names
-  /// them.
+  /// Returns the elements for writing. Errors as for `as`; `UsageError` also while other ranks, a mapped file or
+  /// another library hold the bytes; it names them. Tensors of this process that view the same bytes change too.
   template <Element T>
   [[nodiscard]] std::span<T> as_mutable() {
     require_typed(dtype_of<T>, alignof(T), "Tensor.as_mutable");
@@ -187,7 +190,8 @@ class CROSSRANK_EXPORT Tensor {
   /// and C64.
   [[nodiscard]] Tensor to(Dtype dtype) const;
   /// Overwrites the bytes with those of `source`, which may be on another device; costs and errors as for `to`.
-  /// `UsageError` when dtype or shape differ, when one of the two is undefined, or while others hold the bytes.
+  /// `UsageError` when dtype or shape differ, when one of the two is undefined, or while other ranks, a mapped file or
+  /// another library hold the bytes.
   void copy_from(Tensor const& source, CopyOptions const& options = {});
   /// Keeps the bytes allocated until `stream` has finished the work that the caller has enqueued on it so far. Needed
   /// only for work that crossrank did not enqueue; does nothing for the CPU's stream.
