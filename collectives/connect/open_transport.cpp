@@ -148,7 +148,14 @@ JobDescription describe_job(ConnectOptions const& options, Environment const& en
   JobDescription job;
   job.rank = options.rank.value_or(environment.rank);
   job.world_size = options.world_size.value_or(environment.world_size);
-  if (job.world_size < 1 || job.rank < 0 || job.rank >= job.world_size) {
+  if (job.world_size < 1) {
+    throw UsageError({.operation = "connect",
+                      .message = "a job has at least one rank",
+                      .expected = "a `world_size` from 1",
+                      .got = std::to_string(job.world_size),
+                      .group_usable = false});
+  }
+  if (job.rank < 0 || job.rank >= job.world_size) {
     throw UsageError({.operation = "connect",
                       .message = "the rank does not exist",
                       .expected = "0 to " + std::to_string(job.world_size - 1),

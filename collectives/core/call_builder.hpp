@@ -58,7 +58,7 @@ class CallBuilder {
   /// Calls `check`, and adds operation, group and rank to its `UsageError`.
   template <class Check>
   auto in_group(char const* operation, Check const& check) const;
-  /// For a transport that reads here, though a broadcast has one buffer for both directions.
+  /// Returns a buffer that the transport only reads. A broadcast takes one buffer for both directions.
   [[nodiscard]] spi::Sink read_only_sink(Tensor const& tensor, char const* operation) const;
   [[nodiscard]] spi::Source source(Tensor const& tensor, char const* operation) const;
   [[nodiscard]] spi::Sink sink(Tensor const& tensor, char const* operation) const;

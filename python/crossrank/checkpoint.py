@@ -288,8 +288,8 @@ def load(path: Path, *, checksums: bool = False, **options: Unpack[PlanOptions])
 
     From a safetensors file, `model.safetensors`, or the files of a `model.safetensors.index.json`, a tensor is a view of
     the mapped file. It stays valid without the result of this call. Nobody may write or shorten a mapped file. With
-    `checksums=True` a tensor is read into memory of its own instead, and compared with the checksums in files of
-    crossrank.
+    `checksums=True` a tensor is read into memory of its own instead, and compared with its checksum. The files of a
+    workspace and those of the format "images" have checksums. A file without them is a `FormatError`.
 
     Anything else that `crossrank inspect` knows, such as shards, torch archives and distributed checkpoints, is merged as
     `consolidate` does it, tensor by tensor: each access reads the bytes of one tensor and compares its replicas. With
@@ -328,6 +328,8 @@ def _safetensors_readers(place: str, checksums: bool) -> dict[str, Callable[[str
     readers: dict[str, Callable[[str], Tensor]] = {}
     for path in files:
         file = _core.SafetensorsFile(path)
+        if checksums and not any(key == "crossrank.checksums" for key, _ in file.metadata()):
+            raise FormatError(f"load: {path} has no checksums. Load it without checksums=True")
         read = file.read if checksums else file.map
         readers.update((name, read) for name in file.names() if index is None or index.get(name) == path)
     for name, path in (index or {}).items():

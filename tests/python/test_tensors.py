@@ -482,10 +482,24 @@ def test_a_loaded_tensor_is_a_view_of_the_file(tmp_path):
     mine.numpy()[:] = 7
     assert mine.numpy()[-1] == 7 and first.numpy()[-1] == (1 << 18) - 1 and second.numpy()[0] == 0
     assert file.read_bytes() == before
-    verified = crossrank.load(file, checksums=True, rules=None)["w"]
-    assert not verified.readonly and verified.numpy().tolist() == first.numpy().tolist()
     with pytest.raises(crossrank.UsageError, match="cannot be combined with source_tp"):
         crossrank.load(file, checksums=True, source_tp=1)
+
+
+def test_a_tensor_is_compared_with_its_checksum_on_request(tmp_path):
+    crossrank.NFSWorkspace(tmp_path, rank=0).write_configs_and_weights({}, {"w": numpy.arange(1 << 10)})
+    (file,) = tmp_path.glob("rank_0_state.*.safetensors")
+    verified = crossrank.load(file, checksums=True, rules=None)["w"]
+    assert not verified.readonly and verified.numpy().tolist() == list(range(1 << 10))
+    data = bytearray(file.read_bytes())
+    data[-100] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(crossrank.FormatError):
+        _ = crossrank.load(file, checksums=True)["w"]
+    plain = tmp_path / "plain.safetensors"
+    crossrank.save(plain, {"w": numpy.arange(4)})
+    with pytest.raises(crossrank.FormatError, match="has no checksums"):
+        crossrank.load(plain, checksums=True)
 
 
 def test_a_path_with_a_null_byte_is_a_value_error(tmp_path):

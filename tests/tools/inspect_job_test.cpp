@@ -265,15 +265,6 @@ TEST(InspectJob, keeps_no_record_of_a_job_that_ended_cleanly) {
   EXPECT_THAT(inspected.err, HasSubstr("there are no flight records in " + directory.path().string()));
 }
 
-TEST(InspectJob, names_short_bounds_of_its_numbers) {
-  auto const process = test::run_command({"inspect", "--pid", "0"});
-  auto const last = test::run_command({"inspect", "--last", "-1"});
-  EXPECT_EQ(process.exit_code, 2);
-  EXPECT_THAT(process.err, HasSubstr("2147483647\n"));
-  EXPECT_EQ(last.exit_code, 2);
-  EXPECT_THAT(last.err, HasSubstr("2147483647\n"));
-}
-
 TEST(InspectJob, refuses_a_missing_directory_for_records) {
   test::RankOptions options{.arguments = {"close"}, .environment = {{"CROSSRANK_FLIGHT_DIR", "/proc/nowhere"}}};
   auto const job = test::run_ranks(2, "get_stuck", std::move(options));

@@ -27,7 +27,8 @@ struct WarningLog::Heard {
 };
 
 WarningLog::WarningLog(std::string const& command, ProgressStyle style) : heard_(std::make_shared<Heard>()) {
-  auto const before = (style == ProgressStyle::bar ? "\r\033[K" : "") + "crossrank " + command + ": warning: ";
+  auto const before =
+      std::string(style == ProgressStyle::bar ? "\r\033[K" : "") + "crossrank " + command + ": warning: ";
   set_log_sink([heard = heard_, before, command](LogEvent const& event) {
     if (event.level != LogLevel::warning) return;
     auto const text = with_flags(text_of(event), command);

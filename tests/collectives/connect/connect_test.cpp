@@ -181,6 +181,8 @@ TEST(Connect, refuses_ranks_of_other_nodes) {
 TEST(Connect, refuses_invalid_ranks_and_sizes) {
   EXPECT_THAT([] { static_cast<void>(connect({.rank = 2, .world_size = 2, .job_id = "x"})); },
               testing::ThrowsMessage<UsageError>(HasSubstr("0 to 1")));
+  EXPECT_THAT([] { static_cast<void>(connect({.rank = 0, .world_size = 0})); },
+              testing::ThrowsMessage<UsageError>(HasSubstr("expected a `world_size` from 1, got 0")));
   EXPECT_THAT([] { static_cast<void>(connect({.timeout = std::chrono::milliseconds(0)})); },
               testing::ThrowsMessage<UsageError>(HasSubstr("timeout")));
   EXPECT_THAT([] { static_cast<void>(describe_job({.rank = 0, .world_size = 2}, Environment{})); },
