@@ -30,7 +30,7 @@ class JobOptions : public testing::Test {
     save_safetensors(in() / "model.safetensors", weights());
   }
 
-  [[nodiscard]] static StateDict weights() { return {{"w", Tensor::zeros({4}, Dtype::f32)}}; }
+  [[nodiscard]] static StateDict weights() { return {{"model.norm.weight", Tensor::zeros({4}, Dtype::f32)}}; }
   [[nodiscard]] fs::path in() const { return folder_.path() / "in"; }
   [[nodiscard]] fs::path out() const { return folder_.path() / "out"; }
 
@@ -68,8 +68,8 @@ TEST_F(JobOptions, of_a_merge_must_be_equal) {
 }
 
 TEST_F(JobOptions, of_a_split_must_be_equal) {
-  std::vector<std::pair<std::string, SplitOptions>> const options{
-      {"format", {.format = OutputFormat::torch}}, {"tp", {.tp = 4}}, {"moe_ep", {.moe_ep = 2}}};
+  std::vector<std::pair<std::string, SplitOptions>> const options{{"format", {.format = OutputFormat::torch}},
+                                                                  {"tp", {.tp = 4}}};
   for (auto const& [name, other] : options) {
     expect_mismatch(name, [&](Collective const& world) {
       auto const mine = world.rank() == 0 ? SplitOptions() : other;
@@ -118,7 +118,7 @@ TEST_F(JobOptions, keep_the_old_checkpoint_if_the_config_is_not_an_object) {
         (void)save_sharded(world, weights(), out(), {.config = {{"model_type", "llama"}}, .force = true});
       });
       expect_refused<UsageError>("`config` is not a JSON object", job);
-      EXPECT_EQ(MergePlan::make(out()).tensors(), std::vector<std::string>{"w"});
+      EXPECT_EQ(MergePlan::make(out()).tensors(), std::vector<std::string>{"model.norm.weight"});
     }
   }
 }
