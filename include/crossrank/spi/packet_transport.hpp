@@ -10,8 +10,8 @@ namespace crossrank::spi {
 
 /// A packet that has arrived.
 struct ReceivedPacket {
-  int src = 0;  ///< the rank that has sent it
-  std::vector<std::byte> packet{};
+  int src = 0;                      ///< the rank that has sent it
+  std::vector<std::byte> packet{};  ///< its bytes
 };
 
 /// The interface that a network backend implements: packets between the ranks of a job, in order for each pair.
