@@ -285,6 +285,20 @@ TEST_F(CheckpointMessages, stops_on_a_signal_to_any_process_and_leaves_no_files)
   }
 }
 
+TEST_F(CheckpointMessages, ends_in_order_when_nothing_reads_its_progress) {
+  auto const large = folder_.path() / "large";
+  test::make_large_shards(large);
+  for (std::string const processes : {"1", "2"}) {
+    auto const script = std::string(CROSSRANK_COMMAND) + " consolidate " + large.string() + " " + out().string() +
+                        " -n " + processes + " --threads 1 --progress bar 2>&1 | head -c 10; exit ${PIPESTATUS[0]}";
+
+    auto const end = run_command({"run", "-n", "1", "--", "bash", "-c", script});
+
+    EXPECT_EQ(end.exit_code, 128 + SIGPIPE) << processes << ": " << end.err;
+    EXPECT_FALSE(fs::exists(out())) << processes << ": " << testing::PrintToString(test::names_in(out()));
+  }
+}
+
 TEST_F(CheckpointMessages, reports_too_little_memory_as_an_error_of_the_system_with_the_limit) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers need more address space";
@@ -335,6 +349,18 @@ TEST_F(CheckpointMessages, names_the_length_that_a_config_lacks) {
   auto const end = consolidate();
   EXPECT_THAT(end.err, HasSubstr("set --tp, or give \"hidden_size\" in config.json"));
   EXPECT_THAT(end.err, Not(HasSubstr("beside the shards")));
+}
+
+TEST_F(CheckpointMessages, escapes_control_characters_in_arguments) {
+  std::vector<std::vector<std::string>> const commands{{"consolidate", "--\x1b[31m"},
+                                                       {"consolidate", "in", "out", "--crc", "\x1b[31m"},
+                                                       {"run", "-n", "1", "--", "\x1b[31m"}};
+  for (auto const& command : commands) {
+    auto const end = run_command(command);
+    EXPECT_NE(end.exit_code, 0);
+    EXPECT_THAT(end.err, HasSubstr("\\x1b[31m"));
+    EXPECT_THAT(end.err, Not(HasSubstr("\x1b")));
+  }
 }
 
 }  // namespace
