@@ -57,13 +57,9 @@ auto take_decoded(State& endpoint, char const* operation, QueueWait const& wait,
     try {
       return decode(at);
     } catch (FormatError const& e) {
-      auto named = at.error(operation, e.info().message);
-      auto info = e.info();
-      info.operation = std::move(named.operation);
-      info.resource = std::move(named.resource);
-      info.group = std::move(named.group);
-      info.rank = named.rank;
-      info.world_size = named.world_size;
+      if (!e.info().resource.empty()) throw;  // not of the message, but of the memory that holds it
+      auto info = at.error(e.info());
+      info.operation = operation;
       if (info.hint.empty()) info.hint = "read it with the call and the type that match the write";
       throw FormatError(std::move(info));
     }

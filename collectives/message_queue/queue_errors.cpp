@@ -12,12 +12,15 @@
 namespace crossrank {
 
 ErrorInfo MessageQueue::State::error(char const* operation, std::string message) const {
-  return {.operation = operation,
-          .message = std::move(message),
-          .resource = "queue \"" + name + "\"",
-          .group = group,
-          .rank = rank,
-          .world_size = world_size};
+  return error({.operation = operation, .message = std::move(message)});
+}
+
+ErrorInfo MessageQueue::State::error(ErrorInfo info) const {
+  info.resource = "queue \"" + name + "\"";
+  info.group = group;
+  info.rank = rank;
+  info.world_size = world_size;
+  return info;
 }
 
 // ---------------------------------------------------------------- ranks

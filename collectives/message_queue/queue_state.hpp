@@ -91,6 +91,8 @@ struct MessageQueue::State {
   void require_writer(char const* operation) const;
   void require_reader(char const* operation) const;
   [[nodiscard]] ErrorInfo error(char const* operation, std::string message) const;
+  /// Returns `info` with the queue, the group and this rank.
+  [[nodiscard]] ErrorInfo error(ErrorInfo info) const;
 
  private:
   [[nodiscard]] bool has_space(std::size_t bytes);
