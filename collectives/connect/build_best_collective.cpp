@@ -32,9 +32,10 @@ struct AllBuilt {
 
 /// Throws in a process whose threads have built jobs as ranks: a job of this process would be another one.
 [[noreturn]] void refuse_beside_threads() {
-  throw UsageError({.operation = "build_best_collective",
-                    .message = "threads of this process are ranks and have built their jobs, but this thread is none",
-                    .hint = "call it in the thread of a rank, or pass the rank's options again"});
+  throw UsageError(
+      {.operation = "build_best_collective",
+       .message = "threads of this process are ranks and have built their jobs, but this thread is not a rank",
+       .hint = "call it in the thread of a rank, or pass the rank's options again"});
 }
 
 AllBuilt& all_built() {

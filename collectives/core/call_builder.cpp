@@ -11,6 +11,7 @@
 #include "collectives/algorithms/reduce.hpp"
 #include "collectives/core/agreed_arguments.hpp"
 #include "collectives/core/group_state.hpp"
+#include "collectives/spi/error_in.hpp"
 #include "lib/tensor/tensor_checks.hpp"
 
 namespace crossrank {
@@ -43,12 +44,8 @@ auto CallBuilder::in_group(char const* operation, Check const& check) const {
     return check();
   } catch (UsageError const& e) {
     auto info = e.info();
-    auto named = detail::usage_in(transport_, operation, info.message);
-    info.operation = std::move(named.operation);
-    info.group = std::move(named.group);
-    info.rank = named.rank;
-    info.world_size = named.world_size;
-    throw UsageError(std::move(info));
+    info.operation = operation;
+    throw UsageError(spi::error_in(transport_, std::move(info)));
   }
 }
 

@@ -163,8 +163,7 @@ void set_input(Call& call, std::span<Tensor const> tensors, std::size_t parts, c
 
 /// Sets the output of the call to one run of bytes: that of the tensors, if they are one, else a buffer. Returns the
 /// buffer, or an undefined tensor when the call needs none.
-Tensor set_bytes_of_output(Call& call, std::span<Tensor> tensors, bool are_one_run, char const* operation) {
-  for (auto const& tensor : tensors) require_writable(tensor, operation);
+Tensor set_bytes_of_output(Call& call, std::span<Tensor> tensors, bool are_one_run) {
   auto const bytes = bytes_of(tensors);
   if (are_one_run) {
     call.out = {.bytes = {tensors.front().data(), bytes}, .owner = tensors.front().storage()};
@@ -177,16 +176,16 @@ Tensor set_bytes_of_output(Call& call, std::span<Tensor> tensors, bool are_one_r
 }
 
 /// Sets the output of the call as `set_input` sets the input. Returns the buffer, or an undefined tensor.
-Tensor set_output(Call& call, std::span<Tensor> tensors, std::size_t parts, char const* operation) {
+Tensor set_output(Call& call, std::span<Tensor> tensors, std::size_t parts) {
   bool const are_one_run = (parts == 1 && are_adjacent(tensors)) || tensors.size() == 1;
-  auto buffer = set_bytes_of_output(call, tensors, are_one_run, operation);
+  auto buffer = set_bytes_of_output(call, tensors, are_one_run);
   if (buffer.defined()) call.unpack = [buffer, list = list_of(tensors), parts] { unpack(buffer, list, parts); };
   return buffer;
 }
 
 /// Sets the output of a call whose ranks give parts of different sizes.
-void set_uneven_output(Call& call, std::span<Tensor> tensors, PartBytes parts, char const* operation) {
-  auto const buffer = set_bytes_of_output(call, tensors, tensors.size() == 1, operation);
+void set_uneven_output(Call& call, std::span<Tensor> tensors, PartBytes parts) {
+  auto const buffer = set_bytes_of_output(call, tensors, tensors.size() == 1);
   if (!buffer.defined()) return;
   call.unpack = [buffer, list = list_of(tensors), parts = std::move(parts)] { unpack(buffer, list, parts); };
 }
@@ -227,7 +226,7 @@ Call CallBuilder::all_reduce(std::span<Tensor> tensors, ReduceOp op, ReduceOrder
   for (auto const& tensor : tensors) require_writable_here(tensor, "all_reduce");
   require_op(reduction.dtype, op, "all_reduce");
   Call call{.reduction = reduction};
-  auto const buffer = set_output(call, tensors, 1, "all_reduce");
+  auto const buffer = set_output(call, tensors, 1);
   call.in = {.bytes = call.out.bytes, .owner = call.out.owner};
   if (buffer.defined()) call.pack = [buffer, list = list_of(tensors)] { pack(buffer, list, 1); };
   AgreedArguments arguments(check_);
@@ -251,7 +250,7 @@ Call CallBuilder::reduce_scatter(std::span<Tensor> outs, std::span<Tensor const>
   require_op(reduction.dtype, op, "reduce_scatter");
   Call call{.counts = equal_counts(bytes_of(outs)), .reduction = reduction};
   set_input(call, ins, ranks(), "reduce_scatter");
-  static_cast<void>(set_output(call, outs, 1, "reduce_scatter"));
+  static_cast<void>(set_output(call, outs, 1));
   AgreedArguments arguments(check_);
   add_shapes(arguments.device(outs.front().device()).dtype(reduction.dtype).op(op).order(order), outs)
       .into(call, OpKind::reduce_scatterv, "reduce_scatter");
@@ -269,7 +268,7 @@ Call CallBuilder::all_gather(std::span<Tensor> outs, std::span<Tensor const> ins
   }
   Call call{.counts = equal_counts(bytes_of(ins))};
   set_input(call, ins, 1, "all_gather");
-  static_cast<void>(set_output(call, outs, ranks(), "all_gather"));
+  static_cast<void>(set_output(call, outs, ranks()));
   AgreedArguments arguments(check_);
   add_shapes(arguments.device(ins.front().device()), ins).into(call, OpKind::all_gatherv, "all_gather");
   return call;
@@ -297,9 +296,9 @@ Call CallBuilder::all_gatherv(std::span<Tensor> outs, std::span<Tensor const> in
   }
   set_input(call, ins, 1, called);
   if (std::adjacent_find(rows.rows.begin(), rows.rows.end(), std::not_equal_to<>()) == rows.rows.end()) {
-    static_cast<void>(set_output(call, outs, ranks(), called));
+    static_cast<void>(set_output(call, outs, ranks()));
   } else {
-    set_uneven_output(call, outs, std::move(parts), called);
+    set_uneven_output(call, outs, std::move(parts));
   }
   arguments.into(call, OpKind::all_gatherv, called);
   return call;

@@ -12,7 +12,7 @@
 
 #include "tests/support/emulated_driver.hpp"
 
-/// Tensors whose values an emulated GPU has yet to write. Whoever does not wait for them sees zeros.
+/// Tensors whose values an emulated GPU has yet to write. A reader that does not wait for the GPU sees zeros.
 namespace crossrank::test {
 
 inline constexpr auto held_gpu = Device::cuda(0);

@@ -1,4 +1,5 @@
-// Tensors whose values a GPU has yet to write, in gathers and workspaces. Whoever does not wait for them sees zeros.
+// Tensors whose values a GPU has yet to write, in gathers and workspaces. A reader that does not wait for the GPU sees
+// zeros.
 #include <string>
 #include <vector>
 

@@ -18,9 +18,8 @@ enum class ReduceOp : std::uint8_t { sum, prod, min, max, avg, band, bor, bxor }
 /// Selects the order in which a reduction of GPU tensors combines the values of the ranks. Tensors on the CPU are
 /// always combined in rank order.
 enum class ReduceOrder : std::uint8_t {
-  /// NCCL's own order where NCCL supports the dtype and the op. This is the fastest; F16 and BF16 are rounded after
-  /// each
-  /// step. Otherwise rank order, also for min and max of floating-point tensors, in which NCCL may lose a NaN.
+  /// NCCL's own order where NCCL supports the dtype and the op. This is the fastest. NCCL rounds F16 and BF16 after
+  /// each step. Otherwise rank order, also for min and max of floating-point tensors, in which NCCL may lose a NaN.
   any,
   /// Rank order: the same bits on every backend. NCCL exchanges the values, and a kernel of the GPU combines them. This
   /// needs memory for as many bytes as the tensor has. Without the kernel they go through host memory.

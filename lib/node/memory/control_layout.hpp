@@ -96,8 +96,8 @@ struct alignas(64) RootCauseRecord {
 };
 static_assert(std::is_standard_layout_v<RootCauseRecord> && sizeof(RootCauseRecord) == 192);
 
-/// What one rank tells the others: liveness, progress, heartbeat, CPUs, published state, exit reason, cause of its
-/// failure, and claims.
+/// The record in which a rank tells the others its liveness, progress, heartbeat, CPUs, published state, exit reason,
+/// cause of failure, and claims.
 struct alignas(1024) RankRecord {
   /// Thread id of the rank's watchdog thread, on that thread's robust list. The kernel sets FUTEX_OWNER_DIED when the
   /// thread ends for any reason. No thread acquires the futex; watchdog threads sleep on it.

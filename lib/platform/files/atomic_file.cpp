@@ -38,7 +38,7 @@ bool links_unsupported(int error) {
   return error == EPERM || error == EOPNOTSUPP || error == ENOSYS || error == EMLINK;
 }
 
-/// What an error says about the directory of a file that could not be written.
+/// The part of an error that describes the directory of a file that could not be written.
 struct DirectoryState {
   std::string text{};
   std::string hint{};

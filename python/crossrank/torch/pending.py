@@ -276,7 +276,7 @@ class Operations:
         self._abort = None
 
     def leave(self) -> None:
-        """Ends the thread of a process that exits. What has not completed fails. Later operations must be blocking ones.
+        """Ends the thread of a process that exits. Operations that have not completed fail. Later ones must block.
 
         At its end Python stops a thread in the middle of a call. Torch does not survive that: it ends the process by SIGABRT.
         """

@@ -2,6 +2,7 @@
 // output stays as it was.
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,50 +44,47 @@ class JobOptions : public testing::Test {
       EXPECT_THAT(test::text_of(error), HasSubstr(text));
     }
   }
-  /// Expects that two ranks disagree about an option of a job, and that the job has written nothing.
-  void expect_mismatch(std::string const& option, test::ThreadBody const& job) const {
-    expect_refused<MismatchError>("pass different values of `" + option + "`", job);
-    EXPECT_FALSE(fs::exists(out())) << option;
+  /// Runs a job on two ranks, of which rank 1 has another value of each option in turn. Expects that the ranks disagree
+  /// about that option, and that the job has written nothing.
+  template <class Options>
+  void expect_mismatches(std::vector<std::pair<std::string, Options>> const& others,
+                         std::function<void(Collective const&, Options const&)> const& job) const {
+    for (auto const& [option, other] : others) {
+      expect_refused<MismatchError>("pass different values of `" + option + "`", [&](Collective const& world) {
+        job(world, world.rank() == 0 ? Options() : other);
+      });
+      EXPECT_FALSE(fs::exists(out())) << option;
+    }
   }
 
   test::TemporaryDirectory folder_{};
 };
 
 TEST_F(JobOptions, of_a_merge_must_be_equal) {
-  std::vector<std::pair<std::string, ConsolidateOptions>> const options{{"format", {.format = OutputFormat::torch}},
-                                                                        {"force", {.force = true}},
-                                                                        {"resume", {.resume = true}},
-                                                                        {"read_back", {.read_back = ReadBack::none}},
-                                                                        {"single_file", {.single_file = true}},
-                                                                        {"max_shard_bytes", {.max_shard_bytes = 5}}};
-  for (auto const& [name, other] : options) {
-    expect_mismatch(name, [&](Collective const& world) {
-      auto const mine = world.rank() == 0 ? ConsolidateOptions() : other;
-      (void)consolidate(world, MergePlan::make(world, in()), out(), mine);
-    });
-  }
+  expect_mismatches<ConsolidateOptions>({{"format", {.format = OutputFormat::torch}},
+                                         {"force", {.force = true}},
+                                         {"resume", {.resume = true}},
+                                         {"read_back", {.read_back = ReadBack::none}},
+                                         {"single_file", {.single_file = true}},
+                                         {"max_shard_bytes", {.max_shard_bytes = 5}}},
+                                        [&](auto const& world, auto const& options) {
+                                          (void)consolidate(world, MergePlan::make(world, in()), out(), options);
+                                        });
 }
 
 TEST_F(JobOptions, of_a_split_must_be_equal) {
-  std::vector<std::pair<std::string, SplitOptions>> const options{{"format", {.format = OutputFormat::torch}},
-                                                                  {"tp", {.tp = 4}}};
-  for (auto const& [name, other] : options) {
-    expect_mismatch(name, [&](Collective const& world) {
-      auto const mine = world.rank() == 0 ? SplitOptions() : other;
-      (void)split(world, MergePlan::make(world, in()), out(), mine);
-    });
-  }
+  expect_mismatches<SplitOptions>({{"format", {.format = OutputFormat::torch}}, {"tp", {.tp = 4}}},
+                                  [&](auto const& world, auto const& options) {
+                                    (void)split(world, MergePlan::make(world, in()), out(), options);
+                                  });
 }
 
 TEST_F(JobOptions, of_a_sharded_save_must_be_equal) {
-  std::vector<std::pair<std::string, SaveOptions>> const options{{"format", {.format = OutputFormat::torch}},
-                                                                 {"force", {.force = true}},
-                                                                 {"read_back", {.read_back = ReadBack::none}}};
-  for (auto const& [name, other] : options) {
-    expect_mismatch(name, [&](Collective const& world) {
-      (void)save_sharded(world, weights(), out(), world.rank() == 0 ? SaveOptions() : other);
-    });
-  }
+  expect_mismatches<SaveOptions>(
+      {{"format", {.format = OutputFormat::torch}},
+       {"force", {.force = true}},
+       {"read_back", {.read_back = ReadBack::none}}},
+      [&](auto const& world, auto const& options) { (void)save_sharded(world, weights(), out(), options); });
 }
 
 TEST_F(JobOptions, with_different_outputs_are_refused) {

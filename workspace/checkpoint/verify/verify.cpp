@@ -109,7 +109,7 @@ class Verification {
   }
 
  private:
-  /// Returns what to do with checksums. What causes a warning elsewhere is a defect here.
+  /// Returns what to do with checksums. A difference that causes a warning elsewhere is a defect here.
   [[nodiscard]] codec::CrcPolicy strict_crc() const noexcept {
     return plan_.crc == ArchiveCrc::ignore ? codec::CrcPolicy::ignore : codec::CrcPolicy::require;
   }
