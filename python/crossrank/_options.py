@@ -26,8 +26,9 @@ class PlanOptions(TypedDict, total=False):
     """The number of groups of experts among the tensor-parallel ranks. In `split` it is that of the result."""
     pattern: str | None
     """The file names, with {rank}, {tp}, {pp} and {ep} in place of numbers."""
-    scales: Literal["exact", "rescale", "requantize"] | None
-    """What to do when the ranks' scales differ. The default "exact" stores them all."""
+    policy: Literal["exact", "rescale", "requantize"] | None
+    """What to do when the ranks' scales of a layer differ. The default "exact" is an error. "rescale" changes the stored values
+    to a common scale, and "requantize" also those of packed blocks."""
     model_key: str | None
     """The key of the model in torch archives, or the first part of the names in distributed checkpoints; "." for everything."""
     crc: Literal["require", "warn", "ignore"] | None

@@ -86,7 +86,7 @@ class Requantized(NamedTuple):
 class MergePlan:
     """How the tensors of sharded files become those of one model. Making it reads only headers. Collective.
 
-    Options: rules, source_tp, pp, ep, moe_ep, pattern, scales ("exact", "rescale", "requantize"), model_key, crc ("require",
+    Options: rules, source_tp, pp, ep, moe_ep, pattern, policy ("exact", "rescale", "requantize"), model_key, crc ("require",
     "warn", "ignore"), extra_globals, fused_layout ("automatic", "per_rank", "plain"). `extra_globals` lists more classes that
     torch archives may mention; none is ever called.
 
@@ -126,9 +126,9 @@ class MergePlan:
         return self._native.hash()
 
     def requantized(self) -> list[Requantized]:
-        """Returns the tensors whose values the option `scales` changes. Empty when all scales agree.
+        """Returns the tensors whose values the option `policy` changes. Empty when all scales agree.
 
-        >>> crossrank.MergePlan("shards/", scales="requantize").requantized()
+        >>> crossrank.MergePlan("shards/", policy="requantize").requantized()
         """
         return [Requantized(*each) for each in self._native.requantized()]
 

@@ -522,7 +522,7 @@ class Collective:
 
         >>> message = world.recv_object(src=0)
         """
-        value = _core.recv_object(self._native, src)
+        value = _core.recv_object(self._native, src, pickle)
         return _load(value) if pickle else value
 
 

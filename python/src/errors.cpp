@@ -54,6 +54,10 @@ RaisedException::RaisedException(nanobind::python_error const& raised)
       type_name_(name_of_type(raised.type())),
       message_(printable_text(raised.value())) {}
 
+void mark_usable(nanobind::python_error const& raised) {
+  if (PyObject_SetAttrString(raised.value().ptr(), "group_usable", Py_True) != 0) PyErr_Clear();
+}
+
 std::string raised_text(std::exception const& error) {
   auto const* const raised = dynamic_cast<nanobind::python_error const*>(&error);
   if (raised == nullptr) return error.what();

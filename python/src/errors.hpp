@@ -1,5 +1,6 @@
 #pragma once
 #include <exception>
+#include <stdexcept>
 #include <string>
 
 #include <nanobind/nanobind.h>
@@ -26,6 +27,31 @@ class RaisedException final : public nanobind::python_error, public spi::Foreign
   std::string type_name_;
   std::string message_;
 };
+
+/// What the library tells other ranks about an exception of a Python callback, while the exception itself waits for the
+/// end of the call. It holds no Python object, so any thread may drop it at any time.
+class CallbackError final : public std::runtime_error, public spi::ForeignException {
+ public:
+  /// Takes type and text of an exception. Needs the GIL.
+  explicit CallbackError(nanobind::python_error const& raised) : CallbackError(RaisedException(raised)) {}
+  [[nodiscard]] std::string type_name() const override { return type_name_; }
+  [[nodiscard]] std::string message() const override { return what(); }
+  /// Returns whether it is no error but asks for the end, as KeyboardInterrupt does.
+  [[nodiscard]] bool asks_to_stop() const noexcept { return asks_to_stop_; }
+
+ private:
+  explicit CallbackError(RaisedException const& raised)
+      : std::runtime_error(raised.message()),
+        type_name_(raised.type_name()),
+        asks_to_stop_(!raised.matches(PyExc_Exception)) {}
+
+  std::string type_name_;
+  bool asks_to_stop_;
+};
+
+/// Says by an attribute of an exception that its group is usable, unless its type has no place for attributes. Needs
+/// the GIL.
+void mark_usable(nanobind::python_error const& raised);
 
 /// Returns the text of an exception, such as "ValueError: not a number".
 [[nodiscard]] std::string raised_text(std::exception const& error);

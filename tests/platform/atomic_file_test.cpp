@@ -12,6 +12,7 @@
 
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -263,6 +264,29 @@ TEST_F(AtomicFileTest, reports_the_bytes_written_and_the_space_left) {
     EXPECT_THAT(error.info().message, ::testing::HasSubstr("20 bytes were written"));
     EXPECT_THAT(error.info().message, ::testing::ContainsRegex("free there: [0-9]+ of [0-9]+ bytes"));
     EXPECT_FALSE(error.info().hint.empty());
+  }
+}
+
+/// A file system without free inodes.
+class SystemWithoutInodes final : public test::FaultySystem {
+ public:
+  int fstatvfs(int fd, struct statvfs* out) override {
+    auto const result = FaultySystem::fstatvfs(fd, out);
+    out->f_files = 1000;
+    out->f_favail = 0;
+    return result;
+  }
+};
+
+TEST_F(AtomicFileTest, says_that_inodes_are_missing) {
+  SystemWithoutInodes os;
+  ScopedSystem const scope(os);
+  os.fail(Call::openat, 1, ENOSPC);
+  try {
+    commit();
+    FAIL() << "published without an inode";
+  } catch (IoError const& error) {
+    EXPECT_THAT(error.info().hint, ::testing::HasSubstr("no free inodes"));
   }
 }
 

@@ -342,6 +342,33 @@ assert descriptors() == before[0] and memory_in_use() - before[1] < 8 << 20, (be
     )
 
 
+def test_ranks_that_disagree_about_pickle_are_told(ranks):
+    ranks(
+        2,
+        """
+r = world.rank
+def refused(call):
+    try: call()
+    except crossrank.MismatchError as error:
+        assert "`pickle`" in str(error) and "rank %d of 2" % r in str(error) and error.group_usable, str(error)
+    else: raise AssertionError("accepted")
+for pickled in (False, True):
+    first, second = pickled, not pickled
+    mine = first if r == 0 else second
+    if r == 0: assert world.broadcast_object([1], pickle=mine) == [1]
+    else: refused(lambda: world.broadcast_object(pickle=mine))
+    refused(lambda: world.all_gather_objects(r, pickle=mine))
+    if r == 0: refused(lambda: world.gather_objects(r, pickle=mine))
+    else: assert world.gather_objects(r, pickle=mine) == []
+    if r == 0: assert world.scatter_objects([1, 2], pickle=mine) == 1
+    else: refused(lambda: world.scatter_objects(pickle=mine))
+    if r == 0: world.send_object(b"x", dst=1, pickle=mine)
+    else: refused(lambda: world.recv_object(src=0, pickle=mine))
+assert world.all_gather_objects(b"x") == [b"x", b"x"]
+""",
+    )
+
+
 def test_a_value_that_cannot_be_sent_is_an_error_on_all_ranks(ranks):
     ranks(
         2,

@@ -72,7 +72,7 @@ std::shared_ptr<FileStateStore> FileStateStore::open_for_rank(std::filesystem::p
         .message = rank < 0 ? "the rank is negative" : "the job has no such rank",
         .expected = options.world_size ? "a rank below " + std::to_string(*options.world_size) : std::string(),
         .got = "rank " + std::to_string(rank),
-        .hint = "ranks count from 0; correct WorkspaceOptions::rank or WorkspaceOptions::world_size"});
+        .hint = "ranks count from 0; correct `rank` or `world_size` of the options of the workspace"});
   }
   std::shared_ptr<FileStateStore> store(new FileStateStore(path));
   store->rank_ = rank;

@@ -53,7 +53,7 @@ DirectoryState state_of(int directory, int error) {
   bool const full = error == ENOSPC || error == EDQUOT;
   return {", free there: " + std::to_string(static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize) + " of " +
               std::to_string(static_cast<std::uint64_t>(space.f_blocks) * space.f_frsize) + " bytes",
-          full ? "free space there, raise the quota, or use another directory" : ""};
+          full ? hint_for_full_disk(directory) : std::string()};
 }
 
 }  // namespace

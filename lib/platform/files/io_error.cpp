@@ -4,6 +4,10 @@
 #include <cstring>
 #include <utility>
 
+#include <sys/statvfs.h>
+
+#include "lib/platform/system.hpp"
+
 namespace crossrank::platform {
 
 std::string errno_text(int error) {
@@ -51,6 +55,14 @@ char const* default_hint(int error) noexcept {
 }
 
 }  // namespace
+
+std::string hint_for_full_disk(int directory) {
+  struct statvfs space {};
+  // Some file systems make inodes as they need them, and report 0 of 0.
+  if (system().fstatvfs(directory, &space) == 0 && space.f_files > 0 && space.f_favail == 0)
+    return "the file system has no free inodes: remove files there, or use another directory";
+  return "free space there, raise the quota, or use another directory";
+}
 
 void throw_io(std::string operation, std::string resource, int error, std::string hint) {
   throw_io(ErrorInfo{.operation = std::move(operation),

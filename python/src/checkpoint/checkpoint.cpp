@@ -38,7 +38,7 @@ cp::PlanOptions plan_options(OptionReader& options, char const* moe_ep = "moe_ep
   options.read("pp", plan.pp);
   options.read("ep", plan.ep);
   options.read("pattern", plan.pattern);
-  options.read("scales", policies, plan.policy);
+  options.read("policy", policies, plan.policy);
   options.read("model_key", plan.model_key);
   options.read(moe_ep, plan.moe_ep);
   options.read("crc", crcs, plan.crc);

@@ -107,7 +107,7 @@ void read_writing_options(OptionReader& reader, Options& options) {
   reader.read("format", formats, options.format);
 }
 
-/// Reports progress to a Python function and stops the job when that function or a signal handler raises.
+/// Reports progress to a Python function. The job ends when that function or a signal handler raises.
 class Job {
  public:
   explicit Job(nb::object on_progress) : on_progress_(std::move(on_progress)) {}
@@ -116,28 +116,16 @@ class Job {
   [[nodiscard]] std::function<void(cp::Progress const&)> reporter() {
     return [this](cp::Progress const& progress) { report(progress); };
   }
-  /// Calls Python code from a call of the library, without the GIL. When the code raises, stops the job, which raises
-  /// the same.
+  /// Calls Python code from a call of the library, without the GIL. When the code raises, the job raises the same, and
+  /// other ranks get a `RemoteError` with its type and text.
   template <class Call>
   void call_python(Call&& call) {
-    if (raised_) return;
     AcquiredGil const gil;
     try {
       call();
-    } catch (...) {
+    } catch (nb::python_error const& error) {
       raised_ = std::current_exception();
-      stop_.request_stop();
-    }
-  }
-  /// Does the same, but does not stop the job: the library tells the other ranks the text of the exception.
-  template <class Call>
-  void call_python_on_all(Call&& call) {
-    AcquiredGil const gil;
-    try {
-      call();
-    } catch (std::exception const& error) {
-      raised_ = std::current_exception();
-      throw RemoteError({.message = raised_text(error)});
+      throw CallbackError(error);
     }
   }
   /// Runs the job of this process alone.
@@ -148,8 +136,9 @@ class Job {
   /// Runs a job of all ranks. A signal stops it. If it does not end then, because it waits for another rank, the group
   /// is aborted.
   ///
-  /// A signal may come too late to stop the job. If all ranks then have its result or another error, the exception of
-  /// the signal handler gets the attribute `group_usable`, because this rank is still in step with the others.
+  /// A signal may come too late to stop the job, and all ranks are told of an exception of a callback. If all ranks
+  /// have the result or an error, the exception gets the attribute `group_usable`, because this rank is still in step
+  /// with the others.
   template <class Work>
   auto run(Collective const& world, Work&& work) {
     bool in_step = false;
@@ -167,6 +156,9 @@ class Job {
       } catch (Error const& error) {
         in_step = error.group_usable() && error.code() != ErrorCode::cancelled;
         throw;
+      } catch (CallbackError const&) {  // all ranks have been told
+        in_step = true;
+        throw;
       }
     };
     try {
@@ -178,18 +170,13 @@ class Job {
   }
 
  private:
-  /// Adds the attribute to an exception, unless its type has no place for it.
-  static void mark_usable(nb::python_error const& raised) {
-    if (PyObject_SetAttrString(raised.value().ptr(), "group_usable", Py_True) != 0) PyErr_Clear();
-  }
-
   template <class Work>
   auto run_until(std::function<void()> insist, Work&& work) {
     return run_waiting([this] { stop_.request_stop(); }, std::move(insist),
                        [&]() -> std::invoke_result_t<Work> {
                          try {
                            return work();
-                         } catch (Error const&) {
+                         } catch (std::exception const&) {
                            if (raised_) std::rethrow_exception(raised_);
                            throw;
                          }
@@ -198,10 +185,15 @@ class Job {
 
   void report(cp::Progress const& progress) {
     poll_signals_now();
-    if (on_progress_.is_none()) return;
-    call_python([&] {
-      on_progress_(progress.bytes_done, progress.bytes_total, nb::str(progress.stage.data(), progress.stage.size()));
-    });
+    if (on_progress_.is_none() || raised_) return;
+    try {
+      call_python([&] {
+        on_progress_(progress.bytes_done, progress.bytes_total, nb::str(progress.stage.data(), progress.stage.size()));
+      });
+    } catch (CallbackError const& error) {
+      if (!error.asks_to_stop()) throw;
+      stop_.request_stop();
+    }
   }
 
   nb::object on_progress_;

@@ -114,6 +114,13 @@ Arguments<Options> read_arguments(Collective const& world, char const* operation
   return arguments;
 }
 
+/// Returns the truth of an object, as `if` sees it.
+bool is_true(nb::handle object) {
+  int const truth = PyObject_IsTrue(object.ptr());
+  if (truth < 0) throw nb::python_error();
+  return truth != 0;
+}
+
 nb::dict export_checkpoint(Collective const& world, nb::handle given, nb::object on_progress) {
   struct Target {
     std::filesystem::path out{};
@@ -133,7 +140,7 @@ nb::dict export_checkpoint(Collective const& world, nb::handle given, nb::object
   }));
 }
 
-/// Reports progress to a Python function from a thread of the library. An exception of the function stops the export.
+/// Reports progress to a Python function from a thread of the library. An exception of the function ends the export.
 class ThreadReporter {
  public:
   ThreadReporter(nb::object on_progress, std::stop_source stop)
@@ -146,8 +153,10 @@ class ThreadReporter {
     try {
       on_progress_.get()(progress.bytes_done, progress.bytes_total,
                          nb::str(progress.stage.data(), progress.stage.size()));
-    } catch (...) {
+    } catch (nb::python_error const& error) {
       raised_ = std::current_exception();
+      CallbackError told(error);
+      if (!told.asks_to_stop()) throw told;
       stop_.request_stop();
     }
   }
@@ -198,10 +207,19 @@ class BackgroundExport {
 
  private:
   cp::Summary result() {
+    bool all_told = false;
     try {
       return request_.wait();
+    } catch (CallbackError const&) {
+      all_told = true;
     } catch (Error const&) {
-      if (reporter_ && reporter_->raised()) std::rethrow_exception(reporter_->raised());
+      if (!reporter_ || !reporter_->raised()) throw;
+    }
+    try {
+      std::rethrow_exception(reporter_->raised());
+    } catch (nb::python_error const& raised) {
+      AcquiredGil const gil;
+      if (all_told) mark_usable(raised);
       throw;
     }
   }
@@ -241,7 +259,7 @@ nb::dict reshard(Collective const& world, nb::handle given, nb::handle wants) {
   if (!wants.is_none()) {
     options.wants = [&](std::string const& name) {
       bool wanted = false;
-      job.call_python_on_all([&] { wanted = nb::cast<bool>(wants(name)); });
+      job.call_python([&] { wanted = is_true(wants(name)); });
       return wanted;
     };
   }

@@ -7,15 +7,20 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <crossrank/error.hpp>
 #include <crossrank/helpers.hpp>
 #include <crossrank/objects.hpp>
 
+#include "errors.hpp"
 #include "json.hpp"
 #include "module.hpp"
 #include "waiting.hpp"
 
 namespace crossrank::python {
 namespace {
+
+/// The subtype of a binary value that is a pickle.
+constexpr std::uint8_t pickle_subtype = 'p';
 
 nb::list list_of(std::vector<Json> const& values) {
   nb::list list;
@@ -43,8 +48,24 @@ class Callback {
 
 /// Returns a value as JSON, or its pickle.
 Json json_of(nb::handle value, bool pickles) {
-  if (pickles) return to_json(nb::module_::import_("crossrank.collective").attr("_dump")(value));
-  return to_json(value);
+  if (!pickles) return to_json(value);
+  auto pickle = to_json(nb::module_::import_("crossrank.collective").attr("_dump")(value));
+  pickle.get_binary().set_subtype(pickle_subtype);
+  return pickle;
+}
+
+/// Returns a value for Python, or the bytes of its pickle. Refuses a value that was sent in the other way.
+nb::object to_python_in(Collective const& group, char const* operation, Json const& value, bool pickles) {
+  bool const pickled = value.is_binary() && value.get_binary().has_subtype();
+  if (pickled == pickles) return to_python(value);
+  throw MismatchError({.operation = operation,
+                       .message = "the sender and this rank disagree about `pickle`",
+                       .expected = pickles ? "a pickle" : "a value without `pickle`",
+                       .got = pickled ? "a pickle" : "a value without `pickle`",
+                       .hint = "pass the same `pickle` on all ranks",
+                       .group = group.name(),
+                       .rank = group.rank(),
+                       .world_size = group.world_size()});
 }
 
 /// Returns a function that converts the value inside a call, so that a value that cannot be sent is an error on all
@@ -53,13 +74,14 @@ detail::Produce sent(nb::handle value, bool pickles) {
   return [value, pickles] { return run_python([&] { return encode_object(json_of(value, pickles)); }); };
 }
 
-nb::object received(Collective const& group, char const* operation, detail::Bytes const& bytes) {
-  return to_python(detail::decode_in<Json>(group, operation, bytes));
+nb::object received(Collective const& group, char const* operation, detail::Bytes const& bytes, bool pickles) {
+  return to_python_in(group, operation, detail::decode_in<Json>(group, operation, bytes), pickles);
 }
 
-nb::list received_list(Collective const& group, char const* operation, std::vector<detail::Bytes> const& all) {
+nb::list received_list(Collective const& group, char const* operation, std::vector<detail::Bytes> const& all,
+                       bool pickles) {
   nb::list list;
-  for (auto const& bytes : all) list.append(received(group, operation, bytes));
+  for (auto const& bytes : all) list.append(received(group, operation, bytes, pickles));
   return list;
 }
 
@@ -73,7 +95,7 @@ nb::object broadcast_object(Collective const& group, nb::handle value, int root,
     });
   };
   auto const bytes = run_waiting(group, [&] { return detail::broadcast_bytes(group, operation, root, produce); });
-  return group.rank() == root ? to_python(mine) : received(group, operation, bytes);
+  return group.rank() == root ? to_python(mine) : received(group, operation, bytes, pickles);
 }
 
 nb::object scatter_objects(Collective const& group, nb::handle values, int root, bool pickles) {
@@ -87,7 +109,7 @@ nb::object scatter_objects(Collective const& group, nb::handle values, int root,
     });
   };
   auto const bytes = run_waiting(group, [&] { return detail::scatter_bytes(group, operation, root, produce); });
-  return received(group, operation, bytes);
+  return received(group, operation, bytes, pickles);
 }
 
 void bind_object_calls(nb::module_& module) {
@@ -96,18 +118,18 @@ void bind_object_calls(nb::module_& module) {
       "all_gather_objects",
       [](Collective const& group, nb::handle value, bool pickles) {
         constexpr char const* operation = "all_gather_objects";
-        return received_list(group, operation, run_waiting(group, [&] {
-                               return detail::all_gather_bytes(group, operation, sent(value, pickles));
-                             }));
+        auto const all =
+            run_waiting(group, [&] { return detail::all_gather_bytes(group, operation, sent(value, pickles)); });
+        return received_list(group, operation, all, pickles);
       },
       nb::arg(), nb::arg().none(), nb::arg());
   module.def(
       "gather_objects",
       [](Collective const& group, nb::handle value, int root, bool pickles) {
         constexpr char const* operation = "gather_objects";
-        return received_list(group, operation, run_waiting(group, [&] {
-                               return detail::gather_bytes(group, operation, root, sent(value, pickles));
-                             }));
+        auto const all =
+            run_waiting(group, [&] { return detail::gather_bytes(group, operation, root, sent(value, pickles)); });
+        return received_list(group, operation, all, pickles);
       },
       nb::arg(), nb::arg().none(), nb::arg(), nb::arg());
   module.def("scatter_objects", &scatter_objects, nb::arg(), nb::arg().none(), nb::arg(), nb::arg());
@@ -117,8 +139,9 @@ void bind_object_calls(nb::module_& module) {
         run_waiting(group, [&] { detail::send_bytes(group, "send_object", dst, sent(value, pickles)); });
       },
       nb::arg(), nb::arg().none(), nb::arg(), nb::arg());
-  module.def("recv_object", [](Collective const& group, int src) {
-    return to_python(run_waiting(group, [&] { return group.recv_object<Json>(src); }));
+  module.def("recv_object", [](Collective const& group, int src, bool pickles) {
+    auto const value = run_waiting(group, [&] { return group.recv_object<Json>(src); });
+    return to_python_in(group, "recv_object", value, pickles);
   });
 }
 

@@ -121,7 +121,7 @@ bool ExportRequest::done() const { return !state_ || state_->done.load(std::memo
 Summary ExportRequest::wait() {
   if (!state_) return {};
   if (state_->is_forked())
-    refuse_forked_child(background_operation, state_->process, "wait in the process that called iconsolidate");
+    refuse_forked_child(background_operation, state_->process, "wait in the process that started the export");
   // A join alone would call no wait hook.
   platform::Backoff backoff({.longest_sleep = std::chrono::milliseconds(20)});
   while (!done()) backoff.pause(platform::ProgressHook::make_progress(backoff.next()));

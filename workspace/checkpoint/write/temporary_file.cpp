@@ -145,7 +145,7 @@ void TemporaryFile::fail(char const* call, int error) const {
                                .message = "nothing was committed",
                                .expected = bytes_ > 0 ? std::to_string(bytes_) + " bytes in this file" : std::string(),
                                .resource = directory_->path_of(name_),
-                               .hint = full ? "free some space, raise the quota, or choose another directory" : ""},
+                               .hint = full ? platform::hint_for_full_disk(directory_->fd()) : std::string()},
                      error);
 }
 
