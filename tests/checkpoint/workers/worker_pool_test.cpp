@@ -97,7 +97,7 @@ TEST(WorkerPool, tells_the_other_ranks_the_type_of_the_callers_exception) {
     }
     auto const told = test::error_of<RemoteError>([&] { agree(world, "a test", work); });
     EXPECT_EQ(told.remote_type, "std::out_of_range");
-    EXPECT_EQ(told.message, "rank 0 failed: there is no row 7");
+    EXPECT_EQ(told.message, "rank 0 threw std::out_of_range: there is no row 7");
   });
 }
 

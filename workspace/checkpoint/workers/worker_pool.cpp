@@ -36,10 +36,12 @@ constexpr int max_default_threads = 4;
 [[noreturn]] void throw_for_peer(std::string const& operation, int rank, std::span<std::byte const> encoded,
                                  Collective const& world) {
   auto [code, info] = decode_error(encoded);
-  info.message = "rank " + std::to_string(rank) + " failed: " + (info.operation.empty() ? "" : info.operation + ": ") +
-                 info.message;
-  info.operation = operation;
+  // An exception of the caller's code has a type of its own.
   if (code != ErrorCode::remote) info.remote_type = {};
+  info.message = "rank " + std::to_string(rank) +
+                 (info.remote_type.empty() ? " failed" : " threw " + info.remote_type) + ": " +
+                 (info.operation.empty() ? "" : info.operation + ": ") + info.message;
+  info.operation = operation;
   info.rank = world.rank();
   info.world_size = world.world_size();
   info.failed_ranks = {rank};
