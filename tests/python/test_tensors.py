@@ -626,3 +626,15 @@ def test_an_exception_of_the_progress_callback_is_raised_and_leaves_no_output(tm
         crossrank.verify(tmp_path, numbers=True, progress=refuse)
     with pytest.raises(TypeError):
         crossrank.verify(tmp_path, numbers=True, progress=lambda done: None)
+
+
+def test_an_error_names_the_tensor(tmp_path):
+    with pytest.raises(crossrank.UsageError, match=r"not a tensor.*layer\.weight"):
+        crossrank.save(tmp_path / "model.safetensors", {"layer.bias": numpy.zeros(1), "layer.weight": [1.0]})
+
+
+def test_a_nested_tensor_is_refused(tmp_path):
+    torch = pytest.importorskip("torch")
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    with pytest.raises(crossrank.UsageError, match="nested"):
+        crossrank.save(tmp_path / "model.safetensors", {"a": nested})

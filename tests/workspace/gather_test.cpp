@@ -303,6 +303,18 @@ void use_different_exchanges(Collective const& world, std::filesystem::path cons
   }
 }
 
+TEST(GatherCheck, tells_tensors_from_state_dicts) {
+  test::run_thread_ranks(2, [](Collective const& world) {
+    auto const tensor = tensor_of(world.rank(), 1);
+    auto const error = test::error_of<MismatchError>([&] {
+      if (world.rank() == 0) get_tensors_parallel(tensor, world).close();
+      if (world.rank() == 1) get_tensors_parallel(StateDict{{"w", tensor}}, world).close();
+    });
+    EXPECT_THAT(error.message, testing::HasSubstr("get_tensors_parallel of ranks [0, 1]"));
+    EXPECT_THAT(error.message, testing::HasSubstr("get_tensors_parallel of state dicts of ranks [0, 1]"));
+  });
+}
+
 TEST(GatherCheck, describes_the_call_of_each_side) {
   test::TemporaryDirectory const directory;
   test::run_thread_ranks(2, [&](Collective const& world) { use_different_exchanges(world, directory.path()); });

@@ -127,7 +127,7 @@ void RangeSession::open_across_nodes(ItemKind kind, Contribution const& mine) {
                                                                    .members = {members_.begin(), members_.end()},
                                                                    .timeout_policy = timeout_policy_,
                                                                    .digest = digest(kind),
-                                                                   .arguments = arguments(),
+                                                                   .arguments = arguments(kind),
                                                                    .exchange = std::move(exchange_),
                                                                    .make_exchange = std::move(make_exchange),
                                                                    .files = files_});
@@ -144,16 +144,18 @@ std::uint64_t RangeSession::digest(ItemKind kind) const {
   return digest.value();
 }
 
-CallArguments RangeSession::arguments() const {
+CallArguments RangeSession::arguments(ItemKind kind) const {
   CallArguments arguments;
-  arguments.name(operation_).text("of ranks").ranks(ranks_).text(files_ ? "through files" : "through shared memory");
+  arguments.name(operation_);
+  if (kind == ItemKind::state_dict) arguments.text("of state dicts");
+  arguments.text("of ranks").ranks(ranks_).text(files_ ? "through files" : "through shared memory");
   if (options_.release == Release::lazy) arguments.text("lazily");
   return arguments;
 }
 
 void RangeSession::open(ItemKind kind, Contribution const& mine) {
   range_ = group_->next_range();
-  auto const noted = arguments();
+  auto const noted = arguments(kind);
   node::Post post{.op_kind = OpKind::range_open, .digest = digest(kind), .arguments = noted.bytes()};
   try {
     // Created inside the try block: if the directory cannot be used, this rank reports it to the others.

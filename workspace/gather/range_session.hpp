@@ -58,7 +58,7 @@ class RangeSession {
   void open_across_nodes(ItemKind kind, Contribution const& mine);
   [[nodiscard]] std::uint64_t digest(ItemKind kind) const;
   /// Returns the arguments that the digest covers.
-  [[nodiscard]] CallArguments arguments() const;
+  [[nodiscard]] CallArguments arguments(ItemKind kind) const;
   void open(ItemKind kind, Contribution const& mine);
   void open_as_receiver();
   void close_round_after_failure();

@@ -79,9 +79,24 @@ std::string require_name(nb::handle key) {
   return name;
 }
 
+/// Converts a value of a dict. An error names its key, or its path in nested dicts.
+template <class Convert>
+auto at_key(nb::handle key, Convert const& convert) {
+  try {
+    return convert();
+  } catch (UsageError const& error) {
+    auto info = error.info();
+    info.resource = printable_text(key) + (info.resource.empty() ? "" : ".") + info.resource;
+    throw UsageError(std::move(info));
+  }
+}
+
 TensorDict dict_from(nb::handle dict, int level) {
   TensorDict tree;
-  for (auto const [key, value] : require_dict(dict)) tree.set(require_name(key), value_from(value, level + 1));
+  for (auto const [key, value] : require_dict(dict)) {
+    auto name = require_name(key);
+    tree.set(std::move(name), at_key(key, [&] { return value_from(value, level + 1); }));
+  }
   return tree;
 }
 
@@ -107,7 +122,7 @@ StateDict state_dict_from(nb::handle dict) {
   // Tied weights are one tensor under two names: they share a storage here too, so that they are sent once.
   std::map<std::tuple<std::byte*, std::size_t>, Tensor> known;
   for (auto const [key, value] : require_dict(dict)) {
-    auto tensor = require_tensor(value, Access::read);
+    auto tensor = at_key(key, [&] { return require_tensor(value, Access::read); });
     if (tensor.nbytes() > 0) {
       auto const [same, is_new] = known.try_emplace({tensor.data(), tensor.nbytes()}, tensor);
       if (!is_new && same->second.dtype() == tensor.dtype()) tensor = same->second.reshape(tensor.shape());

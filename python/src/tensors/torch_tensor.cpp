@@ -30,6 +30,8 @@ void require_plain(Torch const& torch, nb::handle tensor) {
   if (nb::hasattr(tensor, "to_local")) {
     refuse("tensor", "a DTensor has a part on each rank", "a plain tensor", "DTensor", "pass tensor.to_local()");
   }
+  if (nb::cast<bool>(tensor.attr("is_nested")))
+    refuse("tensor", "a nested tensor has no shape", "a plain tensor", "a nested tensor", "pass tensor.unbind()");
   nb::object const layout = tensor.attr("layout");
   if (layout.ptr() != torch.strided) {
     refuse("tensor", "the tensor is not dense", "torch.strided", nb::cast<std::string>(nb::str(layout)),

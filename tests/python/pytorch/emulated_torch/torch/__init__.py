@@ -64,6 +64,7 @@ class Storage:
 
 class Tensor:
     layout = strided
+    is_nested = False
 
     def __init__(self, storage: Storage, dtype: dtype, shape: tuple[int, ...]) -> None:
         self._storage, self.dtype, self.shape = storage, dtype, shape
