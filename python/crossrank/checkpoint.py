@@ -174,6 +174,9 @@ def consolidate(
     Options: max_shard_bytes, force, resume, threads, single_file, read_back ("all", "none"), format ("safetensors", "torch",
     "images"), and those of `MergePlan`.
 
+    `progress` gets on rank 0 the finished bytes, all bytes and the stage. True shows a bar of tqdm, or lines without tqdm. An
+    exception of it ends the job: rank 0 raises the same, and the others a `RemoteError`.
+
     >>> crossrank.consolidate("shards/", "model/", progress=True)
     """
     native = _world(world)

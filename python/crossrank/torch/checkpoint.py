@@ -83,7 +83,8 @@ def export_checkpoint(
     gate_up_proj were sharded, if their shards do not tell. `force` replaces an existing checkpoint. `read_back="all"` compares
     the written files with what was sent. `threads` is the number of threads of this rank, at most 4.
 
-    `progress` gets on rank 0 the finished bytes, all bytes and the stage. True shows a bar of tqdm, or lines without tqdm.
+    `progress` gets on rank 0 the finished bytes, all bytes and the stage. True shows a bar of tqdm, or lines without tqdm. An
+    exception of it ends the export: rank 0 raises the same, and the others a `RemoteError`.
 
         crossrank.torch.export_checkpoint(model, "out", assets="meta-llama")
     """
