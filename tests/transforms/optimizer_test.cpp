@@ -168,14 +168,14 @@ TEST(Optimizers, refuse_options_out_of_range) {
       {"beta2", {.beta2 = 1}}, {"beta2", {.beta2 = nan}},
       {"eps", {.eps = -1}},    {"weight_decay", {.weight_decay = -0.1}}};
   for (auto const& [name, options] : adam) {
-    auto const refused = [&] { AdamW const optimizer(model, options); };
+    auto const refused = [&, &options = options] { AdamW const optimizer(model, options); };
     EXPECT_EQ(error_of<UsageError>(refused).resource, name);
   }
   std::vector<std::pair<std::string, SGDOptions>> const sgd{{"lr", {.lr = std::numeric_limits<double>::infinity()}},
                                                             {"momentum", {.momentum = -2}},
                                                             {"weight_decay", {.weight_decay = nan}}};
   for (auto const& [name, options] : sgd) {
-    auto const refused = [&] { SGD const optimizer(model, options); };
+    auto const refused = [&, &options = options] { SGD const optimizer(model, options); };
     EXPECT_EQ(error_of<UsageError>(refused).resource, name);
   }
   AdamW const lowest(model, {.lr = 0, .beta1 = 0, .beta2 = 0, .eps = 0, .weight_decay = 0});

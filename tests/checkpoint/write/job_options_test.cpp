@@ -50,9 +50,9 @@ class JobOptions : public testing::Test {
   void expect_mismatches(std::vector<std::pair<std::string, Options>> const& others,
                          std::function<void(Collective const&, Options const&)> const& job) const {
     for (auto const& [option, other] : others) {
-      expect_refused<MismatchError>("pass different values of `" + option + "`", [&](Collective const& world) {
-        job(world, world.rank() == 0 ? Options() : other);
-      });
+      expect_refused<MismatchError>(
+          "pass different values of `" + option + "`",
+          [&, &other = other](Collective const& world) { job(world, world.rank() == 0 ? Options() : other); });
       EXPECT_FALSE(fs::exists(out())) << option;
     }
   }

@@ -211,7 +211,8 @@ TEST(Connect, refuses_limits_that_are_not_positive) {
                                                     {"connect_timeout", {.connect_timeout = milliseconds(0)}},
                                                     {"user_limit", {.user_limit = milliseconds(0)}}};
   for (auto const& [name, options] : cases) {
-    auto const info = error_of<UsageError>([&] { static_cast<void>(spi::resolve_options(options, "connect")); });
+    auto const info =
+        error_of<UsageError>([&options = options] { static_cast<void>(spi::resolve_options(options, "connect")); });
     EXPECT_EQ(info.resource, name);
     EXPECT_EQ(info.got, "0 ms");
   }
