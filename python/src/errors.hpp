@@ -28,8 +28,8 @@ class RaisedException final : public nanobind::python_error, public spi::Foreign
   std::string message_;
 };
 
-/// What the library tells other ranks about an exception of a Python callback, while the exception itself waits for the
-/// end of the call. It holds no Python object, so any thread may drop it at any time.
+/// The type and text of an exception of a Python callback. The library tells them to the other ranks, and the caller
+/// gets the exception itself at the end of the call. No Python object is inside, so any thread may drop it at any time.
 class CallbackError final : public std::runtime_error, public spi::ForeignException {
  public:
   /// Takes type and text of an exception. Needs the GIL.

@@ -267,20 +267,13 @@ TEST_F(AtomicFileTest, reports_the_bytes_written_and_the_space_left) {
   }
 }
 
-/// A file system without free inodes.
-class SystemWithoutInodes final : public test::FaultySystem {
- public:
-  int fstatvfs(int fd, struct statvfs* out) override {
-    auto const result = FaultySystem::fstatvfs(fd, out);
-    out->f_files = 1000;
-    out->f_favail = 0;
-    return result;
-  }
-};
-
 TEST_F(AtomicFileTest, says_that_inodes_are_missing) {
-  SystemWithoutInodes os;
+  test::FaultySystem os;
   ScopedSystem const scope(os);
+  os.on_fstatvfs = [](struct statvfs& space) {
+    space.f_files = 1000;
+    space.f_favail = 0;
+  };
   os.fail(Call::openat, 1, ENOSPC);
   try {
     commit();

@@ -56,6 +56,8 @@ class FaultySystem : public platform::System {
   std::function<void(Call, std::string const&)> on_name{};
   /// Called after each successful `fstat`; may edit the result.
   std::function<void(struct stat&)> on_fstat{};
+  /// Called after each successful `fstatvfs`; may edit the result.
+  std::function<void(struct statvfs&)> on_fstatvfs{};
   /// Called during each sleep, after the fake clock has moved.
   std::function<void()> on_sleep{};
 
@@ -92,6 +94,11 @@ class FaultySystem : public platform::System {
     if (fails(Call::fstat)) return -1;
     int const result = System::fstat(fd, out);
     if (result == 0 && on_fstat) on_fstat(*out);
+    return result;
+  }
+  int fstatvfs(int fd, struct statvfs* out) override {
+    int const result = System::fstatvfs(fd, out);
+    if (result == 0 && on_fstatvfs) on_fstatvfs(*out);
     return result;
   }
   int fstatat(int directory, char const* path, struct stat* out, int flags) override {

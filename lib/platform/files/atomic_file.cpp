@@ -50,10 +50,9 @@ DirectoryState state_of(int directory, int error) {
     return {"; the directory was removed meanwhile", "keep the directory while it is in use"};
   struct statvfs space {};
   if (::fstatvfs(directory, &space) != 0) return {", free there: unknown", ""};
-  bool const full = error == ENOSPC || error == EDQUOT;
   return {", free there: " + std::to_string(static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize) + " of " +
               std::to_string(static_cast<std::uint64_t>(space.f_blocks) * space.f_frsize) + " bytes",
-          full ? hint_for_full_disk(directory) : std::string()};
+          hint_if_full(directory, error)};
 }
 
 }  // namespace

@@ -56,7 +56,8 @@ char const* default_hint(int error) noexcept {
 
 }  // namespace
 
-std::string hint_for_full_disk(int directory) {
+std::string hint_if_full(int directory, int error) {
+  if (error != ENOSPC && error != EDQUOT) return {};
   struct statvfs space {};
   // Some file systems make inodes as they need them, and report 0 of 0.
   if (system().fstatvfs(directory, &space) == 0 && space.f_files > 0 && space.f_favail == 0)

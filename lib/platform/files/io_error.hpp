@@ -8,8 +8,9 @@ namespace crossrank::platform {
 /// Returns name and meaning of an errno value: "ENOSPC (No space left on device)".
 [[nodiscard]] std::string errno_text(int error);
 
-/// Returns what to do where the file system of an open directory is full. It may lack inodes rather than bytes.
-[[nodiscard]] std::string hint_for_full_disk(int directory);
+/// Returns what to do if `error` says that the file system of an open directory is full, else an empty text. The file
+/// system may lack inodes rather than bytes.
+[[nodiscard]] std::string hint_if_full(int directory, int error);
 
 /// Throws an `IoError` with the operation that failed, its resource and errno.
 [[noreturn]] void throw_io(std::string operation, std::string resource, int error, std::string hint = {});

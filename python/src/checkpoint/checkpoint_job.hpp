@@ -107,6 +107,33 @@ void read_writing_options(OptionReader& reader, Options& options) {
   reader.read("format", formats, options.format);
 }
 
+/// Calls Python code from a call of the library, without the GIL. Keeps its exception in `raised`, and throws what the
+/// other ranks are told of it.
+template <class Call>
+void run_callback(std::exception_ptr& raised, Call&& call) {
+  AcquiredGil const gil;
+  try {
+    call();
+  } catch (nb::python_error const& error) {
+    raised = std::current_exception();
+    throw CallbackError(error);
+  }
+}
+
+/// Reports progress to a Python function. An exception of it that is an error is thrown as by `run_callback`; another
+/// one, such as KeyboardInterrupt, stops the job.
+inline void report_progress(nb::handle on_progress, cp::Progress const& progress, std::exception_ptr& raised,
+                            std::stop_source& stop) {
+  try {
+    run_callback(raised, [&] {
+      on_progress(progress.bytes_done, progress.bytes_total, nb::str(progress.stage.data(), progress.stage.size()));
+    });
+  } catch (CallbackError const& error) {
+    if (!error.asks_to_stop()) throw;
+    stop.request_stop();
+  }
+}
+
 /// Reports progress to a Python function. The job ends when that function or a signal handler raises.
 class Job {
  public:
@@ -120,13 +147,7 @@ class Job {
   /// other ranks get a `RemoteError` with its type and text.
   template <class Call>
   void call_python(Call&& call) {
-    AcquiredGil const gil;
-    try {
-      call();
-    } catch (nb::python_error const& error) {
-      raised_ = std::current_exception();
-      throw CallbackError(error);
-    }
+    run_callback(raised_, std::forward<Call>(call));
   }
   /// Runs the job of this process alone.
   template <class Work>
@@ -186,14 +207,7 @@ class Job {
   void report(cp::Progress const& progress) {
     poll_signals_now();
     if (on_progress_.is_none() || raised_) return;
-    try {
-      call_python([&] {
-        on_progress_(progress.bytes_done, progress.bytes_total, nb::str(progress.stage.data(), progress.stage.size()));
-      });
-    } catch (CallbackError const& error) {
-      if (!error.asks_to_stop()) throw;
-      stop_.request_stop();
-    }
+    report_progress(on_progress_, progress, raised_, stop_);
   }
 
   nb::object on_progress_;

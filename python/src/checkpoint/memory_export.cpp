@@ -114,13 +114,6 @@ Arguments<Options> read_arguments(Collective const& world, char const* operation
   return arguments;
 }
 
-/// Returns the truth of an object, as `if` sees it.
-bool is_true(nb::handle object) {
-  int const truth = PyObject_IsTrue(object.ptr());
-  if (truth < 0) throw nb::python_error();
-  return truth != 0;
-}
-
 nb::dict export_checkpoint(Collective const& world, nb::handle given, nb::object on_progress) {
   struct Target {
     std::filesystem::path out{};
@@ -149,16 +142,7 @@ class ThreadReporter {
   void report(cp::Progress const& progress) {
     InterpreterHold const hold;
     if (raised_ || !hold) return;
-    AcquiredGil const gil;
-    try {
-      on_progress_.get()(progress.bytes_done, progress.bytes_total,
-                         nb::str(progress.stage.data(), progress.stage.size()));
-    } catch (nb::python_error const& error) {
-      raised_ = std::current_exception();
-      CallbackError told(error);
-      if (!told.asks_to_stop()) throw told;
-      stop_.request_stop();
-    }
+    report_progress(on_progress_.get(), progress, raised_, stop_);
   }
   /// Returns the exception of the function, or null. Call it after the end of the export.
   [[nodiscard]] std::exception_ptr raised() const noexcept { return raised_; }
@@ -259,7 +243,7 @@ nb::dict reshard(Collective const& world, nb::handle given, nb::handle wants) {
   if (!wants.is_none()) {
     options.wants = [&](std::string const& name) {
       bool wanted = false;
-      job.call_python([&] { wanted = is_true(wants(name)); });
+      job.call_python([&] { wanted = static_cast<bool>(nb::bool_(wants(name))); });
       return wanted;
     };
   }

@@ -1,3 +1,4 @@
+#include <cstdint>
 #include <functional>
 #include <stdexcept>
 #include <string>
@@ -56,12 +57,14 @@ Json json_of(nb::handle value, bool pickles) {
 
 /// Returns a value for Python, or the bytes of its pickle. Refuses a value that was sent in the other way.
 nb::object to_python_in(Collective const& group, char const* operation, Json const& value, bool pickles) {
-  bool const pickled = value.is_binary() && value.get_binary().has_subtype();
+  bool const pickled =
+      value.is_binary() && value.get_binary().has_subtype() && value.get_binary().subtype() == pickle_subtype;
   if (pickled == pickles) return to_python(value);
+  auto const kind = [](bool pickle) { return pickle ? "a pickle" : "a value without `pickle`"; };
   throw MismatchError({.operation = operation,
                        .message = "the sender and this rank disagree about `pickle`",
-                       .expected = pickles ? "a pickle" : "a value without `pickle`",
-                       .got = pickled ? "a pickle" : "a value without `pickle`",
+                       .expected = kind(pickles),
+                       .got = kind(pickled),
                        .hint = "pass the same `pickle` on all ranks",
                        .group = group.name(),
                        .rank = group.rank(),

@@ -140,12 +140,11 @@ void TemporaryFile::close() {
 }
 
 void TemporaryFile::fail(char const* call, int error) const {
-  bool const full = error == ENOSPC || error == EDQUOT;
   platform::throw_io(ErrorInfo{.operation = std::string(write_operation) + ": " + call,
                                .message = "nothing was committed",
                                .expected = bytes_ > 0 ? std::to_string(bytes_) + " bytes in this file" : std::string(),
                                .resource = directory_->path_of(name_),
-                               .hint = full ? platform::hint_for_full_disk(directory_->fd()) : std::string()},
+                               .hint = platform::hint_if_full(directory_->fd(), error)},
                      error);
 }
 
