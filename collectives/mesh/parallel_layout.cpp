@@ -1,7 +1,10 @@
-#include <crossrank/group.hpp>
+#include <crossrank/group/parallel_layout.hpp>
 
 #include <array>
+#include <cstdint>
 #include <map>
+#include <string>
+#include <vector>
 
 #include <crossrank/error.hpp>
 

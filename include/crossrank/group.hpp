@@ -1,8 +1,5 @@
 #pragma once
-#include <compare>
 #include <cstdint>
-#include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,10 +10,12 @@
 #include <crossrank/collective.hpp>
 #include <crossrank/device.hpp>
 #include <crossrank/export.hpp>
+#include <crossrank/group/expert_parallel.hpp>
+#include <crossrank/group/graph_capture.hpp>
+#include <crossrank/group/parallel_layout.hpp>
+#include <crossrank/group/tensor_dict_requests.hpp>
 #include <crossrank/message_queue.hpp>
 #include <crossrank/objects.hpp>
-#include <crossrank/state.hpp>
-#include <crossrank/stream.hpp>
 #include <crossrank/tensor.hpp>
 #include <crossrank/tensor_dict.hpp>
 
@@ -46,48 +45,6 @@ struct GatherTo {
   std::int64_t dim = -1;  ///< counts from the last dimension when negative
 };
 
-/// Options of `send_tensor_dict`.
-struct SendDictOptions {
-  std::optional<int> dst{};                          ///< empty: the next rank
-  std::optional<Collective> all_gather_group{};      ///< ranks with the same tensors; each sends one part of them
-  std::map<std::string, bool> all_gather_tensors{};  ///< by key (nested: dotted): whether the tensor is sent in parts
-};
-
-/// Options of `recv_tensor_dict`.
-struct RecvDictOptions {
-  std::optional<int> src{};                      ///< empty: the previous rank
-  std::optional<Collective> all_gather_group{};  ///< joins the parts; has as many ranks as the sender's group
-};
-
-/// Options of `dispatch`.
-struct DispatchOptions {
-  bool is_sequence_parallel = false;    ///< true: this group; false: `data_parallel`, or no exchange
-  std::vector<std::int64_t> sizes{};    ///< rows of each rank of that group; empty: the ranks exchange them
-  std::vector<Tensor> extra_tensors{};  ///< sent with the rest; have as many rows
-};
-
-/// Says how `combine` returns dispatched tokens to their ranks.
-class CROSSRANK_EXPORT ExpertRoute {
- public:
-  /// Makes the route of tokens that stayed local.
-  ExpertRoute() = default;
-  /// Returns the rows of each rank, in rank order; empty when the tokens stayed local.
-  [[nodiscard]] std::vector<std::int64_t> const& sizes() const noexcept { return sizes_; }
-
- private:
-  friend class GroupCoordinator;
-  std::vector<std::int64_t> sizes_{};
-  std::optional<Collective> group_{};
-};
-
-/// Result of `dispatch`: the tokens of all ranks, joined along their first dimension.
-struct Dispatched {
-  Tensor hidden_states{};               ///< one row per token
-  Tensor router_logits{};               ///< as many rows
-  std::vector<Tensor> extra_tensors{};  ///< as many rows each
-  ExpertRoute route{};                  ///< for `combine`
-};
-
 /// Queues from every rank to one reader.
 struct SingleReaderQueues {
   MessageQueue own{};                ///< the queue that this rank writes
@@ -99,88 +56,6 @@ struct BufferDescription {
   std::string name{};        ///< names the buffer
   Shape shape{};             ///< its dimensions
   Dtype dtype = Dtype::f32;  ///< its element type
-};
-
-/// Context of a graph capture, which several groups can share.
-struct GraphContext {
-  Stream stream{};  ///< stream to capture; default: a new stream of the group's device
-};
-
-/// A scope in which graphs are captured: its stream is the current one of its device in this thread.
-///
-/// When the scope begins, its stream waits for the previous current stream. When it ends, that stream waits for the
-/// scope's. Without a GPU the scope only holds its context.
-class CROSSRANK_EXPORT GraphCapture {
- public:
-  /// Begins the scope.
-  explicit GraphCapture(GraphContext context);
-  /// Ends the scope.
-  ~GraphCapture();
-  GraphCapture(GraphCapture const&) = delete;
-  GraphCapture& operator=(GraphCapture const&) = delete;
-  /// Returns the context.
-  [[nodiscard]] GraphContext const& context() const noexcept { return context_; }
-
- private:
-  GraphContext context_;
-  Stream previous_{};
-  std::optional<StreamGuard> guard_{};
-};
-
-/// A send of a dictionary in progress. Holds tensors and metadata until they have been sent.
-///
-/// Keep it until `wait` returns or `test` returns true. Dropping it earlier cancels the messages that have not been
-/// sent. The two ranks then no longer agree on the next message.
-class CROSSRANK_EXPORT TensorDictSend {
- public:
-  /// Makes a send that has finished.
-  TensorDictSend() noexcept;
-  /// Takes over a send.
-  TensorDictSend(TensorDictSend&&) noexcept;
-  /// Drops this send and takes over another.
-  TensorDictSend& operator=(TensorDictSend&&) noexcept;
-  TensorDictSend(TensorDictSend const&) = delete;
-  TensorDictSend& operator=(TensorDictSend const&) = delete;
-  /// Drops the send.
-  ~TensorDictSend();
-  /// Returns whether everything has been sent. Never blocks.
-  [[nodiscard]] bool test();
-  /// Blocks until everything has been sent.
-  void wait();
-
- private:
-  friend class GroupCoordinator;
-  struct State;
-  std::unique_ptr<State> state_;
-};
-
-/// A receive of a dictionary in progress.
-///
-/// It advances during `test` and `wait` on itself or on a later receive. Two ranks that send each other large
-/// dictionaries must wait for the receive first, then for the send. After an unfinished receive is dropped, the two
-/// ranks no longer agree on the next message.
-class CROSSRANK_EXPORT TensorDictReceive {
- public:
-  /// Makes a receive that has finished with an empty dictionary.
-  TensorDictReceive() noexcept;
-  /// Takes over a receive.
-  TensorDictReceive(TensorDictReceive&&) noexcept;
-  /// Drops this receive and takes over another.
-  TensorDictReceive& operator=(TensorDictReceive&&) noexcept;
-  TensorDictReceive(TensorDictReceive const&) = delete;
-  TensorDictReceive& operator=(TensorDictReceive const&) = delete;
-  /// Drops the receive.
-  ~TensorDictReceive();
-  /// Returns whether all messages have arrived. Never blocks.
-  [[nodiscard]] bool test();
-  /// Returns the dictionary. The first call blocks and joins parts with the all-gather group. Later calls return at
-  /// once, or throw the same error as the first.
-  TensorDict const& wait();
-
- private:
-  friend class GroupCoordinator;
-  struct State;
-  std::unique_ptr<State> state_;
 };
 
 /// A group of ranks for one kind of parallelism. Follows vLLM's `GroupCoordinator`.
@@ -399,38 +274,5 @@ class CROSSRANK_EXPORT GroupCoordinator {
 
   std::shared_ptr<State> state_;
 };
-
-/// Sizes of the standard axes, the last one fastest.
-struct ParallelSizes {
-  int external_data_parallel = 1;    ///< independent replicas
-  int data_parallel = 1;             ///< replicas that share expert layers
-  int pipeline_parallel = 1;         ///< pipeline stages
-  int prefill_context_parallel = 1;  ///< ranks that share a prompt
-  int tensor_parallel = 1;           ///< ranks that share a layer
-};
-
-/// The groups along each axis, each list as `GroupCoordinator::create` takes it.
-struct ParallelLayout {
-  std::vector<std::vector<int>> data_parallel{};             ///< along the data-parallel axis
-  std::vector<std::vector<int>> pipeline_parallel{};         ///< along the pipeline axis
-  std::vector<std::vector<int>> prefill_context_parallel{};  ///< along the prefill-context axis
-  std::vector<std::vector<int>> tensor_parallel{};           ///< along the tensor-parallel axis
-  std::vector<std::vector<int>> expert_parallel{};           ///< data x prefill context x tensor parallel, merged
-};
-
-/// Lays ranks out as [external DP, DP, PP, PCP, TP]. Local. `UsageError` for a size below 1 or more than 2^30 ranks.
-[[nodiscard]] CROSSRANK_EXPORT ParallelLayout parallel_layout(ParallelSizes const& sizes);
-
-/// Selects the tokens of one step.
-struct ExpertChunk {
-  int sequence_parallel = 1;               ///< ranks that share the tokens of one data-parallel rank
-  std::int64_t index = 0;                  ///< number of the chunk
-  std::optional<std::int64_t> max_rows{};  ///< most rows of a chunk; empty: all at once
-};
-
-/// Returns the rows of each rank for `dispatch`, from the tokens of each data-parallel rank. Local. A rank without rows
-/// left in a chunk takes part with one row, so that all ranks make the same calls.
-[[nodiscard]] CROSSRANK_EXPORT std::vector<std::int64_t> expert_sizes(std::vector<std::int64_t> const& tokens,
-                                                                      ExpertChunk const& chunk = {});
 
 }  // namespace crossrank

@@ -7,6 +7,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/no_destructor.hpp"
+#include "lib/device/cuda/borrowed_device_memory.hpp"
 #include "lib/device/cuda/capture.hpp"
 #include "lib/device/cuda/device_memory.hpp"
 #include "lib/device/cuda/device_state.hpp"
