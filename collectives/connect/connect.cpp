@@ -11,6 +11,9 @@
 #include <tuple>
 #include <utility>
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <crossrank/error.hpp>
 #include <crossrank/spi/connect_mpi.hpp>
 #include <crossrank/spi/transport.hpp>
@@ -20,6 +23,7 @@
 #include "collectives/connect/open_transport.hpp"
 #include "collectives/connect/plugin_loader.hpp"
 #include "collectives/spi/error_in.hpp"
+#include "lib/core/forked_child.hpp"
 #include "lib/core/max_wait.hpp"
 #include "lib/core/no_destructor.hpp"
 #include "lib/core/settings.hpp"
@@ -38,6 +42,7 @@ struct Jobs {
   struct Job {
     std::weak_ptr<spi::Transport> transport;
     std::weak_ptr<void> state;  ///< the shared state of all handles of the job
+    pid_t process = 0;          ///< the process that joined the job
     std::shared_ptr<std::mutex> opening = std::make_shared<std::mutex>();  ///< held by the thread that opens the job
   };
   std::map<Key, Job> jobs;
@@ -141,6 +146,10 @@ Collective connect(ConnectOptions options) try {
     auto const transport = known.transport.lock();
     auto state = std::static_pointer_cast<detail::GroupState>(known.state.lock());
     if (transport && state && !transport->is_closed()) {
+      if (known.process != ::getpid() && transport->backend() != "fake") {
+        refuse_forked_child("connect", known.process,
+                            "connect in the parent, or exec a program that connects by itself");
+      }
       require_size(*transport, options);
       Collective joined(std::move(state));
       if (options.progress == ProgressMode::thread) joined.start_progress_thread();
@@ -153,6 +162,7 @@ Collective connect(ConnectOptions options) try {
   auto& known = jobs().jobs[key];
   known.transport = transport;
   known.state = world.state_;
+  known.process = ::getpid();
   return world;
 } catch (...) {
   rethrow_as_failed_start();

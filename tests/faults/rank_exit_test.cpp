@@ -200,9 +200,11 @@ void fork_and_misuse(test::RankSelf const& self, Collective& world, std::vector<
     bool const refused = !test::say_verdict(self, "child", [&] { world.barrier(); });
     bool const refused_gather = !test::say_verdict(
         self, "child_gather", [&] { get_tensors_parallel(test::sample_tensor(0, 0), world).close(); });
+    bool const refused_connect =
+        !test::say_verdict(self, "child_connect", [] { (void)connect(test::fault_options()); });
     received.clear();
     world = Collective();
-    std::exit(refused && refused_gather && refused_requests ? 0 : 1);
+    std::exit(refused && refused_gather && refused_connect && refused_requests ? 0 : 1);
   }
   int status = 0;
   ::waitpid(child, &status, 0);
@@ -273,6 +275,7 @@ TEST(FaultsRankExit, forked_child_is_refused_and_harms_no_rank) {
   EXPECT_EQ(test::expect_one_verdict(job).code, "ok") << job.text();
   EXPECT_EQ(test::verdict_of(job.ranks.at(0), "child").code, "usage") << job.text();
   EXPECT_EQ(test::verdict_of(job.ranks.at(0), "child_gather").code, "usage") << job.text();
+  EXPECT_EQ(test::verdict_of(job.ranks.at(0), "child_connect").code, "usage") << job.text();
 }
 
 }  // namespace
