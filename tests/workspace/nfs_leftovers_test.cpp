@@ -1,9 +1,12 @@
 #include <crossrank/workspace/nfs_workspace.hpp>
 
 #include <array>
+#include <atomic>
 #include <csignal>
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <fcntl.h>
@@ -104,6 +107,34 @@ TEST_F(NFSLeftovers, keeps_the_files_of_the_parent_when_a_forked_child_writes) {
   ASSERT_EQ(status, 0);
   EXPECT_TRUE(fs::exists(of_parent));
   EXPECT_THROW(static_cast<void>(workspace.read_configs_and_weights_from_rank(0)), FormatError);
+}
+
+/// The child has no thread that could free a mutex which another thread of its parent held.
+TEST_F(NFSLeftovers, lets_a_forked_child_drop_a_workspace_while_other_threads_make_some) {
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int rank = 1; rank < 4; ++rank) {
+    threads.emplace_back([&, rank] {
+      while (!stop) {
+        auto workspace = open(rank);
+        write(workspace, rank);
+      }
+    });
+  }
+  for (int i = 0; i < 100; ++i) {
+    std::optional workspace(open(0));
+    pid_t const child = ::fork();
+    if (child == 0) {
+      ::alarm(60);
+      workspace.reset();
+      ::_exit(0);
+    }
+    int status = 0;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0) << "fork " << i;
+  }
+  stop = true;
+  for (auto& thread : threads) thread.join();
 }
 
 TEST_F(NFSLeftovers, keeps_existing_files_when_asked) {

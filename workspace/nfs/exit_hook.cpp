@@ -9,6 +9,7 @@
 
 #include "lib/core/no_destructor.hpp"
 #include "workspace/nfs/file_state_store.hpp"
+#include "workspace/nfs/state_file_names.hpp"
 
 namespace crossrank::workspace {
 namespace {
@@ -31,10 +32,21 @@ void on_exit() {
   registry().mutex.unlock();
 }
 
+// A child has only the thread that forked. A mutex that another thread held at the fork would stay locked in the child.
+void before_fork() {
+  registry().mutex.lock();
+  lock_state_file_names();
+}
+
+void in_parent() {
+  unlock_state_file_names();
+  registry().mutex.unlock();
+}
+
 /// The locks of the files show that their writer is alive. A child must not hold them when the writer has died. At the
 /// fork another thread may have changed a store, whose locks the child then keeps.
 void in_child() {
-  if (!registry().mutex.try_lock()) return;
+  unlock_state_file_names();
   for (auto* const store : registry().alive) store->forget_parents_files();
   registry().mutex.unlock();
 }
@@ -46,7 +58,7 @@ void finish_at_exit(FileStateStore& store) {
   registry().alive.push_back(&store);
   if (std::exchange(registry().hooked, true)) return;
   std::atexit(on_exit);
-  ::pthread_atfork(nullptr, nullptr, in_child);
+  ::pthread_atfork(before_fork, in_parent, in_child);
 }
 
 void forget_at_exit(FileStateStore& store) noexcept {

@@ -91,4 +91,8 @@ bool is_of_this_process(StateFileName const& file) noexcept {
   return writer.owner == ::getpid() && writer.number == file.writer;
 }
 
+void lock_state_file_names() { writer.mutex.lock(); }
+
+void unlock_state_file_names() noexcept { writer.mutex.unlock(); }
+
 }  // namespace crossrank::workspace

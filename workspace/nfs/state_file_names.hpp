@@ -40,5 +40,9 @@ struct RankFiles {
 [[nodiscard]] StateFileName next_state_file(int rank);
 /// Returns whether this process, and not its parent, created that name.
 [[nodiscard]] bool is_of_this_process(StateFileName const& file) noexcept;
+/// Makes the two functions above wait in other threads, so that a fork finds them in no call.
+void lock_state_file_names();
+/// Ends what `lock_state_file_names` began, in the same thread; in a child too.
+void unlock_state_file_names() noexcept;
 
 }  // namespace crossrank::workspace
