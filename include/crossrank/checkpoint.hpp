@@ -167,11 +167,12 @@ struct ConsolidateOptions {
   bool force = false;                             ///< replace an existing checkpoint
   std::function<void(Progress const&)> on_progress{};  ///< on rank 0, in the calling thread, at most 10 times a second
   std::stop_token stop{};                              ///< stops with `CancelledError`; leaves nothing behind
-  bool resume = false;                                 ///< continue from the files that a killed job had finished
-  ReadBack read_back = ReadBack::all;                  ///< what is checked after writing
-  int threads = 0;                                     ///< threads of this rank; 0: two per CPU of its share, at most 4
-  bool single_file = false;                            ///< write one file, whatever its size
-  OutputFormat format = OutputFormat::safetensors;     ///< file format of the result
+  /// Continue from the files that a killed or resumed job had finished. They then stay also after an error or `stop`.
+  bool resume = false;
+  ReadBack read_back = ReadBack::all;               ///< what is checked after writing
+  int threads = 0;                                  ///< threads of this rank; 0: two per CPU of its share, at most 4
+  bool single_file = false;                         ///< write one file, whatever its size
+  OutputFormat format = OutputFormat::safetensors;  ///< file format of the result
 };
 
 /// Options of `split`.

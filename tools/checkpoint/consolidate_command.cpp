@@ -18,7 +18,7 @@ and distributed checkpoints (DCP). A process needs at most 256 MiB, plus 2 KiB f
 its shards.
 
 Everything is written to a hidden folder in the output, read back and compared. The files get their names last, and the
-config the very last. A job that is killed at any time leaves the old checkpoint or none, and --resume continues from
+config the very last. A job that is killed at any time leaves the old checkpoint, none or the new one, and --resume continues from
 there. A lost rank ends the job; finished files stay for --resume.
 
 Examples:

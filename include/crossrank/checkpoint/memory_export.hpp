@@ -103,7 +103,8 @@ class CROSSRANK_EXPORT ExportRequest {
 
   /// Returns whether the export has ended on this rank. Never blocks.
   [[nodiscard]] bool done() const;
-  /// Blocks until the export has ended. Returns its result or throws its error, once; errors as for `consolidate`.
+  /// Blocks until the export has ended. Returns its result or throws its error, each time; errors as for
+  /// `consolidate`.
   Summary wait();
 
  private:

@@ -66,6 +66,31 @@ TEST_F(ModelFile, is_not_merged_when_its_config_is_a_link_to_nothing) {
   }
 }
 
+TEST_F(ModelFile, is_refused_when_a_size_in_its_config_is_in_quotes) {
+  std::ofstream(folder_.path() / "config.json") << R"({"model_type": "llama", "num_key_value_heads": "2"})";
+
+  auto const error = test::error_of<FormatError>([&] { (void)MergePlan::make(world_, folder_.path()); });
+
+  EXPECT_EQ(error.got, R"("num_key_value_heads": "2")");
+}
+
+// The key was ignored, and the index was not compared with the files.
+TEST_F(ModelFile, of_safetensors_has_no_model_key) {
+  EXPECT_EQ(
+      test::error_of<UsageError>([&] { (void)MergePlan::make(world_, folder_.path(), {.model_key = "model"}); }).got,
+      "model");
+  EXPECT_EQ(MergePlan::make(world_, folder_.path(), {.model_key = "."}).tensors(), std::vector{keys});
+}
+
+TEST_F(ModelFile, that_is_a_renamed_file_of_a_rank_is_refused) {
+  (void)split(world_, MergePlan::make(world_, file()), out(), {.tp = 2});
+  fs::rename(out() / "rank0.safetensors", out() / "model.safetensors");
+  fs::remove(out() / "rank1.safetensors");
+
+  EXPECT_THAT(test::error_of<FormatError>([&] { (void)MergePlan::make(world_, out()); }).failed_ranks,
+              testing::ElementsAre(1));
+}
+
 TEST_F(ModelFile, may_be_an_index) {
   auto const index = folder_.path() / "model.safetensors.index.json";
   std::ofstream(index) << Json{{"metadata", Json::object()}, {"weight_map", {{keys, "model.safetensors"}}}};

@@ -94,6 +94,12 @@ void write_indexed(fs::path const& directory) {
   write_index(directory / "model.safetensors.index.json", map);
 }
 
+/// Writes numbered parts without an index. The first two are opened twice, to tell them from ranks.
+void write_numbered(fs::path const& directory) {
+  write_indexed(directory);
+  fs::remove(directory / "model.safetensors.index.json");
+}
+
 /// Writes two stages of two tensor-parallel ranks. The norm is a replica.
 void write_ranks(fs::path const& directory) {
   for (int stage = 0; stage < 2; ++stage) {
@@ -287,6 +293,7 @@ TEST_P(PartInputs, are_known_only_from_the_recipes_of_this_plan) {
 
 INSTANTIATE_TEST_SUITE_P(All, PartInputs,
                          testing::Values(ManyFiles{"indexed", 5, write_indexed},
+                                         ManyFiles{"numbered", 5, write_numbered},
                                          ManyFiles{"ranks", 4, write_ranks, {.pattern = "rank_{tp}_{pp}.safetensors"}},
                                          ManyFiles{"archives", 3, write_archives},
                                          ManyFiles{"distributed", 3, write_distributed},
@@ -315,6 +322,20 @@ TEST_F(PartPlan, with_another_header_of_an_input_is_refused) {
     }
   }
   EXPECT_GT(refused, 0);
+}
+
+TEST_F(PartPlan, does_not_need_the_directory_in_which_it_was_made) {
+  auto const temporary = folder_.path() / "temporary";
+  fs::create_directories(temporary);
+  auto const from_there = [&](fs::path const& path) { return temporary / ".." / path.filename(); };
+  PartsPlan::make(checkpoint::MergePlan::make(world_, from_there(in())), from_there(out()),
+                  {.parts = parts, .max_shard_bytes = 1100, .force = true})
+      .save(plan_file());
+  fs::remove(temporary);
+  auto const loaded = load_plan();
+  for (int part = 0; part < parts; ++part) (void)consolidate_part(loaded, part);
+  (void)finish_parts(loaded);
+  EXPECT_EQ(state(), "new");
 }
 
 TEST_F(PartPlan, reads_the_index_once) {

@@ -64,6 +64,8 @@ TEST(RuleFile, rejects_invalid_rule_files) {
       {R"({"rules": [{"layer": "a{b", "sharding": "row"}]})", "without a closing one"},
       {R"({"rules": [{"layer": "{a{b}}", "sharding": "row"}]})", "nested braces"},
       {R"({"sizes": {"vocab_size": [1]}})", "vocab_size"},
+      {R"({"sizes": {"vocab_size": -1}})", "\"vocab_size\" is negative"},
+      {R"({"sizes": {"vocab_size": "512"}})", "\"vocab_size\" is a number in quotes"},
       {"{\"rules\": [[[[[[[[[[]]]]]]]]]]}", "more than 8 levels"},
       {"{\"comment\": \"\xff\"}", "UTF-8"},
   };

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <stop_token>
 #include <string>
 #include <thread>
 
@@ -187,6 +188,25 @@ TEST_F(ResumedJob, rewrites_a_file_when_only_its_marker_exists) {
 
   consolidate(resumed);
 
+  EXPECT_EQ(state(), "new");
+  expect_nothing_hidden();
+}
+
+// A scheduler that preempts a job sends SIGTERM first. A resumed job once removed all finished files then.
+TEST_F(ResumedJob, keeps_finished_files_when_it_is_cancelled) {
+  kill_at("checkpoint.job.marked", 1);
+  auto const finished = names_in(left_folder());
+  auto resumed = options_for("safetensors");
+  resumed.resume = true;
+  std::stop_source stop;
+  stop.request_stop();
+  resumed.stop = stop.get_token();
+
+  EXPECT_THROW(consolidate(resumed), CancelledError);
+  EXPECT_THAT(names_in(left_folder()), testing::IsSupersetOf(finished));
+
+  resumed.stop = {};
+  consolidate(resumed);
   EXPECT_EQ(state(), "new");
   expect_nothing_hidden();
 }

@@ -21,6 +21,7 @@
 #include "workspace/checkpoint/discovery/megatron/deepspeed_files.hpp"
 #include "workspace/checkpoint/discovery/grid/expert_groups.hpp"
 #include "workspace/checkpoint/source/file_pool.hpp"
+#include "workspace/checkpoint/source/safetensors_source.hpp"
 #include "workspace/checkpoint/source/shard_metadata.hpp"
 #include "workspace/checkpoint/discovery/flat_parameters.hpp"
 #include "workspace/checkpoint/discovery/model_description.hpp"
@@ -76,12 +77,13 @@ bool is_counted(ShardSet const& set, std::vector<NamedShard> const& shards, Anno
 /// config gives sizes of a grid.
 void place(ShardSet& set, std::vector<ShardFiles> const& shards, AnnouncedGrid announced, fs::path const& path) {
   bool const single = shards.size() == 1 && !shards.front().shard.numbers.has_place();
-  if (single) {
-    set.places.emplace_back();
-    return;
-  }
   std::vector<NamedShard> named;
   for (auto const& shard : shards) named.push_back(shard.shard);
+  if (single) {
+    set.places.emplace_back();
+    require_matching_ranks(set, named, path.string());  // a renamed file of a rank is no model
+    return;
+  }
   auto grid = place_shards(named, announced, path.string());
   set.tp = grid.tp;
   set.pp = grid.pp;
@@ -258,6 +260,21 @@ ShardSet open_any(fs::path const& path, ShardSetOptions const& options, TorchSou
   return set;
 }
 
+/// `model_key` names a key around the model. Safetensors files have none, so it would have no effect.
+void require_no_key(ShardSet const& set, ShardSetOptions const& options, fs::path const& path) {
+  if (options.model_key.empty() || options.model_key == ".") return;
+  auto const is_safetensors = [](auto const& source) {
+    return dynamic_cast<SafetensorsSource const*>(source.get()) != nullptr;
+  };
+  if (!std::all_of(set.sources.begin(), set.sources.end(), is_safetensors)) return;
+  throw UsageError({.operation = open_operation,
+                    .message = "`model_key` has no effect on safetensors files",
+                    .expected = "torch files or a distributed checkpoint",
+                    .got = options.model_key,
+                    .resource = path.string(),
+                    .hint = "leave `model_key` away; use `rules` to rename or leave out tensors"});
+}
+
 }  // namespace
 
 codec::CrcPolicy crc_policy(ArchiveCrc crc) {
@@ -287,6 +304,7 @@ ShardSet open_shard_set(fs::path const& path, ShardSetOptions const& options) {
                                  .model_key = options.model_key,
                                  .pool = std::make_shared<FilePool>()};
   auto set = open_any(path, options, torch);
+  require_no_key(set, options, path);
   require_no_flat_parameters(set);
   if (options.fused != FusedLayout::automatic) set.fused = options.fused;
   set.files = torch.pool->stamps();

@@ -126,9 +126,8 @@ Summary ExportRequest::wait() {
   platform::Backoff backoff({.longest_sleep = std::chrono::milliseconds(20)});
   while (!done()) backoff.pause(platform::ProgressHook::make_progress(backoff.next()));
   state_->join();
-  auto const state = std::move(state_);
-  if (state->error) std::rethrow_exception(state->error);
-  return state->summary;
+  if (state_->error) std::rethrow_exception(state_->error);
+  return state_->summary;
 }
 
 ExportRequest iconsolidate(Collective const& world, StateDict const& weights, Placements const& placements,

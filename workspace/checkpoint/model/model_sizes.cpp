@@ -4,17 +4,33 @@
 #include <array>
 #include <initializer_list>
 #include <set>
+#include <string>
 #include <utility>
+
+#include <crossrank/error.hpp>
 
 namespace crossrank::checkpoint {
 namespace {
 
 constexpr std::int64_t largest = std::int64_t{1} << 40;
 
+/// A size in quotes would count as unknown, and a merge would then decide otherwise.
+[[noreturn]] void refuse_quoted(std::string const& key, Json const& value) {
+  throw FormatError({.operation = "read the sizes of the model",
+                     .message = "the config has a number in quotes",
+                     .expected = '"' + key + "\": " + value.get<std::string>(),
+                     .got = '"' + key + "\": " + value.dump(),
+                     .resource = "config.json",
+                     .hint = "remove the quotes",
+                     .section = "json"});
+}
+
 std::optional<std::int64_t> count(Json const& config, std::initializer_list<char const*> keys) {
   for (auto const* key : keys) {
     auto const found = config.find(key);
-    if (found == config.end() || !found->is_number_integer()) continue;
+    if (found == config.end()) continue;
+    if (is_quoted_number(*found)) refuse_quoted(key, *found);
+    if (!found->is_number_integer()) continue;
     if (found->is_number_unsigned() && found->get<std::uint64_t>() > static_cast<std::uint64_t>(largest)) continue;
     auto const value = found->get<std::int64_t>();
     if (value > 0 && value <= largest) return value;
@@ -108,6 +124,12 @@ constexpr std::array<std::pair<SizeName, std::string_view>, 24> size_names{{
 }};
 
 }  // namespace
+
+bool is_quoted_number(Json const& value) {
+  if (!value.is_string()) return false;
+  auto const& text = value.get_ref<std::string const&>();
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+}
 
 Json const& language_config(Json const& config) {
   for (auto const* part : {"text_config", "llm_config"}) {

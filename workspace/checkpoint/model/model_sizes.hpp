@@ -37,10 +37,14 @@ enum class SizeName : std::uint8_t {
   ssm_states,      ///< states of all groups of a state-space layer
 };
 
+/// Returns whether the value is a text of digits, which somebody has written in place of a number.
+[[nodiscard]] bool is_quoted_number(Json const& value);
+
 /// Returns the part of a config that describes the language model: `text_config`, `llm_config` or the whole config.
 [[nodiscard]] Json const& language_config(Json const& config);
 
-/// The sizes of a model in config.json. Sizes that the config does not have stay unknown.
+/// The sizes of a model in config.json. Sizes that the config does not have stay unknown. `FormatError` for a size in
+/// quotes.
 class ModelSizes {
  public:
   ModelSizes() = default;

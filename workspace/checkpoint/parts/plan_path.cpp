@@ -17,7 +17,11 @@ fs::path absolute_path(fs::path const& path) {
   if (path.empty()) return path;
   fs::path result;
   for (auto const& part : fs::absolute(path)) {
-    if (!part.empty() && part != ".") result /= part;
+    if (part.empty() || part == ".") continue;
+    std::error_code unknown;
+    // Another host may lack a directory that only leads to the next one.
+    auto const parent = part == ".." ? fs::canonical(result, unknown).parent_path() : fs::path();
+    result = parent.empty() || unknown ? result / part : parent;
   }
   return result;
 }

@@ -18,6 +18,7 @@
 #include "lib/platform/files/io_error.hpp"
 #include "lib/platform/system.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
+#include "workspace/checkpoint/model/model_sizes.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -279,9 +280,11 @@ class RuleReader {
 Json read_sizes(Json const& sizes, std::string const& source) {
   if (!sizes.is_object()) refuse(source, "\"sizes\"", "not an object");
   for (auto const& [key, value] : sizes.items()) {
+    auto const name = "\"" + codec::printable(key) + "\"";
     bool const usable = value.is_boolean() || value.is_string() || value.is_number_integer();
-    if (!usable)
-      refuse(source, "\"sizes\"", "\"" + codec::printable(key) + "\" must be a whole number, string or boolean");
+    if (!usable) refuse(source, "\"sizes\"", name + " must be a whole number, string or boolean");
+    if (value.is_number_integer() && value < 0) refuse(source, "\"sizes\"", name + " is negative");
+    if (is_quoted_number(value)) refuse(source, "\"sizes\"", name + " is a number in quotes");
   }
   return sizes;
 }

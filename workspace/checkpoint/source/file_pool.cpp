@@ -43,9 +43,10 @@ std::size_t FilePool::open_files() const {
 
 std::vector<FileStamp> FilePool::stamps() const {
   std::lock_guard const lock(mutex_);
-  // Files may be opened by several threads, in any order.
+  // Files may be opened by several threads, in any order, and more than once.
   auto sorted = stamps_;
-  std::sort(sorted.begin(), sorted.end(), [](auto const& a, auto const& b) { return a.path < b.path; });
+  std::sort(sorted.begin(), sorted.end());
+  sorted.erase(std::unique(sorted.begin(), sorted.end()), sorted.end());
   return sorted;
 }
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -22,7 +23,7 @@ struct FileStamp {
   std::string path{};
   std::uint64_t size = 0;
   std::int64_t changed = 0;  ///< time of the last change, in nanoseconds
-  bool operator==(FileStamp const&) const = default;
+  auto operator<=>(FileStamp const&) const = default;
 };
 
 /// Keeps a bounded number of files open for reading. A checkpoint may have more files than a process may have

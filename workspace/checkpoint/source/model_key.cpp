@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
 #include <crossrank/error.hpp>
 
@@ -44,6 +45,14 @@ std::vector<std::string> paths_to(std::vector<SavedKey> const& keys, std::vector
   return ways;
 }
 
+/// Returns the first part of a tensor's name that says that it is of an optimizer, as in a dict that was flattened:
+/// "optimizer.state.lm_head.weight.exp_avg". Empty for other tensors. No module of a model has such a name.
+std::string_view optimizer_part(std::string_view name) {
+  auto const first = name.substr(0, name.find('.'));
+  bool const is_optimizer = first == "optim" || first == "optimizer" || first == "optimizers";
+  return is_optimizer && first.size() < name.size() ? first : std::string_view();
+}
+
 /// The keys of one dict, sorted by kind.
 struct Sorted {
   explicit Sorted(std::vector<SavedKey> const& keys) {
@@ -55,6 +64,7 @@ struct Sorted {
       unsure = unsure || one.under == KeyContent::names;
       has_model = has_model || (kind == KeyKind::model && one.under == KeyContent::dict);
       if (kind == KeyKind::training && holder) training.push_back(one.key);
+      if (auto const part = optimizer_part(one.key); !holder && !part.empty()) flat_training.emplace(part);
       if (one.under == KeyContent::counter) continue;
       if (kind == KeyKind::model) known.push_back(one.key);
       if (kind == KeyKind::other) other.push_back(one.key);
@@ -68,9 +78,10 @@ struct Sorted {
 
   std::vector<std::string> known{};
   std::vector<std::string> other{};
-  std::vector<std::string> training{};  ///< training state that holds more than one tensor
-  bool loose = false;                   ///< the dict itself holds tensors
-  bool counted = false;                 ///< there are one-value tensors that are not training state
+  std::vector<std::string> training{};    ///< training state that holds more than one tensor
+  std::set<std::string> flat_training{};  ///< first parts of the names of tensors that are training state
+  bool loose = false;                     ///< the dict itself holds tensors
+  bool counted = false;                   ///< there are one-value tensors that are not training state
   bool unsure = false;
   bool has_model = false;  ///< there is a dict under a known key of models
 };
@@ -176,6 +187,7 @@ KeyPath find_model(ListKeys const& list, std::string const& asked, std::string c
     }
     if (!named && sorted.is_model()) {
       for (auto const& key : sorted.training) way.left_out.push_back(dotted(way.keys, key));
+      for (auto const& part : sorted.flat_training) way.left_out.push_back(dotted(way.keys, part));
       break;
     }
     if (named && (sorted.all_one() || !sorted.clear() || sorted.counted)) break;

@@ -106,7 +106,7 @@ class Writing {
         if (world_.rank() == 0) commit();
       });
     } catch (CancelledError const&) {
-      if (world_.rank() == 0 && folder_) folder_->remove();
+      remove_unless_resumed();
       throw;
     } catch (Error const& error) {
       // After the loss of a rank, the finished files of all ranks stay for a run with --resume.

@@ -72,6 +72,8 @@ std::vector<CleanedJob> clean_jobs(std::filesystem::path const& path, CleanJobsO
     CleanedJob job{.name = name, .bytes = bytes_in(work).on_disk};
     if (!belongs_to_job(work)) {
       job.why = "not the folder of a job: it has no lock file";
+    } else if (options.dry_run && work.names(write_operation).empty()) {
+      job.removed = true;  // taking the lock would write its file
     } else if (auto const lock = take_lock(work); !lock) {
       job.why = "the job is running";
     } else if (!options.force && !lock_is_effective(work)) {
