@@ -168,6 +168,15 @@ void CompositeTransport::report_failure(ErrorCode code, std::span<int const> mem
   subtransports_.local->report_failure(code, places_of(members), why);
 }
 
+std::vector<int> CompositeTransport::failed_ranks() {
+  auto failed = across().failed_ranks();
+  for (int const place : subtransports_.local->failed_ranks()) failed.push_back(at_rank(node_ranks(), place));
+  std::ranges::sort(failed);
+  auto const [first, last] = std::ranges::unique(failed);
+  failed.erase(first, last);
+  return failed;
+}
+
 void CompositeTransport::keep_alive() noexcept {
   across().keep_alive();
   subtransports_.local->keep_alive();

@@ -136,8 +136,12 @@ int GroupCoordinator::rank_in_group(GlobalRank rank) const {
                             std::to_string(static_cast<int>(rank))));
 }
 
-bool GroupCoordinator::is_first_rank() const { return global_rank() == first_rank(); }
-bool GroupCoordinator::is_last_rank() const { return global_rank() == last_rank(); }
+bool GroupCoordinator::is_first_rank() const { return state("is_first_rank").cpu.rank() == 0; }
+
+bool GroupCoordinator::is_last_rank() const {
+  auto const& group = state("is_last_rank").cpu;
+  return group.rank() == group.world_size() - 1;
+}
 
 void GroupCoordinator::barrier() const { state("barrier").cpu.barrier(); }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <set>
 #include <string>
 #include <utility>
@@ -176,13 +177,19 @@ void Collective::abort(std::string_view why) const noexcept {
   if (!state_) return;
   // Keeps the progress thread out meanwhile. A call that is under way does not end before the abort.
   bool const entered = state_->group_lock.enter();
-  state_->abort(why);
+  try {
+    state_->abort("rank " + std::to_string(state_->transport->rank()) + ": " + std::string(why));
+  } catch (std::exception const&) {
+    state_->abort(why);  // there is no memory for a longer text
+  }
   if (entered) state_->group_lock.leave();
 }
 
 void Collective::refuse_calls(char const* why) const noexcept {
   if (state_) state_->refusing.store(why, std::memory_order_relaxed);
 }
+
+std::vector<int> Collective::failed_ranks() const { return state("failed_ranks").transport->failed_ranks(); }
 
 void Collective::keep_alive() const noexcept {
   if (state_) state_->transport->keep_alive();

@@ -34,9 +34,9 @@ void with_readable_mismatch(algorithms::Call const& call, Body&& body) {
   }
 }
 
-/// Throws the error of a call, once.
-void throw_failure(PendingOp& pending_op) {
-  auto const failure = std::exchange(pending_op.failure, nullptr);
+/// Throws the error of a call, each time.
+void throw_failure(PendingOp const& pending_op) {
+  auto const& failure = pending_op.failure;
   if (!failure) return;
   auto const* const called = pending_op.call.called;
   auto const rethrow = [&] { with_readable_mismatch(pending_op.call, [&] { std::rethrow_exception(failure); }); };
@@ -298,11 +298,9 @@ void GroupState::forget_ended_messages() noexcept {
 void GroupState::end_if_closed(PendingOp& pending_op) {
   if (pending_op.ended || !is_message(pending_op) || !closed.load(std::memory_order_relaxed) || try_step(pending_op))
     return;
-  transport->cancel(*std::exchange(pending_op.request_id, std::nullopt));
-  pending_op.ended = true;
-  forget_ended_messages();
-  throw UsageError(
-      usage_in(*transport, pending_op.call.name(), "the group was closed while the message was under way"));
+  transport->cancel(*pending_op.request_id);
+  end(pending_op, std::make_exception_ptr(UsageError(usage_in(
+                      *transport, pending_op.call.name(), "the group was closed while the message was under way"))));
 }
 
 bool GroupState::test(PendingOp& pending_op) {

@@ -7,6 +7,7 @@
 
 #include "collectives/core/with_operation_name.hpp"
 #include "collectives/core/group_state.hpp"
+#include "collectives/core/own_part.hpp"
 #include "collectives/core/pending_groups.hpp"
 #include "collectives/core/call_builder.hpp"
 #include "lib/core/as_size.hpp"
@@ -204,27 +205,29 @@ void Collective::sendrecv(Tensor& out, Tensor const& in, Partners partners) cons
 }
 
 std::vector<std::vector<std::byte>> Collective::all_gatherv(std::span<std::byte const> mine) const {
-  CallLock const call_lock(*this, "all_gatherv");
-  state_->compare({.signature = {.op_kind = OpKind::all_gatherv}});
-  auto& transport = *state_->transport;
-  auto const ranks = as_size(transport.world_size());
-  std::vector<std::uint64_t> sizes(ranks);
-  std::uint64_t const size = mine.size();
-  std::vector<std::size_t> const eight(ranks, sizeof size);
-  transport.wait(transport.post_all_gatherv({OpKind::all_gatherv, 0}, {.bytes = std::as_bytes(std::span(&size, 1))},
-                                            eight, {.bytes = std::as_writable_bytes(std::span(sizes))}),
-                 state_->timeout_policy);
-  std::vector<std::size_t> const counts(sizes.begin(), sizes.end());
-  std::vector<std::byte> all(std::accumulate(counts.begin(), counts.end(), std::size_t{0}));
-  transport.wait(transport.post_all_gatherv({OpKind::all_gatherv, 0}, {.bytes = mine}, counts, {.bytes = all}),
-                 state_->timeout_policy);
-  std::vector<std::vector<std::byte>> out;
-  auto at = all.cbegin();
-  for (auto const count : counts) {
-    out.emplace_back(at, at + static_cast<std::ptrdiff_t>(count));
-    at += static_cast<std::ptrdiff_t>(count);
-  }
-  return out;
+  return run_own_part(*this, "all_gatherv", [&] {
+    CallLock const call_lock(*this, "all_gatherv");
+    state_->compare({.signature = {.op_kind = OpKind::all_gatherv}});
+    auto& transport = *state_->transport;
+    auto const ranks = as_size(transport.world_size());
+    std::vector<std::uint64_t> sizes(ranks);
+    std::uint64_t const size = mine.size();
+    std::vector<std::size_t> const eight(ranks, sizeof size);
+    transport.wait(transport.post_all_gatherv({OpKind::all_gatherv, 0}, {.bytes = std::as_bytes(std::span(&size, 1))},
+                                              eight, {.bytes = std::as_writable_bytes(std::span(sizes))}),
+                   state_->timeout_policy);
+    std::vector<std::size_t> const counts(sizes.begin(), sizes.end());
+    std::vector<std::byte> all(std::accumulate(counts.begin(), counts.end(), std::size_t{0}));
+    transport.wait(transport.post_all_gatherv({OpKind::all_gatherv, 0}, {.bytes = mine}, counts, {.bytes = all}),
+                   state_->timeout_policy);
+    std::vector<std::vector<std::byte>> out;
+    auto at = all.cbegin();
+    for (auto const count : counts) {
+      out.emplace_back(at, at + static_cast<std::ptrdiff_t>(count));
+      at += static_cast<std::ptrdiff_t>(count);
+    }
+    return out;
+  });
 }
 
 }  // namespace crossrank

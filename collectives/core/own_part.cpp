@@ -15,15 +15,29 @@ ErrorInfo own_part_failure(Error const& error, char const* operation, spi::Trans
   return info;
 }
 
+namespace {
+
+[[noreturn]] void end_with(Collective const& group, char const* operation, UnavailableError const& error) {
+  auto info = own_part_failure(error, operation, *group.transport());
+  info.group_usable = false;
+  UnavailableError const failure(std::move(info));
+  group.abort(std::string("there is no memory for its part of a call: ") + failure.what());
+  throw failure;
+}
+
+}  // namespace
+
+void end_without_memory(Collective const& group, char const* operation) {
+  end_with(group, operation,
+           UnavailableError({.message = "not enough memory",
+                             .hint = "exchange less at once, or give the process more memory (ulimit -v)"}));
+}
+
 Tensor allocate_result(Collective const& group, char const* operation, std::function<Tensor()> const& allocate) {
   try {
     return allocate();
   } catch (UnavailableError const& e) {
-    auto info = own_part_failure(e, operation, *group.transport());
-    info.group_usable = false;
-    UnavailableError const failure(std::move(info));
-    group.abort("rank " + std::to_string(group.rank()) + " has no memory for its part of a call: " + failure.what());
-    throw failure;
+    end_with(group, operation, e);
   }
 }
 

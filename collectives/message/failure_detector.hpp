@@ -59,6 +59,8 @@ class FailureDetector {
       : link_(link), rounds_(rounds), gone_(link.members().size()) {}
 
   [[nodiscard]] bool has_failed() const noexcept { return failure_.has_value(); }
+  /// Returns the ranks that are the reason of the group's failure; empty if it has not failed.
+  [[nodiscard]] std::vector<int> failed_ranks() const { return failure_ ? failure_->failed_ranks : std::vector<int>(); }
   /// Throws the group's error, if it has failed.
   void throw_if_failed(char const* operation) const {
     if (failure_) throw_failure(operation);

@@ -126,6 +126,12 @@ void MessageTransport::rank_died(int rank, std::string const& text) {
   failures_.fail({.code = ErrorCode::peer_lost, .failed_ranks = {member}, .text = text, .dead = true});
 }
 
+std::vector<int> MessageTransport::failed_ranks() {
+  auto const guard = link_.network().lock();
+  pump();
+  return failures_.failed_ranks();
+}
+
 void MessageTransport::keep_alive() noexcept { link_.network().count_progress(); }
 std::uint64_t MessageTransport::progress() const noexcept { return link_.network().progress(); }
 

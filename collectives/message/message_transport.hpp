@@ -73,6 +73,7 @@ class MessageTransport final : public spi::Transport, private PacketHandler {
   void abort(std::string_view why) noexcept override;
   void report_lost(std::span<int const> members, std::string_view why) noexcept override;
   void report_failure(ErrorCode code, std::span<int const> members, std::string_view why) noexcept override;
+  [[nodiscard]] std::vector<int> failed_ranks() override;
   void keep_alive() noexcept override;
   [[nodiscard]] std::uint64_t progress() const noexcept override;
   void mark_user_code(spi::UserCode section) noexcept override;

@@ -156,10 +156,10 @@ std::optional<TensorDict> MessageQueue::dequeue_dict(QueueWait const& wait) cons
                       [](State const& endpoint) { return queue::read_dict(endpoint.peek(), endpoint.keep()); });
 }
 
-bool MessageQueue::wait_for(std::chrono::nanoseconds timeout) const {
+bool MessageQueue::wait_for(std::chrono::nanoseconds timeout, std::stop_token stop) const {
   auto& endpoint = state("wait_for");
   State::EndpointLock const endpoint_lock(endpoint, "wait_for");
-  return endpoint.wait_without_throwing(timeout);
+  return endpoint.wait_for(timeout, std::move(stop));
 }
 
 void MessageQueue::cancel() const noexcept {

@@ -276,11 +276,11 @@ bool MessageQueue::State::await_message(char const* operation, QueueWait const& 
   return has_message();
 }
 
-bool MessageQueue::State::wait_without_throwing(std::chrono::nanoseconds limit) {
+bool MessageQueue::State::wait_for(std::chrono::nanoseconds limit, std::stop_token stop) {
   char const* const operation = "wait_for";
   if (cancelled.load(std::memory_order_acquire)) throw_cancelled(operation);
   withdraw_timeout();
-  node::RingWaitLimits const limits{.timeout = limit};
+  node::RingWaitLimits const limits{.timeout = limit, .stop = std::move(stop)};
   auto ended = WaitResult::ready;
   if (!writing && !closed) {
     ended = wait([&] { return has_message_or_end(); }, limits);

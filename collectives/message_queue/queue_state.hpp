@@ -77,7 +77,7 @@ struct MessageQueue::State {
   void await_space(char const* operation, node::MessageParts parts, QueueWait const& wait);
   /// Waits for a message. Returns false when there will be none.
   [[nodiscard]] bool await_message(char const* operation, QueueWait const& wait);
-  [[nodiscard]] bool wait_without_throwing(std::chrono::nanoseconds limit);
+  [[nodiscard]] bool wait_for(std::chrono::nanoseconds limit, std::stop_token stop);
   void put(node::MessageParts parts);
   /// Returns the next message in place. Requires that `await_message` returned true.
   [[nodiscard]] std::span<std::byte const> peek() const { return in ? in->peek() : remote_reader->peek(); }

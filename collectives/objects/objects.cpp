@@ -14,6 +14,7 @@
 #include "collectives/core/with_operation_name.hpp"
 #include "collectives/objects/peer_exception.hpp"
 #include "collectives/core/named_calls.hpp"
+#include "collectives/core/own_part.hpp"
 #include "collectives/objects/block_header.hpp"
 #include "collectives/objects/user_code_scope.hpp"
 #include "collectives/spi/error_in.hpp"
@@ -42,12 +43,18 @@ ProducedObject make(Collective const& group, Produce const& produce) {
   return part;
 }
 
+/// Moves bytes between the ranks.
+template <class Call>
+void move_between_ranks(Collective const& group, char const* operation, Call&& call) {
+  run_own_part(group, operation, [&] { with_operation_name(operation, std::forward<Call>(call)); });
+}
+
 /// Runs the collective part of a call. If this rank's own part failed, that error takes precedence over one of the
 /// call.
 template <class Call>
-void share(char const* operation, ProducedObject const& part, Call&& call) {
+void share(Collective const& group, char const* operation, ProducedObject const& part, Call&& call) {
   try {
-    with_operation_name(operation, std::forward<Call>(call));
+    move_between_ranks(group, operation, std::forward<Call>(call));
   } catch (...) {
     if (!part.error) throw;
   }
@@ -184,7 +191,7 @@ Bytes broadcast_bytes(Collective const& group, char const* operation, int root, 
   bool const mine = group.rank() == root;
   auto part = mine ? make(group, produce) : ProducedObject{};
   bool failed = part.error != nullptr;
-  share(operation, part, [&] { broadcast_block(group, operation, root, part.bytes, failed); });
+  share(group, operation, part, [&] { broadcast_block(group, operation, root, part.bytes, failed); });
   if (mine) return {};
   if (failed) throw_remote(group, operation, {root}, part.bytes);
   return std::move(part.bytes);
@@ -194,7 +201,7 @@ std::vector<Bytes> all_gather_bytes(Collective const& group, char const* operati
   require_open(group, operation);
   auto part = make(group, produce);
   std::vector<Bytes> out;
-  share(operation, part, [&] {
+  share(group, operation, part, [&] {
     auto const heads = all_gather_heads(group, operation, {}, BlockHeader::of(part.bytes, part.error != nullptr));
     throw_failures(group, operation, heads, part);
     if (part.error) return;
@@ -211,7 +218,7 @@ std::vector<Bytes> gather_bytes(Collective const& group, char const* operation, 
   require_rank(group, operation, "the root", root);
   auto part = make(group, produce);
   std::vector<Bytes> out;
-  share(operation, part, [&] {
+  share(group, operation, part, [&] {
     auto const heads = all_gather_heads(group, operation, root, BlockHeader::of(part.bytes, part.error != nullptr));
     throw_failures(group, operation, heads, part);
     if (part.error) return;
@@ -253,14 +260,14 @@ Bytes scatter_bytes(Collective const& group, char const* operation, int root,
   if (group.rank() != root)
     std::copy_n(told.begin(), std::min(told.size(), sizes_as_bytes.size()), sizes_as_bytes.begin());
   Bytes mine;
-  with_operation_name(operation, [&] { mine = scatter_blocks(group, root, sizes, parts); });
+  move_between_ranks(group, operation, [&] { mine = scatter_blocks(group, root, sizes, parts); });
   return group.rank() == root ? std::move(at_rank(parts, root)) : mine;
 }
 
 void send_bytes(Collective const& group, char const* operation, int dst, Produce const& produce) {
   require_rank(group, operation, "the destination", dst);
   auto part = make(group, produce);
-  share(operation, part, [&] {
+  share(group, operation, part, [&] {
     auto head = BlockHeader::of(part.bytes, part.error != nullptr);
     group.send(over(&head, sizeof head), dst, header_tag);
     if (!head.is_inlined())
@@ -272,7 +279,7 @@ Bytes recv_bytes(Collective const& group, char const* operation, int src) {
   require_rank(group, operation, "the source", src);
   BlockHeader head;
   Bytes bytes;
-  with_operation_name(operation, [&] {
+  move_between_ranks(group, operation, [&] {
     auto tensor = over(&head, sizeof head);
     group.recv(tensor, src, header_tag);
     bytes = head.inlined_bytes();

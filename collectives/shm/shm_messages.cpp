@@ -45,6 +45,18 @@ struct ShmTransport::ChannelCondition final : node::WaitCondition {
   MessageOp& operation;
 };
 
+namespace {
+
+/// Waits for a rank to take a message.
+struct TakenBy final : node::WaitCondition {
+  explicit TakenBy(int rank) : receiver(rank) {}
+  bool done() override { return false; }
+  bool waits_for(int member) override { return member == receiver; }
+  int receiver;
+};
+
+}  // namespace
+
 OpKind ShmTransport::MessageOp::op_kind() const noexcept {
   if (sends()) return OpKind::send;
   return is_from_any() ? OpKind::recv_any : OpKind::recv;
@@ -66,6 +78,11 @@ RequestId ShmTransport::begin_message(MessageOp op) {
 }
 
 RequestId ShmTransport::post_send(spi::Source bytes, int dst, std::uint32_t tag) {
+  // Else the send would succeed as long as there is space for messages.
+  if (group_->has_departed(dst)) {
+    TakenBy condition(dst);
+    group_->fail_if_lost(condition);
+  }
   auto const request_id = begin_message({.payload = std::move(bytes), .peer = dst, .tag = tag});
   advance_messages();
   return request_id;

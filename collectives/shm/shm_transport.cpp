@@ -269,6 +269,14 @@ void ShmTransport::report_failure(ErrorCode code, std::span<int const> members, 
 
 void ShmTransport::note_peer_error(int member) noexcept { group_->note_peer_error(member); }
 
+std::vector<int> ShmTransport::failed_ranks() {
+  std::vector<int> failed;
+  for (int member = 0; member < world_size(); ++member) {
+    if (member != rank() && group_->has_departed(member)) failed.push_back(member);
+  }
+  return failed;
+}
+
 void ShmTransport::keep_alive() noexcept { group_->count_progress(); }
 std::uint64_t ShmTransport::progress() const noexcept { return group_->comm().progress(); }
 

@@ -88,6 +88,7 @@ class ShmTransport final : public spi::Transport, public DeviceMessages {
   /// Makes space for broadcasts from this rank of up to `bytes`, so that later ones need none. Throws
   /// `UnavailableError` if the arena has no space. Local; not while a collective is under way.
   void reserve_for_broadcast(std::size_t bytes);
+  [[nodiscard]] std::vector<int> failed_ranks() override;
   void keep_alive() noexcept override;
   [[nodiscard]] std::uint64_t progress() const noexcept override;
   void mark_user_code(spi::UserCode section) noexcept override;

@@ -34,6 +34,7 @@ void Transport::report_failure(ErrorCode, std::span<int const>, std::string_view
 
 void Transport::note_peer_error(int) noexcept {}
 
+std::vector<int> Transport::failed_ranks() { return {}; }
 void Transport::keep_alive() noexcept {}
 std::uint64_t Transport::progress() const noexcept { return 0; }
 

@@ -94,7 +94,10 @@ DictSend::DictSend(Collective const& group, TensorDict const& dict, PartsOf cons
   if (!head.is_inlined())
     for_each_piece(kept(std::move(metadata.bytes)), [&](Tensor const& piece) { post(piece, dict_body_tag(head)); });
   if (error) {
-    wait();  // tell the receiver before this rank throws
+    try {
+      wait();                 // tell the receiver before this rank throws
+    } catch (Error const&) {  // the error that it would have been told is the cause
+    }
     std::rethrow_exception(error);
   }
   for (auto const& travelling : metadata.tensors) {
@@ -225,8 +228,7 @@ void DictReceive::require_memory() {
   bool const joins = std::any_of(decoded_.tensors.begin(), decoded_.tensors.end(),
                                  [](auto const& one) { return one.travel == TransferMode::in_parts; });
   if (joins && all_gather_group_)
-    all_gather_group_->abort("rank " + std::to_string(all_gather_group_->rank()) +
-                             " has no memory for its part of a call: " + lacks_memory_->what());
+    all_gather_group_->abort(std::string("there is no memory for its part of a call: ") + lacks_memory_->what());
   throw UnavailableError(*lacks_memory_);
 }
 

@@ -410,8 +410,12 @@ class CROSSRANK_EXPORT Collective {
   /// Follows `MPI_Comm_split`.
   [[nodiscard]] Collective split_by(int color, int key = 0) const;
 
-  /// Kills the group: present and later calls of every rank throw a `PeerLostError` with `why`. Local; never throws.
+  /// Kills the group: present and later calls of every rank throw a `PeerLostError` that names this rank and says
+  /// `why`. Local; never throws.
   void abort(std::string_view why) const noexcept;
+  /// Returns the ranks that have died or left, as far as this rank knows. For a program that waits for something else
+  /// than a call of the group. Local; any thread; never blocks. Follows `MPIX_Comm_get_failed`.
+  [[nodiscard]] std::vector<int> failed_ranks() const;
   /// Tells the waiting ranks that this rank is alive and making progress. Local; one store.
   void keep_alive() const noexcept;
   /// Runs a last barrier round with the group and leaves it.

@@ -138,8 +138,9 @@ class CROSSRANK_EXPORT MessageQueue {
   [[nodiscard]] std::optional<TensorDict> dequeue_dict(QueueWait const& wait = {}) const;
 
   /// Blocks until the next call would not block: on a reader until there is a message or the end, on the writer until
-  /// there is space, and after `close` until all readers have read everything. Returns false after `timeout`.
-  [[nodiscard]] bool wait_for(std::chrono::nanoseconds timeout) const;
+  /// there is space, and after `close` until all readers have read everything. Returns false after `timeout`; throws
+  /// the other errors of a wait. `stop` ends the wait with `CancelledError`.
+  [[nodiscard]] bool wait_for(std::chrono::nanoseconds timeout, std::stop_token stop = {}) const;
   /// Makes this endpoint's current call and all later ones throw a `CancelledError`. May be called from any thread.
   void cancel() const noexcept;
   /// Closes this endpoint. Idempotent.

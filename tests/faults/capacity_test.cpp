@@ -1,5 +1,8 @@
 // A full arena is an error on all ranks. It says how much was requested, used and allowed, and the group stays usable.
+// A rank without memory for an object ends the group.
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -7,11 +10,13 @@
 #include <gtest/gtest.h>
 
 #include <crossrank/error.hpp>
+#include <crossrank/objects.hpp>
 #include <crossrank/parallel.hpp>
 #include <crossrank/workspace/shared_memory_workspace.hpp>
 
 #include "tests/faults/fault_report.hpp"
 #include "tests/faults/fault_workload.hpp"
+#include "tests/support/little_memory.hpp"
 
 namespace crossrank {
 namespace {
@@ -115,6 +120,49 @@ TEST(FaultsArenaCap, limits_all_ranks_together) {
     EXPECT_THAT(verdict.text, HasSubstr("this rank's own tensors"));
   }
 }
+
+/// Arguments: the call. Rank 1 has too little memory for what it receives.
+CROSSRANK_RANK_SCENARIO(receive_an_object_without_memory) {
+  return test::end_with_verdict(self, [&] {
+    auto const world = connect(test::fault_options());
+    constexpr int receiver = 1;
+    bool const receives = self.rank == receiver;
+    auto const& call = self.arguments.at(0);
+    std::string const large(receives ? 0 : std::size_t{64} << 20, 'x');
+    std::vector<std::string> const parts(self.rank == 0 ? 2 : 0, large);
+    std::optional<test::LittleMemory> limit;
+    if (receives) limit.emplace();
+    if (call == "broadcast_object") static_cast<void>(world.broadcast_object(large));
+    if (call == "all_gather_objects") static_cast<void>(world.all_gather_objects(large));
+    if (call == "gather_objects") static_cast<void>(world.gather_objects(large, {receiver}));
+    if (call == "scatter_objects") static_cast<void>(world.scatter_objects(parts));
+    if (call != "recv_object") return;
+    if (receives) static_cast<void>(world.recv_object<std::string>(0));
+    if (!receives) world.send_object(large, receiver);
+    world.barrier();
+  });
+}
+
+class WithoutMemory : public testing::TestWithParam<char const*> {};
+
+TEST_P(WithoutMemory, a_received_object_ends_the_group_with_a_typed_error) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer reserves most of the address space";
+#endif
+  auto const job = test::run_ranks(2, "receive_an_object_without_memory", {.arguments = {GetParam()}});
+  auto const own = test::verdict_of(job.ranks.at(1));
+  EXPECT_EQ(own.code, "unavailable") << job.text();
+  EXPECT_THAT(own.text, HasSubstr(GetParam())) << job.text();
+  auto const other = test::verdict_of(job.ranks.at(0));
+  EXPECT_EQ(other.code, "peer_lost") << job.text();
+  EXPECT_THAT(other.blames, ElementsAre(1)) << job.text();
+  EXPECT_THAT(other.text, HasSubstr("no memory")) << job.text();
+}
+
+INSTANTIATE_TEST_SUITE_P(FaultsObject, WithoutMemory,
+                         testing::Values("broadcast_object", "all_gather_objects", "gather_objects", "scatter_objects",
+                                         "recv_object"),
+                         [](auto const& tested) { return std::string(tested.param); });
 
 }  // namespace
 }  // namespace crossrank

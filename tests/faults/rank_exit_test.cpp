@@ -1,4 +1,5 @@
 // A rank ends in another way than by a kill. The other ranks get an error at once, with the reason.
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -68,6 +69,21 @@ CROSSRANK_RANK_SCENARIO(quick_exit_without_close) {
   return leave_while_others_wait(self, [](Collective const&) { std::_Exit(7); });
 }
 TEST(FaultsRankExit, quick_exit_is_reported_as_death) { expect_lost(run_ranks(3, "quick_exit_without_close"), "died"); }
+
+/// The sends fit into the ring of messages.
+CROSSRANK_RANK_SCENARIO(send_to_a_dead_rank) {
+  return test::end_with_verdict(self, [&] {
+    auto const world = connect(test::fault_options());
+    world.barrier();
+    if (self.rank == leaver) std::_Exit(7);
+    auto const until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    auto const is_known = [&] { return std::ranges::count(world.failed_ranks(), leaver) == 1; };
+    while (!is_known() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    if (!is_known()) throw std::runtime_error("the death is not known");
+    world.send(Tensor::scalar(1), leaver);
+  });
+}
+TEST(FaultsRankExit, send_to_a_dead_rank_is_refused) { expect_lost(run_ranks(3, "send_to_a_dead_rank"), "died"); }
 
 CROSSRANK_RANK_SCENARIO(uncaught_exception) {
   return leave_while_others_wait(self, [](Collective const&) {

@@ -36,7 +36,7 @@ void DDPWrappedModel::zero_grad() { state_->model->zero_grad(); }
 double DDPWrappedModel::sum_over_shards(double local) { return state_->model->sum_over_shards(local); }
 void DDPWrappedModel::abort(std::string_view why) noexcept {
   state_->model->abort(why);
-  transforms::abort_group(state_->group, why);
+  state_->group.abort(why);
 }
 void DDPWrappedModel::register_comm_hook(CommunicationHook hook) { state_->reducer.set_hook(std::move(hook)); }
 std::vector<std::vector<std::string>> DDPWrappedModel::buckets() const { return state_->reducer.names(); }

@@ -159,7 +159,7 @@ struct FullyShardedModel::State {
   /// Ends the groups besides the sharding group, whose members may be ranks of other sharding groups.
   void abort_others(std::string_view why) noexcept {
     for (auto const* const group : {&groups.replicate, &groups.smaller}) {
-      if (group->connected()) transforms::abort_group(*group, why);
+      if (group->connected()) group->abort(why);
     }
   }
   template <class Body>
@@ -225,7 +225,7 @@ NoSync FullyShardedModel::accumulation_context(bool is_last_microbatch) noexcept
 
 void FullyShardedModel::abort(std::string_view why) noexcept {
   state_->model->abort(why);
-  transforms::abort_group(state_->groups.shard, why);
+  state_->groups.shard.abort(why);
   state_->abort_others(why);
 }
 

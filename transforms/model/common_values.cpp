@@ -60,14 +60,6 @@ std::vector<Fact> facts_of(TrainableModel const& model, Json const& settings, ch
 
 }  // namespace
 
-void abort_group(Collective const& group, std::string_view why) noexcept {
-  try {
-    group.abort("rank " + std::to_string(group.rank()) + ": " + std::string(why));
-  } catch (std::exception const&) {
-    group.abort(why);  // there is no memory for a longer text
-  }
-}
-
 void require_same_model(Collective const& group, TrainableModel const& model, Json const& settings,
                         char const* operation) {
   auto const all = group.all_gather_objects(facts_of(model, settings, operation));

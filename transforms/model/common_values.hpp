@@ -35,19 +35,16 @@ void run_on(Names const& names, Body&& body) {
   }
 }
 
-/// Ends a group. The errors of all ranks name this rank and say why.
-void abort_group(Collective const& group, std::string_view why) noexcept;
-
 /// Runs a part of a training step. An exception of it ends the group, so that all ranks get its message.
 template <class Body>
 decltype(auto) run_step(Collective const& group, char const* part, Body&& body) {
   try {
     return std::forward<Body>(body)();
   } catch (std::exception const& e) {
-    abort_group(group, std::string(part) + " failed: " + e.what());
+    group.abort(std::string(part) + " failed: " + e.what());
     throw;
   } catch (...) {
-    abort_group(group, std::string(part) + " failed with an exception of an unknown type");
+    group.abort(std::string(part) + " failed with an exception of an unknown type");
     throw;
   }
 }

@@ -190,6 +190,12 @@ std::vector<NamedTensor> named(StateDict const& weights) {
 
 }  // namespace
 
+void detail::refuse_moved_range() {
+  throw UsageError({.operation = "CollectiveRange",
+                    .message = "the range has no items, because it was moved from",
+                    .hint = "use the range that it was moved to"});
+}
+
 CollectiveRange<Tensor> get_tensors_parallel(Tensor const& tensor, Collective const& group,
                                              GatherOptions const& options) {
   return get_tensors_parallel(tensor, group.ranks(), group, options);

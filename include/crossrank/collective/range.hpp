@@ -13,6 +13,9 @@ namespace crossrank {
 
 namespace detail {
 
+/// Throws the `UsageError` for an item of a range that was moved from.
+[[noreturn]] CROSSRANK_EXPORT void refuse_moved_range();
+
 /// The part of a range that does not depend on the type of its items.
 class CROSSRANK_EXPORT RangeBase {
  public:
@@ -116,8 +119,11 @@ class [[nodiscard]] CollectiveRange {
   [[nodiscard]] std::size_t size() const noexcept { return items_ ? items_->size() : 0; }
   /// Returns whether there are no items.
   [[nodiscard]] bool empty() const noexcept { return size() == 0; }
-  /// Returns the item at `index`. `UsageError` when it is out of range.
-  [[nodiscard]] Item const& operator[](std::size_t index) & { return items_->at(index); }
+  /// Returns the item at `index`. `UsageError` when it is out of range, or the range was moved from.
+  [[nodiscard]] Item const& operator[](std::size_t index) & {
+    if (!items_) detail::refuse_moved_range();
+    return items_->at(index);
+  }
   Item const& operator[](std::size_t) && = delete;  // give the range a name first: its items die with it
 
   /// Calls `body(*this)`, then closes the range. An exception of `body` reaches the caller unchanged, and every other

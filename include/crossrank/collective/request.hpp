@@ -34,9 +34,10 @@ class CROSSRANK_EXPORT Request {
   Request(Request const&) = delete;
   Request& operator=(Request const&) = delete;
 
-  /// Advances the call and returns true once it has finished. Never blocks. Throws the call's error, once.
+  /// Advances the call and returns true once it has finished. Never blocks. Throws the call's error, each time.
   [[nodiscard]] bool test();
-  /// Blocks until the call has finished, at most for the group's timeout. Throws the call's error, once.
+  /// Blocks until the call has finished, at most for the group's timeout. Throws the call's error, each
+  /// time.
   void wait();
   /// Blocks for at most `limit`. Returns false if the call is still running then; the group stays usable.
   ///

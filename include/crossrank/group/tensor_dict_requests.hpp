@@ -43,7 +43,7 @@ class CROSSRANK_EXPORT TensorDictSend {
   ~TensorDictSend();
   /// Returns whether everything has been sent. Never blocks.
   [[nodiscard]] bool test();
-  /// Blocks until everything has been sent.
+  /// Blocks until everything has been sent. Throws the error of the send, each time.
   void wait();
 
  private:

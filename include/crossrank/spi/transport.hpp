@@ -158,6 +158,8 @@ class CROSSRANK_EXPORT Transport {
   /// Records that this rank throws an error of `member`, so that a launcher tells cause from effect when the job ends.
   /// The next collective of this rank forgets it.
   virtual void note_peer_error(int member) noexcept;
+  /// Returns the ranks that have died or left, as far as this rank knows. Any thread; never blocks.
+  [[nodiscard]] virtual std::vector<int> failed_ranks();
   /// Counts as progress of this rank, so that waiting ranks restart their timeouts.
   virtual void keep_alive() noexcept;
   /// Returns a number that changes whenever this rank makes progress, so that a caller that polls knows. Any thread;

@@ -116,6 +116,8 @@ class Group final : public spi::NodeMemory {
   /// Fails the group if a member that the condition waits for has died or left. Never blocks.
   void fail_if_lost(WaitCondition& condition) noexcept;
 
+  /// Returns whether a member has died or left.
+  [[nodiscard]] bool has_departed(int member) const noexcept { return members_.has_departed(member); }
   /// Returns whether a member has left in order: it has dropped its handle, or has ended without an error.
   [[nodiscard]] bool has_left(int member) const noexcept { return members_.has_left(member); }
 

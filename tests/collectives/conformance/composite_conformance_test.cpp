@@ -1,9 +1,6 @@
 #include <algorithm>
-#include <fstream>
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <crossrank/parallel.hpp>
 #include <crossrank/workspace/shared_memory_workspace.hpp>
@@ -13,6 +10,7 @@
 #include "tests/collectives/conformance/packet_cases.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
 #include "tests/support/error_of.hpp"
+#include "tests/support/little_memory.hpp"
 #include "tests/support/message_ranks.hpp"
 
 namespace crossrank::test {
@@ -120,25 +118,6 @@ TEST(CompositeTransport, reports_an_exception_in_an_open_range_to_all) {
   };
   run_message_ranks(4, body, {.node_memory = true});
 }
-
-/// Allows this process a few MiB more of memory than it has, and restores the limit at the end.
-class LittleMemory {
- public:
-  LittleMemory() {
-    long pages = 0;
-    std::ifstream("/proc/self/statm") >> pages;
-    ::getrlimit(RLIMIT_AS, &before_);
-    auto limit = before_;
-    limit.rlim_cur = static_cast<rlim_t>(pages * ::sysconf(_SC_PAGESIZE)) + (rlim_t{8} << 20);
-    EXPECT_EQ(::setrlimit(RLIMIT_AS, &limit), 0);
-  }
-  ~LittleMemory() { ::setrlimit(RLIMIT_AS, &before_); }
-  LittleMemory(LittleMemory const&) = delete;
-  LittleMemory& operator=(LittleMemory const&) = delete;
-
- private:
-  rlimit before_{};
-};
 
 TEST(CompositeTransport, reports_too_little_memory_for_an_item_and_ends_the_range) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -89,7 +89,8 @@ TEST(GroupConstruction, makes_every_call_after_destroy_a_usage_error) {
     group.destroy();
     EXPECT_THROW(copy.barrier(), UsageError);
     EXPECT_THROW(static_cast<void>(copy.rank()), UsageError);
-    EXPECT_THROW(static_cast<void>(copy.all_reduce(counting({1}))), UsageError);
+    EXPECT_EQ(error_of<UsageError>([&] { static_cast<void>(copy.all_reduce(counting({1}))); }).operation, "all_reduce");
+    EXPECT_EQ(error_of<UsageError>([&] { static_cast<void>(copy.is_last_rank()); }).operation, "is_last_rank");
     EXPECT_THROW(static_cast<void>(copy.broadcast_object(1)), UsageError);
     EXPECT_THROW(copy.send_tensor_dict({}), UsageError);
     EXPECT_THROW(static_cast<void>(copy.graph_capture()), UsageError);
