@@ -92,10 +92,9 @@ class Tensor(Buffer):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """Exports the tensor by DLPack, as a versioned capsule with the read-only flag.
+        """Exports the tensor by DLPack. A read-only one on the CPU is exported as a writable copy, unless `copy` is False.
 
         `stream` is the consumer's stream of a tensor on a GPU, which then waits for the current one.
-        `torch.from_dlpack` ignores the flag and gives a writable alias: use `torch()` instead.
         """
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -130,6 +129,7 @@ class Collective:
     def split(self, groups: Sequence[Sequence[int]], name: str, /) -> Collective: ...
     def split_by(self, color: int, key: int, /) -> Collective: ...
     def abort(self, why: str | BaseException, /) -> None: ...
+    def failed_ranks(self) -> list[int]: ...
     def keep_alive(self) -> None: ...
     def close(self) -> None: ...
     def all_reduce(self, tensor: TensorLike, op: str, order: str, /) -> None: ...
@@ -334,6 +334,7 @@ class SafetensorsFile:
 def log_to_python() -> None:
     """Sends the library's events to `crossrank.logs.emit` until the interpreter's shutdown. Call it once."""
 
+def connect_timeout(seconds: float | None, /) -> float: ...
 def connect(
     communicator: int | None,
     backend: str,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from numbers import Real
@@ -27,3 +28,11 @@ def seconds(timeout: Timeout | None) -> float | None:
     if timeout is not None and not isinstance(timeout, Real):
         raise TypeError(f"a timeout is a {type(timeout).__name__}. Pass seconds or a datetime.timedelta")
     return timeout
+
+
+def path_text(path: str | os.PathLike[str]) -> str:
+    """Returns a path as text. `ValueError`, as from `open`, when it has a null byte."""
+    text = os.fspath(path)
+    if isinstance(text, str) and "\0" in text:
+        raise ValueError("embedded null byte")
+    return text

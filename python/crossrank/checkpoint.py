@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
 
 from . import _core
 from ._options import ConsolidateOptions, ConvertOptions, Format, PlanOptions, SaveOptions, SplitOptions, VerifyOptions
-from ._types import Weights
+from ._types import Weights, path_text
 from .collective import Collective, connect
 from .errors import FormatError, UnavailableError, UsageError, from_native
 from .progress import Display, OnProgress
@@ -57,14 +57,6 @@ class VerifyReport(NamedTuple):
         return not self.defects
 
 
-def _text_of(path: Path) -> str:
-    """Returns a path as text. `ValueError`, as from `open`, when it has a null byte."""
-    text = os.fspath(path)
-    if isinstance(text, str) and "\0" in text:
-        raise ValueError("embedded null byte")
-    return text
-
-
 def _run(native: Callable[[OnProgress | None], Any], progress: bool | OnProgress | None) -> Any:
     """Runs a job and shows its progress."""
     with Display(progress) as display:
@@ -98,7 +90,7 @@ class MergePlan:
     __slots__ = ("_native",)
 
     def __init__(self, shards: Path, *, world: Collective | None = None, **options: Unpack[PlanOptions]) -> None:
-        self._native = _core.make_plan(_world(world), _text_of(shards), options)
+        self._native = _core.make_plan(_world(world), path_text(shards), options)
 
     @classmethod
     def load(cls, file: Path, *, world: Collective | None = None) -> Self:
@@ -107,7 +99,7 @@ class MergePlan:
         >>> plan = crossrank.MergePlan.load("plan.json")
         """
         plan = cls.__new__(cls)
-        plan._native = _core.load_plan(_world(world), _text_of(file))
+        plan._native = _core.load_plan(_world(world), path_text(file))
         return plan
 
     @property
@@ -158,7 +150,7 @@ class MergePlan:
 
         >>> plan.save("plan.json")
         """
-        self._native.save(_text_of(file))
+        self._native.save(path_text(file))
 
 
 def consolidate(
@@ -180,8 +172,8 @@ def consolidate(
     >>> crossrank.consolidate("shards/", "model/", progress=True)
     """
     native = _world(world)
-    source = shards._native if isinstance(shards, MergePlan) else _text_of(shards)
-    return Summary(**_run(lambda on: _core.consolidate(native, source, _text_of(out), on, options), progress))
+    source = shards._native if isinstance(shards, MergePlan) else path_text(shards)
+    return Summary(**_run(lambda on: _core.consolidate(native, source, path_text(out), on, options), progress))
 
 
 def convert(
@@ -217,7 +209,7 @@ def split(
     >>> crossrank.split("model/", "shards/", tp=4)
     """
     native = _world(world)
-    return Summary(**_run(lambda on: _core.split(native, _text_of(model), _text_of(out), tp, on, options), progress))
+    return Summary(**_run(lambda on: _core.split(native, path_text(model), path_text(out), tp, on, options), progress))
 
 
 def verify(
@@ -231,7 +223,7 @@ def verify(
     True
     """
     native = _world(world)
-    report = _run(lambda on: _core.verify(native, _text_of(path), on, options), progress)
+    report = _run(lambda on: _core.verify(native, path_text(path), on, options), progress)
     return VerifyReport(**{**report, "defects": [Defect(*each) for each in report["defects"]]})
 
 
@@ -242,7 +234,7 @@ def inspect(path: Path) -> dict[str, Any]:
     """
     import subprocess
 
-    place = _text_of(path)
+    place = path_text(path)
     if not place:  # the command would list the jobs
         raise UsageError("inspect: the path is empty")
     program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "crossrank")
@@ -303,7 +295,7 @@ def load(path: Path, *, checksums: bool = False, **options: Unpack[PlanOptions])
     >>> crossrank.load("model/")["lm_head.weight"].shape
     >>> crossrank.load("shards/", source_tp=8)["lm_head.weight"].shape
     """
-    place = _text_of(path)
+    place = path_text(path)
     if os.path.basename(place) == _INDEX:
         place = os.path.dirname(place) or "."
     given = {name: value for name, value in options.items() if value is not None}
@@ -372,7 +364,7 @@ def save(path: Path, weights: Weights, *, metadata: Mapping[str, str] | None = N
     for key, value in described.items():
         if not (isinstance(key, str) and isinstance(value, str)):
             raise TypeError(f"the metadata {key!r}: {value!r} is not text. Safetensors files hold text only")
-    _core.save_safetensors(_text_of(path), dict(weights), list(described.items()))
+    _core.save_safetensors(path_text(path), dict(weights), list(described.items()))
 
 
 def save_sharded(
@@ -385,7 +377,7 @@ def save_sharded(
 
     >>> crossrank.save_sharded(model.state_dict(), "shards/", world=world)
     """
-    native, place = world._native, _text_of(out)
+    native, place = world._native, path_text(out)
 
     def arguments() -> tuple[dict[str, Any], dict[str, Any]]:  # the core calls it, and tells all ranks of its exception
         return dict(weights), {"config": config, **options}

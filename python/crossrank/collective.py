@@ -177,6 +177,15 @@ class Collective:
         """
         self._native.abort(why)
 
+    def failed_ranks(self) -> tuple[int, ...]:
+        """Returns the ranks that have died or left, as far as this rank knows. Never blocks.
+
+        For a program that waits for something else than a call of the group.
+
+        >>> if world.failed_ranks(): stop_waiting()
+        """
+        return tuple(self._native.failed_ranks())
+
     def keep_alive(self) -> None:
         """Tells the waiting ranks that this rank is alive and makes progress. Local.
 
@@ -469,10 +478,10 @@ class Collective:
         """
         return Request(self._native.ibarrier())
 
-    def sendrecv(self, tensor: TensorLike, out: TensorLike, *, dst: int, src: int, tag: int = 0) -> None:
+    def sendrecv(self, out: TensorLike, tensor: TensorLike, *, dst: int, src: int, tag: int = 0) -> None:
         """Sends `tensor` to one rank and receives into `out` from another at the same time.
 
-        >>> world.sendrecv(mine, theirs, dst=right, src=left)
+        >>> world.sendrecv(theirs, mine, dst=right, src=left)
         """
         self._native.sendrecv(out, tensor, dst, src, tag)
 

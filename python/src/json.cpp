@@ -64,7 +64,9 @@ Json convert(nb::handle value, int level) {
   if (PyDict_Check(value.ptr())) {
     Json object = Json::object();
     for (auto const [key, item] : nb::borrow<nb::dict>(value)) {
-      if (!PyUnicode_Check(key.ptr())) refuse("to JSON", "a key of the dictionary is not a str", "str", type_text(key));
+      if (!PyUnicode_Check(key.ptr()))
+        refuse("to JSON", "a key of the dictionary is not a str", "str", type_text(key),
+               "convert the keys, since JSON has no others");
       object[text_of(key)] = convert(item, level + 1);
     }
     return object;

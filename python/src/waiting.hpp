@@ -98,9 +98,7 @@ auto run_copy(Work&& work) {
 }
 
 /// Aborts a group on which a signal has interrupted a call.
-inline void abort_interrupted(Collective const& group) {
-  group.abort("a signal interrupted this rank's Python program");
-}
+inline void abort_interrupted(Collective const& group) { group.abort("a signal interrupted the Python program"); }
 
 /// Does the same for a call on a group, which a signal handler's exception aborts.
 template <class Work>

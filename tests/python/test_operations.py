@@ -30,7 +30,7 @@ out = make([0] * n); world.gather(out if r == 0 else None, make([r])); same(out,
 out = make([0]); world.scatter(out, make(list(range(n))) if r == 0 else None); same(out, [r])
 out = make([0]); world.reduce_scatter(out, make(list(range(n)))); same(out, [n * r])
 out = make([0] * n); world.all_to_all(out, make([10 * r + i for i in range(n)])); same(out, [10 * i + r for i in range(n)])
-out = make([0]); world.sendrecv(make([r]), out, dst=(r + 1) % n, src=(r - 1) % n); same(out, [(r - 1) % n])
+out = make([0]); world.sendrecv(out, make([r]), dst=(r + 1) % n, src=(r - 1) % n); same(out, [(r - 1) % n])
 requests = [world.iall_reduce(make([1])), world.ibarrier()]
 for request in requests: assert request.wait(timeout=60)
 if r == 0: world.send(make([5]), dst=1, tag=3)

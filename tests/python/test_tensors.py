@@ -260,8 +260,20 @@ def test_capsules_of_both_kinds_are_given():
     frozen = crossrank.as_tensor(bytes(8))
     for options in ({}, {"max_version": (0, 8)}):
         with pytest.raises(BufferError, match="read-only"):
-            frozen.__dlpack__(**options)
+            frozen.__dlpack__(copy=False, **options)
+        assert numpy.from_dlpack(WithDevice(frozen, **options)).tobytes() == bytes(8)
+    assert not numpy.from_dlpack(WithDevice(frozen, copy=False, max_version=(1, 0))).flags.writeable
     assert numpy.from_dlpack(WithDevice(frozen, copy=True)).tobytes() == bytes(8)
+
+
+@pytest.mark.parametrize("size", [8, 1 << 20])
+def test_a_consumer_that_ignores_the_read_only_flag_writes_to_a_copy(tmp_path, size):
+    crossrank.save(tmp_path / "a.safetensors", {"a": numpy.zeros(size, numpy.uint8)})
+    tensor = crossrank.load(tmp_path / "a.safetensors")["a"]
+    for options in ({}, {"max_version": (1, 0)}):
+        view = numpy.from_dlpack(WithDevice(tensor, **options))
+        view[0] = 7
+        assert view[0] == 7 and tensor.numpy()[0] == 0
 
 
 def test_torch_takes_and_gives_capsules():

@@ -7,7 +7,7 @@ import secrets
 import socket
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic, sleep
@@ -15,7 +15,19 @@ from typing import Any
 
 import crossrank
 
-__all__ = ["connect", "group_of", "next_job", "rank", "subgroup", "torch_is_initialized", "until_death", "world"]
+__all__ = [
+    "arrival_limit",
+    "connect",
+    "group_of",
+    "limits",
+    "next_job",
+    "rank",
+    "subgroup",
+    "torch_is_initialized",
+    "until_death",
+    "watch",
+    "world",
+]
 
 # A rank may load a model or tokenize a corpus before it comes. Torch's process groups wait as long by default.
 _DEFAULT_TIMEOUT = 30 * 60.0
@@ -23,6 +35,8 @@ _DEFAULT_TIMEOUT = 30 * 60.0
 _groups: dict[tuple[int, ...], crossrank.Collective] = {}
 # Torch's default group to which the entries belong.
 _default: Any = None
+# Groups of torch that crossrank carries: a reference to each one's collective, and its ranks.
+_carried: list[tuple[weakref.ref[crossrank.Collective], tuple[int, ...]]] = []
 
 
 def torch_is_initialized() -> bool:
@@ -33,15 +47,41 @@ def torch_is_initialized() -> bool:
 
 
 def connect(**options: Any) -> crossrank.Collective:
-    """Joins a group that waits as long as torch's groups do, or as long as `CROSSRANK_TIMEOUT` says.
+    """Joins a group that waits as long as torch's groups do, or as long as the environment says.
 
     A rank that dies ends the waits of the others at once, whatever the limit is.
     """
-    if not os.environ.get("CROSSRANK_TIMEOUT"):
-        options.setdefault("timeout", _DEFAULT_TIMEOUT)
-        if not os.environ.get("CROSSRANK_CONNECT_TIMEOUT"):
-            options.setdefault("connect_timeout", _DEFAULT_TIMEOUT)
-    return crossrank.connect(**options)
+    return crossrank.connect(**{**limits(_DEFAULT_TIMEOUT), **options})
+
+
+def limits(seconds: float) -> dict[str, Any]:
+    """Returns the options of `connect` for a group with that timeout, unless the environment sets another one."""
+    if os.environ.get("CROSSRANK_TIMEOUT"):
+        return {}
+    return {"timeout": seconds, "connect_timeout": seconds}
+
+
+def arrival_limit(seconds: float) -> timedelta:
+    """Returns how long the ranks of such a group wait for each other."""
+    return timedelta(seconds=crossrank._core.connect_timeout(limits(seconds).get("connect_timeout")))
+
+
+def watch(collective: crossrank.Collective, ranks: Sequence[int]) -> None:
+    """Takes note of a group of torch, whose ranks then do not wait for its dead when they make other groups."""
+    _carried[:] = [entry for entry in _carried if entry[0]() is not None]
+    _carried.append((weakref.ref(collective), tuple(ranks)))
+
+
+def _dead(ranks: Sequence[int]) -> list[int]:
+    """Returns which of these ranks of torch have ended, as far as the groups of this module know."""
+    ended: set[int] = set()
+    known = [(group(), members) for group, members in _carried] + [(group, members) for members, group in _groups.items()]
+    for group, members in known:
+        if group is None or not members:  # the group of a launcher has no ranks of torch
+            continue
+        with suppress(crossrank.UsageError):  # it has been closed
+            ended.update(members[member] for member in group.failed_ranks())
+    return [rank for rank in ranks if rank in ended]
 
 
 def rank() -> int:
@@ -73,11 +113,14 @@ def group_of(process_group: object | None) -> crossrank.Collective:
     return subgroup(dist.get_process_group_ranks(process_group))  # type: ignore[arg-type]
 
 
-def next_job(store: Any, name: str, *, rank: int, ranks: Sequence[int], timeout: timedelta) -> str:
+def next_job(
+    store: Any, name: str, *, rank: int, ranks: Sequence[int], timeout: timedelta, global_ranks: Sequence[int] | None = None
+) -> str:
     """Returns the id of the next job of `ranks`, which all call this with `name`. The first of them chooses it.
 
     A store may outlive a group, so the keys have the number of the join. Each rank counts its own. `UnavailableError` on all
-    ranks if they are on several hosts, and `TimeoutError` with those that have not come.
+    ranks if they are on several hosts, `PeerLostError` with those that have ended, and `TimeoutError` with those that have not
+    come. `global_ranks` are their numbers in torch's default group, where these differ.
     """
     joins = f"{name}/joins/{rank}"
     key = f"{name}/job/{store.add(joins, 1)}"
@@ -86,7 +129,7 @@ def next_job(store: Any, name: str, *, rank: int, ranks: Sequence[int], timeout:
     arrival_keys = {member: f"{key}/arrival/{member}" for member in ranks}
     store.set(arrival_keys[rank], _arrival(ranks))
     try:
-        arrivals = _wait_for_arrivals(store, arrival_keys, _arrival(ranks), timeout)
+        arrivals = _wait_for_arrivals(store, arrival_keys, _arrival(ranks), timeout, global_ranks or ranks)
     except BaseException:
         store.add(joins, -1)  # another try is the same join
         raise
@@ -111,7 +154,9 @@ def _host() -> str:
         return socket.gethostname()
 
 
-def _wait_for_arrivals(store: Any, keys: dict[int, str], own: str, timeout: timedelta) -> dict[int, str]:
+def _wait_for_arrivals(
+    store: Any, keys: dict[int, str], own: str, timeout: timedelta, global_ranks: Sequence[int]
+) -> dict[int, str]:
     """Waits until all ranks have come, or one that differs. Returns what they tell.
 
     A wait of the store could not be interrupted by Ctrl-C.
@@ -124,9 +169,15 @@ def _wait_for_arrivals(store: Any, keys: dict[int, str], own: str, timeout: time
             arrivals[member] = store.get(keys[member]).decode()
         if len(arrivals) == len(keys) or any(arrival != own for arrival in arrivals.values()):
             return arrivals
+        late = [member for member in keys if member not in arrivals]
+        numbers = dict(zip(keys, global_ranks, strict=True))
+        if dead := _dead([numbers[member] for member in late]):
+            who = f"rank {dead[0]} has" if len(dead) == 1 else f"the ranks {dead} have"
+            lost = crossrank.PeerLostError(f"{who} ended without coming to make a group")
+            lost.failed_ranks = tuple(member for member in late if numbers[member] in dead)
+            raise lost
         left = end - monotonic()
         if left <= 0:
-            late = [member for member in keys if member not in arrivals]
             error = crossrank.TimeoutError(f"the ranks {late} did not come within {timeout.total_seconds():g} s")
             error.failed_ranks = tuple(late)
             raise error
@@ -156,7 +207,7 @@ def subgroup(ranks: Sequence[int]) -> crossrank.Collective:
     if members not in _groups:
         store: Any = PrefixStore("crossrank/compat", dist.distributed_c10d._get_default_store())
         name = ",".join(map(str, members))
-        job = next_job(store, name, rank=own, ranks=members, timeout=store.timeout)
+        job = next_job(store, name, rank=own, ranks=members, timeout=arrival_limit(store.timeout.total_seconds()))
         _groups[members] = connect(rank=members.index(own), world_size=len(members), job_id=job)
     return _groups[members]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from crossrank import Summary, UsageError, _core
 from crossrank._options import Format, FusedLayout, ReadBack
+from crossrank._types import path_text
 from crossrank.compat import groups
 from crossrank.progress import Display, OnProgress
 
@@ -209,17 +209,26 @@ def _export_arguments(
 
     def read() -> tuple[dict[str, torch.Tensor], dict[str, dict[str, Any]], dict[str, Any]]:
         weights, placements = _weights_and_placements(model, _tied_names(model))
-        places = {"out": os.fspath(out), "grid": _sizes_of(grid, "grid"), "config": _config_of(model, config)}
+        places = {"out": path_text(out), "grid": _sizes_of(grid, "grid"), "config": _config_of(model, config)}
         return weights, placements, {**places, **options}
 
     return read
 
 
 def _config_of(model: torch.nn.Module | dict[str, torch.Tensor], config: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Returns `config`, by default the model's own."""
-    # As transformers saves it: its dictionary has keys that are numbers.
-    to_json = getattr(getattr(_unwrapped(model), "config", None), "to_json_string", None) if config is None else None
-    return config if to_json is None else json.loads(to_json())
+    """Returns `config`, by default the model's own. Keys that are numbers become text, as transformers saves them."""
+    if config is None:
+        to_json = getattr(getattr(_unwrapped(model), "config", None), "to_json_string", None)
+        return None if to_json is None else json.loads(to_json())
+    return _with_text_keys(config)
+
+
+def _with_text_keys(value: Any) -> Any:
+    """Returns the value with the keys that `json.dump` writes."""
+    if isinstance(value, dict):
+        numbers = (int, float, bool, type(None))
+        return {json.dumps(key) if isinstance(key, numbers) else key: _with_text_keys(item) for key, item in value.items()}
+    return [_with_text_keys(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _sizes_of(grid: Grid, argument: str) -> dict[str, int]:

@@ -26,6 +26,17 @@ def bytes_of(tensor: Tensor) -> Tensor:
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
+# Dtypes that are the library's as well.
+_COMMON_DTYPES = {
+    torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.int16, torch.int32, torch.int64,
+}  # fmt: skip
+
+
+def elements_of(tensor: Tensor) -> Tensor:
+    """Returns the elements of a contiguous tensor, so that the ranks compare their dtype; the bytes of an unusual dtype."""
+    return tensor.detach().as_strided((tensor.numel(),), (1,)) if tensor.dtype in _COMMON_DTYPES else bytes_of(tensor)
+
+
 def without_overlap(values: Tensor, target: Tensor) -> Tensor:
     """Returns contiguous `values`, or a copy where they share memory with the contiguous tensor `target`."""
     begin, end = values.data_ptr(), values.data_ptr() + values.numel() * values.element_size()

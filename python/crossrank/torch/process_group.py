@@ -33,6 +33,7 @@ from .layout import (
     bytes_of,
     copy_back,
     distribute,
+    elements_of,
     joined_bytes,
     require_dtype,
     require_parts,
@@ -66,7 +67,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
         self._timeout = timeout
         self._name = name
         self._description = "undefined"
-        self._operations = Operations(name, lambda: collective.abort("a signal interrupted this rank's Python program"))
+        self._operations = Operations(name, lambda: collective.abort("a signal interrupted the Python program"))
         everyone = [list(range(collective.world_size))]
         self._monitored_barrier = MonitoredBarrier(collective.split(everyone, name="monitored_barrier"))
 
@@ -200,7 +201,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
 
         def start() -> Started:
             dense = [to_dense(tensor) for tensor in tensors]
-            requests = [self._collective.ibroadcast(bytes_of(tensor), root=opts.rootRank) for tensor in dense]
+            requests = [self._collective.ibroadcast(elements_of(tensor), root=opts.rootRank) for tensor in dense]
             return requests, lambda: self._filled(tensors, dense)
 
         return self._run(opts, start)
@@ -469,7 +470,11 @@ def _gathered_rows(collective: crossrank.Collective, rows: Tensor, counts: Seque
 def _create(options: Any, _backend_options: Any) -> CrossrankProcessGroup:
     """Makes a group for `init_process_group` or `new_group`. The ranks find each other by a name in torch's store."""
     store, rank, size = options.store, options.group_rank, options.group_size
-    job = groups.next_job(store, "crossrank", rank=rank, ranks=range(size), timeout=options.timeout)
+    limit = options.timeout.total_seconds()
+    members = options.global_ranks_in_group or range(size)
+    job = groups.next_job(
+        store, "crossrank", rank=rank, ranks=range(size), timeout=groups.arrival_limit(limit), global_ranks=members
+    )
     # Torch's timeout is long. Ranks that come after a failure find it here, so the start need not be kept for them.
     failure = f"crossrank/failed/{job}"
     if store.check([failure]):
@@ -479,14 +484,14 @@ def _create(options: Any, _backend_options: Any) -> CrossrankProcessGroup:
             rank=rank,
             world_size=size,
             job_id=job,
-            timeout=options.timeout,
-            connect_timeout=options.timeout,
             linger=_LINGER,
+            **groups.limits(limit),
         )
     except crossrank.Error as error:
         with suppress(RuntimeError):  # the store may be gone as well
             store.set(failure, str(error))
         raise
+    groups.watch(collective, members)
     return CrossrankProcessGroup(collective, options.group_id or "", options.timeout)
 
 

@@ -13,6 +13,7 @@
 
 #include <crossrank/collective.hpp>
 #include <crossrank/spi/connect_mpi.hpp>
+#include <crossrank/spi/resolve_options.hpp>
 #include <crossrank/statistics.hpp>
 
 #include "errors.hpp"
@@ -318,6 +319,7 @@ void bind_groups(nb::class_<Collective>& collective) {
              auto const text = reason_text(why);
              run_without_gil([&] { group.abort(text); });
            })
+      .def("failed_ranks", &Collective::failed_ranks)
       .def("keep_alive", &Collective::keep_alive)
       .def("close", [](Collective& group) {
         auto const same = group;
@@ -360,6 +362,15 @@ void bind_collective(nb::module_& module) {
   module.def("connect", &connect_with, nb::arg().none(), nb::arg(), nb::arg().none(), nb::arg().none(),
              nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none(),
              nb::arg().none(), nb::arg().none(), nb::arg());
+  module.def(
+      "connect_timeout",
+      [](std::optional<double> limit) {
+        ConnectOptions options;
+        options.connect_timeout = milliseconds_of(limit, "connect_timeout");
+        return std::chrono::duration<double>(*spi::resolve_options(std::move(options), "connect").connect_timeout)
+            .count();
+      },
+      nb::arg().none());
   module.def("reason_text", &reason_text);
   module.def("statistics", [] {
     auto const now = statistics();

@@ -162,8 +162,8 @@ void bind_message_queue(nb::module_& module) {
       .def("handle", [](MessageQueue const& queue) { return to_bytes(queue.handle()); })
       .def("wait_for",
            [](MessageQueue const& queue, double seconds) {
-             auto const limit = milliseconds_of(seconds);
-             return run_waiting([&queue] { queue.cancel(); }, [&] { return queue.wait_for(limit); });
+             return run_queue_call(seconds,
+                                   [&](QueueWait const& wait) { return queue.wait_for(*wait.timeout, wait.stop); });
            })
       .def("cancel", &MessageQueue::cancel)
       .def("close", [](MessageQueue const& queue) { run_without_gil([&] { queue.close(); }); });

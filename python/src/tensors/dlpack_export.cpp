@@ -4,6 +4,7 @@
 #include <optional>
 
 #include <crossrank/dlpack.hpp>
+#include <crossrank/tensor/clone_on_write.hpp>
 
 #include "tensors/dlpack_capsules.hpp"
 #include "tensors/tensor.hpp"
@@ -59,17 +60,25 @@ bool wants_host_copy(Tensor const& tensor, Wish const& wish) {
   throw nb::buffer_error("crossrank exports a tensor on its own device, or as a copy on the CPU");
 }
 
+/// Returns the tensor to export. A read-only one on the CPU becomes a private copy unless the consumer forbids that:
+/// torch ignores the read-only flag, and its write to the pages of a file would end the process.
+Tensor exported_tensor(Tensor const& given, Wish const& wish) {
+  if (wants_host_copy(given, wish)) return run_copy([&] { return given.to(Device::cpu()); });
+  if (!wish.copy.is_none() || is_on_gpu(given) || !is_read_only(given)) return given;
+  return run_without_gil([&] { return clone_on_write(given); });
+}
+
 /// Exports a capsule of the newest kind that the consumer takes: without a version, it is of before DLPack 1.0.
 nb::object capsule_of(Tensor const& given, Wish const& wish) {
   bool const to_host = wants_host_copy(given, wish);
-  auto const tensor = to_host ? run_copy([&] { return given.to(Device::cpu()); }) : given;
+  auto const tensor = exported_tensor(given, wish);
   bool const copied = !to_host && !wish.copy.is_none() && nb::cast<bool>(wish.copy);
   DlpackExport const options{.copy = copied ? DlpackCopy::always : DlpackCopy::if_needed,
                              .stream = to_host ? std::nullopt : stream_of(tensor, wish.stream)};
   if (!wish.max_version.is_none() && nb::cast<int>(wish.max_version[0]) >= 1)
     return capsule_around(run_without_gil([&] { return to_dlpack(tensor, options); }), versioned_capsule_name);
   if (is_read_only(tensor) && !copied)
-    throw nb::buffer_error("the tensor is read-only, which a capsule of before DLPack 1.0 cannot say: pass copy=True");
+    throw nb::buffer_error("the tensor is read-only, which a capsule of before DLPack 1.0 cannot say: allow a copy");
   return capsule_around(run_without_gil([&] { return to_dlpack_unversioned(tensor, options); }), capsule_name);
 }
 
@@ -86,16 +95,16 @@ void define_dlpack_export(nb::class_<Tensor>& tensor) {
           },
           nb::kw_only(), nb::arg("stream") = nb::none(), nb::arg("max_version") = nb::none(),
           nb::arg("dl_device") = nb::none(), nb::arg("copy") = nb::none(),
-          "Exports the tensor by DLPack: as a versioned capsule with the read-only flag if `max_version` allows it, "
-          "else as\n"
-          "one of before DLPack 1.0. That cannot be read-only, so it is a `BufferError` for such a tensor without "
-          "`copy`.\n\n"
+          "Exports the tensor by DLPack: as a versioned capsule if `max_version` allows it, else as one of before "
+          "DLPack 1.0.\n\n"
+          "A read-only tensor on the CPU is exported as a writable copy, as `torch()` gives it: no write reaches the "
+          "file or\n"
+          "another rank. With `copy=False` the capsule has the read-only flag, which torch ignores; without a version "
+          "that\n"
+          "is a `BufferError`.\n\n"
           "`stream` is the consumer's stream of a tensor on a GPU, which then waits for the current one; None is the "
           "default\n"
-          "stream. `dl_device=(1, 0)` asks for a copy on the CPU.\n\n"
-          "`torch.from_dlpack` ignores the read-only flag, and a write to its tensor may end the process with SIGSEGV: "
-          "use\n"
-          "`torch()` instead.\n")
+          "stream. `dl_device=(1, 0)` asks for a copy on the CPU.\n")
       .def(
           "__dlpack_device__",
           [](Tensor const& t) {

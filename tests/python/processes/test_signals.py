@@ -149,3 +149,18 @@ def test_ctrl_c_ends_a_call_on_a_hung_file_system(hung_calls, tmp_path, before, 
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_queue_can_be_used_after_ctrl_c(ranks):
+    ranks(
+        1,
+        INTERRUPTED
+        + """
+queue = crossrank.MessageQueue.create_writer(world, readers=1)
+reader = crossrank.MessageQueue.attach(queue.handle(), reader=0)
+for wait in (lambda: reader.wait_for(60), lambda: reader.dequeue_bytes(timeout=60)):
+    with interrupted(0.3): wait()
+    queue.enqueue_bytes(b"next")
+    assert reader.wait_for(60) and reader.dequeue_bytes() == b"next"
+""",
+    )

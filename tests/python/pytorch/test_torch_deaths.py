@@ -22,6 +22,9 @@ CALLS = {
     "async": lambda: dist.all_reduce(torch.ones(1 << 20), async_op=True).wait(),
     "barrier": dist.barrier,
     "monitored_barrier": dist.monitored_barrier,
+    "new_group": dist.new_group,
+    "gather": lambda: crossrank.torch.gather_full_state_dict({"a": torch.ones(9)}),
+    "send": lambda: [dist.send(torch.ones(9), dst=1) for _ in range(200)],
 }
 
 

@@ -236,6 +236,14 @@ def second_shutdown(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
+def other_dtype(rank: int, size: int) -> None:
+    """Four bytes of one dtype are no value of another."""
+    with pytest.raises(crossrank.MismatchError, match="F32"):
+        dist.broadcast(torch.ones(4, dtype=torch.float32 if rank == 0 else torch.int32), src=0)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def death(rank: int, size: int) -> None:
     import os
     import signal
@@ -294,6 +302,7 @@ def test_a_late_rank_is_named_after_the_timeout_of_the_group() -> None:
         "rank_that_does_not_join",
         "groups_on_one_store",
         "second_shutdown",
+        "other_dtype",
     ],
 )
 def test_scenario(scenario: str) -> None:
