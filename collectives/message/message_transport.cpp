@@ -128,7 +128,7 @@ void MessageTransport::rank_died(int rank, std::string const& text) {
 
 std::vector<int> MessageTransport::failed_ranks() {
   auto const guard = link_.network().lock();
-  pump();
+  if (may_use_threads()) pump();  // else the caller may be a thread that must not call MPI
   return failures_.failed_ranks();
 }
 

@@ -83,11 +83,11 @@ void require_device_memory(DeviceState const& state, void* data, std::size_t byt
   int ordinal = 0;
   if (f.cuPointerGetAttribute(&type, PointerAttribute::memory_type, at) != Result::success)
     refuse_blob(state.device(), "the pointer is not known to CUDA", "host memory",
-                "leave the device away for host memory, or copy it with to(device)");
+                "omit the device for host memory, or copy it with to(device)");
   static_cast<void>(f.cuPointerGetAttribute(&managed, PointerAttribute::is_managed, at));
   if (type != static_cast<unsigned>(api::MemoryType::device) && managed == 0)
     refuse_blob(state.device(), "the pointer is pinned host memory", "host memory",
-                "leave the device away for host memory, or copy it with to(device)");
+                "omit the device for host memory, or copy it with to(device)");
   if (managed == 0 && f.cuPointerGetAttribute(&ordinal, PointerAttribute::device_ordinal, at) == Result::success &&
       ordinal != state.device().index) {
     refuse_blob(state.device(), "the memory is on another GPU", to_string(Device::cuda(ordinal)),

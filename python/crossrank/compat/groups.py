@@ -7,7 +7,7 @@ import secrets
 import socket
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic, sleep
@@ -18,6 +18,7 @@ import crossrank
 __all__ = [
     "arrival_limit",
     "connect",
+    "forget_processes",
     "group_of",
     "limits",
     "next_job",
@@ -25,7 +26,6 @@ __all__ = [
     "subgroup",
     "torch_is_initialized",
     "until_death",
-    "watch",
     "world",
 ]
 
@@ -35,8 +35,8 @@ _DEFAULT_TIMEOUT = 30 * 60.0
 _groups: dict[tuple[int, ...], crossrank.Collective] = {}
 # Torch's default group to which the entries belong.
 _default: Any = None
-# Groups of torch that crossrank carries: a reference to each one's collective, and its ranks.
-_carried: list[tuple[weakref.ref[crossrank.Collective], tuple[int, ...]]] = []
+# The processes of torch's ranks that have made a group with this one, as far as their numbers have a meaning here.
+_pids: dict[int, int] = {}
 
 
 def torch_is_initialized() -> bool:
@@ -66,22 +66,23 @@ def arrival_limit(seconds: float) -> timedelta:
     return timedelta(seconds=crossrank._core.connect_timeout(limits(seconds).get("connect_timeout")))
 
 
-def watch(collective: crossrank.Collective, ranks: Sequence[int]) -> None:
-    """Takes note of a group of torch, whose ranks then do not wait for its dead when they make other groups."""
-    _carried[:] = [entry for entry in _carried if entry[0]() is not None]
-    _carried.append((weakref.ref(collective), tuple(ranks)))
-
-
 def _dead(ranks: Sequence[int]) -> list[int]:
-    """Returns which of these ranks of torch have ended, as far as the groups of this module know."""
-    ended: set[int] = set()
-    known = [(group(), members) for group, members in _carried] + [(group, members) for members, group in _groups.items()]
-    for group, members in known:
-        if group is None or not members:  # the group of a launcher has no ranks of torch
-            continue
-        with suppress(crossrank.UsageError):  # it has been closed
-            ended.update(members[member] for member in group.failed_ranks())
-    return [rank for rank in ranks if rank in ended]
+    """Returns which of these ranks of torch have ended, of those that have made a group with this one before."""
+    return [rank for rank in ranks if rank in _pids and _has_ended(_pids[rank])]
+
+
+def forget_processes() -> None:
+    """Forgets which processes are torch's ranks, because torch has been initialised anew."""
+    _pids.clear()
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except FileNotFoundError:
+        return True
+    except OSError:  # it may be alive
+        return False
 
 
 def rank() -> int:
@@ -128,11 +129,13 @@ def next_job(
         store.set(key, secrets.token_hex(16))
     arrival_keys = {member: f"{key}/arrival/{member}" for member in ranks}
     store.set(arrival_keys[rank], _arrival(ranks))
+    numbers = dict(zip(ranks, global_ranks or ranks, strict=True))
     try:
-        arrivals = _wait_for_arrivals(store, arrival_keys, _arrival(ranks), timeout, global_ranks or ranks)
+        arrivals = _wait_for_arrivals(store, arrival_keys, _arrival(ranks), timeout, numbers)
     except BaseException:
         store.add(joins, -1)  # another try is the same join
         raise
+    _note_processes(arrivals, numbers)
     if elsewhere := [member for member, arrival in arrivals.items() if arrival.split()[0] != _host()]:
         raise crossrank.UnavailableError(
             f"the ranks {elsewhere} are on other hosts than rank {rank}. These groups use shared memory: all ranks "
@@ -142,8 +145,28 @@ def next_job(
 
 
 def _arrival(ranks: Sequence[int]) -> str:
-    """Returns what a rank tells the others: its host, and the size of the group that it joins."""
-    return f"{_host()} {len(ranks)}"
+    """Returns what a rank tells the others: its host, the size of the group that it joins, and its process."""
+    return f"{_host()} {len(ranks)} {_pid_namespace()} {os.getpid()}"
+
+
+def _place(arrival: str) -> list[str]:
+    """Returns the part of what a rank tells in which all ranks must agree: host and size."""
+    return arrival.split()[:2]
+
+
+def _pid_namespace() -> str:
+    """Returns the same text in all processes that have the same number for a process."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return secrets.token_hex(8)
+
+
+def _note_processes(arrivals: dict[int, str], global_ranks: dict[int, int]) -> None:
+    for member, arrival in arrivals.items():
+        namespace, pid = arrival.split()[2:]
+        if namespace == _pid_namespace():
+            _pids[global_ranks[member]] = int(pid)
 
 
 def _host() -> str:
@@ -155,7 +178,7 @@ def _host() -> str:
 
 
 def _wait_for_arrivals(
-    store: Any, keys: dict[int, str], own: str, timeout: timedelta, global_ranks: Sequence[int]
+    store: Any, keys: dict[int, str], own: str, timeout: timedelta, global_ranks: dict[int, int]
 ) -> dict[int, str]:
     """Waits until all ranks have come, or one that differs. Returns what they tell.
 
@@ -167,14 +190,13 @@ def _wait_for_arrivals(
     while True:
         for member in [member for member in keys if member not in arrivals and store.check([keys[member]])]:
             arrivals[member] = store.get(keys[member]).decode()
-        if len(arrivals) == len(keys) or any(arrival != own for arrival in arrivals.values()):
+        if len(arrivals) == len(keys) or any(_place(arrival) != _place(own) for arrival in arrivals.values()):
             return arrivals
         late = [member for member in keys if member not in arrivals]
-        numbers = dict(zip(keys, global_ranks, strict=True))
-        if dead := _dead([numbers[member] for member in late]):
+        if dead := _dead([global_ranks[member] for member in late]):
             who = f"rank {dead[0]} has" if len(dead) == 1 else f"the ranks {dead} have"
             lost = crossrank.PeerLostError(f"{who} ended without coming to make a group")
-            lost.failed_ranks = tuple(member for member in late if numbers[member] in dead)
+            lost.failed_ranks = tuple(member for member in late if global_ranks[member] in dead)
             raise lost
         left = end - monotonic()
         if left <= 0:
@@ -203,6 +225,8 @@ def subgroup(ranks: Sequence[int]) -> crossrank.Collective:
         raise crossrank.UsageError(f"there are no ranks {absent}: expected 0 to {size - 1}, got {list(members)}")
     if _default is None or _default() is not dist.group.WORLD:
         _groups.clear()
+        if "crossrank" not in str(dist.get_backend_config()):  # else its start has noted the processes
+            forget_processes()
         _default = weakref.ref(dist.group.WORLD)
     if members not in _groups:
         store: Any = PrefixStore("crossrank/compat", dist.distributed_c10d._get_default_store())

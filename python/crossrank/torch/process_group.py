@@ -472,6 +472,8 @@ def _create(options: Any, _backend_options: Any) -> CrossrankProcessGroup:
     store, rank, size = options.store, options.group_rank, options.group_size
     limit = options.timeout.total_seconds()
     members = options.global_ranks_in_group or range(size)
+    if not options.global_ranks_in_group:
+        groups.forget_processes()
     job = groups.next_job(
         store, "crossrank", rank=rank, ranks=range(size), timeout=groups.arrival_limit(limit), global_ranks=members
     )
@@ -491,7 +493,6 @@ def _create(options: Any, _backend_options: Any) -> CrossrankProcessGroup:
         with suppress(RuntimeError):  # the store may be gone as well
             store.set(failure, str(error))
         raise
-    groups.watch(collective, members)
     return CrossrankProcessGroup(collective, options.group_id or "", options.timeout)
 
 

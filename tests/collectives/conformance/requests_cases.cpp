@@ -338,8 +338,8 @@ void a_pending_message_ends_with_its_group(ConformanceRank& self) {
   if (!receives.empty()) {
     receives[0].wait();
     EXPECT_TRUE(all_are(early, 6));
-    EXPECT_THAT(error_of<UsageError>([&] { receives[1].wait(); }).message, HasSubstr("closed"));
-    receives[1].wait();  // reports the error once
+    for (int wait = 0; wait < 2; ++wait)
+      EXPECT_THAT(error_of<UsageError>([&] { receives[1].wait(); }).message, HasSubstr("closed"));
   }
   for (std::size_t i = 0; i < sends.size(); ++i) {
     if (i < 8) {

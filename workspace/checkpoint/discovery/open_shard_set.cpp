@@ -272,7 +272,7 @@ void require_no_key(ShardSet const& set, ShardSetOptions const& options, fs::pat
                     .expected = "torch files or a distributed checkpoint",
                     .got = options.model_key,
                     .resource = path.string(),
-                    .hint = "leave `model_key` away; use `rules` to rename or leave out tensors"});
+                    .hint = "omit `model_key`; use `rules` to rename or leave out tensors"});
 }
 
 }  // namespace
