@@ -62,8 +62,8 @@ bool wants_host_copy(Tensor const& tensor, Wish const& wish) {
 
 /// Returns the tensor to export. A read-only one on the CPU becomes a private copy unless the consumer forbids that:
 /// torch ignores the read-only flag, and its write to the pages of a file would end the process.
-Tensor exported_tensor(Tensor const& given, Wish const& wish) {
-  if (wants_host_copy(given, wish)) return run_copy([&] { return given.to(Device::cpu()); });
+Tensor exported_tensor(Tensor const& given, Wish const& wish, bool to_host) {
+  if (to_host) return run_copy([&] { return given.to(Device::cpu()); });
   if (!wish.copy.is_none() || is_on_gpu(given) || !is_read_only(given)) return given;
   return run_without_gil([&] { return clone_on_write(given); });
 }
@@ -71,7 +71,7 @@ Tensor exported_tensor(Tensor const& given, Wish const& wish) {
 /// Exports a capsule of the newest kind that the consumer takes: without a version, it is of before DLPack 1.0.
 nb::object capsule_of(Tensor const& given, Wish const& wish) {
   bool const to_host = wants_host_copy(given, wish);
-  auto const tensor = exported_tensor(given, wish);
+  auto const tensor = exported_tensor(given, wish, to_host);
   bool const copied = !to_host && !wish.copy.is_none() && nb::cast<bool>(wish.copy);
   DlpackExport const options{.copy = copied ? DlpackCopy::always : DlpackCopy::if_needed,
                              .stream = to_host ? std::nullopt : stream_of(tensor, wish.stream)};
