@@ -128,14 +128,15 @@ def next_job(
     if rank == ranks[0]:
         store.set(key, secrets.token_hex(16))
     arrival_keys = {member: f"{key}/arrival/{member}" for member in ranks}
-    store.set(arrival_keys[rank], _arrival(ranks))
+    own = _arrival(ranks)
+    store.set(arrival_keys[rank], own)
     numbers = dict(zip(ranks, global_ranks or ranks, strict=True))
     try:
-        arrivals = _wait_for_arrivals(store, arrival_keys, _arrival(ranks), timeout, numbers)
+        arrivals = _wait_for_arrivals(store, arrival_keys, own, timeout, numbers)
     except BaseException:
         store.add(joins, -1)  # another try is the same join
         raise
-    _note_processes(arrivals, numbers)
+    _note_processes(arrivals, own, numbers)
     if elsewhere := [member for member, arrival in arrivals.items() if arrival.split()[0] != _host()]:
         raise crossrank.UnavailableError(
             f"the ranks {elsewhere} are on other hosts than rank {rank}. These groups use shared memory: all ranks "
@@ -162,10 +163,11 @@ def _pid_namespace() -> str:
         return secrets.token_hex(8)
 
 
-def _note_processes(arrivals: dict[int, str], global_ranks: dict[int, int]) -> None:
+def _note_processes(arrivals: dict[int, str], own: str, global_ranks: dict[int, int]) -> None:
+    """Notes the processes of the ranks that share a PID namespace with this one, which tells `own`."""
     for member, arrival in arrivals.items():
         namespace, pid = arrival.split()[2:]
-        if namespace == _pid_namespace():
+        if namespace == own.split()[2]:
             _pids[global_ranks[member]] = int(pid)
 
 

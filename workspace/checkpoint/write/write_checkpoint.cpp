@@ -105,9 +105,6 @@ class Writing {
       agree(world_, request_.operation, [&] {
         if (world_.rank() == 0) commit();
       });
-    } catch (CancelledError const&) {
-      remove_unless_resumed();
-      throw;
     } catch (Error const& error) {
       // After the loss of a rank, the finished files of all ranks stay for a run with --resume.
       bool const lost = error.code() == ErrorCode::peer_lost || error.code() == ErrorCode::timeout;
