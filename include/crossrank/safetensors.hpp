@@ -67,12 +67,14 @@ class CROSSRANK_EXPORT SafetensorsFile {
 struct SafetensorsOptions {
   /// Free-text metadata of the file. Most loaders expect the key "format" with the framework.
   std::vector<std::pair<std::string, std::string>> metadata{{"format", "pt"}};
+  /// Whether an existing file is replaced. It stays complete until the new one is, and tensors that view it stay valid.
+  bool force = false;
 };
 
 /// Reads all tensors of a file, in the order of its data. Local; costs and errors as for `SafetensorsFile::read`.
 [[nodiscard]] CROSSRANK_EXPORT StateDict load_safetensors(std::filesystem::path const& path);
 
-/// Writes a new file, which appears under its name complete and durable or not at all.
+/// Writes a file, which appears under its name complete and durable or not at all.
 ///
 /// Local; copies each byte once, into the file. The bytes equal those of the format's reference implementation.
 /// The folder may belong to others or be writable by others, who can then replace the file. A symbolic link of another
@@ -80,8 +82,9 @@ struct SafetensorsOptions {
 ///
 /// `UsageError` for an undefined tensor, one that is not on the CPU, names that the format does not allow, metadata
 /// that marks a state image, a path without a file name, the name of a workspace's state file, and more than 1,000,000
-/// tensors or 100,000,000 bytes of header. `IoError` before anything is written when a file with that name exists.
-/// `IoError` when writing fails; it then gives the bytes written and the free space, and no file is left.
+/// tensors or 100,000,000 bytes of header. `IoError` before anything is written when a file with that name exists,
+/// unless `force` is set. `IoError` when writing fails; it then gives the bytes written and the free space, and no file
+/// is left.
 CROSSRANK_EXPORT void save_safetensors(std::filesystem::path const& path, StateDict const& weights,
                                        SafetensorsOptions const& options = {});
 

@@ -355,8 +355,10 @@ def _index_of(directory: str) -> dict[str, str] | None:
     return index
 
 
-def save(path: Path, weights: Weights, *, metadata: Mapping[str, str] | None = None) -> None:
-    """Writes a new safetensors file, which appears complete and durable or not at all. After Ctrl-C it may still appear.
+def save(path: Path, weights: Weights, *, metadata: Mapping[str, str] | None = None, force: bool = False) -> None:
+    """Writes a safetensors file, which appears complete and durable or not at all. After Ctrl-C it may still appear.
+
+    An existing file is an `IoError`, unless `force` is set. It is then replaced at the end; tensors that view it stay valid.
 
     >>> crossrank.save("model.safetensors", model.state_dict())
     """
@@ -364,7 +366,7 @@ def save(path: Path, weights: Weights, *, metadata: Mapping[str, str] | None = N
     for key, value in described.items():
         if not (isinstance(key, str) and isinstance(value, str)):
             raise TypeError(f"the metadata {key!r}: {value!r} is not text. Safetensors files hold text only")
-    _core.save_safetensors(path_text(path), dict(weights), list(described.items()))
+    _core.save_safetensors(path_text(path), dict(weights), list(described.items()), force)
 
 
 def save_sharded(

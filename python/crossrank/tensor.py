@@ -69,6 +69,14 @@ def concat(parts: Iterable[TensorLike], *, dim: int = 0) -> Tensor:
     return _core.concat(list(parts), dim)
 
 
+def _from_bytes(data: bytes, shape: tuple[int, ...], dtype: str) -> Tensor:
+    """Restores a tensor from its pickle, in writable memory of its own."""
+    tensor = empty(shape, dtype)
+    if data:
+        tensor.copy_from(_core.view_as(_core.as_tensor(data), shape, dtype))
+    return tensor
+
+
 def _to_numpy(tensor: Tensor) -> numpy.ndarray:
     import numpy
 

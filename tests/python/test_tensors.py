@@ -1,7 +1,9 @@
 """Tensors in and out: every trap of other libraries' tensors."""
 
+import copy
 import ctypes
 import gc
+import pickle
 import struct
 import sys
 
@@ -49,6 +51,17 @@ def test_numpy_never_takes_the_bytes_of_bf16_for_numbers():
     except crossrank.UsageError as error:
         assert "ml_dtypes" in str(error)
     assert len(tensor.tobytes()) == 8
+
+
+@pytest.mark.parametrize("shape", [(), (2, 3), (0, 4)])
+@pytest.mark.parametrize("dtype", ["F32", "BF16", "F8_E4M3"])
+def test_pickles_and_deep_copies_are_writable_and_independent(shape, dtype):
+    tensor = crossrank.zeros(shape, "F32").to(dtype)
+    for copied in (pickle.loads(pickle.dumps(tensor)), copy.deepcopy({"w": tensor})["w"]):
+        assert copied.shape == shape and copied.dtype == dtype and copied.tobytes() == tensor.tobytes()
+        assert not copied.readonly and (tensor.nbytes == 0 or copied.data_ptr != tensor.data_ptr)
+    frozen = crossrank.as_tensor(b"1234")
+    assert not pickle.loads(pickle.dumps(frozen)).readonly
 
 
 def test_tensors_are_converted_and_narrowed():

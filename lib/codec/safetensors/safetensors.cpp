@@ -206,7 +206,8 @@ void check_name_is_free(platform::Directory const& directory, std::string const&
   if (error == ENOENT) return;
   platform::throw_io(ErrorInfo{.operation = write_operation,
                                .message = "the file was not committed; 0 bytes were written",
-                               .resource = directory.path_of(name)},
+                               .resource = directory.path_of(name),
+                               .hint = exists ? "set `force` to replace the file" : ""},
                      error);
 }
 
@@ -330,14 +331,14 @@ void save_safetensors(std::filesystem::path const& path, StateDict const& weight
   auto const directory = platform::Directory::open(path.has_parent_path() ? path.parent_path() : ".", write_operation,
                                                    platform::IfMissing::refuse, platform::OtherWriters::accept);
   auto const name = path.filename().string();
-  check_name_is_free(directory, name);
+  if (!options.force) check_name_is_free(directory, name);
   platform::AtomicFile file(directory, name, header.size() + weights.nbytes(), write_operation,
                             platform::Readers::as_umask);
   file.write(std::as_bytes(std::span(header)));
   for (auto const* piece : pieces) {
     read_in_pieces(piece->second, [&](std::span<std::byte const> bytes) { file.write(bytes); });
   }
-  file.commit();
+  file.commit(options.force ? platform::IfExists::replace : platform::IfExists::refuse);
 }
 
 }  // namespace crossrank

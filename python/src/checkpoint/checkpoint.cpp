@@ -172,9 +172,9 @@ void bind_checkpoint(nb::module_& module) {
   module.def("verify", &verify, nb::arg(), nb::arg(), nb::arg().none(), nb::arg());
   module.def("save_sharded", &save_sharded, nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
   module.def("save_safetensors", [](std::filesystem::path const& path, nb::handle weights,
-                                    std::vector<std::pair<std::string, std::string>> metadata) {
+                                    std::vector<std::pair<std::string, std::string>> metadata, bool force) {
     auto const tensors = state_dict_from(weights);
-    SafetensorsOptions const options{.metadata = std::move(metadata)};
+    SafetensorsOptions const options{.metadata = std::move(metadata), .force = force};
     run_in_own_thread([=] { save_safetensors(path, tensors, options); });
   });
   nb::class_<SafetensorsFile>(module, "SafetensorsFile")

@@ -228,6 +228,12 @@ void define_copies(nb::class_<Tensor>& tensor) {
           "cpu", [](Tensor const& t) { return run_copy([&] { return t.to(Device::cpu()); }); },
           "Returns the tensor on the CPU: itself when it is there, else a copy.\n\n    >>> "
           "tensor.cpu().numpy()\n")
+      .def("__reduce__",
+           [](nb::object self) {
+             auto const& t = nb::cast<Tensor const&>(self);
+             return nb::make_tuple(nb::module_::import_("crossrank.tensor").attr("_from_bytes"),
+                                   nb::make_tuple(copied_bytes(t), shape_tuple(t), std::string(name_of(t.dtype()))));
+           })
       .def("tobytes", &copied_bytes, "Returns a copy of the bytes.\n\n    >>> tensor.tobytes()\n");
 }
 

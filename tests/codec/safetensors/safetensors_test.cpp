@@ -161,6 +161,21 @@ TEST(Safetensors, maps_tensors_that_outlive_the_file_object) {
   EXPECT_THROW((void)mapped.at("large").mutable_bytes(), UsageError);
 }
 
+TEST(Safetensors, replaces_a_file_only_when_forced_and_keeps_the_views_of_the_old_one) {
+  test::TemporaryDirectory const directory;
+  auto const path = directory.path() / "w.safetensors";
+  save_safetensors(path, {{"w", Tensor::of(std::vector<std::int64_t>(20'000, 7), {20'000})}});
+  auto const old = SafetensorsFile(path).map("w");
+
+  auto const refused = test::error_of<IoError>([&] { save_safetensors(path, {{"w", Tensor::scalar(8)}}); });
+  EXPECT_EQ(refused.hint, "set `force` to replace the file");
+  save_safetensors(path, {{"w", Tensor::scalar(8)}}, {.force = true});
+
+  EXPECT_EQ(SafetensorsFile(path).read("w").item<int>(), 8);
+  EXPECT_TRUE(same(old, Tensor::of(std::vector<std::int64_t>(20'000, 7), {20'000})));
+  EXPECT_THAT(names_in(directory.path()), testing::ElementsAre("w.safetensors"));
+}
+
 TEST(Safetensors, keeps_writes_to_a_private_copy_out_of_the_file) {
   test::TemporaryDirectory const directory;
   auto const path = directory.path() / "private.safetensors";

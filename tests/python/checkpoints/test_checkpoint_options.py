@@ -29,6 +29,16 @@ def test_a_report_says_how_much_was_read(tmp_path):
     assert report.ok and report.bytes_read == report.bytes == 4 * 4 * 4 + 16
 
 
+def test_save_replaces_a_file_only_when_forced(tmp_path):
+    path = tmp_path / "model.safetensors"
+    crossrank.save(path, {"w": numpy.zeros(4)})
+    loaded = crossrank.load(path)["w"]
+    with pytest.raises(OSError, match="force"):
+        crossrank.save(path, {"w": numpy.ones(4)})
+    crossrank.save(path, {"w": numpy.ones(4)}, force=True)
+    assert loaded.numpy().tolist() == [0] * 4 and crossrank.load(path)["w"].numpy().tolist() == [1] * 4
+
+
 CALLS = {
     "MergePlan": (lambda world, out, **options: crossrank.MergePlan(out, **options), PlanOptions),
     "load": (lambda world, out, **options: crossrank.load(out, **options), PlanOptions),
