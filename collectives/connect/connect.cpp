@@ -85,15 +85,19 @@ ConnectOptions spi::resolve_options(ConnectOptions options, char const* operatio
 
 namespace {
 
-/// Throws if the caller expects another number of ranks than the open job has.
-void require_size(spi::Transport const& open, ConnectOptions const& options) {
-  if (!options.world_size || *options.world_size == open.world_size()) return;
-  throw UsageError(
-      spi::error_in(open, {.operation = "connect",
-                           .message = "this process has already joined this job, with another number of ranks",
-                           .expected = std::to_string(open.world_size()),
-                           .got = std::to_string(*options.world_size),
-                           .hint = "give another job another `job_id`"}));
+/// Throws if the caller expects another backend or another number of ranks than the open job has.
+void require_same_job(spi::Transport const& open, ConnectOptions const& options) {
+  auto const refuse = [&](std::string difference, std::string expected, std::string got) {
+    throw UsageError(spi::error_in(open, {.operation = "connect",
+                                          .message = "this process has already joined this job, with " + difference,
+                                          .expected = std::move(expected),
+                                          .got = std::move(got),
+                                          .hint = "give another job another `job_id`"}));
+  };
+  if (!options.backend.empty() && options.backend != open.backend())
+    refuse("another backend", std::string(open.backend()), options.backend);
+  if (options.world_size && *options.world_size != open.world_size())
+    refuse("another number of ranks", std::to_string(open.world_size()), std::to_string(*options.world_size));
 }
 
 /// Throws the error of a failed `connect`: always an `Error`, and always with an unusable group.
@@ -150,7 +154,7 @@ Collective connect(ConnectOptions options) try {
         refuse_forked_child("connect", known.process,
                             "connect in the parent, or exec a program that connects by itself");
       }
-      require_size(*transport, options);
+      require_same_job(*transport, options);
       Collective joined(std::move(state));
       if (options.progress == ProgressMode::thread) joined.start_progress_thread();
       return joined;

@@ -7,8 +7,8 @@
 #include <crossrank/spi/storage.hpp>
 
 #include "collectives/coordinator/coordinator_state.hpp"
+#include "collectives/core/group_state.hpp"
 #include "collectives/core/named_calls.hpp"
-#include "collectives/spi/error_in.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/no_destructor.hpp"
 
@@ -16,9 +16,7 @@ namespace crossrank {
 
 ErrorInfo usage_in(Collective const& group, char const* operation, std::string message, std::string expected,
                    std::string got) {
-  return error_in(
-      *group.transport(),
-      {.operation = operation, .message = std::move(message), .expected = std::move(expected), .got = std::move(got)});
+  return detail::usage_in(*group.transport(), operation, std::move(message), std::move(expected), std::move(got));
 }
 
 int checked_rank(Collective const& group, int rank, char const* operation, char const* what) {
@@ -81,6 +79,7 @@ GroupCoordinator GroupCoordinator::create(Collective const& world, std::vector<s
   for (int const rank : state->cpu.ranks()) state->ranks.push_back(GlobalRank{rank});
   std::lock_guard const lock(registry().mutex);
   state->unique_name = options.name + ":" + std::to_string(registry().made[options.name]++);
+  std::erase_if(registry().groups, [](auto const& group) { return group.second.expired(); });
   registry().groups[state->unique_name] = state;
   return GroupCoordinator(std::move(state));
 }
@@ -91,9 +90,9 @@ GroupCoordinator GroupCoordinator::by_name(std::string_view unique_name) {
   auto state = found == registry().groups.end() ? nullptr : std::static_pointer_cast<State>(found->second.lock());
   if (state && !state->destroyed) return GroupCoordinator(std::move(state));
   throw UsageError({.operation = "GroupCoordinator.by_name",
-                    .message = found == registry().groups.end() ? "this process never had a group of that name"
-                                                                : "the group of that name no longer exists",
-                    .resource = std::string(unique_name)});
+                    .message = "this process has no group of that name now",
+                    .resource = std::string(unique_name),
+                    .hint = "give the name that `unique_name` returns, such as tp:0"});
 }
 
 GroupCoordinator::State& GroupCoordinator::state(char const* operation) const {

@@ -32,10 +32,7 @@ bool have_common_bytes(Tensor const& a, Tensor const& b) {
 // ---------------------------------------------------------------- checks
 
 void CallBuilder::refuse(char const* operation, std::string message, std::string expected, std::string got) const {
-  auto info = detail::usage_in(transport_, operation, std::move(message));
-  info.expected = std::move(expected);
-  info.got = std::move(got);
-  throw UsageError(std::move(info));
+  throw UsageError(detail::usage_in(transport_, operation, std::move(message), std::move(expected), std::move(got)));
 }
 
 template <class Check>

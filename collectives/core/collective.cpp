@@ -125,10 +125,8 @@ Collective Collective::split(std::vector<std::vector<int>> const& groups, std::s
     digest.add(group.size());
     for (int const rank : group) {
       if (rank < 0 || rank >= transport.world_size()) {
-        auto info = usage_in(transport, "split", "a listed rank is not a rank of the group");
-        info.expected = "0 to " + std::to_string(transport.world_size() - 1);
-        info.got = std::to_string(rank);
-        throw UsageError(std::move(info));
+        throw UsageError(usage_in(transport, "split", "a listed rank is not a rank of the group",
+                                  "0 to " + std::to_string(transport.world_size() - 1), std::to_string(rank)));
       }
       digest.add(static_cast<std::uint64_t>(rank));
       if (!seen.insert(rank).second)
@@ -201,6 +199,7 @@ void Collective::close() {
   state_->closed.store(true, std::memory_order_relaxed);
   state_->devices.close();
   state_->transport->close(state_->timeout_policy);
+  state_->range_channel.reset();
 }
 
 }  // namespace crossrank

@@ -46,8 +46,11 @@ void throw_failure(PendingOp const& pending_op) {
 
 }  // namespace
 
-ErrorInfo usage_in(spi::Transport const& transport, char const* operation, std::string message) {
-  return error_in(transport, {.operation = operation, .message = std::move(message)});
+ErrorInfo usage_in(spi::Transport const& transport, char const* operation, std::string message, std::string expected,
+                   std::string got) {
+  return error_in(
+      transport,
+      {.operation = operation, .message = std::move(message), .expected = std::move(expected), .got = std::move(got)});
 }
 
 GroupState::~GroupState() {

@@ -70,6 +70,7 @@ struct GroupState {
   std::shared_ptr<ProgressThread> progress_thread{};  ///< of the job; null: the callers alone advance calls
   std::exception_ptr disagreement{};                  ///< a mismatch of calls, which has killed the group
   device::DeviceGroup devices{};                      ///< for calls on device tensors
+  std::shared_ptr<spi::Transport> range_channel{};    ///< the same ranks, for messages of ranges; null before the first
 
   /// Throws `UsageError` while collective calls are refused. Messages are always allowed.
   void require_allowed(char const* operation) const;
@@ -166,6 +167,7 @@ class GroupLockGuard {
 };
 
 /// Returns the fields of an error in a group.
-[[nodiscard]] ErrorInfo usage_in(spi::Transport const& transport, char const* operation, std::string message);
+[[nodiscard]] ErrorInfo usage_in(spi::Transport const& transport, char const* operation, std::string message,
+                                 std::string expected = {}, std::string got = {});
 
 }  // namespace crossrank::detail

@@ -33,7 +33,12 @@ MessageTransport::MessageTransport(std::shared_ptr<Network> network, Identity id
     : link_(std::move(network), std::move(identity)) {
   auto const guard = link_.network().lock();
   backend_ = link_.network().packet_transport().backend();
-  link_.network().attach(link_.number(), this);
+  try {
+    link_.network().attach(link_.number(), this);
+  } catch (...) {  // an early packet could not be handled, and the destructor does not run
+    link_.network().detach(link_.number());
+    throw;
+  }
 }
 
 MessageTransport::~MessageTransport() {

@@ -329,6 +329,23 @@ TEST(GatherCheck, describes_the_call_of_each_side_across_nodes) {
   }
 }
 
+TEST(GatherAcrossNodes, releases_the_network_with_the_last_handle) {
+  auto const hub = std::make_shared<test::MemoryHub>(2);
+  std::vector<std::function<void()>> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&hub, rank] {
+      auto const world = test::join_by_messages(hub, rank, {});
+      auto range = get_tensors_parallel(tensor_of(rank, 1), world);
+      int received = 0;
+      for (auto const& tensor : range) expect_equal(tensor, tensor_of(received++, 1));
+      EXPECT_EQ(received, rank == 0 ? 2 : 0);
+      range.close();
+    });
+  }
+  for (auto const& error : test::run_threads(ranks)) EXPECT_EQ(test::text_of(error), "");
+  EXPECT_EQ(hub.use_count(), 1);
+}
+
 INSTANTIATE_TEST_SUITE_P(Exchanges, Gather,
                          testing::Combine(testing::Values(1, 2, 3, 4),
                                           testing::Values(Through::memory, Through::files, Through::named_files,

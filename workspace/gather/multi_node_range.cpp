@@ -1,19 +1,18 @@
 #include "workspace/gather/multi_node_range.hpp"
 
 #include <algorithm>
-#include <map>
-#include <mutex>
 #include <string>
 #include <utility>
 
 #include <crossrank/error.hpp>
 
+#include "collectives/core/group_state.hpp"
+#include "collectives/core/named_calls.hpp"
 #include "collectives/spi/error_in.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/error_record.hpp"
 #include "lib/node/group/group.hpp"
-#include "lib/core/no_destructor.hpp"
 #include "workspace/gather/packed_contribution.hpp"
 
 namespace crossrank::workspace {
@@ -21,35 +20,17 @@ namespace {
 
 using spi::OpKind;
 
-/// A second group for each group that uses ranges, so that messages of ranges do not mix with those of the caller.
-struct Channels {
-  struct Entry {
-    std::weak_ptr<spi::Transport> of;
-    std::shared_ptr<spi::Transport> channel;
-  };
-  std::mutex mutex;
-  std::map<spi::Transport const*, Entry> all;
-};
-
-Channels& channels() {
-  static NoDestructor<Channels> all;  // ranges may outlive static objects
-  return all.value;
-}
-
-/// Returns the channel of a group. Collective on the first call.
-std::shared_ptr<spi::Transport> channel_of(std::shared_ptr<spi::Transport> const& transport,
+/// Returns the group's second transport, for messages of ranges. They do not mix with those of the caller there.
+/// Collective on the first call.
+std::shared_ptr<spi::Transport> channel_of(Collective const& group, char const* operation,
                                            spi::TimeoutPolicy const& timeout_policy) {
-  {
-    std::lock_guard const lock(channels().mutex);
-    std::erase_if(channels().all, [](auto const& entry) { return entry.second.of.expired(); });
-    auto const found = channels().all.find(transport.get());
-    if (found != channels().all.end()) return found->second.channel;
+  auto& state = detail::NamedCalls(group, operation).state();
+  if (!state.range_channel) {
+    auto& transport = *state.transport;
+    state.range_channel = transport.split({.op_kind = OpKind::split}, all_ranks(transport.world_size()),
+                                          transport.name() + "/ranges", timeout_policy);
   }
-  auto everybody = all_ranks(transport->world_size());
-  auto channel = transport->split({.op_kind = OpKind::split}, everybody, transport->name() + "/ranges", timeout_policy);
-  std::lock_guard const lock(channels().mutex);
-  channels().all[transport.get()] = {transport, channel};
-  return channel;
+  return state.range_channel;
 }
 
 }  // namespace
@@ -86,7 +67,7 @@ MultiNodeRange::OpenMessage MultiNodeRange::publish(Contribution const& mine) {
 }
 
 void MultiNodeRange::open(Contribution const& mine, bool writes) {
-  channel_ = channel_of(inputs_.collective.transport(), inputs_.timeout_policy);
+  channel_ = channel_of(inputs_.collective, inputs_.operation, inputs_.timeout_policy);
   OpenMessage own;
   std::exception_ptr failure;
   try {
@@ -216,8 +197,8 @@ void MultiNodeRange::close() {
 
 void MultiNodeRange::abort(std::string_view why) noexcept {
   user_code_.reset();
-  transport().abort("rank " + std::to_string(transport().rank()) + ": " + std::string(why));
-  channel_->abort(why);
+  inputs_.collective.abort(why);
+  if (channel_) channel_->abort(why);
   if (inputs_.exchange) inputs_.exchange->discard();
 }
 

@@ -10,36 +10,13 @@
 #include "lib/codec/message/config_binary.hpp"
 #include "lib/codec/message/tensor_table.hpp"
 #include "lib/tensor/device_tensor.hpp"
+#include "lib/tensor/frozen_storage.hpp"
 #include "lib/tensor/tensor_checks.hpp"
 #include "lib/tensor/transfer/staged_read.hpp"
+#include "workspace/shared_memory/contribution_head.hpp"
 
 namespace crossrank::workspace {
 namespace {
-
-constexpr std::size_t tensor_alignment = 64;
-
-struct PackedHead {
-  std::uint64_t table_bytes;
-  std::uint64_t data_offset;
-};
-
-constexpr std::size_t aligned(std::size_t bytes) {
-  return (bytes + tensor_alignment - 1) / tensor_alignment * tensor_alignment;
-}
-
-/// A contribution received from another node. The tensors that view it share it.
-class ReceivedStorage final : public spi::Storage {
- public:
-  ReceivedStorage(std::shared_ptr<std::vector<std::byte>> bytes, int sender)
-      : bytes_(std::move(bytes)), sender_(sender) {}
-  [[nodiscard]] std::byte* data() noexcept override { return bytes_->data(); }
-  [[nodiscard]] std::size_t size_bytes() const noexcept override { return bytes_->size(); }
-  [[nodiscard]] std::string frozen_by() const override { return "received from rank " + std::to_string(sender_); }
-
- private:
-  std::shared_ptr<std::vector<std::byte>> bytes_;
-  int sender_;
-};
 
 [[noreturn]] void refuse(int sender, std::string message) {
   throw FormatError({.operation = "receive",
@@ -70,7 +47,7 @@ std::vector<std::byte> pack(Contribution const& contribution) {
       contribution.config == nullptr ? std::string() : codec::encode_config_binary(*contribution.config);
   codec::TableInput const table{config, entries};
   auto const table_bytes = codec::encoded_size(table);
-  PackedHead const head{table_bytes, aligned(sizeof(PackedHead) + table_bytes)};
+  auto const head = ContributionHead::before(table_bytes);
   std::vector<std::byte> packed(head.data_offset + data_bytes);
   std::memcpy(packed.data(), &head, sizeof head);
   codec::encode(table, {packed.data() + sizeof head, table_bytes});
@@ -82,16 +59,11 @@ std::vector<std::byte> pack(Contribution const& contribution) {
 }
 
 void unpack(std::shared_ptr<std::vector<std::byte>> bytes, int sender, Collector& collector) {
-  std::span<std::byte const> const all(*bytes);
-  PackedHead head{};
-  if (all.size() < sizeof head) refuse(sender, "it is shorter than its head");
-  std::memcpy(&head, all.data(), sizeof head);
-  if (head.data_offset > all.size() || head.table_bytes > all.size() - sizeof head ||
-      sizeof head + head.table_bytes > head.data_offset) {
-    refuse(sender, "the table lies outside the payload");
-  }
-  auto const table = codec::decode(all.subspan(sizeof head, head.table_bytes), all.size() - head.data_offset);
-  std::shared_ptr<spi::Storage> const storage = std::make_shared<ReceivedStorage>(std::move(bytes), sender);
+  auto const parts = divide(*bytes);
+  if (!parts) refuse(sender, "the head is cut off, or the table lies outside the payload");
+  auto const table = codec::decode(parts->table, parts->data.size());
+  std::shared_ptr<spi::Storage> const storage =
+      std::make_shared<FrozenStorage>(parts->data, std::move(bytes), "received from rank " + std::to_string(sender));
   collector.expect(table.entries.size());
   if (!table.config.empty()) collector.config(codec::decode_config_binary(std::as_bytes(std::span(table.config))));
   for (auto const& entry : table.entries) {
@@ -102,8 +74,7 @@ void unpack(std::shared_ptr<std::vector<std::byte>> bytes, int sender, Collector
     } else if (entry.nbytes == 0) {
       collector.tensor(entry.name, Tensor::empty(entry.shape, entry.dtype));
     } else {
-      collector.tensor(entry.name,
-                       spi::tensor_from_storage(storage, head.data_offset + entry.offset, entry.shape, entry.dtype));
+      collector.tensor(entry.name, spi::tensor_from_storage(storage, entry.offset, entry.shape, entry.dtype));
     }
   }
 }

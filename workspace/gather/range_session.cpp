@@ -284,7 +284,7 @@ void RangeSession::abort(std::string_view why) noexcept {
   }
   user_code_.reset();
   if (!group_->comm().is_own_process()) return;
-  group_->abort("rank " + std::to_string(rank_) + ": " + std::string(why));
+  collective_.abort(why);
   decline_rest();
   exchange_->discard();
 }

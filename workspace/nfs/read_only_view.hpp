@@ -5,7 +5,7 @@
 namespace crossrank::workspace {
 
 /// Returns a view of `tensor` that cannot be written, since its data was received from `rank`.
-[[nodiscard]] Tensor read_only_view(Tensor tensor, int rank);
+[[nodiscard]] Tensor read_only_view(Tensor const& tensor, int rank);
 /// Does so for all tensors of a state.
 [[nodiscard]] RankState read_only_view(RankState state, int rank);
 

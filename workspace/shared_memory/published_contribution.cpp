@@ -19,16 +19,10 @@
 #include "lib/tensor/tensor_checks.hpp"
 #include "lib/tensor/transfer/host_copies.hpp"
 #include "lib/tensor/transfer/staged_read.hpp"
-#include "workspace/shared_memory/slab_head.hpp"
+#include "workspace/shared_memory/contribution_head.hpp"
 
 namespace crossrank::workspace {
 namespace {
-
-constexpr std::size_t tensor_alignment = 64;
-
-constexpr std::size_t aligned(std::size_t bytes) {
-  return (bytes + tensor_alignment - 1) / tensor_alignment * tensor_alignment;
-}
 
 /// The table entries of a contribution. Arena-backed tensors name their slot; the others are laid out in the slab.
 struct Layout {
@@ -169,7 +163,7 @@ void lend_in_place(node::NodeComm& comm, Contribution const& contribution, Layou
 void fill_slab(node::NodeComm& comm, Contribution const& contribution, Layout const& layout,
                codec::TableInput const& table, PublishedContribution& published, std::chrono::milliseconds timeout) {
   auto const table_bytes = codec::encoded_size(table);
-  SlabHead const head{table_bytes, aligned(sizeof(SlabHead) + table_bytes)};
+  auto const head = ContributionHead::before(table_bytes);
   published.bytes = head.data_offset + layout.data_bytes;
   published.slab = comm.arena().allocate(published.bytes);
   CROSSRANK_CRASH_POINT("workspace.publish.slab_taken");

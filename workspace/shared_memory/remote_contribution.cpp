@@ -15,7 +15,7 @@
 #include "lib/node/memory/offer_claim.hpp"
 #include "lib/platform/system.hpp"
 #include "workspace/shared_memory/arena_storage.hpp"
-#include "workspace/shared_memory/slab_head.hpp"
+#include "workspace/shared_memory/contribution_head.hpp"
 
 namespace crossrank::workspace {
 namespace {
@@ -40,15 +40,9 @@ struct Parts {
 
 Parts open_payload(RemoteContribution const& at) {
   if (at.is_inline) return {codec::decode(at.payload, 0), {}};
-  SlabHead head{};
-  if (at.payload.size() < sizeof head) fail_slab(at, "the slab is shorter than its head");
-  std::memcpy(&head, at.payload.data(), sizeof head);
-  if (head.data_offset > at.payload.size() || head.table_bytes > at.payload.size() - sizeof head ||
-      sizeof head + head.table_bytes > head.data_offset) {
-    fail_slab(at, "the table lies outside its slab");
-  }
-  auto const data = at.payload.subspan(head.data_offset);
-  return {codec::decode(at.payload.subspan(sizeof head, head.table_bytes), data.size()), data};
+  auto const parts = divide(at.payload);
+  if (!parts) fail_slab(at, "the head of the slab is cut off, or the table lies outside the slab");
+  return {codec::decode(parts->table, parts->data.size()), parts->data};
 }
 
 /// Takes the leases of one published contribution: one for the slab and one for each arena-backed slot, even when

@@ -47,6 +47,21 @@ void a_second_connect_returns_the_same_job(ConformanceRank& self) {
   error_of<UsageError>([&] { again.barrier(); });
 }
 
+void a_second_connect_refuses_another_job_under_the_same_id(ConformanceRank& self) {
+  auto other_size = self.options;
+  other_size.world_size = self.world.world_size() + 1;
+  EXPECT_THAT(error_of<UsageError>([&] { static_cast<void>(connect(other_size)); }).message,
+              HasSubstr("another number of ranks"));
+  if (self.world.backend() == "fake") return;  // a job of one rank beside the launcher's is allowed
+  auto other_backend = self.options;
+  other_backend.backend = self.world.backend() == "shm" ? "mpi" : "shm";
+  auto const info = error_of<UsageError>([&] { static_cast<void>(connect(other_backend)); });
+  EXPECT_THAT(info.message, HasSubstr("another backend"));
+  EXPECT_EQ(info.expected, self.world.backend());
+  EXPECT_EQ(info.got, other_backend.backend);
+  self.world.barrier();
+}
+
 void a_job_can_be_joined_again_after_it_was_closed(ConformanceRank& self) {
   auto first = connect(self.options);
   auto const& old = first.transport();
@@ -191,6 +206,7 @@ constexpr ConformanceCase lifetime_list[] = {
     {"errors_name_the_call_that_the_user_made", errors_name_the_call_that_the_user_made},
     {"a_closed_group_refuses_calls_by_name", a_closed_group_refuses_calls_by_name},
     {"a_second_connect_returns_the_same_job", a_second_connect_returns_the_same_job},
+    {"a_second_connect_refuses_another_job_under_the_same_id", a_second_connect_refuses_another_job_under_the_same_id},
     {"a_job_can_be_joined_again_after_it_was_closed", a_job_can_be_joined_again_after_it_was_closed},
     {"concurrent_calls_on_one_group_are_refused", concurrent_calls_on_one_group_are_refused, 2},
     {"two_threads_use_two_groups_at_once", two_threads_use_two_groups_at_once},

@@ -11,6 +11,7 @@ namespace crossrank::test {
 /// backend, and those with all ranks on one node.
 [[nodiscard]] inline std::vector<ConformanceParameter> packet_cases(std::vector<int> const& sizes) {
   static std::set<std::string_view> const apart{"a_second_connect_returns_the_same_job",
+                                                "a_second_connect_refuses_another_job_under_the_same_id",
                                                 "a_job_can_be_joined_again_after_it_was_closed",
                                                 "two_jobs_do_not_disturb_each_other", "the_world_knows_its_ranks"};
   auto all = conformance_parameters(sizes);
