@@ -339,7 +339,9 @@ def _index_of(directory: str) -> dict[str, str] | None:
     try:
         with open(path, encoding="utf-8") as file:
             files = json.load(file)["weight_map"]
-        if not all(isinstance(file, str) and os.path.basename(file) == file for file in files.values()):
+        if not isinstance(files, dict) or not files:
+            raise ValueError("weight_map lists no tensors")
+        if not all(isinstance(file, str) and file and os.path.basename(file) == file for file in files.values()):
             raise ValueError("weight_map names something else than files of this directory")
     except FileNotFoundError:
         return None

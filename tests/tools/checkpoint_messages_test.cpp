@@ -128,6 +128,12 @@ TEST_F(CheckpointMessages, reports_a_failed_write_to_stdout) {
     EXPECT_NE(WEXITSTATUS(full(how)), 0) << how;
 }
 
+TEST_F(CheckpointMessages, are_lost_on_a_full_disk_while_the_job_goes_on) {
+  auto const merge = std::string(CROSSRANK_COMMAND) + " consolidate " + shards().string() + " " + out().string();
+  EXPECT_EQ(std::system((merge + " -n 2 --progress lines > /dev/null 2> /dev/full").c_str()), 0);
+  EXPECT_TRUE(fs::exists(out() / "model.safetensors"));
+}
+
 TEST_F(CheckpointMessages, escapes_control_characters_in_names_from_files) {
   std::string const evil = "layer.\x1b[2J\x1b]0;title\x07\u202eweight";
   fs::remove_all(shards());

@@ -182,6 +182,35 @@ TEST_F(ExitCodes, are_128_plus_the_signal) {
   EXPECT_EQ(code, 128 + SIGTERM);
 }
 
+TEST_F(ExitCodes, are_128_plus_the_signal_that_only_one_of_several_ranks_got) {
+  test::make_large_shards(large());
+  CommandEnd end;
+  for (int i = 0; i < max_tries && end.exit_code <= 0; ++i) {
+    fs::remove_all(out());
+    CommandRun run(
+        {"consolidate", large().string(), out().string(), "-n", "3", "--progress", "lines", "--max-shard-size", "2MB"});
+    ASSERT_TRUE(run.wait_for(" of "));
+    auto const rank = rank_process(run.pid(), 0);
+    if (rank > 0) ::kill(rank, SIGHUP);
+    end = run.finish(std::chrono::seconds(150));
+  }
+  EXPECT_EQ(end.exit_code, 128 + SIGHUP) << end.err;
+  EXPECT_THAT(end.err, testing::HasSubstr("SIGHUP"));
+}
+
+TEST_F(ExitCodes, are_3_with_a_hint_when_no_descriptor_is_left) {
+  bool hinted = false;
+  for (int limit = 4; limit < 24; ++limit) {
+    auto const script =
+        "ulimit -n " + std::to_string(limit) + "; exec '" + CROSSRANK_COMMAND + "' verify /nowhere --json";
+    auto const end = run_command({"run", "-n", "1", "--no-prefix", "--", "/bin/sh", "-c", script});
+    if (end.exit_code == 127) continue;  // not even the libraries can be opened
+    EXPECT_EQ(end.exit_code, 3) << limit << ": " << end.exit_code << end.err << end.out;
+    hinted = hinted || end.out.find("ulimit -u, -v and -n") != std::string::npos;
+  }
+  EXPECT_TRUE(hinted);
+}
+
 TEST_F(ExitCodes, are_returned_at_once_by_a_rank_that_waits_for_the_others) {
   test::make_large_shards(large());
   auto const first = rank_of_two(0, "alone");

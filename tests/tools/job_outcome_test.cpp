@@ -47,6 +47,14 @@ TEST(JobOutcome, does_not_blame_an_abort_after_an_exit) {
   EXPECT_EQ(outcome.exit_code(), 3);
 }
 
+TEST(JobOutcome, knows_the_signal_that_one_rank_tells_by_its_exit_code) {
+  JobOutcome outcome;
+  outcome.add({.rank = 1, .status = exited(128 + SIGINT)});
+  EXPECT_EQ(outcome.code_of_signal(), std::nullopt);
+  outcome.add({.rank = 0, .status = exited(128 + SIGHUP)});
+  EXPECT_EQ(outcome.code_of_signal(), 128 + SIGHUP);
+}
+
 TEST(JobOutcome, does_not_blame_a_rank_that_the_launcher_ended) {
   JobOutcome outcome;
   outcome.add({.rank = 0, .status = SIGTERM, .by_launcher = true});

@@ -20,7 +20,7 @@ constexpr char const* verify_footer =
     R"(Reports all defects of shards or of a whole checkpoint in one run:
   files that are damaged or truncated, and an index that contradicts its files
   missing ranks, parts, layers, experts and matrices, and layers that the config does not have
-  shards and config that do not fit together, and embeddings with fewer rows than the config has tokens
+  shards that do not add up to the config, and embeddings with fewer rows than the config has tokens
   scales that are missing, not above zero, NaN or infinite, or that do not fit their weights
   replicas and scales that differ between ranks
   data that does not match its checksums

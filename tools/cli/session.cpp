@@ -9,6 +9,7 @@
 #include <iterator>
 #include <new>
 #include <optional>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -181,6 +182,11 @@ int reported(std::string const& command, SessionOptions const& options, std::fun
     return report_error(command, options, error);
   } catch (std::bad_alloc const&) {
     return report_error(command, options, platform::memory_error(command));
+  } catch (std::system_error const& error) {  // no thread or descriptor for this process
+    ErrorInfo info{.operation = command, .message = error.what()};
+    info.system_errno = error.code().value();
+    info.hint = "raise the limits of processes, memory and open files (ulimit -u, -v and -n)";
+    return report_error(command, options, IoError(std::move(info)));
   } catch (std::exception const& error) {
     return report_error(command, options, BackendError({.operation = command, .message = error.what()}));
   }

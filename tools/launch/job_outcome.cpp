@@ -108,6 +108,13 @@ int JobOutcome::exit_code() const noexcept {
   return WIFEXITED(first->status) ? WEXITSTATUS(first->status) : 128 + WTERMSIG(first->status);
 }
 
+std::optional<int> JobOutcome::code_of_signal() const noexcept {
+  auto const found = std::find_if(exits_.begin(), exits_.end(), [](RankExit const& end) {
+    return WIFEXITED(end.status) && WEXITSTATUS(end.status) > 128 && WEXITSTATUS(end.status) != 128 + SIGINT;
+  });
+  return found == exits_.end() ? std::nullopt : std::optional(WEXITSTATUS(found->status));
+}
+
 std::string JobOutcome::summary() const {
   auto const* const first = cause();
   if (first == nullptr) return {};

@@ -45,6 +45,8 @@ class JobOutcome {
   [[nodiscard]] bool by_external_signal() const noexcept;
   /// Returns 0, the exit code of the rank that failed first, or 128 + the signal that ended it.
   [[nodiscard]] int exit_code() const noexcept;
+  /// Returns the exit code 128 + n of a rank that says by it that signal n, not SIGINT, has ended its work.
+  [[nodiscard]] std::optional<int> code_of_signal() const noexcept;
   /// Lists all ranks in the order in which they ended and marks the root cause, or names the signal that ended the job;
   /// empty when no rank failed.
   [[nodiscard]] std::string summary() const;

@@ -78,6 +78,8 @@ class Launch {
   void tell_ends();
   void explain_ends();
   void take_output(Stream& stream);
+  /// Returns whether a failed write to `queue` ends the job.
+  [[nodiscard]] bool ends_the_job(OutputQueue const& queue) const;
   void end_soon();
   void escalate();
   void say(std::string const& sentence);
@@ -118,14 +120,22 @@ int Launch::run() {
     int const failure = queue.get().failure();
     if (failure != 0 && failure != EPIPE) say(std::string("cannot write the output: ") + std::strerror(failure));
   }
-  int const code = exit_code();
+  int code = exit_code();
+  // A rank that the signal has not reached ends with the code of SIGINT.
+  if (options_.raw && outcome_.by_exit_code() && code == 128 + SIGINT) code = outcome_.code_of_signal().value_or(code);
   if (code != 0 && options_.if_silent && !answered_) out_.waiting() += options_.if_silent(code, outcome_.summary());
   while (!err_.empty() || !out_.empty()) step();
   bool const reader_left = out_.failure() == EPIPE || err_.failure() == EPIPE;
-  if (code == 0 && (out_.broken() || err_.broken())) return options_.raw && !reader_left ? unwritten : 128 + SIGPIPE;
+  if (code == 0 && (ends_the_job(out_) || ends_the_job(err_)))
+    return options_.raw && !reader_left ? unwritten : 128 + SIGPIPE;
   // Only the rank that wrote knows why its job stopped. The others may have ended first, with the code of SIGINT.
   if (options_.raw && reader_left && outcome_.by_exit_code() && code > 128) return 128 + SIGPIPE;
   return code;
+}
+
+/// Messages that a full disk has no space for are lost, as those of a process without a launcher are.
+bool Launch::ends_the_job(OutputQueue const& queue) const {
+  return &queue == &err_ ? queue.failure() == EPIPE : queue.broken();
 }
 
 int Launch::exit_code() const {
@@ -215,7 +225,7 @@ void Launch::step() {
   out_.flush();
   err_.flush();
   // When the reader of our output has left, the ranks get SIGPIPE, as they would without the launcher.
-  std::erase_if(streams_, [](Stream const& s) { return s.to->broken(); });
+  std::erase_if(streams_, [this](Stream const& s) { return ends_the_job(*s.to); });
   escalate();
 }
 

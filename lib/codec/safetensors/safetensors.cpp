@@ -199,15 +199,19 @@ void check_target(std::filesystem::path const& path) {
 }
 
 /// Refuses an existing file before all bytes are written. `AtomicFile::commit` refuses one that appears later.
-void check_name_is_free(platform::Directory const& directory, std::string const& name) {
+void check_name_is_free(platform::Directory const& directory, std::string const& name, bool force) {
   struct stat status {};
   bool const exists = platform::system().fstatat(directory.fd(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
-  int const error = exists ? EEXIST : errno;
+  bool const is_directory = exists && S_ISDIR(status.st_mode);
+  if (exists && force && !is_directory) return;
+  int const error = is_directory ? EISDIR : exists ? EEXIST : errno;
   if (error == ENOENT) return;
   platform::throw_io(ErrorInfo{.operation = write_operation,
                                .message = "the file was not committed; 0 bytes were written",
                                .resource = directory.path_of(name),
-                               .hint = exists ? "set `force` to replace the file" : ""},
+                               .hint = is_directory ? "give the path of a file"
+                                       : exists     ? "set `force` to replace the file"
+                                                    : ""},
                      error);
 }
 
@@ -331,7 +335,7 @@ void save_safetensors(std::filesystem::path const& path, StateDict const& weight
   auto const directory = platform::Directory::open(path.has_parent_path() ? path.parent_path() : ".", write_operation,
                                                    platform::IfMissing::refuse, platform::OtherWriters::accept);
   auto const name = path.filename().string();
-  if (!options.force) check_name_is_free(directory, name);
+  check_name_is_free(directory, name, options.force);
   platform::AtomicFile file(directory, name, header.size() + weights.nbytes(), write_operation,
                             platform::Readers::as_umask);
   file.write(std::as_bytes(std::span(header)));

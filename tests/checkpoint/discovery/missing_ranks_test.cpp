@@ -111,6 +111,31 @@ TEST_F(MissingRanks, reports_missing_layers_when_a_whole_stage_is_missing) {
   expect_finding("model.layers.* lacks number 2, 3");
 }
 
+TEST_F(MissingRanks, counts_all_missing_layers) {
+  configure(30);
+  for (int rank = 0; rank < 2; ++rank) write("rank" + std::to_string(rank) + ".safetensors", rank, 2);
+  expect_finding("model.layers.* lacks number 4, 5, 6, 7, 8, 9, 10, 11 and 18 more");
+}
+
+/// A fused layer whose length nothing proves, in the only file.
+TEST_F(MissingRanks, takes_the_name_of_a_folder_for_a_rank_only_when_it_is_nothing_else) {
+  auto const world = connect({.backend = "fake"});
+  auto const write_in = [&](std::string const& name) {
+    auto const folder = folder_.path() / name;
+    fs::create_directory(folder);
+    save_safetensors(folder / "model.safetensors",
+                     {{"decoder.layers.0.mlp.linear_fc1.weight", Tensor::zeros({12, 4}, Dtype::f32)},
+                      {"decoder.layers.0.mlp.linear_fc2.weight", Tensor::zeros({4, 6}, Dtype::f32)}});
+    return folder;
+  };
+  for (auto const* const name : {"merged", "llama-tp2", "lora_rank16", "Llama-3-8B-tp8-pp1"})
+    EXPECT_TRUE(verify(world, write_in(name)).ok()) << name;
+  auto const folder = write_in("mp_rank_00");
+  auto const error = test::error_of<FormatError>([&] { (void)MergePlan::make(world, folder); });
+  EXPECT_THAT(error.message, HasSubstr("the only shard is a part of the model"));
+  EXPECT_THAT(error.hint, HasSubstr("rename the directory"));
+}
+
 TEST_F(MissingRanks, reports_ranks_missing_by_the_count_in_file_names) {
   for (std::string const name : {"rank_0_of_2", "world_size_2_rank_0", "tp_rank_00_of_02"}) {
     fs::remove_all(folder_.path());
@@ -159,6 +184,13 @@ TEST(ShardNames, sibling_name_replaces_only_the_right_digits) {
   EXPECT_EQ(sibling("v2-rank_07.pt", [](auto& n) { n.rank = 11; }), "v2-rank_11.pt");
   EXPECT_EQ(sibling("mp_rank_00_001", [](auto& n) { n.tp = 3, n.pp = 2; }), "mp_rank_03_002");
   EXPECT_EQ(sibling("model.pt", [](auto& n) { n.rank = 1; }), "");
+}
+
+TEST(ShardNames, only_a_place_has_no_other_word) {
+  for (auto const* const name : {"mp_rank_01", "mp_rank_01_002", "tp1_pp0", "rank_0_of_4", "tp_rank_00_pp_rank_000"})
+    EXPECT_TRUE(is_only_a_place(name)) << name;
+  for (auto const* const name : {"llama-tp2", "lora_rank16", "model", "", "7b", "step12"})
+    EXPECT_FALSE(is_only_a_place(name)) << name;
 }
 
 TEST(ShardNames, common_pattern_covers_one_differing_number) {

@@ -1,9 +1,11 @@
 // Shards that the tests make themselves, independent of the splitter.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
 
 #include "tests/checkpoint/support/rule_reference.hpp"
+#include "tests/support/error_of.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -38,6 +40,28 @@ TEST(RuleParts, with_one_scale_each_are_refused) {
   }
   auto const rule_set = RuleSet::make(samples.set());
   EXPECT_THROW((void)rule_set.rule_for(layer + "weight_scale", samples.shards(layer + "weight_scale")), FormatError);
+}
+
+/// Only the config says where the parts end. As one block, no program that shards the layer could read the shards.
+TEST(RuleParts, of_unknown_widths_are_neither_split_nor_merged) {
+  for (std::string const layer :
+       {"decoder.layers.0.mlp.linear_fc1", "decoder.layers.0.mlp.experts.local_experts.0.linear_fc1",
+        "decoder.layers.0.mlp.shared_experts.linear_fc1", "transformer.encoder.layers.0.mlp.dense_h_to_4h",
+        "transformer.encoder.layers.0.self_attention.query_key_value", "model.layers.0.self_attn.qkv_proj"}) {
+    auto const name = layer + ".weight";
+    SampleSet whole(1);
+    whole.add(name, Dtype::bf16, {192, 64});
+    SampleSet shards(2);
+    shards.add(name, Dtype::bf16, {96, 64});
+    auto const split = test::error_of<FormatError>(
+        [&] { (void)RuleSet::make(whole.set()).split_for(name, *whole.shards(name).front(), 2); });
+    auto const merge =
+        test::error_of<FormatError>([&] { (void)RuleSet::make(shards.set()).rule_for(name, shards.shards(name)); });
+    for (auto const& error : {split, merge}) {
+      EXPECT_THAT(error.message, testing::HasSubstr("no config says how wide its parts are")) << layer;
+      EXPECT_THAT(error.hint, testing::HasSubstr("\"parts\":[")) << layer;
+    }
+  }
 }
 
 TEST(RuleParts, count_shared_heads_once_in_the_weight_shape) {

@@ -176,6 +176,19 @@ TEST(Safetensors, replaces_a_file_only_when_forced_and_keeps_the_views_of_the_ol
   EXPECT_THAT(names_in(directory.path()), testing::ElementsAre("w.safetensors"));
 }
 
+TEST(Safetensors, never_replaces_a_directory) {
+  test::TemporaryDirectory const directory;
+  auto const path = directory.path() / "w.safetensors";
+  fs::create_directory(path);
+  for (bool const force : {false, true}) {
+    auto const refused = test::error_of<IoError>([&] {
+      save_safetensors(path, {{"w", Tensor::scalar(8)}}, {.force = force});
+    });
+    EXPECT_EQ(refused.system_errno, EISDIR);
+    EXPECT_EQ(refused.hint, "give the path of a file");
+  }
+}
+
 TEST(Safetensors, keeps_writes_to_a_private_copy_out_of_the_file) {
   test::TemporaryDirectory const directory;
   auto const path = directory.path() / "private.safetensors";

@@ -56,6 +56,11 @@ class ShardingByLengths {
 
  private:
   [[noreturn]] void refuse(std::string const& message, std::string const& expected, std::string const& got) const {
+    refuse(message, expected, got, propose_rules(query_.module, {"column", "row", "replicate"}));
+  }
+
+  [[noreturn]] void refuse(std::string const& message, std::string const& expected, std::string const& got,
+                           std::string hint) const {
     auto const module = std::string(query_.module);
     if (!query_.has_weight) {
       throw FormatError({.operation = "merge rules",
@@ -69,7 +74,7 @@ class ShardingByLengths {
                        .expected = expected,
                        .got = got,
                        .resource = module,
-                       .hint = propose_rules(module, {"column", "row", "replicate"}),
+                       .hint = std::move(hint),
                        .section = to_string(ErrorSection::lengths)});
   }
 
@@ -217,7 +222,7 @@ class ShardingByLengths {
     if (joined) sharding.parts = relative_parts(layer);
     if (gate_is_unknown(layer) || layer.repeat || (joined && sharding.parts.empty())) {
       refuse("a fused layer, and no config says how wide its parts are", "a config.json with the model's sizes",
-             list_text(out));
+             list_text(out), propose_parts(query_.module, std::max<std::size_t>(layer.parts.size(), 2)));
     }
     auto const unit = sharding.parts.empty() ? 1 : total(sharding.parts);
     for (auto const length : out) {

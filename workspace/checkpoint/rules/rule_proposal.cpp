@@ -46,6 +46,14 @@ std::string propose_rules(std::string_view module, std::vector<std::string> cons
   return join(lines);
 }
 
+std::string propose_parts(std::string_view module, std::size_t parts) {
+  Json widths = Json::array();
+  for (std::size_t i = 0; i < parts; ++i) widths.push_back(parts > 2 && i == 0 ? 2 : 1);
+  return "add the model's config.json, or say in a rule how wide the parts are relative to each other, and pass it in "
+         "a file with `rules`, {\"rules\": [...]}: " +
+         line("layer", generalised(module), Json{{"sharding", "column"}, {"parts", std::move(widths)}});
+}
+
 void refuse_uncovered(std::string_view name, std::span<SourceTensor const* const> shards,
                       std::vector<std::string> const& uncovered) {
   auto const found = std::find_if(shards.begin(), shards.end(), [](auto const* shard) { return shard != nullptr; });

@@ -11,6 +11,9 @@ namespace crossrank::checkpoint {
 /// Returns a hint: one line of a rule file for each way in which the layer may be sharded.
 [[nodiscard]] std::string propose_rules(std::string_view module, std::vector<std::string> const& shardings);
 
+/// Returns a hint for a layer of `parts` fused parts whose widths are unknown.
+[[nodiscard]] std::string propose_parts(std::string_view module, std::size_t parts);
+
 /// Throws a `FormatError` for a tensor that no rule covers. It describes the shards and proposes rules that fit them,
 /// the likeliest first. `uncovered` are the patterns of all layers that no rule covers.
 [[noreturn]] void refuse_uncovered(std::string_view name, std::span<SourceTensor const* const> shards,

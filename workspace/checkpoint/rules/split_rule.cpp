@@ -120,6 +120,7 @@ class LayerSplitter {
     std::vector<RuleSize> named = layer_.parts;
     if (layer_.gate) {
       auto const width = resolve(named.front(), sizes_);
+      if (!width && !sizes_.gated()) refuse_unknown_parts();
       bool const gated = sizes_.gated().value_or(width && outputs_ == 2 * *width);
       if (gated) named.push_back(named.front());
     }
@@ -139,6 +140,7 @@ class LayerSplitter {
       std::fill(widths.begin(), widths.end(), 1);
     }
     auto const sum = std::accumulate(widths.begin(), widths.end(), std::int64_t{0});
+    if (sum == 0 && !sizes_.known()) refuse_unknown_parts();
     if (sum == 0 || outputs_ % sum != 0 || std::count(widths.begin(), widths.end(), 0) != 0) refuse_width(sum);
     std::vector<FusedPart> result;
     std::int64_t begin = 0;
@@ -153,6 +155,17 @@ class LayerSplitter {
     if (named.empty() || from_file_) return;
     auto const width = resolve(named.front(), sizes_);
     if (width && *width != outputs_) refuse_width(*width);
+  }
+
+  /// A layer of unknown parts could only be split as one block, which no program that shards it would read.
+  [[noreturn]] void refuse_unknown_parts() const {
+    throw FormatError({.operation = split_operation,
+                       .message = "a fused layer, and no config says how wide its parts are",
+                       .expected = "a config.json with the model's sizes",
+                       .got = std::to_string(outputs_),
+                       .resource = std::string(module_),
+                       .hint = propose_parts(module_, std::max<std::size_t>(layer_.parts.size(), 2)),
+                       .section = to_string(ErrorSection::shape)});
   }
 
   [[noreturn]] void refuse_width(std::int64_t width) const {

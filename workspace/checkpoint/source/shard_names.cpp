@@ -132,6 +132,13 @@ ShardNumbers parse_shard_name(std::string_view name) {
   return out;
 }
 
+bool is_only_a_place(std::string_view name) {
+  auto const words = words_of(name);
+  return parse_shard_name(name).has_place() && std::all_of(words.begin(), words.end(), [](Word const& word) {
+           return !axis_of(word.text).empty() || is_one_of(word.text, {"mp", "rank", "of", "world", "size"});
+         });
+}
+
 std::string sibling_name(std::string_view name, ShardNumbers const& wanted) {
   std::string current(name);
   // Replace one number at a time, if the replacement changes only the wanted field.

@@ -36,6 +36,9 @@ struct NamedShard {
 /// "model-00001-of-00004", "consolidated.01", "rank_0_of_4". A word is a run of letters, so "step12" gives no rank.
 [[nodiscard]] ShardNumbers parse_shard_name(std::string_view name);
 
+/// Returns whether a name is only the place of a rank, such as "mp_rank_01" or "tp1_pp0". "llama-tp2" is not.
+[[nodiscard]] bool is_only_a_place(std::string_view name);
+
 /// Returns the file name of another rank: `name` with its digits replaced so that it parses as `wanted`. Returns an
 /// empty string if that is impossible.
 [[nodiscard]] std::string sibling_name(std::string_view name, ShardNumbers const& wanted);

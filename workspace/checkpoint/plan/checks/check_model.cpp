@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -116,7 +117,12 @@ bool has_scales(LayerTensors const& tensors) {
 }  // namespace
 
 std::string NumberGap::text() const {
-  if (!missing.empty()) return prefix + "* lacks number " + list_text(missing, max_listed);
+  if (!missing.empty()) {
+    auto const listed = std::span(missing).first(std::min(missing.size(), max_listed));
+    auto const others = missing_count - std::ssize(listed);
+    return prefix + "* lacks number " + list_text(listed, max_listed) +
+           (others > 0 ? " and " + std::to_string(others) + " more" : "");
+  }
   return prefix + "* has number " + list_text(extra, max_listed) + " where the config has " +
          std::to_string(wanted.value_or(0));
 }
@@ -140,6 +146,8 @@ std::vector<NumberGap> find_gaps(std::span<std::string const> names, Json const&
       if (gap.wanted && number >= wanted) gap.extra.push_back(number);
     }
     if (gap.wanted) std::erase_if(gap.missing, [&](auto number) { return number >= *gap.wanted; });
+    gap.missing_count = gap.wanted ? *gap.wanted - std::distance(numbers.begin(), numbers.lower_bound(*gap.wanted))
+                                   : last - *numbers.begin() - (std::ssize(numbers) - 1);
     if (!gap.missing.empty() || !gap.extra.empty()) gaps.push_back(std::move(gap));
   }
   return gaps;

@@ -21,11 +21,9 @@ namespace fs = std::filesystem;
 // If this many kinds of layers are pieces, it is not a coincidence.
 constexpr std::size_t enough_kinds = 2;
 
-bool is_one_ranks(std::string const& path) {
-  auto const file = fs::path(path);
-  return parse_shard_name(file.filename().string()).has_place() ||
-         parse_shard_name(file.parent_path().filename().string()).has_place();
-}
+bool is_of_one_rank(fs::path const& file) { return parse_shard_name(file.filename().string()).has_place(); }
+
+bool is_in_folder_of_one_rank(fs::path const& file) { return is_only_a_place(file.parent_path().filename().string()); }
 
 FormatError wrong_length(ShardSet const& set, std::string expected, std::string got) {
   return FormatError({.operation = "merge plan",
@@ -60,8 +58,10 @@ std::optional<FormatError> check_joined_pieces(ShardSet const& set, RuleSet cons
 
 std::optional<FormatError> check_single_shard(ShardSet const& set, std::optional<fs::path> const& rule_file) {
   if (set.sources.size() != 1 || set.known_whole) return std::nullopt;
+  bool const in_memory = set.files.empty();
+  if (in_memory && !ModelSizes(set.config).known()) return std::nullopt;  // a split of unknown parts is refused later
   auto const& source = *set.sources.front();
-  bool const named = is_one_ranks(source.name());
+  bool const named = is_of_one_rank(source.name()) || is_in_folder_of_one_rank(source.name());
   auto const rule_set = RuleSet::make(set, rule_file);
   if (set.has_uncounted_pieces()) return check_joined_pieces(set, rule_set);
   std::optional<FormatError> finding;
@@ -76,7 +76,7 @@ std::optional<FormatError> check_single_shard(ShardSet const& set, std::optional
     if (named) break;
   }
   if (!finding || (!named && kinds.size() < enough_kinds)) return std::nullopt;
-  if (set.files.empty()) {  // weights in memory
+  if (in_memory) {
     return FormatError({.operation = "merge plan",
                         .message = "the weights do not have the lengths that the config gives",
                         .expected = finding->info().expected + " in " + finding->info().resource,
@@ -88,12 +88,15 @@ std::optional<FormatError> check_single_shard(ShardSet const& set, std::optional
                         .section = to_string(ErrorSection::lengths)});
   }
   if (section_of(*finding) == ErrorSection::missing_ranks) return missing_ranks(set, *finding);
+  std::string hint = "copy the missing files to the directory; an incomplete checkpoint is never merged";
+  if (named && !is_of_one_rank(source.name()))
+    hint += "; if the model is complete, rename the directory, whose name is that of a rank";
   return FormatError({.operation = "merge plan",
                       .message = "the only shard is a part of the model: the files of other ranks are missing",
                       .expected = finding->info().expected + " in " + finding->info().resource,
                       .got = finding->info().got,
                       .resource = source.name(),
-                      .hint = "copy the missing files to the directory; an incomplete checkpoint is never merged",
+                      .hint = std::move(hint),
                       .section = to_string(ErrorSection::lengths)});
 }
 

@@ -132,6 +132,8 @@ void add_attention(Rules& rules) {
   rules.push_back(grouped(column("**.attention.wqkv", {q, kv, kv})));
   // Megatron and its derivatives store the queries of a key/value head next to it, so a rank has whole groups.
   rules.push_back(grouped(column("**.self_attention.linear_qkv", {q, kv, kv})));
+  // Only ChatGLM has this name, and it stores all queries first.
+  rules.push_back(column("transformer.encoder.layers.*.self_attention.query_key_value", {q, kv, kv}));
   rules.push_back(grouped(column("**.{attention,self_attention,self_attn}.query_key_value", {q, kv, kv})));
   rules.push_back(row("**.self_attention.linear_proj", SizeName::value));
   // Latent attention: projections into the latent are replicated, projections out of it are sharded by heads.
@@ -213,7 +215,7 @@ void add_feed_forward(Rules& rules) {
 void add_outside_of_layers(Rules& rules) {
   rules.push_back(replicate("**.{*norm,*layernorm,*layer_norm,*_norm*,ln_*,*_ln,norm1,norm2,norm_*}"));
   rules.push_back(replicate("**.layer_norm_{weight,bias}"));
-  rules.push_back(replicate("**.rotary_emb.inv_freq"));
+  rules.push_back(replicate("**.{rotary_emb,rotary_pos_emb}.inv_freq"));
   rules.push_back(replicate("**.rope.freqs"));
   rules.push_back(replicate("**.{wpe,position_embedding,position_embeddings,embed_positions,rel_attn_table}"));
   rules.push_back(replicate("**.{attn,attention}.{bias,masked_bias,causal_mask,rotary_emb}"));

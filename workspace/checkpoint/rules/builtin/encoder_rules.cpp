@@ -18,6 +18,8 @@ void add_bart(Rules& all) {
   all.push_back(column("**.experts.*.fc1", {SizeName::ffn}));
   all.push_back(row("**.experts.*.fc2", SizeName::ffn));
   all.push_back(vocabulary("**.{shared,output_projection,generator_lm_head}"));
+  // The convolutions over the sound, which every rank has whole.
+  all.push_back(only({"whisper"}, replicate("**.encoder.{conv1,conv2}")));
   // A separate bias for each token.
   all.push_back(replicate("**.final_logits_bias"));
 }
