@@ -59,13 +59,14 @@ WatchdogThread::WatchdogThread(RankRecord* records, int rank, int ranks, Hooks h
     platform::SignalsBlocked const blocked;
     thread_ = std::thread([this] { run(); });
   } catch (std::system_error const& e) {
-    throw UnavailableError({.operation = "connect",
-                            .message = "this rank cannot start its watchdog thread",
-                            .system = e.what(),
-                            .hint = "raise the limit of processes and threads (ulimit -u, or pids.max of the cgroup)",
-                            .rank = rank,
-                            .world_size = ranks,
-                            .group_usable = false});
+    throw UnavailableError(
+        {.operation = "connect",
+         .message = "this rank cannot start its watchdog thread",
+         .system = e.what(),
+         .hint = "raise the limit of threads (ulimit -u, or pids.max of the cgroup) or of memory (ulimit -v)",
+         .rank = rank,
+         .world_size = ranks,
+         .group_usable = false});
   }
   while (started_.load(std::memory_order_acquire) == 0) system().futex_wait(futex_of(started_), 0, heartbeat_interval);
 }

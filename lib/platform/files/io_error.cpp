@@ -48,6 +48,7 @@ char const* default_hint(int error) noexcept {
     case EMFILE:
     case ENFILE: return "allow more open files (ulimit -n)";
     case ENOENT: return "check the path";
+    case EFBIG: return "raise the limit of file sizes (ulimit -f)";
     case ELOOP: return "a symbolic link leads to itself or is not followed here: use the path of its target";
     case ENAMETOOLONG: return "use a shorter path";
     default: return "";

@@ -1,4 +1,6 @@
 
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -109,6 +111,13 @@ TEST_F(MissingRanks, reports_missing_layers_when_a_whole_stage_is_missing) {
   configure();
   for (int rank = 0; rank < 2; ++rank) write("rank" + std::to_string(rank) + ".safetensors", rank, 2, 2);
   expect_finding("model.layers.* lacks number 2, 3");
+}
+
+TEST_F(MissingRanks, tells_a_pipe_from_a_missing_file) {
+  configure();
+  write("rank0.safetensors", 0, 2);
+  ASSERT_EQ(::mkfifo((folder_.path() / "rank1.safetensors").c_str(), 0600), 0);
+  EXPECT_THAT(refusal(), HasSubstr("this is neither a directory nor a regular file"));
 }
 
 TEST_F(MissingRanks, counts_all_missing_layers) {

@@ -196,6 +196,28 @@ TEST(UnfusedLayers, are_rejected_when_the_layer_is_one_block) {
   EXPECT_THROW((void)rule_of(samples, attention + "qkv_proj.weight"), FormatError);
 }
 
+/// vLLM's name for two layers of DeepSeek that every rank has whole.
+TEST(UnfusedLayers, into_a_latent_are_taken_from_one_rank) {
+  std::mt19937 random(14);
+  auto deepseek = config(8, "deepseek_v3");
+  deepseek.update(Json{{"q_lora_rank", 24},
+                       {"kv_lora_rank", 16},
+                       {"qk_rope_head_dim", 8},
+                       {"qk_nope_head_dim", 16},
+                       {"v_head_dim", 16}});
+  auto const q = random_tensor(attention + "q_a_proj.weight", Dtype::bf16, {24, 256}, random);
+  auto const kv = random_tensor(attention + "kv_a_proj_with_mqa.weight", Dtype::bf16, {24, 256}, random);
+  auto const fused = join({q, kv}, 0);
+  SampleSet samples(2, deepseek);
+  for (int const rank : {0, 1})
+    samples.at(rank).add(attention + "fused_qkv_a_proj.weight", fused.dtype, fused.shape, fused.bytes);
+  auto const rule_set = RuleSet::make(samples.set());
+  EXPECT_EQ(engine_differs(
+                {q, kv}, MergedSource(std::make_shared<MergeLayout const>(lay_out_merge(
+                             samples.set(), [&](auto name, auto shards) { return rule_set.rule_for(name, shards); })))),
+            "");
+}
+
 /// With transformers' own tensor parallelism, rank 0 has the whole gate and rank 1 the whole up projection.
 TEST(FusedLayout, plain_concatenates_whole_shards) {
   std::mt19937 random(12);

@@ -1,4 +1,6 @@
 // Errors and warnings name the right file, the right reason, and what to do.
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -167,6 +169,17 @@ TEST(Messages, warn_of_ranks_that_nothing_counts) {
   EXPECT_THAT(warnings_of_plan(whole.path()), uncounted);
   std::ofstream(whole.path() / "params.json") << Json{{"dim", 16}};
   EXPECT_THAT(warnings_of_plan(whole.path()), testing::Not(uncounted));
+}
+
+TEST(Messages, name_a_pipe_beside_the_weights) {
+  TemporaryDirectory const folder;
+  save_safetensors(folder.path() / "model.safetensors", {{"w", Tensor::zeros({4}, Dtype::f32)}});
+  auto const tokenizer = folder.path() / "tokenizer.json";
+  ASSERT_EQ(::mkfifo(tokenizer.c_str(), 0600), 0);
+
+  EXPECT_THAT(warnings_of_plan(folder.path()), ElementsAre(HasSubstr("a pipe beside the weights is left out")));
+  auto const defects = verify(connect({.backend = "fake"}), folder.path()).defects;
+  EXPECT_THAT(defects, ElementsAre(testing::Field(&Defect::resource, tokenizer.string())));
 }
 
 TEST(Messages, name_a_link_to_nothing_beside_the_weights) {

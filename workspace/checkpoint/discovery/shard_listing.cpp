@@ -125,7 +125,7 @@ std::vector<ShardFiles> by_pattern(DirectoryListing const& listing, std::string 
   return group_by_place(named, listing);
 }
 
-/// Returns the listing of a directory's links to nothing.
+/// Returns the listing of a directory's names that cannot be read.
 DirectoryListing lost_files(DirectoryListing const& listing) {
   return {.path = listing.path, .files = listing.unreachable};
 }
@@ -169,7 +169,7 @@ std::optional<ShardIndex> read_index(DirectoryListing const& listing, WeightForm
   return index;
 }
 
-/// Throws if a weight file is a link to nothing. It would count as missing, and a missing last rank is not always
+/// Throws if a weight file cannot be read. It would count as missing, and a missing last rank is not always
 /// noticed.
 void require_reachable_weights(DirectoryListing const& listing, WeightFormat family) {
   auto const lost = weights_of(lost_files(listing), family);

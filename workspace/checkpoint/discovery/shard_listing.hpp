@@ -33,7 +33,8 @@ struct FoundShards {
 /// Groups the weight files of a directory, or of one directory per rank, into shards. Reads the index once.
 ///
 /// Throws `FormatError` if a part is missing, if the index is damaged or lists a file that is missing, or if the names
-/// do not give the ranks. Throws `IoError` if the index or a weight file is a link to nothing.
+/// do not give the ranks. Throws `IoError` if the index or a weight file is a link to nothing, and `FormatError` if it
+/// is a device or a pipe.
 [[nodiscard]] FoundShards find_shards(DirectoryListing const& listing, std::string const& pattern,
                                       AnnouncedGrid const& announced);
 

@@ -86,9 +86,10 @@ struct Fusion {
   std::array<std::string_view, 3> parts;
 };
 
-constexpr std::array<Fusion, 2> fusions{{
+constexpr std::array<Fusion, 3> fusions{{
     {"qkv_proj", {"q_proj", "k_proj", "v_proj"}},
     {"gate_up_proj", {"gate_proj", "up_proj", ""}},
+    {"fused_qkv_a_proj", {"q_a_proj", "kv_a_proj_with_mqa", ""}},
 }};
 
 std::string count_text(std::int64_t count) { return std::to_string(count) + (count == 1 ? " layer" : " layers"); }

@@ -96,7 +96,7 @@ std::optional<std::int64_t> feed_forward(Json const& config, std::string const& 
   return product(hidden, 4);
 }
 
-constexpr std::array<std::pair<SizeName, std::string_view>, 24> size_names{{
+constexpr std::array<std::pair<SizeName, std::string_view>, 26> size_names{{
     {SizeName::hidden, "hidden"},
     {SizeName::heads, "heads"},
     {SizeName::kv_heads, "kv_heads"},
@@ -105,6 +105,8 @@ constexpr std::array<std::pair<SizeName, std::string_view>, 24> size_names{{
     {SizeName::kv_values, "kv_values"},
     {SizeName::value, "value"},
     {SizeName::latent_kv, "latent_kv"},
+    {SizeName::q_a, "q_a"},
+    {SizeName::kv_a, "kv_a"},
     {SizeName::ffn, "ffn"},
     {SizeName::expert_ffn, "expert_ffn"},
     {SizeName::shared_ffn, "shared_ffn"},
@@ -183,10 +185,13 @@ void ModelSizes::set_attention(Json const& config, std::optional<std::int64_t> h
   auto head = count(config, {"head_dim", "head_size", "kv_channels", "d_kv"});
   if (!head && hidden && heads && *hidden % *heads == 0) head = *hidden / *heads;
   set(SizeName::heads, heads);
-  if (count(config, {"kv_lora_rank"})) {
+  if (auto const latent = count(config, {"kv_lora_rank"})) {
+    auto const rotary = count(config, {"qk_rope_head_dim", "qk_pos_emb_head_dim"});
+    set(SizeName::q_a, count(config, {"q_lora_rank"}));
+    set(SizeName::kv_a, sum(latent, rotary));
     auto const plain = count(config, {"qk_nope_head_dim", "qk_head_dim"});
     auto const value = count(config, {"v_head_dim"});
-    set(SizeName::query, product(heads, sum(plain, count(config, {"qk_rope_head_dim", "qk_pos_emb_head_dim"}))));
+    set(SizeName::query, product(heads, sum(plain, rotary)));
     set(SizeName::latent_kv, product(heads, sum(plain, value)));
     set(SizeName::value, product(heads, value));
   } else {

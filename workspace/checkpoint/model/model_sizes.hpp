@@ -19,6 +19,8 @@ enum class SizeName : std::uint8_t {
   kv_values,       ///< width of all values, if their heads have another width
   value,           ///< width that the output projection reads
   latent_kv,       ///< width of keys and values from a latent (DeepSeek)
+  q_a,             ///< outputs of q_a_proj: the latent of the queries (DeepSeek)
+  kv_a,            ///< outputs of kv_a_proj_with_mqa: the latent of keys and values, and the rotary key (DeepSeek)
   ffn,             ///< width of the feed-forward
   expert_ffn,      ///< width of one expert's feed-forward
   shared_ffn,      ///< width of the shared experts' feed-forward

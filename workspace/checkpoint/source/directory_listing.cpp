@@ -72,9 +72,7 @@ DirectoryListing list_directory(fs::path const& path) {
     switch (at->status(ignored).type()) {
       case fs::file_type::directory: listing.directories.push_back(std::move(name)); break;
       case fs::file_type::regular: listing.files.push_back(std::move(name)); break;
-      case fs::file_type::none:
-      case fs::file_type::not_found: listing.unreachable.push_back(std::move(name)); break;
-      default: break;
+      default: listing.unreachable.push_back(std::move(name)); break;
     }
     if (error) break;
   }
@@ -96,7 +94,13 @@ void refuse_listing(DirectoryListing const& listing, std::string message, std::s
 
 void refuse_unreachable(fs::path const& path) {
   std::error_code error;
-  (void)fs::status(path, error);
+  if (fs::exists(fs::status(path, error))) {
+    throw FormatError({.operation = open_operation,
+                       .message = "this is neither a directory nor a regular file",
+                       .resource = path.string(),
+                       .hint = "copy the file itself there, or remove this one",
+                       .section = to_string(ErrorSection::files)});
+  }
   bool const lost = error == std::errc::no_such_file_or_directory || error == std::errc::too_many_symbolic_link_levels;
   platform::throw_io(ErrorInfo{.operation = open_operation,
                                .message = lost ? "this is a link that leads to no file" : "the file cannot be examined",

@@ -15,7 +15,7 @@ struct DirectoryListing {
   std::filesystem::path path{};
   std::vector<std::string> files{};        ///< regular files and links to them, sorted
   std::vector<std::string> directories{};  ///< sorted
-  std::vector<std::string> unreachable{};  ///< links that lead to no file, and what cannot be examined; sorted
+  std::vector<std::string> unreachable{};  ///< links to nothing, devices, pipes, and what cannot be examined; sorted
   [[nodiscard]] bool has(std::string const& name) const;
 };
 
@@ -26,7 +26,7 @@ struct DirectoryListing {
 [[noreturn]] void refuse_listing(DirectoryListing const& listing, std::string message, std::string got,
                                  std::string hint);
 
-/// Throws the `IoError` of a file that a directory lists but that cannot be reached, such as a link to nothing.
+/// Throws the error of a name in `unreachable`: `FormatError` for a device or pipe, else `IoError`.
 [[noreturn]] void refuse_unreachable(std::filesystem::path const& path);
 
 /// Reads a JSON file. Returns nothing if it does not exist. Throws `FormatError` if it is not a JSON object or exceeds

@@ -77,6 +77,7 @@ Defect defect_of(Error const& error, std::string resource) {
   auto text = info.message.empty() ? std::string(error.what()) : info.message;
   if (!info.expected.empty()) text += ": expected " + info.expected;
   if (!info.got.empty()) text += (info.expected.empty() ? ": " : ", got ") + info.got;
+  if (!info.system.empty()) text += ": " + info.system;
   if (resource.empty()) resource = info.resource;
   return {kind_of(error), std::move(resource), std::move(text), info.hint};
 }
@@ -141,7 +142,7 @@ class Verification {
   void check_set() {
     std::vector<std::string> names;
     for (auto const& path : set_->unreachable)
-      report_.defects.push_back({DefectKind::file, path, "this is a link that leads to no file",
+      report_.defects.push_back({DefectKind::file, path, "this is a link that leads to no file, a device or a pipe",
                                  "copy the file that it points to, or remove the link"});
     plan_model(names);
     for (auto const& source : set_->sources) {

@@ -138,6 +138,8 @@ void add_attention(Rules& rules) {
   rules.push_back(row("**.self_attention.linear_proj", SizeName::value));
   // Latent attention: projections into the latent are replicated, projections out of it are sharded by heads.
   rules.push_back(replicate("**.self_attn.**.{q_a_proj,kv_a_proj_with_mqa,q_a_layernorm,kv_a_layernorm}"));
+  // vLLM joins two of them. Every rank has both.
+  rules.push_back(replicated_when_split(column("**.self_attn.fused_qkv_a_proj", {SizeName::q_a, SizeName::kv_a})));
   rules.push_back(column("**.self_attn.**.q_b_proj", {q}));
   rules.push_back(column("**.self_attn.**.kv_b_proj", {SizeName::latent_kv}));
   rules.push_back(replicate("**.self_attention.{linear_q_down_proj,linear_kv_down_proj}"));
