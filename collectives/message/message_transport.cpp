@@ -33,12 +33,7 @@ MessageTransport::MessageTransport(std::shared_ptr<Network> network, Identity id
     : link_(std::move(network), std::move(identity)) {
   auto const guard = link_.network().lock();
   backend_ = link_.network().packet_transport().backend();
-  try {
-    link_.network().attach(link_.number(), this);
-  } catch (...) {  // an early packet could not be handled, and the destructor does not run
-    link_.network().detach(link_.number());
-    throw;
-  }
+  link_.network().attach(link_.number(), this);
 }
 
 MessageTransport::~MessageTransport() {

@@ -93,7 +93,12 @@ void Network::attach(std::uint64_t group, PacketHandler* packet_handler) {
   if (found == early_.end()) return;
   auto const packets = std::move(found->second);
   early_.erase(found);
-  for (auto const& loose : packets) dispatch(loose.src, loose.packet);
+  try {
+    for (auto const& loose : packets) dispatch(loose.src, loose.packet);
+  } catch (...) {  // the constructor that attaches the handler fails, and no destructor detaches it
+    detach(group);
+    throw;
+  }
 }
 
 void Network::detach(std::uint64_t group) noexcept {

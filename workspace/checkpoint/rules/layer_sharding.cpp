@@ -56,26 +56,24 @@ class ShardingByLengths {
 
  private:
   [[noreturn]] void refuse(std::string const& message, std::string const& expected, std::string const& got) const {
-    refuse(message, expected, got, propose_rules(query_.module, {"column", "row", "replicate"}));
+    refuse({.message = message,
+            .expected = expected,
+            .got = got,
+            .resource = std::string(query_.module),
+            .hint = propose_rules(query_.module, {"column", "row", "replicate"})});
   }
 
-  [[noreturn]] void refuse(std::string const& message, std::string const& expected, std::string const& got,
-                           std::string hint) const {
-    auto const module = std::string(query_.module);
+  [[noreturn]] void refuse(ErrorInfo info) const {
     if (!query_.has_weight) {
       throw FormatError({.operation = "merge rules",
                          .message = "no rank has the weight of this layer, only its scales or similar tensors",
-                         .resource = module,
+                         .resource = std::string(query_.module),
                          .hint = "check that all files exist, are complete and belong to one model",
                          .section = to_string(ErrorSection::coverage)});
     }
-    throw FormatError({.operation = "merge rules",
-                       .message = message,
-                       .expected = expected,
-                       .got = got,
-                       .resource = module,
-                       .hint = std::move(hint),
-                       .section = to_string(ErrorSection::lengths)});
+    info.operation = "merge rules";
+    info.section = to_string(ErrorSection::lengths);
+    throw FormatError(std::move(info));
   }
 
   /// Throws if equal pieces make up only a part of the whole, because files are missing.
@@ -221,8 +219,7 @@ class ShardingByLengths {
     bool const joined = layer.parts.size() > 1 && layer.layout == PartLayout::per_rank;
     if (joined) sharding.parts = relative_parts(layer);
     if (gate_is_unknown(layer) || layer.repeat || (joined && sharding.parts.empty())) {
-      refuse("a fused layer, and no config says how wide its parts are", "a config.json with the model's sizes",
-             list_text(out), propose_parts(query_.module, std::max<std::size_t>(layer.parts.size(), 2)));
+      refuse(unknown_parts(query_.module, layer.parts.size(), list_text(out)));
     }
     auto const unit = sharding.parts.empty() ? 1 : total(sharding.parts);
     for (auto const length : out) {

@@ -1,8 +1,8 @@
 #include "workspace/checkpoint/rules/rule_proposal.hpp"
 
 #include <algorithm>
+#include <utility>
 
-#include <crossrank/error.hpp>
 #include <crossrank/json.hpp>
 
 #include "workspace/checkpoint/model/error_sections.hpp"
@@ -46,12 +46,17 @@ std::string propose_rules(std::string_view module, std::vector<std::string> cons
   return join(lines);
 }
 
-std::string propose_parts(std::string_view module, std::size_t parts) {
-  Json widths = Json::array();
-  for (std::size_t i = 0; i < parts; ++i) widths.push_back(parts > 2 && i == 0 ? 2 : 1);
-  return "add the model's config.json, or say in a rule how wide the parts are relative to each other, and pass it in "
-         "a file with `rules`, {\"rules\": [...]}: " +
-         line("layer", generalised(module), Json{{"sharding", "column"}, {"parts", std::move(widths)}});
+ErrorInfo unknown_parts(std::string_view module, std::size_t parts, std::string got) {
+  Json widths = Json::array({parts > 2 ? 2 : 1, 1});  // a gate has one part in the rule, and two in the layer
+  for (std::size_t i = 2; i < parts; ++i) widths.push_back(1);
+  return {.message = "a fused layer, and no config says how wide its parts are",
+          .expected = "a config.json with the model's sizes",
+          .got = std::move(got),
+          .resource = std::string(module),
+          .hint =
+              "add the model's config.json, or say in a rule how wide the parts are relative to each other, and "
+              "pass it in a file with `rules`, {\"rules\": [...]}: " +
+              line("layer", generalised(module), Json{{"sharding", "column"}, {"parts", std::move(widths)}})};
 }
 
 void refuse_uncovered(std::string_view name, std::span<SourceTensor const* const> shards,

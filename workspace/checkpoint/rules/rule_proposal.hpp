@@ -1,8 +1,11 @@
 #pragma once
+#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <crossrank/error.hpp>
 
 #include "workspace/checkpoint/source/shard_source.hpp"
 
@@ -11,8 +14,9 @@ namespace crossrank::checkpoint {
 /// Returns a hint: one line of a rule file for each way in which the layer may be sharded.
 [[nodiscard]] std::string propose_rules(std::string_view module, std::vector<std::string> const& shardings);
 
-/// Returns a hint for a layer of `parts` fused parts whose widths are unknown.
-[[nodiscard]] std::string propose_parts(std::string_view module, std::size_t parts);
+/// Returns the error of a fused layer whose `parts` have unknown widths, without operation and section. The hint has a
+/// line of a rule file.
+[[nodiscard]] ErrorInfo unknown_parts(std::string_view module, std::size_t parts, std::string got);
 
 /// Throws a `FormatError` for a tensor that no rule covers. It describes the shards and proposes rules that fit them,
 /// the likeliest first. `uncovered` are the patterns of all layers that no rule covers.

@@ -159,13 +159,10 @@ class LayerSplitter {
 
   /// A layer of unknown parts could only be split as one block, which no program that shards it would read.
   [[noreturn]] void refuse_unknown_parts() const {
-    throw FormatError({.operation = split_operation,
-                       .message = "a fused layer, and no config says how wide its parts are",
-                       .expected = "a config.json with the model's sizes",
-                       .got = std::to_string(outputs_),
-                       .resource = std::string(module_),
-                       .hint = propose_parts(module_, std::max<std::size_t>(layer_.parts.size(), 2)),
-                       .section = to_string(ErrorSection::shape)});
+    auto info = unknown_parts(module_, layer_.parts.size(), std::to_string(outputs_));
+    info.operation = split_operation;
+    info.section = to_string(ErrorSection::shape);
+    throw FormatError(std::move(info));
   }
 
   [[noreturn]] void refuse_width(std::int64_t width) const {

@@ -4,7 +4,6 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <span>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -118,9 +117,8 @@ bool has_scales(LayerTensors const& tensors) {
 
 std::string NumberGap::text() const {
   if (!missing.empty()) {
-    auto const listed = std::span(missing).first(std::min(missing.size(), max_listed));
-    auto const others = missing_count - std::ssize(listed);
-    return prefix + "* lacks number " + list_text(listed, max_listed) +
+    auto const others = missing_count - std::ssize(missing);
+    return prefix + "* lacks number " + list_text(missing, max_listed) +
            (others > 0 ? " and " + std::to_string(others) + " more" : "");
   }
   return prefix + "* has number " + list_text(extra, max_listed) + " where the config has " +
@@ -134,20 +132,18 @@ std::vector<NumberGap> find_gaps(std::span<std::string const> names, Json const&
   std::vector<NumberGap> gaps;
   for (auto const& [prefix, numbers] : counted) {
     NumberGap gap{.prefix = prefix, .wanted = announced(prefix, sizes)};
-    auto const last = gap.wanted ? std::max(*gap.wanted - 1, *numbers.rbegin()) : *numbers.rbegin();
     // Without a count in the config the numbers may begin anywhere, such as those of one stage.
-    for (auto i = gap.wanted ? 0 : *numbers.begin(); i <= last && gap.missing.size() < numbers.size() + max_listed + 1;
-         ++i) {
+    auto const begin = gap.wanted ? 0 : *numbers.begin();
+    auto const end = gap.wanted ? *gap.wanted : *numbers.rbegin();
+    for (auto i = begin; i < end && gap.missing.size() < max_listed; ++i) {
       if (!numbers.contains(i)) gap.missing.push_back(i);
     }
+    gap.missing_count = end - begin - std::distance(numbers.begin(), numbers.lower_bound(end));
     // Layers that predict further tokens follow the others and are not in their count.
     auto const wanted = gap.wanted ? *gap.wanted + sizes[SizeName::further_layers].value_or(0) : 0;
     for (auto const number : numbers) {
       if (gap.wanted && number >= wanted) gap.extra.push_back(number);
     }
-    if (gap.wanted) std::erase_if(gap.missing, [&](auto number) { return number >= *gap.wanted; });
-    gap.missing_count = gap.wanted ? *gap.wanted - std::distance(numbers.begin(), numbers.lower_bound(*gap.wanted))
-                                   : last - *numbers.begin() - (std::ssize(numbers) - 1);
     if (!gap.missing.empty() || !gap.extra.empty()) gaps.push_back(std::move(gap));
   }
   return gaps;

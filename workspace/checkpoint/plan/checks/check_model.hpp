@@ -15,7 +15,7 @@ namespace crossrank::checkpoint {
 /// Numbers of layers or experts that are missing or surplus.
 struct NumberGap {
   std::string prefix{};                 ///< text before the number: "model.layers."
-  std::vector<std::int64_t> missing{};  ///< the first of them
+  std::vector<std::int64_t> missing{};  ///< the first few of them
   std::int64_t missing_count = 0;       ///< all of them
   std::vector<std::int64_t> extra{};
   std::optional<std::int64_t> wanted{};  ///< number of layers or experts in the config

@@ -61,7 +61,8 @@ std::optional<FormatError> check_single_shard(ShardSet const& set, std::optional
   bool const in_memory = set.files.empty();
   if (in_memory && !ModelSizes(set.config).known()) return std::nullopt;  // a split of unknown parts is refused later
   auto const& source = *set.sources.front();
-  bool const named = is_of_one_rank(source.name()) || is_in_folder_of_one_rank(source.name());
+  bool const named_by_file = is_of_one_rank(source.name());
+  bool const named = named_by_file || is_in_folder_of_one_rank(source.name());
   auto const rule_set = RuleSet::make(set, rule_file);
   if (set.has_uncounted_pieces()) return check_joined_pieces(set, rule_set);
   std::optional<FormatError> finding;
@@ -89,8 +90,7 @@ std::optional<FormatError> check_single_shard(ShardSet const& set, std::optional
   }
   if (section_of(*finding) == ErrorSection::missing_ranks) return missing_ranks(set, *finding);
   std::string hint = "copy the missing files to the directory; an incomplete checkpoint is never merged";
-  if (named && !is_of_one_rank(source.name()))
-    hint += "; if the model is complete, rename the directory, whose name is that of a rank";
+  if (named && !named_by_file) hint += "; if the model is complete, rename the directory, whose name is that of a rank";
   return FormatError({.operation = "merge plan",
                       .message = "the only shard is a part of the model: the files of other ranks are missing",
                       .expected = finding->info().expected + " in " + finding->info().resource,
