@@ -85,6 +85,11 @@ TEST(Messages, have_a_hint_for_system_errors) {
   }
 }
 
+TEST(Messages, say_that_a_path_is_empty) {
+  auto const info = refusal([] { (void)open_shard_set(""); });
+  EXPECT_EQ(info.hint, "the path is empty");
+}
+
 TEST(Messages, suggest_a_checkpoint_in_a_subdirectory_of_any_format) {
   for (std::string const file :
        {"model.safetensors", "rank0.pth", "__0_0.distcp", "latest", "rank_0/model.pt", "tp_0/model.safetensors"}) {

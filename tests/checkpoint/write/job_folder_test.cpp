@@ -1,11 +1,14 @@
 // A job that was killed during its commit is resumed, or another job runs in its output. Whatever fails then, neither
 // the old checkpoint nor finished files are lost, and files of users stay.
+#include <array>
+#include <barrier>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <stop_token>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -20,7 +23,9 @@
 #include "tests/checkpoint/support/checkpoint_files.hpp"
 #include "tests/checkpoint/write/interrupted.hpp"
 #include "tests/support/faulty_system.hpp"
+#include "tests/support/temporary_directory.hpp"
 #include "workspace/checkpoint/write/job/dead_jobs.hpp"
+#include "workspace/checkpoint/write/job/job_folder.hpp"
 
 namespace crossrank {
 namespace {
@@ -340,6 +345,37 @@ TEST_F(ResumedJob, is_refused_or_succeeds_when_another_job_starts_at_the_same_ti
     write(world_, 3000 + round);
     other.join();
     expect_nothing_hidden();
+  }
+}
+
+TEST(JobFolder, begins_exactly_one_of_several_jobs_that_start_at_once) {
+  constexpr std::size_t jobs = 4;
+  test::TemporaryDirectory const folder;
+  for (int round = 0; round < 200; ++round) {
+    std::barrier together(jobs);
+    std::array<std::string, jobs> outcomes;
+    std::vector<std::thread> threads;
+    for (std::size_t job = 0; job < jobs; ++job) {
+      threads.emplace_back([&, job] {
+        checkpoint::JobRequest const request{.out = folder.path() / "made" / "out",
+                                             .id = "0123456789abcde" + std::to_string(job),
+                                             .names = {"model.safetensors"}};
+        together.arrive_and_wait();
+        try {
+          auto begun = checkpoint::JobFolder::make(request);
+          outcomes.at(job) = "begins";
+          together.arrive_and_wait();
+          begun.remove();
+        } catch (Error const& error) {
+          outcomes.at(job) = error.info().message;
+          together.arrive_and_wait();
+        }
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    ASSERT_THAT(outcomes, testing::UnorderedElementsAre("begins", HasSubstr("another job"), HasSubstr("another job"),
+                                                        HasSubstr("another job")));
+    fs::remove_all(folder.path() / "made");  // a refused job may have made it, and the one that begins only used it
   }
 }
 

@@ -30,6 +30,7 @@ std::optional<fs::path> nearest_child(fs::path const& parent, std::string const&
 
 /// Returns a hint for a path that does not exist: the existing path that is most similar.
 std::string did_you_mean(fs::path const& path) {
+  if (path.empty()) return "the path is empty";
   std::error_code error;
   fs::path found;
   bool corrected = false;

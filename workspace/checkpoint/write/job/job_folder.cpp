@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <crossrank/error.hpp>
@@ -81,43 +82,55 @@ void make_folders(fs::path const& path, std::vector<fs::path>& made) {
   if (above) platform::sync_directory(above.get(), parent, write_operation);
 }
 
-/// Creates the output folder and its missing parents. Returns those that it created, outermost first; after an error
-/// none of them remains.
-std::vector<fs::path> make_output(fs::path const& path) {
-  std::vector<fs::path> made;
-  try {
-    make_folders(path, made);
-  } catch (...) {
-    remove_empty(made);
-    throw;
+/// Holds other jobs of this output back until the descriptor is closed, so that exactly one begins of several that
+/// start at once. Waits some seconds for another one to start. Where directories have no locks (NFS) it holds nobody
+/// back, and jobs that start at once may all be refused.
+platform::Fd hold_other_starts(platform::Directory const& out) {
+  constexpr int attempts = 500;
+  auto& os = platform::system();
+  platform::Fd held(
+      platform::retry_interrupted([&] { return os.openat(out.fd(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0); }));
+  platform::Backoff backoff({.longest_sleep = std::chrono::milliseconds(20)});
+  for (int attempt = 0; held && attempt < attempts; ++attempt) {
+    if (os.flock(held.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) break;
+    backoff.pause();
   }
-  return made;
+  return held;
 }
 
-/// The folder of a job, and its lock if no running process holds it.
-struct LockedFolder {
+/// What a job holds of its output when it starts.
+struct JobStart {
+  std::vector<fs::path> new_folders{};  ///< the output and its parents, if this job made them, outermost first
+  platform::Directory out{};
+  platform::Fd others_wait{};  ///< of `hold_other_starts`
   platform::Directory work{};
-  std::optional<platform::Fd> lock{};
-  bool is_fresh = false;
+  std::optional<platform::Fd> lock{};  ///< nothing if a running process holds it
+  bool is_fresh = false;               ///< this job made `work`
 };
 
-/// Makes, opens and locks the folder of a job. Another job that starts in the same output takes a folder without a lock
-/// for that of a dead job, locks it and removes it; then waits a little and makes it again.
-LockedFolder make_locked(fs::path const& path) {
+/// Makes the output, and makes, opens and locks the folder of the job in it. Waits a little and tries again when
+/// another job removes one of them: the output because it had made it and fails, or a folder without a lock because it
+/// takes it for that of a dead job.
+void start_job(JobRequest const& request, JobStart& start) {
   constexpr int attempts = 24;
   platform::Backoff backoff({.longest_sleep = std::chrono::milliseconds(20)});
+  auto const path = request.out / folder_name(request.id);
   bool was_made_here = false;
   for (int attempt = 1;; ++attempt) {
     try {
-      LockedFolder made{.is_fresh = make_folder(path)};
-      was_made_here = was_made_here || made.is_fresh;
+      make_folders(request.out, start.new_folders);
+      start.out = platform::Directory::open(request.out, write_operation);
+      start.others_wait = hold_other_starts(start.out);
+      start.is_fresh = make_folder(path);
+      was_made_here = was_made_here || start.is_fresh;
       CROSSRANK_CRASH_POINT("checkpoint.job.made");
-      made.work = platform::Directory::open(path, write_operation);
-      made.lock = take_lock(made.work);
-      if (made.lock || !was_made_here || attempt == attempts) return made;
+      start.work = platform::Directory::open(path, write_operation);
+      start.lock = take_lock(start.work);
+      if (start.lock || !was_made_here || attempt == attempts) return;
     } catch (IoError const& error) {
       if (error.info().system_errno != ENOENT || attempt == attempts) throw;
     }
+    start.others_wait = {};
     backoff.pause();
   }
 }
@@ -163,40 +176,35 @@ JobFolder::JobFolder(JobRequest request, platform::Directory out, platform::Dire
 JobFolder JobFolder::make(JobRequest const& request) {
   require_folder(request.out);
   platform::check_links_above(request.out, write_operation);
-  auto new_folders = make_output(request.out);
-  auto const folder = folder_name(request.id);
-  platform::Directory out;
-  LockedFolder made;
+  JobStart start;
   try {
-    out = platform::Directory::open(request.out, write_operation);
-    made = make_locked(request.out / folder);
+    start_job(request, start);
   } catch (...) {
-    remove_empty(new_folders);
+    remove_empty(start.new_folders);
     throw;
   }
-  bool const is_fresh = made.is_fresh;
-  JobFolder job(request, std::move(out), std::move(made.work));
-  job.new_folders_ = std::move(new_folders);
-  if (!made.lock) {
+  JobFolder job(request, std::move(start.out), std::move(start.work));
+  job.new_folders_ = std::move(start.new_folders);
+  if (!start.lock) {
     throw UsageError({.operation = write_operation,
                       .message = "the same job is already running in this output",
                       .resource = request.out.string(),
                       .hint = "wait until it ends, or choose another output directory"});
   }
-  job.lock_ = std::move(*made.lock);
+  job.lock_ = std::move(*start.lock);
   // Loaded before anything can fail, because an interrupted commit must survive every failure.
-  if (!is_fresh) job.interrupted_commit_ = load_commit_record(job.work_);
+  if (!start.is_fresh) job.interrupted_commit_ = load_commit_record(job.work_);
   try {
-    clean_up_dead_jobs(job.out_, folder, request.force);
+    clean_up_dead_jobs(job.out_, folder_name(request.id), request.force);
     job.finish_interrupted_commit();
     if (!job.interrupted_commit_) {
-      if (!is_fresh && !request.resume) clear_job(job.work_);
+      if (!start.is_fresh && !request.resume) clear_job(job.work_);
       require_free(job.out_, request);
       require_space(job.out_.fd(), job.out_.path(), bytes_in(job.work_).written, request.bytes);
     }
   } catch (...) {
     // Files that can be resumed stay.
-    if (is_fresh || !request.resume) job.remove();
+    if (start.is_fresh || !request.resume) job.remove();
     throw;
   }
   CROSSRANK_CRASH_POINT("checkpoint.job.locked");
