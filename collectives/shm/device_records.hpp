@@ -5,6 +5,7 @@
 
 #include <crossrank/spi/device_provider.hpp>
 
+#include "lib/core/round_up.hpp"
 #include "lib/node/memory/control_layout.hpp"
 
 /// Records that a sender writes into its arena for messages whose payloads stay on its GPU.
@@ -38,6 +39,6 @@ struct SlotRecord {
 static_assert(std::is_trivially_copyable_v<SlotRecord> && sizeof(SlotRecord) == 24);
 
 /// Returns where the announcement behind a payload begins, from the start of the payload.
-constexpr std::size_t announcement_offset(std::size_t payload_bytes) noexcept { return (payload_bytes + 7) / 8 * 8; }
+constexpr std::size_t announcement_offset(std::size_t payload_bytes) noexcept { return round_up(payload_bytes, 8); }
 
 }  // namespace crossrank::shm

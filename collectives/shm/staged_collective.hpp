@@ -5,6 +5,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/round_up.hpp"
 #include "lib/tensor/streaming_copy.hpp"
 
 namespace crossrank::shm {
@@ -67,8 +68,6 @@ class StagedCollective {
 
 inline constexpr std::size_t line_bytes = 64;  // whole elements of every dtype
 
-[[nodiscard]] constexpr std::size_t whole_lines(std::size_t bytes) noexcept {
-  return (bytes + line_bytes - 1) / line_bytes * line_bytes;
-}
+[[nodiscard]] constexpr std::size_t whole_lines(std::size_t bytes) noexcept { return round_up(bytes, line_bytes); }
 
 }  // namespace crossrank::shm

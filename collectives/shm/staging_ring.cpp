@@ -5,13 +5,13 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/round_up.hpp"
+
 namespace crossrank::shm {
 namespace {
 
 constexpr std::size_t line = 64;
 constexpr int wraps_before_growth = 4;
-
-std::size_t round_up_to_lines(std::size_t bytes) { return (bytes + line - 1) / line * line; }
 
 }  // namespace
 
@@ -57,12 +57,12 @@ void StagingRing::make_space_for(std::size_t bytes) {
 }
 
 void StagingRing::reserve(std::size_t bytes) {
-  auto const wanted = round_up_to_lines(std::max<std::size_t>(bytes, 1));
+  auto const wanted = round_up(std::max<std::size_t>(bytes, 1), line);
   if (wanted > capacity_ / regions) make_space_for(wanted);
 }
 
 StagingRing::Region StagingRing::take(std::size_t bytes) {
-  auto const wanted = round_up_to_lines(std::max<std::size_t>(bytes, 1));
+  auto const wanted = round_up(std::max<std::size_t>(bytes, 1), line);
   reserve(wanted);
   if (next_ + wanted > capacity_) {
     next_ = 0;

@@ -9,6 +9,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/log.hpp"
+#include "lib/core/round_up.hpp"
 
 namespace crossrank {
 namespace {
@@ -38,7 +39,7 @@ std::byte* allocate(std::size_t bytes) {
   if (bytes == 0) return nullptr;
   bool const large = bytes >= large_page;
   auto const multiple = large ? large_page : alignment;
-  auto const rounded = (bytes + alignment - 1) / alignment * alignment;
+  auto const rounded = round_up(bytes, alignment);
   void* memory = nullptr;
   if (bytes <= address_space && ::posix_memalign(&memory, multiple, rounded) != 0) memory = nullptr;
   if (memory != nullptr && large) advise_large_pages(memory, rounded);
@@ -56,7 +57,7 @@ std::byte* map_pages(std::size_t bytes) {
   auto* const begin = static_cast<std::byte*>(all);
   if (before_large == 0) return begin;
   auto const skipped = (large_page - reinterpret_cast<std::uintptr_t>(begin) % large_page) % large_page;
-  auto const end = (skipped + bytes + small_page - 1) / small_page * small_page;
+  auto const end = round_up(skipped + bytes, small_page);
   // Parts that stay mapped only cost addresses.
   if (skipped != 0) static_cast<void>(::munmap(begin, skipped));
   if (end < bytes + large_page) static_cast<void>(::munmap(begin + end, bytes + large_page - end));

@@ -5,12 +5,14 @@
 #include <optional>
 #include <span>
 
+#include "lib/core/round_up.hpp"
+
 namespace crossrank::workspace {
 
 /// Returns `bytes` rounded up to a whole number of cache lines. The tensors of a contribution start at such offsets.
 [[nodiscard]] constexpr std::size_t aligned(std::size_t bytes) {
   constexpr std::size_t cache_line = 64;
-  return (bytes + cache_line - 1) / cache_line * cache_line;
+  return round_up(bytes, cache_line);
 }
 
 /// The start of a contribution in one buffer, such as a slab. The table follows directly, then the tensors.

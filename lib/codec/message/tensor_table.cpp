@@ -8,6 +8,7 @@
 
 #include "lib/codec/io/checked_size.hpp"
 #include "lib/codec/io/limits.hpp"
+#include "lib/core/round_up.hpp"
 #include "lib/tensor/copy_memory.hpp"
 
 namespace crossrank::codec {
@@ -39,7 +40,7 @@ struct EntryHead {
 };
 static_assert(sizeof(EntryHead) == 40);
 
-constexpr std::size_t padded(std::size_t bytes) { return (bytes + 7) / 8 * 8; }
+constexpr std::size_t padded(std::size_t bytes) { return round_up(bytes, 8); }
 
 class TableWriter {
  public:

@@ -6,6 +6,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/codec/io/limits.hpp"
+#include "lib/core/round_up.hpp"
 
 namespace crossrank::codec {
 namespace {
@@ -49,7 +50,7 @@ void HeaderWriter::add_tensor(std::string_view name, Dtype dtype, Shape const& s
 std::string HeaderWriter::finish(std::size_t alignment) && {
   end_metadata();
   text_ += '}';
-  text_.resize((text_.size() + alignment - 1) / alignment * alignment, ' ');
+  text_.resize(round_up(text_.size(), alignment), ' ');
   std::uint64_t const length = text_.size() - length_field_bytes;
   if (length > max_header_bytes) {
     throw UsageError({.operation = "state image",

@@ -13,6 +13,7 @@
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/log.hpp"
+#include "lib/core/round_up.hpp"
 #include "lib/node/memory/counters.hpp"
 #include "lib/node/memory/lent_objects.hpp"
 #include "lib/platform/crash_point.hpp"
@@ -28,7 +29,7 @@ constexpr int populate_write = 23;  // MADV_POPULATE_WRITE, Linux 5.14; where it
 /// Rounds up so that similar sizes share slots. Wastes at most an eighth.
 std::size_t capacity_for(std::size_t bytes) {
   auto const step = std::max(least_slot, std::bit_floor(std::max(bytes, least_slot)) / 8);
-  return (std::max(bytes, least_slot) + step - 1) / step * step;
+  return round_up(std::max(bytes, least_slot), step);
 }
 
 /// Returns null when the driver refuses.

@@ -3,15 +3,13 @@
 #include <algorithm>
 
 #include "lib/core/as_size.hpp"
+#include "lib/core/round_up.hpp"
 #include "lib/node/memory/device_flight_layout.hpp"
 #include "lib/node/memory/queue_layout.hpp"
 
 namespace crossrank::node {
 namespace {
 
-constexpr std::size_t round_up(std::size_t value, std::size_t step) noexcept {
-  return (value + step - 1) / step * step;
-}
 constexpr std::size_t max_group_bytes = std::size_t{4} << 30;   // virtual; a block is reserved when it is first used
 constexpr std::size_t max_lease_bytes = std::size_t{16} << 30;  // virtual; rows are reserved as slots are first used
 

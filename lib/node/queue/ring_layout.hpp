@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 
+#include "lib/core/round_up.hpp"
 #include "lib/node/memory/control_layout.hpp"
 #include "lib/node/memory/queue_layout.hpp"
 
@@ -10,7 +11,7 @@ namespace crossrank::node {
 inline constexpr std::uint64_t line_bytes = 64;
 
 [[nodiscard]] inline std::uint64_t stride_of(std::uint64_t chunk_bytes) noexcept {
-  return (sizeof(QueueChunk) + chunk_bytes + line_bytes - 1) / line_bytes * line_bytes;
+  return round_up(sizeof(QueueChunk) + chunk_bytes, line_bytes);
 }
 
 /// Returns the bytes of the ring; 0 for impossible numbers.

@@ -5,6 +5,7 @@
 
 #include <crossrank/spi/device_provider.hpp>
 
+#include "lib/core/round_up.hpp"
 #include "lib/tensor/copy_memory.hpp"
 #include "lib/tensor/device_tensor.hpp"
 #include "lib/tensor/transfer/host_copies.hpp"
@@ -60,7 +61,7 @@ Tensor TensorMover::upload(Tensor const& tensor) {
     auto* const staged = filling_.storage->data() + filled_;
     copy_memory(staged, from.data() + at, length);
     provider.copy(stream, {.to = copy.data() + at, .to_device = to_, .from = staged, .run_bytes = length});
-    filled_ += (length + alignment - 1) / alignment * alignment;
+    filled_ += round_up(length, alignment);
     at += length;
   }
   return copy;

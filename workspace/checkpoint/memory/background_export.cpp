@@ -19,6 +19,7 @@
 
 #include "lib/core/at_rank.hpp"
 #include "lib/core/forked_child.hpp"
+#include "lib/core/round_up.hpp"
 #include "lib/platform/backoff.hpp"
 #include "lib/platform/cgroup.hpp"
 #include "lib/platform/crash_point.hpp"
@@ -34,8 +35,6 @@ namespace {
 constexpr char const* background_operation = "iconsolidate";
 constexpr std::size_t alignment = 64;
 
-std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
-
 /// The thread of the export calls the group while the caller uses other groups.
 void require_threads(Collective const& world) {
   if (world.transport()->may_use_threads()) return;
@@ -48,7 +47,7 @@ void require_threads(Collective const& world) {
 /// Copies all tensors into one block of memory.
 StateDict copy_into_arena(StateDict const& weights, std::uint64_t limit) {
   std::size_t bytes = 0;
-  for (auto const& [name, tensor] : weights) bytes += aligned(tensor.nbytes());
+  for (auto const& [name, tensor] : weights) bytes += round_up(tensor.nbytes(), alignment);
   if (bytes > limit) {
     throw UnavailableError({.operation = background_operation,
                             .message = "the copy of this rank's weights would exceed the limit",
@@ -68,7 +67,7 @@ StateDict copy_into_arena(StateDict const& weights, std::uint64_t limit) {
     read_to_host(memory.data() + at, tensor);
     copies.insert_or_assign(
         name, spi::tensor_from_storage(arena.storage(), arena.byte_offset() + at, tensor.shape(), tensor.dtype()));
-    at += aligned(tensor.nbytes());
+    at += round_up(tensor.nbytes(), alignment);
     CROSSRANK_CRASH_POINT("export.background.tensor_copied");
   }
   return copies;

@@ -13,6 +13,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/at_rank.hpp"
+#include "lib/core/round_up.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/model/model_sizes.hpp"
 #include "workspace/checkpoint/model/numbered_name.hpp"
@@ -122,7 +123,7 @@ void divide(ShardSet& set, int tp, int ShardSet::*size, int ShardPlace::*place) 
 /// Throws an error about a last block with fewer ranks than the others.
 [[noreturn]] void refuse_short_block(ShardSet const& set, std::size_t block) {
   auto const count = set.sources.size();
-  auto const all = (count + block - 1) / block * block;
+  auto const all = round_up(count, block);
   auto const path = std::filesystem::path(set.sources.front()->name());
   auto wanted = parse_shard_name(path.filename().string());
   if (wanted.rank) wanted.rank = static_cast<int>(count);
