@@ -223,7 +223,17 @@ struct ShmTransport::StepArea final : AreaAllocator {
   Stored stored{};
 };
 
+/// Its post waits for the end of a range with a lazy release, or for other ranks after an error. Messages that advance
+/// meanwhile must not take the step a second time.
 bool ShmTransport::post_step(CollectiveOp& op, Staged& staged, PeerAreas const& peers) {
+  struct Stepping {
+    explicit Stepping(bool& its_flag) : flag(its_flag) { flag = true; }
+    ~Stepping() { flag = false; }
+    Stepping(Stepping const&) = delete;
+    Stepping& operator=(Stepping const&) = delete;
+    bool& flag;
+  };
+  Stepping const stepping(staged.in_step);
   auto const& signature = staged.signature;
   node::Post post{.op_kind = signature.op_kind, .digest = signature.digest, .arguments = signature.arguments};
   StepArea area(*this, post);
@@ -260,7 +270,7 @@ void ShmTransport::complete_staged(CollectiveOp& op, Staged& staged, spi::Timeou
 
 void ShmTransport::drive_collectives() noexcept {
   auto* const staged = collective_ ? std::get_if<Staged>(&collective_->action) : nullptr;
-  if (staged == nullptr || collective_->completed) return;
+  if (staged == nullptr || staged->in_step || collective_->completed) return;
   try {
     if (staged_has_ended(*collective_, *staged)) complete(*collective_, timeout_policy_);
   } catch (...) {

@@ -134,6 +134,7 @@ class ShmTransport final : public spi::Transport, public DeviceMessages {
     spi::Signature signature{};  ///< of each of its barrier rounds
     std::unique_ptr<StagedCollective> steps{};
     std::size_t step = 0;  ///< number of the next step
+    bool in_step = false;  ///< a step is being done; it may wait, and messages advance meanwhile
   };
   /// The collective under way.
   struct CollectiveOp {

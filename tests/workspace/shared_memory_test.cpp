@@ -2,8 +2,10 @@
 #include <chrono>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <latch>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -21,6 +23,7 @@
 namespace crossrank {
 namespace {
 
+using namespace std::chrono_literals;
 using test::all_bytes_are;
 using test::filled;
 using test::mebi;
@@ -197,6 +200,55 @@ TEST(SharedMemory, lets_lazy_writers_continue_before_the_receiver_closes) {
     writer_continued.wait(false);
     EXPECT_EQ(range[1].item<int>(), 1);
     range.close();
+  });
+}
+
+/// The writer's collective waits for the end of the range. The receive that is pending makes progress meanwhile, and
+/// with it the collectives of the group.
+TEST(SharedMemory, lets_a_collective_wait_for_a_lazy_range_while_a_message_is_pending) {
+  constexpr std::size_t count = 200'000;  // takes several steps
+  std::atomic<bool> writer_waits{false};
+  run_thread_ranks(2, [&](Collective const& world) {
+    auto const value = [](int round, int rank) { return 10 * round + rank; };
+    std::vector<std::function<void(int)>> const calls{
+        [&](int round) {
+          std::vector<int> gathered(2);
+          world.gather(gathered, std::vector{value(round, world.rank())}, {.root = 1});
+          if (world.rank() == 0) return;
+          EXPECT_THAT(gathered, testing::ElementsAre(value(round, 0), value(round, 1)));
+        },
+        [&](int round) {
+          std::vector<int> all(2 * count);
+          world.all_gather(all, std::vector<int>(count, value(round, world.rank())));
+          EXPECT_THAT((std::vector{all.front(), all[count - 1], all[count], all.back()}),
+                      testing::ElementsAre(value(round, 0), value(round, 0), value(round, 1), value(round, 1)));
+        },
+        [&](int round) {
+          std::vector<int> sum(count, value(round, world.rank()));
+          world.all_reduce(sum);
+          EXPECT_EQ(sum.front(), value(round, 0) + value(round, 1));
+          EXPECT_EQ(sum.back(), value(round, 0) + value(round, 1));
+        }};
+    for (std::size_t first = 0; first < calls.size(); ++first) {
+      auto range = get_tensors_parallel(Tensor::scalar<int>(world.rank()), world, {.release = Release::lazy});
+      if (world.rank() == 0) {
+        writer_waits.wait(false);
+        std::this_thread::sleep_for(20ms);  // by then the writer is in its wait
+        writer_waits = false;
+      }
+      range.close();
+      auto received = Tensor::zeros({1}, Dtype::i32);
+      auto pending = world.irecv(received, 1 - world.rank());
+      if (world.rank() == 1) {
+        writer_waits = true;
+        writer_waits.notify_all();
+      }
+      int const round = static_cast<int>(first) + 1;
+      for (std::size_t i = 0; i < calls.size(); ++i) calls[(first + i) % calls.size()](round);
+      world.send(Tensor::of(std::vector{round}, {1}), 1 - world.rank());
+      pending.wait();
+      EXPECT_EQ(received.as<int>().front(), round);
+    }
   });
 }
 
