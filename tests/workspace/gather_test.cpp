@@ -277,6 +277,21 @@ TEST_P(Gather, sends_the_text_of_a_failed_item_to_every_rank) {
   for (auto const& error : errors) EXPECT_THAT(test::text_of(error), testing::HasSubstr("the item does not exist"));
 }
 
+TEST_P(Gather, refuses_a_config_that_is_not_utf8_on_whichever_rank_it_is) {
+  for (int bad = 0; bad < ranks(); ++bad) {
+    run_thread_ranks(ranks(), [&](Collective const& world) {
+      RankState const mine{.config = world.rank() == bad ? "\xff" : "fine"};
+      auto const gather = [&] { static_cast<void>(get_configs_parallel(mine, world, options(world)).take()); };
+      if (world.rank() == bad) {
+        EXPECT_THROW(gather(), UsageError);
+      } else {
+        EXPECT_THROW(gather(), RemoteError);
+      }
+      world.barrier();
+    });
+  }
+}
+
 TEST_P(Gather, reports_a_mismatch_on_all_ranks_when_their_lists_differ) {
   if (ranks() < 2) GTEST_SKIP() << "needs a peer";
   auto const errors = test::try_thread_ranks(ranks(), [this](Collective const& world) {
@@ -435,6 +450,7 @@ TEST(GatherFiles, end_in_a_timeout_when_ranks_use_different_directories) {
   } catch (IoError const& error) {
     EXPECT_THAT(std::string(error.what()), testing::HasSubstr("did not become visible here in 300 ms"));
     EXPECT_THAT(error.info().hint, testing::HasSubstr("the same directory"));
+    EXPECT_FALSE(error.group_usable());  // the group has ended, because the error has left the range
   }
   ASSERT_TRUE(errors[1]);
   EXPECT_THROW(std::rethrow_exception(errors[1]), PeerLostError);

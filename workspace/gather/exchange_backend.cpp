@@ -5,6 +5,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/codec/message/config_binary.hpp"
+
 namespace crossrank::workspace {
 
 ContributionDescriptor ContributionDescriptor::of(node::Post const& post) {
@@ -37,6 +39,10 @@ std::span<std::byte const> ContributionDescriptor::inlined_part() const noexcept
 bool has_ended_group(std::exception const& error) noexcept {
   auto const* const known = dynamic_cast<Error const*>(&error);
   return known != nullptr && !known->group_usable() && known->code() != ErrorCode::backend;
+}
+
+void require_sendable_config(Contribution const& own) {
+  if (own.config != nullptr) static_cast<void>(codec::encode_config_binary(*own.config));
 }
 
 }  // namespace crossrank::workspace

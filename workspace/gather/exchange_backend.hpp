@@ -50,6 +50,10 @@ class ExchangeBackend {
 /// of a GPU that has failed ends the use of that GPU, not the group, which is on the CPU.
 [[nodiscard]] bool has_ended_group(std::exception const& error) noexcept;
 
+/// Throws `UsageError` for a config that no other rank could send. The receiver checks its own, which is not sent, so
+/// that a program does not depend on which rank receives.
+void require_sendable_config(Contribution const& own);
+
 /// Creates an exchange through the arenas of the node. `timeout` limits copies from GPUs. `in_place` gives the memory
 /// of GPUs itself where it can be shared.
 [[nodiscard]] std::unique_ptr<ExchangeBackend> make_arena_exchange(std::shared_ptr<node::Group> group,

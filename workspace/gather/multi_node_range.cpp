@@ -74,6 +74,7 @@ void MultiNodeRange::open(Contribution const& mine, bool writes) {
     // Created inside the try block: if the directory cannot be used, this rank reports it to the others.
     if (inputs_.make_exchange) inputs_.exchange = inputs_.make_exchange();
     if (writes) own = publish(mine);
+    if (inputs_.members.front() == transport().rank()) require_sendable_config(mine);
   } catch (std::exception const& e) {
     if (has_ended_group(e)) throw;
     failure = std::current_exception();

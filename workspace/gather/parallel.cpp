@@ -119,9 +119,15 @@ class Items final : public detail::RangeItems<Item> {
   [[nodiscard]] Item const& at(std::size_t index) override {
     try {
       return received(index);
-    } catch (Error const& e) {
+    } catch (UsageError const& e) {
       failed_ = e;
       throw;
+    } catch (Error const& e) {
+      failed_ = e;
+      if (!session_.has_group()) throw;
+      auto info = e.info();
+      info.group_usable = false;  // the group ends when the error leaves the range
+      throw_error(e.code(), std::move(info));
     }
   }
 

@@ -55,6 +55,7 @@ RangeSession::RangeSession(char const* operation, ItemKind kind, Contribution co
     open(kind, mine);
   } else {
     open_alone();
+    require_sendable_config(mine);
   }
   open_ = true;
   // The other ranks may have arrived at the second round already, so that any other call of this rank would mismatch.
@@ -161,6 +162,7 @@ void RangeSession::open(ItemKind kind, Contribution const& mine) {
     // Created inside the try block: if the directory cannot be used, this rank reports it to the others.
     if (!exchange_) exchange_ = file_exchange();
     if (role_ == Role::writer) exchange_->publish(mine, members_.front(), post);
+    if (is_receiver()) require_sendable_config(mine);
   } catch (std::exception const& e) {
     if (has_ended_group(e)) throw;
     round_ = group_->post_error(post, describe_exception(std::current_exception()), timeout_policy_);
@@ -246,7 +248,7 @@ void RangeSession::decline_arrived() noexcept {
 }
 
 void RangeSession::close() {
-  if (!std::exchange(open_, false) || (!group_ && !multi_node_)) return;
+  if (!std::exchange(open_, false) || !has_group()) return;
   if (closes_first()) collective_.refuse_calls(nullptr);
   Collective::CallLock const call_lock(collective_, operation_);
   if (multi_node_) {
@@ -276,7 +278,7 @@ void RangeSession::close() {
 }
 
 void RangeSession::abort(std::string_view why) noexcept {
-  if (!std::exchange(open_, false) || (!group_ && !multi_node_)) return;
+  if (!std::exchange(open_, false) || !has_group()) return;
   if (closes_first()) collective_.refuse_calls(nullptr);
   if (multi_node_) {
     multi_node_->abort(why);

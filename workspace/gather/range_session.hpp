@@ -39,6 +39,8 @@ class RangeSession {
   /// Returns the rank of the job that contributed item `index`; `is_own` tells whether that is this rank.
   [[nodiscard]] int rank_of(std::size_t index) const noexcept { return ranks_[index]; }
   [[nodiscard]] bool is_own(std::size_t index) const noexcept { return members_[index] == rank_; }
+  /// Returns whether `abort` ends a group, which it does when there are other ranks that may wait.
+  [[nodiscard]] bool has_group() const noexcept { return group_ || multi_node_; }
   /// Receives item `index`, which must belong to another rank and must not have been received before.
   void receive(std::size_t index, Collector& collector);
   /// Signals that this rank makes progress.
@@ -66,7 +68,7 @@ class RangeSession {
   void decline_arrived() noexcept;
   /// Returns whether this rank must close the range before any other call on the group.
   [[nodiscard]] bool closes_first() const noexcept {
-    return options_.release == Release::lazy && is_receiver() && (group_ || multi_node_);
+    return options_.release == Release::lazy && is_receiver() && has_group();
   }
 
   char const* operation_;

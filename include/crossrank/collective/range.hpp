@@ -47,7 +47,8 @@ class RangeItems : public RangeBase {
 ///
 /// `close()` runs the second round and throws its errors. On normal exit from the scope, the destructor calls
 /// `close()`, so it may throw. When an exception leaves the scope, the destructor aborts the group, so that no rank
-/// waits. A closed range is empty; copies of its items stay valid.
+/// waits. A closed range is empty; copies of its items stay valid. The error of an item that cannot be received says
+/// that the group is not usable, because the group ends when that error leaves the scope.
 ///
 /// Put a loop that may throw inside `consume`, so that the other ranks get the text of the exception. A destructor
 /// cannot see the exception; after a plain `for` the others learn only that there was one. `take()` needs no `consume`,
