@@ -25,11 +25,10 @@ class Taker {
   std::optional<Json> take(PickleValue value, std::string const& path, std::size_t depth) {
     if (auto const* const tensor = archive_.tensor(value)) {
       keep(value, path, tensor);
+      list_attributes(value, path);
       return std::nullopt;
     }
-    if (++values_ > max_config_nodes + contents_.tensors.size() * 4) archive_.refuse(value, "too many values");
-    if (depth > max_config_depth)
-      archive_.refuse(value, "values are nested deeper than " + std::to_string(max_config_depth) + " levels");
+    count_value(value, depth);
     switch (value.kind()) {
       case PickleKind::dict: return take_dict(value, path, depth);
       case PickleKind::tuple:
@@ -55,6 +54,42 @@ class Taker {
     if (contents_.tensors.size() >= max_tensors) archive_.refuse(value, "there are too many tensors");
     count_text(value, path.size());
     contents_.tensors.push_back({path, tensor});
+  }
+
+  /// Lists the attributes of a tensor that hold tensors, such as scales. They are left out.
+  void list_attributes(PickleValue value, std::string const& path) {
+    if (!value.is(PickleKind::call) || !value[0].is(PickleKind::global)) return;
+    auto const function = value[0].text();
+    auto const arguments = value[1];
+    bool const parameter = function.starts_with("torch._utils._rebuild_parameter");
+    if (parameter && arguments.size() > 0) list_attributes(arguments[0], path);
+    constexpr std::size_t state = 3;  // of `_rebuild_parameter_with_state` and `_rebuild_from_type_v2`
+    bool const has_state = parameter || function == "torch._tensor._rebuild_from_type_v2";
+    if (!has_state || arguments.size() <= state || !arguments[state].is(PickleKind::dict)) return;
+    auto const attributes = arguments[state];
+    for (std::size_t i = 0; i < attributes.size(); i += 2) {
+      if (!holds_tensor(attributes[i + 1], 0)) continue;
+      auto name = join(path, take_key(attributes[i]));
+      count_text(value, name.size());
+      contents_.opaque.push_back(std::move(name));
+    }
+  }
+
+  bool holds_tensor(PickleValue value, std::size_t depth) {
+    if (archive_.tensor(value) != nullptr) return true;
+    count_value(value, depth);
+    bool found = false;
+    auto const in_dict = value.is(PickleKind::dict);
+    if (!in_dict && !value.is(PickleKind::tuple) && !value.is(PickleKind::list)) return false;
+    for (std::size_t i = in_dict ? 1 : 0; i < value.size() && !found; i += in_dict ? 2 : 1)
+      found = holds_tensor(value[i], depth + 1);
+    return found;
+  }
+
+  void count_value(PickleValue value, std::size_t depth) {
+    if (++values_ > max_config_nodes + contents_.tensors.size() * 4) archive_.refuse(value, "too many values");
+    if (depth > max_config_depth)
+      archive_.refuse(value, "values are nested deeper than " + std::to_string(max_config_depth) + " levels");
   }
 
   /// Counts copied text. A pickle may use one long text many times, so that it could ask for any amount.

@@ -18,7 +18,8 @@ struct NamedTorchTensor {
 struct TorchContents {
   std::vector<NamedTorchTensor> tensors{};  ///< in the order of the pickle; names are unique
   Json values = Json::object();             ///< all other values; null in place of a tensor in a list
-  std::vector<std::string> opaque{};        ///< paths of the objects in `values` of which only the class is kept
+  std::vector<std::string> opaque{};  ///< paths of what is not kept: objects, of which `values` has the class, and
+                                      ///< attributes of tensors that hold tensors
 };
 
 /// Separates the tensors of `value` from its other values. Integer keys become strings, tuples and sets become arrays,

@@ -6,6 +6,7 @@
 #include <crossrank/error.hpp>
 
 #include "tests/checkpoint/support/rule_reference.hpp"
+#include "tests/support/error_of.hpp"
 
 namespace crossrank::checkpoint::rule_formats_test {
 namespace {
@@ -399,6 +400,50 @@ TEST(RuleScales, use_the_largest_scale_of_activations_and_caches) {
     EXPECT_EQ(rule.kind, MergeKind(Reduce{ReduceOp::max})) << name;
   }
   EXPECT_TRUE(rule_set.rule_for(up + ".weight_scale", samples.shards(up + ".weight_scale")).is<KeepReplica>());
+}
+
+TEST(RuleScales, of_a_cache_per_head_are_sharded_with_the_heads) {
+  auto const name = [](std::string_view scale) { return "model.layers.0.self_attn." + std::string(scale); };
+  struct Case {
+    std::string_view scale;
+    Shape whole;
+    int ranks;
+    Shape shard;
+    int replicas;
+  };
+  // The config has 8 heads and 4 key/value heads.
+  for (auto const& [scale, whole, ranks, shard, replicas] :
+       {Case{"k_scale", {4, 1, 1}, 2, {2, 1, 1}, 1}, Case{"v_scale", {4}, 2, {2}, 1},
+        Case{"k_scale", {4, 1, 1}, 4, {1, 1, 1}, 1}, Case{"k_scale", {4, 1, 1}, 8, {1, 1, 1}, 2},
+        Case{"q_scale", {8, 1, 1}, 4, {2, 1, 1}, 1}}) {
+    SampleSet single(1, feed_forward_config());
+    single.add(name(scale), Dtype::f32, whole);
+    auto const split = RuleSet::make(single.set()).split_for(name(scale), *single.shards(name(scale)).front(), ranks);
+    EXPECT_EQ(split.axis, 0) << scale;
+    EXPECT_EQ(split.shape(whole, ranks - 1), shard) << scale;
+    SampleSet samples(ranks, feed_forward_config());
+    samples.add(name(scale), Dtype::f32, shard);
+    auto const rule = RuleSet::make(samples.set()).rule_for(name(scale), samples.shards(name(scale)));
+    EXPECT_EQ(rule.kind, MergeKind(Concatenate{.axis = 0, .replicas = replicas})) << scale << " on " << ranks;
+  }
+}
+
+TEST(RuleScales, of_a_cache_are_refused_when_their_heads_are_unclear) {
+  std::string const name = "model.layers.0.self_attn.k_scale";
+  auto const merge = [&](Shape shape) {
+    SampleSet samples(2, feed_forward_config());
+    samples.add(name, Dtype::f32, std::move(shape));
+    return test::error_of<FormatError>(
+        [&] { (void)RuleSet::make(samples.set()).rule_for(name, samples.shards(name)); });
+  };
+  EXPECT_THAT(merge({2, 8}).message, testing::HasSubstr("neither one value nor one per head"));
+  EXPECT_THAT(merge({3, 1, 1}).message, testing::HasSubstr("contradict the config"));
+  // On four ranks each would get a scale that looks like one of the whole layer.
+  SampleSet single(1, feed_forward_config());
+  single.add(name, Dtype::f32, {4});
+  auto const refused = test::error_of<FormatError>(
+      [&] { (void)RuleSet::make(single.set()).split_for(name, *single.shards(name).front(), 4); });
+  EXPECT_THAT(refused.hint, testing::HasSubstr(R"("axis": 0)"));
 }
 
 TEST(RuleScales, use_the_smallest_divisor) {

@@ -117,6 +117,19 @@ TEST_F(TrainingState, is_distinguished_from_the_model_inside_one_unknown_key) {
   EXPECT_THAT(names(unknown), testing::HasSubstr("`model_key` checkpoint.net "));
 }
 
+TEST_F(TrainingState, is_distinguished_from_the_model_when_an_unknown_key_has_siblings) {
+  auto const part = [](std::string const& key) { return entry(key, "}(" + entry("a", tensor()) + "u"); };
+  auto const app = entry("app", "}(" + part("model") + part("optim") + "u");
+  auto const count = codec::pickled_tensor(codec::pickled_storage("ByteStorage", "0", 4), 0, {1}, {1});
+  auto const file = [&](std::string const& sibling) {
+    return put(codec::torch_of("\x80\x02}(" + app + sibling + "u.", {"wxyz"}));
+  };
+  EXPECT_EQ(names(file(entry("step", count))), "a ");
+  EXPECT_THAT(names(file(part("loader"))), testing::HasSubstr("tensors under app, loader"));
+  EXPECT_THAT(names(file(entry("prior", tensor()))), testing::HasSubstr("tensors under app, prior"));
+  EXPECT_EQ(names(file(part("loader")), "app"), "a ");
+}
+
 TEST_F(TrainingState, is_left_out_beside_tensors_in_the_outermost_dict) {
   EXPECT_EQ(names(save({"optimizer"}, entry("a.weight", tensor()))), "a.weight ");
 }
@@ -188,9 +201,26 @@ TEST_F(TorchSourceTest, lists_objects_that_are_neither_tensors_nor_plain_values)
   auto const file = put(codec::torch_of("\x80\x02}(" + entry("a.weight", tensor()) + entry("arr", array) +
                                             entry("layer._extra_state", array) + entry("steps", "K\x03") + "u.",
                                         {"wxyz"}));
-  auto const source = open_torch_archive(file, {.extra_globals = {"numpy._core.multiarray._reconstruct"}});
+  auto const source = open_torch_archive(file);
   EXPECT_EQ(source->tensors().size(), 1U);
   EXPECT_EQ(source->attributes().at(left_out_objects), Json({"arr"}));
+}
+
+/// torch restores them, but no other format has a place for them.
+TEST_F(TorchSourceTest, lists_attributes_of_tensors_that_hold_tensors) {
+  auto const attributes = "}(" + entry("absmax", tensor()) + entry("nested", "}(" + entry("scale", tensor()) + "u") +
+                          entry("frozen", "\x88") + "u";
+  auto const rebuild = std::string("ctorch._utils\n_rebuild_tensor_v2\n");
+  auto const arguments = tensor().substr(rebuild.size(), tensor().size() - rebuild.size() - 1);
+  ASSERT_TRUE(tensor().starts_with(rebuild));
+  auto const typed =
+      "ctorch._tensor\n_rebuild_from_type_v2\n(" + rebuild + "ctorch\nTensor\n" + arguments + attributes + "tR";
+  auto const parameter = "ctorch._utils\n_rebuild_parameter_with_state\n(" + tensor() + "\x88" +
+                         "ccollections\nOrderedDict\n)R" + attributes + "tR";
+  auto const source = open_torch_archive(
+      put(codec::torch_of("\x80\x02}(" + entry("a", typed) + entry("b", parameter) + "u.", {"wxyz"})));
+  EXPECT_EQ(source->tensors().size(), 2U);
+  EXPECT_EQ(source->attributes().at(left_out_objects), Json({"a.absmax", "a.nested", "b.absmax", "b.nested"}));
 }
 
 TEST_F(TorchSourceTest, is_recognised_by_its_first_bytes) {

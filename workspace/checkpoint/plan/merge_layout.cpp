@@ -67,7 +67,7 @@ class MergeLayoutBuilder {
     for (auto const& file : listed(left_out_files))
       layout_.dropped.push_back({file, "states of the optimizer; weights are taken in the precision of the training"});
     for (auto const& object : listed(left_out_objects))
-      layout_.dropped.push_back({object, "an object that is neither a tensor nor a plain value"});
+      layout_.dropped.push_back({object, "neither a tensor nor a plain value, or an attribute of a tensor"});
     for (auto const& state : listed(left_out_states))
       layout_.dropped.push_back({state, "a state of the training or of a library; it holds no weights"});
   }

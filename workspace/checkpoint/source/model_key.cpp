@@ -131,15 +131,29 @@ void follow(ListKeys const& list, std::string const& asked, KeyPath& way, std::s
   }
 }
 
-/// Returns whether one or more unknown keys wrap a model and its training state.
-bool wraps(ListKeys const& list, std::vector<std::string> way, std::vector<SavedKey> keys) {
-  for (int depth = 0; depth < max_wrappers; ++depth) {
-    if (keys.size() != 1 || keys.front().under != KeyContent::dict) return false;
-    way.push_back(keys.front().key);
-    keys = list(way);
+/// Returns whether an unknown key, or one or more below it, wraps a model and its training state.
+bool wraps(ListKeys const& list, std::vector<std::string> way, SavedKey key) {
+  for (int depth = 0; depth < max_wrappers && key.under == KeyContent::dict; ++depth) {
+    way.push_back(key.key);
+    auto keys = list(way);
     if (!Sorted(keys).all_one()) return true;
+    std::erase_if(keys, [](auto const& one) {
+      return one.under == KeyContent::counter || kind_of_key(one.key) == KeyKind::training;
+    });
+    if (keys.size() != 1) return false;
+    key = keys.front();
   }
   return false;
+}
+
+/// Returns the keys of a dict that wrap a model and its training state.
+std::vector<std::string> wrappers(ListKeys const& list, std::vector<std::string> const& way,
+                                  std::vector<SavedKey> const& keys) {
+  std::vector<std::string> found;
+  for (auto const& one : keys) {
+    if (kind_of_key(one.key) == KeyKind::other && wraps(list, way, one)) found.push_back(one.key);
+  }
+  return found;
 }
 
 }  // namespace
@@ -181,8 +195,10 @@ KeyPath find_model(ListKeys const& list, std::string const& asked, std::string c
   for (int depth = 0; depth < max_wrappers; ++depth) {
     auto const keys = list(way.keys);
     Sorted const sorted(keys);
-    if (!named && sorted.all_one() && wraps(list, way.keys, keys)) {
-      enter(way, keys, keys.front().key);
+    if (auto const found = named || !sorted.all_one() ? std::vector<std::string>() : wrappers(list, way.keys, keys);
+        !found.empty()) {
+      if (sorted.known.size() + sorted.other.size() > 1) refuse(keys, sorted, way.keys, resource);
+      enter(way, keys, found.front());
       continue;
     }
     if (!named && sorted.is_model()) {

@@ -45,6 +45,9 @@ constexpr std::array<std::string_view, 25> torch_globals{
     "builtins.complex",
 };
 
+// Random states and metrics stand beside the weights as arrays of numpy.
+constexpr std::array<std::string_view, 1> torch_modules{"numpy"};
+
 constexpr std::array<std::string_view, 10> training_modules{
     "argparse", "numpy",    "megatron",  "deepspeed", "transformer_engine",
     "nemo",     "modelopt", "omegaconf", "pathlib",   "enum",
@@ -102,7 +105,7 @@ bool is_inside(std::string_view global, std::string_view module) noexcept {
 
 }  // namespace
 
-PickleAllowlist torch_allowlist() noexcept { return {.globals = torch_globals}; }
+PickleAllowlist torch_allowlist() noexcept { return {.globals = torch_globals, .modules = torch_modules}; }
 
 PickleAllowlist training_allowlist() noexcept {
   return {.opcodes = PickleOpcodes::protocol_5, .globals = training_globals, .modules = training_modules};

@@ -14,6 +14,7 @@
 #include "workspace/checkpoint/model/numbered_name.hpp"
 #include "workspace/checkpoint/rules/rule_proposal.hpp"
 #include "workspace/checkpoint/rules/rule_set/rule_set_state.hpp"
+#include "workspace/checkpoint/rules/scales/cache_scale.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -232,7 +233,11 @@ SplitRule RuleSet::split_for(std::string_view name, SourceTensor const& tensor, 
   if (ranks == 1) return {.reason = "there is one tensor-parallel rank"};
   auto const* rule = state_->find_rule_of_result(name, parsed, layer);
   if (rule == nullptr) {
-    if (parsed.role == TensorRole::cache_scale) return {.reason = "a scale of the cache"};
+    if (parsed.role == TensorRole::cache_scale) {
+      auto const per_head = split_heads(tensor, ranks);
+      return per_head ? split_sharded(*per_head, "a scale of the cache per head", tensor, ranks)
+                      : SplitRule{.reason = "a scale of the cache"};
+    }
     SourceTensor const* const whole = &tensor;
     refuse_uncovered(name, std::span(&whole, 1), state_->uncovered());
   }

@@ -14,6 +14,7 @@
 #include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/model/numbered_name.hpp"
 #include "workspace/checkpoint/rules/builtin/builtin_rules.hpp"
+#include "workspace/checkpoint/rules/scales/cache_scale.hpp"
 #include "workspace/checkpoint/rules/scales/fp8_blocks.hpp"
 #include "workspace/checkpoint/rules/scales/group_size.hpp"
 #include "workspace/checkpoint/rules/rule_proposal.hpp"
@@ -44,14 +45,13 @@ MergeRule reduced(std::vector<SourceTensor const*> const& tensors, ReduceOp op, 
   return {.kind = Reduce{op}, .reason = std::move(reason)};
 }
 
-MergeRule joined(ShardedTensor const& rule, NamePattern const& pattern,
-                 std::vector<SourceTensor const*> const& tensors) {
+MergeRule joined(ShardedTensor const& rule, std::string_view pattern, std::vector<SourceTensor const*> const& tensors) {
   if (rule.axis >= static_cast<int>(tensors.front()->shape.size())) {
     throw FormatError({.operation = "merge rules",
                        .message = "the rule names dimension " + std::to_string(rule.axis),
                        .got = to_string(tensors.front()->shape),
                        .resource = tensors.front()->name,
-                       .hint = "correct the rule " + pattern.text(),
+                       .hint = "correct the rule " + std::string(pattern),
                        .section = to_string(ErrorSection::shape)});
   }
   require_same_shape_and_dtype(tensors, rule.axis);
@@ -65,13 +65,14 @@ MergeRule joined(ShardedTensor const& rule, NamePattern const& pattern,
 
 /// Applies a rule of the file for one tensor without checks against the config.
 MergeRule by_whole_name(LayerRule const& rule, std::vector<SourceTensor const*> const& tensors) {
-  return std::visit(Overloads{[&](ReducedValue const& value) { return reduced(tensors, value.op, "made one value"); },
-                              [&](ShardedTensor const& sharded) { return joined(sharded, rule.pattern, tensors); },
-                              [&](auto const&) {
-                                require_same_shape_and_dtype(tensors);
-                                return MergeRule{.kind = KeepReplica{}, .reason = "every rank has all of it"};
-                              }},
-                    rule.kind);
+  return std::visit(
+      Overloads{[&](ReducedValue const& value) { return reduced(tensors, value.op, "made one value"); },
+                [&](ShardedTensor const& sharded) { return joined(sharded, rule.pattern.text(), tensors); },
+                [&](auto const&) {
+                  require_same_shape_and_dtype(tensors);
+                  return MergeRule{.kind = KeepReplica{}, .reason = "every rank has all of it"};
+                }},
+      rule.kind);
 }
 
 /// Returns the config with the hidden width. Meta's models may come without params.json. Their embedding is sharded by
@@ -222,13 +223,20 @@ std::vector<std::string> RuleSet::State::uncovered() const {
   return {patterns.begin(), patterns.end()};
 }
 
+MergeRule RuleSet::State::merge_cache_scale(std::string_view name, RankTensors const& asked) const {
+  auto const per_head = asked.ranks > 1 ? joined_heads(name, asked.tensors, sizes) : std::nullopt;
+  if (!per_head) return reduced(asked.tensors, ReduceOp::max, "a scale of the cache: the largest covers all ranks");
+  auto rule = joined(*per_head, name, asked.tensors);
+  std::get<Concatenate>(rule.kind).unproven = !sizes[SizeName::kv_heads];
+  rule.reason = "a scale of the cache per head: " + rule.reason;
+  return rule;
+}
+
 MergeRule RuleSet::State::decide(LayerRule const* rule, std::string_view name, RankTensors const& asked) const {
   auto const parsed = parse_tensor_name(name);
   if (are_different_experts(name, asked)) return expert_groups();
   if (rule == nullptr) {
-    if (parsed.role == TensorRole::cache_scale) {
-      return reduced(asked.tensors, ReduceOp::max, "a scale of the cache: the largest covers all ranks");
-    }
+    if (parsed.role == TensorRole::cache_scale) return merge_cache_scale(name, asked);
     if (asked.ranks == 1) return {.kind = KeepReplica{}, .reason = "there is one tensor-parallel rank"};
     refuse_uncovered(name, asked.tensors, uncovered());
   }

@@ -64,6 +64,8 @@ struct RuleSet::State {
   /// Returns the rule for a tensor that `rule` matches, or that no rule matches (null). A name that the rule gives is
   /// one of the whole model.
   [[nodiscard]] MergeRule decide(LayerRule const* rule, std::string_view name, RankTensors const& asked) const;
+  /// Returns the rule for a scale of the key/value cache that no rule of a layer covers.
+  [[nodiscard]] MergeRule merge_cache_scale(std::string_view name, RankTensors const& asked) const;
   /// Returns the order of dimensions in a layer's weight. In stacks of experts the place of the hidden width gives it.
   [[nodiscard]] LayerOrder order_of(LayerRule const& rule, LayerTensors const& layer, Layers const& layers_of) const;
   /// Returns the layers that a fused layer is split into in models of this type; empty if it stays fused.

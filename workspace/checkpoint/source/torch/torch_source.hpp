@@ -40,7 +40,8 @@ inline constexpr char const* left_out_keys = "left_out_keys";
 /// Name of the attribute that lists the files that were left out.
 inline constexpr char const* left_out_files = "left_out_files";
 
-/// Name of the attribute that lists objects that were left out because they are neither tensors nor plain values.
+/// Name of the attribute that lists objects that were left out because they are neither tensors nor plain values, and
+/// attributes of tensors that hold tensors.
 inline constexpr char const* left_out_objects = "left_out_objects";
 
 /// Name of the attribute that lists files and objects that were left out because they are no weights.
