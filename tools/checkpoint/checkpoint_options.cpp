@@ -42,6 +42,15 @@ error, also with warnings: [text]. The other fields are
   an error    error (code, what, message, expected, got, resource, system, hint, failed_ranks, details: [...])
 )";
 
+CLI::Option* add_allow_global(CLI::App& command, std::vector<std::string>& names) {
+  return command
+      .add_option("--allow-global", names,
+                  "A class that torch archives may mention besides the known ones, such as mymodel.Config; it is never "
+                  "called")
+      ->type_name("MODULE.NAME")
+      ->allow_extra_args(false);
+}
+
 void add_input_options(CLI::App& command, std::filesystem::path& in, checkpoint::PlanOptions& plan, GridOptions grid) {
   static std::map<std::string, ScalePolicy> const policies{
       {"exact", ScalePolicy::exact}, {"rescale", ScalePolicy::rescale}, {"requantize", ScalePolicy::requantize}};
@@ -59,12 +68,7 @@ void add_input_options(CLI::App& command, std::filesystem::path& in, checkpoint:
                   "What to do when bytes of a torch archive do not match their checksum: require (an error, the "
                   "default), warn, ignore")
       ->transform(one_of(crcs));
-  command
-      .add_option("--allow-global", plan.extra_globals,
-                  "A class that torch archives may mention besides the known ones, such as mymodel.Config; it is never "
-                  "called")
-      ->type_name("MODULE.NAME")
-      ->allow_extra_args(false);
+  add_allow_global(command, plan.extra_globals);
   command
       .add_option(
           "--model-key", plan.model_key,

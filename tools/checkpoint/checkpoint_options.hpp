@@ -10,7 +10,8 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace crossrank::tools {
 
@@ -30,6 +31,8 @@ struct OutputOptions {
 /// also have an output grid.
 enum class GridOptions : std::uint8_t { plain, from };
 
+/// Adds the option for classes that torch archives may mention.
+CLI::Option* add_allow_global(CLI::App& command, std::vector<std::string>& names);
 /// Adds the path of the input and the options that tell how to read it.
 void add_input_options(CLI::App& command, std::filesystem::path& in, checkpoint::PlanOptions& plan, GridOptions grid);
 /// Adds the output folder and the options for writing to it.

@@ -9,6 +9,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/settings.hpp"
+#include "tools/checkpoint/checkpoint_options.hpp"
 #include "tools/inspect/inspect_job.hpp"
 #include "tools/inspect/inspect_path.hpp"
 #include "tools/cli/session.hpp"
@@ -77,6 +78,7 @@ void add_inspect_command(CLI::App& app, int& exit_code) {
   command->add_option("--match", arguments->path.match, "Only tensors whose name matches; * matches any text")
       ->type_name("PATTERN")
       ->needs(path);
+  add_allow_global(*command, arguments->path.extra_globals)->needs(path);
   command->add_flag("--all", arguments->path.all, "List all tensors, even if there are many")->needs(path);
   auto const of_jobs = [&](CLI::Option* option) { option->excludes(path); };
   of_jobs(command->add_option("--job", arguments->job_id, "Only the job with this id"));

@@ -39,19 +39,19 @@ struct View {
 };
 
 /// Opens the whole folder when it is not clear which files belong to the model.
-ShardSet open_set(std::filesystem::path const& path) {
+ShardSet open_set(InspectPathOptions const& options) {
   try {
-    return checkpoint::open_shard_set(path);
+    return checkpoint::open_shard_set(options.path, {.extra_globals = options.extra_globals});
   } catch (FormatError const& error) {
     if (checkpoint::section_of(error) != checkpoint::ErrorSection::keys) throw;
-    return checkpoint::open_shard_set(path, {.model_key = "."});
+    return checkpoint::open_shard_set(options.path, {.model_key = ".", .extra_globals = options.extra_globals});
   }
 }
 
-View open_view(std::filesystem::path const& path) {
+View open_view(InspectPathOptions const& options) {
   View view;
   try {
-    view.set = open_set(path);
+    view.set = open_set(options);
     view.sources = view.set->sources;
     return view;
   } catch (FormatError const& error) {
@@ -59,7 +59,7 @@ View open_view(std::filesystem::path const& path) {
   } catch (UsageError const& error) {
     view.problem = message_for_user(error);
   }
-  auto inventory = checkpoint::take_inventory(path, {.model_key = "."});
+  auto inventory = checkpoint::take_inventory(options.path, {.extra_globals = options.extra_globals, .model_key = "."});
   view.defects = std::move(inventory.defects);
   for (auto& file : inventory.files) {
     if (file.source) view.sources.push_back(std::move(file.source));
@@ -208,7 +208,7 @@ bool fits_pattern(std::string_view name, std::string_view pattern) {
 
 int inspect_path(InspectPathOptions const& options) {
   try {
-    auto const view = open_view(options.path);
+    auto const view = open_view(options);
     if (options.json) {
       std::printf("%s\n", json_of(view, options).dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
     } else {

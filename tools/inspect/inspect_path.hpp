@@ -2,13 +2,15 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace crossrank::tools {
 
 struct InspectPathOptions {
   std::filesystem::path path{};
-  std::string match{};  ///< show only tensors whose name matches; * matches any text; empty: all
-  bool all = false;     ///< list all tensors, even if there are many
+  std::string match{};                       ///< show only tensors whose name matches; * matches any text; empty: all
+  std::vector<std::string> extra_globals{};  ///< classes that torch archives may mention besides the known ones
+  bool all = false;                          ///< list all tensors, even if there are many
   bool json = false;
 };
 

@@ -104,6 +104,16 @@ TEST(Messages, suggest_a_checkpoint_in_a_subdirectory_of_any_format) {
   }
 }
 
+TEST(Messages, suggest_the_model_before_its_optimizer) {
+  TemporaryDirectory const folder;
+  for (auto const* name : {"optimizer_0", "pytorch_model_fsdp_0"}) {
+    fs::create_directories(folder.path() / name);
+    std::ofstream(folder.path() / name / "__0_0.distcp") << "x";
+  }
+  auto const info = refusal([&] { (void)open_shard_set(folder.path()); });
+  EXPECT_THAT(info.hint, HasSubstr("pytorch_model_fsdp_0?"));
+}
+
 std::vector<std::string> warnings_of_plan(fs::path const& shards, PlanOptions const& options = {}) {
   std::vector<std::string> warnings;
   set_log_sink([&](LogEvent const& event) { warnings.emplace_back(event.message); });

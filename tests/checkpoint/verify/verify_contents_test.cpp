@@ -204,6 +204,24 @@ TEST(VerifyContents, names_a_scale_that_is_not_finite_once) {
       << list(report);
 }
 
+TEST(VerifyContents, names_a_power_of_two_that_is_not_a_number) {
+  for (auto const dtype : {Dtype::u8, Dtype::f8_e8m0}) {
+    auto scale = Tensor::zeros({4, 2}, dtype);
+    for (auto& byte : scale.mutable_bytes()) byte = std::byte{127};
+    StateDict const weights{{module(0) + ".weight", Tensor::zeros({4, 32}, Dtype::u8)},
+                            {module(0) + ".weight_scale", scale}};
+    EXPECT_TRUE(verify_weights(weights).ok());
+    scale = scale.clone();
+    scale.mutable_bytes()[3] = std::byte{255};
+    auto broken = weights;
+    broken.insert_or_assign(module(0) + ".weight_scale", scale);
+    auto const report = verify_weights(broken);
+    EXPECT_THAT(report.defects, ElementsAre(defect(DefectKind::scales, module(0), "1 of 8 scales are NaN or infinite")))
+        << list(report);
+    EXPECT_EQ(verify_weights(broken, "{}", {.numbers = true}).defects.size(), 1U);
+  }
+}
+
 TEST(VerifyContents, accepts_single_zeros_and_negative_integer_scales) {
   auto weights = nvfp4_layers();
   weights.at(module(0) + ".weight_scale").mutable_bytes()[3] = std::byte{0};

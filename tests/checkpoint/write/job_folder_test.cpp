@@ -299,6 +299,17 @@ TEST_F(ResumedJob, copies_sidecar_files_of_any_name) {
   expect_nothing_hidden();
 }
 
+/// A loader that finds the config of an adapter wants its weights, too.
+TEST_F(ResumedJob, copies_an_adapter_with_its_weights) {
+  for (auto const* name : {"adapter_config.json", "adapter_model.safetensors"}) std::ofstream(in() / name) << "adapter";
+
+  consolidate({.force = true});
+
+  for (auto const* name : {"adapter_config.json", "adapter_model.safetensors"})
+    EXPECT_EQ(text_of_file(out() / name), "adapter") << name;
+  EXPECT_EQ(state(), "new");
+}
+
 TEST_F(ResumedJob, copies_no_backups_and_no_weights_of_other_programs) {
   auto const names = {"tf_model.h5", "flax_model.msgpack", "config.json.bak", "tokenizer.json~"};
   for (std::string const name : names) std::ofstream(in() / name) << name;

@@ -24,7 +24,7 @@ constexpr std::uintmax_t largest_companion = std::uintmax_t{256} << 20;
 
 // These files describe the input directory, not the model.
 constexpr std::string_view not_of_model[] = {"latest", "latest_checkpointed_iteration.txt", "training_state.json",
-                                             "zero_to_fp32.py"};
+                                             "zero_to_fp32.py", "zero_to_torch.py"};
 // Weights in formats of other programs, and what editors, downloads and interrupted copies leave.
 constexpr std::string_view other_endings[] = {".h5",  ".msgpack", ".ot",  ".onnx", ".gguf",       ".bak",
                                               ".tmp", ".lock",    ".swp", ".part", ".incomplete", "~"};
@@ -37,11 +37,19 @@ bool is_foreign(std::string const& name) {
                                               [&](auto const ending) { return name.ends_with(ending); });
 }
 
+/// Returns whether there are weights of a model. An adapter beside them is copied as it is.
+bool has_model_weights(DirectoryListing const& listing) {
+  return std::any_of(listing.files.begin(), listing.files.end(), [](auto const& name) {
+    return !is_foreign(name) && is_weights(name) && !is_adapter(name) && !is_other_state(name);
+  });
+}
+
 std::vector<SidecarFile> sidecars_of(DirectoryListing const& listing) {
   std::vector<SidecarFile> found;
+  bool const copies_adapter = has_model_weights(listing);
   for (auto const& name : listing.files) {
     std::error_code error;
-    if (is_foreign(name) || is_weights(name)) continue;
+    if (is_foreign(name) || (is_weights(name) && !(copies_adapter && is_adapter(name)))) continue;
     if (std::find(std::begin(not_of_model), std::end(not_of_model), name) != std::end(not_of_model)) continue;
     if (name == of_distributed && listing.has(dcp_metadata_name)) continue;
     if (fs::file_size(listing.path / name, error) > largest_companion || error) continue;

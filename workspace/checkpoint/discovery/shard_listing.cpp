@@ -12,6 +12,7 @@
 #include "lib/core/list_text.hpp"
 #include "workspace/checkpoint/discovery/weight_files.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
+#include "workspace/checkpoint/source/model_key.hpp"
 #include "workspace/nfs/state_file_names.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
 
@@ -263,6 +264,9 @@ std::vector<std::string> checkpoints_below(DirectoryListing const& listing) {
   constexpr int levels = 3;
   std::vector<std::string> found;
   find_below(listing, {}, levels, found);
+  std::stable_partition(found.begin(), found.end(), [](std::string const& way) {
+    return kind_of_key(way.substr(way.rfind('/') + 1)) != KeyKind::training;  // the model, then its optimizer
+  });
   return found;
 }
 

@@ -244,10 +244,9 @@ std::string to_text(PlanFile const& plan) {
   try {
     json["checksum"] = json_checksum(json);
     return json.dump(1) + "\n";
-  } catch (Json::exception const& error) {
+  } catch (Json::exception const&) {
     throw UsageError({.operation = parts_operation,
                       .message = "a path of the inputs or of the output is not valid UTF-8, so a plan cannot name it",
-                      .got = error.what(),
                       .hint = "rename the directory"});
   }
 }

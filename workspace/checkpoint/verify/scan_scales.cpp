@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_set>
 
@@ -19,10 +20,10 @@
 namespace crossrank::checkpoint {
 namespace {
 
-/// Returns whether a dtype holds zero and numbers of both signs. Other dtypes are packed, or powers of two.
-bool can_be_zero_or_below(Dtype dtype) {
-  return dtype == Dtype::f32 || dtype == Dtype::f64 ||
-         (is_small_float(dtype) && dtype != Dtype::f8_e8m0 && bits_of(dtype) >= 8);
+/// Returns whether a scale of the dtype can be invalid. Programs that write MXFP4 store powers of two, E8M0, as bytes.
+bool can_be_invalid(Dtype dtype) {
+  return dtype == Dtype::f32 || dtype == Dtype::f64 || dtype == Dtype::u8 ||
+         (is_small_float(dtype) && bits_of(dtype) >= 8);
 }
 
 float number_at(Dtype dtype, std::span<std::byte const> bytes, std::size_t i) {
@@ -40,7 +41,7 @@ float number_at(Dtype dtype, std::span<std::byte const> bytes, std::size_t i) {
   }
   std::uint16_t code = 0;
   std::memcpy(&code, bytes.data() + i * (bits_of(dtype) / 8), bits_of(dtype) / 8);
-  return decode_small_float(dtype, code);
+  return decode_small_float(dtype == Dtype::u8 ? Dtype::f8_e8m0 : dtype, code);
 }
 
 struct Count {
@@ -88,11 +89,13 @@ class ScaleWork final : public PoolWork {
   ScaleWork(Collective const& world, std::span<std::shared_ptr<ShardSource const> const> sources, ScaleScope reach)
       : sources_(sources), reach_(reach) {
     for (std::size_t s = 0; s < sources.size(); ++s) {
-      auto const integers = integer_layers(*sources[s]);
+      auto const integers = layers_of(*sources[s], {Dtype::i32, Dtype::i8, Dtype::u8});
+      auto const bytes_packed = layers_of(*sources[s], {Dtype::u8});
       for (std::size_t t = 0; t < sources[s]->tensors().size(); ++t) {
         auto const& tensor = sources[s]->tensors()[t];
         auto const name = parse_tensor_name(tensor.name);
-        if (!is_scale(name.role) || !can_be_zero_or_below(tensor.dtype)) continue;
+        if (!is_scale(name.role) || !can_be_invalid(tensor.dtype)) continue;
+        if (tensor.dtype == Dtype::u8 && !bytes_packed.contains(name.module)) continue;
         auto const bytes = dense_bytes(tensor.shape, tensor.dtype);
         if (reach == ScaleScope::small && bytes > small_scale_bytes) continue;
         if (found_++ % as_size(world.world_size()) != as_size(world.rank())) continue;
@@ -120,8 +123,8 @@ class ScaleWork final : public PoolWork {
     }
     done_.fetch_add(part.bytes, std::memory_order_relaxed);
     auto count = count_invalid(tensor.dtype, bytes);
-    // `scan_numbers` reports them too.
-    if (reach_ == ScaleScope::all) count.non_finite = 0;
+    // `scan_numbers` reports them too, except those in bytes.
+    if (reach_ == ScaleScope::all && tensor.dtype != Dtype::u8) count.non_finite = 0;
     if (auto const text = finding_of(count, part.may_be_negative)) {
       std::lock_guard const lock(mutex_);
       defects_.push_back({DefectKind::scales, tensor.name, *text + ", in " + source.name(), "calibrate or save again"});
@@ -144,13 +147,12 @@ class ScaleWork final : public PoolWork {
     bool may_be_negative = false;
   };
 
-  /// Returns the modules whose weights are words or integers.
-  static std::unordered_set<std::string_view> integer_layers(ShardSource const& source) {
+  /// Returns the modules whose weights have one of the dtypes.
+  static std::unordered_set<std::string_view> layers_of(ShardSource const& source, std::set<Dtype> const& dtypes) {
     std::unordered_set<std::string_view> modules;
     for (auto const& tensor : source.tensors()) {
       auto const name = parse_tensor_name(tensor.name);
-      bool const integers = tensor.dtype == Dtype::i32 || tensor.dtype == Dtype::i8 || tensor.dtype == Dtype::u8;
-      if (name.role == TensorRole::weight && integers) modules.insert(name.module);
+      if (name.role == TensorRole::weight && dtypes.contains(tensor.dtype)) modules.insert(name.module);
     }
     return modules;
   }

@@ -107,16 +107,10 @@ bool is_inside(std::string_view global, std::string_view module) noexcept {
 
 PickleAllowlist torch_allowlist() noexcept { return {.globals = torch_globals, .modules = torch_modules}; }
 
-PickleAllowlist training_allowlist() noexcept {
-  return {.opcodes = PickleOpcodes::protocol_5, .globals = training_globals, .modules = training_modules};
-}
+PickleAllowlist training_allowlist() noexcept { return {.globals = training_globals, .modules = training_modules}; }
 
 PickleAllowlist dcp_allowlist() noexcept {
-  return {.opcodes = PickleOpcodes::protocol_5,
-          .globals = dcp_globals,
-          .modules = dcp_modules,
-          .persistent = false,
-          .other_classes = true};
+  return {.globals = dcp_globals, .modules = dcp_modules, .persistent = false, .other_classes = true};
 }
 
 std::string global_name(std::string_view module, std::string_view name) {

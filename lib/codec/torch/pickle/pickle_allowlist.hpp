@@ -7,15 +7,8 @@
 
 namespace crossrank::codec {
 
-/// Opcodes that a pickle may use.
-enum class PickleOpcodes : std::uint8_t {
-  torch,       ///< opcodes of torch's weights-only loader
-  protocol_5,  ///< also the opcodes with which protocols 3 to 5 write the same values
-};
-
-/// Opcodes and names that a pickle may contain. Names are only compared, never looked up.
+/// Names that a pickle may contain. They are only compared, never looked up.
 struct PickleAllowlist {
-  PickleOpcodes opcodes = PickleOpcodes::torch;
   std::span<std::string_view const> globals{};  ///< "module.name"
   std::span<std::string_view const> modules{};  ///< packages whose names are all allowed, as opaque values
   bool persistent = true;                       ///< whether it may refer to storages

@@ -38,10 +38,11 @@ class Interpreter {
   }
 
   void run() {
-    if (tree_.pickle.empty() || tree_.pickle[0] != std::byte{0x80}) refuse("not a pickle of protocol 2 or later");
+    if (tree_.pickle.empty() || tree_.pickle[0] != std::byte{0x80})
+      refuse("not a pickle of protocol 2 or later", "save it again with torch.save and its own protocol");
     while (!stopped_) {
       auto const opcode = in_.take_opcode();
-      if (!plain(opcode) && !containing(opcode) && !memo(opcode) && !(protocol_5() && later(opcode))) {
+      if (!plain(opcode) && !containing(opcode) && !memo(opcode) && !later(opcode)) {
         refuse("opcode " + std::to_string(opcode) + " is not needed for tensors and plain values");
       }
     }
@@ -52,7 +53,6 @@ class Interpreter {
   [[noreturn]] void refuse(std::string message, std::string hint = {}) const {
     refuse_pickle(options_, in_.opcode_at(), std::move(message), std::move(hint));
   }
-  [[nodiscard]] bool protocol_5() const noexcept { return options_.allowlist.opcodes == PickleOpcodes::protocol_5; }
 
   // Values.
   PickleId add(PickleNode node) {

@@ -14,7 +14,8 @@ constexpr UnsupportedGlobal sharded_tensors{
     "save a full state dict (StateDictType.FULL_STATE_DICT), or save with torch.distributed.checkpoint, which is "
     "supported"};
 
-constexpr std::array<std::pair<std::string_view, UnsupportedGlobal>, 4> foreign{{
+constexpr std::array<std::pair<std::string_view, UnsupportedGlobal>, 5> foreign{{
+    {"torch._utils._rebuild_wrapper_subclass", d_tensors},
     {"torch.distributed.tensor.", d_tensors},
     {"torch.distributed._tensor.", d_tensors},
     {"torch.distributed.device_mesh.", d_tensors},

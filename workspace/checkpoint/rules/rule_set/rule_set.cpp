@@ -245,19 +245,22 @@ SplitRule RuleSet::split_for(std::string_view name, SourceTensor const& tensor, 
   auto const hints = state_->hints_of(parsed.module);
   if (!rule->from_file && state_->towers.sizes_of(parsed.module) != nullptr)
     return {.reason = "not part of the language model: whole on each rank"};
-  bool const is_split = !rule->is<Replicated>() && !rule->left_whole();
-  if (auto const* const weight = layer[TensorRole::weight]; weight != nullptr && is_split)
-    refuse_flat_weight(*weight, hints);
-  auto const format = LayerFormat::recognise(
-      parsed.module, layer, hints, state_->order_of(*rule, layer, state_->layers[state_->source_of(&tensor)]));
-  auto const split = split_layer(parsed.module, format.outputs(), format.inputs(), *rule,
-                                 state_->sizes_of(parsed.module, state_->source_of(&tensor)), ranks);
+  auto const source_number = state_->source_of(&tensor);
+  auto const& layer_sizes = state_->sizes_of(parsed.module, source_number);
+  auto const which = " (" + rule->origin() + ")";
+  // A layer that every rank has whole may have any format.
+  if (rule->is<Replicated>() || rule->left_whole())
+    return {.reason = split_layer(parsed.module, 0, 0, *rule, layer_sizes, ranks).why + which};
+  if (auto const* const weight = layer[TensorRole::weight]) refuse_flat_weight(*weight, hints);
+  auto const format = LayerFormat::recognise(parsed.module, layer, hints,
+                                             state_->order_of(*rule, layer, state_->layers[source_number]));
+  auto const split = split_layer(parsed.module, format.outputs(), format.inputs(), *rule, layer_sizes, ranks);
   auto result = split_tensor(tensor, parsed.role, format, hints, split);
   if (parsed.role == TensorRole::group_ids && result.axis >= 0) {
-    auto const& source = state_->set.sources[state_->source_of(&tensor)];
+    auto const& source = state_->set.sources[source_number];
     resolve_split_group_ids(result, {source, as_size(&tensor - source->tensors().data())}, format);
   }
-  result.reason += " (" + rule->origin() + ")";
+  result.reason += which;
   return result;
 }
 
