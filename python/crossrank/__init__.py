@@ -43,7 +43,7 @@ from .helpers import compute_and_broadcast, gather_from_all_ranks, reduce_and_br
 from .mesh import JobCollective, Mesh, MeshCollective
 from .message_queue import MessageQueue
 from .parts import PartsPlan, consolidate_part, finish_parts, part_from_environment
-from .tensor import Tensor, as_tensor, concat, empty, zeros
+from .tensor import Tensor, as_tensor, concat, empty, slice, zeros
 from .workspace import NFSWorkspace, SharedMemoryWorkspace
 
 __all__ = [
@@ -99,6 +99,7 @@ __all__ = [
     "reduce_and_broadcast",
     "save",
     "save_sharded",
+    "slice",
     "split",
     "statistics",
     "stream",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
 from . import _core
 from ._options import ConsolidateOptions, ConvertOptions, Format, PlanOptions, SaveOptions, SplitOptions, VerifyOptions
 from ._types import Weights, path_text
-from .collective import Collective, connect
+from .collective import Collective, connect, native_of
 from .errors import FormatError, UnavailableError, UsageError, from_native
 from .progress import Display, OnProgress
 from .tensor import Tensor
@@ -64,7 +64,7 @@ def _run(native: Callable[[OnProgress | None], Any], progress: bool | OnProgress
 
 
 def _world(world: Collective | None) -> Any:
-    return (connect() if world is None else world)._native
+    return native_of(connect() if world is None else world)
 
 
 class Requantized(NamedTuple):
@@ -257,9 +257,14 @@ class LazyTensors(Mapping[str, Tensor]):
     >>> weights["lm_head.weight"].torch()
     """
 
-    def __init__(self, readers: Mapping[str, Callable[[str], Tensor]]) -> None:
-        """Stores for each tensor the function that returns it."""
+    def __init__(self, readers: Mapping[str, Callable[[str], Tensor]], opened: tuple[str, bool, PlanOptions]) -> None:
+        """Stores for each tensor the function that returns it, and the arguments of the `load` that made them."""
         self._readers = readers
+        self._opened = opened
+
+    def __reduce__(self) -> tuple[Callable[..., LazyTensors], tuple[str, bool, PlanOptions]]:
+        """A copy, also in another process, loads the checkpoint again."""
+        return _load, self._opened
 
     def __getitem__(self, name: str) -> Tensor:
         return self._readers[name](name)
@@ -284,7 +289,7 @@ def load(path: Path, *, checksums: bool = False, **options: Unpack[PlanOptions])
     From a safetensors file, `model.safetensors`, or the files of a `model.safetensors.index.json`, a tensor is a view of
     the mapped file. It stays valid without the result of this call. Nobody may write or shorten a mapped file. With
     `checksums=True` a tensor is read into memory of its own instead, and compared with its checksum. The files of a
-    workspace and those of the format "images" have checksums. A file without them is a `FormatError`.
+    workspace and each file of the format "images" have checksums. A file without them is a `FormatError`.
 
     Anything else that `crossrank inspect` knows, such as shards, torch archives and distributed checkpoints, is merged as
     `consolidate` does it, tensor by tensor: each access reads the bytes of one tensor and compares its replicas. With
@@ -298,16 +303,24 @@ def load(path: Path, *, checksums: bool = False, **options: Unpack[PlanOptions])
     place = path_text(path)
     if os.path.basename(place) == _INDEX:
         place = os.path.dirname(place) or "."
-    given = {name: value for name, value in options.items() if value is not None}
+    return _load(place, checksums, options)
+
+
+def _load(place: str, checksums: bool, options: PlanOptions) -> LazyTensors:
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    opened = os.path.abspath(place) if place else place, checksums, options
     if checksums and given:
         raise UsageError(f"load: checksums=True cannot be combined with {', '.join(given)}. Call crossrank.verify")
     readers = None if given else _safetensors_readers(place, checksums)
     if readers is not None:
-        return LazyTensors(readers)
+        return LazyTensors(readers, opened)
     if checksums:
-        raise UsageError(f"load: checksums=True needs a safetensors model, and {place} is not one. Call crossrank.verify")
+        raise UsageError(
+            f"load: checksums=True needs a safetensors file or a model of such files, and {place} is neither. "
+            "Call crossrank.verify"
+        )
     plan = _core.make_local_plan(place, given)
-    return LazyTensors(dict.fromkeys(plan.tensors(), plan.read))
+    return LazyTensors(dict.fromkeys(plan.tensors(), plan.read), opened)
 
 
 def _safetensors_readers(place: str, checksums: bool) -> dict[str, Callable[[str], Tensor]] | None:
@@ -326,7 +339,7 @@ def _safetensors_readers(place: str, checksums: bool) -> dict[str, Callable[[str
         if checksums and not any(key == "crossrank.checksums" for key, _ in file.metadata()):
             raise FormatError(f"load: {path} has no checksums. Load it without checksums=True")
         read = file.read if checksums else file.map
-        readers.update((name, read) for name in file.names() if index is None or index.get(name) == path)
+        readers.update((name, read) for name in file.names() if index is None or index.get(name, path) == path)
     for name, path in (index or {}).items():
         if name not in readers:
             raise FormatError(f"load: {path} does not hold the tensor {name}, which the index of the model names")
@@ -381,7 +394,7 @@ def save_sharded(
 
     >>> crossrank.save_sharded(model.state_dict(), "shards/", world=world)
     """
-    native, place = world._native, path_text(out)
+    native, place = native_of(world), path_text(out)
 
     def arguments() -> tuple[dict[str, Any], dict[str, Any]]:  # the core calls it, and tells all ranks of its exception
         return dict(weights), {"config": config, **options}

@@ -604,3 +604,10 @@ def statistics() -> dict[str, int]:
     >>> crossrank.statistics()["bytes_copied"]
     """
     return _core.statistics()
+
+
+def native_of(group: Collective) -> _core.Collective:
+    """Returns the core's group. `TypeError` for anything else, such as a process group of torch."""
+    if not isinstance(group, Collective):
+        raise TypeError(f"expected a crossrank.Collective, such as that of crossrank.connect(), got {type(group).__name__}")
+    return group._native

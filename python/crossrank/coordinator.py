@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 
 from . import _core
 from ._types import ReduceOrder, Shape, TensorLike
-from .collective import Collective
+from .collective import Collective, native_of
 from .tensor import Tensor
 
 
@@ -108,8 +108,8 @@ class GroupCoordinator:
 
         >>> tp = crossrank.GroupCoordinator.create(world, [[0, 1]])
         """
-        dp = None if data_parallel is None else data_parallel._native
-        return cls(_core.create_coordinator(world._native, groups, name, device_communicator, broadcaster, dp))
+        dp = _native_or_none(data_parallel)
+        return cls(_core.create_coordinator(native_of(world), groups, name, device_communicator, broadcaster, dp))
 
     def __enter__(self) -> Self:
         return self
@@ -261,7 +261,7 @@ class GroupCoordinator:
         >>> pp.send_tensor_dict({"hidden": hidden, "step": 7})
         >>> pp.send_tensor_dict(values, all_gather_group=tp.cpu_group, all_gather_tensors={"residual": False})
         """
-        self._native.send_tensor_dict(lambda: values, dst, _native_of(all_gather_group), dict(all_gather_tensors or {}))
+        self._native.send_tensor_dict(lambda: values, dst, _native_or_none(all_gather_group), dict(all_gather_tensors or {}))
 
     def isend_tensor_dict(
         self,
@@ -276,21 +276,21 @@ class GroupCoordinator:
         >>> request = pp.isend_tensor_dict({"hidden": hidden})
         """
         choices = dict(all_gather_tensors or {})
-        return TensorDictSend(self._native.isend_tensor_dict(lambda: values, dst, _native_of(all_gather_group), choices))
+        return TensorDictSend(self._native.isend_tensor_dict(lambda: values, dst, _native_or_none(all_gather_group), choices))
 
     def recv_tensor_dict(self, *, src: int | None = None, all_gather_group: Collective | None = None) -> dict[str, Any]:
         """Returns the next dict from a rank; without `src` from the previous one.
 
         >>> values = pp.recv_tensor_dict()
         """
-        return self._native.recv_tensor_dict(src, _native_of(all_gather_group))
+        return self._native.recv_tensor_dict(src, _native_or_none(all_gather_group))
 
     def irecv_tensor_dict(self, *, src: int | None = None, all_gather_group: Collective | None = None) -> TensorDictReceive:
         """Starts `recv_tensor_dict` and returns at once. Dicts arrive in the order in which their receives were started.
 
         >>> request = pp.irecv_tensor_dict()
         """
-        return TensorDictReceive(self._native.irecv_tensor_dict(src, _native_of(all_gather_group)))
+        return TensorDictReceive(self._native.irecv_tensor_dict(src, _native_or_none(all_gather_group)))
 
     def dispatch(
         self,
@@ -328,5 +328,5 @@ class GroupCoordinator:
         self._native.destroy()
 
 
-def _native_of(group: Collective | None) -> _core.Collective | None:
-    return None if group is None else group._native
+def _native_or_none(group: Collective | None) -> _core.Collective | None:
+    return None if group is None else native_of(group)

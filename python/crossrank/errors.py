@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import errno
 import os
+import re
 from typing import Any
 
 
@@ -182,8 +183,14 @@ _IO_ERRORS: dict[int, type[IoError]] = {
 }
 
 
+def _in_python(text: str) -> str:
+    """Writes the names of the C++ library as Python does."""
+    return re.sub(r"\b(crossrank|GroupCoordinator)::", r"\1.", text)
+
+
 def from_native(code: str, text: str, report: str, fields: dict[str, Any]) -> Error:
     """Returns the exception of an error of the C++ library."""
+    text, report = _in_python(text), _in_python(report)
     number = fields.get("errno", 0)
     kind = _CLASSES.get(code, Error)
     error = (_IO_ERRORS.get(number, kind) if kind is IoError else kind)(text)

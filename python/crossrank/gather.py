@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar, overload
 
 from . import _core
 from ._types import Device, TensorLike, Timeout, Weights, seconds
-from .collective import Collective
+from .collective import Collective, native_of
 from .tensor import Tensor
 from .workspace import NFSWorkspace, SharedMemoryWorkspace
 
@@ -56,8 +56,14 @@ class CollectiveRange(Generic[Item]):
     def __len__(self) -> int:
         return self._native.size()
 
-    def __getitem__(self, index: int) -> Item:
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Item]: ...
+    def __getitem__(self, index: int | slice) -> Item | list[Item]:
         size = len(self)
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(size))]
         if not -size <= index < size:
             raise IndexError(f"the range has {size} items")
         return _item(self._native.at(index % size))
@@ -106,7 +112,7 @@ def _options(
     """Returns the arguments that are the same for tensors and for configs, as the core takes them."""
     return (
         None if ranks is None else list(ranks),
-        group._native,
+        native_of(group),
         None if workspace is None else workspace._native,
         os.fspath(workspace_path),
         release,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from . import _core
-from .collective import Collective
+from .collective import Collective, native_of
 from .errors import UsageError
 
 
@@ -22,7 +22,7 @@ def zero_first(group: Collective, function: Callable[[], Any], *, per: Literal["
     """
     if per not in ("job", "node"):
         raise UsageError(f"zero_first: per is {per!r}, expected 'job' or 'node'")
-    return _core.zero_first(group._native, function, per == "node")
+    return _core.zero_first(native_of(group), function, per == "node")
 
 
 def zero_only(group: Collective, function: Callable[[], Any]) -> Any:
@@ -30,7 +30,7 @@ def zero_only(group: Collective, function: Callable[[], Any]) -> Any:
 
     >>> crossrank.zero_only(world, write_report)
     """
-    return _core.zero_only(group._native, function)
+    return _core.zero_only(native_of(group), function)
 
 
 def compute_and_broadcast(group: Collective, function: Callable[[], Any], *, root: int = 0) -> Any:
@@ -38,7 +38,7 @@ def compute_and_broadcast(group: Collective, function: Callable[[], Any], *, roo
 
     >>> seed = crossrank.compute_and_broadcast(world, lambda: 42)
     """
-    return _core.compute_and_broadcast(group._native, function, root)
+    return _core.compute_and_broadcast(native_of(group), function, root)
 
 
 def gather_from_all_ranks(group: Collective, function: Callable[[], Any], *, root: int = 0) -> list[Any]:
@@ -46,7 +46,7 @@ def gather_from_all_ranks(group: Collective, function: Callable[[], Any], *, roo
 
     >>> losses = crossrank.gather_from_all_ranks(world, lambda: loss)
     """
-    return _core.gather_from_all_ranks(group._native, function, root)
+    return _core.gather_from_all_ranks(native_of(group), function, root)
 
 
 def reduce_and_broadcast(
@@ -56,4 +56,4 @@ def reduce_and_broadcast(
 
     >>> mean = crossrank.reduce_and_broadcast(world, lambda: loss, statistics.mean)
     """
-    return _core.reduce_and_broadcast(group._native, function, reduce, root)
+    return _core.reduce_and_broadcast(native_of(group), function, reduce, root)

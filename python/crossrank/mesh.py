@@ -7,7 +7,7 @@ from typing import Self
 
 from . import _core
 from ._types import TensorLike
-from .collective import Collective
+from .collective import Collective, native_of
 
 
 class Mesh:
@@ -136,7 +136,8 @@ class MeshCollective(JobCollective):
         local_world_size: int | None = None,
         ranks: Sequence[int] = (),
     ) -> None:
-        super().__init__(_core.make_mesh_collective(world._native, tp_size, sharding_world_size, local_world_size, list(ranks)))
+        native = native_of(world)
+        super().__init__(_core.make_mesh_collective(native, tp_size, sharding_world_size, local_world_size, list(ranks)))
 
     @property
     def dp_mesh(self) -> Mesh:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from . import _core
 from ._types import TensorLike, Timeout, seconds
-from .collective import Collective
+from .collective import Collective, native_of
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class MessageQueue:
         >>> queue = crossrank.MessageQueue.create(world, writer_rank=1)
         """
         every = seconds(warn_every) or 0.0
-        return cls(_core.create_queue(group._native, writer_rank, chunk_bytes, chunks, name, every))
+        return cls(_core.create_queue(native_of(group), writer_rank, chunk_bytes, chunks, name, every))
 
     @classmethod
     def create_writer(
@@ -75,7 +75,7 @@ class MessageQueue:
         >>> queue = crossrank.MessageQueue.create_writer(world, readers=2)
         """
         every = seconds(warn_every) or 0.0
-        return cls(_core.create_queue_writer(group._native, readers, chunk_bytes, chunks, name, every))
+        return cls(_core.create_queue_writer(native_of(group), readers, chunk_bytes, chunks, name, every))
 
     @classmethod
     def attach(cls, handle: bytes, *, reader: int, group: Collective | None = None) -> Self:
@@ -85,7 +85,7 @@ class MessageQueue:
 
         >>> queue = crossrank.MessageQueue.attach(handle, reader=0)
         """
-        return cls(_core.attach_queue(handle, reader, None if group is None else group._native))
+        return cls(_core.attach_queue(handle, reader, None if group is None else native_of(group)))
 
     def __enter__(self) -> Self:
         return self

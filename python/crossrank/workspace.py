@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from . import _core
 from ._types import Device, Shape, Weights
-from .collective import Collective
+from .collective import Collective, native_of
 from .tensor import Tensor
 
 State = tuple[Any, dict[str, Tensor]]
@@ -101,7 +101,7 @@ class SharedMemoryWorkspace:
     __slots__ = ("_native",)
 
     def __init__(self, group: Collective) -> None:
-        self._native = _core.SharedMemoryWorkspace(group._native)
+        self._native = _core.SharedMemoryWorkspace(native_of(group))
 
     def __enter__(self) -> Self:
         return self

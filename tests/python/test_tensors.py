@@ -3,6 +3,7 @@
 import copy
 import ctypes
 import gc
+import json
 import pickle
 import struct
 import sys
@@ -654,6 +655,45 @@ def test_an_exception_of_the_progress_callback_is_raised_and_leaves_no_output(tm
         crossrank.verify(tmp_path, numbers=True, progress=refuse)
     with pytest.raises(TypeError):
         crossrank.verify(tmp_path, numbers=True, progress=lambda done: None)
+
+
+@pytest.mark.parametrize("source", ["model.safetensors", "plan"])
+def test_a_loaded_checkpoint_can_be_pickled(tmp_path, source, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    crossrank.save("model.safetensors", {"w": numpy.arange(4, dtype=numpy.float32)})
+    loaded = crossrank.load("model.safetensors") if source != "plan" else crossrank.load(".", source_tp=1)
+    monkeypatch.chdir("/")
+    for again in (pickle.loads(pickle.dumps(loaded)), copy.deepcopy(loaded)):
+        assert list(again) == ["w"] and again["w"].numpy().tolist() == [0, 1, 2, 3]
+
+
+def test_load_and_merge_agree_on_tensors_that_the_index_lacks(tmp_path):
+    crossrank.save(tmp_path / "one.safetensors", {"a": numpy.zeros(2, numpy.float32)})
+    crossrank.save(tmp_path / "two.safetensors", {name: numpy.zeros(1, numpy.float32) for name in ("b", "extra")})
+    listed = {"a": "one.safetensors", "b": "two.safetensors"}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": listed}))
+    assert sorted(crossrank.load(tmp_path)) == sorted(crossrank.MergePlan(tmp_path).tensors) == ["a", "b", "extra"]
+
+
+def test_slice_copies_a_part_of_any_dimension():
+    whole = numpy.arange(12, dtype=numpy.float32).reshape(3, 4)
+    part = crossrank.slice(whole, 1, 1, 2)
+    assert numpy.array_equal(part.numpy(), whole[:, 1:3])
+    with pytest.raises(crossrank.UsageError, match="use slice"):
+        crossrank.as_tensor(whole).narrow(1, 1, 2)
+
+
+def test_something_else_than_a_group_is_a_type_error():
+    tensor = numpy.zeros(2, numpy.float32)
+    for call in (
+        lambda: crossrank.get_tensors_parallel(tensor, group=object()),
+        lambda: crossrank.SharedMemoryWorkspace(None),
+        lambda: crossrank.MessageQueue.create(None),
+        lambda: crossrank.consolidate("a", "b", world=3),
+        lambda: crossrank.zero_first("group", int),
+    ):
+        with pytest.raises(TypeError, match=r"expected a crossrank\.Collective"):
+            call()
 
 
 def test_an_error_names_the_tensor(tmp_path):

@@ -123,6 +123,8 @@ def next_job(
     ranks if they are on several hosts, `PeerLostError` with those that have ended, and `TimeoutError` with those that have not
     come. `global_ranks` are their numbers in torch's default group, where these differ.
     """
+    if rank not in ranks:
+        raise crossrank.UsageError(f"there is no rank {rank} in a group of {len(ranks)} ranks: expected one of {list(ranks)}")
     joins = f"{name}/joins/{rank}"
     key = f"{name}/job/{store.add(joins, 1)}"
     if rank == ranks[0]:

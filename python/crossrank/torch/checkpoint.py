@@ -159,10 +159,17 @@ def async_export_checkpoint(
         format=format, rules=rules, direction=direction, fused_layout=fused_layout, force=force, read_back=read_back,
         threads=threads, max_copy_bytes=max_copy_bytes,
     )  # fmt: skip
+    native = _core.BackgroundExport()
     with _job(arguments) as (group, arguments):
         display = Display(progress)
-        native = _core.BackgroundExport(group._native, arguments, display.report)
-        return ExportRequest(native, display)
+        try:
+            native.start(group._native, arguments, display.report)
+            return ExportRequest(native, display)
+        except KeyboardInterrupt as late:
+            if native.started():  # the other ranks have returned, and learn in `wait` that the export was cancelled
+                native.cancel()
+                late.group_usable = True  # type: ignore[attr-defined]
+            raise
 
 
 @contextmanager

@@ -156,7 +156,13 @@ class ThreadReporter {
 /// An export that goes on while Python computes. Its end is awaited without the GIL, also by the destructor.
 class BackgroundExport {
  public:
-  BackgroundExport(Collective const& world, nb::handle given, nb::object on_progress) {
+  BackgroundExport() = default;
+  ~BackgroundExport() { cancel(); }
+  BackgroundExport(BackgroundExport const&) = delete;
+  BackgroundExport& operator=(BackgroundExport const&) = delete;
+
+  /// Returns once all ranks have copied their weights. Call it once.
+  void start(Collective const& world, nb::handle given, nb::object on_progress) {
     struct Target {
       std::filesystem::path out{};
       cp::BackgroundOptions options{};
@@ -176,14 +182,15 @@ class BackgroundExport {
     request_ = run_waiting(world, [&, &out = out, &options = options] {
       return cp::iconsolidate(world, arguments.tensors, arguments.placements, out, options);
     });
+    started_ = true;
   }
-  ~BackgroundExport() {
+  /// Ends the export on all ranks, unless it has ended, and waits for that.
+  void cancel() {
     ReleasedGil const released;
     request_ = {};
   }
-  BackgroundExport(BackgroundExport const&) = delete;
-  BackgroundExport& operator=(BackgroundExport const&) = delete;
 
+  [[nodiscard]] bool started() const noexcept { return started_; }
   [[nodiscard]] bool done() const { return request_.done(); }
   nb::dict wait() {
     return summary_to_python(run_waiting([this] { stop_.request_stop(); }, [this] { return result(); }));
@@ -211,6 +218,7 @@ class BackgroundExport {
   std::stop_source stop_;
   std::shared_ptr<ThreadReporter> reporter_;
   cp::ExportRequest request_;
+  bool started_ = false;
 };
 
 nb::dict full_state_dict(Collective const& world, nb::handle given) {
@@ -258,7 +266,10 @@ void bind_memory_export(nb::module_& module) {
   module.def("get_full_state_dict", &full_state_dict);
   module.def("reshard", &reshard, nb::arg(), nb::arg(), nb::arg().none());
   nb::class_<BackgroundExport>(module, "BackgroundExport")
-      .def(nb::init<Collective const&, nb::handle, nb::object>(), nb::arg(), nb::arg(), nb::arg().none())
+      .def(nb::init<>())
+      .def("start", &BackgroundExport::start, nb::arg(), nb::arg(), nb::arg().none())
+      .def("started", &BackgroundExport::started)
+      .def("cancel", &BackgroundExport::cancel)
       .def("done", &BackgroundExport::done)
       .def("wait", &BackgroundExport::wait);
 }

@@ -266,6 +266,10 @@ void bind_tensor(nb::module_& module) {
     for (auto const part : parts) tensors.push_back(tensor_from(part));
     return run_without_gil([&] { return concat(std::span<Tensor const>(tensors), {.dim = dim}); });
   });
+  module.def("slice", [](nb::handle whole, std::int64_t dim, std::int64_t begin, std::int64_t length) {
+    auto const tensor = tensor_from(whole);
+    return run_without_gil([&] { return slice(tensor, {.dim = dim}, begin, length); });
+  });
   module.def("view_as", [](Tensor const& t, nb::handle shape, std::string_view dtype) {
     return spi::tensor_from_storage(t.storage(), t.byte_offset(), shape_from(shape), dtype_named(dtype));
   });

@@ -189,6 +189,38 @@ def interrupted_export(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
+def interrupted_after_the_start(rank: int, size: int) -> None:
+    """Ctrl-C reaches rank 1 when its export has begun and the call has not returned. Both ranks keep the same group."""
+    import os
+    import tempfile
+
+    shared = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(shared, src=0)
+    out = os.path.join(str(shared[0]), "model")
+    weights = {f"w{i}": torch.full((1 << 20,), float(i)) for i in range(8)}
+    made = crossrank.torch.checkpoint.ExportRequest
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for attempt in range(5):
+        if rank == 1:
+            crossrank.torch.checkpoint.ExportRequest = interrupted  # type: ignore[assignment,misc]
+            with pytest.raises(KeyboardInterrupt):
+                crossrank.torch.async_export_checkpoint(weights, f"{out}{attempt}")
+            crossrank.torch.checkpoint.ExportRequest = made  # type: ignore[misc]
+        else:
+            request = crossrank.torch.async_export_checkpoint(weights, f"{out}{attempt}")
+            try:  # it may end before rank 1 cancels it
+                request.wait()
+            except crossrank.CancelledError as error:
+                assert error.group_usable
+                assert not os.path.exists(f"{out}{attempt}")
+        crossrank.torch.export_checkpoint({"a": torch.ones(3)}, f"{out}{attempt}", force=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def states_of_all_kinds(rank: int, size: int) -> None:
     """Tied weights and entries without a tensor."""
 
@@ -465,6 +497,7 @@ def test_an_export_of_sharded_parameters_is_the_model() -> None:
         "export_after_a_raising_callback",
         "export_in_the_background",
         "interrupted_export",
+        "interrupted_after_the_start",
         "states_of_all_kinds",
         "names_without_wrappers",
         "plain_shards",

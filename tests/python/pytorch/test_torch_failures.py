@@ -28,6 +28,11 @@ except Exception as error:
 """
 
 
+def test_a_rank_outside_the_group_is_a_usage_error(tmp_path) -> None:
+    ended = subprocess.run([sys.executable, "-c", _JOIN, "2", "2", tmp_path / "store"], capture_output=True, text=True)
+    assert "UsageError there is no rank 2 in a group of 2 ranks" in ended.stdout, ended.stderr
+
+
 def leaving(rank: int, size: int) -> None:
     # Ranks that have sent everything leave, while rank 0 still receives from others.
     if rank != 0:
