@@ -126,6 +126,17 @@ TEST_F(MegatronSet, reads_the_second_number_as_expert_rank_without_stages) {
   EXPECT_THAT(firsts(set), ElementsAre(0, 1));
 }
 
+TEST_F(MegatronSet, reads_the_second_number_as_options_say_without_arguments) {
+  put("mp_rank_00_000/model_optim_rng.pt", 0);
+  put("mp_rank_00_001/model_optim_rng.pt", 1);
+
+  auto const set = open_shard_set(root_.path(), {.tp = 1, .pp = 1, .ep = 2});
+
+  EXPECT_EQ(set.ep, 2);
+  EXPECT_EQ(set.pp, 1);
+  EXPECT_EQ(open_shard_set(root_.path(), {.tp = 1, .pp = 2}).pp, 2);
+}
+
 TEST_F(MegatronSet, reads_three_numbers_in_a_directory_name) {
   for (int const pp : {0, 1}) {
     for (int const ep : {0, 1}) {

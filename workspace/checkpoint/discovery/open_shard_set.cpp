@@ -202,8 +202,10 @@ ShardSet open_shards(DirectoryListing const& listing, ShardSetOptions const& opt
   bool const indexed = options.pattern.empty() && options.model_key.empty() && !shards.front().images;
   if (indexed && shards.size() == 1) set.absent = absent_of(set, std::move(found.listed));
   describe(set, listing, shards.front().files.front().parent_path());
-  auto const arguments = config_of_arguments(set.sources.front()->attributes());
-  for (auto& shard : shards) resolve_second_number(shard.shard, arguments);
+  auto trained = announced_grid(config_of_arguments(set.sources.front()->attributes()));
+  if (options.pp > 0) trained.pp = options.pp;
+  if (options.ep > 0) trained.ep = options.ep;
+  for (auto& shard : shards) resolve_second_number(shard.shard, trained);
   place(set, shards, sizes_from(options, set.config), listing.path);
   sort_shards(set);
   set.fused = fused_layout_of(set, shards);

@@ -121,8 +121,9 @@ std::vector<ShardFiles> by_pattern(DirectoryListing const& listing, std::string 
     if (auto const numbers = match_shard_pattern(pattern, name)) named.emplace_back(name, *numbers);
   }
   if (named.empty())
-    refuse_listing(listing, "no file matches the pattern \"" + pattern + "\"", {},
-                   "write a file name with {rank}, or {tp} and {pp}, in place of its numbers");
+    refuse_listing(
+        listing, "no file matches the pattern \"" + pattern + "\"", {},
+        "write the name of a file in this directory, with {rank}, or {tp} and {pp}, in place of its numbers");
   return group_by_place(named, listing);
 }
 

@@ -65,8 +65,8 @@ bool has_padded_vocabulary(Json const& attributes) {
   return tokens > 0 && count(*found, "padded_vocab_size") > tokens;
 }
 
-void resolve_second_number(NamedShard& shard, Json const& config) {
-  if (count(config, "expert_model_parallel_size") <= 1 || count(config, "pipeline_model_parallel_size") > 1) return;
+void resolve_second_number(NamedShard& shard, AnnouncedGrid const& grid) {
+  if (grid.ep <= 1 || grid.pp > 1) return;
   auto& numbers = shard.numbers;
   if (shard.name.starts_with("mp_rank_") && !numbers.ep) std::swap(numbers.pp, numbers.ep);
 }
