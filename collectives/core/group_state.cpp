@@ -96,6 +96,15 @@ void GroupState::end_because_of(std::exception const& error) noexcept {
   abort("rank " + std::to_string(transport->rank()) + " failed in the middle of a call: " + error.what());
 }
 
+void GroupState::end_and_rethrow(std::exception const& error) {
+  end_because_of(error);
+  auto const* const known = dynamic_cast<Error const*>(&error);
+  if (known == nullptr || !known->group_usable()) throw;
+  auto info = known->info();
+  info.group_usable = false;
+  throw_error(known->code(), std::move(info));
+}
+
 void GroupState::abort(std::string_view why) noexcept {
   transport->abort(why);
   devices.abort(why);
@@ -130,6 +139,7 @@ std::shared_ptr<PendingOp> GroupState::start(algorithms::Call&& call) {
   }
   auto pending_op = std::make_shared<PendingOp>(std::move(call));
   pending_op->on_device = std::move(on_device);
+  if (pending_op->on_device) pending_op->capture.emplace(pending_op->on_device->stream());
   if (is_message(*pending_op)) {
     pending_op->request_id = pending_op->execution.next(*transport);
     messages.push_back(pending_op);
@@ -209,7 +219,7 @@ bool GroupState::post_or_finish(PendingOp& pending_op) {
   if (!pending_op.has_ended_on_host) return false;
   if (!pending_op.on_device) return true;
   if (!pending_op.on_device->is_next_to_enqueue()) return false;
-  finish_on_device(*pending_op.on_device);
+  finish_on_device(pending_op);
   return true;
 }
 
@@ -233,13 +243,26 @@ void GroupState::step(PendingOp& pending_op, spi::TimeoutPolicy const& policy) n
   try {
     wait_to_enqueue(*pending_op.on_device, pending_op.call.name(), policy);
   } catch (std::exception const& e) {
-    end_because_of(e);
-    return end(pending_op, std::current_exception());
+    try {
+      end_and_rethrow(e);
+    } catch (...) {
+      return end(pending_op, std::current_exception());
+    }
   }
   post_next(pending_op);
 }
 
+bool GroupState::waits_for_capture(PendingOp const& pending_op) noexcept {
+  if (!pending_op.capture || !is_message(pending_op)) return false;
+  try {
+    return !pending_op.capture->holds(pending_op.on_device->stream());
+  } catch (Error const&) {  // the device has failed: the next step says so
+    return false;
+  }
+}
+
 bool GroupState::try_step(PendingOp& pending_op) noexcept {
+  if (waits_for_capture(pending_op)) return false;
   if (pending_op.request_id) {
     try {
       if (!transport->test(*pending_op.request_id)) return false;

@@ -16,6 +16,7 @@
 #include <crossrank/spi/transport.hpp>
 
 #include "collectives/algorithms/execution.hpp"
+#include "collectives/device/capture_at_start.hpp"
 #include "collectives/device/device_group.hpp"
 #include "collectives/core/group_lock.hpp"
 #include "collectives/core/progress_thread.hpp"
@@ -38,6 +39,7 @@ struct PendingOp {
   std::uint64_t progress = 0;                  ///< of the transport, as `Request::wait_for` has seen it last
   std::exception_ptr failure{};
   std::unique_ptr<device::DeviceCall> on_device{};  ///< of a call on device tensors
+  std::optional<device::CaptureAtStart> capture{};  ///< likewise
   std::atomic<bool> ended{false};  ///< stored after the results and `failure`, for a thread that polls it
 };
 
@@ -90,12 +92,14 @@ struct GroupState {
   void throw_device_failure(char const* operation);
   /// Kills the group with the ranks that an error blames.
   void end_because_of(std::exception const& error) noexcept;
+  /// Does so with the exception that is being handled, and throws it again, as one after which the group is not usable.
+  [[noreturn]] void end_and_rethrow(std::exception const& error);
   /// Kills the group, and ends its work on the GPUs of all ranks.
   void abort(std::string_view why) noexcept;
   /// Waits until all GPU calls that this thread started earlier, in any group, have been enqueued.
   void wait_to_enqueue(device::DeviceCall& on_device, char const* operation, spi::TimeoutPolicy const& policy);
   /// Enqueues the part of a call that follows the one on the host. Kills the group when that fails.
-  void finish_on_device(device::DeviceCall& on_device);
+  void finish_on_device(PendingOp& pending_op);
   [[nodiscard]] std::shared_ptr<PendingOp> start(algorithms::Call&& call);
   /// Returns whether the progress thread can start the call.
   [[nodiscard]] bool can_queue(algorithms::Call const& call) const noexcept;
@@ -137,6 +141,8 @@ struct GroupState {
   /// Posts the next operation, or notes the end. Does neither while an earlier call of another group is not enqueued.
   void post_next(PendingOp& pending_op) noexcept;
   bool try_step(PendingOp& pending_op) noexcept;
+  /// Returns whether a message waits until the capture of its stream has ended.
+  static bool waits_for_capture(PendingOp const& pending_op) noexcept;
   /// Posts the next operation. After the last one enqueues the part on the device, if it is the next one, and returns
   /// true.
   bool post_or_finish(PendingOp& pending_op);

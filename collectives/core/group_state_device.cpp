@@ -28,8 +28,7 @@ void GroupState::throw_device_failure(char const* operation) {
   try {
     with_operation_name(operation, [&] { devices.throw_failure(); });
   } catch (Error const& e) {
-    end_because_of(e);
-    throw;
+    end_and_rethrow(e);
   }
 }
 
@@ -74,7 +73,7 @@ void GroupState::run_on_device(algorithms::Call&& call) {
       current->finish();
     }
   } catch (std::exception const& e) {
-    if (begun) end_because_of(e);  // the other ranks would wait for the next piece
+    if (begun) end_and_rethrow(e);  // the other ranks would wait for the next piece
     throw;
   }
 }
@@ -98,12 +97,13 @@ void GroupState::wait_to_enqueue(device::DeviceCall& on_device, char const* oper
   }
 }
 
-void GroupState::finish_on_device(device::DeviceCall& on_device) {
+void GroupState::finish_on_device(PendingOp& pending_op) {
+  auto& on_device = *pending_op.on_device;
   try {
+    pending_op.capture->require(on_device.stream(), pending_op.call.name());
     on_device.finish();
   } catch (std::exception const& e) {
-    end_because_of(e);  // the other ranks would wait for this one
-    throw;
+    end_and_rethrow(e);  // the other ranks would wait for this one
   }
 }
 

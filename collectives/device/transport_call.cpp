@@ -50,6 +50,11 @@ TransportCall::TransportCall(Call const& call, bool is_checked, std::shared_ptr<
 
 Call TransportCall::on_host(std::chrono::milliseconds) {
   Call agreement{.signature = call_.signature, .arguments = call_.arguments, .called = call_.called};
+  if (cuda::Capture::of(stream_) != nullptr) {
+    constexpr std::uint64_t captured = 0x9e37'79b9'7f4a'7c15;  // a call is captured on all ranks or on none
+    agreement.signature.digest ^= captured;
+    agreement.arguments.text("in a capture");
+  }
   if (!is_checked_) {
     agreement.host_part = Call::HostPart::nothing;
   } else if (call_.signature.op_kind == OpKind::all_to_allv && call_.called == nullptr) {

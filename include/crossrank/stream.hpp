@@ -80,7 +80,6 @@ class CROSSRANK_EXPORT Stream {
   bool operator==(Stream const& other) const noexcept { return device_ == other.device_ && native() == other.native(); }
 
  private:
-  friend class StreamGuard;
   Device device_{};
   std::shared_ptr<void> handle_{};
 };
@@ -90,7 +89,8 @@ class CROSSRANK_EXPORT Stream {
 /// That is the innermost `StreamGuard` of this thread and device, else the device's default stream. Local, free.
 [[nodiscard]] CROSSRANK_EXPORT Stream current_stream(Device device);
 
-/// Makes a stream the current one of its device, in this thread, until the end of the scope. Guards nest.
+/// Makes a stream the current one of its device, in this thread, until the end of the scope. Guards nest, and may end
+/// in any order: the current stream is that of the last guard that has begun and not ended.
 class CROSSRANK_EXPORT StreamGuard {
  public:
   /// Sets the current stream of `stream.device()`.
@@ -99,9 +99,6 @@ class CROSSRANK_EXPORT StreamGuard {
   ~StreamGuard();
   StreamGuard(StreamGuard const&) = delete;
   StreamGuard& operator=(StreamGuard const&) = delete;
-
- private:
-  Stream previous_;
 };
 
 }  // namespace crossrank

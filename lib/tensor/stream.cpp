@@ -33,17 +33,15 @@ std::chrono::nanoseconds limit_of(std::chrono::milliseconds timeout) {
   return environment().timeout.value_or(default_timeout);
 }
 
-/// The streams that guards of this thread have made current; a device without one has its default stream.
-std::vector<Stream>& guarded() {
-  thread_local std::vector<Stream> streams;
-  return streams;
-}
+struct GuardedStream {
+  StreamGuard const* guard;
+  Stream stream;
+};
 
-Stream* guarded_stream(Device device) {
-  auto& streams = guarded();
-  auto const found =
-      std::find_if(streams.begin(), streams.end(), [device](Stream const& one) { return one.device() == device; });
-  return found == streams.end() ? nullptr : &*found;
+/// The streams of the guards of this thread, the innermost last. They are in no order of devices.
+std::vector<GuardedStream>& guarded() {
+  thread_local std::vector<GuardedStream> streams;
+  return streams;
 }
 
 /// Returns CU_STREAM_PER_THREAD.
@@ -125,23 +123,18 @@ void Stream::synchronize(std::chrono::milliseconds timeout) const { record().syn
 bool Stream::is_capturing() const { return !is_cpu(device_) && spi::device_provider(device_.kind).is_capturing(*this); }
 
 Stream current_stream(Device device) {
-  auto const* const guarded = guarded_stream(device);
-  return guarded == nullptr ? Stream::borrow(device, nullptr) : *guarded;
+  auto const& streams = guarded();
+  auto const found = std::find_if(streams.rbegin(), streams.rend(),
+                                  [device](GuardedStream const& one) { return one.stream.device() == device; });
+  return found == streams.rend() ? Stream::borrow(device, nullptr) : found->stream;
 }
 
-StreamGuard::StreamGuard(Stream stream) : previous_(current_stream(stream.device())) {
-  if (is_cpu(stream.device())) return;
-  if (auto* const slot = guarded_stream(stream.device())) {
-    *slot = std::move(stream);
-  } else {
-    guarded().push_back(std::move(stream));
-  }
+StreamGuard::StreamGuard(Stream stream) {
+  if (!is_cpu(stream.device())) guarded().push_back({this, std::move(stream)});
 }
 
 StreamGuard::~StreamGuard() {
-  if (is_cpu(previous_.device())) return;
-  // The constructor has made the slot.
-  *guarded_stream(previous_.device()) = std::move(previous_);
+  std::erase_if(guarded(), [this](GuardedStream const& one) { return one.guard == this; });
 }
 
 }  // namespace crossrank

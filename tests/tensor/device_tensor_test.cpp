@@ -179,6 +179,18 @@ TEST_F(DeviceTensor, guards_nest_and_end) {
   EXPECT_EQ(current_stream(gpu).native(), nullptr);
 }
 
+TEST_F(DeviceTensor, guards_may_end_in_any_order) {
+  auto const first = Stream::create(gpu);
+  auto const second = Stream::create(gpu);
+  auto outer = std::make_unique<StreamGuard>(first);
+  auto const elsewhere = std::make_unique<StreamGuard>(Stream::create(other_gpu));
+  auto inner = std::make_unique<StreamGuard>(second);
+  outer.reset();
+  EXPECT_EQ(current_stream(gpu), second);
+  inner.reset();
+  EXPECT_EQ(current_stream(gpu).native(), nullptr);
+}
+
 TEST_F(DeviceTensor, empty_tensors_do_not_touch_the_gpu) {
   auto const there = Tensor::empty({0}, Dtype::f32, gpu);
   EXPECT_EQ(there.device(), gpu);
