@@ -19,6 +19,7 @@
 #include "collectives/device/capture_at_start.hpp"
 #include "collectives/device/device_group.hpp"
 #include "collectives/core/group_lock.hpp"
+#include "collectives/core/pending_work.hpp"
 #include "collectives/core/progress_thread.hpp"
 
 namespace crossrank::detail {
@@ -51,9 +52,9 @@ struct PendingOp {
 /// Runs pending collectives one after the other, in the order in which they were started. A collective may take several
 /// operations of the transport, and all ranks must post these in the same order. This is the only place that puts
 /// collectives in sequence: a transport has at most one at a time.
-struct GroupState {
+struct GroupState final : PendingWork {
   GroupState() = default;
-  ~GroupState();
+  ~GroupState() override;
   GroupState(GroupState const&) = delete;
   GroupState& operator=(GroupState const&) = delete;
 
@@ -72,7 +73,8 @@ struct GroupState {
   std::shared_ptr<ProgressThread> progress_thread{};  ///< of the job; null: the callers alone advance calls
   std::exception_ptr disagreement{};                  ///< a mismatch of calls, which has killed the group
   device::DeviceGroup devices{};                      ///< for calls on device tensors
-  std::shared_ptr<spi::Transport> range_channel{};    ///< the same ranks, for messages of ranges; null before the first
+  std::shared_ptr<PendingWork> range_channel{};  ///< the same ranks, for messages of ranges between nodes; null before
+                                                 ///< the first; of the gathers
 
   /// Throws `UsageError` while collective calls are refused. Messages are always allowed.
   void require_allowed(char const* operation) const;
@@ -109,15 +111,8 @@ struct GroupState {
   void admit() noexcept;
   /// Advances the pending collectives without blocking. Returns whether any has moved.
   bool advance() noexcept;
-  /// The work left after `make_progress`, and whose doorbell ends the wait for it: `here` is the group that the thread
-  /// waits on, `elsewhere` another one.
-  enum class RemainingWork : std::uint8_t { nothing, here, elsewhere };
-  struct ProgressMade {
-    RemainingWork left = RemainingWork::elsewhere;
-    bool moved = false;  ///< whether any operation has taken a step
-  };
   /// Advances pending operations for the progress thread, or for a thread that waits for something else.
-  ProgressMade make_progress() noexcept;
+  ProgressMade make_progress() noexcept override;
   /// Waits for all pending collectives. Their errors stay with them.
   void complete_collectives() noexcept;
   /// Advances an operation. Returns whether it has ended.

@@ -8,7 +8,7 @@
 #include "collectives/core/with_operation_name.hpp"
 #include "collectives/core/group_state.hpp"
 #include "collectives/core/own_part.hpp"
-#include "collectives/core/pending_groups.hpp"
+#include "collectives/core/pending_work.hpp"
 #include "collectives/core/call_builder.hpp"
 #include "lib/core/as_size.hpp"
 
@@ -36,12 +36,12 @@ Request Collective::start(algorithms::Call&& call) const {
   if (state_->can_queue(call)) {
     auto pending_op = with_operation_name(called, [&] { return state_->queue(std::move(call)); });
     // A blocking call of this thread keeps the progress thread out of the group, and then advances its messages itself.
-    detail::register_pending_group(state_);
+    detail::register_pending(state_);
     return {state_, std::move(pending_op)};
   }
   GroupLockGuard const guard(*state_, called);
   auto pending_op = with_operation_name(called, [&] { return state_->start(std::move(call)); });
-  if (!pending_op->ended) detail::register_pending_group(state_);
+  if (!pending_op->ended) detail::register_pending(state_);
   return {state_, std::move(pending_op)};
 }
 

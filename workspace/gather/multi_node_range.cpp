@@ -20,17 +20,17 @@ namespace {
 
 using spi::OpKind;
 
-/// Returns the group's second transport, for messages of ranges. They do not mix with those of the caller there.
-/// Collective on the first call.
-std::shared_ptr<spi::Transport> channel_of(Collective const& group, char const* operation,
-                                           spi::TimeoutPolicy const& timeout_policy) {
+/// Returns the channel of the group's ranges. It has a transport of its own, so that its messages do not mix with those
+/// of the caller. Collective on the first call.
+std::shared_ptr<RangeChannel> channel_of(Collective const& group, char const* operation,
+                                         spi::TimeoutPolicy const& timeout_policy) {
   auto& state = detail::NamedCalls(group, operation).state();
   if (!state.range_channel) {
     auto& transport = *state.transport;
-    state.range_channel = transport.split({.op_kind = OpKind::split}, all_ranks(transport.world_size()),
-                                          transport.name() + "/ranges", timeout_policy);
+    state.range_channel = std::make_shared<RangeChannel>(transport.split(
+        {.op_kind = OpKind::split}, all_ranks(transport.world_size()), transport.name() + "/ranges", timeout_policy));
   }
-  return state.range_channel;
+  return std::static_pointer_cast<RangeChannel>(state.range_channel);
 }
 
 }  // namespace
@@ -40,6 +40,10 @@ MultiNodeRange::MultiNodeRange(RangeInputs inputs)
       group_(node::group_of(inputs_.collective.transport()->node_memory())),
       open_messages_(as_size(inputs_.collective.world_size())),
       received_(inputs_.members.size()) {}
+
+MultiNodeRange::~MultiNodeRange() {
+  if (channel_) channel_->withdraw(range_);
+}
 
 bool MultiNodeRange::on_this_node(int member) const {
   auto const here = transport().node_ranks();
@@ -68,6 +72,7 @@ MultiNodeRange::OpenMessage MultiNodeRange::publish(Contribution const& mine) {
 
 void MultiNodeRange::open(Contribution const& mine, bool writes) {
   channel_ = channel_of(inputs_.collective, inputs_.operation, inputs_.timeout_policy);
+  range_ = channel_->next_range();
   OpenMessage own;
   std::exception_ptr failure;
   try {
@@ -96,6 +101,7 @@ void MultiNodeRange::open(Contribution const& mine, bool writes) {
       if (failure) std::rethrow_exception(failure);
       throw_if_one_failed();
     }
+    if (serves_) channel_->offer(range_, inputs_.members.front(), std::move(kept_));
   } catch (...) {
     if (inputs_.exchange) inputs_.exchange->discard();
     throw;
@@ -122,10 +128,9 @@ void MultiNodeRange::receive(std::size_t index, Collector& collector) {
   inputs_.exchange->receive(inputs_.files ? member : node_rank_of(member), message.part, collector);
 }
 
-void MultiNodeRange::send_choice(int member, Choice choice) {
+void MultiNodeRange::send_choice(int member, RangeChannel::Choice choice) {
   transport().keep_alive();
-  channel_->wait(channel_->post_send({.bytes = std::as_bytes(std::span(&choice, 1))}, member, 1),
-                 inputs_.timeout_policy);
+  channel_->choose(member, range_, choice, inputs_.timeout_policy);
 }
 
 std::shared_ptr<std::vector<std::byte>> MultiNodeRange::allocate_for(int member, std::uint64_t bytes) const {
@@ -145,23 +150,13 @@ void MultiNodeRange::receive_remote(std::size_t index, std::uint64_t size, Colle
   auto bytes = allocate_for(member, size);
   received_[index] = true;  // from here on, the sender needs no other answer
   try {
-    send_choice(member, Choice::send);
-    channel_->wait(channel_->post_recv({.bytes = *bytes, .owner = bytes}, member, 2), inputs_.timeout_policy);
+    send_choice(member, RangeChannel::Choice::send);
+    channel_->receive(member, bytes, inputs_.timeout_policy);
   } catch (Error const& e) {
     if (!e.group_usable()) transport().abort(e.what());
     throw;
   }
   unpack(std::move(bytes), at_rank(transport().global_ranks(), member), collector);
-}
-
-/// Serves the receiver on another node: sends the contribution if the receiver asks for it.
-void MultiNodeRange::serve() {
-  auto choice = Choice::decline;
-  auto const receiver = inputs_.members.front();
-  channel_->wait(channel_->post_recv({.bytes = std::as_writable_bytes(std::span(&choice, 1))}, receiver, 1),
-                 inputs_.timeout_policy);
-  if (choice == Choice::send)
-    channel_->wait(channel_->post_send({.bytes = kept_}, receiver, 2), inputs_.timeout_policy);
 }
 
 void MultiNodeRange::close_round() {
@@ -177,9 +172,9 @@ void MultiNodeRange::close() {
       auto const member = inputs_.members[index];
       if (received_[index] || inputs_.files || on_this_node(member)) continue;
       received_[index] = true;
-      send_choice(member, Choice::decline);
+      send_choice(member, RangeChannel::Choice::decline);
     }
-    if (serves_) serve();
+    if (serves_) channel_->serve(range_, inputs_.timeout_policy);
     close_round();
   } catch (Error const& e) {
     if (!e.group_usable()) transport().abort(e.what());

@@ -13,6 +13,7 @@
 #include "collectives/objects/user_code_scope.hpp"
 #include "lib/node/group/group.hpp"
 #include "workspace/gather/exchange_backend.hpp"
+#include "workspace/gather/range_channel.hpp"
 
 namespace crossrank::workspace {
 
@@ -20,8 +21,8 @@ namespace crossrank::workspace {
 ///
 /// In the first round all ranks announce their contributions. Ranks on the receiver's node publish theirs in the node's
 /// memory; with files, all ranks publish files. Ranks on other nodes keep a packed copy and send it when the receiver
-/// asks for it, one rank at a time, so that the receiver never holds a contribution that it does not want. All ranks
-/// wait for the first round. `Release::lazy` behaves like the strict release.
+/// asks for it (`RangeChannel`), one rank at a time, so that the receiver never holds a contribution that it does not
+/// want. All ranks wait for the first round. `Release::lazy` behaves like the strict release.
 class MultiNodeRange {
  public:
   struct RangeInputs {
@@ -37,6 +38,9 @@ class MultiNodeRange {
     bool files = false;
   };
   explicit MultiNodeRange(RangeInputs inputs);
+  ~MultiNodeRange();
+  MultiNodeRange(MultiNodeRange const&) = delete;
+  MultiNodeRange& operator=(MultiNodeRange const&) = delete;
 
   /// Runs the first round.
   void open(Contribution const& mine, bool writes);
@@ -54,8 +58,6 @@ class MultiNodeRange {
 
     [[nodiscard]] bool failed() const noexcept { return error_bytes != 0; }
   };
-  enum class Choice : std::uint8_t { send = 1, decline = 2 };
-
   [[nodiscard]] OpenMessage publish(Contribution const& mine);
   [[nodiscard]] bool on_this_node(int member) const;
   [[nodiscard]] int node_rank_of(int member) const;
@@ -63,17 +65,17 @@ class MultiNodeRange {
   void throw_if_one_failed();
   [[nodiscard]] std::shared_ptr<std::vector<std::byte>> allocate_for(int member, std::uint64_t bytes) const;
   void receive_remote(std::size_t index, std::uint64_t size, Collector& collector);
-  void send_choice(int member, Choice choice);
-  void serve();
+  void send_choice(int member, RangeChannel::Choice choice);
   [[nodiscard]] spi::Transport& transport() const { return *inputs_.collective.transport(); }
 
   RangeInputs inputs_;
   std::shared_ptr<node::Group> group_;        ///< the ranks of this node
-  std::shared_ptr<spi::Transport> channel_;   ///< for messages between nodes
+  std::shared_ptr<RangeChannel> channel_;     ///< for messages between nodes
+  std::uint64_t range_ = 0;                   ///< its number on the channel
   std::vector<OpenMessage> open_messages_{};  ///< by rank in the group
   std::vector<bool> received_{};              ///< by item
   std::vector<std::byte> kept_{};             ///< the packed contribution for a receiver on another node
-  bool serves_ = false;
+  bool serves_ = false;                       ///< this rank's contribution is on another node than the receiver
   std::unique_ptr<UserCodeScope> user_code_{};
 };
 

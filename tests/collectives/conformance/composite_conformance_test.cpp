@@ -119,6 +119,52 @@ TEST(CompositeTransport, reports_an_exception_in_an_open_range_to_all) {
   run_message_ranks(4, body, {.node_memory = true});
 }
 
+/// An owner answers the receiver whatever it waits for.
+TEST(CompositeTransport, sends_items_while_their_owners_wait_elsewhere) {
+  auto const body = [](Collective const& world, MemoryHub&) {
+    auto const other = world.split({{0, 1, 2, 3}}, "other");
+    auto const tensor_of = [](int rank, float shift) {
+      return Tensor::of(std::vector<float>(50'000, shift + static_cast<float>(rank)), {50'000});
+    };
+    auto const expect_items = [&](CollectiveRange<Tensor>& items, float shift) {
+      for (std::size_t i = items.size(); i-- > 0;)
+        EXPECT_EQ(items[i].as<float>().back(), tensor_of(static_cast<int>(i), shift).as<float>().back());
+    };
+    // A collective, while the range is open.
+    auto items = get_tensors_parallel(tensor_of(world.rank(), 0), world);
+    expect_items(items, 0);
+    other.barrier();
+    items.close();
+    // Two open ranges of one group, of which the second is read first.
+    auto first = get_tensors_parallel(tensor_of(world.rank(), 100), world);
+    auto second = get_tensors_parallel(tensor_of(world.rank(), 200), world);
+    expect_items(second, 200);
+    expect_items(first, 100);
+    second.close();
+    first.close();
+    // A range inside another one, in the opposite direction.
+    auto outer = get_tensors_parallel(tensor_of(world.rank(), 300), world);
+    auto inner = get_tensors_parallel(tensor_of(world.rank(), 400), {3, 2, 1, 0}, other);
+    expect_items(outer, 300);
+    for (std::size_t i = 0; i < inner.size(); ++i)
+      EXPECT_EQ(inner[i].as<float>().front(), 400 + static_cast<float>(3 - i));
+    inner.close();
+    outer.close();
+    // A message that the receiver sends after it has read the items.
+    auto last = get_tensors_parallel(tensor_of(world.rank(), 500), world);
+    expect_items(last, 500);
+    if (last.is_receiver()) {
+      for (int rank = 1; rank < world.world_size(); ++rank) other.send(Tensor::scalar<int>(rank), rank);
+    } else {
+      auto told = Tensor::zeros({}, Dtype::i32);
+      other.recv(told, 0);
+      EXPECT_EQ(told.item<int>(), world.rank());
+    }
+    last.close();
+  };
+  run_message_ranks(4, body, {.node_memory = true});
+}
+
 TEST(CompositeTransport, reports_too_little_memory_for_an_item_and_ends_the_range) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer reserves most of the address space";

@@ -2,6 +2,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <string>
 
 #include <sys/wait.h>
@@ -157,6 +158,23 @@ TEST(MpiJob, gathers_tensors_from_all_nodes) {
       }
       items.close();
     }
+  }
+  world.close();
+}
+
+TEST(MpiJob, sends_items_while_their_owners_wait_in_another_group) {
+  auto world = connect(composite("elsewhere"));
+  auto const everyone = [&] {
+    std::vector<int> ranks(static_cast<std::size_t>(world.world_size()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return world.split({ranks}, "other");
+  };
+  auto const other = everyone();
+  for (int round = 0; round < 3; ++round) {
+    auto items = get_tensors_parallel(shard(world.rank(), 5000), world);
+    for (std::size_t i = 0; i < items.size(); ++i) EXPECT_TRUE(is_shard(items[i], static_cast<int>(i), 5000));
+    other.barrier();
+    items.close();
   }
   world.close();
 }
