@@ -311,14 +311,16 @@ std::vector<int> DeviceWatchdog::ask_for_late_ranks(std::uint64_t sequence) {
 void DeviceWatchdog::blame(ErrorCode code, std::vector<int> const& ranks, std::string const& why) {
   peers_.blame(code, ranks, why);
   peers_.poll({});  // throws the group's failure, which may be an earlier one
-  throw_peer_error(code, {.operation = "watch the GPUs",
+  throw_peer_error(code, {.operation = watchdog_operation,
                           .message = why,
                           .rank = peers_.rank(),
                           .failed_ranks = ranks,
                           .group_usable = false});
 }
 
-void DeviceWatchdog::blame_itself(std::string const& why) { blame(ErrorCode::peer_lost, {peers_.rank()}, why); }
+void DeviceWatchdog::blame_itself(std::string const& why) {
+  blame(ErrorCode::peer_lost, {peers_.rank()}, "rank " + std::to_string(peers_.rank()) + ": " + why);
+}
 
 void DeviceWatchdog::fail(std::exception_ptr const& failure) noexcept {
   bool has_work = false;

@@ -91,6 +91,16 @@ void WatchdogPeers::take(Peer& peer, Progress const& own) {
 }
 
 void WatchdogPeers::poll(Progress const& own) {
+  try {
+    exchange_notes(own);
+  } catch (Error const& e) {
+    auto info = e.info();
+    info.operation = watchdog_operation;  // the caller has made no recv
+    throw_error(e.code(), std::move(info));
+  }
+}
+
+void WatchdogPeers::exchange_notes(Progress const& own) {
   drop_sent();
   for (auto& peer : peers_) {
     while (peer.receive) {

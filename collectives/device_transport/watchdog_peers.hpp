@@ -18,6 +18,9 @@
 
 namespace crossrank::device {
 
+/// The operation that errors of the watchdog name.
+inline constexpr char const* watchdog_operation = "watch the GPUs";
+
 /// The other ranks of a watchdog, through messages of a group of its own. One receive from each is always under way, so
 /// that the transport notices a death. One thread at a time.
 class WatchdogPeers {
@@ -63,6 +66,7 @@ class WatchdogPeers {
   void leave(Progress const& own) noexcept;
 
  private:
+  void exchange_notes(Progress const& own);
   enum class Kind : std::uint32_t { leaving, question, answer };
   struct Note {
     Kind kind = Kind::leaving;
