@@ -155,6 +155,7 @@ std::shared_ptr<PendingOp> GroupState::start(algorithms::Call&& call) {
     advance();
     return pending_op;
   }
+  if (!transport->can_post()) return pending_op;
   try {
     if (!post_or_finish(*pending_op)) return pending_op;
   } catch (...) {
@@ -270,6 +271,8 @@ bool GroupState::try_step(PendingOp& pending_op) noexcept {
       end(pending_op, std::current_exception());
       return true;
     }
+  } else if (!is_message(pending_op) && !pending_op.has_ended_on_host && !transport->can_post()) {
+    return false;
   }
   post_next(pending_op);
   return pending_op.ended || !pending_op.has_ended_on_host;

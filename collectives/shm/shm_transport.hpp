@@ -45,6 +45,7 @@ class ShmTransport final : public spi::Transport, public DeviceMessages {
   [[nodiscard]] std::shared_ptr<spi::NodeMemory> node_memory() const noexcept override { return group_; }
   [[nodiscard]] bool compares_signatures() const noexcept override { return true; }
 
+  [[nodiscard]] bool can_post() noexcept override { return group_->can_post(); }
   [[nodiscard]] spi::RequestId post_barrier(spi::Signature) override;
   [[nodiscard]] spi::RequestId post_broadcast(spi::Signature, spi::Sink buffer, int root) override;
   [[nodiscard]] spi::RequestId post_all_gatherv(spi::Signature, spi::Source mine, std::span<std::size_t const> counts,

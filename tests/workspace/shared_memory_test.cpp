@@ -252,6 +252,32 @@ TEST(SharedMemory, lets_a_collective_wait_for_a_lazy_range_while_a_message_is_pe
   });
 }
 
+/// The receiver closes the range only after the writer has started its call.
+TEST(SharedMemory, lets_lazy_writers_start_a_collective_before_the_receiver_closes) {
+  std::atomic<bool> writer_started{false};
+  auto const body = [&](Collective const& world) {
+    auto range = get_tensors_parallel(Tensor::scalar<int>(world.rank()), world, {.release = Release::lazy});
+    if (world.rank() == 0) writer_started.wait(false);
+    range.close();
+    auto sum = Tensor::of(std::vector<float>(50'000, 1), {50'000});
+    auto one = Tensor::of(std::vector<float>{1}, {1});
+    std::vector<Request> requests;
+    requests.push_back(world.iall_reduce(sum));
+    requests.push_back(world.iall_reduce(one));
+    if (world.rank() == 1) {
+      EXPECT_FALSE(requests.front().test());
+      writer_started = true;
+      writer_started.notify_all();
+    }
+    for (auto& request : requests) request.wait();
+    EXPECT_EQ(sum.as<float>().back(), 2);
+    EXPECT_EQ(one.as<float>().front(), 2);
+  };
+  run_thread_ranks(2, body);
+  writer_started = false;
+  test::run_driven_ranks(2, body);
+}
+
 /// The writers have already arrived at the end of the range, so any other call of the receiver would be a mismatch for
 /// all ranks.
 TEST(SharedMemory, requires_the_receiver_to_close_a_lazy_range_before_other_calls) {

@@ -97,6 +97,9 @@ class CROSSRANK_EXPORT Transport {
   /// Returns whether the transport compares signatures and throws `MismatchError` before any data moves. If it does
   /// not, the library compares them itself at `CheckLevel::collective`.
   [[nodiscard]] virtual bool compares_signatures() const noexcept { return false; }
+  /// Returns whether a collective can be posted without a wait for other ranks. Not so on shared memory as long as the
+  /// receiver of a range with a lazy release has not closed it.
+  [[nodiscard]] virtual bool can_post() noexcept { return true; }
 
   /// Returns whether a thread of the library may call the transport, while no other thread does.
   [[nodiscard]] virtual bool may_use_threads() const noexcept { return true; }

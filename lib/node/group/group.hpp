@@ -56,6 +56,9 @@ class Group final : public spi::NodeMemory {
   /// Arrives at the next round and returns its number. First waits until this member's earlier rounds are decided,
   /// because an arrival line is not written again before that. Throws the group's error if the group has failed.
   [[nodiscard]] std::uint64_t post(Post const& post, spi::TimeoutPolicy const& timeout_policy);
+  /// Returns whether `post` would return without a wait: this member's earlier rounds are decided, or the group has
+  /// failed.
+  [[nodiscard]] bool can_post() noexcept { return rounds_.is_over(rounds_.posted()); }
   /// Arrives with this member's error instead of a payload. The round passes, and all members throw `RemoteError`.
   [[nodiscard]] std::uint64_t post_error(Post const& post, ErrorRecord const& error,
                                          spi::TimeoutPolicy const& timeout_policy);
