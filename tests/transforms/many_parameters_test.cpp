@@ -64,7 +64,9 @@ TEST(ManyParameters, have_their_gradients_noted_in_linear_time) {
       return engine->seconds;
     };
     auto const base = std::max(seconds(2'000), seconds(2'000));
-    EXPECT_LT(std::min({seconds(16'000), seconds(16'000), seconds(16'000)}) / base, max_growth);
+    // The larger model does not fit the caches, which takes 15 to 30 instead of 8. Quadratic time would take 64.
+    constexpr double beyond_caches = 40;
+    EXPECT_LT(std::min({seconds(16'000), seconds(16'000), seconds(16'000)}) / base, beyond_caches);
     job.close();
   });
 }
