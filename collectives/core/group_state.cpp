@@ -244,11 +244,8 @@ void GroupState::step(PendingOp& pending_op, spi::TimeoutPolicy const& policy) n
   try {
     wait_to_enqueue(*pending_op.on_device, pending_op.call.name(), policy);
   } catch (std::exception const& e) {
-    try {
-      end_and_rethrow(e);
-    } catch (...) {
-      return end(pending_op, std::current_exception());
-    }
+    end_because_of(e);
+    return end(pending_op, std::current_exception());
   }
   post_next(pending_op);
 }

@@ -73,8 +73,8 @@ struct GroupState final : PendingWork {
   std::shared_ptr<ProgressThread> progress_thread{};  ///< of the job; null: the callers alone advance calls
   std::exception_ptr disagreement{};                  ///< a mismatch of calls, which has killed the group
   device::DeviceGroup devices{};                      ///< for calls on device tensors
-  std::shared_ptr<PendingWork> range_channel{};  ///< the same ranks, for messages of ranges between nodes; null before
-                                                 ///< the first; of the gathers
+  std::shared_ptr<PendingWork> range_channel{};  ///< what the gathers keep for ranges between nodes; null before the
+                                                 ///< first
 
   /// Throws `UsageError` while collective calls are refused. Messages are always allowed.
   void require_allowed(char const* operation) const;
@@ -98,7 +98,8 @@ struct GroupState final : PendingWork {
   [[noreturn]] void end_and_rethrow(std::exception const& error);
   /// Kills the group, and ends its work on the GPUs of all ranks.
   void abort(std::string_view why) noexcept;
-  /// Waits until all GPU calls that this thread started earlier, in any group, have been enqueued.
+  /// Waits until all GPU calls that this thread started earlier, in any group, have been enqueued. The caller kills the
+  /// group because of an error.
   void wait_to_enqueue(device::DeviceCall& on_device, char const* operation, spi::TimeoutPolicy const& policy);
   /// Enqueues the part of a call that follows the one on the host. Kills the group when that fails.
   void finish_on_device(PendingOp& pending_op);

@@ -38,17 +38,13 @@ void GroupState::do_own_part(char const* operation, std::function<void()> const&
   } catch (UsageError const&) {  // the rank may call again with other arguments
     throw;
   } catch (Error const& e) {
-    auto info = own_part_failure(e, operation, *transport);
-    info.group_usable = false;
     try {
-      throw_error(e.code(), std::move(info));
+      throw_error(e.code(), own_part_failure(e, operation, *transport));
     } catch (Error const& failure) {
-      end_because_of(failure);
-      throw;
+      end_and_rethrow(failure);
     }
   } catch (std::exception const& e) {
-    end_because_of(e);
-    throw;
+    end_and_rethrow(e);
   }
 }
 
@@ -93,6 +89,7 @@ void GroupState::wait_to_enqueue(device::DeviceCall& on_device, char const* oper
         "an earlier call of this thread on the GPU has not been made by all its ranks: " + on_device.next_to_enqueue());
     info.expected = "within " + std::to_string(policy.timeout.count()) + " ms";
     info.hint = "all ranks must make the collectives of several groups on GPU tensors in the same order";
+    info.group_usable = false;
     throw TimeoutError(std::move(info));
   }
 }

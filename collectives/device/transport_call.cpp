@@ -8,6 +8,7 @@
 #include <crossrank/spi/device_provider.hpp>
 
 #include "collectives/algorithms/exchange_table.hpp"
+#include "collectives/spi/argument_digest.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/device/cuda/capture.hpp"
 
@@ -51,8 +52,8 @@ TransportCall::TransportCall(Call const& call, bool is_checked, std::shared_ptr<
 Call TransportCall::on_host(std::chrono::milliseconds) {
   Call agreement{.signature = call_.signature, .arguments = call_.arguments, .called = call_.called};
   if (cuda::Capture::of(stream_) != nullptr) {
-    constexpr std::uint64_t captured = 0x9e37'79b9'7f4a'7c15;  // a call is captured on all ranks or on none
-    agreement.signature.digest ^= captured;
+    constexpr std::uint64_t captured = 1;  // on all ranks or on none
+    agreement.signature.digest = ArgumentDigest().add(agreement.signature.digest).add(captured).value();
     agreement.arguments.text("in a capture");
   }
   if (!is_checked_) {

@@ -10,6 +10,7 @@
 #include "collectives/spi/one_collective.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
+#include "lib/core/flag_scope.hpp"
 #include "lib/node/group/bulk_copy.hpp"
 
 /// How each operation runs on shared memory, and how the long ones advance.
@@ -226,14 +227,7 @@ struct ShmTransport::StepArea final : AreaAllocator {
 /// Its post waits for the end of a range with a lazy release, or for other ranks after an error. Messages that advance
 /// meanwhile must not take the step a second time.
 bool ShmTransport::post_step(CollectiveOp& op, Staged& staged, PeerAreas const& peers) {
-  struct Stepping {
-    explicit Stepping(bool& its_flag) : flag(its_flag) { flag = true; }
-    ~Stepping() { flag = false; }
-    Stepping(Stepping const&) = delete;
-    Stepping& operator=(Stepping const&) = delete;
-    bool& flag;
-  };
-  Stepping const stepping(staged.in_step);
+  FlagScope const stepping(staged.in_step);
   auto const& signature = staged.signature;
   node::Post post{.op_kind = signature.op_kind, .digest = signature.digest, .arguments = signature.arguments};
   StepArea area(*this, post);

@@ -611,3 +611,8 @@ def native_of(group: Collective) -> _core.Collective:
     if not isinstance(group, Collective):
         raise TypeError(f"expected a crossrank.Collective, such as that of crossrank.connect(), got {type(group).__name__}")
     return group._native
+
+
+def native_or_none(group: Collective | None) -> _core.Collective | None:
+    """Returns the core's group; None for no group."""
+    return None if group is None else native_of(group)

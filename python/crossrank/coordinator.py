@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 
 from . import _core
 from ._types import ReduceOrder, Shape, TensorLike
-from .collective import Collective, native_of
+from .collective import Collective, native_of, native_or_none
 from .tensor import Tensor
 
 
@@ -108,7 +108,7 @@ class GroupCoordinator:
 
         >>> tp = crossrank.GroupCoordinator.create(world, [[0, 1]])
         """
-        dp = _native_or_none(data_parallel)
+        dp = native_or_none(data_parallel)
         return cls(_core.create_coordinator(native_of(world), groups, name, device_communicator, broadcaster, dp))
 
     def __enter__(self) -> Self:
@@ -261,7 +261,7 @@ class GroupCoordinator:
         >>> pp.send_tensor_dict({"hidden": hidden, "step": 7})
         >>> pp.send_tensor_dict(values, all_gather_group=tp.cpu_group, all_gather_tensors={"residual": False})
         """
-        self._native.send_tensor_dict(lambda: values, dst, _native_or_none(all_gather_group), dict(all_gather_tensors or {}))
+        self._native.send_tensor_dict(lambda: values, dst, native_or_none(all_gather_group), dict(all_gather_tensors or {}))
 
     def isend_tensor_dict(
         self,
@@ -276,21 +276,21 @@ class GroupCoordinator:
         >>> request = pp.isend_tensor_dict({"hidden": hidden})
         """
         choices = dict(all_gather_tensors or {})
-        return TensorDictSend(self._native.isend_tensor_dict(lambda: values, dst, _native_or_none(all_gather_group), choices))
+        return TensorDictSend(self._native.isend_tensor_dict(lambda: values, dst, native_or_none(all_gather_group), choices))
 
     def recv_tensor_dict(self, *, src: int | None = None, all_gather_group: Collective | None = None) -> dict[str, Any]:
         """Returns the next dict from a rank; without `src` from the previous one.
 
         >>> values = pp.recv_tensor_dict()
         """
-        return self._native.recv_tensor_dict(src, _native_or_none(all_gather_group))
+        return self._native.recv_tensor_dict(src, native_or_none(all_gather_group))
 
     def irecv_tensor_dict(self, *, src: int | None = None, all_gather_group: Collective | None = None) -> TensorDictReceive:
         """Starts `recv_tensor_dict` and returns at once. Dicts arrive in the order in which their receives were started.
 
         >>> request = pp.irecv_tensor_dict()
         """
-        return TensorDictReceive(self._native.irecv_tensor_dict(src, _native_or_none(all_gather_group)))
+        return TensorDictReceive(self._native.irecv_tensor_dict(src, native_or_none(all_gather_group)))
 
     def dispatch(
         self,
@@ -326,7 +326,3 @@ class GroupCoordinator:
         >>> tp.destroy()
         """
         self._native.destroy()
-
-
-def _native_or_none(group: Collective | None) -> _core.Collective | None:
-    return None if group is None else native_of(group)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from . import _core
 from ._types import TensorLike, Timeout, seconds
-from .collective import Collective, native_of
+from .collective import Collective, native_of, native_or_none
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class MessageQueue:
 
         >>> queue = crossrank.MessageQueue.attach(handle, reader=0)
         """
-        return cls(_core.attach_queue(handle, reader, None if group is None else native_of(group)))
+        return cls(_core.attach_queue(handle, reader, native_or_none(group)))
 
     def __enter__(self) -> Self:
         return self

@@ -4,25 +4,13 @@
 #include <span>
 #include <utility>
 
-#include <crossrank/error.hpp>
+#include "lib/core/flag_scope.hpp"
 
 namespace crossrank::workspace {
 namespace {
 
 constexpr std::uint32_t tag_of_choices = 1;
 constexpr std::uint32_t tag_of_contributions = 2;
-
-/// Marks an object as in use until the end of the scope.
-class InUse {
- public:
-  explicit InUse(bool& flag) noexcept : flag_(flag) { flag_ = true; }
-  ~InUse() { flag_ = false; }
-  InUse(InUse const&) = delete;
-  InUse& operator=(InUse const&) = delete;
-
- private:
-  bool& flag_;
-};
 
 }  // namespace
 
@@ -49,11 +37,13 @@ void RangeChannel::offer(std::uint64_t range, int receiver, std::vector<std::byt
   }
 }
 
+bool RangeChannel::must_hear_from(int receiver) const noexcept {
+  return std::any_of(offers_.begin(), offers_.end(),
+                     [&](auto const& entry) { return entry.second.receiver == receiver && !entry.second.chosen; });
+}
+
 void RangeChannel::expect_from(int receiver) {
-  bool const wanted = std::any_of(offers_.begin(), offers_.end(), [&](auto const& entry) {
-    return entry.second.receiver == receiver && !entry.second.chosen;
-  });
-  if (!wanted || expected_.contains(receiver)) return;
+  if (!must_hear_from(receiver) || expected_.contains(receiver)) return;
   auto const message = std::make_shared<Asked>();
   auto const request = transport_->post_recv(
       {.bytes = std::as_writable_bytes(std::span(message.get(), 1)), .owner = message}, receiver, tag_of_choices);
@@ -105,8 +95,9 @@ bool RangeChannel::advance() {
 }
 
 detail::PendingWork::ProgressMade RangeChannel::make_progress() noexcept {
-  if (in_use_ || failure_) return {failure_ ? RemainingWork::nothing : RemainingWork::elsewhere, false};
-  InUse const scope(in_use_);
+  if (failure_) return {.left = RemainingWork::nothing};
+  if (in_use_) return {};
+  FlagScope const scope(in_use_);
   bool moved = false;
   try {
     moved = advance();
@@ -120,9 +111,10 @@ detail::PendingWork::ProgressMade RangeChannel::make_progress() noexcept {
 
 void RangeChannel::serve(std::uint64_t range, spi::TimeoutPolicy const& policy) {
   auto& offer = offers_.at(range);
-  while (!is_served(offer)) {
+  for (;;) {
     if (failure_) std::rethrow_exception(failure_);
-    // What is waited for is taken out, because other offers make progress meanwhile.
+    if (is_served(offer)) break;
+    // `make_progress`, which other offers need during the wait, must not find the request of the wait.
     if (offer.sending) {
       transport_->wait(*std::exchange(offer.sending, std::nullopt), policy);
       continue;
@@ -130,7 +122,7 @@ void RangeChannel::serve(std::uint64_t range, spi::TimeoutPolicy const& policy) 
     expect_from(offer.receiver);
     auto const expected = expected_.extract(offer.receiver);
     transport_->wait(expected.mapped().request, policy);
-    InUse const scope(in_use_);
+    FlagScope const scope(in_use_);
     answer(offer.receiver, *expected.mapped().message);
   }
   offers_.erase(range);
@@ -142,10 +134,8 @@ void RangeChannel::withdraw(std::uint64_t range) noexcept {
   auto const receiver = found->second.receiver;
   if (found->second.sending) transport_->cancel(*found->second.sending);
   offers_.erase(found);
-  bool const wanted =
-      std::any_of(offers_.begin(), offers_.end(), [&](auto const& entry) { return entry.second.receiver == receiver; });
   auto const at = expected_.find(receiver);
-  if (wanted || at == expected_.end()) return;
+  if (at == expected_.end() || must_hear_from(receiver)) return;
   transport_->cancel(at->second.request);
   expected_.erase(at);
 }

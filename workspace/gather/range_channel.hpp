@@ -63,7 +63,9 @@ class RangeChannel final : public detail::PendingWork, public std::enable_shared
     spi::RequestId request{};
   };
 
-  /// Expects the next message of a receiver, if offers to it are left and it does not do so already.
+  /// Returns whether a receiver has not made its choice about every offer.
+  [[nodiscard]] bool must_hear_from(int receiver) const noexcept;
+  /// Expects the next message of a receiver, if one must come and this object does not do so already.
   void expect_from(int receiver);
   /// Does what a receiver has asked for.
   void answer(int receiver, Asked const& message);

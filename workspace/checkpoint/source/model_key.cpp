@@ -146,14 +146,13 @@ bool wraps(ListKeys const& list, std::vector<std::string> way, SavedKey key) {
   return false;
 }
 
-/// Returns the keys of a dict that wrap a model and its training state.
-std::vector<std::string> wrappers(ListKeys const& list, std::vector<std::string> const& way,
-                                  std::vector<SavedKey> const& keys) {
-  std::vector<std::string> found;
-  for (auto const& one : keys) {
-    if (kind_of_key(one.key) == KeyKind::other && wraps(list, way, one)) found.push_back(one.key);
-  }
-  return found;
+/// Returns the first key of a dict that wraps a model and its training state; null when there is none.
+SavedKey const* find_wrapper(ListKeys const& list, std::vector<std::string> const& way,
+                             std::vector<SavedKey> const& keys) {
+  auto const found = std::find_if(keys.begin(), keys.end(), [&](auto const& one) {
+    return kind_of_key(one.key) == KeyKind::other && wraps(list, way, one);
+  });
+  return found == keys.end() ? nullptr : &*found;
 }
 
 }  // namespace
@@ -195,10 +194,10 @@ KeyPath find_model(ListKeys const& list, std::string const& asked, std::string c
   for (int depth = 0; depth < max_wrappers; ++depth) {
     auto const keys = list(way.keys);
     Sorted const sorted(keys);
-    if (auto const found = named || !sorted.all_one() ? std::vector<std::string>() : wrappers(list, way.keys, keys);
-        !found.empty()) {
+    auto const* const wrapper = !named && sorted.all_one() ? find_wrapper(list, way.keys, keys) : nullptr;
+    if (wrapper != nullptr) {
       if (sorted.known.size() + sorted.other.size() > 1) refuse(keys, sorted, way.keys, resource);
-      enter(way, keys, found.front());
+      enter(way, keys, wrapper->key);
       continue;
     }
     if (!named && sorted.is_model()) {

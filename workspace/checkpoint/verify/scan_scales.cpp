@@ -6,7 +6,6 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <unordered_set>
 
@@ -89,17 +88,16 @@ class ScaleWork final : public PoolWork {
   ScaleWork(Collective const& world, std::span<std::shared_ptr<ShardSource const> const> sources, ScaleScope reach)
       : sources_(sources), reach_(reach) {
     for (std::size_t s = 0; s < sources.size(); ++s) {
-      auto const integers = layers_of(*sources[s], {Dtype::i32, Dtype::i8, Dtype::u8});
-      auto const bytes_packed = layers_of(*sources[s], {Dtype::u8});
+      auto const integers = integer_layers(*sources[s]);
       for (std::size_t t = 0; t < sources[s]->tensors().size(); ++t) {
         auto const& tensor = sources[s]->tensors()[t];
         auto const name = parse_tensor_name(tensor.name);
         if (!is_scale(name.role) || !can_be_invalid(tensor.dtype)) continue;
-        if (tensor.dtype == Dtype::u8 && !bytes_packed.contains(name.module)) continue;
+        if (tensor.dtype == Dtype::u8 && !integers.bytes.contains(name.module)) continue;
         auto const bytes = dense_bytes(tensor.shape, tensor.dtype);
         if (reach == ScaleScope::small && bytes > small_scale_bytes) continue;
         if (found_++ % as_size(world.world_size()) != as_size(world.rank())) continue;
-        parts_.push_back({s, t, bytes, tensor.dtype != Dtype::f8_e4m3 && integers.contains(name.module)});
+        parts_.push_back({s, t, bytes, tensor.dtype != Dtype::f8_e4m3 && integers.all.contains(name.module)});
         total_ += bytes;
       }
     }
@@ -147,12 +145,20 @@ class ScaleWork final : public PoolWork {
     bool may_be_negative = false;
   };
 
-  /// Returns the modules whose weights have one of the dtypes.
-  static std::unordered_set<std::string_view> layers_of(ShardSource const& source, std::set<Dtype> const& dtypes) {
-    std::unordered_set<std::string_view> modules;
+  /// The modules whose weights are words or integers, and those of them whose weights are bytes.
+  struct IntegerLayers {
+    std::unordered_set<std::string_view> all{};
+    std::unordered_set<std::string_view> bytes{};
+  };
+
+  static IntegerLayers integer_layers(ShardSource const& source) {
+    IntegerLayers modules;
     for (auto const& tensor : source.tensors()) {
       auto const name = parse_tensor_name(tensor.name);
-      if (name.role == TensorRole::weight && dtypes.contains(tensor.dtype)) modules.insert(name.module);
+      bool const integers = tensor.dtype == Dtype::i32 || tensor.dtype == Dtype::i8 || tensor.dtype == Dtype::u8;
+      if (name.role != TensorRole::weight || !integers) continue;
+      modules.all.insert(name.module);
+      if (tensor.dtype == Dtype::u8) modules.bytes.insert(name.module);
     }
     return modules;
   }

@@ -9,8 +9,8 @@
 
 namespace crossrank::checkpoint {
 
-/// Scales of the key/value cache stand beside the layers of an attention: one value for all heads, or one per head, of
-/// shape [heads] or [heads, 1, 1] (`attn_head` of compressed-tensors).
+// Scales of the key/value cache stand beside the layers of an attention: one value for all heads, or one per head, of
+// shape [heads] or [heads, 1, 1] (`attn_head` of compressed-tensors).
 
 /// Returns how the shards of a scale per head are joined; nothing for one value. `FormatError` for other shapes, and
 /// for a number of heads that contradicts the config.

@@ -98,7 +98,7 @@ platform::Fd hold_other_starts(platform::Directory const& out) {
   return held;
 }
 
-/// What a job holds of its output when it starts.
+/// The output of a job that starts, and the folder in it where the job works.
 struct JobStart {
   std::vector<fs::path> new_folders{};  ///< the output and its parents, if this job made them, outermost first
   platform::Directory out{};
