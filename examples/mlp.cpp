@@ -157,7 +157,7 @@ int main(int argc, char** argv) {
     auto const model = shard ? xr::FullyShardTransform({}, job).apply(engine) : xr::DDPTransform({}, job).apply(engine);
     xr::AdamW optimizer(model, {.lr = 1e-2});
     std::filesystem::path const out = argv[2];
-    if (std::filesystem::exists(out / "training_state.json"))
+    if (xr::has_checkpoint(job.dp_world(), out))
       (void)xr::load_checkpoint(job.dp_world(), *model, out, {.optimizer = &optimizer});
     if (optimizer.steps() >= std::atoi(argv[3])) {
       if (world.is_master()) std::printf("step %d, no step is left\n", static_cast<int>(optimizer.steps()));

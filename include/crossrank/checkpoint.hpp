@@ -205,8 +205,8 @@ struct Summary {
 /// each of its shards. Replicas are compared before anything is written.
 ///
 /// All files are written to a hidden folder in `out`, made durable, read back and compared. Then they get their names,
-/// index and config last. If the job is killed at any step, `out` holds the old checkpoint, no checkpoint, or the new
-/// one.
+/// index and config last. If the job is killed, `out` holds the old checkpoint or the new one. If it is killed between
+/// two renames, readers refuse `out` until `crossrank clean` or the next job completes them.
 ///
 /// Throws `FormatError` when shards contradict each other, `UsageError` when the output exists, `CancelledError` when
 /// `options.stop` asks for it, and `IoError` when the file system is full or fails; then nothing is left behind.

@@ -12,6 +12,7 @@
 #include <crossrank/transforms/checkpoint.hpp>
 
 #include "tests/checkpoint/support/checkpoint_files.hpp"
+#include "tests/support/error_of.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/transforms/tiny_mlp.hpp"
 #include "tests/transforms/training_job.hpp"
@@ -280,6 +281,54 @@ TEST_F(Checkpoint, refuses_a_training_state_that_is_not_JSON) {
     job.close();
   });
   EXPECT_FALSE(fs::exists(folder()));
+}
+
+// A checkpoint with the state of one rank's optimizer could not be loaded with any optimizer.
+TEST_F(Checkpoint, is_refused_when_ranks_pass_different_optimizers) {
+  for (int const sharding : {1, 2}) {
+    run_jobs(2, sharding, [&](MeshCollective const& job) {
+      auto const model = distributed(job, std::make_shared<TinyMlp>(sample));
+      bool const first = job.rank() == 0;
+      SGD sgd(model, {});
+      AdamW adam(model, {});
+      auto const expect_mismatch = [&](Optimizer const* own, std::string const& option) {
+        auto const info = error_of<MismatchError>(
+            [&] { save_checkpoint(job.dp_world(), *model, folder(), {.optimizer = own, .force = true}); });
+        EXPECT_THAT(info.message + info.expected + info.got + info.hint, testing::HasSubstr(option));
+      };
+      expect_mismatch(first ? nullptr : &adam, "optimizer");
+      expect_mismatch(first ? static_cast<Optimizer*>(&sgd) : &adam, "optimizer");
+      if (first) adam.load_state({}, 3);
+      expect_mismatch(&adam, "steps");
+      job.close();
+    });
+  }
+  EXPECT_FALSE(fs::exists(folder()));
+}
+
+TEST_F(Checkpoint, is_refused_for_a_model_without_parameters) {
+  class Nothing final : public TrainableModel {
+    [[nodiscard]] std::vector<ModelUnit> units() const override { return {}; }
+    [[nodiscard]] std::vector<Tensor> forward(std::span<Tensor const>) override { return {}; }
+    void backward(std::span<Tensor const>) override {}
+    void observe(TrainingObserver*) override {}
+  };
+  Nothing model;
+  auto const info = error_of<UsageError>([&] { save_checkpoint(connect({.backend = "fake"}), model, folder()); });
+  EXPECT_THAT(info.message, testing::HasSubstr("neither parameters nor buffers"));
+}
+
+TEST_F(Checkpoint, is_found_where_it_was_saved) {
+  auto const alone = connect({.backend = "fake"});
+  EXPECT_FALSE(has_checkpoint(alone, folder()));
+  fs::create_directories(folder());
+  EXPECT_FALSE(has_checkpoint(alone, folder()));
+  fs::remove(folder());
+  save(2);
+  run_jobs(3, 1, [&](MeshCollective const& job) {
+    EXPECT_TRUE(has_checkpoint(job.dp_world(), folder()));
+    job.close();
+  });
 }
 
 TEST_F(Checkpoint, is_not_replaced_by_mistake) {

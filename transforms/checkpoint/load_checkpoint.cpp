@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -13,11 +14,13 @@
 #include "lib/core/as_size.hpp"
 #include "transforms/checkpoint/trained_state.hpp"
 #include "transforms/model/reals.hpp"
+#include "workspace/checkpoint/discovery/interrupted_commit.hpp"
 #include "workspace/checkpoint/discovery/open_shard_set.hpp"
 #include "workspace/checkpoint/source/directory_listing.hpp"
 #include "workspace/checkpoint/source/safetensors_source.hpp"
 #include "workspace/checkpoint/source/torch/dcp_source.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
+#include "workspace/checkpoint/write/job/dead_jobs.hpp"
 
 namespace crossrank {
 namespace {
@@ -130,9 +133,9 @@ class Loading {
   Loading(TrainableModel& model, fs::path const& from, Optimizer* optimizer)
       : optimizer_(optimizer), from_(from), is_dcp_(checkpoint::find_dcp(from) == checkpoint::DcpFlavour::torch) {
     transforms::require_optimizer_of(model, optimizer, load_operation);
-    saved_ = checkpoint::read_json_object(from / transforms::training_state_name).value_or(Json::object());
     auto const shards = model.sharded_state_dict();
-    open_model(shards);
+    open_model(shards);  // throws if the directory has only a part of its checkpoint
+    saved_ = checkpoint::read_json_object(from / transforms::training_state_name).value_or(Json::object());
     if (optimizer_ != nullptr) open_optimizer(shards);
   }
 
@@ -225,8 +228,25 @@ class Loading {
 
 }  // namespace
 
+bool has_checkpoint(Collective const& group, fs::path const& path) {
+  bool found = false;
+  checkpoint::agree(group, "has_checkpoint", [&] {
+    if (group.rank() != 0) return;
+    checkpoint::complete_interrupted_commits(path);
+    std::error_code error;
+    if (!fs::is_directory(path, error)) return;
+    auto const listing = checkpoint::list_directory(path);
+    checkpoint::require_no_interrupted_commit(listing);
+    found = listing.has(transforms::training_state_name);
+  });
+  return group.all_reduce_value(found ? 1 : 0, ReduceOp::max) != 0;
+}
+
 Json load_checkpoint(Collective const& group, TrainableModel& model, fs::path const& from,
                      LoadCheckpointOptions const& options) {
+  checkpoint::agree(group, load_operation, [&] {
+    if (group.rank() == 0) checkpoint::complete_interrupted_commits(from);
+  });
   std::unique_ptr<Loading> loading;
   checkpoint::agree(group, load_operation,
                     [&] { loading = std::make_unique<Loading>(model, from, options.optimizer); });

@@ -11,6 +11,7 @@
 #include "transforms/checkpoint/trained_state.hpp"
 #include "transforms/model/common_values.hpp"
 #include "workspace/checkpoint/memory/export_weights.hpp"
+#include "workspace/checkpoint/workers/equal_options.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 
 namespace crossrank {
@@ -33,6 +34,11 @@ HeldState held_state(TrainableModel& model, Optimizer const* optimizer) {
   transforms::require_optimizer_of(model, optimizer, save_operation);
   HeldState held;
   auto const shards = model.sharded_state_dict();
+  if (shards.empty()) {
+    throw UsageError({.operation = save_operation,
+                      .message = "the model has neither parameters nor buffers",
+                      .hint = "return them in `units()` of the model"});
+  }
   for (auto const& shard : shards) {
     if (shard.name.starts_with(transforms::optimizer_prefix)) {
       throw UsageError({.operation = save_operation,
@@ -105,14 +111,20 @@ checkpoint::ExtraFile state_file(SaveCheckpointOptions const& options,
 
 checkpoint::Summary save_checkpoint(Collective const& group, TrainableModel& model, std::filesystem::path const& out,
                                     SaveCheckpointOptions const& options) {
+  auto const* const optimizer = options.optimizer;
+  checkpoint::require_equal_options(
+      group, save_operation,
+      {{"format", options.format == CheckpointFormat::dcp ? "dcp" : "hugging_face"},
+       {"optimizer", optimizer == nullptr ? "none" : std::string(optimizer->name())},
+       {"steps of the optimizer", optimizer == nullptr ? "none" : std::to_string(optimizer->steps())}});
   HeldState held;
-  checkpoint::agree(group, save_operation, [&] { held = held_state(model, options.optimizer); });
+  checkpoint::agree(group, save_operation, [&] { held = held_state(model, optimizer); });
   take_buffers_of_rank_0(group, model, held);
   checkpoint::ExportExtras extras{.prefix = transforms::optimizer_prefix,
                                   .stem = transforms::optimizer_stem,
                                   .files = [&](auto files) { return std::vector{state_file(options, files)}; },
                                   .may_replace_model = true};
-  if (options.format == CheckpointFormat::dcp) extras.dcp = dcp_form(options.optimizer);
+  if (options.format == CheckpointFormat::dcp) extras.dcp = dcp_form(optimizer);
   return checkpoint::export_weights(group, held.tensors, held.placements, out,
                                     {.model = {.directory = options.directory, .config = options.config},
                                      .max_shard_bytes = options.max_shard_bytes,

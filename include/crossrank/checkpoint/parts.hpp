@@ -51,7 +51,8 @@ class CROSSRANK_EXPORT PartsPlan {
   /// and `finish_parts` open all, and throw `FormatError` when one has changed: its size, its time of modification, or
   /// its header.
   ///
-  /// Throws `IoError` when there is no such file, and `FormatError` when it is damaged or from another version.
+  /// Throws `IoError` when there is no such file, `FormatError` when it is damaged or from another version, and
+  /// `UsageError` when other users can replace it.
   [[nodiscard]] static PartsPlan load(std::filesystem::path const& file);
   /// Makes the hidden folder for the parts in the output, with what each part needs to know, and writes the plan to a
   /// file, which it replaces if it exists. Both are durable when the call returns. Files of this plan that earlier
@@ -125,8 +126,8 @@ struct FinishOptions {
   int threads = 0;                                     ///< threads; 0: two per CPU, at most 4
 };
 
-/// Publishes the result of all parts, with the index and the configs, as `consolidate` does: a kill at any step leaves
-/// the old checkpoint, no checkpoint, or the new one, and a later call completes the work.
+/// Publishes the result of all parts, with the index and the configs, as `consolidate` does: a kill leaves the old
+/// checkpoint, the new one, or renames that a later call completes; until then, readers refuse the output.
 ///
 /// Local. Parts that still run do not matter if their files are complete: they end without an effect. A call after the
 /// result was published compares it with the inputs and succeeds.

@@ -19,7 +19,8 @@ enum class CheckpointFormat : std::uint8_t {
   dcp,           ///< each rank's own rows in one file, as `torch.distributed.checkpoint` saves and loads them
 };
 
-/// Options of `save_checkpoint`. Only rank 0's `training_state`, `directory` and `config` count.
+/// Options of `save_checkpoint`. Only rank 0's `training_state`, `directory` and `config` count. All ranks pass an
+/// optimizer of the same kind with the same number of steps, or none does.
 struct SaveCheckpointOptions {
   Optimizer const* optimizer = nullptr;  ///< optimizer of the model, saved as well; null: only the model
   Json training_state = nullptr;         ///< what `load_checkpoint` returns, such as the place in the data
@@ -54,17 +55,25 @@ struct SaveCheckpointOptions {
 /// Every byte is sent at most once, to the rank that writes its file. In the format `dcp` no byte is sent. A rank
 /// needs as much memory as `checkpoint::consolidate` of weights in memory. All files get their names together, as in
 /// `checkpoint::consolidate`: if a rank is killed at any step, the disk is full or the job stops, `out` holds the old
-/// checkpoint, no checkpoint or the new one, never a mixture. The next call completes or removes the files of a killed
-/// job.
+/// checkpoint or the new one. A job that is killed in the middle of the renames leaves parts of both, which
+/// `load_checkpoint`, `has_checkpoint` and the next call complete to the new one, and all other readers refuse.
 ///
 /// Buffers are those of rank 0, because statistics of the ranks' own batches differ.
 ///
-/// Throws on all ranks: `UsageError` when the output exists, when the optimizer has another model, or when torch lacks
-/// the dtype of a tensor; `FormatError` when replicas differ or `group` lacks ranks of the model; `CancelledError`,
-/// `IoError`, `PeerLostError` and `TimeoutError` as `checkpoint::consolidate`.
+/// Throws on all ranks: `UsageError` when the output exists, when the optimizer has another model, when the model has
+/// no parameters, or when torch lacks the dtype of a tensor; `MismatchError` when ranks pass other formats or
+/// optimizers; `FormatError` when replicas differ or `group` lacks ranks of the model; `CancelledError`, `IoError`,
+/// `PeerLostError` and `TimeoutError` as `checkpoint::consolidate`.
 CROSSRANK_EXPORT checkpoint::Summary save_checkpoint(Collective const& group, TrainableModel& model,
                                                      std::filesystem::path const& out,
                                                      SaveCheckpointOptions const& options = {});
+
+/// Returns whether `path` has a checkpoint of `save_checkpoint`, on all ranks what rank 0 finds. Completes the commit
+/// of a job that was killed in the middle of it. Collective.
+///
+/// Throws on all ranks: `IoError` if the directory cannot be read or the commit cannot be completed; `FormatError` if
+/// another job is committing.
+CROSSRANK_EXPORT bool has_checkpoint(Collective const& group, std::filesystem::path const& path);
 
 /// Options of `load_checkpoint`.
 struct LoadCheckpointOptions {
@@ -75,7 +84,8 @@ struct LoadCheckpointOptions {
 /// Without an optimizer, it also loads any other Hugging Face or distributed checkpoint. Returns the `training_state`
 /// that was saved, or null.
 ///
-/// Collective. Each rank reads only its own rows from the files. From a distributed checkpoint it reads whole items
+/// Collective. Rank 0 completes the commit of a job that was killed in the middle of it. Each rank reads only its own
+/// rows from the files. From a distributed checkpoint it reads whole items
 /// that have some of these rows, to check their CRCs. Parameters are rounded if the model has another dtype. Names,
 /// shapes and dtypes are checked before anything changes. After an `IoError` the values are unspecified.
 ///

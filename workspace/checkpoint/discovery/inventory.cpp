@@ -9,6 +9,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "workspace/checkpoint/discovery/interrupted_commit.hpp"
 #include "workspace/checkpoint/discovery/weight_files.hpp"
 #include "workspace/checkpoint/source/file_pool.hpp"
 #include "workspace/checkpoint/source/safetensors_source.hpp"
@@ -159,6 +160,7 @@ Inventory take_inventory(fs::path const& path, TorchSourceOptions const& torch) 
     return out;
   }
   auto const listing = list_directory(path);
+  require_no_interrupted_commit(listing);
   for (auto const& name : listing.files) {
     if (is_weight_file(listing, name)) builder.add_file(path / name);
   }

@@ -24,6 +24,7 @@
 #include "workspace/checkpoint/source/safetensors_source.hpp"
 #include "workspace/checkpoint/source/shard_metadata.hpp"
 #include "workspace/checkpoint/discovery/flat_parameters.hpp"
+#include "workspace/checkpoint/discovery/interrupted_commit.hpp"
 #include "workspace/checkpoint/discovery/model_description.hpp"
 #include "workspace/checkpoint/discovery/grid/one_model.hpp"
 #include "workspace/checkpoint/discovery/parts_or_ranks.hpp"
@@ -238,6 +239,7 @@ ShardSet open_any(fs::path const& path, ShardSetOptions const& options, TorchSou
     return is_index ? open_any(folder_of(path), options, torch) : open_file(path, torch);
   }
   auto const listing = list_directory(path);
+  require_no_interrupted_commit(listing);
   if (auto const flavour = find_dcp(path); flavour != DcpFlavour::none) {
     auto whole = set_of(open_dcp(path, {.crc = options.crc,
                                         .model_key = options.model_key,
@@ -248,6 +250,8 @@ ShardSet open_any(fs::path const& path, ShardSetOptions const& options, TorchSou
     whole.known_whole = flavour == DcpFlavour::torch && is_megatron_dist(path);
     // Safetensors files have the places of their pieces, but not the lengths of the whole tensors.
     whole.uncounted = flavour == DcpFlavour::safetensors;
+    if (flavour == DcpFlavour::safetensors)
+      whole.absent = absent_of(whole, listed_tensors(listing, WeightFormat::safetensors));
     return whole;
   }
   if (!options.pattern.empty()) return open_shards(listing, options, torch);

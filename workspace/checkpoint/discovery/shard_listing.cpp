@@ -132,6 +132,15 @@ DirectoryListing lost_files(DirectoryListing const& listing) {
   return {.path = listing.path, .files = listing.unreachable};
 }
 
+/// Returns the "weight_map" of an index: the file of each tensor.
+Json weight_map_of(DirectoryListing const& listing, std::string const& name) {
+  auto const json = read_json_object(listing.path / name, codec::listing_limits, codec::RepeatedKey::refuse);
+  auto const map = json->find("weight_map");
+  if (map == json->end() || !map->is_object())
+    refuse_index("the index has no weight_map", listing, name, {}, "remove the index or write it again");
+  return *map;
+}
+
 /// The contents of an index.
 struct ShardIndex {
   std::vector<std::string> files{};    ///< sorted
@@ -147,13 +156,10 @@ std::optional<ShardIndex> read_index(DirectoryListing const& listing, WeightForm
     if (!lost.empty()) refuse_unreachable(listing.path / lost);
     return std::nullopt;
   }
-  auto const json = read_json_object(listing.path / name, codec::listing_limits, codec::RepeatedKey::refuse);
-  auto const map = json->find("weight_map");
-  if (map == json->end() || !map->is_object())
-    refuse_index("the index has no weight_map", listing, name, {}, "remove the index or write it again");
+  auto const map = weight_map_of(listing, name);
   ShardIndex index;
   std::set<std::string_view> files;
-  for (auto const& [tensor, file] : map->items()) {
+  for (auto const& [tensor, file] : map.items()) {
     if (!file.is_string() || file.get_ref<std::string const&>().find('/') != std::string::npos)
       refuse_index("the index has no plain file name for \"" + tensor + "\"", listing, name, file.dump(),
                    "write the index again");
@@ -272,6 +278,15 @@ std::vector<std::string> checkpoints_below(DirectoryListing const& listing) {
 }
 
 }  // namespace
+
+std::vector<std::string> listed_tensors(DirectoryListing const& listing, WeightFormat family) {
+  std::vector<std::string> tensors;
+  auto const name = index_of(listing, family);
+  if (name.empty()) return tensors;
+  auto const map = weight_map_of(listing, name);
+  for (auto const& [tensor, file] : map.items()) tensors.push_back(tensor);
+  return tensors;
+}
 
 FoundShards find_shards(DirectoryListing const& listing, std::string const& pattern, AnnouncedGrid const& announced) {
   if (!pattern.empty()) return {.shards = by_pattern(listing, pattern)};

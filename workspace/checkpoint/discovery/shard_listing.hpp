@@ -38,4 +38,8 @@ struct FoundShards {
 [[nodiscard]] FoundShards find_shards(DirectoryListing const& listing, std::string const& pattern,
                                       AnnouncedGrid const& announced);
 
+/// Returns the tensors that the index of one format lists, whatever files it names; nothing without an index. Throws
+/// `FormatError` if the index is damaged.
+[[nodiscard]] std::vector<std::string> listed_tensors(DirectoryListing const& listing, WeightFormat family);
+
 }  // namespace crossrank::checkpoint

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <ranges>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -19,18 +20,25 @@
 #include "workspace/checkpoint/discovery/model_description.hpp"
 #include "workspace/checkpoint/discovery/weight_files.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
+#include "workspace/checkpoint/source/torch/dcp_source.hpp"
 #include "workspace/checkpoint/write/job/job_files.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
 
-constexpr std::string_view dcp_metadata_name = ".metadata";
+/// Returns the place of a file in the order in which files get their names. They lose them in the opposite order. What
+/// makes a loader take the files for a checkpoint comes last: the weights, which may be one file without an index, then
+/// the index, and then the config and the metadata of a distributed checkpoint.
+int commit_rank(std::string const& name) {
+  if (name == dcp_metadata_name) return 4;
+  if (name == "config.json") return 3;
+  if (name.ends_with(".index.json")) return 2;
+  return is_weights(name) && !is_other_state(name) ? 1 : 0;
+}
 
-/// Returns the order of removal. The config and the metadata of a distributed checkpoint, and then the index, go first,
-/// because no loader takes the remaining files for a checkpoint without them.
-int removal_rank(std::string const& name) {
-  if (name == "config.json" || name == dcp_metadata_name) return 0;
-  return name.ends_with(".index.json") ? 1 : 2;
+std::vector<std::string> in_commit_order(std::vector<std::string> names) {
+  std::ranges::stable_sort(names, {}, commit_rank);
+  return names;
 }
 
 /// Returns whether a name in a commit record is a path inside the output.
@@ -184,10 +192,7 @@ bool Commit::move(Rename const& wanted, char const* what) {
 
 void Commit::move_old_aside(CommitRecord const& plan) {
   std::set<std::string_view> const result(plan.to_out.begin(), plan.to_out.end());
-  auto names = plan.from_out;
-  std::stable_sort(names.begin(), names.end(),
-                   [](auto const& a, auto const& b) { return removal_rank(a) < removal_rank(b); });
-  for (auto const& name : names) {
+  for (auto const& name : in_commit_order(plan.from_out) | std::views::reverse) {
     // A file of the result that is not in the job's folder was already committed by a killed job.
     if (result.contains(name) && entry_at(work_, job_file_name(name)) != Entry::file) continue;
     if (move({.to_out = false, .from = name, .to = backup_name(name)}, "move the old checkpoint aside"))
@@ -197,9 +202,10 @@ void Commit::move_old_aside(CommitRecord const& plan) {
 }
 
 void Commit::move_new_in(CommitRecord const& plan) {
-  for (auto const& name : plan.to_out) {
+  auto const names = in_commit_order(plan.to_out);
+  for (auto const& name : names) {
     // The last file makes the output a checkpoint, so all other files must be durable before it appears.
-    if (&name == &plan.to_out.back()) sync_out();
+    if (&name == &names.back()) sync_out();
     if (move({.to_out = true, .from = job_file_name(name), .to = name}, "commit")) {
       CROSSRANK_CRASH_POINT("checkpoint.commit.named");
     } else if (entry_at(out_, name) != Entry::file) {

@@ -24,7 +24,7 @@ namespace crossrank::checkpoint {
 /// then on any process can complete the commit.
 struct CommitRecord {
   std::vector<std::string> from_out{};  ///< names of the previous checkpoint
-  std::vector<std::string> to_out{};    ///< names of the result, in order; the last one makes it a checkpoint
+  std::vector<std::string> to_out{};    ///< names of the result
 };
 
 /// Returns whether a job's folder has a commit record. Throws `IoError` if the file system cannot tell.

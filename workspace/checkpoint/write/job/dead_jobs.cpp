@@ -1,9 +1,11 @@
 #include "workspace/checkpoint/write/job/dead_jobs.hpp"
 
+#include <system_error>
 #include <utility>
 
 #include <crossrank/error.hpp>
 
+#include "workspace/checkpoint/discovery/interrupted_commit.hpp"
 #include "workspace/checkpoint/write/job/job_files.hpp"
 #include "workspace/checkpoint/write/job/commit.hpp"
 #include "workspace/checkpoint/write/job/part_runs.hpp"
@@ -60,6 +62,18 @@ void clean_up_dead_jobs(platform::Directory const& out, std::string const& own_f
     } catch (IoError const&) {
       if (entry_at(out, name) == Entry::folder) throw;  // else its own job or another one has removed it
     }
+  }
+}
+
+void complete_interrupted_commits(std::filesystem::path const& path) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error)) return;
+  while (auto const name = find_interrupted_commit(list_directory(path))) {
+    auto const out = platform::Directory::open(path, write_operation);
+    auto const work = platform::Directory::open(out.path_of(*name), write_operation);
+    auto const lock = take_lock(work);
+    if (!lock || !lock_is_effective(work)) return;
+    complete_and_remove(out, work);
   }
 }
 

@@ -21,6 +21,11 @@ void complete_and_remove(platform::Directory const& out, platform::Directory con
 /// stays whole. Throws `UsageError` for a running job and, without `force`, for a dead job that was committing.
 void clean_up_dead_jobs(platform::Directory const& out, std::string const& own_folder, bool force);
 
+/// Completes the commits of jobs that were killed while they committed their results to a directory, so that it holds a
+/// checkpoint again. Does nothing where there is none, or where the job may still be running. Throws as
+/// `complete_and_remove`.
+void complete_interrupted_commits(std::filesystem::path const& path);
+
 /// The result of `clean_jobs` for the folder of one job.
 struct CleanedJob {
   std::string name{};

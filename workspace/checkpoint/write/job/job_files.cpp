@@ -26,7 +26,7 @@ constexpr int max_removals = 10;
 
 std::string job_file_name(std::string const& name) {
   if (name.find('/') == std::string::npos) return name;
-  std::string flat = ".below.";
+  std::string flat(nested_file_prefix);
   for (char const c : name) {
     if (c == '/') {
       flat += "%2F";

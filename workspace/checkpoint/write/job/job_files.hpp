@@ -8,15 +8,16 @@
 
 #include "lib/platform/files/directory.hpp"
 #include "lib/platform/files/fd.hpp"
+#include "workspace/checkpoint/discovery/interrupted_commit.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
 
 namespace crossrank::checkpoint {
 
 inline constexpr char const* restart_hint = "run again without `resume`";
 
-// Files of a job in its folder. No file of a result has such a name: only `.metadata` begins with a dot.
+// Files of a job in its folder, besides its commit record. No file of a result has such a name: only `.metadata` begins
+// with a dot.
 inline constexpr char const* lock_name = ".lock";
-inline constexpr char const* commit_record_name = ".committing";
 inline constexpr char const* parts_record_name = ".parts";   ///< the folder belongs to a plan of parts
 inline constexpr char const* published_name = ".published";  ///< the result of the plan is in the output
 inline constexpr char const* run_prefix = ".run.";           ///< locked file of a running part
@@ -29,9 +30,9 @@ inline constexpr char const* part_file_prefix = ".part.";    ///< file that a ru
 [[nodiscard]] inline std::string finished_marker_name(std::string const& name) { return ".finished." + name; }
 
 /// Returns the name of the folder of job `id`.
-[[nodiscard]] inline std::string folder_name(std::string const& id) { return ".crossrank-" + id; }
+[[nodiscard]] inline std::string folder_name(std::string const& id) { return std::string(job_folder_prefix) + id; }
 /// Returns whether a name is that of a job's folder.
-[[nodiscard]] inline bool is_job_folder(std::string const& name) { return name.starts_with(folder_name({})); }
+[[nodiscard]] inline bool is_job_folder(std::string const& name) { return name.starts_with(job_folder_prefix); }
 
 /// Kinds of directory entries; a link is a file.
 enum class Entry : std::uint8_t { nothing, file, folder };
