@@ -32,8 +32,9 @@ struct Shard {
 /// The tensor is split into `split_factor` parts, and each part is sharded like `Shard`. A rank holds its pieces of all
 /// parts.
 ///
-/// FSDP2 uses this placement if a later dimension of the mesh shards the same dimension of the tensor. PyTorch calls it
-/// `_StridedShard`.
+/// FSDP2 uses this placement if a later dimension of the mesh shards the same dimension of the tensor. If the ranks
+/// along the next such dimensions are `split_factor`, these dimensions split the tensor into the parts, and a rank
+/// holds a piece of its own part; lengths may then be uneven, as in PyTorch. PyTorch calls it `_StridedShard`.
 struct StridedShard {
   std::int64_t dim = 0;           ///< negative numbers count from the last dimension
   std::int64_t split_factor = 1;  ///< number of parts
@@ -84,7 +85,9 @@ struct TensorPlacement {
 /// Ranks with the same `tp_rank`, `pp_rank` and `ep_rank` form a *cell*. The cells hold the shards of tensor, pipeline
 /// and expert parallelism. Rules merge them like shards in files. Inside a cell, each tensor is spread over the ranks
 /// as its placement says. A tensor without a placement is `otherwise`; by default all ranks of the cell hold the same
-/// values. A mesh without ranks consists of all ranks of the cell, in their order.
+/// values. A mesh without ranks consists of all ranks of the cell that have tensors, in their order. If a rank has
+/// none, a tensor with `Shard` needs `shape`, and one with `Partial` needs a mesh, because they may lack a piece
+/// otherwise.
 ///
 /// Examples:
 /// - data parallel: `{}`

@@ -113,6 +113,17 @@ constexpr std::int64_t too_many_bytes = std::int64_t{1} << 39;  // the sanitizer
 constexpr std::int64_t too_many_bytes = std::int64_t{1} << 42;
 #endif
 
+// The tensor would lose the rows of rank 1, and nobody would notice.
+TEST_F(RefusedExport, of_a_sharded_tensor_beside_a_rank_without_tensors) {
+  for (checkpoint::Placement const& placement :
+       {checkpoint::Placement(checkpoint::Shard{0}), checkpoint::Placement(checkpoint::StridedShard{0, 2}),
+        checkpoint::Placement(checkpoint::Partial{})}) {
+    Part const whole{.placements = {.otherwise = {.placements = {placement}}}};
+    Part const idle{.weights = {}, .placements = whole.placements};
+    expect_refused<FormatError>("rank 1 has no tensors", whole, idle);
+  }
+}
+
 TEST_F(RefusedExport, of_an_undefined_tensor) {
   expect_refused<UsageError>("tensor is undefined", {}, {.weights = {{"w", Tensor()}}});
 }

@@ -28,6 +28,19 @@ Indices chunk(Indices const& all, std::int64_t count, std::int64_t number) {
   return out;
 }
 
+std::int64_t dim_of(Placement const& placement) {
+  if (auto const* const shard = std::get_if<Shard>(&placement)) return shard->dim;
+  auto const* const strided = std::get_if<StridedShard>(&placement);
+  return strided == nullptr ? -1 : strided->dim;
+}
+
+/// Returns whether the first of two dimensions of a mesh shards the pieces of the second one, as FSDP2 does.
+bool second_comes_first(std::vector<Placement> const& placements, std::vector<std::int64_t> const& mesh_shape) {
+  if (placements.size() != 2 || dim_of(placements[0]) != dim_of(placements[1])) return false;
+  auto const* const strided = std::get_if<StridedShard>(&placements[0]);
+  return strided != nullptr && strided->split_factor == mesh_shape[1];
+}
+
 }  // namespace
 
 Tensor random_tensor(std::mt19937& random, Shape const& shape, Dtype dtype) {
@@ -51,7 +64,9 @@ Tensor piece_of(Tensor const& whole, TensorPlacement const& placement, std::size
     std::iota(kept.back().begin(), kept.back().end(), 0);
   }
   bool zeros = false;
-  for (std::size_t i = 0; i < placement.placements.size(); ++i) {
+  bool const swapped = second_comes_first(placement.placements, mesh_shape);
+  for (std::size_t step = 0; step < placement.placements.size(); ++step) {
+    auto const i = swapped ? 1 - step : step;
     auto const& one = placement.placements[i];
     if (auto const* const shard = std::get_if<Shard>(&one)) {
       auto& dim = kept.at(static_cast<std::size_t>(shard->dim));
@@ -59,8 +74,9 @@ Tensor piece_of(Tensor const& whole, TensorPlacement const& placement, std::size
     } else if (auto const* const strided = std::get_if<StridedShard>(&one)) {
       auto& dim = kept.at(static_cast<std::size_t>(strided->dim));
       Indices out;
-      for (std::int64_t part = 0; part < strided->split_factor; ++part) {
-        auto const piece = chunk(chunk(dim, strided->split_factor, part), mesh_shape[i], at[i]);
+      auto const parts = swapped && i == 0 ? 1 : strided->split_factor;
+      for (std::int64_t part = 0; part < parts; ++part) {
+        auto const piece = chunk(chunk(dim, parts, part), mesh_shape[i], at[i]);
         out.insert(out.end(), piece.begin(), piece.end());
       }
       dim = out;

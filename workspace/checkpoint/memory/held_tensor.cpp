@@ -43,9 +43,40 @@ std::optional<std::int64_t> sharded_dim(Placement const& placement, std::size_t 
 
 std::string text_of(Shape const& shape) { return to_string(shape); }
 
+/// One step in which a dimension of a tensor is sharded.
+struct ShardingStep {
+  MeshPlace place{};
+  std::int64_t split_factor = 1;
+};
+
+/// Returns the steps that shard dimension `dim` of a tensor, in their order.
+///
+/// They follow the dimensions of the mesh, except that FSDP2 shards the pieces of tensor parallelism, whose mesh
+/// dimension comes later: a split factor that is the product of the next steps means that these come first. For uneven
+/// lengths this is not the same as a piece of each part.
+std::vector<ShardingStep> sharding_steps(std::size_t dim, std::size_t dims, std::span<Placement const> placements,
+                                         std::span<MeshPlace const> place) {
+  std::vector<ShardingStep> steps;
+  for (auto i = placements.size(); i-- > 0;) {
+    if (sharded_dim(placements[i], dims) != static_cast<std::int64_t>(dim)) continue;
+    auto const* const strided = std::get_if<StridedShard>(&placements[i]);
+    ShardingStep step{place[i], strided == nullptr ? 1 : strided->split_factor};
+    auto before = steps.begin();
+    std::int64_t parts = 1;
+    while (before != steps.end() && parts < step.split_factor) parts *= (before++)->place.size;
+    if (parts == step.split_factor) {
+      step.split_factor = 1;
+    } else {
+      before = steps.begin();
+    }
+    steps.insert(before, step);
+  }
+  return steps;
+}
+
 class TensorHolding {
  public:
-  TensorHolding(std::string const& name, std::span<Member const> members, std::span<int const> cell,
+  TensorHolding(std::string const& name, std::span<Member const> members, CellRanks const& cell,
                 std::string const& operation)
       : name_(name), members_(members), cell_(cell), operation_(operation) {
     for (auto const& member : members) by_rank_.emplace(member.rank, &member);
@@ -130,11 +161,27 @@ class TensorHolding {
     refuse("rank " + std::to_string(rank) + " has a tensor of another shape", text_of(expected), text_of(got), {rank});
   }
 
+  /// Throws if a rank without tensors might hold a piece of this one. Without the piece, the tensor would be too short,
+  /// or the values of a rank would be missing in its sum.
+  void require_known_mesh(TensorPlacement const& placement) const {
+    if (cell_.idle.empty() || !placement.mesh.shape.empty()) return;
+    auto const needs_all_ranks = [&](Placement const& one) {
+      return std::holds_alternative<Partial>(one) || (!std::holds_alternative<Replicate>(one) && !placement.shape);
+    };
+    if (std::ranges::none_of(placement.placements, needs_all_ranks)) return;
+    auto const rank = "rank " + std::to_string(cell_.idle.front());
+    refuse(rank + " has no tensors, and nothing tells whether it should hold a piece of this one", {}, {}, cell_.idle,
+           "pass the tensor on " + rank + ", or give the ranks of the mesh in the placement");
+  }
+
   /// Completes the mesh of a member and checks it.
   [[nodiscard]] Grid grid_of(Member const& member) const {
     auto const& mesh = member.described->placement->mesh;
     Grid grid{.shape = mesh.shape, .ranks = mesh.ranks};
-    if (grid.ranks.empty()) grid.ranks.assign(cell_.begin(), cell_.end());
+    if (grid.ranks.empty()) {
+      require_known_mesh(*member.described->placement);
+      grid.ranks = cell_.holding;
+    }
     if (grid.shape.empty()) grid.shape = {static_cast<std::int64_t>(grid.ranks.size())};
     std::int64_t product = 1;
     for (auto const length : grid.shape) {
@@ -363,7 +410,7 @@ class TensorHolding {
 
   std::string const& name_;
   std::span<Member const> members_;
-  std::span<int const> cell_;
+  CellRanks const& cell_;
   std::string const& operation_;
   std::map<int, Member const*> by_rank_{};
 };
@@ -374,18 +421,14 @@ std::vector<IndexRanges> held_entries(Shape const& shape, std::span<Placement co
                                       std::span<MeshPlace const> place) {
   std::vector<IndexRanges> entries;
   for (auto const length : shape) entries.push_back(length > 0 ? IndexRanges{{0, length}} : IndexRanges{});
-  for (std::size_t i = 0; i < placements.size(); ++i) {
-    auto const dim = sharded_dim(placements[i], shape.size());
-    if (!dim) continue;
-    auto& ranges = entries.at(as_size(*dim));
-    auto const* const strided = std::get_if<StridedShard>(&placements[i]);
-    ranges =
-        strided == nullptr ? chunk_of(ranges, place[i]) : strided_chunk_of(ranges, strided->split_factor, place[i]);
+  for (std::size_t dim = 0; dim < shape.size(); ++dim) {
+    for (auto const& step : sharding_steps(dim, shape.size(), placements, place))
+      entries[dim] = strided_chunk_of(entries[dim], step.split_factor, step.place);
   }
   return entries;
 }
 
-DescribedHeldTensor hold_tensor(std::string const& name, std::span<Member const> members, std::span<int const> cell,
+DescribedHeldTensor hold_tensor(std::string const& name, std::span<Member const> members, CellRanks const& cell,
                                 std::string const& operation) {
   return TensorHolding(name, members, cell, operation).find();
 }

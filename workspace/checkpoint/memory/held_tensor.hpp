@@ -63,13 +63,19 @@ struct DescribedHeldTensor {
   HeldTensor held{};
 };
 
-/// Finds out how the ranks of a cell hold one tensor. `cell` lists the ranks that a mesh without ranks stands for,
-/// `members` the ranks that have the tensor, in order.
+/// The ranks of a cell, in order.
+struct CellRanks {
+  std::vector<int> holding{};  ///< ranks with tensors, for which a mesh without ranks stands
+  std::vector<int> idle{};     ///< ranks without any tensor
+};
+
+/// Finds out how the ranks of a cell hold one tensor. `members` are the ranks that have the tensor, in order.
 ///
-/// Throws `FormatError` when the ranks shard the tensor differently, when one lacks it, or when the placements do not
-/// cover it exactly once, and `UsageError` for a mesh that does not fit.
+/// Throws `FormatError` when the ranks shard the tensor differently, when one lacks it, when the placements do not
+/// cover it exactly once, or when nothing tells whether an idle rank should hold a piece, and `UsageError` for a mesh
+/// that does not fit.
 [[nodiscard]] DescribedHeldTensor hold_tensor(std::string const& name, std::span<Member const> members,
-                                              std::span<int const> cell, std::string const& operation);
+                                              CellRanks const& cell, std::string const& operation);
 
 /// Returns the entries of each dimension of a tensor of `shape` that the rank at `place` of the mesh holds.
 [[nodiscard]] std::vector<IndexRanges> held_entries(Shape const& shape, std::span<Placement const> placements,

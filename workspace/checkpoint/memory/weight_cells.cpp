@@ -28,10 +28,9 @@ std::string cell_name(ShardPlace const& place, DescribedWeights const& described
 /// same way are looked at once, so time and memory do not grow with ranks times tensors.
 class CellBuilder {
  public:
-  CellBuilder(std::vector<int> const& ranks, DescribedWeights const& described, int own_rank,
-              std::string const& operation)
+  CellBuilder(CellRanks const& ranks, DescribedWeights const& described, int own_rank, std::string const& operation)
       : ranks_(ranks), described_(described), operation_(operation) {
-    for (auto const rank : ranks) add_rank(rank, own_rank);
+    for (auto const rank : ranks.holding) add_rank(rank, own_rank);
   }
 
   [[nodiscard]] CellTensors make() {
@@ -107,7 +106,7 @@ class CellBuilder {
     return {.tensor = std::move(found.tensor), .held = std::make_shared<HeldTensor const>(std::move(found.held))};
   }
 
-  std::vector<int> const& ranks_;
+  CellRanks const& ranks_;
   DescribedWeights const& described_;
   std::string const& operation_;
   std::vector<Listing> listings_{};
@@ -163,13 +162,12 @@ void CellSource::read(std::size_t tensor, std::uint64_t offset, std::span<std::b
 WeightCells make_cells(DescribedWeights const& described, StateDict const& weights, int rank,
                        std::string const& operation) {
   WeightCells out{.rank = rank};
-  std::map<std::tuple<int, int, int>, std::vector<int>> ranks_of;
+  std::map<std::tuple<int, int, int>, CellRanks> ranks_of;
   for (std::size_t i = 0; i < described.ranks.size(); ++i) {
     auto const& one = described.ranks[i];
     out.hosts.push_back(one.host);
     auto& ranks = ranks_of[{one.place.pp, one.place.ep, one.place.tp}];
-    // A rank without tensors takes no part in its cell.
-    if (!one.names->names.empty()) ranks.push_back(static_cast<int>(i));
+    (one.names->names.empty() ? ranks.idle : ranks.holding).push_back(static_cast<int>(i));
   }
   auto& set = out.set;
   set.tp = described.tp;
@@ -181,7 +179,7 @@ WeightCells make_cells(DescribedWeights const& described, StateDict const& weigh
       for (int tp = 0; tp < set.tp; ++tp) {
         ShardPlace const place{.tp = tp, .pp = pp, .ep = ep, .moe = tp % set.moe_ep};
         auto const found = ranks_of.find({pp, ep, tp});
-        if (found == ranks_of.end() || found->second.empty()) {
+        if (found == ranks_of.end() || found->second.holding.empty()) {
           throw FormatError(
               {.operation = operation,
                .message = "no rank has weights of tensor-parallel rank " + std::to_string(tp) + ", stage " +
@@ -192,7 +190,7 @@ WeightCells make_cells(DescribedWeights const& described, StateDict const& weigh
                .section = "placements"});
         }
         out.cells.push_back(std::make_shared<CellSource>(
-            cell_name(place, described, found->second), static_cast<std::uint32_t>(out.cells.size()),
+            cell_name(place, described, found->second.holding), static_cast<std::uint32_t>(out.cells.size()),
             CellBuilder(found->second, described, rank, operation).make()));
         set.sources.push_back(out.cells.back());
         set.places.push_back(place);
