@@ -29,19 +29,16 @@ constexpr int newest_version = 10;
 
 /// Distinguishes the formats of torch before version 1.6 from damage.
 void refuse_old_formats(ByteSource const& source) {
-  constexpr std::array<unsigned char, 14> magic{0x80, 0x02, 0x8a, 0x0a, 0x6c, 0xfc, 0x9c,
-                                                0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19};
-  std::array<std::byte, 263> head{};
-  auto const count = std::min<std::uint64_t>(head.size(), source.size());
-  source.read_at(0, std::span(head).first(count));
-  auto const is = [](std::byte a, unsigned char b) { return std::to_integer<unsigned char>(a) == b; };
+  // The pickle of a number, after the mark of the protocol and, from protocol 4 on, the length of a frame.
+  constexpr std::string_view magic = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
+  std::array<char, 263> bytes{};
+  auto const count = std::min<std::uint64_t>(bytes.size(), source.size());
+  source.read_at(0, std::as_writable_bytes(std::span(bytes)).first(count));
+  std::string_view const head(bytes.data(), bytes.size());
   char const* const hint = "load and save it with PyTorch 1.6 or later: torch.save(torch.load(path), path)";
-  if (count >= magic.size() &&
-      std::equal(magic.begin(), magic.end(), head.begin(), [&](unsigned char a, std::byte b) { return is(b, a); }))
+  if (head[0] == '\x80' && (head.substr(2).starts_with(magic) || head.substr(11).starts_with(magic)))
     refuse_file(source, "file", "this is the format of torch before 1.6, which is not a zip archive", hint);
-  constexpr std::string_view tar = "ustar";
-  if (count >= 257 + tar.size() &&
-      std::string_view(reinterpret_cast<char const*>(head.data()) + 257, tar.size()) == tar)
+  if (head.substr(257).starts_with("ustar"))
     refuse_file(source, "file", "this is a tar archive, the oldest format of torch", hint);
 }
 

@@ -285,6 +285,16 @@ TEST_F(MissingPieces, are_noticed_by_a_norm_or_an_embedding_alone) {
   }
 }
 
+// Writers of torch that overwrite each other's files leave only the index behind.
+TEST_F(MissingPieces, are_noticed_by_the_index) {
+  describe();
+  Json map = Json::object();
+  for (auto const* tensor : {"input_layernorm", "mlp.up_proj", "mlp.down_proj", "post_attention_layernorm"})
+    map["model.layers.0." + std::string(tensor) + ".weight"] = "lost.safetensors";
+  std::ofstream(folder_.path() / "model.safetensors.index.json") << Json{{"weight_map", map}};
+  EXPECT_THAT(refusal(), HasSubstr("model.layers.0.post_attention_layernorm.weight"));
+}
+
 TEST_F(MissingPieces, are_warned_of_without_a_config) {
   EXPECT_THAT(warnings(), testing::Contains(HasSubstr("nothing tells how many ranks")));
 }

@@ -103,6 +103,18 @@ TEST_F(TorchIndex, throws_when_a_listed_file_is_missing) {
   EXPECT_THAT(refusal(), HasSubstr("pytorch_model-00002-of-00002.bin"));
 }
 
+// They used to become two pipeline stages with layers of other numbers.
+TEST_F(TorchIndex, is_missed_when_two_parts_have_some_tensors_in_common) {
+  fs::remove(at("pytorch_model.bin.index.json"));
+  auto const vector = Tensor::zeros({4}, Dtype::f32);
+  save_safetensors(at("model-00001-of-00002.safetensors"), {{"a", vector}, {"b", vector}, {"c", vector}});
+  save_safetensors(at("model-00002-of-00002.safetensors"), {{"c", vector}, {"d", vector}, {"e", vector}});
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("too few for the files of ranks"), HasSubstr("1 of 3, c among them")));
+  fs::remove(at("model-00002-of-00002.safetensors"));
+  save_safetensors(at("model-00002-of-00002.safetensors"), {{"b", vector}, {"c", vector}, {"e", vector}});
+  EXPECT_EQ(open_shard_set(root_.path()).sources.size(), 2U) << "files of ranks";
+}
+
 TEST_F(TorchIndex, throws_when_two_parts_have_the_same_tensor) {
   put("pytorch_model-00002-of-00002.bin", 2, "a");
   EXPECT_THAT(refusal(), AllOf(HasSubstr("\"a\""), HasSubstr("pytorch_model-00002-of-00002.bin")));

@@ -110,11 +110,23 @@ TEST_F(TorchFiles, with_a_changed_bit_are_read_if_the_policy_allows_it) {
 }
 
 TEST_F(TorchFiles, of_the_format_before_zip_are_refused_with_a_hint) {
-  try {
-    (void)open_torch(load("legacy_not_zip.pth"));
-    ADD_FAILURE() << "accepted";
-  } catch (FormatError const& e) {
-    EXPECT_NE(e.info().hint.find("torch.save"), std::string::npos);
+  auto const of_protocol_2 = load("legacy_not_zip.pth");
+  std::vector<Bytes> bytes(1, of_protocol_2);
+  for (int const protocol : {3, 4, 5}) {
+    auto& copy = bytes.emplace_back(of_protocol_2);
+    copy[1] = static_cast<std::byte>(protocol);
+    std::string_view const frame("\x95\x0d\0\0\0\0\0\0\0", 9);  // and its length, before the first value
+    if (protocol >= 4)
+      copy.insert(copy.begin() + 2, reinterpret_cast<std::byte const*>(frame.data()),
+                  reinterpret_cast<std::byte const*>(frame.data()) + frame.size());
+  }
+  for (auto const& file : bytes) {
+    try {
+      (void)open_torch(file);
+      ADD_FAILURE() << "accepted";
+    } catch (FormatError const& e) {
+      EXPECT_NE(e.info().hint.find("torch.save"), std::string::npos) << std::to_integer<int>(file[1]);
+    }
   }
 }
 

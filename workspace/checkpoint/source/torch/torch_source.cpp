@@ -138,7 +138,8 @@ bool is_torch_archive(std::filesystem::path const& path) {
   std::string_view const begins(head.data(), head.size());
   bool const is_length = begins.substr(4, 4) == std::string_view("\0\0\0\0", 4);
   if (is_length && std::string_view("{ \t\r\n").find(begins[8]) != std::string_view::npos) return false;
-  return begins.starts_with("PK") || begins.starts_with("\x80\x02");
+  bool const is_pickle = begins[0] == '\x80' && begins[1] >= 2 && begins[1] <= 5;  // of torch before 1.6
+  return begins.starts_with("PK") || is_pickle;
 }
 
 }  // namespace crossrank::checkpoint
