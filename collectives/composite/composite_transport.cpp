@@ -26,6 +26,8 @@ CompositeTransport::CompositeTransport(Subtransports subtransports)
 
 CompositeTransport::~CompositeTransport() {
   if (std::uncaught_exceptions() == 0) flush_messages();
+  if (auto* const messages = dynamic_cast<message::MessageTransport*>(subtransports_.across.get()))
+    messages->network().report_deaths();
   subtransports_.across->set_poll_hook({});
   subtransports_.bulk->set_poll_hook({});
 }

@@ -16,7 +16,6 @@ namespace {
 
 using platform::system;
 
-constexpr auto ping_interval = std::chrono::milliseconds(250);
 constexpr auto grace = std::chrono::milliseconds(800);  // for a better informed member to name the cause
 /// The same while that member waits for others itself. On a busy machine its own timeout ends later, because it counts
 /// only the time in which it ran.

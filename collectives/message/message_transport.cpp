@@ -253,7 +253,8 @@ void MessageTransport::handle(int src, PacketHeader const& head, Bytes body) {
     case PacketKind::overdue: failures_.take_overdue(head); break;
     case PacketKind::gone: failures_.take_gone(member); break;
     case PacketKind::ping:
-    case PacketKind::pong: break;
+    case PacketKind::pong:
+    case PacketKind::leaving: break;  // of the network
   }
 }
 

@@ -11,6 +11,7 @@
 #include "lib/core/forked_child.hpp"
 #include "lib/core/log.hpp"
 #include "lib/node/group/node_comm.hpp"
+#include "lib/platform/backoff.hpp"
 #include "lib/platform/start_thread.hpp"
 #include "lib/platform/system.hpp"
 
@@ -21,6 +22,10 @@ using platform::system;
 
 constexpr auto pulse_interval = std::chrono::milliseconds(20);
 constexpr auto drain_interval = std::chrono::milliseconds(1);
+constexpr auto longest_sleep_at_exit = std::chrono::milliseconds(2);
+constexpr auto look_interval = std::chrono::milliseconds(50);
+/// Time for the error that made a rank end. It may be on its way.
+constexpr auto grace_of_the_dead = std::chrono::milliseconds(200);
 
 }  // namespace
 
@@ -42,6 +47,65 @@ void Network::start() {
   thread_ = platform::start_thread("connect", [this] { run_progress_thread(); });
 }
 
+void Network::announce_leaving() {
+  if (std::exchange(is_leaving_, true)) return;
+  // Ranks that leave themselves wait for it.
+  for (int rank = 0; rank < packet_transport_->world_size(); ++rank) {
+    if (rank != packet_transport_->rank()) send(rank, {.kind = PacketKind::leaving});
+  }
+}
+
+void Network::announce_end() noexcept {
+  if (!is_own_process()) return;
+  try {
+    auto const guard = lock();
+    announce_leaving();
+    pump();
+  } catch (std::exception const& e) {
+    log_event(LogLevel::warning, "could not tell the other ranks of the end of this one", {{"why", e.what()}});
+  }
+}
+
+std::vector<int> Network::remaining() const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < packet_transport_->world_size(); ++rank) {
+    auto const& other = at_rank(peers_, rank);
+    if (rank != packet_transport_->rank() && !other.leaving && !other.dead) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+void Network::await_others() noexcept {
+  if (!is_own_process() || !packet_transport_->may_use_threads() || silence_limit_ <= std::chrono::nanoseconds(0))
+    return;
+  platform::Backoff backoff({.longest_sleep = longest_sleep_at_exit});
+  auto const start = system().now();
+  auto last_ping = start;
+  try {
+    for (;; backoff.pause()) {
+      auto const guard = lock();
+      if (stopped_.load()) return;
+      announce_leaving();
+      pump();
+      auto const now = system().now();
+      auto const ranks = remaining();
+      if (ranks.empty()) return;
+      if (now - last_ping >= ping_interval) {
+        last_ping = now;
+        for (int const rank : ranks) send(rank, {.kind = PacketKind::ping});
+      }
+      auto const silent = std::ranges::find_if(
+          ranks, [&](int rank) { return now - std::max(peer(rank).heard, start) >= silence_limit_; });
+      if (silent == ranks.end()) continue;
+      log_event(LogLevel::warning, "a rank does not answer at the end of the job; ends without it",
+                {{"rank", std::to_string(*silent)}});
+      return packet_transport_->note_lost_rank();
+    }
+  } catch (std::exception const& e) {
+    log_event(LogLevel::warning, "could not wait for the other ranks at the end of the job", {{"why", e.what()}});
+  }
+}
+
 void Network::stop(std::chrono::milliseconds limit) noexcept {
   if (!is_own_process() || stopping_.exchange(true)) return;
   if (thread_.joinable()) thread_.join();
@@ -49,6 +113,7 @@ void Network::stop(std::chrono::milliseconds limit) noexcept {
   try {
     for (;;) {
       auto const guard = lock();
+      announce_leaving();
       pump();
       bool left = false;
       for (int rank = 0; rank < packet_transport_->world_size(); ++rank)
@@ -125,6 +190,7 @@ bool Network::has_space(int dst) const noexcept {
 bool Network::pump() {
   if (stopped_.load()) return false;
   if (broken_) std::rethrow_exception(broken_);
+  if (!nodes_.empty() && system().now() - last_look_ >= look_interval) mark_dead_neighbours(grace_of_the_dead);
   bool moved = false;
   while (!loopback_.empty()) {
     for (auto& loose : std::exchange(loopback_, {})) dispatch(loose.src, std::move(loose.packet));
@@ -136,6 +202,32 @@ bool Network::pump() {
   }
   for (auto const& [group, packet_handler] : packet_handlers_) moved = packet_handler->advance() || moved;
   return moved;
+}
+
+void Network::report_deaths() noexcept {
+  if (!is_own_process()) return;
+  try {
+    auto const guard = lock();
+    if (stopped_.load() || broken_) return;
+    mark_dead_neighbours({});
+    pump();
+  } catch (std::exception const& e) {
+    log_event(LogLevel::warning, "could not tell other nodes of a death", {{"why", e.what()}});
+  }
+}
+
+void Network::mark_dead_neighbours(std::chrono::nanoseconds grace) {
+  auto const now = last_look_ = system().now();
+  for (auto const& node : nodes_) {
+    auto const comm = node.lock();
+    for (int place = 0; comm && place < comm->ranks(); ++place) {
+      if (place == comm->rank() || !comm->has_departed_slow(place) || !comm->is_dead(place)) continue;
+      auto const rank = static_cast<int>(comm->record(place).global_rank);
+      auto const seen = died_at_.try_emplace(rank, now).first->second;
+      if (now - seen >= grace)
+        mark_dead(rank, "rank " + std::to_string(rank) + " of the job did not arrive: " + comm->describe(place));
+    }
+  }
 }
 
 void Network::mark_dead(int rank, std::string const& text) {
@@ -164,6 +256,8 @@ void Network::dispatch(int src, std::vector<std::byte> packet) {
     send(src, {.kind = PacketKind::pong, .group = head.group, .digest = status.progress, .flags = flags});
   } else if (head.kind == PacketKind::pong) {
     from.status = {head.digest, (head.flags & flag_user_code) != 0, (head.flags & flag_waiting) != 0};
+  } else if (head.kind == PacketKind::leaving) {
+    from.leaving = true;
   } else if (found != packet_handlers_.end()) {
     found->second->handle(src, head, Bytes(packet).subspan(sizeof head));
   } else if (!retired_.contains(head.group)) {

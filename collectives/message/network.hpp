@@ -27,6 +27,9 @@ class NodeComm;
 
 namespace crossrank::message {
 
+/// How often a waiting rank asks those that it waits for.
+inline constexpr auto ping_interval = std::chrono::milliseconds(250);
+
 /// A rank's answer to a ping.
 struct Status {
   std::uint64_t progress = 0;
@@ -54,6 +57,7 @@ struct Peer {
   std::string host_name{};
   std::int64_t pid = 0;
   bool dead = false;
+  bool leaving = false;               ///< ends its part in the job
   Status status{};                    ///< as it last said
   std::chrono::nanoseconds heard{0};  ///< when a packet of it last came
 };
@@ -70,7 +74,11 @@ class Network final : public spi::Network, public std::enable_shared_from_this<N
   /// Starts the network's own thread where the packet transport allows one.
   void start();
   [[nodiscard]] std::shared_ptr<spi::Transport> open_world(spi::WorldOptions const& options) override;
+  void announce_end() noexcept override;
+  void await_others() noexcept override;
   void stop(std::chrono::milliseconds limit) noexcept override;
+  /// Tells the other nodes at once of the ranks that have died on this one, for a rank that is about to leave.
+  void report_deaths() noexcept;
 
   [[nodiscard]] std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex_); }
   [[nodiscard]] bool is_own_process() const noexcept;
@@ -97,7 +105,7 @@ class Network final : public spi::Network, public std::enable_shared_from_this<N
 
   // These do not need the lock.
   /// Adds a node's shared memory that this rank uses as well. Work there counts as this rank's progress, and its chunks
-  /// here count there. Does not keep the node's communicator.
+  /// here count there. Ranks that die there are dead here. Does not keep the node's communicator.
   void add_node(std::weak_ptr<node::NodeComm const> node);
   void count_progress() noexcept { progress_.fetch_add(1, std::memory_order_relaxed); }
   [[nodiscard]] std::uint64_t progress() const noexcept { return progress_.load(std::memory_order_relaxed); }
@@ -112,6 +120,12 @@ class Network final : public spi::Network, public std::enable_shared_from_this<N
     std::vector<std::byte> packet;
   };
   void dispatch(int src, std::vector<std::byte> packet);
+  /// Does the same as `announce_end`, once. Needs the lock.
+  void announce_leaving();
+  /// Returns the other ranks that have not left and are not dead.
+  [[nodiscard]] std::vector<int> remaining() const;
+  /// Marks the ranks that died on this rank's node at least `grace` ago, so that ranks of other nodes learn of them.
+  void mark_dead_neighbours(std::chrono::nanoseconds grace);
   /// Counts a chunk of a large payload that this rank has sent or taken. A small payload is part of a call, which
   /// counts as a whole.
   void count_chunk(std::size_t bytes) noexcept;
@@ -126,6 +140,10 @@ class Network final : public spi::Network, public std::enable_shared_from_this<N
   std::map<std::string, std::uint64_t> worlds_;
   std::vector<UnroutedPacket> loopback_;
   std::vector<std::weak_ptr<node::NodeComm const>> nodes_;
+  std::map<int, std::chrono::nanoseconds> died_at_;  ///< when a death was seen, by rank of the job
+  std::chrono::nanoseconds last_look_{0};            ///< at the neighbours
+  std::chrono::nanoseconds silence_limit_{0};        ///< longest timeout of a world
+  bool is_leaving_ = false;
   std::exception_ptr broken_{};  ///< what the packet transport refused while nobody called
   std::atomic<std::uint64_t> progress_{0};
   std::atomic<int> user_code_{0};  ///< open sections of the caller's code

@@ -69,6 +69,7 @@ std::shared_ptr<spi::Transport> Network::open_world(spi::WorldOptions const& opt
   MessageTransport::Identity identity{.name = "world"};
   {
     auto const guard = lock();
+    silence_limit_ = std::max<std::chrono::nanoseconds>(silence_limit_, options.timeout_policy.timeout);
     identity.rank = packet_transport().rank();
     identity.members = all_ranks(packet_transport().world_size());
     identity.number = ArgumentDigest()

@@ -22,6 +22,7 @@ enum class PacketKind : std::uint32_t {
   gone,     ///< member -> all: has dropped its handle
   ping,     ///< waiting member -> awaited member
   pong,     ///< the answer, also while that rank computes
+  leaving,  ///< rank -> all: ends its part in the job
 };
 
 /// The header of every packet. The ranks of a job run the same build, so it is sent as raw bytes.

@@ -476,11 +476,12 @@ class CROSSRANK_EXPORT Collective {
 ///
 /// Errors: `UnavailableError` when several ranks were announced and no backend can serve them; it lists the backends
 /// that were tried. There is no fallback to "fake". `TimeoutError` names the ranks that did not call `connect` within
-/// `connect_timeout`. `PeerLostError` names a rank that ended meanwhile; under `crossrank run` also one that ended
-/// before it called `connect`, without waiting for the timeout. `UsageError` for a rank number that another process
-/// has, for another backend or world size than the job has that this process has joined, and in a forked child that
-/// still has its parent's handle. `UnavailableError` for `ProgressMode::thread` over an MPI that was not initialised
-/// with `MPI_THREAD_MULTIPLE`. All ranks of a node get the same error. Follows `dist.init_process_group` of PyTorch.
+/// `connect_timeout`; over MPI, whose start waits for all ranks, it names none. `PeerLostError` names a rank that ended
+/// meanwhile; under `crossrank run` also one that ended before it called `connect`, without waiting for the timeout.
+/// `UsageError` for a rank number that another process has, for another backend or world size than the job has that
+/// this process has joined, and in a forked child that still has its parent's handle. `UnavailableError` for
+/// `ProgressMode::thread` over an MPI that was not initialised with `MPI_THREAD_MULTIPLE`. All ranks of a node get the
+/// same error. Follows `dist.init_process_group` of PyTorch.
 [[nodiscard]] CROSSRANK_EXPORT Collective connect(ConnectOptions options = {});
 
 }  // namespace crossrank

@@ -35,8 +35,10 @@ struct QueueOptions {
 struct QueueWait {
   /// Waits without a limit and without warnings.
   static constexpr std::chrono::nanoseconds forever = std::chrono::nanoseconds::max();
-  std::optional<std::chrono::nanoseconds> timeout{};  ///< empty: the group's; 0: does not wait; `forever`: no limit
-  std::stop_token stop{};                             ///< ends the wait with `CancelledError`
+  /// Empty: the group's; 0: does not wait; `forever`: no limit. Even `forever` ends when a rank dies, unless no rank of
+  /// its host is left that could tell the other hosts.
+  std::optional<std::chrono::nanoseconds> timeout{};
+  std::stop_token stop{};  ///< ends the wait with `CancelledError`
 };
 
 /// One endpoint of a queue: one rank writes, and every reader gets every message, in order.

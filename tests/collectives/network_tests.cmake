@@ -110,9 +110,15 @@ if(CROSSRANK_HAVE_MPI AND NOT CROSSRANK_SANITIZE)
   crossrank_add_mpi_test(NAME mpi_death_ends_the_job PROGRAM mpi_job RANKS 4 OPTIONS --ends yes
                          FILTER Work/MpiDeath.is_reported_to_all/barrier)
 
+  foreach(backend composite mpi)
+    crossrank_add_mpi_test(NAME mpi_exit_beside_a_stopped_rank_${backend} PROGRAM mpi_job RANKS 4
+                           OPTIONS --nodes declared --ends yes FILTER MpiExit.does_not_wait_for_a_stopped_rank
+                           ENVIRONMENT CROSSRANK_BACKEND=${backend})
+  endforeach()
+
   # A rank can die only once per job, so each operation has its own ctest, in shared memory and between hosts.
   foreach(work barrier broadcast broadcast_from_the_dead all_reduce reduce all_gather gather scatter reduce_scatter
-          all_to_all recv send object split close tensors configs)
+          all_to_all recv send object split close tensors configs poll_recv poll_all_reduce)
     crossrank_add_mpi_test(NAME mpi_death_${work} PROGRAM mpi_job RANKS 4 OPTIONS --nodes declared --dead 1
                            FILTER Work/MpiDeath.is_reported_to_all/${work})
   endforeach()
@@ -125,5 +131,9 @@ if(CROSSRANK_HAVE_MPI AND NOT CROSSRANK_SANITIZE)
   foreach(where declared real)
     crossrank_add_mpi_test(NAME mpi_death_in_range_${where} PROGRAM mpi_job RANKS 4 OPTIONS --nodes ${where} --dead 1
                            FILTER MpiDeathInRange.is_reported_to_all)
+    crossrank_add_mpi_test(NAME mpi_death_in_file_range_${where} PROGRAM mpi_job RANKS 4 OPTIONS --nodes ${where} --dead 1
+                           FILTER MpiDeathInFileRange.is_reported_to_all)
+    crossrank_add_mpi_test(NAME mpi_death_in_queue_${where} PROGRAM mpi_job RANKS 4 OPTIONS --nodes ${where} --dead 1
+                           FILTER MpiDeathInQueue.is_reported_to_all)
   endforeach()
 endif()

@@ -7,6 +7,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "collectives/spi/error_in.hpp"
+#include "lib/core/rank_list.hpp"
 #include "lib/node/group/group.hpp"
 #include "lib/platform/guarded_call.hpp"
 #include "lib/tensor/transfer/stream_handover.hpp"
@@ -90,7 +92,7 @@ class FileExchange final : public ExchangeBackend {
         .between =
             [this] {
               transport_->keep_alive();
-              if (auto const group = node::group_of(transport_->node_memory())) group->throw_if_failed("receive");
+              throw_if_failed();
             },
         .attempt_timeout = timeout_policy_.timeout,
         .on_progress = [transport = transport_] { transport->keep_alive(); }};
@@ -122,6 +124,17 @@ class FileExchange final : public ExchangeBackend {
 
  private:
   static constexpr std::chrono::seconds usual{75};  // NFS caches a directory for up to 60 s
+
+  /// Throws if the group has failed: the owner of the file may have removed it.
+  void throw_if_failed() const {
+    if (auto const group = node::group_of(transport_->node_memory())) group->throw_if_failed("receive");
+    auto failed = transport_->failed_ranks();
+    if (failed.empty()) return;
+    throw PeerLostError(error_in(*transport_, {.operation = "receive",
+                                               .message = name_ranks(failed) + " ended before the file was read",
+                                               .failed_ranks = std::move(failed),
+                                               .group_usable = false}));
+  }
 
   [[nodiscard]] bool needs_cleanup() const noexcept { return !stuck_ && published_.has_value(); }
 

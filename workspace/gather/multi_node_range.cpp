@@ -125,7 +125,13 @@ void MultiNodeRange::receive(std::size_t index, Collector& collector) {
   auto const& message = at_rank(open_messages_, member);
   if (!inputs_.files && !on_this_node(member)) return receive_remote(index, message.part.bytes, collector);
   received_[index] = true;
-  inputs_.exchange->receive(inputs_.files ? member : node_rank_of(member), message.part, collector);
+  try {
+    inputs_.exchange->receive(inputs_.files ? member : node_rank_of(member), message.part, collector);
+  } catch (Error const& e) {
+    // It may name ranks by their places on this node. The last round ends with the error that all ranks get.
+    if (!e.group_usable()) close_round();
+    throw;
+  }
 }
 
 void MultiNodeRange::send_choice(int member, RangeChannel::Choice choice) {
@@ -153,10 +159,20 @@ void MultiNodeRange::receive_remote(std::size_t index, std::uint64_t size, Colle
     send_choice(member, RangeChannel::Choice::send);
     channel_->receive(member, bytes, inputs_.timeout_policy);
   } catch (Error const& e) {
-    if (!e.group_usable()) transport().abort(e.what());
+    end_group(e);
     throw;
   }
   unpack(std::move(bytes), at_rank(transport().global_ranks(), member), collector);
+}
+
+/// Ends the group on all ranks for the reason of an error of the channel, which connects the same ranks.
+void MultiNodeRange::end_group(Error const& e) noexcept {
+  if (e.group_usable()) return;
+  if (e.failed_ranks().empty()) {
+    transport().abort(e.what());
+  } else {
+    transport().report_failure(e.code(), e.failed_ranks(), e.info().message);
+  }
 }
 
 void MultiNodeRange::close_round() {
@@ -177,7 +193,7 @@ void MultiNodeRange::close() {
     if (serves_) channel_->serve(range_, inputs_.timeout_policy);
     close_round();
   } catch (Error const& e) {
-    if (!e.group_usable()) transport().abort(e.what());
+    end_group(e);
     if (inputs_.exchange) inputs_.exchange->discard();
     throw;
   }

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include <crossrank/error.hpp>
 #include <crossrank/parallel.hpp>
 #include <crossrank/spi/transport.hpp>
 
@@ -61,6 +62,7 @@ class MultiNodeRange {
   [[nodiscard]] OpenMessage publish(Contribution const& mine);
   [[nodiscard]] bool on_this_node(int member) const;
   [[nodiscard]] int node_rank_of(int member) const;
+  void end_group(Error const& e) noexcept;
   void close_round();
   void throw_if_one_failed();
   [[nodiscard]] std::shared_ptr<std::vector<std::byte>> allocate_for(int member, std::uint64_t bytes) const;

@@ -32,6 +32,13 @@ class CROSSRANK_EXPORT Network {
   /// Makes the group of all ranks. Collective; blocks. `TimeoutError` names the ranks that did not join.
   /// `MismatchError` when the ranks want different backends.
   [[nodiscard]] virtual std::shared_ptr<Transport> open_world(WorldOptions const& options) = 0;
+  /// Tells the other ranks that this one ends its part in the job.
+  virtual void announce_end() noexcept = 0;
+  /// Waits until all other ranks have announced their end, or are lost, for a call after it that waits for all ranks
+  /// without a limit. Ranks that still compute are waited for. One that answers no longer is reported to the packet
+  /// transport by `note_lost_rank` after the timeout of the world. Returns at once where the packet transport cannot
+  /// use threads, because a rank that computes does not answer there.
+  virtual void await_others() noexcept = 0;
   /// Ends this rank's part in the job. Blocks until everything has been sent, at most for `limit`. Later calls on the
   /// groups throw `UsageError`.
   virtual void stop(std::chrono::milliseconds limit) noexcept = 0;

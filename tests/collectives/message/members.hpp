@@ -113,7 +113,8 @@ class Member final : public message::PacketHandler {
       case PacketKind::overdue: failures_->take_overdue(head); break;
       case PacketKind::gone: failures_->take_gone(member); break;
       case PacketKind::ping:
-      case PacketKind::pong: break;
+      case PacketKind::pong:
+      case PacketKind::leaving: break;
     }
   }
   bool advance() override {

@@ -4,11 +4,14 @@
 #include <fstream>
 #include <string>
 #include <string_view>
+#include <thread>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <crossrank/crossrank.hpp>
+#include <crossrank/message_queue.hpp>
 
 /// Run by an mpirun that lets survivors live. The last ranks are killed, and all others get the same error, whatever
 /// they wait for. Each ctest names one case, because a job can lose its ranks only once.
@@ -121,13 +124,43 @@ void configs(Collective& world, int) {
   states.close();
 }
 
+/// A program that asks for the result again and again, without a deadline.
+void poll(Request request) {
+  while (!request.test()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+void poll_all_reduce(Collective& world, int) {
+  auto tensor = block(500'000);
+  poll(world.iall_reduce(tensor));
+}
+
+void poll_recv(Collective& world, int doomed) {
+  auto token = Tensor::scalar<std::int32_t>(0);
+  if (world.rank() != doomed) return poll(world.irecv(token, doomed));
+  for (int rank = 0; rank < doomed; ++rank) world.send(token, rank);
+}
+
 constexpr Work works[] = {
-    {"barrier", barrier},       {"broadcast", broadcast}, {"broadcast_from_the_dead", broadcast_from_the_dead},
-    {"all_reduce", all_reduce}, {"reduce", reduce},       {"all_gather", all_gather},
-    {"gather", gather},         {"scatter", scatter},     {"reduce_scatter", reduce_scatter},
-    {"all_to_all", all_to_all}, {"recv", recv},           {"send", send},
-    {"object", object},         {"split", split},         {"close", close},
-    {"tensors", tensors},       {"configs", configs},     {"recv_any", recv_any},
+    {"barrier", barrier},
+    {"broadcast", broadcast},
+    {"broadcast_from_the_dead", broadcast_from_the_dead},
+    {"all_reduce", all_reduce},
+    {"reduce", reduce},
+    {"all_gather", all_gather},
+    {"gather", gather},
+    {"scatter", scatter},
+    {"reduce_scatter", reduce_scatter},
+    {"all_to_all", all_to_all},
+    {"recv", recv},
+    {"send", send},
+    {"object", object},
+    {"split", split},
+    {"close", close},
+    {"tensors", tensors},
+    {"configs", configs},
+    {"recv_any", recv_any},
+    {"poll_recv", poll_recv},
+    {"poll_all_reduce", poll_all_reduce},
 };
 
 /// Writes what this rank was told, for the script to compare: first the cause, then the durations.
@@ -193,6 +226,67 @@ TEST(MpiDeathInRange, is_reported_to_all) {
     EXPECT_THAT(e.failed_ranks(), testing::ElementsAre(doomed)) << e.report();
     tell(world, e, std::chrono::steady_clock::now() - start);
   }
+}
+
+/// The rank dies while the receiver computes. The others remove their files before it asks for them.
+TEST(MpiDeathInFileRange, is_reported_to_all) {
+  auto world = connect({.backend = "composite",
+                        .timeout = deadline,
+                        .connect_timeout = std::chrono::minutes(5),
+                        .job_id = "death in a range of files",
+                        .arena_cap = std::uint64_t{64} << 20});
+  int const doomed = world.world_size() - 1;
+  auto const files = std::filesystem::path(std::getenv("CROSSRANK_TEST_FOLDER")) / "files";
+  auto const start = std::chrono::steady_clock::now();
+  try {
+    auto items = get_tensors_parallel(block(1'000), world, {.workspace_path = files});
+    if (world.rank() == doomed) ::raise(SIGKILL);
+    if (world.rank() == 0) std::this_thread::sleep_for(std::chrono::seconds(2));
+    static_cast<void>(std::move(items).take());
+    ADD_FAILURE() << "the range with a dead rank ended without an error";
+  } catch (Error const& e) {
+    EXPECT_EQ(e.code(), ErrorCode::peer_lost) << e.what();
+    EXPECT_FALSE(e.group_usable());
+    EXPECT_THAT(e.failed_ranks(), testing::ElementsAre(doomed)) << e.report();
+    tell(world, e, std::chrono::steady_clock::now() - start);
+  }
+}
+
+/// The endpoints wait without a limit.
+TEST(MpiDeathInQueue, is_reported_to_all) {
+  auto world = connect({.backend = "composite",
+                        .timeout = deadline,
+                        .connect_timeout = std::chrono::minutes(5),
+                        .job_id = "death in a queue",
+                        .arena_cap = std::uint64_t{64} << 20});
+  int const doomed = world.world_size() - 1;
+  auto const queue = MessageQueue::create(world);
+  QueueWait const wait{.timeout = QueueWait::forever};
+  auto const start = std::chrono::steady_clock::now();
+  try {
+    for (int i = 0; i < 1'000'000; ++i) {
+      if (world.rank() == doomed && i == 20) ::raise(SIGKILL);
+      if (world.rank() == 0) {
+        queue.enqueue(i, wait);
+      } else {
+        EXPECT_EQ(queue.dequeue<int>(wait), i);
+      }
+    }
+    ADD_FAILURE() << "the queue with a dead reader ended without an error";
+  } catch (Error const& e) {
+    EXPECT_EQ(e.code(), ErrorCode::peer_lost) << e.what();
+    EXPECT_THAT(e.failed_ranks(), testing::ElementsAre(doomed)) << e.report();
+    EXPECT_THROW(world.barrier(), Error);
+    tell(world, e, std::chrono::steady_clock::now() - start);
+  }
+}
+
+/// The process ends while another rank is stopped. MPI_Finalize would wait for it without a limit.
+TEST(MpiExit, does_not_wait_for_a_stopped_rank) {
+  auto world =
+      connect({.timeout = deadline, .connect_timeout = std::chrono::minutes(5), .job_id = "stopped at the end"});
+  world.barrier();
+  if (world.rank() == world.world_size() - 1) ::raise(SIGSTOP);
 }
 
 }  // namespace
