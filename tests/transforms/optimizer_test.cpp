@@ -220,5 +220,33 @@ TEST(Optimizers, take_a_new_learning_rate) {
   EXPECT_EQ(adam.param_group().at("lr"), 0.0);
 }
 
+/// Without a share of the mean, only the new gradient counts, whatever the one before was. As `torch.optim.AdamW`.
+TEST(Optimizers, adamw_without_momentum_forgets_a_large_gradient) {
+  auto const model = std::make_shared<OneParameter>(Dtype::f32, 1);
+  AdamW adam(model, {.lr = 0.125, .beta1 = 0, .beta2 = 0, .weight_decay = 0});
+  auto const& grad = [&]() -> Tensor const& { return model->gradient(); };
+  model->set_gradient(1);
+  Tensor(grad()).as_mutable<float>()[0] = 1e6F;
+  adam.step();
+  auto const before = reals_of(model->value())[0];
+  Tensor(grad()).as_mutable<float>()[0] = 1e-3F;
+  adam.step();
+  EXPECT_NEAR(before - reals_of(model->value())[0], 0.125, 1e-5);
+}
+
+/// 0 * inf is NaN, but a weight decay of 0 adds nothing.
+TEST(Optimizers, sgd_without_weight_decay_keeps_infinity) {
+  for (double const momentum : {0.0, 0.5}) {
+    auto const model = std::make_shared<OneParameter>(Dtype::f32);
+    Tensor(model->value()).as_mutable<float>()[0] = -std::numeric_limits<float>::infinity();
+    SGD sgd(model, {.lr = 0.5, .momentum = momentum});
+    for (int step = 1; step < 3; ++step) {
+      model->set_gradient(step);
+      sgd.step();
+    }
+    EXPECT_EQ(reals_of(model->value())[0], -std::numeric_limits<double>::infinity()) << momentum;
+  }
+}
+
 }  // namespace
 }  // namespace crossrank::test

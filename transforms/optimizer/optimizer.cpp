@@ -157,15 +157,18 @@ void SGD::update(TrainedTensor& tensor) {
     auto const lr = static_cast<Real>(options_.lr);
     auto const decay = static_cast<Real>(options_.weight_decay);
     auto const momentum = static_cast<Real>(options_.momentum);
+    // Without weight decay, an infinite value adds nothing: 0 * inf is NaN.
+    bool const decays = options_.weight_decay != 0;
+    auto const gradient = [=](Real grad, Real value) { return decays ? grad + decay * value : grad; };
     if (options_.momentum == 0) {
       auto const kernel = [=](std::size_t count, Real* value, Real const* grad) {
-        for (std::size_t i = 0; i < count; ++i) value[i] -= lr * (grad[i] + decay * value[i]);
+        for (std::size_t i = 0; i < count; ++i) value[i] -= lr * gradient(grad[i], value[i]);
       };
       return update_elements<Real>(kernel, tensor.value, std::as_const(tensor.grad));
     }
     auto const kernel = [=](std::size_t count, Real* value, Real const* grad, Real* buffer) {
       for (std::size_t i = 0; i < count; ++i) {
-        buffer[i] = momentum * buffer[i] + (grad[i] + decay * value[i]);
+        buffer[i] = momentum * buffer[i] + gradient(grad[i], value[i]);
         value[i] -= lr * buffer[i];
       }
     };
@@ -203,6 +206,8 @@ void AdamW::update(TrainedTensor& tensor) {
   with_real(tensor.value.dtype(), [&]<class Real>(Real) {
     auto const kept = static_cast<Real>(1 - options_.lr * options_.weight_decay);
     auto const mean_weight = static_cast<Real>(1 - options_.beta1);
+    // As `torch.lerp`: the form that is exact near the end that weighs more.
+    bool const near_grad = options_.beta1 <= 0.5;
     auto const square_kept = static_cast<Real>(options_.beta2);
     auto const square_weight = static_cast<Real>(1 - options_.beta2);
     auto const rate = static_cast<Real>(options_.lr / (1 - std::pow(options_.beta1, step)));
@@ -210,7 +215,8 @@ void AdamW::update(TrainedTensor& tensor) {
     auto const eps = static_cast<Real>(options_.eps);
     auto const kernel = [=](std::size_t count, Real* value, Real const* grad, Real* m, Real* v) {
       for (std::size_t i = 0; i < count; ++i) {
-        m[i] += mean_weight * (grad[i] - m[i]);
+        auto const change = grad[i] - m[i];
+        m[i] = near_grad ? grad[i] - change * (1 - mean_weight) : m[i] + mean_weight * change;
         v[i] = square_kept * v[i] + square_weight * grad[i] * grad[i];
         value[i] = kept * value[i] - rate * (m[i] / (std::sqrt(v[i]) / root + eps));
       }
