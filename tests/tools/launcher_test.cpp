@@ -326,7 +326,7 @@ TEST(Run, reports_a_missing_program_when_a_folder_of_path_is_closed) {
 TEST(Run, reports_why_output_cannot_be_written) {
   auto const end = run_command({"run", "-n", "1", "--no-prefix", "--", "/bin/sh", "-c",
                                 "exec \"$0\" run -n 1 -- echo text > /dev/full", CROSSRANK_COMMAND});
-  EXPECT_NE(end.exit_code, 0);
+  EXPECT_EQ(end.exit_code, 3);
   EXPECT_THAT(end.err, HasSubstr("No space left"));
 }
 

@@ -50,6 +50,26 @@ class PartsCommand : public test::CheckpointCommand {
   }
 };
 
+TEST_F(PartsCommand, names_the_option_that_a_dry_run_needs) {
+  ASSERT_EQ(plan().exit_code, 0);
+  auto const end = with_plan({"--part", "0", "--dry-run"});
+  EXPECT_EQ(end.exit_code, 2);
+  EXPECT_THAT(end.out + end.err, testing::HasSubstr("--finish"));
+}
+
+TEST_F(PartsCommand, refuses_a_plan_that_other_users_can_replace) {
+  auto const open = folder_.path() / "open";
+  std::filesystem::create_directories(open);
+  ASSERT_EQ(plan().exit_code, 0);
+  std::filesystem::copy_file(file(), open / "plan.json");
+  std::filesystem::permissions(open, std::filesystem::perms::all);
+  auto const end = run_command({"consolidate", "--plan", (open / "plan.json").string(), "--part", "0"});
+  EXPECT_EQ(end.exit_code, 2) << end.err;
+  EXPECT_THAT(end.err, testing::HasSubstr("other users can replace the plan"));
+  std::filesystem::permissions(open, std::filesystem::perms::all | std::filesystem::perms::sticky_bit);
+  EXPECT_EQ(run_command({"consolidate", "--plan", (open / "plan.json").string(), "--part", "0"}).exit_code, 0);
+}
+
 TEST_F(PartsCommand, merges_in_two_parts) {
   auto const planned = plan({"--json"});
   ASSERT_EQ(planned.exit_code, 0) << planned.err;

@@ -147,8 +147,9 @@ void check_parts_options(CLI::App const& command, PartsRequest const& parts) {
   static std::set<std::string> const with_finish{"--force", "--dry-run"};
   for (auto const* const option : command.get_options()) {
     auto const name = option->get_name();
-    if (option->count() == 0 || combined.contains(name) || (parts.finish && with_finish.contains(name))) continue;
-    throw CLI::ExcludesError("--plan", name);
+    if (option->count() == 0 || combined.contains(name)) continue;
+    if (!with_finish.contains(name)) throw CLI::ExcludesError("--plan", name);
+    if (!parts.finish) throw CLI::RequiresError(name, "--finish");
   }
   if (parts.finish && parts.part) throw CLI::ExcludesError("--finish", "--part");
   if (parts.read_back && !parts.finish) throw CLI::RequiresError("--read-back", "--finish");

@@ -17,7 +17,8 @@ namespace {
 sigset_t interrupts() {
   sigset_t set;
   ::sigemptyset(&set);
-  for (int const number : {SIGINT, SIGTERM, SIGHUP}) {
+  // Batch systems announce the end of a job by SIGUSR1, SIGUSR2 or SIGXCPU.
+  for (int const number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGXCPU}) {
     struct sigaction now {};
     // Keep an ignored signal ignored: nohup starts the program that way on purpose.
     if (::sigaction(number, nullptr, &now) == 0 && now.sa_handler != SIG_IGN) ::sigaddset(&set, number);

@@ -51,8 +51,13 @@ std::vector<std::string> own_arguments() {
   for (std::string argument; std::getline(in, argument, '\0');) arguments.push_back(argument);
   char path[4096];
   auto const length = ::readlink("/proc/self/exe", path, sizeof path);
-  if (!arguments.empty() && length > 0 && length < static_cast<ssize_t>(sizeof path))
-    arguments.front().assign(path, as_size(length));
+  if (arguments.empty()) {
+    throw UnavailableError({.operation = "start ranks",
+                            .message = "the arguments of this process cannot be read",
+                            .resource = "/proc/self/cmdline",
+                            .hint = "mount /proc, or use one process"});
+  }
+  if (length > 0 && length < static_cast<ssize_t>(sizeof path)) arguments.front().assign(path, as_size(length));
   return arguments;
 }
 

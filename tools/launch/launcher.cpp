@@ -126,8 +126,7 @@ int Launch::run() {
   if (code != 0 && options_.if_silent && !answered_) out_.waiting() += options_.if_silent(code, outcome_.summary());
   while (!err_.empty() || !out_.empty()) step();
   bool const reader_left = out_.failure() == EPIPE || err_.failure() == EPIPE;
-  if (code == 0 && (ends_the_job(out_) || ends_the_job(err_)))
-    return options_.raw && !reader_left ? unwritten : 128 + SIGPIPE;
+  if (code == 0 && (ends_the_job(out_) || ends_the_job(err_))) return reader_left ? 128 + SIGPIPE : unwritten;
   // Only the rank that wrote knows why its job stopped. The others may have ended first, with the code of SIGINT.
   if (options_.raw && reader_left && outcome_.by_exit_code() && code > 128) return 128 + SIGPIPE;
   return code;

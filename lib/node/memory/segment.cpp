@@ -63,11 +63,13 @@ Mapping::Mapping(Fd const& fd, std::size_t bytes, Access access, std::string con
   try {
     region_ = std::make_unique<Region>(Region{ipc::mapped_region(DescriptorMapping{fd.get(), mode}, mode, 0, bytes)});
   } catch (ipc::interprocess_exception const& e) {
-    platform::throw_io({.operation = "map shared memory",
-                        .message = "no address space for " + std::to_string(bytes) + " bytes",
-                        .resource = what,
-                        .hint = "raise ulimit -v, or set CROSSRANK_ARENA_CAP to a smaller size"},
-                       e.get_native_error());
+    bool const is_arena = what.starts_with("arena");
+    platform::throw_io(
+        {.operation = "map shared memory",
+         .message = "no address space for " + std::to_string(bytes) + " bytes",
+         .resource = what,
+         .hint = std::string("raise ulimit -v") + (is_arena ? ", or set CROSSRANK_ARENA_CAP to a smaller size" : "")},
+        e.get_native_error());
   }
   data_ = static_cast<std::byte*>(region_->region.get_address());
   system().madvise(data_, bytes, MADV_DONTDUMP);

@@ -288,6 +288,7 @@ PartsPlan PartsPlan::make(MergePlan const& plan, fs::path const& out, PartsOptio
 }
 
 PartsPlan PartsPlan::load(fs::path const& file) {
+  require_protected_plan(file);
   auto state = std::make_shared<State>();
   state->file = read_plan_file(file);
   state->id = id_of(state->file);

@@ -26,6 +26,21 @@ fs::path absolute_path(fs::path const& path) {
   return result;
 }
 
+void require_protected_plan(fs::path const& file) {
+  std::error_code ignored;
+  auto const real = fs::canonical(file, ignored);
+  auto const permissions = fs::status(real.parent_path(), ignored).permissions();
+  if (ignored || (permissions & fs::perms::others_write) == fs::perms::none ||
+      (permissions & fs::perms::sticky_bit) != fs::perms::none)
+    return;
+  throw UsageError({.operation = parts_operation,
+                    .message = "other users can replace the plan",
+                    .expected = "a directory that others cannot write to",
+                    .got = "one that all users can write to",
+                    .resource = real.parent_path().string(),
+                    .hint = "chmod o-w, or use another directory"});
+}
+
 void require_plan_path(fs::path const& file, PlanFile const& plan) {
   std::error_code ignored;
   if (fs::is_directory(file, ignored) || absolute_path(file) == plan.out) {

@@ -22,8 +22,10 @@ namespace fs = std::filesystem;
 std::optional<fs::path> nearest_child(fs::path const& parent, std::string const& wanted) {
   std::error_code error;
   std::vector<std::string> names;
-  for (fs::directory_iterator at(parent, error), end; !error && at != end; at.increment(error))
-    names.push_back(at->path().filename().string());
+  for (fs::directory_iterator at(parent, error), end; !error && at != end; at.increment(error)) {
+    std::error_code ignored;
+    if (at->exists(ignored)) names.push_back(at->path().filename().string());
+  }
   auto const near = nearest_name(wanted, names);
   return near ? std::optional(parent / *near) : std::nullopt;
 }
@@ -40,6 +42,7 @@ std::string did_you_mean(fs::path const& path) {
       found = part.empty() ? found : next;
       continue;
     }
+    if (fs::is_symlink(next, error)) return next.string() + " is a link that leads nowhere";
     auto const near = nearest_child(found, part.string());
     if (!near) return corrected ? "did you mean " + found.string() + "?" : "there is no " + next.string();
     found = *near;

@@ -127,10 +127,11 @@ class WorkerPool {
     std::lock_guard const lock(mutex_);
     running_ -= wanted - static_cast<int>(threads_.size());
     if (!threads_.empty()) return;
-    error_ = std::make_exception_ptr(UnavailableError({.operation = "threads",
-                                                       .message = "no thread can be started",
-                                                       .hint = "raise the limit of processes (ulimit -u, pids.max)",
-                                                       .system_errno = refused.code().value()}));
+    error_ = std::make_exception_ptr(
+        UnavailableError({.operation = "threads",
+                          .message = "no thread can be started",
+                          .hint = "raise the limit of processes (ulimit -u, pids.max) or of memory (ulimit -v)",
+                          .system_errno = refused.code().value()}));
   }
 
   void run(PoolWork& work) noexcept {
