@@ -47,30 +47,19 @@ void Network::start() {
   thread_ = platform::start_thread("connect", [this] { run_progress_thread(); });
 }
 
-void Network::announce_leaving() {
+void Network::announce_leaving(std::uint32_t flags) {
   if (std::exchange(is_leaving_, true)) return;
-  // Ranks that leave themselves wait for it.
-  for (int rank = 0; rank < packet_transport_->world_size(); ++rank) {
-    if (rank != packet_transport_->rank()) send(rank, {.kind = PacketKind::leaving});
-  }
+  if (packet_transport_->rank() != 0) return send(0, {.kind = PacketKind::leaving});
+  for (int rank = 1; rank < packet_transport_->world_size(); ++rank)
+    send(rank, {.kind = PacketKind::leaving, .flags = flags});
 }
 
-void Network::announce_end() noexcept {
-  if (!is_own_process()) return;
-  try {
-    auto const guard = lock();
-    announce_leaving();
-    pump();
-  } catch (std::exception const& e) {
-    log_event(LogLevel::warning, "could not tell the other ranks of the end of this one", {{"why", e.what()}});
-  }
-}
-
-std::vector<int> Network::remaining() const {
+std::vector<int> Network::awaited_at_end() const {
   std::vector<int> ranks;
-  for (int rank = 0; rank < packet_transport_->world_size(); ++rank) {
+  bool const first = packet_transport_->rank() == 0;
+  for (int rank = first ? 1 : 0; rank < (first ? packet_transport_->world_size() : 1); ++rank) {
     auto const& other = at_rank(peers_, rank);
-    if (rank != packet_transport_->rank() && !other.leaving && !other.dead) ranks.push_back(rank);
+    if (!other.leaving && !other.dead) ranks.push_back(rank);
   }
   return ranks;
 }
@@ -81,15 +70,16 @@ void Network::await_others() noexcept {
   platform::Backoff backoff({.longest_sleep = longest_sleep_at_exit});
   auto const start = system().now();
   auto last_ping = start;
+  bool const first = packet_transport_->rank() == 0;
   try {
     for (;; backoff.pause()) {
       auto const guard = lock();
       if (stopped_.load()) return;
-      announce_leaving();
+      if (!first) announce_leaving(0);
       pump();
       auto const now = system().now();
-      auto const ranks = remaining();
-      if (ranks.empty()) return;
+      auto const ranks = awaited_at_end();
+      if (ranks.empty()) return announce_leaving(0);
       if (now - last_ping >= ping_interval) {
         last_ping = now;
         for (int const rank : ranks) send(rank, {.kind = PacketKind::ping});
@@ -99,7 +89,8 @@ void Network::await_others() noexcept {
       if (silent == ranks.end()) continue;
       log_event(LogLevel::warning, "a rank does not answer at the end of the job; ends without it",
                 {{"rank", std::to_string(*silent)}});
-      return packet_transport_->note_lost_rank();
+      packet_transport_->note_lost_rank();
+      return announce_leaving(flag_dead);
     }
   } catch (std::exception const& e) {
     log_event(LogLevel::warning, "could not wait for the other ranks at the end of the job", {{"why", e.what()}});
@@ -113,7 +104,7 @@ void Network::stop(std::chrono::milliseconds limit) noexcept {
   try {
     for (;;) {
       auto const guard = lock();
-      announce_leaving();
+      announce_leaving(0);
       pump();
       bool left = false;
       for (int rank = 0; rank < packet_transport_->world_size(); ++rank)
@@ -258,6 +249,7 @@ void Network::dispatch(int src, std::vector<std::byte> packet) {
     from.status = {head.digest, (head.flags & flag_user_code) != 0, (head.flags & flag_waiting) != 0};
   } else if (head.kind == PacketKind::leaving) {
     from.leaving = true;
+    if ((head.flags & flag_dead) != 0) packet_transport_->note_lost_rank();
   } else if (found != packet_handlers_.end()) {
     found->second->handle(src, head, Bytes(packet).subspan(sizeof head));
   } else if (!retired_.contains(head.group)) {

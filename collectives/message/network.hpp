@@ -74,7 +74,6 @@ class Network final : public spi::Network, public std::enable_shared_from_this<N
   /// Starts the network's own thread where the packet transport allows one.
   void start();
   [[nodiscard]] std::shared_ptr<spi::Transport> open_world(spi::WorldOptions const& options) override;
-  void announce_end() noexcept override;
   void await_others() noexcept override;
   void stop(std::chrono::milliseconds limit) noexcept override;
   /// Tells the other nodes at once of the ranks that have died on this one, for a rank that is about to leave.
@@ -120,10 +119,11 @@ class Network final : public spi::Network, public std::enable_shared_from_this<N
     std::vector<std::byte> packet;
   };
   void dispatch(int src, std::vector<std::byte> packet);
-  /// Does the same as `announce_end`, once. Needs the lock.
-  void announce_leaving();
-  /// Returns the other ranks that have not left and are not dead.
-  [[nodiscard]] std::vector<int> remaining() const;
+  /// Tells, once, that this rank ends its part in the job: tells the first rank, which tells all ranks. Pairs of other
+  /// ranks may never have had a connection. `flags` of the first rank: `flag_dead` if a rank is lost.
+  void announce_leaving(std::uint32_t flags);
+  /// Returns the ranks whose announcement has not come: on the first rank the others, on the others the first one.
+  [[nodiscard]] std::vector<int> awaited_at_end() const;
   /// Marks the ranks that died on this rank's node at least `grace` ago, so that ranks of other nodes learn of them.
   void mark_dead_neighbours(std::chrono::nanoseconds grace);
   /// Counts a chunk of a large payload that this rank has sent or taken. A small payload is part of a call, which

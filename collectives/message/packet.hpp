@@ -22,7 +22,7 @@ enum class PacketKind : std::uint32_t {
   gone,     ///< member -> all: has dropped its handle
   ping,     ///< waiting member -> awaited member
   pong,     ///< the answer, also while that rank computes
-  leaving,  ///< rank -> all: ends its part in the job
+  leaving,  ///< rank -> first rank of the job: ends its part; first rank -> all: all ranks do
 };
 
 /// The header of every packet. The ranks of a job run the same build, so it is sent as raw bytes.
@@ -43,7 +43,7 @@ enum PacketFlag : std::uint32_t {
   flag_user_code = 2,   ///< pong: runs the caller's code in a range or guard
   flag_data = 4,        ///< arrival: the round moves bytes
   flag_broadcast = 8,   ///< arrival: from the root only
-  flag_dead = 32,       ///< failure: the failed ranks are dead, in every group
+  flag_dead = 32,       ///< failure: the failed ranks are dead, in every group; leaving: a rank is lost
   flag_waiting = 16,    ///< pong: waits for another rank itself
   flag_elsewhere = 64,  ///< message: the packets have no payload; the attachment says where it is
 };

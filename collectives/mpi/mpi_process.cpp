@@ -204,7 +204,6 @@ void Process::on_exit() noexcept {
   int finalized = 0;
   if (MPI_Finalized(&finalized) != MPI_SUCCESS || finalized != 0) return;
   // MPI_Finalize waits for all ranks without a limit.
-  for (auto const& opened : process.opened_) opened.network->announce_end();
   for (auto const& opened : process.opened_) {
     if (!process.lost_.load()) opened.network->await_others();
   }

@@ -34,8 +34,8 @@ struct ConnectOptions {
   /// How long a start that has failed is kept, so that ranks which call `connect` later learn why. One of the ranks
   /// stays in `connect` until then, or until all have come. Empty: until `connect_timeout`.
   std::optional<std::chrono::milliseconds> linger{};
-  /// Replaces `timeout` while the awaited rank runs the caller's code in a range or guard. `CROSSRANK_USER_LIMIT`
-  /// overrides it.
+  /// Replaces `timeout` while the awaited rank runs the caller's code: the receiver of an open range, or a rank in a
+  /// guard. `CROSSRANK_USER_LIMIT` overrides it.
   std::chrono::milliseconds user_limit{21'600'000};
   std::optional<int> rank{};                 ///< replaces the launcher's rank
   std::optional<int> world_size{};           ///< replaces the launcher's world size

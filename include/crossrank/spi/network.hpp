@@ -32,9 +32,7 @@ class CROSSRANK_EXPORT Network {
   /// Makes the group of all ranks. Collective; blocks. `TimeoutError` names the ranks that did not join.
   /// `MismatchError` when the ranks want different backends.
   [[nodiscard]] virtual std::shared_ptr<Transport> open_world(WorldOptions const& options) = 0;
-  /// Tells the other ranks that this one ends its part in the job.
-  virtual void announce_end() noexcept = 0;
-  /// Waits until all other ranks have announced their end, or are lost, for a call after it that waits for all ranks
+  /// Waits until all other ranks have called this or `stop`, or are lost, for a call after it that waits for all ranks
   /// without a limit. Ranks that still compute are waited for. One that answers no longer is reported to the packet
   /// transport by `note_lost_rank` after the timeout of the world. Returns at once where the packet transport cannot
   /// use threads, because a rank that computes does not answer there.
