@@ -85,9 +85,9 @@ struct LoadCheckpointOptions {
 /// that was saved, or null.
 ///
 /// Collective. Rank 0 completes the commit of a job that was killed in the middle of it. Each rank reads only its own
-/// rows from the files. From a distributed checkpoint it reads whole items
-/// that have some of these rows, to check their CRCs. Parameters are rounded if the model has another dtype. Names,
-/// shapes and dtypes are checked before anything changes. After an `IoError` the values are unspecified.
+/// rows from the files. From a distributed checkpoint it reads whole items that have some of these rows, to check their
+/// CRCs. Parameters are rounded if the model has another dtype. Names, shapes and dtypes are checked before anything
+/// changes. After an `IoError` the values are unspecified.
 ///
 /// Throws on all ranks: `FormatError` names a tensor that is missing, is not in the model or has another shape, or the
 /// optimizer that was saved; `UsageError` when the optimizer has another model; `IoError` for missing or unreadable

@@ -75,8 +75,8 @@ def export_checkpoint(
     other one is a shard at the place of this rank in `grid`, and the same on all ranks with that place. No shard is written and
     no rank holds the whole model. Parameters on the CPU and on CUDA GPUs are read where they are, in pieces; those on other
     devices, and those that are not contiguous, are copied first. In addition a rank needs at most 256 MiB, and about 2 KiB
-    for each tensor. After a crash, the directory `out` holds the old checkpoint or the new
-    one; if the crash came between two renames, `crossrank clean` completes the new one.
+    for each tensor. After a crash, the directory `out` holds the old checkpoint or the new one; if the crash came between
+    two renames, `crossrank clean` completes the new one.
 
     `config` becomes `config.json`; by default it is the model's own. `assets` is a directory whose tokenizer and similar files
     are copied. A file of `rules` translates names and layouts, for example those of Megatron; with the `direction` "backward"

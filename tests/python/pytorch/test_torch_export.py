@@ -40,6 +40,25 @@ def export(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
+def export_uneven_pieces_of_tensor_parallelism(rank: int, size: int) -> None:
+    """FSDP2 shards the piece of each tensor-parallel rank, whose lengths are uneven here."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("dp", "tp"))
+    for rows in (9, 7, 3, 8):
+        torch.manual_seed(rows)
+        model = torch.nn.Sequential(torch.nn.Linear(4, rows, bias=False))
+        expected = model[0].weight.detach().clone()
+        parallelize_module(model, mesh["tp"], {"0": ColwiseParallel()})
+        fully_shard(model, mesh=mesh["dp"])
+        full = crossrank.torch.gather_full_state_dict(model)
+        if rank == 0:
+            assert torch.equal(full["0.weight"], expected), rows
+    dist.destroy_process_group()
+
+
 def export_packed_pairs(rank: int, size: int) -> None:
     """An element of torch's F4 is two values, and the files count values."""
     from torch.distributed.tensor import DTensor, Shard, init_device_mesh
@@ -487,6 +506,10 @@ def bad_arguments_of_one_rank(rank: int, size: int) -> None:
 
 def test_an_export_of_sharded_parameters_is_the_model() -> None:
     run_ranks(__file__, "export", 2)
+
+
+def test_export_of_uneven_pieces_of_tensor_parallelism() -> None:
+    run_ranks(__file__, "export_uneven_pieces_of_tensor_parallelism", 4, backend="gloo")
 
 
 @pytest.mark.parametrize(
