@@ -174,8 +174,7 @@ std::vector<int> CompositeTransport::failed_ranks() {
   auto failed = across().failed_ranks();
   for (int const place : subtransports_.local->failed_ranks()) failed.push_back(at_rank(node_ranks(), place));
   std::ranges::sort(failed);
-  auto const [first, last] = std::ranges::unique(failed);
-  failed.erase(first, last);
+  failed.erase(std::unique(failed.begin(), failed.end()), failed.end());
   return failed;
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <ranges>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -192,7 +191,9 @@ bool Commit::move(Rename const& wanted, char const* what) {
 
 void Commit::move_old_aside(CommitRecord const& plan) {
   std::set<std::string_view> const result(plan.to_out.begin(), plan.to_out.end());
-  for (auto const& name : in_commit_order(plan.from_out) | std::views::reverse) {
+  auto names = in_commit_order(plan.from_out);
+  std::ranges::reverse(names);
+  for (auto const& name : names) {
     // A file of the result that is not in the job's folder was already committed by a killed job.
     if (result.contains(name) && entry_at(work_, job_file_name(name)) != Entry::file) continue;
     if (move({.to_out = false, .from = name, .to = backup_name(name)}, "move the old checkpoint aside"))
