@@ -214,6 +214,7 @@ void Network::mark_dead_neighbours(std::chrono::nanoseconds grace) {
     for (int place = 0; comm && place < comm->ranks(); ++place) {
       if (place == comm->rank() || !comm->has_departed_slow(place) || !comm->is_dead(place)) continue;
       auto const rank = static_cast<int>(comm->record(place).global_rank);
+      if (peer(rank).dead) continue;
       auto const seen = died_at_.try_emplace(rank, now).first->second;
       if (now - seen >= grace)
         mark_dead(rank, "rank " + std::to_string(rank) + " of the job did not arrive: " + comm->describe(place));

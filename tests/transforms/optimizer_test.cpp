@@ -224,12 +224,12 @@ TEST(Optimizers, take_a_new_learning_rate) {
 TEST(Optimizers, adamw_without_momentum_forgets_a_large_gradient) {
   auto const model = std::make_shared<OneParameter>(Dtype::f32, 1);
   AdamW adam(model, {.lr = 0.125, .beta1 = 0, .beta2 = 0, .weight_decay = 0});
-  auto const& grad = [&]() -> Tensor const& { return model->gradient(); };
   model->set_gradient(1);
-  Tensor(grad()).as_mutable<float>()[0] = 1e6F;
+  Tensor gradient = model->gradient();
+  gradient.as_mutable<float>()[0] = 1e6F;
   adam.step();
   auto const before = reals_of(model->value())[0];
-  Tensor(grad()).as_mutable<float>()[0] = 1e-3F;
+  gradient.as_mutable<float>()[0] = 1e-3F;
   adam.step();
   EXPECT_NEAR(before - reals_of(model->value())[0], 0.125, 1e-5);
 }

@@ -11,7 +11,6 @@
 #include "transforms/checkpoint/trained_state.hpp"
 #include "transforms/model/common_values.hpp"
 #include "workspace/checkpoint/memory/export_weights.hpp"
-#include "workspace/checkpoint/workers/equal_options.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 
 namespace crossrank {
@@ -107,23 +106,26 @@ checkpoint::ExtraFile state_file(SaveCheckpointOptions const& options,
   return {.name = transforms::training_state_name, .text = codec::to_python_json(text) + "\n"};
 }
 
+/// Returns what must be the same on all ranks of their optimizers.
+checkpoint::NamedOptions options_of(Optimizer const* optimizer) {
+  if (optimizer == nullptr) return {{"optimizer", "none"}};
+  return {{"optimizer", std::string(optimizer->name())},
+          {"steps of the optimizer", std::to_string(optimizer->steps())}};
+}
+
 }  // namespace
 
 checkpoint::Summary save_checkpoint(Collective const& group, TrainableModel& model, std::filesystem::path const& out,
                                     SaveCheckpointOptions const& options) {
   auto const* const optimizer = options.optimizer;
-  checkpoint::require_equal_options(
-      group, save_operation,
-      {{"format", options.format == CheckpointFormat::dcp ? "dcp" : "hugging_face"},
-       {"optimizer", optimizer == nullptr ? "none" : std::string(optimizer->name())},
-       {"steps of the optimizer", optimizer == nullptr ? "none" : std::to_string(optimizer->steps())}});
   HeldState held;
   checkpoint::agree(group, save_operation, [&] { held = held_state(model, optimizer); });
   take_buffers_of_rank_0(group, model, held);
   checkpoint::ExportExtras extras{.prefix = transforms::optimizer_prefix,
                                   .stem = transforms::optimizer_stem,
                                   .files = [&](auto files) { return std::vector{state_file(options, files)}; },
-                                  .may_replace_model = true};
+                                  .may_replace_model = true,
+                                  .options = options_of(optimizer)};
   if (options.format == CheckpointFormat::dcp) extras.dcp = dcp_form(optimizer);
   return checkpoint::export_weights(group, held.tensors, held.placements, out,
                                     {.model = {.directory = options.directory, .config = options.config},

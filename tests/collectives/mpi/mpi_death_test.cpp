@@ -26,6 +26,14 @@ std::string text_of_variable(char const* name, std::string otherwise) {
   return text == nullptr ? std::move(otherwise) : text;
 }
 
+ConnectOptions job(std::string id) {
+  return {.backend = text_of_variable("CROSSRANK_TEST_BACKEND", "composite"),
+          .timeout = deadline,
+          .connect_timeout = std::chrono::minutes(5),
+          .job_id = std::move(id),
+          .arena_cap = std::uint64_t{64} << 20};
+}
+
 /// The part of one rank in an operation that needs all ranks.
 struct Work {
   std::string_view name;
@@ -174,11 +182,7 @@ void tell(Collective const& world, Error const& e, std::chrono::steady_clock::du
 class MpiDeath : public testing::TestWithParam<Work> {};
 
 TEST_P(MpiDeath, is_reported_to_all) {
-  auto world = connect({.backend = text_of_variable("CROSSRANK_TEST_BACKEND", "composite"),
-                        .timeout = deadline,
-                        .connect_timeout = std::chrono::minutes(5),
-                        .job_id = std::string(GetParam().name),
-                        .arena_cap = std::uint64_t{64} << 20});
+  auto world = connect(job(std::string(GetParam().name)));
   int const survivors = world.world_size() - std::stoi(text_of_variable("CROSSRANK_TEST_DEATHS", "1"));
   GetParam().call(world, survivors);
   world.barrier();  // earlier messages of the doomed rank have arrived
@@ -204,11 +208,7 @@ INSTANTIATE_TEST_SUITE_P(Work, MpiDeath, testing::ValuesIn(works),
 
 /// The rank dies between the two barrier rounds of a range.
 TEST(MpiDeathInRange, is_reported_to_all) {
-  auto world = connect({.backend = "composite",
-                        .timeout = deadline,
-                        .connect_timeout = std::chrono::minutes(5),
-                        .job_id = "death in a range",
-                        .arena_cap = std::uint64_t{64} << 20});
+  auto world = connect(job("death in a range"));
   int const doomed = world.world_size() - 1;
   auto const start = std::chrono::steady_clock::now();
   auto const gather = [&] {
@@ -230,11 +230,7 @@ TEST(MpiDeathInRange, is_reported_to_all) {
 
 /// The rank dies while the receiver computes. The others remove their files before it asks for them.
 TEST(MpiDeathInFileRange, is_reported_to_all) {
-  auto world = connect({.backend = "composite",
-                        .timeout = deadline,
-                        .connect_timeout = std::chrono::minutes(5),
-                        .job_id = "death in a range of files",
-                        .arena_cap = std::uint64_t{64} << 20});
+  auto world = connect(job("death in a range of files"));
   int const doomed = world.world_size() - 1;
   auto const files = std::filesystem::path(std::getenv("CROSSRANK_TEST_FOLDER")) / "files";
   auto const start = std::chrono::steady_clock::now();
@@ -254,11 +250,7 @@ TEST(MpiDeathInFileRange, is_reported_to_all) {
 
 /// The endpoints wait without a limit.
 TEST(MpiDeathInQueue, is_reported_to_all) {
-  auto world = connect({.backend = "composite",
-                        .timeout = deadline,
-                        .connect_timeout = std::chrono::minutes(5),
-                        .job_id = "death in a queue",
-                        .arena_cap = std::uint64_t{64} << 20});
+  auto world = connect(job("death in a queue"));
   int const doomed = world.world_size() - 1;
   auto const queue = MessageQueue::create(world);
   QueueWait const wait{.timeout = QueueWait::forever};

@@ -9,6 +9,7 @@
 #include <crossrank/checkpoint/memory_export.hpp>
 
 #include "workspace/checkpoint/memory/dcp_export.hpp"
+#include "workspace/checkpoint/workers/equal_options.hpp"
 #include "workspace/checkpoint/write/output_layout.hpp"
 #include "workspace/checkpoint/write/write_checkpoint.hpp"
 
@@ -23,6 +24,7 @@ struct ExportExtras {
   std::function<std::vector<ExtraFile>(std::span<OutputFile const> others)> files{};
   /// Whether the output may be the directory of the model, as for a training that continues from its own checkpoint.
   bool may_replace_model = false;
+  NamedOptions options{};  ///< further options of the operation, which must be the same on all ranks
   /// Writes a distributed checkpoint instead, with all tensors, and without `prefix` and `stem`.
   std::optional<DcpForm> dcp{};
 };

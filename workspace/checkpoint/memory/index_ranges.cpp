@@ -30,18 +30,18 @@ void add_chunk(IndexRanges const& ranges, MeshPlace at, IndexRanges& out) {
   add_entries(ranges, at.coordinate * chunk, (at.coordinate + 1) * chunk, out);
 }
 
+IndexRanges chunk_of(IndexRanges const& ranges, MeshPlace at) {
+  IndexRanges out;
+  add_chunk(ranges, at, out);
+  return out;
+}
+
 }  // namespace
 
 std::int64_t length_of(IndexRanges const& ranges) noexcept {
   std::int64_t length = 0;
   for (auto const& range : ranges) length += range.length;
   return length;
-}
-
-IndexRanges chunk_of(IndexRanges const& ranges, MeshPlace at) {
-  IndexRanges out;
-  add_chunk(ranges, at, out);
-  return out;
 }
 
 IndexRanges strided_chunk_of(IndexRanges const& ranges, std::int64_t split_factor, MeshPlace at) {

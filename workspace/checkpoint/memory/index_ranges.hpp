@@ -25,9 +25,7 @@ struct MeshPlace {
   std::int64_t size = 1;
 };
 
-/// Returns the chunk of one rank by the rule of `Shard`.
-[[nodiscard]] IndexRanges chunk_of(IndexRanges const& ranges, MeshPlace at);
-/// Returns the chunks of one rank by the rule of `StridedShard`.
+/// Returns the chunks of one rank by the rule of `StridedShard`; with one part, by that of `Shard`.
 [[nodiscard]] IndexRanges strided_chunk_of(IndexRanges const& ranges, std::int64_t split_factor, MeshPlace at);
 
 }  // namespace crossrank::checkpoint

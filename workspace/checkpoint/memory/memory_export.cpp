@@ -63,11 +63,14 @@ WeightFiles lay_out(std::shared_ptr<ShardSource const> const& source, ShardSet c
 /// Returns the options that all ranks must share. Each rank lays out the files and checks those that it writes.
 NamedOptions shared_options(ExportOptions const& options, ExportExtras const& extras) {
   bool const has_limit = !extras.dcp && options.format != OutputFormat::images;
-  return {{"format", extras.dcp ? "dcp" : option_text(options.format)},
-          {"single_file", option_text(has_limit && options.single_file)},
-          {"max_shard_bytes", std::to_string(has_limit && !options.single_file ? options.max_shard_bytes : 0)},
-          {"force", option_text(options.force)},
-          {"read_back", option_text(options.read_back)}};
+  NamedOptions shared{
+      {"format", extras.dcp ? "dcp" : option_text(options.format)},
+      {"single_file", option_text(has_limit && options.single_file)},
+      {"max_shard_bytes", std::to_string(has_limit && !options.single_file ? options.max_shard_bytes : 0)},
+      {"force", option_text(options.force)},
+      {"read_back", option_text(options.read_back)}};
+  shared.insert(shared.end(), extras.options.begin(), extras.options.end());
+  return shared;
 }
 
 /// Everything that the ranks write, and where the bytes of each rank's work come from.

@@ -65,15 +65,25 @@ void clean_up_dead_jobs(platform::Directory const& out, std::string const& own_f
   }
 }
 
+Removal remove_dead_job(platform::Directory const& out, std::string const& name) {
+  if (entry_at(out, name) != Entry::folder) return Removal::gone;
+  try {
+    auto const work = platform::Directory::open(out.path_of(name), write_operation);
+    auto const lock = take_lock(work);
+    if (!lock) return Removal::locked;
+    if (!lock_is_effective(work)) return Removal::kept;
+    complete_and_remove(out, work);
+  } catch (IoError const&) {
+    if (entry_at(out, name) == Entry::folder) throw;  // else another process has removed it
+  }
+  return Removal::gone;
+}
+
 void complete_interrupted_commits(std::filesystem::path const& path) {
   std::error_code error;
   if (!std::filesystem::is_directory(path, error)) return;
   while (auto const name = find_interrupted_commit(list_directory(path))) {
-    auto const out = platform::Directory::open(path, write_operation);
-    auto const work = platform::Directory::open(out.path_of(*name), write_operation);
-    auto const lock = take_lock(work);
-    if (!lock || !lock_is_effective(work)) return;
-    complete_and_remove(out, work);
+    if (remove_dead_job(platform::Directory::open(path, write_operation), *name) != Removal::gone) return;
   }
 }
 

@@ -21,8 +21,18 @@ void complete_and_remove(platform::Directory const& out, platform::Directory con
 /// stays whole. Throws `UsageError` for a running job and, without `force`, for a dead job that was committing.
 void clean_up_dead_jobs(platform::Directory const& out, std::string const& own_folder, bool force);
 
+/// What became of the folder of a job.
+enum class Removal : std::uint8_t {
+  gone,    ///< it is removed, or another process has removed it
+  locked,  ///< the job is running
+  kept,    ///< it is unknown whether the job is running: the file system has no locks
+};
+
+/// Locks the folder of a job and does the same as `complete_and_remove`, if the job is dead.
+[[nodiscard]] Removal remove_dead_job(platform::Directory const& out, std::string const& name);
+
 /// Completes the commits of jobs that were killed while they committed their results to a directory, so that it holds a
-/// checkpoint again. Does nothing where there is none, or where the job may still be running. Throws as
+/// checkpoint again. Does nothing if no commit was interrupted, or if its job may still be running. Throws as
 /// `complete_and_remove`.
 void complete_interrupted_commits(std::filesystem::path const& path);
 
