@@ -14,7 +14,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/core/terminal_text.hpp"
+#include "lib/core/text/terminal_text.hpp"
 #include "tools/inspect/clean_command.hpp"
 #include "tools/checkpoint/consolidate_command.hpp"
 #include "tools/checkpoint/convert_command.hpp"

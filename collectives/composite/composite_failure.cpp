@@ -11,7 +11,7 @@
 #include "collectives/spi/error_in.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
-#include "lib/core/rank_list.hpp"
+#include "lib/core/text/rank_list.hpp"
 #include "lib/node/group/group.hpp"
 #include "lib/platform/process_state.hpp"
 #include "lib/platform/system.hpp"

@@ -20,7 +20,7 @@
 #include "lib/core/at_rank.hpp"
 #include "lib/core/environment.hpp"
 #include "lib/core/log.hpp"
-#include "lib/core/rank_list.hpp"
+#include "lib/core/text/rank_list.hpp"
 
 namespace crossrank::device {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "lib/core/log.hpp"
 #include "lib/core/peer_errors.hpp"
-#include "lib/core/rank_list.hpp"
+#include "lib/core/text/rank_list.hpp"
 #include "lib/device/device_failures.hpp"
 #include "lib/platform/start_thread.hpp"
 #include "lib/platform/system.hpp"

@@ -8,7 +8,7 @@
 #include "lib/core/error_record.hpp"
 #include "lib/core/log.hpp"
 #include "lib/core/peer_errors.hpp"
-#include "lib/core/rank_list.hpp"
+#include "lib/core/text/rank_list.hpp"
 #include "lib/platform/format_duration.hpp"
 
 namespace crossrank::message {

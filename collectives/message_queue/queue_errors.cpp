@@ -4,7 +4,7 @@
 #include "collectives/message_queue/queue_state.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/peer_errors.hpp"
-#include "lib/core/rank_list.hpp"
+#include "lib/core/text/rank_list.hpp"
 #include "lib/node/liveness/root_cause.hpp"
 #include "lib/platform/format_duration.hpp"
 

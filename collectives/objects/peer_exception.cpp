@@ -7,7 +7,7 @@
 
 #include "collectives/spi/error_in.hpp"
 #include "lib/core/error_record.hpp"
-#include "lib/core/rank_list.hpp"
+#include "lib/core/text/rank_list.hpp"
 
 namespace crossrank {
 

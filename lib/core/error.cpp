@@ -3,7 +3,7 @@
 #include <sstream>
 #include <utility>
 
-#include "lib/core/terminal_text.hpp"
+#include "lib/core/text/terminal_text.hpp"
 
 namespace crossrank {
 namespace {

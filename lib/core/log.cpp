@@ -12,7 +12,7 @@
 
 #include "lib/core/no_destructor.hpp"
 #include "lib/core/settings.hpp"
-#include "lib/core/terminal_text.hpp"
+#include "lib/core/text/terminal_text.hpp"
 
 namespace crossrank {
 namespace {

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "lib/core/log.hpp"
-#include "lib/core/nearest_name.hpp"
+#include "lib/core/text/nearest_name.hpp"
 
 namespace crossrank {
 namespace {

@@ -6,7 +6,7 @@
 #include <variant>
 #include <vector>
 
-#include "lib/core/json_members.hpp"
+#include "lib/core/text/json_members.hpp"
 
 namespace crossrank {
 namespace {

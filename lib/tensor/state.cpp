@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "lib/core/name_hash.hpp"
-#include "lib/core/nearest_name.hpp"
+#include "lib/core/text/name_hash.hpp"
+#include "lib/core/text/nearest_name.hpp"
 
 namespace crossrank {
 

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "lib/core/list_text.hpp"
-#include "lib/core/name_hash.hpp"
-#include "lib/core/nearest_name.hpp"
+#include "lib/core/text/list_text.hpp"
+#include "lib/core/text/name_hash.hpp"
+#include "lib/core/text/nearest_name.hpp"
 
 namespace crossrank {
 namespace {

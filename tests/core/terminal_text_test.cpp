@@ -1,4 +1,4 @@
-#include "lib/core/terminal_text.hpp"
+#include "lib/core/text/terminal_text.hpp"
 
 #include <string>
 

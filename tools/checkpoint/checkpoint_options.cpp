@@ -14,7 +14,6 @@ using checkpoint::FusedLayout;
 using checkpoint::ScalePolicy;
 
 constexpr int max_processes = 256;
-constexpr int max_ranks = 4096;
 
 void add_size(CLI::App& command, std::string const& name, int& value, char const* text) {
   command.add_option("--" + name, value, text)->check(CLI::Range(1, max_ranks));

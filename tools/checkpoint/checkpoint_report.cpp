@@ -5,7 +5,7 @@
 
 #include "lib/codec/checksum/checksum.hpp"
 #include "lib/core/as_size.hpp"
-#include "lib/core/terminal_text.hpp"
+#include "lib/core/text/terminal_text.hpp"
 #include "tools/cli/size_text.hpp"
 #include "workspace/checkpoint/write/output_request.hpp"
 #include "workspace/checkpoint/plan/merge_plan_state.hpp"

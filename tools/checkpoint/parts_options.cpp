@@ -11,7 +11,7 @@
 #include <crossrank/checkpoint/parts.hpp>
 #include <crossrank/error.hpp>
 
-#include "lib/core/terminal_text.hpp"
+#include "lib/core/text/terminal_text.hpp"
 #include "tools/cli/session.hpp"
 #include "tools/cli/size_text.hpp"
 

@@ -11,7 +11,7 @@
 
 #include <crossrank/checkpoint/parts.hpp>
 
-#include "lib/core/terminal_text.hpp"
+#include "lib/core/text/terminal_text.hpp"
 #include "tools/checkpoint/checkpoint_options.hpp"
 #include "tools/checkpoint/checkpoint_report.hpp"
 #include "tools/cli/session.hpp"

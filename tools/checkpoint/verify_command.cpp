@@ -8,7 +8,7 @@
 
 #include <crossrank/checkpoint.hpp>
 
-#include "lib/core/terminal_text.hpp"
+#include "lib/core/text/terminal_text.hpp"
 #include "tools/checkpoint/checkpoint_options.hpp"
 #include "tools/cli/session.hpp"
 #include "tools/cli/size_text.hpp"

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "lib/core/as_size.hpp"
-#include "lib/core/nearest_name.hpp"
+#include "lib/core/text/nearest_name.hpp"
 
 namespace crossrank::tools {
 namespace {

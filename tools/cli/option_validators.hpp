@@ -6,6 +6,8 @@
 
 namespace crossrank::tools {
 
+inline constexpr int max_ranks = 4096;  // the maximum size of a group
+
 /// Accepts one of `words` and converts it to its number. The error for any other value lists all words.
 [[nodiscard]] CLI::Validator choice_of(std::map<std::string, int> words);
 

@@ -20,7 +20,7 @@
 #include "collectives/connect/open_transport.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/core/environment.hpp"
-#include "lib/core/terminal_text.hpp"
+#include "lib/core/text/terminal_text.hpp"
 #include "lib/platform/memory_error.hpp"
 #include "lib/platform/sigpipe_blocked.hpp"
 #include "tools/cli/interrupt_handler.hpp"

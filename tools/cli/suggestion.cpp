@@ -5,7 +5,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "lib/core/nearest_name.hpp"
+#include "lib/core/text/nearest_name.hpp"
 
 namespace crossrank::tools {
 namespace {

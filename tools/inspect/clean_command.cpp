@@ -14,7 +14,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/json.hpp>
 
-#include "lib/core/terminal_text.hpp"
+#include "lib/core/text/terminal_text.hpp"
 #include "lib/node/inspect/flight_file.hpp"
 #include "lib/node/memory/segment_names.hpp"
 #include "lib/platform/files/directory.hpp"

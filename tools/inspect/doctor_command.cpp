@@ -14,7 +14,7 @@
 #include <crossrank/tensor.hpp>
 #include <crossrank/version.hpp>
 
-#include "lib/core/terminal_text.hpp"
+#include "lib/core/text/terminal_text.hpp"
 #include "tools/cli/size_text.hpp"
 
 namespace crossrank::tools {

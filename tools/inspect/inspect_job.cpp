@@ -10,10 +10,10 @@
 #include <crossrank/error.hpp>
 #include <crossrank/json.hpp>
 
-#include "lib/core/terminal_text.hpp"
+#include "lib/core/text/terminal_text.hpp"
 #include "lib/node/inspect/find_jobs.hpp"
 #include "lib/node/inspect/job_view.hpp"
-#include "lib/core/rank_list.hpp"
+#include "lib/core/text/rank_list.hpp"
 #include "tools/inspect/inspect_rendezvous.hpp"
 
 namespace crossrank::tools {

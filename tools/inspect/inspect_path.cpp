@@ -11,7 +11,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/json.hpp>
 
-#include "lib/core/terminal_text.hpp"
+#include "lib/core/text/terminal_text.hpp"
 #include "tools/cli/option_flags.hpp"
 #include "tools/cli/session.hpp"
 #include "tools/cli/size_text.hpp"

@@ -3,8 +3,8 @@
 #include <cstdio>
 #include <string>
 
-#include "lib/core/terminal_text.hpp"
-#include "lib/core/rank_list.hpp"
+#include "lib/core/text/terminal_text.hpp"
+#include "lib/core/text/rank_list.hpp"
 
 namespace crossrank::tools {
 namespace {

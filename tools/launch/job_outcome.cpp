@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 
 #include "lib/node/rendezvous/launcher_link.hpp"
-#include "lib/core/rank_list.hpp"
+#include "lib/core/text/rank_list.hpp"
 
 namespace crossrank::tools {
 namespace {

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "lib/core/as_size.hpp"
-#include "lib/core/terminal_text.hpp"
+#include "lib/core/text/terminal_text.hpp"
 #include "tools/cli/end_request.hpp"
 #include "tools/cli/standard_streams.hpp"
 #include "tools/launch/connect_monitor.hpp"

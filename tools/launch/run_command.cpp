@@ -8,12 +8,11 @@
 
 #include <CLI/CLI.hpp>
 
+#include "tools/cli/option_validators.hpp"
 #include "tools/launch/launcher.hpp"
 
 namespace crossrank::tools {
 namespace {
-
-constexpr int max_ranks = 4096;  // the maximum size of a group
 
 constexpr char const* run_footer =
     R"(Sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE and a random CROSSRANK_JOB_ID in the environment of each rank.

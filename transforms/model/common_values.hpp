@@ -10,7 +10,7 @@
 #include <crossrank/json.hpp>
 #include <crossrank/transforms/model.hpp>
 
-#include "lib/core/list_text.hpp"
+#include "lib/core/text/list_text.hpp"
 
 namespace crossrank::transforms {
 

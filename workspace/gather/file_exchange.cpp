@@ -8,7 +8,7 @@
 #include <crossrank/error.hpp>
 
 #include "collectives/spi/error_in.hpp"
-#include "lib/core/rank_list.hpp"
+#include "lib/core/text/rank_list.hpp"
 #include "lib/node/group/group.hpp"
 #include "lib/platform/guarded_call.hpp"
 #include "lib/tensor/transfer/stream_handover.hpp"

@@ -39,7 +39,7 @@ struct ArenaStoreRegistry {
   std::map<node::NodeComm const*, Entry> by_comm;
 };
 
-ArenaStoreRegistry& registry() {
+ArenaStoreRegistry& arena_stores() {
   static NoDestructor<ArenaStoreRegistry> all;  // workspaces may outlive static objects
   return all.value;
 }
@@ -107,9 +107,9 @@ StateDict on_cpu(StateDict const& weights) {
 }  // namespace
 
 std::shared_ptr<ArenaStateStore> ArenaStateStore::of(std::shared_ptr<node::NodeComm> const& comm) {
-  std::lock_guard const lock(registry().mutex);
-  std::erase_if(registry().by_comm, [](auto const& entry) { return entry.second.comm.expired(); });
-  auto& known = registry().by_comm[comm.get()];
+  std::lock_guard const lock(arena_stores().mutex);
+  std::erase_if(arena_stores().by_comm, [](auto const& entry) { return entry.second.comm.expired(); });
+  auto& known = arena_stores().by_comm[comm.get()];
   known.comm = comm;
   auto store = known.store.lock();
   if (!store) known.store = store = std::make_shared<ArenaStateStore>(comm, known.published_state);

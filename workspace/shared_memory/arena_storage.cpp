@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "lib/core/rank_list.hpp"
+#include "lib/core/text/rank_list.hpp"
 
 namespace crossrank::workspace {
 

@@ -12,7 +12,7 @@
 #include "lib/codec/message/tensor_table.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/core/log.hpp"
-#include "lib/core/rank_list.hpp"
+#include "lib/core/text/rank_list.hpp"
 #include "lib/node/group/bulk_copy.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/tensor/device_tensor.hpp"

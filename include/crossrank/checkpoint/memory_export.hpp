@@ -59,8 +59,8 @@ struct ExportOptions {
 /// of the result is sent at most once, through shared memory inside a node and by messages between nodes. For bytes of
 /// tensors a rank needs at most 256 MiB beyond its own weights. The names and the plan need 1.5 KiB for each tensor of
 /// the model, and 0.7 KiB for each of its tensor-parallel shards. Replicas are compared by checksums before anything is
-/// written. Files are written while the data arrives. They get their names as in `consolidate` of a plan, also if the job
-/// is killed.
+/// written. Files are written while the data arrives. They get their names as in `consolidate` of a plan, also if the
+/// job is killed.
 ///
 /// The tensors must not change before the call returns; see `iconsolidate`.
 ///

@@ -21,8 +21,10 @@ enum class ReduceOrder : std::uint8_t {
   /// NCCL's own order where NCCL supports the dtype and the op. This is the fastest. NCCL rounds F16 and BF16 after
   /// each step. Otherwise rank order, also for min and max of floating-point tensors, in which NCCL may lose a NaN.
   any,
-  /// Rank order: the same bits on every backend, except that of several NaN another one may remain. NCCL exchanges the values, and a kernel of the GPU combines them. This
-  /// needs memory for as many bytes as the tensor has. Without the kernel they go through host memory.
+  /// Rank order: the same bits on every backend; only which of several NaN remains may differ. NCCL exchanges the
+  /// values,
+  /// and a kernel of the GPU combines them. This needs memory for as many bytes as the tensor has. Without the kernel
+  /// they go through host memory.
   rank,
 };
 

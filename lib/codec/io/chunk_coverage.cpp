@@ -8,7 +8,7 @@
 #include <string_view>
 #include <utility>
 
-#include "lib/core/name_hash.hpp"
+#include "lib/core/text/name_hash.hpp"
 
 namespace crossrank::codec {
 namespace {
@@ -45,7 +45,7 @@ std::int64_t volume(std::span<std::int64_t const> lengths) {
   return count;
 }
 
-__extension__ using Wide = unsigned __int128;
+__extension__ using WideUnsigned = unsigned __int128;
 constexpr std::uint64_t prime = (std::uint64_t{1} << 61U) - 1;
 
 /// Returns a random number below `prime` for a coordinate, the same one in each call of this process.
@@ -64,7 +64,7 @@ std::uint64_t number_of(std::span<std::int64_t const> begin, std::span<std::int6
   for (std::size_t dim = 0; dim < size.size(); ++dim) {
     auto const from = random_of(dim, begin[dim]);
     auto const to = random_of(dim, begin[dim] + size[dim]);
-    number = static_cast<std::uint64_t>(Wide{number} * (prime + to - from) % prime);
+    number = static_cast<std::uint64_t>(WideUnsigned{number} * (prime + to - from) % prime);
   }
   return number;
 }

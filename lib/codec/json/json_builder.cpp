@@ -10,7 +10,7 @@
 #include "lib/codec/json/counting_input.hpp"
 #include "lib/codec/json/json_text.hpp"
 #include "lib/core/as_size.hpp"
-#include "lib/core/json_members.hpp"
+#include "lib/core/text/json_members.hpp"
 
 namespace crossrank::codec {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "lib/core/utf8.hpp"
+#include "lib/core/text/utf8.hpp"
 
 namespace crossrank::codec {
 namespace {

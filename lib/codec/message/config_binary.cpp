@@ -12,7 +12,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/codec/json/json_text.hpp"
-#include "lib/core/name_hash.hpp"
+#include "lib/core/text/name_hash.hpp"
 
 namespace crossrank::codec {
 namespace {

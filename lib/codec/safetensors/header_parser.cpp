@@ -9,7 +9,7 @@
 #include "lib/codec/io/checked_size.hpp"
 #include "lib/codec/json/counting_input.hpp"
 #include "lib/codec/safetensors/header_schema.hpp"
-#include "lib/core/name_hash.hpp"
+#include "lib/core/text/name_hash.hpp"
 
 namespace crossrank::codec {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/core/nearest_name.hpp"
+#include "lib/core/text/nearest_name.hpp"
 
 namespace crossrank::codec {
 

@@ -9,7 +9,7 @@
 #include "lib/codec/json/json_text.hpp"
 #include "lib/codec/io/limits.hpp"
 #include "lib/codec/torch/pickle/torch_dtype.hpp"
-#include "lib/core/json_members.hpp"
+#include "lib/core/text/json_members.hpp"
 
 namespace crossrank::codec {
 namespace {

@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "lib/core/rank_list.hpp"
+#include "lib/core/text/rank_list.hpp"
 
 namespace crossrank::node {
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "lib/core/peer_errors.hpp"
-#include "lib/core/rank_list.hpp"
+#include "lib/core/text/rank_list.hpp"
 #include "lib/node/group/call_variants.hpp"
 #include "lib/node/liveness/failure_record.hpp"
 #include "lib/node/liveness/root_cause.hpp"

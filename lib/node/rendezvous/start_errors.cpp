@@ -5,7 +5,7 @@
 
 #include <unistd.h>
 
-#include "lib/core/rank_list.hpp"
+#include "lib/core/text/rank_list.hpp"
 #include "lib/platform/format_duration.hpp"
 
 namespace crossrank::node {

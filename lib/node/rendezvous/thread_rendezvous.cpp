@@ -12,7 +12,7 @@
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/no_destructor.hpp"
-#include "lib/core/rank_list.hpp"
+#include "lib/core/text/rank_list.hpp"
 #include "lib/node/rendezvous/error_frame.hpp"
 #include "lib/node/rendezvous/rendezvous.hpp"
 #include "lib/platform/progress_hook.hpp"

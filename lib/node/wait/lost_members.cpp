@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "lib/core/rank_list.hpp"
+#include "lib/core/text/rank_list.hpp"
 #include "lib/node/liveness/root_cause.hpp"
 
 namespace crossrank::node {

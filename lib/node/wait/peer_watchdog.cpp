@@ -8,7 +8,7 @@
 
 #include "lib/core/as_size.hpp"
 #include "lib/core/log.hpp"
-#include "lib/core/rank_list.hpp"
+#include "lib/core/text/rank_list.hpp"
 #include "lib/node/wait/lost_members.hpp"
 #include "lib/node/liveness/root_cause.hpp"
 #include "lib/node/liveness/watchdog_thread.hpp"

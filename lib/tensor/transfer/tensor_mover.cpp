@@ -15,7 +15,7 @@ namespace crossrank {
 namespace {
 
 // A kernel that copies may read whole lines.
-constexpr std::size_t alignment = 64;
+constexpr std::size_t staging_alignment = 64;
 
 }  // namespace
 
@@ -61,7 +61,7 @@ Tensor TensorMover::upload(Tensor const& tensor) {
     auto* const staged = filling_.storage->data() + filled_;
     copy_memory(staged, from.data() + at, length);
     provider.copy(stream, {.to = copy.data() + at, .to_device = to_, .from = staged, .run_bytes = length});
-    filled_ += round_up(length, alignment);
+    filled_ += round_up(length, staging_alignment);
     at += length;
   }
   return copy;

@@ -9,7 +9,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/core/list_text.hpp"
+#include "lib/core/text/list_text.hpp"
 #include "workspace/checkpoint/discovery/weight_files.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/source/model_key.hpp"

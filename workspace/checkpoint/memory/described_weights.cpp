@@ -14,7 +14,7 @@
 #include "lib/codec/checksum/checksum.hpp"
 #include "lib/codec/json/json_text.hpp"
 #include "lib/core/as_size.hpp"
-#include "lib/core/nearest_name.hpp"
+#include "lib/core/text/nearest_name.hpp"
 #include "lib/platform/host.hpp"
 #include "lib/tensor/tensor_checks.hpp"
 #include "workspace/checkpoint/memory/placement_json.hpp"

@@ -7,7 +7,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/core/json_members.hpp"
+#include "lib/core/text/json_members.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/model/numbered_name.hpp"
 

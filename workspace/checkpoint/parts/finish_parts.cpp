@@ -7,7 +7,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/core/list_text.hpp"
+#include "lib/core/text/list_text.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/files/io_error.hpp"
 #include "lib/platform/system.hpp"

@@ -14,7 +14,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/as_size.hpp"
-#include "lib/core/nearest_name.hpp"
+#include "lib/core/text/nearest_name.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/plan/fused_tensor.hpp"
 #include "workspace/checkpoint/plan/row_placement.hpp"

@@ -8,9 +8,9 @@
 #include <crossrank/error.hpp>
 
 #include "lib/codec/checksum/checksum.hpp"
-#include "lib/core/list_text.hpp"
+#include "lib/core/text/list_text.hpp"
 #include "lib/core/overloads.hpp"
-#include "lib/core/terminal_text.hpp"
+#include "lib/core/text/terminal_text.hpp"
 #include "workspace/checkpoint/quantization/requantize.hpp"
 
 namespace crossrank::checkpoint {

@@ -7,7 +7,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/core/list_text.hpp"
+#include "lib/core/text/list_text.hpp"
 #include "lib/core/overloads.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/rules/rule_proposal.hpp"

@@ -9,7 +9,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/codec/json/python_json.hpp"
-#include "lib/core/nearest_name.hpp"
+#include "lib/core/text/nearest_name.hpp"
 #include "lib/platform/files/io_error.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/source/file_pool.hpp"

@@ -8,7 +8,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/core/list_text.hpp"
+#include "lib/core/text/list_text.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
 

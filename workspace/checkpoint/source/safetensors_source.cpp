@@ -7,7 +7,7 @@
 
 #include "lib/codec/io/parallel_for.hpp"
 #include "lib/codec/safetensors/image_metadata.hpp"
-#include "lib/core/json_members.hpp"
+#include "lib/core/text/json_members.hpp"
 #include "workspace/checkpoint/source/shard_metadata.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
 

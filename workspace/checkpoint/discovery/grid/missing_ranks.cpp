@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/core/list_text.hpp"
+#include "lib/core/text/list_text.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/source/shard_names.hpp"
 

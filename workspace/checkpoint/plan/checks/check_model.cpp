@@ -10,7 +10,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/core/list_text.hpp"
+#include "lib/core/text/list_text.hpp"
 #include "workspace/checkpoint/model/model_sizes.hpp"
 #include "workspace/checkpoint/model/name_pattern.hpp"
 #include "workspace/checkpoint/model/numbered_name.hpp"

@@ -10,7 +10,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/core/list_text.hpp"
+#include "lib/core/text/list_text.hpp"
 
 namespace crossrank::checkpoint {
 namespace {

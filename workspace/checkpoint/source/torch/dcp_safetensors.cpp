@@ -11,7 +11,7 @@
 #include "lib/codec/json/json_document.hpp"
 #include "lib/codec/io/opened_file.hpp"
 #include "lib/codec/safetensors/state_image.hpp"
-#include "lib/core/json_members.hpp"
+#include "lib/core/text/json_members.hpp"
 #include "workspace/checkpoint/source/chunked_source.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
 #include "workspace/checkpoint/source/shard_names.hpp"

@@ -10,7 +10,7 @@
 #include "lib/codec/torch/dcp_metadata.hpp"
 #include "lib/codec/io/opened_file.hpp"
 #include "lib/codec/torch/torch_tree.hpp"
-#include "lib/core/json_members.hpp"
+#include "lib/core/text/json_members.hpp"
 #include "workspace/checkpoint/source/chunked_source.hpp"
 #include "workspace/checkpoint/source/model_key.hpp"
 #include "workspace/checkpoint/source/torch/dcp_items.hpp"

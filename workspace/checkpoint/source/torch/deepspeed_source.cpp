@@ -25,13 +25,13 @@ using codec::TorchArchive;
 using codec::TorchTensor;
 using Archive = std::shared_ptr<TorchArchive const>;
 
-constexpr std::uint64_t element = 4;  // in bytes; flat groups are F32
+constexpr std::uint64_t element_bytes = 4;  // in bytes; flat groups are F32
 
 /// One rank's flat group.
 struct Flat {
   Archive archive{};
   TorchTensor const* tensor = nullptr;
-  [[nodiscard]] std::uint64_t numel() const noexcept { return tensor->nbytes / element; }
+  [[nodiscard]] std::uint64_t numel() const noexcept { return tensor->nbytes / element_bytes; }
 };
 
 /// A parameter and its shape, from the list in the model states.
@@ -213,7 +213,7 @@ class Assembly {
         continue;
       }
       auto const taken = std::min(count, flat.numel() - first);
-      out.push_back({flat.archive, flat.tensor, first * element, taken * element});
+      out.push_back({flat.archive, flat.tensor, first * element_bytes, taken * element});
       count -= taken;
       first = 0;
     }

@@ -1,4 +1,4 @@
-#include "lib/core/json_members.hpp"
+#include "lib/core/text/json_members.hpp"
 
 #include <utility>
 

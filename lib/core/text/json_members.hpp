@@ -6,7 +6,7 @@
 
 #include <crossrank/json.hpp>
 
-#include "lib/core/name_hash.hpp"
+#include "lib/core/text/name_hash.hpp"
 
 // `Json` keeps the order of its keys, so a lookup compares the key with all others. These classes fill and search an
 // object in constant time per key. Use them for objects whose size comes from a file.

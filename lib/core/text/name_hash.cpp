@@ -1,4 +1,4 @@
-#include "lib/core/name_hash.hpp"
+#include "lib/core/text/name_hash.hpp"
 
 #include <cstdint>
 

@@ -1,4 +1,4 @@
-#include "lib/core/nearest_name.hpp"
+#include "lib/core/text/nearest_name.hpp"
 
 #include <algorithm>
 #include <cstddef>

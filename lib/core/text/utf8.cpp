@@ -1,4 +1,4 @@
-#include "lib/core/utf8.hpp"
+#include "lib/core/text/utf8.hpp"
 
 namespace crossrank {
 

@@ -1,9 +1,9 @@
-#include "lib/core/terminal_text.hpp"
+#include "lib/core/text/terminal_text.hpp"
 
 #include <cstddef>
 #include <cstdint>
 
-#include "lib/core/utf8.hpp"
+#include "lib/core/text/utf8.hpp"
 
 namespace crossrank {
 namespace {

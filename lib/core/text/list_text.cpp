@@ -1,4 +1,4 @@
-#include "lib/core/list_text.hpp"
+#include "lib/core/text/list_text.hpp"
 
 #include <algorithm>
 #include <vector>
