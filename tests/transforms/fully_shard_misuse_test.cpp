@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <numeric>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -12,6 +14,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/transforms/fully_shard.hpp>
 
+#include "tests/support/error_of.hpp"
 #include "tests/transforms/tiny_mlp.hpp"
 #include "tests/transforms/training_job.hpp"
 
@@ -338,6 +341,47 @@ TEST(FullyShardMisuse, ranks_without_rows_of_a_parameter_take_part) {
       job.close();
     });
   }
+}
+
+TEST(FullyShardMisuse, loaded_parameters_replace_the_values_of_all_ranks) {
+  TinyOptions const options{.widths = {3, 5, 5, 5, 2}, .tied = true};
+  auto const value_of = [](std::string const& name, Shape const& shape) {
+    auto value = Tensor::empty(shape, Dtype::f32);
+    std::vector<float> values(static_cast<std::size_t>(value.numel()));
+    std::iota(values.begin(), values.end(), static_cast<float>(name.size()));
+    std::ranges::copy(std::as_bytes(std::span(values)), value.mutable_bytes().begin());
+    return value;
+  };
+  std::map<std::string, Shape> shapes;
+  for (auto const& parameter : TinyMlp(options).parameters()) shapes[parameter->name] = parameter->value.shape();
+  for (auto const& [name, config] : shardings()) {
+    SCOPED_TRACE(name);
+    run_jobs(4, 4, [&](MeshCollective const& job) {
+      auto const model = FullyShardTransform(config, job).apply(std::make_shared<TinyMlp>(options));
+      run_own_rows(*model, job);
+      dynamic_cast<FullyShardedModel&>(*model).load_parameters(
+          [&](std::string const& each) { return value_of(each, shapes.at(each)); });
+      for (auto const& [each, values] : all_values(*model))
+        EXPECT_EQ(values, reals_of(value_of(each, shapes.at(each)))) << each;
+      job.close();
+    });
+  }
+}
+
+TEST(FullyShardMisuse, a_loaded_parameter_of_another_shape_leaves_the_group_usable) {
+  run_jobs(4, 2, [&](MeshCollective const& job) {
+    auto const model = FullyShardTransform({}, job).apply(std::make_shared<TinyMlp>());
+    auto const before = all_values(*model);
+    if (job.rank() == 0) {
+      auto const info = error_of<UsageError>([&] {
+        dynamic_cast<FullyShardedModel&>(*model).load_parameters([](std::string const&) { return Tensor(); });
+      });
+      EXPECT_TRUE(info.group_usable);
+      EXPECT_EQ(info.operation, "FullyShardedModel.load_parameters");
+    }
+    EXPECT_EQ(all_values(*model), before);
+    job.close();
+  });
 }
 
 TEST(FullyShardMisuse, a_forward_pass_alone_changes_nothing) {

@@ -341,10 +341,8 @@ void FullyShardedModel::for_each_parameter(std::function<void(std::string const&
 }
 
 void FullyShardedModel::load_parameters(std::function<Tensor(std::string const&)> const& load) {
-  state_->run("load_parameters", [&] {
-    state_->release_all();
-    for (auto& unit : state_->units) unit.load(load);
-  });
+  state_->release_all();
+  for (auto& unit : state_->units) unit.load(load);
 }
 
 FullyShardTransform::FullyShardTransform(FullyShardTransformConfig config, JobCollective collective, Device device)

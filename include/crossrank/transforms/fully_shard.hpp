@@ -61,7 +61,8 @@ class CROSSRANK_EXPORT FullyShardedModel final : public TrainableModel, private 
   /// Calls `use` with each full parameter in turn, one unit gathered at a time. Collective; every rank passes a
   /// callable.
   void for_each_parameter(std::function<void(std::string const& name, Tensor const& value)> const& use);
-  /// Sets the parameters, unit by unit: `load(name)` returns the full value; this rank keeps its rows. Local.
+  /// Sets the parameters, unit by unit: `load(name)` returns the full value; this rank keeps its rows. Local. A value
+  /// of another shape ends the call with `UsageError`; parameters before it are set, and the group stays usable.
   void load_parameters(std::function<Tensor(std::string const& name)> const& load);
   /// Returns the memory that the model uses on this rank. Local.
   [[nodiscard]] ShardedMemory memory() const noexcept;

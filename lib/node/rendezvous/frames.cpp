@@ -77,7 +77,7 @@ bool send_frame(int socket, Frame const& frame, std::span<int const> fds, std::c
       header->cmsg_level = SOL_SOCKET;
       header->cmsg_type = SCM_RIGHTS;
       header->cmsg_len = CMSG_LEN(fds.size_bytes());
-      std::memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
+      std::ranges::copy(std::as_bytes(fds), reinterpret_cast<std::byte*>(CMSG_DATA(header)));
     }
     auto const bytes = system().sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (bytes > 0) {
