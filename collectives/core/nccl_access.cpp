@@ -10,6 +10,8 @@
 
 namespace crossrank::nccl {
 
+void prefer_library(std::string path) { prefer_nccl_library(std::move(path)); }
+
 LibraryInfo library_info() {
   auto const& library = nccl_library();
   return {.path = library.path, .version = library.version, .missing = library.missing};

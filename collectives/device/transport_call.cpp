@@ -50,7 +50,7 @@ TransportCall::TransportCall(Call const& call, bool is_checked, std::shared_ptr<
       position_(call.name(), transport_->name()) {}
 
 Call TransportCall::on_host(std::chrono::milliseconds) {
-  Call agreement{.signature = call_.signature, .arguments = call_.arguments, .called = call_.called};
+  Call agreement{.signature = call_.signature, .arguments = call_.arguments, .called = call_.name()};
   if (cuda::Capture::of(stream_) != nullptr) {
     constexpr std::uint64_t captured = 1;  // on all ranks or on none
     agreement.signature.digest = ArgumentDigest().add(agreement.signature.digest).add(captured).value();

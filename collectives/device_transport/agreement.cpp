@@ -79,7 +79,9 @@ void offer_transport(Offer& mine, Factory& factory, Device device) {
     mine.has_kernels = spi::device_provider(device.kind).has_kernels(device) ? 1 : 0;
     mine.is_usable = 1;
   } catch (UnavailableError const& e) {
-    mine.lacks = record_text(e.info().message + (e.info().system.empty() ? "" : ": " + e.info().system));
+    auto const& info = e.info();
+    mine.lacks = record_text(info.message + (info.system.empty() ? "" : ": " + info.system) +
+                             (info.got.empty() ? "" : ", got " + info.got));
   } catch (std::exception const& e) {
     mine.lacks = record_text(e.what());
   }

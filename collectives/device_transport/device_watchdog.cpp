@@ -1,6 +1,7 @@
 #include "collectives/device_transport/device_watchdog.hpp"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include <unistd.h>
@@ -24,15 +25,18 @@ constexpr auto answer_limit = std::chrono::seconds(1);
 constexpr auto verdict_ahead = 5 * interval;
 constexpr auto answer_nap = std::chrono::milliseconds(10);
 
+/// Returns what all ranks must have called under the same number.
+std::string text_of(DeviceWatchdog::Work const& work) {
+  return work.name + (work.root ? " of root " + std::to_string(*work.root) : "");
+}
+
 }  // namespace
 
 DeviceWatchdog::DeviceWatchdog(std::shared_ptr<spi::Transport> transport, Watched watched,
                                std::chrono::milliseconds timeout)
     : watched_(std::move(watched)),
-      peers_(std::move(transport),
-             [this](std::uint64_t sequence, CallId conflicting_call) {
-               return blocking_call(sequence, conflicting_call);
-             }),
+      peers_(std::move(transport), [this](std::uint64_t sequence,
+                                          CallId conflicting_call) { return known_call(sequence, conflicting_call); }),
       timeout_(timeout),
       process_(::getpid()) {}
 
@@ -216,6 +220,7 @@ bool DeviceWatchdog::ask_peers(Work const& work, CallId conflicting_call) {
 
 void DeviceWatchdog::report_timeout(Work const& work) {
   if (!ask_peers(work, {})) return;
+  blame_other_calls(work);
   CallId const conflicting_call = last_extended_ == work.sequence ? CallId{} : conflicting_call_of(work);
   if (conflicting_call.sequence != 0 && !ask_peers(work, conflicting_call)) return;
   auto const blocking_calls = peers_.blocking_calls(blocking_call(work.sequence, conflicting_call));
@@ -244,6 +249,26 @@ void DeviceWatchdog::report_timeout(Work const& work) {
   blame(ErrorCode::timeout, peers_.all_ranks(), text + "all ranks have started it");
 }
 
+void DeviceWatchdog::blame_other_calls(Work const& work) {
+  std::map<std::string, std::vector<int>> ranks_by_call;
+  for (auto const& [rank, text] : peers_.calls()) ranks_by_call[text].push_back(rank);
+  auto& of_this_call = ranks_by_call[text_of(work)];
+  of_this_call.insert(std::ranges::upper_bound(of_this_call, peers_.rank()), peers_.rank());
+  if (ranks_by_call.size() == 1) return;
+  std::string why;
+  std::vector<int> fewer;
+  std::size_t most = 0;
+  for (auto const& [text, ranks] : ranks_by_call) most = std::max(most, ranks.size());
+  for (auto const& [text, ranks] : ranks_by_call) {
+    why += (why.empty() ? "" : "; ") + name_ranks(ranks) + " made " + text;
+    if (ranks.size() < most) fewer.insert(fewer.end(), ranks.begin(), ranks.end());
+  }
+  std::ranges::sort(fewer);
+  blame(ErrorCode::timeout, fewer.empty() ? peers_.all_ranks() : fewer,
+        "the ranks made different calls on the GPUs as call " + std::to_string(work.sequence) + " of " +
+            std::string(watched_.transport) + ", which cannot end: " + why);
+}
+
 std::string DeviceWatchdog::describe(Work const& work) const {
   return work.name + " on the GPUs (call " + std::to_string(work.sequence) + " of " + std::string(watched_.transport) +
          ")";
@@ -264,6 +289,14 @@ BlockingCall DeviceWatchdog::blocking_call(std::uint64_t sequence, CallId confli
     of_ended.others_aborted = last_unblocked_ == sequence;
   }
   return call ? blocking_call_of(*call, conflicting_call) : of_ended;
+}
+
+WatchdogPeers::KnownCall DeviceWatchdog::known_call(std::uint64_t sequence, CallId conflicting_call) const {
+  WatchdogPeers::KnownCall known{.blocked_by = blocking_call(sequence, conflicting_call)};
+  std::lock_guard const lock(mutex_);
+  auto const found = std::ranges::find(work_, sequence, &Work::sequence);
+  if (found != work_.end()) known.text = text_of(*found);
+  return known;
 }
 
 CallId DeviceWatchdog::conflicting_call_of(Work const& work) const {

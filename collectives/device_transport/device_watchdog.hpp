@@ -62,6 +62,7 @@ class DeviceWatchdog {
     Event started{};  ///< before its work on the stream
     Event ended{};    ///< after it
     std::string name{};
+    std::optional<int> root{};
     node::DeviceFlightNote note{};
     std::uint64_t sequence = 0;                      ///< set by `note_enqueued`
     bool has_started = false;                        ///< as the thread has seen
@@ -104,6 +105,8 @@ class DeviceWatchdog {
   /// Asks the other ranks about the call. Returns false when it has ended meanwhile. Blames the ranks that have not
   /// enqueued it, or do not answer.
   [[nodiscard]] bool ask_peers(Work const& work, CallId conflicting_call);
+  /// Blames the ranks that made another call under the same number, as far as the ranks still have theirs.
+  void blame_other_calls(Work const& work);
   /// Returns the call before this one whose group fails in its place, if the ranks have the two in different orders.
   ///
   /// Two such calls wait for each other, and both deadlines pass at about the same time. Only the group with the
@@ -111,6 +114,8 @@ class DeviceWatchdog {
   [[nodiscard]] CallId conflicting_call_of(Work const& work) const;
   /// Returns what keeps the GPU of this rank from a call.
   [[nodiscard]] BlockingCall blocking_call(std::uint64_t sequence, CallId conflicting_call) const;
+  /// Returns what this rank knows of a call, for a rank that asks.
+  [[nodiscard]] WatchdogPeers::KnownCall known_call(std::uint64_t sequence, CallId conflicting_call) const;
   /// Fails all ranks, and throws their error.
   [[noreturn]] void blame(ErrorCode code, std::vector<int> const& ranks, std::string const& why);
   /// Fails all ranks because the transport has not enqueued a call in time. Blames the late ranks, else all.

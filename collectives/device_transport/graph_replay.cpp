@@ -28,7 +28,8 @@ void GraphReplay::before_replay(Stream const& stream) {
 void GraphReplay::after_replay(Stream const& stream) {
   auto const more = calls_ > 1 ? " and " + std::to_string(calls_ - 1) + " more" : std::string();
   auto begun = std::move(*std::exchange(begun_, std::nullopt));
-  static_cast<void>(group_->end_work(std::move(begun), stream, "a replay of a graph with " + first_name_ + more));
+  static_cast<void>(
+      group_->end_work(std::move(begun), stream, "a replay of a graph with " + first_name_ + more, operation_.root));
 }
 
 void GraphReplay::abandon_replay(char const* why) noexcept {

@@ -21,8 +21,8 @@ constexpr auto leave_limit = std::chrono::seconds(1);
 
 }  // namespace
 
-WatchdogPeers::WatchdogPeers(std::shared_ptr<spi::Transport> transport, FindBlockingCall find_blocking_call)
-    : transport_(std::move(transport)), find_blocking_call_(std::move(find_blocking_call)) {
+WatchdogPeers::WatchdogPeers(std::shared_ptr<spi::Transport> transport, FindCall find_call)
+    : transport_(std::move(transport)), find_call_(std::move(find_call)) {
   // A rank would seem to wait for all others.
   if (auto const group = node::group_of(transport_->node_memory())) group->leave_messages_unrecorded();
   auto const ranks = transport_->world_size();
@@ -71,22 +71,25 @@ void WatchdogPeers::drop_sent() {
 void WatchdogPeers::take(Peer& peer, Progress const& own) {
   auto const note = peer.incoming;
   if (note.kind == Kind::question) {
-    auto const found = find_blocking_call_(note.progress.enqueued, note.call);
+    auto const found = find_call_(note.progress.enqueued, note.call);
+    auto const& blocked_by = found.blocked_by;
     Note answer{.kind = Kind::answer,
-                .others_aborted = found.others_aborted,
-                .has_conflicting_call = found.has_conflicting_call,
+                .others_aborted = blocked_by.others_aborted,
+                .has_conflicting_call = blocked_by.has_conflicting_call,
                 .progress = own,
-                .call = found.ahead};
-    found.text.copy(answer.text.data(), answer.text.size() - 1);
+                .call = blocked_by.ahead};
+    blocked_by.text.copy(answer.text.data(), answer.text.size() - 1);
+    found.text.copy(answer.asked.data(), answer.asked.size() - 1);
     return send(peer.rank, answer);
   }
   if (note.kind != Kind::answer && note.kind != Kind::leaving) return;  // a peer wrote it
   peer.progress = note.progress;
   peer.has_answered = true;
-  peer.blocking_call = {.ahead = note.call,
-                        .text = string_of(note.text),
-                        .others_aborted = note.others_aborted != 0,
-                        .has_conflicting_call = note.has_conflicting_call != 0};
+  peer.known = {.text = string_of(note.asked),
+                .blocked_by = {.ahead = note.call,
+                               .text = string_of(note.text),
+                               .others_aborted = note.others_aborted != 0,
+                               .has_conflicting_call = note.has_conflicting_call != 0}};
   peer.has_left = peer.has_left || note.kind == Kind::leaving;
 }
 
@@ -119,7 +122,7 @@ void WatchdogPeers::ask(std::uint64_t sequence, CallId conflicting_call) {
   for (auto& peer : peers_) {
     if (peer.has_left) continue;
     peer.has_answered = false;
-    peer.blocking_call = {};
+    peer.known = {};
     send(peer.rank, {.kind = Kind::question, .progress = {.enqueued = sequence}, .call = conflicting_call});
   }
 }
@@ -147,9 +150,17 @@ std::vector<int> WatchdogPeers::ranks_before_start(std::uint64_t sequence) const
   return ranks;
 }
 
+std::map<int, std::string> WatchdogPeers::calls() const {
+  std::map<int, std::string> all;
+  for (auto const& peer : peers_) {
+    if (!peer.known.text.empty()) all.emplace(peer.rank, peer.known.text);
+  }
+  return all;
+}
+
 std::map<int, BlockingCall> WatchdogPeers::blocking_calls(BlockingCall own) const {
   std::map<int, BlockingCall> all;
-  for (auto const& peer : peers_) all.emplace(peer.rank, peer.blocking_call);
+  for (auto const& peer : peers_) all.emplace(peer.rank, peer.known.blocked_by);
   all.emplace(rank(), std::move(own));
   return all;
 }

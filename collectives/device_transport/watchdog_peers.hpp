@@ -33,10 +33,14 @@ class WatchdogPeers {
     std::uint64_t started = 0;
   };
 
-  /// Returns what keeps the GPU of this rank from a call that it has enqueued.
-  using FindBlockingCall = std::function<BlockingCall(std::uint64_t sequence, CallId conflicting_call)>;
+  /// What a rank knows of a call that it has enqueued.
+  struct KnownCall {
+    std::string text{};         ///< the call itself: "broadcast of root 1"; empty when it has ended or was never made
+    BlockingCall blocked_by{};  ///< what keeps the GPU of this rank from it
+  };
+  using FindCall = std::function<KnownCall(std::uint64_t sequence, CallId conflicting_call)>;
 
-  WatchdogPeers(std::shared_ptr<spi::Transport> transport, FindBlockingCall find_blocking_call);
+  WatchdogPeers(std::shared_ptr<spi::Transport> transport, FindCall find_call);
   /// Cancels what is under way.
   ~WatchdogPeers();
   WatchdogPeers(WatchdogPeers const&) = delete;
@@ -55,6 +59,8 @@ class WatchdogPeers {
   [[nodiscard]] std::vector<int> all_ranks() const;
   /// Returns the ranks whose streams have not reached the call `sequence`, as far as they have answered.
   [[nodiscard]] std::vector<int> ranks_before_start(std::uint64_t sequence) const;
+  /// Returns what the other ranks made as the call that `ask` named, as far as they have answered and it has not ended.
+  [[nodiscard]] std::map<int, std::string> calls() const;
   /// Returns what keeps the GPUs from the call that `ask` named, of the ranks that have answered and of this one.
   [[nodiscard]] std::map<int, BlockingCall> blocking_calls(BlockingCall own) const;
   /// Returns the ranks that have left without the call `sequence`.
@@ -75,6 +81,7 @@ class WatchdogPeers {
     Progress progress{};           ///< in a question, `enqueued` is the call that the rank asks about
     CallId call{};                 ///< in a question: the conflicting call; in an answer: what comes before that call
     std::array<char, 192> text{};  ///< describes `call`; null-terminated
+    std::array<char, 96> asked{};  ///< in an answer: describes the rank's own call of that number; null-terminated
   };
   struct Peer {
     int rank = 0;
@@ -82,8 +89,8 @@ class WatchdogPeers {
     std::optional<spi::RequestId> receive{};  ///< none once the rank has left
     bool has_left = false;
     bool has_answered = false;
-    Progress progress{};           ///< as last heard
-    BlockingCall blocking_call{};  ///< of the call that this rank has asked about
+    Progress progress{};  ///< as last heard
+    KnownCall known{};    ///< of the call that this rank has asked about
   };
   struct Sent {
     Note note{};
@@ -96,7 +103,7 @@ class WatchdogPeers {
   void drop_sent();
 
   std::shared_ptr<spi::Transport> transport_;
-  FindBlockingCall find_blocking_call_;
+  FindCall find_call_;
   std::vector<Peer> peers_{};  ///< never resized, because receives write into it
   std::list<Sent> sent_{};
 };

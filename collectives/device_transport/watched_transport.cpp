@@ -175,12 +175,15 @@ WatchedTransport::Begun WatchedTransport::begin_work(node::DeviceFlightOperation
   return {.started = stream.record(), .note = recorder_.note(operation)};
 }
 
-Event WatchedTransport::end_work(Begun begun, Stream const& stream, std::string name) {
+Event WatchedTransport::end_work(Begun begun, Stream const& stream, std::string name, std::optional<int> root) {
   auto ended = stream.record();
   last_work_ = ended;
   begun.note.advance(node::DeviceStage::enqueued);
-  watchdog_->note_enqueued(
-      {.started = std::move(begun.started), .ended = ended, .name = std::move(name), .note = std::move(begun.note)});
+  watchdog_->note_enqueued({.started = std::move(begun.started),
+                            .ended = ended,
+                            .name = std::move(name),
+                            .root = root,
+                            .note = std::move(begun.note)});
   return ended;
 }
 
@@ -191,12 +194,13 @@ Event WatchedTransport::enqueue(algorithms::Call const& call, Stream const& stre
     return stream.record();
   }
   auto const path = group_.backend == "nccl" ? node::DevicePath::nccl : node::DevicePath::transport;
-  auto begun = begin_work(algorithms::recorded_call(call, path, stream, 0), stream);
+  auto const operation = algorithms::recorded_call(call, path, stream, 0);
+  auto begun = begin_work(operation, stream);
   auto const note = begun.note;
   try {
     return run_or_end([&] {
       enqueue_work(call, stream, scratch);
-      return end_work(std::move(begun), stream, call.name());
+      return end_work(std::move(begun), stream, call.name(), operation.root);
     });
   } catch (...) {
     note.advance(node::DeviceStage::aborted);

@@ -63,7 +63,7 @@ class WatchedTransport : public std::enable_shared_from_this<WatchedTransport> {
   /// Marks the begin of work on the stream that uses the transport. Throws the failure of the group.
   [[nodiscard]] Begun begin_work(node::DeviceFlightOperation operation, Stream const& stream);
   /// Lets the watchdog check the work until the stream has passed it, and returns its end.
-  [[nodiscard]] Event end_work(Begun begun, Stream const& stream, std::string name);
+  [[nodiscard]] Event end_work(Begun begun, Stream const& stream, std::string name, std::optional<int> root);
 
   /// Makes the group fail on all ranks, because this one cannot do its part of what the others have enqueued.
   void abort(std::string_view why) noexcept;

@@ -66,7 +66,7 @@ void FailureDetector::mark_failed_ranks_dead() noexcept {
   auto const text = failure_->text;
   auto const failed_ranks = failure_->failed_ranks;
   for (int const member : failed_ranks) {
-    if (member < link_.size() && is_other(member)) link_.network().mark_dead(link_.job_rank(member), text);
+    if (member < link_.size() && is_other(member)) link_.network().mark_dead(link_.global_rank(member), text);
   }
 }
 

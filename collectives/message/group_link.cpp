@@ -7,14 +7,14 @@
 
 namespace crossrank::message {
 
-int GroupLink::member_of(int job_rank) const noexcept {
-  auto const found = std::ranges::find(identity_.members, job_rank);
+int GroupLink::member_of(int global_rank) const noexcept {
+  auto const found = std::ranges::find(identity_.members, global_rank);
   return found == identity_.members.end() ? -1 : static_cast<int>(found - identity_.members.begin());
 }
 
 void GroupLink::send(int member, PacketHeader head, Bytes body, Bytes more) const {
   head.group = identity_.number;
-  network_->send(job_rank(member), head, body, more);
+  network_->send(global_rank(member), head, body, more);
 }
 
 void GroupLink::send_to_others(PacketHeader const& head, Bytes body, Bytes more) const {

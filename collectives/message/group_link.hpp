@@ -43,13 +43,13 @@ class GroupLink {
   [[nodiscard]] int size() const noexcept { return static_cast<int>(identity_.members.size()); }
   [[nodiscard]] std::vector<int> const& members() const noexcept { return identity_.members; }
   /// Returns the rank of the job that is `member` of this group.
-  [[nodiscard]] int job_rank(int member) const noexcept { return at_rank(identity_.members, member); }
-  /// Returns the member that is `job_rank` in the job; -1 for a rank outside the group.
-  [[nodiscard]] int member_of(int job_rank) const noexcept;
+  [[nodiscard]] int global_rank(int member) const noexcept { return at_rank(identity_.members, member); }
+  /// Returns the member that is `global_rank` in the job; -1 for a rank outside the group.
+  [[nodiscard]] int member_of(int global_rank) const noexcept;
 
-  [[nodiscard]] Peer& peer(int member) const noexcept { return network_->peer(job_rank(member)); }
+  [[nodiscard]] Peer& peer(int member) const noexcept { return network_->peer(global_rank(member)); }
   /// Returns whether another chunk for `member` may be handed to the packet transport.
-  [[nodiscard]] bool has_space(int member) const noexcept { return network_->has_space(job_rank(member)); }
+  [[nodiscard]] bool has_space(int member) const noexcept { return network_->has_space(global_rank(member)); }
   /// Sends a packet of this group.
   void send(int member, PacketHeader head, Bytes body = {}, Bytes more = {}) const;
   /// Sends a packet of this group to all other members.

@@ -87,7 +87,7 @@ std::shared_ptr<spi::Transport> MessageTransport::split(spi::Signature signature
   for (int const member : members) {
     digest.add(static_cast<std::uint64_t>(member));
     if (member == rank()) made.rank = static_cast<int>(made.members.size());
-    made.members.push_back(link_.job_rank(member));
+    made.members.push_back(link_.global_rank(member));
   }
   made.number = digest.value();
   auto group = std::make_shared<MessageTransport>(link_.shared_network(), std::move(made));

@@ -133,7 +133,7 @@ MessageQueue MessageQueue::create_writer(Collective const& group, int readers, Q
   state->writer_rank = group.global_rank();
   state->chunks = options.chunks;
   state->out = make_ring(std::move(comm), readers, options);
-  state->out->status().use_job_ranks();
+  state->out->status().use_global_ranks();
   return MessageQueue(std::move(state));
 }
 
@@ -149,7 +149,7 @@ MessageQueue MessageQueue::attach(Collective const& group, std::span<std::byte c
   }
   auto state = std::make_shared<State>();
   state->in = node::RingReader::attach(comm, name, reader);
-  state->in->status().use_job_ranks();
+  state->in->status().use_global_ranks();
   state->name = comm->blocks().name(name.block);
   state->timeout = group.timeout_policy().timeout;
   state->warn_every = QueueOptions{}.warn_every;
@@ -174,7 +174,7 @@ MessageQueue MessageQueue::attach(std::span<std::byte const> handle, int reader)
   auto const& comm = comms.front();
   auto state = std::make_shared<State>();
   state->in = node::RingReader::attach(comm, name, reader);
-  state->in->status().use_job_ranks();
+  state->in->status().use_global_ranks();
   state->name = comm->blocks().name(name.block);
   state->timeout = environment().timeout.value_or(spi::TimeoutPolicy{}.timeout);
   state->warn_every = QueueOptions{}.warn_every;

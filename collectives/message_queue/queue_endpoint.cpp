@@ -33,7 +33,7 @@ std::shared_ptr<MessageQueue::State> MessageQueue::State::in_group(Collective co
   state->world_size = group.world_size();
   state->writer_rank = options.writer_rank;
   state->chunks = options.chunks;
-  for (int const each : group.ranks()) state->job_ranks.push_back(each);
+  for (int const each : group.ranks()) state->global_ranks.push_back(each);
   return state;
 }
 

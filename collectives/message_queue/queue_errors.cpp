@@ -37,11 +37,11 @@ node::NodeComm* MessageQueue::State::comm() const noexcept {
 
 /// Converts ranks of the job to the numbers that this endpoint's errors use. Drops ranks outside the group.
 std::vector<int> MessageQueue::State::in_group_ranks(std::vector<int> const& ranks) const {
-  if (job_ranks.empty()) return ranks;
+  if (global_ranks.empty()) return ranks;
   std::vector<int> own;
   for (int const each : ranks) {
-    auto const found = std::find(job_ranks.begin(), job_ranks.end(), each);
-    if (found != job_ranks.end()) own.push_back(static_cast<int>(found - job_ranks.begin()));
+    auto const found = std::find(global_ranks.begin(), global_ranks.end(), each);
+    if (found != global_ranks.end()) own.push_back(static_cast<int>(found - global_ranks.begin()));
   }
   std::sort(own.begin(), own.end());
   return own;
@@ -65,48 +65,49 @@ std::string MessageQueue::State::name_blamed(node::RingFailure const& blamed) co
 }
 
 /// Returns the index of the endpoint that a rank of the job holds on this node; -1 when it holds none.
-int MessageQueue::State::endpoint_of(int job_rank) const {
+int MessageQueue::State::endpoint_of(int global_rank) const {
   auto const* const shared = status();
   for (int endpoint = 0; shared != nullptr && endpoint <= (out ? out->readers() : in->readers()); ++endpoint) {
-    if (shared->job_rank(endpoint) == job_rank) return endpoint;
+    if (shared->global_rank(endpoint) == global_rank) return endpoint;
   }
   return -1;
 }
 
 /// Returns what a rank did not do while this endpoint waited for it.
-std::string MessageQueue::State::omission_of(int job_rank) const {
-  if (job_rank == writer_global_rank()) return "sent no message";
-  bool const has_endpoint = job_ranks.empty() ? endpoint_of(job_rank) >= 0 : !in_group_ranks({job_rank}).empty();
+std::string MessageQueue::State::omission_of(int global_rank) const {
+  if (global_rank == writer_global_rank()) return "sent no message";
+  bool const has_endpoint =
+      global_ranks.empty() ? endpoint_of(global_rank) >= 0 : !in_group_ranks({global_rank}).empty();
   return has_endpoint ? "took no message" : "held up the queue";
 }
 
 int MessageQueue::State::writer_global_rank() const {
-  return job_ranks.empty() ? writer_rank : at_rank(job_ranks, writer_rank);
+  return global_ranks.empty() ? writer_rank : at_rank(global_ranks, writer_rank);
 }
 
 /// Describes what is known about a rank.
-std::string MessageQueue::State::status_of(int job_rank) const {
-  if (int const endpoint = endpoint_of(job_rank); endpoint >= 0) return status()->describe(endpoint);
+std::string MessageQueue::State::status_of(int global_rank) const {
+  if (int const endpoint = endpoint_of(global_rank); endpoint >= 0) return status()->describe(endpoint);
   auto const* const here = comm();
   for (int each = 0; here != nullptr && each < here->ranks(); ++each) {
-    if (static_cast<int>(here->record(each).global_rank) == job_rank) return here->describe(each);
+    if (static_cast<int>(here->record(each).global_rank) == global_rank) return here->describe(each);
   }
   for (auto const& far : remote_writers) {
-    if (far->reader_global_rank() == job_rank) return "on another node" + (far->lost() ? ": " + far->why() : "");
+    if (far->reader_global_rank() == global_rank) return "on another node" + (far->lost() ? ": " + far->why() : "");
   }
   return "on another node" + (remote_reader && !remote_reader->why().empty() ? ": " + remote_reader->why() : "");
 }
 
 /// Adds the progress and the state of the readers for which `is_meant` returns true.
 void MessageQueue::State::describe_readers(
-    ErrorInfo& info, std::function<bool(std::uint64_t taken, int job_rank)> const& is_meant) const {
-  auto const add = [&](std::uint64_t taken, int job_rank) {
-    if (!is_meant(taken, job_rank)) return;
-    info.details.push_back(named({job_rank}) + ": has taken " + std::to_string(taken) + " of " +
-                           std::to_string(written) + " messages, " + status_of(job_rank));
+    ErrorInfo& info, std::function<bool(std::uint64_t taken, int global_rank)> const& is_meant) const {
+  auto const add = [&](std::uint64_t taken, int global_rank) {
+    if (!is_meant(taken, global_rank)) return;
+    info.details.push_back(named({global_rank}) + ": has taken " + std::to_string(taken) + " of " +
+                           std::to_string(written) + " messages, " + status_of(global_rank));
   };
   for (int place = 0; out && place < out->readers(); ++place) {
-    if (int const each = out->status().job_rank(place + 1); each >= 0) add(out->taken_by(place), each);
+    if (int const each = out->status().global_rank(place + 1); each >= 0) add(out->taken_by(place), each);
   }
   for (auto const& far : remote_writers) {
     if (!far->closed()) add(far->taken(), far->reader_global_rank());
@@ -137,8 +138,8 @@ std::vector<int> MessageQueue::State::remote_readers_behind(std::uint64_t number
 
 // ---------------------------------------------------------------- errors
 
-void MessageQueue::State::note_cause(int job_rank, std::string const& status, node::Verdict verdict) const noexcept {
-  if (auto* const shared = comm()) node::set_cause(shared->own_record().cause, {job_rank, status, verdict});
+void MessageQueue::State::note_cause(int global_rank, std::string const& status, node::Verdict verdict) const noexcept {
+  if (auto* const shared = comm()) node::set_cause(shared->own_record().cause, {global_rank, status, verdict});
 }
 
 void MessageQueue::State::agree_on_timeout(ErrorInfo& info, node::RingFailure& blamed,
@@ -212,7 +213,7 @@ MessageQueue::State::Lag MessageQueue::State::lag_of_readers(std::chrono::nanose
   std::vector<int> behind;
   std::vector<int> unattached;
   for (int const place : out ? out->readers_before(number) : std::vector<int>{}) {
-    int const each = out->status().job_rank(place + 1);
+    int const each = out->status().global_rank(place + 1);
     (each < 0 ? unattached : behind).push_back(each < 0 ? place : each);
   }
   auto const far = remote_readers_behind(number);

@@ -47,7 +47,7 @@ struct MessageQueue::State {
   int rank = -1;
   int world_size = 0;
   int writer_rank = 0;
-  std::vector<int> job_ranks{};  ///< of the group's members; empty: errors use the job's numbers
+  std::vector<int> global_ranks{};  ///< of the group's members; empty: errors use the job's numbers
   std::unique_ptr<node::RingWriter> out{};
   std::unique_ptr<node::RingReader> in{};
   std::vector<std::unique_ptr<queue::RemoteWriter>> remote_writers{};
@@ -127,7 +127,7 @@ struct MessageQueue::State {
   /// Records the ranks that a timeout names, for the other endpoints if this endpoint goes away, and for this rank's
   /// groups. The timeout of a poll does not concern them.
   void note_timeout(node::RingFailure blamed, std::chrono::nanoseconds waited);
-  void note_cause(int job_rank, std::string const& status, node::Verdict verdict) const noexcept;
+  void note_cause(int global_rank, std::string const& status, node::Verdict verdict) const noexcept;
   /// The readers that are behind.
   struct Lag {
     std::string text{};        ///< names them, and the endpoints that nobody holds yet
@@ -139,10 +139,11 @@ struct MessageQueue::State {
   /// Returns the message that all readers must have taken before the writer can send its next one.
   [[nodiscard]] std::uint64_t awaited_message() const noexcept;
   /// Adds what is known about the readers for which `is_meant` returns true.
-  void describe_readers(ErrorInfo& info, std::function<bool(std::uint64_t taken, int job_rank)> const& is_meant) const;
-  [[nodiscard]] std::string status_of(int job_rank) const;
-  [[nodiscard]] std::string omission_of(int job_rank) const;
-  [[nodiscard]] int endpoint_of(int job_rank) const;
+  void describe_readers(ErrorInfo& info,
+                        std::function<bool(std::uint64_t taken, int global_rank)> const& is_meant) const;
+  [[nodiscard]] std::string status_of(int global_rank) const;
+  [[nodiscard]] std::string omission_of(int global_rank) const;
+  [[nodiscard]] int endpoint_of(int global_rank) const;
   [[nodiscard]] std::string named(std::vector<int> const& ranks) const;
   [[nodiscard]] std::vector<int> in_group_ranks(std::vector<int> const& ranks) const;
   [[nodiscard]] std::string name_blamed(node::RingFailure const& blamed) const;

@@ -1,10 +1,13 @@
 #include "collectives/nccl/nccl_library.hpp"
 
+#include <mutex>
+#include <string>
 #include <utility>
 
 #include <crossrank/error.hpp>
 
 #include "lib/core/environment.hpp"
+#include "lib/core/no_destructor.hpp"
 #include "lib/device/function_binder.hpp"
 #include "lib/device/opened_once.hpp"
 #include "lib/device/vendor_library.hpp"
@@ -48,8 +51,31 @@ void bind_functions(FunctionBinder& to, api::Functions& f) {
   to.optional("ncclCommWindowDeregister", "windows of registered buffers", f.ncclCommWindowDeregister);
 }
 
+/// The file of `prefer_nccl_library`.
+class PreferredFile {
+ public:
+  void set(std::string path) {
+    std::lock_guard const lock(mutex_);
+    path_ = std::move(path);
+  }
+  [[nodiscard]] std::string get() {
+    std::lock_guard const lock(mutex_);
+    return path_;
+  }
+
+ private:
+  std::mutex mutex_{};
+  std::string path_{};
+};
+
+PreferredFile& preferred_file() {
+  static NoDestructor<PreferredFile> file;
+  return file.value;
+}
+
 NcclLibrary open() {
   VendorLibrary const file({.chosen = environment().nccl_library,
+                            .preferred = preferred_file().get(),
                             .setting = "CROSSRANK_NCCL_LIBRARY",
                             .name = "libnccl.so.2",
                             .what = "NCCL",
@@ -81,6 +107,8 @@ constinit OpenedOnce<NcclLibrary> the_library;
 }  // namespace
 
 NcclLibrary const& nccl_library() { return the_library.get(open); }
+
+void prefer_nccl_library(std::string path) { preferred_file().set(std::move(path)); }
 
 std::string version_text(int version) {
   return std::to_string(version / 10'000) + "." + std::to_string(version / 100 % 100) + "." +

@@ -16,6 +16,8 @@ struct NcclLibrary {
 
 /// Opens NCCL at the first call. `UnavailableError` without NCCL or with one that is too old, again at each call.
 [[nodiscard]] NcclLibrary const& nccl_library();
+/// As `nccl::prefer_library`.
+void prefer_nccl_library(std::string path);
 
 /// Returns "2.28.9".
 [[nodiscard]] std::string version_text(int version);

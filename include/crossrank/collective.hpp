@@ -38,9 +38,11 @@ class NamedCalls;
 /// `rank()`, `root`, `src` and `dst` are ranks in the group; `global_rank()` and `ranks()` are ranks of the job.
 ///
 /// All ranks of the group make the same calls in the same order, from one thread at a time. Different groups may be
-/// used from different threads at the same time. Every wait has a deadline. When a rank dies, stops or makes a
-/// different call, all ranks get the same error: `PeerLostError`, `TimeoutError` or `MismatchError`. The group is dead
-/// after that. Wrong arguments are a `UsageError`, which is thrown before anything is sent; the group stays usable.
+/// used from different threads at the same time; where NCCL carries their calls, all ranks must still start these in
+/// one order, because a GPU runs them one after the other. Every wait has a deadline. When a rank dies, stops or makes
+/// a different call, all ranks get the same error: `PeerLostError`, `TimeoutError` or `MismatchError`. The group is
+/// dead after that. Wrong arguments are a `UsageError`, which is thrown before anything is sent; the group stays
+/// usable.
 ///
 /// All tensors of a call are on the CPU, or all are on one GPU; a fused call is no exception. Reductions combine in
 /// rank order, ((r0 op r1) op r2) and so on, with the same bits on every backend; those that NCCL carries differ, see

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include <crossrank/export.hpp>
@@ -24,11 +25,18 @@ struct Device {
 /// Returns "cpu" or "cuda:0". Local, free.
 [[nodiscard]] CROSSRANK_EXPORT std::string to_string(Device device);
 
-/// Returns the GPU of this process, or the CPU when there is no GPU or no driver.
+/// Returns the GPU of this rank, or the CPU when there is no GPU or no driver.
 ///
-/// Local. The GPU's number is the rank of this process on its node, as the launcher gives it, modulo the number of
-/// GPUs. The first call logs a warning when ranks of the node share a GPU. `UsageError` for a malformed variable of the
-/// launcher or `CROSSRANK_` variable.
+/// Local. It is the device that this thread has set with `set_default_device`, else the GPU of the process. The GPU's
+/// number is the rank of this process on its node, as the launcher gives it, modulo the number of GPUs. The first call
+/// logs a warning when ranks of the node share a GPU. `UsageError` for a malformed variable of the launcher or
+/// `CROSSRANK_` variable.
 [[nodiscard]] CROSSRANK_EXPORT Device default_device();
+
+/// Makes `device` the `default_device()` of the calling thread; nothing: the process's own again. For ranks that are
+/// threads of one process with a GPU each, as `torch.cuda.set_device`.
+///
+/// Local. `UnavailableError` without a driver; `UsageError` for a GPU that does not exist.
+CROSSRANK_EXPORT void set_default_device(std::optional<Device> device);
 
 }  // namespace crossrank

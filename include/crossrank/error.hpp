@@ -73,7 +73,7 @@ class CROSSRANK_EXPORT Error : public std::runtime_error {
   [[nodiscard]] bool group_usable() const noexcept;
   /// Returns all fields.
   [[nodiscard]] ErrorInfo const& info() const noexcept;
-  /// Returns several lines for people: the finding, each rank concerned, what to do next.
+  /// Returns the whole report, several lines: the finding, each rank concerned, what to do next.
   [[nodiscard]] std::string report() const;
   /// Returns the fields for programs.
   [[nodiscard]] Json to_json() const;

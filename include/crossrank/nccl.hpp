@@ -26,6 +26,11 @@ struct LibraryInfo {
 /// before 2.18, which says what was tried and what to install. Local.
 [[nodiscard]] CROSSRANK_EXPORT LibraryInfo library_info();
 
+/// Names the NCCL to open where `CROSSRANK_NCCL_LIBRARY` names none and the process has not loaded one, before the
+/// system's. For programs that load another library later that brings its own NCCL, such as PyTorch: a process has only
+/// one library of the name `libnccl.so.2`. Local. Without effect once NCCL is open.
+CROSSRANK_EXPORT void prefer_library(std::string path);
+
 /// Returns the communicator of a group, of vendor "nccl", for the caller's own calls of NCCL. Local.
 ///
 /// The handle is the `ncclComm_t`. Empty while `device_backend()` is not "nccl". The communicator does not block: wait

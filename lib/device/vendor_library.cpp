@@ -35,7 +35,9 @@ VendorLibrary::VendorLibrary(VendorLibraryRequest const& request) {
     if (handle_ == nullptr) {
       tried.push_back(std::string(request.name) + ": this process has not loaded it");
       static_cast<void>(::dlerror());
-      handle_ = ::dlopen(request.name, RTLD_NOW | RTLD_LOCAL);
+      if (!request.preferred.empty()) handle_ = ::dlopen(request.preferred.c_str(), RTLD_NOW | RTLD_LOCAL);
+      if (handle_ == nullptr && !request.preferred.empty()) tried.push_back(last_error());
+      if (handle_ == nullptr) handle_ = ::dlopen(request.name, RTLD_NOW | RTLD_LOCAL);
       if (handle_ == nullptr) tried.push_back("the system's library: " + last_error());
     }
   }

@@ -61,6 +61,8 @@ void wait_for(Event const& event, std::chrono::milliseconds timeout) {
   while (!provider.query(event)) {
     auto& limit = grace ? *grace : deadline;
     limit.tick();
+    // The failure of a group may be why the event does not come, or the group's verdict on what keeps it.
+    if (limit.expired() || grace) throw_device_failure(event.device());
     if (limit.expired() && !grace && verdict_is_due()) {
       grace.emplace(verdict_grace);
     } else if (limit.expired()) {

@@ -31,7 +31,11 @@ void require_usable(Tensor const& tensor, char const* operation) {
 void require_writable(Tensor const& tensor, char const* operation) {
   require_usable(tensor, operation);
   auto holder = tensor.storage()->frozen_by();
-  if (holder.empty()) return;
+  if (holder.empty()) {
+    if (on_gpu(tensor))
+      spi::device_provider(tensor.device().kind).will_write(current_stream(tensor.device()), tensor.storage());
+    return;
+  }
   throw UsageError({.operation = operation,
                     .message = "the bytes cannot be written while others hold them",
                     .got = std::move(holder),

@@ -17,7 +17,8 @@ namespace crossrank {
 /// Throws `UsageError` for a tensor that is undefined or whose memory was given back.
 void require_usable(Tensor const& tensor, char const* operation);
 
-/// Throws `UsageError` for a tensor that is not usable, and while others hold its bytes. It names them.
+/// Throws `UsageError` for a tensor that is not usable, and while others hold its bytes. It names them. A graph that is
+/// being captured then refuses replays while others hold them.
 void require_writable(Tensor const& tensor, char const* operation);
 
 /// Throws `UsageError` for a tensor that cannot be read now: not usable, or on a GPU whose current stream is being

@@ -4,10 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
+from os.path import exists, join
 from typing import Any
 
 from . import _core
 from ._types import Device
+
+
+def _prefer_nccl_of_packages() -> None:
+    """Lets the library open the NCCL that PyTorch will load. A process has only one of that name, so that another one would break
+    a later `import torch`.
+    """
+    spec = find_spec("nvidia")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        path = join(folder, "nccl", "lib", "libnccl.so.2")
+        if exists(path):
+            return _core.prefer_nccl(path)
+    return None
+
+
+_prefer_nccl_of_packages()
 
 
 def default_device() -> str:

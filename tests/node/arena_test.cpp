@@ -135,7 +135,7 @@ TEST_F(ArenaTest, takes_a_slot_back_from_a_dead_reader) {
   arena->offer(slot, 1);
   ASSERT_TRUE(memory.leases().take(0, slot.id, slot.generation, 1));
   arena->release(slot);
-  memory.record(1).state = static_cast<std::uint32_t>(RankState::dead);
+  memory.record(1).state = static_cast<std::uint32_t>(AttachState::dead);
   EXPECT_EQ(arena->allocate(mebi).offset, slot.offset);
   EXPECT_TRUE(memory.leases().load(0, slot.id, 1).free());
 }
@@ -252,7 +252,7 @@ TEST_F(ArenaTest, drops_objects_of_an_ended_arena_when_the_reader_dies) {
   Slot slot;
   auto const object = lend_object(*arena, memory, slot);
   arena.reset();
-  memory.record(1).state = static_cast<std::uint32_t>(RankState::dead);
+  memory.record(1).state = static_cast<std::uint32_t>(AttachState::dead);
   test::NodeMemory const other(2, 8 * mebi);
   EXPECT_FALSE(object.expired());
   auto const next = other.arena(0);
@@ -296,8 +296,8 @@ TEST_F(ArenaTest, keeps_objects_until_the_process_of_their_reader_has_ended) {
   ASSERT_EQ(::waitpid(ended, nullptr, 0), ended);
   auto& reader = memory.record(1);
   reader.pid_namespace = platform::pid_namespace();
-  for (auto const state : {RankState::left, RankState::dead}) {
-    reader.state = static_cast<std::uint32_t>(RankState::attached);
+  for (auto const state : {AttachState::left, AttachState::dead}) {
+    reader.state = static_cast<std::uint32_t>(AttachState::attached);
     Slot slot;
     auto const object = lend_object(*arena, memory, slot);
     arena->release(slot);
@@ -319,10 +319,10 @@ TEST_F(ArenaTest, uses_memory_again_when_its_reader_has_died_or_its_process_has_
   arena->offer(slot, 1);
   ASSERT_TRUE(memory.leases().take(0, slot.id, slot.generation, 1));
   arena->release(slot);
-  memory.record(1).state = static_cast<std::uint32_t>(RankState::left);
+  memory.record(1).state = static_cast<std::uint32_t>(AttachState::left);
   auto const other = arena->allocate(mebi);
   EXPECT_NE(other.offset, slot.offset);
-  memory.record(1).state = static_cast<std::uint32_t>(RankState::dead);
+  memory.record(1).state = static_cast<std::uint32_t>(AttachState::dead);
   EXPECT_EQ(arena->allocate(mebi).offset, slot.offset);
 }
 

@@ -14,7 +14,7 @@ struct Blocks : testing::Test {
     for (int member = 0; member < 3; ++member) of(member).join(0, member);
   }
   [[nodiscard]] GroupBlocks of(int rank) const { return {memory.control->data(), 3, rank, memory.control_fd}; }
-  void die(int rank) const { memory.record(rank).state = static_cast<std::uint32_t>(RankState::dead); }
+  void die(int rank) const { memory.record(rank).state = static_cast<std::uint32_t>(AttachState::dead); }
   void decide(std::uint64_t round, Verdict verdict) const {
     of(0).header(0).decision = Decision{round, 0, verdict}.pack();
   }

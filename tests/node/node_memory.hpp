@@ -19,7 +19,8 @@ struct NodeMemory {
         std::make_shared<platform::Fd>(node::make_control(options, {.cap_bytes = cap, .arena_bytes = arena_bytes}));
     control = std::make_shared<node::Mapping>(*control_fd, node::ControlGeometry(count).total_bytes(),
                                               node::Mapping::Access::read_write, "control segment");
-    for (int rank = 0; rank < count; ++rank) record(rank).state = static_cast<std::uint32_t>(node::RankState::attached);
+    for (int rank = 0; rank < count; ++rank)
+      record(rank).state = static_cast<std::uint32_t>(node::AttachState::attached);
   }
   [[nodiscard]] std::unique_ptr<node::Arena> arena(int rank) const {
     auto const what = "arena of rank " + std::to_string(rank);

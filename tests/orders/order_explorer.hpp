@@ -14,8 +14,8 @@
 /// A word keeps all values that were stored to it. A load may return any of them, except those older than a value that
 /// its thread already knows, by its own accesses or by an acquire that read from a release. A sequentially consistent
 /// load returns no value older than the last sequentially consistent store. A read-modify-write gets the newest value.
-/// A store enters the modification order of its word when it runs. Fences, consume and spurious failures of
-/// `compare_exchange_weak` are left out.
+/// A store enters the modification order of its word when it runs. Fences, consume and `compare_exchange_weak` are left
+/// out.
 ///
 /// Plain data is checked for races. A state in which no thread can continue and not all have ended is a failure.
 namespace crossrank::test::orders {
@@ -36,9 +36,6 @@ class Word {
   std::uint32_t fetch_or(std::uint32_t bits, std::memory_order order) noexcept;
   std::uint32_t fetch_and(std::uint32_t bits, std::memory_order order) noexcept;
   bool compare_exchange_strong(std::uint64_t& expected, std::uint64_t desired, std::memory_order order) noexcept;
-  bool compare_exchange_weak(std::uint64_t& expected, std::uint64_t desired, std::memory_order order) noexcept {
-    return compare_exchange_strong(expected, desired, order);
-  }
   /// Does the kernel's part: compares the word with `seen` and sleeps if they are equal, in one step.
   void sleep(std::uint64_t seen) noexcept;
   void wake() noexcept;

@@ -1,5 +1,8 @@
 """Tensors on GPUs, without torch. The driver and NCCL are emulated."""
 
+import os
+import pathlib
+
 import pytest
 
 pytest.importorskip("numpy")
@@ -210,6 +213,24 @@ with pytest.raises(crossrank.UsageError, match="CPU has no streams"):
 with pytest.raises(crossrank.UsageError, match="not a GPU"): crossrank.trim("cpu")
 group = crossrank.GroupCoordinator.create(world, [[0]], device_communicator=True)
 assert group.device == "cpu" and group.all_reduce(crossrank.zeros((2,), "F32")).device == "cpu"
+""",
+    )
+
+
+def test_opens_the_nccl_that_torch_will_load(ranks, gpus, monkeypatch, tmp_path):
+    gpus("nccl")
+    folder = tmp_path / "nvidia" / "nccl" / "lib"
+    folder.mkdir(parents=True)
+    (folder / "libnccl.so.2").write_bytes(pathlib.Path(os.environ["CROSSRANK_NCCL_LIBRARY"]).read_bytes())
+    monkeypatch.delenv("CROSSRANK_NCCL_LIBRARY")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    ranks(
+        2,
+        START
+        + f"""
+world.all_reduce(on_gpu([1.0]))
+loaded = {{line.split()[-1] for line in open("/proc/self/maps") if "libnccl.so" in line}}
+assert loaded == {{"{folder}/libnccl.so.2"}}, loaded
 """,
     )
 

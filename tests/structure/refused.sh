@@ -1,6 +1,6 @@
 #!/bin/bash
 # Checks that the compiler refuses each program of a folder for the reason in its first line.
-# Usage: check.sh SOURCE_TREE COMPILER FOLDER
+# Usage: refused.sh SOURCE_TREE COMPILER FOLDER
 set -euo pipefail
 cd "$1"
 for program in "$3"/*.cpp; do

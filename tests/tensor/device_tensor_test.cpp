@@ -8,6 +8,7 @@
 #include <numeric>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -165,6 +166,28 @@ TEST_F(DeviceTensor, memory_is_freed_after_the_streams_that_used_it) {
   }
   StreamGuard const guard(side);
   EXPECT_EQ(host_values(out).back(), 1023);
+}
+
+TEST_F(DeviceTensor, streams_end_although_a_tensor_that_they_have_read_lives_on) {
+  auto const there = numbers({16}).to(gpu);
+  for (int i = 0; i < 100; ++i) {
+    auto const side = Stream::create(gpu);
+    StreamGuard const guard(side);
+    auto const copy = there.clone();
+    side.synchronize();
+  }
+  EXPECT_LE(test::live("stream"), 20U);
+}
+
+TEST_F(DeviceTensor, a_thread_can_have_a_default_device_of_its_own) {
+  auto const own = default_device();
+  set_default_device(other_gpu);
+  EXPECT_EQ(default_device(), other_gpu);
+  std::thread([&] { EXPECT_EQ(default_device(), own); }).join();
+  EXPECT_THROW(set_default_device(Device::cuda(77)), UsageError);
+  EXPECT_EQ(default_device(), other_gpu);
+  set_default_device({});
+  EXPECT_EQ(default_device(), own);
 }
 
 TEST_F(DeviceTensor, guards_nest_and_end) {
@@ -403,7 +426,7 @@ TEST_P(UnusableDriver, is_unavailable_and_means_no_gpu) {
     EXPECT_EQ(cuda::device_count(), 0);
     EXPECT_EQ(default_device(), Device::cpu());
   };
-  EXPECT_EQ(logged("the NVIDIA driver does not start", use), 1);
+  EXPECT_EQ(logged("the NVIDIA driver cannot be used", use), 1);
   auto const error = thrown<UnavailableError>([] { (void)cuda::driver_info(); });
   EXPECT_EQ(error.info().message, std::string(function) + " failed");
   EXPECT_FALSE(error.info().system.empty());
@@ -413,6 +436,16 @@ TEST_P(UnusableDriver, is_unavailable_and_means_no_gpu) {
 INSTANTIATE_TEST_SUITE_P(Results, UnusableDriver,
                          testing::Values(std::pair("cuInit", 999), std::pair("cuInit", 804), std::pair("cuInit", 304),
                                          std::pair("cuDeviceGetCount", 999)));
+
+TEST_F(DeviceTensor, says_once_that_an_installed_driver_is_too_old) {
+  ::setenv("EMULATED_GPU_DRIVER_VERSION", "10020", 1);
+  auto const use = [] {
+    EXPECT_EQ(default_device(), Device::cpu());
+    EXPECT_EQ(default_device(), Device::cpu());
+  };
+  EXPECT_EQ(logged("the NVIDIA driver cannot be used", use), 1);
+  EXPECT_THROW((void)cuda::driver_info(), UnavailableError);
+}
 
 TEST_F(DeviceTensor, gpus_behind_nvswitches_are_unavailable_without_their_manager) {
   fail_call("cuInit", 1, 802);

@@ -157,6 +157,18 @@ TEST_F(Dlpack, packs_strides_on_the_device_of_the_tensor) {
   EXPECT_EQ(test::reports(), 0U);
 }
 
+TEST_F(Dlpack, takes_no_elements_with_any_strides) {
+  for (auto const type : {dlpack::device_cpu, dlpack::device_cuda}) {
+    for (auto const& shape : {std::vector<std::int64_t>{0, 3}, {3, 0, 2}, {3, 2, 0}}) {
+      int given_back = 0;
+      auto const tensor = from_dlpack(
+          foreign({.device = {.type = type, .index = 0}, .shape = shape, .strides = {6, 2, 5}}, given_back));
+      EXPECT_EQ(tensor.numel(), 0);
+      EXPECT_EQ(tensor.device(), type == dlpack::device_cpu ? Device::cpu() : gpu);
+    }
+  }
+}
+
 TEST_F(Dlpack, gives_foreign_memory_back_after_the_streams_that_use_it) {
   auto const there = Tensor::of(counted(1000), {1000}).to(gpu);
   int given_back = 0;

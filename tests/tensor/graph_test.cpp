@@ -3,6 +3,7 @@
 #include <future>
 #include <optional>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -286,6 +287,25 @@ TEST_F(DeviceGraph, refuses_replays_that_cannot_be) {
   EXPECT_THROW(graph.replay(Stream::create(Device::cuda(1))), UsageError);
   EXPECT_THROW(static_cast<void>(Graph::capture(stream, [&] { graph.replay(stream); })), UsageError);
   EXPECT_EQ(calls("cuGraphLaunch"), 0U);
+  graph.replay(stream);
+  EXPECT_THAT(read(tensor, stream), ElementsAre(3, 4));
+}
+
+TEST_F(DeviceGraph, refuses_replays_while_others_hold_what_it_writes) {
+  auto const stream = Stream::create(gpu);
+  auto tensor = on_gpu({1, 2});
+  auto const source = on_gpu({3, 4});
+  stream.synchronize();
+  auto const graph = Graph::capture(stream, [&] { tensor.copy_from(source); });
+  std::string holder = "a view of rank 1";
+  auto const hold = [&](Tensor const& held) { EXPECT_TRUE(held.storage()->hold([&holder] { return holder; })); };
+  hold(source);  // it only reads that
+  graph.replay(stream);
+  hold(tensor);
+  auto const info = test::error_of<UsageError>([&] { graph.replay(stream); });
+  EXPECT_EQ(info.got, holder);
+  EXPECT_EQ(calls("cuGraphLaunch"), 1U);
+  holder.clear();
   graph.replay(stream);
   EXPECT_THAT(read(tensor, stream), ElementsAre(3, 4));
 }

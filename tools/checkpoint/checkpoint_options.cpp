@@ -29,7 +29,7 @@ char const* const exit_codes =
   3    the system refused: no such file, no permission, no space
   4    a rank was lost, or the ranks see different files
   128+n  ended by signal n (130: Ctrl-C); nothing is left behind,
-         but --resume keeps finished files)";
+         but a job with --resume keeps finished files)";
 
 char const* const written_json =
     R"(With --json the answer is one JSON object on standard output with command, ok and exit_code; unless there is an

@@ -29,8 +29,8 @@ too, unless all its ranks exited cleanly. Exit code: 0, 1 when there is no such 
 
 With --json, prints one object. With a path: command, ok, exit_code, path, sources: [{name, bytes, attributes, tp, pp,
 ep}], tensors: [{name, dtype, shape, bytes, source}], defects: [{resource, text, hint}], and if available grid, config,
-quantization or problem; or error. Without a path: command, ok, exit_code and jobs: [{job, host, where, running,
-ranks_here, look_first_at, ranks, groups, queues}]; or error.
+quantization or problem; or error. Without a path: command, ok, exit_code and jobs: [{job, host, nonce, where,
+running, ranks_here, look_first_at, ranks, groups, queues}]; or error.
 
 Examples:
   crossrank inspect model/

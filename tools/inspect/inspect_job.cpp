@@ -51,7 +51,7 @@ char const* to_string(OperationState state) {
     case OperationState::done: return "done";
     case OperationState::waiting: return "waiting";
     case OperationState::failed: return "failed";
-    case OperationState::unknown: return "over";
+    case OperationState::unknown: return "ended";
   }
   return "unknown";
 }
@@ -102,7 +102,7 @@ void print_device_operation(JobView const& job, DeviceOperationView const& opera
   if (operation.communicator != 0) std::printf(", communicator %s", handle(operation.communicator).c_str());
   std::printf(", called %s%s", seconds(operation.age).c_str(), ago(job));
   if (operation.started_age) std::printf(", started %s%s", seconds(*operation.started_age).c_str(), ago(job));
-  if (operation.ended_age) std::printf(", over %s%s", seconds(*operation.ended_age).c_str(), ago(job));
+  if (operation.ended_age) std::printf(", ended %s%s", seconds(*operation.ended_age).c_str(), ago(job));
   std::printf("\n");
 }
 
@@ -146,6 +146,7 @@ void print_device_call(GroupView const& group) {
   print("enqueued", call.enqueued);
   print("ended", call.ended);
   print("not enqueued", call.missing);
+  print("another call", call.different);
   std::printf("\n");
 }
 
@@ -242,7 +243,8 @@ Json to_json(node::DeviceCallView const& call) {
           {"started", call.started},
           {"enqueued", call.enqueued},
           {"ended", call.ended},
-          {"missing", call.missing}};
+          {"missing", call.missing},
+          {"different", call.different}};
 }
 
 template <class View>

@@ -162,7 +162,7 @@ bool FileStateStore::may_remove(Directory const& directory, std::string const& n
   }
   if (parse_state_file_name(name)) {
     if (auto const found = identify(directory, name); found.kind != FileIdentity::Kind::state) {
-      log_event(LogLevel::warning, "keeping a file that has the name of a state of this rank but is none",
+      log_event(LogLevel::warning, "kept a file that is named like a state of this rank but is not one",
                 {{"file", directory.path_of(name)}, {"why", found.why}});
       return false;
     }

@@ -43,7 +43,7 @@ struct SharedDeviceMemory {
 
 /// The interface that a vendor's devices implement: memory, streams, copies and events of one kind of device.
 ///
-/// `device_provider` finds it. A second vendor is a second provider. A member that enqueues work returns at once;
+/// `device_provider` finds it. Each vendor implements one provider. A member that enqueues work returns at once;
 /// the work runs in the order of the stream. Any thread may call any member. `UnavailableError` without a driver,
 /// device or memory; `UsageError` for a device number that does not exist; `BackendError` when the vendor's library
 /// fails, also with the error of work that was enqueued earlier. `allocate`, `copy`, `fill`, `convert`, `reduce` and
@@ -113,6 +113,9 @@ class CROSSRANK_EXPORT DeviceProvider {
   virtual void convert(Stream const& stream, DeviceConversion const& conversion) = 0;
   /// Enqueues a reduction in rank order; `has_kernels` must be true.
   virtual void reduce(Stream const& stream, DeviceReduction const& reduction) = 0;
+  /// The library is about to enqueue work that writes `storage`. While the stream is being captured, the graph must not
+  /// be replayed as long as `storage->frozen_by()` names somebody.
+  virtual void will_write(Stream const& stream, std::shared_ptr<Storage const> const& storage) = 0;
   /// Keeps `object` alive until the stream has passed the work that is enqueued now; while the stream is being
   /// captured, as long as the graph lives. A later call of this provider drops it, in the calling thread.
   virtual void keep_alive(Stream const& stream, std::shared_ptr<void const> object) = 0;

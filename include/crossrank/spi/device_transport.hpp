@@ -48,7 +48,7 @@ struct DevicePlace {
 
 /// A failure that a device transport has found by itself.
 struct DeviceTransportFailure {
-  std::string message{};        ///< for people
+  std::string message{};        ///< text for the user
   bool may_be_of_peer = false;  ///< whether the death of another rank can be the cause
 };
 

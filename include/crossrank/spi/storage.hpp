@@ -36,10 +36,10 @@ class CROSSRANK_EXPORT Storage {
   [[nodiscard]] virtual std::size_t size_bytes() const noexcept = 0;
   /// Returns where the bytes are.
   [[nodiscard]] virtual Device device() const noexcept;
-  /// Returns who keeps the bytes from being written, for people ("published to rank 0 of group tp"); empty when they
+  /// Returns who keeps the bytes from being written, as text ("published to rank 0 of group tp"); empty when they
   /// may be written.
   [[nodiscard]] virtual std::string frozen_by() const;
-  /// Returns why the bytes may not be used any more, for people ("the parameter was resharded"); empty while they may.
+  /// Returns why the bytes may not be used any more, as text ("the parameter was resharded"); empty while they may.
   [[nodiscard]] virtual std::string revoked_by() const;
   /// Returns the rank that died or left and thereby revoked the bytes, if that is the reason. Their use is then a
   /// `PeerLostError`.

@@ -70,7 +70,7 @@ inline std::string describe(at::Tensor const& tensor) {
                  std::string(name_of(dtype)), "convert the elements, or pass the bytes as U8");
 }
 
-/// Returns the dtype of LibTorch's name. Local, free. `UsageError` for complex types but `ComplexFloat`, and for
+/// Returns the dtype of LibTorch's name. Local, free. `UsageError` for complex types except `ComplexFloat`, and for
 /// quantized types.
 [[nodiscard]] inline Dtype to_dtype(at::ScalarType type) {
   for (auto const& pair : detail::dtype_pairs) {

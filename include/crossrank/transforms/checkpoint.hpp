@@ -68,8 +68,8 @@ CROSSRANK_EXPORT checkpoint::Summary save_checkpoint(Collective const& group, Tr
                                                      std::filesystem::path const& out,
                                                      SaveCheckpointOptions const& options = {});
 
-/// Returns whether `path` has a checkpoint of `save_checkpoint`, on all ranks what rank 0 finds. Completes the commit
-/// of a job that was killed in the middle of it. Collective.
+/// Returns whether `path` has a checkpoint of `save_checkpoint`. All ranks return what rank 0 finds. Completes the
+/// commit of a job that was killed in the middle of it. Collective.
 ///
 /// Throws on all ranks: `IoError` if the directory cannot be read or the commit cannot be completed; `FormatError` if
 /// another job is committing.

@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include <crossrank/spi/storage.hpp>
 #include <crossrank/stream.hpp>
 
 #include "lib/device/cuda/driver.hpp"
@@ -29,8 +30,9 @@ class ReplayObserver {
 
 /// What a graph needs beside its nodes.
 struct GraphResources {
-  std::vector<std::shared_ptr<void const>> objects{};        ///< memory that the nodes use
-  std::vector<std::shared_ptr<ReplayObserver>> observers{};  ///< in the order of their first call
+  std::vector<std::shared_ptr<void const>> objects{};          ///< memory that the nodes use
+  std::vector<std::shared_ptr<spi::Storage const>> written{};  ///< memory that the library's calls in it write
+  std::vector<std::shared_ptr<ReplayObserver>> observers{};    ///< in the order of their first call
 };
 
 /// The capture of a graph that this thread is in. `Graph::capture` makes it.
@@ -51,6 +53,8 @@ class Capture {
   [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
   /// Keeps an object as long as the graph lives.
   void keep(std::shared_ptr<void const> object) { resources_.objects.push_back(std::move(object)); }
+  /// Notes that the graph writes the memory.
+  void will_write(std::shared_ptr<spi::Storage const> storage) { resources_.written.push_back(std::move(storage)); }
   /// Lets an observer take part in each replay.
   void add(std::shared_ptr<ReplayObserver> observer) { resources_.observers.push_back(std::move(observer)); }
   /// Ends the capture and returns the graph. `UsageError` when the capture was invalidated.

@@ -186,6 +186,9 @@ class CudaProvider final : public spi::DeviceProvider {
     ContextScope const scope(state);
     state.kernels().reduce(native(stream), reduction);
   }
+  void will_write(Stream const& stream, std::shared_ptr<spi::Storage const> const& storage) override {
+    if (auto* const capture = Capture::of(stream)) capture->will_write(storage);
+  }
   void keep_alive(Stream const& stream, std::shared_ptr<void const> object) override {
     auto& state = device_state(stream.device());
     ContextScope const scope(state);

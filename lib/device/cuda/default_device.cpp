@@ -1,4 +1,5 @@
 #include <atomic>
+#include <optional>
 #include <string>
 
 #include <crossrank/cuda.hpp>
@@ -27,9 +28,20 @@ void warn_of_sharing(int ranks, int devices) {
             {{"ranks", std::to_string(ranks)}, {"gpus", std::to_string(devices)}});
 }
 
+std::optional<Device>& device_of_thread() noexcept {
+  thread_local std::optional<Device> device;
+  return device;
+}
+
 }  // namespace
 
+void set_default_device(std::optional<Device> device) {
+  if (device && device->kind == Device::Kind::cuda) static_cast<void>(cuda::device_info(*device));  // checks it
+  device_of_thread() = device;
+}
+
 Device default_device() {
+  if (auto const device = device_of_thread()) return *device;
   auto const devices = cuda::device_count();
   if (devices == 0) return Device::cpu();
   auto const& launched = launched_environment();

@@ -49,11 +49,25 @@ class DeviceStorage final : public spi::Storage {
     if (Capture::of(stream) != nullptr) return false;  // each replay uses the bytes, so the graph keeps the storage
     if (!block_ || stream == block_->stream()) return true;
     std::lock_guard const lock(mutex_);
-    if (std::find(others_.begin(), others_.end(), stream) == others_.end()) others_.push_back(stream);
+    if (std::find(others_.begin(), others_.end(), stream) != others_.end()) return true;
+    if (others_.size() >= most_others_) drop_idle_streams();
+    others_.push_back(stream);
     return true;
   }
 
  private:
+  /// Forgets the streams whose work has ended. Otherwise a tensor that lives long would keep all streams that ever used
+  /// it. A stream that uses the tensor again is added again.
+  void drop_idle_streams() {
+    std::erase_if(others_, [](Stream const& stream) {
+      auto& used = device_state(stream.device());
+      ContextScope const scope(used);
+      // The query of a stream in a capture would end the capture.
+      return !used.is_captured(native(stream)) && used.functions().cuStreamQuery(native(stream)) == Result::success;
+    });
+    most_others_ = std::max(least_others, 2 * others_.size());
+  }
+
   /// Lets the block's stream wait for the others, and frees the block there.
   void free_in_order() {
     if (auto* const capture = capture_that_uses_it()) return capture->keep(moved());
@@ -118,8 +132,10 @@ class DeviceStorage final : public spi::Storage {
   Device device_;
   std::unique_ptr<MemoryBlock> block_;
   Holders holders_{};
+  static constexpr std::size_t least_others = 8;
   std::mutex mutex_{};
-  std::vector<Stream> others_{};
+  std::vector<Stream> others_{};            ///< besides the block's stream
+  std::size_t most_others_ = least_others;  ///< how many streams are kept before idle ones are dropped
 };
 
 }  // namespace

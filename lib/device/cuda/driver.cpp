@@ -96,7 +96,11 @@ void bind_optional(FunctionBinder& to, api::Functions& f) {
   to.optional("cuDeviceGetUuid_v2", "identity of GPUs", f.cuDeviceGetUuid_v2);
 }
 
+/// A driver is there and cannot be used, and no log says so yet.
+constinit std::atomic<bool> unreported{false};
+
 [[noreturn]] void refuse_old(std::string const& path, std::string got, std::vector<std::string> details) {
+  unreported.store(true, std::memory_order_relaxed);
   throw UnavailableError({.operation = load_operation,
                           .message = "the driver is too old",
                           .expected = "a driver for CUDA " + version_text(oldest_version) + " or later",
@@ -105,9 +109,6 @@ void bind_optional(FunctionBinder& to, api::Functions& f) {
                           .hint = "install a newer NVIDIA driver",
                           .details = std::move(details)});
 }
-
-/// A driver does not start, and no log says so yet.
-constinit std::atomic<bool> unreported{false};
 
 /// Throws for a driver that does not start, whatever the reason: a machine without a working driver has no GPU.
 [[noreturn]] void refuse_unusable(Driver const& driver, Result result, char const* function) {
@@ -131,12 +132,22 @@ constinit std::atomic<bool> unreported{false};
   throw UnavailableError(std::move(info));
 }
 
+VendorLibrary open_library() {
+  auto const& chosen = environment().cuda_library;
+  try {
+    return VendorLibrary({.chosen = chosen,
+                          .setting = "CROSSRANK_CUDA_LIBRARY",
+                          .name = "libcuda.so.1",
+                          .what = "the NVIDIA driver",
+                          .installation = "install the NVIDIA driver (Debian's package is nvidia-driver)"});
+  } catch (UnavailableError const&) {
+    if (!chosen.empty()) unreported.store(true, std::memory_order_relaxed);
+    throw;
+  }
+}
+
 Driver open() {
-  VendorLibrary const library({.chosen = environment().cuda_library,
-                               .setting = "CROSSRANK_CUDA_LIBRARY",
-                               .name = "libcuda.so.1",
-                               .what = "the NVIDIA driver",
-                               .installation = "install the NVIDIA driver (Debian's package is nvidia-driver)"});
+  auto const library = open_library();
   Driver out;
   out.path = library.path();
   FunctionBinder binder(library);
@@ -174,9 +185,9 @@ Driver const& find_driver() {
   } catch (UnavailableError const& error) {
     // Not while the driver is being opened: the sink of the log may use devices.
     if (unreported.exchange(false, std::memory_order_relaxed))
-      log_event(LogLevel::warning, "the NVIDIA driver does not start, so that this process has no GPU",
+      log_event(LogLevel::warning, "the NVIDIA driver cannot be used, so that this process has no GPU",
                 {{"library", error.info().resource},
-                 {"error", error.info().message + ": " + error.info().system},
+                 {"error", error.info().message + ": " + error.info().system + error.info().got},
                  {"hint", error.info().hint}});
     throw;
   }

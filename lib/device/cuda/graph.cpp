@@ -26,6 +26,16 @@ void require_graphs(Driver const& driver) {
                           .hint = "install a newer NVIDIA driver"});
 }
 
+/// Throws when others hold memory that the graph writes.
+void require_not_frozen(spi::Storage const& storage) {
+  auto holder = storage.frozen_by();
+  if (holder.empty()) return;
+  throw UsageError({.operation = "Graph.replay",
+                    .message = "the graph writes bytes that cannot be written while others hold them",
+                    .got = std::move(holder),
+                    .hint = "replay it when they have dropped their views"});
+}
+
 }  // namespace
 
 /// An instantiated graph, and what it needs.
@@ -98,6 +108,7 @@ void Graph::replay(Stream const& stream) const {
                       .message = "a graph cannot be replayed into a capture",
                       .hint = "make the same calls in the capture"});
   }
+  for (auto const& storage : state_->resources.written) require_not_frozen(*storage);
   std::lock_guard const lock(state_->mutex);
   ContextScope const scope(state_->device);
   auto const& observers = state_->resources.observers;

@@ -32,7 +32,7 @@ template <class Word>
 [[nodiscard]] bool claim_ring(Word& doorbell) noexcept {
   auto seen = doorbell.load(std::memory_order_seq_cst);
   while ((seen & asleep_bit) != 0) {
-    if (doorbell.compare_exchange_weak(seen, (seen + 2) & ~asleep_bit, std::memory_order_seq_cst)) return true;
+    if (doorbell.compare_exchange_strong(seen, (seen + 2) & ~asleep_bit, std::memory_order_seq_cst)) return true;
   }
   return false;
 }

@@ -16,8 +16,8 @@ void DeviceFlightNote::advance(DeviceStage stage) const noexcept {
   advance_device_flight(comm_->device_flight(comm_->rank()), number_, stage, recorded_now());
 }
 
-DeviceRecorder::DeviceRecorder(std::shared_ptr<spi::NodeMemory> const& memory, std::span<int const> job_ranks)
-    : job_ranks_(job_ranks.begin(), job_ranks.end()) {
+DeviceRecorder::DeviceRecorder(std::shared_ptr<spi::NodeMemory> const& memory, std::span<int const> global_ranks)
+    : global_ranks_(global_ranks.begin(), global_ranks.end()) {
   auto const group = group_of(memory);
   if (!group) return;
   comm_ = group->shared_comm();
@@ -27,9 +27,9 @@ DeviceRecorder::DeviceRecorder(std::shared_ptr<spi::NodeMemory> const& memory, s
 DeviceFlightNote DeviceRecorder::note(DeviceFlightOperation operation) const noexcept {
   if (!comm_ || !comm_->is_own_process()) return {};
   operation.block = block_;
-  operation.ranks = static_cast<int>(job_ranks_.size());
-  if (operation.root && *operation.root >= 0 && *operation.root < std::ssize(job_ranks_))
-    operation.root = at_rank(job_ranks_, *operation.root);
+  operation.ranks = static_cast<int>(global_ranks_.size());
+  if (operation.root && *operation.root >= 0 && *operation.root < std::ssize(global_ranks_))
+    operation.root = at_rank(global_ranks_, *operation.root);
   return {comm_, write_device_flight(comm_->device_flight(comm_->rank()), operation, recorded_now())};
 }
 

@@ -32,8 +32,8 @@ class DeviceFlightNote {
 class DeviceRecorder {
  public:
   DeviceRecorder() = default;
-  /// `memory` is the group's part of the node's memory, or null. `job_ranks` are its ranks as those of the job.
-  DeviceRecorder(std::shared_ptr<spi::NodeMemory> const& memory, std::span<int const> job_ranks);
+  /// `memory` is the group's part of the node's memory, or null. `global_ranks` are its ranks as those of the job.
+  DeviceRecorder(std::shared_ptr<spi::NodeMemory> const& memory, std::span<int const> global_ranks);
 
   /// Records an operation that this rank is about to enqueue. Sets block and number of ranks; `root` is a rank of the
   /// group.
@@ -42,7 +42,7 @@ class DeviceRecorder {
  private:
   std::shared_ptr<NodeComm> comm_{};
   std::uint32_t block_ = 0;
-  std::vector<int> job_ranks_{};
+  std::vector<int> global_ranks_{};
 };
 
 }  // namespace crossrank::node

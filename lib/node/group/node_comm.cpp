@@ -146,7 +146,7 @@ void NodeComm::attach(Attachment attachment) {
   if (!options_.threads) {
     watchdog_ = std::make_unique<WatchdogThread>(
         records(), options_.rank, options_.ranks,
-        WatchdogThread::Hooks{.on_death = [this](int rank) { record_departure(rank, RankState::dead); },
+        WatchdogThread::Hooks{.on_death = [this](int rank) { record_departure(rank, AttachState::dead); },
                               .on_heartbeat =
                                   [this, last = std::uint64_t{0}]() mutable {
                                     auto& record = own_record();
@@ -161,7 +161,7 @@ void NodeComm::attach(Attachment attachment) {
                                     }
                                   }});
   }
-  own.state.store(static_cast<std::uint32_t>(RankState::attached), std::memory_order_release);
+  own.state.store(static_cast<std::uint32_t>(AttachState::attached), std::memory_order_release);
   if (options_.rank == 0) {
     // The group of all ranks has the first block: no rank makes another one before all are ready.
     auto all = all_ranks(options_.ranks);
@@ -181,10 +181,10 @@ NodeComm::~NodeComm() {
 
 void NodeComm::leave() noexcept {
   if (!attachment_.control || !is_own_process()) return;
-  record_departure(options_.rank, RankState::left);
+  record_departure(options_.rank, AttachState::left);
   if (!attachment_.control_fd || header().failures.load(std::memory_order_seq_cst) != 0) return;
   auto const left = [](RankRecord const& record) {
-    return record.state.load(std::memory_order_seq_cst) == static_cast<std::uint32_t>(RankState::left) &&
+    return record.state.load(std::memory_order_seq_cst) == static_cast<std::uint32_t>(AttachState::left) &&
            record.exit_text_bytes.load(std::memory_order_relaxed) == 0;
   };
   auto const& path = header().flight_file;
@@ -228,17 +228,17 @@ spi::Backing NodeComm::backing_of(int rank, std::byte const* data) const noexcep
           .offset = static_cast<std::uint64_t>(data - arena_of(rank))};
 }
 
-void NodeComm::record_departure(int rank, RankState how) const noexcept {
+void NodeComm::record_departure(int rank, AttachState how) const noexcept {
   auto& record = records()[rank];
-  auto expected = static_cast<std::uint32_t>(RankState::attached);
+  auto expected = static_cast<std::uint32_t>(AttachState::attached);
   // Ranks that see the new state read these. Another rank may be recording the same death at the same time.
   record.departed_at.store(now_ns(), std::memory_order_relaxed);
   if (!record.state.compare_exchange_strong(expected, static_cast<std::uint32_t>(how), std::memory_order_seq_cst))
     return;
-  if (how == RankState::dead) header().failures.fetch_add(1, std::memory_order_seq_cst);
+  if (how == AttachState::dead) header().failures.fetch_add(1, std::memory_order_seq_cst);
   header().departures.fetch_add(1, std::memory_order_seq_cst);
   ring_groups_of(rank);
-  if (how == RankState::dead)
+  if (how == AttachState::dead)
     log_event(LogLevel::warning, "a rank has died",
               {{"rank", std::to_string(rank)}, {"pid", std::to_string(record.pid)}});
 }
@@ -276,11 +276,11 @@ bool NodeComm::first_read(int owner, std::uint32_t slot) {
 
 bool NodeComm::has_departed(int rank) const noexcept {
   auto const& record = records()[rank];
-  auto const state = static_cast<RankState>(record.state.load(std::memory_order_acquire));
-  if (state == RankState::dead || state == RankState::left) return true;
-  if (state == RankState::absent || (record.liveness.load(std::memory_order_acquire) & owner_died_bit) == 0)
+  auto const state = static_cast<AttachState>(record.state.load(std::memory_order_acquire));
+  if (state == AttachState::dead || state == AttachState::left) return true;
+  if (state == AttachState::absent || (record.liveness.load(std::memory_order_acquire) & owner_died_bit) == 0)
     return false;
-  record_departure(rank, RankState::dead);
+  record_departure(rank, AttachState::dead);
   return true;
 }
 
@@ -288,12 +288,12 @@ bool NodeComm::has_departed_slow(int rank) const noexcept {
   if (has_departed(rank)) return true;
   auto const& record = records()[rank];
   if (options_.threads || !has_missed_heartbeat(record, system().now()) || !is_dumping_core(record)) return false;
-  record_departure(rank, RankState::dead);
+  record_departure(rank, AttachState::dead);
   return true;
 }
 
 bool NodeComm::is_dead(int rank) const noexcept {
-  return records()[rank].state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(RankState::dead);
+  return records()[rank].state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(AttachState::dead);
 }
 
 std::string NodeComm::exit_reason(int rank) const {
@@ -311,16 +311,20 @@ std::string NodeComm::describe(int rank) const {
     std::snprintf(text.data(), text.size(), "%.1f s", now > since ? static_cast<double>(now - since) * 1e-9 : 0.0);
     return std::string(text.data());
   };
-  auto const state = static_cast<RankState>(record.state.load(std::memory_order_acquire));
+  auto const state = static_cast<AttachState>(record.state.load(std::memory_order_acquire));
   std::string text;
   switch (state) {
-    case RankState::absent: text = "not attached"; break;
-    case RankState::attached:
+    case AttachState::absent: text = "not attached"; break;
+    case AttachState::attached:
       text = running_state(record, options_.threads) + ", last progress " +
              seconds(record.progress_at.load(std::memory_order_relaxed)) + " ago";
       break;
-    case RankState::left: text = "left " + seconds(record.departed_at.load(std::memory_order_relaxed)) + " ago"; break;
-    case RankState::dead: text = "died " + seconds(record.departed_at.load(std::memory_order_relaxed)) + " ago"; break;
+    case AttachState::left:
+      text = "left " + seconds(record.departed_at.load(std::memory_order_relaxed)) + " ago";
+      break;
+    case AttachState::dead:
+      text = "died " + seconds(record.departed_at.load(std::memory_order_relaxed)) + " ago";
+      break;
   }
   text += " (host " + std::string(header().host, ::strnlen(header().host, sizeof header().host)) + ", pid " +
           std::to_string(record.pid) + ")";

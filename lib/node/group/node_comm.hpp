@@ -103,7 +103,7 @@ class NodeComm : public std::enable_shared_from_this<NodeComm> {
 
   explicit NodeComm(NodeOptions options);
   void attach(Attachment attachment);
-  void record_departure(int rank, RankState how) const noexcept;
+  void record_departure(int rank, AttachState how) const noexcept;
   void ring_groups_of(int rank) const noexcept;
   void ring_queue_of(int rank, std::uint32_t index) const noexcept;
   void decide_spinning() noexcept;

@@ -48,6 +48,14 @@ std::optional<DeviceStage> stage_of(std::vector<DeviceOperationView> const& oper
   return stage;
 }
 
+/// Returns whether a rank made another operation under the number of the call.
+bool made_another(std::vector<DeviceOperationView> const& operations, std::uint32_t block, DeviceCallView const& call) {
+  return std::ranges::any_of(operations, [&](DeviceOperationView const& operation) {
+    return is_collective_of(operation, block) && share_sequence(operation.path, call.path) &&
+           operation.sequence == call.sequence && (operation.op_kind != call.op_kind || operation.root != call.root);
+  });
+}
+
 }  // namespace
 
 char const* to_string(DeviceStage stage) noexcept {
@@ -96,12 +104,15 @@ std::optional<DeviceCallView> view_device_call(std::uint32_t block, std::vector<
   for (auto const& rank : ranks) {
     auto const* const oldest = oldest_under_way(*rank.operations, block);
     if (oldest == nullptr || (call && call->sequence <= oldest->sequence)) continue;
-    call = DeviceCallView{.op_kind = oldest->op_kind, .path = oldest->path, .sequence = oldest->sequence};
+    call = DeviceCallView{
+        .op_kind = oldest->op_kind, .path = oldest->path, .sequence = oldest->sequence, .root = oldest->root};
   }
   if (!call) return {};
   for (auto const& rank : ranks) {
     auto const stage = stage_of(*rank.operations, block, *call);
-    if (!stage || *stage == DeviceStage::calling) {
+    if (made_another(*rank.operations, block, *call)) {
+      call->different.push_back(rank.rank);
+    } else if (!stage || *stage == DeviceStage::calling) {
       call->missing.push_back(rank.rank);
     } else if (*stage == DeviceStage::enqueued) {
       call->enqueued.push_back(rank.rank);

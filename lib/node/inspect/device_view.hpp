@@ -35,10 +35,12 @@ struct DeviceCallView {
   spi::OpKind op_kind = spi::OpKind::none;
   DevicePath path = DevicePath::none;
   std::uint64_t sequence = 0;
-  std::vector<int> started{};   ///< ranks that have started it
-  std::vector<int> enqueued{};  ///< ranks that have enqueued it and not started it
-  std::vector<int> ended{};     ///< ranks that have ended it
-  std::vector<int> missing{};   ///< ranks that have not enqueued it
+  std::optional<int> root{};
+  std::vector<int> started{};    ///< ranks that have started it
+  std::vector<int> enqueued{};   ///< ranks that have enqueued it and not started it
+  std::vector<int> ended{};      ///< ranks that have ended it
+  std::vector<int> missing{};    ///< ranks that have not enqueued it
+  std::vector<int> different{};  ///< ranks that made another call under its number
 };
 
 /// The operations of one rank.

@@ -135,10 +135,10 @@ class Reader {
   static bool over(RankStatus status) noexcept { return status == RankStatus::dead || status == RankStatus::left; }
 
   static RankStatus status_of(RankRecord const& record) {
-    auto const state = static_cast<RankState>(record.state.load(std::memory_order_acquire));
-    if (state == RankState::left) return RankStatus::left;
-    if (state == RankState::absent) return RankStatus::absent;
-    if (state == RankState::dead || (record.liveness.load(std::memory_order_acquire) & owner_died_bit) != 0)
+    auto const state = static_cast<AttachState>(record.state.load(std::memory_order_acquire));
+    if (state == AttachState::left) return RankStatus::left;
+    if (state == AttachState::absent) return RankStatus::absent;
+    if (state == AttachState::dead || (record.liveness.load(std::memory_order_acquire) & owner_died_bit) != 0)
       return RankStatus::dead;
     using platform::ProcessState;
     switch (platform::process_state(record.pid, record.pid_namespace)) {

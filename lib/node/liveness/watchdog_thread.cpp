@@ -91,12 +91,12 @@ void WatchdogThread::abandon() noexcept { platform::forget_thread_of_parent(thre
 
 void WatchdogThread::run() {
   pthread_setname_np(pthread_self(), "crossrank");
-  auto& life = records_[rank_].liveness;
+  auto& word = records_[rank_].liveness;
   robust_node_->head.list.next = &robust_node_->entry;
   robust_node_->entry.next = &robust_node_->head.list;
-  robust_node_->head.futex_offset = reinterpret_cast<char*>(&life) - reinterpret_cast<char*>(&robust_node_->entry);
+  robust_node_->head.futex_offset = reinterpret_cast<char*>(&word) - reinterpret_cast<char*>(&robust_node_->entry);
   system().set_robust_list(&robust_node_->head, sizeof robust_node_->head);
-  life.store(static_cast<std::uint32_t>(::syscall(SYS_gettid)), std::memory_order_release);
+  word.store(static_cast<std::uint32_t>(::syscall(SYS_gettid)), std::memory_order_release);
   started_.store(1, std::memory_order_release);
   system().futex_wake(futex_of(started_), INT_MAX);
   while (!stop_.load(std::memory_order_seq_cst)) watch();
@@ -105,7 +105,7 @@ void WatchdogThread::run() {
 int WatchdogThread::next_alive() const noexcept {
   for (int step = 1; step < ranks_; ++step) {
     int const rank = (rank_ + step) % ranks_;
-    if (records_[rank].state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(RankState::attached))
+    if (records_[rank].state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(AttachState::attached))
       return rank;
   }
   return -1;
@@ -117,7 +117,8 @@ void WatchdogThread::watch() {
   auto* const word = next < 0 ? &alone_ : &records_[next].liveness;
   if (next >= 0) seen = word->load(std::memory_order_acquire);
   if (next >= 0 && (seen & (owner_died_bit | FUTEX_WAITERS)) == 0) {
-    // The kernel wakes one sleeper when the word carries this bit. No rank ever writes the word.
+    // When the owner dies, the kernel wakes one sleeper if the word carries this bit. Only the owner's start and this
+    // bit are ever written to it.
     word->compare_exchange_strong(seen, seen | FUTEX_WAITERS, std::memory_order_acq_rel);
     seen = word->load(std::memory_order_acquire);
   }
@@ -133,7 +134,8 @@ void WatchdogThread::watch() {
 
 void WatchdogThread::check_rank(int rank) {
   auto const& record = records_[rank];
-  if (rank == rank_ || record.state.load(std::memory_order_acquire) != static_cast<std::uint32_t>(RankState::attached))
+  if (rank == rank_ ||
+      record.state.load(std::memory_order_acquire) != static_cast<std::uint32_t>(AttachState::attached))
     return;
   if ((record.liveness.load(std::memory_order_acquire) & owner_died_bit) != 0) hooks_.on_death(rank);
 }

@@ -306,8 +306,8 @@ std::vector<int> Arena::holders(Slot const& slot) const {
   std::vector<int> ranks;
   for (int reader = 0; reader < memory_.ranks; ++reader) {
     auto const word = leases_.load(memory_.rank, slot.id, reader);
-    auto const state = static_cast<RankState>(records_[reader].state.load(std::memory_order_acquire));
-    if (!word.free() && state == RankState::attached) ranks.push_back(reader);
+    auto const state = static_cast<AttachState>(records_[reader].state.load(std::memory_order_acquire));
+    if (!word.free() && state == AttachState::attached) ranks.push_back(reader);
   }
   return ranks;
 }

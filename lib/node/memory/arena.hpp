@@ -85,11 +85,11 @@ class Arena {
   [[nodiscard]] bool page_lock(Slot const& slot, Device::Kind kind);
 
   [[nodiscard]] std::byte* at(Slot const& slot) const noexcept { return memory_.mapping->data() + slot.offset; }
-  /// Returns the bytes that this arena has reserved, and how many of them are in use or under lease.
   struct Usage {
     std::size_t reserved = 0;
-    std::size_t in_use = 0;
+    std::size_t in_use = 0;  ///< or under lease
   };
+  /// Returns the bytes that this arena has reserved, and how many of them are in use.
   [[nodiscard]] Usage usage();
 
  private:
@@ -97,7 +97,6 @@ class Arena {
   struct Entry {
     Slot slot{};
     State state = State::unused;
-    bool row_reserved = false;
     std::vector<std::shared_ptr<void const>> kept{};  ///< see `keep_with`
     bool lock_tried = false;                          ///< whether `page_lock` has been called for these pages
     std::shared_ptr<void> page_lock{};                ///< undone before the pages go

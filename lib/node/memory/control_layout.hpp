@@ -9,7 +9,8 @@
 #include "lib/node/memory/call_arguments.hpp"
 #include "lib/node/memory/decision.hpp"
 
-/// The contents of a node's control segment: fixed-width, standard-layout structs. Each cache line has one writer.
+/// The contents of a node's control segment: fixed-width, standard-layout structs. A rank has cache lines
+/// of its own for what others wait for; the comments say where several ranks write one word.
 ///
 /// The segment holds `ControlHeader`, `RankRecord[ranks]`, `FlightRing[ranks]`, `DeviceFlightRing[ranks]`,
 /// `group_capacity` group blocks and the lease table. `ControlGeometry` computes the offsets from the number of ranks
@@ -23,7 +24,7 @@ inline constexpr std::uint32_t layout_version = 16;
 inline constexpr std::size_t page_bytes = 4096;
 inline constexpr int max_ranks = 4096;  ///< a `Decision` names a rank in 12 bits
 
-enum class RankState : std::uint32_t { absent = 0, attached = 1, left = 2, dead = 3 };
+enum class AttachState : std::uint32_t { absent = 0, attached = 1, left = 2, dead = 3 };
 
 /// First page of the segment. Except for the counters, the rendezvous server writes it before any other rank maps it.
 struct alignas(page_bytes) ControlHeader {
@@ -102,7 +103,7 @@ struct alignas(1024) RankRecord {
   /// Thread id of the rank's watchdog thread, on that thread's robust list. The kernel sets FUTEX_OWNER_DIED when the
   /// thread ends for any reason. No thread acquires the futex; watchdog threads sleep on it.
   alignas(64) std::atomic<std::uint32_t> liveness;
-  std::atomic<std::uint32_t> state;  ///< RankState; `attached` becomes `left` or `dead` once, by compare-and-swap
+  std::atomic<std::uint32_t> state;  ///< AttachState; `attached` becomes `left` or `dead` once, by compare-and-swap
   std::int32_t pid;
   std::uint32_t global_rank;
   std::uint64_t pid_namespace;

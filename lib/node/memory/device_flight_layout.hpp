@@ -12,7 +12,7 @@ enum class DevicePath : std::uint8_t {
   none = 0,
   nccl = 1,       ///< NCCL carries it
   staged = 2,     ///< through host memory
-  message = 3,    ///< send or receive, through host memory
+  message = 3,    ///< send or receive
   graph = 4,      ///< replay of a graph with calls that a device transport carries
   transport = 5,  ///< a device transport other than NCCL carries it
 };

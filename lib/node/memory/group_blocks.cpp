@@ -83,8 +83,8 @@ void GroupBlocks::require_group(std::uint32_t index, std::vector<int> const& mem
 bool GroupBlocks::departed(std::uint32_t rank) const noexcept {
   if (rank >= static_cast<std::uint32_t>(geometry_.ranks())) return false;
   auto const* const records = reinterpret_cast<RankRecord const*>(control_ + geometry_.records_offset());
-  auto const state = static_cast<RankState>(records[rank].state.load(std::memory_order_acquire));
-  return state == RankState::dead || state == RankState::left;
+  auto const state = static_cast<AttachState>(records[rank].state.load(std::memory_order_acquire));
+  return state == AttachState::dead || state == AttachState::left;
 }
 
 /// Returns whether members of a block may still learn of it, or have.

@@ -33,10 +33,10 @@ Lent* lent_here() noexcept {
 }
 
 bool may_use(RankRecord const& reader, LeaseWord const& word, ReadBy by) noexcept {
-  auto const state = static_cast<RankState>(reader.state.load(std::memory_order_acquire));
-  bool const has_departed = state == RankState::dead || state == RankState::left;
+  auto const state = static_cast<AttachState>(reader.state.load(std::memory_order_acquire));
+  bool const has_departed = state == AttachState::dead || state == AttachState::left;
   if (!has_departed) return true;
-  if (word.taken == 0 || (state == RankState::dead && by == ReadBy::cpu)) return false;
+  if (word.taken == 0 || (state == AttachState::dead && by == ReadBy::cpu)) return false;
   using platform::ProcessState;
   auto const process = platform::process_state(reader.pid, reader.pid_namespace);
   return process != ProcessState::gone && process != ProcessState::unknown;

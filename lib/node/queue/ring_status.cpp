@@ -201,7 +201,7 @@ int RingStatus::holder(int index) const noexcept {
   return rank < static_cast<std::uint32_t>(comm_->ranks()) ? static_cast<int>(rank) : -1;
 }
 
-int RingStatus::job_rank(int index) const noexcept {
+int RingStatus::global_rank(int index) const noexcept {
   int const rank = holder(index);
   return rank < 0 ? -1 : static_cast<int>(comm_->record(rank).global_rank);
 }
@@ -212,7 +212,7 @@ std::string RingStatus::describe(int index) const {
   bool const dropped = state_of(endpoint(index)) == EndpointState::dropped;
   auto text = (dropped ? "dropped its last handle without close(), " : "") + comm_->describe(rank);
   auto const cause = read_cause(comm_->record(rank).cause);
-  if (cause && cause->global_rank != job_rank(index)) text += "; root cause: " + cause->sentence();
+  if (cause && cause->global_rank != global_rank(index)) text += "; root cause: " + cause->sentence();
   return text;
 }
 
@@ -266,9 +266,9 @@ std::optional<RingFailure> RingStatus::reason_of(int index) const {
     auto blamed = blamed_in(note, true);
     if (std::find(blamed.ranks.begin(), blamed.ranks.end(), cause->global_rank) != blamed.ranks.end()) return blamed;
   }
-  if (!cause || cause->global_rank == job_rank(index)) return std::nullopt;
+  if (!cause || cause->global_rank == global_rank(index)) return std::nullopt;
   bool known = blames_any_;
-  for (int other = 0; other <= readers_; ++other) known = known || job_rank(other) == cause->global_rank;
+  for (int other = 0; other <= readers_; ++other) known = known || global_rank(other) == cause->global_rank;
   if (!known) return std::nullopt;
   return RingFailure{.timed_out = false, .ranks = {cause->global_rank}};
 }
@@ -281,7 +281,7 @@ RingFailure RingStatus::cause_of(std::vector<int> const& lost) const {
   for (int const index : lost) {
     auto reason = reason_of(index);
     if (!reason) {
-      (has_dead_holder(index) ? dead : left).push_back(job_rank(index));
+      (has_dead_holder(index) ? dead : left).push_back(global_rank(index));
     } else if (!followed || (reason->timed_out && !followed->timed_out)) {
       followed = std::move(reason);
     }
@@ -307,7 +307,7 @@ RingFailure RingStatus::awaited_by_writer(std::vector<int> here) const {
   auto const noted = remote.ranks.size() + remote.more;
   std::erase_if(remote.ranks, [&](int rank) {
     for (int index = 0; index <= readers_; ++index) {
-      if (job_rank(index) == rank) return true;
+      if (global_rank(index) == rank) return true;
     }
     return false;
   });

@@ -41,7 +41,7 @@ class RingStatus {
   RingStatus(NodeComm& comm, std::uint32_t block, int own, int readers) noexcept;
 
   /// Errors of queues name ranks of the job, since also a rank without an endpoint can be to blame.
-  void use_job_ranks() noexcept { blames_any_ = true; }
+  void use_global_ranks() noexcept { blames_any_ = true; }
 
   [[nodiscard]] bool has_failed() const noexcept { return load().how == QueueStatus::How::failed; }
   [[nodiscard]] std::optional<RingFailure> failure() const;
@@ -95,7 +95,7 @@ class RingStatus {
   /// Describes the state of an endpoint and of its rank.
   [[nodiscard]] std::string describe(int endpoint) const;
   /// Returns the rank of the job that holds an endpoint; -1 when none has held it yet.
-  [[nodiscard]] int job_rank(int endpoint) const noexcept;
+  [[nodiscard]] int global_rank(int endpoint) const noexcept;
 
  private:
   [[nodiscard]] QueueStatus load() const noexcept;

@@ -270,10 +270,10 @@ class NamedRendezvous final : public Rendezvous {
         reinterpret_cast<RankRecord const*>(memory_.control->data() + ControlGeometry(options_.ranks).records_offset());
     for (int rank = 0; rank < options_.ranks; ++rank) {
       // A rank that gave up by itself left before its liveness word changed, and is not the cause.
-      auto const state = static_cast<RankState>(records[rank].state.load(std::memory_order_acquire));
-      if (state == RankState::left) continue;
-      auto const life = records[rank].liveness.load(std::memory_order_acquire);
-      if ((life & owner_died_bit) != 0) fail(ErrorCode::peer_lost, died, rank);
+      auto const state = static_cast<AttachState>(records[rank].state.load(std::memory_order_acquire));
+      if (state == AttachState::left) continue;
+      auto const liveness = records[rank].liveness.load(std::memory_order_acquire);
+      if ((liveness & owner_died_bit) != 0) fail(ErrorCode::peer_lost, died, rank);
     }
   }
 

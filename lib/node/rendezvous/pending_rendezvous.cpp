@@ -23,7 +23,7 @@ namespace {
 
 using platform::system;
 
-constexpr std::uint64_t pending_magic = 0x3159424f4c435258;  // "XRCLOBY1"
+constexpr std::uint64_t pending_magic = 0x3147444e45505258;  // "XRPENDG1"
 
 /// The contents of the memory. One process id for each rank follows, 0 for missing ones.
 struct PendingHeader {

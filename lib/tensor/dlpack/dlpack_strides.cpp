@@ -77,9 +77,9 @@ class RowCopier {
 
 bool is_dense(dlpack::Tensor const& tensor) noexcept {
   if (tensor.strides == nullptr) return true;
+  if (std::count(tensor.shape, tensor.shape + tensor.ndim, 0) > 0) return true;  // no elements
   std::int64_t expected = 1;
   for (int i = tensor.ndim; i-- > 0;) {
-    if (tensor.shape[i] == 0) return true;
     if (tensor.shape[i] != 1 && tensor.strides[i] != expected) return false;
     expected *= tensor.shape[i];
   }

@@ -4,11 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include <nanobind/stl/string.h>
 
 #include <crossrank/cuda.hpp>
+#include <crossrank/nccl.hpp>
 
 #include "errors.hpp"
 #include "module.hpp"
@@ -91,6 +93,7 @@ void bind_streams(nb::module_& module) {
     run_without_gil([&] { cuda::trim(gpu); });
   });
   module.def("pop_stream", [] { chosen_streams().pop_back(); });
+  module.def("prefer_nccl", [](std::string path) { nccl::prefer_library(std::move(path)); });
   module.def("default_device", [] { return run_without_gil([] { return to_string(default_device()); }); });
 }
 

@@ -1,4 +1,5 @@
 // Merge plans: loading one that somebody else wrote, and reading single tensors.
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
@@ -153,6 +154,32 @@ TEST(MergePlan, does_not_take_one_part_of_a_model_for_the_model) {
   auto const error = error_of<UsageError>([&] { static_cast<void>(checkpoint::MergePlan::make(first)); });
   EXPECT_EQ(error.resource, first.string());
   EXPECT_EQ(error.got, "model-00002-of-00002.safetensors");
+}
+
+/// A tensor of one tensor-parallel rank is copied as one run, also where its layer is cut into columns. Files are
+/// written in slices of 8 MiB, and both matrices cross several.
+TEST(MergePlan, copies_a_large_tensor_of_one_rank_whole_where_its_layer_is_cut_into_columns) {
+  TemporaryDirectory const folder;
+  auto const in = folder.path() / "in";
+  std::filesystem::create_directory(in);
+  StateDict whole;
+  for (int stage = 0; stage < 2; ++stage) {
+    auto const name = "model.layers." + std::to_string(stage) + ".mlp.down_proj.weight";
+    auto weight = Tensor::zeros({3'000, 1'500}, Dtype::f32);
+    std::ranges::generate(weight.as_mutable<float>(), [i = 0.0F + static_cast<float>(stage)]() mutable { return ++i; });
+    save_safetensors(in / ("mp_rank_00_00" + std::to_string(stage) + ".safetensors"), {{name, weight}});
+    whole.insert_or_assign(name, weight);
+  }
+  auto const world = connect({.backend = "fake"});
+  auto const plan = checkpoint::MergePlan::make(world, in, {.pattern = "mp_rank_{tp}_{pp}.safetensors"});
+  checkpoint::consolidate(world, plan, folder.path() / "out");
+  checkpoint::split(world, plan, folder.path() / "split", {.tp = 2});
+  auto const back = checkpoint::MergePlan::make(world, folder.path() / "split");
+  for (auto const& [name, weight] : whole) {
+    auto const expected = weight.as<float>();
+    for (auto const& merged : {load_safetensors(folder.path() / "out" / "model.safetensors").at(name), back.read(name)})
+      EXPECT_TRUE(std::ranges::equal(merged.as<float>(), expected)) << name;
+  }
 }
 
 TEST(MergePlan, names_a_file_beside_the_weights_whose_name_is_not_unicode) {

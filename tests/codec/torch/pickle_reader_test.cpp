@@ -96,7 +96,8 @@ TEST(PickleReader, keeps_calls_and_objects_as_descriptions) {
       "aK\x01sb.",
       dcp());
   PickleValue const root(*tree, tree->root);
-  EXPECT_TRUE(root.is_made_by("torch.distributed.checkpoint.metadata.Metadata"));
+  EXPECT_EQ(root.kind(), PickleKind::object);
+  EXPECT_EQ(root[0].text(), "torch.distributed.checkpoint.metadata.Metadata");
   ASSERT_TRUE(root.find("a"));
   EXPECT_EQ(root.find("a")->integer(), 1);
 }
@@ -106,10 +107,12 @@ TEST(PickleReader, keeps_other_classes_of_distributed_checkpoints_as_fields) {
   auto const kind = "ctorch.distributed.checkpoint.planner\nWriteItemType\nK\x02\x85R"s;
   auto const tree = read("\x80\x02(" + plan + kind + "cmy.plans\nPlan\nt.", dcp());
   PickleValue const root(*tree, tree->root);
-  EXPECT_TRUE(root[0].is_made_by("my.plans.Plan"));
+  EXPECT_EQ(root[0].kind(), PickleKind::object);
+  EXPECT_EQ(root[0][0].text(), "my.plans.Plan");
   ASSERT_TRUE(root[0].find("items"));
   EXPECT_EQ(root[0].find("items")->integer(), 5);
-  EXPECT_TRUE(root[1].is_made_by("torch.distributed.checkpoint.planner.WriteItemType"));
+  EXPECT_EQ(root[1].kind(), PickleKind::call);
+  EXPECT_EQ(root[1][0].text(), "torch.distributed.checkpoint.planner.WriteItemType");
   EXPECT_EQ(root[2].kind(), PickleKind::global);
   EXPECT_EQ(refused_at("\x80\x02" + plan + "."), 2) << "only distributed checkpoints have such objects";
 }

@@ -170,6 +170,28 @@ TEST(NcclDeadline, names_the_rank_that_keeps_a_call_in_progress) {
   EXPECT_THAT(verdict.text, testing::HasSubstr("rank 1 did not begin it")) << job.text();
 }
 
+/// The rank whose own work blocks its stream waits for that stream.
+CROSSRANK_RANK_SCENARIO(nccl_wait_for_a_blocked_stream) {
+  auto const world = connect({.backend = "shm", .check = CheckLevel::off});
+  auto tensor = filled(world, 1'000);
+  world.all_reduce(tensor);
+  current_stream(default_device()).synchronize();
+  if (self.rank == 1) block_stream(current_stream(default_device()));
+  world.all_reduce(tensor);
+  say_verdict(self, "end", [&] { current_stream(default_device()).synchronize(); });
+  if (self.rank == 1) ::syscall(SYS_exit_group, 0);  // as above
+  return 0;
+}
+
+TEST(NcclDeadline, is_told_to_the_rank_whose_own_work_blocks_its_stream) {
+  auto options = gpu_ranks();
+  options.environment["CROSSRANK_TIMEOUT"] = std::to_string(short_timeout.count()) + "ms";
+  auto const job = run_ranks(3, "nccl_wait_for_a_blocked_stream", std::move(options));
+  auto const verdict = expect_one_verdict(job, {}, "end", short_timeout);
+  EXPECT_EQ(verdict.code, "timeout") << job.text();
+  EXPECT_TRUE(verdict.blames_only(1)) << job.text();
+}
+
 TEST(NcclDeadline, is_told_by_a_wait_of_the_host_with_the_same_limit) {
   auto options = gpu_ranks();
   options.environment["CROSSRANK_TIMEOUT"] = std::to_string(short_timeout.count()) + "ms";
@@ -229,6 +251,38 @@ TEST(NcclDeadline, names_all_ranks_when_all_have_enqueued_the_call) {
   auto const verdict = expect_one_verdict(job, {}, "end", short_timeout);
   EXPECT_EQ(verdict.code, "timeout") << job.text();
   EXPECT_THAT(verdict.blames, testing::ElementsAre(0, 1, 2)) << job.text();
+}
+
+/// Rank 1 makes another call under the same number, which only the watchdogs can see.
+CROSSRANK_RANK_SCENARIO(nccl_different_calls) {
+  auto const world = connect({.backend = "shm", .timeout = short_timeout, .check = CheckLevel::off});
+  auto tensor = filled(world, 1'000);
+  world.all_reduce(tensor);
+  current_stream(default_device()).synchronize();
+  say_verdict(self, "end", [&] {
+    if (self.rank == 1 && self.arguments.at(0) == "operation") {
+      world.all_reduce(tensor);
+    } else {
+      world.broadcast(tensor, {self.rank == 1 ? 2 : 0});
+    }
+    current_stream(default_device()).synchronize();
+  });
+  return 0;
+}
+
+TEST(NcclDeadline, names_the_rank_that_made_another_call) {
+  for (auto const* const kind : {"operation", "root"}) {
+    auto options = gpu_ranks();
+    options.arguments = {kind};
+    auto const job = run_ranks(3, "nccl_different_calls", std::move(options));
+    auto const verdict = expect_one_verdict(job, {}, "end", short_timeout);
+    EXPECT_EQ(verdict.code, "timeout") << job.text();
+    EXPECT_TRUE(verdict.blames_only(1)) << job.text();
+    EXPECT_THAT(verdict.text, testing::HasSubstr("ranks 0, 2 made broadcast of root 0")) << job.text();
+    EXPECT_THAT(verdict.text, testing::HasSubstr(std::string_view(kind) == "root" ? "rank 1 made broadcast of root 2"
+                                                                                  : "rank 1 made all_reduce"))
+        << job.text();
+  }
 }
 
 /// Rank 1 leaves the group without a call that the others have enqueued.

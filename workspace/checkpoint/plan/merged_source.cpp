@@ -92,18 +92,20 @@ void MergedSource::read(std::size_t tensor, std::uint64_t offset, std::span<std:
     if (!out.empty()) copy_memory(out.data(), values->bytes.data() + offset, out.size());
     return;
   }
-  for (auto const& piece : planned.pieces) read_input_runs(piece, offset, out);
+  std::uint64_t filled = 0;
+  for (auto const& piece : planned.pieces) filled += read_input_runs(piece, offset, out);
+  require_filled(tensors_[tensor].name, filled, out.size());
 }
 
-void MergedSource::read_input_runs(InputRuns const& piece, std::uint64_t offset, std::span<std::byte> out) const {
-  if (!piece.copy.reaches(offset, out.size())) return;
+std::uint64_t MergedSource::read_input_runs(InputRuns const& piece, std::uint64_t offset,
+                                            std::span<std::byte> out) const {
+  if (!piece.copy.reaches(offset, out.size())) return 0;
   auto const& source = *layout_->set.sources[piece.input.source];
-  if (piece.change != nullptr) {
-    read_strided_runs(ChangedSource(source, *piece.change, piece.shard), piece.input.tensor, piece.copy, offset, out);
-  } else {
-    read_strided_runs(source, piece.input.tensor, piece.copy, offset, out);
-  }
+  auto const filled = piece.change == nullptr ? read_strided_runs(source, piece.input.tensor, piece.copy, offset, out)
+                                              : read_strided_runs(ChangedSource(source, *piece.change, piece.shard),
+                                                                  piece.input.tensor, piece.copy, offset, out);
   shift_group_ids(piece, offset, out);
+  return filled;
 }
 
 /// Computes a scalar or small vector as a whole, whatever part of it is read.

@@ -110,11 +110,13 @@ std::vector<std::string> SplitSource::files_of(std::size_t tensor) const {
 
 void SplitSource::read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const {
   auto const& shard = shard_tensors_.at(tensor);
+  std::uint64_t filled = 0;
   for (auto const& piece : shard.pieces) {
     if (!piece.copy.reaches(offset, out.size())) continue;
-    read_strided_runs(*whole_, piece.input.tensor, piece.copy, offset, out);
+    filled += read_strided_runs(*whole_, piece.input.tensor, piece.copy, offset, out);
     shift_group_ids(piece, offset, out);
   }
+  require_filled(tensors_[tensor].name, filled, out.size());
   if (shard.set_element >= 0) set_integer(tensors_[tensor].dtype, shard.set_element, shard.value, offset, out);
 }
 

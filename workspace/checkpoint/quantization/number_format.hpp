@@ -61,7 +61,6 @@ struct TensorAxes {
 
   /// Returns the length along `out` for a number of outputs, or along `in` for a number of inputs.
   [[nodiscard]] std::int64_t out_length(std::int64_t outputs) const { return divide_up(outputs, out_unit) * out_steps; }
-  [[nodiscard]] std::int64_t in_length(std::int64_t inputs) const { return divide_up(inputs, in_unit) * in_steps; }
 };
 
 /// Returns whether block scales have a dimension of length one after each of their own, as in ModelOpt's FP8_PB_WO: [4,

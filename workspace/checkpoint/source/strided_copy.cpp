@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <memory>
 
+#include <crossrank/error.hpp>
+
 #include "lib/tensor/copy_memory.hpp"
 
 namespace crossrank::checkpoint {
@@ -29,7 +31,8 @@ class StridedReader {
         end_(offset + out.size()),
         out_(out) {}
 
-  void read() {
+  /// Returns how many bytes were read.
+  [[nodiscard]] std::uint64_t read() {
     bool const gather = !source_.is_in_memory() && runs_.count > 1 && runs_.run_bytes < long_run &&
                         (runs_.run_bytes < short_run || runs_.run_bytes * max_waste >= runs_.stride_bytes) &&
                         runs_.stride_bytes <= block_bytes;
@@ -43,6 +46,7 @@ class StridedReader {
         read_row(row++);
       }
     }
+    return filled_;
   }
 
  private:
@@ -64,6 +68,7 @@ class StridedReader {
     if (first >= last) return;
     auto const from = runs_.start(row) + (first - copy_.to(row));
     source_.read(tensor_, from, out_.subspan(first - begin_, last - first));
+    filled_ += last - first;
   }
 
   void read_block(std::uint64_t row, std::uint64_t count) {
@@ -73,6 +78,7 @@ class StridedReader {
     for (std::uint64_t i = 0; i < count; ++i) {
       copy_memory(out_.data() + (copy_.to(row + i) - begin_), block_.get() + i * runs_.stride_bytes, runs_.run_bytes);
     }
+    filled_ += count * runs_.run_bytes;
   }
 
   ShardSource const& source_;
@@ -83,13 +89,23 @@ class StridedReader {
   std::uint64_t end_;
   std::span<std::byte> out_;
   std::unique_ptr<std::byte[]> block_{};
+  std::uint64_t filled_ = 0;
 };
 
 }  // namespace
 
-void read_strided_runs(ShardSource const& source, std::size_t tensor, StridedCopy const& copy, std::uint64_t offset,
-                       std::span<std::byte> out) {
-  StridedReader(source, tensor, copy, offset, out).read();
+std::uint64_t read_strided_runs(ShardSource const& source, std::size_t tensor, StridedCopy const& copy,
+                                std::uint64_t offset, std::span<std::byte> out) {
+  return StridedReader(source, tensor, copy, offset, out).read();
+}
+
+void require_filled(std::string const& tensor, std::uint64_t filled, std::uint64_t bytes) {
+  if (filled == bytes) return;
+  throw FormatError({.operation = "read a tensor",
+                     .message = "the pieces of the tensor do not fill it",
+                     .expected = std::to_string(bytes) + " bytes",
+                     .got = std::to_string(filled) + " bytes",
+                     .resource = tensor});
 }
 
 }  // namespace crossrank::checkpoint

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "lib/tensor/strided_runs.hpp"
 #include "workspace/checkpoint/source/shard_source.hpp"
@@ -29,6 +30,7 @@ struct StridedCopy {
   void merge_adjacent() noexcept {
     if (from.run_bytes != from.stride_bytes || from.run_bytes != to_stride) return;
     from.run_bytes *= from.count;
+    from.stride_bytes = to_stride = from.run_bytes;
     from.count = 1;
   }
 };
@@ -58,8 +60,12 @@ void for_each_input_range(StridedCopy const& copy, std::uint64_t offset, std::ui
 }
 
 /// Reads the parts of the runs that belong to bytes `[offset, offset + out.size())` of the target into `out`. Other
-/// bytes of `out` stay as they are. Many short runs of a file are read at once into a block of at most 1 MiB.
-void read_strided_runs(ShardSource const& source, std::size_t tensor, StridedCopy const& copy, std::uint64_t offset,
-                       std::span<std::byte> out);
+/// bytes of `out` stay as they are. Many short runs of a file are read at once into a block of at most 1 MiB. Returns
+/// how many bytes of `out` it has filled.
+[[nodiscard]] std::uint64_t read_strided_runs(ShardSource const& source, std::size_t tensor, StridedCopy const& copy,
+                                              std::uint64_t offset, std::span<std::byte> out);
+
+/// Throws `FormatError` unless the pieces of a tensor have filled all of a window of it: the rest would be garbage.
+void require_filled(std::string const& tensor, std::uint64_t filled, std::uint64_t bytes);
 
 }  // namespace crossrank::checkpoint

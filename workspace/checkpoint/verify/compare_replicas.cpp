@@ -92,8 +92,10 @@ class ReplicaComparison final : public PoolWork {
       std::span<std::byte> const a(buffer, size);
       std::span<std::byte> const b(buffer + block_bytes, size);
       StridedCopy const runs{.from = pair.replica.runs, .to_stride = pair.replica.runs.run_bytes};
-      read_strided_runs(kept, pair.replica.kept.tensor, runs, at, a);
-      read_strided_runs(other, pair.replica.other.tensor, runs, at, b);
+      require_filled(layout_.tensors[pair.tensor].name, read_strided_runs(kept, pair.replica.kept.tensor, runs, at, a),
+                     size);
+      require_filled(layout_.tensors[pair.tensor].name,
+                     read_strided_runs(other, pair.replica.other.tensor, runs, at, b), size);
       if (std::memcmp(a.data(), b.data(), size) == 0) continue;
       if (!pair.replica.must_differ) tell(pair, at, a, b);
       done_.fetch_add(pair.bytes, std::memory_order_relaxed);  // the rest need not be read

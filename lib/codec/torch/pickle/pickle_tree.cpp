@@ -36,11 +36,6 @@ std::optional<PickleValue> PickleValue::find(std::string_view key) const noexcep
   return std::nullopt;
 }
 
-bool PickleValue::is_made_by(std::string_view global) const noexcept {
-  if (!is(PickleKind::call) && !is(PickleKind::object)) return false;
-  return (*this)[0].text() == global;
-}
-
 std::optional<PickleValue> PickleValue::state() const noexcept {
   if ((!is(PickleKind::call) && !is(PickleKind::object)) || size() < 3) return std::nullopt;
   return (*this)[size() - 1];

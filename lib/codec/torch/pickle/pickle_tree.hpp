@@ -80,8 +80,6 @@ class PickleValue {
   [[nodiscard]] PickleValue operator[](std::size_t i) const noexcept { return {*tree_, node().items[i]}; }
   /// Returns the value of `key` in a dict or in the state of an object, or nothing.
   [[nodiscard]] std::optional<PickleValue> find(std::string_view key) const noexcept;
-  /// Returns whether the value is a call or an object of the global of this name.
-  [[nodiscard]] bool is_made_by(std::string_view global) const noexcept;
   /// Returns the last state of an object or a call, or nothing.
   [[nodiscard]] std::optional<PickleValue> state() const noexcept;
 
