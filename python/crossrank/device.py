@@ -13,8 +13,9 @@ from ._types import Device
 
 
 def _prefer_nccl_of_packages() -> None:
-    """Lets the library open the NCCL that PyTorch will load. A process has only one of that name, so that another one would break
-    a later `import torch`.
+    """Lets the library open the NCCL that PyTorch will load.
+
+    A process has only one library of that name, so that another one would break a later `import torch`.
     """
     spec = find_spec("nvidia")
     for folder in (spec and spec.submodule_search_locations) or ():

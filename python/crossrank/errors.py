@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 
-class Error(Exception):
+class Error(RuntimeError):
     """The base class of all errors of crossrank.
 
     >>> try:
@@ -88,7 +88,7 @@ class PeerLostError(Error, ConnectionError):
     code = "peer_lost"
 
 
-class RemoteError(Error, RuntimeError):
+class RemoteError(Error):
     """A callable raised on another, living rank. The group stays usable.
 
     >>> try:
@@ -142,7 +142,7 @@ class FormatError(Error, ValueError):
     code = "format"
 
 
-class BackendError(Error, RuntimeError):
+class BackendError(Error):
     """A vendor library, such as MPI, failed.
 
     >>> try:
@@ -154,7 +154,7 @@ class BackendError(Error, RuntimeError):
     code = "backend"
 
 
-class UnavailableError(Error, RuntimeError):
+class UnavailableError(Error):
     """There is no backend, memory or support for the request.
 
     >>> try:

@@ -33,6 +33,8 @@ _LONGEST_PAUSE = 0.01
 _PAUSE_PART = 16
 # How long, in seconds, the end of the process waits for the group's thread.
 _LONGEST_LEAVE = 1.0
+# How many operations for which nobody has waited a group keeps alive after their handles are gone.
+_MOST_KEPT = 16
 
 
 def _value_or_raise(future: Future) -> Any:
@@ -59,6 +61,13 @@ class OperationWork(Work):
         self._future: Future | None = None
         self._lock = threading.Lock()
         self._result: list[Any] = []
+        self._has_waiter = False
+
+    def __del__(self) -> None:
+        # Torch's C++ code may keep its half of the handle and wait later, as DistributedDataParallel does under `join`. Without
+        # this half, that wait would never end.
+        if not self._has_waiter:
+            self._operations.keep(self)
 
     def finish(self, result: list[Any], error: BaseException | None = None) -> None:
         """Completes the operation, with its result or with an error."""
@@ -84,6 +93,7 @@ class OperationWork(Work):
         KeyboardInterrupt, ends the wait and aborts the group.
         """
         seconds = timeout.total_seconds() if timeout else 0
+        self._has_waiter = True
         if not self._done.is_set():
             self._operations.require_own_process()
         self._expect()
@@ -130,6 +140,7 @@ class OperationWork(Work):
 
     def get_future(self) -> Future:
         """Returns a future with the tensors of the operation. It carries the error of an operation that failed."""
+        self._has_waiter = True
         if not self.is_receive:
             self._expect()
         with self._lock:
@@ -168,6 +179,7 @@ class Operations:
         self._closed = False
         self._leaving = False
         self._thread: threading.Thread | None = None
+        self._kept: deque[OperationWork] = deque(maxlen=_MOST_KEPT)
         _all.add(self)
 
     def require_own_process(self) -> None:
@@ -178,6 +190,11 @@ class Operations:
             f"torch.distributed: a forked child is not a rank: expected a call from pid {self._pid}, got pid "
             f"{os.getpid()} (hint: call from the parent, or start the child with the method spawn)"
         )
+
+    def keep(self, work: OperationWork) -> None:
+        """Keeps the last handles that the program has dropped without a wait."""
+        if not (self._closed or self._leaving):
+            self._kept.append(work)
 
     @property
     def is_leaving(self) -> bool:
@@ -273,6 +290,7 @@ class Operations:
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
+        self._kept.clear()
         self._abort = None
 
     def leave(self) -> None:
@@ -284,6 +302,7 @@ class Operations:
             return
         with self._changed:
             self._leaving = True
+            self._kept.clear()
             self._changed.notify_all()
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():

@@ -1,6 +1,6 @@
 """The `torch.distributed` backend "crossrank" for CPU tensors."""
 
-# The stubs of torch declare several overloads of each method. Torch itself calls the one that is defined here.
+# The stubs of torch declare several overloads of each method; `with_short_form` adds those that are not written here.
 # pyright: reportIncompatibleMethodOverride=false, reportAssignmentType=false
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from .layout import (
     without_overlap,
 )
 from .monitored_barrier import MonitoredBarrier
+from .overloads import with_short_form
 from .pending import Operations, OperationWork, Started
 from .reduction import Reduction
 
@@ -123,9 +124,9 @@ class CrossrankProcessGroup(dist.ProcessGroup):
     def _run(self, opts: Any, start: Callable[[], Started]) -> OperationWork:
         return self._operations.run(start, waits=opts is not None and not getattr(opts, "asyncOp", True))
 
+    @with_short_form(AllreduceOptions, ["list"], op="reduceOp")
     def allreduce(self, tensors: Sequence[Tensor], opts: Any = None) -> OperationWork:
         """Reduces each tensor over all ranks, in place."""
-        opts = opts or AllreduceOptions()
         if len(tensors) == 1 and tensors[0].is_sparse:
             return self._allreduce_sparse(tensors[0], opts)
         reduction = Reduction(opts.reduceOp, self.size())
@@ -177,9 +178,9 @@ class CrossrankProcessGroup(dist.ProcessGroup):
 
         return self._run(opts, start)
 
+    @with_short_form(ReduceOptions, ["list"], root="rootRank", op="reduceOp")
     def reduce(self, tensors: Sequence[Tensor], opts: Any = None) -> OperationWork:
         """Reduces a tensor to the root. The tensors of other ranks keep their values."""
-        opts = opts or ReduceOptions()
         reduction, root = Reduction(opts.reduceOp, self.size()), opts.rootRank
 
         def start() -> Started:
@@ -195,9 +196,9 @@ class CrossrankProcessGroup(dist.ProcessGroup):
 
         return self._run(opts, start)
 
+    @with_short_form(BroadcastOptions, ["list"], root="rootRank")
     def broadcast(self, tensors: Sequence[Tensor], opts: Any = None) -> OperationWork:
         """Fills the tensors of all ranks with those of the root."""
-        opts = opts or BroadcastOptions()
 
         def start() -> Started:
             dense = [to_dense(tensor) for tensor in tensors]
@@ -242,11 +243,11 @@ class CrossrankProcessGroup(dist.ProcessGroup):
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
+    @with_short_form(AllgatherOptions, ["lists", "list"])
     def allgather(
         self, output_tensors: Sequence[Sequence[Tensor]], input_tensors: Sequence[Tensor], opts: Any = None
     ) -> OperationWork:
         """Fills each list of outputs with one tensor of each rank. Their sizes may differ between ranks."""
-        opts = opts or AllgatherOptions()
         for outputs, own in zip(output_tensors, input_tensors, strict=True):
             require_dtype("all_gather", own, outputs)
 
@@ -269,11 +270,11 @@ class CrossrankProcessGroup(dist.ProcessGroup):
         outputs = [[row[i] for row in output_lists] for i in range(len(input_list))]
         return self.allgather(outputs, input_list, opts)
 
+    @with_short_form(GatherOptions, ["lists", "list"], root="rootRank")
     def gather(
         self, output_tensors: Sequence[Sequence[Tensor]], input_tensors: Sequence[Tensor], opts: Any = None
     ) -> OperationWork:
         """Fills the root's list of outputs with one tensor of each rank."""
-        opts = opts or GatherOptions()
         root = opts.rootRank
         outputs = output_tensors[0] if self.rank() == root else []
         if self.rank() == root:
@@ -287,11 +288,11 @@ class CrossrankProcessGroup(dist.ProcessGroup):
 
         return self._run(opts, start)
 
+    @with_short_form(ScatterOptions, ["list", "lists"], root="rootRank")
     def scatter(
         self, output_tensors: Sequence[Tensor], input_tensors: Sequence[Sequence[Tensor]], opts: Any = None
     ) -> OperationWork:
         """Gives each rank one tensor of the root's list."""
-        opts = opts or ScatterOptions()
         root = opts.rootRank
         parts = input_tensors[0] if self.rank() == root else []
         if self.rank() == root:
@@ -325,6 +326,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
+    @with_short_form(ReduceScatterOptions, ["list", "lists"], op="reduceOp")
     def reduce_scatter(
         self, output_tensors: Sequence[Tensor], input_tensors: Sequence[Sequence[Tensor]], opts: Any = None
     ) -> OperationWork:
@@ -336,7 +338,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
                     f"reduce_scatter needs {self.size()} tensors, that of this rank with {output.numel()} elements, "
                     f"and this list has {[part.numel() for part in parts]} elements"
                 )
-        return self._start_reduce_scatter(output_tensors, input_tensors, opts or ReduceScatterOptions())
+        return self._start_reduce_scatter(output_tensors, input_tensors, opts)
 
     def _start_reduce_scatter(self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any) -> OperationWork:
         reduction = Reduction(opts.reduceOp, self.size())
@@ -384,9 +386,9 @@ class CrossrankProcessGroup(dist.ProcessGroup):
 
     alltoall_base = all_to_all_single
 
+    @with_short_form(AllToAllOptions, ["list", "list"])
     def alltoall(self, output_tensors: Sequence[Tensor], input_tensors: Sequence[Tensor], opts: Any = None) -> OperationWork:
         """Sends one tensor to each rank and receives one from each rank."""
-        opts = opts or AllToAllOptions()
         for output, own in zip(output_tensors, input_tensors, strict=True):
             require_dtype("all_to_all", output, [own])
 
@@ -429,9 +431,9 @@ class CrossrankProcessGroup(dist.ProcessGroup):
 
         return self._operations.run(start, waits=False, source=lambda: requests[0].source, is_receive=True)
 
+    @with_short_form(BarrierOptions, [])
     def barrier(self, opts: Any = None) -> OperationWork:
         """Blocks until all ranks have called it."""
-        opts = opts or BarrierOptions()
         return self._run(opts, lambda: ([self._collective.ibarrier()], list))
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:

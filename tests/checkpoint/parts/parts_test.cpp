@@ -32,10 +32,12 @@ namespace fs = std::filesystem;
 using checkpoint::consolidate_part;
 using checkpoint::finish_parts;
 using checkpoint::PartsPlan;
+using test::error_of;
 using test::names_in;
 using test::text_of_file;
 using testing::Each;
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 using testing::StartsWith;
@@ -189,6 +191,15 @@ TEST_F(Parts, of_changed_inputs_are_refused) {
   refused("another tokenizer");
   fs::remove(in() / "tokenizer.json");
   refused("no tokenizer");
+  EXPECT_EQ(state(), "old");
+}
+
+TEST_F(Parts, of_an_input_with_which_the_merge_fails_are_refused_because_it_has_changed) {
+  (void)run_all_parts();
+  std::ofstream(in() / "model.safetensors") << "damaged";
+  auto const info = error_of<FormatError>([&] { (void)finish_parts(load_plan()); });
+  EXPECT_THAT(info.message, HasSubstr("an input has changed since the plan was made"));
+  EXPECT_THAT(info.details, Each(HasSubstr("model.safetensors")));
   EXPECT_EQ(state(), "old");
 }
 

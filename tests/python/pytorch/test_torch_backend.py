@@ -347,6 +347,68 @@ def unmatched_receive(rank: int, size: int) -> None:
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
+def short_forms(rank: int, size: int) -> None:
+    """The forms with one tensor, and with values in place of options, as torch's own code and its stubs have them."""
+    group = dist.group.WORLD
+    mine = torch.arange(6.0).reshape(2, 3) + 10 * rank
+    everyone = [torch.arange(6.0).reshape(2, 3) + 10 * other for other in range(size)]
+
+    def outputs(wanted: bool = True) -> list[torch.Tensor]:
+        return [torch.zeros(2, 3) for _ in range(size if wanted else 0)]
+
+    out = outputs()
+    group.allgather(out, mine.clone()).wait()
+    assert all(map(torch.equal, out, everyone))
+    out = outputs(rank == 1)
+    group.gather(out, mine.clone(), 1).wait()
+    assert len(out) == 0 or all(map(torch.equal, out, everyone))
+    got = torch.zeros(2, 3)
+    group.scatter(got, everyone if rank == 0 else [], root=0).wait()
+    assert torch.equal(got, mine)
+    group.reduce_scatter(got, [part.clone() for part in everyone], dist.ReduceOp.MAX).wait()
+    assert torch.equal(got, mine)
+    for reduce in (
+        lambda tensor: group.allreduce(tensor, dist.ReduceOp.MAX),
+        lambda tensor: group.allreduce([tensor], op=dist.ReduceOp.MAX, timeout=timedelta(seconds=30)),
+        lambda tensor: group.broadcast(tensor, size - 1),
+        lambda tensor: group.broadcast(tensor, root=size - 1),
+    ):
+        tensor = mine.clone()
+        reduce(tensor).wait()
+        assert torch.equal(tensor, everyone[-1])
+    tensor = mine.clone()
+    group.reduce(tensor, 0, dist.ReduceOp.SUM).wait()
+    assert torch.equal(tensor, sum(everyone) if rank == 0 else mine)
+    number = torch.tensor(float(rank))
+    group.allreduce(number).wait()
+    assert number.item() == sum(range(size))
+    group.barrier(timedelta(seconds=30)).wait()
+    with pytest.raises(TypeError, match="unexpected argument 'opp'"):
+        group.allreduce(number, opp=dist.ReduceOp.MAX)
+
+
+def handles_without_their_python_half(rank: int, size: int) -> None:
+    """Torch's C++ code keeps a handle whose Python object is gone, and waits for it later."""
+    tensor = torch.ones(3)
+    boxed = dist.all_reduce(tensor, async_op=True).boxed()
+    dist.barrier()
+    handle = torch._C._distributed_c10d.Work.unbox(boxed)
+    assert handle.wait()
+    assert tensor.tolist() == [size] * 3
+
+
+def errors_are_runtime_errors(rank: int, size: int) -> None:
+    for kind in (crossrank.TimeoutError, crossrank.PeerLostError, crossrank.MismatchError, crossrank.UsageError):
+        assert issubclass(kind, RuntimeError)
+    with pytest.raises(RuntimeError, match="all_reduce"):
+        dist.all_reduce(torch.zeros(2 + rank))
+
+
+@pytest.mark.parametrize("scenario", [short_forms, handles_without_their_python_half, errors_are_runtime_errors])
+def test_what_torch_itself_expects(scenario) -> None:
+    run_ranks(__file__, scenario.__name__, 3)
+
+
 def test_every_collective(ranks: int) -> None:
     run_ranks(__file__, "every_collective", ranks)
 

@@ -110,6 +110,30 @@ def grid(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
+def uneven_inputs(rank: int, size: int) -> None:
+    """Ranks with different numbers of batches, under DistributedDataParallel's `join`."""
+    for unused in (False, True):
+        for divide in (False, True):
+            torch.manual_seed(1)
+            model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+            parallel = torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=unused)
+            optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+            with parallel.join(divide_by_initial_world_size=divide):
+                for step in range(2 + rank):
+                    optimizer.zero_grad()
+                    parallel(torch.arange(12.0).reshape(3, 4) * (step + rank + 1) % 5).square().mean().backward()
+                    optimizer.step()
+            sums = [parameter.sum().item() for parameter in model.parameters()]
+            gathered: list[list[float] | None] = [None] * size
+            dist.all_gather_object(gathered, sums)
+            assert gathered == [sums] * size
+            print(unused, divide, sums)
+
+
+def test_uneven_inputs_train_as_with_gloo() -> None:
+    assert run_ranks(__file__, "uneven_inputs", 2) == run_ranks(__file__, "uneven_inputs", 2, backend="gloo")
+
+
 def test_training_equals_one_process() -> None:
     run_ranks(__file__, "training", 2)
 

@@ -145,6 +145,16 @@ std::unique_ptr<WholeMerge const> make_whole(PartsPlan::State const& state, Merg
   return whole;
 }
 
+/// Throws when an input that the plan has recorded is gone or has changed.
+void require_unchanged(PartsPlan::State const& state) {
+  auto const pool = std::make_shared<FilePool>();
+  for (auto const& stamp : state.file.stamps) {
+    std::error_code missing;
+    if (fs::exists(stamp.path, missing)) static_cast<void>(pool->open(stamp.path));
+  }
+  require_recorded(state.file.stamps, pool->stamps(), state.saved_as);
+}
+
 /// Writes the recipes of all files to the plan's folder, durably, and sets their places.
 void save_recipes(WholeMerge const& whole, platform::Directory const& folder, PlanFile& file) {
   platform::AtomicFile out(folder, recipes_name, 0, parts_operation);
@@ -225,8 +235,13 @@ OutputFile without_contents(PlannedFile const& file) {
 
 WholeMerge const& PartsPlan::State::whole() const {
   std::lock_guard const lock(mutex_);
-  if (!whole_)
+  if (whole_) return *whole_;
+  try {
     whole_ = make_whole(*this, MergePlan::make_quietly(lone_world(), file.inputs.shards, file.inputs.options));
+  } catch (FormatError const&) {
+    require_unchanged(*this);  // the merge itself fails with some changed inputs, and would not name them
+    throw;
+  }
   return *whole_;
 }
 
