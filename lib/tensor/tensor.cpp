@@ -126,15 +126,7 @@ void Tensor::require_single() const {
       {.operation = "Tensor.item", .message = "the tensor does not have exactly one element", .got = to_string(*this)});
 }
 
-void Tensor::require_writable(char const* operation) const {
-  auto holder = storage_->frozen_by();
-  if (holder.empty()) return;
-  throw UsageError({.operation = operation,
-                    .message = "the bytes cannot be written while others hold them",
-                    .got = std::move(holder),
-                    .resource = to_string(*this),
-                    .hint = "clone() makes a writable copy"});
-}
+void Tensor::require_writable(char const* operation) const { crossrank::require_writable(*this, operation); }
 
 std::string to_string(Tensor const& tensor) {
   if (!tensor.defined()) return "none";
