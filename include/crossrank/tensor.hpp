@@ -7,6 +7,7 @@
 #include <iterator>
 #include <memory>
 #include <span>
+#include <string>
 #include <type_traits>
 #include <utility>
 
