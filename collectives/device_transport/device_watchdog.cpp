@@ -24,6 +24,7 @@ constexpr auto answer_limit = std::chrono::seconds(1);
 /// How long before its deadline a call keeps waits of the host from giving up. A check of this thread can be that late.
 constexpr auto verdict_ahead = 5 * interval;
 constexpr auto answer_nap = std::chrono::milliseconds(10);
+constexpr std::size_t most_ended = 32;
 
 /// Returns what all ranks must have called under the same number.
 std::string text_of(DeviceWatchdog::Work const& work) {
@@ -191,6 +192,8 @@ std::optional<DeviceWatchdog::Work> DeviceWatchdog::take_progress() {
     if (!oldest.ended.query()) return oldest;
     oldest.note.advance(node::DeviceStage::ended);
     if (were_others_aborted(*oldest.enqueued)) last_unblocked_ = oldest.sequence;
+    if (ended_.size() == most_ended) ended_.pop_front();
+    ended_.emplace_back(oldest.sequence, text_of(oldest));
     work_.pop_front();
   }
   return {};
@@ -295,7 +298,9 @@ WatchdogPeers::KnownCall DeviceWatchdog::known_call(std::uint64_t sequence, Call
   WatchdogPeers::KnownCall known{.blocked_by = blocking_call(sequence, conflicting_call)};
   std::lock_guard const lock(mutex_);
   auto const found = std::ranges::find(work_, sequence, &Work::sequence);
+  auto const ended = std::ranges::find(ended_, sequence, &decltype(ended_)::value_type::first);
   if (found != work_.end()) known.text = text_of(*found);
+  if (ended != ended_.end()) known.text = ended->second;
   return known;
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <sys/types.h>
@@ -105,7 +106,7 @@ class DeviceWatchdog {
   /// Asks the other ranks about the call. Returns false when it has ended meanwhile. Blames the ranks that have not
   /// enqueued it, or do not answer.
   [[nodiscard]] bool ask_peers(Work const& work, CallId conflicting_call);
-  /// Blames the ranks that made another call under the same number, as far as the ranks still have theirs.
+  /// Blames the ranks that made another call under the same number, as far as the ranks still know theirs.
   void blame_other_calls(Work const& work);
   /// Returns the call before this one whose group fails in its place, if the ranks have the two in different orders.
   ///
@@ -142,6 +143,8 @@ class DeviceWatchdog {
   platform::ForkSafeCondition changed_{};
   std::exception_ptr failure_{};
   std::deque<Work> work_{};
+  /// The last calls that have ended, for ranks that ask: with other calls, they may wait for one that has ended here.
+  std::deque<std::pair<std::uint64_t, std::string>> ended_{};
   WatchdogPeers::Progress progress_{};  ///< of this rank
   std::uint64_t last_unblocked_ = 0;    ///< the last call that ended after another group had been aborted
   std::optional<Request> request_{};    ///< for the thread

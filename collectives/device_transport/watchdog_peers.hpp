@@ -35,7 +35,7 @@ class WatchdogPeers {
 
   /// What a rank knows of a call that it has enqueued.
   struct KnownCall {
-    std::string text{};         ///< the call itself: "broadcast of root 1"; empty when it has ended or was never made
+    std::string text{};         ///< the call itself: "broadcast of root 1"; empty when it is unknown
     BlockingCall blocked_by{};  ///< what keeps the GPU of this rank from it
   };
   using FindCall = std::function<KnownCall(std::uint64_t sequence, CallId conflicting_call)>;
@@ -59,7 +59,7 @@ class WatchdogPeers {
   [[nodiscard]] std::vector<int> all_ranks() const;
   /// Returns the ranks whose streams have not reached the call `sequence`, as far as they have answered.
   [[nodiscard]] std::vector<int> ranks_before_start(std::uint64_t sequence) const;
-  /// Returns what the other ranks made as the call that `ask` named, as far as they have answered and it has not ended.
+  /// Returns what the other ranks made as the call that `ask` named, as far as they have answered and know it.
   [[nodiscard]] std::map<int, std::string> calls() const;
   /// Returns what keeps the GPUs from the call that `ask` named, of the ranks that have answered and of this one.
   [[nodiscard]] std::map<int, BlockingCall> blocking_calls(BlockingCall own) const;

@@ -213,7 +213,7 @@ class Assembly {
         continue;
       }
       auto const taken = std::min(count, flat.numel() - first);
-      out.push_back({flat.archive, flat.tensor, first * element_bytes, taken * element});
+      out.push_back({flat.archive, flat.tensor, first * element_bytes, taken * element_bytes});
       count -= taken;
       first = 0;
     }
