@@ -1,6 +1,7 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <optional>
 
@@ -39,6 +40,9 @@ struct GatherOptions {
   Device to{};  ///< where the receiver gets all tensors, its own too; for a GPU in the order of its current stream
   /// Whether tensors on a GPU stay there, and the receiver gets views of their owners' memory; see docs/DEVICES.md.
   bool in_place = false;
+  /// Why this rank cannot provide its item, an exception derived from std::exception; empty when it can. The call
+  /// throws it without looking at the item, and the other ranks get a `RemoteError` with its text.
+  std::exception_ptr failure{};
 };
 
 /// One rank's state.

@@ -35,7 +35,7 @@ class NFSWorkspace:
         path: str | os.PathLike[str],
         *,
         rank: int | None = None,
-        existing: Literal["remove", "keep", "force"] = "remove",
+        existing: Literal["remove", "keep", "remove_killed", "force"] = "remove",
         format: Literal["safetensors", "torch"] = "safetensors",
         world_size: int | None = None,
     ) -> None:

@@ -463,6 +463,30 @@ for failing in (0, 1):
     )
 
 
+def test_an_item_that_cannot_be_sent_fails_the_gather_on_all_ranks(ranks):
+    ranks(
+        3,
+        """
+import numpy, pytest
+class Odd: pass
+good = numpy.zeros(2)
+bad_configs = [1 << 70, "\\ud800", {1: 2}, eval("[" * 70 + "]" * 70), Odd()]
+bad_weights = [{"w": Odd()}, {"w": numpy.zeros(2, numpy.complex256)}, {3: good}]
+calls = [lambda bad=bad: crossrank.get_configs_parallel(bad, {}, group=world) for bad in bad_configs]
+calls += [lambda bad=bad: crossrank.get_configs_parallel({}, bad, group=world) for bad in bad_weights]
+calls += [lambda bad=bad: crossrank.get_tensors_parallel(bad, group=world) for bad in [*bad_weights, Odd()]]
+for layer, call in enumerate(calls):
+    with pytest.raises(Exception) as caught:
+        if world.rank == 1: call()
+        elif layer < len(bad_configs) + len(bad_weights): crossrank.get_configs_parallel({"layer": layer}, {}, group=world)
+        else: crossrank.get_tensors_parallel({} if layer + 1 < len(calls) else good, group=world)
+    assert isinstance(caught.value, crossrank.RemoteError) == (world.rank != 1), caught.value
+    with crossrank.get_configs_parallel({"layer": layer}, {"w": good}, group=world) as states:
+        assert [state.config["layer"] for state in states] == [layer] * (3 if world.rank == 0 else 0)
+""",
+    )
+
+
 def test_bad_arguments_of_save_sharded_on_one_rank_are_an_error_on_all_ranks(ranks):
     ranks(
         2,

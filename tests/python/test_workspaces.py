@@ -29,7 +29,7 @@ def files_in(path):
     return sorted(file.name for file in path.iterdir() if not file.name.startswith("."))
 
 
-@pytest.mark.parametrize("existing, expected", [("remove", None), ("keep", 1), ("force", None)])
+@pytest.mark.parametrize("existing, expected", [("remove", None), ("keep", 1), ("remove_killed", 1), ("force", None)])
 def test_existing_says_what_becomes_of_the_states_of_earlier_processes(tmp_path, existing, expected):
     program = (
         "import crossrank, numpy, sys\n"
@@ -45,7 +45,7 @@ def test_existing_says_what_becomes_of_the_states_of_earlier_processes(tmp_path,
 
 
 def test_an_unknown_way_with_existing_states_is_refused(tmp_path):
-    with pytest.raises(crossrank.UsageError, match="remove, keep, force"):
+    with pytest.raises(crossrank.UsageError, match="remove, keep, remove_killed, force"):
         crossrank.NFSWorkspace(tmp_path, rank=0, existing="delete")  # type: ignore[arg-type]
 
 

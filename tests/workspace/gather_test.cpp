@@ -1,7 +1,9 @@
 #include <chrono>
+#include <exception>
 #include <fstream>
 #include <numeric>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -277,6 +279,25 @@ TEST_P(Gather, sends_the_text_of_a_failed_item_to_every_rank) {
   for (auto const& error : errors) EXPECT_THAT(test::text_of(error), testing::HasSubstr("the item does not exist"));
 }
 
+TEST_P(Gather, of_a_rank_that_cannot_provide_its_item_fails_on_all_ranks_and_keeps_the_group) {
+  for (int bad = 0; bad < ranks(); ++bad) {
+    run_thread_ranks(ranks(), [&](Collective const& world) {
+      auto chosen = options(world);
+      if (world.rank() == bad) chosen.failure = std::make_exception_ptr(std::logic_error("no weights yet"));
+      auto const gather = [&] { static_cast<void>(get_tensors_parallel(tensor_of(world.rank(), 2), world, chosen)); };
+      if (world.rank() == bad) {
+        EXPECT_THROW(gather(), std::logic_error);
+      } else {
+        auto const info = test::error_of<RemoteError>(gather);
+        EXPECT_THAT(info.message, testing::HasSubstr("no weights yet"));
+        EXPECT_TRUE(info.group_usable);
+      }
+      EXPECT_EQ(get_tensors_parallel(tensor_of(world.rank(), 2), world, options(world)).take().size(),
+                world.rank() == 0 ? static_cast<std::size_t>(ranks()) : 0U);
+    });
+  }
+}
+
 TEST_P(Gather, refuses_a_config_that_is_not_utf8_on_whichever_rank_it_is) {
   for (int bad = 0; bad < ranks(); ++bad) {
     run_thread_ranks(ranks(), [&](Collective const& world) {
@@ -406,6 +427,20 @@ TEST(GatherFiles, are_removed_from_a_workspace_that_keeps_its_other_states) {
     EXPECT_EQ(workspace.read_configs_and_weights_from_rank(world.rank())->config.at("layer"), 7);
     world.barrier();
   });
+}
+
+TEST(GatherFiles, leave_the_states_of_an_earlier_job_in_a_named_directory) {
+  test::TemporaryDirectory const directory;
+  for (int rank = 0; rank < 2; ++rank) {
+    auto workspace = NFSWorkspace(directory.path(), {.rank = rank});
+    workspace.write_configs_and_weights({{"rank", rank}}, {});
+  }
+  run_thread_ranks(2, [&](Collective const& world) {
+    get_tensors_parallel(tensor_of(world.rank(), 2), world, {.workspace_path = directory.path()}).close();
+  });
+  auto const reader = NFSWorkspace::open(directory.path());
+  for (int rank = 0; rank < 2; ++rank)
+    EXPECT_EQ(reader.read_configs_and_weights_from_rank(rank)->config.at("rank"), rank);
 }
 
 TEST(GatherFiles, stay_when_the_options_keep_them) {

@@ -246,6 +246,53 @@ TEST_F(NFSLeftovers, keeps_published_files_until_their_range_is_closed) {
   EXPECT_EQ(names().size(), 2U);
 }
 
+TEST_F(NFSLeftovers, keeps_both_states_beside_overlapping_ranges) {
+  auto workspace = open(0);
+  write(workspace, 1);
+  write(workspace, 2);
+  auto const states = names();
+  auto& store = *workspace.store();
+  auto const range = sample_state(3);
+  auto const outer = store.write_for_range(range.config, range.weights);
+  auto const inner = store.write_for_range(range.config, range.weights);
+  store.withdraw(inner);
+  store.withdraw(outer);
+  EXPECT_EQ(names(), states);
+  {
+    auto const other = NFSWorkspace(root(), {.rank = 0, .existing = Existing::remove_killed});
+    auto const first = other.store()->write_for_range(range.config, range.weights);
+    auto const second = open(0).store()->write_for_range(range.config, range.weights);
+    other.store()->withdraw(first);
+    EXPECT_TRUE(fs::exists(root() / second.file.name()));
+    fs::remove(root() / second.file.name());
+  }
+  EXPECT_EQ(names(), states);
+}
+
+TEST_F(NFSLeftovers, of_a_clean_exit_stay_when_only_those_of_killed_processes_go) {
+  for (std::uint64_t const writer : {77, 78}) {
+    workspace::StateFileName const file{.rank = 0, .writer = writer, .counter = 1};
+    test::leave_state(root(), file);
+    if (writer == 77) ASSERT_EQ(::chmod((root() / file.name()).c_str(), 0400), 0);  // marked as left on purpose
+  }
+  (void)NFSWorkspace(root(), {.rank = 0, .existing = Existing::remove_killed});
+  EXPECT_THAT(only_file().string(), HasSubstr("000000000000004d-"));
+}
+
+/// A process may be killed between two removals, and a reader may look then.
+TEST_F(NFSLeftovers, are_removed_oldest_first) {
+  {
+    auto workspace = open(0);
+    write(workspace, 1);
+    write(workspace, 2);
+    test::FaultySystem os;
+    os.fail(test::Call::unlinkat, 2, EIO);
+    platform::ScopedSystem const scope(os);
+    EXPECT_THROW(workspace.clean(), IoError);
+  }
+  expect_same(NFSWorkspace::open(root()).read_configs_and_weights_from_rank(0).value(), sample_state(2));
+}
+
 TEST_F(NFSLeftovers, removes_files_older_than_the_range) {
   auto workspace = open(0);
   write(workspace, 1);

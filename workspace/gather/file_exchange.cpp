@@ -152,8 +152,10 @@ std::unique_ptr<ExchangeBackend> make_file_exchange(std::shared_ptr<spi::Transpo
                                                     GatherOptions const& options,
                                                     spi::TimeoutPolicy const& timeout_policy) {
   bool const own = !options.workspace_path.empty();
-  auto open = [path = options.workspace_path, rank = global_rank](GuardedCall&) {
-    return NFSWorkspace(path, {.rank = rank});
+  // A file that the gather removes is no state of the rank, so those of earlier jobs stay.
+  auto const existing = options.files == GatherFiles::remove ? Existing::remove_killed : Existing::remove;
+  auto open = [path = options.workspace_path, rank = global_rank, existing](GuardedCall&) {
+    return NFSWorkspace(path, {.rank = rank, .existing = existing});
   };
   auto workspace = own ? platform::guarded_call(open, {.limit = timeout_policy.timeout, .what = "NFSWorkspace"})
                        : std::optional(*options.workspace->nfs());

@@ -78,6 +78,7 @@ void MultiNodeRange::open(Contribution const& mine, bool writes) {
   try {
     // Created inside the try block: if the directory cannot be used, this rank reports it to the others.
     if (inputs_.make_exchange) inputs_.exchange = inputs_.make_exchange();
+    if (inputs_.failure) std::rethrow_exception(inputs_.failure);
     if (writes) own = publish(mine);
     if (inputs_.members.front() == transport().rank()) require_sendable_config(mine);
   } catch (std::exception const& e) {

@@ -37,6 +37,7 @@ class MultiNodeRange {
     std::function<std::unique_ptr<ExchangeBackend>()>
         make_exchange{};  ///< creates an exchange through files; may throw
     bool files = false;
+    std::exception_ptr failure{};  ///< why this rank cannot provide its item
   };
   explicit MultiNodeRange(RangeInputs inputs);
   ~MultiNodeRange();

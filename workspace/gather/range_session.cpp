@@ -112,6 +112,7 @@ std::unique_ptr<ExchangeBackend> RangeSession::file_exchange() const {
 
 /// Sends nothing, but rejects the same arguments as a larger group.
 void RangeSession::open_alone() {
+  if (options_.failure) std::rethrow_exception(options_.failure);
   choose_exchange();
   if (!files_) return;
   exchange_ = file_exchange();
@@ -131,7 +132,8 @@ void RangeSession::open_across_nodes(ItemKind kind, Contribution const& mine) {
                                                                    .arguments = arguments(kind),
                                                                    .exchange = std::move(exchange_),
                                                                    .make_exchange = std::move(make_exchange),
-                                                                   .files = files_});
+                                                                   .files = files_,
+                                                                   .failure = options_.failure});
   multi_node_->open(mine, role_ == Role::writer);
 }
 
@@ -161,6 +163,7 @@ void RangeSession::open(ItemKind kind, Contribution const& mine) {
   try {
     // Created inside the try block: if the directory cannot be used, this rank reports it to the others.
     if (!exchange_) exchange_ = file_exchange();
+    if (options_.failure) std::rethrow_exception(options_.failure);
     if (role_ == Role::writer) exchange_->publish(mine, members_.front(), post);
     if (is_receiver()) require_sendable_config(mine);
   } catch (std::exception const& e) {

@@ -85,7 +85,8 @@ std::shared_ptr<FileStateStore> FileStateStore::open_for_rank(std::filesystem::p
   auto const directory = Directory::open(store->path_, operation, platform::IfMissing::create);
   if (options.existing != Existing::keep) {
     store->remove_stale(directory, operation, Own::keep);
-    if (options.format == StateFormat::torch) (void)directory.remove(torch_file_name(rank), operation);
+    if (options.format == StateFormat::torch && options.existing != Existing::remove_killed)
+      (void)directory.remove(torch_file_name(rank), operation);
   }
   finish_at_exit(*store);
   return store;
@@ -178,20 +179,22 @@ void FileStateStore::remove_stale(Directory const& directory, std::string const&
     auto const probe = probe_writer(directory, name);  // keeps new writers of this name out until the file is removed
     if (!may_remove(directory, name, file, probe.writer)) return;
     bool const on_purpose = probe.writer == WriterState::finished && own == Own::keep;
+    if (on_purpose && existing_ == Existing::remove_killed) return;
     if (on_purpose && !std::exchange(warned, true)) warn_of_deletion(directory.path_of(name));
     (void)directory.remove(name, operation);
   };
-  for (auto const& file : files.states) remove(file.name(), file);
+  // The oldest first: a reader must not take an older state for the newest.
+  for (std::size_t i = files.states.size(); i-- > 0;) remove(files.states[i].name(), files.states[i]);
   for (auto const& name : files.temporaries) remove(name, *parse_temporary(name));
 }
 
-void FileStateStore::remove_stale_before(Directory const& directory, StateFileName const& file) const {
-  std::size_t kept = 1;
+void FileStateStore::remove_stale_before(Directory const& directory, StateFileName const& file,
+                                         std::size_t kept) const {
   for (auto const& left : files_of_rank(directory.names("NFSWorkspace.write"), *rank_).states) {
-    if (!is_of_this_process(left) || left.counter >= file.counter || ++kept <= files_kept) continue;
+    if (!is_of_this_process(left) || left.counter >= file.counter) continue;
     auto const writer = probe_writer(directory, left.name()).writer;
-    if (writer == WriterState::dead || writer == WriterState::finished)
-      (void)directory.remove(left.name(), "NFSWorkspace.write");
+    if (writer != WriterState::dead && writer != WriterState::finished) continue;  // such as that of an open range
+    if (++kept > files_kept) (void)directory.remove(left.name(), "NFSWorkspace.write");
   }
 }
 
@@ -226,13 +229,8 @@ PublishedFile FileStateStore::publish(Json const& config, StateDict const& weigh
   auto const directory = Directory::open(path_, "NFSWorkspace.write");
   auto written = write_state_file(directory, file, config, weights, on_progress);
   std::lock_guard const lock(mutex_);
-  if (published_.size() < files_kept) remove_stale_before(directory, file);
   published_.push_back({.file = file, .file_lock = std::move(written.file_lock), .kept_by_range = kept_by_range});
-  remove_published(directory,
-                   [newest = published_.size() - std::min(published_.size(), files_kept), this](Published const& p) {
-                     auto const position = as_size(&p - published_.data());
-                     return position < newest && !p.kept_by_range;
-                   });
+  if (!kept_by_range) remove_older(directory, file, files_kept);
   return written.published;
 }
 
@@ -247,9 +245,21 @@ void FileStateStore::retire(PublishedFile const& published) {
   for (auto& p : published_) {
     if (p.file == published.file) p.kept_by_range = false;
   }
-  auto const older = [&](Published const& p) { return p.file.counter < published.file.counter && !p.kept_by_range; };
-  if (std::none_of(published_.begin(), published_.end(), older)) return;
-  remove_published(Directory::open(path_, "NFSWorkspace.close"), older);
+  remove_older(Directory::open(path_, "NFSWorkspace.close"), published.file, 1);
+}
+
+/// A file of an open range neither counts nor goes: it is not a state that the rank keeps.
+void FileStateStore::remove_older(Directory const& directory, StateFileName const& file, std::size_t count) {
+  auto const states = std::count_if(published_.begin(), published_.end(), [&](Published const& p) {
+    return !p.kept_by_range && p.file.counter <= file.counter;
+  });
+  remove_stale_before(directory, file, as_size(states));
+  auto surplus = as_size(states) - std::min(as_size(states), count);
+  remove_published(directory, [&](Published const& p) {
+    if (surplus == 0 || p.kept_by_range || p.file.counter > file.counter) return false;
+    --surplus;
+    return true;
+  });
 }
 
 void FileStateStore::abandon(PublishedFile const& published) noexcept {
@@ -260,14 +270,16 @@ void FileStateStore::abandon(PublishedFile const& published) noexcept {
 }
 
 void FileStateStore::remove_published(Directory const& directory, std::function<bool(Published const&)> const& wanted) {
-  std::vector<bool> gone;
-  for (auto const& p : published_) gone.push_back(wanted(p));
-  for (std::size_t i = published_.size(); i-- > 0;) {
-    if (!gone[i]) continue;
-    published_[i].file_lock =
+  // The oldest first: a reader must not take an older state for the newest.
+  for (auto at = published_.begin(); at != published_.end();) {
+    if (!wanted(*at)) {
+      ++at;
+      continue;
+    }
+    at->file_lock =
         platform::Fd();  // first: NFS renames a file that is removed while it is open, instead of removing it
-    (void)directory.remove(published_[i].file.name(), "NFSWorkspace");
-    published_.erase(std::next(published_.begin(), static_cast<std::ptrdiff_t>(i)));
+    (void)directory.remove(at->file.name(), "NFSWorkspace");
+    at = published_.erase(at);
   }
 }
 

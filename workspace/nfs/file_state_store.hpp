@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -80,8 +81,11 @@ class FileStateStore {
   void remove_stale(platform::Directory const& directory, std::string const& operation, Own own) const;
   [[nodiscard]] bool may_remove(platform::Directory const& directory, std::string const& name,
                                 StateFileName const& file, WriterState writer) const;
-  /// Removes files that other stores of this process left, except the newest.
-  void remove_stale_before(platform::Directory const& directory, StateFileName const& file) const;
+  /// Removes states before `file` that other stores of this process left, so that there are two with the `kept` ones.
+  void remove_stale_before(platform::Directory const& directory, StateFileName const& file, std::size_t kept) const;
+  /// Removes the states up to `file` except the newest `count`, also those that other stores of this process left.
+  void remove_older(platform::Directory const& directory, StateFileName const& file, std::size_t count);
+  /// Removes the wanted files, the oldest first. Asks once for each, in order.
   void remove_published(platform::Directory const& directory, std::function<bool(Published const&)> const& wanted);
 
   std::filesystem::path path_;

@@ -376,14 +376,18 @@ std::string Arena::who_holds() {
 
 ErrorInfo Arena::no_space_error(std::size_t wanted) {
   auto const used = header_.reserved_bytes.load(std::memory_order_relaxed);
+  std::size_t mine = 0;
+  for (auto const& entry : entries_) mine += entry.state == State::unused ? 0 : entry.slot.bytes;
   return {.operation = "arena",
           .message = "no space for " + std::to_string(wanted) + " bytes: all arenas of this node hold " +
-                     std::to_string(used) + " of at most " + std::to_string(cap_bytes_) + "; of this one, " +
-                     who_holds(),
+                     std::to_string(used) + " of at most " + std::to_string(cap_bytes_) + ", those of other ranks " +
+                     std::to_string(used - std::min<std::uint64_t>(used, mine)) + "; of this one, " + who_holds(),
           .expected = std::to_string(wanted) + " bytes",
           .got = std::to_string(cap_bytes_ > used ? cap_bytes_ - used : 0) + " bytes",
           .resource = "arena of rank " + std::to_string(memory_.rank),
-          .hint = "drop received tensors, or raise CROSSRANK_ARENA_CAP"};
+          .hint =
+              "drop received tensors, call SharedMemoryWorkspace::trim on ranks that have dropped their own, or "
+              "raise CROSSRANK_ARENA_CAP"};
 }
 
 void Arena::fail_full(std::size_t wanted) { throw UnavailableError(no_space_error(wanted)); }

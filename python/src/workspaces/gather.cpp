@@ -1,7 +1,9 @@
+#include <exception>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -114,10 +116,26 @@ GatherOptions options_of(nb::handle workspace, std::filesystem::path path, std::
   return options;
 }
 
-/// Starts a gather over the listed ranks, or over the whole group.
-template <class Item, class Start>
-std::unique_ptr<Range<Item>> start(Collective const& group, Start&& begin) {
-  return std::make_unique<Range<Item>>(group, run_waiting(group, std::forward<Start>(begin)));
+/// Starts a gather. `convert` makes the item of this rank from Python's objects, and `begin` calls the library with it.
+/// A rank that cannot convert its objects takes part all the same: the others would take its next item for this one.
+template <class Item, class Convert, class Begin>
+nb::object start(Collective const& group, GatherOptions options, Convert const& convert, Begin const& begin) {
+  std::exception_ptr own;
+  std::invoke_result_t<Convert const&> item{};
+  try {
+    item = convert();
+  } catch (Error const&) {
+    own = options.failure = std::current_exception();
+  } catch (std::exception const& e) {  // of Python: its text is known here, where the interpreter is locked
+    own = std::current_exception();
+    options.failure = std::make_exception_ptr(std::runtime_error(e.what()));
+  }
+  try {
+    return nb::cast(std::make_unique<Range<Item>>(group, run_waiting(group, [&] { return begin(item, options); })));
+  } catch (...) {
+    if (own) std::rethrow_exception(own);
+    throw;
+  }
 }
 
 using Ranks = std::optional<std::vector<int>>;
@@ -125,28 +143,27 @@ using Ranks = std::optional<std::vector<int>>;
 nb::object gather_tensors(nb::handle value, Ranks const& ranks, Collective const& group, nb::handle workspace,
                           std::filesystem::path path, std::string_view release, std::optional<double> timeout,
                           std::string_view files, nb::handle to, bool in_place) {
-  auto const options = options_of(workspace, std::move(path), release, timeout, files, to, in_place);
+  auto options = options_of(workspace, std::move(path), release, timeout, files, to, in_place);
+  auto const begin = [&](auto const& item, GatherOptions const& chosen) {
+    return ranks ? get_tensors_parallel(item, *ranks, group, chosen) : get_tensors_parallel(item, group, chosen);
+  };
   if (PyDict_Check(value.ptr())) {
-    auto const weights = state_dict_from(value);
-    return nb::cast(start<StateDict>(group, [&] {
-      return ranks ? get_tensors_parallel(weights, *ranks, group, options)
-                   : get_tensors_parallel(weights, group, options);
-    }));
+    return start<StateDict>(
+        group, std::move(options), [&] { return state_dict_from(value); }, begin);
   }
-  auto const tensor = tensor_from(value);
-  return nb::cast(start<Tensor>(group, [&] {
-    return ranks ? get_tensors_parallel(tensor, *ranks, group, options) : get_tensors_parallel(tensor, group, options);
-  }));
+  return start<Tensor>(
+      group, std::move(options), [&] { return tensor_from(value); }, begin);
 }
 
 nb::object gather_configs(nb::handle config, nb::handle weights, Ranks const& ranks, Collective const& group,
                           nb::handle workspace, std::filesystem::path path, std::string_view release,
                           std::optional<double> timeout, std::string_view files, nb::handle to, bool in_place) {
-  auto const options = options_of(workspace, std::move(path), release, timeout, files, to, in_place);
-  RankState const state{.config = to_json(config), .weights = state_dict_from(weights)};
-  return nb::cast(start<RankedState>(group, [&] {
-    return ranks ? get_configs_parallel(state, *ranks, group, options) : get_configs_parallel(state, group, options);
-  }));
+  auto options = options_of(workspace, std::move(path), release, timeout, files, to, in_place);
+  auto const convert = [&] { return RankState{.config = to_json(config), .weights = state_dict_from(weights)}; };
+  return start<RankedState>(
+      group, std::move(options), convert, [&](RankState const& state, GatherOptions const& chosen) {
+        return ranks ? get_configs_parallel(state, *ranks, group, chosen) : get_configs_parallel(state, group, chosen);
+      });
 }
 
 }  // namespace

@@ -20,8 +20,10 @@
 namespace crossrank::python {
 namespace {
 
-constexpr std::pair<char const*, Existing> existing_files[] = {
-    {"remove", Existing::remove}, {"keep", Existing::keep}, {"force", Existing::force}};
+constexpr std::pair<char const*, Existing> existing_files[] = {{"remove", Existing::remove},
+                                                               {"keep", Existing::keep},
+                                                               {"remove_killed", Existing::remove_killed},
+                                                               {"force", Existing::force}};
 constexpr std::pair<char const*, StateFormat> state_formats[] = {{"safetensors", StateFormat::safetensors},
                                                                  {"torch", StateFormat::torch}};
 constexpr std::pair<char const*, Damaged> damaged_files[] = {{"refuse", Damaged::refuse},
