@@ -1,6 +1,8 @@
 #include "lib/node/memory/arena.hpp"
 
+#include <atomic>
 #include <cstring>
+#include <thread>
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -90,6 +92,24 @@ TEST_F(ArenaTest, gives_free_slots_back_before_it_fails) {
   static_cast<void>(arena->allocate(1 * mebi));  // a request of more than half its size would take the free slot
   static_cast<void>(arena->allocate(7 * mebi));
   EXPECT_EQ(reserved(), 8 * mebi);
+}
+
+TEST_F(ArenaTest, asks_the_other_ranks_for_their_free_slots_before_it_fails) {
+  auto const other = memory.arena(1);
+  other->release(other->allocate(5 * mebi));
+  auto const held = other->allocate(mebi);
+  memory.record(1).heartbeat = 1;  // its watchdog thread is the one below
+  std::atomic<bool> ended{false};
+  std::thread watchdog([&] {
+    while (!ended) other->trim_if_asked();
+  });
+  auto const slot = arena->allocate(6 * mebi);
+  EXPECT_EQ(reserved(), 7 * mebi);
+  EXPECT_THROW(static_cast<void>(arena->allocate(2 * mebi)), UnavailableError);
+  arena->release(slot);
+  other->release(held);
+  ended = true;
+  watchdog.join();
 }
 
 TEST_F(ArenaTest, trims_only_free_slots) {

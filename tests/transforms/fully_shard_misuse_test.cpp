@@ -249,21 +249,24 @@ TEST(FullyShardMisuse, zero_grad_drops_what_was_accumulated) {
 TEST(FullyShardMisuse, a_second_backward_pass_adds_its_gradients) {
   auto const x = Tensor::of<double>({0.1, 0.2, 0.3, -0.4, 0.5, 0.6}, {2, 3});
   auto const upstream = Tensor::of<double>({1, 2, 3, 4}, {2, 2});
-  auto const alone = std::make_shared<TinyMlp>();
-  static_cast<void>(alone->forward(std::span(&x, 1)));
-  for (int i = 0; i < 2; ++i) alone->backward(std::span(&upstream, 1));
-  std::map<std::string, std::vector<double>> expected;
-  for (auto const& tensor : alone->trained_tensors()) expected[tensor.name] = reals_of(tensor.grad);
-  for (auto const& [name, config] : shardings()) {
-    if (config.mixed_precision.param_dtype || config.mixed_precision.fp8_enabled) continue;
-    SCOPED_TRACE(name);
-    run_jobs(2, 2, [&, &config = config](MeshCollective const& job) {
-      auto const model = FullyShardTransform(config, job).apply(std::make_shared<TinyMlp>());
-      static_cast<void>(model->forward(std::span(&x, 1)));
-      for (int i = 0; i < 2; ++i) model->backward(std::span(&upstream, 1));
-      expect_gradients(*model, expected, job);
-      job.close();
-    });
+  for (auto const& options : {TinyOptions{}, TinyOptions{.widths = {3, 5, 5, 5, 2}, .tied = true}}) {
+    auto const alone = std::make_shared<TinyMlp>(options);
+    static_cast<void>(alone->forward(std::span(&x, 1)));
+    for (int i = 0; i < 2; ++i) alone->backward(std::span(&upstream, 1));
+    std::map<std::string, std::vector<double>> expected;
+    for (auto const& tensor : alone->trained_tensors()) expected[tensor.name] = reals_of(tensor.grad);
+    for (auto const& [name, config] : shardings()) {
+      if (config.mixed_precision.param_dtype || config.mixed_precision.fp8_enabled) continue;
+      SCOPED_TRACE(std::string(name) + (options.tied ? ", tied" : ""));
+      run_jobs(2, 2, [&, &config = config](MeshCollective const& job) {
+        auto const model = FullyShardTransform(config, job).apply(std::make_shared<TinyMlp>(options));
+        static_cast<void>(model->forward(std::span(&x, 1)));
+        static_cast<void>(model->trained_tensors());  // gives the gathered values back
+        for (int i = 0; i < 2; ++i) model->backward(std::span(&upstream, 1));
+        expect_gradients(*model, expected, job);
+        job.close();
+      });
+    }
   }
 }
 
@@ -356,7 +359,7 @@ TEST(FullyShardMisuse, loaded_parameters_replace_the_values_of_all_ranks) {
   for (auto const& parameter : TinyMlp(options).parameters()) shapes[parameter->name] = parameter->value.shape();
   for (auto const& [name, config] : shardings()) {
     SCOPED_TRACE(name);
-    run_jobs(4, 4, [&](MeshCollective const& job) {
+    run_jobs(4, 4, [&, &config = config](MeshCollective const& job) {
       auto const model = FullyShardTransform(config, job).apply(std::make_shared<TinyMlp>(options));
       run_own_rows(*model, job);
       dynamic_cast<FullyShardedModel&>(*model).load_parameters(

@@ -270,10 +270,12 @@ TEST_F(NFSLeftovers, keeps_both_states_beside_overlapping_ranges) {
 }
 
 TEST_F(NFSLeftovers, of_a_clean_exit_stay_when_only_those_of_killed_processes_go) {
-  for (std::uint64_t const writer : {77, 78}) {
+  for (std::uint64_t const writer : {77U, 78U}) {
     workspace::StateFileName const file{.rank = 0, .writer = writer, .counter = 1};
     test::leave_state(root(), file);
-    if (writer == 77) ASSERT_EQ(::chmod((root() / file.name()).c_str(), 0400), 0);  // marked as left on purpose
+    if (writer == 77) {  // marked as left on purpose
+      ASSERT_EQ(::chmod((root() / file.name()).c_str(), 0400), 0);
+    }
   }
   (void)NFSWorkspace(root(), {.rank = 0, .existing = Existing::remove_killed});
   EXPECT_THAT(only_file().string(), HasSubstr("000000000000004d-"));

@@ -255,6 +255,7 @@ void FullyShardedModel::backward(std::span<Tensor const> gradients) {
   auto& state = *state_;
   state.run("backward", [&] {
     state.begin_backward(sync_);
+    state.gather(state.own_units());  // given back since, if another pass has ended
     state.units.back().prepare_gradients();
     std::vector<Tensor> cast(gradients.begin(), gradients.end());
     for (std::size_t i = 0; i < std::min(cast.size(), state.output_dtypes.size()); ++i) {
@@ -377,6 +378,13 @@ std::shared_ptr<TrainableModel> FullyShardTransform::apply(std::shared_ptr<Train
   require_parameters(model.get(), "FullyShardTransform.apply");
   // Before anything else, because ranks with another config make other calls next.
   transforms::require_same_model(job.dp_world(), *model, to_json(config_), "FullyShardTransform.apply");
+  for (auto const& unit : model->units()) {
+    for (auto const& parameter : unit.parameters) {
+      if (!parameter->requires_grad || transforms::is_real(parameter->value.dtype())) continue;
+      refuse("the gradients of the parameter " + parameter->name + " cannot be reduced", "F64, F32, BF16 or F16",
+             std::string(name_of(parameter->value.dtype())));
+    }
+  }
   FullyShardedModel::Groups groups;
   auto const& mesh = *job.mesh();
   groups.shard = (config_.use_hybrid_sharding ? mesh["dp_shard"] : job.dp_world()).split_by(0);

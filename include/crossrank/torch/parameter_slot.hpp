@@ -68,6 +68,7 @@ class ParameterSlot {
   void attach() {
     if (!is_sharded() || uses_++ > 0) return;
     auto const& value = parameter_->value;
+    static_cast<void>(value.bytes());  // throws if the values were given back
     allow_access(*storage_.unsafeGetStorageImpl());
     storage_.set_data_ptr_noswap(at::DataPtr(value.data(), at::kCPU));
     storage_.set_nbytes(value.nbytes());

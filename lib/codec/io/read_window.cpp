@@ -12,15 +12,15 @@ constexpr std::size_t direct_bytes = std::size_t{128} << 10;
 
 }  // namespace
 
-ReadWindow::ReadWindow(ByteSource const& source, std::uint64_t begin, std::uint64_t bytes)
-    : source_(source), begin_(begin), bytes_(bytes) {
+ReadWindow::ReadWindow(ByteSource const& source, std::uint64_t begin, std::uint64_t bytes, std::size_t block)
+    : source_(source), begin_(begin), bytes_(bytes), most_(std::min(block, block_bytes)) {
   if (auto const memory = source.memory()) memory_ = memory->data() + begin;
 }
 
 std::byte const* ReadWindow::view(std::uint64_t at, std::size_t count) {
   if (memory_ != nullptr) return memory_ + at;
   if (at < block_at_ || at + count > block_at_ + block_.size()) {
-    block_.resize(std::min<std::uint64_t>(block_bytes, bytes_ - at));
+    block_.resize(std::min<std::uint64_t>(std::max(most_, count), bytes_ - at));
     block_at_ = at;
     source_.read_at(begin_ + at, block_);
   }

@@ -218,7 +218,9 @@ void TorchArchive::read(TorchTensor const& tensor, std::uint64_t offset, std::sp
   auto const& storage = storages_[tensor.storage];
   if (offset == 0 && out.size() == storage.bytes && tensor.view.is_dense()) return read_storage(tensor.storage, out);
   verify(tensor.storage);
-  ReadWindow window(zip_.source(), record_of(tensor.storage).begin, storage.bytes);
+  // Of a dense tensor nothing else is needed.
+  auto const block = tensor.view.is_dense() ? out.size() : ReadWindow::block_bytes;
+  ReadWindow window(zip_.source(), record_of(tensor.storage).begin, storage.bytes, block);
   read_strided(window, tensor.view, offset, out);
 }
 

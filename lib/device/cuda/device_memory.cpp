@@ -63,7 +63,8 @@ class DeviceStorage final : public spi::Storage {
       auto& used = device_state(stream.device());
       ContextScope const scope(used);
       // The query of a stream in a capture would end the capture.
-      return !used.is_captured(native(stream)) && used.functions().cuStreamQuery(native(stream)) == Result::success;
+      return !used.is_captured(native(stream)) &&
+             used.functions().cuStreamQuery(native(stream)) == api::Result::success;
     });
     most_others_ = std::max(least_others, 2 * others_.size());
   }

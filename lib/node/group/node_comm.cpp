@@ -159,6 +159,7 @@ void NodeComm::attach(Attachment attachment) {
                                         progress != std::exchange(last, progress)) {
                                       record.progress_at.store(now, std::memory_order_relaxed);
                                     }
+                                    arena_->trim_if_asked();
                                   }});
   }
   own.state.store(static_cast<std::uint32_t>(AttachState::attached), std::memory_order_release);

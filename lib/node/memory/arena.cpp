@@ -4,7 +4,9 @@
 #include <atomic>
 #include <bit>
 #include <cerrno>
+#include <chrono>
 #include <iterator>
+#include <mutex>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -22,6 +24,10 @@
 
 namespace crossrank::node {
 namespace {
+
+/// How long the other ranks have to return their free slots: their watchdog threads look ten times a second.
+constexpr auto trims_take_at_most = std::chrono::milliseconds(250);
+constexpr auto trims_nap = std::chrono::milliseconds(1);
 
 constexpr std::size_t least_slot = page_bytes;
 constexpr int populate_write = 23;  // MADV_POPULATE_WRITE, Linux 5.14; where it is refused the pages come one by one
@@ -119,6 +125,10 @@ void Arena::collect() {
     release_locked(deferred.slot);
     return true;
   });
+  collect_released();
+}
+
+void Arena::collect_released() {
   std::erase_if(released_, [this](std::uint32_t id) {
     auto& entry = entries_[id];
     if (!end_use(entry)) return false;
@@ -191,7 +201,7 @@ Slot Arena::grow(std::size_t capacity) {
 void Arena::take_pages(std::uint32_t id, std::size_t capacity) {
   if (!reserve(capacity)) {
     trim_locked();
-    if (!reserve(capacity)) fail_full(capacity);
+    if (!reserve(capacity) && !reserve_after_trims(capacity)) fail_full(capacity);
   }
   auto const offset = place(capacity);
   if (!offset) {
@@ -208,6 +218,41 @@ void Arena::take_pages(std::uint32_t id, std::size_t capacity) {
   platform::system().madvise(memory_.mapping->data() + *offset, capacity, populate_write);
   entries_[id].slot.offset = *offset;
   entries_[id].slot.bytes = capacity;
+}
+
+bool Arena::reserve_after_trims(std::size_t bytes) {
+  // Its readers free memory sooner, and the caller waits for them.
+  if (bytes > cap_bytes_ || std::ranges::count(deferred_, Awaits::reader, &Deferred::awaits) != 0) return false;
+  bool others_hear = false;
+  for (int rank = 0; rank < memory_.ranks; ++rank)
+    others_hear =
+        others_hear || (rank != memory_.rank && records_[rank].heartbeat.load(std::memory_order_relaxed) != 0);
+  if (!others_hear || header_.reserved_bytes.load(std::memory_order_relaxed) <= reserved_) return false;
+  header_.trims_asked.fetch_add(1, std::memory_order_relaxed);
+  auto& system = platform::system();
+  for (auto const until = system.now() + trims_take_at_most; system.now() < until; system.sleep(trims_nap)) {
+    if (reserve(bytes)) return true;
+  }
+  return reserve(bytes);
+}
+
+void Arena::trim_if_asked() noexcept {
+  auto const asked = header_.trims_asked.load(std::memory_order_relaxed);
+  if (asked == trims_seen_) return;
+  std::unique_lock const lock(mutex_, std::try_to_lock);
+  if (!lock) return;
+  trims_seen_ = asked;
+  try {
+    std::erase_if(deferred_, [this](Deferred const& deferred) {
+      if (deferred.awaits != Awaits::reader || !deferred.ready()) return false;
+      release_locked(deferred.slot);
+      return true;
+    });
+    collect_released();
+    trim_locked(PageLocked::stay);
+  } catch (std::exception const& e) {
+    log_event(LogLevel::warning, "free shared memory could not be given back", {{"error", e.what()}});
+  }
 }
 
 void Arena::release(Slot const& slot) noexcept {
@@ -318,10 +363,12 @@ std::size_t Arena::trim() {
   return trim_locked();
 }
 
-std::size_t Arena::trim_locked() {
+std::size_t Arena::trim_locked(PageLocked page_locked) {
   std::size_t given_back = 0;
-  for (auto const& [capacity, id] : free_) {
+  std::erase_if(free_, [&](auto const& slot) {
+    auto const [capacity, id] = slot;
     auto& entry = entries_[id];
+    if (page_locked == PageLocked::stay && entry.page_lock) return false;
     entry.page_lock.reset();
     entry.lock_tried = false;
     release_pages(*memory_.fd, entry.slot.offset, capacity);
@@ -340,8 +387,8 @@ std::size_t Arena::trim_locked() {
     entry.state = State::unused;
     unused_ids_.push_back(id);
     given_back += capacity;
-  }
-  free_.clear();
+    return true;
+  });
   unreserve(given_back);
   return given_back;
 }
@@ -385,9 +432,7 @@ ErrorInfo Arena::no_space_error(std::size_t wanted) {
           .expected = std::to_string(wanted) + " bytes",
           .got = std::to_string(cap_bytes_ > used ? cap_bytes_ - used : 0) + " bytes",
           .resource = "arena of rank " + std::to_string(memory_.rank),
-          .hint =
-              "drop received tensors, call SharedMemoryWorkspace::trim on ranks that have dropped their own, or "
-              "raise CROSSRANK_ARENA_CAP"};
+          .hint = "drop received tensors, or raise CROSSRANK_ARENA_CAP"};
 }
 
 void Arena::fail_full(std::size_t wanted) { throw UnavailableError(no_space_error(wanted)); }

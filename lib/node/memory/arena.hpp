@@ -80,6 +80,10 @@ class Arena {
   /// Returns the pages of all free slots to the system. Returns the number of bytes.
   std::size_t trim();
 
+  /// Does so when another rank has asked for it, unless another thread is in a call. For the watchdog thread: asks
+  /// nobody, waits for nothing, and leaves page-locked slots to `trim`.
+  void trim_if_asked() noexcept;
+
   /// Page-locks a slot in use, so that devices of that kind copy it without staging. The lock stays as long as the
   /// slot's pages, over all uses of the slot. Returns false, with one warning per process, when the driver refuses.
   [[nodiscard]] bool page_lock(Slot const& slot, Device::Kind kind);
@@ -109,6 +113,7 @@ class Arena {
   };
 
   void collect();
+  void collect_released();
   void release_locked(Slot const& slot) noexcept;
   /// Returns whether nobody reads the slot any more. Then no rank can take a lease on the objects kept with it.
   [[nodiscard]] bool end_use(Entry const& entry) const;
@@ -117,9 +122,12 @@ class Arena {
   [[nodiscard]] bool reserve(std::size_t bytes) noexcept;
   void unreserve(std::size_t bytes) noexcept;
   void take_pages(std::uint32_t id, std::size_t capacity);
+  /// Asks the other ranks to return the pages of their free slots, and reserves the bytes once they suffice.
+  [[nodiscard]] bool reserve_after_trims(std::size_t bytes);
   [[nodiscard]] std::optional<std::size_t> place(std::size_t capacity);
   [[nodiscard]] std::uint32_t new_id();
-  std::size_t trim_locked();
+  enum class PageLocked : std::uint8_t { too, stay };
+  std::size_t trim_locked(PageLocked page_locked = PageLocked::too);
   [[nodiscard]] ErrorInfo no_space_error(std::size_t wanted);
   [[noreturn]] void fail_full(std::size_t wanted);
   [[noreturn]] void fail_refused(std::size_t wanted, int error);
@@ -140,6 +148,7 @@ class Arena {
   std::map<std::size_t, std::size_t> cold_;         ///< ranges without pages: offset -> bytes
   std::size_t end_ = 0;                             ///< end of the highest slot so far
   std::size_t reserved_ = 0;
+  std::uint32_t trims_seen_ = 0;  ///< of `ControlHeader::trims_asked`
   bool abandoned_ = false;
 };
 

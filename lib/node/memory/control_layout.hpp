@@ -20,7 +20,7 @@ namespace crossrank::node {
 inline constexpr std::uint64_t control_magic = 0x314b4e5253535243;  // "CRSSRNK1"
 /// Incremented with every change of these structs, of `queue_layout.hpp` and of `device_flight_layout.hpp`. Ranks that
 /// were built with different versions refuse each other.
-inline constexpr std::uint32_t layout_version = 16;
+inline constexpr std::uint32_t layout_version = 17;
 inline constexpr std::size_t page_bytes = 4096;
 inline constexpr int max_ranks = 4096;  ///< a `Decision` names a rank in 12 bits
 
@@ -42,6 +42,8 @@ struct alignas(page_bytes) ControlHeader {
 
   /// Memory that all arenas hold. Increased by fetch_add before fallocate; decreased when pages are returned.
   alignas(64) std::atomic<std::uint64_t> reserved_bytes;
+  /// Number of times that a rank has asked the others to return the pages of their free slots.
+  std::atomic<std::uint32_t> trims_asked;
   /// Number of recorded deaths and departures. Waiting ranks read the records only when it has changed.
   alignas(64) std::atomic<std::uint32_t> departures;
   /// Group blocks from this index on have never been used, and their pages are not reserved.

@@ -133,6 +133,20 @@ TEST(MergePlan, refuses_ids_that_leave_their_32_bits) {
   EXPECT_THAT(test::error_of<FormatError>([&] { (void)read("2147483648"); }).got, "0 + 2147483648");
 }
 
+/// Each rank numbers its rows from 0, and the rule adds the number of rows before.
+TEST(MergePlan, takes_equal_tables_of_ids_for_no_copies_of_a_file) {
+  test::TemporaryDirectory const folder;
+  for (std::string const rank : {"0", "1"})
+    save_safetensors(folder.path() / ("rank" + rank + ".safetensors"),
+                     {{"ids", Tensor::of<std::int32_t>({0, 1, 2, 3}, {4})}});
+  std::ofstream(folder.path() / "rules") << R"({"rules": [{"tensor": "ids", "axis": 0, "add_per_rank": 4}]})";
+  auto const world = connect({.backend = "fake"});
+  auto const plan = checkpoint::MergePlan::make(world, folder.path(), {.rules = folder.path() / "rules"});
+  checkpoint::consolidate(world, plan, folder.path() / "out");
+  auto const merged = load_safetensors(folder.path() / "out" / "model.safetensors").at("ids");
+  EXPECT_THAT(merged.as<std::int32_t>(), testing::ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
 TEST(MergePlan, does_not_read_a_tensor_whose_replicas_differ) {
   TemporaryDirectory const folder;
   save_two_ranks(folder.path(), 1.0F);
@@ -156,9 +170,9 @@ TEST(MergePlan, does_not_take_one_part_of_a_model_for_the_model) {
   EXPECT_EQ(error.got, "model-00002-of-00002.safetensors");
 }
 
-/// A tensor of one tensor-parallel rank is copied as one run, also where its layer is cut into columns. Files are
+/// A tensor of one tensor-parallel rank is copied as one run, also where its layer is row-parallel. Files are
 /// written in slices of 8 MiB, and both matrices cross several.
-TEST(MergePlan, copies_a_large_tensor_of_one_rank_whole_where_its_layer_is_cut_into_columns) {
+TEST(MergePlan, copies_a_large_tensor_of_one_rank_whole_where_its_layer_is_row_parallel) {
   TemporaryDirectory const folder;
   auto const in = folder.path() / "in";
   std::filesystem::create_directory(in);

@@ -14,11 +14,11 @@ namespace {
 constexpr std::uint64_t max_bytes = std::uint64_t{64} << 10;
 constexpr std::size_t max_listed_tensors = 8;
 
-/// Returns whether each rank has its own piece.
+/// Returns whether each rank has its own piece. Ids to which the rank number is added may be equal on all ranks.
 bool is_sharded(MergedTensor const& tensor) {
   auto const* const concat = std::get_if<Concatenate>(&tensor.rule->kind);
   return concat != nullptr && concat->replicas == 1 && concat->part_replicas.empty() && tensor.rule->ep_axis < 0 &&
-         tensor.inputs.size() > 1;
+         tensor.rule->add_per_rank == 0 && tensor.inputs.size() > 1;
 }
 
 /// Returns the beginning of a tensor; empty if all numbers are equal, because ones and zeros prove nothing.
