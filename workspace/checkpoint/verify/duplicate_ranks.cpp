@@ -18,7 +18,7 @@ constexpr std::size_t max_listed_tensors = 8;
 bool is_sharded(MergedTensor const& tensor) {
   auto const* const concat = std::get_if<Concatenate>(&tensor.rule->kind);
   return concat != nullptr && concat->replicas == 1 && concat->part_replicas.empty() && tensor.rule->ep_axis < 0 &&
-         tensor.rule->add_per_rank == 0 && tensor.inputs.size() > 1;
+         concat->add_per_rank == 0 && tensor.inputs.size() > 1;
 }
 
 /// Returns the beginning of a tensor; empty if all numbers are equal, because ones and zeros prove nothing.
