@@ -346,7 +346,6 @@ def unmatched_receive(rank: int, size: int) -> None:
             work.wait()
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
 def short_forms(rank: int, size: int) -> None:
     """The forms with one tensor, and with values in place of options, as torch's own code and its stubs have them."""
     group = dist.group.WORLD
@@ -409,6 +408,7 @@ def test_what_torch_itself_expects(scenario) -> None:
     run_ranks(__file__, scenario.__name__, 3)
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
 def test_every_collective(ranks: int) -> None:
     run_ranks(__file__, "every_collective", ranks)
 
