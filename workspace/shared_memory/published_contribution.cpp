@@ -98,7 +98,7 @@ class SlabWriter {
       for (auto const index : layout_.copied) copy_on_host(index);
       from_devices_.wait(timeout);
     } catch (...) {
-      comm_.arena().release_when(from_devices_.ended(), slab_);
+      comm_.arena().release_when(from_devices_.ended(), slab_, node::Arena::Awaits::device);
       throw;
     }
   }

@@ -244,7 +244,7 @@ void Arena::trim_if_asked() noexcept {
   trims_seen_ = asked;
   try {
     std::erase_if(deferred_, [this](Deferred const& deferred) {
-      if (deferred.awaits != Awaits::reader || !deferred.ready()) return false;
+      if (deferred.awaits == Awaits::device || !deferred.ready()) return false;  // a driver may make the thread wait
       release_locked(deferred.slot);
       return true;
     });

@@ -54,7 +54,7 @@ class Arena {
   /// Releases the slot. It is used again once no reader holds it.
   void release(Slot const& slot) noexcept;
   /// What a deferred release waits for.
-  enum class Awaits : std::uint8_t { departure, reader };
+  enum class Awaits : std::uint8_t { departure, reader, device };
   /// Releases the slot once `ready` returns true. `ready` is called when memory is short.
   void release_when(std::function<bool()> ready, Slot const& slot, Awaits awaits = Awaits::departure);
   /// Makes the deferred releases that are due. Returns how many still wait for a reader.
