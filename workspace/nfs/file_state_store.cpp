@@ -253,7 +253,8 @@ void FileStateStore::remove_older(Directory const& directory, StateFileName cons
   auto const states = std::count_if(published_.begin(), published_.end(), [&](Published const& p) {
     return !p.kept_by_range && p.file.counter <= file.counter;
   });
-  remove_stale_before(directory, file, as_size(states));
+  // With more states of its own, this store has removed those of others before. The call lists the directory.
+  if (as_size(states) <= files_kept) remove_stale_before(directory, file, as_size(states));
   auto surplus = as_size(states) - std::min(as_size(states), count);
   remove_published(directory, [&](Published const& p) {
     if (surplus == 0 || p.kept_by_range || p.file.counter > file.counter) return false;

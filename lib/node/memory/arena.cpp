@@ -119,16 +119,12 @@ bool Arena::end_use(Entry const& entry) const {
   return !is_leased(control, memory_.ranks, memory_.rank, slot.id, ReadBy::cpu);
 }
 
-void Arena::collect() {
-  std::erase_if(deferred_, [this](Deferred const& deferred) {
-    if (!deferred.ready()) return false;
+void Arena::collect(Driver driver) {
+  std::erase_if(deferred_, [this, driver](Deferred const& deferred) {
+    if ((driver == Driver::not_called && deferred.awaits == Awaits::device) || !deferred.ready()) return false;
     release_locked(deferred.slot);
     return true;
   });
-  collect_released();
-}
-
-void Arena::collect_released() {
   std::erase_if(released_, [this](std::uint32_t id) {
     auto& entry = entries_[id];
     if (!end_use(entry)) return false;
@@ -243,13 +239,8 @@ void Arena::trim_if_asked() noexcept {
   if (!lock) return;
   trims_seen_ = asked;
   try {
-    std::erase_if(deferred_, [this](Deferred const& deferred) {
-      if (deferred.awaits == Awaits::device || !deferred.ready()) return false;  // a driver may make the thread wait
-      release_locked(deferred.slot);
-      return true;
-    });
-    collect_released();
-    trim_locked(PageLocked::stay);
+    collect(Driver::not_called);
+    trim_locked(Driver::not_called);
   } catch (std::exception const& e) {
     log_event(LogLevel::warning, "free shared memory could not be given back", {{"error", e.what()}});
   }
@@ -363,12 +354,12 @@ std::size_t Arena::trim() {
   return trim_locked();
 }
 
-std::size_t Arena::trim_locked(PageLocked page_locked) {
+std::size_t Arena::trim_locked(Driver driver) {
   std::size_t given_back = 0;
   std::erase_if(free_, [&](auto const& slot) {
     auto const [capacity, id] = slot;
     auto& entry = entries_[id];
-    if (page_locked == PageLocked::stay && entry.page_lock) return false;
+    if (driver == Driver::not_called && entry.page_lock) return false;
     entry.page_lock.reset();
     entry.lock_tried = false;
     release_pages(*memory_.fd, entry.slot.offset, capacity);

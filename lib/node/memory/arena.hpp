@@ -112,8 +112,9 @@ class Arena {
     Awaits awaits = Awaits::departure;
   };
 
-  void collect();
-  void collect_released();
+  /// Whether a call may be made of a device's driver, which may make the thread wait.
+  enum class Driver : std::uint8_t { called, not_called };
+  void collect(Driver driver = Driver::called);
   void release_locked(Slot const& slot) noexcept;
   /// Returns whether nobody reads the slot any more. Then no rank can take a lease on the objects kept with it.
   [[nodiscard]] bool end_use(Entry const& entry) const;
@@ -126,8 +127,7 @@ class Arena {
   [[nodiscard]] bool reserve_after_trims(std::size_t bytes);
   [[nodiscard]] std::optional<std::size_t> place(std::size_t capacity);
   [[nodiscard]] std::uint32_t new_id();
-  enum class PageLocked : std::uint8_t { too, stay };
-  std::size_t trim_locked(PageLocked page_locked = PageLocked::too);
+  std::size_t trim_locked(Driver driver = Driver::called);
   [[nodiscard]] ErrorInfo no_space_error(std::size_t wanted);
   [[noreturn]] void fail_full(std::size_t wanted);
   [[noreturn]] void fail_refused(std::size_t wanted, int error);
