@@ -33,7 +33,7 @@ class WatchdogPeers {
     std::uint64_t started = 0;
   };
 
-  /// What a rank knows of a call that it has enqueued.
+  /// Describes what a rank knows of a call that it has enqueued.
   struct KnownCall {
     std::string text{};         ///< the call itself: "broadcast of root 1"; empty when it is unknown
     BlockingCall blocked_by{};  ///< what keeps the GPU of this rank from it

@@ -21,7 +21,7 @@ void complete_and_remove(platform::Directory const& out, platform::Directory con
 /// stays whole. Throws `UsageError` for a running job and, without `force`, for a dead job that was committing.
 void clean_up_dead_jobs(platform::Directory const& out, std::string const& own_folder, bool force);
 
-/// What became of the folder of a job.
+/// Says what became of the folder of a job.
 enum class Removal : std::uint8_t {
   gone,    ///< it is removed, or another process has removed it
   locked,  ///< the job is running
