@@ -23,6 +23,21 @@ add_library(crossrank_test_precompiled OBJECT ${PROJECT_BINARY_DIR}/tests/precom
 target_precompile_headers(crossrank_test_precompiled PRIVATE <nlohmann/json.hpp> <gtest/gtest.h> <gmock/gmock.h> <string> <vector>)
 crossrank_set_test_options(crossrank_test_precompiled)
 
+# crossrank_add_test_objects(NAME sources...): compiles sources once for several programs.
+function(crossrank_add_test_objects name)
+  add_library(${name} OBJECT ${ARGN})
+  crossrank_set_test_options(${name})
+  target_precompile_headers(${name} REUSE_FROM crossrank_test_precompiled)
+endfunction()
+
+# crossrank_use_test_objects(TARGET NAMES...): links them. They bring no library along, so that programs with the static and with
+# the shared library can use them.
+function(crossrank_use_test_objects target)
+  foreach(objects IN LISTS ARGN)
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:${objects}>)
+  endforeach()
+endfunction()
+
 # Common settings of all test executables. The properties after PROPERTIES apply to each of its tests.
 function(crossrank_add_test_executable name)
   cmake_parse_arguments(test "" "" "PROPERTIES" ${ARGN})
@@ -38,10 +53,19 @@ function(crossrank_add_test name)
   target_link_libraries(${name} PRIVATE GTest::gtest_main)
 endfunction()
 
-# crossrank_add_rank_test(NAME sources...): also, for cases that start ranks as processes (tests/support/process_ranks.hpp).
+# crossrank_add_rank_test(NAME sources...): also, for cases whose ranks are processes or threads (process_ranks.hpp and
+# thread_ranks.hpp in tests/support).
 function(crossrank_add_rank_test name)
   crossrank_add_test_executable(${name} ${ARGN})
-  target_link_libraries(${name} PRIVATE crossrank_process_ranks)
+  crossrank_use_test_objects(${name} crossrank_test_ranks)
+endfunction()
+
+# Makes the emulated driver known to a test, and checks at the end of each of its processes that no object is left on a GPU.
+function(crossrank_use_emulated_gpus target)
+  crossrank_use_test_objects(${target} gpu_leak_check)
+  target_link_libraries(${target} PRIVATE ${CMAKE_DL_LIBS})
+  target_compile_definitions(${target} PRIVATE CROSSRANK_TEST_CUDA="${CROSSRANK_EMULATED_CUDA}")
+  add_dependencies(${target} emulated_cuda)
 endfunction()
 
 # crossrank_add_mpi_test(NAME x SOURCES a.cpp RANKS 1 2 4 [FILTER gtest] [OPTIONS ...] [PROGRAM target] [ENVIRONMENT A=b]): makes

@@ -1,7 +1,5 @@
 # The protocol that network backends share, over packets between threads.
 crossrank_add_rank_test(collectives_message_test
-  ../support/thread_ranks.cpp
-  ${conformance_suite}
   composite/composite_failure_test.cpp
   composite/composite_memory_test.cpp
   composite/composite_split_test.cpp
@@ -16,6 +14,7 @@ crossrank_add_rank_test(collectives_message_test
   message/open_world_test.cpp
   message/payload_flow_test.cpp
   message/rounds_test.cpp)
+crossrank_use_test_objects(collectives_message_test conformance_suite)
 set_source_files_properties(conformance/operation_table.cpp PROPERTIES COMPILE_DEFINITIONS CROSSRANK_BACKENDS_DOCUMENT="${PROJECT_SOURCE_DIR}/docs/BACKENDS.md")
 
 # The operations that are built on collectives, run again with the ranks on two hosts. Tests of a mesh that depends on the
@@ -31,23 +30,21 @@ endforeach()
 
 if(CROSSRANK_HAVE_MPI AND NOT CROSSRANK_SANITIZE)
   crossrank_add_mpi_test(NAME mpi_conformance RANKS 1 2 4 8 SOURCES
-    ${conformance_suite}
     ${PROJECT_SOURCE_DIR}/lib/tensor/small_float.cpp  # the shared library does not export it
-    coordinator/group_dict_cases.cpp
-    coordinator/group_suite.cpp
     mpi/mpi_conformance_test.cpp
     conformance/operation_table.cpp)
+  crossrank_use_test_objects(mpi_conformance conformance_suite group_suite)
   crossrank_add_mpi_test(NAME composite_conformance PROGRAM mpi_conformance RANKS 2 4 8 OPTIONS --nodes declared
                          ENVIRONMENT CROSSRANK_TEST_BACKEND=composite)
   crossrank_add_mpi_test(NAME composite_hosts_conformance PROGRAM mpi_conformance RANKS 4 OPTIONS --nodes real
                          ENVIRONMENT CROSSRANK_TEST_BACKEND=composite)
   # Each rank has an emulated GPU of its own.
   crossrank_add_mpi_test(NAME mpi_device RANKS 3 ENVIRONMENT CROSSRANK_TEST_BACKEND=mpi CROSSRANK_TEST_DEVICE_BACKEND=staged SOURCES
-    ${conformance_suite}
     ${PROJECT_SOURCE_DIR}/lib/tensor/small_float.cpp
     device/device_cases.cpp
     device/gpu_tensors.cpp
     mpi/mpi_device_test.cpp)
+  crossrank_use_test_objects(mpi_device conformance_suite)
   target_compile_definitions(mpi_device PRIVATE CROSSRANK_TEST_CUDA="$<TARGET_FILE:emulated_cuda>"
                                                 CROSSRANK_TEST_NCCL="$<TARGET_FILE:emulated_nccl>")
   add_dependencies(mpi_device emulated_cuda emulated_nccl)
