@@ -13,8 +13,8 @@ int main(int argc, char** argv) {
     auto const plan = xr::checkpoint::MergePlan::make(world, argv[1]);
     auto const done = xr::checkpoint::consolidate(world, plan, argv[2], {.max_shard_bytes = 5'000'000'000});
     if (world.is_master())
-      std::printf("%zu tensors in %d files, %llu bytes\n", plan.tensors().size(), done.files,
-                  static_cast<unsigned long long>(done.bytes));
+      std::printf("%zu tensors in %d file%s, %llu bytes\n", plan.tensors().size(), done.files,
+                  done.files == 1 ? "" : "s", static_cast<unsigned long long>(done.bytes));
   } catch (xr::Error const& e) {
     return std::fprintf(stderr, "%s\n", e.what()), 1;
   }

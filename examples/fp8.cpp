@@ -1,4 +1,4 @@
-// Joins FP8 weights whose ranks chose different scales: all ranks agree on the largest scale, each requantises its
+// Joins FP8 weights whose ranks chose different scales: all ranks agree on the largest scale, each requantizes its
 // part, and rank 0 joins them. Run it alone, or with `crossrank run -n 4 -- fp8`. With `--gpu` the weights are on the
 // ranks' GPUs.
 #include <crossrank/crossrank.hpp>
@@ -14,7 +14,7 @@
 #include "fp8_codec.hpp"
 
 /// Returns `weight`, whose values count in units of `from`, with the same values in units of `to`, on the same device.
-xr::Tensor requantise(xr::Tensor const& weight, float from, float to) {
+xr::Tensor requantize(xr::Tensor const& weight, float from, float to) {
   if (from == to) return weight;
   auto const host = weight.to(xr::Device::cpu());  // the library has no kernel for this arithmetic
   auto out = xr::Tensor::empty(weight.shape(), weight.dtype());
@@ -34,7 +34,7 @@ void merge_fp8(xr::StateDict& sd, std::span<std::string const> linears, xr::Coll
   tp.all_reduce(std::span(merged), xr::ReduceOp::max);
   xr::StateDict mine;
   for (std::size_t i = 0; i < linears.size(); ++i) {
-    mine.insert_or_assign(linears[i], requantise(sd.at(linears[i] + ".weight"), amax[i], merged[i]));
+    mine.insert_or_assign(linears[i], requantize(sd.at(linears[i] + ".weight"), amax[i], merged[i]));
   }
   xr::GatherOptions options;
   // Rank 0 gets the parts where its own are.

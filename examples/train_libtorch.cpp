@@ -110,7 +110,7 @@ double run(Plan const& plan) {
       at::set_num_threads(1);  // each rank is a thread already
       xr::MeshCollective const job(xr::connect({.rank = rank,
                                                 .world_size = plan.ranks,
-                                                .ranks_are = xr::RanksAre::threads,
+                                                .rank_kind = xr::RankKind::thread,
                                                 .progress = xr::ProgressMode::thread}),
                                    {.sharding_world_size = plan.sharded ? plan.ranks : 1});
       auto const mine = train_rank(job, plan);

@@ -18,7 +18,8 @@ int main() {
   auto const weight = xr::Tensor::of(std::vector<float>(6, static_cast<float>(world.rank())), {2, 3});
   auto const shards = xr::get_tensors_parallel(weight, world).take();
   if (world.is_master()) {
-    std::printf("backend %s, %d hosts, local ranks%s\n", std::string(world.backend()).c_str(), hosts, places.c_str());
+    std::printf("backend %s, %d host%s, local ranks%s\n", std::string(world.backend()).c_str(), hosts,
+                hosts == 1 ? "" : "s", places.c_str());
     std::printf("joined %s\n", to_string(xr::concat(shards, {.dim = 0})).c_str());
   }
   world.close();

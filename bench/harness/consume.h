@@ -36,7 +36,7 @@ static inline void bench_fill(void* bytes, size_t count, int rank) {
   }
 }
 
-/* Writes the number of the call into the first word, so that bytes of an earlier call are recognised. */
+/* Writes the number of the call into the first word, so that bytes of an earlier call are recognized. */
 static inline void bench_stamp(void* bytes, size_t count, uint64_t call) {
   if (count >= 8) memcpy(bytes, &call, 8);
 }

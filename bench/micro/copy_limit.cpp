@@ -1,5 +1,5 @@
 // Measures the machine's limit for a gather to one rank: RANKS - 1 writers copy concurrently into warm shared memory,
-// without any synchronisation.
+// without any synchronization.
 //
 // Usage: bench_copy_limit RANKS --out FILE [--quick] -- SIZES...
 #include <barrier>

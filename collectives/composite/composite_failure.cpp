@@ -6,7 +6,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/spi/network.hpp>
 
-#include "collectives/composite/waits_elsewhere.hpp"
+#include "collectives/composite/waiting_outside_scope.hpp"
 #include "collectives/message/message_transport.hpp"
 #include "collectives/spi/error_in.hpp"
 #include "lib/core/as_size.hpp"
@@ -151,7 +151,7 @@ bool CompositeTransport::are_stopped(std::vector<int> const& members) const {
 }
 
 bool CompositeTransport::fails_within(std::chrono::nanoseconds limit, std::function<bool()> const& is_worth_it) {
-  WaitsElsewhere const mark(&across());
+  WaitingOutsideScope const mark(&across());
   try {
     // A message that never comes: the tests only drive the network.
     auto const probe = across().post_recv({}, rank(), 0);

@@ -7,7 +7,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "collectives/composite/waits_elsewhere.hpp"
+#include "collectives/composite/waiting_outside_scope.hpp"
 #include "collectives/spi/error_in.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
@@ -71,7 +71,7 @@ std::shared_ptr<spi::Transport> CompositeTransport::split_on_node(spi::Signature
   std::shared_ptr<spi::Transport> made;
   std::exception_ptr refusal;
   try {
-    WaitsElsewhere const mark(&across());
+    WaitingOutsideScope const mark(&across());
     made = subtransports_.local->split(signature, places_of(members), std::move(name), timeout_policy);
   } catch (Error const& e) {
     if (!e.group_usable()) end_with(subtransports_.local.get(), "split");

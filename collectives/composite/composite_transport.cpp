@@ -6,7 +6,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "collectives/composite/waits_elsewhere.hpp"
+#include "collectives/composite/waiting_outside_scope.hpp"
 #include "collectives/spi/one_collective.hpp"
 #include "lib/core/at_rank.hpp"
 
@@ -79,7 +79,7 @@ void CompositeTransport::complete(CompositeOp& op, spi::TimeoutPolicy const& tim
   while (!op.completed) {
     auto* const on = op.steps.front().on;
     try {
-      WaitsElsewhere const mark(on == subtransports_.local.get() ? subtransports_.across.get() : nullptr);
+      WaitingOutsideScope const mark(on == subtransports_.local.get() ? subtransports_.across.get() : nullptr);
       on->wait(op.request_id, timeout_policy);
     } catch (Error const& e) {
       if (on == &across() && e.group_usable()) throw;

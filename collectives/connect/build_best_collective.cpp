@@ -21,7 +21,7 @@ struct Built {
   MeshOptions mesh{};
 };
 
-/// The rank of the job that this thread has built with `RanksAre::threads`.
+/// The rank of the job that this thread has built with `RankKind::thread`.
 thread_local std::optional<int> rank_of_thread;
 
 struct AllBuilt {
@@ -80,7 +80,7 @@ JobCollective make_job(BestCollectiveOptions const& options) {
 
 JobCollective build_best_collective(BestCollectiveOptions const& options) {
   auto rank = rank_of_thread;
-  if (options.connect.ranks_are == RanksAre::threads) rank = describe_requested_job(options).rank;
+  if (options.connect.rank_kind == RankKind::thread) rank = describe_requested_job(options).rank;
   auto& own = built(rank);
   std::lock_guard const lock(own.mutex);
   if (!own.job) {

@@ -143,7 +143,7 @@ Collective connect(ConnectOptions options) try {
   // Threads that connect at the same time share one job. With threads as ranks, two calls for one rank are an error
   // instead.
   std::unique_lock one_at_a_time(*opening, std::defer_lock);
-  if (options.ranks_are == RanksAre::processes) one_at_a_time.lock();
+  if (options.rank_kind == RankKind::process) one_at_a_time.lock();
   {
     std::lock_guard const lock(jobs().mutex);
     auto const& known = jobs().jobs[key];

@@ -43,7 +43,7 @@ std::shared_ptr<spi::Transport> open_shm(ConnectOptions const& options, JobDescr
                             .timeout = options.connect_timeout.value_or(default_connect_timeout),
                             .linger = options.linger,
                             .cap_bytes = options.arena_cap,
-                            .threads = options.ranks_are == RanksAre::threads,
+                            .threads = options.rank_kind == RankKind::thread,
                             .launcher = job.launcher,
                             .host_id = job.host_id};
   // A single rank has no peers, and without a job id it must not join the rendezvous of another job.
@@ -151,7 +151,7 @@ JobDescription describe_job(ConnectOptions const& options, Environment const& en
   if (job.world_size < 1) {
     throw UsageError({.operation = "connect",
                       .message = "a job has at least one rank",
-                      .expected = "a `world_size` from 1",
+                      .expected = "a `world_size` of at least 1",
                       .got = std::to_string(job.world_size),
                       .group_usable = false});
   }
@@ -174,7 +174,7 @@ JobDescription describe_job(ConnectOptions const& options, Environment const& en
   job.job_id = options.job_id.empty() ? environment.job_id : options.job_id;
   if (!environment.master_addr.empty()) job.master = environment.master_addr;
   if (environment.master_port) job.master += ":" + std::to_string(*environment.master_port);
-  bool const threads = options.ranks_are == RanksAre::threads;
+  bool const threads = options.rank_kind == RankKind::thread;
   // Threads find each other within this process.
   if (threads && job.job_id.empty()) job.job_id = "threads-of-pid-" + std::to_string(::getpid());
   if (environment.started_by_run && !given && !options.rank && !threads) job.launcher = environment.job_id;
@@ -207,7 +207,7 @@ std::shared_ptr<spi::Transport> open_transport(ConnectOptions const& options, Jo
   }
   if (backend == "mpi") return open_plugin("mpi", backend, options, job, timeout_policy);
   if (backend == "composite") return open_composite(options, job, timeout_policy);
-  bool const alone = job.world_size == 1 && options.ranks_are == RanksAre::processes;
+  bool const alone = job.world_size == 1 && options.rank_kind == RankKind::process;
   if (backend.empty() && (job.several_nodes || (alone && job.unknown_size)))
     return open_across_nodes(options, job, timeout_policy);
   if (backend == "fake" || (backend.empty() && alone)) {

@@ -64,7 +64,7 @@ void Collective::start_progress_thread() const {
                  {.operation = "connect",
                   .message = "this backend serves one thread only, and a progress thread would be a second one",
                   .resource = std::string(group.transport->backend()),
-                  .hint = "initialise MPI with MPI_THREAD_MULTIPLE, or leave out ProgressMode::thread"}));
+                  .hint = "initialize MPI with MPI_THREAD_MULTIPLE, or leave out ProgressMode::thread"}));
   }
   detail::GroupLockGuard const guard(group, "connect");
   if (!group.progress_thread) group.progress_thread = std::make_shared<detail::ProgressThread>();

@@ -27,7 +27,7 @@ std::optional<ProcessGroup> process_group(Collective const& group) {
 ncclComm* communicator_of(ProcessGroup const& group) {
   if (group.vendor == "nccl") return static_cast<ncclComm*>(group.handle.get());
   throw UsageError({.operation = "nccl.communicator_of",
-                    .message = "the group is not one of NCCL",
+                    .message = "NCCL does not carry this group",
                     .expected = "nccl",
                     .got = std::string(group.vendor)});
 }

@@ -38,8 +38,7 @@ DeviceMessages* device_messages(spi::Transport& transport) {
 }  // namespace
 
 void DeviceGroup::require_own_device(Call const& call, spi::Transport const& transport) {
-  if (!own_device_) own_device_ = call.device;
-  if (*own_device_ == call.device) return;
+  if (!own_device_ || *own_device_ == call.device) return;
   throw UsageError(error_in(transport, {.operation = call.name(),
                                         .message = "the tensors are not on this rank's device of the group",
                                         .expected = to_string(*own_device_),
@@ -57,6 +56,7 @@ void DeviceGroup::decide(Call const& call, CheckLevel check, spi::Transport& tra
     std::lock_guard const lock(mutex_);
     on_device_ = std::move(agreed);
   }
+  own_device_ = call.device;
   is_decided_ = true;
 }
 

@@ -40,7 +40,7 @@ Name name_record(std::string_view from) {
   return name;
 }
 
-/// The choice and equipment of a rank, as sent to the other ranks.
+/// The choice and capabilities of a rank, as sent to the other ranks.
 struct Offer {
   enum class Choice : std::uint32_t { automatic, by_name, staged };
   Choice choice = Choice::automatic;  ///< its `CROSSRANK_DEVICE`
@@ -49,7 +49,7 @@ struct Offer {
   std::uint64_t has_kernels = 0;      ///< 1: its device runs the library's kernels
   Name name{};                        ///< of the transport that it prefers
   Name title{};
-  spi::DeviceTransportOffer equipment{};
+  spi::DeviceTransportOffer capabilities{};
   DeviceUse use{};
   RecordText lacks{};  ///< why it cannot use the transport
 };
@@ -75,7 +75,7 @@ void offer_transport(Offer& mine, Factory& factory, Device device) {
   mine.name = name_record(factory.name());
   mine.title = name_record(factory.title());
   try {
-    mine.equipment = factory.offer(device);
+    mine.capabilities = factory.offer(device);
     mine.has_kernels = spi::device_provider(device.kind).has_kernels(device) ? 1 : 0;
     mine.is_usable = 1;
   } catch (UnavailableError const& e) {
@@ -153,10 +153,10 @@ std::optional<std::string> objection(std::vector<Offer> const& offers, Factory c
       return rank_text(r) + " would use " + string_of(offer.title) + ", and rank 0 " + string_of(offers.front().title);
     }
   }
-  std::vector<spi::DeviceTransportOffer> equipment;
-  equipment.reserve(offers.size());
-  for (auto const& offer : offers) equipment.push_back(offer.equipment);
-  return factory->objection(equipment);
+  std::vector<spi::DeviceTransportOffer> capabilities;
+  capabilities.reserve(offers.size());
+  for (auto const& offer : offers) capabilities.push_back(offer.capabilities);
+  return factory->objection(capabilities);
 }
 
 /// Sends the first rank's id to all. Returns nothing when that rank could not draw one, with the reason in `report`.
@@ -256,7 +256,7 @@ std::shared_ptr<WatchedTransport> agree_on_transport(spi::Transport& transport, 
   std::vector<DeviceUse> uses;
   uses.reserve(offers.size());
   for (auto const& offer : offers) uses.push_back(offer.use);
-  warn_of_borrowed_device(uses, transport);
+  refuse_borrowed_device(uses, transport);
   if (auto const why = objection(offers, mine.factory.get())) {
     agree_on_staged(transport, offers, *why);
     return nullptr;

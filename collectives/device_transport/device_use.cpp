@@ -4,11 +4,12 @@
 #include <cstring>
 #include <string>
 
+#include <unistd.h>
+
 #include <crossrank/cuda.hpp>
 #include <crossrank/error.hpp>
 
-#include "lib/core/as_size.hpp"
-#include "lib/core/log.hpp"
+#include "collectives/spi/error_in.hpp"
 
 namespace crossrank::device {
 namespace {
@@ -21,7 +22,7 @@ std::string identity_of(DeviceUse const& use) {
 }  // namespace
 
 DeviceUse device_use(Device device) noexcept {
-  DeviceUse use{.index = device.index};
+  DeviceUse use{.index = device.index, .process = ::getpid()};
   try {
     auto const own = default_device();
     use.default_index = own.index;
@@ -33,20 +34,24 @@ DeviceUse device_use(Device device) noexcept {
   return use;
 }
 
-void warn_of_borrowed_device(std::span<DeviceUse const> uses, spi::Transport const& transport) {
-  auto const& mine = uses[as_size(transport.rank())];
-  auto const identity = identity_of(mine);
-  if (mine.is_default != 0 || identity.empty()) return;
-  for (std::size_t other = 0; other < uses.size(); ++other) {
-    if (other == as_size(transport.rank()) || identity_of(uses[other]) != identity) continue;
-    auto const name = [](std::int32_t index) { return to_string(Device::cuda(index)); };
-    return log_event(LogLevel::warning, "a rank uses the GPU of another rank, and not its own",
-                     {{"group", transport.name()},
-                      {"rank", std::to_string(transport.rank())},
-                      {"other rank", std::to_string(other)},
-                      {"used", name(mine.index) + ", " + identity},
-                      {"own", name(mine.default_index)},
-                      {"hint", "put the tensors on default_device()"}});
+void refuse_borrowed_device(std::span<DeviceUse const> uses, spi::Transport const& transport) {
+  auto const name = [](std::int32_t index) { return to_string(Device::cuda(index)); };
+  for (std::size_t rank = 0; rank < uses.size(); ++rank) {
+    auto const identity = identity_of(uses[rank]);
+    if (uses[rank].is_default != 0 || identity.empty()) continue;
+    for (std::size_t other = 0; other < uses.size(); ++other) {
+      bool const elsewhere = uses[other].process != uses[rank].process;
+      if (!elsewhere || identity_of(uses[other]) != identity) continue;
+      throw UsageError(error_in(
+          transport, {.operation = "make a communicator",
+                      .message = "rank " + std::to_string(rank) + " uses the GPU of rank " + std::to_string(other) +
+                                 ", and not its own",
+                      .expected = "tensors on " + name(uses[rank].default_index),
+                      .got = "tensors on " + name(uses[rank].index) + ", " + identity,
+                      .hint = "put the tensors of that rank on its default_device(), or name the GPU that ranks shall "
+                              "share with set_default_device()",
+                      .failed_ranks = {static_cast<int>(rank)}}));
+    }
   }
 }
 

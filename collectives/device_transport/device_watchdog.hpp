@@ -152,7 +152,7 @@ class DeviceWatchdog {
   std::optional<platform::Deadline> deadline_{};  ///< of the oldest call under way; of the thread alone
   std::uint64_t deadline_call_ = 0;               ///< that call; of the thread alone
   std::uint64_t last_extended_ = 0;               ///< the last call whose deadline was restarted; of the thread alone
-  std::optional<VerdictDue> verdict_due_{};       ///< shortly before the deadline; of the thread alone
+  std::optional<PendingVerdictScope> verdict_due_{};  ///< shortly before the deadline; of the thread alone
   std::thread thread_{};
 };
 

@@ -61,7 +61,7 @@ std::size_t RankOrderReduction::scratch_bytes() const noexcept {
 
 bool RankOrderReduction::is_carried_by(spi::DeviceTransport const& transport) const {
   auto const everywhere = [&](DeviceCollective const& one) {
-    return transport.carries(one) == spi::CarriedWhere::everywhere;
+    return transport.support_for(one) == spi::CollectiveSupport::full;
   };
   auto const rest = results(call_.out.bytes.data());
   return everywhere(exchange({})) && (!rest || everywhere(*rest));

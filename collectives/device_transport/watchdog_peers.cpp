@@ -70,27 +70,29 @@ void WatchdogPeers::drop_sent() {
 
 void WatchdogPeers::take(Peer& peer, Progress const& own) {
   auto const note = peer.incoming;
-  if (note.kind == Kind::question) {
+  if (note.kind == Kind::status_request) {
     auto const found = find_call_(note.progress.enqueued, note.call);
     auto const& blocked_by = found.blocked_by;
-    Note answer{.kind = Kind::answer,
+    Note answer{.kind = Kind::status_reply,
                 .others_aborted = blocked_by.others_aborted,
                 .has_conflicting_call = blocked_by.has_conflicting_call,
                 .progress = own,
+                .about = note.progress.enqueued,
                 .call = blocked_by.ahead};
     blocked_by.text.copy(answer.text.data(), answer.text.size() - 1);
     found.text.copy(answer.asked.data(), answer.asked.size() - 1);
     return send(peer.rank, answer);
   }
-  if (note.kind != Kind::answer && note.kind != Kind::leaving) return;  // a peer wrote it
+  if (note.kind != Kind::status_reply && note.kind != Kind::departure) return;  // a peer wrote it
   peer.progress = note.progress;
+  peer.has_left = peer.has_left || note.kind == Kind::departure;
+  if (note.kind == Kind::status_reply && note.about != asked_about_) return;  // of an earlier question
   peer.has_answered = true;
   peer.known = {.text = string_of(note.asked),
                 .blocked_by = {.ahead = note.call,
                                .text = string_of(note.text),
                                .others_aborted = note.others_aborted != 0,
                                .has_conflicting_call = note.has_conflicting_call != 0}};
-  peer.has_left = peer.has_left || note.kind == Kind::leaving;
 }
 
 void WatchdogPeers::poll(Progress const& own) {
@@ -119,11 +121,12 @@ void WatchdogPeers::exchange_notes(Progress const& own) {
 }
 
 void WatchdogPeers::ask(std::uint64_t sequence, CallId conflicting_call) {
+  asked_about_ = sequence;
   for (auto& peer : peers_) {
     if (peer.has_left) continue;
     peer.has_answered = false;
     peer.known = {};
-    send(peer.rank, {.kind = Kind::question, .progress = {.enqueued = sequence}, .call = conflicting_call});
+    send(peer.rank, {.kind = Kind::status_request, .progress = {.enqueued = sequence}, .call = conflicting_call});
   }
 }
 
@@ -180,7 +183,7 @@ void WatchdogPeers::blame(ErrorCode code, std::vector<int> const& ranks, std::st
 void WatchdogPeers::leave(Progress const& own) noexcept {
   try {
     for (auto const& peer : peers_) {
-      if (!peer.has_left) send(peer.rank, {.kind = Kind::leaving, .progress = own});
+      if (!peer.has_left) send(peer.rank, {.kind = Kind::departure, .progress = own});
     }
     auto& system = platform::system();
     auto const until = system.now() + leave_limit;

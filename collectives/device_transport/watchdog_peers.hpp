@@ -73,12 +73,13 @@ class WatchdogPeers {
 
  private:
   void exchange_notes(Progress const& own);
-  enum class Kind : std::uint32_t { leaving, question, answer };
+  enum class Kind : std::uint32_t { departure, status_request, status_reply };
   struct Note {
-    Kind kind = Kind::leaving;
+    Kind kind = Kind::departure;
     std::uint16_t others_aborted = 0;  ///< in an answer, as the members of `BlockingCall`; 0 or 1
     std::uint16_t has_conflicting_call = 0;
     Progress progress{};           ///< in a question, `enqueued` is the call that the rank asks about
+    std::uint64_t about = 0;       ///< in an answer: the call that the question was about
     CallId call{};                 ///< in a question: the conflicting call; in an answer: what comes before that call
     std::array<char, 192> text{};  ///< describes `call`; null-terminated
     std::array<char, 96> asked{};  ///< in an answer: describes the rank's own call of that number; null-terminated
@@ -104,7 +105,8 @@ class WatchdogPeers {
 
   std::shared_ptr<spi::Transport> transport_;
   FindCall find_call_;
-  std::vector<Peer> peers_{};  ///< never resized, because receives write into it
+  std::uint64_t asked_about_ = 0;  ///< the call of the last question
+  std::vector<Peer> peers_{};      ///< never resized, because receives write into it
   std::list<Sent> sent_{};
 };
 

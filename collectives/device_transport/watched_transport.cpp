@@ -96,12 +96,12 @@ WatchedTransport::Route WatchedTransport::route_of(algorithms::Call const& call,
   auto const op_kind = call.signature.op_kind;
   if (spi::is_message(op_kind)) return Route::host_memory;
   bool const any_order = call.order == ReduceOrder::any;
-  auto const where = transport_->carries(collective_of(call));
-  if (any_order && where == spi::CarriedWhere::everywhere) return Route::transport;
+  auto const where = transport_->support_for(collective_of(call));
+  if (any_order && where == spi::CollectiveSupport::full) return Route::transport;
   bool const in_rank_order =
       group_.have_kernels && spi::is_reduction(op_kind) && RankOrderReduction(call, place()).is_carried_by(*transport_);
   if (in_rank_order) return Route::rank_order;
-  bool const in_graph = any_order && where == spi::CarriedWhere::in_graphs && stream.is_capturing();
+  bool const in_graph = any_order && where == spi::CollectiveSupport::graphs_only && stream.is_capturing();
   return in_graph ? Route::transport : Route::host_memory;
 }
 

@@ -57,7 +57,7 @@ spi::RequestId FakeTransport::post_send(spi::Source bytes, int, std::uint32_t ta
   require_usable("send");
   if (messages_.size() == max_messages) {
     throw UsageError({.operation = "send",
-                      .message = "this rank has sent itself too many messages that it has not received",
+                      .message = "too many messages of this rank to itself are unreceived",
                       .expected = "at most " + std::to_string(max_messages) + " messages not yet received",
                       .hint = "receive before sending more",
                       .group = name_,

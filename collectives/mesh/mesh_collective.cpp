@@ -94,7 +94,7 @@ Collective alone_in(Collective const& group, Mesh const& mesh, Mesh const& nodes
   for (auto const* axis : {"nodes", "local_ranks"}) {
     if (nodes[axis].world_size() == 1) return nodes[axis];
   }
-  return group.split(columns(group.world_size(), group.world_size()), "alone");
+  return group.split(columns(group.world_size(), group.world_size()), "self");
 }
 
 }  // namespace

@@ -162,7 +162,7 @@ Status FailureDetector::status(std::uint64_t round) const {
 
 // ---------------------------------------------------------------- waiting
 
-void FailureDetector::watch(Awaited const& awaited, WaitState& wait, spi::TimeoutPolicy const& timeout_policy) {
+void FailureDetector::watch(AwaitedEvent const& awaited, WaitState& wait, spi::TimeoutPolicy const& timeout_policy) {
   auto const now = system().now();
   bool moved = wait.moves.value_or(moves_) != moves_;
   wait.moves = moves_;
@@ -192,7 +192,7 @@ void FailureDetector::watch(Awaited const& awaited, WaitState& wait, spi::Timeou
   }
 }
 
-void FailureDetector::ping(Awaited const& awaited) const {
+void FailureDetector::ping(AwaitedEvent const& awaited) const {
   for (int const member : awaited.members) {
     if (is_other(member)) link_.send(member, {.kind = PacketKind::ping, .round = awaited.round});
   }
@@ -200,12 +200,12 @@ void FailureDetector::ping(Awaited const& awaited) const {
 
 /// Warns people of a long wait. Only the first member knows the members that a round waits for. The others only know
 /// that they wait for its verdict: they log at level info, as does a rank that waits for a rank that waits itself.
-void FailureDetector::warn(Awaited const& awaited, WaitState const& wait) const {
+void FailureDetector::warn(AwaitedEvent const& awaited, WaitState const& wait) const {
   bool const knows = link_.rank() == 0;
   std::vector<int> late;
   for (int const member : awaited.members) {
     if (!is_other(member)) continue;
-    bool const is_late = awaited.what == Awaited::For::verdict ? knows : !link_.peer(member).status.waiting;
+    bool const is_late = awaited.kind == AwaitedEvent::Kind::verdict ? knows : !link_.peer(member).status.waiting;
     if (is_late) late.push_back(member);
   }
   auto const& members = late.empty() ? awaited.members : late;
@@ -222,11 +222,11 @@ void FailureDetector::warn(Awaited const& awaited, WaitState const& wait) const 
 /// Fails the group once this rank knows whom to name. In a round, the first member knows. A rank that waits for bytes
 /// knows a member that neither answers nor waits. All other ranks wait for a better-informed member first, longer if
 /// the late members wait themselves.
-void FailureDetector::expire(Awaited const& awaited, WaitState& wait) {
+void FailureDetector::expire(AwaitedEvent const& awaited, WaitState& wait) {
   auto const now = system().now();
   auto const milliseconds =
       static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(wait.limit).count());
-  bool const by_bytes = awaited.what != Awaited::For::verdict;
+  bool const by_bytes = awaited.kind != AwaitedEvent::Kind::verdict;
   bool const knows = link_.rank() == 0 && !by_bytes;
   bool const first = wait.overdue_since.count() < 0;
   if (first) wait.overdue_since = now;
@@ -238,7 +238,7 @@ void FailureDetector::expire(Awaited const& awaited, WaitState& wait) {
   bool const sure = knows || (by_bytes && !all_wait);
   auto const allowed = all_wait ? std::clamp<std::chrono::nanoseconds>(wait.limit, grace, longest_grace) : grace;
   if (!sure && now - wait.overdue_since < allowed) return;
-  auto const round = awaited.what == Awaited::For::payload ? rounds_.passed() : rounds_.current();
+  auto const round = awaited.kind == AwaitedEvent::Kind::payload ? rounds_.passed() : rounds_.current();
   fail_at(round, no_progress(std::move(slow), milliseconds));
 }
 

@@ -29,9 +29,9 @@ struct GroupFailure {
 };
 
 /// The event that a rank waits for.
-struct Awaited {
-  enum class For : std::uint8_t { verdict, payload, message };
-  For what = For::verdict;
+struct AwaitedEvent {
+  enum class Kind : std::uint8_t { verdict, payload, message };
+  Kind kind = Kind::verdict;
   char const* operation = "";
   std::uint64_t round = 0;     ///< of a collective
   std::vector<int> members{};  ///< as far as this rank knows
@@ -99,14 +99,14 @@ class FailureDetector {
   [[nodiscard]] Status status(std::uint64_t round) const;
 
   /// Checks after a wait: pings, counts progress, warns, and fails the group when the time is over.
-  void watch(Awaited const& awaited, WaitState& wait, spi::TimeoutPolicy const& timeout_policy);
+  void watch(AwaitedEvent const& awaited, WaitState& wait, spi::TimeoutPolicy const& timeout_policy);
 
  private:
   void apply(GroupFailure failure) noexcept;
   void mark_failed_ranks_dead() noexcept;
-  void ping(Awaited const& awaited) const;
-  void warn(Awaited const& awaited, WaitState const& wait) const;
-  void expire(Awaited const& awaited, WaitState& wait);
+  void ping(AwaitedEvent const& awaited) const;
+  void warn(AwaitedEvent const& awaited, WaitState const& wait) const;
+  void expire(AwaitedEvent const& awaited, WaitState& wait);
   /// Keeps the members that have been silent for so long or do not wait themselves. Returns whether there are any.
   bool keep_causes(std::vector<int>& members, std::chrono::nanoseconds silent_for) const;
   [[nodiscard]] Cause no_progress(std::vector<int> members, std::uint64_t milliseconds) const;

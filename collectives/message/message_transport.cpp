@@ -34,6 +34,9 @@ MessageTransport::MessageTransport(std::shared_ptr<Network> network, Identity id
   auto const guard = link_.network().lock();
   backend_ = link_.network().packet_transport().backend();
   link_.network().attach(link_.number(), this);
+  for (int member = 0; member < world_size(); ++member) {
+    if (auto const& peer = link_.peer(member); peer.dead) rank_died(link_.global_rank(member), peer.death);
+  }
 }
 
 MessageTransport::~MessageTransport() {
@@ -49,6 +52,7 @@ MessageTransport::~MessageTransport() {
 }
 
 bool MessageTransport::has_failed() const {
+  if (!link_.network().is_own_process()) return true;  // each call is refused
   auto const guard = link_.network().lock();
   return failures_.has_failed();
 }
@@ -58,6 +62,7 @@ bool MessageTransport::has_failed() const {
 bool MessageTransport::may_use_threads() const noexcept { return link_.network().packet_transport().may_use_threads(); }
 
 std::optional<ProcessGroup> MessageTransport::native_group() const noexcept {
+  if (!link_.network().is_own_process()) return {};
   auto const guard = link_.network().lock();
   auto& packet_transport = link_.network().packet_transport();
   bool const whole = world_size() == packet_transport.world_size() && std::ranges::is_sorted(link_.members());
@@ -127,6 +132,7 @@ void MessageTransport::rank_died(int rank, std::string const& text) {
 }
 
 std::vector<int> MessageTransport::failed_ranks() {
+  if (!link_.network().is_own_process()) link_.network().require_usable("failed_ranks");
   auto const guard = link_.network().lock();
   if (may_use_threads()) pump();  // else the caller may be a thread that must not call MPI
   return failures_.failed_ranks();

@@ -162,7 +162,7 @@ class MessageTransport final : public spi::Transport, private PacketHandler {
   [[nodiscard]] bool has_ended(spi::RequestId request_id, OperationResult const& result);
   void await(spi::RequestId request_id, OperationResult const& result, spi::TimeoutPolicy const& timeout_policy);
   /// Returns what the operation waits for now. Valid until the next call.
-  [[nodiscard]] Awaited const& awaited(spi::RequestId request_id);
+  [[nodiscard]] AwaitedEvent const& awaited(spi::RequestId request_id);
   void drop(spi::RequestId request_id) noexcept;
   /// Drives the network; an error of the packet transport kills the group.
   bool pump();
@@ -175,7 +175,7 @@ class MessageTransport final : public spi::Transport, private PacketHandler {
   Mailboxes mailboxes_{link_};
   FailureDetector failures_{link_, rounds_};
   std::optional<CollectiveOp> collective_{};  ///< one at a time
-  Awaited awaited_{};                         ///< kept for its memory
+  AwaitedEvent awaited_{};                    ///< kept for its memory
   std::uint64_t next_request_id_ = 1;
   std::uint64_t splits_ = 0;
   std::function<void()> poll_hook_{};

@@ -49,10 +49,10 @@ OperationResult& MessageTransport::result_of(RequestId request_id) {
   throw UsageError(error_in(*this, {.operation = "wait", .message = "no such request is under way"}));
 }
 
-Awaited const& MessageTransport::awaited(RequestId request_id) {
+AwaitedEvent const& MessageTransport::awaited(RequestId request_id) {
   awaited_.members.clear();
   if (auto const* const message = mailboxes_.find(request_id)) {
-    awaited_.what = Awaited::For::message;
+    awaited_.kind = AwaitedEvent::Kind::message;
     awaited_.operation = message->name();
     awaited_.round = 0;
     if (message->peer == MessageOp::any) {
@@ -64,7 +64,7 @@ Awaited const& MessageTransport::awaited(RequestId request_id) {
   }
   awaited_.operation = collective_->name();
   awaited_.round = collective_->round;
-  awaited_.what = flow_.is_active() ? Awaited::For::payload : Awaited::For::verdict;
+  awaited_.kind = flow_.is_active() ? AwaitedEvent::Kind::payload : AwaitedEvent::Kind::verdict;
   if (flow_.is_active()) {
     flow_.append_awaited(awaited_.members);
   } else if (rank() == 0) {

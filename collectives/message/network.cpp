@@ -224,6 +224,7 @@ void Network::mark_dead_neighbours(std::chrono::nanoseconds grace) {
 
 void Network::mark_dead(int rank, std::string const& text) {
   if (std::exchange(peer(rank).dead, true)) return;
+  peer(rank).death = text;
   packet_transport_->note_lost_rank();
   for (auto const& [group, packet_handler] : packet_handlers_) packet_handler->rank_died(rank, text);
 }

@@ -57,6 +57,7 @@ struct Peer {
   std::string host_name{};
   std::int64_t pid = 0;
   bool dead = false;
+  std::string death{};                ///< how it died
   bool leaving = false;               ///< ends its part in the job
   Status status{};                    ///< as it last said
   std::chrono::nanoseconds heard{0};  ///< when a packet of it last came

@@ -54,7 +54,7 @@ void require_one_backend(std::vector<JoinRecord> const& all) {
     if (std::memcmp(all[rank].backend, first.backend, sizeof first.backend) == 0) continue;
     throw MismatchError(
         {.operation = "connect",
-         .message = "the ranks want different backends",
+         .message = "the ranks request different backends",
          .expected = backend_of(first, 0),
          .got = backend_of(all[rank], rank),
          .hint = "set CROSSRANK_BACKEND, or the backend in the options of connect(), alike on all ranks",

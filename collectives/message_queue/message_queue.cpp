@@ -28,12 +28,12 @@ void put_message(State& endpoint, node::MessageParts parts, QueueWait const& wai
 
 /// Takes the message at the end of the scope, even after an exception: an unreadable message is not delivered again.
 template <class State>
-class Taking {
+class ConsumeGuard {
  public:
-  explicit Taking(State& state) noexcept : state_(state) {}
-  ~Taking() { state_.take(); }
-  Taking(Taking const&) = delete;
-  Taking& operator=(Taking const&) = delete;
+  explicit ConsumeGuard(State& state) noexcept : state_(state) {}
+  ~ConsumeGuard() { state_.take(); }
+  ConsumeGuard(ConsumeGuard const&) = delete;
+  ConsumeGuard& operator=(ConsumeGuard const&) = delete;
 
  private:
   State& state_;
@@ -46,7 +46,7 @@ auto take_message(State& endpoint, char const* operation, QueueWait const& wait,
   typename State::EndpointLock const endpoint_lock(endpoint, operation);
   endpoint.require_reader(operation);
   if (!endpoint.await_message(operation, wait)) return std::nullopt;
-  Taking const taking(endpoint);
+  ConsumeGuard const guard(endpoint);
   return read(endpoint);
 }
 

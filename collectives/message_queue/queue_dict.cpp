@@ -40,9 +40,9 @@ std::size_t padding_of(std::size_t bytes) noexcept { return (line_bytes - bytes 
 }
 
 /// Returns the tensors that follow the metadata, in order.
-class Following {
+class PayloadTensors {
  public:
-  Following(std::span<std::byte const> message, std::size_t at, KeptMessage const& kept)
+  PayloadTensors(std::span<std::byte const> message, std::size_t at, KeptMessage const& kept)
       : message_(message),
         at_(at),
         is_kept_(kept.owner != nullptr),
@@ -110,15 +110,15 @@ TensorDict read_dict(std::span<std::byte const> message, KeptMessage const& kept
   if (head.metadata_bytes > behind || padding_of(head.metadata_bytes) > behind - head.metadata_bytes)
     refuse_dict(std::to_string(head.metadata_bytes) + " bytes of metadata", std::to_string(behind));
   auto const metadata = message.subspan(sizeof head, head.metadata_bytes);
-  Following following(message, sizeof head + metadata.size() + padding_of(metadata.size()), kept);
+  PayloadTensors payload(message, sizeof head + metadata.size() + padding_of(metadata.size()), kept);
   std::optional<TensorMover> mover;  // one for all, because small tensors share its buffers
   auto decoded = decode_dict(metadata, [&](Shape const& shape, Dtype dtype, Device::Kind kind) {
     if (shape.numel() == 0) return memory_for_tensor(shape, dtype, kind);
-    if (kind == Device::Kind::cpu) return following.next(shape, dtype);
+    if (kind == Device::Kind::cpu) return payload.next(shape, dtype);
     if (!mover) mover.emplace(own_device(kind));
-    return mover->move(following.next_view(shape, dtype));
+    return mover->move(payload.next_view(shape, dtype));
   });
-  following.finish();
+  payload.finish();
   return std::move(decoded.dict);
 }
 

@@ -13,19 +13,19 @@
 namespace crossrank::queue {
 namespace {
 
-struct Lone {
+struct SelfComm {
   std::mutex mutex;
   std::weak_ptr<node::NodeComm> comm;
 };
 
 std::shared_ptr<node::NodeComm> lone_node_comm() {
-  static NoDestructor<Lone> held;  // queues may outlive static objects
+  static NoDestructor<SelfComm> held;  // queues may outlive static objects
   auto& lone = held.value;
   std::lock_guard const lock(lone.mutex);
   if (auto comm = lone.comm.lock(); comm && comm->is_own_process()) return comm;
-  auto comm = node::NodeComm::join({.key = {.job_id = "alone", .step = std::to_string(node::random_nonce()[0])},
+  auto comm = node::NodeComm::join({.key = {.job_id = "self", .step = std::to_string(node::random_nonce()[0])},
                                     .threads = true,
-                                    .group_name = "alone"});
+                                    .group_name = "self"});
   lone.comm = comm;
   return comm;
 }

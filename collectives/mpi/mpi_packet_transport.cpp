@@ -58,16 +58,16 @@ void MpiPacketTransport::require_thread() const {
   check(MPI_Is_thread_main(&here), "MPI_Is_thread_main");
   if (here != 0) return;
   throw UsageError({.operation = "call",
-                    .message = "MPI was initialised for calls from one thread only, and this is a different one",
+                    .message = "MPI was initialized for calls from one thread only, and this is a different one",
                     .expected = "the thread that called MPI_Init",
-                    .hint = "initialise with MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE"});
+                    .hint = "initialize with MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE"});
 }
 
 void MpiPacketTransport::send(int dst, std::vector<std::byte> packet) {
   require_thread();
   if (packet.size() > as_size(std::numeric_limits<int>::max())) {
     throw BackendError({.operation = "MPI_Isend",
-                        .message = "the packet is longer than an MPI count can say",
+                        .message = "the packet is too long for an MPI count",
                         .got = std::to_string(packet.size()),
                         .group_usable = false});
   }

@@ -16,7 +16,7 @@ namespace {
 
 std::shared_ptr<spi::Transport> open(spi::PluginRequest const& request) {
   auto& process = Process::instance();
-  process.initialise(request.connect_timeout);
+  process.initialize(request.connect_timeout);
   int rank = 0;
   int ranks = 0;
   check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
@@ -38,7 +38,7 @@ std::shared_ptr<spi::Transport> open(spi::PluginRequest const& request) {
 }
 
 Collective connect_by_handle(int handle, ConnectOptions const& options) {
-  Process::instance().require_initialised("mpi::connect");  // before it, MPI does not know the handle
+  Process::instance().require_initialized("mpi::connect");  // before it, MPI does not know the handle
   return connect(MPI_Comm_f2c(handle), options);
 }
 
@@ -47,7 +47,7 @@ Collective connect_by_handle(int handle, ConnectOptions const& options) {
 Collective connect(MPI_Comm communicator, ConnectOptions const& wanted) {
   auto const options = spi::resolve_options(wanted, "mpi::connect");
   auto& process = Process::instance();
-  process.require_initialised("mpi::connect");
+  process.require_initialized("mpi::connect");
   if (!options.backend.empty() && options.backend != "mpi" && options.backend != "composite") {
     throw UsageError({.operation = "mpi::connect",
                       .message = "this backend cannot use a communicator",

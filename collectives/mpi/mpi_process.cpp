@@ -26,7 +26,7 @@ constexpr auto time_to_send_the_rest = std::chrono::seconds(1);
   throw TimeoutError(
       {.operation = operation,
        .message = std::string("not all ranks came to ") + where + " within " + std::to_string(limit.count()) + " ms",
-       .hint = "look for ranks that do not call it or are late, or raise the connect timeout",
+       .hint = "check that every rank calls it in time, or raise the connect timeout",
        .group_usable = false});
 }
 
@@ -37,12 +37,12 @@ Process& Process::instance() {
   return process.value;
 }
 
-void Process::initialise(std::chrono::milliseconds limit) {
+void Process::initialize(std::chrono::milliseconds limit) {
   std::lock_guard const lock(mutex_);
-  int initialised = 0;
-  check(MPI_Initialized(&initialised), "MPI_Initialized");
-  if (initialised != 0) {
-    require_initialised("connect");
+  int initialized = 0;
+  check(MPI_Initialized(&initialized), "MPI_Initialized");
+  if (initialized != 0) {
+    require_initialized("connect");
     return;
   }
   start(limit);
@@ -73,14 +73,14 @@ void Process::start(std::chrono::milliseconds limit) {
                           .group_usable = false});
 }
 
-void Process::require_initialised(char const* operation) {
-  int initialised = 0;
+void Process::require_initialized(char const* operation) {
+  int initialized = 0;
   int finalized = 0;
-  check(MPI_Initialized(&initialised), "MPI_Initialized");
+  check(MPI_Initialized(&initialized), "MPI_Initialized");
   check(MPI_Finalized(&finalized), "MPI_Finalized");
-  if (initialised != 0 && finalized == 0) return;
+  if (initialized != 0 && finalized == 0) return;
   throw UsageError({.operation = operation,
-                    .message = finalized != 0 ? "MPI is finalised" : "MPI is not initialised",
+                    .message = finalized != 0 ? "MPI is finalized" : "MPI is not initialized",
                     .expected = "a call between MPI_Init and MPI_Finalize"});
 }
 

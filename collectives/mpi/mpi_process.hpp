@@ -16,19 +16,19 @@
 
 namespace crossrank::mpi {
 
-/// MPI in this process: whether the library initialised it, its thread level, and how it ends.
+/// MPI in this process: whether the library initialized it, its thread level, and how it ends.
 ///
-/// The library finalises MPI only if it initialised it: when the process exits, and not at all once a rank is lost,
-/// because MPI_Finalize waits for all ranks. If the program finalises MPI, the library's networks stop just before.
+/// The library finalizes MPI only if it initialized it: when the process exits, and not at all once a rank is lost,
+/// because MPI_Finalize waits for all ranks. If the program finalizes MPI, the library's networks stop just before.
 class Process {
  public:
   [[nodiscard]] static Process& instance();
 
-  /// Initialises MPI unless somebody has. `UsageError` once MPI is finalised; `TimeoutError` when not all ranks of the
+  /// Initializes MPI unless somebody has. `UsageError` once MPI is finalized; `TimeoutError` when not all ranks of the
   /// job come to it within `limit`.
-  void initialise(std::chrono::milliseconds limit);
-  /// The same without initialising: `UsageError` where MPI is not.
-  void require_initialised(char const* operation);
+  void initialize(std::chrono::milliseconds limit);
+  /// The same without initializing: `UsageError` where MPI is not.
+  void require_initialized(char const* operation);
   /// The network over a duplicate of `communicator`, with another for the program. Opened once for each communicator,
   /// and kept until the program frees it. The first call is collective over it; `TimeoutError` when not all come,
   /// `UsageError` for one that is no group of ranks.
@@ -64,7 +64,7 @@ class Process {
   std::mutex mutex_{};
   std::shared_ptr<Start> start_{};
   bool initialised_here_ = false;
-  pid_t pid_ = 0;                 ///< that has initialised MPI
+  pid_t pid_ = 0;                 ///< that has initialized MPI
   int key_ = MPI_KEYVAL_INVALID;  ///< of the attribute of communicators that have a network
   std::atomic<bool> lost_{false};
   std::list<Opened> opened_{};

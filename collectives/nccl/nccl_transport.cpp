@@ -29,9 +29,9 @@ class NcclTransport final : public spi::DeviceTransport {
                 spi::DevicePollHook const& poll_hook)
       : communicator_(id, place, timeout, poll_hook) {}
 
-  [[nodiscard]] spi::CarriedWhere carries(spi::DeviceCollective const& collective) const override {
-    if (!can_run(collective)) return spi::CarriedWhere::nowhere;
-    return may_lose_nan(collective) ? spi::CarriedWhere::in_graphs : spi::CarriedWhere::everywhere;
+  [[nodiscard]] spi::CollectiveSupport support_for(spi::DeviceCollective const& collective) const override {
+    if (!can_run(collective)) return spi::CollectiveSupport::none;
+    return may_lose_nan(collective) ? spi::CollectiveSupport::graphs_only : spi::CollectiveSupport::full;
   }
 
   void enqueue(spi::DeviceCollective const& collective, Stream const& stream,
@@ -68,25 +68,25 @@ std::uint64_t process_number() {
   return number;
 }
 
-/// The equipment of a rank, as sent to the other ranks.
-struct Equipment {
+/// The capabilities of a rank, as sent to the other ranks.
+struct RankCapabilities {
   std::int32_t version = 0;
   std::uint64_t process = 0;    ///< a random number of its process
   std::array<char, 160> gpu{};  ///< identity of its GPU
 };
-static_assert(sizeof(Equipment) <= sizeof(spi::DeviceTransportOffer));
+static_assert(sizeof(RankCapabilities) <= sizeof(spi::DeviceTransportOffer));
 static_assert(sizeof(api::UniqueId) <= sizeof(spi::DeviceTransportId));
 
 /// A peer wrote the identity, so it may have no NUL.
-std::string gpu_of(Equipment const& equipment) {
-  return {equipment.gpu.data(), ::strnlen(equipment.gpu.data(), equipment.gpu.size())};
+std::string gpu_of(RankCapabilities const& capabilities) {
+  return {capabilities.gpu.data(), ::strnlen(capabilities.gpu.data(), capabilities.gpu.size())};
 }
 
 std::string rank_text(std::size_t rank) { return "rank " + std::to_string(rank); }
 
 /// Returns why two ranks cannot be in one communicator.
-std::optional<std::string> objection_of_pair(Equipment const& one, std::size_t rank, Equipment const& other,
-                                             std::size_t other_rank) {
+std::optional<std::string> objection_of_pair(RankCapabilities const& one, std::size_t rank,
+                                             RankCapabilities const& other, std::size_t other_rank) {
   auto const both = rank_text(other_rank) + " and " + rank_text(rank);
   if (gpu_of(one) == gpu_of(other)) return both + " use the same GPU, " + gpu_of(one);
   // Only its own GPU can access the memory of a pool of the library.
@@ -104,7 +104,7 @@ class NcclTransportFactory final : public spi::DeviceTransportFactory {
   [[nodiscard]] bool serves(Device::Kind kind) const noexcept override { return kind == Device::Kind::cuda; }
 
   [[nodiscard]] spi::DeviceTransportOffer offer(Device device) override {
-    Equipment mine{.process = process_number()};
+    RankCapabilities mine{.process = process_number()};
     cuda::device_info(device).uuid.copy(mine.gpu.data(), mine.gpu.size() - 1);
     mine.version = nccl_library().version;
     spi::DeviceTransportOffer offer{};
@@ -113,7 +113,7 @@ class NcclTransportFactory final : public spi::DeviceTransportFactory {
   }
 
   [[nodiscard]] std::optional<std::string> objection(std::span<spi::DeviceTransportOffer const> offers) const override {
-    std::vector<Equipment> ranks(offers.size());
+    std::vector<RankCapabilities> ranks(offers.size());
     for (std::size_t r = 0; r < offers.size(); ++r) {
       auto& rank = ranks[r];
       std::memcpy(&rank, offers[r].data(), sizeof rank);

@@ -14,8 +14,8 @@ void barrier(Collective const& world) {
 
 namespace detail {
 
-bool goes_first(Collective const& world, First first) {
-  return first.of == First::Of::job ? world.rank() == 0 : world.is_local_master();
+bool goes_first(Collective const& world, FirstRank first) {
+  return first == FirstRank::of_job ? world.rank() == 0 : world.is_local_master();
 }
 
 void run_user_code(Collective const& world, std::function<void()> const& body) {

@@ -73,6 +73,7 @@ RequestId ShmTransport::begin_message(MessageOp op) {
   free_messages_.pop_back();
   messages_[index] = std::move(op);
   under_way_.push_back(index);
+  count_message(messages_[index]);
   note_message(messages_[index]);
   return static_cast<RequestId>(index + first_message);
 }
@@ -96,6 +97,19 @@ RequestId ShmTransport::post_recv_any(spi::Sink bytes, std::uint32_t tag, std::s
   return begin_message({.payload = std::move(bytes), .tag = tag, .source = std::move(source)});
 }
 
+std::size_t& ShmTransport::messages_like(MessageOp const& op) noexcept {
+  if (op.is_from_any()) return receives_from_any_;
+  return at_rank(op.sends() ? sends_under_way_ : receives_under_way_, op.peer);
+}
+
+void ShmTransport::count_message(MessageOp const& op) noexcept {
+  if (messages_like(op)++ == 0 && !op.is_from_any()) ++busy_channels_;
+}
+
+void ShmTransport::uncount_message(MessageOp const& op) noexcept {
+  if (--messages_like(op) == 0 && !op.is_from_any()) --busy_channels_;
+}
+
 /// Notes a message for the flight recorder, with its number on the channel, or among all that this rank receives.
 void ShmTransport::note_message(MessageOp const& op) const noexcept {
   auto const* const source = std::get_if<spi::Source>(&op.payload);
@@ -106,10 +120,10 @@ void ShmTransport::note_message(MessageOp const& op) const noexcept {
   };
   std::uint64_t number = op.is_from_any() ? 0 : moved(op.peer);
   for (int peer = 0; op.is_from_any() && peer < world_size(); ++peer) number += moved(peer);
-  for (auto const index : under_way_) {
-    auto const& other = messages_[index];
-    if (other.sends() == op.sends() && (op.is_from_any() || other.is_from_any() || other.peer == op.peer)) ++number;
-  }
+  auto const& of_peers = op.sends() ? sends_under_way_ : receives_under_way_;
+  number +=
+      op.is_from_any() ? std::accumulate(of_peers.begin(), of_peers.end(), std::size_t{0}) : at_rank(of_peers, op.peer);
+  if (!op.sends()) number += receives_from_any_;
   group_->note_message({.op_kind = op.op_kind(),
                         .round = number,
                         .bytes = source != nullptr ? source->bytes.size() : sink->bytes.size(),
@@ -151,7 +165,14 @@ void ShmTransport::advance_messages() {
   for (bool moved = true; moved && !under_way_.empty();) {
     moved = false;
     ++pass_;
-    for (auto const index : under_way_) moved = advance(messages_[index]) || moved;
+    blocked_channels_ = 0;
+    for (auto const index : under_way_) {
+      // Many messages may wait behind the first one of each channel.
+      if (receives_from_any_ == 0 && blocked_channels_ == busy_channels_) break;
+      if (!advance(messages_[index])) continue;
+      uncount_message(messages_[index]);
+      moved = true;
+    }
     if (moved) std::erase_if(under_way_, [&](std::size_t index) { return messages_[index].completed; });
   }
 }
@@ -161,8 +182,10 @@ bool ShmTransport::advance(MessageOp& op) {
   auto const move_unless_blocked = [&](std::uint64_t& blocked_in, auto const& move) {
     if (blocked_in == pass_) return false;
     op.completed = move();
-    if (!op.completed) blocked_in = pass_;
-    return op.completed;
+    if (op.completed) return true;
+    blocked_in = pass_;
+    ++blocked_channels_;
+    return false;
   };
   auto const receive_from = [&](int src) {
     return move_unless_blocked(at_rank(receives_blocked_, src), [&] { return try_recv(op, src); });
@@ -232,7 +255,7 @@ std::optional<node::Slot> ShmTransport::place_for_message(std::size_t bytes) {
   auto& arena = group_->comm().arena();
   if (!arena_full_) {
     try {
-      return arena.allocate(bytes);
+      return arena.allocate(bytes, node::Arena::WhenFull::ask);
     } catch (UnavailableError const&) {  // perhaps peers have taken messages meanwhile
     }
   }
@@ -242,7 +265,7 @@ std::optional<node::Slot> ShmTransport::place_for_message(std::size_t bytes) {
     return std::nullopt;
   arena_full_.reset();
   try {
-    return arena.allocate(bytes);
+    return arena.allocate(bytes, unread == 0 ? node::Arena::WhenFull::wait : node::Arena::WhenFull::ask);
   } catch (UnavailableError const&) {
     if (unread == 0) throw;
     arena_full_ = {unread, std::chrono::steady_clock::now() + std::chrono::milliseconds(1)};

@@ -32,6 +32,8 @@ ShmTransport::ShmTransport(std::shared_ptr<node::Group> group, std::vector<int> 
     : group_(std::move(group)),
       global_ranks_(std::move(global_ranks)),
       node_ranks_(all_ranks(group_->size())),
+      sends_under_way_(per_rank<std::size_t>(group_->size())),
+      receives_under_way_(per_rank<std::size_t>(group_->size())),
       sends_blocked_(per_rank<std::uint64_t>(group_->size())),
       receives_blocked_(per_rank<std::uint64_t>(group_->size())),
       ring_(group_->comm().arena()),
@@ -69,7 +71,10 @@ void ShmTransport::drop(RequestId request_id) noexcept {
     collective_.reset();
   } else {
     auto const index = as_index(request_id) - first_message;
-    if (!messages_[index].completed) std::erase(under_way_, index);  // else `advance_messages` has done so
+    if (!messages_[index].completed) {  // else `advance_messages` has done so
+      std::erase(under_way_, index);
+      uncount_message(messages_[index]);
+    }
     messages_[index] = {};
     free_messages_.push_back(index);
   }
@@ -270,6 +275,7 @@ void ShmTransport::report_failure(ErrorCode code, std::span<int const> members, 
 void ShmTransport::note_peer_error(int member) noexcept { group_->note_peer_error(member); }
 
 std::vector<int> ShmTransport::failed_ranks() {
+  group_->comm().require_own_process("failed_ranks");
   std::vector<int> failed;
   for (int member = 0; member < world_size(); ++member) {
     if (member != rank() && group_->has_departed(member)) failed.push_back(member);

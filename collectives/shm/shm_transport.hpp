@@ -168,6 +168,11 @@ class ShmTransport final : public spi::Transport, public DeviceMessages {
   struct ChannelCondition;
   struct StepArea;
 
+  /// Counts a message that begins, or one that ends.
+  void count_message(MessageOp const& op) noexcept;
+  void uncount_message(MessageOp const& op) noexcept;
+  [[nodiscard]] std::size_t& messages_like(MessageOp const& op) noexcept;
+
   void require_open(char const* operation) const;
   [[nodiscard]] bool has_ended(CollectiveOp& op);
   [[nodiscard]] bool has_ended(MessageOp& op);
@@ -257,6 +262,11 @@ class ShmTransport final : public spi::Transport, public DeviceMessages {
   std::deque<MessageOp> messages_{};          ///< grows while callers hold references to its elements
   std::vector<std::size_t> free_messages_{};
   std::vector<std::size_t> under_way_{};           ///< messages that have not ended, in the order of posting
+  std::vector<std::size_t> sends_under_way_{};     ///< how many of them, by receiver
+  std::vector<std::size_t> receives_under_way_{};  ///< and by sender
+  std::size_t receives_from_any_ = 0;              ///< and from any rank
+  std::size_t busy_channels_ = 0;                  ///< how many of those numbers by rank are not 0
+  std::size_t blocked_channels_ = 0;               ///< how many of these cannot move anything in this pass
   std::uint64_t pass_ = 0;                         ///< number of the current pass
   std::vector<std::uint64_t> sends_blocked_{};     ///< by receiver, the last pass that found its channel full
   std::vector<std::uint64_t> receives_blocked_{};  ///< by sender, the last pass that found its channel empty

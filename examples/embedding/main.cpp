@@ -12,7 +12,7 @@ namespace {
 /// Runs one rank. Catches all exceptions, because none may leave the thread.
 void work(int rank, int ranks) {
   try {
-    auto world = xr::connect({.rank = rank, .world_size = ranks, .ranks_are = xr::RanksAre::threads});
+    auto world = xr::connect({.rank = rank, .world_size = ranks, .rank_kind = xr::RankKind::thread});
     auto const sum = world.all_reduce_value(rank);
     if (world.is_master()) std::printf("%d threads, ranks sum up to %d\n", world.world_size(), sum);
     world.close();

@@ -58,7 +58,7 @@ std::vector<double> run(Plan const& plan, LlamaConfig const& config, Text const&
     try {
       auto world = xr::connect({.rank = rank,
                                 .world_size = plan.ranks,
-                                .ranks_are = xr::RanksAre::threads,
+                                .rank_kind = xr::RankKind::thread,
                                 .progress = xr::ProgressMode::thread});  // gradients travel while backward computes
       xr::MeshCollective const job(world, {.sharding_world_size = plan.sharded ? plan.ranks : 1});
       auto mine = train_rank(job, plan, config, text, on_step);

@@ -1,5 +1,5 @@
 // Does the post-processing that ModelOpt does before an engine is built: merges pipeline stages, then neighbouring
-// tensor-parallel ranks, quantises to FP8 with the scales from calibration, and writes a TensorRT-LLM checkpoint. Run
+// tensor-parallel ranks, quantizes to FP8 with the scales from calibration, and writes a TensorRT-LLM checkpoint. Run
 // it with `crossrank run -n 4 -- trtllm_export OUT [RANKS]`: two stages of two ranks, merged into RANKS (1 or 2)
 // tensor-parallel ranks.
 #include <cstdio>

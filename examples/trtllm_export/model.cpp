@@ -47,7 +47,7 @@ xr::Tensor norm(std::string const& name, Sizes const& sizes) {
   return Weight(name, 1, sizes.hidden).part(ShardAxis::none, {}).reshape({sizes.hidden});
 }
 
-/// Adds a quantised linear layer: its weight, and the scales that calibration found for this part.
+/// Adds a quantized linear layer: its weight, and the scales that calibration found for this part.
 void add_linear(xr::RankState& layer, std::string const& name, xr::Tensor weight, float activation) {
   float largest = 0;
   for (float const value : weight.as<float>()) largest = std::max(largest, std::abs(value));

@@ -25,7 +25,7 @@ struct Place {
 };
 
 /// Returns decoder layer `number` as a tensor-parallel rank holds it: weights in F32, and the scales that calibration
-/// found for its part. The config describes the quantisation of each linear layer.
+/// found for its part. The config describes the quantization of each linear layer.
 [[nodiscard]] xr::RankState make_layer(Sizes const& sizes, int number, Place const& place);
 
 /// Returns the tensors outside the layers: the embedding on the first stage, the last norm and the head on the last

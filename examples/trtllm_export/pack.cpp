@@ -11,7 +11,7 @@ namespace trtllm_export {
 namespace {
 
 /// Returns `weight` in units of `scale`, as E4M3 numbers.
-xr::Tensor quantise(xr::Tensor const& weight, float scale) {
+xr::Tensor quantize(xr::Tensor const& weight, float scale) {
   auto out = xr::Tensor::empty(weight.shape(), xr::Dtype::f8_e4m3);
   std::ranges::transform(weight.as<float>(), out.mutable_bytes().begin(), [&](float value) {
     return std::byte{fp8::encode_e4m3(static_cast<double>(value) / static_cast<double>(scale))};
@@ -51,7 +51,7 @@ xr::StateDict pack(Model const& model) {
       auto const end = name.rfind(".weight");
       auto const* const scale = weights.find(name.substr(0, end) + ".weights_scaling_factor");
       if (scale != nullptr && name.ends_with(".weight")) {
-        out.insert_or_assign(prefix + name, quantise(tensor, scale->item<float>()));
+        out.insert_or_assign(prefix + name, quantize(tensor, scale->item<float>()));
       } else {
         // Engines read a scale as a vector of one number.
         out.insert_or_assign(prefix + name, tensor.shape().empty() ? tensor.reshape({1}) : tensor);

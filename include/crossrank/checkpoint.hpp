@@ -122,7 +122,7 @@ class CROSSRANK_EXPORT MergePlan {
   [[nodiscard]] Tensor read(std::string_view tensor) const;
   /// Returns the whole plan as JSON. Local.
   [[nodiscard]] Json to_json() const;
-  /// Writes `to_json()` to a new file, with absolute paths of the inputs. Local. Throws `IoError`, also if there is
+  /// Writes `to_json()` to a new file, with absolute paths of the inputs. Local. Throws `IoError`, even if there is
   /// such a file.
   void save(std::filesystem::path const& file) const;
   /// Returns the size of all tensors of the result in bytes. Local.
@@ -167,10 +167,10 @@ struct ConsolidateOptions {
   bool force = false;                             ///< replace an existing checkpoint
   std::function<void(Progress const&)> on_progress{};  ///< on rank 0, in the calling thread, at most 10 times a second
   std::stop_token stop{};                              ///< stops with `CancelledError`; leaves nothing behind
-  /// Continue from the files that a killed or resumed job had finished. They then stay also after an error or `stop`.
+  /// Continue from the files that a killed or resumed job had finished. They then stay even after an error or `stop`.
   bool resume = false;
   ReadBack read_back = ReadBack::all;               ///< what is checked after writing
-  int threads = 0;                                  ///< threads of this rank; 0: two per CPU of its share, at most 4
+  int threads = 0;                                  ///< threads of this rank; 0: two per CPU of its share, 2 to 4
   bool single_file = false;                         ///< write one file, whatever its size
   OutputFormat format = OutputFormat::safetensors;  ///< file format of the result
 };

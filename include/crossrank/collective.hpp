@@ -415,8 +415,9 @@ class CROSSRANK_EXPORT Collective {
   /// Kills the group: present and later calls of every rank throw a `PeerLostError` that names this rank and says
   /// `why`. Local; never throws.
   void abort(std::string_view why) const noexcept;
-  /// Returns the ranks that have died or left, as far as this rank knows. For a program that waits for something else
-  /// than a call of the group. Local; any thread; never blocks. Follows `MPIX_Comm_get_failed`.
+  /// Returns the ranks that have died or left, as far as this rank knows. For a program that waits for something
+  /// other than a call of the group. Local; any thread; never blocks. `UsageError` in a forked child.
+  /// Follows `MPIX_Comm_get_failed`.
   [[nodiscard]] std::vector<int> failed_ranks() const;
   /// Tells the waiting ranks that this rank is alive and making progress. Local; one store.
   void keep_alive() const noexcept;
@@ -482,7 +483,7 @@ class CROSSRANK_EXPORT Collective {
 /// meanwhile; under `crossrank run` also one that ended before it called `connect`, without waiting for the timeout.
 /// `UsageError` for a rank number that another process has, for another backend or world size than the job has that
 /// this process has joined, and in a forked child that still has its parent's handle. `UnavailableError` for
-/// `ProgressMode::thread` over an MPI that was not initialised with `MPI_THREAD_MULTIPLE`. All ranks of a node get the
+/// `ProgressMode::thread` over an MPI that was not initialized with `MPI_THREAD_MULTIPLE`. All ranks of a node get the
 /// same error. Follows `dist.init_process_group` of PyTorch.
 [[nodiscard]] CROSSRANK_EXPORT Collective connect(ConnectOptions options = {});
 

@@ -33,8 +33,8 @@ struct Device {
 /// `CROSSRANK_` variable.
 [[nodiscard]] CROSSRANK_EXPORT Device default_device();
 
-/// Makes `device` the `default_device()` of the calling thread; nothing: the process's own again. For ranks that are
-/// threads of one process with a GPU each, as `torch.cuda.set_device`.
+/// Sets `default_device()` of the calling thread. `std::nullopt` restores the default of the process. For ranks that
+/// are threads of one process with a GPU each, as `torch.cuda.set_device`.
 ///
 /// Local. `UnavailableError` without a driver; `UsageError` for a GPU that does not exist.
 CROSSRANK_EXPORT void set_default_device(std::optional<Device> device);

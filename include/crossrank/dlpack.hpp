@@ -150,7 +150,7 @@ struct DlpackExport {
 /// another device than the one it names, elements of less than a byte that are not dense, and as `DlpackImport` says.
 /// When it copies on a GPU, errors as for `Tensor::to`. Follows `from_dlpack` of the Python array API standard.
 [[nodiscard]] CROSSRANK_EXPORT Tensor from_dlpack(dlpack::OwnedVersioned foreign, DlpackImport const& options = {});
-/// Does the same for a tensor of before DLPack 1.0, which cannot be read-only.
+/// Does the same for an unversioned tensor (DLPack before 1.0), which cannot be read-only.
 [[nodiscard]] CROSSRANK_EXPORT Tensor from_dlpack(dlpack::OwnedManaged foreign, DlpackImport const& options = {});
 
 /// Exports a tensor for another library, which shares its memory until it calls the deleter, in any thread.

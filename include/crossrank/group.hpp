@@ -184,12 +184,12 @@ class CROSSRANK_EXPORT GroupCoordinator {
     cpu_group().broadcast_objects(values, {source.src});
     return values;
   }
-  /// Sends one object to rank `dst` of the group.
+  /// Sends one object to rank `dst` of the group. Errors as for `Collective::send_object`.
   template <class T>
   void send_object(T const& value, int dst) const {
     cpu_group().send_object(value, dst);
   }
-  /// Returns the next object from rank `src` of the group.
+  /// Returns the next object from rank `src` of the group. Errors as for `Collective::recv_object`.
   template <class T>
   [[nodiscard]] T recv_object(int src) const {
     return cpu_group_after_dicts(src, "recv_object").template recv_object<T>(src);

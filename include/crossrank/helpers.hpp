@@ -22,10 +22,9 @@
 namespace crossrank {
 
 /// Says which ranks `zero_first` runs first.
-struct First {
-  /// One first rank in the whole job, or one on each node.
-  enum class Of : std::uint8_t { job, node };
-  Of of = Of::job;  ///< one first rank per job or per node
+enum class FirstRank : std::uint8_t {
+  of_job,  ///< rank 0 of the job
+  of_node  ///< one rank on each node
 };
 
 /// Returns whether the job has more than one rank. Local. A handle without a group counts as a job of one.
@@ -62,7 +61,7 @@ struct Kept<void> {
 };
 
 /// Returns whether this rank is one of the first ranks.
-[[nodiscard]] CROSSRANK_EXPORT bool goes_first(Collective const& world, First first);
+[[nodiscard]] CROSSRANK_EXPORT bool goes_first(Collective const& world, FirstRank first);
 
 /// Runs `body` as the caller's code: ranks that wait for this rank meanwhile use the user limit as their timeout.
 CROSSRANK_EXPORT void run_user_code(Collective const& world, std::function<void()> const& body);
@@ -99,7 +98,7 @@ R broadcast_result(Collective const& world, char const* operation, F&& fn, Root 
 ///
 /// Collective; two barrier rounds. When `body` throws on the first rank, the others do not run it.
 template <class F>
-auto zero_first(Collective const& world, F&& body, First first = {}) -> detail::ResultOf<F> {
+auto zero_first(Collective const& world, F&& body, FirstRank first = FirstRank::of_job) -> detail::ResultOf<F> {
   detail::Kept<detail::ResultOf<F>> kept;
   bool const early = detail::goes_first(world, first);
   for (bool const turn : {true, false}) {

@@ -79,7 +79,7 @@ class CROSSRANK_EXPORT JobCollective : public Collective {
   [[nodiscard]] Device default_device() const;
   /// Returns the vendor's group of the same ranks, for calls to the vendor.
   ///
-  /// On "mpi" and "composite" it is an `MPI_Comm` of its own, valid until MPI is finalised. Empty on "fake" and "shm".
+  /// On "mpi" and "composite" it is an `MPI_Comm` of its own, valid until MPI is finalized. Empty on "fake" and "shm".
   /// Also empty for a job of only some of the ranks that MPI started: create one from the whole job's with
   /// `MPI_Comm_split`. `UsageError` once closed.
   [[nodiscard]] std::optional<ProcessGroup> process_group() const;
@@ -178,11 +178,11 @@ struct BestCollectiveOptions {
 };
 
 /// Returns the job of this process: a mesh when a launcher announced several ranks, else a job of one. With
-/// `RanksAre::threads` it returns the job of this thread's rank, so that each thread builds its own.
+/// `RankKind::thread` it returns the job of this thread's rank, so that each thread builds its own.
 ///
 /// The first call is collective; later calls return the same job, in the thread of a rank also without its options. A
 /// job of several ranks never becomes several jobs of one. `UsageError` when a later call asks for another mesh, and in
-/// a thread that is no rank, without options, when other threads have built their jobs as ranks.
+/// a thread that is not a rank, without options, when other threads have built their jobs as ranks.
 [[nodiscard]] CROSSRANK_EXPORT JobCollective build_best_collective(BestCollectiveOptions const& options = {});
 
 }  // namespace crossrank

@@ -14,16 +14,16 @@ namespace crossrank::mpi {
 ///
 /// Collective over the communicator. The groups of a communicator share duplicates of it; the communicator stays the
 /// caller's. The duplicates and their thread end once the program has freed the communicator and dropped all handles of
-/// its groups. MPI must have been initialised, and crossrank never finalises it; close groups before `MPI_Finalize`. By
+/// its groups. MPI must have been initialized, and crossrank never finalizes it; close groups before `MPI_Finalize`. By
 /// default ranks of the same node use its shared memory ("composite"); with `backend = "mpi"` they use only MPI.
 /// `rank`, `world_size` and `job_id` of the options are ignored.
 ///
 /// Below `MPI_THREAD_MULTIPLE`, a rank answers its peers only during its own calls. Below `MPI_THREAD_SERIALIZED`, only
-/// the thread that initialised MPI may call.
+/// the thread that initialized MPI may call.
 ///
 /// `UsageError` before `MPI_Init` and after `MPI_Finalize`, for `MPI_COMM_NULL` and for an intercommunicator.
 /// `BackendError` when an MPI call fails. `TimeoutError` when not all ranks call within the connect timeout; MPI cannot
-/// be finalised then.
+/// be finalized then.
 [[nodiscard]] CROSSRANK_EXPORT Collective connect(MPI_Comm communicator, ConnectOptions const& options = {});
 
 /// Returns the communicator of a job's `process_group()`, for calls to MPI. Local. The job owns it. `UsageError` for

@@ -34,7 +34,9 @@ using Produce = std::function<Bytes()>;
 /// Returns this rank's part of the list that the root makes.
 [[nodiscard]] CROSSRANK_EXPORT Bytes scatter_bytes(Collective const& group, char const* operation, int root,
                                                    std::function<std::vector<Bytes>()> const& produce);
+/// Sends the bytes to rank `dst`.
 CROSSRANK_EXPORT void send_bytes(Collective const& group, char const* operation, int dst, Produce const& produce);
+/// Returns the next bytes from rank `src`.
 [[nodiscard]] CROSSRANK_EXPORT Bytes recv_bytes(Collective const& group, char const* operation, int src);
 /// Throws `error` with the operation, group and rank added.
 [[noreturn]] CROSSRANK_EXPORT void refuse_object_in(Collective const& group, char const* operation,
@@ -48,6 +50,7 @@ template <class T>
     refuse_object_in(group, operation, e);
   }
 }
+/// Throws the error of a list that has not one value for each rank.
 [[noreturn]] CROSSRANK_EXPORT void refuse_list(Collective const& group, char const* operation, std::size_t expected,
                                                std::size_t got);
 
@@ -102,7 +105,7 @@ std::vector<T> Collective::all_gather_object(T const& mine) const {
 
 /// Returns the objects of all ranks, in rank order, on the root, and an empty list elsewhere.
 ///
-/// Collective; one barrier round, and another one if an object takes more than 48 bytes. Larger objects than 1 MiB take
+/// Collective; one barrier round, and another one if an object takes more than 48 bytes. Objects larger than 1 MiB take
 /// more rounds. Errors as for `broadcast_object`.
 template <class T>
 std::vector<T> Collective::gather_objects(T const& mine, Root root) const {
@@ -131,15 +134,16 @@ T Collective::scatter_objects(std::vector<T> const& all, Root root) const {
 }
 
 /// Sends one object to rank `dst`, as a message with its size and a message with its bytes. Objects between two ranks
-/// keep their order. Involves only the two ranks.
+/// keep their order. Involves only the two ranks. Blocks as `Collective::send` does. `UsageError` when the object
+/// cannot be encoded; `PeerLostError`, `TimeoutError`.
 template <class T>
 void Collective::send_object(T const& value, int dst) const {
   detail::require_object<T>();
   detail::send_bytes(*this, "send_object", dst, [&] { return encode_object(value); });
 }
 
-/// Returns the next object from rank `src`. `RemoteError` when the sender could not encode it. Involves only the two
-/// ranks.
+/// Returns the next object from rank `src`. Involves only the two ranks. `RemoteError` when the sender could not encode
+/// it; `FormatError` when the message holds another type, which consumes it; `PeerLostError`, `TimeoutError`.
 template <class T>
 T Collective::recv_object(int src) const {
   detail::require_object<T>();

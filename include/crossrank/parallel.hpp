@@ -26,7 +26,7 @@ enum class Release : std::uint8_t {
 
 /// Says what happens to the files of a gather through files.
 enum class GatherFiles : std::uint8_t {
-  remove,  ///< each rank removes its file when its range ends, also after an error
+  remove,  ///< each rank removes its file when its range ends, even after an error
   keep,    ///< the file of each rank but the receiver, which has none, stays as its state and replaces older ones
 };
 

@@ -51,7 +51,7 @@ struct TypeTag {
   std::uint32_t version = 0;  ///< increase it when the meaning of the bytes changes
 };
 
-/// The tag of `T`. Specialise it for your own type: `template <> inline constexpr TypeTag type_tag<Batch>{"batch",
+/// The tag of `T`. Specialize it for your own type: `template <> inline constexpr TypeTag type_tag<Batch>{"batch",
 /// 2};`
 template <class T>
 inline constexpr TypeTag type_tag{};
@@ -169,7 +169,7 @@ class CROSSRANK_EXPORT ObjectReader : public cereal::InputArchive<ObjectReader> 
   int depth_ = 0;
 };
 
-// Overloads that cereal finds for these archives in place of its own, because they are more specialised.
+// Overloads that cereal finds for these archives in place of its own, because they are more specialized.
 /// @cond the hooks of cereal
 
 template <class T>
@@ -301,8 +301,11 @@ void load(ObjectReader& reader, std::multimap<K, V, C, A>& values) {
 
 namespace detail {
 
+/// Writes what comes before an object: name and version of its type.
 CROSSRANK_EXPORT void write_envelope(ObjectWriter& writer, std::string_view name, std::uint32_t version);
+/// Reads it. `FormatError` when the object is of another type or version.
 CROSSRANK_EXPORT void check_envelope(ObjectReader& reader, std::string_view name, std::uint32_t version);
+/// Throws the error of bytes that the object's own reader refuses.
 [[noreturn]] CROSSRANK_EXPORT void refuse_object(ObjectReader const& reader, std::string_view name, char const* why);
 
 template <class T>
@@ -412,7 +415,7 @@ constexpr void require_object() {
         ways_to_write<T> > 0 && ways_to_read<T> > 0,
         "crossrank: cereal cannot serialize this type; give it `template <class A> void serialize(A& a) { "
         "a(member, ...); }` or save and load, include cereal's header for it if it is of the standard library, "
-        "and specialise type_tag<T> if sender and receiver are different programs");
+        "and specialize type_tag<T> if sender and receiver are different programs");
     static_assert(ways_to_write<T> <= 1 && ways_to_read<T> <= 1,
                   "crossrank: there are several ways to serialize this type; keep serialize, or save and load");
     static_assert(Object<T>, "crossrank: cereal cannot serialize this type");

@@ -21,7 +21,7 @@ endforeach()
 add_library(crossrank_warnings INTERFACE)
 target_compile_options(crossrank_warnings INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow
                        $<$<BOOL:${CROSSRANK_WERROR}>:-Werror>)
-# With optimisation, GCC 12 warns that `"text" + std::to_string(n)` is an overlapping or unbounded copy (its bug 105651):
+# With optimization, GCC 12 warns that `"text" + std::to_string(n)` is an overlapping or unbounded copy (its bug 105651):
 # four warnings with one cause. Clang and the debug build still check.
 target_compile_options(crossrank_warnings INTERFACE
                        "$<$<CXX_COMPILER_ID:GNU>:-Wno-restrict;-Wno-stringop-overflow;-Wno-stringop-overread;-Wno-array-bounds>")

@@ -2,7 +2,7 @@
 
 namespace crossrank {
 
-/// A static object that is initialised before any code runs and never destroyed. Code that runs after `main` may use
+/// A static object that is initialized before any code runs and never destroyed. Code that runs after `main` may use
 /// it.
 template <class T>
 union NoDestructor {

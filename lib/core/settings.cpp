@@ -24,19 +24,20 @@ constexpr std::array<std::string_view, 5> not_ours{"CROSSRANK_TEST_", "CROSSRANK
 
 constexpr std::array table{
     Setting{"CROSSRANK_TIMEOUT", "longest wait for a rank that makes no progress: seconds, or with `ms`, `s`, `m`, `h`",
-            "300 s", [](Reader const& reader, char const* name, Environment& out) { out.timeout = reader.time(name); }},
+            "the program's value, else 300 s",
+            [](Reader const& reader, char const* name, Environment& out) { out.timeout = reader.time(name); }},
     Setting{"CROSSRANK_CONNECT_TIMEOUT", "longest wait for all ranks to call `connect()`, in the same units",
             "the program's value, else 120 s, or `CROSSRANK_TIMEOUT` if that is shorter",
             [](Reader const& reader, char const* name, Environment& out) { out.connect_timeout = reader.time(name); }},
     Setting{"CROSSRANK_USER_LIMIT",
             "replaces `CROSSRANK_TIMEOUT` while the other rank runs the caller's code in a range or guard, in the same "
             "units",
-            "6 h",
+            "the program's value, else 6 h",
             [](Reader const& reader, char const* name, Environment& out) { out.user_limit = reader.time(name); }},
     Setting{"CROSSRANK_CHECK",
             "`off`; `local`: each rank checks its own arguments; `collective`: the ranks also compare each call before "
             "any data moves, and the receiver of a message compares dtype and shape",
-            "`local`",
+            "the program's value, else `local`",
             [](Reader const& reader, char const* name, Environment& out) {
               out.check = reader.word<CheckLevel>(
                   name,

@@ -68,9 +68,9 @@ void forget_device_failure(Device device, std::exception_ptr const& failure) noe
   noted.store(all.entries.size(), std::memory_order_release);
 }
 
-VerdictDue::VerdictDue() noexcept { verdicts_due.fetch_add(1, std::memory_order_relaxed); }
+PendingVerdictScope::PendingVerdictScope() noexcept { verdicts_due.fetch_add(1, std::memory_order_relaxed); }
 
-VerdictDue::~VerdictDue() { verdicts_due.fetch_sub(1, std::memory_order_relaxed); }
+PendingVerdictScope::~PendingVerdictScope() { verdicts_due.fetch_sub(1, std::memory_order_relaxed); }
 
 bool verdict_is_due() noexcept { return verdicts_due.load(std::memory_order_relaxed) > 0; }
 

@@ -16,15 +16,15 @@ void throw_device_failure(Device device);
 void forget_device_failure(Device device, std::exception_ptr const& failure) noexcept;
 
 /// While it exists, waits of the host that time out keep waiting for the watchdog's verdict. Any thread.
-class VerdictDue {
+class PendingVerdictScope {
  public:
-  VerdictDue() noexcept;
-  ~VerdictDue();
-  VerdictDue(VerdictDue const&) = delete;
-  VerdictDue& operator=(VerdictDue const&) = delete;
+  PendingVerdictScope() noexcept;
+  ~PendingVerdictScope();
+  PendingVerdictScope(PendingVerdictScope const&) = delete;
+  PendingVerdictScope& operator=(PendingVerdictScope const&) = delete;
 };
 
-/// Returns whether there is a `VerdictDue`. One load.
+/// Returns whether there is a `PendingVerdictScope`. One load.
 [[nodiscard]] bool verdict_is_due() noexcept;
 
 }  // namespace crossrank

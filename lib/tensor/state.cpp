@@ -142,8 +142,8 @@ Tensor const& StateDict::at(std::string_view name) const {
   std::vector<std::string> names;
   for (auto const& [known, tensor] : *this) names.push_back(known);
   throw UsageError({.operation = "StateDict.at",
-                    .message = "there is no tensor of that name",
-                    .got = std::to_string(size_) + " others",
+                    .message = "no tensor has this name",
+                    .got = std::to_string(size_) + (size_ == 1 ? " other tensor" : " other tensors"),
                     .resource = std::string(name),
                     .hint = did_you_mean(name, names)});
 }

@@ -344,7 +344,7 @@ def connect(
     rank: int | None,
     world_size: int | None,
     job_id: str,
-    ranks_are: str,
+    rank_kind: str,
     arena_cap: int | None,
     check: str | None,
     linger: float | None,

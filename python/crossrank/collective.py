@@ -488,7 +488,8 @@ class Collective:
     def broadcast_object(self, value: Any = None, *, root: int = 0, pickle: bool = False) -> Any:
         """Returns the root's value on every rank.
 
-        Values are None, bool, int, float, str, bytes, lists and dicts. With `pickle=True` on all ranks, any object.
+        Values are None, bool, int, float, str, bytes, lists and dicts. With `pickle=True` on all ranks, any object:
+        unpickling runs code of the sender, so use it only between ranks that you trust.
 
         >>> config = world.broadcast_object(config if world.rank == 0 else None)
         """
@@ -496,7 +497,7 @@ class Collective:
         return _load(got) if pickle else got
 
     def all_gather_objects(self, value: Any, *, pickle: bool = False) -> list[Any]:
-        """Returns the values of all ranks, in rank order, on every rank.
+        """Returns the values of all ranks, in rank order, on every rank. Values and `pickle` as for `broadcast_object`.
 
         >>> hosts = world.all_gather_objects(socket.gethostname())
         """
@@ -504,7 +505,7 @@ class Collective:
         return [_load(each) for each in got] if pickle else got
 
     def gather_objects(self, value: Any, *, root: int = 0, pickle: bool = False) -> list[Any]:
-        """Returns the values of all ranks on the root, an empty list elsewhere.
+        """Returns the values of all ranks on the root, an empty list elsewhere. Values and `pickle` as for `broadcast_object`.
 
         >>> losses = world.gather_objects(loss)
         """
@@ -512,7 +513,7 @@ class Collective:
         return [_load(each) for each in got] if pickle else got
 
     def scatter_objects(self, values: Sequence[Any] | None = None, *, root: int = 0, pickle: bool = False) -> Any:
-        """Returns entry r of the root's list on rank r.
+        """Returns entry r of the root's list on rank r. Values and `pickle` as for `broadcast_object`.
 
         >>> part = world.scatter_objects(parts if world.rank == 0 else None)
         """
@@ -520,14 +521,14 @@ class Collective:
         return _load(got) if pickle else got
 
     def send_object(self, value: Any, *, dst: int, pickle: bool = False) -> None:
-        """Sends one value to a rank.
+        """Sends one value to a rank. Values and `pickle` as for `broadcast_object`.
 
         >>> world.send_object({"step": 7}, dst=1)
         """
         _core.send_object(self._native, value, dst, pickle)
 
     def recv_object(self, *, src: int, pickle: bool = False) -> Any:
-        """Returns the next value from a rank.
+        """Returns the next value from a rank. Values and `pickle` as for `broadcast_object`.
 
         >>> message = world.recv_object(src=0)
         """
@@ -557,7 +558,7 @@ def connect(
     rank: int | None = None,
     world_size: int | None = None,
     job_id: str = "",
-    ranks_are: Literal["processes", "threads"] = "processes",
+    rank_kind: Literal["process", "thread"] = "process",
     arena_cap: int | None = None,
     check: Literal["off", "local", "collective"] | None = None,
     linger: Timeout | None = None,
@@ -566,7 +567,7 @@ def connect(
     """Joins the job that the launcher announced, and returns the group of all its ranks.
 
     With a `communicator` of mpi4py, returns the group of its ranks instead: collective over it, with its program's MPI. The
-    program closes the group before it finalises MPI.
+    program closes the group before it finalizes MPI.
 
     While a group of the job is open in this process, a further call returns it; the options of the first call stay.
 
@@ -582,7 +583,7 @@ def connect(
         _core.connect(
             None if communicator is None else _fortran_handle(communicator),
             backend, seconds(timeout), seconds(connect_timeout), seconds(user_limit), rank, world_size, job_id,
-            ranks_are, arena_cap, check, seconds(linger), progress,
+            rank_kind, arena_cap, check, seconds(linger), progress,
         )
     )  # fmt: skip
 

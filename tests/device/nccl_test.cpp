@@ -267,7 +267,7 @@ TEST(Nccl, tells_the_state_of_a_communicator_that_does_not_block) {
   });
 }
 
-// Guide, ncclCommInitRankConfig: the configuration must be initialised.
+// Guide, ncclCommInitRankConfig: the configuration must be initialized.
 TEST(Nccl, refuses_a_configuration_without_its_magic_number) {
   on_ranks(1, [](Rank& me) {
     auto options = config(1);
@@ -277,7 +277,7 @@ TEST(Nccl, refuses_a_configuration_without_its_magic_number) {
 }
 
 // The emulator only: a real network may have traffic classes.
-TEST(Nccl, refuses_a_configuration_whose_last_member_is_not_initialised) {
+TEST(Nccl, refuses_a_configuration_whose_last_member_is_not_initialized) {
   if (real()) GTEST_SKIP() << "depends on the network";
   on_ranks(1, [](Rank& me) {
     auto options = config(1);

@@ -108,7 +108,7 @@ TEST(TwoHosts, runs_on_one_host_too) {
   auto const end = run_example(2, "two_hosts");
 
   EXPECT_EQ(end.exit_code, 0) << end.err;
-  EXPECT_EQ(end.out, "[0] backend shm, 1 hosts, local ranks 0/2 1/2\n[0] joined F32 [4, 3]\n");
+  EXPECT_EQ(end.out, "[0] backend shm, 1 host, local ranks 0/2 1/2\n[0] joined F32 [4, 3]\n");
 }
 
 /// Returns the parent of a process from /proc; 0 when there is none.

@@ -114,7 +114,7 @@ TEST(Merge, refuses_replicas_that_differ) {
                                       .rank = rank,
                                       .world_size = 2,
                                       .job_id = "replicas" + std::to_string(::getpid()),
-                                      .ranks_are = xr::RanksAre::threads});
+                                      .rank_kind = xr::RankKind::thread});
       Unit unit{.name = "model"};
       unit.weights.insert_or_assign("model.norm.weight",
                                     xr::Tensor::of<float>(std::vector<float>(4, static_cast<float>(rank)), {4}));

@@ -43,7 +43,7 @@ struct Reference {
   }
 };
 
-std::vector<std::byte> quantised(Tensor const& weight, float scale) {
+std::vector<std::byte> quantized(Tensor const& weight, float scale) {
   std::vector<std::byte> out;
   for (float const value : weight.as<float>())
     out.push_back(std::byte{fp8::encode_e4m3(static_cast<double>(value) / static_cast<double>(scale))});
@@ -62,7 +62,7 @@ class TrtllmExport : public testing::TestWithParam<std::pair<int, int>> {
       EXPECT_EQ(weight.dtype(), Dtype::f8_e4m3);
       auto const part = reference.part(layer, name + ".weight", out, ranks);
       EXPECT_EQ(weight.shape(), part.shape()) << name;
-      EXPECT_TRUE(std::ranges::equal(weight.bytes(), quantised(part, scale))) << prefix + name;
+      EXPECT_TRUE(std::ranges::equal(weight.bytes(), quantized(part, scale))) << prefix + name;
       EXPECT_THAT(rank.at(prefix + name + ".weights_scaling_factor").as<float>(), ElementsAre(scale));
       auto const activation = reference.scale(layer, name + ".activation_scaling_factor", out * merged, merged);
       EXPECT_THAT(rank.at(prefix + name + ".activation_scaling_factor").as<float>(), ElementsAre(activation));
@@ -81,7 +81,7 @@ class TrtllmExport : public testing::TestWithParam<std::pair<int, int>> {
       scale = std::max(scale, reference.scale(layer, name + ".weights_scaling_factor", out * merged, merged));
     std::vector<std::byte> all;
     for (std::string const name : {"attention.q", "attention.k", "attention.v"}) {
-      auto const part = quantised(reference.part(layer, name + ".weight", out, ranks), scale);
+      auto const part = quantized(reference.part(layer, name + ".weight", out, ranks), scale);
       all.insert(all.end(), part.begin(), part.end());
     }
     auto const prefix = "transformer.layers." + std::to_string(layer) + ".attention.qkv";

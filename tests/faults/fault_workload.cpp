@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::int64_t large = 70'000;
 
-/// Fills eight bytes at a time: these tests make and compare many tensors and are compiled without optimisation.
+/// Fills eight bytes at a time: these tests make and compare many tensors and are compiled without optimization.
 std::uint64_t sample_word(int owner, int seed, std::size_t index) {
   auto const mixed = static_cast<std::uint64_t>(owner) * 131 + static_cast<std::uint64_t>(seed) * 17 + index * 7 + 1;
   return mixed * 0x9e3779b97f4a7c15;

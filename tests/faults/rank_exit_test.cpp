@@ -207,6 +207,9 @@ TEST(FaultsRankExit, dropped_handle_is_reported_while_its_rank_is_alive) {
 /// A child uses the inherited objects, drops them, and exits with its handlers. The parent continues.
 void fork_and_misuse(test::RankSelf const& self, Collective& world, std::vector<Tensor>& received,
                      std::vector<Request>& requests) {
+  SharedMemoryWorkspace const workspace(world);
+  // The child inherits the list of free slots, in which this one is.
+  static_cast<void>(workspace.empty({1 << 20}, Dtype::u8));
   pid_t const child = ::fork();
   if (child == 0) {
     bool refused_requests = true;
@@ -218,9 +221,12 @@ void fork_and_misuse(test::RankSelf const& self, Collective& world, std::vector<
         self, "child_gather", [&] { get_tensors_parallel(test::sample_tensor(0, 0), world).close(); });
     bool const refused_connect =
         !test::say_verdict(self, "child_connect", [] { (void)connect(test::fault_options()); });
+    bool const refused_trim = !test::say_verdict(self, "child_trim", [&] { (void)workspace.trim(); });
+    bool const refused_ranks = !test::say_verdict(self, "child_failed_ranks", [&] { (void)world.failed_ranks(); });
     received.clear();
     world = Collective();
-    std::exit(refused && refused_gather && refused_connect && refused_requests ? 0 : 1);
+    std::exit(refused && refused_gather && refused_connect && refused_requests && refused_trim && refused_ranks ? 0
+                                                                                                                : 1);
   }
   int status = 0;
   ::waitpid(child, &status, 0);

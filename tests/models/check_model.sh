@@ -21,7 +21,7 @@ cp "$model" "$folder/model.pml"
 cd "$folder"
 
 spin ${switch:+"-D$switch"} -a model.pml
-# A search that ends at its first error does not need an optimised checker.
+# A search that ends at its first error does not need an optimized checker.
 optimize=${switch:+-O0}
 "$compiler" "${optimize:--O2}" -w -DSAFETY -DMEMLIM=3000 -o search pan.c
 status=0

@@ -112,6 +112,78 @@ TEST_F(ArenaTest, asks_the_other_ranks_for_their_free_slots_before_it_fails) {
   watchdog.join();
 }
 
+TEST_F(ArenaTest, waits_as_long_as_the_other_ranks_return_memory) {
+  auto const other = memory.arena(1);
+  std::vector<Slot> held;
+  for (int i = 0; i < 8; ++i) held.push_back(other->allocate(mebi));
+  memory.record(1).heartbeat = 1;
+  test::FaultySystem os;
+  os.fake_clock();
+  os.on_sleep = [&] {  // returns a mebibyte every 200 of the arena's naps of a millisecond
+    if (os.sleeps() % 200 != 0 || held.empty()) return;
+    other->release(held.back());
+    held.pop_back();
+    other->trim_if_asked();
+    memory.header().trims_asked += 1;  // so that it looks again
+  };
+  platform::ScopedSystem const installed(os);
+  static_cast<void>(arena->allocate(6 * mebi));
+  EXPECT_EQ(reserved(), 8 * mebi);
+  EXPECT_GE(os.sleeps(), 1'200);
+}
+
+TEST_F(ArenaTest, asks_without_waiting_for_callers_who_try_again) {
+  auto const other = memory.arena(1);
+  other->release(other->allocate(5 * mebi));
+  memory.record(1).heartbeat = 1;
+  test::FaultySystem os;
+  os.fake_clock();
+  platform::ScopedSystem const installed(os);
+  for (int i = 0; i < 3; ++i)
+    EXPECT_THROW(static_cast<void>(arena->allocate(6 * mebi, Arena::WhenFull::ask)), UnavailableError);
+  EXPECT_EQ(os.sleeps(), 0);
+  EXPECT_EQ(memory.header().trims_asked, 1U) << "it asks a few times a second";
+  other->trim_if_asked();
+  static_cast<void>(arena->allocate(6 * mebi, Arena::WhenFull::ask));
+}
+
+TEST_F(ArenaTest, does_not_ask_ranks_that_have_left) {
+  auto const other = memory.arena(1);
+  other->release(other->allocate(5 * mebi));
+  memory.record(1).heartbeat = 1;
+  memory.record(1).state = static_cast<std::uint32_t>(AttachState::left);
+  test::FaultySystem os;
+  os.fake_clock();
+  platform::ScopedSystem const installed(os);
+  EXPECT_THROW(static_cast<void>(arena->allocate(6 * mebi)), UnavailableError);
+  EXPECT_EQ(os.sleeps(), 0);
+}
+
+/// A clock that each look at it moves.
+struct BusyClock : platform::System {
+  std::chrono::nanoseconds now() override { return time += std::chrono::milliseconds(30); }
+  std::chrono::nanoseconds time{0};
+};
+
+/// A watchdog thread that returned gigabytes at once would give no sign of life meanwhile.
+TEST(ArenaTrim, returns_a_part_of_its_pages_between_two_heartbeats) {
+  test::NodeMemory const memory(2, 512 * mebi, 256 * mebi);
+  auto const arena = memory.arena(1);
+  auto const small = arena->allocate(page);
+  auto const large = arena->allocate(192 * mebi);
+  arena->release(large);
+  memory.header().trims_asked = 1;
+  BusyClock clock;
+  platform::ScopedSystem const installed(clock);
+  std::uint64_t const kept = small.bytes;
+  for (std::uint64_t const left : {128 * mebi, 64 * mebi, std::size_t{0}, std::size_t{0}}) {
+    arena->trim_if_asked();
+    EXPECT_EQ(memory.header().reserved_bytes, left + kept);
+  }
+  auto const again = arena->allocate(192 * mebi);
+  EXPECT_EQ(again.offset, large.offset) << "the pieces are one range again";
+}
+
 TEST_F(ArenaTest, trims_only_free_slots) {
   auto const kept = arena->allocate(mebi);
   auto const freed = arena->allocate(2 * mebi);

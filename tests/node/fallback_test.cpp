@@ -95,7 +95,7 @@ void run_over(Refusing& system, int ranks = 3) {
     for (int rank = 0; rank < ranks; ++rank) {
       actions.emplace_back([&job, rank, ranks] {
         auto options = thread_options(rank, ranks, {.job_id = job});
-        options.ranks_are = RanksAre::processes;
+        options.rank_kind = RankKind::process;
         meet_and_gather(connect(options));
       });
     }

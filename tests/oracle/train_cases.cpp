@@ -126,7 +126,7 @@ std::string train_case(xr::Json const& one) {
       try {
         auto world = xr::connect({.rank = rank,
                                   .world_size = ranks,
-                                  .ranks_are = xr::RanksAre::threads,
+                                  .rank_kind = xr::RankKind::thread,
                                   .progress = xr::ProgressMode::thread});
         xr::MeshCollective const job(world, {.sharding_world_size = one.at("sharding").get<int>()});
         train_rank(one, job);

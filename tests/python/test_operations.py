@@ -127,7 +127,7 @@ def test_ranks_that_are_threads_attach_with_their_group():
 
     def run(rank):
         with crossrank.connect(
-            rank=rank, world_size=2, job_id=f"attach-{os.getpid()}", ranks_are="threads", timeout=60
+            rank=rank, world_size=2, job_id=f"attach-{os.getpid()}", rank_kind="thread", timeout=60
         ) as world:
             queue = crossrank.MessageQueue.create_writer(world, readers=1, warn_every=0) if rank == 0 else None
             handle = world.broadcast_object(queue.handle() if queue else None)

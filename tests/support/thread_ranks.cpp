@@ -81,7 +81,7 @@ ConnectOptions thread_options(int rank, int world_size, ThreadRankOptions const&
           .rank = rank,
           .world_size = world_size,
           .job_id = options.job_id,
-          .ranks_are = RanksAre::threads,
+          .rank_kind = RankKind::thread,
           .arena_cap = options.arena_cap};
 }
 

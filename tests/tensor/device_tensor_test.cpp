@@ -247,7 +247,7 @@ class MappedMemory {
   static constexpr std::size_t half = std::size_t{2} << 20;
 
   MappedMemory() {
-    static_cast<void>(cuda::device_info(gpu));  // initialises the driver
+    static_cast<void>(cuda::device_info(gpu));  // initializes the driver
     test::use_gpu_context();
     CUmemAllocationProp properties{};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;

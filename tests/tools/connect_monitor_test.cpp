@@ -26,8 +26,8 @@ TEST(ConnectMonitor, reads_what_a_server_said_before_it_ended) {
   {
     platform::Fd const server(platform::system().socket(AF_UNIX, SOCK_STREAM, 0));
     ASSERT_EQ(platform::system().connect(server.get(), address.address(), address.bytes), 0);
-    LauncherMessage const came{.kind = LauncherMessage::Kind::came, .rank = 1};
-    ASSERT_EQ(::send(server.get(), &came, sizeof came, 0), static_cast<ssize_t>(sizeof came));
+    LauncherMessage const arrived{.kind = LauncherMessage::Kind::arrived, .rank = 1};
+    ASSERT_EQ(::send(server.get(), &arrived, sizeof arrived, 0), static_cast<ssize_t>(sizeof arrived));
   }
   monitor.notify_exit(0, 1234, 0, std::chrono::milliseconds(1));
   monitor.serve();
@@ -47,7 +47,7 @@ struct SecondServer : testing::Test {
     }
     monitor.serve();
   }
-  static LauncherMessage came(int rank) { return {.kind = LauncherMessage::Kind::came, .rank = rank}; }
+  static LauncherMessage arrived(int rank) { return {.kind = LauncherMessage::Kind::arrived, .rank = rank}; }
   static LauncherMessage failed() { return {.kind = LauncherMessage::Kind::failed}; }
 
   std::string job = "connect_monitor_test_" + std::to_string(::getpid());
@@ -55,16 +55,16 @@ struct SecondServer : testing::Test {
 };
 
 TEST_F(SecondServer, serves_the_same_start_when_the_first_has_died) {
-  serve({came(1), came(0)});
-  serve({came(0), failed()});
+  serve({arrived(1), arrived(0)});
+  serve({arrived(0), failed()});
   EXPECT_FALSE(monitor.ended_before_connect(0));
   EXPECT_FALSE(monitor.ended_before_connect(1));
   EXPECT_TRUE(monitor.ended_before_connect(2));
 }
 
 TEST_F(SecondServer, serves_another_start_when_the_first_has_failed) {
-  serve({came(1), came(0), failed()});
-  serve({came(0), failed()});
+  serve({arrived(1), arrived(0), failed()});
+  serve({arrived(0), failed()});
   EXPECT_FALSE(monitor.ended_before_connect(0));
   EXPECT_TRUE(monitor.ended_before_connect(1));
 }

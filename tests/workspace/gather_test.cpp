@@ -9,6 +9,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <crossrank/crossrank.hpp>
 
@@ -441,6 +443,35 @@ TEST(GatherFiles, leave_the_states_of_an_earlier_job_in_a_named_directory) {
   auto const reader = NFSWorkspace::open(directory.path());
   for (int rank = 0; rank < 2; ++rank)
     EXPECT_EQ(reader.read_configs_and_weights_from_rank(rank)->config.at("rank"), rank);
+}
+
+TEST(GatherFiles, are_no_states_while_the_gather_is_open) {
+  for (bool const of_this_process : {true, false}) {
+    test::TemporaryDirectory const directory;
+    auto const write = [&](int rank) {
+      NFSWorkspace(directory.path(), {.rank = rank}).write_configs_and_weights({{"layer", rank}}, {});
+    };
+    if (!of_this_process) {
+      auto const child = ::fork();
+      if (child == 0) {
+        write(1);
+        ::_exit(0);
+      }
+      ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+    }
+    run_thread_ranks(2, [&](Collective const& world) {
+      if (of_this_process && world.rank() == 1) write(1);
+      world.barrier();
+      auto range = get_tensors_parallel(tensor_of(world.rank(), 2), world, {.workspace_path = directory.path()});
+      if (world.rank() == 0) {
+        static_cast<void>(range[1]);
+        auto const state = NFSWorkspace::open(directory.path()).read_configs_and_weights_from_rank(1);
+        ASSERT_TRUE(state);
+        EXPECT_EQ(state->config.at("layer"), 1);
+      }
+      range.close();
+    });
+  }
 }
 
 TEST(GatherFiles, stay_when_the_options_keep_them) {

@@ -39,7 +39,7 @@ class RetryingReadTest : public ::testing::Test {
   RetryingReadTest() {
     os_.fake_clock();
     auto const state = sample_state(8);
-    published_ = writer_.write_for_range(state.config, state.weights);
+    published_ = writer_.write_for_range(state.config, state.weights, workspace::FileStateStore::AtEnd::withdrawn);
     os_.forget_uses();
   }
   [[nodiscard]] fs::path file() const { return root_.path() / published_.file.name(); }
@@ -114,7 +114,7 @@ TEST_F(RetryingReadTest, reports_the_size_that_it_found) {
 
 TEST_F(RetryingReadTest, never_reads_another_generation) {
   auto const state = sample_state(8);
-  auto const later = writer_.write_for_range(state.config, state.weights);
+  auto const later = writer_.write_for_range(state.config, state.weights, workspace::FileStateStore::AtEnd::withdrawn);
   published_.digest = later.digest;
   ASSERT_EQ(later.bytes, published_.bytes);
   auto const error = thrown<IoError>([&] { (void)read({.limit = 2s}); });
@@ -231,7 +231,8 @@ class BlockedRead : public ::testing::Test {
   platform::ScopedSystem scope_{os_};
   RankState state_ = sample_state(8);
   std::shared_ptr<FileStateStore> store_ = FileStateStore::open_for_rank(root_.path(), {.rank = 4});
-  PublishedFile published_ = store_->write_for_range(state_.config, state_.weights);
+  PublishedFile published_ =
+      store_->write_for_range(state_.config, state_.weights, workspace::FileStateStore::AtEnd::withdrawn);
 };
 
 TEST_F(BlockedRead, ends_with_an_error_in_time_and_tracks_the_abandoned_call) {

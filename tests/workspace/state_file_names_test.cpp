@@ -24,6 +24,15 @@ TEST(StateFileName, has_a_name_that_parses_back) {
   EXPECT_EQ(parse_state_file_name(large.name()), large);
 }
 
+TEST(StateFileName, of_a_gather_is_no_state) {
+  StateFileName const file{.rank = 7, .writer = 0xab, .counter = 12, .of_gather = true};
+  EXPECT_EQ(file.name(), "rank_7_gather.00000000000000ab-0000000c.safetensors");
+  EXPECT_EQ(parse_state_file_name(file.name()), file);
+  auto const files = files_of_rank({file.name(), name_of_seven}, 7);
+  EXPECT_THAT(files.of_gathers, ElementsAre(file));
+  EXPECT_THAT(files.states, ElementsAre(*parse_state_file_name(name_of_seven)));
+}
+
 TEST(StateFileName, is_not_parsed_from_other_names) {
   for (auto const* name :
        {"", "rank_", "rank_7_state.pth", "rank_7_state.00000000000000ab-0000000c.safetensor",

@@ -25,7 +25,7 @@ char const* const exit_codes =
     R"(Exit codes:
   0    done
   1    the files are damaged, incomplete, or contradict each other
-  2    wrong use: an option, or an output that exists
+  2    usage error: an invalid option, or the output exists
   3    the system refused: no such file, no permission, no space
   4    a rank was lost, or the ranks see different files
   128+n  ended by signal n (130: Ctrl-C); nothing is left behind,
@@ -137,7 +137,7 @@ void add_session_options(CLI::App& command, SessionOptions& options) {
       ->check(CLI::Range(1, max_processes));
   command
       .add_option("--threads", options.threads,
-                  "Threads of each process; by default the process's share of the machine")
+                  "Threads of each process; by default two per CPU of the process's share, 2 to 4")
       ->check(CLI::Range(1, checkpoint::max_threads));
   add_report_options(command, options);
 }

@@ -17,9 +17,10 @@ the configs and tokenizer files that are beside the shards. Reads safetensors sh
 and distributed checkpoints (DCP). A process needs at most 256 MiB, plus 2 KiB for each tensor and 1 KiB for each of
 its shards.
 
-Everything is written to a hidden folder in the output, read back and compared. The files get their names last, and the
-config the very last. A job that is killed at any time leaves the old checkpoint, none or the new one, and --resume continues from
-there. A lost rank ends the job; finished files stay for --resume.
+Everything is written to a hidden folder in the output, read back and compared. The files get their names last, and
+the config the very last. A job that is killed leaves the old checkpoint, if there was one, or the new one, and
+--resume continues from there. If it is killed between two renames, readers refuse the output until `crossrank clean`
+or the next job completes them. A lost rank ends the job; finished files stay for --resume.
 
 Examples:
   crossrank consolidate shards/ model/                  sizes and rules follow from the files and their config

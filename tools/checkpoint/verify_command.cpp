@@ -43,7 +43,7 @@ coverage, shape, replicas, scales, checksum and numbers.
 Exit codes:
   0    no defect
   1    defects, each on a line of its own; a shard that cannot be read is one of them
-  2    wrong use
+  2    usage error
   3    the system refused the input itself: no such file, no permission
   4    a rank was lost
   128+n  ended by signal n)";

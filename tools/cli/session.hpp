@@ -15,7 +15,7 @@ namespace crossrank::tools {
 /// Options of a command's processes and output.
 struct SessionOptions {
   int processes = 1;  ///< processes on this host that share the work
-  int threads = 0;    ///< threads of each process; 0: its share of the machine
+  int threads = 0;    ///< threads of each process; 0: two per CPU of its share of the machine, 2 to 4
   bool json = false;  ///< answer with one JSON object on standard output
   ProgressStyle progress = ProgressStyle::automatic;
 };

@@ -20,8 +20,8 @@ namespace {
 constexpr char const* inspect_footer =
     R"(With a path: shows the content of a file or directory: tensors with dtypes, shapes and sizes, number formats, grid
 and metadata. Reads headers only, no data, and never runs code from a file. For a directory that is not a complete
-checkpoint, shows every readable file. Exit code: 0, 1 when a file is damaged, 2 for wrong usage, 3 for an error of the
-system.
+checkpoint, shows every readable file. Exit code: 0, 1 when a file is damaged, 2 for a usage error, 3 for a system
+error.
 
 Without a path: shows what the ranks of this user's running jobs are doing. Only reads their shared memory, so it also
 works when they hang. A job that ran with CROSSRANK_FLIGHT_DIR=DIR in its environment can be inspected after its end

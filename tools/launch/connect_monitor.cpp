@@ -80,7 +80,7 @@ void ConnectMonitor::forget_old() {
   auto const is_over = [](Rendezvous const& one) { return !one.server; };
   while (std::count_if(rendezvous_.begin(), rendezvous_.end(), is_over) > 1) {
     auto const first = std::find_if(rendezvous_.begin(), rendezvous_.end(), is_over);
-    if (!first->failed) std::next(first)->came.merge(first->came);
+    if (!first->failed) std::next(first)->arrived.merge(first->arrived);
     rendezvous_.erase(first);
   }
 }
@@ -124,7 +124,7 @@ void ConnectMonitor::read_message(Rendezvous& from) {
 }
 
 void ConnectMonitor::take(Rendezvous& from, LauncherMessage const& message) {
-  if (message.kind == Kind::came && message.rank >= 0 && message.rank < ranks_) from.came.insert(message.rank);
+  if (message.kind == Kind::arrived && message.rank >= 0 && message.rank < ranks_) from.arrived.insert(message.rank);
   if (message.kind == Kind::failed) from.failed = true;
   if (message.kind != Kind::joined) return;
   from.joined = joined_ = true;
@@ -149,7 +149,7 @@ void ConnectMonitor::notify_exit(int rank, pid_t pid, int status, std::chrono::m
 bool ConnectMonitor::ended_before_connect(int rank) const {
   return !rendezvous_.empty() && !joined_ &&
          std::none_of(rendezvous_.begin(), rendezvous_.end(),
-                      [rank](Rendezvous const& one) { return one.came.contains(rank); });
+                      [rank](Rendezvous const& one) { return one.arrived.contains(rank); });
 }
 
 std::optional<int> ConnectMonitor::cause_of(int rank) const {

@@ -46,7 +46,7 @@ class ConnectMonitor {
     node::LauncherMessage part{};
     std::size_t got = 0;
     std::size_t told = 0;  ///< number of ends that it has been told
-    std::set<int> came{};
+    std::set<int> arrived{};
     bool joined = false;
     bool failed = false;  ///< by a verdict of its server
     std::vector<platform::Fd> fds{};

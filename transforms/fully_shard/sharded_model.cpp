@@ -286,7 +286,8 @@ void FullyShardedModel::after_unit(std::size_t unit, Pass pass) {
   if (pass == Pass::forward) {
     bool const to_smaller_group = std::holds_alternative<int>(state.config.reshard_after_forward);
     if (state.reshards(unit))
-      state.units[unit].release(to_smaller_group ? UnitShards::Keep::own_part : UnitShards::Keep::nothing);
+      state.units[unit].release(to_smaller_group ? UnitShards::RetainedPart::own_part
+                                                 : UnitShards::RetainedPart::nothing);
     return;
   }
   std::erase(state.running, unit);

@@ -106,10 +106,10 @@ void UnitShards::finish_gather() {
   state_ = State::gathered;
 }
 
-void UnitShards::release(Keep keep) {
+void UnitShards::release(RetainedPart retained) {
   finish_gather();
   for (auto& member : members_) {
-    if (keep == Keep::own_part && state_ == State::gathered) {
+    if (retained == RetainedPart::own_part && state_ == State::gathered) {
       auto const& group = groups_.smaller;
       auto const rows = member.full.shape()[0] / group.world_size();
       member.part = member.full.narrow(0, rows * group.rank(), rows).clone();

@@ -62,7 +62,7 @@ class UnitShards {
     of_shards,   ///< the exact values
   };
   /// What `release` keeps for the next gather.
-  enum class Keep : std::uint8_t {
+  enum class RetainedPart : std::uint8_t {
     nothing,
     own_part,  ///< this rank's part in the smaller group
   };
@@ -72,7 +72,7 @@ class UnitShards {
   /// Waits until the parameters are gathered.
   void finish_gather();
   /// Gives the full parameters back.
-  void release(Keep keep = Keep::nothing);
+  void release(RetainedPart retained = RetainedPart::nothing);
   /// Makes the buffers into which the engine adds gradients.
   void prepare_gradients();
   /// Notes that the gradient of parameter number `member` of the unit was computed.

@@ -59,11 +59,13 @@ class FileExchange final : public ExchangeBackend {
     weights.reserve(contribution.tensors.size());
     for (auto const& [name, tensor] : contribution.tensors) weights.insert_or_assign(std::string(name), *tensor);
     StreamHandover const handover(weights, "publish");
+    using AtEnd = FileStateStore::AtEnd;
+    auto const at_end = files_ == GatherFiles::remove ? AtEnd::withdrawn : AtEnd::retired;
     published_ =
-        guarded([workspace = workspace_, files = files_, transport = transport_, weights = std::move(weights), handover,
-                 config = contribution.config == nullptr ? Json() : *contribution.config](GuardedCall& call) {
+        guarded([workspace = workspace_, files = files_, at_end, transport = transport_, weights = std::move(weights),
+                 handover, config = contribution.config == nullptr ? Json() : *contribution.config](GuardedCall& call) {
           StreamHandover::Scope const streams(handover);
-          auto const published = workspace.store()->write_for_range(config, weights, [&] {
+          auto const published = workspace.store()->write_for_range(config, weights, at_end, [&] {
             call.step();
             transport->keep_alive();
           });

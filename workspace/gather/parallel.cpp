@@ -167,7 +167,7 @@ class Items final : public detail::RangeItems<Item> {
       item = Kind<Item>::finish(std::move(collector), session_.rank_of(index));
     }
     if (!moved) {
-      TensorMover mover(to_, in_place_ ? TensorMover::OnGpu::stays : TensorMover::OnGpu::moves);
+      TensorMover mover(to_, in_place_ ? TensorMover::GpuTensors::keep : TensorMover::GpuTensors::move);
       Kind<Item>::move(*item, mover);
       moved = true;
     }

@@ -185,6 +185,7 @@ void FileStateStore::remove_stale(Directory const& directory, std::string const&
   };
   // The oldest first: a reader must not take an older state for the newest.
   for (std::size_t i = files.states.size(); i-- > 0;) remove(files.states[i].name(), files.states[i]);
+  for (auto const& file : files.of_gathers) remove(file.name(), file);
   for (auto const& name : files.temporaries) remove(name, *parse_temporary(name));
 }
 
@@ -200,7 +201,7 @@ void FileStateStore::remove_stale_before(Directory const& directory, StateFileNa
 
 void FileStateStore::write(Json const& config, StateDict const& weights) {
   if (format_ == StateFormat::safetensors) {
-    (void)publish(config, weights, false, {});
+    (void)publish(next_state_file(writing_rank("NFSWorkspace.write")), config, weights, false, {});
     return;
   }
   auto const rank = writing_rank("NFSWorkspace.write");
@@ -209,10 +210,12 @@ void FileStateStore::write(Json const& config, StateDict const& weights) {
   torch_written_ = true;
 }
 
-PublishedFile FileStateStore::write_for_range(Json const& config, StateDict const& weights,
+PublishedFile FileStateStore::write_for_range(Json const& config, StateDict const& weights, AtEnd at_end,
                                               OnProgress const& on_progress) {
   require_range_support();
-  return publish(config, weights, true, on_progress);
+  auto file = next_state_file(writing_rank("NFSWorkspace.write"));
+  file.of_gather = at_end == AtEnd::withdrawn;
+  return publish(file, config, weights, true, on_progress);
 }
 
 void FileStateStore::require_range_support() const {
@@ -223,9 +226,8 @@ void FileStateStore::require_range_support() const {
                              .hint = "use a workspace with StateFormat::safetensors"});
 }
 
-PublishedFile FileStateStore::publish(Json const& config, StateDict const& weights, bool kept_by_range,
-                                      OnProgress const& on_progress) {
-  auto const file = next_state_file(writing_rank("NFSWorkspace.write"));
+PublishedFile FileStateStore::publish(StateFileName const& file, Json const& config, StateDict const& weights,
+                                      bool kept_by_range, OnProgress const& on_progress) {
   auto const directory = Directory::open(path_, "NFSWorkspace.write");
   auto written = write_state_file(directory, file, config, weights, on_progress);
   std::lock_guard const lock(mutex_);

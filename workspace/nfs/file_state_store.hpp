@@ -39,9 +39,14 @@ class FileStateStore {
 
   /// Publishes a file that any reader may read. Keeps the two newest.
   void write(Json const& config, StateDict const& weights);
+  /// What becomes of the file of a range.
+  enum class AtEnd : std::uint8_t {
+    withdrawn,  ///< it is never a state of the rank
+    retired     ///< it is the newest state from now on
+  };
   /// Publishes a file for a range and keeps it until `withdraw`, `retire` or `abandon`.
   [[nodiscard]] PublishedFile write_for_range(Json const& config, StateDict const& weights,
-                                              OnProgress const& on_progress = {});
+                                              AtEnd at_end = AtEnd::retired, OnProgress const& on_progress = {});
   /// Throws `UsageError` for a workspace whose format a collective range cannot use.
   void require_range_support() const;
   /// Removes the file of a range that has ended.
@@ -73,7 +78,7 @@ class FileStateStore {
 
   [[nodiscard]] int writing_rank(char const* operation) const;
   void check_reading_rank(int rank) const;
-  PublishedFile publish(Json const& config, StateDict const& weights, bool kept_by_range,
+  PublishedFile publish(StateFileName const& file, Json const& config, StateDict const& weights, bool kept_by_range,
                         OnProgress const& on_progress);
   enum class Own : std::uint8_t { keep, remove };
   /// Removes files of this rank whose writer has ended; with `Own::remove` also files that other stores of this process

@@ -45,7 +45,8 @@ std::string torch_file_name(int rank) { return "rank_" + std::to_string(rank) + 
 RankFiles files_of_rank(std::vector<std::string> const& names, int rank) {
   RankFiles files;
   for (auto const& name : names) {
-    if (auto const state = parse_state_file_name(name); state && state->rank == rank) files.states.push_back(*state);
+    if (auto const file = parse_state_file_name(name); file && file->rank == rank)
+      (file->of_gather ? files.of_gathers : files.states).push_back(*file);
     if (auto const temporary = parse_temporary(name); temporary && temporary->rank == rank)
       files.temporaries.push_back(name);
     files.torch = files.torch || name == torch_file_name(rank);

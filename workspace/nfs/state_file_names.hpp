@@ -21,7 +21,8 @@ using codec::StateFileName;
 
 /// The files of one rank in a directory.
 struct RankFiles {
-  std::vector<StateFileName> states{};     ///< newest first, by counter
+  std::vector<StateFileName> states{};  ///< newest first, by counter
+  std::vector<StateFileName> of_gathers{};
   std::vector<std::string> temporaries{};  ///< temporaries of state files that were never published
   bool torch = false;                      ///< whether there is a file that ModelOpt wrote
 };
@@ -35,8 +36,8 @@ struct RankFiles {
                                                                                     std::string const& directory,
                                                                                     std::string const& operation);
 
-/// Returns the next file name of `rank` for this process; forked children never repeat a name. Throws `IoError` when
-/// the kernel gives no random number, `UnavailableError` after 2^32 names.
+/// Returns the next name of a state of `rank` for this process; forked children never repeat a name. Throws `IoError`
+/// when the kernel gives no random number, `UnavailableError` after 2^32 names.
 [[nodiscard]] StateFileName next_state_file(int rank);
 /// Returns whether this process, and not its parent, created that name.
 [[nodiscard]] bool is_of_this_process(StateFileName const& file) noexcept;

@@ -57,7 +57,7 @@ void SharedMemoryWorkspace::write_configs_and_weights(Json const& config, StateD
 std::optional<RankState> SharedMemoryWorkspace::read_configs_and_weights_from_rank(
     int rank, StateReadOptions const& options) const {
   auto state = initialized("SharedMemoryWorkspace.read").read(rank);
-  auto const on_gpu = options.in_place ? TensorMover::OnGpu::stays : TensorMover::OnGpu::moves;
+  auto const on_gpu = options.in_place ? TensorMover::GpuTensors::keep : TensorMover::GpuTensors::move;
   if (state) TensorMover(options.to, on_gpu).move_all(state->weights);
   return state;
 }
@@ -65,7 +65,10 @@ std::optional<RankState> SharedMemoryWorkspace::read_configs_and_weights_from_ra
 void SharedMemoryWorkspace::clean() { initialized("SharedMemoryWorkspace.clean").clean(); }
 
 std::size_t SharedMemoryWorkspace::trim() const {
-  return initialized("SharedMemoryWorkspace.trim").comm()->arena().trim();
+  constexpr char const* operation = "SharedMemoryWorkspace.trim";
+  auto const& comm = initialized(operation).comm();
+  comm->require_own_process(operation);
+  return comm->arena().trim();
 }
 
 }  // namespace crossrank

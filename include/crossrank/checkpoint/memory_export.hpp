@@ -59,7 +59,7 @@ struct ExportOptions {
 /// of the result is sent at most once, through shared memory inside a node and by messages between nodes. For bytes of
 /// tensors a rank needs at most 256 MiB beyond its own weights. The names and the plan need 1.5 KiB for each tensor of
 /// the model, and 0.7 KiB for each of its tensor-parallel shards. Replicas are compared by checksums before anything is
-/// written. Files are written while the data arrives. They get their names as in `consolidate` of a plan, also if the
+/// written. Files are written while the data arrives. They get their names as in `consolidate` of a plan, even if the
 /// job is killed.
 ///
 /// The tensors must not change before the call returns; see `iconsolidate`.
@@ -159,7 +159,7 @@ struct ReshardOptions {
 /// `weights` are sharded, and `to` how the result is sharded. Names in `to` are names of the whole model. The rules,
 /// those of the file first, split the tensors over the `tp` ranks of `to`. A tensor without entries on this rank has a
 /// dimension of length 0. `Partial` and `first_element` in `to` are a `UsageError`, and so is a tensor-parallel rank of
-/// `to` that is no rank's place.
+/// `to` that no rank has.
 [[nodiscard]] CROSSRANK_EXPORT StateDict reshard(Collective const& world, StateDict const& weights,
                                                  Placements const& from, Placements const& to,
                                                  ReshardOptions const& options = {});

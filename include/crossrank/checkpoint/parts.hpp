@@ -72,7 +72,7 @@ class CROSSRANK_EXPORT PartsPlan {
   /// Returns the size of the files of one part in bytes. Throws as `files`.
   [[nodiscard]] std::uint64_t bytes(int part) const;
   /// Returns the parts with a file that is missing, incomplete, or was recorded wrongly, in order. Empty if all are
-  /// there, also when `finish_parts` has published them. Reads sizes and records, not data.
+  /// there, even when `finish_parts` has published them. Reads sizes and records, not data.
   ///
   /// Throws `UsageError` if the folder of the plan is gone and the output does not have its files.
   [[nodiscard]] std::vector<int> missing() const;
@@ -118,7 +118,7 @@ enum class PartCheck : std::uint8_t {
 
 /// Options of `finish_parts`.
 struct FinishOptions {
-  bool force = false;                    ///< replace an existing checkpoint, also if the plan does not say so
+  bool force = false;                    ///< replace an existing checkpoint, even if the plan does not say so
   PartCheck check = PartCheck::changed;  ///< which files are read and compared with their checksums
   bool dry_run = false;                  ///< check everything, and publish and change nothing
   std::function<void(Progress const&)> on_progress{};  ///< in the calling thread, at most 10 times a second

@@ -9,9 +9,9 @@
 namespace crossrank {
 
 /// Says whether the ranks of a job are processes or threads.
-enum class RanksAre : std::uint8_t {
-  processes,  ///< each rank is a process
-  threads,    ///< all ranks are threads of this process; each calls `connect` with its own `rank`
+enum class RankKind : std::uint8_t {
+  process,  ///< each rank is a process
+  thread,   ///< all ranks are threads of this process; each calls `connect` with its own `rank`
 };
 
 /// Says who advances the non-blocking calls of a rank.
@@ -31,16 +31,16 @@ struct ConnectOptions {
   /// Longest wait for all ranks to call `connect`. `CROSSRANK_CONNECT_TIMEOUT` overrides it. Empty: 120 s, or
   /// `CROSSRANK_TIMEOUT` if that is shorter.
   std::optional<std::chrono::milliseconds> connect_timeout{};
-  /// How long a start that has failed is kept, so that ranks which call `connect` later learn why. One of the ranks
+  /// Time for which a failed start stays known, so that late ranks learn why it failed. One of the ranks
   /// stays in `connect` until then, or until all have come. Empty: until `connect_timeout`.
   std::optional<std::chrono::milliseconds> linger{};
   /// Replaces `timeout` while the awaited rank runs the caller's code: the receiver of an open range, or a rank in a
   /// guard. `CROSSRANK_USER_LIMIT` overrides it.
   std::chrono::milliseconds user_limit{21'600'000};
-  std::optional<int> rank{};                 ///< replaces the launcher's rank
-  std::optional<int> world_size{};           ///< replaces the launcher's world size
-  std::string job_id{};                      ///< replaces the launcher's job id
-  RanksAre ranks_are = RanksAre::processes;  ///< processes, or threads of one process
+  std::optional<int> rank{};               ///< replaces the launcher's rank
+  std::optional<int> world_size{};         ///< replaces the launcher's world size
+  std::string job_id{};                    ///< replaces the launcher's job id
+  RankKind rank_kind = RankKind::process;  ///< processes, or threads of one process
   /// Limit of the shared memory of all ranks of a node together, in bytes. Empty: `CROSSRANK_ARENA_CAP`, else half of
   /// the node's memory.
   std::optional<std::uint64_t> arena_cap{};

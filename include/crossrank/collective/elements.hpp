@@ -22,7 +22,7 @@ namespace detail {
 class CROSSRANK_EXPORT ElementsOfCall final : public spi::Storage {
  public:
   template <ElementRange R>
-  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init): the other constructor initialises all members
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init): the other constructor initializes all members
   explicit ElementsOfCall(R& values)
       : ElementsOfCall(std::data(values), std::size(values), dtype_of<std::remove_cv_t<ElementOf<R>>>) {}
   ~ElementsOfCall() override;

@@ -32,11 +32,11 @@ struct DeviceCollective {
   Reduction reduction{};                          ///< of a reduction; its order of ranks is the transport's own
 };
 
-/// Where a device transport carries a collective.
-enum class CarriedWhere : std::uint8_t {
-  nowhere,    ///< the library stages the collective through host memory
-  in_graphs,  ///< only in captured graphs, because they cannot use host memory; a NaN may be lost there
-  everywhere  ///< in captured graphs and outside of them
+/// Whether a device transport carries a collective.
+enum class CollectiveSupport : std::uint8_t {
+  none,         ///< the library stages the collective through host memory
+  graphs_only,  ///< only in captured graphs, because they cannot use host memory; a NaN may be lost there
+  full          ///< in captured graphs and outside of them
 };
 
 /// The place of a rank in the group of a device transport.
@@ -70,7 +70,7 @@ class CROSSRANK_EXPORT DeviceTransport {
   /// combined by a kernel of the library, where all devices have the kernels. Other collectives go through host memory.
   /// Both keep the promises of the CPU: the order of ranks in sums, NaN in min and max. All ranks must get the same
   /// answer for the same call.
-  [[nodiscard]] virtual CarriedWhere carries(DeviceCollective const& collective) const = 0;
+  [[nodiscard]] virtual CollectiveSupport support_for(DeviceCollective const& collective) const = 0;
 
   /// Enqueues a collective on the stream. Does not wait for the device. When the stream is being captured, the
   /// collective becomes a part of the graph, and runs at each replay. Where the library needs the other ranks in order
@@ -107,6 +107,7 @@ using DeviceTransportId = std::array<std::byte, 256>;
 /// none, or the ranks have different ones, collectives go through host memory. Any thread may call any member.
 class CROSSRANK_EXPORT DeviceTransportFactory {
  public:
+  /// Ends the factory. No transport that it made is in use.
   virtual ~DeviceTransportFactory() = default;
 
   /// Returns the name that `Collective::device_backend` and `CROSSRANK_DEVICE` use: "nccl". At most 23 characters,

@@ -11,7 +11,7 @@ enum class Existing : std::uint8_t {
   remove,         ///< removes them, unless their writer is alive or that cannot be determined
   keep,           ///< keeps them; after this process writes too, reading the rank fails because there are two writers
   remove_killed,  ///< removes those of processes that were killed, and keeps the states of those that exited cleanly
-  force,          ///< removes them also on a file system without the locks that show whether their writer is alive
+  force,          ///< removes them even on a file system without the locks that show whether their writer is alive
 };
 
 /// Says which files `NFSWorkspace` writes. It reads both.

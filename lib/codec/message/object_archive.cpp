@@ -1,7 +1,10 @@
 #include <crossrank/serialize.hpp>
 
+#include <charconv>
 #include <cstring>
 #include <limits>
+#include <optional>
+#include <system_error>
 
 #include "lib/codec/message/config_binary.hpp"
 #include "lib/codec/json/json_text.hpp"
@@ -18,6 +21,31 @@ constexpr std::size_t max_tag_bytes = 1024;
 constexpr codec::JsonLimits object_limits{.bytes = std::numeric_limits<std::size_t>::max(),
                                           .values = std::numeric_limits<std::size_t>::max(),
                                           .depth = codec::max_config_depth};
+
+/// Takes a name with its length in front, as the Itanium C++ ABI mangles it. Returns nothing for anything else.
+std::optional<std::string_view> take_identifier(std::string_view& mangled) {
+  std::size_t length = 0;
+  auto const* const end = mangled.data() + mangled.size();
+  auto const [rest, error] = std::from_chars(mangled.data(), end, length);
+  if (error != std::errc{} || length == 0 || length > static_cast<std::size_t>(end - rest)) return std::nullopt;
+  std::string_view const name(rest, length);
+  mangled = {rest + length, end};
+  return name.starts_with("_GLOBAL__N_") ? "(anonymous namespace)" : name;
+}
+
+/// Returns the name of a class without template arguments in its spelling in C++, and any other name as it is. A peer
+/// chose the name, and `__cxa_demangle` needs unbounded memory for some.
+std::string spelled(std::string_view name) {
+  bool const is_nested = name.starts_with('N') && name.ends_with('E');
+  auto rest = is_nested ? name.substr(1, name.size() - 2) : name;
+  std::string out;
+  do {
+    auto const identifier = take_identifier(rest);
+    if (!identifier) return codec::printable(name);
+    out += (out.empty() ? "" : "::") + codec::printable(*identifier);
+  } while (is_nested && !rest.empty());
+  return rest.empty() ? out : codec::printable(name);
+}
 
 }  // namespace
 
@@ -145,7 +173,7 @@ void check_envelope(ObjectReader& reader, std::string_view name, std::uint32_t v
     reader.refuse("envelope", "the name of the type is truncated", std::to_string(length) + " bytes");
   std::string got(length, '\0');
   reader.read(got.data(), got.size());
-  if (got != name) reader.refuse("tag", "the object is of another type", std::string(name), codec::printable(got));
+  if (got != name) reader.refuse("tag", "the object is of another type", spelled(name), spelled(got));
   if (got_version != version) {
     reader.refuse("version", "the object is of another version of " + std::string(name), std::to_string(version),
                   std::to_string(got_version));

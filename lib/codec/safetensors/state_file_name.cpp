@@ -10,7 +10,8 @@ namespace crossrank::codec {
 namespace {
 
 constexpr std::string_view rank_prefix = "rank_";
-constexpr std::string_view infix = "_state.";
+constexpr std::string_view state_infix = "_state.";
+constexpr std::string_view gather_infix = "_gather.";
 constexpr std::string_view suffix = ".safetensors";
 
 std::string hexadecimal(std::uint64_t value, std::size_t digits) {
@@ -45,13 +46,17 @@ bool take_text(std::string_view& text, std::string_view wanted) {
 }  // namespace
 
 std::string StateFileName::name() const {
-  return std::string(rank_prefix) + std::to_string(rank) + std::string(infix) + hexadecimal(writer, 16) + '-' +
-         hexadecimal(counter, 8) + std::string(suffix);
+  return std::string(rank_prefix) + std::to_string(rank) + std::string(of_gather ? gather_infix : state_infix) +
+         hexadecimal(writer, 16) + '-' + hexadecimal(counter, 8) + std::string(suffix);
 }
 
 std::optional<StateFileName> parse_state_file_name(std::string_view name) noexcept {
   StateFileName file;
-  bool const ok = take_text(name, rank_prefix) && take_number(name, file.rank, 10, 0) && take_text(name, infix) &&
+  auto const take_infix = [&] {
+    file.of_gather = take_text(name, gather_infix);
+    return file.of_gather || take_text(name, state_infix);
+  };
+  bool const ok = take_text(name, rank_prefix) && take_number(name, file.rank, 10, 0) && take_infix() &&
                   take_number(name, file.writer, 16, 16) && take_text(name, "-") &&
                   take_number(name, file.counter, 16, 8) && name == suffix;
   return ok ? std::optional(file) : std::nullopt;

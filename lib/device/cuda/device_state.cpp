@@ -21,7 +21,7 @@ namespace {
 using api::DeviceAttribute;
 using api::Result;
 
-// A pool without a threshold gives its memory back at each synchronisation, and the next tensor pays for it again. A
+// A pool without a threshold gives its memory back at each synchronization, and the next tensor pays for it again. A
 // pool that keeps everything starves other libraries of the process.
 constexpr std::uint64_t pool_keeps = std::uint64_t{1} << 30;
 
@@ -76,7 +76,7 @@ void DeviceState::make_pool() {
   auto keeps = pool_keeps;
   auto const result = f.cuMemPoolSetAttribute(pool_, api::PoolAttribute::release_threshold, &keeps);
   if (result == Result::success) return;
-  log_event(LogLevel::warning, "the memory pool of a GPU gives unused memory back at each synchronisation",
+  log_event(LogLevel::warning, "the memory pool of a GPU gives unused memory back at each synchronization",
             {{"device", to_string(device())}, {"error", text_of(f, result)}});
 }
 

@@ -17,7 +17,7 @@ struct Driver {
   std::vector<std::string> missing{};  ///< optional functions that the driver lacks
 };
 
-/// Opens the driver at the first call and initialises it.
+/// Opens the driver at the first call and initializes it.
 ///
 /// `UnavailableError` without a driver, or with one that is too old or does not start, again at each call; `UsageError`
 /// in a child of a process that had opened it before it forked.

@@ -39,12 +39,12 @@ class PlainBlock final : public MemoryBlock {
 };
 
 /// Memory of the plugged allocator.
-class PluggedBlock final : public MemoryBlock {
+class PluggableBlock final : public MemoryBlock {
  public:
-  PluggedBlock(DeviceState& state, Stream stream, void* data, std::size_t bytes,
-               std::shared_ptr<Allocator const> allocator)
+  PluggableBlock(DeviceState& state, Stream stream, void* data, std::size_t bytes,
+                 std::shared_ptr<Allocator const> allocator)
       : MemoryBlock(state, std::move(stream), data, bytes), allocator_(std::move(allocator)) {}
-  ~PluggedBlock() override {
+  ~PluggableBlock() override {
     try {
       allocator_->free(data(), bytes(), state().device().index, native(stream()));
     } catch (...) {
@@ -56,13 +56,13 @@ class PluggedBlock final : public MemoryBlock {
   std::shared_ptr<Allocator const> allocator_;
 };
 
-struct PluggedAllocator {
+struct PluggableAllocator {
   std::mutex mutex{};
   std::shared_ptr<Allocator const> allocator{};
 };
 
-PluggedAllocator& plugged() {
-  static NoDestructor<PluggedAllocator> one;  // tensors may outlive `main`
+PluggableAllocator& plugged() {
+  static NoDestructor<PluggableAllocator> one;  // tensors may outlive `main`
   return one.value;
 }
 
@@ -109,7 +109,7 @@ std::unique_ptr<MemoryBlock> allocate_block(DeviceState& state, Stream const& st
   if (auto const allocator = current_allocator(); allocator && !request.shareable) {
     auto* const data = allocator->allocate(bytes, state.device().index, native(stream));
     if (data == nullptr) refuse_full(state, bytes, "the plugged allocator");
-    return std::make_unique<PluggedBlock>(state, stream, data, bytes, allocator);
+    return std::make_unique<PluggableBlock>(state, stream, data, bytes, allocator);
   }
   // The pool's memory would belong to a captured graph, which allocates it anew with each replay.
   bool const is_captured = Capture::of(stream) != nullptr;

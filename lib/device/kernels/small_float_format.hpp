@@ -16,7 +16,7 @@ enum class Overflow : std::uint8_t {
 namespace kernels {
 
 /// Codes of a format that are not numbers.
-enum class Specials : std::uint8_t {
+enum class SpecialValues : std::uint8_t {
   ieee,    ///< the highest exponent: infinity and NaN
   finite,  ///< NaN is the highest code of each sign; no infinity
   fnuz,    ///< NaN is the code of minus zero; no infinity
@@ -31,19 +31,19 @@ struct Format {
   int exponent_bits;
   int mantissa_bits;
   int bias;
-  Specials specials;
+  SpecialValues special_values;
 
   [[nodiscard]] constexpr std::uint32_t sign() const { return 1U << (exponent_bits + mantissa_bits); }
   [[nodiscard]] constexpr std::uint32_t infinity() const { return ((1U << exponent_bits) - 1U) << mantissa_bits; }
   [[nodiscard]] constexpr std::uint32_t largest() const {
-    if (specials == Specials::ieee) return infinity() - 1U;
-    return specials == Specials::finite ? sign() - 2U : sign() - 1U;
+    if (special_values == SpecialValues::ieee) return infinity() - 1U;
+    return special_values == SpecialValues::finite ? sign() - 2U : sign() - 1U;
   }
   [[nodiscard]] constexpr bool is_nan(std::uint32_t code) const {
-    if (specials == Specials::fnuz) return code == sign();
+    if (special_values == SpecialValues::fnuz) return code == sign();
     auto const magnitude = code & (sign() - 1U);
-    if (specials == Specials::finite) return magnitude == sign() - 1U;
-    return specials == Specials::ieee && magnitude > infinity();
+    if (special_values == SpecialValues::finite) return magnitude == sign() - 1U;
+    return special_values == SpecialValues::ieee && magnitude > infinity();
   }
 };
 
@@ -66,15 +66,15 @@ constexpr bool has_format(Dtype dtype) {
 /// Returns the format of a dtype.
 template <Dtype dtype>
 requires(has_format(dtype)) constexpr Format format_of() {
-  if constexpr (dtype == Dtype::f16) return {5, 10, 15, Specials::ieee};
-  if constexpr (dtype == Dtype::bf16) return {8, 7, 127, Specials::ieee};
-  if constexpr (dtype == Dtype::f8_e5m2) return {5, 2, 15, Specials::ieee};
-  if constexpr (dtype == Dtype::f8_e4m3) return {4, 3, 7, Specials::finite};
-  if constexpr (dtype == Dtype::f8_e5m2fnuz) return {5, 2, 16, Specials::fnuz};
-  if constexpr (dtype == Dtype::f8_e4m3fnuz) return {4, 3, 8, Specials::fnuz};
-  if constexpr (dtype == Dtype::f6_e2m3) return {2, 3, 1, Specials::none};
-  if constexpr (dtype == Dtype::f6_e3m2) return {3, 2, 3, Specials::none};
-  return {2, 1, 1, Specials::none};
+  if constexpr (dtype == Dtype::f16) return {5, 10, 15, SpecialValues::ieee};
+  if constexpr (dtype == Dtype::bf16) return {8, 7, 127, SpecialValues::ieee};
+  if constexpr (dtype == Dtype::f8_e5m2) return {5, 2, 15, SpecialValues::ieee};
+  if constexpr (dtype == Dtype::f8_e4m3) return {4, 3, 7, SpecialValues::finite};
+  if constexpr (dtype == Dtype::f8_e5m2fnuz) return {5, 2, 16, SpecialValues::fnuz};
+  if constexpr (dtype == Dtype::f8_e4m3fnuz) return {4, 3, 8, SpecialValues::fnuz};
+  if constexpr (dtype == Dtype::f6_e2m3) return {2, 3, 1, SpecialValues::none};
+  if constexpr (dtype == Dtype::f6_e3m2) return {3, 2, 3, SpecialValues::none};
+  return {2, 1, 1, SpecialValues::none};
 }
 
 /// Returns 2^`exponent`, which must be a normal float.
@@ -96,7 +96,7 @@ constexpr float decode(Format format, std::uint32_t code) {
   if (format.is_nan(code)) return nan_of_code(format, code);
   auto const sign = (code & format.sign()) != 0 ? -1.0F : 1.0F;
   auto const magnitude = code & (format.sign() - 1U);
-  if (format.specials == Specials::ieee && magnitude == format.infinity()) {
+  if (format.special_values == SpecialValues::ieee && magnitude == format.infinity()) {
     return sign * std::bit_cast<float>(std::uint32_t{float_infinity});
   }
   auto const exponent = static_cast<int>(magnitude >> static_cast<unsigned>(format.mantissa_bits));
@@ -107,11 +107,11 @@ constexpr float decode(Format format, std::uint32_t code) {
 }
 
 constexpr std::uint32_t encode_nan(Format format, std::uint32_t bits, std::uint32_t sign) {
-  switch (format.specials) {
-    case Specials::fnuz: return format.sign();
-    case Specials::none: return format.largest();
-    case Specials::finite: return sign | (format.sign() - 1U);
-    case Specials::ieee: break;
+  switch (format.special_values) {
+    case SpecialValues::fnuz: return format.sign();
+    case SpecialValues::none: return format.largest();
+    case SpecialValues::finite: return sign | (format.sign() - 1U);
+    case SpecialValues::ieee: break;
   }
   if (format.mantissa_bits == 2) return sign | (format.sign() - 1U);  // as torch
   auto const shift = static_cast<unsigned>(23 - format.mantissa_bits);
@@ -119,9 +119,9 @@ constexpr std::uint32_t encode_nan(Format format, std::uint32_t bits, std::uint3
 }
 
 constexpr std::uint32_t encode_overflow(Format format, std::uint32_t sign, Overflow overflow) {
-  if (overflow == Overflow::saturate || format.specials == Specials::none) return sign | format.largest();
-  if (format.specials == Specials::ieee) return sign | format.infinity();
-  return format.specials == Specials::fnuz ? format.sign() : sign | (format.sign() - 1U);
+  if (overflow == Overflow::saturate || format.special_values == SpecialValues::none) return sign | format.largest();
+  if (format.special_values == SpecialValues::ieee) return sign | format.infinity();
+  return format.special_values == SpecialValues::fnuz ? format.sign() : sign | (format.sign() - 1U);
 }
 
 /// Returns the code nearest to a number; of two, the even one. For formats whose smallest number is above the subnormal
@@ -132,7 +132,7 @@ constexpr std::uint32_t encode(Format format, float value, Overflow overflow) {
   auto const magnitude = bits & 0x7fff'ffffU;
   if (magnitude > float_infinity) return encode_nan(format, bits, sign);
   if (magnitude == float_infinity) return encode_overflow(format, sign, overflow);
-  auto const zero = format.specials == Specials::fnuz ? 0U : sign;
+  auto const zero = format.special_values == SpecialValues::fnuz ? 0U : sign;
   auto const exponent = static_cast<int>(magnitude >> 23U) - 127;
   auto const least = 1 - format.bias;
   auto const shift = static_cast<unsigned>(23 - format.mantissa_bits + (least > exponent ? least - exponent : 0));

@@ -51,15 +51,15 @@ namespace {
 
 /// The block of a new group. Given back unless the members agree to use it.
 struct NewBlock {
-  NewBlock(NodeComm& its_comm, std::uint32_t its_index) : comm(its_comm), index(its_index) {}
+  NewBlock(NodeComm& its_comm, GroupBlocks::Made const& its_block) : comm(its_comm), block(its_block) {}
   ~NewBlock() {
-    if (!in_use) comm.blocks().discard(index);
+    if (!in_use) comm.blocks().discard(block);
   }
   NewBlock(NewBlock const&) = delete;
   NewBlock& operator=(NewBlock const&) = delete;
 
   NodeComm& comm;
-  std::uint32_t index;
+  GroupBlocks::Made block;
   bool in_use = false;
 };
 
@@ -75,7 +75,7 @@ std::shared_ptr<Group> Group::split(std::vector<int> const& members, std::string
     try {
       made.emplace(comm(), comm().blocks().make(members_.node_ranks_of(members), name,
                                                 {.parent = members_.block(), .round = rounds_.posted() + 1}));
-      arrival.inlined = std::as_bytes(std::span(&made->index, 1));
+      arrival.inlined = std::as_bytes(std::span(&made->block.index, 1));
     } catch (Error const&) {
       wait(post_error(arrival, describe_exception(std::current_exception()), timeout_policy), timeout_policy, "split");
       throw;

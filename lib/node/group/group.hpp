@@ -121,7 +121,7 @@ class Group final : public spi::NodeMemory {
 
   /// Returns whether a member has died or left.
   [[nodiscard]] bool has_departed(int member) const noexcept { return members_.has_departed(member); }
-  /// Returns whether a member has left in order: it has dropped its handle, or has ended without an error.
+  /// Returns whether a member has left cleanly: it has dropped its handle, or has ended without an error.
   [[nodiscard]] bool has_left(int member) const noexcept { return members_.has_left(member); }
 
   /// Returns the messages from one member to another.

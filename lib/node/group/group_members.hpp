@@ -51,7 +51,7 @@ class GroupMembers {
   [[nodiscard]] bool has_departed(int member) const noexcept {
     return block_of(member).gone.load(std::memory_order_acquire) != 0 || comm_->has_departed(node_rank(member));
   }
-  /// Returns whether a departed member has dropped its handle or left the node in order, not by an exception or death.
+  /// Returns whether a departed member has dropped its handle or left the node cleanly, not by an exception or death.
   [[nodiscard]] bool has_left(int member) const noexcept;
   [[nodiscard]] bool is_dead(int member) const noexcept { return comm_->is_dead(node_rank(member)); }
   /// Returns the other members that are recorded as dead.

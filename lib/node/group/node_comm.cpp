@@ -265,7 +265,7 @@ void NodeComm::ring_queue_of(int rank, std::uint32_t index) const noexcept {
   int const size = blocks_->endpoint_count(index);
   auto* const endpoints = blocks_->endpoints(index);
   bool const concerned = std::any_of(endpoints, endpoints + size, [&](QueueEndpoint const& endpoint) {
-    return endpoint.node_rank.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(rank);
+    return holder_of(endpoint) == static_cast<std::uint32_t>(rank);
   });
   for (int i = 0; concerned && i < size; ++i) ring_always(endpoints[i].doorbell);
 }

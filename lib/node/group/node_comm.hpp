@@ -95,7 +95,7 @@ class NodeComm : public std::enable_shared_from_this<NodeComm> {
   /// Publishes the reason why this process is about to end, and fails every group that it is in. Not async-signal-safe.
   /// Never throws.
   void set_exit_reason(std::string_view exit_text) noexcept;
-  /// Records that this rank leaves in order. Idempotent; called by the destructor and when the process exits.
+  /// Records that this rank leaves cleanly. Idempotent; called by the destructor and when the process exits.
   void leave() noexcept;
 
  private:

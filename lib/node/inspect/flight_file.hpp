@@ -9,7 +9,7 @@
 #include "lib/platform/files/fd.hpp"
 
 /// A control segment with a name. If `CROSSRANK_FLIGHT_DIR` names a directory, the control segment of a job is a file
-/// there instead of anonymous memory, so that the flight records survive the ranks. The last rank that leaves in order
+/// there instead of anonymous memory, so that the flight records survive the ranks. The last rank that leaves cleanly
 /// removes it, unless something has failed.
 namespace crossrank::node {
 

@@ -322,10 +322,8 @@ class Reader {
     int const endpoints = blocks_.endpoint_count(index);
     for (int i = 0; i < endpoints; ++i) {
       auto const& endpoint = blocks_.endpoints(index)[i];
-      auto const holder = endpoint.node_rank.load(std::memory_order_relaxed);
-      if (EndpointWord::unpack(endpoint.state.load(std::memory_order_acquire)).state != EndpointState::taken ||
-          holder >= static_cast<std::uint32_t>(ranks_))
-        continue;
+      auto const [use, holder, state] = EndpointWord::unpack(endpoint.state.load(std::memory_order_acquire));
+      if (state != EndpointState::taken || holder >= static_cast<std::uint32_t>(ranks_)) continue;
       QueueView::Endpoint const seen{global(static_cast<int>(holder)), endpoint.cursor.load(std::memory_order_acquire),
                                      (endpoint.doorbell.load(std::memory_order_relaxed) & 1) != 0};
       if (i == 0) {

@@ -31,7 +31,7 @@ class WatchdogThread {
   /// Starts the thread and returns when the liveness word is set. `UnavailableError` when the system refuses another
   /// thread.
   WatchdogThread(RankRecord* records, int rank, int ranks, Hooks hooks);
-  /// Ends the thread. The caller has recorded that the rank left in order.
+  /// Ends the thread. The caller has recorded that the rank left cleanly.
   ~WatchdogThread();
   WatchdogThread(WatchdogThread const&) = delete;
   WatchdogThread& operator=(WatchdogThread const&) = delete;

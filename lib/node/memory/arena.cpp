@@ -25,9 +25,13 @@
 namespace crossrank::node {
 namespace {
 
-/// How long the other ranks have to return their free slots: their watchdog threads look ten times a second.
-constexpr auto trims_take_at_most = std::chrono::milliseconds(250);
+/// How long the other ranks have to return the next pages: their watchdog threads look ten times a second.
+constexpr auto next_trim_takes_at_most = std::chrono::milliseconds(250);
+constexpr auto all_trims_take_at_most = std::chrono::seconds(5);
 constexpr auto trims_nap = std::chrono::milliseconds(1);
+/// How long a watchdog thread may return pages between two heartbeats, and how many bytes it returns at a time.
+constexpr auto trims_between_heartbeats = std::chrono::milliseconds(50);
+constexpr std::size_t bytes_per_trim = std::size_t{64} << 20;
 
 constexpr std::size_t least_slot = page_bytes;
 constexpr int populate_write = 23;  // MADV_POPULATE_WRITE, Linux 5.14; where it is refused the pages come one by one
@@ -85,7 +89,7 @@ Arena::~Arena() {
   drop_lent();
 }
 
-Slot Arena::allocate(std::size_t bytes) {
+Slot Arena::allocate(std::size_t bytes, WhenFull when_full) {
   std::vector<std::shared_ptr<void const>> dropped;  // of earlier uses of the slot; destroyed after the lock
   std::lock_guard const lock(mutex_);
   if (bytes > memory_.mapping->size()) fail_full(bytes);
@@ -95,7 +99,7 @@ Slot Arena::allocate(std::size_t bytes) {
     collect();
     slot = take_free(capacity);
   }
-  if (!slot) slot = grow(capacity);
+  if (!slot) slot = grow(capacity, when_full);
   auto& entry = entries_[slot->id];
   entry.state = State::held;
   ++entry.slot.generation;
@@ -181,10 +185,10 @@ std::uint32_t Arena::new_id() {
   return id;
 }
 
-Slot Arena::grow(std::size_t capacity) {
+Slot Arena::grow(std::size_t capacity, WhenFull when_full) {
   auto const id = new_id();
   try {
-    take_pages(id, capacity);
+    take_pages(id, capacity, when_full);
   } catch (Error const&) {
     unused_ids_.push_back(id);
     throw;
@@ -194,10 +198,10 @@ Slot Arena::grow(std::size_t capacity) {
   return entries_[id].slot;
 }
 
-void Arena::take_pages(std::uint32_t id, std::size_t capacity) {
+void Arena::take_pages(std::uint32_t id, std::size_t capacity, WhenFull when_full) {
   if (!reserve(capacity)) {
     trim_locked();
-    if (!reserve(capacity) && !reserve_after_trims(capacity)) fail_full(capacity);
+    if (!reserve(capacity) && !reserve_after_trims(capacity, when_full)) fail_full(capacity);
   }
   auto const offset = place(capacity);
   if (!offset) {
@@ -216,18 +220,30 @@ void Arena::take_pages(std::uint32_t id, std::size_t capacity) {
   entries_[id].slot.bytes = capacity;
 }
 
-bool Arena::reserve_after_trims(std::size_t bytes) {
+bool Arena::reserve_after_trims(std::size_t bytes, WhenFull when_full) {
   // Its readers free memory sooner, and the caller waits for them.
   if (bytes > cap_bytes_ || std::ranges::count(deferred_, Awaits::reader, &Deferred::awaits) != 0) return false;
   bool others_hear = false;
-  for (int rank = 0; rank < memory_.ranks; ++rank)
-    others_hear =
-        others_hear || (rank != memory_.rank && records_[rank].heartbeat.load(std::memory_order_relaxed) != 0);
-  if (!others_hear || header_.reserved_bytes.load(std::memory_order_relaxed) <= reserved_) return false;
-  header_.trims_asked.fetch_add(1, std::memory_order_relaxed);
+  for (int rank = 0; rank < memory_.ranks; ++rank) {
+    auto const& record = records_[rank];
+    others_hear = others_hear ||
+                  (rank != memory_.rank && record.heartbeat.load(std::memory_order_relaxed) != 0 &&
+                   record.state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(AttachState::attached));
+  }
+  auto left = header_.reserved_bytes.load(std::memory_order_relaxed);
+  if (!others_hear || left <= reserved_) return false;
   auto& system = platform::system();
-  for (auto const until = system.now() + trims_take_at_most; system.now() < until; system.sleep(trims_nap)) {
+  auto const start = system.now();
+  if (when_full == WhenFull::ask && start < ask_again_at_) return false;
+  ask_again_at_ = start + next_trim_takes_at_most;
+  header_.trims_asked.fetch_add(1, std::memory_order_relaxed);
+  if (when_full == WhenFull::ask) return false;
+  for (auto until = start + next_trim_takes_at_most; system.now() < until; system.sleep(trims_nap)) {
     if (reserve(bytes)) return true;
+    if (auto const now_left = header_.reserved_bytes.load(std::memory_order_relaxed); now_left < left) {
+      left = now_left;
+      until = std::min(system.now() + next_trim_takes_at_most, start + all_trims_take_at_most);
+    }
   }
   return reserve(bytes);
 }
@@ -237,10 +253,22 @@ void Arena::trim_if_asked() noexcept {
   if (asked == trims_seen_) return;
   std::unique_lock const lock(mutex_, std::try_to_lock);
   if (!lock) return;
-  trims_seen_ = asked;
   try {
     collect(Driver::not_called);
-    trim_locked(Driver::not_called);
+    auto& system = platform::system();
+    auto const until = system.now() + trims_between_heartbeats;
+    for (auto slot = free_.begin(); slot != free_.end();) {
+      if (system.now() >= until) return;  // the next heartbeat continues
+      auto const [capacity, id] = *slot;
+      if (entries_[id].page_lock) {
+        ++slot;
+        continue;
+      }
+      slot = free_.erase(slot);
+      give_back_end(id, std::min(capacity, bytes_per_trim));
+      if (entries_[id].state == State::free) slot = free_.emplace(entries_[id].slot.bytes, id);
+    }
+    trims_seen_ = asked;
   } catch (std::exception const& e) {
     log_event(LogLevel::warning, "free shared memory could not be given back", {{"error", e.what()}});
   }
@@ -354,34 +382,40 @@ std::size_t Arena::trim() {
   return trim_locked();
 }
 
-std::size_t Arena::trim_locked(Driver driver) {
+std::size_t Arena::trim_locked() {
   std::size_t given_back = 0;
-  std::erase_if(free_, [&](auto const& slot) {
-    auto const [capacity, id] = slot;
-    auto& entry = entries_[id];
-    if (driver == Driver::not_called && entry.page_lock) return false;
-    entry.page_lock.reset();
-    entry.lock_tried = false;
-    release_pages(*memory_.fd, entry.slot.offset, capacity);
-    by_offset_.erase(entry.slot.offset);
-    auto [range, inserted] = cold_.emplace(entry.slot.offset, capacity);
-    if (auto const next = std::next(range); next != cold_.end() && range->first + range->second == next->first) {
-      range->second += next->second;
-      cold_.erase(next);
-    }
-    if (range != cold_.begin()) {
-      if (auto const before = std::prev(range); before->first + before->second == range->first) {
-        before->second += range->second;
-        cold_.erase(range);
-      }
-    }
-    entry.state = State::unused;
-    unused_ids_.push_back(id);
+  for (auto const& [capacity, id] : std::exchange(free_, {})) {
+    entries_[id].page_lock.reset();
+    entries_[id].lock_tried = false;
+    give_back_end(id, capacity);
     given_back += capacity;
-    return true;
-  });
-  unreserve(given_back);
+  }
   return given_back;
+}
+
+void Arena::give_back_end(std::uint32_t id, std::size_t bytes) {
+  auto& entry = entries_[id];
+  auto& slot = entry.slot;
+  slot.bytes -= bytes;
+  auto const offset = slot.offset + slot.bytes;
+  release_pages(*memory_.fd, offset, bytes);
+  auto [range, inserted] = cold_.emplace(offset, bytes);
+  if (auto const next = std::next(range); next != cold_.end() && range->first + range->second == next->first) {
+    range->second += next->second;
+    cold_.erase(next);
+  }
+  if (range != cold_.begin()) {
+    if (auto const before = std::prev(range); before->first + before->second == range->first) {
+      before->second += range->second;
+      cold_.erase(range);
+    }
+  }
+  unreserve(bytes);
+  if (slot.bytes != 0) return;
+  by_offset_.erase(slot.offset);
+  entry.lock_tried = false;
+  entry.state = State::unused;
+  unused_ids_.push_back(id);
 }
 
 Arena::Usage Arena::usage() {

@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -48,9 +49,15 @@ class Arena {
   Arena(Arena const&) = delete;
   Arena& operator=(Arena const&) = delete;
 
+  /// What a call does when the cap is reached and this arena has no free pages: it asks the other ranks to return the
+  /// pages of their free slots, which takes a quarter of a second, longer for gigabytes.
+  enum class WhenFull : std::uint8_t {
+    wait,  ///< and waits for them
+    ask    ///< and fails; for callers who try again
+  };
   /// Allocates a slot of at least `bytes`, with mapped pages if one is free. When the cap is reached it first frees
   /// unused pages, then throws `UnavailableError`. `IoError` when the system refuses pages below the cap.
-  [[nodiscard]] Slot allocate(std::size_t bytes);
+  [[nodiscard]] Slot allocate(std::size_t bytes, WhenFull when_full = WhenFull::wait);
   /// Releases the slot. It is used again once no reader holds it.
   void release(Slot const& slot) noexcept;
   /// What a deferred release waits for.
@@ -80,8 +87,9 @@ class Arena {
   /// Returns the pages of all free slots to the system. Returns the number of bytes.
   std::size_t trim();
 
-  /// Does so when another rank has asked for it, unless another thread is in a call. For the watchdog thread: asks
-  /// nobody, waits for nothing, and leaves page-locked slots to `trim`.
+  /// Does so when another rank has asked for it, unless another thread is in a call. For the watchdog thread: returns
+  /// after a fraction of a second, and continues in the next call; waits for nothing, and leaves page-locked slots to
+  /// `trim`.
   void trim_if_asked() noexcept;
 
   /// Page-locks a slot in use, so that devices of that kind copy it without staging. The lock stays as long as the
@@ -119,15 +127,17 @@ class Arena {
   /// Returns whether nobody reads the slot any more. Then no rank can take a lease on the objects kept with it.
   [[nodiscard]] bool end_use(Entry const& entry) const;
   [[nodiscard]] std::optional<Slot> take_free(std::size_t capacity);
-  [[nodiscard]] Slot grow(std::size_t capacity);
+  [[nodiscard]] Slot grow(std::size_t capacity, WhenFull when_full);
   [[nodiscard]] bool reserve(std::size_t bytes) noexcept;
   void unreserve(std::size_t bytes) noexcept;
-  void take_pages(std::uint32_t id, std::size_t capacity);
+  void take_pages(std::uint32_t id, std::size_t capacity, WhenFull when_full);
   /// Asks the other ranks to return the pages of their free slots, and reserves the bytes once they suffice.
-  [[nodiscard]] bool reserve_after_trims(std::size_t bytes);
+  [[nodiscard]] bool reserve_after_trims(std::size_t bytes, WhenFull when_full);
   [[nodiscard]] std::optional<std::size_t> place(std::size_t capacity);
   [[nodiscard]] std::uint32_t new_id();
-  std::size_t trim_locked(Driver driver = Driver::called);
+  std::size_t trim_locked();
+  /// Returns the pages at the end of a free slot that is not in `free_`, and ends the slot if no page is left.
+  void give_back_end(std::uint32_t id, std::size_t bytes);
   [[nodiscard]] ErrorInfo no_space_error(std::size_t wanted);
   [[noreturn]] void fail_full(std::size_t wanted);
   [[noreturn]] void fail_refused(std::size_t wanted, int error);
@@ -148,7 +158,8 @@ class Arena {
   std::map<std::size_t, std::size_t> cold_;         ///< ranges without pages: offset -> bytes
   std::size_t end_ = 0;                             ///< end of the highest slot so far
   std::size_t reserved_ = 0;
-  std::uint32_t trims_seen_ = 0;  ///< of `ControlHeader::trims_asked`
+  std::uint32_t trims_seen_ = 0;             ///< of `ControlHeader::trims_asked`
+  std::chrono::nanoseconds ask_again_at_{};  ///< the other ranks have been asked shortly before
   bool abandoned_ = false;
 };
 

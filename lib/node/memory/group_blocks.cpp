@@ -147,7 +147,7 @@ std::uint32_t GroupBlocks::claim(std::size_t bytes, std::string const& name) {
                           .hint = "drop unused group and queue handles on all of their ranks"});
 }
 
-void GroupBlocks::open(std::uint32_t index, BlockState state) noexcept {
+BlockUse GroupBlocks::open(std::uint32_t index, BlockState state) noexcept {
   auto& groups_made = reinterpret_cast<ControlHeader*>(control_)->groups_made;
   auto high = groups_made.load(std::memory_order_relaxed);
   while (high <= index && !groups_made.compare_exchange_weak(high, index + 1, std::memory_order_acq_rel)) {
@@ -156,13 +156,13 @@ void GroupBlocks::open(std::uint32_t index, BlockState state) noexcept {
   auto use = BlockUse::unpack(word.load(std::memory_order_relaxed));
   use.state = state;
   word.store(use.pack(), std::memory_order_release);
+  return use;
 }
 
-std::uint32_t GroupBlocks::make(std::vector<int> const& members, std::string const& name, Origin origin) {
+GroupBlocks::Made GroupBlocks::make(std::vector<int> const& members, std::string const& name, Origin origin) {
   auto const index = claim(ControlGeometry::group_bytes(static_cast<int>(members.size())), name);
   fill(index, members, name, origin);
-  open(index, BlockState::ready);
-  return index;
+  return {.index = index, .use = open(index, BlockState::ready)};
 }
 
 void GroupBlocks::fill(std::uint32_t index, std::vector<int> const& members, std::string const& name,
@@ -188,9 +188,7 @@ void GroupBlocks::free(std::uint32_t index, BlockUse from) noexcept {
   header(index).use_word.compare_exchange_strong(expected, from.pack(), std::memory_order_acq_rel);
 }
 
-void GroupBlocks::discard(std::uint32_t index) noexcept {
-  free(index, BlockUse::unpack(header(index).use_word.load(std::memory_order_acquire)));
-}
+void GroupBlocks::discard(Made const& made) noexcept { free(made.index, made.use); }
 
 void GroupBlocks::join(std::uint32_t index, int member) noexcept {
   members(index)[member].presence.store(joined, std::memory_order_release);

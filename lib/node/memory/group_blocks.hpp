@@ -27,10 +27,15 @@ class GroupBlocks {
 
   GroupBlocks(std::byte* control, int ranks, int rank, std::shared_ptr<platform::Fd> control_fd);
 
+  /// A block, and the use of it that this rank has made.
+  struct Made {
+    std::uint32_t index = 0;
+    BlockUse use{};
+  };
   /// Takes a block for `members` (ranks of the node). `UnavailableError` when there are too many at once.
-  [[nodiscard]] std::uint32_t make(std::vector<int> const& members, std::string const& name, Origin origin);
-  /// Called by the maker of a block that no rank will join.
-  void discard(std::uint32_t index) noexcept;
+  [[nodiscard]] Made make(std::vector<int> const& members, std::string const& name, Origin origin);
+  /// Frees a block that no rank will join. Does nothing if another rank has found that out before and taken the block.
+  void discard(Made const& made) noexcept;
   void join(std::uint32_t index, int member) noexcept;
   /// Leaves a block. The last member to leave frees it.
   void leave(std::uint32_t index, int member) noexcept;
@@ -69,8 +74,8 @@ class GroupBlocks {
   [[nodiscard]] bool queue_is_over(std::uint32_t index) const noexcept;
   /// Takes a garbage block with its pages. The caller fills it.
   [[nodiscard]] std::uint32_t claim(std::size_t bytes, std::string const& name);
-  /// Marks a block as made.
-  void open(std::uint32_t index, BlockState state) noexcept;
+  /// Marks a block as made. Returns its use.
+  BlockUse open(std::uint32_t index, BlockState state) noexcept;
   void fill(std::uint32_t index, std::vector<int> const& members, std::string const& name, Origin origin) noexcept;
   void free(std::uint32_t index, BlockUse from) noexcept;
 

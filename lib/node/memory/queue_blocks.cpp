@@ -28,10 +28,9 @@ bool GroupBlocks::queue_is_over(std::uint32_t index) const noexcept {
   int const size = endpoint_count(index);
   for (int i = 0; i < size; ++i) {
     auto const& endpoint = endpoints(index)[i];
-    auto const state = EndpointWord::unpack(endpoint.state.load(std::memory_order_seq_cst)).state;
+    auto const [use, rank, state] = EndpointWord::unpack(endpoint.state.load(std::memory_order_seq_cst));
     // A writer that has closed still has its handle, and readers may still attach.
     bool const in_use = state == EndpointState::taken || (i == 0 && state == EndpointState::closed);
-    auto const rank = endpoint.node_rank.load(std::memory_order_seq_cst);
     if (in_use && !departed(rank)) return false;
   }
   return true;
@@ -53,7 +52,6 @@ std::uint32_t GroupBlocks::make_queue(QueueHeader const& queue, std::string cons
     auto& endpoint = endpoints(index)[i];
     endpoint.cursor.store(0, std::memory_order_relaxed);
     endpoint.doorbell.store(0, std::memory_order_relaxed);
-    endpoint.node_rank.store(QueueEndpoint::no_rank, std::memory_order_relaxed);
     endpoint.note.kind.store(QueueNote::none, std::memory_order_relaxed);
     endpoint.state.store(EndpointWord{.use = use}.pack(), std::memory_order_release);
   }
@@ -65,6 +63,6 @@ std::uint32_t GroupBlocks::make_queue(QueueHeader const& queue, std::string cons
   return index;
 }
 
-void GroupBlocks::open_queue(std::uint32_t index) noexcept { open(index, BlockState::queue); }
+void GroupBlocks::open_queue(std::uint32_t index) noexcept { static_cast<void>(open(index, BlockState::queue)); }
 
 }  // namespace crossrank::node

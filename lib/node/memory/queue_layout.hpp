@@ -11,20 +11,25 @@ namespace crossrank::node {
 enum class EndpointState : std::uint32_t {
   free = 0,
   taken = 1,
-  closed = 2,   ///< in order: a writer has sent everything, a reader wants no more
+  closed = 2,   ///< cleanly: a writer has sent everything, a reader wants no more
   dropped = 3,  ///< its last handle was dropped without `close`
   gone = 4,     ///< a closed writer whose last handle was dropped; no reader can attach any more
 };
 
-/// The state of an endpoint and the use of its block. The use keeps a rank that attaches too late from taking a place
-/// in the next queue of the same block.
+/// The state of an endpoint, the rank that holds it, and the use of its block, in one word: a rank that dies has taken
+/// a place and its name is known, or neither. The use keeps a rank that attaches too late from taking a place in the
+/// next queue of the same block.
 struct EndpointWord {
+  static constexpr std::uint32_t no_rank = 0xffff;
   std::uint64_t use = 0;
+  std::uint32_t rank = no_rank;  ///< of the node
   EndpointState state = EndpointState::free;
 
-  [[nodiscard]] std::uint64_t pack() const noexcept { return use << 8 | static_cast<std::uint64_t>(state); }
+  [[nodiscard]] std::uint64_t pack() const noexcept {
+    return use << 24 | std::uint64_t{rank & no_rank} << 8 | static_cast<std::uint64_t>(state);
+  }
   [[nodiscard]] static EndpointWord unpack(std::uint64_t word) noexcept {
-    return {word >> 8, static_cast<EndpointState>(word & 0xff)};
+    return {word >> 24, static_cast<std::uint32_t>(word >> 8) & no_rank, static_cast<EndpointState>(word & 0xff)};
   }
 };
 
@@ -55,25 +60,25 @@ struct QueueNote {
 /// verdict is in force until the endpoint that gave it continues; the timeouts of others meanwhile blame the same
 /// ranks.
 struct QueueStatus {
-  enum class How : std::uint8_t {
+  enum class State : std::uint8_t {
     open = 0,
-    closed = 1,     ///< by the writer, in order
+    closed = 1,     ///< by the writer, cleanly
     failed = 2,     ///< the `QueueNote` of endpoint `decider` says why
     timed_out = 3,  ///< open; the `QueueNote` of endpoint `decider` names the ranks to blame for timeouts
   };
-  How how = How::open;
+  State state = State::open;
   std::uint32_t decider = 0;  ///< among the endpoints; 24 bits
   std::uint8_t waited = 0;    ///< how long the verdict's endpoint has waited: the binary logarithm of nanoseconds
   std::uint32_t verdict = 0;  ///< number of the last verdict of a timeout; 24 bits
 
   static constexpr std::uint32_t field_mask = (std::uint32_t{1} << 24) - 1;
-  [[nodiscard]] bool ended() const noexcept { return how == How::closed || how == How::failed; }
+  [[nodiscard]] bool ended() const noexcept { return state == State::closed || state == State::failed; }
   [[nodiscard]] std::uint64_t pack() const noexcept {
     return static_cast<std::uint64_t>(verdict & field_mask) << 40 | static_cast<std::uint64_t>(waited) << 32 |
-           static_cast<std::uint64_t>(decider & field_mask) << 8 | static_cast<std::uint64_t>(how);
+           static_cast<std::uint64_t>(decider & field_mask) << 8 | static_cast<std::uint64_t>(state);
   }
   [[nodiscard]] static QueueStatus unpack(std::uint64_t word) noexcept {
-    return {static_cast<How>(word & 0xff), static_cast<std::uint32_t>(word >> 8) & field_mask,
+    return {static_cast<State>(word & 0xff), static_cast<std::uint32_t>(word >> 8) & field_mask,
             static_cast<std::uint8_t>(word >> 32 & 0xff), static_cast<std::uint32_t>(word >> 40)};
   }
 };
@@ -85,10 +90,8 @@ struct QueueEndpoint {
   alignas(64) std::atomic<std::uint64_t> cursor;
   /// Like that of a `MemberBlock`. On another cache line than `cursor`, which changes with each message.
   alignas(64) std::atomic<std::uint32_t> doorbell;
-  std::atomic<std::uint32_t> node_rank;  ///< rank that holds the endpoint, or `no_rank`
-  std::atomic<std::uint64_t> state;      ///< EndpointWord; taken by compare-and-swap
+  std::atomic<std::uint64_t> state;  ///< EndpointWord; taken by compare-and-swap
   QueueNote note;
-  static constexpr std::uint32_t no_rank = 0xffffffff;
 };
 static_assert(std::is_standard_layout_v<QueueEndpoint> && sizeof(QueueEndpoint) == 128);
 
@@ -97,7 +100,12 @@ static_assert(std::is_standard_layout_v<QueueEndpoint> && sizeof(QueueEndpoint) 
   return EndpointWord::unpack(end.state.load(std::memory_order_seq_cst)).state;
 }
 
-/// Returns whether the owner has closed the endpoint in order.
+/// Returns the rank of the node that holds the endpoint, or has held it last; `EndpointWord::no_rank` before the first.
+[[nodiscard]] inline std::uint32_t holder_of(QueueEndpoint const& end) noexcept {
+  return EndpointWord::unpack(end.state.load(std::memory_order_seq_cst)).rank;
+}
+
+/// Returns whether the owner has closed the endpoint cleanly.
 [[nodiscard]] inline bool has_closed(EndpointState state) noexcept {
   return state == EndpointState::closed || state == EndpointState::gone;
 }

@@ -37,7 +37,10 @@ void RingEndpoint::cancel() noexcept {
 }
 
 void RingEndpoint::announce(EndpointState state) noexcept {
-  auto const word = EndpointWord{.use = BlockUse::unpack(use_word_).number, .state = state}.pack();
+  auto const word =
+      EndpointWord{
+          .use = BlockUse::unpack(use_word_).number, .rank = static_cast<std::uint32_t>(comm_->rank()), .state = state}
+          .pack();
   atomic_ops::deliver(own().state, word, [&] {
     if (state == EndpointState::dropped) comm_->header().departures.fetch_add(1, std::memory_order_seq_cst);
     for (int other = 0; other <= readers_; ++other) {

@@ -76,8 +76,7 @@ std::optional<int> lost_by(NodeComm const& comm, int writer) {
 }
 
 [[noreturn]] void refuse_place(NodeComm const& comm, RingId const& name, int reader, QueueEndpoint const& place) {
-  auto const state = EndpointWord::unpack(place.state.load(std::memory_order_seq_cst)).state;
-  auto const holder = place.node_rank.load(std::memory_order_acquire);
+  auto const [use, holder, state] = EndpointWord::unpack(place.state.load(std::memory_order_seq_cst));
   auto const got = "reader " + std::to_string(reader);
   if (state == EndpointState::taken)
     refuse(name, "this reader number is in use by " + rank_text(comm, holder), "an unused number", got,
@@ -116,17 +115,18 @@ std::unique_ptr<RingReader> RingReader::attach(std::shared_ptr<NodeComm> const& 
   };
   refuse_if_ended();
   auto free = EndpointWord{.use = use.number, .state = EndpointState::free}.pack();
-  auto const taken = EndpointWord{.use = use.number, .state = EndpointState::taken}.pack();
+  auto const own_rank = static_cast<std::uint32_t>(comm->rank());
+  auto const taken = EndpointWord{.use = use.number, .rank = own_rank, .state = EndpointState::taken}.pack();
   if (!made->own().state.compare_exchange_strong(free, taken, std::memory_order_seq_cst))
     refuse_place(*comm, name, reader, made->own());
-  made->own().node_rank.store(static_cast<std::uint32_t>(comm->rank()), std::memory_order_seq_cst);
   try {
     refuse_if_ended();
   } catch (Error const&) {
     // Only while the place belongs to this queue: the block may already belong to the next one.
     auto held = taken;
     made->own().state.compare_exchange_strong(
-        held, EndpointWord{.use = use.number, .state = EndpointState::closed}.pack(), std::memory_order_seq_cst);
+        held, EndpointWord{.use = use.number, .rank = own_rank, .state = EndpointState::closed}.pack(),
+        std::memory_order_seq_cst);
     throw;
   }
   made->left_ = false;
@@ -135,7 +135,7 @@ std::unique_ptr<RingReader> RingReader::attach(std::shared_ptr<NodeComm> const& 
 
 RingReader::RingReader(std::shared_ptr<NodeComm> comm, RingId const& name, int reader)
     : RingEndpoint(comm, name.block, name.use_word, reader + 1, load_once(comm->blocks().queue(name.block))),
-      writer_(static_cast<int>(endpoint(0).node_rank.load(std::memory_order_acquire))),
+      writer_(static_cast<int>(holder_of(endpoint(0)))),
       chunks_at_(nullptr) {
   left_ = true;  // until it has its place
 }

@@ -34,7 +34,7 @@ class RingReader final : public RingEndpoint {
   [[nodiscard]] spi::Backing backing() const { return comm_->backing_of(writer_, peek().data()); }
   /// Finishes the message: its place may be overwritten.
   void take() noexcept;
-  /// Returns whether the writer has closed in order and everything is taken.
+  /// Returns whether the writer has closed cleanly and everything is taken.
   [[nodiscard]] bool at_end() const noexcept;
   /// Returns why no message will come, once all messages are read: the queue has failed, the writer has died or left
   /// without closing, or another reader has died. Decides that for all endpoints if none has decided before.

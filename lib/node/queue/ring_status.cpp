@@ -67,7 +67,7 @@ QueueStatus RingStatus::load() const noexcept { return QueueStatus::unpack(atomi
 
 std::optional<RingFailure> RingStatus::failure() const {
   auto const status = load();
-  if (status.how != QueueStatus::How::failed || status.decider > static_cast<std::uint32_t>(readers_))
+  if (status.state != QueueStatus::State::failed || status.decider > static_cast<std::uint32_t>(readers_))
     return std::nullopt;
   auto const& note = endpoint(static_cast<int>(status.decider)).note;
   return blamed_in(note, kind_of(note) == QueueNote::timed_out);
@@ -76,9 +76,9 @@ std::optional<RingFailure> RingStatus::failure() const {
 bool RingStatus::close() noexcept {
   auto seen = atomic_ops::published(*word_);
   while (!QueueStatus::unpack(seen).ended()) {
-    if (atomic_ops::set_once(*word_, seen, QueueStatus{.how = QueueStatus::How::closed}.pack())) return true;
+    if (atomic_ops::set_once(*word_, seen, QueueStatus{.state = QueueStatus::State::closed}.pack())) return true;
   }
-  return QueueStatus::unpack(seen).how == QueueStatus::How::closed;
+  return QueueStatus::unpack(seen).state == QueueStatus::State::closed;
 }
 
 RingFailure RingStatus::declare(RingFailure const& failure) {
@@ -91,7 +91,8 @@ RingFailure RingStatus::declare(RingFailure const& failure) {
 
 void RingStatus::fail_as_noted() noexcept {
   CROSSRANK_CRASH_POINT("node.queue.failing");
-  auto const failed = QueueStatus{.how = QueueStatus::How::failed, .decider = static_cast<std::uint32_t>(own_)}.pack();
+  auto const failed =
+      QueueStatus{.state = QueueStatus::State::failed, .decider = static_cast<std::uint32_t>(own_)}.pack();
   auto seen = atomic_ops::published(*word_);
   do {
     if (QueueStatus::unpack(seen).ended()) return;
@@ -119,14 +120,15 @@ void RingStatus::write_note(QueueNote::Kind kind, RingFailure const& blamed) noe
 void RingStatus::wait_begins(std::vector<int> const& others) {
   auto const status = load();
   if (!std::exchange(waiting_, true)) verdict_before_ = status.verdict;
-  if (status.how != QueueStatus::How::failed) write_note(QueueNote::waits, RingFailure::of(true, others));
+  if (status.state != QueueStatus::State::failed) write_note(QueueNote::waits, RingFailure::of(true, others));
 }
 
 void RingStatus::withdraw_slow() noexcept {
   noted_ = waiting_ = false;
   retract();
   auto const status = load();
-  bool const is_reason = status.how == QueueStatus::How::failed && status.decider == static_cast<std::uint32_t>(own_);
+  bool const is_reason =
+      status.state == QueueStatus::State::failed && status.decider == static_cast<std::uint32_t>(own_);
   if (!is_reason) endpoint(own_).note.kind.store(QueueNote::none, std::memory_order_release);
 }
 
@@ -147,14 +149,14 @@ void RingStatus::leave() {
 void RingStatus::retract() noexcept {
   auto seen = atomic_ops::published(*word_);
   auto status = QueueStatus::unpack(seen);
-  if (status.how != QueueStatus::How::timed_out || status.decider != static_cast<std::uint32_t>(own_)) return;
+  if (status.state != QueueStatus::State::timed_out || status.decider != static_cast<std::uint32_t>(own_)) return;
   // If this fails, another endpoint's verdict has replaced this one, or the queue has ended.
   static_cast<void>(atomic_ops::set_once(*word_, seen, QueueStatus{.verdict = status.verdict}.pack()));
 }
 
 std::optional<RingFailure> RingStatus::verdict_of(std::uint64_t word) const {
   auto const status = QueueStatus::unpack(word);
-  if (status.how != QueueStatus::How::timed_out || status.decider > static_cast<std::uint32_t>(readers_))
+  if (status.state != QueueStatus::State::timed_out || status.decider > static_cast<std::uint32_t>(readers_))
     return std::nullopt;
   auto const& note = endpoint(static_cast<int>(status.decider)).note;
   if (kind_of(note) != QueueNote::timed_out) return std::nullopt;
@@ -186,7 +188,7 @@ RingFailure RingStatus::agree_on_timeout(RingFailure const& found, std::chrono::
     write_note(QueueNote::timed_out, found);
     bool const is_poll = standing && much_shorter(own_wait, status.waited);
     if (is_poll || status.ended()) return found;
-    auto const verdict = QueueStatus{.how = QueueStatus::How::timed_out,
+    auto const verdict = QueueStatus{.state = QueueStatus::State::timed_out,
                                      .decider = static_cast<std::uint32_t>(own_),
                                      .waited = static_cast<std::uint8_t>(own_wait),
                                      .verdict = status.verdict + 1};
@@ -197,7 +199,7 @@ RingFailure RingStatus::agree_on_timeout(RingFailure const& found, std::chrono::
 // ---------------------------------------------------------------- losses
 
 int RingStatus::holder(int index) const noexcept {
-  auto const rank = endpoint(index).node_rank.load(std::memory_order_acquire);
+  auto const rank = holder_of(endpoint(index));
   return rank < static_cast<std::uint32_t>(comm_->ranks()) ? static_cast<int>(rank) : -1;
 }
 

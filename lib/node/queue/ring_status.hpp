@@ -43,7 +43,7 @@ class RingStatus {
   /// Errors of queues name ranks of the job, since also a rank without an endpoint can be to blame.
   void use_global_ranks() noexcept { blames_any_ = true; }
 
-  [[nodiscard]] bool has_failed() const noexcept { return load().how == QueueStatus::How::failed; }
+  [[nodiscard]] bool has_failed() const noexcept { return load().state == QueueStatus::State::failed; }
   [[nodiscard]] std::optional<RingFailure> failure() const;
   /// Closes the queue: the writer has sent everything. Returns false when the queue has failed before.
   bool close() noexcept;

@@ -24,8 +24,8 @@ std::function<bool()> all_readers_gone(NodeComm& comm, std::uint32_t block, std:
     if (blocks.header(block).use_word.load(std::memory_order_acquire) != use_word) return true;
     for (int reader = 1; reader <= readers; ++reader) {
       auto const& endpoint = blocks.endpoints(block)[reader];
-      if (state_of(endpoint) != EndpointState::taken) continue;
-      auto const rank = endpoint.node_rank.load(std::memory_order_acquire);
+      auto const [use, rank, state] = EndpointWord::unpack(endpoint.state.load(std::memory_order_seq_cst));
+      if (state != EndpointState::taken) continue;
       bool const known = rank < static_cast<std::uint32_t>(comm->ranks());
       if (!known || !comm->has_departed(static_cast<int>(rank))) return false;
     }
@@ -87,8 +87,9 @@ RingWriter::RingWriter(std::shared_ptr<NodeComm> comm, std::uint32_t block, Slot
   for (std::uint32_t i = 0; i < chunks_; ++i) new (chunks_at_ + i * stride()) QueueChunk{};
   auto& blocks = comm_->blocks();
   auto use = BlockUse::unpack(blocks.header(block_).use_word.load(std::memory_order_relaxed));
-  own().node_rank.store(static_cast<std::uint32_t>(comm_->rank()), std::memory_order_relaxed);
-  own().state.store(EndpointWord{.use = use.number, .state = EndpointState::taken}.pack(), std::memory_order_relaxed);
+  auto const own_rank = static_cast<std::uint32_t>(comm_->rank());
+  own().state.store(EndpointWord{.use = use.number, .rank = own_rank, .state = EndpointState::taken}.pack(),
+                    std::memory_order_relaxed);
   blocks.open_queue(block_);
   use.state = BlockState::queue;
   use_word_ = use.pack();
@@ -126,7 +127,7 @@ bool RingWriter::has_memory(std::size_t bytes) {
   release_taken();
   if (held_.size() >= full_with_ && bytes >= refused_bytes_ && ++skipped_ % skips != 0) return false;
   try {
-    place_ = comm_->arena().allocate(bytes);
+    place_ = comm_->arena().allocate(bytes, Arena::WhenFull::ask);
     full_with_ = SIZE_MAX;
     return true;
   } catch (UnavailableError const&) {
@@ -231,7 +232,7 @@ std::uint64_t RingWriter::taken_by(int reader) const noexcept {
 }
 
 int RingWriter::rank_of(int reader) const noexcept {
-  auto const rank = endpoint(reader + 1).node_rank.load(std::memory_order_acquire);
+  auto const rank = holder_of(endpoint(reader + 1));
   return rank < static_cast<std::uint32_t>(comm_->ranks()) ? static_cast<int>(rank) : -1;
 }
 

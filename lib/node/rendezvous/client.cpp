@@ -23,23 +23,23 @@ struct VerdictError {
 
 }  // namespace
 
-RendezvousClient::Greeting RendezvousClient::greet() {
+RendezvousClient::ServerReply RendezvousClient::wait_until_accepted() {
   Frame frame;
   std::vector<Fd> fds;
   switch (receive_frame(socket_.get(), frame, fds, until_)) {
     case Received::frame: break;
-    case Received::closed: return Greeting::closed;
-    default: throw_without_greeting();
+    case Received::closed: return ServerReply::disconnected;
+    default: throw_not_accepted();
   }
-  if (frame.kind == Kind::over) return Greeting::over;
-  if (frame.kind != Kind::greeting || frame.rank < 0 || frame.rank >= max_ranks) return Greeting::closed;
+  if (frame.kind == Kind::start_ended) return ServerReply::start_ended;
+  if (frame.kind != Kind::accepted || frame.rank < 0 || frame.rank >= max_ranks) return ServerReply::disconnected;
   server_rank_ = frame.rank;
-  return Greeting::come;
+  return ServerReply::accepted;
 }
 
 /// A stopped server still shows which ranks have come, in its pending rendezvous. A process that has this client's own
 /// rank there belongs to another job.
-void RendezvousClient::throw_without_greeting() const {
+void RendezvousClient::throw_not_accepted() const {
   auto const rank = find_rank_of_pending(options_, server_pid_);
   if (rank && *rank != options_.rank) throw unresponsive_ranks_error(options_, {*rank}, server_pid_);
   throw TimeoutError({.operation = "connect",
@@ -58,7 +58,7 @@ Attachment RendezvousClient::attach(std::int64_t lost_server) {
     return attach_to_server(lost_server);
   } catch (ServerLost const&) {
     throw;
-  } catch (StartOver const&) {
+  } catch (StaleStart const&) {
     throw;
   } catch (VerdictError const& verdict) {
     throw_as_own(verdict.error, options_);
@@ -73,24 +73,24 @@ Attachment RendezvousClient::attach_to_server(std::int64_t lost_server) {
   hello.extra = static_cast<std::uint64_t>(lost_server);
   put_text(hello.key, options_.key.digest());
   put_text(hello.text, options_.host_id);
-  say(hello, {});
+  send(hello, {});
   CROSSRANK_CRASH_POINT("node.rendezvous.client_sent_hello");
-  auto [welcome, control] = hear(Kind::welcome);
+  auto [welcome, control] = receive(Kind::welcome);
   auto const misled = [&](std::string expected, std::string got) {
     return protocol_error(options_, server_rank_, std::move(expected), std::move(got));
   };
   if (control.size() != 1) throw misled("one control segment", std::to_string(control.size()));
   auto own = make_shared_memory("arena of rank " + std::to_string(options_.rank), welcome.value);
   auto const shared = reopen_read_only(own);
-  say(make_frame(options_, Kind::arena), std::vector<int>{shared.get()});
+  send(make_frame(options_, Kind::arena), std::vector<int>{shared.get()});
   std::vector<Fd> arenas;
   while (std::ssize(arenas) < options_.ranks) {
-    auto [memory, fds] = hear(Kind::memory);
+    auto [memory, fds] = receive(Kind::memory);
     if (fds.empty() || memory.value != arenas.size())
       throw misled("arenas from rank " + std::to_string(arenas.size()) + " on",
                    std::to_string(fds.size()) + " from rank " + std::to_string(memory.value) + " on");
     for (auto& fd : fds) arenas.push_back(std::move(fd));
-    say(make_frame(options_, Kind::ack), {});
+    send(make_frame(options_, Kind::ack), {});
   }
   CROSSRANK_CRASH_POINT("node.rendezvous.client_has_memory");
   check_shared_memory(control.front(), ControlGeometry(options_.ranks).total_bytes(), "control segment");
@@ -101,9 +101,9 @@ Attachment RendezvousClient::attach_to_server(std::int64_t lost_server) {
 
 void RendezvousClient::ready() {
   try {
-    say(make_frame(options_, Kind::ready), {});
+    send(make_frame(options_, Kind::ready), {});
     CROSSRANK_CRASH_POINT("node.rendezvous.client_ready");
-    static_cast<void>(hear(Kind::go));
+    static_cast<void>(receive(Kind::start));
   } catch (VerdictError const& verdict) {
     throw_as_own(verdict.error, options_);
   } catch (ServerLost const&) {
@@ -121,13 +121,13 @@ void RendezvousClient::report(Error const& error) {
   put_text(frame.key, options_.key.digest());
   put_error(frame, error);
   try {
-    say(frame, {});
+    send(frame, {});
     for (;;) receive_verdict();
   } catch (VerdictError const& verdict) {
     throw_as_own(verdict.error, options_);
   } catch (ServerLost const&) {
     throw ServerLost{error};
-  } catch (StartOver const&) {
+  } catch (StaleStart const&) {
     throw ServerLost{error};
   }
 }
@@ -135,20 +135,20 @@ void RendezvousClient::report(Error const& error) {
 /// Discards frames that were in flight to this rank, also memory for which it has no descriptor left.
 void RendezvousClient::receive_verdict() {
   try {
-    static_cast<void>(hear(Kind::failure));
+    static_cast<void>(receive(Kind::failure));
   } catch (IoError const&) {
     if (platform::system().now() >= until_) throw;
   }
 }
 
-void RendezvousClient::say(Frame const& frame, std::vector<int> const& fds) {
+void RendezvousClient::send(Frame const& frame, std::vector<int> const& fds) {
   if (send_frame(socket_.get(), frame, fds, until_)) return;
   // A server that has sent its verdict may have closed its end already. The verdict can still be read.
   for (;;) receive_verdict();
 }
 
 /// Returns the next frame. It must be of `kind`, or may be of any kind while this rank only waits for the verdict.
-std::pair<Frame, std::vector<Fd>> RendezvousClient::hear(Kind kind) {
+std::pair<Frame, std::vector<Fd>> RendezvousClient::receive(Kind kind) {
   Frame frame;
   std::vector<Fd> fds;
   switch (receive_frame(socket_.get(), frame, fds, until_)) {
@@ -157,7 +157,7 @@ std::pair<Frame, std::vector<Fd>> RendezvousClient::hear(Kind kind) {
     default: throw VerdictError{unresponsive_ranks_error(options_, {server_rank_}, server_pid_)};
   }
   if (frame.kind == Kind::failure) throw VerdictError{error_in(frame, options_)};
-  if (frame.kind == Kind::over) throw StartOver{};
+  if (frame.kind == Kind::start_ended) throw StaleStart{};
   if (frame.kind == kind || kind == Kind::failure) return {frame, std::move(fds)};
   throw protocol_error(options_, server_rank_, "frame " + std::to_string(static_cast<int>(kind)),
                        std::to_string(static_cast<int>(frame.kind)));

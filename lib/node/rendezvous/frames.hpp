@@ -15,10 +15,21 @@ namespace crossrank::node {
 /// A message between the ranks of a node on the rendezvous socket. All have one size, so that a read is whole or an
 /// error.
 struct Frame {
-  /// `greeting` is the server's first frame and tells its rank. `failure` carries an error (`error_frame.hpp`): from
-  /// the server the verdict for all, to the server a client's own error. `over` says that the start has ended and the
-  /// client shall begin again.
-  enum class Kind : std::uint32_t { greeting = 1, hello, welcome, arena, memory, ack, ready, go, failure, over };
+  /// `accepted` is the server's first frame and tells its rank. `failure` carries an error (`error_frame.hpp`): from
+  /// the server the verdict for all, to the server a client's own error. `start_ended` says that the start has ended
+  /// and the client shall begin again.
+  enum class Kind : std::uint32_t {
+    accepted = 1,
+    hello,
+    welcome,
+    arena,
+    memory,
+    ack,
+    ready,
+    start,
+    failure,
+    start_ended
+  };
   std::uint32_t magic = 0x43524652;  // "RFRC"
   std::uint32_t layout = 0;
   Kind kind = Kind::hello;

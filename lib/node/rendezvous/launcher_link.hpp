@@ -12,11 +12,11 @@ namespace crossrank::node {
 /// The messages between `crossrank run` and the rank that serves a rendezvous.
 ///
 /// The launcher listens at `launcher_address` and notices at once when a rank ends. The server of a rendezvous connects
-/// to it while ranks are missing. It receives `ended` for each rank that ends or has ended. It sends `serving`, `came`,
-/// and `joined` or `failed`, so that the launcher knows which ranks ended before all had connected. A server that sends
-/// neither has died, and another rank serves the same start.
+/// to it while ranks are missing. It receives `ended` for each rank that ends or has ended. It sends `serving`,
+/// `arrived`, and `joined` or `failed`, so that the launcher knows which ranks ended before all had connected. A server
+/// that sends neither has died, and another rank serves the same start.
 struct LauncherMessage {
-  enum class Kind : std::uint32_t { serving = 1, came, joined, failed, ended };
+  enum class Kind : std::uint32_t { serving = 1, arrived, joined, failed, ended };
   std::uint32_t magic = 0x4e4c5243;  // "CRLN"
   Kind kind = Kind::serving;
   std::int32_t rank = -1;

@@ -47,7 +47,7 @@ class RendezvousServer {
     std::chrono::nanoseconds since{};
     std::unique_ptr<PartialFrame> hello{};
   };
-  struct Heard {
+  struct ReceivedFrame {
     int rank = 0;
     std::vector<platform::Fd> fds{};
   };
@@ -72,8 +72,8 @@ class RendezvousServer {
 
   // server_memory.cpp: handing out the memory.
   Attachment attach_all();
-  [[nodiscard]] Heard await(Frame::Kind kind, int only_rank);
-  void tell(int rank, Frame const& frame, std::vector<int> const& fds);
+  [[nodiscard]] ReceivedFrame receive_from(Frame::Kind kind, int only_rank);
+  void send(int rank, Frame const& frame, std::vector<int> const& fds);
   void hand_out(int rank, std::vector<platform::Fd> const& arenas);
 
   NodeOptions options_;
@@ -101,7 +101,7 @@ struct ServerLost {
 };
 
 /// Thrown when the connection belonged to an earlier start, which has ended.
-struct StartOver {};
+struct StaleStart {};
 
 /// The side of a rank that has connected to the server. It knows the server's process id.
 class RendezvousClient {
@@ -109,9 +109,9 @@ class RendezvousClient {
   RendezvousClient(NodeOptions options, platform::Fd socket, std::int64_t server_pid, std::chrono::nanoseconds until)
       : options_(std::move(options)), socket_(std::move(socket)), server_pid_(server_pid), until_(until) {}
 
-  enum class Greeting : std::uint8_t { come, closed, over };
+  enum class ServerReply : std::uint8_t { accepted, disconnected, start_ended };
   /// Waits for the server to tell its rank. Returns `closed` when the server or its process has ended before.
-  [[nodiscard]] Greeting greet();
+  [[nodiscard]] ServerReply wait_until_accepted();
   [[nodiscard]] std::int64_t server_pid() const noexcept { return server_pid_; }
 
   /// Each throws `ServerLost` when the server ends. `lost_server`: a process that served before and ended unknown, or
@@ -122,11 +122,11 @@ class RendezvousClient {
   [[noreturn]] void report(Error const& error);
 
  private:
-  [[noreturn]] void throw_without_greeting() const;
+  [[noreturn]] void throw_not_accepted() const;
   Attachment attach_to_server(std::int64_t lost_server);
-  void say(Frame const& frame, std::vector<int> const& fds);
+  void send(Frame const& frame, std::vector<int> const& fds);
   void receive_verdict();
-  std::pair<Frame, std::vector<platform::Fd>> hear(Frame::Kind kind);
+  std::pair<Frame, std::vector<platform::Fd>> receive(Frame::Kind kind);
   [[noreturn]] void lost() const;
 
   NodeOptions options_;

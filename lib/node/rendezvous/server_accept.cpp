@@ -86,7 +86,7 @@ void RendezvousServer::accept_connections() {
     if (peer.uid != ::geteuid()) continue;  // not ours; its end sees a closed socket
     // This rank has come, but nobody has greeted it in time.
     if (!verdict_ && is_too_late()) throw slow_server_error(options_);
-    if (!send_frame(socket.get(), make_frame(options_, Kind::greeting), {}, system().now())) continue;
+    if (!send_frame(socket.get(), make_frame(options_, Kind::accepted), {}, system().now())) continue;
     connections_.push_back({.socket = std::move(socket),
                             .pid = peer.pid,
                             .since = system().now(),
@@ -124,7 +124,7 @@ void RendezvousServer::answer_hellos() {
     if (!is_hello || std::string(hello.key.data()) != options_.key.digest() || hello.rank < 0 ||
         hello.rank >= max_ranks)
       continue;
-    if (launcher_) launcher_->tell(LauncherMessage::Kind::came, hello.rank);
+    if (launcher_) launcher_->tell(LauncherMessage::Kind::arrived, hello.rank);
     if (verdict_) {
       answer(connection, hello);
     } else {
@@ -139,7 +139,7 @@ void RendezvousServer::answer(PendingConnection const& connection, Frame const& 
   if (hello.ranks > 0) expected_ = std::min(expected_, hello.ranks);
   if (hello.kind == Kind::hello && informed_.contains(hello.rank)) {
     over_ = true;
-    static_cast<void>(send_frame(connection.socket.get(), make_frame(options_, Kind::over), {}, system().now()));
+    static_cast<void>(send_frame(connection.socket.get(), make_frame(options_, Kind::start_ended), {}, system().now()));
     return;
   }
   send_error(connection.socket.get(), *verdict_);
@@ -266,7 +266,7 @@ bool RendezvousServer::all_informed() const {
 void RendezvousServer::reject_late_connections() noexcept {
   try {
     ::shutdown(listener_.get(), SHUT_RD);  // refuses new ones; those that wait are still there
-    auto const over = make_frame(options_, Kind::over);
+    auto const over = make_frame(options_, Kind::start_ended);
     for (auto const& connection : connections_)
       static_cast<void>(send_frame(connection.socket.get(), over, {}, system().now()));
     connections_.clear();

@@ -30,7 +30,7 @@ RendezvousServer::RendezvousServer(NodeOptions options, Fd listener, std::chrono
   pending_rendezvous_.emplace(options_);
   if (options_.launcher.empty() || options_.ranks == 1) return;
   launcher_.emplace(options_.launcher);
-  launcher_->tell(LauncherMessage::Kind::came, options_.rank);
+  launcher_->tell(LauncherMessage::Kind::arrived, options_.rank);
 }
 
 Attachment RendezvousServer::attach() {
@@ -56,10 +56,11 @@ Attachment RendezvousServer::attach_all() {
   auto welcome = make_frame(options_, Kind::welcome);
   welcome.value = sizes.arena_bytes;
   for (auto& [rank, client] : clients_) {
-    tell(rank, welcome, std::vector<int>{control.get()});
-    auto heard = await(Kind::arena, rank);
-    if (heard.fds.size() != 1) throw protocol_error(options_, rank, "one descriptor", std::to_string(heard.fds.size()));
-    at_rank(arenas, rank) = std::move(heard.fds.front());
+    send(rank, welcome, std::vector<int>{control.get()});
+    auto received = receive_from(Kind::arena, rank);
+    if (received.fds.size() != 1)
+      throw protocol_error(options_, rank, "one descriptor", std::to_string(received.fds.size()));
+    at_rank(arenas, rank) = std::move(received.fds.front());
   }
   at_rank(arenas, options_.rank) = reopen_read_only(own);
   CROSSRANK_CRASH_POINT("node.rendezvous.server_has_arenas");
@@ -77,8 +78,8 @@ void RendezvousServer::ready() {
   try {
     auto const is_ready = [](auto const& entry) { return entry.second.is_ready; };
     while (!std::all_of(clients_.begin(), clients_.end(), is_ready)) {
-      auto const heard = await(Kind::ready, -1);
-      clients_.at(heard.rank).is_ready = true;
+      auto const received = receive_from(Kind::ready, -1);
+      clients_.at(received.rank).is_ready = true;
     }
   } catch (...) {
     fail(current_start_error(options_));
@@ -88,7 +89,7 @@ void RendezvousServer::ready() {
   header_->attached.store(static_cast<std::uint32_t>(options_.ranks), std::memory_order_release);
   for (auto& [rank, client] : clients_) {
     try {
-      static_cast<void>(send_frame(client.socket.get(), make_frame(options_, Kind::go), {}, until_));
+      static_cast<void>(send_frame(client.socket.get(), make_frame(options_, Kind::start), {}, until_));
     } catch (Error const&) {  // its connection ends below, and it finds `attached`
     }
     CROSSRANK_CRASH_POINT("node.rendezvous.server_sent_go");
@@ -105,14 +106,14 @@ void RendezvousServer::hand_out(int rank, std::vector<Fd> const& arenas) {
     auto frame = make_frame(options_, Kind::memory);
     frame.value = first;
     frame.extra = batch.size();
-    tell(rank, frame, batch);
-    static_cast<void>(await(Kind::ack, rank));
+    send(rank, frame, batch);
+    static_cast<void>(receive_from(Kind::ack, rank));
   }
 }
 
 /// Returns the next frame of `only_rank`, or of any rank that is not ready yet if that is -1. A frame of another rank
 /// before its turn ends the start.
-RendezvousServer::Heard RendezvousServer::await(Kind kind, int only_rank) {
+RendezvousServer::ReceivedFrame RendezvousServer::receive_from(Kind kind, int only_rank) {
   auto const wanted = [&](int rank) { return only_rank < 0 ? !clients_.at(rank).is_ready : rank == only_rank; };
   for (;;) {
     std::vector<pollfd> set;
@@ -133,17 +134,17 @@ RendezvousServer::Heard RendezvousServer::await(Kind kind, int only_rank) {
         receive_unexpected(ranks[i]);
         continue;
       }
-      Heard heard{.rank = ranks[i]};
+      ReceivedFrame received{.rank = ranks[i]};
       Frame frame;
-      auto const& client = clients_.at(heard.rank);
-      switch (receive_frame(client.socket.get(), frame, heard.fds, until_)) {
+      auto const& client = clients_.at(received.rank);
+      switch (receive_frame(client.socket.get(), frame, received.fds, until_)) {
         case Received::frame: break;
-        case Received::closed: lost(heard.rank);
-        default: throw unresponsive_ranks_error(options_, {heard.rank}, client.pid);
+        case Received::closed: lost(received.rank);
+        default: throw unresponsive_ranks_error(options_, {received.rank}, client.pid);
       }
       if (frame.kind == Kind::failure) throw Error(error_in(frame, options_));
-      if (frame.kind == kind) return heard;
-      throw protocol_error(options_, heard.rank, "frame " + std::to_string(static_cast<int>(kind)),
+      if (frame.kind == kind) return received;
+      throw protocol_error(options_, received.rank, "frame " + std::to_string(static_cast<int>(kind)),
                            std::to_string(static_cast<int>(frame.kind)));
     }
     if (system().now() >= until_)
@@ -151,7 +152,7 @@ RendezvousServer::Heard RendezvousServer::await(Kind kind, int only_rank) {
   }
 }
 
-void RendezvousServer::tell(int rank, Frame const& frame, std::vector<int> const& fds) {
+void RendezvousServer::send(int rank, Frame const& frame, std::vector<int> const& fds) {
   auto const& client = clients_.at(rank);
   if (send_frame(client.socket.get(), frame, fds, until_)) return;
   receive_unexpected(rank);  // it may have said why before it closed

@@ -79,7 +79,7 @@ class SocketRendezvous final : public Rendezvous {
         return server_ ? server_->attach() : client_->attach(lost_server_);
       } catch (ServerLost const& lost) {
         tell_others(lost.error);
-      } catch (StartOver const&) {  // this rank's connection was of an earlier start
+      } catch (StaleStart const&) {  // this rank's connection was of an earlier start
         pause_start(retry_pause);
       }
     }
@@ -125,9 +125,9 @@ class SocketRendezvous final : public Rendezvous {
     auto const peer = peer_of(socket.get());
     if (peer.uid != ::geteuid()) fail_squatter(options_, peer);
     client_.emplace(options_, std::move(socket), peer.pid, until_ + client_grace(options_.timeout));
-    auto const greeting = client_->greet();
-    if (greeting == RendezvousClient::Greeting::come) return;
-    if (greeting == RendezvousClient::Greeting::closed) lost_server_ = peer.pid;
+    auto const greeting = client_->wait_until_accepted();
+    if (greeting == RendezvousClient::ServerReply::accepted) return;
+    if (greeting == RendezvousClient::ServerReply::disconnected) lost_server_ = peer.pid;
     client_.reset();
   }
 

@@ -41,7 +41,7 @@ bool waits_itself(NodeComm const& comm, int rank) noexcept {
     }
     for (int i = 0; state == BlockState::queue && i < blocks.endpoint_count(index); ++i) {
       auto const& endpoint = blocks.endpoints(index)[i];
-      if (endpoint.node_rank.load(std::memory_order_relaxed) == holder && is_asleep(endpoint.doorbell)) return true;
+      if (holder_of(endpoint) == holder && is_asleep(endpoint.doorbell)) return true;
     }
   }
   return false;

@@ -56,19 +56,18 @@ class Blockers {
 
   void in_queue(std::span<QueueEndpoint const> endpoints, std::uint32_t chunks) {
     auto const own = std::find_if(endpoints.begin(), endpoints.end(), [&](QueueEndpoint const& endpoint) {
-      return endpoint.node_rank.load(std::memory_order_relaxed) == rank_ &&
+      return holder_of(endpoint) == rank_ &&
              QueueNote::says_waiting(endpoint.note.kind.load(std::memory_order_acquire));
     });
     if (own == endpoints.end()) return;
     auto const written = endpoints.front().cursor.load(std::memory_order_acquire);
     if (own != endpoints.begin()) {
-      if (atomic_ops::published(own->cursor) >= written)
-        add(endpoints.front().node_rank.load(std::memory_order_relaxed));
+      if (atomic_ops::published(own->cursor) >= written) add(holder_of(endpoints.front()));
       return;
     }
     for (auto const& reader : endpoints.subspan(1)) {
       if (!has_closed(state_of(reader)) && atomic_ops::published(reader.cursor) + chunks <= written)
-        add(reader.node_rank.load(std::memory_order_relaxed));
+        add(holder_of(reader));
     }
   }
 

@@ -29,7 +29,7 @@ TensorMover::~TensorMover() {
 }
 
 bool TensorMover::is_in_place(Tensor const& tensor) const {
-  return !tensor.defined() || tensor.device() == to_ || (on_gpu_ == OnGpu::stays && on_gpu(tensor));
+  return !tensor.defined() || tensor.device() == to_ || (gpu_tensors_ == GpuTensors::keep && on_gpu(tensor));
 }
 
 Tensor TensorMover::move(Tensor const& tensor) {

@@ -17,8 +17,8 @@ namespace crossrank {
 class TensorMover {
  public:
   /// Whether tensors that are on a GPU already are moved.
-  enum class OnGpu : std::uint8_t { moves, stays };
-  explicit TensorMover(Device to, OnGpu on_gpu = OnGpu::moves) : to_(to), on_gpu_(on_gpu) {}
+  enum class GpuTensors : std::uint8_t { move, keep };
+  explicit TensorMover(Device to, GpuTensors gpu_tensors = GpuTensors::move) : to_(to), gpu_tensors_(gpu_tensors) {}
   /// Gives the buffers back.
   ~TensorMover();
   TensorMover(TensorMover const&) = delete;
@@ -38,7 +38,7 @@ class TensorMover {
   void change_buffers();
 
   Device to_;
-  OnGpu on_gpu_;
+  GpuTensors gpu_tensors_;
   bool checked_ = false;  ///< the stream is not being captured
   device::StagingBuffers::Buffer filling_{};
   std::size_t filled_ = 0;

@@ -39,8 +39,8 @@ using Lengths = std::vector<std::int64_t>;
 constexpr std::pair<char const*, CheckLevel> check_levels[] = {
     {"off", CheckLevel::off}, {"local", CheckLevel::local}, {"collective", CheckLevel::collective}};
 
-constexpr std::pair<char const*, RanksAre> rank_kinds[] = {{"processes", RanksAre::processes},
-                                                           {"threads", RanksAre::threads}};
+constexpr std::pair<char const*, RankKind> rank_kinds[] = {{"process", RankKind::process},
+                                                           {"thread", RankKind::thread}};
 
 constexpr std::pair<char const*, ProgressMode> progress_kinds[] = {{"caller", ProgressMode::caller},
                                                                    {"thread", ProgressMode::thread}};
@@ -49,7 +49,7 @@ constexpr std::pair<char const*, ProgressMode> progress_kinds[] = {{"caller", Pr
 Collective connect_with(std::optional<int> communicator, std::string backend, std::optional<double> timeout,
                         std::optional<double> connect_timeout, std::optional<double> user_limit,
                         std::optional<int> rank, std::optional<int> world_size, std::string job_id,
-                        std::string_view ranks_are, std::optional<std::uint64_t> arena_cap,
+                        std::string_view rank_kind, std::optional<std::uint64_t> arena_cap,
                         std::optional<std::string> check, std::optional<double> linger, std::string_view progress) {
   ConnectOptions options;
   options.backend = std::move(backend);
@@ -59,7 +59,7 @@ Collective connect_with(std::optional<int> communicator, std::string backend, st
   options.rank = rank;
   options.world_size = world_size;
   options.job_id = std::move(job_id);
-  options.ranks_are = named(rank_kinds, "ranks_are", ranks_are);
+  options.rank_kind = named(rank_kinds, "rank_kind", rank_kind);
   options.arena_cap = arena_cap;
   if (check) options.check = named(check_levels, "check", *check);
   options.linger = milliseconds_of(linger, "linger");

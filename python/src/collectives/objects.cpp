@@ -151,8 +151,8 @@ void bind_object_calls(nb::module_& module) {
 void bind_helpers(nb::module_& module) {
   module.def("zero_first", [](Collective const& group, nb::object function, bool per_node) {
     Callback run(std::move(function));
-    auto const first = per_node ? First::Of::node : First::Of::job;
-    return to_python(run_waiting(group, [&] { return zero_first(group, run, {first}); }));
+    auto const first = per_node ? FirstRank::of_node : FirstRank::of_job;
+    return to_python(run_waiting(group, [&] { return zero_first(group, run, first); }));
   });
   module.def("compute_and_broadcast", [](Collective const& group, nb::object function, int root) {
     Callback run(std::move(function));

@@ -161,6 +161,23 @@ TEST(ObjectArchive, refuses_another_type_and_names_both) {
   EXPECT_EQ(info.got, "list<i32>");
 }
 
+TEST(ObjectArchive, spells_the_class_that_it_refuses_as_in_the_source) {
+  EXPECT_EQ(refusal<std::string>(encode_object(Inner{})).got, "crossrank::(anonymous namespace)::Inner");
+  EXPECT_EQ(refusal<Inner>(encode_object(1)).expected, "crossrank::(anonymous namespace)::Inner");
+}
+
+TEST(ObjectArchive, shows_a_forged_name_of_a_class_as_it_is) {
+  for (std::string const name : {"N", "E", "NE", "N1E", "N9aE", "N1aE1", "1", "2a", "1ab", "0",
+                                 "N18446744073709551616aE", "-1a", "N1aIiEE", "S_", "\x01"}) {
+    auto bytes = encode_object(1);  // its type is "i32", with a length of 2 bytes in front
+    auto const length = static_cast<std::uint16_t>(name.size());
+    std::memcpy(bytes.data() + 8, &length, sizeof length);
+    bytes.resize(10);
+    for (auto const c : name) bytes.push_back(static_cast<std::byte>(c));
+    EXPECT_EQ(refusal<int>(bytes).got, name == "\x01" ? "?" : name);
+  }
+}
+
 TEST(ObjectArchive, refuses_another_version_and_names_both) {
   auto const info = refusal<TaggedLater>(encode_object(Tagged{1}));
   EXPECT_EQ(info.section, "version");

@@ -182,7 +182,7 @@ TEST(Connect, refuses_invalid_ranks_and_sizes) {
   EXPECT_THAT([] { static_cast<void>(connect({.rank = 2, .world_size = 2, .job_id = "x"})); },
               testing::ThrowsMessage<UsageError>(HasSubstr("0 to 1")));
   EXPECT_THAT([] { static_cast<void>(connect({.rank = 0, .world_size = 0})); },
-              testing::ThrowsMessage<UsageError>(HasSubstr("expected a `world_size` from 1, got 0")));
+              testing::ThrowsMessage<UsageError>(HasSubstr("expected a `world_size` of at least 1, got 0")));
   EXPECT_THAT([] { static_cast<void>(connect({.timeout = std::chrono::milliseconds(0)})); },
               testing::ThrowsMessage<UsageError>(HasSubstr("timeout")));
   EXPECT_THAT([] { static_cast<void>(describe_job({.rank = 0, .world_size = 2}, Environment{})); },
@@ -267,7 +267,7 @@ TEST(Connect, needs_no_job_id_for_ranks_that_are_threads) {
     for (int rank = 0; rank < 3; ++rank) {
       ranks.emplace_back([rank] {
         auto world = connect(
-            {.rank = rank, .world_size = 3, .ranks_are = RanksAre::threads, .arena_cap = std::uint64_t{64} << 20});
+            {.rank = rank, .world_size = 3, .rank_kind = RankKind::thread, .arena_cap = std::uint64_t{64} << 20});
         world.barrier();
         world.close();
       });

@@ -223,8 +223,8 @@ class ThreadTransport final : public spi::DeviceTransport {
       : point_(std::move(point)), place_(place) {}
   ~ThreadTransport() override { close({}); }
 
-  [[nodiscard]] spi::CarriedWhere carries(DeviceCollective const&) const override {
-    return spi::CarriedWhere::everywhere;
+  [[nodiscard]] spi::CollectiveSupport support_for(DeviceCollective const&) const override {
+    return spi::CollectiveSupport::full;
   }
 
   void enqueue(DeviceCollective const& collective, Stream const& stream, spi::DevicePollHook const&) override {
@@ -297,15 +297,15 @@ class ThreadTransportFactory final : public spi::DeviceTransportFactory {
 
   [[nodiscard]] spi::DeviceTransportOffer offer(Device device) override {
     spi::DeviceTransportOffer offer{};
-    Equipment const mine{.process = ::getpid(), .device = device.index};
+    RankCapabilities const mine{.process = ::getpid(), .device = device.index};
     std::memcpy(offer.data(), &mine, sizeof mine);
     return offer;
   }
   [[nodiscard]] std::optional<std::string> objection(std::span<spi::DeviceTransportOffer const> offers) const override {
     std::map<int, std::size_t> rank_of_device;
     for (std::size_t r = 0; r < offers.size(); ++r) {
-      auto const one = equipment(offers[r]);
-      if (one.process != equipment(offers.front()).process) return "rank " + std::to_string(r) + " is not a thread";
+      auto const one = capabilities(offers[r]);
+      if (one.process != capabilities(offers.front()).process) return "rank " + std::to_string(r) + " is not a thread";
       auto const [other, is_new] = rank_of_device.emplace(one.device, r);
       if (!is_new) return "rank " + std::to_string(other->second) + " and rank " + std::to_string(r) + " share a GPU";
     }
@@ -336,12 +336,12 @@ class ThreadTransportFactory final : public spi::DeviceTransportFactory {
   }
 
  private:
-  struct Equipment {
+  struct RankCapabilities {
     pid_t process = 0;
     int device = 0;
   };
-  [[nodiscard]] static Equipment equipment(spi::DeviceTransportOffer const& offer) {
-    Equipment one;
+  [[nodiscard]] static RankCapabilities capabilities(spi::DeviceTransportOffer const& offer) {
+    RankCapabilities one;
     std::memcpy(&one, offer.data(), sizeof one);
     return one;
   }

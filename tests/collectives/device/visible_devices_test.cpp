@@ -87,19 +87,13 @@ JobOutcome run_visible(std::vector<std::string> const& visible, std::vector<std:
   return job;
 }
 
-constexpr char const* warning = "a rank uses the GPU of another rank, and not its own";
-
-void expect_no_warning(JobOutcome const& job) {
-  for (auto const& rank : job.ranks) EXPECT_THAT(rank.err, testing::Not(HasSubstr(warning)));
-}
-
 /// As Slurm and Ray set it. A rank cannot open memory of a GPU that it does not see.
 TEST(VisibleDevices, of_one_gpu_for_each_rank_serve_nccl_and_messages) {
-  expect_no_warning(run_visible({"0", "1"}, {"own", "own", "nccl", "staged"}));
+  run_visible({"0", "1"}, {"own", "own", "nccl", "staged"});
 }
 
 TEST(VisibleDevices, in_another_order_for_each_rank_serve_nccl_and_direct_messages) {
-  expect_no_warning(run_visible({"0,1", "1,0"}, {"0", "0", "nccl", "direct"}));
+  run_visible({"0,1", "1,0"}, {"0", "0", "nccl", "direct"});
 }
 
 /// `default_device()` of both ranks is the same GPU.
@@ -117,20 +111,43 @@ class BorrowedGpu : public testing::TestWithParam<char const*> {};
 INSTANTIATE_TEST_SUITE_P(Backends, BorrowedGpu, testing::Values("nccl", "staged"),
                          [](auto const& one) { return std::string(one.param); });
 
-TEST_P(BorrowedGpu, is_a_warning_that_names_both_ranks_and_the_gpu) {
+/// Rank 1 uses the GPU of rank 0. It then calls the collective on its own GPU, or names the other one as its own.
+CROSSRANK_RANK_SCENARIO(borrowed_gpu) {
+  auto const world = connect_gpu_rank();
+  auto tensor = on_gpu(1, 100, Device::cuda(0));
+  try {
+    world.all_reduce(tensor);
+    ADD_FAILURE() << "accepted";
+  } catch (UsageError const& e) {
+    auto const& info = e.info();
+    EXPECT_EQ(info.message, "rank 1 uses the GPU of rank 0, and not its own");
+    EXPECT_EQ(info.expected, "tensors on cuda:1");
+    EXPECT_THAT(info.got, HasSubstr("tensors on cuda:0, GPU-"));
+    EXPECT_THAT(info.failed_ranks, testing::ElementsAre(1));
+    EXPECT_TRUE(info.group_usable);
+  }
+  if (self.arguments.at(0) == "shared") set_default_device(Device::cuda(0));
+  auto again = on_gpu(1, 100, default_device());
+  world.all_reduce(again);
+  EXPECT_THAT(values(again), testing::Each(2));
+  EXPECT_EQ(world.device_backend(), self.arguments.at(1));
+  world.barrier();
+  return end_gpu_rank();
+}
+
+TEST_P(BorrowedGpu, is_an_error_on_all_ranks_and_the_group_stays_usable) {
   bool const staged = std::string(GetParam()) == "staged";
-  auto options = gpu_ranks();
-  if (staged) options.environment["CROSSRANK_DEVICE"] = "staged";
-  auto const job = run_visible({"", ""}, {"own", "0", "staged", staged ? "staged" : "direct"}, std::move(options));
-  EXPECT_THAT(job.ranks[0].err, testing::Not(HasSubstr(warning)));
-  for (auto const* const part : {warning, "rank 1", "other rank 0", "used cuda:0, GPU-", "own cuda:1"})
-    EXPECT_THAT(job.ranks[1].err, HasSubstr(part));
+  for (auto const* const way : {"own", "shared"}) {
+    auto options = gpu_ranks();
+    if (staged) options.environment["CROSSRANK_DEVICE"] = "staged";
+    options.arguments = {way, staged || std::string(way) == "shared" ? "staged" : "nccl"};
+    auto const job = run_ranks(2, "borrowed_gpu", std::move(options));
+    EXPECT_TRUE(job.ok()) << job.text();
+  }
 }
 
 /// Both ranks use another GPU than their own, and no rank the same.
-TEST(OtherGpu, is_no_warning_where_no_two_ranks_use_one) {
-  expect_no_warning(run_visible({"", ""}, {"1", "0", "nccl", "direct"}));
-}
+TEST(OtherGpu, is_allowed_where_no_two_ranks_use_one) { run_visible({"", ""}, {"1", "0", "nccl", "direct"}); }
 
 }  // namespace
 }  // namespace crossrank::test

@@ -2,19 +2,24 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include "collectives/message/message_transport.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
 #include "tests/collectives/message/members.hpp"
 #include "tests/support/error_of.hpp"
 #include "tests/support/faulty_system.hpp"
+#include "tests/support/memory_packet_transport.hpp"
 
 namespace crossrank::test {
 namespace {
 
-using message::Awaited;
+using message::AwaitedEvent;
 using message::WaitState;
 using std::chrono::milliseconds;
 using testing::ElementsAre;
@@ -35,6 +40,45 @@ TEST(FailureDetector, gives_all_members_the_same_error) {
 }
 
 /// Open MPI tries to connect again at each message to a dead rank.
+/// A network of two ranks on which rank 1 has died.
+std::shared_ptr<message::Network> network_after_a_death() {
+  auto network =
+      std::make_shared<message::Network>(std::make_unique<MemoryPacketTransport>(std::make_shared<MemoryHub>(2), 0));
+  auto const guard = network->lock();
+  network->mark_dead(1, "rank 1 was killed");
+  return network;
+}
+
+/// A split can pass in the moment in which the death becomes known.
+TEST(FailureDetector, knows_the_members_that_died_before_the_group_was_made) {
+  message::MessageTransport group(network_after_a_death(), {.number = 7, .name = "late", .members = {0, 1}, .rank = 0});
+  EXPECT_TRUE(group.has_failed());
+  EXPECT_THAT(group.failed_ranks(), ElementsAre(1));
+  auto const error = error_of<PeerLostError>([&] { (void)group.post_barrier(barrier); });
+  EXPECT_EQ(error.message, "rank 1 was killed");
+}
+
+/// Another thread of the parent may hold the lock for ever in the child.
+TEST(FailureDetector, answers_nothing_in_a_forked_child) {
+  auto const network = network_after_a_death();
+  message::MessageTransport group(network, {.number = 7, .name = "parent's", .members = {0, 1}, .rank = 0});
+  auto guard = network->lock();
+  auto const child = ::fork();
+  if (child == 0) {
+    ::alarm(20);
+    try {
+      static_cast<void>(group.failed_ranks());
+    } catch (UsageError const&) {
+      ::_exit(group.has_failed() && !group.native_group() ? 0 : 1);
+    }
+    ::_exit(1);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  guard.unlock();
+}
+
 TEST(FailureDetector, sends_nothing_to_a_dead_member) {
   Members members(3);
   members[0].failures().fail({.code = ErrorCode::peer_lost, .failed_ranks = {2}, .text = "died", .dead = true});
@@ -99,8 +143,8 @@ struct BarrierWithoutRank2 {
 /// Lets a rank watch until it has failed. `meanwhile` is called every 100 ms with the time so far. Returns how long it
 /// took.
 std::chrono::nanoseconds watch_until_failure(
-    FaultySystem& system, Member& watching, Members& members, Awaited const& awaited, spi::TimeoutPolicy const& policy,
-    std::function<void(std::chrono::nanoseconds)> const& meanwhile = [](auto) {}) {
+    FaultySystem& system, Member& watching, Members& members, AwaitedEvent const& awaited,
+    spi::TimeoutPolicy const& policy, std::function<void(std::chrono::nanoseconds)> const& meanwhile = [](auto) {}) {
   WaitState wait(policy);
   auto const begun = system.now();
   while (!watching.failures().has_failed() && system.now() - begun < std::chrono::seconds(30)) {

@@ -19,7 +19,7 @@ std::string expected_backend() {
   return text == nullptr ? "" : text;
 }
 
-/// A group that the program never closes. It is destroyed with the static objects, after MPI was finalised.
+/// A group that the program never closes. It is destroyed with the static objects, after MPI was finalized.
 Collective forgotten;
 
 /// The program names no backend. One host uses its memory, several hosts use memory and MPI.

@@ -279,7 +279,7 @@ void connect_what_is_a_group(int rank, int ranks) {
   MPI_Comm_free(&half);
 }
 
-/// A program that owns MPI initialises it, hands over its communicators, and finalises it.
+/// A program that owns MPI initializes it, hands over its communicators, and finalizes it.
 TEST(MpiOwner, hands_over_communicators) {
   int provided = 0;
   ASSERT_EQ(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SINGLE, &provided), MPI_SUCCESS);

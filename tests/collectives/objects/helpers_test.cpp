@@ -30,7 +30,9 @@ void all_helpers_give_their_results(Collective const& world) {
   EXPECT_EQ(is_local_main_process(world), me == world.transport()->node_ranks().front());
   barrier(world);
   EXPECT_EQ(zero_first(world, [&] { return me; }), me);
-  EXPECT_EQ(zero_first(world, [&] { return me; }, {First::Of::node}), me);
+  EXPECT_EQ(zero_first(
+                world, [&] { return me; }, FirstRank::of_node),
+            me);
   auto const only = zero_only(world, [] { return 7; });
   EXPECT_EQ(only.has_value(), me == 0);
   EXPECT_EQ(zero_only(world, [] {}), me == 0);
@@ -117,7 +119,7 @@ INSTANTIATE_TEST_SUITE_P(
                              [](Collective const& world, std::function<int()> const& fn) { zero_first(world, fn); }},
                     Throwing{"zero_first_of_node",
                              [](Collective const& world, std::function<int()> const& fn) {
-                               zero_first(world, fn, {First::Of::node});
+                               zero_first(world, fn, FirstRank::of_node);
                              }},
                     Throwing{"zero_only_and_broadcast",
                              [](Collective const& world, std::function<int()> const& fn) {

@@ -34,8 +34,8 @@ enum class Needs { nothing, init, context };
 /// Logs the call and returns why it may not run, or success.
 CUresult enter(char const* name, Needs needs);
 
-/// Marks the driver as initialised in this process.
-void initialise();
+/// Marks the driver as initialized in this process.
+void initialize();
 
 template <class Body>
 CUresult call(char const* name, Needs needs, Body&& body) noexcept {

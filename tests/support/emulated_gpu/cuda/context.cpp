@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t max_devices = 64;
 constexpr std::size_t max_depth = 16;
 
-std::atomic<bool> initialised{false};
+std::atomic<bool> initialized{false};
 std::mutex lifetime;  // orders retain, release and reset
 
 struct ContextStack {
@@ -110,9 +110,9 @@ void drain(Context& context) {
   std::erase_if(context.streams, [](auto const& stream) { return stream->closed(); });
 }
 
-void initialise() {
+void initialize() {
   claim_process();
-  if (initialised.exchange(true) || options().kernels.empty()) return;
+  if (initialized.exchange(true) || options().kernels.empty()) return;
   if (::dlopen(options().kernels.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) {
     report(std::string("EMULATED_GPU_KERNELS cannot be loaded: ") + ::dlerror());
   }
@@ -129,7 +129,7 @@ CUresult enter(char const* name, Needs needs) {
     return CUDA_ERROR_NOT_PERMITTED;
   }
   if (needs == Needs::nothing) return CUDA_SUCCESS;
-  if (!initialised) return CUDA_ERROR_NOT_INITIALIZED;
+  if (!initialized) return CUDA_ERROR_NOT_INITIALIZED;
   return needs == Needs::context ? refuse_context() : CUDA_SUCCESS;
 }
 

@@ -122,7 +122,7 @@ CUresult cuInit(unsigned flags) {
   return call("cuInit", Needs::nothing, [&] {
     require(flags == 0, CUDA_ERROR_INVALID_VALUE);
     require(!devices().empty(), CUDA_ERROR_NO_DEVICE);
-    initialise();
+    initialize();
   });
 }
 

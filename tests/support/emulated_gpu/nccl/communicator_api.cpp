@@ -44,7 +44,7 @@ std::mutex last_error_mutex;
 /// Reads the configuration as far as its size says, checked as the real library does.
 bool blocking_of(ncclConfig_t const* config) {
   if (config == nullptr) return true;
-  demand(config->magic == 0xCAFEBEEFU, ncclInvalidArgument, "the configuration is not initialised");
+  demand(config->magic == 0xCAFEBEEFU, ncclInvalidArgument, "the configuration is not initialized");
   demand(config->size >= offsetof(ncclConfig_t, cgaClusterSize), ncclInvalidArgument, "the configuration is too short");
   demand(config->blocking == NCCL_CONFIG_UNDEF_INT || config->blocking == 0 || config->blocking == 1,
          ncclInvalidArgument, "the attribute blocking is neither 0 nor 1");
@@ -52,7 +52,7 @@ bool blocking_of(ncclConfig_t const* config) {
   constexpr std::size_t traffic_class_at = 44;
   if (config->size >= traffic_class_at + sizeof traffic_class)
     std::memcpy(&traffic_class, reinterpret_cast<std::byte const*>(config) + traffic_class_at, sizeof traffic_class);
-  demand(traffic_class == NCCL_CONFIG_UNDEF_INT, ncclInvalidArgument, "the attribute trafficClass is not initialised");
+  demand(traffic_class == NCCL_CONFIG_UNDEF_INT, ncclInvalidArgument, "the attribute trafficClass is not initialized");
   return config->blocking != 0;
 }
 

@@ -4,17 +4,18 @@
 namespace crossrank::composite {
 
 /// Marks this rank as waiting while it waits outside `across`, for the ranks of other nodes that wait for this one.
-class WaitsElsewhere {
+class WaitingOutsideScope {
  public:
   /// `across` is null where this rank marks itself.
-  explicit WaitsElsewhere(spi::Transport* across) noexcept : across_(dynamic_cast<message::MessageTransport*>(across)) {
+  explicit WaitingOutsideScope(spi::Transport* across) noexcept
+      : across_(dynamic_cast<message::MessageTransport*>(across)) {
     if (across_ != nullptr) across_->enter_wait(1);
   }
-  ~WaitsElsewhere() {
+  ~WaitingOutsideScope() {
     if (across_ != nullptr) across_->enter_wait(-1);
   }
-  WaitsElsewhere(WaitsElsewhere const&) = delete;
-  WaitsElsewhere& operator=(WaitsElsewhere const&) = delete;
+  WaitingOutsideScope(WaitingOutsideScope const&) = delete;
+  WaitingOutsideScope& operator=(WaitingOutsideScope const&) = delete;
 
  private:
   message::MessageTransport* across_;
