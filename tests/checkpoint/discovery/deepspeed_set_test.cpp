@@ -362,11 +362,15 @@ TEST_F(DeepSpeedDamage, rejects_incomplete_experts_and_two_saves_in_one_director
 /// A model with two experts in layers 1 and 3, as DeepSpeed saves it.
 class DeepSpeedExperts : public DeepSpeedSet {
  protected:
-  void SetUp() override {
+  void put_model(TorchFile::Entries const& more = {}) const {
     TorchFile model;
     auto const norm = model.filled(4, 1);
-    model.write(root_.path() / "mp_rank_00_model_states.pt",
-                dict_of({{"module", dict_of({{"norm.weight", norm}})}, {"buffer_names", list_of({})}}));
+    TorchFile::Entries entries{{"module", dict_of({{"norm.weight", norm}})}, {"buffer_names", list_of({})}};
+    entries.insert(entries.end(), more.begin(), more.end());
+    model.write(root_.path() / "mp_rank_00_model_states.pt", dict_of(entries));
+  }
+  void SetUp() override {
+    put_model();
     for (int const layer : {0, 1}) {
       for (int const expert : {0, 1}) {
         TorchFile file;
@@ -401,6 +405,31 @@ TEST_F(DeepSpeedExperts, are_reported_when_one_is_missing) {
   fs::remove(root_.path() / name(1, 1));
   fs::remove(root_.path() / "mp_rank_00_model_states.pt");
   EXPECT_THAT(refusal(), HasSubstr("mp_rank_00_model_states.pt"));
+}
+
+TEST_F(DeepSpeedExperts, are_counted_by_the_file_of_the_other_layers) {
+  put_model({{"num_experts", list_of({pickled(2), pickled(2)})}});
+  EXPECT_EQ(open().sources[0]->tensors().size(), 5U);
+  fs::remove(root_.path() / name(1, 1));
+  EXPECT_THAT(refusal(), HasSubstr("expert 1 of layer 1 is missing: the model has 2"));
+  fs::remove(root_.path() / name(0, 1));
+  EXPECT_THAT(refusal(), HasSubstr("expert 1 of layer 0 is missing"));
+  SetUp();
+  put_model({{"num_experts", list_of({pickled(2), pickled(2)})}});
+  for (int const expert : {0, 1}) fs::remove(root_.path() / name(1, expert));
+  EXPECT_THAT(refusal(), HasSubstr("expert 0 of layer 1 is missing"));
+}
+
+TEST_F(DeepSpeedExperts, are_counted_by_the_gates_where_no_list_does) {
+  TorchFile model;
+  auto const rows = model.floats({1, 2, 3, 4}, {2, 2});
+  model.write(root_.path() / "mp_rank_00_model_states.pt",
+              dict_of({{"module", dict_of({{"layers.1.mlp.deepspeed_moe.gate.wg.weight", rows},
+                                           {"layers.3.mlp.deepspeed_moe.gate.wg.weight", rows}})},
+                       {"buffer_names", list_of({})}}));
+  EXPECT_EQ(open().sources[0]->tensors().size(), 6U);
+  fs::remove(root_.path() / name(1, 1));
+  EXPECT_THAT(refusal(), HasSubstr("expert 1 of layer 1 is missing: the model has 2"));
 }
 
 TEST_F(DeepSpeedExperts, are_rejected_under_zero_3) {

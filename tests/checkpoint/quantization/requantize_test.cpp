@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -193,6 +194,43 @@ TEST(Requantize, uses_each_ranks_own_shape) {
       auto expected = bytes;
       Requantization(kernel, 0, {shards[rank]}).apply(0, 0, expected);
       EXPECT_EQ(changed, expected) << "rank " << rank;
+    }
+  }
+}
+
+TEST(Requantize, keeps_infinities_and_nan) {
+  SampleSet samples(2, config);
+  std::vector<std::byte> odd(16 * 64, std::byte{0x3c});
+  constexpr std::byte values[] = {std::byte{0x7c}, std::byte{0xfc}, std::byte{0x7e}};  // infinities and a NaN
+  std::ranges::copy(values, odd.begin());
+  for (int rank = 0; rank < 2; ++rank) {
+    samples.at(rank).add(up + ".weight", Dtype::f8_e5m2, {16, 64}, odd);
+    samples.at(rank).add(up + ".weight_scale", Dtype::f32, {}, of(rank == 0 ? 0.01F : 0.02F));
+  }
+  auto const weight = merged(samples, up + ".weight", ScalePolicy::rescale);
+  EXPECT_EQ(weight.bytes[0], values[0]);
+  EXPECT_EQ(weight.bytes[1], values[1]);
+  EXPECT_TRUE(std::isnan(decode_small_float(Dtype::f8_e5m2, std::to_integer<std::uint16_t>(weight.bytes[2]))));
+  EXPECT_EQ(weight.bytes[3], std::byte{0x38}) << "half of 1";
+}
+
+/// The ranks share the only key/value head. With other scales, equal bytes are other values.
+TEST(Requantize, rejects_replicas_under_different_scales) {
+  Json const attention = {{"model_type", "phi3"},     {"hidden_size", 64},        {"intermediate_size", 32},
+                          {"num_attention_heads", 4}, {"num_key_value_heads", 1}, {"head_dim", 16}};
+  std::string const fused = "model.layers.0.self_attn.qkv_proj";
+  for (bool const alike : {true, false}) {
+    SampleSet samples(2, attention);
+    for (int rank = 0; rank < 2; ++rank) {
+      samples.at(rank).add(fused + ".weight", Dtype::f8_e4m3, {64, 64}, std::vector<std::byte>(64 * 64));
+      samples.at(rank).add(fused + ".weight_scale", Dtype::f32, {}, of(alike || rank == 0 ? 0.01F : 0.02F));
+    }
+    auto const rule_set = RuleSet::make(samples.set(), {}, ScalePolicy::rescale);
+    auto const rule = [&] { (void)rule_set.rule_for(fused + ".weight", samples.shards(fused + ".weight")); };
+    if (alike) {
+      EXPECT_NO_THROW(rule());
+    } else {
+      EXPECT_THROW(rule(), FormatError);
     }
   }
 }

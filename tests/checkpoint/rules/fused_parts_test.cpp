@@ -58,7 +58,8 @@ TEST(RuleParts, of_unknown_widths_are_neither_split_nor_merged) {
     auto const merge =
         test::error_of<FormatError>([&] { (void)RuleSet::make(shards.set()).rule_for(name, shards.shards(name)); });
     for (auto const& error : {split, merge}) {
-      EXPECT_THAT(error.message, testing::HasSubstr("no config says how wide its parts are")) << layer;
+      EXPECT_THAT(error.message, testing::HasSubstr("the widths of the parts of this fused layer are unknown"))
+          << layer;
       EXPECT_THAT(error.hint, testing::HasSubstr("\"parts\":[")) << layer;
     }
   }

@@ -71,6 +71,9 @@ std::vector<Format> formats() {
       {"fp8_block",
        {{".weight", Dtype::f8_e4m3, matrix}, {".weight_scale_inv", Dtype::f32, grid(128, 128)}},
        {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}}},
+      {"fp8_block_with_powers_of_two",
+       {{".weight", Dtype::f8_e4m3, matrix}, {".weight_scale_inv", Dtype::f8_e8m0, grid(128, 128)}},
+       {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}, {"scale_fmt", "ue8m0"}}},
       {"fp8_block_of_modelopt",
        {{".weight", Dtype::f8_e4m3, matrix},
         {".weight_scale", Dtype::f32,
@@ -295,6 +298,22 @@ TEST(ShardBoundaries, reject_odd_rows_of_packed_pairs) {
                       {{fused + ".weight", {Dtype::u8, {3, 256}}}, {fused + ".weight_scale", {Dtype::f32, {6, 2}}}},
                       Json::object(), narrow),
               HasSubstr("multiples of 2 outputs"));
+}
+
+/// The last word would hold tokens that exist and others that do not.
+TEST(ShardBoundaries, reject_vocabularies_that_end_inside_a_stored_value) {
+  auto config = feed_forward_config();
+  Json const awq = {{"quant_method", "awq"}, {"bits", 4}, {"group_size", 64}};
+  auto const refused = [&](int tokens) {
+    config["vocab_size"] = tokens;
+    return refusal("lm_head.qweight",
+                   {{"lm_head.qweight", {Dtype::i32, {256, 8}}},
+                    {"lm_head.qzeros", {Dtype::i32, {4, 8}}},
+                    {"lm_head.scales", {Dtype::f16, {4, 64}}}},
+                   awq, config);
+  };
+  EXPECT_EQ(refused(120), "no refusal");
+  EXPECT_THAT(refused(124), HasSubstr("multiples of 8 tokens"));
 }
 
 TEST(ShardBoundaries, reject_three_bits_outside_of_three_words) {

@@ -118,6 +118,18 @@ TEST(WeightShape, counts_each_head_once_when_ranks_share_heads) {
   }
 }
 
+TEST(WeightShape, loses_the_padding_of_a_vocabulary) {
+  auto config = feed_forward_config();
+  config["vocab_size"] = 124;
+  Quantized const format{"W4A16", 4, 64, true};
+  for (auto const& recorded : {Shape{64, 256}, Shape{128, 256}, Shape{124, 256}}) {
+    SampleSet samples(2, config);
+    samples.set().quantization = quantization(format);
+    add_layer(samples, "lm_head", format, {64, 256}, {recorded, recorded});
+    EXPECT_THAT(merged_shape(samples, "lm_head.weight_shape"), ElementsAre(124, 256));
+  }
+}
+
 TEST(WeightShape, must_match_the_packed_weight_of_a_whole_layer) {
   Quantized const format{"W4A16", 4, 64, true};
   auto const check = [&](Shape const& recorded) {

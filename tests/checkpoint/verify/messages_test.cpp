@@ -192,7 +192,7 @@ TEST(Messages, name_a_pipe_beside_the_weights) {
   auto const tokenizer = folder.path() / "tokenizer.json";
   ASSERT_EQ(::mkfifo(tokenizer.c_str(), 0600), 0);
 
-  EXPECT_THAT(warnings_of_plan(folder.path()), ElementsAre(HasSubstr("a pipe beside the weights is left out")));
+  EXPECT_THAT(warnings_of_plan(folder.path()), ElementsAre(HasSubstr("pipe beside the weights is left out")));
   auto const defects = verify(connect({.backend = "fake"}), folder.path()).defects;
   EXPECT_THAT(defects, ElementsAre(testing::Field(&Defect::resource, tokenizer.string())));
 }
@@ -204,7 +204,7 @@ TEST(Messages, name_a_link_to_nothing_beside_the_weights) {
   fs::create_symlink("moved.json", tokenizer);
   fs::create_symlink("user@host.1", folder.path() / ".#notes");  // the lock of an editor
 
-  EXPECT_THAT(warnings_of_plan(folder.path()), ElementsAre(HasSubstr("leads to no file")));
+  EXPECT_THAT(warnings_of_plan(folder.path()), ElementsAre(HasSubstr("dangling link")));
   auto const defects = verify(connect({.backend = "fake"}), folder.path()).defects;
   EXPECT_THAT(defects, ElementsAre(testing::Field(&Defect::resource, tokenizer.string())));
 }

@@ -61,6 +61,24 @@ StateDict pick(StateDict const& all, std::vector<std::string> const& names) {
 
 std::string layer(int number) { return "model.layers." + std::to_string(number) + ".mlp.down_proj.weight"; }
 
+/// The ranks read parts of one tensor.
+TEST(VerifyNumbers, gives_one_finding_for_a_tensor_on_any_number_of_ranks) {
+  TemporaryDirectory const folder;
+  std::vector<float> values(std::size_t{12} << 20);  // 48 MiB
+  for (std::size_t const at : {std::size_t{3'000'000}, std::size_t{7'000'000}, std::size_t{12'000'000}})
+    values[at] = NAN;
+  save_safetensors(folder.path() / "model.safetensors",
+                   {{"weight", Tensor::of<float>(values, {static_cast<std::int64_t>(values.size())})}});
+  for (int const ranks : {1, 3}) {
+    test::run_thread_ranks(ranks, [&](Collective const& world) {
+      auto const report = checkpoint::verify(world, folder.path(), {}, {.numbers = true});
+      EXPECT_THAT(report.defects, testing::ElementsAre(defect(DefectKind::numbers, "weight", "3 NaN in")))
+          << list(report);
+      EXPECT_THAT(list(report), HasSubstr("the first at element 3000000"));
+    });
+  }
+}
+
 class VerifyGolden : public testing::TestWithParam<std::string> {};
 
 TEST_P(VerifyGolden, finds_nothing_wrong) {

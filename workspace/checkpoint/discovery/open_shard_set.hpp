@@ -29,7 +29,7 @@ struct ShardSetOptions {
 /// Returns the options of a plan that concern its inputs.
 [[nodiscard]] ShardSetOptions shard_set_options(PlanOptions const& options);
 
-/// Recognises the checkpoint at `path`, a file or a directory, and opens all of its shards.
+/// Recognizes the checkpoint at `path`, a file or a directory, and opens all of its shards.
 ///
 /// Supports safetensors, state images, torch archives (by names, index, pattern, or one directory per rank), rank files
 /// of ModelOpt, distributed checkpoints, Megatron's rank directories and DeepSpeed's ZeRO files. Follows a file that

@@ -88,7 +88,7 @@ std::vector<ShardFiles> group_by_place(std::vector<std::pair<std::string, ShardN
 std::vector<ShardFiles> state_images(DirectoryListing const& listing) {
   std::set<int> ranks;
   for (auto const& name : listing.files) {
-    if (auto const file = workspace::parse_state_file_name(name)) ranks.insert(file->rank);
+    if (auto const file = workspace::parse_state_file_name(name); file && !file->of_gather) ranks.insert(file->rank);
   }
   std::vector<ShardFiles> shards;
   for (int const rank : ranks) {
@@ -242,8 +242,9 @@ bool has_checkpoint(DirectoryListing const& listing) {
     if (!weights_of(listing, family).empty()) return true;
   }
   return std::any_of(listing.files.begin(), listing.files.end(), [](auto const& name) {
+    auto const state = workspace::parse_state_file_name(name);
     return name.ends_with(".distcp") || name == "latest" || name == "latest_checkpointed_iteration.txt" ||
-           workspace::parse_state_file_name(name);
+           (state && !state->of_gather);
   });
 }
 

@@ -18,7 +18,7 @@ struct ShardFiles {
   bool images = false;                         ///< the files are state images of one rank; only the newest is read
 };
 
-/// Formats of weight files, recognised by file names.
+/// Formats of weight files, recognized by file names.
 enum class WeightFormat : std::uint8_t {
   safetensors,  ///< ".safetensors", except optimizer states
   torch,        ///< ".pt", ".pth", ".bin", ".ckpt" of `torch.save`, except optimizer and scheduler states

@@ -4,6 +4,8 @@
 #include <array>
 #include <span>
 
+#include "lib/codec/safetensors/state_file_name.hpp"
+
 namespace crossrank::checkpoint {
 namespace {
 
@@ -36,6 +38,7 @@ std::vector<std::string> weights_of(DirectoryListing const& listing, WeightForma
   std::vector<std::string> found;
   for (auto const& name : listing.files) {
     if (name.starts_with('.') || !ends_with_any(name, endings_of(family))) continue;
+    if (auto const state = codec::parse_state_file_name(name); state && state->of_gather) continue;
     if (!is_other_state(name)) found.push_back(name);
   }
   if (!std::ranges::all_of(found, is_adapter)) std::erase_if(found, is_adapter);

@@ -41,7 +41,7 @@ void require_threads(Collective const& world) {
   throw UnavailableError({.operation = background_operation,
                           .message = "this backend serves one thread only, and the export needs a second one",
                           .resource = std::string(world.transport()->backend()),
-                          .hint = "initialise MPI with MPI_THREAD_MULTIPLE, or call `consolidate`"});
+                          .hint = "initialize MPI with MPI_THREAD_MULTIPLE, or call `consolidate`"});
 }
 
 /// Copies all tensors into one block of memory.

@@ -74,7 +74,7 @@ class ReplicaDigests {
              differ ? "ranks hold different values of a tensor that must agree"
                     : "ranks hold the same bytes of a tensor that should be in pieces",
              {list_[pair.first].rank, list_[pair.second].rank},
-             differ ? "synchronise the replicas, or pass placements that say how the tensor is sharded"
+             differ ? "synchronize the replicas, or pass placements that say how the tensor is sharded"
                     : "give a rule that says whether each rank holds all of it or a piece");
     }
   }

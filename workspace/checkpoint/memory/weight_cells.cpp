@@ -149,7 +149,7 @@ void CellSource::read(std::size_t tensor, std::uint64_t offset, std::span<std::b
     auto const count = received_->copy(number_, number, offset, out);
     if (count == 0) {
       throw UsageError({.operation = "consolidate",
-                        .message = "bytes that were not planned are read",
+                        .message = "a read was not planned",
                         .got = std::to_string(out.size()) + " from " + std::to_string(offset),
                         .resource = name_ + ": " + tensors_[tensor].name,
                         .hint = "this is a defect of crossrank, please report it"});

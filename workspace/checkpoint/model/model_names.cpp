@@ -124,7 +124,7 @@ std::vector<std::string> ModelNames::parts_of(std::string_view module) const {
   auto const layer = find_layer(module);
   if (!known() || !layer || !layer->after.starts_with('.')) return {};
   auto const behind = layer->after.substr(1);
-  if (all_.contains(generalised(behind))) return {};
+  if (all_.contains(generalized(behind))) return {};
   auto const last = behind.rfind('.') + 1;
   for (auto const& fusion : fusions) {
     if (behind.substr(last) != fusion.fused) continue;
@@ -132,7 +132,7 @@ std::vector<std::string> ModelNames::parts_of(std::string_view module) const {
     for (auto const part : fusion.parts) {
       if (part.empty()) continue;
       auto name = std::string(behind.substr(0, last)) + std::string(part);
-      if (!all_.contains(generalised(name))) return {};
+      if (!all_.contains(generalized(name))) return {};
       parts.push_back(std::string(module.substr(0, module.size() - behind.size())) + name);
     }
     return parts;
@@ -245,7 +245,7 @@ std::vector<Defect> ModelNames::check(std::span<std::string const> names, std::s
     std::string_view behind;
     auto const layer = layer_of(module, behind);
     if (!layer || is_ignored(name) || parsed.role == TensorRole::cache_scale) continue;
-    auto const known = layer_that_has(generalised(behind));
+    auto const known = layer_that_has(generalized(behind));
     if (parsed.role == TensorRole::bias) biases[*layer].insert(known);
     auto& present = layers[*layer];
     if (is_weight) present.insert(known);

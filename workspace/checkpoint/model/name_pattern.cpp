@@ -151,7 +151,7 @@ bool is_number(std::string_view text) noexcept {
          std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-std::string generalised(std::string_view name) {
+std::string generalized(std::string_view name) {
   std::string pattern;
   for (auto const part : split_name(name)) {
     if (!pattern.empty()) pattern += '.';

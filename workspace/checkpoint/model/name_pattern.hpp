@@ -38,6 +38,6 @@ class NamePattern {
 [[nodiscard]] bool is_number(std::string_view text) noexcept;
 
 /// Returns the pattern that matches `name` and its siblings in other layers, with `*` in place of numbers.
-[[nodiscard]] std::string generalised(std::string_view name);
+[[nodiscard]] std::string generalized(std::string_view name);
 
 }  // namespace crossrank::checkpoint

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <utility>
 
 #include "lib/codec/checksum/checksum.hpp"
@@ -95,7 +96,8 @@ void BlockRescale::apply(std::uint64_t offset, std::span<std::byte> bytes) const
     if (factor != table_factor) {
       for (std::size_t code = 0; code < table.size(); ++code) {
         auto const number = decode_small_float(dtype_, static_cast<std::uint16_t>(code));
-        table[code] = static_cast<std::byte>(encode_small_float(dtype_, number * factor, Overflow::saturate));
+        auto const scaled = encode_small_float(dtype_, number * factor, Overflow::saturate);
+        table[code] = static_cast<std::byte>(std::isinf(number) ? code : scaled);
       }
       table_factor = factor;
     }

@@ -56,7 +56,7 @@ void LayerFormat::refuse(SourceTensor const& tensor, std::string_view problem) c
                      .section = to_string(ErrorSection::shape)});
 }
 
-LayerFormat LayerFormat::recognise(std::string_view module, LayerTensors const& tensors, LayerHints const& hints,
+LayerFormat LayerFormat::recognize(std::string_view module, LayerTensors const& tensors, LayerHints const& hints,
                                    LayerOrder order) {
   LayerFormat format;
   format.module_ = module;
@@ -127,7 +127,8 @@ void LayerFormat::read_fp8(SourceTensor const& weight, LayerTensors const& tenso
     format_ = NumberFormat::fp8_channel;
   } else if (scale.shape.size() != weight.shape.size()) {
     refuse(scale, "the scale has more dimensions than its weight");
-  } else if (is_power_of_two_scale(scale.dtype)) {
+  } else if (is_power_of_two_scale(scale.dtype) && hints.block_out <= 1 &&
+             at_axis(scale.shape, weight_.out) == outputs_) {
     format_ = NumberFormat::mxfp8;
     group_ = 32;
   } else if (at_axis(scale.shape, weight_.in) == 1 && !block_configured &&

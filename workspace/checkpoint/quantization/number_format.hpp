@@ -70,8 +70,8 @@ struct TensorAxes {
 /// The number format of a layer, its sizes, and the axes of each of its tensors.
 class LayerFormat {
  public:
-  /// Recognises the format from dtypes, shapes and the config. Throws `FormatError` if they contradict each other.
-  [[nodiscard]] static LayerFormat recognise(std::string_view module, LayerTensors const& tensors,
+  /// Recognizes the format from dtypes, shapes and the config. Throws `FormatError` if they contradict each other.
+  [[nodiscard]] static LayerFormat recognize(std::string_view module, LayerTensors const& tensors,
                                              LayerHints const& hints, LayerOrder order);
 
   [[nodiscard]] NumberFormat format() const noexcept { return format_; }

@@ -56,6 +56,7 @@ std::uint64_t bytes_of_block(StoredTensor const& values, StoredTensor const& sca
 
 std::byte scaled_f8(Dtype dtype, std::byte value, float factor) {
   auto const number = decode_small_float(dtype, std::to_integer<std::uint16_t>(value));
+  if (std::isinf(number)) return value;
   return static_cast<std::byte>(encode_small_float(dtype, number * factor, Overflow::saturate));
 }
 

@@ -107,7 +107,16 @@ MergeRule concat_rule(LayerOnRanks const& layer, LayerSharding const& sharding, 
                      .part_replicas = sharding.part_replicas,
                      .rank_block = sharding.rank_block,
                      .unproven = sharding.unproven};
-  if (sharding.true_outputs >= 0 && column) concat.true_size = axes.out_length(sharding.true_outputs);
+  if (sharding.true_outputs >= 0 && column) {
+    if (!by_block && layer.role != TensorRole::low_rank_a && sharding.true_outputs % unit != 0) {
+      refuse(
+          layer, "the end of the vocabulary splits a stored value (" + std::string(to_string(format)) + ")",
+          "multiples of " + std::to_string(unit) + " tokens", std::to_string(sharding.true_outputs) + " tokens",
+          "merge the unquantized weights and quantize again; or keep the padding: set the config's vocab_size to the "
+          "number of rows");
+    }
+    concat.true_size = axes.out_length(sharding.true_outputs);
+  }
   auto reason = std::string(to_string(sharding.shard_axis)) + "-parallel, along dimension " + std::to_string(axis) +
                 ": " + sharding.why;
   if (format != NumberFormat::plain) reason += "; " + std::string(to_string(format));

@@ -42,21 +42,21 @@ std::vector<int> uneven_dimensions(std::span<SourceTensor const* const> shards, 
 std::string propose_rules(std::string_view module, std::vector<std::string> const& shardings) {
   std::vector<std::string> lines;
   for (auto const& sharding : shardings)
-    lines.push_back(line("layer", generalised(module), Json{{"sharding", sharding}}));
+    lines.push_back(line("layer", generalized(module), Json{{"sharding", sharding}}));
   return join(lines);
 }
 
 ErrorInfo unknown_parts(std::string_view module, std::size_t parts, std::string got) {
   Json widths = Json::array({parts > 2 ? 2 : 1, 1});  // a gate has one part in the rule, and two in the layer
   for (std::size_t i = 2; i < parts; ++i) widths.push_back(1);
-  return {.message = "a fused layer, and no config says how wide its parts are",
+  return {.message = "the widths of the parts of this fused layer are unknown",
           .expected = "a config.json with the model's sizes",
           .got = std::move(got),
           .resource = std::string(module),
           .hint =
               "add the model's config.json, or say in a rule how wide the parts are relative to each other, and "
               "pass it in a file with `rules`, {\"rules\": [...]}: " +
-              line("layer", generalised(module), Json{{"sharding", "column"}, {"parts", std::move(widths)}})};
+              line("layer", generalized(module), Json{{"sharding", "column"}, {"parts", std::move(widths)}})};
 }
 
 void refuse_uncovered(std::string_view name, std::span<SourceTensor const* const> shards,
@@ -67,14 +67,14 @@ void refuse_uncovered(std::string_view name, std::span<SourceTensor const* const
   auto const parsed = parse_tensor_name(name);
   std::vector<std::string> lines;
   if (uneven.size() == 1) {
-    lines.push_back(line("tensor", generalised(name), Json{{"axis", uneven.front()}}));
+    lines.push_back(line("tensor", generalized(name), Json{{"axis", uneven.front()}}));
   } else {
-    lines.push_back(line("layer", generalised(parsed.module), Json{{"sharding", "replicate"}}));
+    lines.push_back(line("layer", generalized(parsed.module), Json{{"sharding", "replicate"}}));
     if (first.shape.size() >= 2) {
-      lines.push_back(line("layer", generalised(parsed.module), Json{{"sharding", "column"}}));
-      lines.push_back(line("layer", generalised(parsed.module), Json{{"sharding", "row"}}));
+      lines.push_back(line("layer", generalized(parsed.module), Json{{"sharding", "column"}}));
+      lines.push_back(line("layer", generalized(parsed.module), Json{{"sharding", "row"}}));
     } else if (first.shape.size() == 1) {
-      lines.push_back(line("tensor", generalised(name), Json{{"axis", 0}}));
+      lines.push_back(line("tensor", generalized(name), Json{{"axis", 0}}));
     }
   }
   std::vector<std::string> details;

@@ -1,7 +1,6 @@
 #include "workspace/checkpoint/rules/unfuse.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -9,6 +8,7 @@
 
 #include "lib/core/text/list_text.hpp"
 #include "workspace/checkpoint/model/error_sections.hpp"
+#include "workspace/checkpoint/rules/scales/weight_shape.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -21,20 +21,6 @@ namespace {
                      .resource = layer.tensors.front()->name,
                      .hint = "merge the unquantized weights and quantize again",
                      .section = to_string(ErrorSection::shape)});
-}
-
-/// Returns the rule for two integers in the dtype of the shards.
-MergeRule weight_shape_rule(LayerOnRanks const& layer, std::int64_t outputs) {
-  auto const dtype = layer.tensors.front()->dtype;
-  auto const width = bits_of(dtype) / 8;
-  if (dtype != Dtype::i64 && dtype != Dtype::i32)
-    refuse(layer, "an original shape does not consist of integers", "I64 or I32", std::string(name_of(dtype)));
-  UsePrecomputed values{.shape = {2}, .bytes = std::vector<std::byte>(2 * width)};
-  // Little-endian: the low bytes come first.
-  auto const inputs = layer.formats.front().inputs();
-  std::memcpy(values.bytes.data(), &outputs, width);
-  std::memcpy(values.bytes.data() + width, &inputs, width);
-  return {.kind = std::move(values), .reason = "the original shape: computed"};
 }
 
 /// Splits a layer that every rank has whole.
@@ -111,7 +97,9 @@ MergeRule unfuse(MergeRule const& fused, LayerOnRanks const& layer, LayerShardin
   }
   SeparateParts separate;
   for (std::size_t i = 0; i < parts.modules.size(); ++i) {
-    auto output = layer.role == TensorRole::weight_shape ? weight_shape_rule(layer, parts.widths.at(i)) : each;
+    auto output = layer.role == TensorRole::weight_shape
+                      ? computed_weight_shape(layer, parts.widths.at(i), layer.formats.front().inputs())
+                      : each;
     if (auto* const concat = std::get_if<Concatenate>(&output.kind)) concat->only_part = static_cast<int>(i);
     output.output_name = parts.modules[i] + std::string(suffix);
     output.reason +=

@@ -19,7 +19,8 @@ namespace {
   auto info = error.info();
   info.got = info.got.empty() ? "a file of " + std::to_string(size) + " bytes" : info.got;
   // Errors about limits have their own hint.
-  if (info.hint.empty()) info.hint = "the file is damaged or incompletely copied: compare its size with the original";
+  if (info.hint.empty())
+    info.hint = "the file is damaged or was not copied completely: compare its size with the original";
   throw FormatError(std::move(info));
 }
 

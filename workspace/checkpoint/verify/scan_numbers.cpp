@@ -74,6 +74,8 @@ struct ScanItem {
 };
 
 class ScanWork final : public PoolWork {
+  using Place = std::pair<std::size_t, std::size_t>;  ///< numbers of a source and of its tensor
+
  public:
   ScanWork(Collective const& world, std::span<std::shared_ptr<ShardSource const> const> sources) : sources_(sources) {
     std::uint64_t at = 0;
@@ -116,9 +118,12 @@ class ScanWork final : public PoolWork {
   [[nodiscard]] std::uint64_t bytes_total() const noexcept override { return total_; }
   [[nodiscard]] std::uint64_t bytes_done() const noexcept override { return done_.load(std::memory_order_relaxed); }
 
-  [[nodiscard]] std::vector<Defect> findings() const {
+  /// Returns the findings about all ranks' parts on the first rank, and about unreadable files on each. Collective.
+  [[nodiscard]] std::vector<Defect> findings(Collective const& world) {
+    join_counts(world);
     std::vector<Defect> defects;
     for (auto const& [file, text] : unreadable_) defects.push_back({DefectKind::file, file, text, {}});
+    if (world.rank() != 0) return defects;
     for (auto const& [place, odd] : non_finite_) {
       auto const& source = *sources_[place.first];
       std::string text;
@@ -135,10 +140,34 @@ class ScanWork final : public PoolWork {
     auto const& tensor = sources_[part.source]->tensors()[part.tensor];
     odd.first += part.begin * 8 / bits_of(tensor.dtype);
     std::lock_guard const lock(mutex_);
-    auto& all = non_finite_[{part.source, part.tensor}];
+    add({part.source, part.tensor}, odd);
+  }
+
+  void add(Place const& place, NonFinite const& odd) {
+    auto& all = non_finite_[place];
     all.first = all.any() ? std::min(all.first, odd.first) : odd.first;
     all.nans += odd.nans;
     all.infinities += odd.infinities;
+  }
+
+  /// Adds up the counts of all ranks: a long tensor has parts on several.
+  void join_counts(Collective const& world) {
+    struct Counted {
+      std::uint64_t source = 0;
+      std::uint64_t tensor = 0;
+      NonFinite odd{};
+    };
+    std::vector<Counted> mine;
+    for (auto const& [place, odd] : non_finite_) mine.push_back({place.first, place.second, odd});
+    auto const all = world.all_gatherv(std::as_bytes(std::span(mine)));
+    non_finite_.clear();
+    for (auto const& bytes : all) {
+      for (std::size_t at = 0; at + sizeof(Counted) <= bytes.size(); at += sizeof(Counted)) {
+        Counted counted;
+        std::memcpy(&counted, bytes.data() + at, sizeof counted);
+        add({counted.source, counted.tensor}, counted.odd);
+      }
+    }
   }
 
   std::span<std::shared_ptr<ShardSource const> const> sources_;
@@ -147,7 +176,7 @@ class ScanWork final : public PoolWork {
   std::atomic<std::uint64_t> done_{0};  ///< for progress only: orders nothing
   std::atomic<std::size_t> next_{0};    ///< hands each part to one thread; the parts themselves do not change
   std::mutex mutex_{};
-  std::map<std::pair<std::size_t, std::size_t>, NonFinite> non_finite_{};
+  std::map<Place, NonFinite> non_finite_{};
   std::map<std::string, std::string> unreadable_{};
 };
 
@@ -205,7 +234,7 @@ ScanResult scan_numbers(Collective const& world, std::span<std::shared_ptr<Shard
   auto stage_options = options;
   stage_options.stage = "looking at numbers";
   run_worker_pool(world, work, stage_options);
-  ScanResult result{.defects = gather_defects(world, work.findings()), .bytes_read = 0};
+  ScanResult result{.defects = gather_defects(world, work.findings(world)), .bytes_read = 0};
   std::uint64_t read = work.bytes_done();
   if (world.world_size() > 1) world.all_reduce(std::span<std::uint64_t>(&read, 1), ReduceOp::sum);
   result.bytes_read = read;

@@ -38,9 +38,11 @@ constexpr int max_default_threads = 4;
   auto [code, info] = decode_error(encoded);
   // An exception of the caller's code has a type of its own.
   if (code != ErrorCode::remote) info.remote_type = {};
-  info.message = "rank " + std::to_string(rank) +
-                 (info.remote_type.empty() ? " failed" : " threw " + info.remote_type) + ": " +
-                 (info.operation.empty() ? "" : info.operation + ": ") + info.message;
+  auto const happened = info.remote_type.empty() ? std::string(" failed") : " threw " + info.remote_type;
+  info.message = code == ErrorCode::cancelled
+                     ? "rank " + std::to_string(rank) + " was cancelled by its caller"
+                     : "rank " + std::to_string(rank) + happened + ": " +
+                           (info.operation.empty() ? "" : info.operation + ": ") + info.message;
   info.operation = operation;
   info.rank = world.rank();
   info.world_size = world.world_size();
@@ -223,7 +225,6 @@ void run_worker_pool(Collective const& world, PoolWork& work, WorkerPoolOptions 
   auto const started = Clock::now();
   auto reported = started;
   std::exception_ptr error;
-  bool cancelled = false;
   WorkerPool workers(work, thread_count(world, options.threads));
   ExchangeStop exchange_stop(options.exchange);
   for (bool over = false; !over;) {
@@ -238,7 +239,7 @@ void run_worker_pool(Collective const& world, PoolWork& work, WorkerPoolOptions 
                                        .failed = error ? 1U : 0U,
                                        .cancelled = options.stop.stop_requested() ? 1U : 0U,
                                        .prepared = prepared ? 1U : 0U});
-    cancelled = total.cancelled > 0 && total.finished < static_cast<std::uint64_t>(world.world_size());
+    bool const cancelled = total.cancelled > 0 && total.finished < static_cast<std::uint64_t>(world.world_size());
     over = total.failed > 0 || cancelled || total.finished == static_cast<std::uint64_t>(world.world_size());
     if (!over && total.prepared == static_cast<std::uint64_t>(world.world_size()))
       run_round(*options.exchange, world, error);
@@ -261,7 +262,7 @@ void run_worker_pool(Collective const& world, PoolWork& work, WorkerPoolOptions 
   workers.join();
   if (!error) error = workers.error();
   // The last report of progress may have asked for the stop.
-  if (!error && (cancelled || options.stop.stop_requested())) {
+  if (!error && options.stop.stop_requested()) {
     error = std::make_exception_ptr(CancelledError({.operation = options.operation,
                                                     .message = "cancelled by the caller",
                                                     .rank = world.rank(),

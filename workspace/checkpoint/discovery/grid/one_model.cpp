@@ -36,7 +36,7 @@ void compare_widths(ShardSet const& set) {
   for (std::size_t i = 0; i < set.sources.size(); ++i) {
     for (auto const& tensor : set.sources[i]->tensors()) {
       if (!is_norm_of_hidden(tensor)) continue;
-      auto name = generalised(tensor.name);
+      auto name = generalized(tensor.name);
       auto const [at, fresh] = widths.emplace(name, Width{tensor.shape[0], i});
       if (fresh || at->second.width == tensor.shape[0] || at->second.source == i) continue;
       refuse(*set.sources[at->second.source], *set.sources[i], name + " with width " + std::to_string(at->second.width),

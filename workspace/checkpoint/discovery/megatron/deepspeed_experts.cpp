@@ -1,12 +1,15 @@
 #include "workspace/checkpoint/discovery/megatron/deepspeed_experts.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "workspace/checkpoint/discovery/megatron/deepspeed_names.hpp"
+#include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/source/multi_file_source.hpp"
 #include "workspace/checkpoint/source/torch/megatron_source.hpp"
 #include "workspace/checkpoint/source/shard_names.hpp"
@@ -23,6 +26,23 @@ struct ExpertName {
   int expert = 0;
   int rank = 0;  ///< model-parallel rank
 };
+
+constexpr std::string_view gate_ending = ".gate.wg.weight";
+
+/// Returns how many experts each layer with experts has, as the file of the other layers says: in its list, or in the
+/// rows of the gates.
+std::vector<std::int64_t> expert_counts(ShardSource const& model) {
+  std::vector<std::int64_t> counts;
+  auto const& attributes = model.attributes();
+  if (auto const listed = attributes.find("num_experts"); listed != attributes.end() && listed->is_array()) {
+    for (auto const& count : *listed) counts.push_back(count.is_number_integer() ? count.get<std::int64_t>() : 0);
+  }
+  if (!counts.empty()) return counts;
+  for (auto const& tensor : model.tensors()) {
+    if (tensor.name.ends_with(gate_ending) && !tensor.shape.empty()) counts.push_back(tensor.shape[0]);
+  }
+  return counts;
+}
 
 /// Parses "layer_0_expert_3_mp_rank_00_model_states.pt", or "expert_3_mp_rank_00_model_states.pt" of older releases.
 std::optional<ExpertName> parse_expert(std::string_view name) {
@@ -53,6 +73,31 @@ void require_all(std::map<int, Experts> const& ranks, DirectoryListing const& li
                        std::to_string(experts.size()) + " expert files",
                        "copy all files of the save into one directory");
       }
+    }
+  }
+}
+
+/// Throws unless a rank has all experts of the model. Older releases have one file for an expert of all layers.
+void require_experts(ExpertStates const& states, std::vector<std::int64_t> const& counts) {
+  std::set<std::pair<int, int>> present;
+  bool by_layer = true;
+  for (auto const& path : states.experts) {
+    auto const name = path.filename().string();
+    by_layer = by_layer && name.starts_with("layer_");
+    if (auto const expert = parse_expert(name)) present.emplace(expert->layer, expert->expert);
+  }
+  auto const layers = by_layer ? counts.size() : std::min<std::size_t>(counts.size(), 1);
+  for (std::size_t layer = 0; layer < layers; ++layer) {
+    for (int expert = 0; expert < counts[layer]; ++expert) {
+      if (present.contains({static_cast<int>(layer), expert})) continue;
+      throw FormatError({.operation = "open shards",
+                         .message = "expert " + std::to_string(expert) +
+                                    (by_layer ? " of layer " + std::to_string(layer) : std::string()) +
+                                    " is missing: the model has " + std::to_string(counts[layer]),
+                         .got = std::to_string(states.experts.size()) + " expert files",
+                         .resource = states.model.string(),
+                         .hint = "copy all files of the save into one directory",
+                         .section = to_string(ErrorSection::files)});
     }
   }
 }
@@ -101,6 +146,7 @@ std::map<int, ExpertStates> find_expert_states(DirectoryListing const& listing) 
 
 std::shared_ptr<ShardSource const> open_expert_states(ExpertStates const& states, TorchSourceOptions const& options) {
   std::vector<std::shared_ptr<ShardSource const>> parts{open_megatron_rank(states.model, options)};
+  require_experts(states, expert_counts(*parts.front()));
   for (auto const& expert : states.experts) parts.push_back(open_torch_archive(expert, options));
   return std::make_shared<MultiFileSource>(states.model.string(), std::move(parts),
                                            Json{{left_out_files, states.left_out}});

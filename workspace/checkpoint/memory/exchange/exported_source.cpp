@@ -24,7 +24,7 @@ void ExportedSource::read(std::size_t tensor, std::uint64_t offset, std::span<st
                        [](Numbered const& a, auto const& b) { return std::pair(std::size_t{a.tensor}, a.offset) < b; });
   if (found == numbers_.end() || found->tensor != tensor || found->offset != offset) {
     throw UsageError({.operation = "consolidate",
-                      .message = "bytes that are no unit of this rank's work are read",
+                      .message = "a read is outside this rank's work",
                       .got = std::to_string(out.size()) + " from " + std::to_string(offset),
                       .resource = tensors()[tensor].name,
                       .hint = "this is a defect of crossrank, please report it"});

@@ -135,7 +135,7 @@ std::vector<Defect> check_scales_without_weights(std::span<std::string const> na
     // Some quantizers keep their values under names of their own, such as q_proj.codes.
     auto const below = std::string(module) + ".";
     auto const child = weights.lower_bound(below);
-    if (child == weights.end() || !child->starts_with(below)) ++lacking[generalised(module)];
+    if (child == weights.end() || !child->starts_with(below)) ++lacking[generalized(module)];
   }
   std::vector<Defect> defects;
   for (auto const& [layer, count] : lacking) {

@@ -34,7 +34,7 @@ using Rosters = std::map<std::string, std::map<std::int64_t, Roster>>;
 
 void list_name(std::optional<NumberedName> const& name, Rosters& rosters) {
   if (name && !name->after.empty())
-    rosters[std::string(name->before)][name->number].insert(generalised(name->after.substr(name->after.find('.') + 1)));
+    rosters[std::string(name->before)][name->number].insert(generalized(name->after.substr(name->after.find('.') + 1)));
 }
 
 /// A roster and the layers or experts that have it.
@@ -94,7 +94,7 @@ std::optional<std::int64_t> announced(std::string_view prefix, ModelSizes const&
 bool fits(std::string_view module, LayerTensors const& tensors, LayerHints const& hints, LayerOrder order,
           std::string& finding) {
   try {
-    auto const format = LayerFormat::recognise(module, tensors, hints, order);
+    auto const format = LayerFormat::recognize(module, tensors, hints, order);
     for (std::size_t role = 0; role < LayerTensors::role_count; ++role) {
       auto const* const tensor = tensors.by_role.at(role);
       if (tensor != nullptr) static_cast<void>(format.axes(static_cast<TensorRole>(role), *tensor));

@@ -129,8 +129,7 @@ void warn_of_missing_parts(ShardSet const& set) {
 /// Warns of files that are not copied because nothing is there.
 void warn_of_unreachable_files(ShardSet const& set) {
   for (auto const& path : set.unreachable)
-    log_event(LogLevel::warning, "a link that leads to no file, a device or a pipe beside the weights is left out",
-              {{"file", path}});
+    log_event(LogLevel::warning, "a dangling link, device or pipe beside the weights is left out", {{"file", path}});
 }
 
 /// Warns of an input that would become an empty model, such as a torch archive that holds no state dict.

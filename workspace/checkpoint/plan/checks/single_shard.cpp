@@ -73,7 +73,7 @@ std::optional<FormatError> check_single_shard(ShardSet const& set, std::optional
     if (!named && (fit == Fit::whole || fit == Fit::neither)) return std::nullopt;
     if (!error) continue;
     if (!finding) finding = error;
-    kinds.insert(generalised(error->info().resource));
+    kinds.insert(generalized(error->info().resource));
     if (named) break;
   }
   if (!finding || (!named && kinds.size() < enough_kinds)) return std::nullopt;

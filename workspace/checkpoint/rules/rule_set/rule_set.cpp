@@ -225,8 +225,9 @@ SplitRule RuleSet::split_for(std::string_view name, SourceTensor const& tensor, 
     }
   }
   if (ranks < 1) {
-    throw UsageError(
-        {.operation = "RuleSet.split_for", .message = "no ranks to split for", .got = std::to_string(ranks)});
+    throw UsageError({.operation = "RuleSet.split_for",
+                      .message = "the number of ranks must be at least 1",
+                      .got = std::to_string(ranks)});
   }
   auto const parsed = parse_tensor_name(name);
   auto const& layer = state_->layers[state_->source_of(&tensor)].at(parsed.module);
@@ -252,7 +253,7 @@ SplitRule RuleSet::split_for(std::string_view name, SourceTensor const& tensor, 
   if (rule->is<Replicated>() || rule->left_whole())
     return {.reason = split_layer(parsed.module, 0, 0, *rule, layer_sizes, ranks).why + which};
   if (auto const* const weight = layer[TensorRole::weight]) refuse_flat_weight(*weight, hints);
-  auto const format = LayerFormat::recognise(parsed.module, layer, hints,
+  auto const format = LayerFormat::recognize(parsed.module, layer, hints,
                                              state_->order_of(*rule, layer, state_->layers[source_number]));
   auto const split = split_layer(parsed.module, format.outputs(), format.inputs(), *rule, layer_sizes, ranks);
   auto result = split_tensor(tensor, parsed.role, format, hints, split);

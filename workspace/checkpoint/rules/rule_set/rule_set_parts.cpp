@@ -109,7 +109,7 @@ FusedPlace RuleSet::State::fused_place_of(LayerRule const& rule, TensorName cons
   for (std::size_t i = 0; i < asked.tensors.size(); ++i) {
     auto const& tensor = *asked.tensors[i];
     auto const format =
-        LayerFormat::recognise(parsed.module, layers[asked.sources[i]].at(parsed.module), hints_of(parsed.module), {});
+        LayerFormat::recognize(parsed.module, layers[asked.sources[i]].at(parsed.module), hints_of(parsed.module), {});
     auto const axes = format.axes(parsed.role, tensor);
     if (axes.single || axes.out != 0)
       refuse_place(tensor, "the outputs of the layer as dimension 0", std::string(to_string(parsed.role)));

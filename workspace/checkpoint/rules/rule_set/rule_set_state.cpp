@@ -217,7 +217,7 @@ std::vector<std::string> RuleSet::State::uncovered() const {
       auto const parsed = parse_tensor_name(tensor.name);
       if (parsed.role == TensorRole::cache_scale) continue;
       if (find_rule(tensor.name, parsed, layers[i].at(parsed.module)) == nullptr)
-        patterns.insert(generalised(parsed.module));
+        patterns.insert(generalized(parsed.module));
     }
   }
   return {patterns.begin(), patterns.end()};
@@ -376,7 +376,7 @@ MergeRule RuleSet::State::by_layer(LayerRule const& rule, TensorName const& pars
     values.sources.push_back(set.sources[source]);
     auto const found = layers[source].find(parsed.module);
     values.layers.push_back(found->second);
-    layer.formats.push_back(LayerFormat::recognise(parsed.module, found->second, layer.hints,
+    layer.formats.push_back(LayerFormat::recognize(parsed.module, found->second, layer.hints,
                                                    order_of(rule, found->second, layers[source])));
     outputs.push_back(layer.formats.back().outputs());
     inputs.push_back(layer.formats.back().inputs());

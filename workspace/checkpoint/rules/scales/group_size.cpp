@@ -22,7 +22,7 @@ std::int64_t group_of(std::string_view module, LayerTensors const& layer, LayerH
   if (weight == nullptr || scale == nullptr || weight->shape.size() != 2 || scale->shape.size() != 2) return 0;
   if (weight->dtype != Dtype::i32 && weight->dtype != Dtype::u8 && weight->dtype != Dtype::i8) return 0;
   try {
-    auto const format = LayerFormat::recognise(module, layer, hints, {});
+    auto const format = LayerFormat::recognize(module, layer, hints, {});
     return comes_in_groups(format.format()) ? format.group() : 0;
   } catch (FormatError const&) {
     return 0;  // told when the layer itself is asked for

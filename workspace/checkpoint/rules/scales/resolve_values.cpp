@@ -75,7 +75,7 @@ class ValueResolver {
       for (std::size_t rank = 0; rank < scales.size(); ++rank) {
         auto const own = scales[rank][i];
         if (!(own > 0) || !std::isfinite(own))
-          refuse_scale(layer_, rank, own, "finite numbers above 0", "use `policy` exact, or quantize again");
+          refuse_scale(layer_, rank, own, "finite numbers above 0", "quantize the model again: this scale is damaged");
         common = op == ReduceOp::max ? std::max(common, own) : std::min(common, own);
       }
       for (std::size_t rank = 0; rank < scales.size(); ++rank)
@@ -91,7 +91,30 @@ class ValueResolver {
         "; ranks differ: the " + std::string(op == ReduceOp::max ? "largest" : "smallest") + " holds for all";
   }
 
+  /// Replicas are compared as they are stored, so their scales must agree.
+  void require_equal_scales_of_replicas(Concatenate const& concat, Scales const& factors) const {
+    auto copies = concat.part_replicas;
+    copies.push_back(concat.replicas);
+    for (int const count : copies) {
+      for (std::size_t rank = 0; count > 1 && rank < factors.size(); ++rank) {
+        auto const first = rank / as_size(count) * as_size(count);
+        if (factors[rank] == factors[first]) continue;
+        throw FormatError(
+            {.operation = "merge rules",
+             .message = "a part of this layer is on several ranks, which have stored it under different scales",
+             .expected = "equal scales on the ranks " + std::to_string(first) + " to " +
+                         std::to_string(first + as_size(count) - 1),
+             .got = "another scale on rank " + std::to_string(rank),
+             .resource = layer_.tensors[rank]->name,
+             .hint = "merge the unquantized weights and quantize again",
+             .failed_ranks = {static_cast<int>(first), static_cast<int>(rank)},
+             .section = to_string(ErrorSection::scales)});
+      }
+    }
+  }
+
   void requantize(Concatenate& concat, RequantizeKernel kernel, int axis, Scales const& factors, TensorRole partner) {
+    require_equal_scales_of_replicas(concat, factors);
     std::vector<Requantization::Shard> shards;
     for (std::size_t rank = 0; rank < values_.layers.size(); ++rank) {
       Requantization::Shard shard;
@@ -135,7 +158,7 @@ class ValueResolver {
     auto* const concat = concatenation();
     if (concat == nullptr || !(is_scale || (anew && layer_.role == TensorRole::weight))) return;
     auto const scales = differing(role);
-    if (!scales) return;
+    if (!scales || scales->front().size() != 1) return;  // several scales of one layer are refused with their tensor
     auto const by = factors(*scales, op);
     if (!anew) return requantize(*concat, RequantizeKernel::scale_f8, 0, by, role);
     if (is_scale) return requantize(*concat, RequantizeKernel::fp4_scales, 0, by, TensorRole::weight);

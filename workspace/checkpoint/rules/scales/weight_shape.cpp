@@ -1,7 +1,9 @@
 #include "workspace/checkpoint/rules/scales/weight_shape.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -56,6 +58,25 @@ struct Packed {
 
 }  // namespace
 
+MergeRule computed_weight_shape(LayerOnRanks const& layer, std::int64_t outputs, std::int64_t inputs) {
+  auto const dtype = layer.tensors.front()->dtype;
+  auto const width = bits_of(dtype) / 8;
+  if (dtype != Dtype::i64 && dtype != Dtype::i32) {
+    throw FormatError({.operation = "merge rules",
+                       .message = "an original shape does not consist of integers",
+                       .expected = "I64 or I32",
+                       .got = std::string(name_of(dtype)),
+                       .resource = layer.tensors.front()->name,
+                       .hint = "merge the unquantized weights and quantize again",
+                       .section = to_string(ErrorSection::shape)});
+  }
+  UsePrecomputed values{.shape = {2}, .bytes = std::vector<std::byte>(2 * width)};
+  // Little-endian: the low bytes come first.
+  std::memcpy(values.bytes.data(), &outputs, width);
+  std::memcpy(values.bytes.data() + width, &inputs, width);
+  return {.kind = std::move(values), .reason = "the original shape: computed"};
+}
+
 void resolve_weight_shape(MergeRule& rule, LayerOnRanks const& layer, LayerValues const& values,
                           LayerSharding const& sharding) {
   std::vector<Packed> packed;
@@ -70,11 +91,14 @@ void resolve_weight_shape(MergeRule& rule, LayerOnRanks const& layer, LayerValue
   }
   auto whole = packed.front();
   (sharding.shard_axis == ShardAxis::column ? whole.outputs : whole.inputs) = merged_length(sharding, along);
+  bool const loses_padding = sharding.shard_axis == ShardAxis::column && sharding.true_outputs >= 0;
+  auto without_padding = whole;
+  if (loses_padding) without_padding.outputs = sharding.true_outputs;
   bool own = true;
   bool all = true;
   for (std::size_t rank = 0; rank < recorded.size(); ++rank) {
     own = own && packed[rank].is(recorded[rank]);
-    all = all && whole.is(recorded[rank]) && recorded[rank] == recorded.front();
+    all = all && (whole.is(recorded[rank]) || without_padding.is(recorded[rank])) && recorded[rank] == recorded.front();
     if (own || all) continue;
     throw FormatError(
         {.operation = "merge rules",
@@ -86,6 +110,10 @@ void resolve_weight_shape(MergeRule& rule, LayerOnRanks const& layer, LayerValue
          .hint = "check that all files are of one model",
          .failed_ranks = {static_cast<int>(rank)},
          .section = to_string(ErrorSection::shape)});
+  }
+  if (loses_padding) {
+    rule = computed_weight_shape(layer, sharding.true_outputs, recorded.front().back());
+    return;
   }
   if (own) return;
   rule = {.kind = KeepReplica{}, .reason = "the original shape of the whole layer is on every rank"};
@@ -106,7 +134,7 @@ std::vector<Defect> check_weight_shapes(std::shared_ptr<ShardSource const> const
     auto const* const weight = layers.at(module)[TensorRole::weight];
     if (weight == nullptr || weight->shape.size() != 2) continue;
     try {
-      Packed const packed(LayerFormat::recognise(module, layers.at(module), hints.of(module), {}), *weight);
+      Packed const packed(LayerFormat::recognize(module, layers.at(module), hints.of(module), {}), *weight);
       auto const recorded = read_integers({source, at});
       if (packed.is(recorded)) continue;
       defects.push_back({DefectKind::shape, tensors[at].name,

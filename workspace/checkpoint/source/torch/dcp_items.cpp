@@ -153,7 +153,7 @@ std::shared_ptr<PooledFile const> const& DcpItems::file_of(codec::DcpItem const&
                        .expected = std::to_string(item.length) + " bytes from " + std::to_string(item.offset),
                        .got = std::to_string(file->size()) + " bytes",
                        .resource = file->name(),
-                       .hint = "the file is truncated or incompletely copied: copy it again",
+                       .hint = "the file is truncated or was not copied completely: copy it again",
                        .section = "file",
                        .offset = file->size()});
   }

@@ -61,7 +61,7 @@ codec::DcpMetadata described(std::filesystem::path const& directory, FilePool& p
     return codec::read_dcp_metadata(read_metadata(directory, pool), (directory / dcp_metadata_name).string());
   } catch (FormatError const& error) {
     auto info = error.info();
-    if (info.hint.empty()) info.hint = "the file is damaged or incompletely copied: copy it again";
+    if (info.hint.empty()) info.hint = "the file is damaged or was not copied completely: copy it again";
     throw FormatError(std::move(info));
   }
 }

@@ -132,9 +132,9 @@ MegatronExtras read_megatron_extras(fs::path const& directory, codec::DcpMetadat
   auto const archive = open_common(directory, metadata, options, pool);
   MegatronExtras extras{.values = megatron_values(*archive, dict_of(*archive))};
   std::set<std::string> names;
-  for (auto const& object : metadata.objects) names.insert(generalised(without_place(object.name)));
+  for (auto const& object : metadata.objects) names.insert(generalized(without_place(object.name)));
   for (auto const& tensor : metadata.tensors) {
-    if (is_extra_state(tensor.name)) names.insert(generalised(tensor.name));
+    if (is_extra_state(tensor.name)) names.insert(generalized(tensor.name));
   }
   if (has_file(directory / common_name)) names.insert(common_name);
   extras.left_out.assign(names.begin(), names.end());

@@ -101,8 +101,8 @@ codec::TorchContents model_of(codec::TorchArchive const& archive, Json const& va
 
 Json megatron_values(codec::TorchArchive const& archive, codec::PickleValue root) {
   Json values = Json::object();
-  for (auto const* key :
-       {"args", "iteration", "checkpoint_version", "global_steps", "ds_version", "dp_world_size", "mp_world_size"}) {
+  for (auto const* key : {"args", "iteration", "checkpoint_version", "global_steps", "ds_version", "dp_world_size",
+                          "mp_world_size", "num_experts"}) {
     auto const value = root.find(key);
     if (value) values[key] = codec::split_contents(archive, *value).values;
   }
