@@ -112,7 +112,7 @@ def zero_first(is_main: bool) -> Iterator[None]:
 
 @contextmanager
 def zero_only() -> Iterator[bool]:
-    """Yields whether this is rank 0, which alone should do the work. Does not synchronise the ranks.
+    """Yields whether this is rank 0, which alone should do the work. Does not synchronize the ranks.
 
     >>> with zero_only() as is_first:
     ...     if is_first:

@@ -40,7 +40,7 @@ _pids: dict[int, int] = {}
 
 
 def torch_is_initialized() -> bool:
-    """Returns whether the program has initialised `torch.distributed`."""
+    """Returns whether the program has initialized `torch.distributed`."""
     import torch.distributed as dist
 
     return dist.is_available() and dist.is_initialized()
@@ -72,7 +72,7 @@ def _dead(ranks: Sequence[int]) -> list[int]:
 
 
 def forget_processes() -> None:
-    """Forgets which processes are torch's ranks, because torch has been initialised anew."""
+    """Forgets which processes are torch's ranks, because torch has been initialized anew."""
     _pids.clear()
 
 
@@ -86,7 +86,7 @@ def _has_ended(pid: int) -> bool:
 
 
 def rank() -> int:
-    """Returns this process's rank: torch's where it is initialised, else that of the launcher."""
+    """Returns this process's rank: torch's where it is initialized, else that of the launcher."""
     if torch_is_initialized():
         import torch.distributed as dist
 
@@ -217,9 +217,12 @@ def subgroup(ranks: Sequence[int]) -> crossrank.Collective:
     from torch._C._distributed_c10d import PrefixStore
 
     global _default
+    members, default = tuple(ranks), dist.group.WORLD
+    if members in _groups and default is not None and _default is not None and _default() is default:
+        return _groups[members]
     if not torch_is_initialized():
         raise crossrank.UsageError(f"the ranks {list(ranks)} need torch.distributed: call init_process_group first")
-    members, own = tuple(ranks), dist.get_rank()
+    own = dist.get_rank()
     if own not in members:
         raise crossrank.UsageError(f"rank {own} calls an operation of the ranks {list(members)}, which it is not one of")
     if len(set(members)) != len(members):
@@ -227,11 +230,11 @@ def subgroup(ranks: Sequence[int]) -> crossrank.Collective:
     size = dist.get_world_size()
     if absent := [member for member in members if not 0 <= member < size]:
         raise crossrank.UsageError(f"there are no ranks {absent}: expected 0 to {size - 1}, got {list(members)}")
-    if _default is None or _default() is not dist.group.WORLD:
+    if _default is None or _default() is not default:
         _groups.clear()
         if "crossrank" not in str(dist.get_backend_config()):  # else its start has noted the processes
             forget_processes()
-        _default = weakref.ref(dist.group.WORLD)
+        _default = weakref.ref(default)
     if members not in _groups:
         store: Any = PrefixStore("crossrank/compat", dist.distributed_c10d._get_default_store())
         name = ",".join(map(str, members))

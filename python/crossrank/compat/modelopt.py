@@ -35,8 +35,8 @@ _originals: dict[tuple[str, str], Any] = {}
 class NFSWorkspace:
     """A directory through which ranks hand each other configs and weights, as ModelOpt's class of that name.
 
-    `workspace_path=None` makes an object that is not initialised, as ModelOpt does. Constructing one removes the state
-    that this rank left in the directory. Neither reads nor writes synchronise the ranks.
+    `workspace_path=None` makes an object that is not initialized, as ModelOpt does. Constructing one removes the state
+    that this rank left in the directory. Neither reads nor writes synchronize the ranks.
 
     >>> workspace = NFSWorkspace("/shared/export")
     """
@@ -89,8 +89,10 @@ def get_tensors_parallel(tensor: torch.Tensor, ranks: list[int], group: Any = No
     ...     merged = torch.cat(weights) if weights else None
     """
     with groups.until_death(groups.subgroup(ranks)) as collective:
-        own = tensor.cpu() if collective.rank == 0 else tensor  # of the others, crossrank copies it once
-        with crossrank.get_tensors_parallel(own.detach(), group=collective) as received:
+        with _told(collective, "its tensor"):
+            own = tensor.cpu() if collective.rank == 0 else tensor  # of the others, crossrank copies it once
+            sent = own.detach()
+        with crossrank.get_tensors_parallel(sent, group=collective) as received:
             yield [own if index == 0 else item.torch() for index, item in enumerate(received)]
 
 
@@ -123,11 +125,8 @@ def get_configs_parallel(
         return json.dumps(fields) if workspace_path is None else _encode(fields), _detached(weights)
 
     with groups.until_death(groups.subgroup(ranks)) as collective:
-        try:
+        with _told(collective, "its config"):
             text, weights = encoded()
-        except BaseException as error:
-            collective.abort(f"rank {collective.rank} cannot send its config: {_core.reason_text(error)}")
-            raise
         with crossrank.get_configs_parallel(
             {"python": text}, weights, group=collective, workspace_path=workspace_path or ""
         ) as received:
@@ -140,6 +139,16 @@ def get_configs_parallel(
                     restore_model_config(fields, _to_torch(state.weights))
                     configs.append(model_config_from_dict(fields))
             yield configs
+
+
+@contextmanager
+def _told(collective: crossrank.Collective, what: str) -> Iterator[None]:
+    """Tells the other ranks of an exception of the block, so that they do not wait for this one."""
+    try:
+        yield
+    except BaseException as error:
+        collective.abort(f"rank {collective.rank} cannot send {what}: {_core.reason_text(error)}")
+        raise
 
 
 def install() -> None:

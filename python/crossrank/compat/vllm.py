@@ -12,6 +12,7 @@ import os
 import pickle
 import secrets
 import weakref
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -47,32 +48,54 @@ class StatelessProcessGroup:
         self.world_size = collective.world_size
         # Barriers that timed out. The other ranks still need this rank's part in them.
         self._late_barriers: list[Any] = []
+        self._pending_sends: deque[Any] = deque()
 
     @staticmethod
     def create(
-        host: str, port: int, rank: int, world_size: int, data_expiration_seconds: int = 3600, store_timeout: int = 300
+        host: str,
+        port: int,
+        rank: int,
+        world_size: int,
+        data_expiration_seconds: int = 3600,
+        store_timeout: int = 300,
+        listen_socket: Any = None,
     ) -> StatelessProcessGroup:
-        """Connects ranks that name the same address. `data_expiration_seconds` is not needed."""
-        del data_expiration_seconds
+        """Connects ranks that name the same address. `data_expiration_seconds` and `listen_socket` are not needed."""
+        del data_expiration_seconds, listen_socket
         job = f"stateless-{host}-{port}".replace(":", "-").replace("/", "-")
-        collective = groups.connect(rank=rank, world_size=world_size, job_id=job, connect_timeout=store_timeout)
+        # The thread sends objects while their sender computes.
+        collective = groups.connect(
+            rank=rank, world_size=world_size, job_id=job, connect_timeout=store_timeout, progress="thread"
+        )
         return StatelessProcessGroup(collective)
 
     def send_obj(self, obj: Any, dst: int) -> None:
-        """Sends an object to rank `dst`."""
-        self.collective.send_object(obj, dst=dst, pickle=True)
+        """Sends an object to rank `dst`. Does not wait for that rank."""
+        while self._pending_sends and self._pending_sends[0].test():
+            self._pending_sends.popleft()
+        data = pickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL)
+        length = len(data).to_bytes(8, "little")
+        for part in (length, data):
+            self._pending_sends.append(self.collective.isend(part, dst=dst))
 
     def recv_obj(self, src: int) -> Any:
         """Returns the next object from rank `src`."""
-        return self.collective.recv_object(src=src, pickle=True)
+        length = bytearray(8)
+        self.collective.recv(length, src=src)
+        data = bytearray(int.from_bytes(length, "little"))
+        self.collective.recv(data, src=src)
+        return pickle.loads(data)
 
     def broadcast_obj(self, obj: Any | None, src: int) -> Any:
-        """Returns the object of rank `src` on all ranks."""
-        return self.collective.broadcast_object(obj, root=src, pickle=True)
+        """Returns the object of rank `src` on all ranks; on that rank the object itself."""
+        received = self.collective.broadcast_object(obj, root=src, pickle=True)
+        return obj if self.rank == src else received
 
     def all_gather_obj(self, obj: Any) -> list[Any]:
-        """Returns the objects of all ranks, in rank order."""
-        return self.collective.all_gather_objects(obj, pickle=True)
+        """Returns the objects of all ranks, in rank order; of this rank the object itself."""
+        gathered = self.collective.all_gather_objects(obj, pickle=True)
+        gathered[self.rank] = obj
+        return gathered
 
     def barrier(self, timeout: float = 30.0) -> None:
         """Blocks until all ranks have called it. `RuntimeError` when they have not come within `timeout` seconds.
@@ -153,13 +176,15 @@ class _Pickler(pickle.Pickler):
         plain = type(obj) is torch.Tensor and obj.device.type == "cpu" and obj.layout == torch.strided
         if not plain or obj.requires_grad or obj.is_quantized or obj.is_conj() or obj.is_neg():
             return NotImplemented
-        elements = obj.contiguous().view(-1).view(torch.uint8)
+        flat = obj.contiguous().view(-1)
+        # A tensor of one element is contiguous whatever its stride is.
+        elements = flat.as_strided((flat.numel(),), (1,), flat.storage_offset()).view(torch.uint8)
         return _tensor_of, (pickle.PickleBuffer(memoryview(crossrank.as_tensor(elements))), obj.dtype, obj.shape)
 
 
 def _limit(timeout: float | None) -> float:
     """Returns a limit for crossrank, whose own default is the timeout of the group."""
-    return float("inf") if timeout is None else timeout
+    return float("inf") if timeout is None else max(0.0, timeout)
 
 
 def _collective_of(pg: Any) -> crossrank.Collective:
@@ -191,9 +216,10 @@ class MessageQueue:
         max_chunk_bytes: int = 24 << 20,
         max_chunks: int = 10,
         connect_ip: str | None = None,
+        enable_shm_tensor_arena: bool = False,
     ) -> None:
-        """Makes the writer's endpoint of a queue for readers on this host. `connect_ip` is not needed."""
-        del connect_ip
+        """Makes the writer's endpoint of a queue for readers on this host. The last two arguments are not needed."""
+        del connect_ip, enable_shm_tensor_arena
         if n_local_reader != n_reader:
             raise crossrank.UsageError(f"{n_reader - n_local_reader} of {n_reader} readers are on other hosts")
         readers = list(range(n_reader)) if local_reader_ranks is None else list(local_reader_ranks)
@@ -309,8 +335,8 @@ class MessageQueue:
         self._pickler = pickler
         self._queue.enqueue_parts(parts, timeout=_limit(timeout))
 
-    def dequeue(self, timeout: float | None = None, cancel: Any = None, indefinite: bool = False) -> Any:
-        """Returns the next object. `TimeoutError` when none came within `timeout` seconds.
+    def dequeue(self, timeout: float | None = None, indefinite: bool = False, *, cancel: Any = None) -> Any:
+        """Returns the next object. `TimeoutError` when none came within `timeout` seconds; at once for a negative number.
 
         Without `timeout`, or with `indefinite`, it waits without a limit, until the writer dies. After `shutdown` it raises
         `RuntimeError`, as it does when the event `cancel` is set. After the writer's `shutdown` it returns None once all
@@ -318,13 +344,15 @@ class MessageQueue:
         """
         if self.shutting_down:
             raise RuntimeError("cancelled: the queue was shut down")
+        if indefinite:
+            timeout = None
         try:
             if cancel is None:
-                return self._queue.read_bytes(pickle.loads, timeout=_limit(None if indefinite else timeout))
+                return self._queue.read_bytes(pickle.loads, timeout=_limit(timeout))
             while True:
                 if cancel.is_set():
                     raise RuntimeError("cancelled: the wait for a message was ended")
-                step = 0.05 if timeout is None else min(0.05, timeout)
+                step = 0.05 if timeout is None else max(0.0, min(0.05, timeout))
                 if self._queue.wait_for(step):
                     return self._queue.read_bytes(pickle.loads, timeout=_limit(timeout))
                 if timeout is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self, overload
@@ -102,9 +103,10 @@ class GroupCoordinator:
         use_device_communicator: bool = True,
         use_message_queue_broadcaster: bool = False,
         group_name: str | None = None,
+        use_all2all: bool = False,
     ) -> None:
-        """Makes all the listed groups. Collective over the job. `torch_distributed_backend` is not needed."""
-        del torch_distributed_backend
+        """Makes all the listed groups. Collective over the job. The arguments of the backend and of all2all are not needed."""
+        del torch_distributed_backend, use_all2all
         has_gpu = use_device_communicator and torch.cuda.is_available()
         self.device = torch.device("cuda", local_rank) if has_gpu else torch.device("cpu")
         self._group = crossrank.GroupCoordinator.create(
@@ -121,6 +123,7 @@ class GroupCoordinator:
         self.rank_in_group = self._group.rank_in_group
         self.unique_name = self._group.unique_name
         self.cpu_group = self._group.cpu_group
+        self._pending_sends: deque[_Sending] = deque()
 
     def __enter__(self) -> Self:
         return self
@@ -227,8 +230,11 @@ class GroupCoordinator:
     # Objects and dicts
 
     def broadcast_object(self, obj: Any | None = None, src: int = 0) -> Any:
-        """Returns the object of rank `src` on every rank."""
-        return obj if self.world_size == 1 else self._group.broadcast_object(obj, src=src, pickle=True)
+        """Returns the object of rank `src` on every rank; on that rank the object itself."""
+        if self.world_size == 1:
+            return obj
+        received = self._group.broadcast_object(obj, src=src, pickle=True)
+        return obj if self.rank_in_group == src else received
 
     def broadcast_object_list(self, obj_list: list[Any], src: int = 0, group: Any = None) -> list[Any]:
         """Fills the list with the objects of rank `src` and returns it. `group` is not needed."""
@@ -279,12 +285,20 @@ class GroupCoordinator:
         all_gather_group: GroupCoordinator | None = None,
         all_gather_tensors: dict[str, bool] | None = None,
     ) -> list[_Sending]:
-        """Starts `send_tensor_dict` and returns its handles. The tensors must not change until all have been waited for."""
+        """Starts `send_tensor_dict` and returns its handles: as in vLLM, one for the metadata and others for the tensors.
+
+        The tensors must not change until all handles have been waited for. The coordinator keeps the send, too, so that a
+        caller may drop the handles.
+        """
         if self.world_size == 1:
             return []
+        while self._pending_sends and self._pending_sends[0].is_completed():
+            self._pending_sends.popleft()
         members = None if all_gather_group is None else all_gather_group.cpu_group._native
         choices = _choices(tensor_dict, all_gather_tensors)
-        return [_Sending(self._group._native.isend_tensor_dict(lambda: _packed(tensor_dict), dst, members, choices))]
+        sending = _Sending(self._group._native.isend_tensor_dict(lambda: _packed(tensor_dict), dst, members, choices))
+        self._pending_sends.append(sending)
+        return [sending, sending]
 
     def recv_tensor_dict(
         self,

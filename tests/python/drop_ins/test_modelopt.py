@@ -188,7 +188,7 @@ def config_that_cannot_be_sent(rank: int, size: int) -> None:
     """All ranks learn why, and their next call works."""
     import crossrank
     import torch.distributed as dist
-    from crossrank.compat.modelopt import get_configs_parallel
+    from crossrank.compat.modelopt import get_configs_parallel, get_tensors_parallel
 
     own = _model().ln_f
     if rank == 1:
@@ -198,8 +198,17 @@ def config_that_cannot_be_sent(rank: int, size: int) -> None:
         get_configs_parallel(own, [0, 1], None),
     ):
         pass
+    none: Any = None
+    with (
+        pytest.raises(
+            crossrank.Error if rank == 0 else AttributeError, match="cannot send its tensor" if rank == 0 else "detach"
+        ) as held,  # the exception holds the group
+        get_tensors_parallel(torch.ones(1) if rank == 0 else none, [0, 1]),
+    ):
+        pass
     with get_configs_parallel(_model().ln_f, [0, 1], None) as configs:
         assert len(configs) == (2 if rank == 0 else 0)
+    del held
     dist.barrier()
     dist.destroy_process_group()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -39,10 +40,17 @@ def queue(rank: int, size: int) -> None:
         stateless.barrier()
     assert stateless.all_gather_obj((rank, "x")) == [(r, "x") for r in range(size)]
     assert stateless.broadcast_obj({1, 2} if rank == 2 else None, 2) == {1, 2}
+    own = {1, 2} if rank == 2 else None
+    assert (stateless.broadcast_obj(own, 2) is own) == (rank == 2)
     if rank == 0:
         stateless.send_obj(b"bytes", 2)
     if rank == 2:
         assert stateless.recv_obj(0) == b"bytes"
+    # Both send before either receives, as through vLLM's store.
+    if rank < 2:
+        for number in range(30):
+            stateless.send_obj((number, b"x" * 10_000), 1 - rank)
+        assert [stateless.recv_obj(1 - rank)[0] for _ in range(30)] == list(range(30))
     assert stateless.all_reduce(torch.tensor([rank, 1]), dist.ReduceOp.MAX).tolist() == [size - 1, 1]
     with pytest.raises(crossrank.UsageError, match=r"AVG.*SUM.*PRODUCT.*MIN.*MAX"):
         stateless.all_reduce(torch.ones(2), dist.ReduceOp.AVG)
@@ -109,6 +117,8 @@ TENSORS = {
     "gradient": torch.ones(2, requires_grad=True),
     "conjugate": torch.ones(2, dtype=torch.complex64).conj(),
     "parameter": torch.nn.Parameter(torch.ones(2)),
+    "one element of a column": torch.arange(5.0).view(1, 5)[:, 1],
+    "one element of every second": torch.arange(4)[::2][1:],
 }
 
 
@@ -289,6 +299,69 @@ def dicts_on_their_way(rank: int, size: int) -> None:
         assert pp.recv_tensor_dict() == {"after": 1}
     for group in (tp, pp, one):
         group.destroy()
+
+
+def dicts_whose_handles_are_dropped(rank: int, size: int) -> None:
+    """vLLM's worker keeps only the handles after the first, and waits for them before it overwrites the tensors."""
+    from crossrank.compat.vllm import GroupCoordinator
+
+    with GroupCoordinator([[0, 1]], rank, "gloo", True) as pp:
+        if rank == 0:
+            hidden = torch.empty(100_000)
+            waiting: list[Any] = []
+            for step in range(12):
+                for handle in waiting:
+                    handle.wait()
+                hidden.fill_(step)
+                waiting = pp.isend_tensor_dict({"step": step, "hidden": hidden})[1:]
+                assert waiting
+            for step in range(12, 24):
+                pp.isend_tensor_dict({"step": step, "hidden": torch.full((10,), float(step))})
+            pp.send_tensor_dict({"step": 24, "hidden": torch.full((10,), 24.0)})
+            pp.barrier()
+        else:
+            for step in range(25):
+                if step % 5 == 0:
+                    time.sleep(0.01)
+                got = pp.recv_tensor_dict()
+                assert got is not None and got["step"] == step and torch.all(got["hidden"] == step)
+            pp.barrier()
+
+
+def test_dicts_whose_handles_are_dropped() -> None:
+    run_ranks(__file__, "dicts_whose_handles_are_dropped", 2, backend="gloo")
+
+
+def call_sites_of_vllm(rank: int, size: int) -> None:
+    """The arguments that vLLM 0.33 passes."""
+    import torch.distributed as dist
+    from crossrank.compat.vllm import GroupCoordinator, MessageQueue, StatelessProcessGroup
+
+    group = GroupCoordinator([[0, 1]], rank, "gloo", True, group_name="ep", use_all2all=True)
+    own = {"own": rank}
+    assert (group.broadcast_object(own, src=1) is own) == (rank == 1)
+    group.destroy()
+    port = [13000 + os.getpid() % 1000 if rank == 0 else None]
+    dist.broadcast_object_list(port, src=0)
+    stateless = StatelessProcessGroup.create("127.0.0.1", int(port[0] or 0), rank, size, listen_socket=None)
+    stateless.barrier()
+    writer = MessageQueue(1, 1, [0], 1 << 16, 4, None, enable_shm_tensor_arena=True)
+    reader = MessageQueue.create_from_handle(writer.export_handle(), rank=0)
+    for end in (writer, reader):
+        end.wait_until_ready()
+    with pytest.raises(TimeoutError):
+        reader.dequeue(-1)
+    writer.enqueue(1)
+    assert reader.dequeue(-1) == 1
+    threading.Timer(0.2, writer.enqueue, [2]).start()
+    assert reader.dequeue(0.01, True) == 2
+    threading.Timer(0.2, writer.enqueue, [3]).start()
+    assert reader.dequeue(0.01, True, cancel=threading.Event()) == 3
+    dist.destroy_process_group()
+
+
+def test_call_sites_of_vllm() -> None:
+    run_ranks(__file__, "call_sites_of_vllm", 2, backend="gloo")
 
 
 def test_dicts_on_their_way() -> None:
