@@ -205,9 +205,10 @@ Tensor GroupCoordinator::recv(Shape const& shape, Dtype dtype, std::optional<int
   auto const& group = dense("recv");
   int const from = src.value_or((group.rank() + group.world_size() - 1) % group.world_size());
   std::optional<UnavailableError> failure;
+  auto const allocate = [&] { return Tensor::empty(shape, dtype, device()); };
   Tensor out;
   try {
-    out = Tensor::empty(shape, dtype, device());
+    out = device().kind == Device::Kind::cpu ? allocate_result(group, "recv", allocate) : allocate();
   } catch (UnavailableError const& e) {
     if (device().kind == Device::Kind::cpu) throw;
     failure.emplace(own_part_failure(e, "recv", *group.transport()));

@@ -10,6 +10,7 @@
 
 #include "collectives/core/agreed_arguments.hpp"
 #include "collectives/core/call_builder.hpp"
+#include "collectives/core/own_part.hpp"
 #include "lib/tensor/device_tensor.hpp"
 #include "lib/tensor/tensor_checks.hpp"
 
@@ -53,14 +54,17 @@ AgreedArguments& add_shapes(AgreedArguments& arguments, std::span<Tensor const> 
 
 /// Returns a buffer on the device of the tensors, for tensors that do not follow each other in memory.
 ///
-/// Where a GPU has no memory for it, returns an undefined tensor, and the call throws as it begins: the other ranks
-/// wait for this one there, and get the error too.
+/// Without memory for it, returns an undefined tensor, and the call throws as it begins: the other ranks wait for this
+/// one there, and get the error too.
 Tensor make_buffer(Call& call, std::size_t bytes, Device device) {
   Shape const shape{static_cast<std::int64_t>(bytes)};
-  if (device.kind == Device::Kind::cpu) return Tensor::empty(shape, Dtype::u8);
   try {
     return Tensor::empty(shape, Dtype::u8, device);
-  } catch (UnavailableError const&) {
+  } catch (UnavailableError const& e) {
+    if (device.kind == Device::Kind::cpu) {
+      call.pack = [failure = NoBufferMemory{e}] { throw failure; };
+      return {};
+    }
     call.pack = [failure = std::current_exception()] { std::rethrow_exception(failure); };
     return {};
   }

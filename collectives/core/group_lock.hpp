@@ -4,6 +4,9 @@
 #include <cstdint>
 #include <thread>
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include "lib/platform/system.hpp"
 
 namespace crossrank::detail {
@@ -12,13 +15,15 @@ namespace crossrank::detail {
 /// waits elsewhere takes it for a moment to advance this group's operations.
 class GroupLock {
  public:
-  /// Takes the lock for a call. Returns false if another call holds it.
+  /// Takes the lock for a call. Returns false if another call holds it, or in a forked child a thread of the parent.
   [[nodiscard]] bool enter() noexcept {
     for (int attempt = 0;; ++attempt) {
       auto found = Use::none;
       if (use_.compare_exchange_weak(found, Use::call, std::memory_order_acquire)) break;  // partner: `leave`
       if (found == Use::call) return false;
-      if (found == Use::visit) wait_for_visitor(attempt);
+      if (found != Use::visit) continue;
+      if (::getpid() != process_) return false;  // the visitor is a thread of the parent
+      wait_for_visitor(attempt);
     }
     holder_.store(std::this_thread::get_id(), std::memory_order_relaxed);
     return true;
@@ -49,6 +54,7 @@ class GroupLock {
   }
 
   enum class Use : std::uint8_t { none, call, visit };
+  pid_t const process_ = ::getpid();
   std::atomic<Use> use_{Use::none};
   std::atomic<std::thread::id> holder_{};
 };

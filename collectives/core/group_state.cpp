@@ -1,14 +1,18 @@
 #include "collectives/core/group_state.hpp"
 
+#include <new>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
 #include <crossrank/error.hpp>
 
 #include "collectives/core/compare_calls.hpp"
+#include "collectives/core/own_part.hpp"
 #include "collectives/core/with_operation_name.hpp"
 #include "collectives/spi/error_in.hpp"
 #include "collectives/spi/message_mismatch.hpp"
+#include "lib/core/forked_child.hpp"
 #include "lib/node/memory/call_arguments.hpp"
 #include "lib/platform/backoff.hpp"
 #include "lib/platform/deadline.hpp"
@@ -59,7 +63,13 @@ GroupState::~GroupState() {
 
 void GroupState::enter(char const* operation) {
   if (group_lock.enter()) return admit();
+  require_own_process(operation);
   refuse_second_call(operation);
+}
+
+void GroupState::require_own_process(char const* operation) const {
+  if (process_ != ::getpid())
+    refuse_forked_child(operation, process_, "call from the parent, or exec a program that connects");
 }
 
 void GroupState::refuse_second_call(char const* operation) const {
@@ -110,6 +120,19 @@ void GroupState::abort(std::string_view why) noexcept {
   devices.abort(why);
 }
 
+template <class Work>
+void GroupState::with_memory(char const* operation, Work&& work) {
+  try {
+    std::forward<Work>(work)();
+  } catch (std::bad_alloc const&) {
+    end_without_memory(operation, not_enough_memory());
+  } catch (std::length_error const&) {  // more than a vector can hold
+    end_without_memory(operation, not_enough_memory());
+  } catch (NoBufferMemory const& e) {
+    end_without_memory(operation, e.error);
+  }
+}
+
 void GroupState::run(algorithms::Call&& call) {
   throw_device_failure(call.name());
   if (call.device.kind != Device::Kind::cpu) return run_on_device(std::move(call));
@@ -122,9 +145,19 @@ void GroupState::run(algorithms::Call&& call) {
   if (!pending_collectives.empty()) complete_collectives();
   if (!message) compare(call);
   algorithms::Execution execution(call);
-  with_readable_mismatch(call, [&] {
-    while (auto const request_id = execution.next(*transport)) transport->wait(*request_id, timeout_policy);
+  with_memory(call.name(), [&] {
+    with_readable_mismatch(call, [&] {
+      while (auto const request_id = execution.next(*transport)) transport->wait(*request_id, timeout_policy);
+    });
   });
+}
+
+void GroupState::end_without_memory(char const* operation, UnavailableError const& error) {
+  auto info = own_part_failure(error, operation, *transport);
+  info.group_usable = false;
+  UnavailableError const failure(std::move(info));
+  abort(std::string("there is no memory for its part of a call: ") + failure.what());
+  throw failure;
 }
 
 std::shared_ptr<PendingOp> GroupState::start(algorithms::Call&& call) {
@@ -141,7 +174,7 @@ std::shared_ptr<PendingOp> GroupState::start(algorithms::Call&& call) {
   pending_op->on_device = std::move(on_device);
   if (pending_op->on_device) pending_op->capture.emplace(pending_op->on_device->stream());
   if (is_message(*pending_op)) {
-    pending_op->request_id = pending_op->execution.next(*transport);
+    with_memory(pending_op->call.name(), [&] { pending_op->request_id = pending_op->execution.next(*transport); });
     messages.push_back(pending_op);
     return pending_op;
   }
@@ -174,6 +207,7 @@ bool GroupState::can_queue(algorithms::Call const& call) const noexcept {
 }
 
 std::shared_ptr<PendingOp> GroupState::queue(algorithms::Call&& call) {
+  require_own_process(call.name());
   if (group_lock.is_in_call()) refuse_second_call(call.name());
   if (!is_message(call)) require_allowed(call.name());
   auto pending_op = std::make_shared<PendingOp>(std::move(call));
@@ -214,7 +248,7 @@ void GroupState::post_next(PendingOp& pending_op) noexcept {
 
 bool GroupState::post_or_finish(PendingOp& pending_op) {
   if (!pending_op.has_ended_on_host) {
-    pending_op.request_id = pending_op.execution.next(*transport);
+    with_memory(pending_op.call.name(), [&] { pending_op.request_id = pending_op.execution.next(*transport); });
     pending_op.has_ended_on_host = !pending_op.request_id;
   }
   if (!pending_op.has_ended_on_host) return false;
@@ -275,10 +309,11 @@ bool GroupState::try_step(PendingOp& pending_op) noexcept {
   return pending_op.ended || !pending_op.has_ended_on_host;
 }
 
-bool GroupState::advance() noexcept {
+bool GroupState::advance(By by) noexcept {
   bool moved = false;
   while (!pending_collectives.empty()) {
     auto& first = *pending_collectives.front();
+    if (by == By::visitor && is_left_to_its_thread(first)) return moved;
     if (!try_step(first)) return moved;
     moved = true;
     if (first.ended) pending_collectives.pop_front();
@@ -294,9 +329,10 @@ GroupState::ProgressMade GroupState::make_progress() noexcept {
   bool moved = false;
   if (!held_by_this_thread) {
     admit();
-    moved = advance();
+    moved = advance(By::visitor);
   }
   for (auto const& pending_op : messages) {
+    if (is_left_to_its_thread(*pending_op)) continue;
     if (!pending_op->ended && pending_op->request_id) moved = try_step(*pending_op) || moved;
   }
   std::erase_if(messages, [](auto const& pending_op) { return pending_op->ended.load(); });
@@ -380,6 +416,7 @@ bool GroupState::enter_to_abandon(PendingOp const& pending_op, std::string const
   platform::Deadline deadline(timeout_policy.timeout);
   bool aborted = false;
   for (platform::Backoff backoff; !group_lock.enter(); backoff.pause()) {
+    if (process_ != ::getpid()) return false;
     if (pending_op.ended || (aborted && deadline.expired())) return false;
     deadline.tick();
     if (aborted || (is_message(pending_op) && !deadline.expired())) continue;

@@ -10,6 +10,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
+
+#include <sys/types.h>
+#include <unistd.h>
 
 #include <crossrank/collective.hpp>
 #include <crossrank/error.hpp>
@@ -35,9 +39,10 @@ struct PendingOp {
   algorithms::Execution execution{call};
   std::optional<spi::RequestId> request_id{};  ///< of the operation under way
   bool is_queued = false;                      ///< whether the progress thread advances it
-  bool has_ended_on_host = false;              ///< whether only the part on the device is left
-  std::chrono::nanoseconds idle{};             ///< time in `Request::wait_for` since the last progress
-  std::uint64_t progress = 0;                  ///< of the transport, as `Request::wait_for` has seen it last
+  std::thread::id const starter = std::this_thread::get_id();
+  bool has_ended_on_host = false;   ///< whether only the part on the device is left
+  std::chrono::nanoseconds idle{};  ///< time in `Request::wait_for` since the last progress
+  std::uint64_t progress = 0;       ///< of the transport, as `Request::wait_for` has seen it last
   std::exception_ptr failure{};
   std::unique_ptr<device::DeviceCall> on_device{};  ///< of a call on device tensors
   std::optional<device::CaptureAtStart> capture{};  ///< likewise
@@ -78,6 +83,8 @@ struct GroupState final : PendingWork {
 
   /// Throws `UsageError` while collective calls are refused. Messages are always allowed.
   void require_allowed(char const* operation) const;
+  /// Throws `UsageError` in a forked child, whose threads and locks are those of its parent.
+  void require_own_process(char const* operation) const;
   /// Takes the group for a call of this thread, until `group_lock.leave()`. `UsageError` while another has it.
   void enter(char const* operation);
   /// Runs a call to its end, after the pending ones.
@@ -110,8 +117,14 @@ struct GroupState final : PendingWork {
   [[nodiscard]] std::shared_ptr<PendingOp> queue(algorithms::Call&& call);
   /// Takes over the queued calls. Needs the lock.
   void admit() noexcept;
+  /// Who advances the calls of a group.
+  enum class By : std::uint8_t {
+    call,    ///< a call of the group
+    visitor  ///< a thread that does something else. It leaves calls on GPUs to the thread that has started them, whose
+             ///< captures and streams they use
+  };
   /// Advances the pending collectives without blocking. Returns whether any has moved.
-  bool advance() noexcept;
+  bool advance(By by = By::call) noexcept;
   /// Advances pending operations for the progress thread, or for a thread that waits for something else.
   ProgressMade make_progress() noexcept override;
   /// Waits for all pending collectives. Their errors stay with them.
@@ -137,6 +150,9 @@ struct GroupState final : PendingWork {
   /// Posts the next operation, or notes the end. Does neither while an earlier call of another group is not enqueued.
   void post_next(PendingOp& pending_op) noexcept;
   bool try_step(PendingOp& pending_op) noexcept;
+  [[nodiscard]] static bool is_left_to_its_thread(PendingOp const& pending_op) noexcept {
+    return pending_op.on_device && pending_op.starter != std::this_thread::get_id();
+  }
   /// Returns whether a message waits until the capture of its stream has ended.
   static bool waits_for_capture(PendingOp const& pending_op) noexcept;
   /// Posts the next operation. After the last one enqueues the part on the device, if it is the next one, and returns
@@ -150,6 +166,12 @@ struct GroupState final : PendingWork {
   /// end in time.
   [[nodiscard]] bool enter_to_abandon(PendingOp const& pending_op, std::string const& why) noexcept;
   [[noreturn]] void refuse_second_call(char const* operation) const;
+  /// Runs a part of a call that the other ranks wait for. Without memory for it, kills the group.
+  template <class Work>
+  void with_memory(char const* operation, Work&& work);
+  [[noreturn]] void end_without_memory(char const* operation, UnavailableError const& error);
+
+  pid_t const process_ = ::getpid();
 
   std::mutex inbox_mutex_{};
   std::deque<std::shared_ptr<PendingOp>> inbox_{};  ///< started calls that no thread has admitted yet

@@ -27,10 +27,13 @@ namespace {
 
 }  // namespace
 
+UnavailableError not_enough_memory() {
+  return UnavailableError(
+      {.message = "not enough memory", .hint = "exchange less at once, or give the process more memory (ulimit -v)"});
+}
+
 void end_without_memory(Collective const& group, char const* operation) {
-  end_with(group, operation,
-           UnavailableError({.message = "not enough memory",
-                             .hint = "exchange less at once, or give the process more memory (ulimit -v)"}));
+  end_with(group, operation, not_enough_memory());
 }
 
 Tensor allocate_result(Collective const& group, char const* operation, std::function<Tensor()> const& allocate) {

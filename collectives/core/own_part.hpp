@@ -15,6 +15,14 @@ namespace crossrank {
 /// the group.
 [[nodiscard]] ErrorInfo own_part_failure(Error const& error, char const* operation, spi::Transport const& transport);
 
+/// Returns the error of a rank without memory for its part of a call.
+[[nodiscard]] UnavailableError not_enough_memory();
+
+/// Thrown by a part of a call that has no memory for its buffer.
+struct NoBufferMemory {
+  UnavailableError error;
+};
+
 /// Kills the group because this rank has no memory for its part of a call, and throws an `UnavailableError`.
 [[noreturn]] void end_without_memory(Collective const& group, char const* operation);
 

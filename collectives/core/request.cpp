@@ -52,7 +52,10 @@ bool Request::test() {
   if (!pending_op_) return true;
   // The progress thread may be inside a long visit: this must not wait for it.
   bool const is_driven = pending_op_->is_queued && !group_->closed.load(std::memory_order_relaxed);
-  if (is_driven && !pending_op_->ended) return false;
+  if (is_driven && !pending_op_->ended) {
+    group_->require_own_process(pending_op_->call.name());
+    return false;
+  }
   {
     GroupLockGuard const guard(*group_, pending_op_->call.name());
     if (group_->test(*pending_op_)) return finish_on_device();

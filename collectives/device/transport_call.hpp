@@ -4,7 +4,7 @@
 #include <string>
 
 #include "collectives/device/device_call.hpp"
-#include "collectives/device/enqueue_position.hpp"
+#include "collectives/device_transport/enqueue_position.hpp"
 #include "collectives/device_transport/watched_transport.hpp"
 
 namespace crossrank::device {

@@ -180,13 +180,13 @@ void DeviceWatchdog::check_work() {
 }
 
 std::optional<DeviceWatchdog::Work> DeviceWatchdog::take_progress() {
+  // The calls start in order.
+  auto next = std::ranges::find(work_, false, &Work::has_started);
   while (!work_.empty()) {
-    for (auto& work : work_) {
-      if (work.has_started) continue;
-      if (!work.started.query()) break;
-      work.has_started = true;
-      work.note.advance(node::DeviceStage::started);
-      progress_.started = std::max(progress_.started, work.sequence);
+    for (; next != work_.end() && next->started.query(); ++next) {
+      next->has_started = true;
+      next->note.advance(node::DeviceStage::started);
+      progress_.started = std::max(progress_.started, next->sequence);
     }
     auto const& oldest = work_.front();
     if (!oldest.ended.query()) return oldest;
@@ -194,7 +194,9 @@ std::optional<DeviceWatchdog::Work> DeviceWatchdog::take_progress() {
     if (were_others_aborted(*oldest.enqueued)) last_unblocked_ = oldest.sequence;
     if (ended_.size() == most_ended) ended_.pop_front();
     ended_.emplace_back(oldest.sequence, text_of(oldest));
+    bool const was_next = next == work_.begin();
     work_.pop_front();
+    if (was_next) next = work_.begin();
   }
   return {};
 }

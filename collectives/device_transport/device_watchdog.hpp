@@ -78,6 +78,7 @@ class DeviceWatchdog {
   /// Lets the thread fail the group, because the transport has not enqueued the last call of this rank in time. The
   /// thread finds the late ranks.
   void request_timeout(std::string why);
+  [[nodiscard]] std::chrono::milliseconds timeout() const noexcept { return timeout_; }
   /// Returns the failure, or null. Any thread.
   [[nodiscard]] std::exception_ptr failure() const;
   /// Returns whether there is a failure. Any thread; one load.

@@ -2,6 +2,13 @@
 
 #include <utility>
 
+#include <crossrank/error.hpp>
+
+#include "collectives/device_transport/enqueue_position.hpp"
+#include "lib/platform/backoff.hpp"
+#include "lib/platform/deadline.hpp"
+#include "lib/platform/progress_hook.hpp"
+
 namespace crossrank::device {
 
 void GraphReplay::add(node::DeviceFlightOperation const& operation, char const* name) {
@@ -15,8 +22,24 @@ void GraphReplay::add(node::DeviceFlightOperation const& operation, char const* 
 }
 
 void GraphReplay::require_usable() {
-  group_->require_open("Graph.replay");
+  constexpr auto const* operation = "Graph.replay";
+  group_->require_open(operation);
   group_->throw_failure();
+  // The calls that this thread has started come first, as on the other ranks.
+  platform::Deadline deadline(group_->timeout());
+  platform::Backoff backoff;
+  for (auto call = EnqueuePosition::next_call_of_thread(); !call.empty();
+       call = EnqueuePosition::next_call_of_thread()) {
+    backoff.pause(platform::ProgressHook::make_progress(backoff.next()));
+    group_->throw_failure();
+    deadline.tick();
+    if (!deadline.expired()) continue;
+    throw TimeoutError(
+        {.operation = operation,
+         .message = "an earlier call of this thread on the GPU has not been made by all its ranks: " + call,
+         .expected = "within " + std::to_string(group_->timeout().count()) + " ms",
+         .hint = "all ranks must make calls and replays on GPU tensors in the same order"});
+  }
 }
 
 void GraphReplay::before_replay(Stream const& stream) {

@@ -76,6 +76,8 @@ class WatchedTransport : public std::enable_shared_from_this<WatchedTransport> {
 
   /// Refuses replays of graphs from now on.
   void close() noexcept { closed_.store(true, std::memory_order_relaxed); }
+  /// Returns the limit of a call that makes no progress.
+  [[nodiscard]] std::chrono::milliseconds timeout() const noexcept { return watchdog_->timeout(); }
   /// Throws `UsageError` after `close`.
   void require_open(char const* operation) const;
   /// Returns whether the transport has been aborted because of a failure. Any thread; one load.

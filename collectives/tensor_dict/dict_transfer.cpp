@@ -214,10 +214,11 @@ void DictReceive::receive_tensors() {
 }
 
 Tensor DictReceive::memory_on(Device device, Shape const& shape, Dtype dtype) {
+  auto const allocate = [&] { return Tensor::empty(shape, dtype, device); };
+  if (device.kind == Device::Kind::cpu) return allocate_result(group_, receiving, allocate);
   try {
-    return Tensor::empty(shape, dtype, device);
+    return allocate();
   } catch (UnavailableError const& e) {
-    if (device.kind == Device::Kind::cpu) throw;
     if (!lacks_memory_) lacks_memory_.emplace(own_part_failure(e, receiving, *group_.transport()));
     return Tensor::empty(shape, dtype);
   }

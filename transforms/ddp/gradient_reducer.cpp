@@ -175,7 +175,7 @@ void GradientReducer::take_back(Entry& entry, bool used) {
   auto& grad = entry.parameter->grad;
   if (!used && entry.had_none) {
     grad = {};
-  } else if (!config_.gradient_as_bucket_view) {
+  } else if (used && !config_.gradient_as_bucket_view) {
     auto const& value = entry.parameter->value;
     if (!grad.defined()) grad = Tensor::empty(value.shape(), value.dtype(), value.device());
     convert(view_of(entry), grad);

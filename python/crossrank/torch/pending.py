@@ -15,7 +15,7 @@ from typing import Any
 from torch._C._distributed_c10d import Work
 from torch.futures import Future
 
-from crossrank.errors import CancelledError, Error, UsageError
+from crossrank.errors import CancelledError, Error, TimeoutError, UsageError
 
 from .dynamo import not_compiled
 
@@ -176,6 +176,7 @@ class Operations:
         self._handed_over: list[Running] = []
         self._in_progress = 0
         self._inline = False
+        self._inline_thread: int | None = None
         self._closed = False
         self._leaving = False
         self._thread: threading.Thread | None = None
@@ -192,7 +193,7 @@ class Operations:
         )
 
     def keep(self, work: OperationWork) -> None:
-        """Keeps the last handles that the program has dropped without a wait."""
+        """Keeps the last handles that the program has dropped without a wait. Torch may still ask for their results."""
         if not (self._closed or self._leaving):
             self._kept.append(work)
 
@@ -231,16 +232,23 @@ class Operations:
             inline = waits and not self._submitted and not self._in_progress and not self._inline
             if inline:
                 self._inline = True
+                self._inline_thread = threading.get_ident()
+            elif self._inline_thread == threading.get_ident():
+                raise UsageError(
+                    f"the process group {self._name}: a signal handler calls an operation while it interrupts another one "
+                    "(hint: let the handler set a flag, and call the operation from the program's loop)"
+                )
             elif self._leaving:
                 raise RuntimeError(
                     f"the process group {self._name} starts no asynchronous operation while the process exits (hint: wait for "
                     "operations before the end of the program, and call only blocking ones in functions of atexit)"
                 )
             else:
-                self._submitted.append((start, work))
                 if self._thread is None:
-                    self._thread = threading.Thread(target=self._complete, name=f"crossrank-{self._name}", daemon=True)
-                    self._thread.start()
+                    thread = threading.Thread(target=self._complete, name=f"crossrank-{self._name}", daemon=True)
+                    thread.start()  # it may raise, and nothing is submitted then
+                    self._thread = thread
+                self._submitted.append((start, work))
                 self._changed.notify_all()
         if inline and not self._run_inline(start, work):
             work.wait()
@@ -261,6 +269,7 @@ class Operations:
                 self._handed_over += handed_over
                 self._in_progress += len(handed_over)
                 self._inline = False
+                self._inline_thread = None
                 self._changed.notify_all()
 
     def _wait_inline(self, requests: list[Any]) -> bool:

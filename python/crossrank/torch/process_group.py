@@ -127,6 +127,13 @@ class CrossrankProcessGroup(dist.ProcessGroup):
     @with_short_form(AllreduceOptions, ["list"], op="reduceOp")
     def allreduce(self, tensors: Sequence[Tensor], opts: Any = None) -> OperationWork:
         """Reduces each tensor over all ranks, in place."""
+        return self._reduce_all(tensors, opts)
+
+    def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> OperationWork:
+        """Does the same as `allreduce`. Torch's options for it are of another class."""
+        return self._reduce_all(tensors, opts or AllreduceOptions())
+
+    def _reduce_all(self, tensors: Sequence[Tensor], opts: Any) -> OperationWork:
         if len(tensors) == 1 and tensors[0].is_sparse:
             return self._allreduce_sparse(tensors[0], opts)
         reduction = Reduction(opts.reduceOp, self.size())
@@ -141,10 +148,6 @@ class CrossrankProcessGroup(dist.ProcessGroup):
             return requests, lambda: self._end_reduction(tensors, dense, prepared, reduction)
 
         return self._run(opts, start)
-
-    def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> OperationWork:
-        """Does the same as `allreduce`."""
-        return self.allreduce(tensors, opts)
 
     @staticmethod
     def _end_reduction(
@@ -375,10 +378,12 @@ class CrossrankProcessGroup(dist.ProcessGroup):
         opts = opts or AllToAllOptions()
         require_dtype("all_to_all", output, [input])
 
+        # Now: the program may use the lists again before the operation has begun.
+        receive = split_bytes(output, output_split_sizes, self.size())
+        send = split_bytes(input, input_split_sizes, self.size())
+
         def start() -> Started:
             dense = to_dense(output)
-            receive = split_bytes(output, output_split_sizes, self.size())
-            send = split_bytes(input, input_split_sizes, self.size())
             request = self._collective.iall_to_allv(bytes_of(dense), bytes_of(to_dense(input)), send=send, receive=receive)
             return [request], lambda: self._filled([output], [dense])
 

@@ -235,6 +235,29 @@ TEST(Requantize, rejects_replicas_under_different_scales) {
   }
 }
 
+/// Each expert has a global scale, and the ranks have different ones.
+TEST(Requantize, rejects_stacks_of_nvfp4_with_different_scales) {
+  std::string const down = "model.layers.0.mlp.experts.down_proj";
+  Json const experts = {
+      {"model_type", "qwen3_moe"}, {"hidden_size", 64}, {"moe_intermediate_size", 64}, {"num_experts", 2}};
+  for (auto const policy : {ScalePolicy::rescale, ScalePolicy::requantize}) {
+    SampleSet samples(2, experts);
+    for (int rank = 0; rank < 2; ++rank) {
+      std::array<float, 2> const scales{rank == 0 ? 1.0F : 2.0F, rank == 0 ? 1.0F : 0.5F};
+      std::vector<std::byte> bytes(sizeof scales);
+      std::memcpy(bytes.data(), scales.data(), sizeof scales);
+      auto& source = samples.at(rank);
+      source.add(down, Dtype::u8, {2, 64, 16}, std::vector<std::byte>(2 * 64 * 16));
+      source.add(down + "_weight_scale", Dtype::f8_e4m3, {2, 64, 2},
+                 std::vector<std::byte>(2 * 64 * 2, std::byte{0x38}));
+      source.add(down + "_weight_scale_2", Dtype::f32, {2}, bytes);
+    }
+    auto const rule_set = RuleSet::make(samples.set(), {}, policy);
+    for (auto const& name : {down, down + "_weight_scale", down + "_weight_scale_2"})
+      EXPECT_THROW((void)rule_set.rule_for(name, samples.shards(name)), FormatError) << name;
+  }
+}
+
 TEST(Requantize, rejects_scales_of_zero) {
   SampleSet samples(2, config);
   for (int rank = 0; rank < 2; ++rank) {

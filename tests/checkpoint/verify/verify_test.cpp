@@ -79,6 +79,19 @@ TEST(VerifyNumbers, gives_one_finding_for_a_tensor_on_any_number_of_ranks) {
   }
 }
 
+TEST(VerifyRanks, must_see_the_same_files) {
+  TemporaryDirectory const folder;
+  for (int const rank : {0, 1}) {
+    auto const own = folder.path() / std::to_string(rank);
+    fs::create_directories(own);
+    save_safetensors(own / "model.safetensors", {{"weight", Tensor::zeros({4 + rank}, Dtype::f32)}});
+  }
+  test::run_thread_ranks(2, [&](Collective const& world) {
+    EXPECT_THROW((void)checkpoint::verify(world, folder.path() / std::to_string(world.rank()), {}, {.numbers = true}),
+                 MismatchError);
+  });
+}
+
 class VerifyGolden : public testing::TestWithParam<std::string> {};
 
 TEST_P(VerifyGolden, finds_nothing_wrong) {

@@ -89,6 +89,37 @@ CROSSRANK_RANK_SCENARIO(nccl_graph_replays) {
 
 TEST_P(NcclGraph, repeats_collectives_on_new_inputs) { run("nccl_graph_replays"); }
 
+/// A call that was started before a replay reaches the GPU before it, whichever rank looks at the call meanwhile.
+CROSSRANK_RANK_SCENARIO(nccl_graph_after_a_call) {
+  auto const world = connect_gpu_rank();
+  auto const ranks = static_cast<float>(world.world_size());
+  auto const stream = Stream::create(default_device());
+  auto const other = world.split({everyone(world)}, "other");
+  auto replayed = filled(world, 4);
+  auto called = filled(world, 4);
+  world.all_reduce(called);
+  current_stream(default_device()).synchronize();
+  auto const graph = Graph::capture(stream, [&] { world.all_reduce(replayed); });
+  StreamGuard const guard(stream);
+  for (int round = 0; round < 20; ++round) {
+    fill(called, 1);
+    fill(replayed, 100);
+    auto request = world.iall_reduce(called);
+    if (round % 2 == 1) {
+      other.barrier();  // advances the call on some ranks
+    } else if (world.rank() == 1) {
+      static_cast<void>(request.test());
+    }
+    graph.replay(stream);
+    request.wait();
+    EXPECT_EQ(values(called), std::vector<float>(4, ranks)) << "round " << round;
+    EXPECT_EQ(values(replayed), std::vector<float>(4, 100 * ranks)) << "round " << round;
+  }
+  return end_gpu_rank();
+}
+
+TEST_P(NcclGraph, follows_the_calls_that_were_started_before_it) { run("nccl_graph_after_a_call"); }
+
 /// The scope's stream follows the one before, and is followed by it, without a wait of the host.
 CROSSRANK_RANK_SCENARIO(nccl_graph_scope) {
   auto const world = connect_gpu_rank();

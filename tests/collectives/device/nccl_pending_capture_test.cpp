@@ -1,3 +1,5 @@
+#include <chrono>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -45,6 +47,31 @@ CROSSRANK_RANK_SCENARIO(nccl_graph_of_pending_calls) {
 }
 
 TEST(NcclGraphRefusal, of_calls_under_way_is_typed) { expect_job_ok(2, "nccl_graph_of_pending_calls"); }
+
+/// The progress thread visits the group because of a message, and leaves the captured call to its caller.
+CROSSRANK_RANK_SCENARIO(nccl_graph_beside_the_progress_thread) {
+  auto const world = connect_gpu_rank(ProgressMode::thread);
+  auto warm = filled(world, 4);
+  world.all_reduce(warm);
+  auto const stream = Stream::create(default_device());
+  current_stream(default_device()).synchronize();
+  auto received = Tensor::zeros({4}, Dtype::f32);
+  auto pending = world.irecv(received, 1 - world.rank());
+  for (int round = 0; round < 20; ++round) {
+    static_cast<void>(Graph::capture(stream, [&] {
+      auto request = world.iall_reduce(warm);
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      request.wait();
+    }));
+  }
+  world.send(Tensor::zeros({4}, Dtype::f32), 1 - world.rank());
+  pending.wait();
+  return end_gpu_rank();
+}
+
+TEST(NcclGraphRefusal, is_not_caused_by_the_progress_thread) {
+  expect_job_ok(2, "nccl_graph_beside_the_progress_thread");
+}
 
 /// A message continues after the capture of its stream.
 CROSSRANK_RANK_SCENARIO(nccl_graph_beside_a_message) {

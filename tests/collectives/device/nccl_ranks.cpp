@@ -47,7 +47,9 @@ void expect_job_ok(int ranks, std::string_view scenario, RankOptions options) {
   EXPECT_TRUE(job.ok()) << job.text();
 }
 
-Collective connect_gpu_rank() { return connect({.backend = "shm", .timeout = std::chrono::seconds(60)}); }
+Collective connect_gpu_rank(ProgressMode progress) {
+  return connect({.backend = "shm", .timeout = std::chrono::seconds(60), .progress = progress});
+}
 
 Tensor filled(Collective const& world, std::int64_t count) { return filled(world, count, default_device()); }
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -448,6 +451,88 @@ class FailsDuringTheWait:
     def wait(self, timeout: float | None = None) -> bool:
         self.raised = True
         raise ValueError("the message does not fit")
+
+
+def coalesced_reductions(rank: int, size: int) -> None:
+    several = [torch.full((3,), float(rank)), torch.full((2, 2), float(rank + 1))]
+    dist.all_reduce_coalesced(several)
+    total = size * (size - 1) // 2
+    assert torch.all(several[0] == total) and torch.all(several[1] == total + size)
+    with dist.distributed_c10d._coalescing_manager():
+        for tensor in several:
+            dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+    assert torch.all(several[0] == total)
+    dist.destroy_process_group()
+
+
+def split_sizes_that_change(rank: int, size: int) -> None:
+    """The program uses its lists again while the operation is under way."""
+    other = torch.ones(1)
+    for _ in range(20):
+        before = dist.all_reduce(other, async_op=True)
+        own, given = torch.empty(2 * size), torch.full((2 * size,), float(rank))
+        receive, send = [2] * size, [2] * size
+        work = dist.all_to_all_single(own, given, receive, send, async_op=True)
+        assert before is not None and work is not None
+        if rank == 0:
+            receive[:] = send[:] = [0] * size
+        before.wait()
+        work.wait()
+        assert own.tolist() == [float(each) for each in range(size) for _ in range(2)]
+    with pytest.raises(Exception, match="split"):
+        dist.all_to_all_single(own, given, [1] * (size + 1), None, async_op=True)
+    dist.destroy_process_group()
+
+
+def operation_in_a_signal_handler(rank: int, size: int) -> None:
+    """The thread is inside another operation, so that the handler's could never begin."""
+    errors = []
+
+    def handler(*_: object) -> None:
+        try:
+            dist.barrier()
+        except crossrank.UsageError as error:
+            errors.append(str(error))
+
+    signal.signal(signal.SIGUSR1, handler)
+    if rank == 0:
+        threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGUSR1]).start()
+    else:
+        time.sleep(1)
+    dist.all_reduce(torch.ones(1))
+    assert len(errors) == (1 if rank == 0 else 0) and all("signal handler" in error for error in errors)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("name", ["coalesced_reductions", "split_sizes_that_change", "operation_in_a_signal_handler"])
+def test_use_that_gloo_allows(name: str) -> None:
+    run_ranks(__file__, name, 2)
+
+
+def test_a_thread_that_cannot_start_leaves_the_group_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    from crossrank.torch.pending import Operations
+
+    operations = Operations("thread")
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            operations.run(lambda: ([], list), waits=False)
+    assert operations.run(lambda: ([], lambda: [1]), waits=True).result() == [1]
+    assert operations.run(lambda: ([], lambda: [2]), waits=False).wait()
+    operations.close()
+
+
+def test_a_wait_that_takes_too_long_raises_an_error_of_crossrank() -> None:
+    from crossrank.torch.pending import Operations, OperationWork
+
+    work = OperationWork(Operations("late"))
+    with pytest.raises(crossrank.TimeoutError, match="not completed"):
+        work.wait(timedelta(milliseconds=10))
 
 
 def test_an_error_that_arrives_during_a_wait_is_not_lost() -> None:

@@ -133,7 +133,9 @@ MergePlan MergePlan::make_quietly(Collective const& world, std::filesystem::path
 
 MergePlan MergePlan::make(Collective const& world, std::filesystem::path const& shards, PlanOptions const& options) {
   auto plan = make_quietly(world, shards, options);
-  if (world.rank() == 0) log_warnings(plan.state());
+  agree(world, plan_operation, [&] {
+    if (world.rank() == 0) log_warnings(plan.state());
+  });
   return plan;
 }
 

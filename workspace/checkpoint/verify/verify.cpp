@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string_view>
 #include <system_error>
 #include <tuple>
@@ -12,6 +13,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/codec/checksum/checksum.hpp"
 #include "workspace/checkpoint/discovery/grid/missing_ranks.hpp"
 #include "workspace/checkpoint/discovery/inventory.hpp"
 #include "workspace/checkpoint/discovery/open_shard_set.hpp"
@@ -94,6 +96,7 @@ class Verification {
       require_thread_count(verify_operation, options_.threads);
       read_headers();
     });
+    require_same_files();
     if (layout_) check_replicas();
     if (options_.checksums) compare_checksums();
     append(scan_scales(world_, sources(), options_.numbers ? ScaleScope::all : ScaleScope::small, pool_options()));
@@ -113,6 +116,30 @@ class Verification {
   /// Returns what to do with checksums. A difference that causes a warning elsewhere is a defect here.
   [[nodiscard]] codec::CrcPolicy strict_crc() const noexcept {
     return plan_.crc == ArchiveCrc::ignore ? codec::CrcPolicy::ignore : codec::CrcPolicy::require;
+  }
+
+  /// The ranks divide the data among themselves by the numbers of sources and tensors.
+  void require_same_files() const {
+    codec::StreamingChecksum sum;
+    auto const add = [&sum](std::string const& text) { sum.update(std::as_bytes(std::span(text))); };
+    add(layout_ ? "layout" : "files");
+    for (auto const& source : sources()) {
+      for (auto const& tensor : source->tensors())
+        add(tensor.name + std::string(name_of(tensor.dtype)) + crossrank::to_string(tensor.shape));
+      add("/");
+    }
+    auto const own = sum.digest();
+    auto const all = world_.all_gatherv(std::as_bytes(std::span(&own, 1)));
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      if (all[rank] == all[0]) continue;
+      throw MismatchError({.operation = verify_operation,
+                           .message = "ranks 0 and " + std::to_string(rank) + " see different files",
+                           .resource = path_.string(),
+                           .hint = "give all ranks the same files on a shared file system",
+                           .rank = world_.rank(),
+                           .world_size = world_.world_size(),
+                           .failed_ranks = {static_cast<int>(rank)}});
+    }
   }
 
   /// Runs the checks of headers and indexes. Every rank gets the same result.

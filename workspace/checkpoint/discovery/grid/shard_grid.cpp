@@ -1,6 +1,7 @@
 #include "workspace/checkpoint/discovery/grid/shard_grid.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <set>
 #include <tuple>
@@ -35,22 +36,45 @@ std::string grid_text(int tp, int pp, int ep) {
   return std::to_string(tp) + " x " + std::to_string(pp) + " x " + std::to_string(ep) + " (tensor x pipeline x expert)";
 }
 
+/// Returns the number of places in a grid. Configs and names of files may give sizes up to a million each.
+std::int64_t places_in(ShardGrid const& grid) {
+  return std::int64_t{grid.tp} * std::int64_t{grid.pp} * std::int64_t{grid.ep};
+}
+
 /// Completes the missing size so that the product of all sizes is `count`.
-ShardGrid complete(AnnouncedGrid const& announced, int count, std::string const& where) {
+ShardGrid complete(AnnouncedGrid const& announced, std::int64_t count, std::string const& where) {
   ShardGrid grid;
   grid.ep = std::max(1, announced.ep);
   grid.pp = std::max(1, announced.pp);
-  grid.tp = announced.tp > 0 ? announced.tp : std::max(1, count / (grid.pp * grid.ep));
-  if (announced.tp > 0 && announced.pp == 0 && count % (grid.tp * grid.ep) == 0) grid.pp = count / (grid.tp * grid.ep);
-  if (grid.tp * grid.pp * grid.ep == count) return grid;
-  throw UsageError(
-      {.operation = open_operation,
-       .message = "the number of shards does not match the grid",
-       .expected = std::to_string(grid.tp * grid.pp * grid.ep) + " shards for " + grid_text(grid.tp, grid.pp, grid.ep),
-       .got = std::to_string(count),
-       .resource = where,
-       .hint = count < grid.tp * grid.pp * grid.ep ? "add the missing ranks, or set `tp` and `pp`"
-                                                   : "set `tp`, `pp` and `ep` to the sizes of the job"});
+  auto const others = std::int64_t{grid.pp} * grid.ep;
+  grid.tp = announced.tp > 0 ? announced.tp : static_cast<int>(std::max<std::int64_t>(1, count / others));
+  auto const row = std::int64_t{grid.tp} * grid.ep;
+  if (announced.tp > 0 && announced.pp == 0 && count % row == 0) grid.pp = static_cast<int>(count / row);
+  if (places_in(grid) == count) return grid;
+  throw UsageError({.operation = open_operation,
+                    .message = "the number of shards does not match the grid",
+                    .expected = std::to_string(places_in(grid)) + " shards for " + grid_text(grid.tp, grid.pp, grid.ep),
+                    .got = std::to_string(count),
+                    .resource = where,
+                    .hint = count < places_in(grid) ? "add the missing ranks, or set `tp` and `pp`"
+                                                    : "set `tp`, `pp` and `ep` to the sizes of the job"});
+}
+
+/// No job has so many ranks. Beyond them, a number in a name is something else.
+constexpr int most_ranks = 1 << 20;
+
+void require_ranks(NamedShard const& shard, std::string const& where) {
+  auto const& numbers = shard.numbers;
+  for (auto const& number : {numbers.rank, numbers.ranks, numbers.tp, numbers.pp, numbers.ep, numbers.tp_size,
+                             numbers.pp_size, numbers.ep_size}) {
+    if (number.value_or(0) < most_ranks) continue;
+    throw UsageError({.operation = open_operation,
+                      .message = "a number in the name of a file is too large for a rank: " + shard.name,
+                      .expected = "below " + std::to_string(most_ranks),
+                      .got = std::to_string(*number),
+                      .resource = where,
+                      .hint = "rename the file, or set `pattern`"});
+  }
 }
 
 ShardPlace place_of_rank(int rank, ShardGrid const& grid) {
@@ -94,20 +118,19 @@ void require_each_once(std::vector<NamedShard> const& shards, ShardGrid const& g
                        .hint = "remove the file that does not belong to the checkpoint, or set `pattern`",
                        .section = to_string(ErrorSection::files)});
   }
+  constexpr std::size_t most_listed = 1'000;
   std::vector<std::string> missing;
-  for (int pp = 0; pp < grid.pp; ++pp) {
-    for (int ep = 0; ep < grid.ep; ++ep) {
-      for (int tp = 0; tp < grid.tp; ++tp) {
-        ShardPlace const place{.tp = tp, .pp = pp, .ep = ep};
-        if (!seen.contains({pp, ep, tp}))
-          missing.push_back(place_text(place, grid) + file_text(shards.front(), place, grid));
-      }
-    }
+  for (std::int64_t number = 0; number < places_in(grid) && missing.size() < most_listed; ++number) {
+    ShardPlace const place{.tp = static_cast<int>(number % grid.tp),
+                           .pp = static_cast<int>(number / grid.tp / grid.ep),
+                           .ep = static_cast<int>(number / grid.tp % grid.ep)};
+    if (!seen.contains({place.pp, place.ep, place.tp}))
+      missing.push_back(place_text(place, grid) + file_text(shards.front(), place, grid));
   }
   if (missing.empty()) return;
   throw FormatError({.operation = open_operation,
                      .message = "a shard is missing: " + list_text(missing, 1),
-                     .expected = std::to_string(grid.tp * grid.pp * grid.ep) + " shards",
+                     .expected = std::to_string(places_in(grid)) + " shards",
                      .got = std::to_string(shards.size()) + ", such as " + shards.front().name,
                      .resource = where,
                      .hint = "copy the missing file to the directory; an incomplete checkpoint is never merged",
@@ -138,6 +161,7 @@ AnnouncedGrid announced_grid(Json const& config) {
 ShardGrid place_shards(std::vector<NamedShard> const& shards, AnnouncedGrid announced, std::string const& where) {
   int named_count = 0;
   for (auto const& shard : shards) {
+    require_ranks(shard, where);
     named_count = std::max(named_count, shard.numbers.ranks.value_or(0));
     announced.tp = std::max(announced.tp, shard.numbers.tp_size.value_or(0));
     announced.pp = std::max(announced.pp, shard.numbers.pp_size.value_or(0));
@@ -147,12 +171,14 @@ ShardGrid place_shards(std::vector<NamedShard> const& shards, AnnouncedGrid anno
       std::all_of(shards.begin(), shards.end(), [](auto const& shard) { return shard.numbers.rank.has_value(); });
   ShardGrid grid;
   if (by_rank) {
-    int highest = 0;
-    for (auto const& shard : shards) highest = std::max(highest, *shard.numbers.rank);
-    int const announced_count =
-        announced.tp > 0 ? announced.tp * std::max(1, announced.pp) * std::max(1, announced.ep) : 0;
+    std::int64_t highest = 0;
+    for (auto const& shard : shards) highest = std::max<std::int64_t>(highest, *shard.numbers.rank);
+    auto const announced_count =
+        announced.tp > 0
+            ? std::int64_t{announced.tp} * std::int64_t{std::max(1, announced.pp)} * std::max(1, announced.ep)
+            : 0;
     // A gap in the numbers is a missing rank, whatever the sizes are.
-    grid = complete(announced, std::max({highest + 1, announced_count, named_count}), where);
+    grid = complete(announced, std::max({highest + 1, announced_count, std::int64_t{named_count}}), where);
     for (auto const& shard : shards) grid.places.push_back(place_of_rank(*shard.numbers.rank, grid));
   } else {
     for (auto const& shard : shards) {

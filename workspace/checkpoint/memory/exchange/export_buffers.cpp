@@ -37,6 +37,7 @@ ExportBuffers::Memory ExportBuffers::take(std::size_t bytes, std::chrono::millis
   ++in_use_;
   auto* const data = buffer.data.release();
   auto const size = buffer.bytes;
+  lock.unlock();  // without memory for it, the pointer gives the buffer back at once
   return {std::shared_ptr<std::byte>(data,
                                      [self = shared_from_this(), size](std::byte* memory) {
                                        self->give_back(std::unique_ptr<std::byte[]>(memory), size);

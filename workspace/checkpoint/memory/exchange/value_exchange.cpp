@@ -13,6 +13,7 @@
 #include "workspace/checkpoint/memory/exchange/combine_values.hpp"
 #include "workspace/checkpoint/model/name_pattern.hpp"
 #include "workspace/checkpoint/source/sampled_comparison.hpp"
+#include "workspace/checkpoint/workers/worker_pool.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -156,7 +157,9 @@ ValueExchange choose_values(WeightCells& cells, NeedsValues const& needed, std::
 void exchange_values(Collective const& world, WeightCells& cells, NeedsValues const& needed,
                      std::string const& operation) {
   auto exchange = choose_values(cells, needed, operation);
-  exchange.take(world.all_gatherv(exchange.own()));
+  std::vector<std::byte> own;
+  agree(world, operation, [&] { own = exchange.own(); });  // it reads tensors, also of GPUs
+  exchange.take(world.all_gatherv(own));
 }
 
 }  // namespace crossrank::checkpoint

@@ -91,6 +91,19 @@ class ValueResolver {
         "; ranks differ: the " + std::string(op == ReduceOp::max ? "largest" : "smallest") + " holds for all";
   }
 
+  /// Values of a stack or of fused parts with a scale each cannot be requantized.
+  void refuse_several_scales(TensorRole role) const {
+    auto const scales = differing(role);
+    if (!scales || scales->front().size() == 1) return;
+    throw FormatError({.operation = "merge rules",
+                       .message = "the ranks have different scales for the parts or experts of this layer",
+                       .expected = "one scale, or the same scales on all ranks",
+                       .got = std::to_string(scales->front().size()) + " scales",
+                       .resource = layer_.tensors.front()->name,
+                       .hint = "merge the unquantized weights and quantize again",
+                       .section = to_string(ErrorSection::scales)});
+  }
+
   /// Replicas are compared as they are stored, so their scales must agree.
   void require_equal_scales_of_replicas(Concatenate const& concat, Scales const& factors) const {
     auto copies = concat.part_replicas;
@@ -152,13 +165,14 @@ class ValueResolver {
     bool const divisor = has(TensorRole::global_scale);
     auto const role = divisor ? TensorRole::global_scale : TensorRole::weight_scale_2;
     auto const op = divisor ? ReduceOp::min : ReduceOp::max;
+    refuse_several_scales(role);
     if (layer_.role == role) return resolve_common(role, op);
     bool const anew = policy_ == ScalePolicy::requantize;
     bool const is_scale = layer_.role == TensorRole::weight_scale;
     auto* const concat = concatenation();
     if (concat == nullptr || !(is_scale || (anew && layer_.role == TensorRole::weight))) return;
     auto const scales = differing(role);
-    if (!scales || scales->front().size() != 1) return;  // several scales of one layer are refused with their tensor
+    if (!scales) return;
     auto const by = factors(*scales, op);
     if (!anew) return requantize(*concat, RequantizeKernel::scale_f8, 0, by, role);
     if (is_scale) return requantize(*concat, RequantizeKernel::fp4_scales, 0, by, TensorRole::weight);

@@ -1,4 +1,4 @@
-#include "collectives/device/enqueue_position.hpp"
+#include "collectives/device_transport/enqueue_position.hpp"
 
 #include <algorithm>
 #include <mutex>
@@ -11,10 +11,14 @@ struct EnqueuePosition::Queue {
   std::vector<EnqueuePosition const*> positions{};  ///< in the order of their starts
 };
 
-EnqueuePosition::EnqueuePosition(char const* call, std::string_view group) : call_(call), group_(group) {
+std::shared_ptr<EnqueuePosition::Queue> const& EnqueuePosition::queue_of_thread() {
   // Shared, because a request may be waited for in another thread, after the end of this one.
-  thread_local auto const queue_of_thread = std::make_shared<Queue>();
-  queue_ = queue_of_thread;
+  thread_local auto const queue = std::make_shared<Queue>();
+  return queue;
+}
+
+EnqueuePosition::EnqueuePosition(char const* call, std::string_view group)
+    : queue_(queue_of_thread()), call_(call), group_(group) {
   std::lock_guard const lock(queue_->mutex);
   queue_->positions.push_back(this);
 }
@@ -26,10 +30,14 @@ bool EnqueuePosition::is_next() const noexcept {
          std::find(positions.begin(), positions.end(), this) == positions.end();
 }
 
-std::string EnqueuePosition::next_call() const {
-  std::lock_guard const lock(queue_->mutex);
-  if (queue_->positions.empty()) return {};
-  auto const& first = *queue_->positions.front();
+std::string EnqueuePosition::next_call() const { return next_call_in(*queue_); }
+
+std::string EnqueuePosition::next_call_of_thread() { return next_call_in(*queue_of_thread()); }
+
+std::string EnqueuePosition::next_call_in(Queue& queue) {
+  std::lock_guard const lock(queue.mutex);
+  if (queue.positions.empty()) return {};
+  auto const& first = *queue.positions.front();
   return std::string(first.call_) + " of group \"" + std::string(first.group_) + '"';
 }
 

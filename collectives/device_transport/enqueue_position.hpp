@@ -23,11 +23,15 @@ class EnqueuePosition {
   [[nodiscard]] bool is_next() const noexcept;
   /// Returns a text that names the call to enqueue next; empty when there is none.
   [[nodiscard]] std::string next_call() const;
+  /// Does so for the calls that the calling thread has started.
+  [[nodiscard]] static std::string next_call_of_thread();
   /// Gives the position up.
   void release() noexcept;
 
  private:
   struct Queue;
+  static std::shared_ptr<Queue> const& queue_of_thread();
+  static std::string next_call_in(Queue& queue);
   std::shared_ptr<Queue> queue_;  ///< of the thread that has started the call
   char const* call_;
   std::string_view group_;
