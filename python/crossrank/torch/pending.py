@@ -31,8 +31,8 @@ _THREAD_SLICE = 0.0005
 _LONGEST_PAUSE = 0.01
 # A pause takes at most this part of the time in which nothing has ended, so that an end is noticed only a little late.
 _PAUSE_PART = 16
-# How long, in seconds, the end of the process waits for the group's thread.
-_LONGEST_LEAVE = 1.0
+# How long, in seconds, the end of the process waits for the group's thread and for callbacks.
+_LONGEST_LEAVE = 5.0
 # How many operations for which nobody has waited a group keeps alive after their handles are gone.
 _MOST_KEPT = 16
 
@@ -87,6 +87,8 @@ class OperationWork(Work):
             callbacks.start()
         except RuntimeError:  # there can be no more threads
             self._outcome.set_result(outcome)
+        else:
+            self._operations.note_callbacks(callbacks)
 
     def wait(self, timeout: Any = None) -> bool:
         """Blocks until the operation has completed, and raises its error. An exception of a signal handler, such as
@@ -181,6 +183,7 @@ class Operations:
         self._leaving = False
         self._thread: threading.Thread | None = None
         self._kept: deque[OperationWork] = deque(maxlen=_MOST_KEPT)
+        self._callbacks: list[threading.Thread] = []
         _all.add(self)
 
     def require_own_process(self) -> None:
@@ -196,6 +199,11 @@ class Operations:
         """Keeps the last handles that the program has dropped without a wait. Torch may still ask for their results."""
         if not (self._closed or self._leaving):
             self._kept.append(work)
+
+    def note_callbacks(self, thread: threading.Thread) -> None:
+        """Notes a thread that runs callbacks of a future, for which the end of the process waits."""
+        with self._changed:
+            self._callbacks = [*(each for each in self._callbacks if each.is_alive()), thread]
 
     @property
     def is_leaving(self) -> bool:
@@ -313,9 +321,11 @@ class Operations:
             self._leaving = True
             self._kept.clear()
             self._changed.notify_all()
-            thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout=_LONGEST_LEAVE)
+            threads = [*([] if self._thread is None else [self._thread]), *self._callbacks]
+        until = time.monotonic() + _LONGEST_LEAVE
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(timeout=max(0.0, until - time.monotonic()))
 
     def _next(self, running: list[Running]) -> list[tuple[Callable[[], Started], OperationWork]]:
         """Returns the operations to start, and adds those to `running` that are handed over. Blocks if none is running."""
