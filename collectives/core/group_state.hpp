@@ -117,7 +117,7 @@ struct GroupState final : PendingWork {
   [[nodiscard]] std::shared_ptr<PendingOp> queue(algorithms::Call&& call);
   /// Takes over the queued calls. Needs the lock.
   void admit() noexcept;
-  /// Who advances the calls of a group.
+  /// Says who advances the calls of a group.
   enum class By : std::uint8_t {
     call,    ///< a call of the group
     visitor  ///< a thread that does something else. It leaves calls on GPUs to the thread that has started them, whose

@@ -39,7 +39,7 @@ class FileStateStore {
 
   /// Publishes a file that any reader may read. Keeps the two newest.
   void write(Json const& config, StateDict const& weights);
-  /// What becomes of the file of a range.
+  /// Says what the end of a range does with its file.
   enum class AtEnd : std::uint8_t {
     withdrawn,  ///< it is never a state of the rank
     retired     ///< it is the newest state from now on

@@ -49,11 +49,11 @@ class Arena {
   Arena(Arena const&) = delete;
   Arena& operator=(Arena const&) = delete;
 
-  /// What a call does when the cap is reached and this arena has no free pages: it asks the other ranks to return the
-  /// pages of their free slots, which takes a quarter of a second, longer for gigabytes.
+  /// Says what `allocate` does when the cap is reached and this arena has no free pages. It always asks the other ranks
+  /// to return the pages of their free slots. They need a quarter of a second, longer for gigabytes.
   enum class WhenFull : std::uint8_t {
-    wait,  ///< and waits for them
-    ask    ///< and fails; for callers who try again
+    wait,  ///< it waits for them
+    ask    ///< it fails; for callers who try again
   };
   /// Allocates a slot of at least `bytes`, with mapped pages if one is free. When the cap is reached it first frees
   /// unused pages, then throws `UnavailableError`. `IoError` when the system refuses pages below the cap.

@@ -125,9 +125,9 @@ class SocketRendezvous final : public Rendezvous {
     auto const peer = peer_of(socket.get());
     if (peer.uid != ::geteuid()) fail_squatter(options_, peer);
     client_.emplace(options_, std::move(socket), peer.pid, until_ + client_grace(options_.timeout));
-    auto const greeting = client_->wait_until_accepted();
-    if (greeting == RendezvousClient::ServerReply::accepted) return;
-    if (greeting == RendezvousClient::ServerReply::disconnected) lost_server_ = peer.pid;
+    auto const reply = client_->wait_until_accepted();
+    if (reply == RendezvousClient::ServerReply::accepted) return;
+    if (reply == RendezvousClient::ServerReply::disconnected) lost_server_ = peer.pid;
     client_.reset();
   }
 

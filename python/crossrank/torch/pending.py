@@ -321,10 +321,10 @@ class Operations:
             self._leaving = True
             self._kept.clear()
             self._changed.notify_all()
-            threads = [*([] if self._thread is None else [self._thread]), *self._callbacks]
+            threads = (self._thread, *self._callbacks)
         until = time.monotonic() + _LONGEST_LEAVE
         for thread in threads:
-            if thread is not threading.current_thread():
+            if thread is not None and thread is not threading.current_thread():
                 thread.join(timeout=max(0.0, until - time.monotonic()))
 
     def _next(self, running: list[Running]) -> list[tuple[Callable[[], Started], OperationWork]]:
