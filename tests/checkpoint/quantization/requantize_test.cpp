@@ -235,26 +235,38 @@ TEST(Requantize, rejects_replicas_under_different_scales) {
   }
 }
 
-/// Each expert has a global scale, and the ranks have different ones.
-TEST(Requantize, rejects_stacks_of_nvfp4_with_different_scales) {
-  std::string const down = "model.layers.0.mlp.experts.down_proj";
-  Json const experts = {
-      {"model_type", "qwen3_moe"}, {"hidden_size", 64}, {"moe_intermediate_size", 64}, {"num_experts", 2}};
-  for (auto const policy : {ScalePolicy::rescale, ScalePolicy::requantize}) {
-    SampleSet samples(2, experts);
-    for (int rank = 0; rank < 2; ++rank) {
-      std::array<float, 2> const scales{rank == 0 ? 1.0F : 2.0F, rank == 0 ? 1.0F : 0.5F};
-      std::vector<std::byte> bytes(sizeof scales);
-      std::memcpy(bytes.data(), scales.data(), sizeof scales);
-      auto& source = samples.at(rank);
-      source.add(down, Dtype::u8, {2, 64, 16}, std::vector<std::byte>(2 * 64 * 16));
-      source.add(down + "_weight_scale", Dtype::f8_e4m3, {2, 64, 2},
-                 std::vector<std::byte>(2 * 64 * 2, std::byte{0x38}));
-      source.add(down + "_weight_scale_2", Dtype::f32, {2}, bytes);
-    }
-    auto const rule_set = RuleSet::make(samples.set(), {}, policy);
-    for (auto const& name : {down, down + "_weight_scale", down + "_weight_scale_2"})
-      EXPECT_THROW((void)rule_set.rule_for(name, samples.shards(name)), FormatError) << name;
+/// The factor of a value depends on its expert and on its output, which is not the second dimension.
+TEST(Requantize, scales_each_output_of_a_transposed_stack) {
+  auto source = std::make_shared<SampleSource>("rank0");
+  std::vector<std::byte> const ones(2 * 3 * 4, std::byte{0x38});
+  source->add("weight", Dtype::f8_e4m3, {2, 3, 4}, ones);
+  std::vector<float> factors;
+  for (int i = 0; i < 8; ++i) factors.push_back(std::ldexp(1.0F, -i));
+  Requantization const change(RequantizeKernel::scale_f8, 2, {{.own = {source, 0}, .factors = factors}});
+
+  auto whole = ones;
+  change.apply(0, 0, whole);
+
+  for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_EQ(f8(whole[i]), factors[i / 12 * 4 + i % 4]) << i;
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    std::vector<std::byte> one{ones[i]};
+    change.apply(0, i, one);
+    EXPECT_EQ(one.front(), whole[i]) << i;
+  }
+}
+
+/// Bytes are counted, not values of four bits.
+TEST(Requantize, finds_the_expert_of_packed_values) {
+  for (auto const dtype : {Dtype::u8, Dtype::f4}) {
+    auto source = std::make_shared<SampleSource>("rank0");
+    std::vector<std::byte> const codes(2 * 4 * 8, std::byte{0x77});
+    source->add("weight", dtype, {2, 4, dtype == Dtype::u8 ? 8 : 16}, codes);
+    source->add("scale", Dtype::f8_e4m3, {2, 4, 1}, std::vector<std::byte>(8, std::byte{0x01}));
+    Requantization const change(RequantizeKernel::fp4_values, 0,
+                                {{.own = {source, 0}, .partner = {source, 1}, .factors = {1.0F, 0.25F}}});
+    auto changed = codes;
+    change.apply(0, 0, changed);
+    for (std::size_t i = 0; i < codes.size(); ++i) EXPECT_EQ(changed[i] == codes[i], i < codes.size() / 2) << i;
   }
 }
 

@@ -140,6 +140,7 @@ TEST_F(ScalesDiffer, gives_the_same_bytes_for_any_slices_and_ranges) {
 struct LayerWithScales {
   std::string weight{};
   std::int64_t experts = 0;  ///< 0: not stacked
+  bool transposed = false;   ///< [in, out] in each expert
   Json config{};
 };
 
@@ -155,7 +156,8 @@ TEST_P(ScalesPerOutput, of_uneven_shards_stay_within_the_bound) {
   std::array<std::int64_t, 2> const widths{48, 16};
   auto const outputs = std::max<std::int64_t>(layer.experts, 1) * rows;
   auto const with_width = [&](std::int64_t width) {
-    return layer.experts == 0 ? Shape{rows, width} : Shape{layer.experts, rows, width};
+    if (layer.experts == 0) return Shape{rows, width};
+    return layer.transposed ? Shape{layer.experts, width, rows} : Shape{layer.experts, rows, width};
   };
   std::array<std::vector<float>, 2> scales;
   std::vector<Tensor> shards;
@@ -177,8 +179,11 @@ TEST_P(ScalesPerOutput, of_uneven_shards_stay_within_the_bound) {
 
   auto const merged = load_safetensors(folder.path() / "out" / "model.safetensors");
   auto const number = [&](Tensor const& codes, std::int64_t output, std::int64_t column) {
-    auto const at = static_cast<std::size_t>(output * (codes.numel() / outputs) + column);
-    return decode_small_float(Dtype::f8_e4m3, std::to_integer<std::uint16_t>(codes.bytes()[at]));
+    auto const width = codes.numel() / outputs;
+    auto const at =
+        layer.transposed ? output / rows * rows * width + column * rows + output % rows : output * width + column;
+    return decode_small_float(Dtype::f8_e4m3,
+                              std::to_integer<std::uint16_t>(codes.bytes()[static_cast<std::size_t>(at)]));
   };
   for (std::int64_t output = 0; output < outputs; ++output) {
     auto const at = static_cast<std::size_t>(output);
@@ -197,15 +202,26 @@ TEST_P(ScalesPerOutput, of_uneven_shards_stay_within_the_bound) {
 INSTANTIATE_TEST_SUITE_P(
     Layers, ScalesPerOutput,
     testing::Values(
-        LayerWithScales{weight, 0, {{"num_hidden_layers", 1}, {"hidden_size", rows}, {"intermediate_size", 64}}},
+        LayerWithScales{weight, 0, false, {{"num_hidden_layers", 1}, {"hidden_size", rows}, {"intermediate_size", 64}}},
         LayerWithScales{"model.layers.0.mlp.experts.down_proj.weight",
                         2,
+                        false,
                         {{"model_type", "qwen3_moe"},
                          {"num_hidden_layers", 1},
                          {"hidden_size", rows},
                          {"num_experts", 2},
-                         {"moe_intermediate_size", 64}}}),
-    [](auto const& layer) { return layer.index == 0 ? "matrix" : "stacked_experts"; });
+                         {"moe_intermediate_size", 64}}},
+        LayerWithScales{"model.layers.0.feed_forward.experts.down_proj.weight",
+                        2,
+                        true,
+                        {{"model_type", "llama4_text"},
+                         {"num_hidden_layers", 1},
+                         {"hidden_size", rows},
+                         {"num_local_experts", 2},
+                         {"intermediate_size", 64}}}),
+    [](auto const& layer) {
+      return layer.index == 0 ? "matrix" : layer.param.transposed ? "transposed_stack" : "stacked_experts";
+    });
 
 // Stored values are relative to the zero points, so scaling a stored value would change its meaning.
 TEST(ScalesWithZeroPoints, always_throw_when_they_differ) {

@@ -97,7 +97,10 @@ std::vector<CellRange> inputs_of(MergeLayout const& layout, std::size_t tensor, 
   std::vector<CellRange> ranges;
   if (size == 0 || merged.rule->is<UsePrecomputed>()) return ranges;
   if (merged.rule->combines_values()) {
-    for (auto const& input : merged.inputs) ranges.push_back({input.source, input.tensor, 0, merged.bytes});
+    for (auto const& input : merged.inputs) {
+      auto const& value = layout.set.sources[input.source]->tensors()[input.tensor];
+      ranges.push_back({input.source, input.tensor, 0, dense_bytes(value.shape, value.dtype)});
+    }
   } else {
     for (auto const& piece : merged.pieces) {
       if (!piece.copy.reaches(offset, size)) continue;

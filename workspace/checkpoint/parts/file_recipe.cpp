@@ -45,7 +45,9 @@ class RecipeText {
 
   /// Returns false if a recipe cannot express the tensor.
   bool add(MergedTensor const& tensor) {
-    if (!comes_from_inputs_alone(tensor)) return false;
+    // A recipe combines all inputs to one piece.
+    if (!comes_from_inputs_alone(tensor) || (tensor.combined > 0 && tensor.combined != tensor.inputs.size()))
+      return false;
     if (!tensors_.empty()) tensors_ += ',';
     tensors_ += '[';
     append_description(tensors_, tensor.name, tensor.dtype, tensor.shape);

@@ -239,6 +239,7 @@ class RecipeReader {
       if (of.dtype != tensor.dtype || of.shape != tensor.shape) refuse("values of different kinds are combined");
     }
     if (tensor.inputs.empty()) refuse("no values are combined");
+    tensor.combined = tensor.inputs.size();
     tensor.rule = std::make_shared<MergeRule const>(std::move(rule));
   }
 

@@ -203,7 +203,7 @@ class MergeLayoutBuilder {
     }
     auto& kept = list[at->second];
     refuse_one_name_for_two(kept, tensor);
-    if (tensor.rule->ep_axis >= 0) return append(kept, tensor);
+    if (tensor.rule->ep_axis >= 0) return append(kept, std::move(tensor));
     if (kept.dtype != tensor.dtype || !(kept.shape == tensor.shape) || kept.inputs.size() != tensor.inputs.size())
       refuse_collision(kept, tensor);
     for (std::size_t t = 0; t < tensor.inputs.size(); ++t) {
@@ -215,13 +215,25 @@ class MergeLayoutBuilder {
     kept.replica_runs.insert(kept.replica_runs.end(), tensor.replica_runs.begin(), tensor.replica_runs.end());
   }
 
+  /// Makes values that agree on all ranks, and are therefore kept, follow the rule that reduces the values of another
+  /// expert rank.
+  static void reduce_as(MergedTensor& agreeing, MergedTensor const& reduced) {
+    if (!agreeing.rule->is<KeepReplica>() || !reduced.rule->is<Reduce>()) return;
+    agreeing.rule = reduced.rule;
+    agreeing.combined = agreeing.inputs.size();
+    agreeing.pieces.clear();
+  }
+
   /// Appends the piece of another expert rank.
-  void append(MergedTensor& kept, MergedTensor const& more) {
+  void append(MergedTensor& kept, MergedTensor more) {
+    reduce_as(kept, more);
+    reduce_as(more, kept);
     auto const axis = as_size(more.rule->ep_axis);
     auto const* const values = std::get_if<UsePrecomputed>(&more.rule->kind);
     bool same = kept.dtype == more.dtype && kept.shape.size() == more.shape.size() && axis < kept.shape.size() &&
-                !kept.rule->combines_values() && !more.rule->combines_values() &&
-                kept.rule->is<UsePrecomputed>() == (values != nullptr) && (values == nullptr || axis == 0);
+                kept.combined == more.combined && !kept.rule->is<SumElement>() &&
+                kept.rule->is<UsePrecomputed>() == (values != nullptr) &&
+                ((values == nullptr && kept.combined == 0) || axis == 0);
     for (std::size_t d = 0; same && d < kept.shape.size(); ++d) same = d == axis || kept.shape[d] == more.shape[d];
     if (!same) refuse_collision(kept, more);
     auto const old_width = kept.shape[axis];

@@ -110,16 +110,24 @@ std::uint64_t MergedSource::read_input_runs(InputRuns const& piece, std::uint64_
 
 /// Computes a scalar or small vector as a whole, whatever part of it is read.
 void MergedSource::read_computed(MergedTensor const& tensor, std::uint64_t offset, std::span<std::byte> out) const {
-  std::vector<std::vector<std::byte>> values;
-  for (auto const& input : tensor.inputs) {
-    values.emplace_back(tensor.bytes);
-    layout_->set.sources[input.source]->read(input.tensor, 0, values.back());
-  }
   std::vector<std::byte> result(tensor.bytes);
-  if (auto const* const sum = std::get_if<SumElement>(&tensor.rule->kind)) {
-    sum_element(tensor.dtype, as_size(sum->element), values, kept_shares(*sum, values.size()), result);
-  } else {
-    reduce_values(tensor.dtype, std::get<Reduce>(tensor.rule->kind).op, values, result);
+  auto rest = std::span(result);
+  for (std::size_t first = 0; first < tensor.inputs.size(); first += tensor.combined) {
+    auto const inputs = std::span(tensor.inputs).subspan(first, tensor.combined);
+    std::vector<std::vector<std::byte>> values;
+    for (auto const& input : inputs) {
+      auto const& source = *layout_->set.sources[input.source];
+      auto const& value = source.tensors()[input.tensor];
+      values.emplace_back(dense_bytes(value.shape, value.dtype));
+      source.read(input.tensor, 0, values.back());
+    }
+    auto const piece = rest.first(values.front().size());
+    rest = rest.subspan(piece.size());
+    if (auto const* const sum = std::get_if<SumElement>(&tensor.rule->kind)) {
+      sum_element(tensor.dtype, as_size(sum->element), values, kept_shares(*sum, values.size()), piece);
+    } else {
+      reduce_values(tensor.dtype, std::get<Reduce>(tensor.rule->kind).op, values, piece);
+    }
   }
   if (!out.empty()) copy_memory(out.data(), result.data() + offset, out.size());
 }

@@ -262,6 +262,7 @@ MergedTensor merge_tensor(ShardGroup const& group, MergeRule rule) {
                 }},
       rule.kind);
   out.bytes = dense_bytes(out.shape, out.dtype);
+  if (rule.combines_values()) out.combined = out.inputs.size();
   out.rule = std::make_shared<MergeRule const>(std::move(rule));
   return out;
 }

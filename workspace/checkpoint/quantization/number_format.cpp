@@ -131,6 +131,9 @@ void LayerFormat::read_fp8(SourceTensor const& weight, LayerTensors const& tenso
              at_axis(scale.shape, weight_.out) == outputs_) {
     format_ = NumberFormat::mxfp8;
     group_ = 32;
+  } else if (hints.block_out == 0 && has_scale_per_group(scale, hints)) {
+    format_ = NumberFormat::fp8_block;
+    group_ = hints.group > 0 ? hints.group : group_of(scale);
   } else if (at_axis(scale.shape, weight_.in) == 1 && !block_configured &&
              at_axis(scale.shape, weight_.out) == outputs_) {
     format_ = NumberFormat::fp8_channel;
@@ -139,6 +142,13 @@ void LayerFormat::read_fp8(SourceTensor const& weight, LayerTensors const& tenso
     block_out_ = hints.block_out > 0 ? hints.block_out : 128;
     group_ = hints.block_in > 0 ? hints.block_in : 128;
   }
+}
+
+/// Returns whether each output has a scale per group of inputs, as with the strategy "group" of compressed-tensors.
+bool LayerFormat::has_scale_per_group(SourceTensor const& scale, LayerHints const& hints) const {
+  if (at_axis(scale.shape, weight_.out) != outputs_) return false;
+  auto const group = hints.group > 0 ? hints.group : group_of(scale);
+  return group > 0 && at_axis(scale.shape, weight_.in) == divide_up(inputs_, group);
 }
 
 /// Reads spread block scales. If the config has no block sizes, they follow from the number of scales.
@@ -158,6 +168,14 @@ void LayerFormat::read_spread_blocks(SourceTensor const& scale, LayerHints const
 void LayerFormat::read_bytes(SourceTensor const& weight, LayerTensors const& tensors, LayerHints const& hints) {
   auto const& scale = *tensors[TensorRole::weight_scale];
   bool const blocks = weight.name.ends_with("blocks") && weight.shape.size() == (order_.stacked ? 4U : 3U);
+  bool const block_configured = hints.block_out > 0 || scale.name.ends_with("_inv");
+  if (weight.dtype == Dtype::i8 && block_configured && scale.shape.size() == weight.shape.size()) {
+    format_ = NumberFormat::int8;
+    set_lengths(weight);
+    block_out_ = hints.block_out > 0 ? hints.block_out : 128;
+    group_ = hints.block_in > 0 ? hints.block_in : 128;
+    return;
+  }
   if (weight.dtype == Dtype::i8 && (is_single(scale) || scale.shape.size() + 1 == weight.shape.size())) {
     format_ = NumberFormat::int8;
     set_lengths(weight);
@@ -297,7 +315,7 @@ TensorAxes LayerFormat::axes(TensorRole role, SourceTensor const& tensor) const 
     case TensorRole::weight_shape: return {};
     case TensorRole::weight_scale:
       if (spread_ && spreads_blocks(weight_shape_, tensor.shape)) return spread_axes(tensor);
-      if (is_single(tensor) && format_ != NumberFormat::fp8_block) break;
+      if (is_single(tensor) && !has_blocks()) break;
       if (tensor.shape.size() == (order_.stacked ? 2U : 1U)) {
         if (at_axis(tensor.shape, order_.stacked ? 1 : 0) != outputs_)
           refuse(tensor, "expected one value, or one per output");
@@ -342,7 +360,7 @@ TensorAxes LayerFormat::grid_axes(SourceTensor const& tensor, std::int64_t out_u
     refuse(tensor, "too few dimensions");
   auto const rows = at_axis(tensor.shape, axes.out);
   auto const columns = at_axis(tensor.shape, axes.in);
-  bool const by_block = format_ == NumberFormat::fp8_block;
+  bool const by_block = has_blocks();
   bool const by_group = group_ > 0 && format_ != NumberFormat::fp8_channel;
   bool const words = format_ == NumberFormat::awq || format_ == NumberFormat::gptq;
   if (by_group && (by_block || words || !packs_outputs_)) {

@@ -20,8 +20,8 @@ enum class NumberFormat : std::uint8_t {
   plain,           ///< one element is one number
   fp8_tensor,      ///< F8 with one scale
   fp8_channel,     ///< F8 with a scale per output
-  fp8_block,       ///< F8 with a scale per block of outputs and inputs
-  int8,            ///< I8 with one scale, or one per output or group
+  fp8_block,       ///< F8 with a scale per block of outputs and inputs, or per output and group of inputs
+  int8,            ///< I8 with one scale, or one per output, group or block
   int4_modelopt,   ///< two outputs in a byte, scale per group of inputs
   awq,             ///< AutoAWQ: [in, out / 8] words
   gptq,            ///< [in / 8, out] words, group ids; with 3 bits, 3 words for 32 inputs
@@ -83,6 +83,8 @@ class LayerFormat {
   [[nodiscard]] std::int64_t group() const noexcept { return group_; }
   /// Returns the number of outputs that share a scale in block formats.
   [[nodiscard]] std::int64_t block_outputs() const noexcept { return block_out_; }
+  /// Returns whether a scale belongs to a block of outputs and inputs.
+  [[nodiscard]] bool has_blocks() const noexcept { return format_ == NumberFormat::fp8_block || block_out_ > 1; }
   /// Returns the axes of one of the layer's tensors. Throws `FormatError` if its shape matches neither the format nor a
   /// single value.
   [[nodiscard]] TensorAxes axes(TensorRole role, SourceTensor const& tensor) const;
@@ -92,6 +94,7 @@ class LayerFormat {
   void read_bytes(SourceTensor const& weight, LayerTensors const& tensors, LayerHints const& hints);
   void read_words(SourceTensor const& weight, LayerTensors const& tensors, LayerHints const& hints);
   void read_fp8(SourceTensor const& weight, LayerTensors const& tensors, LayerHints const& hints);
+  [[nodiscard]] bool has_scale_per_group(SourceTensor const& scale, LayerHints const& hints) const;
   void read_spread_blocks(SourceTensor const& scale, LayerHints const& hints);
   void set_lengths(SourceTensor const& weight);
   void set_packing(SourceTensor const& weight, int bits);

@@ -66,14 +66,6 @@ std::byte scaled_i8(std::byte value, float factor) {
   return static_cast<std::byte>(static_cast<std::int8_t>(rounded));
 }
 
-/// Returns whether factors belong to the entries of `axis`, or to those of `axis` and all dimensions before it.
-bool one_per_entry(Shape const& shape, int axis, std::int64_t factors) {
-  if (axis < 0 || axis >= static_cast<int>(shape.size())) return false;
-  std::int64_t entries = 1;
-  for (std::size_t d = 0; d <= as_size(axis); ++d) entries *= shape[d];
-  return factors == at_axis(shape, axis) || factors == entries;
-}
-
 }  // namespace
 
 Requantization::Requantization(RequantizeKernel kernel, int axis, std::vector<Shard> shards)
@@ -81,22 +73,29 @@ Requantization::Requantization(RequantizeKernel kernel, int axis, std::vector<Sh
   for (auto const& shard : shards_) {
     if (shard.blocks) continue;
     auto const& shape = describe(shard.own).shape;
+    bool const exists = axis >= 0 && axis < static_cast<int>(shape.size());
     auto const factors = static_cast<std::int64_t>(shard.factors.size());
-    if (factors != 1 && !one_per_entry(shape, axis, factors)) {
-      throw UsageError({.operation = "Requantization",
-                        .message = "the number of factors matches no dimension",
-                        .got = std::to_string(shard.factors.size()) + " for " + crossrank::to_string(shape),
-                        .resource = describe(shard.own).name});
-    }
+    if (factors == 1 || (exists && factors == at_axis(shape, axis))) continue;
+    if (exists && axis > 0 && factors == shape[0] * at_axis(shape, axis)) continue;
+    throw UsageError({.operation = "Requantization",
+                      .message = "the number of factors matches no dimension",
+                      .got = std::to_string(factors) + " for " + crossrank::to_string(shape),
+                      .resource = describe(shard.own).name});
   }
 }
 
-std::uint64_t Requantization::elements_per_factor(Shard const& shard) const {
-  auto const& shape = describe(shard.own).shape;
-  std::uint64_t elements = 1;
-  for (auto d = shard.factors.size() == 1 ? 0 : as_size(axis_) + 1; d < shape.size(); ++d)
-    elements *= static_cast<std::uint64_t>(shape[d]);
-  return std::max<std::uint64_t>(elements, 1);
+Requantization::FactorLayout Requantization::layout_of(Shard const& shard) const {
+  auto const& tensor = describe(shard.own);
+  auto const bytes_from = [&](std::size_t first) {
+    std::uint64_t elements = 1;
+    for (auto d = first; d < tensor.shape.size(); ++d) elements *= static_cast<std::uint64_t>(tensor.shape[d]);
+    return std::max<std::uint64_t>(elements * bits_of(tensor.dtype) / 8, 1);
+  };
+  if (shard.factors.size() == 1) return {.run_bytes = bytes_from(0)};
+  auto const entries = static_cast<std::uint64_t>(at_axis(tensor.shape, axis_));
+  return {.run_bytes = bytes_from(as_size(axis_) + 1),
+          .factors = entries,
+          .expert_bytes = shard.factors.size() == entries ? 0 : bytes_from(1)};
 }
 
 void Requantization::apply(std::size_t shard, std::uint64_t offset, std::span<std::byte> bytes) const {
@@ -115,13 +114,13 @@ void Requantization::scale(Shard const& shard, std::uint64_t offset, std::span<s
   auto const change = [&](std::byte value, float by) {
     return kernel_ == RequantizeKernel::scale_f8 ? scaled_f8(dtype, value, by) : scaled_i8(value, by);
   };
-  auto const same = elements_per_factor(shard);
+  auto const layout = layout_of(shard);
   std::array<std::byte, 256> table{};
   float table_factor = 1.0F;
   for (std::size_t at = 0; at < bytes.size();) {
-    auto const element = offset + at;
-    auto const run = bytes.subspan(at, std::min<std::uint64_t>(same - element % same, bytes.size() - at));
-    auto const by = shard.factors[element / same % shard.factors.size()];
+    auto const left_in_run = layout.run_bytes - (offset + at) % layout.run_bytes;
+    auto const run = bytes.subspan(at, std::min<std::uint64_t>(left_in_run, bytes.size() - at));
+    auto const by = shard.factors[layout.factor_at(offset + at)];
     at += run.size();
     if (by == 1.0F) continue;
     if (run.size() < table_pays_from) {
@@ -143,7 +142,7 @@ void Requantization::requantize_blocks(Shard const& shard, std::uint64_t offset,
   auto const& scales_at = to_values ? shard.partner : shard.own;
   auto const block_bytes = bytes_of_block(values_at, scales_at);
   auto const unit = to_values ? block_bytes : 1;
-  auto const same = elements_per_factor(shard);
+  auto const layout = layout_of(shard);
   auto const first = offset / unit;
   auto const last = (offset + bytes.size() + unit - 1) / unit;
   // Works in steps to bound the size of the buffers.
@@ -157,7 +156,7 @@ void Requantization::requantize_blocks(Shard const& shard, std::uint64_t offset,
     values_at.source->read(values_at.tensor, begin * block_bytes, values);
     scales_at.source->read(scales_at.tensor, begin, scales);
     for (std::size_t i = 0; i < scales.size(); ++i) {
-      auto const factor = shard.factors[(begin + i) * unit / same % shard.factors.size()];
+      auto const factor = shard.factors[layout.factor_at((begin + i) * unit)];
       requantize_fp4_block(std::span(values).subspan(i * block_bytes, block_bytes), scales[i], factor);
     }
     auto const& made = to_values ? values : scales;

@@ -42,9 +42,9 @@ class Requantization {
     std::vector<float> factors{};  ///< old scale / common scale, at most 1: one for all, or one per entry
     std::shared_ptr<BlockRescale const> blocks{};  ///< block_f8: instead of factors
   };
-  /// Sets kernel and factors. Several factors belong to the entries of dimension `axis` of the stored tensor, or to
-  /// those of `axis` and all dimensions before it (stacked experts). Throws `UsageError` for any other number of
-  /// factors.
+  /// Sets kernel and factors. Several factors belong to the entries of dimension `axis` of the stored tensor, or for
+  /// stacked experts to the entries of `axis` of each expert, which dimension 0 counts. Throws `UsageError` for any
+  /// other number of factors.
   Requantization(RequantizeKernel kernel, int axis, std::vector<Shard> shards);
 
   /// Changes bytes `[offset, offset + bytes.size())` of shard `shard` in place; `bytes` holds the stored bytes. Reads
@@ -56,8 +56,18 @@ class Requantization {
   [[nodiscard]] Json to_json() const;
 
  private:
-  /// Returns the consecutive elements of a shard's stored tensor that have the same factor. Shards may differ in shape.
-  [[nodiscard]] std::uint64_t elements_per_factor(Shard const& shard) const;
+  /// The places of the factors in a stored tensor. Shards may differ in shape.
+  struct FactorLayout {
+    std::uint64_t run_bytes = 1;     ///< consecutive bytes with the same factor
+    std::uint64_t factors = 1;       ///< after so many runs, the factors repeat
+    std::uint64_t expert_bytes = 0;  ///< after so many bytes, the factors of the next expert follow; 0: they do not
+
+    [[nodiscard]] std::size_t factor_at(std::uint64_t byte) const noexcept {
+      auto const expert = expert_bytes == 0 ? 0 : byte / expert_bytes;
+      return expert * factors + byte / run_bytes % factors;
+    }
+  };
+  [[nodiscard]] FactorLayout layout_of(Shard const& shard) const;
   void scale(Shard const& shard, std::uint64_t offset, std::span<std::byte> bytes) const;
   void requantize_blocks(Shard const& shard, std::uint64_t offset, std::span<std::byte> bytes) const;
 

@@ -96,7 +96,7 @@ MergeRule concat_rule(LayerOnRanks const& layer, LayerSharding const& sharding, 
   require_same_shape_and_dtype(layer.tensors, axis);
   refuse_activation_order(layer, sharding);
   if (layer.role == TensorRole::group_ids) return group_ids_rule(layer, sharding, axis);
-  bool const by_block = format == NumberFormat::fp8_block;
+  bool const by_block = layer.formats.front().has_blocks();
   check_shard_boundaries(layer, sharding, unit, by_block || layer.role == TensorRole::low_rank_a);
   auto const group = layer.formats.front().group();
   if (!column && group > 0 && layer.role == TensorRole::weight)

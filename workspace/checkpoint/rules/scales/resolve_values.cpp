@@ -91,17 +91,25 @@ class ValueResolver {
         "; ranks differ: the " + std::string(op == ReduceOp::max ? "largest" : "smallest") + " holds for all";
   }
 
-  /// Values of a stack or of fused parts with a scale each cannot be requantized.
-  void refuse_several_scales(TensorRole role) const {
-    auto const scales = differing(role);
-    if (!scales || scales->front().size() == 1) return;
-    throw FormatError({.operation = "merge rules",
-                       .message = "the ranks have different scales for the parts or experts of this layer",
-                       .expected = "one scale, or the same scales on all ranks",
-                       .got = std::to_string(scales->front().size()) + " scales",
-                       .resource = layer_.tensors.front()->name,
-                       .hint = "merge the unquantized weights and quantize again",
-                       .section = to_string(ErrorSection::scales)});
+  /// New block scales need the values of a block side by side.
+  void require_adjacent_blocks() const {
+    for (std::size_t rank = 0; rank < values_.layers.size(); ++rank) {
+      auto const& weight = *values_.layers[rank][TensorRole::weight];
+      auto const& scale = *values_.layers[rank][TensorRole::weight_scale];
+      bool adjacent = weight.shape.size() == scale.shape.size();
+      for (std::size_t d = 0; adjacent && d + 1 < weight.shape.size(); ++d)
+        adjacent = weight.shape[d] == scale.shape[d];
+      if (adjacent) continue;
+      throw FormatError(
+          {.operation = "merge rules",
+           .message = "the values under one block scale are not side by side, so they are not quantized again",
+           .expected = "blocks along the last dimension",
+           .got = to_string(scale.shape) + " scales for a weight of " + to_string(weight.shape),
+           .resource = layer_.tensors.front()->name,
+           .hint = "pass the policy `rescale`",
+           .failed_ranks = {static_cast<int>(rank)},
+           .section = to_string(ErrorSection::scales)});
+    }
   }
 
   /// Replicas are compared as they are stored, so their scales must agree.
@@ -165,7 +173,6 @@ class ValueResolver {
     bool const divisor = has(TensorRole::global_scale);
     auto const role = divisor ? TensorRole::global_scale : TensorRole::weight_scale_2;
     auto const op = divisor ? ReduceOp::min : ReduceOp::max;
-    refuse_several_scales(role);
     if (layer_.role == role) return resolve_common(role, op);
     bool const anew = policy_ == ScalePolicy::requantize;
     bool const is_scale = layer_.role == TensorRole::weight_scale;
@@ -175,6 +182,7 @@ class ValueResolver {
     if (!scales) return;
     auto const by = factors(*scales, op);
     if (!anew) return requantize(*concat, RequantizeKernel::scale_f8, 0, by, role);
+    require_adjacent_blocks();
     if (is_scale) return requantize(*concat, RequantizeKernel::fp4_scales, 0, by, TensorRole::weight);
     requantize(*concat, RequantizeKernel::fp4_values, 0, by, TensorRole::weight_scale);
   }
