@@ -7,7 +7,7 @@ import secrets
 import socket
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic, sleep
@@ -136,9 +136,10 @@ def next_job(
     try:
         arrivals = _wait_for_arrivals(store, arrival_keys, own, timeout, numbers)
     except BaseException:
+        with suppress(RuntimeError):  # the store may be gone
+            store.delete_key(arrival_keys[rank])
         store.add(joins, -1)  # another try is the same join
         raise
-    _note_processes(arrivals, own, numbers)
     if elsewhere := [member for member, arrival in arrivals.items() if arrival.split()[0] != _host()]:
         raise crossrank.UnavailableError(
             f"the ranks {elsewhere} are on other hosts than rank {rank}. These groups use shared memory: all ranks "
@@ -184,7 +185,7 @@ def _host() -> str:
 def _wait_for_arrivals(
     store: Any, keys: dict[int, str], own: str, timeout: timedelta, global_ranks: dict[int, int]
 ) -> dict[int, str]:
-    """Waits until all ranks have come, or one that differs. Returns what they tell.
+    """Waits until all ranks have come and are alive, or one that differs has come. Returns what they tell.
 
     A wait of the store could not be interrupted by Ctrl-C.
     """
@@ -194,14 +195,20 @@ def _wait_for_arrivals(
     while True:
         for member in [member for member in keys if member not in arrivals and store.check([keys[member]])]:
             arrivals[member] = store.get(keys[member]).decode()
-        if len(arrivals) == len(keys) or any(_place(arrival) != _place(own) for arrival in arrivals.values()):
+        _note_processes(arrivals, own, global_ranks)
+        if any(_place(arrival) != _place(own) for arrival in arrivals.values()):
             return arrivals
-        late = [member for member in keys if member not in arrivals]
-        if dead := _dead([global_ranks[member] for member in late]):
+        if dead := _dead([global_ranks[member] for member in keys]):
             who = f"rank {dead[0]} has" if len(dead) == 1 else f"the ranks {dead} have"
-            lost = crossrank.PeerLostError(f"{who} ended without coming to make a group")
-            lost.failed_ranks = tuple(member for member in late if global_ranks[member] in dead)
+            lost = crossrank.PeerLostError(f"{who} ended before the group was made")
+            lost.failed_ranks = tuple(member for member in keys if global_ranks[member] in dead)
             raise lost
+        if len(arrivals) == len(keys):
+            # A rank that was interrupted takes its arrival back.
+            arrivals = {member: arrival for member, arrival in arrivals.items() if store.check([keys[member]])}
+            if len(arrivals) == len(keys):
+                return arrivals
+        late = [member for member in keys if member not in arrivals]
         left = end - monotonic()
         if left <= 0:
             error = crossrank.TimeoutError(f"the ranks {late} did not come within {timeout.total_seconds():g} s")

@@ -263,7 +263,7 @@ class MessageQueue:
     ) -> MessageQueue:
         """Makes a queue between the ranks of a group. Collective.
 
-        `max_chunk_bytes` is the length up to which a message takes the fast path; longer ones are sent all the same.
+        `max_chunk_bytes` is the length up to which a message takes the fast path; longer ones are sent too.
         With `external_writer_handle` all ranks of the group read a queue whose writer is outside; if not `blocking`, they
         call `wait_until_ready` themselves.
         """

@@ -21,12 +21,12 @@ _NAMES = (
 )
 
 
-def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, Tensor) else value
+def _as_list(value: Any) -> list[Any]:
+    return [value] if isinstance(value, Tensor) else list(value)
 
 
-def _as_lists(value: Any) -> Any:
-    return [value] if not len(value) or isinstance(value[0], Tensor) else value
+def _as_lists(value: Any) -> list[list[Any]]:
+    return [list(value)] if not len(value) or isinstance(value[0], Tensor) else [list(each) for each in value]
 
 
 _CONVERSIONS: dict[str, Callable[[Any], Any]] = {"list": _as_list, "lists": _as_lists}
@@ -35,16 +35,20 @@ _CONVERSIONS: dict[str, Callable[[Any], Any]] = {"list": _as_list, "lists": _as_
 def with_short_form(options: type, tensors: Sequence[str], **fields: str) -> Callable[[Any], Any]:
     """Lets a method take its short form too.
 
-    `tensors` has "list" or "lists" for each parameter with tensors. `fields` has the parameters of the short form in order,
+    `tensors` has "list" or "lists" for each parameter with tensors. The method gets copies of the lists: the program may use
+    them again before an asynchronous operation has begun. `fields` has the parameters of the short form in order,
     with the names of the options that they set.
     """
     known = {**fields, "timeout": "timeout"}
+
+    def convert(values: Sequence[Any]) -> list[Any]:
+        return [_CONVERSIONS[kind](value) for kind, value in zip(tensors, values, strict=True)]
 
     def decorate(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         def call(group: Any, *arguments: Any, **named: Any) -> Any:
             if len(arguments) == len(tensors) + 1 and isinstance(arguments[-1], options) and not named:
-                return method(group, *arguments)  # as torch's functions call it
+                return method(group, *convert(arguments[:-1]), arguments[-1])  # as torch's functions call it
             values = list(arguments[: len(tensors)])
             for names in _NAMES[len(values) : len(tensors)]:
                 values += [named.pop(name) for name in names if name in named][:1]
@@ -59,8 +63,7 @@ def with_short_form(options: type, tensors: Sequence[str], **fields: str) -> Cal
                     raise TypeError(f"{method.__name__}() got an unexpected argument {name!r}")
                 if value is not None:
                     setattr(opts, known[name], value)
-            converted = [_CONVERSIONS[kind](value) for kind, value in zip(tensors, values, strict=True)]
-            return method(group, *converted, opts)
+            return method(group, *convert(values), opts)
 
         return call
 

@@ -82,13 +82,8 @@ class OperationWork(Work):
         if self._operations.is_leaving:  # a new thread might still run when Python ends
             self._outcome.set_result(outcome)
             return
-        callbacks = threading.Thread(target=self._outcome.set_result, args=(outcome,), name="crossrank-callbacks", daemon=True)
-        try:
-            callbacks.start()
-        except RuntimeError:  # there can be no more threads
+        if not _start_callbacks(self._outcome, outcome):
             self._outcome.set_result(outcome)
-        else:
-            self._operations.note_callbacks(callbacks)
 
     def wait(self, timeout: Any = None) -> bool:
         """Blocks until the operation has completed, and raises its error. An exception of a signal handler, such as
@@ -183,7 +178,6 @@ class Operations:
         self._leaving = False
         self._thread: threading.Thread | None = None
         self._kept: deque[OperationWork] = deque(maxlen=_MOST_KEPT)
-        self._callbacks: list[threading.Thread] = []
         _all.add(self)
 
     def require_own_process(self) -> None:
@@ -199,11 +193,6 @@ class Operations:
         """Keeps the last handles that the program has dropped without a wait. Torch may still ask for their results."""
         if not (self._closed or self._leaving):
             self._kept.append(work)
-
-    def note_callbacks(self, thread: threading.Thread) -> None:
-        """Notes a thread that runs callbacks of a future, for which the end of the process waits."""
-        with self._changed:
-            self._callbacks = [*(each for each in self._callbacks if each.is_alive()), thread]
 
     @property
     def is_leaving(self) -> bool:
@@ -310,10 +299,11 @@ class Operations:
         self._kept.clear()
         self._abort = None
 
-    def leave(self) -> None:
-        """Ends the thread of a process that exits. Operations that have not completed fail. Later ones must block.
+    def leave(self, until: float) -> None:
+        """Ends the thread of a process that exits, and waits for it until then at most.
 
-        At its end Python stops a thread in the middle of a call. Torch does not survive that: it ends the process by SIGABRT.
+        Operations that have not completed fail. Later ones must block. At its end Python stops a thread in the middle of a
+        call. Torch does not survive that: it ends the process by SIGABRT.
         """
         if os.getpid() != self._pid:
             return
@@ -321,11 +311,9 @@ class Operations:
             self._leaving = True
             self._kept.clear()
             self._changed.notify_all()
-            threads = (self._thread, *self._callbacks)
-        until = time.monotonic() + _LONGEST_LEAVE
-        for thread in threads:
-            if thread is not None and thread is not threading.current_thread():
-                thread.join(timeout=max(0.0, until - time.monotonic()))
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=max(0.0, until - time.monotonic()))
 
     def _next(self, running: list[Running]) -> list[tuple[Callable[[], Started], OperationWork]]:
         """Returns the operations to start, and adds those to `running` that are handed over. Blocks if none is running."""
@@ -454,9 +442,34 @@ class Operations:
 
 
 _all: weakref.WeakSet[Operations] = weakref.WeakSet()
+# The threads that run callbacks of futures. They may outlive their group, so the end of the process waits for them.
+_callback_threads: set[threading.Thread] = set()
+
+
+def _start_callbacks(future: Future, outcome: Any) -> bool:
+    """Completes a future in a thread of its own. Returns false if there can be no more threads."""
+
+    def run() -> None:
+        try:
+            future.set_result(outcome)
+        finally:
+            _callback_threads.discard(threading.current_thread())
+
+    thread = threading.Thread(target=run, name="crossrank-callbacks", daemon=True)
+    _callback_threads.add(thread)
+    try:
+        thread.start()
+    except RuntimeError:
+        _callback_threads.discard(thread)
+        return False
+    return True
 
 
 @atexit.register
 def _leave_all() -> None:
+    until = time.monotonic() + _LONGEST_LEAVE
     for operations in list(_all):
-        operations.leave()
+        operations.leave(until)
+    for thread in list(_callback_threads):
+        if thread is not threading.current_thread():
+            thread.join(timeout=max(0.0, until - time.monotonic()))

@@ -131,7 +131,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> OperationWork:
         """Does the same as `allreduce`. Torch's options for it are of another class."""
-        return self._reduce_all(tensors, opts or AllreduceOptions())
+        return self._reduce_all(list(tensors), opts or AllreduceOptions())
 
     def _reduce_all(self, tensors: Sequence[Tensor], opts: Any) -> OperationWork:
         if len(tensors) == 1 and tensors[0].is_sparse:
@@ -225,6 +225,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
     ) -> OperationWork:
         """Joins several tensors, each as `all_gather_single` does."""
         opts = opts or AllgatherOptions()
+        outputs, inputs = list(outputs), list(inputs)
         for output, own in zip(outputs, inputs, strict=True):
             if output.numel() != own.numel() * self.size():
                 raise ValueError(
@@ -317,6 +318,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
     ) -> OperationWork:
         """Reduces several tensors, each as `reduce_scatter_single` does."""
         opts = opts or ReduceScatterOptions()
+        outputs = list(outputs)
         for output, own in zip(outputs, inputs, strict=True):
             if own.numel() != output.numel() * self.size():
                 raise ValueError(
@@ -408,6 +410,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
 
     def send(self, tensors: Sequence[Tensor], dst: int, tag: int = 0) -> OperationWork:
         """Sends a tensor to one rank."""
+        tensors = list(tensors)
 
         def start() -> Started:
             requests = [self._collective.isend(bytes_of(to_dense(tensor)), dst=dst, tag=tag) for tensor in tensors]
@@ -417,6 +420,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
 
     def recv(self, tensors: Sequence[Tensor], src: int, tag: int = 0) -> OperationWork:
         """Receives a tensor from one rank."""
+        tensors = list(tensors)
 
         def start() -> Started:
             dense = [to_dense(tensor) for tensor in tensors]
@@ -427,6 +431,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
 
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> OperationWork:
         """Receives a tensor from any rank."""
+        tensors = list(tensors)
         requests: list[crossrank.Request] = []
 
         def start() -> Started:

@@ -117,7 +117,8 @@ GatherOptions options_of(nb::handle workspace, std::filesystem::path path, std::
 }
 
 /// Starts a gather. `convert` makes the item of this rank from Python's objects, and `begin` calls the library with it.
-/// A rank that cannot convert its objects takes part all the same: the others would take its next item for this one.
+/// A rank that cannot convert its objects takes part anyway, because the others would otherwise take its next item for
+/// this one.
 template <class Item, class Convert, class Begin>
 nb::object start(Collective const& group, GatherOptions options, Convert const& convert, Begin const& begin) {
   std::exception_ptr own;

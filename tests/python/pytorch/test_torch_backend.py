@@ -465,6 +465,31 @@ def coalesced_reductions(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
+def lists_that_change(rank: int, size: int) -> None:
+    """The program uses its lists again while the operations are under way."""
+    for _ in range(20):
+        parts = [torch.full((8,), float(index)) for index in range(size)]
+        own = torch.zeros(8)
+        work = dist.reduce_scatter(own, parts, async_op=True)
+        parts[:] = [torch.full((8,), -1.0) for _ in range(size)]
+        outputs = [torch.zeros(8) for _ in range(size)] if rank == 0 else None
+        gathered = list(outputs or [])
+        gathering = dist.gather(torch.full((8,), float(rank)), outputs, 0, async_op=True)
+        if outputs:
+            outputs.clear()
+        scattered = torch.zeros(8)
+        sent = [torch.full((8,), float(index)) for index in range(size)] if rank == 0 else None
+        scattering = dist.scatter(scattered, sent, 0, async_op=True)
+        if sent:
+            sent[:] = [torch.full((8,), -1.0) for _ in range(size)]
+        for each in (work, gathering, scattering):
+            each.wait()
+        assert torch.all(own == rank * size)
+        assert all(torch.all(each == index) for index, each in enumerate(gathered))
+        assert torch.all(scattered == rank)
+    dist.destroy_process_group()
+
+
 def split_sizes_that_change(rank: int, size: int) -> None:
     """The program uses its lists again while the operation is under way."""
     other = torch.ones(1)
@@ -505,7 +530,9 @@ def operation_in_a_signal_handler(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("name", ["coalesced_reductions", "split_sizes_that_change", "operation_in_a_signal_handler"])
+@pytest.mark.parametrize(
+    "name", ["coalesced_reductions", "lists_that_change", "split_sizes_that_change", "operation_in_a_signal_handler"]
+)
 def test_use_that_gloo_allows(name: str) -> None:
     run_ranks(__file__, name, 2)
 

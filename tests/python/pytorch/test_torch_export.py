@@ -446,6 +446,19 @@ def tensors_without_plain_values() -> dict[str, torch.Tensor]:
     }
 
 
+def mesh_in_descending_order(rank: int, size: int) -> None:
+    """Torch's functions disagree about the order of such shards."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = DeviceMesh("cpu", torch.tensor([1, 0]))
+    tensor = distribute_tensor(torch.arange(4.0), mesh, [Shard(0)])
+    with pytest.raises(crossrank.UsageError, match="do not ascend"):
+        crossrank.torch.gather_full_state_dict({"a": tensor})
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def bad_arguments_of_one_rank(rank: int, size: int) -> None:
     """The exception of one rank ends the call on all ranks, and the next call works."""
     import os
@@ -527,6 +540,7 @@ def test_export_of_uneven_pieces_of_tensor_parallelism() -> None:
         "resharded_for_inference",
         "translated_names",
         "bad_arguments_of_one_rank",
+        "mesh_in_descending_order",
     ],
 )
 def test_exports_beside_gloo(scenario: str) -> None:

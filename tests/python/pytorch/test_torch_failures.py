@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -54,9 +58,6 @@ def leaving(rank: int, size: int) -> None:
 
 def _interrupt(rank: int, call: Callable[[], object]) -> crossrank.PeerLostError | None:
     """Interrupts rank 0 in `call`. Returns the error by which the other rank learns of it."""
-    import os
-    import signal
-    import threading
 
     store = dist.distributed_c10d._get_default_store()
     if rank == 0:
@@ -84,7 +85,6 @@ def interrupted_barrier(rank: int, size: int) -> None:
 
 
 def forked(rank: int, size: int) -> None:
-    import os
 
     pending = dist.irecv(torch.empty(1), 1 - rank)
     dist.all_reduce(torch.ones(1), async_op=True).wait()
@@ -150,9 +150,6 @@ def ranks_on_two_hosts(rank: int, size: int) -> None:
 
 
 def rank_that_does_not_join(rank: int, size: int) -> None:
-    import os
-    import signal
-    import threading
 
     from crossrank.compat import groups
 
@@ -170,10 +167,6 @@ def rank_that_does_not_join(rank: int, size: int) -> None:
 
 
 def interrupted_monitored_barrier(rank: int, size: int) -> None:
-    import os
-    import signal
-    import threading
-    import time
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if rank == 0:
@@ -188,7 +181,6 @@ def interrupted_monitored_barrier(rank: int, size: int) -> None:
 
 def one_limit_for_all_ranks(rank: int, size: int) -> None:
     """A rank that comes late leaves less time for the others."""
-    import time
 
     start = time.monotonic()
     if rank == 0:
@@ -206,7 +198,6 @@ def one_limit_for_all_ranks(rank: int, size: int) -> None:
 def groups_on_one_store(rank: int, size: int) -> None:
     """Groups that are made one after the other on one store do not find each other's keys."""
     import tempfile
-    import time
 
     from crossrank.compat import groups
 
@@ -249,8 +240,6 @@ def other_dtype(rank: int, size: int) -> None:
 
 
 def death(rank: int, size: int) -> None:
-    import os
-    import signal
 
     dist.barrier()
     if rank == 1:
@@ -344,6 +333,65 @@ def ends_with_work_in_atexit(rank: int, size: int) -> None:
 def test_functions_of_atexit_never_wait_for_the_thread_that_has_ended() -> None:
     outputs = run_ranks(__file__, "ends_with_work_in_atexit", 2, limit=60)
     assert [output.split() for output in outputs] == [["RuntimeError", "CancelledError", "completed"]] * 2
+
+
+def ends_while_a_callback_runs(rank: int, size: int) -> None:
+    """The group has been destroyed, and nothing refers to it, when the callback is still running."""
+
+    def slow(future: torch.futures.Future) -> None:
+        time.sleep(0.5)
+        print("completed", flush=True)
+
+    future = dist.all_reduce(torch.ones(4), async_op=True).get_future()
+    future.then(slow)
+    future.wait()
+    dist.destroy_process_group()
+
+
+def test_a_program_may_end_while_a_callback_runs() -> None:
+    assert [output.split() for output in run_ranks(__file__, "ends_while_a_callback_runs", 2)] == [["completed"]] * 2
+
+
+def gone_while_it_waits(rank: int, size: int, leave: Callable[[], object]) -> None:
+    """Rank 2 leaves while it waits for rank 0, which is late. The others notice that at once."""
+    dist.barrier()
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 2:
+        threading.Timer(0.5, leave).start()
+    if rank == 0:
+        store.wait(["rank 2 has left"])
+    begin = time.monotonic()
+    with pytest.raises((crossrank.PeerLostError, crossrank.TimeoutError, KeyboardInterrupt)) as failure:
+        dist.new_group([0, 1, 2], timeout=timedelta(seconds=20 if leave is kill_soon else 3))
+    if rank == 2:
+        store.set("rank 2 has left", "")
+    elif leave is kill_soon:
+        assert isinstance(failure.value, crossrank.PeerLostError) and failure.value.failed_ranks == (2,)
+        assert time.monotonic() - begin < 10
+
+
+def kill_soon() -> None:
+    dist.distributed_c10d._get_default_store().set("rank 2 has left", "")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed_while_it_waits(rank: int, size: int) -> None:
+    gone_while_it_waits(rank, size, kill_soon)
+
+
+def interrupted_while_it_waits(rank: int, size: int) -> None:
+    """The late rank finds no arrival of the rank that was interrupted, and names it after the timeout."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    gone_while_it_waits(rank, size, lambda: os.kill(os.getpid(), signal.SIGINT))
+
+
+def test_a_rank_that_is_killed_while_it_waits_for_others_is_noticed() -> None:
+    with pytest.raises(AssertionError, match="rank 2 of killed_while_it_waits exited with -9"):
+        run_ranks(__file__, "killed_while_it_waits", 3)
+
+
+def test_a_rank_that_is_interrupted_while_it_waits_takes_its_arrival_back() -> None:
+    run_ranks(__file__, "interrupted_while_it_waits", 3)
 
 
 def ends_while_operations_run(rank: int, size: int) -> None:
