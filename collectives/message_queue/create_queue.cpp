@@ -75,7 +75,7 @@ void MessageQueue::State::link_remote_readers(Collective const& all, QueueOption
     if (reader == options.writer_rank || std::find(local.begin(), local.end(), reader) != local.end()) continue;
     auto pair = all.split({{options.writer_rank, reader}}, name + " to rank " + std::to_string(reader));
     if (writing) {
-      remote_writers.push_back(std::make_unique<queue::RemoteWriter>(std::move(pair), reader, timeout));
+      remote_writers.push_back(std::make_unique<queue::RemoteWriter>(std::move(pair), reader));
     } else if (all.rank() == reader) {
       remote_reader = std::make_unique<queue::RemoteReader>(std::move(pair), options.chunk_bytes);
     }

@@ -199,9 +199,11 @@ void MessageQueue::State::close() noexcept {
 
 /// If the writer is destroyed without `close` because other ranks failed, it tells the readers on other nodes.
 MessageQueue::State::~State() {
-  if (!writing || closed) return;
-  if (!failure && !polled) failure = timed_out;
-  if (failure) notify_remote_readers();
+  if (writing && !closed) {
+    if (!failure && !polled) failure = timed_out;
+    if (failure) notify_remote_readers();
+  }
+  queue::drain(remote_writers, timeout);
 }
 
 template <class Done>

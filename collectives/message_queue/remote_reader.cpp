@@ -11,7 +11,7 @@
 namespace crossrank::queue {
 
 RemoteReader::RemoteReader(Collective pair, std::size_t chunk_bytes)
-    : link_(std::move(pair), 0), chunk_bytes_(chunk_bytes) {
+    : chunk_bytes_(chunk_bytes), link_(std::move(pair), 0) {
   next_head();
 }
 

@@ -55,7 +55,6 @@ class RemoteReader {
   void acknowledge(RemoteAck const& ack) noexcept;
   void finish_sending(std::chrono::nanoseconds drain_timeout) noexcept;
 
-  RemoteLink link_;
   std::size_t chunk_bytes_;
   Stage stage_ = Stage::head;
   RemoteHeader head_{};
@@ -65,6 +64,7 @@ class RemoteReader {
   node::RingFailure timed_out_for_{};
   std::uint64_t taken_ = 0;
   bool closed_ = false;
+  RemoteLink link_;  ///< the last member: it receives into the others until it is gone
 };
 
 }  // namespace crossrank::queue

@@ -16,30 +16,22 @@ void send_head(RemoteLink& link, RemoteHeader const& head) {
   link.send(std::as_bytes(std::span(kept.get(), 1)), kept, remote_header_tag);
 }
 
-}  // namespace
-
-RemoteWriter::RemoteWriter(Collective pair, int reader, std::chrono::nanoseconds drain_timeout)
-    : link_(std::move(pair), 1), reader_(reader), drain_timeout_(drain_timeout) {
-  link_.receive(std::as_writable_bytes(std::span(&ack_, 1)), remote_ack_tag);
+/// Processes answers while `busy` holds for some writer, at most for `limit`.
+void advance_while(bool (RemoteWriter::*busy)() const noexcept, std::span<std::unique_ptr<RemoteWriter> const> writers,
+                   std::chrono::nanoseconds limit) noexcept {
+  platform::Deadline deadline(limit);
+  ProportionalBackoff poll;
+  while (std::ranges::any_of(writers, [&](auto const& writer) { return ((*writer).*busy)(); }) && !deadline.expired()) {
+    for (auto const& writer : writers) writer->advance();
+    poll.pause();
+    deadline.tick();
+  }
 }
 
-/// Waits until the reader has confirmed the end, because only this object holds the bytes of the pending messages.
-RemoteWriter::~RemoteWriter() {
-  platform::Deadline deadline(drain_timeout_);
-  ProportionalBackoff poll;
-  while (end_ != 0 && !failed_ && !has_all() && !closed_ && !link_.lost() && !deadline.expired()) {
-    advance();
-    poll.pause();
-    deadline.tick();
-  }
-  // Gives a reader that still listens time to receive the failure. Any other reader will notice that this endpoint is
-  // gone.
-  deadline = platform::Deadline(std::min<std::chrono::nanoseconds>(drain_timeout_, std::chrono::seconds(1)));
-  while (failed_ && !link_.idle() && !closed_ && !link_.lost() && !deadline.expired()) {
-    advance();
-    poll.pause();
-    deadline.tick();
-  }
+}  // namespace
+
+RemoteWriter::RemoteWriter(Collective pair, int reader) : reader_(reader), link_(std::move(pair), 1) {
+  link_.receive(std::as_writable_bytes(std::span(&ack_, 1)), remote_ack_tag);
 }
 
 void RemoteWriter::put(std::uint64_t number, RemoteMessage const& message) noexcept {
@@ -84,6 +76,13 @@ void RemoteWriter::advance() noexcept {
     if (closed_ || reason_ || has_all()) return link_.drop();
     link_.receive(std::as_writable_bytes(std::span(&ack_, 1)), remote_ack_tag);
   }
+}
+
+void drain(std::span<std::unique_ptr<RemoteWriter> const> writers, std::chrono::nanoseconds limit) noexcept {
+  advance_while(&RemoteWriter::awaits_end, writers, limit);
+  // Gives readers that still listen time to receive the failure. The others will notice that their writer is gone.
+  advance_while(&RemoteWriter::sends_failure, writers,
+                std::min<std::chrono::nanoseconds>(limit, std::chrono::seconds(1)));
 }
 
 }  // namespace crossrank::queue

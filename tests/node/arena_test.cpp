@@ -147,6 +147,19 @@ TEST_F(ArenaTest, asks_without_waiting_for_callers_who_try_again) {
   static_cast<void>(arena->allocate(6 * mebi, Arena::WhenFull::ask));
 }
 
+/// The reader may come late. The other ranks have memory now.
+TEST_F(ArenaTest, asks_the_other_ranks_while_a_message_is_unread) {
+  auto const other = memory.arena(1);
+  other->release(other->allocate(5 * mebi));
+  memory.record(1).heartbeat = 1;
+  arena->release_when([] { return false; }, arena->allocate(page), Arena::Awaits::reader);
+  test::FaultySystem os;
+  os.fake_clock();
+  os.on_sleep = [&] { other->trim_if_asked(); };
+  platform::ScopedSystem const installed(os);
+  static_cast<void>(arena->allocate(6 * mebi));
+}
+
 TEST_F(ArenaTest, does_not_ask_ranks_that_have_left) {
   auto const other = memory.arena(1);
   other->release(other->allocate(5 * mebi));
@@ -208,6 +221,32 @@ TEST_F(ArenaTest, merges_adjacent_ranges_that_it_gave_back) {
     EXPECT_EQ(arena->trim(), 2 * mebi);
   }
   EXPECT_EQ(arena->allocate(6 * mebi).offset, slots[0].offset);
+}
+
+/// The cap allows more than the arena has addresses.
+TEST(ArenaRange, of_free_slots_is_used_for_longer_ones) {
+  test::NodeMemory const memory(1, 64 * mebi, 16 * mebi);
+  auto const arena = memory.arena(0);
+  for (auto const size : {10 * mebi, 14 * mebi, 6 * mebi, 16 * mebi}) {
+    auto const slot = arena->allocate(size);
+    EXPECT_EQ(slot.offset, 0U) << size;
+    arena->release(slot);
+  }
+}
+
+TEST(ArenaRange, is_named_when_it_is_too_short) {
+  test::NodeMemory const memory(1, 64 * mebi, 16 * mebi);
+  auto const arena = memory.arena(0);
+  auto const first = arena->allocate(10 * mebi);
+  try {
+    static_cast<void>(arena->allocate(8 * mebi));
+    ADD_FAILURE() << "allocated";
+  } catch (UnavailableError const& error) {
+    EXPECT_THAT(error.what(), HasSubstr("no consecutive addresses for " + std::to_string(8 * mebi)));
+    EXPECT_EQ(error.info().got, std::to_string(6 * mebi) + " bytes");
+  }
+  EXPECT_EQ(memory.header().reserved_bytes, first.bytes);
+  static_cast<void>(arena->allocate(6 * mebi));
 }
 
 TEST_F(ArenaTest, keeps_a_slot_while_a_reader_holds_it) {

@@ -9,7 +9,6 @@
 namespace crossrank::node {
 
 void GroupDecision::write_reason(Blame const& blame) const noexcept {
-  std::lock_guard const lock(writing_);
   auto& own = members_.own_block();
   clear_cause(own.root_cause);
   auto text = blame.text;

@@ -39,8 +39,11 @@ class GroupDecision {
     return decision.decider < members_.size() && decision.failed() && decision.verdict <= Verdict::aborted;
   }
 
+  /// Lets one thread of this member at a time decide: from its look at `has_failed` until its decision, so that no
+  /// other thread replaces the reason of a decision that was made.
+  [[nodiscard]] std::unique_lock<std::mutex> deciding() const { return std::unique_lock(deciding_); }
   /// Writes the reason of a decision that this member is about to make. Adds the root cause if one of those to blame
-  /// has failed because of it.
+  /// has failed because of it. The caller holds `deciding`.
   void write_reason(Blame const& blame) const noexcept;
   /// Makes this the group's decision if it is the first one.
   void set_once(Decision decision) const noexcept;
@@ -53,7 +56,7 @@ class GroupDecision {
  private:
   GroupMembers const& members_;
   std::atomic<std::uint64_t>& word_;
-  mutable std::mutex writing_{};  ///< two threads of this member may give the group up at once
+  mutable std::mutex deciding_{};  ///< two threads of this member may give the group up at once
 };
 
 }  // namespace crossrank::node

@@ -119,6 +119,7 @@ Outcome Rounds::outcome(std::uint64_t round) const noexcept {
 // ---------------------------------------------------------------- failing
 
 void Rounds::fail_mismatch(std::uint64_t round) noexcept {
+  auto const deciding = decision_.deciding();
   if (decision_.has_failed()) return;
   decision_.write_reason(errors_.blame_for_mismatch(round));
   decision_.set_once({round, members_.rank(), Verdict::mismatch});
@@ -167,6 +168,7 @@ void Rounds::fail(Blame const& blame, WaitCondition* condition) noexcept {
   };
   for (int attempt = 1;; ++attempt) {
     // Another thread may be in a call of this member, so nothing of that call's state is changed here.
+    auto const deciding = decision_.deciding();
     Decision const next{first_open_round(), members_.rank(), blame.verdict};
     if (decision_.has_failed() || !still_waits()) return;
     decision_.write_reason(blame);

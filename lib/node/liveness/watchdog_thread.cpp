@@ -1,11 +1,9 @@
 #include "lib/node/liveness/watchdog_thread.hpp"
 
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <climits>
 #include <csignal>
-#include <cstdio>
 #include <cstring>
 #include <string>
 #include <system_error>

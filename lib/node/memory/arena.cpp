@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <cerrno>
 #include <chrono>
 #include <iterator>
 #include <mutex>
@@ -13,13 +12,11 @@
 #include <crossrank/spi/device_provider.hpp>
 
 #include "lib/core/as_size.hpp"
-#include "lib/core/at_rank.hpp"
 #include "lib/core/log.hpp"
 #include "lib/core/round_up.hpp"
 #include "lib/node/memory/counters.hpp"
 #include "lib/node/memory/lent_objects.hpp"
 #include "lib/platform/crash_point.hpp"
-#include "lib/platform/files/io_error.hpp"
 #include "lib/platform/system.hpp"
 
 namespace crossrank::node {
@@ -203,15 +200,20 @@ void Arena::take_pages(std::uint32_t id, std::size_t capacity, WhenFull when_ful
     trim_locked();
     if (!reserve(capacity) && !reserve_after_trims(capacity, when_full)) fail_full(capacity);
   }
-  auto const offset = place(capacity);
+  auto offset = place(capacity);
+  if (!offset) {
+    // Free slots may lie where there is space for the new one.
+    trim_locked();
+    offset = place(capacity);
+  }
   if (!offset) {
     unreserve(capacity);
-    fail_full(capacity);
+    fail_without_range(capacity);
   }
   CROSSRANK_CRASH_POINT("node.arena.growing");
   if (int const error = reserve_pages(*memory_.fd, *offset, capacity); error != 0) {
     release_pages(*memory_.fd, *offset, capacity);
-    cold_.emplace(*offset, capacity);
+    add_cold(*offset, capacity);
     unreserve(capacity);
     fail_refused(capacity, error);
   }
@@ -221,8 +223,7 @@ void Arena::take_pages(std::uint32_t id, std::size_t capacity, WhenFull when_ful
 }
 
 bool Arena::reserve_after_trims(std::size_t bytes, WhenFull when_full) {
-  // Its readers free memory sooner, and the caller waits for them.
-  if (bytes > cap_bytes_ || std::ranges::count(deferred_, Awaits::reader, &Deferred::awaits) != 0) return false;
+  if (bytes > cap_bytes_) return false;
   bool others_hear = false;
   for (int rank = 0; rank < memory_.ranks; ++rank) {
     auto const& record = records_[rank];
@@ -393,13 +394,8 @@ std::size_t Arena::trim_locked() {
   return given_back;
 }
 
-void Arena::give_back_end(std::uint32_t id, std::size_t bytes) {
-  auto& entry = entries_[id];
-  auto& slot = entry.slot;
-  slot.bytes -= bytes;
-  auto const offset = slot.offset + slot.bytes;
-  release_pages(*memory_.fd, offset, bytes);
-  auto [range, inserted] = cold_.emplace(offset, bytes);
+void Arena::add_cold(std::size_t offset, std::size_t bytes) {
+  auto range = cold_.emplace(offset, bytes).first;
   if (auto const next = std::next(range); next != cold_.end() && range->first + range->second == next->first) {
     range->second += next->second;
     cold_.erase(next);
@@ -408,8 +404,21 @@ void Arena::give_back_end(std::uint32_t id, std::size_t bytes) {
     if (auto const before = std::prev(range); before->first + before->second == range->first) {
       before->second += range->second;
       cold_.erase(range);
+      range = before;
     }
   }
+  if (range->first + range->second != end_) return;
+  end_ = range->first;
+  cold_.erase(range);
+}
+
+void Arena::give_back_end(std::uint32_t id, std::size_t bytes) {
+  auto& entry = entries_[id];
+  auto& slot = entry.slot;
+  slot.bytes -= bytes;
+  auto const offset = slot.offset + slot.bytes;
+  release_pages(*memory_.fd, offset, bytes);
+  add_cold(offset, bytes);
   unreserve(bytes);
   if (slot.bytes != 0) return;
   by_offset_.erase(slot.offset);
@@ -425,43 +434,5 @@ Arena::Usage Arena::usage() {
   for (auto const& [capacity, id] : free_) free += capacity;
   return {reserved_, reserved_ - free};
 }
-
-std::string Arena::who_holds() {
-  auto held = per_rank<std::size_t>(memory_.ranks);
-  std::size_t messages = 0;
-  for (auto const& deferred : deferred_) messages += deferred.awaits == Awaits::reader ? deferred.slot.bytes : 0;
-  std::size_t own = 0;
-  for (auto const& entry : entries_) {
-    if (entry.state == State::held) own += entry.slot.bytes;
-    if (entry.state != State::held && entry.state != State::released) continue;
-    for (int const reader : holders(entry.slot)) at_rank(held, reader) += entry.slot.bytes;
-  }
-  std::string text = "this rank's own tensors " + std::to_string(own - std::min(own, messages)) + " bytes";
-  if (messages != 0) text += ", its messages under way " + std::to_string(messages) + " bytes";
-  for (int reader = 0; reader < memory_.ranks; ++reader) {
-    if (auto const bytes = at_rank(held, reader); bytes != 0) {
-      text += ", leased by rank " + std::to_string(reader) + " " + std::to_string(bytes) + " bytes";
-    }
-  }
-  return text;
-}
-
-ErrorInfo Arena::no_space_error(std::size_t wanted) {
-  auto const used = header_.reserved_bytes.load(std::memory_order_relaxed);
-  std::size_t mine = 0;
-  for (auto const& entry : entries_) mine += entry.state == State::unused ? 0 : entry.slot.bytes;
-  return {.operation = "arena",
-          .message = "no space for " + std::to_string(wanted) + " bytes: all arenas of this node hold " +
-                     std::to_string(used) + " of at most " + std::to_string(cap_bytes_) + ", those of other ranks " +
-                     std::to_string(used - std::min<std::uint64_t>(used, mine)) + "; of this one, " + who_holds(),
-          .expected = std::to_string(wanted) + " bytes",
-          .got = std::to_string(cap_bytes_ > used ? cap_bytes_ - used : 0) + " bytes",
-          .resource = "arena of rank " + std::to_string(memory_.rank),
-          .hint = "drop received tensors, or raise CROSSRANK_ARENA_CAP"};
-}
-
-void Arena::fail_full(std::size_t wanted) { throw UnavailableError(no_space_error(wanted)); }
-
-void Arena::fail_refused(std::size_t wanted, int error) { platform::throw_io(no_space_error(wanted), error); }
 
 }  // namespace crossrank::node

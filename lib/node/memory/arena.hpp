@@ -136,10 +136,13 @@ class Arena {
   [[nodiscard]] std::optional<std::size_t> place(std::size_t capacity);
   [[nodiscard]] std::uint32_t new_id();
   std::size_t trim_locked();
+  /// Makes a range without pages available again.
+  void add_cold(std::size_t offset, std::size_t bytes);
   /// Returns the pages at the end of a free slot that is not in `free_`, and ends the slot if no page is left.
   void give_back_end(std::uint32_t id, std::size_t bytes);
   [[nodiscard]] ErrorInfo no_space_error(std::size_t wanted);
   [[noreturn]] void fail_full(std::size_t wanted);
+  [[noreturn]] void fail_without_range(std::size_t wanted);
   [[noreturn]] void fail_refused(std::size_t wanted, int error);
   [[nodiscard]] std::string who_holds();
 

@@ -1,8 +1,6 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <vector>
 
 #include "lib/node/memory/control_layout.hpp"
 

@@ -33,7 +33,7 @@ class StoreAutotuner {
     StoreMode stores = StoreMode::normal;
     bool counts = false;  ///< in a trial
   };
-  /// Returns how the next step shall store.
+  /// Returns the stores that the next step uses.
   [[nodiscard]] Step next() noexcept;
   /// Records how long a step took until the peers had read its bytes. Called before the step after the next one begins.
   void note(Step step, std::size_t bytes, std::chrono::nanoseconds took) noexcept;

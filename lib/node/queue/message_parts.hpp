@@ -11,8 +11,8 @@ namespace crossrank::node {
 /// One part of a message: bytes of the host, or a tensor on a GPU, which is read while the message is written.
 class MessagePart {
  public:
-  /// Implicit, because a part of most messages is a span. The bytes must outlive the part.
-  // NOLINTNEXTLINE(google-explicit-constructor)
+  /// The bytes must outlive the part.
+  // NOLINTNEXTLINE(google-explicit-constructor): a part of most messages is a span
   MessagePart(std::span<std::byte const> bytes) noexcept : bytes_(bytes) {}
   /// The tensor must outlive the part.
   explicit MessagePart(Tensor const& on_gpu) noexcept : on_gpu_(&on_gpu) {}

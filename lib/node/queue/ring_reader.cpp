@@ -235,7 +235,7 @@ std::optional<RingFailure> RingReader::find_failure() {
   bool const writer_lost = state_of(endpoint(0)) == EndpointState::dropped || comm_->has_departed_slow(writer_);
   if (!has_new_departure() && !writer_lost) return std::nullopt;
   if (!writer_lost && !status_.has_dead_reader(status_.lost_endpoints())) return std::nullopt;
-  auto const lost = status_.lost_endpoints();  // a second check: finds a death that others have left for
+  auto const lost = status_.lost_endpoints();  // checked again, to find the death that made other ranks leave
   if (has_message() || writer_closed() || lost.empty()) return std::nullopt;
   return status_.declare(status_.cause_of(lost));
 }

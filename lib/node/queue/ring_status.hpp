@@ -104,7 +104,7 @@ class RingStatus {
   /// Takes this endpoint's verdict of a timeout back, if it is in force.
   void retract() noexcept;
   void withdraw_slow() noexcept;
-  /// Returns the verdict in force, `word`; nothing when it is in force no longer.
+  /// Returns the verdict in force, `word`; nothing when it is no longer in force.
   [[nodiscard]] std::optional<RingFailure> verdict_of(std::uint64_t word) const;
   [[nodiscard]] QueueEndpoint& endpoint(int index) const noexcept { return endpoints_[index]; }
   /// Returns the rank on the node; -1 when no rank holds the endpoint.

@@ -1,5 +1,6 @@
 #include "lib/node/queue/ring_writer.hpp"
 
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <utility>
@@ -9,12 +10,14 @@
 #include "lib/node/group/bulk_copy.hpp"
 #include "lib/node/queue/ring_layout.hpp"
 #include "lib/platform/crash_point.hpp"
+#include "lib/platform/system.hpp"
 
 namespace crossrank::node {
 namespace {
 
-/// How many searches for memory are left out while no message has been taken. Readers also drop leases.
-constexpr unsigned skips = 64;
+/// The time between two searches for memory while no message is taken. Memory also comes back from leases and from
+/// other ranks.
+constexpr std::chrono::milliseconds between_searches{1};
 
 /// No rank reads the arena of a writer that has gone any more.
 std::function<bool()> all_readers_gone(NodeComm& comm, std::uint32_t block, std::uint64_t use_word, int readers) {
@@ -125,7 +128,8 @@ bool RingWriter::has_memory(std::size_t bytes) {
   if (place_ && place_->bytes >= bytes) return true;
   if (place_) comm_->arena().release(*std::exchange(place_, std::nullopt));
   release_taken();
-  if (held_.size() >= full_with_ && bytes >= refused_bytes_ && ++skipped_ % skips != 0) return false;
+  auto const now = platform::system().now();
+  if (held_.size() >= full_with_ && bytes >= refused_bytes_ && now < search_again_at_) return false;
   try {
     place_ = comm_->arena().allocate(bytes, Arena::WhenFull::ask);
     full_with_ = SIZE_MAX;
@@ -133,6 +137,7 @@ bool RingWriter::has_memory(std::size_t bytes) {
   } catch (UnavailableError const&) {
     full_with_ = held_.empty() ? SIZE_MAX : held_.size();
     refused_bytes_ = bytes;
+    search_again_at_ = now + between_searches;
     return held_.empty();
   }
 }

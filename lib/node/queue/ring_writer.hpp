@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -71,11 +72,11 @@ class RingWriter final : public RingEndpoint {
   std::byte* chunks_at_;
   Slot ring_;
   std::deque<Held> held_{};
-  std::optional<Slot> place_{};       ///< of the next message, if it is large
-  std::size_t full_with_ = SIZE_MAX;  ///< messages in `held_` when the arena was full
-  std::size_t refused_bytes_ = 0;     ///< for which it had no memory then
-  unsigned skipped_ = 0;              ///< searches for memory that were left out since
-  std::uint64_t floor_ = 0;           ///< messages that all readers had taken at the last check
+  std::optional<Slot> place_{};                 ///< of the next message, if it is large
+  std::size_t full_with_ = SIZE_MAX;            ///< messages in `held_` when the arena was full
+  std::size_t refused_bytes_ = 0;               ///< for which it had no memory then
+  std::chrono::nanoseconds search_again_at_{};  ///< the time of the next search for memory
+  std::uint64_t floor_ = 0;                     ///< messages that all readers had taken at the last check
 };
 
 }  // namespace crossrank::node

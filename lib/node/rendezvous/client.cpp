@@ -107,8 +107,8 @@ void RendezvousClient::ready() {
   } catch (VerdictError const& verdict) {
     throw_as_own(verdict.error, options_);
   } catch (ServerLost const&) {
-    // The server may die while it sends `go`. A rank that has not received it joins all the same, and notices the death
-    // like the others.
+    // The server may die while it sends `go`. A rank that has not received it joins anyway, and notices the death like
+    // the others.
     if (header_->attached.load(std::memory_order_acquire) != static_cast<std::uint32_t>(options_.ranks)) throw;
   } catch (Error const&) {
     report(current_start_error(options_));

@@ -16,8 +16,8 @@ namespace crossrank::node {
 /// error.
 struct Frame {
   /// `accepted` is the server's first frame and tells its rank. `failure` carries an error (`error_frame.hpp`): from
-  /// the server the verdict for all, to the server a client's own error. `start_ended` says that the start has ended
-  /// and the client shall begin again.
+  /// the server the verdict for all, to the server a client's own error. `start_ended` tells the client that the start
+  /// has ended and that it must begin again.
   enum class Kind : std::uint32_t {
     accepted = 1,
     hello,

@@ -276,7 +276,7 @@ void RendezvousServer::reject_late_connections() noexcept {
       if (peer_of(socket.get()).uid == ::geteuid())
         static_cast<void>(send_frame(socket.get(), over, {}, system().now()));
     }
-  } catch (Error const&) {  // their connections end all the same
+  } catch (Error const&) {  // their connections end anyway
   }
   listener_ = Fd();
 }

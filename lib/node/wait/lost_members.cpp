@@ -1,7 +1,6 @@
 #include "lib/node/wait/lost_members.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <optional>
 #include <string>
 #include <utility>

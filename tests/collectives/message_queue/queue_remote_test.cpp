@@ -147,6 +147,27 @@ TEST_P(RemoteQueue, reports_a_reader_that_left_without_close_to_the_writer) {
   });
 }
 
+/// The reader gives up while pieces of the message arrive in its memory.
+TEST_P(RemoteQueue, lets_a_reader_leave_in_the_middle_of_a_message) {
+  for (int const wait : {0, 1, 2, 5, 10, 20}) {
+    run(2, [wait](Collective const& world, MemoryHub&) {
+      auto queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 2});
+      Bytes const message(world.rank() == 0 ? std::size_t{48} << 20 : 0);
+      world.barrier();
+      if (queue.is_writer()) {
+        queue.enqueue_bytes(message);
+      } else {
+        try {
+          static_cast<void>(queue.dequeue_bytes({.timeout = milliseconds(wait)}));
+        } catch (TimeoutError const&) {  // the usual end
+        }
+        queue = MessageQueue();
+      }
+      world.barrier();
+    });
+  }
+}
+
 TEST_P(RemoteQueue, stays_usable_without_a_reader_that_closed) {
   run(3, [](Collective const& world, MemoryHub&) {
     auto queue = MessageQueue::create(world, {.writer_rank = 2, .chunk_bytes = 64, .chunks = 2});
