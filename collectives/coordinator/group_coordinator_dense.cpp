@@ -212,7 +212,7 @@ Tensor GroupCoordinator::recv(Shape const& shape, Dtype dtype, std::optional<int
   } catch (UnavailableError const& e) {
     if (device().kind == Device::Kind::cpu) throw;
     failure.emplace(own_part_failure(e, "recv", *group.transport()));
-    out = Tensor::empty(shape, dtype);  // takes the message all the same, so that the sender does not wait forever
+    out = Tensor::empty(shape, dtype);  // takes the message anyway, so that the sender does not wait forever
   }
   if (group.transport() == cpu_group().transport()) static_cast<void>(cpu_group_after_dicts(from, "recv"));
   group.recv(out, from);

@@ -43,14 +43,15 @@ void refuse_borrowed_device(std::span<DeviceUse const> uses, spi::Transport cons
       bool const elsewhere = uses[other].process != uses[rank].process;
       if (!elsewhere || identity_of(uses[other]) != identity) continue;
       throw UsageError(error_in(
-          transport, {.operation = "make a communicator",
-                      .message = "rank " + std::to_string(rank) + " uses the GPU of rank " + std::to_string(other) +
-                                 ", and not its own",
-                      .expected = "tensors on " + name(uses[rank].default_index),
-                      .got = "tensors on " + name(uses[rank].index) + ", " + identity,
-                      .hint = "put the tensors of that rank on its default_device(), or name the GPU that ranks shall "
-                              "share with set_default_device()",
-                      .failed_ranks = {static_cast<int>(rank)}}));
+          transport,
+          {.operation = "make a communicator",
+           .message =
+               "rank " + std::to_string(rank) + " uses the GPU of rank " + std::to_string(other) + ", and not its own",
+           .expected = "tensors on " + name(uses[rank].default_index),
+           .got = "tensors on " + name(uses[rank].index) + ", " + identity,
+           .hint = "put the tensors of that rank on its default_device(), or select the shared GPU on each rank "
+                   "with set_default_device()",
+           .failed_ranks = {static_cast<int>(rank)}}));
     }
   }
 }

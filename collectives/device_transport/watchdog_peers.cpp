@@ -23,7 +23,7 @@ constexpr auto leave_limit = std::chrono::seconds(1);
 
 WatchdogPeers::WatchdogPeers(std::shared_ptr<spi::Transport> transport, FindCall find_call)
     : transport_(std::move(transport)), find_call_(std::move(find_call)) {
-  // A rank would seem to wait for all others.
+  // The receives of the watchdog must not show up in `crossrank inspect` as waits for all other ranks.
   if (auto const group = node::group_of(transport_->node_memory())) group->leave_messages_unrecorded();
   auto const ranks = transport_->world_size();
   peers_.reserve(as_size(ranks));

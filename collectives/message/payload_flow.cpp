@@ -1,7 +1,6 @@
 #include "collectives/message/payload_flow.hpp"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "lib/core/at_rank.hpp"

@@ -6,7 +6,6 @@
 #include <deque>
 #include <exception>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include <unistd.h>

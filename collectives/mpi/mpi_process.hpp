@@ -27,7 +27,7 @@ class Process {
   /// Initializes MPI unless somebody has. `UsageError` once MPI is finalized; `TimeoutError` when not all ranks of the
   /// job come to it within `limit`.
   void initialize(std::chrono::milliseconds limit);
-  /// The same without initializing: `UsageError` where MPI is not.
+  /// Throws `UsageError` unless MPI is initialized.
   void require_initialized(char const* operation);
   /// The network over a duplicate of `communicator`, with another for the program. Opened once for each communicator,
   /// and kept until the program frees it. The first call is collective over it; `TimeoutError` when not all come,

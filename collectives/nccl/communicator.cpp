@@ -41,7 +41,7 @@ void run_with_grace(char const* function, Device device, std::function<Result()>
     platform::SignalsBlocked const blocked;
     try {
       std::thread([task] { (*task)(); }).detach();
-    } catch (std::system_error const&) {  // no thread can be started: kernels that run must end all the same
+    } catch (std::system_error const&) {  // no thread can be started, but running kernels must still end
       (*task)();
     }
     if (ended.wait_for(grace) == std::future_status::ready) {

@@ -55,7 +55,7 @@ class Communicator {
   /// end of the work that was enqueued last: no registered memory is in use after it.
   void close(Event const& last_work) noexcept;
   /// Ends the communicator's kernels on this rank, so that streams continue; their results are undetermined. Any
-  /// thread. Waits up to a second for a call of NCCL under way, then aborts all the same: a launch may block until the
+  /// thread. Waits up to a second for a call of NCCL under way, then aborts anyway: a launch may block until the
   /// kernels before it end. An abort that does not end within five seconds is left to a thread.
   void abort() noexcept;
   /// Returns NCCL's own verdict: success unless the network or a peer has failed. An aborted communicator has an

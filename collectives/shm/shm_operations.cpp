@@ -224,8 +224,8 @@ struct ShmTransport::StepArea final : AreaAllocator {
   Stored stored{};
 };
 
-/// Its post waits for the end of a range with a lazy release, or for other ranks after an error. Messages that advance
-/// meanwhile must not take the step a second time.
+/// The post of a step waits for the end of a range with a lazy release, or for other ranks after an error. Messages
+/// that advance meanwhile must not take the step a second time.
 bool ShmTransport::post_step(CollectiveOp& op, Staged& staged, PeerAreas const& peers) {
   FlagScope const stepping(staged.in_step);
   auto const& signature = staged.signature;

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -46,7 +45,7 @@ enum class ArchiveCrc : std::uint8_t {
 
 /// Selects how the shards of a fused layer ("[gate; up]", "[q; k; v]") were sharded. The stored bytes do not show it.
 enum class FusedLayout : std::uint8_t {
-  automatic,  ///< follows names and metadata of the shards; `per_rank` if they do not tell
+  automatic,  ///< follows names and metadata of the shards; `per_rank` if they do not show it
   per_rank,   ///< each shard holds a piece of every part, as Megatron, vLLM and `split` shard it
   plain,  ///< sharded as one block, ignoring part boundaries, as transformers' tensor parallelism shards phi3 and glm
 };
@@ -122,8 +121,8 @@ class CROSSRANK_EXPORT MergePlan {
   [[nodiscard]] Tensor read(std::string_view tensor) const;
   /// Returns the whole plan as JSON. Local.
   [[nodiscard]] Json to_json() const;
-  /// Writes `to_json()` to a new file, with absolute paths of the inputs. Local. Throws `IoError`, even if there is
-  /// such a file.
+  /// Writes `to_json()` to a new file, with absolute paths of the inputs. Local. Throws `IoError` if the file exists or
+  /// cannot be written.
   void save(std::filesystem::path const& file) const;
   /// Returns the size of all tensors of the result in bytes. Local.
   [[nodiscard]] std::uint64_t bytes() const;

@@ -73,7 +73,8 @@ class NamedCalls;
 /// long as dtypes and shapes agree. A rank that neither sends nor receives passes an empty span.
 class CROSSRANK_EXPORT Collective {
  public:
-  /// Makes a handle without a group. Every member except `connected()` then throws a `UsageError`.
+  /// Makes a handle without a group. `close`, `abort`, `keep_alive` and `refuse_calls` then do nothing; every other
+  /// member except `connected()` throws a `UsageError`.
   Collective() noexcept = default;
 
   /// Returns whether the handle refers to a group. Local.

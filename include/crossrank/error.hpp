@@ -38,7 +38,7 @@ struct ErrorInfo {
   std::string system{};                ///< text of the operating system or the vendor library
   std::string hint{};                  ///< what the reader can do
   std::string group{};                 ///< name of the group
-  std::string where{};                 ///< call site, "file:line"
+  std::string where{};                 ///< call site, "file:line", where the thrower sets it
   int rank = -1;                       ///< rank that threw; -1 when no group is involved
   int world_size = 0;                  ///< size of that group
   std::vector<int> failed_ranks{};     ///< ranks to blame; may be empty
@@ -65,7 +65,7 @@ class CROSSRANK_EXPORT Error : public std::runtime_error {
   [[nodiscard]] std::string const& operation() const noexcept;
   /// Returns the rank in the group that threw; -1 when no group is involved.
   [[nodiscard]] int rank() const noexcept;
-  /// Returns the call site, "file:line", or an empty text.
+  /// Returns the call site, "file:line". Empty unless the code that threw the error set it.
   [[nodiscard]] std::string const& where() const noexcept;
   /// Returns the ranks of the group that the error blames; may be empty.
   [[nodiscard]] std::span<int const> failed_ranks() const noexcept;

@@ -70,9 +70,10 @@ class CROSSRANK_EXPORT GroupCoordinator {
  public:
   /// Makes the listed groups and returns the one that holds this rank.
   ///
-  /// Collective over `world`; one barrier round, two with a device communicator. The lists hold ranks of `world`; their
-  /// order is the order in the group. `UsageError` on all ranks for a rank that is unknown, listed twice, or in no
-  /// list.
+  /// Collective over `world`; one barrier round, and one more with a device communicator. A broadcaster adds those of
+  /// `MessageQueue::create`. Also throws the errors of `Collective::split` and `MessageQueue::create`. The lists hold
+  /// ranks of `world`; their order is the order in the group. `UsageError` on all ranks for a rank that is unknown,
+  /// listed twice, or in no list.
   [[nodiscard]] static GroupCoordinator create(Collective const& world, std::vector<std::vector<int>> const& groups,
                                                GroupOptions options = {});
   /// Returns this process's group with that unique name. Local. `UsageError` for an unknown name or a destroyed group.
@@ -154,8 +155,8 @@ class CROSSRANK_EXPORT GroupCoordinator {
   [[nodiscard]] Tensor reduce_scatterv(Tensor const& tensor, Dim dim = {-1},
                                        std::vector<std::int64_t> const& sizes = {},
                                        ReduceOrder order = ReduceOrder::any) const;
-  /// Returns the tensors of all ranks, which have the same shape, joined, on `to.dst`, and an undefined tensor
-  /// elsewhere. Collective.
+  /// Joins the tensors of all ranks, which have the same shape, along `to.dim` on rank `to.dst`. Returns an undefined
+  /// tensor on the other ranks. Collective.
   [[nodiscard]] Tensor gather(Tensor const& tensor, GatherTo to = {}) const;
   /// Fills `tensor` with the source's bytes, in place, and returns it. Collective.
   Tensor broadcast(Tensor tensor, Source source = {}) const;
@@ -228,7 +229,8 @@ class CROSSRANK_EXPORT GroupCoordinator {
   [[nodiscard]] Tensor combine(Tensor const& hidden_states, ExpertRoute const& route,
                                ReduceOrder order = ReduceOrder::any) const;
 
-  /// Makes a queue from one rank to all others and returns this rank's end. Collective.
+  /// Makes a queue from one rank to all others and returns this rank's endpoint. Collective; costs and errors as for
+  /// `MessageQueue::create`.
   [[nodiscard]] MessageQueue create_mq_broadcaster(QueueOptions const& options = {}) const;
   /// Attaches all ranks to the queue of a writer outside the group.
   ///
@@ -236,7 +238,8 @@ class CROSSRANK_EXPORT GroupCoordinator {
   /// group. Only rank `relay.src` needs the handle; the argument of the other ranks is ignored.
   [[nodiscard]] MessageQueue attach_mq_broadcaster(std::vector<std::byte> const& writer_handle,
                                                    Source relay = {}) const;
-  /// Makes a queue from each rank to `reader`. Collective. All ranks must be on one node.
+  /// Makes a queue from each rank to `reader`. Collective; one gather and one broadcast. All ranks must be on one node.
+  /// Errors as for `MessageQueue::create_writer` and `attach`.
   [[nodiscard]] SingleReaderQueues create_single_reader_mq_broadcasters(int reader = 0,
                                                                         QueueOptions options = {}) const;
 
@@ -255,10 +258,11 @@ class CROSSRANK_EXPORT GroupCoordinator {
   /// own work on such a buffer before its last view goes and before the group ends. `MismatchError` when the sizes
   /// differ between ranks; `UnavailableError` on all ranks, which names the rank, when one of them has no memory.
   void prepare_communication_buffer_for_model(std::vector<BufferDescription> const& buffers) const;
-  /// Returns the reserved buffer of that name. Local.
+  /// Returns the reserved buffer of that name. Local. `UsageError` when there is none.
   [[nodiscard]] Tensor communication_buffer(std::string_view name) const;
 
-  /// Leaves the group: ends the queue, drops the device group, then the CPU group. Idempotent.
+  /// Leaves the group: closes the queue, then drops the device group and the CPU group. Local; idempotent. Ranks that
+  /// still wait for this rank get an error.
   void destroy() const;
 
  private:

@@ -60,7 +60,8 @@ struct QueueWait {
 /// at the same time are a `UsageError`, except `cancel`. Follows vLLM's shared-memory message queue.
 class CROSSRANK_EXPORT MessageQueue {
  public:
-  /// Makes a handle without a queue. Every member except `connected()` then throws a `UsageError`.
+  /// Makes a handle without a queue. `cancel()` then does nothing; every other member except `connected()` throws a
+  /// `UsageError`.
   MessageQueue() noexcept = default;
 
   /// Makes a queue from `writer_rank` to all other ranks of the group, and returns this rank's endpoint.

@@ -1,9 +1,6 @@
 #pragma once
 #include <cstddef>
 #include <functional>
-#include <optional>
-#include <span>
-#include <string>
 #include <utility>
 #include <vector>
 

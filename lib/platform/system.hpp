@@ -3,8 +3,6 @@
 #include <cstdint>
 #include <chrono>
 #include <span>
-#include <string>
-#include <string_view>
 
 #include <fcntl.h>
 #include <poll.h>

@@ -3,7 +3,7 @@
 # the layers that it may include, and that everything it names exists. Usage: architecture.sh SOURCE_TREE
 #
 # In the document a heading or the first cell of a table row names a folder: `lib/core/`. A list item below the heading
-# names a file of that folder without its suffix: "- `error`: ...". The table of layers has the columns layer and uses.
+# names a file of that folder without its suffix: "- `error`: ...". The table of layers has the columns layer, may include and folders.
 set -euo pipefail
 cd "$1"
 document=docs/ARCHITECTURE.md

@@ -86,10 +86,11 @@ void add_input_options(CLI::App& command, std::filesystem::path& in, checkpoint:
   static std::map<std::string, FusedLayout> const layouts{{"per_rank", FusedLayout::per_rank},
                                                           {"plain", FusedLayout::plain}};
   command
-      .add_option("--fused-layout", plan.fused_layout,
-                  "How fused layers such as gate_up_proj were sharded, if the shards do not tell: per_rank (each shard "
-                  "holds a piece of every part, as Megatron and vLLM shard them; the default), plain (as one block, as "
-                  "transformers' own tensor parallelism shards phi3 and glm)")
+      .add_option(
+          "--fused-layout", plan.fused_layout,
+          "How fused layers such as gate_up_proj were sharded, if the shards do not show it: per_rank (each shard "
+          "holds a piece of every part, as Megatron and vLLM shard them; the default), plain (as one block, as "
+          "transformers' own tensor parallelism shards phi3 and glm)")
       ->transform(one_of(layouts));
   command.add_option(
       "--pattern", plan.pattern,

@@ -124,9 +124,9 @@ void add_parts_options(CLI::App& command, PartsRequest& parts) {
                   "Kubernetes Job, or RANK of torchrun")
       ->type_name("I[/N]");
   command.add_flag("--finish", parts.finish, "With --plan: check that all parts are complete, and publish the result");
-  command.add_flag(
-      "--read-back", parts.read_back,
-      "With --finish: read every file and compare it, not only files that changed since their part did so");
+  command.add_flag("--read-back", parts.read_back,
+                   "With --finish: read every file and compare it, not only files that were modified since their part "
+                   "read them back");
 }
 
 bool has_plan(CLI::App const& command) { return command.get_option("--plan")->count() > 0; }

@@ -38,7 +38,13 @@ Examples:
 
 With --json the answer is one JSON object on standard output: command, ok, exit_code, out, output, files, bytes, parts:
 [{part, bytes, files: [name]}], plan (as from `crossrank consolidate`) and warnings; or error.
-)";
+
+Exit codes:
+  0    done
+  1    the files are damaged, incomplete, or contradict each other
+  2    usage error: an invalid option, or the output exists
+  3    the system refused: no such file, no permission, no space
+  128+n  ended by signal n (130: Ctrl-C))";
 
 struct PlanRequest {
   std::filesystem::path in{};
@@ -120,7 +126,7 @@ void add_plan_command(CLI::App& app, int& exit_code) {
                     "Replace an existing checkpoint, and drop unfinished parts of another plan");
   add_file_size_options(*command, request->sizes);
   add_report_options(*command, request->session);
-  command->footer(std::string(plan_footer) + "\n" + exit_codes);
+  command->footer(plan_footer);
   command->callback([request, &exit_code] {
     exit_code =
         run_alone("plan", request->session, [&](Session const& session) { return make_plan(*request, session); });

@@ -21,8 +21,8 @@ constexpr char const* verify_footer =
   files that are damaged or truncated, and an index that contradicts its files
   missing ranks, parts, layers, experts and matrices, and layers that the config does not have
   shards that do not add up to the config, and embeddings with fewer rows than the config has tokens
-  scales that are missing, not above zero, NaN or infinite, or that do not fit their weights; in formats of
-    integers single scales of many may be zero or negative
+  scales that are missing, not above zero, NaN or infinite, or that do not fit their weights; in integer
+    formats, one of several scales may be zero or negative
   replicas, and scales of weights, that differ between ranks
   data that does not match its checksums
 

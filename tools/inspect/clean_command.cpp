@@ -27,6 +27,20 @@
 namespace crossrank::tools {
 namespace {
 
+constexpr char const* clean_footer =
+    R"(Removes the files that killed jobs left in the directories: state files, temporary files, flight records, and the
+folders of jobs that were writing a checkpoint. Completes a commit that a killed job had begun. Also removes this user's
+shared memory of dead jobs on this machine. Keeps the files of running jobs, the states of processes that exited cleanly
+and the parts of unfinished plans (--all removes these too), and files that only look like files of crossrank.
+
+With --json the answer is one JSON object on standard output: command, ok, exit_code, dry_run, files, bytes, found:
+[{path, removed, and bytes and kind, or why}] and errors: [{path, error}].
+
+Exit codes:
+  0    done
+  1    a directory could not be cleaned
+  2    usage error: an invalid option)";
+
 struct CleanRequest {
   std::vector<std::string> directories{};
   workspace::CleanOptions options{};
@@ -62,7 +76,8 @@ class CleanReport {
                         {"files", files_},    {"bytes", bytes_},  {"found", list_},     {"errors", errors_}};
       std::printf("%s\n", answer.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
     } else {
-      std::printf("%s: %d, %" PRIu64 " bytes in files\n", dry_run_ ? "would remove" : "removed", files_, bytes_);
+      std::printf("%s: %d, with %" PRIu64 " bytes in files\n",
+                  dry_run_ ? "items that would be removed" : "items removed", files_, bytes_);
     }
     return code_;
   }
@@ -149,7 +164,7 @@ int clean(CleanRequest const& request) {
 void add_clean_command(CLI::App& app, int& exit_code) {
   auto const request = std::make_shared<CleanRequest>();
   auto* const command = app.add_subcommand("clean", "Remove the files that killed jobs left behind");
-  command->add_option("directory", request->directories, "Workspace directories");
+  command->add_option("directory", request->directories, "Directories of workspaces, checkpoints or flight records");
   command->add_flag("-n,--dry-run", request->options.dry_run, "Only print what would be removed from the directories");
   command->add_flag(
       "--all", request->options.all,
@@ -158,19 +173,7 @@ void add_clean_command(CLI::App& app, int& exit_code) {
   command->add_flag("--force", request->options.force,
                     "Also remove files on file systems without locks; only after all jobs have ended");
   command->add_flag("--json", request->json, "Print the result as one JSON object");
-  command->footer(
-      "Removes the files that killed jobs left in the directories: state files, temporaries, flight records, and "
-      "folders of\n"
-      "jobs that were writing a checkpoint. Completes a commit that a killed job had begun. Also removes this user's "
-      "shared memory of dead jobs on this machine. Keeps "
-      "the\n"
-      "files of running jobs, the states of processes that exited cleanly and the parts of unfinished plans (--all "
-      "removes\n"
-      "these too), and files that only look like files of crossrank. Exit code: 0, or 1 when a directory could not be "
-      "read.\n"
-      "With --json: command, ok, exit_code, dry_run, files, bytes, found: [{path, removed, and bytes and kind, or "
-      "why}]\n"
-      "and errors: [{path, error}].");
+  command->footer(clean_footer);
   command->callback([request, &exit_code] { exit_code = clean(*request); });
 }
 

@@ -31,7 +31,7 @@ class ConnectMonitor {
   /// Reports that a rank has exited. No process that it started may still connect in its place.
   void notify_exit(int rank, pid_t pid, int status, std::chrono::milliseconds after);
 
-  /// Returns whether the other ranks waited in `connect()` in vain and this rank never arrived there.
+  /// Returns whether this rank never called `connect()` and the start of the other ranks failed.
   [[nodiscard]] bool ended_before_connect(int rank) const;
   /// Returns the rank whose failure ended this rank, from this rank's record in shared memory; empty when it failed by
   /// itself.

@@ -8,7 +8,6 @@
 #include <functional>
 #include <optional>
 #include <string_view>
-#include <system_error>
 
 #include <fcntl.h>
 #include <poll.h>

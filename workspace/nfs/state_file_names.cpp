@@ -1,7 +1,6 @@
 #include "workspace/nfs/state_file_names.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <limits>
 #include <mutex>
 

@@ -135,7 +135,7 @@ void ArenaStateStore::write(Json const& config, StateDict const& weights, StateW
                            {.small = InlinePolicy::refused, .in_place = options.in_place});
   publish_record(&published);
   auto const before = std::exchange(published_state_->published, std::move(published));
-  auto const held_before = std::exchange(held_, on_cpu(weights));
+  auto const held_before = std::exchange(held_, on_cpu(weights));  // kept until the leases on it are revoked
   if (before) {
     revoke(*comm_, *before, everybody_);
     release(*comm_, *before);

@@ -1,7 +1,6 @@
 #pragma once
 #include <cstddef>
 #include <iterator>
-#include <memory>
 #include <span>
 #include <type_traits>
 

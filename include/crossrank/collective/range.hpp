@@ -41,9 +41,9 @@ class RangeItems : public RangeBase {
 /// The items of a gather, one per rank. Empty except on the receiver.
 ///
 /// A range is open between two barrier rounds of the group. On the receiver it has one item for each requested rank, in
-/// that order. An item is received at its first use. The other ranks return from `close()` once the
-/// receiver has closed its range, or at once with `Release::lazy`. A range belongs to one scope and one thread. It
-/// can be moved, but not copied.
+/// that order. An item is received at its first use. The other ranks return from `close()` once the receiver has closed
+/// its range, or at once with `Release::lazy`. A range belongs to one scope and one thread. It can be moved, but not
+/// copied.
 ///
 /// `close()` runs the second round and throws its errors. On normal exit from the scope, the destructor calls
 /// `close()`, so it may throw. When an exception leaves the scope, the destructor aborts the group, so that no rank

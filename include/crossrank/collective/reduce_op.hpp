@@ -22,9 +22,8 @@ enum class ReduceOrder : std::uint8_t {
   /// each step. Otherwise rank order, also for min and max of floating-point tensors, in which NCCL may lose a NaN.
   any,
   /// Rank order: the same bits on every backend; only which of several NaN remains may differ. NCCL exchanges the
-  /// values,
-  /// and a kernel of the GPU combines them. This needs memory for as many bytes as the tensor has. Without the kernel
-  /// they go through host memory.
+  /// values, and a kernel of the GPU combines them. This needs memory for as many bytes as the tensor has. Without the
+  /// kernel they go through host memory.
   rank,
 };
 

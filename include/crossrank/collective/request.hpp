@@ -36,8 +36,7 @@ class CROSSRANK_EXPORT Request {
 
   /// Advances the call and returns true once it has finished. Never blocks. Throws the call's error, each time.
   [[nodiscard]] bool test();
-  /// Blocks until the call has finished, at most for the group's timeout. Throws the call's error, each
-  /// time.
+  /// Blocks until the call has finished, at most for the group's timeout. Throws the call's error, each time.
   void wait();
   /// Blocks for at most `limit`. Returns false if the call is still running then; the group stays usable.
   ///

@@ -23,7 +23,8 @@ struct NodeMemoryOptions {
 /// Makes a group of the same ranks that uses shared memory within each node.
 ///
 /// Collective over `across`, which the new group uses for agreement, messages and the data between nodes. A large
-/// payload is sent to each node once.
+/// payload is sent to each node once. Blocks until all ranks of the node have joined. Errors as for `connect` with the
+/// backend "shm", and those of `across`.
 [[nodiscard]] CROSSRANK_EXPORT std::shared_ptr<Transport> add_node_memory(std::shared_ptr<Transport> across,
                                                                           NodeMemoryOptions const& options);
 

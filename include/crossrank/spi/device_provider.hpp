@@ -113,8 +113,8 @@ class CROSSRANK_EXPORT DeviceProvider {
   virtual void convert(Stream const& stream, DeviceConversion const& conversion) = 0;
   /// Enqueues a reduction in rank order; `has_kernels` must be true.
   virtual void reduce(Stream const& stream, DeviceReduction const& reduction) = 0;
-  /// The library is about to enqueue work that writes `storage`. While the stream is being captured, the graph must not
-  /// be replayed as long as `storage->frozen_by()` names somebody.
+  /// Notes that the library is about to enqueue work that writes `storage`. If the stream is being captured, the
+  /// provider refuses replays of the graph while `storage->frozen_by()` returns a text.
   virtual void will_write(Stream const& stream, std::shared_ptr<Storage const> const& storage) = 0;
   /// Keeps `object` alive until the stream has passed the work that is enqueued now; while the stream is being
   /// captured, as long as the graph lives. A later call of this provider drops it, in the calling thread.

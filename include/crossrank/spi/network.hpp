@@ -32,10 +32,10 @@ class CROSSRANK_EXPORT Network {
   /// Makes the group of all ranks. Collective; blocks. `TimeoutError` names the ranks that did not join.
   /// `MismatchError` when the ranks want different backends.
   [[nodiscard]] virtual std::shared_ptr<Transport> open_world(WorldOptions const& options) = 0;
-  /// Waits until all other ranks have called this or `stop`, or are lost, for a call after it that waits for all ranks
-  /// without a limit. Ranks that still compute are waited for. One that answers no longer is reported to the packet
-  /// transport by `note_lost_rank` after the timeout of the world. Returns at once where the packet transport cannot
-  /// use threads, because a rank that computes does not answer there.
+  /// Blocks until every other rank has called `await_others` or `stop`, or is lost. Call it before a call that waits
+  /// for all ranks without a limit, such as `MPI_Finalize`. Also waits for ranks that still compute. After the timeout
+  /// of the world, reports a rank that no longer answers to the packet transport by `note_lost_rank`. Returns at once
+  /// where the packet transport cannot use threads, because a rank that computes does not answer there.
   virtual void await_others() noexcept = 0;
   /// Ends this rank's part in the job. Blocks until everything has been sent, at most for `limit`. Later calls on the
   /// groups throw `UsageError`.

@@ -1,5 +1,4 @@
 #pragma once
-#include <array>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -167,7 +166,7 @@ void put_tensors(T& value, Tensors const& tensors) {
   for_each_tensor(value, [&](at::Tensor& tensor) { tensor = tensors.at(next++); });
 }
 
-/// Runs `body` on copies of the arguments through `run`, which may replace the tensors that go in and come out.
+/// Runs `forward` on copies of the arguments through `run`, which may replace the tensors that go in and come out.
 template <class Run, class Forward, class... Args>
 auto call_through(Run const& run, Forward const& forward, Args const&... args) {
   std::tuple<std::decay_t<Args>...> own(args...);

@@ -47,11 +47,12 @@ enum class Pass : std::uint8_t { forward, backward };
 class CROSSRANK_EXPORT TrainingObserver {
  public:
   virtual ~TrainingObserver();
-  /// Unit `unit` is about to run: its values are read after this, and in the backward pass its gradients are written.
+  /// Called before unit `unit` runs: its values are read after this, and in the backward pass its gradients are
+  /// written.
   virtual void before_unit(std::size_t unit, Pass pass) = 0;
-  /// Unit `unit` has run: neither its values nor its gradients are used until it runs again.
+  /// Called after unit `unit` has run: neither its values nor its gradients are used until it runs again.
   virtual void after_unit(std::size_t unit, Pass pass) = 0;
-  /// The gradient of a parameter is complete for this backward pass.
+  /// Called when the gradient of a parameter is complete for this backward pass.
   virtual void gradient_ready(Parameter& parameter) = 0;
 };
 

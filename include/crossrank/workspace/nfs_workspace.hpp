@@ -24,7 +24,8 @@ namespace crossrank {
 /// the same workspace, which must not be used by several threads at once. Follows ModelOpt's `NFSWorkspace`.
 class CROSSRANK_EXPORT NFSWorkspace {
  public:
-  /// Makes a handle without a workspace. Every member except `is_initialized()` then throws a `UsageError`.
+  /// Makes a handle without a workspace. Every member except `is_initialized()` and `store()` then throws a
+  /// `UsageError`.
   NFSWorkspace() noexcept;
   /// Creates the directory and its parents and **deletes the states that earlier processes of this rank left there**.
   ///

@@ -27,7 +27,8 @@ namespace crossrank {
 /// ModelOpt's `SharedMemoryWorkspace`.
 class CROSSRANK_EXPORT SharedMemoryWorkspace {
  public:
-  /// Makes a handle without a workspace. Every member except `is_initialized()` then throws a `UsageError`.
+  /// Makes a handle without a workspace. Every member except `is_initialized()` and `store()` then throws a
+  /// `UsageError`.
   SharedMemoryWorkspace() noexcept = default;
   /// Opens the memory that the ranks of `collective` share on this node.
   ///
@@ -44,8 +45,8 @@ class CROSSRANK_EXPORT SharedMemoryWorkspace {
   /// memory for arenas is used up; it lists which rank holds how much.
   [[nodiscard]] Tensor empty(Shape const& shape, Dtype dtype) const;
   /// Allocates a tensor on a device: on the CPU in this rank's arena, on a GPU in memory that other ranks can view in
-  /// place, with `GatherOptions::in_place` and `StateWriteOptions::in_place`. Errors as for `empty`, and without that
-  /// GPU or memory on it.
+  /// place, with `GatherOptions::in_place` and `StateWriteOptions::in_place`. Errors as for `empty` on the CPU, and as
+  /// for `Tensor::empty` on a GPU.
   [[nodiscard]] Tensor empty(Shape const& shape, Dtype dtype, Device device) const;
   /// Allocates a tensor of zero bytes in this rank's arena; errors as for `empty`.
   [[nodiscard]] Tensor zeros(Shape const& shape, Dtype dtype) const;
@@ -62,8 +63,8 @@ class CROSSRANK_EXPORT SharedMemoryWorkspace {
   ///
   /// Local; no copy. The tensors are read-only views of the writer's memory, which does not change until they are
   /// dropped. With `StateReadOptions::to` they are copies on a GPU, which are writable. `UsageError` for a rank that is
-  /// not on this node. Blocks for the few stores of a write in progress: `PeerLostError` when the writer dies there,
-  /// `TimeoutError` when it stops there.
+  /// not on this node. Blocks while the writer updates its record, which takes a few stores: `PeerLostError` if the
+  /// writer dies during the update, `TimeoutError` if it stops.
   [[nodiscard]] std::optional<RankState> read_configs_and_weights_from_rank(int rank,
                                                                             StateReadOptions const& options = {}) const;
   /// Withdraws this rank's state: `read_configs_and_weights_from_rank` then returns nothing for it. Local. States that

@@ -1,7 +1,6 @@
 #include "lib/codec/checksum/checksum.hpp"
 
 #include <charconv>
-#include <new>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

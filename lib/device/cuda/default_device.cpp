@@ -36,7 +36,8 @@ std::optional<Device>& device_of_thread() noexcept {
 }  // namespace
 
 void set_default_device(std::optional<Device> device) {
-  if (device && device->kind == Device::Kind::cuda) static_cast<void>(cuda::device_info(*device));  // checks it
+  if (device && device->kind == Device::Kind::cuda)
+    static_cast<void>(cuda::device_info(*device));  // throws if there is no such GPU
   device_of_thread() = device;
 }
 

@@ -57,7 +57,7 @@ class ModelSizes {
   /// Returns a size, or nothing if it is unknown.
   [[nodiscard]] std::optional<std::int64_t> operator[](SizeName name) const;
   [[nodiscard]] std::string const& model_type() const noexcept { return model_type_; }
-  /// Returns whether the feed-forward has a gate beside its up projection, or nothing if the config does not tell.
+  /// Returns whether the feed-forward has a gate beside its up projection, or nothing if the config does not say.
   [[nodiscard]] std::optional<bool> gated() const noexcept { return gated_; }
   /// Returns whether the config says explicitly that the output head is the embedding.
   [[nodiscard]] bool tied() const noexcept { return tied_; }

@@ -39,7 +39,7 @@ std::optional<int> slurm_part(VariableReader const& reader, int parts) {
   if (regular && offset / step < parts) return offset / step;
   throw UsageError(
       {.operation = parts_operation,
-       .message = "the numbers of this Slurm array do not tell which part this is",
+       .message = "the numbers of this Slurm array do not identify the part",
        .expected = std::to_string(parts) + " numbers in a row",
        .got = "SLURM_ARRAY_TASK_ID=" + std::to_string(*task) + " in an array from " + std::to_string(first),
        .hint = "submit the array as 0-" + std::to_string(parts - 1) + ", or pass `part` yourself"});

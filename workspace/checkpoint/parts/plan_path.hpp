@@ -12,7 +12,7 @@ namespace crossrank::checkpoint {
 void require_protected_plan(std::filesystem::path const& file);
 
 /// Throws `UsageError` unless the plan can be saved as `file`: a new file or an earlier plan, outside the shards, whose
-/// path is UTF-8. Throws `IoError` if the system does not tell.
+/// path is UTF-8. Throws `IoError` if the system cannot tell.
 void require_plan_path(std::filesystem::path const& file, PlanFile const& plan);
 
 }  // namespace crossrank::checkpoint

@@ -48,8 +48,8 @@ struct MergedTensor {
   std::shared_ptr<MergeRule const> rule{};  ///< without its `output_name`; tensors with equal rules share one
   std::vector<InputRuns> pieces{};          ///< cover a kept or concatenated tensor exactly once
   std::vector<TensorAt> inputs{};           ///< one per tensor-parallel rank, in rank order
-  std::size_t combined = 0;  ///< if the rule combines values: so many inputs make one piece, and the pieces follow each
-                             ///< other; 0: the rule combines nothing
+  std::size_t combined = 0;  ///< number of inputs that are combined to one piece; the pieces follow each other; 0: the
+                             ///< rule combines nothing
   std::vector<std::shared_ptr<Requantization const>> changes{};  ///< owners of `InputRuns::change`
   std::vector<ReplicaRuns> replica_runs{};                       ///< compared before the result is committed
 };

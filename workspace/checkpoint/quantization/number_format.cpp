@@ -255,7 +255,7 @@ void LayerFormat::read_words(SourceTensor const& weight, LayerTensors const& ten
   if (group_ == 0) group_ = likely_group(scale, hints);
 }
 
-/// Returns the bits of a number, judged by the shapes; 4 if they do not tell. Used if the config does not have the
+/// Returns the bits of a number, from the shapes; 4 if they do not show it. Used if the config does not have the
 /// number.
 int LayerFormat::bits_of_words(SourceTensor const& weight, LayerTensors const& tensors) const {
   auto const& scale = *tensors[TensorRole::weight_scale];

@@ -59,8 +59,8 @@ class Requantization {
   /// The places of the factors in a stored tensor. Shards may differ in shape.
   struct FactorLayout {
     std::uint64_t run_bytes = 1;     ///< consecutive bytes with the same factor
-    std::uint64_t factors = 1;       ///< after so many runs, the factors repeat
-    std::uint64_t expert_bytes = 0;  ///< after so many bytes, the factors of the next expert follow; 0: they do not
+    std::uint64_t factors = 1;       ///< number of runs after which the factors repeat
+    std::uint64_t expert_bytes = 0;  ///< bytes after which the factors of the next expert begin; 0: one expert
 
     [[nodiscard]] std::size_t factor_at(std::uint64_t byte) const noexcept {
       auto const expert = expert_bytes == 0 ? 0 : byte / expert_bytes;

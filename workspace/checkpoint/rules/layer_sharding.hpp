@@ -26,7 +26,7 @@ struct LayerSharding {
   std::vector<std::int64_t> parts{};  ///< relative widths of fused parts in one shard; empty: one part
   std::vector<int> part_replicas{};   ///< number of neighbouring ranks with the same piece, per part; empty: `replicas`
   int replicas = 1;                   ///< the same for all parts
-  int rank_block = 0;                 ///< so many neighbouring ranks form a block; 0: all ranks
+  int rank_block = 0;                 ///< number of neighbouring ranks that form a block; 0: all ranks
   std::int64_t true_outputs = -1;     ///< outputs without padding; -1: all are real
   bool unproven = false;              ///< only the name says that the shards are pieces, no size does
   std::string why{};                  ///< the proof in words

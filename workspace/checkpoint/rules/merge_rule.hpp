@@ -27,13 +27,13 @@ struct Concatenate {
                                       ///< empty: one part
   int replicas = 1;                   ///< number of neighbouring ranks with the same piece; one is kept
   std::vector<int> part_replicas{};   ///< `replicas` of each part if they differ; empty: `replicas`
-  int rank_block = 0;  ///< so many neighbouring ranks form a block, and the blocks follow each other; 0: all ranks are
-                       ///< one block
+  int rank_block = 0;  ///< number of neighbouring ranks that form a block; the blocks follow each other; 0: all ranks
+                       ///< are one block
   std::int64_t true_size = -1;    ///< length of the result along `axis` without padding; -1: all of it
   std::int64_t add_per_rank = 0;  ///< I32 ids that start at 0 in each shard: those of rank r grow by r times this
   int only_part = -1;             ///< use this part only; -1: all parts
   int part_period =
-      0;  ///< the parts repeat after so many, and `only_part` means one of each repetition; 0: they do not
+      0;  ///< number of parts after which they repeat; `only_part` then means one of each repetition; 0: no repetition
   bool unproven =
       false;  ///< no size proves that the shards are pieces, so shards that are equal bit for bit are an error
   bool assumed_layout = false;  ///< nothing proves that each shard holds all parts; most programs do so
@@ -90,7 +90,7 @@ struct FusedPlace {
   std::vector<std::string> parts{};    ///< names of the tensors that become the fused tensor, in the order of its rows
   std::size_t part = 0;                ///< number of this tensor in `parts`
   std::vector<std::int64_t> widths{};  ///< rows of each part; grouped: in one group
-  std::int64_t times = 0;              ///< each part has so many times its width; 0: the same unknown number for all
+  std::int64_t times = 0;              ///< how many times its width each part has; 0: the same unknown number for all
   bool grouped = false;                ///< the parts alternate per group; else they follow each other
   bool operator==(FusedPlace const&) const = default;
 };

@@ -53,8 +53,8 @@ struct LayerSplit {
 void refuse_flat_weight(SourceTensor const& weight, LayerHints const& hints);
 
 /// Splits a layer of `outputs` times `inputs` numbers over `ranks`. Heads stay whole, the parts of a fused layer are
-/// split one by one, and key/value heads are replicated if there are fewer heads than ranks. With `replicas` of a rule,
-/// so many neighbouring ranks get the same piece. A vocabulary that the ranks do not divide stays whole.
+/// split one by one, and key/value heads are replicated if there are fewer heads than ranks. If a rule has `replicas`,
+/// that many neighbouring ranks get the same piece. A vocabulary that the ranks do not divide stays whole.
 ///
 /// `UsageError` when the ranks do not divide heads or widths, or when `replicas` does not divide the ranks.
 /// `FormatError` when the length of the layer contradicts rule and config, or when the config does not give the parts

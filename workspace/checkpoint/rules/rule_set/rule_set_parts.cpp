@@ -78,7 +78,7 @@ FusedParts RuleSet::State::named_parts_of(LayerRule const& rule, TensorName cons
     auto const* const named = std::get_if<SizeName>(&part);
     auto const width = resolve(part, sizes);
     if (!width)
-      refuse_parts(parsed, "the config does not tell how wide the parts of a fused layer are",
+      refuse_parts(parsed, "the config does not give the widths of the parts of a fused layer",
                    std::string(to_string(*named)), "no such size");
     parts.exact = named != nullptr && !parts.grouped;
     if (named == nullptr || !parts.grouped) {
