@@ -1,6 +1,7 @@
 #include "workspace/checkpoint/discovery/open_shard_set.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <string_view>
 #include <system_error>
@@ -167,12 +168,11 @@ ShardSet open_zero(DirectoryListing const& listing, std::map<int, DeepSpeedFiles
       [](DeepSpeedFiles const& files) { return files.model_states; });
 }
 
-/// Returns the tensors of the index that are in no file.
-std::vector<std::string> absent_of(ShardSet const& set, std::vector<std::string> listed) {
+/// Returns the tensors of a source's index that are in no file of the source.
+std::vector<std::string> absent_of(ShardSource const& source, std::vector<std::string> listed) {
+  if (listed.empty()) return listed;
   std::unordered_set<std::string_view> present;
-  for (auto const& source : set.sources) {
-    for (auto const& tensor : source->tensors()) present.insert(tensor.name);
-  }
+  for (auto const& tensor : source.tensors()) present.insert(tensor.name);
   std::erase_if(listed, [&](auto const& name) { return present.contains(name); });
   return listed;
 }
@@ -182,26 +182,29 @@ bool has_index(DirectoryListing const& listing) {
   return !index_of(listing, WeightFormat::safetensors).empty() || !index_of(listing, WeightFormat::torch).empty();
 }
 
+bool has_name_of_vllm(ShardFiles const& shard) {
+  auto const name = shard.files.front().filename().string();
+  return name.starts_with("model-rank-") && name.find("-part-") != std::string::npos;
+}
+
 /// Returns the layout of fused layers. Saved states of vLLM and shards of `split` hold a piece of every part.
-FusedLayout fused_layout_of(ShardSet const& set, std::vector<ShardFiles> const& shards) {
-  auto const& name = shards.front().shard.name;
-  bool const of_vllm = name.starts_with("model-rank-") && name.find("-part-") != std::string::npos;
+FusedLayout fused_layout_of(ShardSet const& set) {
   auto const note = shard_metadata_of(*set.sources.front());
-  bool const known = of_vllm || (note && !note->saved);
-  return known ? FusedLayout::per_rank : FusedLayout::automatic;
+  return set.saved_by_vllm || (note && !note->saved) ? FusedLayout::per_rank : FusedLayout::automatic;
 }
 
 ShardSet open_shards(DirectoryListing const& listing, ShardSetOptions const& options, TorchSourceOptions const& torch) {
   ShardSet set{.opened_from = OpenedFrom::files};
   auto const beside = read_json_object(listing.path / "config.json").value_or(Json::object());
   // Names come before contents, so that a missing rank is reported before a damaged one.
-  auto found = find_shards(listing, options.pattern, sizes_from(options, beside));
-  auto& shards = found.shards;
+  auto shards = find_shards(listing, options.pattern, sizes_from(options, beside));
   if (!has_index(listing)) distinguish_parts_from_ranks(shards, torch);
   set.sources.resize(shards.size());
   codec::parallel_open(shards.size(), [&](std::size_t i) { set.sources[i] = open_shard(shards[i], torch); });
-  bool const indexed = options.pattern.empty() && options.model_key.empty() && !shards.front().images;
-  if (indexed && shards.size() == 1) set.absent = absent_of(set, std::move(found.listed));
+  for (std::size_t i = 0; options.model_key.empty() && i < shards.size(); ++i) {
+    auto absent = absent_of(*set.sources[i], std::move(shards[i].listed));
+    std::move(absent.begin(), absent.end(), std::back_inserter(set.absent));
+  }
   describe(set, listing, shards.front().files.front().parent_path());
   auto trained = announced_grid(config_of_arguments(set.sources.front()->attributes()));
   if (options.pp > 0) trained.pp = options.pp;
@@ -209,7 +212,8 @@ ShardSet open_shards(DirectoryListing const& listing, ShardSetOptions const& opt
   for (auto& shard : shards) resolve_second_number(shard.shard, trained);
   place(set, shards, sizes_from(options, set.config), listing.path);
   sort_shards(set);
-  set.fused = fused_layout_of(set, shards);
+  set.saved_by_vllm = has_name_of_vllm(shards.front());
+  set.fused = fused_layout_of(set);
   return set;
 }
 
@@ -251,7 +255,7 @@ ShardSet open_any(fs::path const& path, ShardSetOptions const& options, TorchSou
     // Safetensors files have the places of their pieces, but not the lengths of the whole tensors.
     whole.uncounted = flavour == DcpFlavour::safetensors;
     if (flavour == DcpFlavour::safetensors)
-      whole.absent = absent_of(whole, listed_tensors(listing, WeightFormat::safetensors));
+      whole.absent = absent_of(*whole.sources.front(), listed_tensors(listing, WeightFormat::safetensors));
     return whole;
   }
   if (!options.pattern.empty()) return open_shards(listing, options, torch);

@@ -177,6 +177,18 @@ std::optional<ShardIndex> read_index(DirectoryListing const& listing, WeightForm
   return index;
 }
 
+/// Returns whether every weight file has a rank in its name and the index lists none of them.
+bool has_index_of_another_model(DirectoryListing const& listing, WeightFormat family,
+                                std::vector<std::string> const& files) {
+  auto const name = index_of(listing, family);
+  if (name.empty() || files.empty()) return false;
+  if (!std::ranges::all_of(files, [](auto const& file) { return parse_shard_name(file).has_place(); })) return false;
+  auto const map = weight_map_of(listing, name);
+  return std::ranges::none_of(map, [&](Json const& file) {
+    return file.is_string() && std::ranges::find(files, file.get_ref<std::string const&>()) != files.end();
+  });
+}
+
 /// Throws if a weight file cannot be read. It would count as missing, and a missing last rank is not always
 /// noticed.
 void require_reachable_weights(DirectoryListing const& listing, WeightFormat family) {
@@ -196,8 +208,9 @@ std::vector<ShardFiles> rank_directories(DirectoryListing const& listing, Weight
     if (files.empty()) continue;
     ShardFiles shard;
     shard.shard = {name, numbers};
-    auto const index = read_index(inner, family);
+    auto index = read_index(inner, family);
     for (auto const& file : index ? index->files : files) shard.files.push_back(inner.path / file);
+    if (index) shard.listed = std::move(index->tensors);
     shards.push_back(std::move(shard));
   }
   return shards;
@@ -289,18 +302,23 @@ std::vector<std::string> listed_tensors(DirectoryListing const& listing, WeightF
   return tensors;
 }
 
-FoundShards find_shards(DirectoryListing const& listing, std::string const& pattern, AnnouncedGrid const& announced) {
-  if (!pattern.empty()) return {.shards = by_pattern(listing, pattern)};
-  if (auto images = state_images(listing); !images.empty()) return {.shards = std::move(images)};
+std::vector<ShardFiles> find_shards(DirectoryListing const& listing, std::string const& pattern,
+                                    AnnouncedGrid const& announced) {
+  if (!pattern.empty()) return by_pattern(listing, pattern);
+  if (auto images = state_images(listing); !images.empty()) return images;
   for (auto const family : families) {
-    if (auto index = read_index(listing, family))
-      return {.shards = one_shard(listing, index->files), .listed = std::move(index->tensors)};
+    auto const files = weights_of(listing, family);
+    bool const of_another_model = has_index_of_another_model(listing, family, files);
+    if (auto index = of_another_model ? std::nullopt : read_index(listing, family)) {
+      auto shards = one_shard(listing, index->files);
+      shards.front().listed = std::move(index->tensors);
+      return shards;
+    }
     require_reachable_weights(listing, family);
-    if (auto const files = weights_of(listing, family); !files.empty())
-      return {.shards = by_names(listing, files, announced)};
+    if (!files.empty()) return by_names(listing, files, announced);
   }
   for (auto const family : families) {
-    if (auto shards = rank_directories(listing, family); !shards.empty()) return {.shards = std::move(shards)};
+    if (auto shards = rank_directories(listing, family); !shards.empty()) return shards;
   }
   if (std::any_of(listing.files.begin(), listing.files.end(),
                   [](auto const& name) { return name.ends_with(".distcp"); }))

@@ -15,6 +15,7 @@ namespace crossrank::checkpoint {
 struct ShardFiles {
   NamedShard shard{};
   std::vector<std::filesystem::path> files{};  ///< in order; state images: newest first
+  std::vector<std::string> listed{};           ///< tensors of the index of these files, if they have one
   bool images = false;                         ///< the files are state images of one rank; only the newest is read
 };
 
@@ -24,19 +25,15 @@ enum class WeightFormat : std::uint8_t {
   torch,        ///< ".pt", ".pth", ".bin", ".ckpt" of `torch.save`, except optimizer and scheduler states
 };
 
-/// The shards of a directory.
-struct FoundShards {
-  std::vector<ShardFiles> shards{};
-  std::vector<std::string> listed{};  ///< the tensors that the index of the directory lists; empty without an index
-};
-
-/// Groups the weight files of a directory, or of one directory per rank, into shards. Reads the index once.
+/// Groups the weight files of a directory, or of one directory per rank, into shards. Reads each index once. Ignores an
+/// index of other files if all weight files have a rank in their names: vLLM copies the index of the model that it has
+/// sharded.
 ///
 /// Throws `FormatError` if a part is missing, if the index is damaged or lists a file that is missing, or if the names
 /// do not give the ranks. Throws `IoError` if the index or a weight file is a link to nothing, and `FormatError` if it
 /// is a device or a pipe.
-[[nodiscard]] FoundShards find_shards(DirectoryListing const& listing, std::string const& pattern,
-                                      AnnouncedGrid const& announced);
+[[nodiscard]] std::vector<ShardFiles> find_shards(DirectoryListing const& listing, std::string const& pattern,
+                                                  AnnouncedGrid const& announced);
 
 /// Returns the tensors that the index of one format lists, whatever files it names; nothing without an index. Throws
 /// `FormatError` if the index is damaged.

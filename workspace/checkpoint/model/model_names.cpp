@@ -145,6 +145,8 @@ std::string ModelNames::stack_name(std::string_view name) const {
       {{"experts.w13_weight", "experts.gate_up_proj"}, {"experts.w2_weight", "experts.down_proj"}}};
   auto const layer = find_layer(name);
   if (!known() || !layer || !layer->after.starts_with('.')) return {};
+  // These models store the transposed matrices, which vLLM turns.
+  if (type_ == "gpt_oss" || type_.starts_with("llama4")) return {};
   for (auto const& [theirs, ours] : stacks) {
     if (!name.ends_with(theirs)) continue;
     auto const behind = layer->after.substr(1);

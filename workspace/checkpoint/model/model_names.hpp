@@ -27,6 +27,8 @@ class ModelNames {
   [[nodiscard]] std::vector<std::string> parts_of(std::string_view module) const;
   /// Returns this model's name for a stack of expert weights with a name of vLLM; empty for other tensors.
   [[nodiscard]] std::string stack_name(std::string_view name) const;
+  /// Returns the layers outside of the decoder layers that every model of the type has.
+  [[nodiscard]] std::set<std::string> const& outside_of_layers() const noexcept { return top_; }
   /// Returns a defect for each name that the type of model has and `names` lacks, and for each name that the type does
   /// not have. A layer counts as present if it has a weight. Returns nothing if the type is unknown. Ignores layers
   /// beyond the number in the config.

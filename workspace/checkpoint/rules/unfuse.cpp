@@ -27,15 +27,16 @@ namespace {
 MergeRule part_of_whole(LayerOnRanks const& layer, FusedParts const& parts, MergeRule const& fused) {
   auto const axes = layer.formats.front().axes(layer.role, *layer.tensors.front());
   if (axes.single || axes.out < 0) return fused;
-  for (auto const width : parts.widths) {
-    if (width % axes.out_unit == 0) continue;
-    refuse(layer, "parts of a fused layer share one stored value, so they cannot be separated",
-           "multiples of " + std::to_string(axes.out_unit) + " outputs", list_text(parts.widths));
-  }
-  auto const divisor = std::accumulate(parts.widths.begin(), parts.widths.end(), std::int64_t{0},
-                                       [](auto a, auto b) { return std::gcd(a, b); });
   Concatenate concat{.axis = axes.out, .replicas = static_cast<int>(layer.tensors.size())};
-  for (auto const width : parts.widths) concat.parts.push_back(width / std::max<std::int64_t>(divisor, 1));
+  for (std::size_t i = 0; i < parts.widths.size(); ++i) {
+    auto const width = parts.widths[i];
+    bool const last = i + 1 == parts.widths.size();  // its last block may be shorter
+    if (width % axes.out_unit != 0 && !(last && layer.formats.front().has_blocks())) {
+      refuse(layer, "parts of a fused layer share one stored value, so they cannot be separated",
+             "multiples of " + std::to_string(axes.out_unit) + " outputs", list_text(parts.widths));
+    }
+    concat.parts.push_back(axes.out_length(width));
+  }
   return {.kind = std::move(concat), .reason = fused.reason};
 }
 

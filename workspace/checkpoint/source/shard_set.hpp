@@ -46,8 +46,9 @@ struct ShardSet {
   std::vector<std::string> absent{};           ///< tensors that an index lists but no file has
   std::vector<FileStamp> files{};              ///< all opened files, as they were at that time
   OpenedFrom opened_from = OpenedFrom::together;
-  bool known_whole = false;  ///< the files give the whole shape of each tensor, so that no rank can be missing
-  bool uncounted = false;    ///< only the files themselves tell how many ranks there are
+  bool saved_by_vllm = false;  ///< names of vLLM's `sharded_state`: fused layers are in vLLM's order
+  bool known_whole = false;    ///< the files give the whole shape of each tensor, so that no rank can be missing
+  bool uncounted = false;      ///< only the files themselves tell how many ranks there are
 
   /// Returns the JSON object that gives the lengths of the model.
   [[nodiscard]] Json const& lengths() const noexcept { return config.is_object() && !config.empty() ? config : sizes; }

@@ -91,7 +91,7 @@ int groups_of_stacks(ShardSet const& set, ModelSizes const& sizes) {
   for (auto const& source : set.sources) {
     for (auto const& tensor : source->tensors()) {
       auto const parsed = parse_tensor_name(tensor.name);
-      if (parsed.role != TensorRole::weight || tensor.shape.size() != 3) continue;
+      if (parsed.role != TensorRole::weight || tensor.shape.size() < 3) continue;
       auto const elements = split_name(parsed.module);
       auto const own = tensor.shape[0];
       bool const stacked = elements.size() > 1 && elements[elements.size() - 2] == "experts";

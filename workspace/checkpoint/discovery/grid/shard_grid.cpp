@@ -154,7 +154,9 @@ AnnouncedGrid announced_grid(Json const& config) {
   }
   grid.tp = first_positive(config, {"tensor_model_parallel_size", "tensor_parallel_size", "tp_size"});
   grid.pp = first_positive(config, {"pipeline_model_parallel_size", "pipeline_parallel_size", "pp_size"});
-  grid.ep = first_positive(config, {"expert_model_parallel_size", "expert_parallel_size", "ep_size"});
+  grid.ep = first_positive(config, {"expert_model_parallel_size", "expert_parallel_size"});
+  // The configs of models such as DeepSeek have an "ep_size" of 1, which says nothing about the shards.
+  if (auto const size = first_positive(config, {"ep_size"}); grid.ep == 0 && size > 1) grid.ep = size;
   return grid;
 }
 

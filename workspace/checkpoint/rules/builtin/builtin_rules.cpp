@@ -28,6 +28,7 @@ void add_special_experts(Rules& rules) {
   // Gate and up alternate, so sharding as one block shards both.
   rules.push_back(only({"gpt_oss"}, stacked(grouped(column("**.experts.gate_up_proj", {ffn, ffn})), true)));
   rules.push_back(only({"gpt_oss"}, stacked(row("**.experts.down_proj", ffn), true)));
+  rules.push_back(only({"gpt_oss"}, stacked(grouped(column("**.experts.w13", {ffn, ffn})))));
   rules.push_back(only({"llama4_text", "llama4"}, stacked(column("**.experts.gate_up_proj", {ffn, ffn}), true)));
   rules.push_back(only({"llama4_text", "llama4"}, stacked(row("**.experts.down_proj", ffn), true)));
   rules.push_back(only({"aria_text", "aria"}, stacked(column("**.experts.fc1", {ffn, ffn}), true)));
@@ -199,7 +200,7 @@ void add_feed_forward(Rules& rules) {
   rules.push_back(replicate("**.mlp.gate"));
   rules.push_back(column("**.{mlp,feed_forward}.{gate_proj,up_proj}", {ffn}));
   rules.push_back(row("**.{mlp,feed_forward}.down_proj", ffn));
-  rules.push_back(column("**.mlp.gate_up_proj", {ffn, ffn}));
+  rules.push_back(column("**.{mlp,feed_forward}.gate_up_proj", {ffn, ffn}));
   // Megatron fuses gate and up in this layer.
   rules.push_back(gated(column("**.{encoder,transformer}.layers.*.mlp.dense_h_to_4h", {ffn})));
   rules.push_back(column("**.mlp.{fc1,c_fc,fc_in,dense_h_to_4h}", {ffn}));

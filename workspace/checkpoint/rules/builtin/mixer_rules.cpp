@@ -20,7 +20,9 @@ std::vector<LayerRule> mixer_rules() {
   auto const key = SizeName::linear_key;
   auto const value = SizeName::linear_value;
   auto const hidden = SizeName::hidden;
+  Models const first{"mamba", "falcon_mamba", "jamba"};
   Models const second{"mamba2", "bamba", "granitemoehybrid", "falcon_h1", "nemotron_h"};
+  Models const separate{"qwen3_5_text", "qwen3_5_moe_text", "qwen3_5", "qwen3_5_moe"};
   Models const convolution{"lfm2", "lfm2_moe", "lfm3", "lfm3_text"};
   Rules all;
   auto const add = [&](LayerRule rule, Models const& models = {}) {
@@ -31,9 +33,14 @@ std::vector<LayerRule> mixer_rules() {
   add(column("**.{mamba,mixer}.conv1d", {ssm, states, states}), second);
   add(column("**.{mamba,mixer}.{A_log,D,dt_bias}", {heads}), second);
   add(column("**.{mamba,mixer}.norm", {ssm}), second);
-  add(column("**.{mamba,mixer}.in_proj", {ssm, ssm}));
-  add(column("**.{mamba,mixer}.{conv1d,dt_proj,A_log,D}", {ssm}));
+  // Both generations have layers of these names, with other parts. Without a model type nothing tells them apart.
+  add(column("**.{mamba,mixer}.in_proj", {ssm, ssm}), first);
+  add(column("**.{mamba,mixer}.conv1d", {ssm}), first);
+  add(column("**.{mamba,mixer}.{dt_proj,A_log,D}", {ssm}));
   add(row("**.{mamba,mixer}.{x_proj,out_proj}", ssm));
+  // Programs that fuse these layers of Qwen3.5 put the parts one after another; those of Qwen3-Next alternate per head.
+  add(column("**.linear_attn.in_proj_qkvz", {key, key, value, value}), separate);
+  add(column("**.linear_attn.in_proj_ba", {SizeName::linear_heads, SizeName::linear_heads}), separate);
   add(column("**.linear_attn.in_proj_qkvz", {SizeName::linear_qkvz}));
   add(column("**.linear_attn.in_proj_ba", {SizeName::linear_ba}));
   add(column("**.linear_attn.{in_proj_qkv,conv1d}", {key, key, value}));

@@ -8,6 +8,7 @@
 
 #include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/model/numbered_name.hpp"
+#include "workspace/checkpoint/rules/towers.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -62,8 +63,11 @@ void GlobalNames::number_layers(ShardSet const& set, ModelSizes const& sizes) {
         stacks[std::string(layer->before)][set.places[i].pp].insert(layer->number);
     }
   }
+  Towers const towers(set.config);
   for (auto const& [before, stages] : stacks) {
     if (disjoint(stages)) continue;
+    // Every stage may hold a tower: copies, which are compared.
+    if (towers.sizes_of(before + "0") != nullptr) continue;
     if (!all_count_from_zero(stages))
       refuse_numbers("the layers of the pipeline stages", before + "*", "overlap in part");
     std::int64_t offset = 0;

@@ -72,10 +72,15 @@ SplitRule split_groups(SplitRule inner, SourceTensor const& tensor, std::int64_t
                       .resource = tensor.name,
                       .hint = "choose `moe_ep` of the result so that it divides the ranks and the experts"});
   }
-  if (tensor.shape.empty() || tensor.shape[0] != experts) return inner;
-  auto const own = experts / groups;
   SplitRule rule = inner;
   rule.ranks.clear();
+  if (tensor.shape.empty() || tensor.shape[0] != experts) {
+    // All experts share it, so each group has it.
+    for (int rank = 0; inner.axis >= 0 && rank < ranks; ++rank)
+      rule.ranks.push_back(inner.ranks.at(as_size(rank / groups)));
+    return rule;
+  }
+  auto const own = experts / groups;
   if (inner.axis < 0) rule.axis = 0;
   for (int rank = 0; rank < ranks; ++rank) {
     auto const first = rank % groups * own;
@@ -123,7 +128,7 @@ RuleSet RuleSet::make_with(ShardSet const& set, RuleFile rule_file, ScalePolicy 
 
 bool RuleSet::changes_single_source(ShardSet const& set) {
   auto const& source = *set.sources.front();
-  if (has_padded_vocabulary(source.attributes())) return true;
+  if (has_padded_vocabulary(source.attributes()) || set.saved_by_vllm) return true;
   ModelNames const names(set.config);
   return std::any_of(source.tensors().begin(), source.tensors().end(), [&](SourceTensor const& tensor) {
     return !names.parts_of(parse_tensor_name(tensor.name).module).empty() || !names.stack_name(tensor.name).empty();
@@ -153,6 +158,7 @@ MergeRule RuleSet::rule_for(std::string_view name, std::span<SourceTensor const*
   auto rule = state_->decide(matching, name, asked);
   if (matching != nullptr && (!matching->rename.empty() || !matching->part_names.empty())) return rule;
   if (rule.output_name.empty()) rule.output_name = state_->own_stack_name(name, parsed, asked.sources.front());
+  if (rule.output_name.empty()) rule.output_name = state_->name_of_lost_embedding(parsed);
   auto const place = state_->set.places.at(asked.sources.front());
   auto const rename = [&](MergeRule& one) {
     auto global = state_->grid.global_name(one.output_name.empty() ? name : std::string_view(one.output_name), place);
@@ -168,6 +174,7 @@ MergeRule RuleSet::rule_for_single_source(SourceTensor const& tensor) const {
   auto const* const rule = state_->find_rule(tensor.name, parsed, state_->layers[source].at(parsed.module));
   MergeRule alone{.reason = single_source};
   if (rule == nullptr) return alone;
+  state_->refuse_order_of_vllm(*rule, tensor.name, parsed);
   bool const vocabulary = rule->is<VocabularyLayer>();
   auto const* const sharded = std::get_if<ShardedTensor>(&rule->kind);
   bool const changed =
@@ -178,6 +185,7 @@ MergeRule RuleSet::rule_for_single_source(SourceTensor const& tensor) const {
     return rule_for(tensor.name, {&shard, 1});
   }
   alone.output_name = state_->own_stack_name(tensor.name, parsed, source);
+  if (alone.output_name.empty()) alone.output_name = state_->name_of_lost_embedding(parsed);
   // The tensor is whole, whatever the shard axis of the rule.
   if (!rule->rename.empty()) {
     alone.output_name = new_name(*rule, tensor.name, parsed);

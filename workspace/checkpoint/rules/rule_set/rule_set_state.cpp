@@ -298,6 +298,15 @@ bool RuleSet::State::is_dropped(LayerRule const& rule, TensorName const& parsed,
          parsed.role != TensorRole::bias && !differs_from_embedding(parsed, asked);
 }
 
+std::string RuleSet::State::name_of_lost_embedding(TensorName const& parsed) const {
+  bool const lost = set.saved_by_vllm && sizes.tied() && !has_embedding_;
+  if (!lost || parsed.role != TensorRole::weight || !is_head(parsed.module)) return {};
+  for (auto const& module : names.outside_of_layers()) {
+    if (is_embedding(module)) return module + std::string(parsed.suffix);
+  }
+  return {};
+}
+
 bool RuleSet::State::differs_from_embedding(TensorName const& parsed, RankTensors const& asked) const {
   if (parsed.role != TensorRole::weight) return false;
   bool differs = false;
@@ -356,6 +365,7 @@ bool RuleSet::State::require_weight(TensorName const& parsed, RankTensors const&
 }
 
 MergeRule RuleSet::State::by_layer(LayerRule const& rule, TensorName const& parsed, RankTensors const& asked) const {
+  refuse_order_of_vllm(rule, asked.tensors.front()->name, parsed);
   LayerOnRanks layer{
       .module = parsed.module, .role = parsed.role, .tensors = asked.tensors, .hints = hints_of(parsed.module)};
   if (auto const* const value = std::get_if<ReducedValue>(&rule.kind))
@@ -385,7 +395,7 @@ MergeRule RuleSet::State::by_layer(LayerRule const& rule, TensorName const& pars
   auto const& known = tower != nullptr ? *tower : sizes_of(parsed.module, asked.sources.front());
   auto const sharding = !rule.from_file && holds_copies(rule, query, values, tower)
                             ? LayerSharding{.shard_axis = ShardAxis::replicate, .why = "every rank has the same"}
-                            : decide_sharding(query, as_laid_out(rule), known);
+                            : decide_sharding(query, as_laid_out(rule, parsed.module), known);
   auto const joined = splits_blocks(layer, sharding) ? merge_blocks(layer, values, sharding, policy) : std::nullopt;
   auto merged = joined ? *joined : compose_rule(layer, sharding);
   bool const made_anew = !parts.modules.empty() && parsed.role == TensorRole::weight_shape;
@@ -403,12 +413,32 @@ MergeRule RuleSet::State::by_layer(LayerRule const& rule, TensorName const& pars
   return merged;
 }
 
-LayerRule RuleSet::State::as_laid_out(LayerRule const& rule) const {
+LayerRule RuleSet::State::as_laid_out(LayerRule const& rule, std::string_view module) const {
   auto own = rule;
   auto* const column = std::get_if<ColumnLayer>(&own.kind);
-  if (column != nullptr && !rule.from_file && !column->order.stacked && set.fused == FusedLayout::plain)
-    column->layout = PartLayout::plain;
+  if (column == nullptr || rule.from_file || column->order.stacked) return own;
+  if (set.fused == FusedLayout::plain) column->layout = PartLayout::plain;
+  // vLLM shards this layer of InternLM2 without regard to its groups.
+  if (set.saved_by_vllm && module.ends_with(".wqkv")) column->layout = PartLayout::per_rank;
   return own;
+}
+
+void RuleSet::State::refuse_order_of_vllm(LayerRule const& rule, std::string_view name,
+                                          TensorName const& parsed) const {
+  auto const own = as_laid_out(rule, parsed.module);
+  auto const* const column = std::get_if<ColumnLayer>(&own.kind);
+  if (!set.saved_by_vllm || rule.from_file || column == nullptr || column->order.stacked ||
+      column->layout != PartLayout::grouped)
+    return;
+  throw FormatError(
+      {.operation = "merge rules",
+       .message = "vLLM stores the queries, keys and values of this layer in another order than the model",
+       .expected = "queries, keys and values of one head after the other",
+       .got = "all queries of a rank, then its keys, then its values",
+       .resource = std::string(name),
+       .hint = "convert the original checkpoint; or keep vLLM's order with a rule for this layer that "
+               "names its `parts`",
+       .section = to_string(ErrorSection::rules)});
 }
 
 /// Only for these layers are programs known that shard them in another way.

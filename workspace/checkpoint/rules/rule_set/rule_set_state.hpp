@@ -77,6 +77,11 @@ struct RuleSet::State {
   /// `FormatError` if its rows are not dimension 0, or if the config does not give the widths.
   [[nodiscard]] FusedPlace fused_place_of(LayerRule const& rule, TensorName const& parsed,
                                           RankTensors const& asked) const;
+  /// Throws `FormatError` if vLLM has changed the order of the outputs in a way that no merge undoes.
+  void refuse_order_of_vllm(LayerRule const& rule, std::string_view name, TensorName const& parsed) const;
+  /// Returns the name of the embedding for an output head that is all that vLLM has saved of two tied layers. Empty for
+  /// other tensors.
+  [[nodiscard]] std::string name_of_lost_embedding(TensorName const& parsed) const;
   /// Returns the model's name for a stack of plain weights under another program's name; empty for other tensors.
   [[nodiscard]] std::string own_stack_name(std::string_view name, TensorName const& parsed, std::size_t source) const;
   [[nodiscard]] bool is_dropped(LayerRule const& rule, TensorName const& parsed, RankTensors const& asked) const;
@@ -110,7 +115,7 @@ struct RuleSet::State {
   [[nodiscard]] std::optional<bool> sibling_transposed(SourceTensor const& weight, Layers const& layers_of) const;
   [[nodiscard]] bool has_tensor(std::string const& name) const;
   /// Returns the rule adapted to the layout of the fused layers in the shards.
-  [[nodiscard]] LayerRule as_laid_out(LayerRule const& rule) const;
+  [[nodiscard]] LayerRule as_laid_out(LayerRule const& rule, std::string_view module) const;
   /// Returns whether it is only an assumption that the parts of a fused layer were sharded one by one.
   [[nodiscard]] bool is_assumed(LayerRule const& rule, LayerSharding const& sharding) const;
   [[nodiscard]] MergeRule by_layer(LayerRule const& rule, TensorName const& parsed, RankTensors const& asked) const;

@@ -1,0 +1,208 @@
+// Layers that vLLM and SGLang store in another order, or under other names, than the model.
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/checkpoint.hpp>
+#include <crossrank/error.hpp>
+#include <crossrank/safetensors.hpp>
+
+#include "tests/checkpoint/support/rule_reference.hpp"
+#include "tests/support/error_of.hpp"
+#include "tests/support/temporary_directory.hpp"
+#include "workspace/checkpoint/discovery/open_shard_set.hpp"
+
+namespace crossrank::checkpoint::vllm_names_test {
+namespace {
+
+namespace fs = std::filesystem;
+using test::error_of;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+Tensor numbered(Shape const& shape, float first = 0) {
+  std::vector<float> values(static_cast<std::size_t>(shape.numel()));
+  std::iota(values.begin(), values.end(), first);
+  return Tensor::of<float>(values, shape);
+}
+
+/// Returns the rule for one tensor of two ranks of vLLM.
+MergeRule rule_of(Json const& config, std::string const& name, Shape const& shape) {
+  SampleSet samples(2, config);
+  samples.set().saved_by_vllm = true;
+  samples.set().fused = FusedLayout::per_rank;
+  samples.add(name, Dtype::bf16, shape);
+  return RuleSet::make(samples.set()).rule_for(name, samples.shards(name));
+}
+
+Json attention(char const* type) {
+  return {{"model_type", type},
+          {"hidden_size", 16},
+          {"num_attention_heads", 4},
+          {"num_key_value_heads", 4},
+          {"intermediate_size", 24}};
+}
+
+TEST(OrderOfVllm, is_refused_where_the_model_alternates_heads) {
+  for (auto const* type : {"gpt_neox", "bloom", "falcon"}) {
+    auto const name = "gpt_neox.layers.0.attention.query_key_value.weight";
+    EXPECT_THAT(error_of<FormatError>([&] {
+                  (void)rule_of(attention(type), name, {24, 16});
+                }).message,
+                HasSubstr("vLLM"))
+        << type;
+  }
+}
+
+TEST(OrderOfVllm, is_that_of_the_model_for_internlm2) {
+  auto config = attention("internlm2");
+  config["num_key_value_heads"] = 2;
+  auto const rule = rule_of(config, "model.layers.0.attention.wqkv.weight", {16, 16});
+  EXPECT_THAT(concatenation_of(rule).parts, ElementsAre(2, 1, 1));
+}
+
+TEST(OrderOfVllm, has_the_parts_of_linear_attention_in_a_row) {
+  auto config = attention("qwen3_5_text");
+  config.update({{"linear_num_key_heads", 2},
+                 {"linear_num_value_heads", 4},
+                 {"linear_key_head_dim", 4},
+                 {"linear_value_head_dim", 4}});
+  EXPECT_THAT(concatenation_of(rule_of(config, "model.layers.0.linear_attn.in_proj_qkvz.weight", {24, 16})).parts,
+              ElementsAre(1, 1, 2, 2));
+  EXPECT_THAT(concatenation_of(rule_of(config, "model.layers.0.linear_attn.in_proj_ba.weight", {4, 16})).parts,
+              ElementsAre(1, 1));
+}
+
+/// The model stores the transposed matrices under its own name, and gpt-oss alternates gate and up.
+TEST(OrderOfVllm, of_turned_stacks_keeps_their_names) {
+  for (auto const* type : {"gpt_oss", "llama4_text"}) {
+    auto config = attention(type);
+    config.update({{"num_local_experts", 2}, {"num_experts", 2}});
+    auto const rule = rule_of(config, "model.layers.0.mlp.experts.w13_weight", {2, 24, 16});
+    EXPECT_EQ(rule.output_name, "") << type;
+    EXPECT_EQ(concatenation_of(rule).axis, 1) << type;
+    EXPECT_EQ(concatenation_of(rule).parts.size(), std::string(type) == "gpt_oss" ? 0U : 2U) << rule.reason;
+  }
+}
+
+class SavedByVllm : public testing::Test {
+ protected:
+  void put(std::string const& name, StateDict const& weights) const {
+    fs::create_directories((in() / name).parent_path());
+    save_safetensors(in() / name, weights);
+  }
+  void put_json(std::string const& name, Json const& json) const {
+    fs::create_directories((in() / name).parent_path());
+    std::ofstream(in() / name) << json;
+  }
+  [[nodiscard]] MergePlan plan() const { return MergePlan::make(world_, in()); }
+  [[nodiscard]] StateDict merged() const {
+    (void)consolidate(world_, plan(), folder_.path() / "out");
+    return load_safetensors(folder_.path() / "out" / "model.safetensors");
+  }
+  [[nodiscard]] fs::path in() const { return folder_.path() / "in"; }
+
+  test::TemporaryDirectory folder_{};
+  Collective world_ = connect({.backend = "fake"});
+};
+
+TEST_F(SavedByVllm, tied_layers_are_the_embedding) {
+  auto config = attention("llama");
+  config.update({{"tie_word_embeddings", true}, {"vocab_size", 8}, {"num_hidden_layers", 0}});
+  for (int const ranks : {1, 2}) {
+    fs::remove_all(folder_.path() / "in");
+    fs::remove_all(folder_.path() / "out");
+    put_json("config.json", config);
+    for (int rank = 0; rank < ranks; ++rank) {
+      put("model-rank-" + std::to_string(rank) + "-part-0.safetensors",
+          {{"lm_head.weight", numbered({8 / ranks, 16}, static_cast<float>(rank * 64))}});
+    }
+    auto const out = merged();
+    ASSERT_EQ(out.size(), 1U);
+    EXPECT_EQ(out.at("model.embed_tokens.weight").shape(), (Shape{8, 16})) << ranks;
+  }
+}
+
+/// vLLM copies all files of the model but its weights.
+TEST_F(SavedByVllm, ignores_the_index_of_the_model_before) {
+  put_json("model.safetensors.index.json",
+           {{"weight_map", {{"model.norm.weight", "model-00001-of-00002.safetensors"}}}});
+  for (int rank = 0; rank < 2; ++rank)
+    put("model-rank-" + std::to_string(rank) + "-part-0.safetensors", {{"model.norm.weight", numbered({16})}});
+  EXPECT_EQ(merged().size(), 1U);
+}
+
+TEST(IndexOfARank, lists_a_tensor_that_no_file_has) {
+  test::TemporaryDirectory const folder;
+  for (int rank = 0; rank < 2; ++rank) {
+    auto const directory = folder.path() / ("pp_" + std::to_string(rank));
+    fs::create_directory(directory);
+    auto const name = "model.layers." + std::to_string(rank) + ".input_layernorm.weight";
+    save_safetensors(directory / "model.safetensors", {{name, numbered({16})}});
+    Json index = {{"weight_map", {{name, "model.safetensors"}}}};
+    if (rank == 1) index["weight_map"]["model.norm.weight"] = "model.safetensors";
+    std::ofstream(directory / "model.safetensors.index.json") << index;
+  }
+  EXPECT_THAT(open_shard_set(folder.path()).absent, ElementsAre("model.norm.weight"));
+  auto const world = connect({.backend = "fake"});
+  EXPECT_THAT(error_of<FormatError>([&] { (void)MergePlan::make(world, folder.path()); }).message,
+              HasSubstr("model.norm.weight"));
+}
+
+/// Two stages number their layers through, and both have the whole tower.
+TEST(TowersOfStages, are_copies) {
+  test::TemporaryDirectory const folder;
+  auto config = attention("qwen2_vl");
+  config.update({{"num_hidden_layers", 4}, {"vision_config", {{"depth", 2}}}, {"ep_size", 1}});
+  std::ofstream(folder.path() / "config.json") << config;
+  for (int stage = 0; stage < 2; ++stage) {
+    StateDict weights;
+    for (int i = 0; i < 2; ++i) {
+      weights.insert_or_assign("visual.blocks." + std::to_string(i) + ".norm1.weight",
+                               numbered({8}, static_cast<float>(10 * i)));
+      weights.insert_or_assign("model.layers." + std::to_string(2 * stage + i) + ".input_layernorm.weight",
+                               numbered({16}));
+    }
+    save_safetensors(folder.path() / ("rank_" + std::to_string(stage) + ".safetensors"), weights);
+  }
+  auto const world = connect({.backend = "fake"});
+
+  // The config's "ep_size" of 1 does not hide the stages.
+  (void)consolidate(world, MergePlan::make(world, folder.path()), folder.path() / "out");
+
+  auto const merged = load_safetensors(folder.path() / "out" / "model.safetensors");
+  EXPECT_EQ(merged.size(), 6U);
+  EXPECT_TRUE(merged.contains("visual.blocks.1.norm1.weight"));
+  EXPECT_TRUE(merged.contains("model.layers.3.input_layernorm.weight"));
+}
+
+/// Nothing but the model type tells the generations of state-space layers apart.
+TEST(StateSpaceLayers, are_refused_without_a_model_type) {
+  SampleSet samples(2, Json{{"hidden_size", 16}});
+  std::string const name = "decoder.layers.0.mixer.in_proj.weight";
+  samples.add(name, Dtype::bf16, {20, 16});
+  EXPECT_THROW((void)RuleSet::make(samples.set()).rule_for(name, samples.shards(name)), FormatError);
+}
+
+/// The config of gpt-oss has more experts than the stack of blocks on each rank.
+TEST(ExpertGroupsOfBlocks, are_found_by_their_length) {
+  test::TemporaryDirectory const folder;
+  auto config = attention("gpt_oss");
+  config.update({{"num_local_experts", 4}});
+  std::ofstream(folder.path() / "config.json") << config;
+  for (int rank = 0; rank < 2; ++rank) {
+    auto const blocks = Tensor::zeros({2, 8, 1, 16}, Dtype::u8);
+    save_safetensors(folder.path() / ("rank_" + std::to_string(rank) + ".safetensors"),
+                     {{"model.layers.0.mlp.experts.down_proj_blocks", blocks},
+                      {"model.layers.0.mlp.experts.down_proj_scales", Tensor::zeros({2, 8, 1}, Dtype::u8)}});
+  }
+  EXPECT_EQ(open_shard_set(folder.path(), {.moe_ep = 2}).moe_ep, 2);
+}
+
+}  // namespace
+}  // namespace crossrank::checkpoint::vllm_names_test
