@@ -154,7 +154,8 @@ void add_experts(Rules& rules) {
   rules.push_back(column("**.{experts,deepspeed_experts}.*.{w1,w3,gate_proj,up_proj}", {ffn}));
   rules.push_back(row("**.{experts,deepspeed_experts}.*.{w2,down_proj}", ffn));
   rules.push_back(column("**.{shared_expert,shared_experts,share_expert}.{gate_proj,up_proj}", {SizeName::shared_ffn}));
-  rules.push_back(column("**.shared_experts.gate_up_proj", {SizeName::shared_ffn, SizeName::shared_ffn}));
+  rules.push_back(column("**.{shared_expert,shared_experts,share_expert}.gate_up_proj",
+                         {SizeName::shared_ffn, SizeName::shared_ffn}));
   rules.push_back(row("**.{shared_expert,shared_experts,share_expert}.down_proj", SizeName::shared_ffn));
   rules.push_back(gated(column("**.shared_experts.linear_fc1", {SizeName::shared_ffn})));
   rules.push_back(row("**.shared_experts.linear_fc2", SizeName::shared_ffn));
