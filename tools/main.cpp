@@ -51,6 +51,20 @@ std::string safe_lines(std::string const& text) {
   return safe;
 }
 
+void add_commands(CLI::App& app, int& exit_code) {
+  using namespace crossrank::tools;
+  add_run_command(app, exit_code);
+  add_clean_command(app, exit_code);
+  add_consolidate_command(app, exit_code);
+  add_plan_command(app, exit_code);
+  add_split_command(app, exit_code);
+  add_convert_command(app, exit_code);
+  add_verify_command(app, exit_code);
+  add_inspect_command(app, exit_code);
+  add_doctor_command(app, exit_code);
+  unmark_values(app);
+}
+
 /// A failed write to standard output is an error.
 int flush_output(int exit_code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
@@ -68,16 +82,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   int exit_code = 0;
   try {
-    crossrank::tools::add_run_command(app, exit_code);
-    crossrank::tools::add_clean_command(app, exit_code);
-    crossrank::tools::add_consolidate_command(app, exit_code);
-    crossrank::tools::add_plan_command(app, exit_code);
-    crossrank::tools::add_split_command(app, exit_code);
-    crossrank::tools::add_convert_command(app, exit_code);
-    crossrank::tools::add_verify_command(app, exit_code);
-    crossrank::tools::add_inspect_command(app, exit_code);
-    crossrank::tools::add_doctor_command(app, exit_code);
-    crossrank::tools::unmark_values(app);
+    add_commands(app, exit_code);
     auto words = crossrank::tools::mark_bracketed(arguments);
     std::reverse(words.begin(), words.end());  // the order that CLI11 expects
     app.parse(std::move(words));

@@ -21,8 +21,8 @@ bool StagingRing::is_free(std::size_t begin, std::size_t bytes) const noexcept {
 }
 
 /// Continues in a new ring of this capacity. The old one is released once nobody reads it.
-void StagingRing::replace(std::size_t capacity) {
-  auto const slot = arena_.allocate(capacity);
+void StagingRing::replace(std::size_t capacity, node::Arena::WhenFull when_full) {
+  auto const slot = arena_.allocate(capacity, when_full);
   if (slot_ && used_.empty()) {
     arena_.release(*slot_);
   } else if (slot_) {
@@ -38,7 +38,7 @@ void StagingRing::replace(std::size_t capacity) {
 void StagingRing::grow_by_use() noexcept {
   if (!may_grow_ || capacity_ >= max_by_use || ++wraps_ < wraps_before_growth) return;
   try {
-    replace(2 * capacity_);
+    replace(2 * capacity_, node::Arena::WhenFull::ask);
   } catch (Error const&) {
     may_grow_ = false;  // memory is short: a shorter ring works too, but slower
   }
@@ -48,7 +48,7 @@ void StagingRing::make_space_for(std::size_t bytes) {
   auto const needed = std::max(min_capacity, std::bit_ceil(bytes * regions));
   if (may_grow_ && bytes >= long_region && needed < max_by_use) {
     try {
-      return replace(max_by_use);
+      return replace(max_by_use, node::Arena::WhenFull::ask);
     } catch (Error const&) {
       may_grow_ = false;
     }

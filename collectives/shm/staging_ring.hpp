@@ -57,7 +57,7 @@ class StagingRing {
   static constexpr std::uint64_t unread = ~std::uint64_t{0};
 
   [[nodiscard]] bool is_free(std::size_t begin, std::size_t bytes) const noexcept;
-  void replace(std::size_t capacity);
+  void replace(std::size_t capacity, node::Arena::WhenFull when_full = node::Arena::WhenFull::wait);
   void make_space_for(std::size_t bytes);
   void grow_by_use() noexcept;
 

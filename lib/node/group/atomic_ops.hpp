@@ -59,15 +59,18 @@ void deliver(Word& word, std::uint64_t number, Ring&& ring) {
 }
 
 /// Sleeps until `poll()` returns true. Calls `poll` after each announcement, and `sleep(value)` to sleep while the
-/// doorbell has that value.
+/// doorbell has that value. The thread counts as awake afterwards, also after an exception.
 template <class Word, class Poll, class Sleep>
 void sleep_on(Word& doorbell, Poll&& poll, Sleep&& sleep) {
+  struct EndOfSleep {
+    Word& doorbell;
+    ~EndOfSleep() { announce_awake(doorbell); }
+  } const end{doorbell};
   for (;;) {
     auto const seen = announce_sleep(doorbell);
-    if (poll()) break;
+    if (poll()) return;
     sleep(seen);
   }
-  announce_awake(doorbell);
 }
 
 /// Changes an arrival or decision word from `seen` to `to`, with the guarantees of `publish`. Returns false if another

@@ -76,7 +76,7 @@ std::shared_ptr<Group> Group::split(std::vector<int> const& members, std::string
       made.emplace(comm(), comm().blocks().make(members_.node_ranks_of(members), name,
                                                 {.parent = members_.block(), .round = rounds_.posted() + 1}));
       arrival.inlined = std::as_bytes(std::span(&made->block.index, 1));
-    } catch (Error const&) {
+    } catch (...) {
       wait(post_error(arrival, describe_exception(std::current_exception()), timeout_policy), timeout_policy, "split");
       throw;
     }

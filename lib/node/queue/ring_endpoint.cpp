@@ -84,7 +84,7 @@ WaitResult RingEndpoint::wait_asleep(std::function<bool()> const& done, std::fun
     }
     return true;
   };
-  atomic_ops::sleep_on(doorbell, poll, [&](std::uint32_t seen) {
+  auto const sleep = [&](std::uint32_t seen) {
     count(counters().futex_waits);
     platform::system().futex_wait(reinterpret_cast<std::uint32_t const*>(&doorbell), seen,
                                   std::min(deadline.next_wait(), nap));
@@ -92,7 +92,13 @@ WaitResult RingEndpoint::wait_asleep(std::function<bool()> const& done, std::fun
     if (deadline.idle() < next_warning) return;
     next_warning = deadline.idle() + limits.warn_every;
     limits.warn(deadline.idle());
-  });
+  };
+  try {
+    atomic_ops::sleep_on(doorbell, poll, sleep);
+  } catch (...) {  // `done` may fail, for example without memory
+    status_.withdraw();
+    throw;
+  }
   if (ended != WaitResult::timeout) status_.withdraw();
   return ended;
 }

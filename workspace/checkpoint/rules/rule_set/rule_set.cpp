@@ -216,26 +216,30 @@ std::pair<Fit, std::optional<FormatError>> RuleSet::fit_of(SourceTensor const& t
   }
 }
 
+std::optional<SplitRule> RuleSet::split_experts(std::string_view name, SourceTensor const& tensor, int ranks,
+                                                int moe_ep) const {
+  auto const parsed = parse_tensor_name(name);
+  auto const& layer = state_->layers[state_->source_of(&tensor)].at(parsed.module);
+  auto const* const rule = state_->find_rule_of_result(name, parsed, layer);
+  auto const* const weight = layer[TensorRole::weight];
+  if (rule != nullptr && rule->order().stacked && weight != nullptr)
+    return split_groups(split_for(name, tensor, ranks / moe_ep), tensor, weight->shape[0], ranks, moe_ep);
+  if (!find_expert(name)) return std::nullopt;
+  throw UsageError({.operation = "split rules",
+                    .message = "`moe_ep` of the result needs stacked experts",
+                    .got = "an expert in a separate tensor",
+                    .resource = tensor.name,
+                    .hint = "leave `moe_ep` of the result out"});
+}
+
 SplitRule RuleSet::split_for(std::string_view name, SourceTensor const& tensor, int ranks, int moe_ep) const {
-  if (moe_ep > 1) {
-    auto const parsed = parse_tensor_name(name);
-    auto const& layer = state_->layers[state_->source_of(&tensor)].at(parsed.module);
-    auto const* const rule = state_->find_rule_of_result(name, parsed, layer);
-    auto const* const weight = layer[TensorRole::weight];
-    if (rule != nullptr && rule->order().stacked && weight != nullptr)
-      return split_groups(split_for(name, tensor, ranks / moe_ep), tensor, weight->shape[0], ranks, moe_ep);
-    if (find_expert(name)) {
-      throw UsageError({.operation = "split rules",
-                        .message = "`moe_ep` of the result needs stacked experts",
-                        .got = "an expert in a separate tensor",
-                        .resource = tensor.name,
-                        .hint = "leave `moe_ep` of the result out"});
-    }
-  }
   if (ranks < 1) {
     throw UsageError({.operation = "RuleSet.split_for",
                       .message = "the number of ranks must be at least 1",
                       .got = std::to_string(ranks)});
+  }
+  if (moe_ep > 1) {
+    if (auto experts = split_experts(name, tensor, ranks, moe_ep)) return std::move(*experts);
   }
   auto const parsed = parse_tensor_name(name);
   auto const& layer = state_->layers[state_->source_of(&tensor)].at(parsed.module);

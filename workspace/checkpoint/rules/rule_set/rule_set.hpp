@@ -74,6 +74,9 @@ class RuleSet {
  private:
   struct State;
   explicit RuleSet(std::shared_ptr<State const> state) : state_(std::move(state)) {}
+  /// Returns how a tensor of stacked experts is split; nothing for other tensors.
+  [[nodiscard]] std::optional<SplitRule> split_experts(std::string_view name, SourceTensor const& tensor, int ranks,
+                                                       int moe_ep) const;
 
   std::shared_ptr<State const> state_;
 };
