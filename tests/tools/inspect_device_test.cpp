@@ -89,8 +89,11 @@ std::string stage_of(Json const& job, std::size_t rank) {
   return operations.empty() ? "" : operations.back().at("stage").get<std::string>();
 }
 
-/// Returns whether ranks 0 and 2 hang in the broadcast, which is the second call.
+/// Returns whether ranks 0 and 2 hang in the broadcast, which is the second call, and every rank has noted the end of
+/// the first one.
 bool waits_for_rank_1(Json const& job) {
+  auto const& group = job.at("groups").at(0);
+  if (!group.contains("device_call") || group.at("device_call").at("sequence") != 2) return false;
   return std::ranges::all_of(std::array<std::size_t, 2>{0, 2}, [&](std::size_t rank) {
     auto const& operations = job.at("ranks").at(rank).at("device_operations");
     return stage_of(job, rank) == "started" && operations.back().at("sequence") == 2;
