@@ -222,7 +222,9 @@ TEST(Run, ends_the_grandchildren_when_it_is_killed) {
 
 TEST(Run, leaves_no_guard_process) {
   TemporaryDirectory const folder;  // its name is part of the command line, which the guard shares
-  auto const end = run_command(shell(1, "cat /proc/*/comm 2>/dev/null; exit 0 # " + folder.path().string()));
+  // The guard names itself when it begins, which may be after the rank.
+  auto const end = run_command(shell(
+      1, "until cat /proc/*/comm 2>/dev/null | grep crossrank-guard; do sleep 0.02; done # " + folder.path().string()));
   EXPECT_THAT(end.out, HasSubstr("crossrank-guard"));
   for (auto const& process : std::filesystem::directory_iterator("/proc")) {
     std::ifstream in(process.path() / "cmdline");
