@@ -140,15 +140,14 @@ TEST_F(MetaMerge, names_a_missing_rank) {
 class TorchOracle : public testing::Test {
  protected:
   void SetUp() override {
-    std::string const python = CROSSRANK_TEST_PYTHON;
-    if (!fs::exists(python)) GTEST_SKIP() << "no Python with torch is known (CROSSRANK_TEST_PYTHON)";
-    auto const probe = python + " -c 'import torch, safetensors' 2>/dev/null";
-    if (std::system(probe.c_str()) != 0) GTEST_SKIP() << python << " has no torch or no safetensors";
+    auto const probe = "'" + python_ + "' -c 'import torch, safetensors' 2>/dev/null";
+    if (std::system(probe.c_str()) != 0)
+      GTEST_SKIP() << python_ << " has no torch or no safetensors; $CROSSRANK_TEST_PYTHON may name another";
   }
-  [[nodiscard]] static bool run(std::string const& arguments) {
-    auto const command = std::string(CROSSRANK_TEST_PYTHON) + " " CROSSRANK_TEST_ORACLE " " + arguments;
-    return std::system(command.c_str()) == 0;
+  [[nodiscard]] bool run(std::string const& arguments) const {
+    return std::system(("'" + python_ + "' " CROSSRANK_TEST_ORACLE " " + arguments).c_str()) == 0;
   }
+  std::string python_ = std::getenv("CROSSRANK_TEST_PYTHON") ? std::getenv("CROSSRANK_TEST_PYTHON") : "python3";
   TemporaryDirectory folder_{};
 };
 
