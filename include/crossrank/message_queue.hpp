@@ -99,7 +99,9 @@ class CROSSRANK_EXPORT MessageQueue {
   /// Writes an object: any type that cereal serializes, a scalar, a string, `Json`, a `Tensor` or a `TensorDict`.
   ///
   /// Returns when the caller may change `value`. Blocks while a reader is `chunks` messages behind, or while messages
-  /// that have not been read fill this rank's shared memory.
+  /// that have not been read fill this rank's shared memory. If the node has no memory for a message of more than
+  /// `chunk_bytes` and other ranks have free memory, waits for theirs, at most 5 s, whatever `wait` says.
+  /// `UnavailableError` if that does not suffice.
   template <class T>
   void enqueue(T const& value, QueueWait const& wait = {}) const;
   /// Returns the next message as a `T`; nothing after the last message of a closed writer.
