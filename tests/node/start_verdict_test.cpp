@@ -14,6 +14,7 @@
 #include <pthread.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <crossrank/collective.hpp>
@@ -78,6 +79,23 @@ std::string one_verdict(JobOutcome const& job, std::set<int> const& victims) {
   }
   EXPECT_EQ(verdicts.size(), 1U) << job.text();
   return *verdicts.begin();
+}
+
+TEST(PendingRendezvous, is_listed_once_while_a_forked_child_has_it_open) {
+  node::NodeOptions options;
+  options.ranks = 2;
+  node::PendingRendezvous const pending(options);
+  pid_t const child = ::fork();
+  if (child == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  ASSERT_GT(child, 0);
+  auto const found = node::find_pending_rendezvous(::getpid());
+  ::kill(child, SIGKILL);
+  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found.front().where, "pid " + std::to_string(::getpid()));
 }
 
 /// Rank 0 comes first. The last rank waits for the file "late". Argument: directory.

@@ -5,10 +5,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstring>
+#include <set>
 #include <type_traits>
+#include <utility>
 
 #include <fcntl.h>
 #include <linux/memfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "lib/core/as_size.hpp"
@@ -132,9 +135,12 @@ std::optional<int> find_rank_of_pending(NodeOptions const& options, std::int64_t
 
 std::vector<PendingRendezvousView> find_pending_rendezvous(std::optional<int> pid) {
   std::vector<PendingRendezvousView> found;
+  std::set<std::pair<dev_t, ino_t>> seen;  // a child that the server forks has the same memory open
   each_open_file("crossrank-rendezvous", [&](int holder, std::string const& path) {
+    struct stat status {};
+    if (system().fstatat(AT_FDCWD, path.c_str(), &status, 0) != 0) return;
     auto view = view_of(path);
-    if (!view) return;
+    if (!view || !seen.emplace(status.st_dev, status.st_ino).second) return;
     auto const is_of = [&](PendingRendezvousView::Arrived const& one) { return one.pid == pid.value_or(one.pid); };
     if (std::none_of(view->arrived.begin(), view->arrived.end(), is_of)) return;
     view->where = "pid " + std::to_string(holder);
