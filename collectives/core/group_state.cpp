@@ -174,7 +174,7 @@ std::shared_ptr<PendingOp> GroupState::start(algorithms::Call&& call) {
   pending_op->on_device = std::move(on_device);
   if (pending_op->on_device) pending_op->capture.emplace(pending_op->on_device->stream());
   if (is_message(*pending_op)) {
-    with_memory(pending_op->call.name(), [&] { pending_op->request_id = pending_op->execution.next(*transport); });
+    post_step(*pending_op);
     messages.push_back(pending_op);
     return pending_op;
   }
@@ -246,9 +246,13 @@ void GroupState::post_next(PendingOp& pending_op) noexcept {
   }
 }
 
+void GroupState::post_step(PendingOp& pending_op) {
+  with_memory(pending_op.call.name(), [&] { pending_op.request_id = pending_op.execution.next(*transport); });
+}
+
 bool GroupState::post_or_finish(PendingOp& pending_op) {
   if (!pending_op.has_ended_on_host) {
-    with_memory(pending_op.call.name(), [&] { pending_op.request_id = pending_op.execution.next(*transport); });
+    post_step(pending_op);
     pending_op.has_ended_on_host = !pending_op.request_id;
   }
   if (!pending_op.has_ended_on_host) return false;

@@ -258,7 +258,7 @@ class CROSSRANK_EXPORT GroupCoordinator {
   /// own work on such a buffer before its last view goes and before the group ends. `MismatchError` when the sizes
   /// differ between ranks; `UnavailableError` on all ranks, which names the rank, when one of them has no memory.
   void prepare_communication_buffer_for_model(std::vector<BufferDescription> const& buffers) const;
-  /// Returns the reserved buffer of that name. Local. `UsageError` when there is none.
+  /// Returns the reserved buffer of that name. Local. `UsageError` if no buffer has that name.
   [[nodiscard]] Tensor communication_buffer(std::string_view name) const;
 
   /// Leaves the group: closes the queue, then drops the device group and the CPU group. Local; idempotent. Ranks that

@@ -50,8 +50,8 @@ class Arena {
   Arena& operator=(Arena const&) = delete;
 
   /// Says what `allocate` does when the cap is reached and this arena has no free pages. It always asks the other ranks
-  /// to return the pages of their free slots. They need a quarter of a second, longer for gigabytes. Ranks that
-  /// are threads do not return them.
+  /// to return the pages of their free slots. They need a quarter of a second, longer for gigabytes. Ranks that are
+  /// threads do not return them.
   enum class WhenFull : std::uint8_t {
     wait,  ///< it waits for them
     ask    ///< it fails; for callers who try again

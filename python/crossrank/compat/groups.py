@@ -204,10 +204,10 @@ def _wait_for_arrivals(
             lost.failed_ranks = tuple(member for member in keys if global_ranks[member] in dead)
             raise lost
         if len(arrivals) == len(keys):
-            # A rank that was interrupted takes its arrival back.
-            arrivals = {member: arrival for member, arrival in arrivals.items() if store.check([keys[member]])}
-            if len(arrivals) == len(keys):
+            if store.check(list(keys.values())):
                 return arrivals
+            # A rank that was interrupted has taken its arrival back.
+            arrivals = {member: arrival for member, arrival in arrivals.items() if store.check([keys[member]])}
         late = [member for member in keys if member not in arrivals]
         left = end - monotonic()
         if left <= 0:

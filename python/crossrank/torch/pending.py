@@ -312,8 +312,8 @@ class Operations:
             self._kept.clear()
             self._changed.notify_all()
             thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout=max(0.0, until - time.monotonic()))
+        if thread is not None:
+            _join(thread, until)
 
     def _next(self, running: list[Running]) -> list[tuple[Callable[[], Started], OperationWork]]:
         """Returns the operations to start, and adds those to `running` that are handed over. Blocks if none is running."""
@@ -465,11 +465,16 @@ def _start_callbacks(future: Future, outcome: Any) -> bool:
     return True
 
 
+def _join(thread: threading.Thread, until: float) -> None:
+    """Waits for the end of a thread until then at most. A thread does not wait for itself."""
+    if thread is not threading.current_thread():
+        thread.join(timeout=max(0.0, until - time.monotonic()))
+
+
 @atexit.register
 def _leave_all() -> None:
     until = time.monotonic() + _LONGEST_LEAVE
     for operations in list(_all):
         operations.leave(until)
     for thread in list(_callback_threads):
-        if thread is not threading.current_thread():
-            thread.join(timeout=max(0.0, until - time.monotonic()))
+        _join(thread, until)

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <numeric>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,20 +13,16 @@
 #include <crossrank/error.hpp>
 #include <crossrank/safetensors.hpp>
 
+#include "tests/checkpoint/support/numbered.hpp"
 #include "tests/support/temporary_directory.hpp"
 
 namespace crossrank::checkpoint::expert_groups_test {
 namespace {
 
 namespace fs = std::filesystem;
+using test::numbered;
 
 std::string const layer = "model.layers.0.";
-
-Tensor numbered(Shape const& shape, int seed) {
-  std::vector<float> values(static_cast<std::size_t>(shape.numel()));
-  std::iota(values.begin(), values.end(), static_cast<float>(1000 * seed));
-  return Tensor::of<float>(values, shape);
-}
 
 /// Returns a config with hidden size 8, 4 heads and 4 experts of width 6.
 Json config() {
@@ -42,14 +37,14 @@ std::string expert(int number, char const* name) {
 class ExpertParallel : public testing::Test {
  protected:
   ExpertParallel() {
-    model_.insert_or_assign(layer + "self_attn.q_proj.weight", numbered({8, 8}, 1));
-    model_.insert_or_assign(layer + "self_attn.o_proj.weight", numbered({8, 8}, 2));
-    model_.insert_or_assign(layer + "mlp.gate.weight", numbered({4, 8}, 3));
+    model_.insert_or_assign(layer + "self_attn.q_proj.weight", numbered({8, 8}, 1000));
+    model_.insert_or_assign(layer + "self_attn.o_proj.weight", numbered({8, 8}, 2000));
+    model_.insert_or_assign(layer + "mlp.gate.weight", numbered({4, 8}, 3000));
   }
   void add_experts() {
     for (int e = 0; e < 4; ++e) {
-      model_.insert_or_assign(expert(e, "up_proj"), numbered({6, 8}, 10 + e));
-      model_.insert_or_assign(expert(e, "down_proj"), numbered({8, 6}, 20 + e));
+      model_.insert_or_assign(expert(e, "up_proj"), numbered({6, 8}, 1000.0F * static_cast<float>(10 + e)));
+      model_.insert_or_assign(expert(e, "down_proj"), numbered({8, 6}, 1000.0F * static_cast<float>(20 + e)));
     }
   }
   /// Adds the shards of all layers except the experts.
@@ -120,8 +115,8 @@ TEST_F(ExpertParallel, merges_experts_sharded_over_a_group) {
 TEST_F(ExpertParallel, concatenates_stacks_of_experts) {
   auto const up = layer + "mlp.experts.gate_up_proj";
   auto const down = layer + "mlp.experts.down_proj";
-  model_.insert_or_assign(up, numbered({4, 12, 8}, 4));
-  model_.insert_or_assign(down, numbered({4, 8, 6}, 5));
+  model_.insert_or_assign(up, numbered({4, 12, 8}, 4000));
+  model_.insert_or_assign(down, numbered({4, 8, 6}, 5000));
   for (int rank = 0; rank < 2; ++rank) {
     auto shard = dense(rank, 2);
     for (auto const& name : {up, down}) shard.insert_or_assign(name, slice(model_.at(name), {.dim = 0}, 2 * rank, 2));
@@ -135,8 +130,8 @@ TEST_F(ExpertParallel, concatenates_stacks_of_experts) {
 TEST_F(ExpertParallel, renames_stacks_with_names_of_vllm) {
   auto const up = layer + "mlp.experts.gate_up_proj";
   auto const down = layer + "mlp.experts.down_proj";
-  model_.insert_or_assign(up, numbered({4, 12, 8}, 4));
-  model_.insert_or_assign(down, numbered({4, 8, 6}, 5));
+  model_.insert_or_assign(up, numbered({4, 12, 8}, 4000));
+  model_.insert_or_assign(down, numbered({4, 8, 6}, 5000));
   for (int const ranks : {1, 2}) {
     fs::remove_all(folder_.path() / "shards");
     for (int rank = 0; rank < ranks; ++rank) {

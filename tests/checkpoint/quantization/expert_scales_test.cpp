@@ -77,7 +77,7 @@ class ExpertScales : public testing::Test {
     }
   }
 
-  /// Returns the numbers that one output of an expert stands for.
+  /// Returns the dequantized weights of one output of an expert.
   static std::vector<float> numbers(Tensor const& values, Tensor const& blocks, std::int64_t row, float global) {
     auto const width = values.shape()[2];
     std::vector<float> result(static_cast<std::size_t>(2 * width));

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <fstream>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +15,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/safetensors.hpp>
 
+#include "tests/checkpoint/support/numbered.hpp"
 #include "tests/checkpoint/support/rule_reference.hpp"
 #include "tests/checkpoint/support/shard_samples.hpp"
 #include "tests/support/temporary_directory.hpp"
@@ -26,6 +26,7 @@
 namespace crossrank::checkpoint::expert_stack_test {
 namespace {
 
+using test::numbered;
 using testing::HasSubstr;
 
 constexpr char const* fused = "model.layers.0.mlp.experts.gate_up_proj";
@@ -74,13 +75,6 @@ TEST(ExpertStack, rejects_a_number_that_the_config_contradicts) {
   SampleSet samples(1, config(5), 1, 2);
   samples.add(down, Dtype::bf16, {2, 6, 8}, 0, 0).add(down, Dtype::bf16, {2, 6, 8}, 0, 1);
   EXPECT_THROW((void)rule_of(samples, down, 0), FormatError);
-}
-
-/// Returns a tensor whose values are their own indices.
-Tensor numbered(Shape const& shape) {
-  std::vector<float> values(static_cast<std::size_t>(shape.numel()));
-  std::iota(values.begin(), values.end(), 0.0F);
-  return Tensor::of<float>(values, shape);
 }
 
 TEST(ExpertStack, merges_back_from_two_by_two_ranks) {

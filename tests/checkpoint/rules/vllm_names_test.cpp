@@ -1,7 +1,6 @@
 // Layers that vLLM and SGLang store in another order, or under other names, than the model.
 #include <filesystem>
 #include <fstream>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/safetensors.hpp>
 
+#include "tests/checkpoint/support/numbered.hpp"
 #include "tests/checkpoint/support/rule_reference.hpp"
 #include "tests/support/error_of.hpp"
 #include "tests/support/temporary_directory.hpp"
@@ -22,14 +22,9 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::error_of;
+using test::numbered;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-Tensor numbered(Shape const& shape, float first = 0) {
-  std::vector<float> values(static_cast<std::size_t>(shape.numel()));
-  std::iota(values.begin(), values.end(), first);
-  return Tensor::of<float>(values, shape);
-}
 
 /// Returns the rule for one tensor of two ranks of vLLM.
 MergeRule rule_of(Json const& config, std::string const& name, Shape const& shape) {

@@ -147,9 +147,19 @@ struct ShardIndex {
   std::vector<std::string> tensors{};  ///< in the order of the index
 };
 
-/// Reads the index of one format, if there is one. Throws `FormatError` if a listed file is missing or the index is
-/// damaged.
-std::optional<ShardIndex> read_index(DirectoryListing const& listing, WeightFormat family) {
+/// Returns whether every weight file has a rank in its name and the index lists none of them.
+bool is_of_another_model(Json const& weight_map, std::vector<std::string> const& files) {
+  if (files.empty()) return false;
+  if (!std::ranges::all_of(files, [](auto const& file) { return parse_shard_name(file).has_place(); })) return false;
+  return std::ranges::none_of(weight_map, [&](Json const& file) {
+    return file.is_string() && std::ranges::find(files, file.get_ref<std::string const&>()) != files.end();
+  });
+}
+
+/// Reads the index of one format, if there is one. An index of another model than `weights`, which all have a rank in
+/// their names, counts as none. Throws `FormatError` if a listed file is missing or the index is damaged.
+std::optional<ShardIndex> read_index(DirectoryListing const& listing, WeightFormat family,
+                                     std::vector<std::string> const& weights) {
   auto const name = index_of(listing, family);
   if (name.empty()) {
     auto const lost = index_of(lost_files(listing), family);
@@ -157,6 +167,7 @@ std::optional<ShardIndex> read_index(DirectoryListing const& listing, WeightForm
     return std::nullopt;
   }
   auto const map = weight_map_of(listing, name);
+  if (is_of_another_model(map, weights)) return std::nullopt;
   ShardIndex index;
   std::set<std::string_view> files;
   for (auto const& [tensor, file] : map.items()) {
@@ -175,18 +186,6 @@ std::optional<ShardIndex> read_index(DirectoryListing const& listing, WeightForm
   if (index.files.empty())
     refuse_index("the index lists no tensors", listing, name, {}, "remove the index or write it again");
   return index;
-}
-
-/// Returns whether every weight file has a rank in its name and the index lists none of them.
-bool has_index_of_another_model(DirectoryListing const& listing, WeightFormat family,
-                                std::vector<std::string> const& files) {
-  auto const name = index_of(listing, family);
-  if (name.empty() || files.empty()) return false;
-  if (!std::ranges::all_of(files, [](auto const& file) { return parse_shard_name(file).has_place(); })) return false;
-  auto const map = weight_map_of(listing, name);
-  return std::ranges::none_of(map, [&](Json const& file) {
-    return file.is_string() && std::ranges::find(files, file.get_ref<std::string const&>()) != files.end();
-  });
 }
 
 /// Throws if a weight file cannot be read. It would count as missing, and a missing last rank is not always
@@ -208,7 +207,7 @@ std::vector<ShardFiles> rank_directories(DirectoryListing const& listing, Weight
     if (files.empty()) continue;
     ShardFiles shard;
     shard.shard = {name, numbers};
-    auto index = read_index(inner, family);
+    auto index = read_index(inner, family, {});
     for (auto const& file : index ? index->files : files) shard.files.push_back(inner.path / file);
     if (index) shard.listed = std::move(index->tensors);
     shards.push_back(std::move(shard));
@@ -308,8 +307,7 @@ std::vector<ShardFiles> find_shards(DirectoryListing const& listing, std::string
   if (auto images = state_images(listing); !images.empty()) return images;
   for (auto const family : families) {
     auto const files = weights_of(listing, family);
-    bool const of_another_model = has_index_of_another_model(listing, family, files);
-    if (auto index = of_another_model ? std::nullopt : read_index(listing, family)) {
+    if (auto index = read_index(listing, family, files)) {
       auto shards = one_shard(listing, index->files);
       shards.front().listed = std::move(index->tensors);
       return shards;

@@ -425,11 +425,10 @@ LayerRule RuleSet::State::as_laid_out(LayerRule const& rule, std::string_view mo
 
 void RuleSet::State::refuse_order_of_vllm(LayerRule const& rule, std::string_view name,
                                           TensorName const& parsed) const {
+  if (!set.saved_by_vllm || rule.from_file) return;
   auto const own = as_laid_out(rule, parsed.module);
   auto const* const column = std::get_if<ColumnLayer>(&own.kind);
-  if (!set.saved_by_vllm || rule.from_file || column == nullptr || column->order.stacked ||
-      column->layout != PartLayout::grouped)
-    return;
+  if (column == nullptr || column->order.stacked || column->layout != PartLayout::grouped) return;
   throw FormatError(
       {.operation = "merge rules",
        .message = "vLLM stores the queries, keys and values of this layer in another order than the model",
