@@ -104,6 +104,21 @@ INSTANTIATE_TEST_SUITE_P(All, WeightShapes,
                                          Quantized{"W8A16", 8, 0, true}),
                          [](auto const& tested) { return tested.param.title; });
 
+TEST(WeightShape, is_that_of_the_layers_own_config_group) {
+  Quantized const four{"W4A16", 4, 64, true};
+  Quantized const eight{"W8A16", 8, 0, true};
+  SampleSet samples(2, feed_forward_config());
+  samples.set().quantization = {{"quant_method", "compressed-tensors"},
+                                {"config_groups",
+                                 {{"group_0", {{"weights", {{"num_bits", 4}, {"group_size", 64}}}}},
+                                  {"group_1", {{"weights", {{"num_bits", 8}, {"strategy", "channel"}}}}},
+                                  {"group_2", {{"weights", {{"num_bits", 8}, {"type", "float"}}}}}}}};
+  add_layer(samples, up, four, {256, 256}, {{256, 256}, {256, 256}});
+  add_layer(samples, down, eight, {256, 256}, {{256, 256}, {256, 256}});
+  EXPECT_THAT(merged_shape(samples, up + ".weight_shape"), ElementsAre(512, 256));
+  EXPECT_THAT(merged_shape(samples, down + ".weight_shape"), ElementsAre(256, 512));
+}
+
 TEST(WeightShape, counts_each_head_once_when_ranks_share_heads) {
   auto config = feed_forward_config();
   config["num_attention_heads"] = 8;

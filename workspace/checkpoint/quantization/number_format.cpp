@@ -1,7 +1,10 @@
 #include "workspace/checkpoint/quantization/number_format.hpp"
 
 #include <algorithm>
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include <crossrank/error.hpp>
 
@@ -17,6 +20,20 @@ bool is_f8(Dtype dtype) {
 }
 
 bool is_power_of_two_scale(Dtype dtype) { return dtype == Dtype::u8 || dtype == Dtype::f8_e8m0; }
+
+/// Returns the only packing that gives as many scales per output as the layer has; empty unless there is exactly one.
+std::optional<WeightPacking> own_packing(std::vector<WeightPacking> const& packings, std::int64_t words,
+                                         std::int64_t scales) {
+  std::optional<WeightPacking> own;
+  for (auto const& packing : packings) {
+    if (packing.bits > 32 || 32 % packing.bits != 0) continue;
+    auto const inputs = words * (32 / packing.bits);
+    if (scales != (packing.group > 0 ? divide_up(inputs, packing.group) : 1)) continue;
+    if (own) return std::nullopt;
+    own = packing;
+  }
+  return own;
+}
 
 /// Returns the dimension of spread scales that belongs to a dimension of the matrix.
 int spread_axis(int axis, int stack) { return stack + 2 * (axis - stack); }
@@ -227,9 +244,12 @@ void LayerFormat::read_words(SourceTensor const& weight, LayerTensors const& ten
   auto const stack = as_size(order_.stacked ? 1 : 0);
   if (scale.shape.size() != weight.shape.size())
     refuse(scale, "the scale and its packed weight have different numbers of dimensions");
-  int const bits = hints.bits > 0 ? hints.bits : bits_of_words(weight, tensors);
   auto const columns = weight.shape[stack + 1];
-  if (weight.name.ends_with("weight_packed")) {
+  bool const compressed = weight.name.ends_with("weight_packed");
+  auto const packing = compressed ? own_packing(hints.packings, columns, scale.shape[stack + 1]) : std::nullopt;
+  auto const configured = packing ? *packing : WeightPacking{hints.bits, hints.group};
+  int const bits = configured.bits > 0 ? configured.bits : bits_of_words(weight, tensors);
+  if (compressed) {
     format_ = NumberFormat::compressed_int;
     set_packing(weight, bits);
     weight_ = {.out = static_cast<int>(stack), .in = static_cast<int>(stack) + 1, .in_unit = packing_};
@@ -251,7 +271,7 @@ void LayerFormat::read_words(SourceTensor const& weight, LayerTensors const& ten
     }
   }
   set_lengths(weight);
-  group_ = hints.group > 0 ? hints.group : group_of(scale);
+  group_ = configured.group > 0 ? configured.group : group_of(scale);
   if (group_ == 0) group_ = likely_group(scale, hints);
 }
 

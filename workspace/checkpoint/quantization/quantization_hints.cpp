@@ -36,21 +36,34 @@ void read_block(Json const* block, LayerHints& hints) {
   hints.block_in = in;
 }
 
-/// Reads the weights of the only config group of compressed-tensors or ModelOpt.
+/// Returns whether groups follow the order of activations. The value is a text or, in older versions, a boolean. With
+/// "weight" and "static" the groups keep the order of the inputs.
+bool follows_activations(Json const& weights) {
+  auto const* order = member(weights, "actorder");
+  if (order != nullptr && order->is_boolean()) return order->get<bool>();
+  auto const configured = text(weights, "actorder");
+  return configured == "group" || configured == "dynamic";
+}
+
+/// Reads the config groups of compressed-tensors or ModelOpt. Targets of groups may be classes of the program that
+/// wrote the weights, so layers of configs with several groups choose by their shapes.
 void read_groups(Json const& config, LayerHints& hints) {
   auto const* groups = member(config, "config_groups");
-  if (groups == nullptr || !groups->is_object() || groups->size() != 1) return;
-  auto const* weights = member(groups->front(), "weights");
-  if (weights == nullptr) return;
-  if (hints.group == 0) hints.group = count(*weights, "group_size");
-  if (hints.bits == 0) hints.bits = static_cast<int>(count(*weights, "num_bits"));
-  read_block(member(*weights, "block_structure"), hints);
-  // A text or, in older versions, a boolean. With "weight" and "static" the groups keep the order of the inputs.
-  auto const* order = member(*weights, "actorder");
-  auto const configured = text(*weights, "actorder");
-  if (configured == "group" || configured == "dynamic" ||
-      (order != nullptr && order->is_boolean() && order->get<bool>()))
-    hints.activation_order = true;
+  if (groups == nullptr || !groups->is_object()) return;
+  for (auto const& group : *groups) {
+    auto const* weights = member(group, "weights");
+    if (weights == nullptr) continue;
+    if (follows_activations(*weights)) hints.activation_order = true;
+    WeightPacking const packing{static_cast<int>(count(*weights, "num_bits")), count(*weights, "group_size")};
+    if (groups->size() == 1) {
+      if (hints.group == 0) hints.group = packing.group;
+      if (hints.bits == 0) hints.bits = packing.bits;
+      read_block(member(*weights, "block_structure"), hints);
+    } else if (packing.bits > 0 && text(*weights, "type") != "float" &&
+               std::ranges::find(hints.packings, packing) == hints.packings.end()) {
+      hints.packings.push_back(packing);
+    }
+  }
 }
 
 LayerHints read_hints(Json const& config) {

@@ -4,10 +4,19 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <crossrank/json.hpp>
 
 namespace crossrank::checkpoint {
+
+/// How one config group of compressed-tensors packs its weights.
+struct WeightPacking {
+  int bits = 0;
+  std::int64_t group = 0;  ///< inputs that share a scale; 0: all of them
+
+  bool operator==(WeightPacking const&) const = default;
+};
 
 /// The values for one layer in a quantization config. Zero and empty mean unknown.
 struct LayerHints {
@@ -19,6 +28,7 @@ struct LayerHints {
   bool whole_inputs = false;      ///< all inputs share a scale
   int bits = 0;                   ///< bits of a weight
   bool activation_order = false;  ///< groups follow the order of activations, not of the inputs
+  std::vector<WeightPacking> packings{};  ///< of configs with several groups: the layer's shapes show which is its own
 };
 
 /// The contents of hf_quant_config.json, or of `quantization_config` in config.json (ModelOpt, compressed-tensors,
