@@ -120,7 +120,8 @@ std::vector<Architecture> other_families() {
   all.push_back({"nemotron_h_experts",
                  with(config("nemotron_h", "relu2"), {{"n_routed_experts", 4}, {"moe_intermediate_size", 48}}),
                  {{"model.layers.1.mixer.experts.up_proj", {4, 48, 64}, 1, second_half(48)},
-                  {"model.layers.1.mixer.experts.down_proj", {4, 64, 48}, 2, second_half(48)}}});
+                  {"model.layers.1.mixer.experts.down_proj", {4, 64, 48}, 2, second_half(48)},
+                  {"model.layers.1.mixer.fc1_latent_proj.weight", {32, 64}, -1, {}}}});
   all.push_back({"nemotron_h_omni",
                  Json{{"model_type", "nemotron_h_omni"}, {"text_config", config("nemotron_h", "relu2")}},
                  {{"language_model.model.embeddings.weight", {160, 64}, 0, second_half(160)}}});

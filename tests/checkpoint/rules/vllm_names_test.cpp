@@ -1,4 +1,5 @@
 // Layers that vLLM and SGLang store in another order, or under other names, than the model.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include <crossrank/checkpoint.hpp>
 #include <crossrank/error.hpp>
+#include <crossrank/log.hpp>
 #include <crossrank/safetensors.hpp>
 
 #include "tests/checkpoint/support/numbered.hpp"
@@ -16,6 +18,7 @@
 #include "tests/support/error_of.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "workspace/checkpoint/discovery/open_shard_set.hpp"
+#include "workspace/checkpoint/discovery/vllm_names.hpp"
 
 namespace crossrank::checkpoint::vllm_names_test {
 namespace {
@@ -121,6 +124,74 @@ TEST_F(SavedByVllm, tied_layers_are_the_embedding) {
     ASSERT_EQ(out.size(), 1U);
     EXPECT_EQ(out.at("model.embed_tokens.weight").shape(), (Shape{8, 16})) << ranks;
   }
+}
+
+TEST(NameBeforeVllm, is_that_of_the_module_in_the_model) {
+  auto const name = [](char const* type, std::string const& rest) {
+    return name_before_vllm("model.layers.3." + rest, ModelNames(Json{{"model_type", type}})).substr(15);
+  };
+  EXPECT_EQ(name("qwen3_moe", "mlp.experts.gate.weight"), "mlp.gate.weight");
+  EXPECT_EQ(name("qwen3_moe", "mlp.experts.routed_experts.w13_weight"), "mlp.experts.w13_weight");
+  EXPECT_EQ(name("qwen2_moe", "mlp.experts._shared_experts._layer.down_proj.weight"),
+            "mlp.shared_expert.down_proj.weight");
+  EXPECT_EQ(name("qwen2_moe", "mlp.experts._shared_experts._layer.expert_gate.weight"),
+            "mlp.shared_expert_gate.weight");
+  EXPECT_EQ(name("qwen2_moe", "mlp.experts.shared_expert_gate.weight"), "mlp.shared_expert_gate.weight");
+  EXPECT_EQ(name("llama4_text", "feed_forward.experts._shared_experts._layer.down_proj.weight"),
+            "feed_forward.shared_expert.down_proj.weight");
+  EXPECT_EQ(name("deepseek_v3", "mlp.experts._shared_experts._layer.down_proj.weight"),
+            "mlp.shared_experts.down_proj.weight");
+  EXPECT_EQ(name("deepseek_v3", "self_attn.mla_attn.o_proj.weight"), "self_attn.o_proj.weight");
+  EXPECT_EQ(name("deepseek_v3", "self_attn.mla_attn.mla_attn.kv_b_proj.weight"), "self_attn.kv_b_proj.weight");
+  EXPECT_EQ(name("mixtral", "block_sparse_moe.experts.routed_experts.w2_weight"), "mlp.experts.w2_weight");
+  EXPECT_EQ(name("mixtral", "block_sparse_moe.gate.weight"), "mlp.gate.weight");
+  EXPECT_EQ(name("granitemoe", "block_sparse_moe.gate.weight"), "block_sparse_moe.gate.weight");
+}
+
+/// The names of a mixture of experts in states that vLLM 0.33 saves.
+TEST_F(SavedByVllm, gives_experts_and_router_the_names_of_the_model) {
+  auto config = attention("qwen3_moe");
+  config.update({{"num_hidden_layers", 1}, {"num_experts", 2}, {"moe_intermediate_size", 4}});
+  put_json("config.json", config);
+  std::string const layer = "model.layers.0.mlp.";
+  auto const gate = numbered({2, 16});
+  auto const up = numbered({2, 8, 16}, 100);
+  for (int rank = 0; rank < 2; ++rank) {
+    auto const half = slice(up, {.dim = 1}, 2 * rank, 2);
+    auto const other_half = slice(up, {.dim = 1}, 4 + 2 * rank, 2);
+    put("model-rank-" + std::to_string(rank) + "-part-0.safetensors",
+        {{layer + "experts.gate.weight", gate},
+         {layer + "experts.routed_experts.w13_weight", concat(std::vector{half, other_half}, {.dim = 1})},
+         {layer + "experts.routed_experts.w2_weight", numbered({2, 16, 2}, static_cast<float>(500 * rank))}});
+  }
+  auto const out = merged();
+  ASSERT_EQ(out.size(), 3U);
+  EXPECT_TRUE(std::ranges::equal(out.at(layer + "gate.weight").bytes(), gate.bytes()));
+  EXPECT_TRUE(std::ranges::equal(out.at(layer + "experts.gate_up_proj").bytes(), up.bytes()));
+  EXPECT_EQ(out.at(layer + "experts.down_proj").shape(), (Shape{2, 16, 4}));
+}
+
+TEST_F(SavedByVllm, keeps_a_name_whose_new_name_is_taken) {
+  auto config = attention("qwen3_moe");
+  config.update({{"num_hidden_layers", 1}, {"num_experts", 2}});
+  put_json("config.json", config);
+  put("model-rank-0-part-0.safetensors", {{"model.layers.0.mlp.experts.gate.weight", numbered({2, 16})},
+                                          {"model.layers.0.mlp.gate.weight", numbered({2, 16}, 40)}});
+  EXPECT_EQ(merged().size(), 2U);
+}
+
+TEST_F(SavedByVllm, warns_of_fused_layers_of_encoders) {
+  auto config = attention("llava");
+  config.update({{"text_config", attention("llama")}, {"vision_config", attention("clip_vision_model")}});
+  config["text_config"]["num_hidden_layers"] = 0;
+  put_json("config.json", config);
+  put("model-rank-0-part-0.safetensors",
+      {{"vision_tower.vision_model.encoder.layers.0.self_attn.qkv_proj.weight", numbered({48, 16})}});
+  std::vector<std::string> warnings;
+  set_log_sink([&](LogEvent const& event) { warnings.emplace_back(event.message); });
+  (void)plan();
+  set_log_sink({});
+  EXPECT_THAT(warnings, testing::Contains(HasSubstr("fused, but it is unknown")));
 }
 
 /// vLLM copies all files of the model but its weights.

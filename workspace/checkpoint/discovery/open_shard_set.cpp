@@ -35,6 +35,7 @@
 #include "workspace/checkpoint/source/directory_listing.hpp"
 #include "workspace/checkpoint/discovery/grid/matching_ranks.hpp"
 #include "workspace/checkpoint/discovery/shard_opener.hpp"
+#include "workspace/checkpoint/discovery/vllm_names.hpp"
 #include "workspace/checkpoint/discovery/megatron/training_arguments.hpp"
 #include "workspace/checkpoint/discovery/weight_files.hpp"
 
@@ -206,13 +207,14 @@ ShardSet open_shards(DirectoryListing const& listing, ShardSetOptions const& opt
     std::move(absent.begin(), absent.end(), std::back_inserter(set.absent));
   }
   describe(set, listing, shards.front().files.front().parent_path());
+  set.saved_by_vllm = has_name_of_vllm(shards.front());
+  if (set.saved_by_vllm) rename_from_vllm(set);
   auto trained = announced_grid(config_of_arguments(set.sources.front()->attributes()));
   if (options.pp > 0) trained.pp = options.pp;
   if (options.ep > 0) trained.ep = options.ep;
   for (auto& shard : shards) resolve_second_number(shard.shard, trained);
   place(set, shards, sizes_from(options, set.config), listing.path);
   sort_shards(set);
-  set.saved_by_vllm = has_name_of_vllm(shards.front());
   set.fused = fused_layout_of(set);
   return set;
 }
@@ -274,7 +276,7 @@ ShardSet open_any(fs::path const& path, ShardSetOptions const& options, TorchSou
 void require_no_key(ShardSet const& set, ShardSetOptions const& options, fs::path const& path) {
   if (options.model_key.empty() || options.model_key == ".") return;
   auto const is_safetensors = [](auto const& source) {
-    return dynamic_cast<SafetensorsSource const*>(source.get()) != nullptr;
+    return dynamic_cast<SafetensorsSource const*>(&source->stored()) != nullptr;
   };
   if (!std::all_of(set.sources.begin(), set.sources.end(), is_safetensors)) return;
   throw UsageError({.operation = open_operation,

@@ -120,6 +120,8 @@ ModelNames::ModelNames(Json const& config) {
   if (has_head(config, *family)) head_ = family->head;
 }
 
+bool ModelNames::has(std::string_view module_of_layer) const { return all_.contains(generalized(module_of_layer)); }
+
 std::vector<std::string> ModelNames::parts_of(std::string_view module) const {
   auto const layer = find_layer(module);
   if (!known() || !layer || !layer->after.starts_with('.')) return {};
@@ -277,7 +279,6 @@ std::vector<Defect> ModelNames::check(std::span<std::string const> names, std::s
 }
 
 std::vector<Defect> check_fused_layers(std::span<std::string const> names, Json const& config) {
-  if (ModelNames(config).known()) return {};
   for (auto const& name : names) {
     auto const module = parse_tensor_name(name).module;
     auto const last = module.substr(module.rfind('.') + 1);

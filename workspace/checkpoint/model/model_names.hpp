@@ -22,6 +22,8 @@ class ModelNames {
   explicit ModelNames(Json const& config);
 
   [[nodiscard]] bool known() const noexcept { return !layer_.empty(); }
+  /// Returns whether a layer of this model may have a module of this name, such as "mlp.experts.0.up_proj".
+  [[nodiscard]] bool has(std::string_view module_of_layer) const;
   /// Returns the layers that this model has in place of a fused layer, such as q_proj, k_proj and v_proj for
   /// "...qkv_proj". Returns nothing for other layers.
   [[nodiscard]] std::vector<std::string> parts_of(std::string_view module) const;
@@ -61,8 +63,8 @@ class ModelNames {
   bool quantized_ = false;
 };
 
-/// Returns a defect if a model of unknown type has a layer that serving programs fuse, because it is unknown whether
-/// the model should have its parts instead.
+/// Returns a defect if one of the names is that of a layer that serving programs fuse. For layers of which it is
+/// unknown whether the model should have their parts instead.
 [[nodiscard]] std::vector<Defect> check_fused_layers(std::span<std::string const> names, Json const& config);
 
 /// Returns a defect if tensors hold all layers of a model in one stack. Megatron-core saves such stacks; those of

@@ -38,6 +38,10 @@ bool speaks_of_images(std::string_view element) {
 Towers::Towers(Json const& config)
     : vision_(sizes_in(config, "vision_config")), audio_(sizes_in(config, "audio_config")) {}
 
+bool Towers::contain(std::string_view module) {
+  return has_element(module, speaks_of_sound) || has_element(module, speaks_of_images);
+}
+
 ModelSizes const* Towers::sizes_of(std::string_view module) const {
   if (has_element(module, speaks_of_sound)) return &audio_;
   if (has_element(module, speaks_of_images)) return &vision_;

@@ -18,6 +18,8 @@ class Towers {
   /// Reads "vision_config" and "audio_config".
   explicit Towers(Json const& config);
 
+  /// Returns whether a module belongs to an encoder or connects one, by its name.
+  [[nodiscard]] static bool contain(std::string_view module);
   /// Returns the sizes of the tower that contains the module, or null if no tower does.
   [[nodiscard]] ModelSizes const* sizes_of(std::string_view module) const;
   /// Returns whether the tower's config has the sizes of a rule, or the rule names its models. If neither, the ranks

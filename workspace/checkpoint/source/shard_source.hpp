@@ -37,6 +37,8 @@ class ShardSource {
   [[nodiscard]] virtual std::vector<std::string> files_of(std::size_t) const { return {name()}; }
   /// Returns whether the data is in memory, so that many short reads cost no more than a long one.
   [[nodiscard]] virtual bool is_in_memory() const noexcept { return false; }
+  /// Returns the source that opened the files: this one, unless it gives the tensors of another source new names.
+  [[nodiscard]] virtual ShardSource const& stored() const noexcept { return *this; }
   /// Copies bytes `[offset, offset + out.size())` of the contiguous row-major form of `tensors()[tensor]`. Throws
   /// `IoError` or `FormatError`.
   virtual void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const = 0;

@@ -8,7 +8,8 @@
 
 namespace crossrank::checkpoint {
 
-void ChecksumCheck::add(ShardSource const& source) {
+void ChecksumCheck::add(ShardSource const& renamed) {
+  auto const& source = renamed.stored();
   if (auto const* const file = dynamic_cast<SafetensorsSource const*>(&source)) add_images(*file);
   if (auto const* const file = dynamic_cast<TorchSource const*>(&source)) add_storages(file->archive(), file->name());
   if (auto const* const chunks = dynamic_cast<ChunkedSource const*>(&source)) add_chunks(*chunks);

@@ -17,6 +17,7 @@
 #include "workspace/checkpoint/plan/checks/check_model.hpp"
 #include "workspace/checkpoint/plan/checks/missing_scales.hpp"
 #include "workspace/checkpoint/rules/rule_set/unused_rules.hpp"
+#include "workspace/checkpoint/rules/towers.hpp"
 #include "workspace/checkpoint/source/torch/dcp_safetensors.hpp"
 
 namespace crossrank::checkpoint {
@@ -40,6 +41,12 @@ std::vector<Defect> layers_without_scales(PlannedMerge const& merge) {
   return check_missing_scales(tensors, merge.where, merge.layout.set.config, merge.layout.set.quantization);
 }
 
+/// Returns fused layers of which no table says whether the model has them: those of unknown models, and of encoders.
+std::vector<Defect> layers_of_unknown_names(std::vector<std::string> names, Json const& config) {
+  if (ModelNames(config).known()) std::erase_if(names, [](auto const& name) { return !Towers::contain(name); });
+  return check_fused_layers(names, config);
+}
+
 /// Warns of tensors that the model may lack by design, or because a part was not saved.
 void warn_of_missing_tensors(PlannedMerge const& merge) {
   auto const& layout = merge.layout;
@@ -50,9 +57,7 @@ void warn_of_missing_tensors(PlannedMerge const& merge) {
   };
   add(check_vocabulary(layout.tensors, sizes_of(merge)));
   // Only some serving programs fuse these layers.
-  bool const served =
-      std::filesystem::path(layout.set.sources.front()->name()).filename().string().starts_with("model-rank-");
-  if (served) add(check_fused_layers(names, layout.set.config));
+  if (layout.set.saved_by_vllm) add(layers_of_unknown_names(names, layout.set.config));
   add(check_stacked_layers(names));
   add(layers_without_scales(merge));
   add(check_layer_names(names, layout.set.config, merge.where));

@@ -100,6 +100,7 @@ void add_special(Rules& rules) {
   rules.push_back(only({"nemotron_h"}, row("**.mixer.o_proj", SizeName::value)));
   rules.push_back(only({"nemotron_h"}, column("**.mixer.up_proj", {SizeName::ffn})));
   rules.push_back(only({"nemotron_h"}, row("**.mixer.down_proj", SizeName::ffn)));
+  rules.push_back(only({"nemotron_h"}, replicate("**.mixer.{fc1_latent_proj,fc2_latent_proj}")));
   // Small layers inside the norms; queries and their gates alternate per head.
   rules.push_back(only({"axk2"}, replicate("**.*layernorm.mlp.*")));
   rules.push_back(only({"axk2"}, column("**.self_attn.q_gate_proj", {})));

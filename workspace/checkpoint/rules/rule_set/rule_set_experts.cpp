@@ -48,13 +48,6 @@ bool RuleSet::State::is_on_some_ranks(std::string_view name, RankTensors const& 
                      [&](auto source) { return set.places[source].moe == group; });
 }
 
-std::string RuleSet::State::own_stack_name(std::string_view name, TensorName const& parsed, std::size_t source) const {
-  // The names of scales of such stacks are unknown.
-  auto const found = layers[source].find(parsed.module);
-  bool const plain = found != layers[source].end() && found->second[TensorRole::weight_scale] == nullptr;
-  return plain ? names.stack_name(name) : std::string();
-}
-
 bool RuleSet::State::are_different_experts(std::string_view name, RankTensors const& asked) const {
   if (set.moe_ep <= 1) return false;
   auto const global = [&](std::size_t source) { return grid.global_name(name, set.places[source]); };

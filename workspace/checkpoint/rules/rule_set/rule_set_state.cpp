@@ -423,23 +423,6 @@ LayerRule RuleSet::State::as_laid_out(LayerRule const& rule, std::string_view mo
   return own;
 }
 
-void RuleSet::State::refuse_order_of_vllm(LayerRule const& rule, std::string_view name,
-                                          TensorName const& parsed) const {
-  if (!set.saved_by_vllm || rule.from_file) return;
-  auto const own = as_laid_out(rule, parsed.module);
-  auto const* const column = std::get_if<ColumnLayer>(&own.kind);
-  if (column == nullptr || column->order.stacked || column->layout != PartLayout::grouped) return;
-  throw FormatError(
-      {.operation = "merge rules",
-       .message = "vLLM stores the queries, keys and values of this layer in another order than the model",
-       .expected = "queries, keys and values of one head after the other",
-       .got = "all queries of a rank, then its keys, then its values",
-       .resource = std::string(name),
-       .hint = "convert the original checkpoint; or keep vLLM's order with a rule for this layer that "
-               "names its `parts`",
-       .section = to_string(ErrorSection::rules)});
-}
-
 /// Only for these layers are programs known that shard them in another way.
 bool RuleSet::State::is_assumed(LayerRule const& rule, LayerSharding const& sharding) const {
   auto const& type = sizes.model_type();
