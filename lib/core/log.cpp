@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <poll.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include "lib/core/no_destructor.hpp"
@@ -24,6 +25,12 @@ struct SinkHolder {
 };
 
 constinit NoDestructor<SinkHolder> holder;
+constinit std::atomic<bool> forks_safely{false};
+
+// A child has only the thread that forked. A mutex that another thread held at the fork would stay locked in the child.
+void lock_for_fork() { holder.value.mutex.lock(); }
+void unlock_after_fork() { holder.value.mutex.unlock(); }
+
 // These atomics pair with nothing. A stale value costs one lock, or misses or prints an event that raced with the
 // change.
 constinit std::atomic<bool> has_sink{false};
@@ -74,6 +81,8 @@ char const* to_string(LogLevel level) noexcept {
 void set_log_sink(LogSink sink) {
   auto next = sink ? std::make_shared<LogSink const>(std::move(sink)) : nullptr;
   bool const present = next != nullptr;
+  if (!forks_safely.exchange(true, std::memory_order_relaxed))
+    static_cast<void>(::pthread_atfork(lock_for_fork, unlock_after_fork, unlock_after_fork));
   {
     std::lock_guard const lock(holder.value.mutex);
     holder.value.sink.swap(next);

@@ -5,6 +5,7 @@
 #include "lib/tensor/copy_memory.hpp"
 #include "lib/tensor/device_tensor.hpp"
 #include "lib/tensor/strided_runs.hpp"
+#include "lib/tensor/tensor_checks.hpp"
 
 namespace crossrank {
 namespace {
@@ -43,6 +44,7 @@ StridedRuns packed(StridedRuns const& runs) {
 void copy_runs(Tensor& to, StridedRuns const& to_runs, Tensor const& from, StridedRuns const& from_runs,
                char const* operation) {
   if (to_runs.bytes() == 0) return;
+  require_usable(from, operation);
   if (on_gpu(to) || on_gpu(from)) return copy_runs_on_gpu(to, to_runs, from, from_runs, operation);
   auto* const out = to.mutable_bytes().data();
   auto const* const in = from.bytes().data();

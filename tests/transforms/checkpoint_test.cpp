@@ -331,6 +331,31 @@ TEST_F(Checkpoint, is_found_where_it_was_saved) {
   });
 }
 
+/// A training that takes this for "no checkpoint" would begin anew, and replace the good one.
+TEST_F(Checkpoint, is_not_declared_missing_where_the_path_cannot_be_examined) {
+  auto const alone = connect({.backend = "fake"});
+  auto const loop = fs::path(folder().string() + ".loop");
+  fs::create_symlink(loop, loop);
+  EXPECT_THROW(static_cast<void>(has_checkpoint(alone, loop / "model")), IoError);
+  fs::remove(loop);
+}
+
+TEST_F(Checkpoint, keeps_a_training_state_of_any_allowed_size) {
+  auto const alone = connect({.backend = "fake"});
+  auto const model = std::make_shared<TinyMlp>(sample);
+  auto order = Json::array();
+  for (int i = 0; i < 1'200'000; ++i) order.push_back(i);
+  save_checkpoint(alone, *model, folder(), {.training_state = order});
+  EXPECT_EQ(load_checkpoint(alone, *model, folder()), order);
+
+  Json deep = 1;
+  for (int i = 0; i < 130; ++i) deep = Json::array({deep});
+  auto const info =
+      error_of<UsageError>([&] { save_checkpoint(alone, *model, folder("deep"), {.training_state = deep}); });
+  EXPECT_THAT(info.got, testing::HasSubstr("nesting"));
+  EXPECT_FALSE(fs::exists(folder("deep")));
+}
+
 TEST_F(Checkpoint, is_not_replaced_by_mistake) {
   save(2);
   auto const before = files_in(folder());

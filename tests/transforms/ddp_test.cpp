@@ -73,6 +73,20 @@ TEST(DDP, trains_as_one_process_on_the_whole_batch) {
   }
 }
 
+/// The old wrapper ends after the new one has begun to observe the engine.
+TEST(DDP, trains_after_it_was_applied_again) {
+  auto const expected = trained_alone({});
+  run_jobs(2, 1, [&](MeshCollective const& job) {
+    auto const engine = std::make_shared<TinyMlp>(TinyOptions{});
+    std::shared_ptr<TrainableModel> model = DDPTransform({}, job).apply(engine);
+    model = DDPTransform({}, job).apply(engine);
+    AdamW optimizer(model, {.lr = 0.02});
+    train(*model, optimizer, steps, job.rank(), 2);
+    expect_near(values_of(*model), expected, 1e-9);
+    job.close();
+  });
+}
+
 TEST(DDP, leaves_the_model_of_one_rank_untouched) {
   auto const model = std::make_shared<TinyMlp>();
   EXPECT_EQ(DDPTransform({}, FakeCollective()).apply(model), model);

@@ -45,6 +45,7 @@ void suffer(std::string const& fault) {
   if (fault == "killed") std::raise(SIGKILL);
   if (fault == "stopped") std::raise(SIGSTOP);
   if (fault == "throws") throw std::runtime_error("tensor on fire");
+  if (fault == "throws a number") throw 42;
 }
 
 /// Trains until an error ends it. Returns the error.
@@ -61,6 +62,8 @@ std::string error_of_training(MeshCollective const& job, std::function<void(std:
     }
   } catch (std::exception const& e) {
     return e.what();
+  } catch (int number) {
+    return "number " + std::to_string(number);
   }
   return "no error";
 }
@@ -92,6 +95,17 @@ TEST_P(TransformFaults, a_killed_rank_is_named_by_all_others) {
     EXPECT_FALSE(job.timed_out);
     EXPECT_THAT(job.leaks, testing::IsEmpty());
     for (std::size_t const rank : {0U, 2U}) EXPECT_THAT(job.ranks[rank].out, names_victim_and_parameter());
+  }
+}
+
+TEST_P(TransformFaults, an_exception_of_an_unknown_type_ends_all_ranks) {
+  for (auto const* const part : parts) {
+    SCOPED_TRACE(part);
+    auto const job =
+        run_ranks(ranks, "training_with_a_fault", {.arguments = {GetParam(), part, "throws a number", "300"}});
+    EXPECT_TRUE(job.ok()) << job.text();
+    for (std::size_t const rank : {0U, 2U}) EXPECT_THAT(job.ranks[rank].out, HasSubstr("exception of an unknown type"));
+    EXPECT_THAT(job.ranks[victim].out, HasSubstr("number 42"));
   }
 }
 

@@ -135,7 +135,8 @@ class Loading {
     transforms::require_optimizer_of(model, optimizer, load_operation);
     auto const shards = model.sharded_state_dict();
     open_model(shards);  // throws if the directory has only a part of its checkpoint
-    saved_ = checkpoint::read_json_object(from / transforms::training_state_name).value_or(Json::object());
+    saved_ = checkpoint::read_json_object(from / transforms::training_state_name, transforms::training_state_limits)
+                 .value_or(Json::object());
     if (optimizer_ != nullptr) open_optimizer(shards);
   }
 
@@ -233,11 +234,12 @@ bool has_checkpoint(Collective const& group, fs::path const& path) {
   checkpoint::agree(group, "has_checkpoint", [&] {
     if (group.rank() != 0) return;
     checkpoint::complete_interrupted_commits(path);
-    std::error_code error;
-    if (!fs::is_directory(path, error)) return;
+    if (!checkpoint::has_directory(path)) return;
     auto const listing = checkpoint::list_directory(path);
     checkpoint::require_no_interrupted_commit(listing);
     found = listing.has(transforms::training_state_name);
+    if (std::ranges::binary_search(listing.unreachable, transforms::training_state_name))
+      checkpoint::refuse_unreachable(path / transforms::training_state_name);
   });
   return group.all_reduce_value(found ? 1 : 0, ReduceOp::max) != 0;
 }

@@ -91,6 +91,24 @@ checkpoint::DcpForm dcp_form(Optimizer const* optimizer) {
   return form;
 }
 
+/// `UsageError` if `load_checkpoint` would not read the text.
+void require_readable(std::string const& text) {
+  ErrorInfo refused{.operation = save_operation,
+                    .message = "the training state is too large",
+                    .expected = "at most " + std::to_string(transforms::training_state_limits.bytes) + " bytes, " +
+                                std::to_string(transforms::training_state_limits.values) + " values and " +
+                                std::to_string(transforms::training_state_limits.depth) + " levels",
+                    .got = std::to_string(text.size()) + " bytes",
+                    .hint = "save large data in a file of its own"};
+  if (text.size() > transforms::training_state_limits.bytes) throw UsageError(std::move(refused));
+  try {
+    static_cast<void>(codec::parse_python_json(text, {.limits = transforms::training_state_limits}));
+  } catch (FormatError const& error) {
+    refused.got = error.info().message;
+    throw UsageError(std::move(refused));
+  }
+}
+
 checkpoint::ExtraFile state_file(SaveCheckpointOptions const& options,
                                  std::span<checkpoint::OutputFile const> optimizer_files) {
   Json optimizer = nullptr;
@@ -102,8 +120,10 @@ checkpoint::ExtraFile state_file(SaveCheckpointOptions const& options,
     }
     optimizer = {{"name", options.optimizer->name()}, {"steps", options.optimizer->steps()}, {"files", names}};
   }
-  Json const text{{"optimizer", std::move(optimizer)}, {"training_state", options.training_state}};
-  return {.name = transforms::training_state_name, .text = codec::to_python_json(text) + "\n"};
+  Json const state{{"optimizer", std::move(optimizer)}, {"training_state", options.training_state}};
+  auto text = codec::to_python_json(state) + "\n";
+  require_readable(text);
+  return {.name = transforms::training_state_name, .text = std::move(text)};
 }
 
 /// Returns what must be the same on all ranks of their optimizers.
@@ -120,7 +140,7 @@ checkpoint::Summary save_checkpoint(Collective const& group, TrainableModel& mod
   auto const* const optimizer = options.optimizer;
   HeldState held;
   checkpoint::agree(group, save_operation, [&] { held = held_state(model, optimizer); });
-  take_buffers_of_rank_0(group, model, held);
+  transforms::run_step(group, save_operation, [&] { take_buffers_of_rank_0(group, model, held); });
   checkpoint::ExportExtras extras{.prefix = transforms::optimizer_prefix,
                                   .stem = transforms::optimizer_stem,
                                   .files = [&](auto files) { return std::vector{state_file(options, files)}; },

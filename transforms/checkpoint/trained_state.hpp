@@ -6,10 +6,16 @@
 #include <crossrank/transforms/model.hpp>
 #include <crossrank/transforms/optimizer.hpp>
 
+#include "lib/codec/json/json_document.hpp"
+
 namespace crossrank::transforms {
 
 /// Name of the file with what is not a tensor.
 inline constexpr char const* training_state_name = "training_state.json";
+/// What the file may hold: the caller's state may list the order of millions of samples.
+inline constexpr codec::JsonLimits training_state_limits{.bytes = codec::listing_limits.bytes,
+                                                         .values = codec::listing_limits.values,
+                                                         .depth = codec::description_limits.depth};
 /// Beginning of the names of the optimizer's files, and of its tensors in them.
 inline constexpr char const* optimizer_stem = "optimizer";
 inline constexpr char const* optimizer_prefix = "optimizer.state.";

@@ -22,10 +22,10 @@ struct DDPWrappedModel::State {
 DDPWrappedModel::DDPWrappedModel(std::shared_ptr<TrainableModel> model, Collective group, DDPTransformConfig config)
     : state_(std::make_unique<State>(
           State{model, group, transforms::GradientReducer(model->parameters(), group, std::move(config))})) {
-  state_->model->observe(this);
+  state_->model->set_observer(*this);
 }
 
-DDPWrappedModel::~DDPWrappedModel() { state_->model->observe(nullptr); }
+DDPWrappedModel::~DDPWrappedModel() { state_->model->remove_observer(*this); }
 
 std::vector<ModelUnit> DDPWrappedModel::units() const { return state_->model->units(); }
 std::vector<std::shared_ptr<Parameter>> DDPWrappedModel::buffers() const { return state_->model->buffers(); }

@@ -170,7 +170,7 @@ void GradientReducer::check_order() const {
 }
 
 /// Takes the averaged gradient out of the bucket. A parameter that no rank has used since the last reduction keeps what
-/// it had.
+/// it had. In a view of its bucket, the average of equal values may round it.
 void GradientReducer::take_back(Entry& entry, bool used) {
   auto& grad = entry.parameter->grad;
   if (!used && entry.had_none) {
@@ -216,8 +216,10 @@ void GradientReducer::rebuild() {
   rebuilt_ = true;
   auto order = group_.broadcast_object(std::vector<std::uint64_t>(order_.begin(), order_.end()));
   std::vector<std::size_t> places(order.begin(), order.end());
+  std::vector<bool> has_gradient(entries_.size());
+  for (auto const place : places) has_gradient.at(place) = true;
   for (std::size_t place = 0; place < entries_.size(); ++place) {  // those without a gradient come last
-    if (std::find(places.begin(), places.end(), place) == places.end()) places.push_back(place);
+    if (!has_gradient[place]) places.push_back(place);
   }
   build(places);
   if (!config_.gradient_as_bucket_view) return;

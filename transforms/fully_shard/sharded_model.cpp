@@ -206,11 +206,11 @@ FullyShardedModel::FullyShardedModel(std::shared_ptr<TrainableModel> model, Grou
   state.units.emplace_back(tied, state.groups, state.config, state.memory, state.pool);
   state.runs.resize(state.units.size());
   state.left.resize(state.units.size());
-  state.model->observe(this);
+  state.model->set_observer(*this);
 }
 
 FullyShardedModel::~FullyShardedModel() {
-  state_->model->observe(nullptr);
+  state_->model->remove_observer(*this);
   state_->cancel();
 }
 

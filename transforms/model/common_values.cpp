@@ -62,15 +62,18 @@ std::vector<Fact> facts_of(TrainableModel const& model, Json const& settings, ch
 
 void require_same_model(Collective const& group, TrainableModel const& model, Json const& settings,
                         char const* operation) {
-  auto const all = group.all_gather_objects(facts_of(model, settings, operation));
-  auto const& expected = all.front();
+  auto const own = facts_of(model, settings, operation);
+  auto const expected = group.broadcast_object(own);
+  std::vector<Fact> difference;  // empty, or the first expected fact and the one of this rank
+  for (std::size_t i = 0; i < std::max(own.size(), expected.size()) && difference.empty(); ++i) {
+    auto const a = i < expected.size() ? expected[i] : Fact();
+    auto const b = i < own.size() ? own[i] : Fact();
+    if (a != b) difference = {a, b};
+  }
+  auto const differences = group.all_gather_objects(difference);
   for (int rank = 1; rank < group.world_size(); ++rank) {
-    auto const& got = at_rank(all, rank);
-    for (std::size_t i = 0; i < std::max(got.size(), expected.size()); ++i) {
-      auto const a = i < expected.size() ? expected[i] : Fact();
-      auto const b = i < got.size() ? got[i] : Fact();
-      if (a != b) refuse(group, operation, rank, a, b);
-    }
+    auto const& found = at_rank(differences, rank);
+    if (!found.empty()) refuse(group, operation, rank, found.at(0), found.at(1));
   }
 }
 

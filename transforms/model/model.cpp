@@ -13,6 +13,17 @@ TrainingObserver::~TrainingObserver() = default;
 TrainableModel::~TrainableModel() = default;
 BaseModelTransform::~BaseModelTransform() = default;
 
+void TrainableModel::set_observer(TrainingObserver& observer) {
+  observer_ = &observer;
+  observe(observer_);
+}
+
+void TrainableModel::remove_observer(TrainingObserver const& observer) {
+  if (observer_ != &observer) return;
+  observer_ = nullptr;
+  observe(nullptr);
+}
+
 std::vector<std::shared_ptr<Parameter>> TrainableModel::buffers() const { return {}; }
 
 std::vector<std::shared_ptr<Parameter>> TrainableModel::parameters() const {

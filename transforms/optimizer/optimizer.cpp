@@ -93,6 +93,9 @@ void Optimizer::step() {
   } catch (std::exception const& e) {
     model_->abort("the optimizer's step failed" + place + ": " + e.what());
     throw;
+  } catch (...) {
+    model_->abort("the optimizer's step failed" + place + " with an exception of an unknown type");
+    throw;
   }
 }
 

@@ -23,9 +23,11 @@ enum class CheckpointFormat : std::uint8_t {
 /// optimizer of the same kind with the same number of steps, or none does.
 struct SaveCheckpointOptions {
   Optimizer const* optimizer = nullptr;  ///< optimizer of the model, saved as well; null: only the model
-  Json training_state = nullptr;         ///< what `load_checkpoint` returns, such as the place in the data
-  std::filesystem::path directory{};     ///< directory with config.json, tokenizer and similar files to copy
-  Json config = Json::object();          ///< config of the model; an empty object: the one in `directory`
+  /// What `load_checkpoint` returns, such as the place in the data: at most 128 MiB as JSON, about 8 million values
+  /// and 126 levels.
+  Json training_state = nullptr;
+  std::filesystem::path directory{};  ///< directory with config.json, tokenizer and similar files to copy
+  Json config = Json::object();       ///< config of the model; an empty object: the one in `directory`
   CheckpointFormat format = CheckpointFormat::hugging_face;  ///< the same on all ranks
   /// Size limit of an output file; a larger tensor gets its own. Not for `CheckpointFormat::dcp`.
   std::uint64_t max_shard_bytes = 5'000'000'000;

@@ -86,8 +86,14 @@ class CROSSRANK_EXPORT TrainableModel {
   [[nodiscard]] virtual std::vector<Tensor> forward(std::span<Tensor const> inputs) = 0;
   /// Runs the backward pass of the last `forward`, from the gradients of its outputs.
   virtual void backward(std::span<Tensor const> gradients) = 0;
-  /// Sets the observer of later steps; null: none. The observer outlives its use.
+  /// Sets the observer of later steps; null: none. The observer outlives its use. Engines implement it; wrapped models
+  /// call `set_observer`.
   virtual void observe(TrainingObserver* observer) = 0;
+  /// Makes `observer` the observer of later steps.
+  void set_observer(TrainingObserver& observer);
+  /// Ends the observation, unless the model has got another observer since: a model that is wrapped anew has the new
+  /// wrapper's.
+  void remove_observer(TrainingObserver const& observer);
 
   /// Returns the tensors that an optimizer trains, with the gradients that they have now.
   [[nodiscard]] virtual std::vector<TrainedTensor> trained_tensors();
@@ -104,6 +110,9 @@ class CROSSRANK_EXPORT TrainableModel {
 
   /// Returns the parameters of all units, each once, in the order of the units.
   [[nodiscard]] std::vector<std::shared_ptr<Parameter>> parameters() const;
+
+ private:
+  TrainingObserver* observer_ = nullptr;  ///< the one of `set_observer`
 };
 
 }  // namespace crossrank

@@ -14,6 +14,6 @@ namespace crossrank::codec {
 
 /// Returns a value as indented text that `parse_python_json` and Python read. Throws `UsageError` for binary values and
 /// for text that is not UTF-8, which JSON does not have.
-[[nodiscard]] std::string to_python_json(Json value);
+[[nodiscard]] std::string to_python_json(Json const& value);
 
 }  // namespace crossrank::codec

@@ -38,6 +38,22 @@ TEST(PythonJson, is_written_as_it_was_read) {
   EXPECT_EQ(to_python_json(Json{{"a", 1}}), Json({{"a", 1}}).dump(2));
 }
 
+/// Between Python's text and JSON, a number is a string with a mark before its name.
+TEST(PythonJson, leaves_texts_that_look_like_marked_numbers) {
+  auto const value = parse_python_json("{\"a\": NaN, \"b\": \"\\u0001NaN\", \"\\u0001\\u0001NaN\": 1}", {});
+  EXPECT_TRUE(value.at("a").is_number());
+  EXPECT_EQ(value.at("b"), "\x01NaN");
+  EXPECT_TRUE(value.contains("\x01\x01NaN"));
+  Json const written{{"\x01NaN", "\x01Infinity"}, {"limit", infinity}};
+  EXPECT_EQ(parse_python_json(to_python_json(written), {}), written);
+}
+
+TEST(PythonJson, is_written_with_empty_values) {
+  for (auto const& value :
+       {Json::object(), Json::array(), Json(nullptr), Json{{"a", Json::array()}, {"b", {{"c", {}}}}}})
+    EXPECT_EQ(to_python_json(value), value.dump(2));
+}
+
 TEST(PythonJson, refuses_what_python_does_not_write) {
   for (auto const* text : {"Inf", "nan", "+Infinity", "InfinityInfinity", "[NaN", "{NaN: 1}", "1NaN"})
     EXPECT_THROW(static_cast<void>(parse_python_json(text, {})), FormatError) << text;

@@ -90,6 +90,16 @@ TEST(PickleReader, decodes_byte_strings) {
   EXPECT_EQ(root.text(), "a\xff\x80");
 }
 
+/// Protocol 2 writes an empty byte string as a call.
+TEST(PickleReader, decodes_an_empty_byte_string) {
+  auto const tree = read(
+      "\x80\x02"
+      "c__builtin__\nbytes\n)R.");
+  PickleValue const root(*tree, tree->root);
+  EXPECT_EQ(root.kind(), PickleKind::bytes);
+  EXPECT_EQ(root.text(), "");
+}
+
 TEST(PickleReader, keeps_calls_and_objects_as_descriptions) {
   auto const tree = read(
       "\x80\x04\x8c\x25torch.distributed.checkpoint.metadata\x94\x8c\x08Metadata\x94\x93)\x81}\x8c\x01"

@@ -57,6 +57,18 @@ bool DirectoryListing::has(std::string const& name) const {
   return std::binary_search(files.begin(), files.end(), name);
 }
 
+bool has_directory(fs::path const& path) {
+  std::error_code error;
+  auto const type = fs::status(path, error).type();
+  if (error && type != fs::file_type::not_found) {
+    platform::throw_io(
+        ErrorInfo{
+            .operation = open_operation, .message = "the directory cannot be examined", .resource = path.string()},
+        error.value());
+  }
+  return type == fs::file_type::directory;
+}
+
 DirectoryListing list_directory(fs::path const& path) {
   DirectoryListing listing{.path = path};
   std::error_code error;

@@ -19,6 +19,9 @@ struct DirectoryListing {
   [[nodiscard]] bool has(std::string const& name) const;
 };
 
+/// Returns whether there is a directory at the path. `IoError` if the path cannot be examined.
+[[nodiscard]] bool has_directory(std::filesystem::path const& path);
+
 /// Lists a directory. Throws `IoError` if it cannot be read; if it does not exist, the hint has the most similar path.
 [[nodiscard]] DirectoryListing list_directory(std::filesystem::path const& path);
 

@@ -16,7 +16,7 @@ constexpr auto joined(std::array<std::string_view, first> const& a, std::array<s
   return all;
 }
 
-constexpr std::array<std::string_view, 25> torch_globals{
+constexpr std::array<std::string_view, 26> torch_globals{
     "collections.OrderedDict",
     "collections.Counter",
     "torch._utils._rebuild_tensor",
@@ -41,6 +41,7 @@ constexpr std::array<std::string_view, 25> torch_globals{
     "torch.serialization._get_layout",
     "_codecs.encode",
     "builtins.set",
+    "builtins.bytes",
     "builtins.bytearray",
     "builtins.complex",
 };

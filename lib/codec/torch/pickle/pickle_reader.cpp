@@ -256,6 +256,8 @@ class Interpreter {
       return push_new({.kind = PickleKind::set, .items = std::vector<PickleId>(members)});
     }
     if (name == "_codecs.encode") return encoded(node(arguments).items);
+    // Protocol 2 has no other way to write an empty byte string.
+    if (name == "builtins.bytes" && node(arguments).items.empty()) return push_new({.kind = PickleKind::bytes});
     if (name == "builtins.bytearray" && node(arguments).items.size() == 1 &&
         node(node(arguments).items[0]).kind == PickleKind::bytes)
       return push(node(arguments).items[0]);

@@ -80,8 +80,7 @@ Removal remove_dead_job(platform::Directory const& out, std::string const& name)
 }
 
 void complete_interrupted_commits(std::filesystem::path const& path) {
-  std::error_code error;
-  if (!std::filesystem::is_directory(path, error)) return;
+  if (!has_directory(path)) return;
   while (auto const name = find_interrupted_commit(list_directory(path))) {
     if (remove_dead_job(platform::Directory::open(path, write_operation), *name) != Removal::gone) return;
   }
