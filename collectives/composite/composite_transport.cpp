@@ -16,6 +16,13 @@ namespace {
 using spi::OpKind;
 using spi::RequestId;
 
+/// The watch of one step, which ends with it.
+struct StepWatch final : spi::PeerWatch {
+  spi::Transport* on = nullptr;
+  RequestId request_id{};
+  std::unique_ptr<spi::PeerWatch> inner{};
+};
+
 }  // namespace
 
 CompositeTransport::CompositeTransport(Subtransports subtransports)
@@ -137,6 +144,18 @@ void CompositeTransport::wait(RequestId request_id, spi::TimeoutPolicy const& ti
     throw;
   }
   finish();
+}
+
+bool CompositeTransport::watch_peers(RequestId request_id, spi::TimeoutPolicy const& timeout_policy,
+                                     std::unique_ptr<spi::PeerWatch>& watch) {
+  auto const& op = operation(request_id);
+  if (op.completed) return true;
+  if (!watch) watch = std::make_unique<StepWatch>();
+  auto& of_step = static_cast<StepWatch&>(*watch);
+  auto* const on = op.steps.front().on;
+  if (std::exchange(of_step.on, on) != on || std::exchange(of_step.request_id, op.request_id) != op.request_id)
+    of_step.inner.reset();
+  return on->watch_peers(op.request_id, timeout_policy, of_step.inner);
 }
 
 void CompositeTransport::cancel(RequestId request_id, std::string_view why) noexcept {

@@ -96,6 +96,8 @@ class CompositeTransport final : public spi::Transport, public DeviceMessages {
                                                 std::shared_ptr<DevicePayload> found) override;
   [[nodiscard]] bool test(spi::RequestId) override;
   void wait(spi::RequestId, spi::TimeoutPolicy const& timeout_policy) override;
+  [[nodiscard]] bool watch_peers(spi::RequestId, spi::TimeoutPolicy const& timeout_policy,
+                                 std::unique_ptr<spi::PeerWatch>& watch) override;
   using spi::Transport::cancel;
   void cancel(spi::RequestId, std::string_view why) noexcept override;
   [[nodiscard]] std::shared_ptr<spi::Transport> split(spi::Signature, std::span<int const> members, std::string name,

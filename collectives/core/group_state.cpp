@@ -1,5 +1,6 @@
 #include "collectives/core/group_state.hpp"
 
+#include <algorithm>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -20,6 +21,9 @@
 
 namespace crossrank::detail {
 namespace {
+
+constexpr auto shortest_watch = std::chrono::milliseconds(2);
+constexpr auto longest_watch = std::chrono::milliseconds(100);
 
 bool is_message(algorithms::Call const& call) { return spi::is_message(call.signature.op_kind); }
 bool is_message(PendingOp const& pending_op) { return is_message(pending_op.call); }
@@ -247,6 +251,7 @@ void GroupState::post_next(PendingOp& pending_op) noexcept {
 }
 
 void GroupState::post_step(PendingOp& pending_op) {
+  pending_op.watch.reset();
   with_memory(pending_op.call.name(), [&] { pending_op.request_id = pending_op.execution.next(*transport); });
 }
 
@@ -272,7 +277,8 @@ void GroupState::end(PendingOp& pending_op, std::exception_ptr failure) noexcept
 void GroupState::step(PendingOp& pending_op, spi::TimeoutPolicy const& policy) noexcept {
   if (pending_op.request_id) {
     try {
-      transport->wait(*std::exchange(pending_op.request_id, std::nullopt), policy);
+      with_memory(pending_op.call.name(),
+                  [&] { transport->wait(*std::exchange(pending_op.request_id, std::nullopt), policy); });
     } catch (...) {
       return end(pending_op, std::current_exception());
     }
@@ -301,7 +307,9 @@ bool GroupState::try_step(PendingOp& pending_op) noexcept {
   if (waits_for_capture(pending_op)) return false;
   if (pending_op.request_id) {
     try {
-      if (!transport->test(*pending_op.request_id)) return false;
+      bool ended = false;
+      with_memory(pending_op.call.name(), [&] { ended = transport->test(*pending_op.request_id); });
+      if (!ended) return false;
     } catch (...) {
       end(pending_op, std::current_exception());
       return true;
@@ -395,23 +403,48 @@ void GroupState::wait(PendingOp& pending_op, spi::TimeoutPolicy const& policy) {
   throw_failure(pending_op);
 }
 
+bool GroupState::visit_to_watch(PendingOp& pending_op) noexcept {
+  if (!group_lock.visit()) return true;  // another thread drives the group's operations
+  bool const watches = watch_peers(pending_op, timeout_policy);
+  group_lock.end_visit();
+  return watches;
+}
+
+bool GroupState::watch_peers(PendingOp& pending_op, spi::TimeoutPolicy const& policy) noexcept {
+  if (pending_op.ended) return true;
+  auto& under_way = is_message(pending_op) || pending_collectives.empty() ? pending_op : *pending_collectives.front();
+  if (!under_way.request_id) return false;
+  auto const now = platform::system().now();
+  auto const interval = std::clamp<std::chrono::nanoseconds>(policy.timeout / 8, shortest_watch, longest_watch);
+  if (now - under_way.watched_at < interval) return under_way.watch != nullptr;
+  under_way.watched_at = now;
+  try {
+    return transport->watch_peers(*under_way.request_id, policy, under_way.watch);
+  } catch (std::exception const&) {
+    return true;  // no memory for it; the next call tries again
+  }
+}
+
 /// Drives the collectives as well: the peer may wait for one that this rank has started.
 void GroupState::wait_for_message(PendingOp& pending_op, spi::TimeoutPolicy policy) {
   platform::Deadline deadline(policy.timeout, policy.waited);
   platform::Backoff backoff;
-  while (!pending_op.ended && !pending_collectives.empty() && !deadline.expired()) {
+  while (!pending_op.ended && !pending_collectives.empty()) {
     bool const moved = advance();
     if (try_step(pending_op)) continue;
     auto const longest = platform::ProgressHook::make_progress(backoff.next());
-    if (moved) {
+    if (moved || watch_peers(pending_op, policy)) {
       deadline.progress();
+    } else {
+      deadline.tick();
+      if (deadline.expired()) break;
+    }
+    if (moved) {
       backoff.restart();
     } else {
       backoff.pause(longest);
-      deadline.tick();
     }
   }
-  if (pending_op.ended) return;
   policy.waited = deadline.idle();
   while (!pending_op.ended) step(pending_op, policy);
 }

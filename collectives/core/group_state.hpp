@@ -40,9 +40,11 @@ struct PendingOp {
   std::optional<spi::RequestId> request_id{};  ///< of the operation under way
   bool is_queued = false;                      ///< whether the progress thread advances it
   std::thread::id const starter = std::this_thread::get_id();
-  bool has_ended_on_host = false;   ///< whether only the part on the device is left
-  std::chrono::nanoseconds idle{};  ///< time in `Request::wait_for` since the last progress
-  std::uint64_t progress = 0;       ///< of the transport, as `Request::wait_for` has seen it last
+  bool has_ended_on_host = false;           ///< whether only the part on the device is left
+  std::unique_ptr<spi::PeerWatch> watch{};  ///< for callers that poll the operation under way
+  std::chrono::nanoseconds watched_at{};    ///< the last time
+  std::chrono::nanoseconds idle{};          ///< time in `Request::wait_for` since the last progress
+  std::uint64_t progress = 0;               ///< of the transport, as `Request::wait_for` has seen it last
   std::exception_ptr failure{};
   std::unique_ptr<device::DeviceCall> on_device{};  ///< of a call on device tensors
   std::optional<device::CaptureAtStart> capture{};  ///< likewise
@@ -137,6 +139,9 @@ struct GroupState final : PendingWork {
   void wait(PendingOp& pending_op, spi::TimeoutPolicy const& policy);
   /// Why a call is given up before it has ended.
   enum class AbandonReason : std::uint8_t { cancelled, dropped };
+  /// Looks after the ranks that an operation waits for, for a caller that polls it without the lock. Returns false
+  /// where the transport cannot: only a wait has a timeout there.
+  [[nodiscard]] bool visit_to_watch(PendingOp& pending_op) noexcept;
   /// Gives up an operation: its buffers are no longer used. If another thread is in a call of the group, that call may
   /// be writing to them, so this waits for its end, and aborts the group for a collective.
   void abandon(std::shared_ptr<PendingOp> const& pending_op, AbandonReason how) noexcept;
@@ -164,6 +169,8 @@ struct GroupState final : PendingWork {
   void end_if_closed(PendingOp& pending_op);
   void forget_ended_messages() noexcept;
   void wait_for_message(PendingOp& pending_op, spi::TimeoutPolicy policy);
+  /// Does the same under the lock. Does nothing if it is called too often.
+  [[nodiscard]] bool watch_peers(PendingOp& pending_op, spi::TimeoutPolicy const& policy) noexcept;
   /// Takes the lock from a call of another thread. Returns false if the operation ends first, or if that call does not
   /// end in time.
   [[nodiscard]] bool enter_to_abandon(PendingOp const& pending_op, std::string const& why) noexcept;

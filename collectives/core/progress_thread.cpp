@@ -44,9 +44,10 @@ void ProgressThread::add(GroupState& group) {
 void ProgressThread::remove(GroupState& group) noexcept {
   if (process_ != ::getpid()) return;
   std::unique_lock lock(mutex_);
+  // The thread adds a group with more work again when its visit has ended, so the wait comes first.
+  changed_->wait(lock, [&] { return visited_ != &group; });
   std::erase(with_work_, &group);
   std::erase(to_visit_, &group);
-  changed_->wait(lock, [&] { return visited_ != &group; });
 }
 
 bool ProgressThread::visit_groups(std::unique_lock<std::mutex>& lock) {

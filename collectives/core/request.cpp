@@ -54,6 +54,8 @@ bool Request::test() {
   bool const is_driven = pending_op_->is_queued && !group_->closed.load(std::memory_order_relaxed);
   if (is_driven && !pending_op_->ended) {
     group_->require_own_process(pending_op_->call.name());
+    // The thread leaves calls on device tensors, and what waits behind them, to the threads that have started them.
+    static_cast<void>(platform::ProgressHook::make_progress({}));
     return false;
   }
   {
@@ -109,7 +111,8 @@ bool Request::wait_for(std::chrono::milliseconds limit) {
       moved_at = now;
       backoff.restart();
     }
-    auto const idle = pending_op_->idle + (now - moved_at);
+    bool const watches = group_->visit_to_watch(*pending_op_);
+    auto const idle = watches ? std::chrono::nanoseconds{} : pending_op_->idle + (now - moved_at);
     if (idle >= group_->timeout_policy.timeout && !pending_op_->ended) {
       wait_after(idle);  // the transport decides which rank is late
       return true;

@@ -29,6 +29,11 @@ platform::Backoff::Rule backoff_rule(std::size_t ranks_here) noexcept {
           .longest_sleep = longest_sleep};
 }
 
+struct MessagePeerWatch final : spi::PeerWatch {
+  explicit MessagePeerWatch(spi::TimeoutPolicy const& timeout_policy) : state(timeout_policy) {}
+  WaitState state;
+};
+
 /// Marks this rank as waiting, for the answers to pings.
 class WaitingFlag {
  public:
@@ -139,6 +144,15 @@ void MessageTransport::wait(RequestId request_id, spi::TimeoutPolicy const& time
     throw;
   }
   finished();
+}
+
+bool MessageTransport::watch_peers(RequestId request_id, spi::TimeoutPolicy const& timeout_policy,
+                                   std::unique_ptr<spi::PeerWatch>& watch) {
+  auto const guard = link_.network().lock();
+  if (!watch) watch = std::make_unique<MessagePeerWatch>(timeout_policy);
+  if (!result_of(request_id).completed)
+    failures_.watch(awaited(request_id), static_cast<MessagePeerWatch&>(*watch).state, timeout_policy);
+  return true;
 }
 
 void MessageTransport::ask_status(int member) {

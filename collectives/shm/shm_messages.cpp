@@ -11,6 +11,7 @@
 #include "lib/core/at_rank.hpp"
 #include "lib/node/group/bulk_copy.hpp"
 #include "lib/node/memory/corruption.hpp"
+#include "lib/node/wait/peer_watchdog.hpp"
 
 /// Messages between two ranks: each ordered pair has a ring of descriptors; payloads are in the sender's arena.
 namespace crossrank::shm {
@@ -137,6 +138,11 @@ bool ShmTransport::has_ended(MessageOp& op) {
   group_->fail_if_lost(condition);
   group_->throw_if_failed(op.name());
   return false;
+}
+
+void ShmTransport::watch_members(MessageOp& op, node::PeerWatchdog& watchdog) {
+  ChannelCondition condition(*this, op);
+  if (!condition.done()) watchdog.poll(condition);
 }
 
 void ShmTransport::complete(MessageOp& op, spi::TimeoutPolicy const& timeout_policy) {

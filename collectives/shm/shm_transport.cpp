@@ -15,6 +15,7 @@
 #include "lib/core/error_record.hpp"
 #include "lib/core/overloads.hpp"
 #include "lib/node/group/copy_batch.hpp"
+#include "lib/node/wait/peer_watchdog.hpp"
 #include "lib/platform/system.hpp"
 
 namespace crossrank::shm {
@@ -24,6 +25,11 @@ using spi::OpKind;
 using spi::RequestId;
 
 constexpr std::size_t short_copy = std::size_t{8} << 10;
+
+struct ShmPeerWatch final : spi::PeerWatch {
+  explicit ShmPeerWatch(node::PeerWatchdog started) : watchdog(std::move(started)) {}
+  node::PeerWatchdog watchdog;
+};
 
 }  // namespace
 
@@ -46,8 +52,9 @@ ShmTransport::~ShmTransport() {
   if (!closed_ && !group_->has_failed() && std::uncaught_exceptions() == 0) device_payloads_.flush([] {});
   auto& arena = group_->comm().arena();
   for (auto const& slot : ring_.slots()) {
-    // `close` is a barrier after the last reads of all. A rank that only drops its handle may be ahead of its peers.
-    if (closed_) {
+    // `close` is a barrier after the last reads of all. A rank that only drops its handle, or whose `close` failed, may
+    // be ahead of its peers.
+    if (all_have_closed_) {
       arena.release(slot);
     } else {
       arena.release_when(group_->everyone_left(), slot);
@@ -123,6 +130,19 @@ void ShmTransport::wait(RequestId request_id, spi::TimeoutPolicy const& timeout_
     throw;
   }
   drop(request_id);
+}
+
+bool ShmTransport::watch_peers(RequestId request_id, spi::TimeoutPolicy const& timeout_policy,
+                               std::unique_ptr<spi::PeerWatch>& watch) {
+  with_operation(request_id, [&](auto& op) {
+    if (!watch) watch = std::make_unique<ShmPeerWatch>(group_->watchdog(timeout_policy, op.name()));
+    if (!op.completed) watch_members(op, static_cast<ShmPeerWatch&>(*watch).watchdog);
+  });
+  return true;
+}
+
+void ShmTransport::watch_members(CollectiveOp& op, node::PeerWatchdog& watchdog) {
+  group_->watch_round(watchdog, op.posted.round);
 }
 
 void ShmTransport::complete(CollectiveOp& op, spi::TimeoutPolicy const& timeout_policy) {
@@ -301,6 +321,7 @@ void ShmTransport::close(spi::TimeoutPolicy const& timeout_policy) {
   device_payloads_.inbox().close();
   auto const round = group_->post({.op_kind = OpKind::close}, timeout_policy);
   static_cast<void>(group_->wait(round, timeout_policy, "close"));
+  all_have_closed_ = true;
   group_->closed();
 }
 

@@ -78,6 +78,8 @@ class ShmTransport final : public spi::Transport, public DeviceMessages {
                                                                std::span<std::size_t const> recv_counts) override;
   [[nodiscard]] bool test(spi::RequestId) override;
   void wait(spi::RequestId, spi::TimeoutPolicy const& timeout_policy) override;
+  [[nodiscard]] bool watch_peers(spi::RequestId, spi::TimeoutPolicy const& timeout_policy,
+                                 std::unique_ptr<spi::PeerWatch>& watch) override;
   using spi::Transport::cancel;
   void cancel(spi::RequestId, std::string_view why) noexcept override;
   [[nodiscard]] std::shared_ptr<spi::Transport> split(spi::Signature, std::span<int const> members, std::string name,
@@ -176,6 +178,9 @@ class ShmTransport final : public spi::Transport, public DeviceMessages {
   void require_open(char const* operation) const;
   [[nodiscard]] bool has_ended(CollectiveOp& op);
   [[nodiscard]] bool has_ended(MessageOp& op);
+  /// Checks the members that the operation waits for.
+  void watch_members(CollectiveOp& op, node::PeerWatchdog& watchdog);
+  void watch_members(MessageOp& op, node::PeerWatchdog& watchdog);
   /// Waits for the operation and throws its error.
   void complete(CollectiveOp& op, spi::TimeoutPolicy const& timeout_policy);
   void complete(MessageOp& op, spi::TimeoutPolicy const& timeout_policy);
@@ -278,6 +283,7 @@ class ShmTransport final : public spi::Transport, public DeviceMessages {
   DevicePayloads device_payloads_;
   spi::TimeoutPolicy timeout_policy_;
   bool closed_ = false;
+  bool all_have_closed_ = false;  ///< `close` has succeeded
 };
 
 }  // namespace crossrank::shm

@@ -35,6 +35,7 @@ void Transport::report_failure(ErrorCode, std::span<int const>, std::string_view
 void Transport::note_peer_error(int) noexcept {}
 
 std::vector<int> Transport::failed_ranks() { return {}; }
+bool Transport::watch_peers(RequestId, TimeoutPolicy const&, std::unique_ptr<PeerWatch>&) { return false; }
 void Transport::keep_alive() noexcept {}
 std::uint64_t Transport::progress() const noexcept { return 0; }
 

@@ -220,6 +220,42 @@ TEST(Run, ends_the_grandchildren_when_it_is_killed) {
   for (pid_t const pid : pids) EXPECT_TRUE(gone_within(pid, seconds(10))) << pid;
 }
 
+/// Starts a process that leads a group with this number; -1 if the number is not free or may not be chosen.
+pid_t start_group(pid_t number) {
+  std::ofstream last("/proc/sys/kernel/ns_last_pid");
+  last << number - 1 << std::flush;
+  pid_t const pid = ::fork();
+  if (pid == 0) {
+    ::setsid();
+    while (true) ::pause();
+  }
+  if (pid == number) return pid;
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+  return -1;
+}
+
+TEST(Run, spares_a_process_with_the_number_of_a_group_that_is_gone) {
+  if (::access("/proc/sys/kernel/ns_last_pid", W_OK) != 0) GTEST_SKIP() << "only root may choose process numbers";
+  TemporaryDirectory const folder;
+  auto const file = (folder.path() / "pid").string();
+  // Rank 0 ends before the process that it leaves in its group.
+  CommandRun run(shell(2, "echo $$ >" + file + ".$RANK; [ $RANK = 1 ] && exec sleep 60; sleep 0.5 & exit 0"));
+  pid_t const group = pid_in(file + ".0");
+  ASSERT_GT(pid_in(file + ".1"), 0);
+  while (::kill(-group, 0) == 0) std::this_thread::sleep_for(milliseconds(10));
+  pid_t other = -1;
+  for (int attempt = 0; attempt < 1'000 && other < 0; ++attempt) other = start_group(group);
+  if (other < 0) GTEST_SKIP() << "the number was not free";
+  run.signal(SIGKILL);
+  EXPECT_EQ(run.finish().signal, SIGKILL);
+  EXPECT_TRUE(gone_within(pid_in(file + ".1"), seconds(10)));
+  std::this_thread::sleep_for(milliseconds(300));  // the guard has seen the end of the launcher
+  EXPECT_EQ(::waitpid(other, nullptr, WNOHANG), 0);
+  ::kill(other, SIGKILL);
+  ::waitpid(other, nullptr, 0);
+}
+
 TEST(Run, leaves_no_guard_process) {
   TemporaryDirectory const folder;  // its name is part of the command line, which the guard shares
   // The guard names itself when it begins, which may be after the rank.

@@ -57,6 +57,7 @@ class Launch {
     platform::Fd fd{};
     LinePrefixer lines;
     OutputQueue* to = nullptr;
+    bool is_answer = false;  ///< standard output, which may share its queue with the other stream
   };
   struct Rank {
     int number = 0;
@@ -74,6 +75,7 @@ class Launch {
   void pass_on(int number);
   void stop_with_ranks();
   void take_exits();
+  void forget_empty_groups();
   void tell_ends();
   void explain_ends();
   void take_output(Stream& stream);
@@ -97,6 +99,7 @@ class Launch {
   std::vector<Stream> streams_;
   JobOutcome outcome_;
   ConnectMonitor connect_monitor_{job_.job_id, options_.ranks};
+  std::vector<pid_t> ended_groups_;   // process groups of ended ranks that may have members left
   std::vector<RankExit> unreported_;  // ends of ranks that the ranks in `connect()` have not been told yet
   bool answered_ = false;             // a rank has written to standard output
   int refused_ = 0;                   // exit code when not all ranks could be started
@@ -164,7 +167,7 @@ bool Launch::start(int number, int input) {
   platform::Fd const out_writer(out[1]);
   platform::Fd const err_writer(err[1]);
   auto const prefix = options_.prefix ? "[" + std::to_string(number) + "]" : std::string();
-  streams_.push_back({.fd = platform::Fd(out[0]), .lines = LinePrefixer(prefix), .to = &out_});
+  streams_.push_back({.fd = platform::Fd(out[0]), .lines = LinePrefixer(prefix), .to = &out_, .is_answer = true});
   streams_.push_back({.fd = platform::Fd(err[0]), .lines = LinePrefixer(prefix), .to = one_output_ ? &out_ : &err_});
   ::fcntl(out[0], F_SETFL, O_NONBLOCK);
   ::fcntl(err[0], F_SETFL, O_NONBLOCK);
@@ -284,15 +287,25 @@ void Launch::take_exits() {
     outcome_.add(end);
     unreported_.push_back(end);
     ranks_.erase(rank);  // its process id may be reused
-    if (::kill(-reaped.pid, 0) != 0 && errno == ESRCH) guard_.forget(reaped.pid);
+    ended_groups_.push_back(reaped.pid);
     if (outcome_.failed()) end_soon();
   }
+  forget_empty_groups();
   tell_ends();
   // All ranks have ended, so the processes that they left running have no work any more.
   if (ranks_.empty() && !processes_.gone() && !kill_at_) {
     processes_.signal_all(SIGTERM);
     kill_at_ = Clock::now() + options_.grace;
   }
+}
+
+// What a rank leaves running becomes our child, so we reap the last member of its group.
+void Launch::forget_empty_groups() {
+  std::erase_if(ended_groups_, [this](pid_t group) {
+    if (::kill(-group, 0) == 0 || errno != ESRCH) return false;
+    guard_.forget(group);
+    return true;
+  });
 }
 
 // Waits for the whole process group: a rank that returned 0 may have left a process that connects in its place.
@@ -321,7 +334,7 @@ void Launch::take_output(Stream& stream) {
   auto const got = ::read(stream.fd.get(), buffer.data(), buffer.size());
   if (got > 0) {
     std::string_view const bytes(buffer.data(), as_size(got));
-    answered_ = answered_ || stream.to == &out_;
+    answered_ = answered_ || stream.is_answer;
     if (options_.raw) {
       stream.to->waiting() += bytes;
     } else {

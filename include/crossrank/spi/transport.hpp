@@ -43,6 +43,13 @@ enum class UserCode : std::uint8_t { begins, ends };
 /// Names a posted operation of one transport.
 enum class RequestId : std::uint64_t {};
 
+/// What a transport has seen, since a rank polls an operation, of the ranks that the operation waits for.
+class CROSSRANK_EXPORT PeerWatch {
+ public:
+  /// Ends the watch.
+  virtual ~PeerWatch() = default;
+};
+
 /// The interface that a backend implements: non-blocking collectives and messages of one group, in bytes.
 ///
 /// The library calls a transport from one thread at a time. All ranks of the group post the same collectives in the
@@ -137,6 +144,13 @@ class CROSSRANK_EXPORT Transport {
   /// Blocks until the operation has ended, sleeping where the backend supports it. Throws `TimeoutError` when the time
   /// is up.
   virtual void wait(RequestId, TimeoutPolicy const& timeout_policy) = 0;
+  /// Looks after the ranks that an operation waits for, as `wait` does between its naps. Never blocks. If one of them
+  /// has made no progress for too long, the group fails, and the next `test` throws.
+  ///
+  /// A caller that polls with `test` calls it every 100 ms, or eight times per timeout if that is more often, with the
+  /// same `watch`, null at first. Returns false where the transport cannot do so: only `wait` has a timeout there.
+  [[nodiscard]] virtual bool watch_peers(RequestId, TimeoutPolicy const& timeout_policy,
+                                         std::unique_ptr<PeerWatch>& watch);
   /// Cancels the operation; on return its buffers belong to the caller again.
   ///
   /// Cancelling a collective kills the group. The errors of all ranks say `why`, or that this rank cancelled the call.

@@ -7,6 +7,7 @@
 
 #include "lib/core/at_rank.hpp"
 #include "lib/node/wait/lost_members.hpp"
+#include "lib/node/wait/peer_watchdog.hpp"
 #include "lib/platform/crash_point.hpp"
 
 namespace crossrank {
@@ -26,7 +27,9 @@ Group::Group(std::shared_ptr<NodeComm> comm, std::uint32_t block, std::string na
       decision_(members_),
       errors_(members_, arrivals_, decision_),
       rounds_(members_, arrivals_, decision_, errors_),
-      wait_(members_, rounds_, decision_, errors_) {}
+      wait_(members_, rounds_, decision_, errors_) {
+  members_.comm().add_open_group();
+}
 
 std::shared_ptr<Group> Group::of_node(std::shared_ptr<NodeComm> comm, std::string name) {
   int const rank = comm->rank();
@@ -35,7 +38,12 @@ std::shared_ptr<Group> Group::of_node(std::shared_ptr<NodeComm> comm, std::strin
   return std::shared_ptr<Group>(new Group(std::move(comm), 0, std::move(name), rank, std::move(all)));
 }
 
+void Group::closed() noexcept {
+  if (!std::exchange(closed_, true)) comm().remove_open_group();
+}
+
 Group::~Group() {
+  if (!closed_) comm().remove_open_group();
   // After this rank has left its node, the block may belong to another group.
   if (!comm().is_own_process() || comm().has_departed(comm().rank())) return;
   if (!closed_) {
@@ -170,6 +178,10 @@ void Group::fail(Verdict verdict, std::string_view why, std::vector<int> members
 
 void Group::throw_if_failed(std::string_view operation) const {
   if (decision_.has_failed()) errors_.throw_decision(operation);
+}
+
+PeerWatchdog Group::watchdog(spi::TimeoutPolicy const& timeout_policy, std::string_view operation) {
+  return {members_, rounds_, timeout_policy, operation};
 }
 
 void Group::fail_if_lost(WaitCondition& condition) noexcept { node::fail_if_lost(members_, rounds_, condition); }

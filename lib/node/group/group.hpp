@@ -25,6 +25,8 @@
 
 namespace crossrank::node {
 
+class PeerWatchdog;
+
 /// A group of ranks of one node, and its barrier rounds.
 ///
 /// A round is one barrier. Members arrive by `post`. A round passes once all have arrived. It fails when a member is
@@ -104,7 +106,7 @@ class Group final : public spi::NodeMemory {
   /// Makes the group fail with an error that blames `members`, at least one. `verdict` is `timeout` or `aborted`.
   void fail(Verdict verdict, std::string_view why, std::vector<int> members) noexcept;
   /// Records that the members have closed the group, so that dropping the handle is not a departure.
-  void closed() noexcept { closed_ = true; }
+  void closed() noexcept;
   /// Throws the group's error if the group has failed.
   void throw_if_failed(std::string_view operation) const;
   [[nodiscard]] bool has_failed() const noexcept { return decision_.has_failed(); }
@@ -116,6 +118,10 @@ class Group final : public spi::NodeMemory {
   void wait_for(WaitCondition& condition, spi::TimeoutPolicy const& timeout_policy, std::string_view operation) {
     wait_.wait_for(condition, timeout_policy, operation);
   }
+  /// Returns a watchdog for a caller that polls. It refers to this group.
+  [[nodiscard]] PeerWatchdog watchdog(spi::TimeoutPolicy const& timeout_policy, std::string_view operation);
+  /// Checks, for such a caller, the members that have not arrived at a round. Never blocks; the group may fail.
+  void watch_round(PeerWatchdog& watchdog, std::uint64_t round) { wait_.watch_round(watchdog, round); }
   /// Fails the group if a member that the condition waits for has died or left. Never blocks.
   void fail_if_lost(WaitCondition& condition) noexcept;
 

@@ -95,6 +95,10 @@ class NodeComm : public std::enable_shared_from_this<NodeComm> {
   /// Publishes the reason why this process is about to end, and fails every group that it is in. Not async-signal-safe.
   /// Never throws.
   void set_exit_reason(std::string_view exit_text) noexcept;
+  /// Counts the groups of this rank that are not closed.
+  void add_open_group() noexcept { open_groups_.fetch_add(1, std::memory_order_relaxed); }
+  void remove_open_group() noexcept { open_groups_.fetch_sub(1, std::memory_order_relaxed); }
+  [[nodiscard]] bool has_open_groups() const noexcept { return open_groups_.load(std::memory_order_relaxed) > 0; }
   /// Records that this rank leaves cleanly. Idempotent; called by the destructor and when the process exits.
   void leave() noexcept;
 
@@ -121,6 +125,7 @@ class NodeComm : public std::enable_shared_from_this<NodeComm> {
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<WatchdogThread> watchdog_;
   bool may_spin_ = false;
+  std::atomic<int> open_groups_{0};  ///< orders nothing
   mutable SpinLock flight_lock_{};
   std::mutex read_mutex_;
   std::unordered_set<std::uint64_t> read_before_;

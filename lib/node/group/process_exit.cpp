@@ -58,7 +58,8 @@ void for_each_comm(Action action) noexcept {
 
 void on_exit() {
   for_each_comm([](NodeComm& comm) {
-    comm.set_exit_reason("exited without closing");
+    // A handle that lives until now, such as a static one, may have been closed.
+    if (comm.has_open_groups()) comm.set_exit_reason("exited without closing");
     comm.leave();
   });
 }

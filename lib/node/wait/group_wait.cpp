@@ -60,6 +60,11 @@ void GroupWait::wait_for_round(std::uint64_t round, spi::TimeoutPolicy const& ti
   if (!rounds_.has_passed(round)) errors_.throw_decision(operation);
 }
 
+void GroupWait::watch_round(PeerWatchdog& watchdog, std::uint64_t round) {
+  RoundIsOver condition(rounds_, round);
+  if (!condition.done()) watchdog.poll(condition);
+}
+
 bool GroupWait::test_round(std::uint64_t round, std::string_view operation) {
   RoundIsOver condition(rounds_, round);
   if (!condition.done()) fail_if_lost(members_, rounds_, condition);

@@ -13,6 +13,8 @@
 
 namespace crossrank::node {
 
+class PeerWatchdog;
+
 /// How a member of a group waits: it spins for as long as that has paid before, then sleeps on its doorbell. Between
 /// two naps a `PeerWatchdog` checks the peers.
 class GroupWait {
@@ -26,6 +28,8 @@ class GroupWait {
   void wait_for(WaitCondition& condition, spi::TimeoutPolicy const& timeout_policy, std::string_view operation);
   /// Blocks until a round has passed; throws as `wait_for`.
   void wait_for_round(std::uint64_t round, spi::TimeoutPolicy const& timeout_policy, std::string_view operation);
+  /// Checks, for a caller that polls a round, the members that have not arrived. Never blocks; the group may fail.
+  void watch_round(PeerWatchdog& watchdog, std::uint64_t round);
   /// Returns whether a round has passed, without blocking. Throws the group's error if the round has failed, also
   /// because a member that it waits for is lost.
   [[nodiscard]] bool test_round(std::uint64_t round, std::string_view operation);

@@ -457,7 +457,66 @@ void repeated_waits_time_out_together(ConformanceRank& self) {
   EXPECT_FALSE(late.group_usable);
 }
 
+/// A rank that is late but makes progress is waited for, in slices, and in a receive beside a pending collective.
+void waits_see_that_a_late_rank_is_alive(ConformanceRank& self) {
+  auto& world = self.world;
+  auto const hasty = make_collective(world.transport(), {.timeout = std::chrono::milliseconds(800)});
+  world.barrier();
+  auto sum = filled(4, 1);
+  auto value = filled(1, 5);
+  if (world.rank() == 1) {
+    for (int i = 0; i < 20; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      world.keep_alive();
+    }
+    world.all_reduce(sum);
+    for (int rank = 0; rank < world.world_size(); ++rank) {
+      if (rank != 1) world.send(value, rank);
+    }
+  } else {
+    auto request = hasty.iall_reduce(sum);
+    if (world.rank() % 2 == 0) hasty.recv(value, 1);
+    while (!request.wait_for(std::chrono::milliseconds(20))) continue;
+    if (world.rank() % 2 != 0) hasty.recv(value, 1);
+  }
+  EXPECT_TRUE(all_are(sum, world.world_size()));
+  EXPECT_TRUE(all_are(value, 5));
+  world.barrier();
+}
+
+/// A rank whose `close` fails may be ahead of its peers, which still read what it has sent.
+void a_failed_close_keeps_what_peers_read(ConformanceRank& self) {
+  auto& world = self.world;
+  std::vector<int> all(static_cast<std::size_t>(world.world_size()));
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<std::vector<int>> singles;
+  for (int const rank : all) singles.push_back({rank});
+  auto group = world.split({all});
+  auto const alone = world.split(singles);
+  constexpr std::int64_t count = 16'384;
+  auto value = filled(count, world.rank() == 0 ? 1 : 0);
+  if (world.rank() == 0) {
+    auto hasty = make_collective(group.transport(), {.timeout = std::chrono::milliseconds(200)});
+    hasty.broadcast(value);
+    EXPECT_THROW(hasty.close(), Error);
+    hasty = {};
+    group = {};
+    auto other = filled(count, 7);
+    for (int i = 0; i < 40; ++i) alone.broadcast(other);
+    return;
+  }
+  auto request = group.ibroadcast(value);
+  std::this_thread::sleep_for(std::chrono::milliseconds(600));
+  try {
+    request.wait();
+    EXPECT_TRUE(all_are(value, 1));
+  } catch (Error const&) {  // the group has failed, which is as good
+  }
+}
+
 constexpr ConformanceCase requests_list[] = {
+    {"waits_see_that_a_late_rank_is_alive", waits_see_that_a_late_rank_is_alive, 2, false},
+    {"a_failed_close_keeps_what_peers_read", a_failed_close_keeps_what_peers_read, 2, true},
     {"requests_complete_in_any_order", requests_complete_in_any_order, 1, false, OnDevices::yes},
     {"fused_calls_treat_each_tensor", fused_calls_treat_each_tensor, 1, false, OnDevices::yes},
     {"fused_calls_reject_invalid_lists", fused_calls_reject_invalid_lists, 1, false, OnDevices::yes},
