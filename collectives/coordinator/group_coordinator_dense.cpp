@@ -144,12 +144,16 @@ std::vector<Tensor> join_rows(Collective const& group, std::vector<Tensor> const
   if (tensors.empty()) return {};
   for (auto const& tensor : tensors) require_first_dim(group, tensor, operation);
   auto const rows = tensors.front().shape()[0];
+  for (auto const& tensor : tensors) {
+    if (tensor.shape()[0] == rows) continue;
+    throw UsageError(usage_in(group, operation, "the tensors have different numbers of rows", std::to_string(rows),
+                              to_string(tensor)));
+  }
   if (sizes.empty()) sizes = group.all_gather_objects(rows);
   require_sizes(group, sizes, operation);
-  for (auto const& tensor : tensors) {
-    if (tensor.shape()[0] == at_rank(sizes, group.rank())) continue;
+  if (rows != at_rank(sizes, group.rank())) {
     throw UsageError(usage_in(group, operation, "the number of rows differs from this rank's size",
-                              std::to_string(at_rank(sizes, group.rank())), to_string(tensor)));
+                              std::to_string(at_rank(sizes, group.rank())), to_string(tensors.front())));
   }
   if (group.world_size() == 1) return tensors;
   auto const total = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});

@@ -9,6 +9,7 @@
 #include "lib/codec/io/checked_size.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/device/device_kinds.hpp"
+#include "lib/tensor/tensor_checks.hpp"
 
 namespace crossrank {
 namespace {
@@ -64,6 +65,7 @@ class Encoder {
 
   void leaf(Tensor const& tensor, std::string const& path) {
     if (!tensor.defined()) return writer_(Kind::none), void();
+    require_usable(tensor, "tensor_dict");  // while all ranks can still be told
     int const parts = parts_of_(path, tensor);
     auto const kind = tensor.device().kind;
     bool const small = tensor.nbytes() <= (kind == Device::Kind::cpu ? max_inlined : 0);

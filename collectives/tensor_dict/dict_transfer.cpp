@@ -66,8 +66,10 @@ TensorDict broadcast_dict_from(Collective const& group, TensorDict dict, int roo
   });
   DecodedDict decoded;
   if (!mine) {
-    decoded = decode_dict(bytes, [&](Shape const& shape, Dtype dtype, Device::Kind kind) {
-      return allocate_result(group, "broadcast_tensor_dict", [&] { return memory_for_tensor(shape, dtype, kind); });
+    decoded = run_own_part(group, "broadcast_tensor_dict", [&] {
+      return decode_dict(bytes, [&](Shape const& shape, Dtype dtype, Device::Kind kind) {
+        return allocate_result(group, "broadcast_tensor_dict", [&] { return memory_for_tensor(shape, dtype, kind); });
+      });
     });
   }
   for (auto& [tensor, travel, parts] : mine ? metadata.tensors : decoded.tensors) {
@@ -146,7 +148,7 @@ bool DictReceive::post_receives(bool may_wait) noexcept {
   try {
     while (stage_ < Stage::tensors) {
       if (!receives_completed(may_wait)) return false;
-      next_stage();
+      run_own_part(group_, receiving, [&] { next_stage(); });
     }
   } catch (...) {
     failure_ = std::current_exception();

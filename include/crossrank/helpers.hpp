@@ -66,13 +66,18 @@ struct Kept<void> {
 /// Runs `body` as the caller's code: ranks that wait for this rank meanwhile use the user limit as their timeout.
 CROSSRANK_EXPORT void run_user_code(Collective const& world, std::function<void()> const& body);
 
+template <class R>
+[[nodiscard]] std::vector<R> decode_results(Collective const& world, char const* operation,
+                                            std::vector<Bytes> const& all) {
+  std::vector<R> out;
+  for (auto const& bytes : all) out.push_back(decode_in<R>(world, operation, bytes));
+  return out;
+}
+
 template <class R, class F>
 [[nodiscard]] std::vector<R> gather_results(Collective const& world, char const* operation, F& fn, Root root) {
-  std::vector<R> out;
-  for (auto const& bytes :
-       gather_bytes(world, operation, root.root, [&] { return encode_object(static_cast<R>(fn())); }))
-    out.push_back(decode_in<R>(world, operation, bytes));
-  return out;
+  auto const all = gather_bytes(world, operation, root.root, [&] { return encode_object(static_cast<R>(fn())); });
+  return decode_results<R>(world, operation, all);
 }
 
 template <class R, class F>
@@ -159,11 +164,14 @@ requires std::is_arithmetic_v<detail::ResultOf<F>>
 /// on all ranks. Collective; one gather, one broadcast.
 template <class F, class Reduce>
 auto reduce_and_broadcast(Collective const& world, F&& fn, Reduce&& reduce, Root root = {}) {
+  constexpr char const* operation = "reduce_and_broadcast";
   using Each = detail::ResultOf<F>;
-  auto const values = detail::gather_results<Each>(world, "reduce_and_broadcast", fn, root);
+  auto const all =
+      detail::gather_bytes(world, operation, root.root, [&] { return encode_object(static_cast<Each>(fn())); });
   using R = detail::ResultOf<Reduce, std::vector<Each> const&>;
+  // A result that cannot be decoded is an error of the root's part, of which all ranks learn.
   return detail::broadcast_result<R>(
-      world, "reduce_and_broadcast", [&] { return reduce(values); }, root);
+      world, operation, [&] { return reduce(detail::decode_results<Each>(world, operation, all)); }, root);
 }
 
 /// Returns the root's dictionary on all ranks. It may be `Json`, or any map or struct that is an object. Collective;

@@ -111,6 +111,9 @@ TEST(GroupDense, refuses_ranks_dims_and_sizes_out_of_range) {
     EXPECT_THROW(static_cast<void>(group.reduce_scatterv(counting({3}), {0}, {1, 1})), UsageError);
     EXPECT_THROW(static_cast<void>(group.all_gatherv(counting({3}), {3})), UsageError);
     EXPECT_THROW(static_cast<void>(group.all_gatherv(counting({3}), {2, 2})), UsageError);
+    if (world.rank() == 1) {  // before the sizes are exchanged
+      EXPECT_THROW(static_cast<void>(group.all_gatherv(std::vector{counting({3}), counting({2})})), UsageError);
+    }
     EXPECT_THROW(static_cast<void>(group.all_gatherv(Tensor::scalar(1.F), {1, 1})), UsageError);
     world.barrier();
   });

@@ -151,6 +151,32 @@ INSTANTIATE_TEST_SUITE_P(
                              true}),
     [](auto const& each) { return each.param.name; });
 
+/// A value that only its sender can read.
+struct Unreadable {
+  template <class Archive>
+  void save(Archive&) const {}
+  template <class Archive>
+  void load(Archive&) {
+    throw std::out_of_range("no such layer");
+  }
+};
+
+TEST(ReduceAndBroadcast, tells_all_ranks_that_the_root_cannot_decode_a_value) {
+  run_thread_ranks(2, [](Collective world) {
+    auto const reduce = [&] {
+      static_cast<void>(reduce_and_broadcast(
+          world, [] { return Unreadable{}; }, [](std::vector<Unreadable> const&) { return 0; }));
+    };
+    if (world.rank() == 0) {
+      EXPECT_ANY_THROW(reduce());
+    } else {
+      EXPECT_THROW(reduce(), RemoteError);
+    }
+    all_helpers_give_their_results(world);
+    world.close();
+  });
+}
+
 TEST(ZeroFirst, runs_the_others_after_rank_0) {
   std::atomic<bool> filled{false};
   run_thread_ranks(4, [&](Collective world) {
