@@ -152,9 +152,11 @@ Status FailureDetector::status(std::uint64_t round) const {
   auto const now = system().now();
   for (int const member : rounds_.missing()) {
     if (member == 0) continue;
-    auto const& peer = link_.peer(member);
+    auto& peer = link_.peer(member);
     own.progress += peer.status.progress;
     own.user_code = own.user_code || (peer.status.user_code && now - peer.heard < answers_within);
+    if (now - peer.pinged < ping_interval) continue;  // many ranks may ask
+    peer.pinged = now;
     link_.send(member, {.kind = PacketKind::ping, .round = round});
   }
   return own;

@@ -65,8 +65,7 @@ std::vector<int> Network::awaited_at_end() const {
 }
 
 void Network::await_others() noexcept {
-  if (!is_own_process() || !packet_transport_->may_use_threads() || silence_limit_ <= std::chrono::nanoseconds(0))
-    return;
+  if (!is_own_process() || !packet_transport_->may_use_threads()) return;
   platform::Backoff backoff({.longest_sleep = longest_sleep_at_exit});
   auto const start = system().now();
   auto last_ping = start;
@@ -74,7 +73,7 @@ void Network::await_others() noexcept {
   try {
     for (;; backoff.pause()) {
       auto const guard = lock();
-      if (stopped_.load()) return;
+      if (stopped_.load() || silence_limit_ <= std::chrono::nanoseconds(0)) return;
       if (!first) announce_leaving(0);
       pump();
       auto const now = system().now();

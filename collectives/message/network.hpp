@@ -57,10 +57,11 @@ struct Peer {
   std::string host_name{};
   std::int64_t pid = 0;
   bool dead = false;
-  std::string death{};                ///< how it died
-  bool leaving = false;               ///< ends its part in the job
-  Status status{};                    ///< as it last said
-  std::chrono::nanoseconds heard{0};  ///< when a packet of it last came
+  std::string death{};                 ///< how it died
+  bool leaving = false;                ///< ends its part in the job
+  Status status{};                     ///< as it last said
+  std::chrono::nanoseconds heard{0};   ///< when a packet of it last came
+  std::chrono::nanoseconds pinged{0};  ///< when it was last asked for its status because another rank waits for it
 };
 
 /// Delivers the packets of one packet transport to the groups that they belong to.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,10 +34,16 @@ platform::Host this_host() {
   return declared.empty() ? platform::this_host() : platform::Host{declared, declared};
 }
 
+/// Returns an id that fits into a record, and is the same only for the same id.
+std::string record_id(std::string const& id) {
+  if (id.size() < sizeof(JoinRecord::host_id)) return id;
+  return "checksum " + codec::to_hex(codec::checksum(std::as_bytes(std::span(id))));
+}
+
 JoinRecord join_record_of(spi::WorldOptions const& options) {
   JoinRecord mine{.pid = ::getpid()};
   auto const host = this_host();
-  (options.host_id.empty() ? host.id : options.host_id).copy(mine.host_id, sizeof mine.host_id - 1);
+  record_id(options.host_id.empty() ? host.id : options.host_id).copy(mine.host_id, sizeof mine.host_id - 1);
   (options.host_name.empty() ? host.name : options.host_name).copy(mine.host_name, sizeof mine.host_name - 1);
   options.backend.copy(mine.backend, sizeof mine.backend - 1);
   return mine;

@@ -176,6 +176,7 @@ void MessageQueue::State::put(node::MessageParts parts) {
     ++written;
     return;
   }
+  reported_ranks.clear();
   auto const message = std::make_shared<std::vector<std::byte>>();
   for (auto const& part : parts) {
     part.read(
@@ -219,7 +220,6 @@ WaitResult MessageQueue::State::poll(std::function<bool()> const& done, node::Ri
   platform::Deadline deadline(limits.timeout);
   auto next_warning = limits.warn_every;
   auto next_word = std::min(stalled_after, limits.timeout / 8);
-  std::vector<int> reported_ranks;
   if (out) out->status().wait_begins();
   auto ended = WaitResult::timeout;
   for (queue::ProportionalBackoff poll;; poll.pause()) {
@@ -235,7 +235,7 @@ WaitResult MessageQueue::State::poll(std::function<bool()> const& done, node::Ri
     deadline.tick();
     if (deadline.idle() >= next_word) {
       next_word = deadline.idle() + stalled_after;
-      report_waiting(reported_ranks);
+      report_waiting();
     }
     if (deadline.idle() < next_warning) continue;
     next_warning = deadline.idle() + limits.warn_every;
@@ -245,9 +245,8 @@ WaitResult MessageQueue::State::poll(std::function<bool()> const& done, node::Ri
   return ended;
 }
 
-/// Tells the readers on other nodes for which ranks this writer waits. `reported_ranks`: the ranks that they know
-/// already.
-void MessageQueue::State::report_waiting(std::vector<int>& reported_ranks) {
+/// Tells the readers on other nodes for which ranks this writer waits, unless they know.
+void MessageQueue::State::report_waiting() {
   if (remote_writers.empty() || closed) return;
   auto const number = awaited_message();
   if (out) out->status().wait_begins(remote_readers_behind(number));

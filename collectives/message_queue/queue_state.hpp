@@ -62,6 +62,7 @@ struct MessageQueue::State {
   std::optional<node::RingFailure> timed_out{};  ///< the ranks that the last call named in its timeout
   bool polled = false;                           ///< that call was a poll; its timeout is no reason to go away
   std::uint64_t written = 0;
+  std::vector<int> reported_ranks{};  ///< for which this writer waits since its last message, as remote readers know
 
   State() = default;
   State(State const&) = delete;
@@ -114,7 +115,7 @@ struct MessageQueue::State {
   [[nodiscard]] bool find_failure();
   [[nodiscard]] std::optional<node::RingFailure> find_remote_loss() const;
   void notify_remote_readers() noexcept;
-  void report_waiting(std::vector<int>& reported_ranks);
+  void report_waiting();
 
   // The errors.
   [[noreturn]] void throw_cancelled(char const* operation) const;

@@ -51,7 +51,7 @@ bool RemoteLink::advance() noexcept {
       receiving_.reset();
       return true;
     }
-    while (!sends_.empty() && transport().test(sends_.front())) sends_.erase(sends_.begin());
+    while (!sends_.empty() && transport().test(sends_.front())) sends_.pop_front();
   } catch (std::exception const& e) {
     lose(e.what());
   }

@@ -2,6 +2,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -98,7 +99,7 @@ class RemoteLink {
   int peer_;
   int peer_global_rank_;
   int own_global_rank_;
-  std::vector<spi::RequestId> sends_{};
+  std::deque<spi::RequestId> sends_{};
   std::optional<spi::RequestId> receiving_{};
   bool lost_ = false;
   bool dropped_ = false;

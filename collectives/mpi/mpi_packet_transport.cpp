@@ -2,6 +2,7 @@
 
 #include <array>
 #include <limits>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -44,8 +45,10 @@ MpiPacketTransport::MpiPacketTransport(MPI_Comm communicator, MPI_Comm callers, 
 /// Buffers that MPI still reads or writes outlive the packet transport: MPI gives them back only when the peer takes
 /// part.
 MpiPacketTransport::~MpiPacketTransport() {
-  if (sending_ == 0 && receives_.empty()) return;
+  if (sending_to_.empty() && receives_.empty()) return;
   static NoDestructor<std::vector<std::deque<Transfer>>> kept;  // MPI may end after statics are gone
+  static constinit std::mutex guard;
+  std::lock_guard const lock(guard);
   for (auto& sends : sends_) {
     if (!sends.empty()) kept.value.push_back(std::move(sends));
   }
@@ -73,8 +76,8 @@ void MpiPacketTransport::send(int dst, std::vector<std::byte> packet) {
   }
   platform::SigpipeBlocked const blocked;  // Open MPI 4.1 raises it when it writes to a rank that has died
   auto& sends = at_rank(sends_, dst);
+  if (sends.empty()) sending_to_.push_back(dst);
   auto& transfer = sends.emplace_back(Transfer{.packet = std::move(packet), .peer = dst});
-  ++sending_;
   // NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): `reap` tests it until it has ended
   check(MPI_Isend(transfer.packet.data(), static_cast<int>(transfer.packet.size()), MPI_BYTE, dst, packet_tag,
                   communicator_, &transfer.request),
@@ -83,16 +86,16 @@ void MpiPacketTransport::send(int dst, std::vector<std::byte> packet) {
 }
 
 void MpiPacketTransport::reap() {
-  if (sending_ == 0) return;
-  for (auto& sends : sends_) {
+  std::erase_if(sending_to_, [this](int dst) {
+    auto& sends = at_rank(sends_, dst);
     while (!sends.empty()) {
       int done = 0;
       check(MPI_Test(&sends.front().request, &done, MPI_STATUS_IGNORE), "MPI_Test");
       if (done == 0) break;
       sends.pop_front();
-      --sending_;
     }
-  }
+    return sends.empty();
+  });
 }
 
 void MpiPacketTransport::accept() {

@@ -54,8 +54,8 @@ class MpiPacketTransport final : public spi::PacketTransport {
   Threads threads_;
   int rank_ = 0;
   std::vector<std::deque<Transfer>> sends_;  ///< by receiver, in order: MPI reads these buffers
-  std::size_t sending_ = 0;
-  std::deque<Transfer> receives_{};  ///< in the order of arrival
+  std::vector<int> sending_to_{};            ///< receivers whose deque is not empty
+  std::deque<Transfer> receives_{};          ///< in the order of arrival
 };
 
 }  // namespace crossrank::mpi

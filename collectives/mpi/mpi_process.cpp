@@ -40,11 +40,12 @@ void Process::initialize(std::chrono::milliseconds limit) {
   std::lock_guard const lock(mutex_);
   int initialized = 0;
   check(MPI_Initialized(&initialized), "MPI_Initialized");
-  if (initialized != 0) {
+  if (initialized != 0 && !start_) {
     require_initialized("connect");
     return;
   }
-  start(limit);
+  if (initialised_here_) return require_initialized("connect");
+  start(limit);  // goes on with an earlier call that timed out
   initialised_here_ = true;
   pid_ = ::getpid();
   std::atexit([] { on_exit(); });
@@ -97,18 +98,25 @@ void Process::require_group(MPI_Comm communicator) {
        .hint = none ? "call it on the ranks of the communicator only" : "merge it with MPI_Intercomm_merge first"});
 }
 
-MPI_Comm Process::duplicate(MPI_Comm communicator, std::chrono::milliseconds limit) {
+/// Releases the lock while it waits: ranks may connect over two communicators in two threads, in either order.
+MPI_Comm Process::duplicate(MPI_Comm communicator, std::chrono::milliseconds limit,
+                            std::unique_lock<std::mutex>& lock) {
   // MPI writes here if the others come late.
   static NoDestructor<std::deque<MPI_Comm>> late;  // MPI may end after statics are gone
   auto& own = late.value.emplace_back(MPI_COMM_NULL);
   MPI_Request request = MPI_REQUEST_NULL;
   check(MPI_Comm_idup(communicator, &own, &request), "MPI_Comm_idup");
+  int provided = MPI_THREAD_SINGLE;
+  check(MPI_Query_thread(&provided), "MPI_Query_thread");
+  if (provided == MPI_THREAD_MULTIPLE) lock.unlock();
   auto const ended = [&] {
     int done = 0;
     check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
     return done != 0;
   };
-  if (!spi::poll_until(ended, limit)) {
+  bool const came = spi::poll_until(ended, limit);
+  if (!lock.owns_lock()) lock.lock();
+  if (!came) {
     mark_rank_lost();
     throw_ranks_missing("connect", "the communicator", limit);
   }
@@ -118,12 +126,12 @@ MPI_Comm Process::duplicate(MPI_Comm communicator, std::chrono::milliseconds lim
 std::shared_ptr<spi::Network> Process::open(MPI_Comm communicator, std::chrono::milliseconds limit) {
   require_group(communicator);
   platform::SigpipeBlocked const blocked;
-  std::lock_guard const lock(mutex_);
+  std::unique_lock lock(mutex_);
   install_finalize_hook();
   if (auto known = find(communicator)) return known;
-  Duplicates duplicates{.own = duplicate(communicator, limit)};
+  Duplicates duplicates{.own = duplicate(communicator, limit, lock)};
   check(MPI_Comm_set_errhandler(duplicates.own, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  duplicates.callers = duplicate(communicator, limit);
+  duplicates.callers = duplicate(communicator, limit, lock);
   int provided = MPI_THREAD_SINGLE;
   check(MPI_Query_thread(&provided), "MPI_Query_thread");
   // A program that made MPI calls of its own beside ours would need MPI_THREAD_MULTIPLE.

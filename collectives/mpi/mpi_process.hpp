@@ -52,7 +52,8 @@ class Process {
   Process() = default;
   void start(std::chrono::milliseconds limit);
   static void require_group(MPI_Comm communicator);
-  [[nodiscard]] MPI_Comm duplicate(MPI_Comm communicator, std::chrono::milliseconds limit);
+  [[nodiscard]] MPI_Comm duplicate(MPI_Comm communicator, std::chrono::milliseconds limit,
+                                   std::unique_lock<std::mutex>& lock);
   void install_finalize_hook();
   [[nodiscard]] std::shared_ptr<spi::Network> find(MPI_Comm communicator) const;
   void release(Opened const* opened);
