@@ -3,9 +3,12 @@
 #include <system_error>
 #include <thread>
 
+#include <crossrank/error.hpp>
+
 #include "lib/core/log.hpp"
 #include "lib/platform/deadline.hpp"
 #include "lib/platform/files/io_error.hpp"
+#include "lib/platform/progress_hook.hpp"
 #include "lib/platform/signals_blocked.hpp"
 
 namespace crossrank::platform {
@@ -45,6 +48,8 @@ bool GuardedCall::run(std::shared_ptr<GuardedCall> const& call, std::function<vo
       deadline.tick();
     }
     try {
+      if (ProgressHook::poll() < std::chrono::nanoseconds::zero())
+        throw CancelledError({.operation = guard.what, .message = "the wait for the file system was interrupted"});
       if (guard.between) guard.between();
     } catch (...) {
       static_cast<void>(call->abandon(guard));

@@ -54,7 +54,8 @@ class GuardedCall {
 /// Returns `body(call)`, or nothing when it made no step for `guard.limit`.
 ///
 /// A system call on a hard NFS mount blocks in the kernel until the server answers, and only the end of the process can
-/// interrupt it. So another thread makes the call, and the caller can abandon it in time. `body` must own or share all
+/// interrupt it. So another thread makes the call, and the caller can abandon it in time. It does so, with a
+/// `CancelledError`, when the wait hook ends the wait. `body` must own or share all
 /// objects that it uses, because it may run forever.
 template <class Body>
 [[nodiscard]] auto guarded_call(Body body, CallGuard const& guard)

@@ -300,6 +300,25 @@ TEST_P(Gather, of_a_rank_that_cannot_provide_its_item_fails_on_all_ranks_and_kee
   }
 }
 
+/// The error of another group, which has failed, is reported like any other.
+TEST_P(Gather, reports_a_failure_of_another_group) {
+  if (ranks() < 2) GTEST_SKIP() << "needs a peer";
+  run_thread_ranks(ranks(), [&](Collective const& world) {
+    auto chosen = options(world);
+    ErrorInfo const elsewhere{.operation = "all_reduce", .message = "the ranks disagree", .group_usable = false};
+    if (world.rank() == 1) chosen.failure = std::make_exception_ptr(MismatchError(elsewhere));
+    auto const gather = [&] { static_cast<void>(get_tensors_parallel(tensor_of(world.rank(), 2), world, chosen)); };
+    if (world.rank() == 1) {
+      EXPECT_THROW(gather(), MismatchError);
+    } else {
+      auto const info = test::error_of<RemoteError>(gather);
+      EXPECT_THAT(info.message, testing::HasSubstr("the ranks disagree"));
+    }
+    EXPECT_EQ(get_tensors_parallel(tensor_of(world.rank(), 2), world, options(world)).take().size(),
+              world.rank() == 0 ? static_cast<std::size_t>(ranks()) : 0U);
+  });
+}
+
 TEST_P(Gather, refuses_a_config_that_is_not_utf8_on_whichever_rank_it_is) {
   for (int bad = 0; bad < ranks(); ++bad) {
     run_thread_ranks(ranks(), [&](Collective const& world) {

@@ -36,11 +36,6 @@ std::span<std::byte const> ContributionDescriptor::inlined_part() const noexcept
   return {inlined.data(), std::min<std::size_t>(bytes, inlined.size())};
 }
 
-bool has_ended_group(std::exception const& error) noexcept {
-  auto const* const known = dynamic_cast<Error const*>(&error);
-  return known != nullptr && !known->group_usable() && known->code() != ErrorCode::backend;
-}
-
 void require_sendable_config(Contribution const& own) {
   if (own.config != nullptr) static_cast<void>(codec::encode_config_binary(*own.config));
 }

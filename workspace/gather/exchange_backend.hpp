@@ -46,10 +46,6 @@ class ExchangeBackend {
   virtual void discard() noexcept = 0;
 };
 
-/// Returns whether an error of a contribution has ended the group. Otherwise the rank tells it to the others. The error
-/// of a GPU that has failed ends the use of that GPU, not the group, which is on the CPU.
-[[nodiscard]] bool has_ended_group(std::exception const& error) noexcept;
-
 /// Throws `UsageError` for a config that no other rank could send. The receiver checks its own, which is not sent, so
 /// that a program does not depend on which rank receives.
 void require_sendable_config(Contribution const& own);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -28,6 +29,10 @@ void deliver(RankState state, Collector& collector) {
   for (auto const& [name, tensor] : state.weights) collector.tensor(name, tensor);
 }
 
+/// Returns how long a call may make no step. The other ranks wait for this one for the whole timeout, and are to learn
+/// of a file system that does not answer before that.
+std::chrono::nanoseconds guard_limit(spi::TimeoutPolicy const& policy) { return policy.timeout / 4 * 3; }
+
 class FileExchange final : public ExchangeBackend {
  public:
   FileExchange(std::shared_ptr<spi::Transport> transport, NFSWorkspace workspace, GatherFiles files,
@@ -44,13 +49,20 @@ class FileExchange final : public ExchangeBackend {
     failed ? workspace.store()->abandon(published) : workspace.store()->retire(published);
   }
 
-  /// Runs `body` in a thread of its own, and abandons it when the file system does not answer in time.
+  /// Runs `body` in a thread of its own, and abandons it when the file system does not answer in time, or when
+  /// `between` throws.
   template <class Body>
-  auto guarded(Body body) {
-    auto result = platform::guarded_call(std::move(body), {.limit = timeout_policy_.timeout, .what = "NFSWorkspace"});
-    stuck_ = !result;
-    if (stuck_) fail_no_response("NFSWorkspace", workspace_.path(), timeout_policy_.timeout);
-    return *std::move(result);
+  auto guarded(Body body, std::function<void()> between = {}) {
+    auto const limit = guard_limit(timeout_policy_);
+    try {
+      auto result = platform::guarded_call(std::move(body),
+                                           {.limit = limit, .between = std::move(between), .what = "NFSWorkspace"});
+      if (!result) fail_no_response("NFSWorkspace", workspace_.path(), limit);
+      return *std::move(result);
+    } catch (...) {
+      stuck_ = platform::abandoned_calls() != 0;
+      throw;
+    }
   }
 
  public:
@@ -61,17 +73,20 @@ class FileExchange final : public ExchangeBackend {
     StreamHandover const handover(weights, "publish");
     using AtEnd = FileStateStore::AtEnd;
     auto const at_end = files_ == GatherFiles::remove ? AtEnd::withdrawn : AtEnd::retired;
-    published_ =
-        guarded([workspace = workspace_, files = files_, at_end, transport = transport_, weights = std::move(weights),
-                 handover, config = contribution.config == nullptr ? Json() : *contribution.config](GuardedCall& call) {
+    published_ = guarded(
+        [workspace = workspace_, files = files_, at_end, transport = transport_, weights = std::move(weights), handover,
+         config = contribution.config == nullptr ? Json() : *contribution.config](GuardedCall& call) {
           StreamHandover::Scope const streams(handover);
           auto const published = workspace.store()->write_for_range(config, weights, at_end, [&] {
+            // The caller has its error, and may have freed what the tensors borrow.
+            if (call.was_abandoned()) throw CancelledError({.operation = "publish", .message = "abandoned"});
             call.step();
             transport->keep_alive();
           });
           if (call.was_abandoned()) end(workspace, files, published, true);
           return published;
-        });
+        },
+        [this] { throw_if_failed(); });
     static_assert(sizeof(PublishedFile) <= node::Arrival::inline_bytes);
     post.inlined = std::as_bytes(std::span(&*published_, 1));
   }
@@ -96,7 +111,7 @@ class FileExchange final : public ExchangeBackend {
               transport_->keep_alive();
               throw_if_failed();
             },
-        .attempt_timeout = timeout_policy_.timeout,
+        .attempt_timeout = guard_limit(timeout_policy_),
         .on_progress = [transport = transport_] { transport->keep_alive(); }};
     deliver(read_only_view(workspace_.store()->read_published(published, retry_policy), published.file.rank),
             collector);
@@ -159,9 +174,10 @@ std::unique_ptr<ExchangeBackend> make_file_exchange(std::shared_ptr<spi::Transpo
   auto open = [path = options.workspace_path, rank = global_rank, existing](GuardedCall&) {
     return NFSWorkspace(path, {.rank = rank, .existing = existing});
   };
-  auto workspace = own ? platform::guarded_call(open, {.limit = timeout_policy.timeout, .what = "NFSWorkspace"})
+  auto const limit = guard_limit(timeout_policy);
+  auto workspace = own ? platform::guarded_call(open, {.limit = limit, .what = "NFSWorkspace"})
                        : std::optional(*options.workspace->nfs());
-  if (!workspace) fail_no_response("NFSWorkspace", options.workspace_path, timeout_policy.timeout);
+  if (!workspace) fail_no_response("NFSWorkspace", options.workspace_path, limit);
   return std::make_unique<FileExchange>(std::move(transport), *std::move(workspace), options.files, timeout_policy);
 }
 

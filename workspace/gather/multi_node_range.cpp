@@ -81,8 +81,7 @@ void MultiNodeRange::open(Contribution const& mine, bool writes) {
     if (inputs_.failure) std::rethrow_exception(inputs_.failure);
     if (writes) own = publish(mine);
     if (inputs_.members.front() == transport().rank()) require_sendable_config(mine);
-  } catch (std::exception const& e) {
-    if (has_ended_group(e)) throw;
+  } catch (std::exception const&) {
     failure = std::current_exception();
     auto const record = describe_exception(failure);
     own.error_bytes = static_cast<std::uint32_t>(encode_error(fields_of(record.code, record.info), own.error));
@@ -105,6 +104,7 @@ void MultiNodeRange::open(Contribution const& mine, bool writes) {
     if (serves_) channel_->offer(range_, inputs_.members.front(), std::move(kept_));
   } catch (...) {
     if (inputs_.exchange) inputs_.exchange->discard();
+    if (failure) std::rethrow_exception(failure);  // if the group has failed as well, this says more
     throw;
   }
   if (inputs_.members.front() == transport().rank()) user_code_ = std::make_unique<UserCodeScope>(inputs_.collective);

@@ -166,11 +166,14 @@ void RangeSession::open(ItemKind kind, Contribution const& mine) {
     if (options_.failure) std::rethrow_exception(options_.failure);
     if (role_ == Role::writer) exchange_->publish(mine, members_.front(), post);
     if (is_receiver()) require_sendable_config(mine);
-  } catch (std::exception const& e) {
-    if (has_ended_group(e)) throw;
-    round_ = group_->post_error(post, describe_exception(std::current_exception()), timeout_policy_);
-    close_round_after_failure();
-    throw;
+  } catch (std::exception const&) {
+    auto const failure = std::current_exception();
+    try {
+      round_ = group_->post_error(post, describe_exception(failure), timeout_policy_);
+      close_round_after_failure();
+    } catch (Error const&) {  // the group has failed as well: this rank's own failure says more
+    }
+    std::rethrow_exception(failure);
   }
   CROSSRANK_CRASH_POINT("workspace.range.published");
   if (lazy_ && !is_receiver()) post.also_closes = range_;

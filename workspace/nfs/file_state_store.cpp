@@ -11,6 +11,7 @@
 #include "lib/core/as_size.hpp"
 #include "lib/core/environment.hpp"
 #include "lib/core/log.hpp"
+#include "lib/platform/guarded_call.hpp"
 #include "workspace/nfs/retrying_read.hpp"
 #include "workspace/nfs/modelopt_file.hpp"
 #include "workspace/nfs/exit_hook.hpp"
@@ -104,6 +105,7 @@ FileStateStore::~FileStateStore() {
 }
 
 void FileStateStore::finish() noexcept {
+  if (platform::abandoned_calls() != 0) return;           // a mount that hangs would keep the process from ending
   std::unique_lock const lock(mutex_, std::try_to_lock);  // another thread may be writing during exit
   if (!lock || published_.empty()) return;
   try {

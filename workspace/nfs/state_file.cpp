@@ -112,6 +112,7 @@ LockedStateFile write_state_file(platform::Directory const& directory, StateFile
   codec::ImagePlan plan(config, weights, image_options(file));
   platform::AtomicFile out(directory, file.name(), plan.file_bytes(), "NFSWorkspace.write");
   GatheringSink sink(out, on_progress);
+  if (on_progress) on_progress();  // before the weights are read
   codec::write_image(plan, sink);
   sink.flush();
   // `commit` closes the file and so releases its lock. Without a second lock, a concurrent `crossrank clean` would take

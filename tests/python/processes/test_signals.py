@@ -140,6 +140,11 @@ weights = crossrank.load(glob.glob('states/*.safetensors')[0], checksums=True)""
         (FILES, "crossrank.load('.', source_tp=1)", ""),
         (FILES + "; plan = crossrank.MergePlan('.')", "plan.read('w')", "assert plan.read('w').tobytes() == bytes(100)"),
         ("", FILES, ""),
+        (
+            "world = crossrank.connect()",
+            "crossrank.get_tensors_parallel(b'w', group=world, workspace_path='exchange').take()",
+            "",
+        ),
     ],
 )
 def test_ctrl_c_ends_a_call_on_a_hung_file_system(hung_calls, tmp_path, before, call, after):
