@@ -124,6 +124,18 @@ TEST_F(RefusedExport, of_a_sharded_tensor_beside_a_rank_without_tensors) {
   }
 }
 
+/// Rank 0 alone warns of names. The rules correct the config, which cannot be read as it is.
+TEST_F(RefusedExport, is_none_where_rules_correct_the_config) {
+  auto const rules = folder_.path() / "rules.json";
+  std::ofstream(rules) << R"({"sizes": {"hidden_size": 8}})";
+  test::run_thread_ranks(2, [&](Collective const& world) {
+    checkpoint::ExportOptions const options{
+        .model = {.config = {{"model_type", "llama"}, {"hidden_size", "8"}}, .rules = rules}};
+    (void)checkpoint::consolidate(world, {{"model.norm.weight", Tensor::zeros({8}, Dtype::f32)}}, {}, out(), options);
+  });
+  EXPECT_TRUE(fs::exists(out() / "model.safetensors"));
+}
+
 TEST_F(RefusedExport, of_an_undefined_tensor) {
   expect_refused<UsageError>("tensor is undefined", {}, {.weights = {{"w", Tensor()}}});
 }

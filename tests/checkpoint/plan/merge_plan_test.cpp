@@ -46,6 +46,41 @@ TEST(SavedPlan, can_be_loaded_in_another_working_directory) {
   std::filesystem::current_path(before);
 }
 
+TEST(SavedPlan, cannot_name_shards_whose_path_is_not_utf8) {
+  TemporaryDirectory const folder;
+  auto const shards = folder.path() / "caf\xe9";
+  std::filesystem::create_directory(shards);
+  save_safetensors(shards / "model.safetensors", {{"w", Tensor::zeros({2}, Dtype::f32)}});
+  auto const plan = checkpoint::MergePlan::make(shards);
+  EXPECT_THROW(plan.save(folder.path() / "plan.json"), UsageError);
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "plan.json"));
+}
+
+/// Values are combined where they are read, in slices of 8 MiB.
+TEST(CombinedTensor, has_the_values_of_all_ranks_in_every_slice) {
+  TemporaryDirectory const folder;
+  constexpr std::int64_t count = 2'500'001;
+  auto const world = connect({.backend = "fake"});
+  for (int rank = 0; rank < 2; ++rank) {
+    auto values = Tensor::empty({count}, Dtype::f32);
+    auto const out = values.as_mutable<float>();
+    std::size_t const step = rank == 0 ? 7919 : 104'729;
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(i * step % 1000);
+    save_safetensors(folder.path() / ("rank" + std::to_string(rank) + ".safetensors"), {{"w", values}});
+  }
+  std::ofstream(folder.path() / "rules.json") << R"({"rules": [{"tensor": "w", "sharding": "reduce"}]})";
+  auto const plan = checkpoint::MergePlan::make(world, folder.path(), {.rules = folder.path() / "rules.json"});
+  (void)checkpoint::consolidate(world, plan, folder.path() / "out");
+  auto const merged = load_safetensors(folder.path() / "out" / "model.safetensors").at("w");
+  ASSERT_EQ(merged.numel(), count);
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < merged.as<float>().size(); ++i) {
+    auto const expected = static_cast<float>(std::max(i * 7919 % 1000, i * 104'729 % 1000));
+    if (merged.as<float>()[i] != expected) ++wrong;
+  }
+  EXPECT_EQ(wrong, 0U);
+}
+
 TEST(SavedPlan, refuses_the_name_of_an_existing_file) {
   TemporaryDirectory const folder;
   save_safetensors(folder.path() / "model.safetensors", {{"w", Tensor::zeros({2}, Dtype::f32)}});

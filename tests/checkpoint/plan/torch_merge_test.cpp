@@ -1,6 +1,7 @@
 // Merges shards in torch archives. The result equals that of the same shards in safetensors bit for bit, and torch
 // agrees.
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -18,6 +19,7 @@
 #include "tests/checkpoint/support/checkpoint_files.hpp"
 #include "tests/support/error_of.hpp"
 #include "tests/support/temporary_directory.hpp"
+#include "tests/support/thread_ranks.hpp"
 
 namespace crossrank {
 namespace {
@@ -91,6 +93,31 @@ TEST(TorchMerge, reads_damaged_archives_only_on_request) {
   EXPECT_THROW(merge(checkpoint::ArchiveCrc::require), FormatError);
   merge(checkpoint::ArchiveCrc::ignore);
   EXPECT_TRUE(fs::exists(folder.path() / "out" / "model.safetensors"));
+}
+
+/// Rank 0 alone looks for duplicate ranks, and reads bytes for it that nobody has read before.
+TEST(TorchMerge, fails_on_all_ranks_where_rank_0_finds_a_damaged_archive) {
+  TemporaryDirectory const folder;
+  auto const shards = folder.path() / "shards";
+  for (int rank = 0; rank < 2; ++rank) {
+    auto values = Tensor::empty({64, 64}, Dtype::f32);
+    for (std::size_t i = 0; i < 4096; ++i)
+      values.as_mutable<float>()[i] = static_cast<float>(i) + 10'000.0F * static_cast<float>(rank + 1);
+    auto const file = shards / ("rank" + std::to_string(rank) + ".pth");
+    write_archive(file, {{"a", values}}, codec::TorchRoot::state_dict);
+    if (rank == 1) {
+      std::fstream damaged(file, std::ios::in | std::ios::out | std::ios::binary);
+      damaged.seekp(8000).put('\x5a');
+    }
+  }
+  std::ofstream(folder.path() / "rules.json") << R"({"rules": [{"tensor": "a", "axis": 0}]})";
+  auto const errors = test::try_thread_ranks(2, [&](Collective const& world) {
+    auto const plan = checkpoint::MergePlan::make(world, shards, {.rules = folder.path() / "rules.json"});
+    (void)checkpoint::consolidate(world, plan, folder.path() / "out");
+  });
+  EXPECT_THROW(std::rethrow_exception(errors[0]), FormatError);
+  EXPECT_THROW(std::rethrow_exception(errors[1]), FormatError);
+  EXPECT_THAT(test::text_of(errors[1]), testing::HasSubstr("rank 0 failed"));
 }
 
 /// Shards of Meta's Llama 2, which has no config.json and shards the embedding along its width.

@@ -12,6 +12,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/log.hpp>
 #include <crossrank/safetensors.hpp>
+#include <crossrank/tensor/concat.hpp>
 
 #include "tests/checkpoint/support/numbered.hpp"
 #include "tests/checkpoint/support/rule_reference.hpp"

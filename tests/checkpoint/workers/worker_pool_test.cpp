@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <latch>
 #include <new>
+#include <span>
 #include <stdexcept>
 #include <stop_token>
+#include <string>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -19,6 +21,7 @@
 #include "tests/support/error_of.hpp"
 #include "tests/support/no_threads.hpp"
 #include "tests/support/thread_ranks.hpp"
+#include "workspace/checkpoint/workers/equal_options.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -179,6 +182,19 @@ TEST(WorkerPool, throws_when_no_thread_can_be_started) {
   EXPECT_THROW(run_worker_pool(connect({.backend = "fake"}), units, {.operation = "a test", .threads = 3}),
                UnavailableError);
   EXPECT_EQ(units.bytes_done(), 0U);
+}
+
+/// Another rank may be in a call of the program that moves bytes in the same way.
+TEST(EqualOptions, refuse_ranks_that_are_in_another_call) {
+  for (std::string const text : {"abc", "[]"}) {
+    auto const errors = test::try_thread_ranks(3, [&](Collective const& world) {
+      if (world.rank() == 2) return require_equal_options(world, "a test", {{"format", "torch"}});
+      auto const mine = text == "[]" ? text : text + std::to_string(world.rank());
+      static_cast<void>(world.all_gatherv(std::as_bytes(std::span(mine))));
+    });
+    ASSERT_NE(errors[2], nullptr) << text;
+    EXPECT_THROW(std::rethrow_exception(errors[2]), MismatchError);
+  }
 }
 
 }  // namespace

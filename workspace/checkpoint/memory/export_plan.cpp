@@ -97,9 +97,8 @@ std::vector<CellRange> inputs_of(MergeLayout const& layout, std::size_t tensor, 
   std::vector<CellRange> ranges;
   if (size == 0 || merged.rule->is<UsePrecomputed>()) return ranges;
   if (merged.rule->combines_values()) {
-    for (auto const& input : merged.inputs) {
-      auto const& value = layout.set.sources[input.source]->tensors()[input.tensor];
-      ranges.push_back({input.source, input.tensor, 0, dense_bytes(value.shape, value.dtype)});
+    for (auto const& range : combined_ranges(layout, merged, offset, size)) {
+      for (auto const& input : range.inputs) ranges.push_back({input.source, input.tensor, range.begin, range.end});
     }
   } else {
     for (auto const& piece : merged.pieces) {
@@ -130,12 +129,14 @@ ExportPlan plan_export(Collective const& world, StateDict const& weights, Placem
     return plan_shard_set(plan.cells.set, shared.rules, ScalePolicy::exact, all_weights);
   });
   plan.layout = planned.layout;
-  if (world.rank() == 0)
+  agree(world, operation, [&] {
+    if (world.rank() != 0) return;
     log_plan_warnings({.layout = *planned.layout,
                        .rules = planned.rules,
                        .where = all_weights,
                        .rule_file = shared.rules ? &*shared.rules : nullptr,
                        .rule_path = model.rules.string()});
+  });
   require_equal_replicas_in_memory(world, plan.cells, *plan.layout, operation);
   plan.rules = std::move(shared.rules);
   return plan;

@@ -316,6 +316,28 @@ MergedTensor const& find_tensor(MergeLayout const& layout, std::string_view name
                     .hint = near ? "did you mean " + *near + "?" : "`crossrank inspect` lists them"});
 }
 
+std::vector<CombinedRange> combined_ranges(MergeLayout const& layout, MergedTensor const& tensor, std::uint64_t offset,
+                                           std::uint64_t size) {
+  constexpr std::uint64_t unit = 48;  // bytes: whole elements of every dtype, also of those that share bytes
+  bool const as_whole = tensor.rule->is<SumElement>();
+  std::vector<CombinedRange> ranges;
+  std::uint64_t at = 0;
+  for (std::size_t first = 0; first < tensor.inputs.size(); first += tensor.combined) {
+    auto const inputs = std::span(tensor.inputs).subspan(first, tensor.combined);
+    auto const& value = layout.set.sources[inputs.front().source]->tensors()[inputs.front().tensor];
+    auto const bytes = dense_bytes(value.shape, value.dtype);
+    auto const begin = std::max(offset, at);
+    auto const end = std::min(offset + size, at + bytes);
+    if (begin < end) {
+      auto const from = as_whole ? 0 : (begin - at) / unit * unit;
+      auto const to = as_whole ? bytes : std::min<std::uint64_t>((end - at + unit - 1) / unit * unit, bytes);
+      ranges.push_back({inputs, from, to, at + from});
+    }
+    at += bytes;
+  }
+  return ranges;
+}
+
 MergeLayout lay_out_merge(ShardSet set, RuleFor const& rule_for, OnRefused const& on_refused) {
   MergeLayout layout;
   layout.set = std::move(set);

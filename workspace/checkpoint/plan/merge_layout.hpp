@@ -33,6 +33,19 @@ struct MergeLayout {
 /// Returns the tensor of the result with this name. Throws `UsageError` with the nearest name if no tensor has it.
 [[nodiscard]] MergedTensor const& find_tensor(MergeLayout const& layout, std::string_view name);
 
+/// A range of a combined tensor, and the bytes of its inputs that it needs.
+struct CombinedRange {
+  std::span<TensorAt const> inputs{};
+  std::uint64_t begin = 0;  ///< in each input
+  std::uint64_t end = 0;
+  std::uint64_t at = 0;  ///< place of `begin` in the result
+};
+
+/// Returns the ranges of a tensor whose rule combines values that cover bytes `[offset, offset + size)`. They consist
+/// of whole elements. A sum of one element compares all others, so that it needs its inputs as a whole.
+[[nodiscard]] std::vector<CombinedRange> combined_ranges(MergeLayout const& layout, MergedTensor const& tensor,
+                                                         std::uint64_t offset, std::uint64_t size);
+
 /// Returns the rule for one tensor, like `RuleSet::rule_for`.
 using RuleFor = std::function<MergeRule(std::string_view name, std::span<SourceTensor const* const> shards)>;
 

@@ -121,6 +121,18 @@ SavedPlan read_saved_plan(std::filesystem::path const& file) {
   }
 }
 
+/// Returns the text of a plan that is saved in `file`.
+std::string text_of(Json const& plan, std::filesystem::path const& file) {
+  try {
+    return plan.dump(1);
+  } catch (Json::exception const&) {
+    throw UsageError({.operation = plan_operation,
+                      .message = "the path of the shards or of the rules is not valid UTF-8, so a plan cannot name it",
+                      .resource = file.string(),
+                      .hint = "rename the directory"});
+  }
+}
+
 }  // namespace
 
 MergePlan MergePlan::make_quietly(Collective const& world, std::filesystem::path const& shards,
@@ -202,7 +214,7 @@ void MergePlan::save(std::filesystem::path const& file) const {
   if (!inputs.options.rules.empty()) inputs.options.rules = std::filesystem::absolute(inputs.options.rules);
   auto saved = to_json();
   saved["inputs"] = checkpoint::to_json(inputs);  // the plan may be loaded in another working directory
-  auto const text = saved.dump(1) + "\n";
+  auto const text = text_of(saved, file) + "\n";
   auto const directory = platform::Directory::open(
       file.has_parent_path() ? file.parent_path() : std::filesystem::path("."), plan_operation);
   platform::AtomicFile out(directory, file.filename().string(), text.size(), plan_operation,

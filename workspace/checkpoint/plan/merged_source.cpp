@@ -87,7 +87,7 @@ void MergedSource::read(std::size_t tensor, std::uint64_t offset, std::span<std:
                              std::to_string(tensor)});
   }
   auto const& planned = layout_->tensors[tensor];
-  if (planned.rule->combines_values()) return read_computed(planned, offset, out);
+  if (planned.rule->combines_values()) return read_combined(planned, offset, out);
   if (auto const* const values = std::get_if<UsePrecomputed>(&planned.rule->kind)) {
     if (!out.empty()) copy_memory(out.data(), values->bytes.data() + offset, out.size());
     return;
@@ -108,28 +108,21 @@ std::uint64_t MergedSource::read_input_runs(InputRuns const& piece, std::uint64_
   return filled;
 }
 
-/// Computes a scalar or small vector as a whole, whatever part of it is read.
-void MergedSource::read_computed(MergedTensor const& tensor, std::uint64_t offset, std::span<std::byte> out) const {
-  std::vector<std::byte> result(tensor.bytes);
-  auto rest = std::span(result);
-  for (std::size_t first = 0; first < tensor.inputs.size(); first += tensor.combined) {
-    auto const inputs = std::span(tensor.inputs).subspan(first, tensor.combined);
+void MergedSource::read_combined(MergedTensor const& tensor, std::uint64_t offset, std::span<std::byte> out) const {
+  for (auto const& range : combined_ranges(*layout_, tensor, offset, out.size())) {
     std::vector<std::vector<std::byte>> values;
-    for (auto const& input : inputs) {
-      auto const& source = *layout_->set.sources[input.source];
-      auto const& value = source.tensors()[input.tensor];
-      values.emplace_back(dense_bytes(value.shape, value.dtype));
-      source.read(input.tensor, 0, values.back());
-    }
-    auto const piece = rest.first(values.front().size());
-    rest = rest.subspan(piece.size());
+    for (auto const& input : range.inputs)
+      layout_->set.sources[input.source]->read(input.tensor, range.begin, values.emplace_back(range.end - range.begin));
+    std::vector<std::byte> result(range.end - range.begin);
     if (auto const* const sum = std::get_if<SumElement>(&tensor.rule->kind)) {
-      sum_element(tensor.dtype, as_size(sum->element), values, kept_shares(*sum, values.size()), piece);
+      sum_element(tensor.dtype, as_size(sum->element), values, kept_shares(*sum, values.size()), result);
     } else {
-      reduce_values(tensor.dtype, std::get<Reduce>(tensor.rule->kind).op, values, piece);
+      reduce_values(tensor.dtype, std::get<Reduce>(tensor.rule->kind).op, values, result);
     }
+    auto const begin = std::max(offset, range.at);
+    auto const end = std::min(offset + out.size(), range.at + result.size());
+    copy_memory(out.data() + (begin - offset), result.data() + (begin - range.at), end - begin);
   }
-  if (!out.empty()) copy_memory(out.data(), result.data() + offset, out.size());
 }
 
 ShardSet as_whole(std::shared_ptr<MergeLayout const> const& layout) {

@@ -24,7 +24,7 @@ class MergedSource final : public DescribedSource {
   /// Returns how many bytes of `out` the piece has filled.
   [[nodiscard]] std::uint64_t read_input_runs(InputRuns const& piece, std::uint64_t offset,
                                               std::span<std::byte> out) const;
-  void read_computed(MergedTensor const& tensor, std::uint64_t offset, std::span<std::byte> out) const;
+  void read_combined(MergedTensor const& tensor, std::uint64_t offset, std::span<std::byte> out) const;
 
   std::shared_ptr<MergeLayout const> layout_;
 };

@@ -20,14 +20,14 @@ struct WeightPacking {
 
 /// The values for one layer in a quantization config. Zero and empty mean unknown.
 struct LayerHints {
-  std::string algorithm{};        ///< "NVFP4", "W4A16_AWQ", "gptq", ...
-  std::int64_t group = 0;         ///< inputs that share a scale
-  std::int64_t block_out = 0;     ///< outputs of a block that shares a scale
-  std::int64_t block_in = 0;      ///< inputs of a block that shares a scale
-  std::int64_t likely_group = 0;  ///< inputs that share a scale in other layers; used if it fits the lengths
-  bool whole_inputs = false;      ///< all inputs share a scale
-  int bits = 0;                   ///< bits of a weight
-  bool activation_order = false;  ///< groups follow the order of activations, not of the inputs
+  std::string algorithm{};                ///< "NVFP4", "W4A16_AWQ", "gptq", ...
+  std::int64_t group = 0;                 ///< inputs that share a scale
+  std::int64_t block_out = 0;             ///< outputs of a block that shares a scale
+  std::int64_t block_in = 0;              ///< inputs of a block that shares a scale
+  std::int64_t likely_group = 0;          ///< inputs that share a scale in other layers; used if it fits the lengths
+  bool whole_inputs = false;              ///< all inputs share a scale
+  int bits = 0;                           ///< bits of a weight
+  bool activation_order = false;          ///< groups follow the order of activations, not of the inputs
   std::vector<WeightPacking> packings{};  ///< of configs with several groups: the layer's shapes show which is its own
 };
 

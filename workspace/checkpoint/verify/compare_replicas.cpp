@@ -157,13 +157,15 @@ std::vector<ReplicaFinding> compare_replicas(Collective const& world, MergeLayou
   auto stage_options = options;
   stage_options.stage = comparing_stage;
   run_worker_pool(world, work, stage_options);
+  std::vector<ReplicaFinding> duplicate_ranks;
+  agree(world, options.operation, [&] {
+    if (world.rank() == 0) duplicate_ranks = duplicates(layout, unreadable);
+  });
   Json mine = Json::array();
-  if (world.rank() == 0) {
-    for (auto const& finding : duplicates(layout, unreadable)) {
-      auto const found = std::find_if(layout.tensors.begin(), layout.tensors.end(),
-                                      [&](auto const& tensor) { return tensor.name == finding.tensor; });
-      mine.push_back({found - layout.tensors.begin(), finding.text, static_cast<int>(finding.kind), finding.file});
-    }
+  for (auto const& finding : duplicate_ranks) {
+    auto const found = std::find_if(layout.tensors.begin(), layout.tensors.end(),
+                                    [&](auto const& tensor) { return tensor.name == finding.tensor; });
+    mine.push_back({found - layout.tensors.begin(), finding.text, static_cast<int>(finding.kind), finding.file});
   }
   for (auto const& [tensor, finding] : work.findings())
     mine.push_back({tensor, finding.text, static_cast<int>(finding.kind), finding.file});

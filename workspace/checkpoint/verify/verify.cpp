@@ -304,7 +304,10 @@ class Verification {
     for (auto const& file : inventory_.files) {
       if (file.source) work.add(*file.source);
     }
-    if (set_) add_beside_inventory(work);
+    // Ranks that add different files would take shares of different lists.
+    agree(world_, verify_operation, [&] {
+      if (set_) add_beside_inventory(work);
+    });
     work.take_share(world_.rank(), world_.world_size());
     auto stage_options = pool_options();
     stage_options.stage = "comparing checksums";
@@ -343,8 +346,12 @@ class Verification {
     };
     if (std::none_of(set_->sources.begin(), set_->sources.end(), chunked)) return;
     if (plan_.model_key.empty() && find_dcp(path_) == DcpFlavour::torch) {
-      unmerged_.push_back(open_dcp(path_, {.crc = crc, .model_key = "."}));
-      return work.add(*unmerged_.back());
+      try {
+        unmerged_.push_back(open_dcp(path_, {.crc = crc, .model_key = ".", .extra_globals = plan_.extra_globals}));
+        return work.add(*unmerged_.back());
+      } catch (Error const& error) {
+        report_.defects.push_back(defect_of(error, path_));
+      }
     }
     for (auto const& source : set_->sources) {
       if (chunked(source)) work.add(*source);

@@ -39,17 +39,18 @@ void require_equal_options(Collective const& world, std::string const& operation
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all.front()) continue;
     auto const other = read(all[rank]);
-    // Equal operations have the same options.
+    // Equal operations have the same options. Lists that end alike come from calls that send no options.
     auto const [expected, got] = std::mismatch(first.begin(), first.end(), other.begin(), other.end());
-    throw MismatchError(
-        {.operation = operation,
-         .message = "ranks 0 and " + std::to_string(rank) + " pass different values of `" + expected->first + "`",
-         .expected = expected->second,
-         .got = got->second,
-         .hint = "pass the same value on all ranks",
-         .rank = world.rank(),
-         .world_size = world.world_size(),
-         .failed_ranks = {static_cast<int>(rank)}});
+    bool const both = expected != first.end() && got != other.end();
+    throw MismatchError({.operation = operation,
+                         .message = "ranks 0 and " + std::to_string(rank) + " pass different values of `" +
+                                    (both ? expected->first : "operation") + "`",
+                         .expected = both ? expected->second : operation,
+                         .got = both ? got->second : "another operation",
+                         .hint = "pass the same value on all ranks",
+                         .rank = world.rank(),
+                         .world_size = world.world_size(),
+                         .failed_ranks = {static_cast<int>(rank)}});
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
@@ -95,9 +96,12 @@ class WorkerPool {
     running_ = count;
     try {
       platform::SignalsBlocked const blocked;
+      threads_.reserve(as_size(count));
       for (int i = 0; i < count; ++i) threads_.emplace_back([this, &work] { run(work); });
     } catch (std::system_error const& refused) {
-      accept_fewer_threads(count, refused);
+      accept_fewer_threads(count, refused.code().value());
+    } catch (std::bad_alloc const&) {
+      accept_fewer_threads(count, ENOMEM);
     }
   }
   ~WorkerPool() {
@@ -125,7 +129,7 @@ class WorkerPool {
 
  private:
   /// Continues with fewer threads if some do not start; no thread at all is an error.
-  void accept_fewer_threads(int wanted, std::system_error const& refused) {
+  void accept_fewer_threads(int wanted, int error) {
     std::lock_guard const lock(mutex_);
     running_ -= wanted - static_cast<int>(threads_.size());
     if (!threads_.empty()) return;
@@ -133,7 +137,7 @@ class WorkerPool {
         UnavailableError({.operation = "threads",
                           .message = "no thread can be started",
                           .hint = "raise the limit of processes (ulimit -u, pids.max) or of memory (ulimit -v)",
-                          .system_errno = refused.code().value()}));
+                          .system_errno = error}));
   }
 
   void run(PoolWork& work) noexcept {

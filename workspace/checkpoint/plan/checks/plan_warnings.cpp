@@ -57,10 +57,10 @@ void warn_of_missing_tensors(PlannedMerge const& merge) {
   };
   add(check_vocabulary(layout.tensors, sizes_of(merge)));
   // Only some serving programs fuse these layers.
-  if (layout.set.saved_by_vllm) add(layers_of_unknown_names(names, layout.set.config));
+  if (layout.set.saved_by_vllm) add(layers_of_unknown_names(names, config_of(merge)));
   add(check_stacked_layers(names));
   add(layers_without_scales(merge));
-  add(check_layer_names(names, layout.set.config, merge.where));
+  add(check_layer_names(names, config_of(merge), merge.where));
   std::map<std::string_view, std::size_t> counts;
   for (auto const& finding : findings) {
     if (++counts[finding.text] <= max_of_a_kind)
@@ -146,8 +146,7 @@ void warn_of_no_tensors(PlannedMerge const& merge) {
 /// Warns of rules that apply to no tensor, which are probably mistakes.
 void warn_of_unused_rules(PlannedMerge const& merge) {
   if (merge.rule_file == nullptr) return;
-  auto const& set = merge.layout.set;
-  for (auto const& text : unused_rules(*merge.rule_file, set, ModelSizes(set.config).model_type()))
+  for (auto const& text : unused_rules(*merge.rule_file, merge.layout.set, sizes_of(merge).model_type()))
     log_event(LogLevel::warning, text, {{"file", merge.rule_path}});
 }
 

@@ -10,6 +10,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/codec/io/opened_file.hpp"
+#include "lib/core/text/json_members.hpp"
 #include "workspace/checkpoint/source/model_key.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
 
@@ -22,7 +23,7 @@ using codec::PickleValue;
 /// The parts of a dict: keys with tensors, and plain values.
 struct Parts {
   std::vector<SavedKey> keys{};
-  Json values = Json::object();
+  JsonMembers values{};
 };
 
 /// Returns whether the value is a one-value tensor, as scripts use them for counters.
@@ -55,7 +56,7 @@ Parts parts_of(codec::TorchArchive const& archive, PickleValue root) {
       continue;
     }
     if (contents.tensors.empty()) {
-      parts.values[key] = std::move(contents.values);
+      parts.values.set(key, std::move(contents.values));
     } else {
       parts.keys.push_back({key, is_dict ? KeyContent::dict : KeyContent::other});
     }
@@ -71,17 +72,17 @@ codec::TorchContents model_in(codec::TorchArchive const& archive, PickleValue ro
     return at.is(PickleKind::dict) ? parts_of(archive, at).keys : std::vector<SavedKey>{};
   };
   auto const way = find_model(list, asked, archive.name());
-  Json outer = Json::object();
+  JsonMembers outer;
   for (auto const& key : way.keys) {
-    auto parts = parts_of(archive, root);
-    for (auto& [name, value] : parts.values.items()) outer[name] = std::move(value);
+    auto values = parts_of(archive, root).values.take();
+    for (auto& [name, value] : values.items()) outer.set(name, std::move(value));
     root = *root.find(key);
   }
   auto inner = codec::split_contents(archive, root);
   auto const before = joined(way.keys) + (way.keys.empty() ? "" : ".");
   std::erase_if(inner.tensors, [&](auto const& tensor) { return !way.own_name(before + tensor.name); });
   std::erase_if(inner.opaque, [&](auto const& path) { return !way.own_name(before + path) || is_extra_state(path); });
-  if (!outer.empty()) inner.values = std::move(outer);
+  if (!outer.empty()) inner.values = std::move(outer).take();
   if (!inner.opaque.empty() && inner.values.is_object()) inner.values[left_out_objects] = inner.opaque;
   if (!way.left_out.empty()) inner.values[left_out_keys] = way.left_out;
   return inner;

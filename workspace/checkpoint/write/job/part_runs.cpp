@@ -87,7 +87,12 @@ bool PartRun::try_begin() {
   auto& os = platform::system();
   lock_ = open_run(work_, name, O_CREAT | O_EXCL | O_RDWR);
   if (!lock_) platform::throw_io(std::string(write_operation) + ": create", work_.path_of(name), errno);
-  static_cast<void>(os.flock(lock_.get(), LOCK_EX | LOCK_NB));  // some file systems have no locks
+  // Some file systems have no locks. A process that looks for killed runs holds this one for a moment: without the
+  // lock, it would take this run for one of them.
+  if (os.flock(lock_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    (void)work_.remove(name, write_operation);
+    return false;
+  }
   auto const identity = platform::this_host().id;
   // Without the identity, no other process takes the run for a killed one.
   static_cast<void>(os.pwrite(lock_.get(), identity.data(), identity.size(), 0));
