@@ -16,6 +16,8 @@
 #include "collectives/device_transport/rank_records.hpp"
 #include "collectives/spi/error_in.hpp"
 #include "lib/device/device_failures.hpp"
+#include "lib/platform/backoff.hpp"
+#include "lib/platform/deadline.hpp"
 #include "lib/platform/system.hpp"
 
 namespace crossrank::device {
@@ -87,9 +89,22 @@ WatchedTransport::WatchedTransport(Group group, std::unique_ptr<spi::DeviceTrans
       recorder_(std::move(recorder)) {}
 
 WatchedTransport::~WatchedTransport() {
+  if (::getpid() != process_) return;  // a thread of the parent may hold the lock of the watchdog
+  if (std::uncaught_exceptions() == 0) await_last_work();
   // The watchdog publishes its failure before it aborts the transport, and a close waits for work that does not end.
   if (watchdog_->failure()) transport_->abort();
   transport_->close(last_work_);
+}
+
+/// The transport waits only a few seconds before it throws its work away. So this waits for longer calls, as long as
+/// the watchdog finds no reason to end them.
+void WatchedTransport::await_last_work() const noexcept {
+  try {
+    platform::Deadline deadline(timeout());
+    for (platform::Backoff backoff; !last_work_.query() && !has_failed() && !deadline.expired(); backoff.pause())
+      deadline.tick();
+  } catch (std::exception const&) {  // the device has failed
+  }
 }
 
 WatchedTransport::Route WatchedTransport::route_of(algorithms::Call const& call, Stream const& stream) const {

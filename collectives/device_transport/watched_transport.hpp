@@ -5,6 +5,9 @@
 #include <string>
 #include <string_view>
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <crossrank/error.hpp>
 #include <crossrank/spi/device_transport.hpp>
 #include <crossrank/spi/transport.hpp>
@@ -96,10 +99,12 @@ class WatchedTransport : public std::enable_shared_from_this<WatchedTransport> {
   auto run_or_end(Work const& work);
   [[noreturn]] void end_after(Error const& error);
   [[noreturn]] void end_after_timeout(TimeoutError const& error);
+  void await_last_work() const noexcept;
   /// Waits until the watchdog has decided why the group fails.
   void await_verdict() const;
 
   Group const group_;
+  pid_t const process_ = ::getpid();
   std::unique_ptr<spi::DeviceTransport> transport_;
   std::unique_ptr<DeviceWatchdog> watchdog_;  ///< its thread uses the transport, so that it ends first
   node::DeviceRecorder recorder_;

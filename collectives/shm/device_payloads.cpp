@@ -19,13 +19,16 @@ constexpr std::chrono::seconds longest_wait_for_receives{5};
 /// A rank says that it has copied a message when it calls the library again, which may be much later.
 constexpr std::chrono::milliseconds longest_wait_for_copies{100};
 
-/// The payload has been written, so the copy waits for no other work of the device.
+/// The payload has been written, so the copy waits for no other work of the device. The driver returns before a copy to
+/// pinned memory has ended.
 void copy_to_host(DevicePayload const& from, std::span<std::byte> to) {
   auto const device = from.memory->device();
-  auto& provider = spi::device_provider(device.kind);
-  provider.copy(
-      Stream::create(device),
-      {.to = to.data(), .from = from.memory->data() + from.offset, .from_device = device, .run_bytes = to.size()});
+  auto const stream = Stream::create(device);
+  spi::device_provider(device.kind)
+      .copy(
+          stream,
+          {.to = to.data(), .from = from.memory->data() + from.offset, .from_device = device, .run_bytes = to.size()});
+  stream.synchronize();
 }
 
 }  // namespace

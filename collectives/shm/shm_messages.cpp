@@ -296,10 +296,16 @@ bool ShmTransport::try_recv(MessageOp& op, int src) {
   }
   bool const is_sent = message.slot != node::Channel::not_sent;
   bool const fits = is_sent && message.bytes == bytes.size() && message.tag == op.tag;
-  if (fits && message.bytes != 0) take_payload(op, src, message);
+  std::exception_ptr failure;  // the message is dropped then, so that the next receive gets the next one
+  try {
+    if (fits && message.bytes != 0) take_payload(op, src, message);
+  } catch (...) {
+    failure = std::current_exception();
+  }
   channel.received.exchange(received + 1, std::memory_order_seq_cst);
   group_->count_progress();
   group_->ring_member(src);
+  if (failure) std::rethrow_exception(failure);
   if (fits) return true;
   if (!is_sent) {
     throw RemoteError(error_in(

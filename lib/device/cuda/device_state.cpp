@@ -104,6 +104,7 @@ CUevent_st* DeviceState::idle_event() {
 Event DeviceState::record(CUstream_st* stream) {
   // An event may be recorded again although streams still wait for its previous record.
   std::shared_ptr<void> event(idle_event(), [this](void* handle) {
+    if (open_driver() == nullptr) return;  // in a forked child a thread of the parent may hold the lock
     std::lock_guard const lock(mutex_);
     idle_events_.push_back(static_cast<CUevent_st*>(handle));
   });

@@ -197,7 +197,7 @@ Driver const& find_driver() {
 
 Driver const& driver() {
   auto const& found = find_driver();
-  if (forked.load(std::memory_order_relaxed)) {
+  if (found.device_count > 0 && forked.load(std::memory_order_relaxed)) {
     throw UsageError({.operation = "CUDA",
                       .message = "this process is a child that was forked after its parent had used CUDA",
                       .hint = "fork before the first use of CUDA, or start the child with exec"});

@@ -111,7 +111,8 @@ CROSSRANK_RANK_SCENARIO(device_messages_mixed) {
     auto const value = static_cast<float>(10 * round + world.rank());
     auto const expected = static_cast<float>(10 * round + other);
     auto const on_host = full(value).to(Device::cpu());
-    auto got_on_host = Tensor::zeros({elements}, Dtype::f32);
+    auto got_on_host = Tensor::empty({elements}, Dtype::f32, MemoryOptions{.pinned = round % 2 != 0});
+    got_on_host.copy_from(Tensor::zeros({elements}, Dtype::f32));
     // A GPU sends to a CPU, and the other way round.
     if (world.rank() == 0) world.send(full(value), 1);
     if (world.rank() == 1) world.recv(got_on_host, 0);

@@ -111,6 +111,7 @@ TEST_P(NcclNetwork, tells_why_an_older_library_does_not_serve_threads) {
 /// Rank 2 is lost by `lose` while the others have enqueued a call. They get an error of this type that names it.
 template <class Expected>
 void lose_rank_2(MessageRankOptions const& options, std::function<void(MemoryHub&)> const& lose) {
+  std::atomic<int> enqueued_count{0};
   std::atomic<int> error_count{0};
   run_message_ranks(
       4,
@@ -121,12 +122,14 @@ void lose_rank_2(MessageRankOptions const& options, std::function<void(MemoryHub
         EXPECT_EQ(values(tensor), std::vector<float>(1'000, 10));
         world.barrier();
         if (world.rank() == 2) {
+          while (enqueued_count < 3) std::this_thread::yield();
           lose(hub);
           while (error_count < 3) std::this_thread::yield();
           return;
         }
         try {
           world.all_reduce(tensor);
+          ++enqueued_count;
           current_stream(gpu_of(world)).synchronize();
           ADD_FAILURE() << "no error";
         } catch (Expected const& e) {

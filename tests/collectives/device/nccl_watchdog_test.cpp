@@ -3,11 +3,13 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -21,6 +23,7 @@
 #include "collectives/device_transport/device_watchdog.hpp"
 #include "collectives/nccl/nccl_transport.hpp"
 #include "lib/core/at_rank.hpp"
+#include "tests/collectives/device/gpu_tensors.hpp"
 #include "tests/collectives/device/nccl_ranks.hpp"
 #include "tests/faults/fault_report.hpp"
 #include "tests/support/emulated_driver.hpp"
@@ -121,6 +124,33 @@ TEST(NcclDeadline, names_the_rank_whose_stream_has_not_reached_the_call) {
   EXPECT_EQ(verdict.code, "timeout") << job.text();
   EXPECT_TRUE(verdict.blames_only(1)) << job.text();
 }
+
+/// NCCL waits a few seconds for the end of a communicator. The work of a group may take longer.
+CROSSRANK_RANK_SCENARIO(nccl_group_ends_before_its_work) {
+  auto const world = connect({.backend = "shm", .check = CheckLevel::off});
+  auto tensor = filled(world, 1'000);
+  std::optional<HeldStream> held;
+  std::thread release;
+  {
+    auto const group = world.split({{0, 1, 2}});
+    group.all_reduce(tensor);
+    current_stream(default_device()).synchronize();
+    if (self.rank == 1) {
+      held.emplace(current_stream(default_device()).native(), default_device().index);
+      release = std::thread([&held] {
+        std::this_thread::sleep_for(std::chrono::seconds(6));
+        held->release();
+      });
+    }
+    group.all_reduce(tensor);
+  }
+  current_stream(default_device()).synchronize();
+  EXPECT_EQ(values(tensor), std::vector<float>(1'000, 3 * (1 + 2 + 3)));
+  if (release.joinable()) release.join();
+  return end_gpu_rank();
+}
+
+TEST(NcclEnd, waits_for_the_work_of_a_group) { expect_job_ok(3, "nccl_group_ends_before_its_work"); }
 
 /// Rank 1 does not make a call that the others have enqueued.
 CROSSRANK_RANK_SCENARIO(nccl_missing_call) {
