@@ -114,8 +114,15 @@ MPI_Comm Process::duplicate(MPI_Comm communicator, std::chrono::milliseconds lim
     check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
     return done != 0;
   };
-  bool const came = spi::poll_until(ended, limit);
+  bool came = false;
+  std::exception_ptr failure;
+  try {
+    came = spi::poll_until(ended, limit);
+  } catch (...) {
+    failure = std::current_exception();
+  }
   if (!lock.owns_lock()) lock.lock();
+  if (failure) std::rethrow_exception(failure);
   if (!came) {
     mark_rank_lost();
     throw_ranks_missing("connect", "the communicator", limit);
@@ -123,12 +130,34 @@ MPI_Comm Process::duplicate(MPI_Comm communicator, std::chrono::milliseconds lim
   return own;
 }
 
+/// A communicator that is being opened. The lock is held at the begin and at the end.
+class Process::Opening {
+ public:
+  Opening(Process& process, MPI_Comm communicator) : process_(process), communicator_(communicator) {
+    process_.opening_.push_back(communicator);
+  }
+  ~Opening() {
+    std::erase(process_.opening_, communicator_);
+    process_.opening_ended_.notify_all();
+  }
+  Opening(Opening const&) = delete;
+  Opening& operator=(Opening const&) = delete;
+
+ private:
+  Process& process_;
+  MPI_Comm communicator_;
+};
+
 std::shared_ptr<spi::Network> Process::open(MPI_Comm communicator, std::chrono::milliseconds limit) {
   require_group(communicator);
   platform::SigpipeBlocked const blocked;
   std::unique_lock lock(mutex_);
   install_finalize_hook();
+  // Another thread may be opening it. The ranks must make the same number of duplicates.
+  auto const is_free = [&] { return std::ranges::find(opening_, communicator) == opening_.end(); };
+  if (!opening_ended_.wait_for(lock, limit, is_free)) throw_ranks_missing("connect", "the communicator", limit);
   if (auto known = find(communicator)) return known;
+  Opening const opening(*this, communicator);
   Duplicates duplicates{.own = duplicate(communicator, limit, lock)};
   check(MPI_Comm_set_errhandler(duplicates.own, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   duplicates.callers = duplicate(communicator, limit, lock);

@@ -1,6 +1,7 @@
 #pragma once
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -49,6 +50,7 @@ class Process {
     std::weak_ptr<void const> user{};  ///< the packet transport, which uses the duplicates
     std::shared_ptr<spi::Network> network{};
   };
+  class Opening;
   Process() = default;
   void start(std::chrono::milliseconds limit);
   static void require_group(MPI_Comm communicator);
@@ -63,6 +65,8 @@ class Process {
   static void on_exit() noexcept;
 
   std::mutex mutex_{};
+  std::vector<MPI_Comm> opening_{};  ///< communicators that threads are duplicating without the lock
+  std::condition_variable opening_ended_{};
   std::shared_ptr<Start> start_{};
   bool initialised_here_ = false;
   pid_t pid_ = 0;                 ///< that has initialized MPI
