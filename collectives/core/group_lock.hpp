@@ -23,6 +23,8 @@ class GroupLock {
       if (found == Use::call) return false;
       if (found != Use::visit) continue;
       if (::getpid() != process_) return false;  // the visitor is a thread of the parent
+      // What the visit calls, such as the sink of the log, calls the group.
+      if (holder_.load(std::memory_order_relaxed) == std::this_thread::get_id()) return false;
       wait_for_visitor(attempt);
     }
     holder_.store(std::this_thread::get_id(), std::memory_order_relaxed);
@@ -35,14 +37,16 @@ class GroupLock {
   /// Takes the lock for a moment. Returns false if it is taken.
   [[nodiscard]] bool visit() noexcept {
     auto found = Use::none;
-    return use_.compare_exchange_strong(found, Use::visit, std::memory_order_acquire);
+    if (!use_.compare_exchange_strong(found, Use::visit, std::memory_order_acquire)) return false;
+    holder_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+    return true;
   }
-  void end_visit() noexcept { use_.store(Use::none, std::memory_order_release); }
+  void end_visit() noexcept { leave(); }
   /// Returns whether any thread holds the lock for a call.
   [[nodiscard]] bool is_in_call() const noexcept { return use_.load(std::memory_order_relaxed) == Use::call; }
   /// Returns whether the calling thread holds the lock for a call.
   [[nodiscard]] bool is_held_by_this_thread() const noexcept {
-    return holder_.load(std::memory_order_relaxed) == std::this_thread::get_id();
+    return holder_.load(std::memory_order_relaxed) == std::this_thread::get_id() && is_in_call();
   }
 
  private:

@@ -403,11 +403,11 @@ void GroupState::wait(PendingOp& pending_op, spi::TimeoutPolicy const& policy) {
   throw_failure(pending_op);
 }
 
-bool GroupState::visit_to_watch(PendingOp& pending_op) noexcept {
-  if (!group_lock.visit()) return true;  // another thread drives the group's operations
+GroupState::Watched GroupState::visit_to_watch(PendingOp& pending_op) noexcept {
+  if (!group_lock.visit()) return Watched::busy;
   bool const watches = watch_peers(pending_op, timeout_policy);
   group_lock.end_visit();
-  return watches;
+  return watches ? Watched::yes : Watched::no;
 }
 
 bool GroupState::watch_peers(PendingOp& pending_op, spi::TimeoutPolicy const& policy) noexcept {

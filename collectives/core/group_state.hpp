@@ -137,11 +137,16 @@ struct GroupState final : PendingWork {
   void wait(PendingOp& pending_op) { wait(pending_op, timeout_policy); }
   /// Does the same with a timeout of its own.
   void wait(PendingOp& pending_op, spi::TimeoutPolicy const& policy);
+  /// Whether the transport looks after the ranks that an operation waits for.
+  enum class Watched : std::uint8_t {
+    yes,
+    no,   ///< only a wait has a timeout
+    busy  ///< another thread has the group at the moment
+  };
+  /// Looks after these ranks, for a caller that polls the operation without the lock.
+  [[nodiscard]] Watched visit_to_watch(PendingOp& pending_op) noexcept;
   /// Why a call is given up before it has ended.
   enum class AbandonReason : std::uint8_t { cancelled, dropped };
-  /// Looks after the ranks that an operation waits for, for a caller that polls it without the lock. Returns false
-  /// where the transport cannot: only a wait has a timeout there.
-  [[nodiscard]] bool visit_to_watch(PendingOp& pending_op) noexcept;
   /// Gives up an operation: its buffers are no longer used. If another thread is in a call of the group, that call may
   /// be writing to them, so this waits for its end, and aborts the group for a collective.
   void abandon(std::shared_ptr<PendingOp> const& pending_op, AbandonReason how) noexcept;

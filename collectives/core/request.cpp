@@ -102,18 +102,23 @@ bool Request::wait_for(std::chrono::milliseconds limit) {
   auto const most = std::chrono::nanoseconds(std::clamp(limit, std::chrono::milliseconds::zero(), max_wait));
   auto const spin = std::min<std::chrono::nanoseconds>(longest_spin, most / spin_part);
   auto moved_at = system.now();
+  auto idle_since = moved_at;
   auto const until = moved_at + most;
   for (platform::Backoff backoff; !test();) {
     auto const now = system.now();
     if (auto const progress = group_->transport->progress();
         std::exchange(pending_op_->progress, progress) != progress) {
       pending_op_->idle = {};
-      moved_at = now;
+      moved_at = idle_since = now;
       backoff.restart();
     }
-    bool const watches = group_->visit_to_watch(*pending_op_);
-    auto const idle = watches ? std::chrono::nanoseconds{} : pending_op_->idle + (now - moved_at);
-    if (idle >= group_->timeout_policy.timeout && !pending_op_->ended) {
+    auto const watched = group_->visit_to_watch(*pending_op_);
+    if (watched == detail::GroupState::Watched::yes) {
+      pending_op_->idle = {};
+      idle_since = now;
+    }
+    auto const idle = pending_op_->idle + (now - idle_since);
+    if (watched == detail::GroupState::Watched::no && idle >= group_->timeout_policy.timeout && !pending_op_->ended) {
       wait_after(idle);  // the transport decides which rank is late
       return true;
     }

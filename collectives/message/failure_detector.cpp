@@ -195,8 +195,15 @@ void FailureDetector::watch(AwaitedEvent const& awaited, WaitState& wait, spi::T
 }
 
 void FailureDetector::ping(AwaitedEvent const& awaited) const {
+  auto const now = system().now();
   for (int const member : awaited.members) {
-    if (is_other(member)) link_.send(member, {.kind = PacketKind::ping, .round = awaited.round});
+    if (!is_other(member)) continue;
+    auto& peer = link_.peer(member);
+    // A program may poll many messages. A ping for a round also asks for the members that the round waits for.
+    bool const is_message = awaited.kind == AwaitedEvent::Kind::message;
+    if (is_message && now - peer.pinged < ping_interval) continue;
+    peer.pinged = now;
+    link_.send(member, {.kind = PacketKind::ping, .round = awaited.round});
   }
 }
 

@@ -296,6 +296,21 @@ bool NodeComm::is_dead(int rank) const noexcept {
   return records()[rank].state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(AttachState::dead);
 }
 
+bool NodeComm::has_open_handles() const noexcept {
+  if (open_groups_.load(std::memory_order_relaxed) > 0) return true;
+  auto const own = static_cast<std::uint32_t>(options_.rank);
+  for (std::uint32_t index = 0; index < blocks_->made(); ++index) {
+    if (BlockUse::unpack(blocks_->header(index).use_word.load(std::memory_order_acquire)).state != BlockState::queue)
+      continue;
+    for (int i = 0; i < blocks_->endpoint_count(index); ++i) {
+      auto const& endpoint = blocks_->endpoints(index)[i];
+      auto const state = EndpointWord::unpack(endpoint.state.load(std::memory_order_relaxed)).state;
+      if (state == EndpointState::taken && holder_of(endpoint) == own) return true;
+    }
+  }
+  return false;
+}
+
 std::string NodeComm::exit_reason(int rank) const {
   auto const& record = records()[rank];
   auto const bytes =

@@ -98,7 +98,8 @@ class NodeComm : public std::enable_shared_from_this<NodeComm> {
   /// Counts the groups of this rank that are not closed.
   void add_open_group() noexcept { open_groups_.fetch_add(1, std::memory_order_relaxed); }
   void remove_open_group() noexcept { open_groups_.fetch_sub(1, std::memory_order_relaxed); }
-  [[nodiscard]] bool has_open_groups() const noexcept { return open_groups_.load(std::memory_order_relaxed) > 0; }
+  /// Returns whether a group or an end of a queue of this rank is not closed.
+  [[nodiscard]] bool has_open_handles() const noexcept;
   /// Records that this rank leaves cleanly. Idempotent; called by the destructor and when the process exits.
   void leave() noexcept;
 

@@ -59,7 +59,7 @@ void for_each_comm(Action action) noexcept {
 void on_exit() {
   for_each_comm([](NodeComm& comm) {
     // A handle that lives until now, such as a static one, may have been closed.
-    if (comm.has_open_groups()) comm.set_exit_reason("exited without closing");
+    if (comm.has_open_handles()) comm.set_exit_reason("exited without closing");
     comm.leave();
   });
 }
