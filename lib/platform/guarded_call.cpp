@@ -15,6 +15,8 @@ namespace crossrank::platform {
 namespace {
 
 constinit std::atomic<std::size_t> left_behind{0};
+/// How long a call that its caller gives up may take to notice it.
+constexpr auto time_to_notice = std::chrono::milliseconds(300);
 
 }  // namespace
 
@@ -52,10 +54,10 @@ bool GuardedCall::run(std::shared_ptr<GuardedCall> const& call, std::function<vo
         throw CancelledError({.operation = guard.what, .message = "the wait for the file system was interrupted"});
       if (guard.between) guard.between();
     } catch (...) {
-      static_cast<void>(call->abandon(guard));
+      call->abandon(guard, time_to_notice);
       throw;
     }
-    if (deadline.expired() && call->abandon(guard)) return false;
+    if (deadline.expired() && call->abandon(guard, {})) return false;
     lock.lock();
   }
   if (call->error_) std::rethrow_exception(call->error_);
@@ -73,21 +75,24 @@ void GuardedCall::finish(std::exception_ptr error) noexcept {
     std::lock_guard const lock(mutex_);
     error_ = std::move(error);
     done_ = true;
-    late = abandoned_;
+    late = left_behind_;
   }
   ended_.notify_one();
   if (late) left_behind.fetch_sub(1, std::memory_order_acq_rel);
 }
 
-bool GuardedCall::abandon(CallGuard const& guard) noexcept {
+bool GuardedCall::abandon(CallGuard const& guard, std::chrono::nanoseconds limit) {
   {
-    std::lock_guard const lock(mutex_);
+    std::unique_lock lock(mutex_);
     if (done_) return false;
     abandoned_ = true;
+    if (ended_.wait_for(lock, limit, [this] { return done_; })) return false;
+    left_behind_ = true;
     left_behind.fetch_add(1, std::memory_order_acq_rel);
   }
   log_event(LogLevel::error, "a file system call does not return; its thread was abandoned",
             {{"call", guard.what}, {"abandoned in all", std::to_string(abandoned_calls())}});
+  if (guard.abandoned) guard.abandoned();
   return true;
 }
 

@@ -16,9 +16,10 @@ namespace crossrank::platform {
 
 /// Limits of a guarded call.
 struct CallGuard {
-  std::chrono::nanoseconds limit{};  ///< longest time without a step; 0: runs in the caller's thread, unguarded
-  std::function<void()> between{};   ///< called in every slice of the wait; may throw to abandon the call
-  std::string what{};                ///< name of the call in the log
+  std::chrono::nanoseconds limit{};   ///< longest time without a step; 0: runs in the caller's thread, unguarded
+  std::function<void()> between{};    ///< called in every slice of the wait; may throw to abandon the call
+  std::function<void()> abandoned{};  ///< called when the call has been abandoned
+  std::string what{};                 ///< name of the call in the log
 };
 
 /// A running call, shared by the thread that executes it and the thread that waits for it.
@@ -37,14 +38,16 @@ class GuardedCall {
 
  private:
   void finish(std::exception_ptr error) noexcept;
-  /// Returns false if the call has ended meanwhile.
-  [[nodiscard]] bool abandon(CallGuard const& guard) noexcept;
+  /// Abandons the call, and waits until `limit` for its end: a call that sees it ends at its next step. Returns false
+  /// if the call has ended.
+  bool abandon(CallGuard const& guard, std::chrono::nanoseconds limit);
 
   std::atomic<std::uint64_t> steps_{0};
   std::mutex mutex_{};
   std::condition_variable ended_{};
   bool done_ = false;
   bool abandoned_ = false;
+  bool left_behind_ = false;  ///< the caller does not wait any more
   std::exception_ptr error_{};
 };
 

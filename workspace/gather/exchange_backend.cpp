@@ -36,6 +36,21 @@ std::span<std::byte const> ContributionDescriptor::inlined_part() const noexcept
   return {inlined.data(), std::min<std::size_t>(bytes, inlined.size())};
 }
 
+void throw_beside(std::exception_ptr const& own, Error const& of_group) {
+  if (of_group.group_usable()) std::rethrow_exception(own);
+  try {
+    std::rethrow_exception(own);
+  } catch (Error const& error) {
+    if (!error.group_usable()) throw;
+    auto info = error.info();
+    info.group_usable = false;
+    info.details.push_back(std::string("the group has failed as well: ") + of_group.what());
+    throw_error(error.code(), std::move(info));
+  } catch (std::exception const&) {
+    throw_error(of_group.code(), of_group.info());
+  }
+}
+
 void require_sendable_config(Contribution const& own) {
   if (own.config != nullptr) static_cast<void>(codec::encode_config_binary(*own.config));
 }

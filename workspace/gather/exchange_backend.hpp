@@ -50,6 +50,10 @@ class ExchangeBackend {
 /// that a program does not depend on which rank receives.
 void require_sendable_config(Contribution const& own);
 
+/// Throws the error of this rank's part of a range whose group has failed with `of_group`: its own error, as one after
+/// which the group is not usable, or that of the group if the own exception has no such field.
+[[noreturn]] void throw_beside(std::exception_ptr const& own, Error const& of_group);
+
 /// Creates an exchange through the arenas of the node. `timeout` limits copies from GPUs. `in_place` gives the memory
 /// of GPUs itself where it can be shared.
 [[nodiscard]] std::unique_ptr<ExchangeBackend> make_arena_exchange(std::shared_ptr<node::Group> group,

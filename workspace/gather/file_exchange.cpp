@@ -54,15 +54,16 @@ class FileExchange final : public ExchangeBackend {
   template <class Body>
   auto guarded(Body body, std::function<void()> between = {}) {
     auto const limit = guard_limit(timeout_policy_);
-    try {
-      auto result = platform::guarded_call(std::move(body),
-                                           {.limit = limit, .between = std::move(between), .what = "NFSWorkspace"});
-      if (!result) fail_no_response("NFSWorkspace", workspace_.path(), limit);
-      return *std::move(result);
-    } catch (...) {
-      stuck_ = platform::abandoned_calls() != 0;
-      throw;
-    }
+    auto result = platform::guarded_call(std::move(body), {.limit = limit,
+                                                           .between = std::move(between),
+                                                           .abandoned =
+                                                               [this] {
+                                                                 stuck_ = true;
+                                                                 workspace_.store()->note_hung();
+                                                               },
+                                                           .what = "NFSWorkspace"});
+    if (!result) fail_no_response("NFSWorkspace", workspace_.path(), limit);
+    return *std::move(result);
   }
 
  public:

@@ -98,13 +98,16 @@ void MultiNodeRange::open(Contribution const& mine, bool writes) {
     if (failed) {
       serves_ = false;
       close_round();
-      if (failure) std::rethrow_exception(failure);
+      if (auto const told = std::exchange(failure, nullptr)) std::rethrow_exception(told);
       throw_if_one_failed();
     }
     if (serves_) channel_->offer(range_, inputs_.members.front(), std::move(kept_));
+  } catch (Error const& error) {
+    if (inputs_.exchange) inputs_.exchange->discard();
+    if (failure) throw_beside(failure, error);
+    throw;
   } catch (...) {
     if (inputs_.exchange) inputs_.exchange->discard();
-    if (failure) std::rethrow_exception(failure);  // if the group has failed as well, this says more
     throw;
   }
   if (inputs_.members.front() == transport().rank()) user_code_ = std::make_unique<UserCodeScope>(inputs_.collective);

@@ -171,7 +171,8 @@ void RangeSession::open(ItemKind kind, Contribution const& mine) {
     try {
       round_ = group_->post_error(post, describe_exception(failure), timeout_policy_);
       close_round_after_failure();
-    } catch (Error const&) {  // the group has failed as well: this rank's own failure says more
+    } catch (Error const& of_group) {
+      throw_beside(failure, of_group);
     }
     std::rethrow_exception(failure);
   }

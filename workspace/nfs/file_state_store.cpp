@@ -11,7 +11,6 @@
 #include "lib/core/as_size.hpp"
 #include "lib/core/environment.hpp"
 #include "lib/core/log.hpp"
-#include "lib/platform/guarded_call.hpp"
 #include "workspace/nfs/retrying_read.hpp"
 #include "workspace/nfs/modelopt_file.hpp"
 #include "workspace/nfs/exit_hook.hpp"
@@ -105,7 +104,7 @@ FileStateStore::~FileStateStore() {
 }
 
 void FileStateStore::finish() noexcept {
-  if (platform::abandoned_calls() != 0) return;           // a mount that hangs would keep the process from ending
+  if (hung_.load(std::memory_order_relaxed)) return;      // it would keep the process from ending
   std::unique_lock const lock(mutex_, std::try_to_lock);  // another thread may be writing during exit
   if (!lock || published_.empty()) return;
   try {
@@ -338,7 +337,12 @@ std::optional<RankState> FileStateStore::read_newest(int rank, Damaged damaged) 
 }
 
 RankState FileStateStore::read_published(PublishedFile const& published, ReadRetryPolicy const& retry_policy) const {
-  return workspace::read_published(path_, published, retry_policy);
+  try {
+    return workspace::read_published(path_, published, retry_policy);
+  } catch (IoError const& error) {
+    if (error.system_errno() == ETIMEDOUT) note_hung();
+    throw;
+  }
 }
 
 }  // namespace crossrank::workspace

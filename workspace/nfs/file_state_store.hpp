@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <filesystem>
 #include <functional>
@@ -65,6 +66,8 @@ class FileStateStore {
   void clean();
   /// Marks the published files as left on purpose, since this process exits cleanly. Idempotent.
   void finish() noexcept;
+  /// Records that a call on the directory has not returned. The files then stay as a killed process leaves them.
+  void note_hung() const noexcept { hung_.store(true, std::memory_order_relaxed); }
   /// Forgets the published files. For a forked child: the files and their locks are its parent's.
   void forget_parents_files() noexcept;
 
@@ -99,7 +102,8 @@ class FileStateStore {
   Existing existing_ = Existing::keep;
   StateFormat format_ = StateFormat::safetensors;
   bool torch_written_ = false;  ///< whether this process wrote ModelOpt's file of this rank
-  std::mutex mutex_{};          ///< guards the members below; a range may be closed in another thread than opened it
+  mutable std::atomic<bool> hung_{false};
+  std::mutex mutex_{};  ///< guards the members below; a range may be closed in another thread than opened it
   std::vector<Published> published_{};  ///< by this process, oldest first
 };
 
