@@ -25,6 +25,15 @@ constexpr std::array<Number, 3> numbers{{{"NaN", std::numeric_limits<double>::qu
 constexpr char mark = '\x01';
 constexpr std::string_view escaped_mark = "\\u0001";
 
+/// More would make a short text very long.
+constexpr std::size_t most_marks = 4;
+
+[[noreturn]] void refuse_marks(ErrorInfo about) {
+  about.message = "the text has numbers such as NaN beside strings with many control characters in a row";
+  about.got = "\\u0001 several times in a row";
+  throw FormatError(std::move(about));
+}
+
 /// Returns how often strings for numbers repeat the mark.
 std::size_t marks_for(std::string_view text) {
   std::size_t longest = 0;
@@ -43,7 +52,7 @@ bool is_key(std::string_view rest) {
 }
 
 /// Returns the text with strings in place of the numbers; nothing if it has none.
-std::optional<std::string> without_numbers(std::string_view text, std::size_t marks) {
+std::optional<std::string> without_numbers(std::string_view text, std::size_t marks, ErrorInfo const& about) {
   std::string prefix("\"");
   for (std::size_t i = 0; i < marks; ++i) prefix.append(escaped_mark);
   std::string out;
@@ -57,6 +66,7 @@ std::optional<std::string> without_numbers(std::string_view text, std::size_t ma
     } else if (!in_string) {
       for (auto const& number : numbers) {
         if (!text.substr(i).starts_with(number.name) || is_key(text.substr(i + number.name.size()))) continue;
+        if (marks > most_marks) refuse_marks(about);
         out.append(text.substr(copied, i - copied)).append(prefix).append(number.name).append("\"");
         copied = i + number.name.size();
         i = copied - 1;
@@ -116,7 +126,7 @@ void append(std::string& out, Json const& value, std::size_t indent) {
 
 Json parse_python_json(std::string_view text, JsonDocumentOptions const& options) {
   auto const marks = marks_for(text);
-  auto const replaced = without_numbers(text, marks);
+  auto const replaced = without_numbers(text, marks, options.about);
   if (!replaced) return parse_json(text, options);
   auto value = Json::array({parse_json(*replaced, options)});
   restore_numbers(value, std::string(marks, mark));

@@ -142,6 +142,9 @@ TEST(NameBeforeVllm, is_that_of_the_module_in_the_model) {
             "feed_forward.shared_expert.down_proj.weight");
   EXPECT_EQ(name("deepseek_v3", "mlp.experts._shared_experts._layer.down_proj.weight"),
             "mlp.shared_experts.down_proj.weight");
+  EXPECT_EQ(name("glm4_moe", "mlp.experts.routed_experts.e_score_correction_bias"), "mlp.gate.e_score_correction_bias");
+  EXPECT_EQ(name("ernie4_5_moe", "mlp.experts.routed_experts.e_score_correction_bias"),
+            "mlp.moe_statics.e_score_correction_bias");
   EXPECT_EQ(name("deepseek_v3", "self_attn.mla_attn.o_proj.weight"), "self_attn.o_proj.weight");
   EXPECT_EQ(name("deepseek_v3", "self_attn.mla_attn.mla_attn.kv_b_proj.weight"), "self_attn.kv_b_proj.weight");
   EXPECT_EQ(name("mixtral", "block_sparse_moe.experts.routed_experts.w2_weight"), "mlp.experts.w2_weight");

@@ -48,6 +48,14 @@ TEST(PythonJson, leaves_texts_that_look_like_marked_numbers) {
   EXPECT_EQ(parse_python_json(to_python_json(written), {}), written);
 }
 
+/// The marks would make such a text as long as the product of both lengths.
+TEST(PythonJson, refuses_numbers_beside_long_runs_of_marks) {
+  std::string run;
+  for (int i = 0; i < 1000; ++i) run += "\\u0001";
+  EXPECT_THROW(static_cast<void>(parse_python_json("[\"" + run + "\", NaN]", {})), FormatError);
+  EXPECT_EQ(parse_python_json("[\"" + run + "\", 1]", {}).at(1), 1);
+}
+
 TEST(PythonJson, is_written_with_empty_values) {
   for (auto const& value :
        {Json::object(), Json::array(), Json(nullptr), Json{{"a", Json::array()}, {"b", {{"c", {}}}}}})

@@ -46,11 +46,30 @@ void replace(std::string& name, std::string_view from, std::string_view to) {
   for (auto at = name.find(from); at != std::string::npos; at = name.find(from, at)) name.replace(at, from.size(), to);
 }
 
+/// Returns what stands between the number of the layer and the experts, such as "mlp."; empty if that is nothing.
+std::string block_of(std::string_view name) {
+  auto const layer = find_layer(name);
+  if (!layer || !layer->after.starts_with('.')) return {};
+  auto const experts = layer->after.find(".experts.");
+  if (experts == 0 || experts == std::string_view::npos) return {};
+  return std::string(layer->after.substr(1, experts));
+}
+
+/// Returns the place of the router's correction in the model. Where the experts do not hold the router, it is saved
+/// among the experts.
+std::string correction_of(std::string_view name, ModelNames const& model) {
+  constexpr std::string_view correction = "e_score_correction_bias";
+  auto const block = block_of(name);
+  for (std::string_view const place : {"gate.", "moe_statics.", ""}) {
+    if (model.has(block + std::string(place) + std::string(correction)))
+      return std::string(place) + std::string(correction);
+  }
+  return "gate." + std::string(correction);
+}
+
 /// Returns the name of the module of shared experts beside the routed ones, in whose block `name` is.
 std::string_view shared_experts_of(std::string_view name, ModelNames const& model) {
-  auto const layer = find_layer(name);
-  if (!layer || !layer->after.starts_with('.')) return "shared_experts";
-  auto const block = std::string(layer->after.substr(1, layer->after.find(".experts.") - 1)) + ".";
+  auto const block = block_of(name);
   for (std::string_view const shared : {"shared_expert", "share_expert", "shared_mlp"}) {
     if (model.has(block + std::string(shared) + ".up_proj")) return shared;
   }
@@ -84,6 +103,7 @@ std::string name_before_vllm(std::string_view name, ModelNames const& model) {
   replace(own, ".experts._shared_experts._layer.", "." + std::string(shared_experts_of(name, model)) + ".");
   replace(own, ".shared_expert.expert_gate.", ".shared_expert_gate.");
   replace(own, ".experts.shared_expert_gate.", ".shared_expert_gate.");
+  replace(own, ".experts.routed_experts.e_score_correction_bias", "." + correction_of(name, model));
   replace(own, ".experts.routed_experts.", ".experts.");
   replace(own, ".experts.gate.", ".gate.");
   replace(own, ".experts.routed_input_transform.", ".fc1_latent_proj.");

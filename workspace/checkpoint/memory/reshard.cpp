@@ -256,10 +256,14 @@ class Targets {
   void require_agreement(int rank, WantedLayout const& wanted, std::size_t merged, std::string const& name) {
     auto const& placement = placement_of(wanted, name);
     auto const& ranks = ranks_of(wanted, placement);
-    auto sorted = ranks;
-    std::sort(sorted.begin(), sorted.end());
-    require_sound_mesh(sorted, name);
-    for (int const other : {sorted.front(), sorted.back()}) {
+    auto const [ends, is_new] = mesh_ends_.try_emplace(&placement);
+    if (is_new) {
+      auto sorted = ranks;
+      std::sort(sorted.begin(), sorted.end());
+      require_sound_mesh(sorted, name);
+      ends->second = {sorted.front(), sorted.back()};
+    }
+    for (int const other : {ends->second.first, ends->second.second}) {
       auto const& theirs = at_rank(wanted_, other);
       if (!std::binary_search(theirs.tensors.begin(), theirs.tensors.end(), merged)) continue;
       auto const& their_placement = placement_of(theirs, name);
@@ -310,6 +314,7 @@ class Targets {
   std::vector<WantedLayout> const& wanted_;
   std::map<std::tuple<int, int, int>, std::vector<int>> cells_{};
   std::map<std::tuple<int, int, int>, std::shared_ptr<SplitSource const>> splits_{};
+  std::map<TensorPlacement const*, std::pair<int, int>> mesh_ends_{};  ///< lowest and highest rank of each mesh
   std::set<std::pair<TensorPlacement const*, TensorPlacement const*>> compared_{};
 };
 

@@ -29,8 +29,8 @@ std::optional<WeightPacking> own_packing(std::vector<WeightPacking> const& packi
     if (packing.bits > 32 || 32 % packing.bits != 0) continue;
     auto const inputs = words * (32 / packing.bits);
     if (scales != (packing.group > 0 ? divide_up(inputs, packing.group) : 1)) continue;
-    if (own) return std::nullopt;
-    own = packing;
+    if (own && (own->bits != packing.bits || own->group != packing.group)) return std::nullopt;
+    own = WeightPacking{packing.bits, packing.group, packing.activation_order || (own && own->activation_order)};
   }
   return own;
 }
@@ -247,7 +247,9 @@ void LayerFormat::read_words(SourceTensor const& weight, LayerTensors const& ten
   auto const columns = weight.shape[stack + 1];
   bool const compressed = weight.name.ends_with("weight_packed");
   auto const packing = compressed ? own_packing(hints.packings, columns, scale.shape[stack + 1]) : std::nullopt;
-  auto const configured = packing ? *packing : WeightPacking{hints.bits, hints.group};
+  bool const ordered = hints.activation_order || std::ranges::any_of(hints.packings, &WeightPacking::activation_order);
+  auto const configured = packing ? *packing : WeightPacking{hints.bits, hints.group, ordered};
+  activation_order_ = configured.activation_order;
   int const bits = configured.bits > 0 ? configured.bits : bits_of_words(weight, tensors);
   if (compressed) {
     format_ = NumberFormat::compressed_int;

@@ -81,6 +81,8 @@ class LayerFormat {
   [[nodiscard]] std::int64_t inputs() const noexcept { return inputs_; }
   /// Returns the number of inputs that share a scale; 0 if there are no groups.
   [[nodiscard]] std::int64_t group() const noexcept { return group_; }
+  /// Returns whether groups of packed numbers follow the order of activations.
+  [[nodiscard]] bool activation_order() const noexcept { return activation_order_; }
   /// Returns the number of outputs that share a scale in block formats.
   [[nodiscard]] std::int64_t block_outputs() const noexcept { return block_out_; }
   /// Returns whether a scale belongs to a block of outputs and inputs.
@@ -121,6 +123,7 @@ class LayerFormat {
   std::int64_t block_out_ = 1;
   std::int64_t packing_ = 1;  ///< numbers in `words_` words
   std::int64_t words_ = 1;
+  bool activation_order_ = false;
   bool spread_ = false;  ///< see `spreads_blocks`
   Shape weight_shape_{};
 };

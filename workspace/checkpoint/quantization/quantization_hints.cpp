@@ -53,9 +53,10 @@ void read_groups(Json const& config, LayerHints& hints) {
   for (auto const& group : *groups) {
     auto const* weights = member(group, "weights");
     if (weights == nullptr) continue;
-    if (follows_activations(*weights)) hints.activation_order = true;
-    WeightPacking const packing{static_cast<int>(count(*weights, "num_bits")), count(*weights, "group_size")};
+    WeightPacking const packing{static_cast<int>(count(*weights, "num_bits")), count(*weights, "group_size"),
+                                follows_activations(*weights)};
     if (groups->size() == 1) {
+      hints.activation_order = hints.activation_order || packing.activation_order;
       if (hints.group == 0) hints.group = packing.group;
       if (hints.bits == 0) hints.bits = packing.bits;
       read_block(member(*weights, "block_structure"), hints);

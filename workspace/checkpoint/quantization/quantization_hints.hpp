@@ -13,7 +13,8 @@ namespace crossrank::checkpoint {
 /// How one config group of compressed-tensors packs its weights.
 struct WeightPacking {
   int bits = 0;
-  std::int64_t group = 0;  ///< inputs that share a scale; 0: all of them
+  std::int64_t group = 0;         ///< inputs that share a scale; 0: all of them
+  bool activation_order = false;  ///< groups follow the order of activations
 
   bool operator==(WeightPacking const&) const = default;
 };

@@ -81,7 +81,7 @@ MergeRule group_ids_rule(LayerOnRanks const& layer, LayerSharding const& shardin
 }
 
 void refuse_activation_order(LayerOnRanks const& layer, LayerSharding const& sharding) {
-  if (sharding.shard_axis != ShardAxis::row || !layer.hints.activation_order) return;
+  if (sharding.shard_axis != ShardAxis::row || !layer.formats.front().activation_order()) return;
   auto const format = layer.formats.front().format();
   if (format != NumberFormat::gptq && format != NumberFormat::compressed_int) return;
   refuse(layer, "groups in the order of activations cannot be joined along the inputs", "groups in the order of inputs",

@@ -294,7 +294,7 @@ LayerSplit split_layer(std::string_view module, std::int64_t outputs, std::int64
                     rule.kind);
 }
 
-SplitRule split_tensor(SourceTensor const& tensor, TensorRole role, LayerFormat const& format, LayerHints const& hints,
+SplitRule split_tensor(SourceTensor const& tensor, TensorRole role, LayerFormat const& format,
                        LayerSplit const& split) {
   SplitRule rule{.reason = split.why};
   if (split.shard_axis == ShardAxis::replicate) return rule;
@@ -311,7 +311,7 @@ SplitRule split_tensor(SourceTensor const& tensor, TensorRole role, LayerFormat 
   int const axis = column ? axes.out : axes.in;
   if (axes.single || axis < 0) return rule;
   bool const by_words = format.format() == NumberFormat::gptq || format.format() == NumberFormat::compressed_int;
-  if (!column && hints.activation_order && by_words) {
+  if (!column && format.activation_order() && by_words) {
     throw FormatError({.operation = split_operation,
                        .message = "groups in the order of activations cannot be sharded along the inputs",
                        .resource = tensor.name,

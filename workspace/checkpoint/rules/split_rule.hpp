@@ -64,6 +64,6 @@ void refuse_flat_weight(SourceTensor const& weight, LayerHints const& hints);
 
 /// Returns the split of one tensor of that layer. `FormatError` when a shard boundary splits a stored value.
 [[nodiscard]] SplitRule split_tensor(SourceTensor const& tensor, TensorRole role, LayerFormat const& format,
-                                     LayerHints const& hints, LayerSplit const& split);
+                                     LayerSplit const& split);
 
 }  // namespace crossrank::checkpoint

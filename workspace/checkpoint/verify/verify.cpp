@@ -349,7 +349,7 @@ class Verification {
       try {
         unmerged_.push_back(open_dcp(path_, {.crc = crc, .model_key = ".", .extra_globals = plan_.extra_globals}));
         return work.add(*unmerged_.back());
-      } catch (Error const& error) {
+      } catch (FormatError const& error) {  // all ranks see it
         report_.defects.push_back(defect_of(error, path_));
       }
     }

@@ -92,7 +92,6 @@ void throw_if_any_rank_failed(Collective const& world, std::string const& operat
 class WorkerPool {
  public:
   WorkerPool(PoolWork& work, int count) {
-    threads_.reserve(as_size(count));
     running_ = count;
     try {
       platform::SignalsBlocked const blocked;

@@ -268,7 +268,7 @@ SplitRule RuleSet::split_for(std::string_view name, SourceTensor const& tensor, 
   auto const format = LayerFormat::recognize(parsed.module, layer, hints,
                                              state_->order_of(*rule, layer, state_->layers[source_number]));
   auto const split = split_layer(parsed.module, format.outputs(), format.inputs(), *rule, layer_sizes, ranks);
-  auto result = split_tensor(tensor, parsed.role, format, hints, split);
+  auto result = split_tensor(tensor, parsed.role, format, split);
   if (parsed.role == TensorRole::group_ids && result.axis >= 0) {
     auto const& source = state_->set.sources[source_number];
     resolve_split_group_ids(result, {source, as_size(&tensor - source->tensors().data())}, format);
