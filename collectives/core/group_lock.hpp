@@ -23,7 +23,7 @@ class GroupLock {
       if (found == Use::call) return false;
       if (found != Use::visit) continue;
       if (::getpid() != process_) return false;  // the visitor is a thread of the parent
-      // What the visit calls, such as the sink of the log, calls the group.
+      // This thread is the visitor: a function that the visit calls, such as the sink of the log, calls the group.
       if (holder_.load(std::memory_order_relaxed) == std::this_thread::get_id()) return false;
       wait_for_visitor(attempt);
     }

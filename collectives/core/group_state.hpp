@@ -157,7 +157,7 @@ struct GroupState final : PendingWork {
  private:
   /// Waits for the operation under way, then posts the next one.
   void step(PendingOp& pending_op, spi::TimeoutPolicy const& policy) noexcept;
-  /// Posts the next operation. There is none after the last one, and `request_id` is empty then.
+  /// Posts the call's next operation. Leaves `request_id` empty after the last one.
   void post_step(PendingOp& pending_op);
   /// Posts the next operation, or notes the end. Does neither while an earlier call of another group is not enqueued.
   void post_next(PendingOp& pending_op) noexcept;

@@ -74,10 +74,15 @@ template <class R>
   return out;
 }
 
+/// Gathers the encoded results of `fn`, which `decode_results` decodes.
+template <class R, class F>
+[[nodiscard]] std::vector<Bytes> gather_encoded(Collective const& world, char const* operation, F& fn, Root root) {
+  return gather_bytes(world, operation, root.root, [&] { return encode_object(static_cast<R>(fn())); });
+}
+
 template <class R, class F>
 [[nodiscard]] std::vector<R> gather_results(Collective const& world, char const* operation, F& fn, Root root) {
-  auto const all = gather_bytes(world, operation, root.root, [&] { return encode_object(static_cast<R>(fn())); });
-  return decode_results<R>(world, operation, all);
+  return decode_results<R>(world, operation, gather_encoded<R>(world, operation, fn, root));
 }
 
 template <class R, class F>
@@ -166,8 +171,7 @@ template <class F, class Reduce>
 auto reduce_and_broadcast(Collective const& world, F&& fn, Reduce&& reduce, Root root = {}) {
   constexpr char const* operation = "reduce_and_broadcast";
   using Each = detail::ResultOf<F>;
-  auto const all =
-      detail::gather_bytes(world, operation, root.root, [&] { return encode_object(static_cast<Each>(fn())); });
+  auto const all = detail::gather_encoded<Each>(world, operation, fn, root);
   using R = detail::ResultOf<Reduce, std::vector<Each> const&>;
   // A result that cannot be decoded is an error of the root's part, of which all ranks learn.
   return detail::broadcast_result<R>(

@@ -57,9 +57,9 @@ class GuardedCall {
 /// Returns `body(call)`, or nothing when it made no step for `guard.limit`.
 ///
 /// A system call on a hard NFS mount blocks in the kernel until the server answers, and only the end of the process can
-/// interrupt it. So another thread makes the call, and the caller can abandon it in time. It does so, with a
-/// `CancelledError`, when the wait hook ends the wait. `body` must own or share all
-/// objects that it uses, because it may run forever.
+/// interrupt it. So another thread makes the call, and the caller can abandon it in time. If the wait hook ends the
+/// wait, the caller abandons the call with a `CancelledError`. `body` must own or share all objects that it uses,
+/// because it may run forever.
 template <class Body>
 [[nodiscard]] auto guarded_call(Body body, CallGuard const& guard)
     -> std::optional<decltype(body(std::declval<GuardedCall&>()))> {

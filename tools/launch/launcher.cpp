@@ -299,7 +299,8 @@ void Launch::take_exits() {
   }
 }
 
-// What a rank leaves running becomes our child, so we reap the last member of its group.
+// A process that a rank leaves behind becomes a child of the launcher, so the launcher reaps the last member of a
+// group.
 void Launch::forget_empty_groups() {
   std::erase_if(ended_groups_, [this](pid_t group) {
     if (::kill(-group, 0) == 0 || errno != ESRCH) return false;

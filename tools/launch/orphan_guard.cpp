@@ -58,8 +58,7 @@ void end_job(std::vector<pid_t> const& groups, std::string const& entry) {
   int quiet = 0;
   for (int poll = 0; poll < max_polls && quiet < quiet_polls; ++poll) {
     bool found = false;
-    // The kernel does not reuse a group number while the group has members, and the launcher has told of groups
-    // without.
+    // The kernel does not reuse the number of a group that has members. The launcher has removed empty groups.
     for (pid_t const group : groups) found = (poll == 0 && ::kill(-group, SIGKILL) == 0) || found;
     found = kill_all_with(entry) || found;
     quiet = found ? 0 : quiet + 1;

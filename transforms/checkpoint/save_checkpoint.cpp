@@ -92,7 +92,7 @@ checkpoint::DcpForm dcp_form(Optimizer const* optimizer) {
 }
 
 /// `UsageError` if `load_checkpoint` would not read the text.
-void require_readable(std::string const& text) {
+void require_loadable(std::string const& text) {
   ErrorInfo refused{.operation = save_operation,
                     .message = "the training state is too large",
                     .expected = "at most " + std::to_string(transforms::training_state_limits.bytes) + " bytes, " +
@@ -122,7 +122,7 @@ checkpoint::ExtraFile state_file(SaveCheckpointOptions const& options,
   }
   Json const state{{"optimizer", std::move(optimizer)}, {"training_state", options.training_state}};
   auto text = codec::to_python_json(state) + "\n";
-  require_readable(text);
+  require_loadable(text);
   return {.name = transforms::training_state_name, .text = std::move(text)};
 }
 

@@ -12,7 +12,7 @@ namespace crossrank::transforms {
 
 /// Name of the file with what is not a tensor.
 inline constexpr char const* training_state_name = "training_state.json";
-/// What the file may hold: the caller's state may list the order of millions of samples.
+/// Limits of that file. The caller's state may list the order of millions of samples.
 inline constexpr codec::JsonLimits training_state_limits{.bytes = codec::listing_limits.bytes,
                                                          .values = codec::listing_limits.values,
                                                          .depth = codec::description_limits.depth};

@@ -43,7 +43,7 @@ enum class UserCode : std::uint8_t { begins, ends };
 /// Names a posted operation of one transport.
 enum class RequestId : std::uint64_t {};
 
-/// What a transport has seen, since a rank polls an operation, of the ranks that the operation waits for.
+/// Keeps what a transport has observed of the peers of one operation, between two calls of `watch_peers`.
 class CROSSRANK_EXPORT PeerWatch {
  public:
   /// Ends the watch.

@@ -99,17 +99,21 @@ std::shared_ptr<ShardSource const> renamed(std::shared_ptr<ShardSource const> so
 }  // namespace
 
 std::string name_before_vllm(std::string_view name, ModelNames const& model) {
+  constexpr std::string_view shared = ".experts._shared_experts._layer.";
+  constexpr std::string_view correction = ".experts.routed_experts.e_score_correction_bias";
   std::string own(name);
-  replace(own, ".experts._shared_experts._layer.", "." + std::string(shared_experts_of(name, model)) + ".");
+  if (name.find(shared) != std::string_view::npos)
+    replace(own, shared, "." + std::string(shared_experts_of(name, model)) + ".");
   replace(own, ".shared_expert.expert_gate.", ".shared_expert_gate.");
   replace(own, ".experts.shared_expert_gate.", ".shared_expert_gate.");
-  replace(own, ".experts.routed_experts.e_score_correction_bias", "." + correction_of(name, model));
+  if (name.find(correction) != std::string_view::npos) replace(own, correction, "." + correction_of(name, model));
   replace(own, ".experts.routed_experts.", ".experts.");
   replace(own, ".experts.gate.", ".gate.");
   replace(own, ".experts.routed_input_transform.", ".fc1_latent_proj.");
   replace(own, ".experts.routed_output_transform.", ".fc2_latent_proj.");
   replace(own, ".mla_attn.", ".");
-  if (calls_experts_mlp(model)) replace(own, ".block_sparse_moe.", ".mlp.");
+  if (name.find(".block_sparse_moe.") != std::string_view::npos && calls_experts_mlp(model))
+    replace(own, ".block_sparse_moe.", ".mlp.");
   return own;
 }
 
