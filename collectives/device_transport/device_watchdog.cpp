@@ -107,6 +107,11 @@ void DeviceWatchdog::request(Request request) {
   if (!thread_.joinable() && !has_failed()) poll_once();
 }
 
+WatchdogPeers::Progress DeviceWatchdog::progress() const {
+  std::lock_guard const lock(mutex_);
+  return progress_;
+}
+
 std::exception_ptr DeviceWatchdog::failure() const {
   std::lock_guard const lock(mutex_);
   return failure_;
@@ -213,7 +218,7 @@ bool DeviceWatchdog::ask_peers(Work const& work, CallId conflicting_call) {
   peers_.ask(work.sequence, conflicting_call);
   auto& system = platform::system();
   for (auto const until = system.now() + answer_limit; system.now() < until;) {
-    peers_.poll({.enqueued = work.sequence, .started = work.has_started ? work.sequence : work.sequence - 1});
+    peers_.poll(progress());
     if (work.ended.query()) return false;
     if (peers_.ranks_without(work.sequence).empty()) break;
     system.sleep(answer_nap);
@@ -337,12 +342,7 @@ std::vector<int> DeviceWatchdog::ask_for_late_ranks(std::uint64_t sequence) {
   peers_.ask(sequence, {});
   auto& system = platform::system();
   for (auto const until = system.now() + answer_limit; system.now() < until; system.sleep(answer_nap)) {
-    WatchdogPeers::Progress progress;
-    {
-      std::lock_guard const lock(mutex_);
-      progress = progress_;
-    }
-    peers_.poll(progress);
+    peers_.poll(progress());
     if (peers_.ranks_without(sequence).empty()) break;
   }
   return peers_.ranks_without(sequence);

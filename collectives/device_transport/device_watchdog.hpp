@@ -92,6 +92,7 @@ class DeviceWatchdog {
     bool is_timeout = false;
   };
   void request(Request request);
+  [[nodiscard]] WatchdogPeers::Progress progress() const;
   void poll_once() noexcept;
   void check_all();
   void check_work();

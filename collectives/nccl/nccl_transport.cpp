@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <unordered_map>
 #include <utility>
 
 #include <crossrank/cuda.hpp>
@@ -84,18 +85,27 @@ std::string gpu_of(RankCapabilities const& capabilities) {
 
 std::string rank_text(std::size_t rank) { return "rank " + std::to_string(rank); }
 
-/// Returns why two ranks cannot be in one communicator.
-std::optional<std::string> objection_of_pair(RankCapabilities const& one, std::size_t rank,
-                                             RankCapabilities const& other, std::size_t other_rank) {
-  auto const both = rank_text(other_rank) + " and " + rank_text(rank);
-  if (gpu_of(one) == gpu_of(other)) return both + " use the same GPU, " + gpu_of(one);
-  // Only its own GPU can access the memory of a pool of the library.
-  if (one.process == other.process && one.version < first_version_for_threads) {
-    return both + " are threads of one process, where NCCL " + version_text(one.version) +
-           " needs memory that all GPUs can access (" + version_text(first_version_for_threads) + " does not)";
+/// Returns why a rank cannot be in one communicator with the ranks before it. Notes it for the ranks after it.
+class RankPairs {
+ public:
+  std::optional<std::string> objection(RankCapabilities const& one, std::size_t rank) {
+    auto const gpu = gpu_of(one);
+    auto const [same_gpu, is_first_on_gpu] = by_gpu_.try_emplace(gpu, rank);
+    auto const [same_process, is_first_in_process] = by_process_.try_emplace(one.process, rank);
+    if (!is_first_on_gpu) return rank_text(same_gpu->second) + " and " + rank_text(rank) + " use the same GPU, " + gpu;
+    // Only its own GPU can access the memory of a pool of the library.
+    if (!is_first_in_process && one.version < first_version_for_threads) {
+      return rank_text(same_process->second) + " and " + rank_text(rank) + " are threads of one process, where NCCL " +
+             version_text(one.version) + " needs memory that all GPUs can access (" +
+             version_text(first_version_for_threads) + " does not)";
+    }
+    return {};
   }
-  return {};
-}
+
+ private:
+  std::unordered_map<std::string, std::size_t> by_gpu_{};  ///< the first rank of each
+  std::unordered_map<std::uint64_t, std::size_t> by_process_{};
+};
 
 class NcclTransportFactory final : public spi::DeviceTransportFactory {
  public:
@@ -114,6 +124,7 @@ class NcclTransportFactory final : public spi::DeviceTransportFactory {
 
   [[nodiscard]] std::optional<std::string> objection(std::span<spi::DeviceTransportOffer const> offers) const override {
     std::vector<RankCapabilities> ranks(offers.size());
+    RankPairs pairs;
     for (std::size_t r = 0; r < offers.size(); ++r) {
       auto& rank = ranks[r];
       std::memcpy(&rank, offers[r].data(), sizeof rank);
@@ -122,9 +133,7 @@ class NcclTransportFactory final : public spi::DeviceTransportFactory {
                version_text(ranks.front().version);
       }
       if (rank.gpu.front() == '\0') return "the driver of " + rank_text(r) + " does not identify GPUs";
-      for (std::size_t other = 0; other < r; ++other) {
-        if (auto why = objection_of_pair(rank, r, ranks[other], other)) return why;
-      }
+      if (auto why = pairs.objection(rank, r)) return why;
     }
     return {};
   }

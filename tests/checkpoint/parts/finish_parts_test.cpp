@@ -2,6 +2,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -189,6 +190,28 @@ TEST_F(FinishParts, can_be_called_again_and_parts_can_run_again) {
 
   fs::remove(out() / loaded.files(1).front());
   EXPECT_THROW((void)loaded.missing(), UsageError);
+}
+
+/// Another process publishes and removes the folder between the calls that look for it and open it.
+TEST_F(FinishParts, finds_the_result_of_a_process_that_removed_the_folder_meanwhile) {
+  class Meanwhile final : public platform::System {
+   public:
+    explicit Meanwhile(std::function<void()> finish) : finish_(std::move(finish)) {}
+    int openat(int directory, char const* path, int flags, mode_t mode) override {
+      if (auto const name = fs::path(path).filename().string(); name.starts_with(".crossrank") && finish_)
+        std::exchange(finish_, nullptr)();
+      return System::openat(directory, path, flags, mode);
+    }
+
+   private:
+    std::function<void()> finish_;
+  };
+  auto const loaded = run_all_parts();
+  Meanwhile system([&] { (void)finish_parts(loaded); });
+  platform::ScopedSystem const installed(system);
+
+  EXPECT_NO_THROW((void)finish_parts(loaded));
+  EXPECT_THAT(names_in(out()), Each(Not(StartsWith("."))));
 }
 
 /// A dry run throws the same error as a call that would publish.

@@ -1,9 +1,12 @@
 // Checkpoints whose files open and fit together, but whose contents are wrong.
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -12,6 +15,7 @@
 #include <crossrank/checkpoint.hpp>
 #include <crossrank/safetensors.hpp>
 
+#include "lib/platform/system.hpp"
 #include "tests/checkpoint/support/checkpoint_files.hpp"
 #include "tests/checkpoint/support/dcp_files.hpp"
 #include "tests/support/temporary_directory.hpp"
@@ -293,6 +297,59 @@ TEST(VerifyContents, reports_a_damaged_training_file_as_damaged) {
   auto const report = verify_alone(folder.path());
 
   EXPECT_THAT(report.defects, ElementsAre(defect(DefectKind::file, "global_step1", ""))) << list(report);
+}
+
+/// A system on which the calling thread cannot open a file from its nth attempt on.
+class OneThreadWithoutDescriptors final : public platform::System {
+ public:
+  explicit OneThreadWithoutDescriptors(std::string file) : file_(std::move(file)) {}
+  int openat(int directory, char const* path, int flags, mode_t mode) override {
+    if (std::string_view(path).ends_with(file_) && ++opened == first_failure) {
+      errno = EMFILE;
+      return -1;
+    }
+    return System::openat(directory, path, flags, mode);
+  }
+  static thread_local int opened;
+  static thread_local int first_failure;  ///< 0: none
+
+ private:
+  std::string file_;
+};
+thread_local int OneThreadWithoutDescriptors::opened = 0;
+thread_local int OneThreadWithoutDescriptors::first_failure = 0;
+
+/// The ranks divide the files among themselves: all leave out the file that one of them cannot open.
+TEST(VerifyContents, names_a_file_that_one_rank_cannot_open_and_compares_the_others) {
+  TemporaryDirectory const folder;
+  std::string const unopened = "mp_rank_00_model_states.pt";
+  fs::create_directories(folder.path() / "global_step1");
+  std::ofstream(folder.path() / "latest") << "global_step1";
+  for (std::string const name : {"mp_rank_00_model_states.pt", "mp_rank_01_model_states.pt"}) {
+    TorchFile file;
+    auto bytes =
+        file.bytes(dict_of({{"module", dict_of({{"w", file.filled(64, 1234.5F)}, {"v", file.filled(8, 2)}})}}));
+    std::ofstream(folder.path() / "global_step1" / name, std::ios::binary) << bytes;
+  }
+  float const value = 1234.5F;
+  flip_byte(folder.path() / "global_step1/mp_rank_01_model_states.pt",
+            std::string(reinterpret_cast<char const*>(&value), sizeof value));
+  OneThreadWithoutDescriptors system(unopened);
+  platform::ScopedSystem const installed(system);
+  using Opens = OneThreadWithoutDescriptors;
+
+  test::run_thread_ranks(2, [&](Collective const& world) {
+    Opens::first_failure = 0;
+    Opens::opened = 0;
+    auto const before = verify(world, folder.path());
+    EXPECT_THAT(before.defects, Contains(defect(DefectKind::checksum, "mp_rank_01", "CRC"))) << list(before);
+    Opens::first_failure = world.rank() == 1 ? std::exchange(Opens::opened, 0) : 0;
+
+    auto const report = verify(world, folder.path());
+
+    EXPECT_THAT(report.defects, Contains(defect(DefectKind::checksum, "mp_rank_01", "CRC"))) << list(report);
+    EXPECT_THAT(report.defects, Contains(defect(DefectKind::file, unopened, "open"))) << list(report);
+  });
 }
 
 TEST(VerifyContents, keeps_a_finding_that_mentions_an_index) {

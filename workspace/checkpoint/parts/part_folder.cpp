@@ -42,9 +42,15 @@ std::optional<PartFolder> PartFolder::open(std::filesystem::path const& out, std
     if (errno == ENOENT || errno == ENOTDIR) return std::nullopt;
     platform::throw_io(std::string(write_operation) + ": fstatat", path.string(), errno);
   }
-  PartFolder folder(platform::Directory::open(path, write_operation));
-  if (folder.stage() == PlanStage::gone) return std::nullopt;
-  return folder;
+  try {
+    PartFolder folder(platform::Directory::open(path, write_operation));
+    if (folder.stage() == PlanStage::gone) return std::nullopt;
+    return folder;
+  } catch (IoError const& error) {
+    // A process that publishes the result may remove the folder meanwhile.
+    if (error.info().system_errno == ENOENT || error.info().system_errno == ESTALE) return std::nullopt;
+    throw;
+  }
 }
 
 void PartFolder::begin_run(ReadBack read_back) {

@@ -1,9 +1,12 @@
 #include "workspace/checkpoint/verify/checksum_check.hpp"
 
+#include <filesystem>
+#include <span>
 #include <utility>
 
 #include <crossrank/error.hpp>
 
+#include "lib/codec/checksum/checksum.hpp"
 #include "lib/core/as_size.hpp"
 
 namespace crossrank::checkpoint {
@@ -46,6 +49,20 @@ void ChecksumCheck::add_chunks(ChunkedSource const& source) {
       parts_.push_back({data->file(), "\"" + source.tensors()[i].name + "\": ", data->bytes(), verify});
     }
   }
+}
+
+void ChecksumCheck::remove(std::string const& file) {
+  std::erase_if(parts_, [&](ChecksumItem const& part) { return part.file == file; });
+}
+
+std::uint64_t ChecksumCheck::digest() const {
+  codec::StreamingChecksum sum;
+  for (auto const& part : parts_) {
+    auto const name = std::filesystem::path(part.file).filename().string();  // hosts may mount it at different places
+    auto const text = name + '\n' + part.name + '\n' + std::to_string(part.bytes) + '\n';
+    sum.update(std::as_bytes(std::span(text)));
+  }
+  return sum.digest();
 }
 
 void ChecksumCheck::take_share(int rank, int world_size) {

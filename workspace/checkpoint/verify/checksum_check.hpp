@@ -26,6 +26,10 @@ class ChecksumCheck final : public PoolWork {
   void add(ShardSource const& source);
   /// Adds an archive of training state, which is not a source.
   void add(std::shared_ptr<codec::TorchArchive const> const& archive);
+  /// Removes the checksums of a file.
+  void remove(std::string const& file);
+  /// Returns a digest of the list, which must be equal on all ranks before each takes its share.
+  [[nodiscard]] std::uint64_t digest() const;
   /// Keeps the share of one rank. Call it once, after all additions.
   void take_share(int rank, int world_size);
 

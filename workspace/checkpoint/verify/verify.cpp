@@ -128,7 +128,11 @@ class Verification {
         add(tensor.name + std::string(name_of(tensor.dtype)) + crossrank::to_string(tensor.shape));
       add("/");
     }
-    auto const own = sum.digest();
+    require_equal(sum.digest());
+  }
+
+  /// Throws `MismatchError` on all ranks unless all have the same digest of what they see.
+  void require_equal(std::uint64_t own) const {
     auto const all = world_.all_gatherv(std::as_bytes(std::span(&own, 1)));
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
       if (all[rank] == all[0]) continue;
@@ -304,10 +308,15 @@ class Verification {
     for (auto const& file : inventory_.files) {
       if (file.source) work.add(*file.source);
     }
-    // Ranks that add different files would take shares of different lists.
+    std::vector<Defect> unopened;
     agree(world_, verify_operation, [&] {
-      if (set_) add_beside_inventory(work);
+      if (set_) unopened = add_beside_inventory(work);
     });
+    // A file that one rank cannot open is left out on all ranks: they take shares of one list.
+    unopened = gather_defects(world_, unopened);
+    for (auto const& defect : unopened) work.remove(defect.resource);
+    append(std::move(unopened));
+    require_equal(work.digest());
     work.take_share(world_.rank(), world_.world_size());
     auto stage_options = pool_options();
     stage_options.stage = "comparing checksums";
@@ -316,7 +325,9 @@ class Verification {
   }
 
   /// Adds the files that only the set knows: chunks of a distributed checkpoint, training states, folders of ranks.
-  void add_beside_inventory(ChecksumCheck& work) {
+  /// Returns a defect for each file that this rank cannot open.
+  std::vector<Defect> add_beside_inventory(ChecksumCheck& work) {
+    std::vector<Defect> unopened;
     auto const crc = strict_crc();
     add_chunks(work, crc);
     auto const pool = std::make_shared<FilePool>();
@@ -333,9 +344,10 @@ class Verification {
           work.add(*unmerged_.back());
         }
       } catch (Error const& error) {
-        report_.defects.push_back(defect_of(error, path));
+        unopened.push_back(defect_of(error, path));
       }
     }
+    return unopened;
   }
 
   /// Adds the chunks of a distributed checkpoint: all of them, also those of the optimizer, unless the caller has named
