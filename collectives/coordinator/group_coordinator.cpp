@@ -9,6 +9,7 @@
 #include "collectives/coordinator/coordinator_state.hpp"
 #include "collectives/core/group_state.hpp"
 #include "collectives/core/named_calls.hpp"
+#include "collectives/core/with_operation_name.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/no_destructor.hpp"
 
@@ -60,6 +61,7 @@ Registry& registry() {
 
 GroupCoordinator GroupCoordinator::create(Collective const& world, std::vector<std::vector<int>> const& groups,
                                           GroupOptions options) {
+  require_open(world, creating);
   require_partition(world, groups);
   if (!options.backend.empty() && options.backend != world.backend()) {
     throw UnavailableError({.operation = creating,

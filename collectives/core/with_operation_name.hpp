@@ -1,6 +1,7 @@
 #pragma once
 #include <utility>
 
+#include <crossrank/collective.hpp>
 #include <crossrank/error.hpp>
 
 namespace crossrank {
@@ -17,5 +18,9 @@ decltype(auto) with_operation_name(char const* operation, Body&& body) {
     rethrow_with_operation_name(e, operation);
   }
 }
+
+/// Throws `UsageError` under the name of the call that the user made when the handle has no group, or when the group is
+/// closed.
+void require_open(Collective const& group, char const* operation);
 
 }  // namespace crossrank

@@ -5,6 +5,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "collectives/core/with_operation_name.hpp"
 #include "lib/core/as_size.hpp"
 
 namespace crossrank {
@@ -35,6 +36,7 @@ std::vector<std::vector<int>> groups_along(int world_size, int size, int stride)
 Mesh::Mesh(Collective const& world, std::initializer_list<Axis> axes) : Mesh(world, std::vector<Axis>(axes)) {}
 
 Mesh::Mesh(Collective const& world, std::vector<Axis> const& axes) {
+  require_open(world, "Mesh");
   auto state = std::make_shared<State>();
   state->rank = world.rank();
   state->world_size = world.world_size();

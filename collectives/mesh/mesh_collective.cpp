@@ -10,6 +10,7 @@
 #include <crossrank/objects.hpp>
 #include <crossrank/spi/transport.hpp>
 
+#include "collectives/core/with_operation_name.hpp"
 #include "collectives/mesh/job_collective_state.hpp"
 #include "collectives/spi/error_in.hpp"
 #include "lib/core/at_rank.hpp"
@@ -100,6 +101,7 @@ Collective alone_in(Collective const& group, Mesh const& mesh, Mesh const& nodes
 }  // namespace
 
 std::shared_ptr<JobCollective::State> MeshCollective::make(Collective const& world, MeshOptions const& options) {
+  require_open(world, "MeshCollective");
   auto const group = group_for(world, options.ranks);
   auto const sizes = sizes_of(group, options);
   Mesh const mesh(

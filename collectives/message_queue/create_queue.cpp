@@ -7,6 +7,7 @@
 #include <crossrank/message_queue.hpp>
 #include <crossrank/spi/transport.hpp>
 
+#include "collectives/core/with_operation_name.hpp"
 #include "collectives/message_queue/queue_node_comm.hpp"
 #include "collectives/message_queue/queue_handle.hpp"
 #include "collectives/message_queue/queue_offer.hpp"
@@ -83,6 +84,7 @@ void MessageQueue::State::link_remote_readers(Collective const& all, QueueOption
 }
 
 MessageQueue MessageQueue::create(Collective const& group, QueueOptions const& options) {
+  require_open(group, "MessageQueue.create");
   check_options(group, group.world_size(), options);
   auto state = State::in_group(group, options);
   if (group.world_size() == 1) return MessageQueue(std::move(state));
@@ -114,6 +116,7 @@ MessageQueue MessageQueue::create(Collective const& group, QueueOptions const& o
 }
 
 MessageQueue MessageQueue::create_writer(Collective const& group, int readers, QueueOptions const& options) {
+  require_open(group, "MessageQueue.create_writer");
   check_options(group, group.world_size(), options);
   auto comm = queue::queue_node_comm(group);
   if (!comm) {

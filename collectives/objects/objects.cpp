@@ -66,11 +66,6 @@ void share(Collective const& group, char const* operation, ProducedObject const&
   throw peer_exception(group, operation, std::move(failed_ranks), bytes);
 }
 
-/// Throws under the name of this call when the handle is closed or refers to no group.
-void require_open(Collective const& group, char const* operation) {
-  with_operation_name(operation, [&] { static_cast<void>(group.rank()); });
-}
-
 void require_rank(Collective const& group, char const* operation, char const* what, int rank) {
   require_open(group, operation);
   if (rank >= 0 && rank < group.world_size()) return;

@@ -41,7 +41,7 @@ struct ErrorInfo {
   std::string where{};                 ///< call site, "file:line", where the thrower sets it
   int rank = -1;                       ///< rank that threw; -1 when no group is involved
   int world_size = 0;                  ///< size of that group
-  std::vector<int> failed_ranks{};     ///< ranks to blame; may be empty
+  std::vector<int> failed_ranks{};     ///< ranks to blame, which an `Error` has in ascending order; may be empty
   bool group_usable = true;            ///< whether the group may be used again
   std::vector<std::string> details{};  ///< further lines of `report()`, one per rank or finding
   std::string remote_type{};           ///< type of a peer's exception (`RemoteError`)

@@ -162,7 +162,7 @@ class CROSSRANK_EXPORT StateDict {
 
 /// The config and weights that one rank contributes.
 struct RankState {
-  Json config{};        ///< any JSON value, also null, of UTF-8 text with at most 32 levels, else a `UsageError`
+  Json config{};        ///< any JSON value, also null: UTF-8 text of at most 32 levels and 16 MiB, else a `UsageError`
   StateDict weights{};  ///< tensors by name, in order
 };
 

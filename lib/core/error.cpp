@@ -1,5 +1,6 @@
 #include <crossrank/error.hpp>
 
+#include <algorithm>
 #include <sstream>
 #include <utility>
 
@@ -34,6 +35,11 @@ std::string one_line(ErrorInfo const& info) {
   return terminal_text(line);
 }
 
+ErrorInfo with_sorted_ranks(ErrorInfo info) {
+  std::ranges::sort(info.failed_ranks);
+  return info;
+}
+
 }  // namespace
 
 char const* to_string(ErrorCode code) noexcept {
@@ -53,7 +59,9 @@ char const* to_string(ErrorCode code) noexcept {
 }
 
 Error::Error(ErrorCode code, ErrorInfo info)
-    : std::runtime_error(one_line(info)), code_(code), info_(std::make_shared<ErrorInfo const>(std::move(info))) {}
+    : std::runtime_error(one_line(info)),
+      code_(code),
+      info_(std::make_shared<ErrorInfo const>(with_sorted_ranks(std::move(info)))) {}
 
 ErrorCode Error::code() const noexcept { return code_; }
 std::string const& Error::operation() const noexcept { return info_->operation; }

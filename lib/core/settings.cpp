@@ -64,11 +64,12 @@ constexpr std::array table{
                           name, {{"shm", "shm"}, {"mpi", "mpi"}, {"composite", "composite"}, {"fake", "fake"}})
                       .value_or("");
             }},
-    Setting{
-        "CROSSRANK_ARENA_CAP",
-        "bytes of shared memory that all ranks of a node may hold together, with `K`, `M`, `G`, `T` or `KiB` to `TiB`",
-        "half of the memory",
-        [](Reader const& reader, char const* name, Environment& out) { out.arena_cap = reader.bytes(name); }},
+    Setting{"CROSSRANK_ARENA_CAP",
+            "bytes of shared memory that all ranks of a node may hold together (at least 4,096), with `K`, `M`, `G`, "
+            "`T` or "
+            "`KiB` to `TiB`",
+            "half of the memory",
+            [](Reader const& reader, char const* name, Environment& out) { out.arena_cap = reader.bytes(name); }},
     Setting{
         "CROSSRANK_FLIGHT_DIR",
         "directory for flight records: the last operations of each rank, readable after all ranks have died. Created "

@@ -128,7 +128,10 @@ int System::sync_file_range(int fd, off_t at, off_t bytes, unsigned flags) {
 
 int System::memfd_create(char const* name, unsigned flags) {
   // by number, because old C libraries do not have the wrapper
-  return above_standard_streams(static_cast<int>(::syscall(SYS_memfd_create, name, flags | MFD_CLOEXEC)));
+  int const fd = above_standard_streams(static_cast<int>(::syscall(SYS_memfd_create, name, flags | MFD_CLOEXEC)));
+  // It begins with access for all users, who could open it in /proc.
+  if (fd >= 0) static_cast<void>(::fchmod(fd, S_IRUSR | S_IWUSR));
+  return fd;
 }
 int System::add_seals(int fd, int seals) { return ::fcntl(fd, F_ADD_SEALS, seals); }
 int System::shm_open(char const* name, int flags, mode_t mode) {

@@ -28,6 +28,11 @@ TEST(Error, is_one_line_and_keeps_its_fields_when_copied) {
 }
 
 /// An error of a file or of `connect` has no group.
+TEST(Error, has_its_failed_ranks_in_ascending_order) {
+  MismatchError const error({.operation = "connect", .failed_ranks = {2, 0, 1}});
+  EXPECT_THAT(error.failed_ranks(), testing::ElementsAre(0, 1, 2));
+}
+
 TEST(Error, mentions_a_group_only_if_there_is_one) {
   IoError const file({.operation = "read", .message = "no such file", .resource = "/a"});
   EXPECT_THAT(file.report(), Not(HasSubstr("group")));

@@ -1,8 +1,10 @@
 #include "lib/node/memory/arena.hpp"
 
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <thread>
+#include <vector>
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,6 +25,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr std::size_t page = 4096;
 constexpr std::size_t mebi = std::size_t{1} << 20;
@@ -76,6 +79,23 @@ TEST_F(ArenaTest, reports_requested_used_cap_and_holders_when_full) {
   memory.leases().drop(0, lent.id, lent.generation, 2);
   EXPECT_EQ(arena->at(arena->allocate(4 * mebi)), arena->at(lent));
   arena->release(own);
+}
+
+/// A state that a rank has published stays until its workspace is cleaned.
+TEST_F(ArenaTest, names_only_leases_as_leases_when_full) {
+  auto const slot = arena->allocate(5 * mebi);
+  for (int const reader : {0, 1, 2}) arena->offer(slot, reader);
+  ASSERT_TRUE(memory.leases().take(0, slot.id, slot.generation, 2));
+  EXPECT_THAT(arena->holders(slot).leased, ElementsAre(2));
+  EXPECT_THAT(arena->readers_of(slot), ElementsAre(0, 1, 2));
+  try {
+    static_cast<void>(arena->allocate(5 * mebi));
+    ADD_FAILURE() << "allocated";
+  } catch (UnavailableError const& error) {
+    EXPECT_THAT(error.what(), HasSubstr("published for ranks that have not read them 5242880 bytes"));
+    EXPECT_THAT(error.what(), HasSubstr("leased by rank 2 5242880 bytes"));
+    EXPECT_THAT(error.what(), Not(HasSubstr("leased by rank 1")));
+  }
 }
 
 TEST_F(ArenaTest, shares_the_cap_with_the_other_arenas) {
@@ -252,12 +272,12 @@ TEST(ArenaRange, is_named_when_it_is_too_short) {
 TEST_F(ArenaTest, keeps_a_slot_while_a_reader_holds_it) {
   auto const slot = arena->allocate(mebi);
   arena->offer(slot, 1);
-  EXPECT_THAT(arena->holders(slot), ElementsAre(1));
+  EXPECT_THAT(arena->holders(slot).offered, ElementsAre(1));
   arena->release(slot);
   auto const other = arena->allocate(mebi);
   EXPECT_NE(other.offset, slot.offset);
   arena->revoke(slot, 1);
-  EXPECT_THAT(arena->holders(slot), ElementsAre());
+  EXPECT_TRUE(arena->holders(slot).empty());
   EXPECT_EQ(arena->allocate(mebi).offset, slot.offset);
 }
 
@@ -354,6 +374,94 @@ TEST_F(ArenaTest, keeps_leased_slots_reserved_when_destroyed) {
   arena->offer(offered, 2);
   arena.reset();
   EXPECT_EQ(reserved(), mebi);
+}
+
+TEST_F(ArenaTest, keeps_slots_reserved_whose_release_is_deferred_when_destroyed) {
+  auto const read = arena->allocate(mebi);
+  auto const unread = arena->allocate(2 * mebi);
+  bool is_read = false;
+  arena->release_when([&] { return is_read; }, read);
+  arena->release_when([] { return false; }, unread);
+  is_read = true;
+  arena.reset();
+  EXPECT_EQ(reserved(), 2 * mebi);
+}
+
+/// Peers map the arena until they leave the group, so its pages would stay.
+TEST_F(ArenaTest, returns_the_pages_of_free_slots_when_destroyed) {
+  class CountsReturnedPages final : public platform::System {
+   public:
+    int fallocate(int fd, int mode, off_t at, off_t bytes) override {
+      if (mode != 0) returned += bytes;
+      return System::fallocate(fd, mode, at, bytes);
+    }
+    off_t returned = 0;
+  } system;
+  platform::ScopedSystem const installed(system);
+  auto const leased = arena->allocate(mebi);
+  auto const free = arena->allocate(2 * mebi);
+  auto const was_leased = arena->allocate(mebi);
+  for (auto const& slot : {leased, was_leased}) arena->offer(slot, 1);
+  for (auto const& slot : {leased, free, was_leased}) arena->release(slot);
+  arena->revoke(was_leased, 1);
+  arena.reset();
+  EXPECT_EQ(system.returned, static_cast<off_t>(3 * mebi));
+  EXPECT_EQ(reserved(), mebi);
+}
+
+/// A job with many ranks has few slots for each.
+TEST(ArenaSlots, that_are_free_give_their_numbers_to_other_sizes) {
+  test::NodeMemory const memory(4096, 8 * mebi);
+  auto const arena = memory.arena(0);
+  std::vector<Slot> slots;
+  EXPECT_THROW(for (;;) slots.push_back(arena->allocate(page)), UnavailableError);
+  EXPECT_EQ(slots.size(), ControlGeometry(4096).slot_capacity());
+  for (auto const& slot : slots) arena->release(slot);
+  EXPECT_GE(arena->allocate(mebi).bytes, mebi);
+}
+
+TEST_F(ArenaTest, uses_slots_again_that_readers_held_for_long) {
+  std::vector<Slot> slots;
+  for (int i = 0; i < 100; ++i) {
+    slots.push_back(arena->allocate(page));
+    arena->offer(slots.back(), 1);
+    arena->release(slots.back());
+  }
+  for (auto const& slot : slots) arena->revoke(slot, 1);
+  std::size_t reused = 0;
+  for (int i = 0; i < 100; ++i) reused += arena->allocate(page).offset <= slots.back().offset ? 1U : 0U;
+  EXPECT_GE(reused, 80U);
+}
+
+/// A large slot costs more than the search for one.
+TEST_F(ArenaTest, uses_a_large_slot_again_while_readers_hold_many_small_ones) {
+  for (int i = 0; i < 100; ++i) {
+    auto const small = arena->allocate(page);
+    arena->offer(small, 1);
+    arena->release(small);
+  }
+  auto const large = arena->allocate(mebi);
+  arena->offer(large, 1);
+  arena->release(large);
+  static_cast<void>(arena->allocate(2 * mebi));  // searches in vain
+  arena->revoke(large, 1);
+  EXPECT_EQ(arena->allocate(mebi).offset, large.offset);
+}
+
+/// Such as those of a profiler. A kernel that is interrupted gives back what the call has added.
+TEST_F(ArenaTest, grows_while_signals_interrupt_each_long_call) {
+  class InterruptsLongCalls final : public platform::System {
+   public:
+    int fallocate(int fd, int mode, off_t at, off_t bytes) override {
+      if (bytes <= static_cast<off_t>(64 * page)) return System::fallocate(fd, mode, at, bytes);
+      errno = EINTR;
+      return -1;
+    }
+  } system;
+  platform::ScopedSystem const installed(system);
+  auto const slot = arena->allocate(5 * mebi + page);
+  std::memset(arena->at(slot), 1, slot.bytes);
+  EXPECT_GE(slot.bytes, 5 * mebi + page);
 }
 
 /// An arena with an object that rank 1 reads.

@@ -1,7 +1,15 @@
 #include <array>
 #include <atomic>
 #include <csignal>
+#include <cstring>
+#include <functional>
+#include <latch>
+#include <memory>
 #include <new>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <sys/prctl.h>
@@ -10,8 +18,10 @@
 
 #include <crossrank/spi/wait_hook.hpp>
 
+#include "lib/node/rendezvous/frames.hpp"
 #include "lib/node/rendezvous/rendezvous.hpp"
 #include "tests/node/rendezvous_support.hpp"
+#include "tests/support/error_of.hpp"
 #include "tests/support/fake_procfs.hpp"
 
 namespace crossrank::test {
@@ -83,7 +93,12 @@ TEST_P(Rendezvous, refuses_a_rank_that_comes_twice) {
   auto const errors = join_all({options(0, 2, milliseconds(500)), options(0, 2, milliseconds(500))});
   int twice = 0;
   for (auto const& error : errors) {
-    if (text_of(error).find("connected twice") == std::string::npos) continue;
+    if (text_of(error).find("connected twice") == std::string::npos) {
+      if (GetParam() == Place::socket) {
+        EXPECT_THAT(expect_error<TimeoutError>(error).got, HasSubstr("a second process for rank 0 (pid "));
+      }
+      continue;
+    }
     ++twice;
     EXPECT_THAT(text_of(error), testing::Not(HasSubstr("connect: connect")));
     auto const info = expect_error<UsageError>(error);
@@ -107,6 +122,81 @@ TEST_P(Rendezvous, reports_different_world_sizes_to_all) {
 
 INSTANTIATE_TEST_SUITE_P(At, Rendezvous, testing::Values(Place::socket, Place::threads),
                          [](auto const& one) { return one.param == Place::socket ? "a_socket" : "threads"; });
+
+void await_count(std::atomic<int> const& count, int wanted) {
+  auto const until = steady_clock::now() + step_timeout;
+  while (count < wanted && steady_clock::now() < until) std::this_thread::sleep_for(milliseconds(1));
+}
+
+/// Arguments: whether the start is by named segments, the number of ranks, and the rank that is stopped.
+class StoppedStart : public testing::TestWithParam<std::tuple<bool, int, int>> {
+ protected:
+  [[nodiscard]] std::unique_ptr<node::Rendezvous> rendezvous(node::NodeOptions const& options) const {
+    return std::get<0>(GetParam()) ? node::named_rendezvous(options) : node::socket_rendezvous(options);
+  }
+};
+
+/// The stopped rank has attached, and continues after the others have given up. The start fails on it as well.
+TEST_P(StoppedStart, fails_on_all_ranks) {
+  auto const [named, ranks, stopped] = GetParam();
+  auto const job = random_job_id();
+  std::latch attached(ranks);
+  std::atomic<int> ended{0};
+  std::vector<std::function<void()>> actions;
+  for (int rank = 0; rank < ranks; ++rank) {
+    actions.emplace_back([&, this, rank, all = ranks, victim = stopped] {
+      auto const start = rendezvous(node_options(job, rank, all, milliseconds(700)));
+      auto const memory = start->attach();
+      attached.arrive_and_wait();
+      if (rank == victim) await_count(ended, all - 1);
+      auto const error = thrown<TimeoutError>([&] { start->ready(); });
+      ++ended;
+      throw error;
+    });
+  }
+  for (auto const& error : run_threads(actions)) {
+    auto const info = expect_error<TimeoutError>(error);
+    EXPECT_THAT(info.failed_ranks, ElementsAre(stopped)) << info.message;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StoppedStart,
+                         testing::Combine(testing::Bool(), testing::Values(2, 3), testing::Values(0, 1)),
+                         [](auto const& one) {
+                           return std::string(std::get<0>(one.param) ? "named" : "sockets") + "_" +
+                                  std::to_string(std::get<1>(one.param)) + "_ranks_of_which_" +
+                                  std::to_string(std::get<2>(one.param)) + "_is_stopped";
+                         });
+
+/// The server has decided that the start succeeds and told one client. The other one joins when its time is over.
+TEST(SocketRendezvous, succeeds_on_all_ranks_although_the_server_is_stopped_after_its_decision) {
+  class StopsBeforeTheSecondStart final : public platform::System {
+   public:
+    ssize_t sendmsg(int fd, msghdr const* message, int flags) override {
+      auto const& part = message->msg_iov[0];
+      if (part.iov_len == sizeof(node::Frame)) {
+        node::Frame frame;
+        std::memcpy(&frame, part.iov_base, sizeof frame);
+        if (frame.kind == node::Frame::Kind::start && ++starts == 2) await_count(joined, 2);
+      }
+      return System::sendmsg(fd, message, flags);
+    }
+    std::atomic<int> starts{0};
+    std::atomic<int> joined{0};
+  } system;
+  platform::ScopedSystem const installed(system);
+  auto const job = random_job_id();
+  std::vector<std::function<void()>> actions;
+  for (int rank = 0; rank < 3; ++rank) {
+    actions.emplace_back([&, rank] {
+      auto const start = node::socket_rendezvous(node_options(job, rank, 3, milliseconds(700)));
+      auto const memory = start->attach();
+      start->ready();
+      ++system.joined;
+    });
+  }
+  for (auto const& error : run_threads(actions)) EXPECT_EQ(text_of(error), "");
+}
 
 TEST(ThreadRendezvous, reports_the_failure_to_late_ranks_and_then_allows_a_retry) {
   auto const job = random_job_id();

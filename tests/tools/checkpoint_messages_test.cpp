@@ -269,7 +269,7 @@ TEST_F(CheckpointMessages, stops_on_a_signal_to_any_process_and_leaves_no_files)
   for (int rank = 0; rank < 2; ++rank)
     save_safetensors(large / ("rank" + std::to_string(rank) + ".safetensors"),
                      test::sample_weights(12, 1024, 512, 5 + static_cast<unsigned>(rank)));
-  for (int const number : {SIGINT, SIGTERM, SIGQUIT, SIGUSR1}) {
+  for (int const number : {SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGXCPU}) {
     for (std::string const processes : {"1", "4"}) {
       auto const parent = folder_.path() / "new";
       auto const target = parent / "folders" / "stopped";

@@ -216,7 +216,25 @@ TEST_F(ExitCodes, are_returned_at_once_by_a_rank_that_waits_for_the_others) {
   ASSERT_TRUE(first->wait_for_state('S'));
   first->signal(SIGINT);
   auto const end = first->finish();
-  EXPECT_EQ(end.signal, SIGINT) << end.exit_code << end.err;
+  EXPECT_EQ(end.exit_code, 128 + SIGINT) << end.err;
+  EXPECT_THAT(end.err, testing::HasSubstr("ended by signal 2 (SIGINT)"));
+}
+
+/// The signal reaches ranks that have no handler yet, that wait for each other, and that work.
+TEST_F(ExitCodes, are_128_plus_the_signal_while_the_ranks_start) {
+  test::make_large_shards(large());
+  for (int i = 0; i < 24; ++i) {
+    int const number = i % 2 == 0 ? SIGTERM : SIGXCPU;
+    CommandRun run({"consolidate", large().string(), out().string(), "-n", "3", "--max-shard-size", "2MB"});
+    ASSERT_TRUE(run.wait_for_state('S'));
+    std::this_thread::sleep_for(std::chrono::milliseconds(4 * i));
+    run.signal(number);
+    auto const end = run.finish();
+    bool const had_no_handler = end.signal == number;  // the command itself
+    EXPECT_TRUE(had_no_handler || end.exit_code == 0 || end.exit_code == 128 + number) << end.exit_code << end.err;
+    EXPECT_EQ(fs::exists(out()), end.exit_code == 0);
+    fs::remove_all(out());
+  }
 }
 
 }  // namespace

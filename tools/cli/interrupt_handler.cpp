@@ -11,14 +11,16 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <crossrank/spi/network.hpp>
+#include <crossrank/spi/wait_hook.hpp>
+
 namespace crossrank::tools {
 namespace {
 
 sigset_t interrupts() {
   sigset_t set;
   ::sigemptyset(&set);
-  // Batch systems announce the end of a job by SIGUSR1, SIGUSR2 or SIGXCPU.
-  for (int const number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGXCPU}) {
+  for (int const number : interrupt_signals) {
     struct sigaction now {};
     // Keep an ignored signal ignored: nohup starts the program that way on purpose.
     if (::sigaction(number, nullptr, &now) == 0 && now.sa_handler != SIG_IGN) ::sigaddset(&set, number);
@@ -26,7 +28,16 @@ sigset_t interrupts() {
   return set;
 }
 
+/// The handler of this process, for the wait hook.
+std::atomic<InterruptHandler const*> current{nullptr};
+
 }  // namespace
+
+std::chrono::nanoseconds InterruptHandler::end_waits() noexcept {
+  auto const* const handler = current.load(std::memory_order_acquire);
+  if (handler == nullptr || handler->working_.load(std::memory_order_relaxed)) return std::chrono::hours(1);
+  return std::chrono::milliseconds(handler->signal() != 0 ? -1 : 10);
+}
 
 InterruptHandler::InterruptHandler() {
   auto const set = interrupts();
@@ -39,13 +50,22 @@ InterruptHandler::InterruptHandler() {
     throw std::system_error(error, std::generic_category(), "signalfd");
   }
   thread_ = std::thread([this] { watch(); });
+  current.store(this, std::memory_order_release);
+  spi::set_wait_hook(&end_waits);
 }
 
 InterruptHandler::~InterruptHandler() {
+  spi::set_wait_hook(nullptr);
+  current.store(nullptr, std::memory_order_release);
   std::uint64_t const one = 1;
   [[maybe_unused]] auto const put = ::write(over_.get(), &one, sizeof one);
   thread_.join();
   ::pthread_sigmask(SIG_SETMASK, &original_, nullptr);
+}
+
+int InterruptHandler::await_signal() const {
+  static_cast<void>(spi::poll_until([this] { return signal() != 0; }, std::chrono::milliseconds(200)));
+  return signal();
 }
 
 void InterruptHandler::stop(int signal) noexcept {
@@ -68,11 +88,11 @@ void InterruptHandler::take() noexcept {
   if (::read(signals_.get(), &info, sizeof info) != static_cast<ssize_t>(sizeof info)) return;
   auto const number = static_cast<int>(info.ssi_signo);
   if (request_.repeats(number)) return;
-  if (working_.load(std::memory_order_relaxed) && request_.take(number)) {
+  if (request_.take(number)) {
     stop(number);
     return;
   }
-  // Second signal, or still waiting for ranks that may never connect: end as if there were no handler.
+  // A second signal ends the process as if there were no handler.
   ::signal(number, SIG_DFL);
   sigset_t only;
   ::sigemptyset(&only);

@@ -140,6 +140,7 @@ Collective join(std::string const& command, Peers peers) {
 int run_rank(std::string const& command, SessionOptions const& options,
              std::function<CommandResult(Session const&)> const& work, Peers peers) {
   bool const is_first = peers == Peers::none || environment().rank == 0;
+  bool joined = false;
   bool speaks = true;  // rank 0 cannot report a start in which it has no part
   InterruptHandler interrupts;
   // SIGPIPE would end the process before it has removed its files.
@@ -149,6 +150,7 @@ int run_rank(std::string const& command, SessionOptions const& options,
   WarningLog const warnings(command, progress_style_of(options));
   try {
     auto const world = join(command, peers);
+    joined = true;
     speaks = world.rank() == 0;
     interrupts.begin_work();
     auto answer = work({world, interrupts.token(), progress});
@@ -159,8 +161,12 @@ int run_rank(std::string const& command, SessionOptions const& options,
     return answer.exit_code;
   } catch (Error const& error) {
     progress.clear();
-    bool const stopped = error.code() == ErrorCode::cancelled;
-    int const number = interrupts.signal();
+    // All ranks get the signal. While they connect, it ends the start with an error about one of them, which may come
+    // before the signal.
+    bool const lost = error.code() == ErrorCode::peer_lost;
+    int const number = lost && !joined ? interrupts.await_signal() : interrupts.signal();
+    bool const stopped = error.code() == ErrorCode::cancelled || (number != 0 && lost);
+    speaks = speaks && (!stopped || is_first);
     int const code = stopped ? 128 + (number != 0 ? number : SIGINT) : exit_code_of(error.code());
     if (!speaks) return code;
     if (stopped) {

@@ -34,6 +34,8 @@ class JobOutcome {
   /// Notes that the user or a scheduler asked the job to end, by a signal to the launcher. Has no effect once a rank
   /// has failed.
   void end_requested(int signal) noexcept;
+  /// Returns that signal; 0: none.
+  [[nodiscard]] int requested_by() const noexcept { return requested_by_; }
   /// Calls `note` for each end, to add information that arrived later.
   void annotate(std::function<void(RankExit&)> const& note);
 

@@ -19,6 +19,7 @@
 #include "lib/core/as_size.hpp"
 #include "lib/core/text/terminal_text.hpp"
 #include "tools/cli/end_request.hpp"
+#include "tools/cli/interrupt_handler.hpp"
 #include "tools/cli/standard_streams.hpp"
 #include "tools/launch/connect_monitor.hpp"
 #include "tools/launch/job_processes.hpp"
@@ -141,8 +142,10 @@ bool Launch::ends_the_job(OutputQueue const& queue) const {
 
 int Launch::exit_code() const {
   if (refused_ != 0) return refused_;
-  if (options_.lost_code != 0 && outcome_.by_external_signal()) return options_.lost_code;
-  return outcome_.exit_code();
+  auto const lost = options_.lost_code;
+  int const code = lost != 0 && outcome_.by_external_signal() ? lost : outcome_.exit_code();
+  // A rank may lose its peers to the signal that ends the job before that signal reaches it.
+  return lost != 0 && code == lost && outcome_.requested_by() != 0 ? 128 + outcome_.requested_by() : code;
 }
 
 void Launch::start_all() {
@@ -171,8 +174,9 @@ bool Launch::start(int number, int input) {
   streams_.push_back({.fd = platform::Fd(err[0]), .lines = LinePrefixer(prefix), .to = one_output_ ? &out_ : &err_});
   ::fcntl(out[0], F_SETFL, O_NONBLOCK);
   ::fcntl(err[0], F_SETFL, O_NONBLOCK);
-  auto const rank =
-      start_rank(options_.program, number, job_, {.in = input, .out = out[1], .err = err[1]}, signals_.original_mask());
+  // A rank of our own command that has no handler yet would end without having told the others.
+  auto const mask = options_.raw ? signals_.mask_without_interrupts() : signals_.original_mask();
+  auto const rank = start_rank(options_.program, number, job_, {.in = input, .out = out[1], .err = err[1]}, mask);
   if (rank.failure == 0) {
     processes_.add(rank.pid);
     guard_.watch(rank.pid);
@@ -252,7 +256,9 @@ void Launch::take_signals() {
 }
 
 void Launch::pass_on(int number) {
-  bool const ends = number == SIGINT || number == SIGTERM || number == SIGHUP || number == SIGQUIT;
+  // The ranks of our own command take all of `interrupt_signals` as requests to end.
+  bool const ends = number == SIGINT || number == SIGTERM || number == SIGHUP || number == SIGQUIT ||
+                    (options_.raw && std::ranges::find(interrupt_signals, number) != interrupt_signals.end());
   if (ends && end_request_.repeats(number)) return;
   processes_.signal_ranks(number);
   if (number != SIGCONT && number != SIGWINCH) sent_.push_back(number);

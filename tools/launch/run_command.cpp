@@ -17,8 +17,8 @@ namespace {
 constexpr char const* run_footer =
     R"(Sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE and a random CROSSRANK_JOB_ID in the environment of each rank.
 Standard input goes to rank 0. Each line of output begins with the rank; lines longer than 64 KiB are split.
-SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT and SIGWINCH are forwarded; the second
-request to end kills the ranks. After the first failure the other ranks may end by themselves; they get SIGTERM after
+SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGXCPU, SIGTSTP, SIGCONT and SIGWINCH are forwarded; the
+second request to end kills the ranks. After the first failure the other ranks may end by themselves; they get SIGTERM after
 half of the grace time and SIGKILL after all of it. Ranks that wait in connect() are told at once when a rank ends
 before it gets there. If the job fails, the summary lists all ranks in the order in which they ended
 and marks the root cause. If a signal to this command ended the job, the summary names it.

@@ -16,6 +16,9 @@ class SignalFd {
   [[nodiscard]] std::optional<int> next() const;
   /// Returns the previous signal mask, which the started programs get.
   [[nodiscard]] sigset_t const& original_mask() const noexcept { return original_; }
+  /// Returns the previous mask with `interrupt_signals` blocked, for a program that makes an `InterruptHandler`: they
+  /// wait for it.
+  [[nodiscard]] sigset_t mask_without_interrupts() const noexcept;
 
  private:
   sigset_t original_{};

@@ -10,6 +10,7 @@
 #include <crossrank/spi/transport.hpp>
 #include <crossrank/stream.hpp>
 
+#include "collectives/core/with_operation_name.hpp"
 #include "lib/tensor/transfer/tensor_mover.hpp"
 #include "workspace/gather/range_session.hpp"
 #include "workspace/shared_memory/rank_state_collector.hpp"
@@ -84,9 +85,10 @@ struct Kind<RankedState> {
 template <class Item, class Mine>
 class Items final : public detail::RangeItems<Item> {
  public:
-  Items(Mine const& mine, Contribution const& contribution, RankSpan ranks, Collective const& group,
+  /// Without `ranks`, the items of all ranks of the group.
+  Items(Mine const& mine, Contribution const& contribution, std::optional<RankSpan> ranks, Collective const& group,
         GatherOptions const& options)
-      : session_(Kind<Item>::operation, Kind<Item>::number, contribution, ranks, group, options),
+      : session_(Kind<Item>::operation, Kind<Item>::number, contribution, ranks_of(group, ranks), group, options),
         items_(session_.size()),
         to_(options.to),
         in_place_(options.in_place) {
@@ -146,6 +148,11 @@ class Items final : public detail::RangeItems<Item> {
   }
 
  private:
+  static RankSpan ranks_of(Collective const& group, std::optional<RankSpan> const& ranks) {
+    require_open(group, Kind<Item>::operation);
+    return ranks ? *ranks : group.ranks();
+  }
+
   /// Views of other ranks' GPUs end with the work that uses them. Waits for it, so that the owners can write again
   /// after the second round.
   void wait_for_reads() noexcept {
@@ -194,6 +201,28 @@ std::vector<NamedTensor> named(StateDict const& weights) {
   return tensors;
 }
 
+CollectiveRange<Tensor> gather_tensor(Tensor const& tensor, std::optional<RankSpan> ranks, Collective const& group,
+                                      GatherOptions const& options) {
+  NamedTensor const only{"tensor", &tensor};
+  return CollectiveRange<Tensor>(
+      std::make_unique<Items<Tensor, Tensor>>(tensor, Contribution{.tensors = {&only, 1}}, ranks, group, options));
+}
+
+CollectiveRange<StateDict> gather_weights(StateDict const& weights, std::optional<RankSpan> ranks,
+                                          Collective const& group, GatherOptions const& options) {
+  auto const tensors = named(weights);
+  return CollectiveRange<StateDict>(
+      std::make_unique<Items<StateDict, StateDict>>(weights, Contribution{.tensors = tensors}, ranks, group, options));
+}
+
+CollectiveRange<RankedState> gather_states(RankState const& state, std::optional<RankSpan> ranks,
+                                           Collective const& group, GatherOptions const& options) {
+  auto const tensors = named(state.weights);
+  Contribution const contribution{.config = &state.config, .tensors = tensors};
+  return CollectiveRange<RankedState>(
+      std::make_unique<Items<RankedState, RankState>>(state, contribution, ranks, group, options));
+}
+
 }  // namespace
 
 void detail::refuse_moved_range() {
@@ -204,39 +233,32 @@ void detail::refuse_moved_range() {
 
 CollectiveRange<Tensor> get_tensors_parallel(Tensor const& tensor, Collective const& group,
                                              GatherOptions const& options) {
-  return get_tensors_parallel(tensor, group.ranks(), group, options);
+  return gather_tensor(tensor, {}, group, options);
 }
 
 CollectiveRange<Tensor> get_tensors_parallel(Tensor const& tensor, RankSpan ranks, Collective const& group,
                                              GatherOptions const& options) {
-  NamedTensor const only{"tensor", &tensor};
-  return CollectiveRange<Tensor>(
-      std::make_unique<Items<Tensor, Tensor>>(tensor, Contribution{.tensors = {&only, 1}}, ranks, group, options));
+  return gather_tensor(tensor, ranks, group, options);
 }
 
 CollectiveRange<StateDict> get_tensors_parallel(StateDict const& weights, Collective const& group,
                                                 GatherOptions const& options) {
-  return get_tensors_parallel(weights, group.ranks(), group, options);
+  return gather_weights(weights, {}, group, options);
 }
 
 CollectiveRange<StateDict> get_tensors_parallel(StateDict const& weights, RankSpan ranks, Collective const& group,
                                                 GatherOptions const& options) {
-  auto const tensors = named(weights);
-  return CollectiveRange<StateDict>(
-      std::make_unique<Items<StateDict, StateDict>>(weights, Contribution{.tensors = tensors}, ranks, group, options));
+  return gather_weights(weights, ranks, group, options);
 }
 
 CollectiveRange<RankedState> get_configs_parallel(RankState const& state, Collective const& group,
                                                   GatherOptions const& options) {
-  return get_configs_parallel(state, group.ranks(), group, options);
+  return gather_states(state, {}, group, options);
 }
 
 CollectiveRange<RankedState> get_configs_parallel(RankState const& state, RankSpan ranks, Collective const& group,
                                                   GatherOptions const& options) {
-  auto const tensors = named(state.weights);
-  Contribution const contribution{.config = &state.config, .tensors = tensors};
-  return CollectiveRange<RankedState>(
-      std::make_unique<Items<RankedState, RankState>>(state, contribution, ranks, group, options));
+  return gather_states(state, ranks, group, options);
 }
 
 }  // namespace crossrank

@@ -15,7 +15,10 @@ ArenaStorage::~ArenaStorage() {
 
 std::string ArenaStorage::frozen_by() const {
   auto const holders = comm_->arena().holders(slot_);
-  return holders.empty() ? std::string() : "published and held by " + name_ranks(holders) + " of this node";
+  if (!holders.leased.empty()) return "published and held by " + name_ranks(holders.leased) + " of this node";
+  if (holders.offered.empty()) return {};
+  return "published for " + name_ranks(holders.offered) +
+         " of this node, until they have read it or the workspace is cleaned";
 }
 
 LeasedStorage::LeasedStorage(std::shared_ptr<node::NodeComm> comm, int owner, std::uint32_t slot,

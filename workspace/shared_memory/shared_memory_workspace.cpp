@@ -5,6 +5,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/spi/transport.hpp>
 
+#include "collectives/core/with_operation_name.hpp"
 #include "collectives/message_queue/queue_node_comm.hpp"
 #include "collectives/spi/error_in.hpp"
 #include "lib/tensor/transfer/tensor_mover.hpp"
@@ -13,6 +14,7 @@
 namespace crossrank {
 
 SharedMemoryWorkspace::SharedMemoryWorkspace(Collective const& collective) {
+  require_open(collective, "SharedMemoryWorkspace");
   auto comm = queue::queue_node_comm(collective);
   if (!comm) {
     throw UnavailableError(

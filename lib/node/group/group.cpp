@@ -90,8 +90,24 @@ std::shared_ptr<Group> Group::split(std::vector<int> const& members, std::string
     }
   }
   CROSSRANK_CRASH_POINT("node.group.block_made");
+  auto const new_rank = static_cast<int>(found - members.begin());
+  auto const join = [&](std::uint32_t block) {
+    auto on_node = members_.node_ranks_of(members);
+    return std::shared_ptr<Group>(new Group(shared_comm(), block, name, new_rank, std::move(on_node)));
+  };
   auto const round = post(arrival, timeout_policy);
-  if (wait(round, timeout_policy, "split") == Outcome::passed_failed) {
+  auto outcome = Outcome::passed_failed;
+  try {
+    outcome = wait(round, timeout_policy, "split");
+  } catch (...) {
+    // The other members may join the new group, unless this one has failed. They learn that this member has left.
+    if (made && !has_failed()) {
+      made->in_use = true;
+      static_cast<void>(join(made->block.index));
+    }
+    throw;
+  }
+  if (outcome == Outcome::passed_failed) {
     auto const errors = errors_.member_errors(round);
     // If one rank has no space for the new group, no rank has that group.
     if (!errors.empty() && errors.front().error.code == ErrorCode::unavailable)
@@ -102,10 +118,9 @@ std::shared_ptr<Group> Group::split(std::vector<int> const& members, std::string
   if (members.empty()) return nullptr;
   std::uint32_t block = 0;
   std::memcpy(&block, this->arrival(members.front(), round).inlined, sizeof block);
-  auto on_node = members_.node_ranks_of(members);
-  comm().blocks().require_group(block, on_node, {.parent = members_.block(), .round = round}, "split");
-  auto const new_rank = static_cast<int>(found - members.begin());
-  return std::shared_ptr<Group>(new Group(shared_comm(), block, std::move(name), new_rank, std::move(on_node)));
+  comm().blocks().require_group(block, members_.node_ranks_of(members), {.parent = members_.block(), .round = round},
+                                "split");
+  return join(block);
 }
 
 // ---------------------------------------------------------------- rounds

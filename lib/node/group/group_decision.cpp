@@ -26,7 +26,10 @@ void GroupDecision::write_reason(Blame const& blame) const noexcept {
   // Has no effect if an earlier cause is set.
   set_cause(own.root_cause,
             {static_cast<int>(members_.record(blame.members.front()).global_rank), blame.status, blame.verdict});
-  fill_failure_record(own.failure, {.code = ErrorCode::peer_lost, .failed_ranks = blame.members, .message = text});
+  // The first member is the one that text and status describe. A record has its ranks in ascending order.
+  auto failed = blame.members;
+  std::ranges::sort(failed);
+  fill_failure_record(own.failure, {.code = ErrorCode::peer_lost, .failed_ranks = failed, .message = text});
 }
 
 void GroupDecision::set_once(Decision decision) const noexcept {

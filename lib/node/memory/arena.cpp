@@ -30,6 +30,9 @@ constexpr auto trims_nap = std::chrono::milliseconds(1);
 constexpr auto trims_between_heartbeats = std::chrono::milliseconds(50);
 constexpr std::size_t bytes_per_trim = std::size_t{64} << 20;
 
+/// How many bytes get pages before that counts as progress of the rank.
+constexpr std::size_t bytes_per_step = std::size_t{256} << 20;
+
 constexpr std::size_t least_slot = page_bytes;
 constexpr int populate_write = 23;  // MADV_POPULATE_WRITE, Linux 5.14; where it is refused the pages come one by one
 
@@ -66,15 +69,27 @@ Arena::Arena(ArenaMemory memory)
 }
 
 Arena::~Arena() {
-  // Peers may still read the slots on which they hold offers or leases. These stay reserved, because their pages stay
-  // until the last mapping is gone.
   if (abandoned_) return;
+  try {
+    collect(Driver::not_called);
+    trim_locked();
+    unreserve(reserved_ - std::min(reserved_, lend_rest()));
+  } catch (std::exception const& e) {
+    log_event(LogLevel::warning, "shared memory could not be given back", {{"error", e.what()}});
+  }
+  drop_lent();
+}
+
+std::size_t Arena::lend_rest() {
+  std::vector<bool> is_deferred(entries_.size());
+  for (auto const& deferred : deferred_) is_deferred[deferred.slot.id] = true;
   std::size_t lent = 0;
   for (auto& entry : entries_) {
-    bool const in_use = entry.state == State::held || entry.state == State::released;
-    if (!in_use || end_use(entry)) continue;
+    if (entry.state != State::held && entry.state != State::released) continue;
+    bool const ended = end_use(entry);
+    if (ended && !is_deferred[entry.slot.id]) continue;
     lent += entry.slot.bytes;
-    if (entry.kept.empty()) continue;
+    if (ended || entry.kept.empty()) continue;
     keep_lent({.control = memory_.control,
                .ranks = memory_.ranks,
                .owner = memory_.rank,
@@ -82,8 +97,7 @@ Arena::~Arena() {
                .generation = entry.slot.generation,
                .objects = std::move(entry.kept)});
   }
-  unreserve(reserved_ - std::min(reserved_, lent));
-  drop_lent();
+  return lent;
 }
 
 Slot Arena::allocate(std::size_t bytes, WhenFull when_full) {
@@ -93,10 +107,21 @@ Slot Arena::allocate(std::size_t bytes, WhenFull when_full) {
   auto const capacity = capacity_for(bytes);
   auto slot = take_free(capacity);
   if (!slot) {
-    collect();
+    collect_deferred();
     slot = take_free(capacity);
   }
-  if (!slot) slot = grow(capacity, when_full);
+  if (!slot && capacity > growth_before_collect_) {
+    collect();
+    slot = take_free(capacity);
+    // Looking at each released slot for each new one would take quadratic time when readers keep what they get.
+    growth_before_collect_ = 0;
+    if (!slot)
+      for (auto const id : released_) growth_before_collect_ += entries_[id].slot.bytes / 8;
+  }
+  if (!slot) {
+    slot = grow(capacity, when_full);
+    growth_before_collect_ -= std::min(growth_before_collect_, capacity);
+  }
   auto& entry = entries_[slot->id];
   entry.state = State::held;
   ++entry.slot.generation;
@@ -121,16 +146,24 @@ bool Arena::end_use(Entry const& entry) const {
 }
 
 void Arena::collect(Driver driver) {
+  collect_deferred(driver);
+  for (std::size_t i = 0; i < released_.size();) {
+    auto& entry = entries_[released_[i]];
+    if (!end_use(entry)) {
+      ++i;
+      continue;
+    }
+    free_.emplace(entry.slot.bytes, entry.slot.id);
+    entry.state = State::free;
+    released_[i] = released_.back();
+    released_.pop_back();
+  }
+}
+
+void Arena::collect_deferred(Driver driver) {
   std::erase_if(deferred_, [this, driver](Deferred const& deferred) {
     if ((driver == Driver::not_called && deferred.awaits == Awaits::device) || !deferred.ready()) return false;
     release_locked(deferred.slot);
-    return true;
-  });
-  std::erase_if(released_, [this](std::uint32_t id) {
-    auto& entry = entries_[id];
-    if (!end_use(entry)) return false;
-    entry.state = State::free;
-    free_.emplace(entry.slot.bytes, id);
     return true;
   });
 }
@@ -169,6 +202,7 @@ std::uint32_t Arena::new_id() {
   }
   auto const id = static_cast<std::uint32_t>(entries_.size());
   auto const max = ControlGeometry(memory_.ranks).slot_capacity();
+  if (id >= max && collect_and_trim() > 0) return new_id();
   if (id >= max) {
     throw UnavailableError({.operation = "arena",
                             .message = "too many tensors live in the arena of rank " + std::to_string(memory_.rank),
@@ -186,7 +220,7 @@ Slot Arena::grow(std::size_t capacity, WhenFull when_full) {
   auto const id = new_id();
   try {
     take_pages(id, capacity, when_full);
-  } catch (Error const&) {
+  } catch (...) {
     unused_ids_.push_back(id);
     throw;
   }
@@ -197,13 +231,13 @@ Slot Arena::grow(std::size_t capacity, WhenFull when_full) {
 
 void Arena::take_pages(std::uint32_t id, std::size_t capacity, WhenFull when_full) {
   if (!reserve(capacity)) {
-    trim_locked();
+    collect_and_trim();
     if (!reserve(capacity) && !reserve_after_trims(capacity, when_full)) fail_full(capacity);
   }
   auto offset = place(capacity);
   if (!offset) {
     // Free slots may lie where there is space for the new one.
-    trim_locked();
+    collect_and_trim();
     offset = place(capacity);
   }
   if (!offset) {
@@ -211,15 +245,24 @@ void Arena::take_pages(std::uint32_t id, std::size_t capacity, WhenFull when_ful
     fail_without_range(capacity);
   }
   CROSSRANK_CRASH_POINT("node.arena.growing");
-  if (int const error = reserve_pages(*memory_.fd, *offset, capacity); error != 0) {
+  if (int const error = map_pages(*offset, capacity); error != 0) {
     release_pages(*memory_.fd, *offset, capacity);
     add_cold(*offset, capacity);
     unreserve(capacity);
     fail_refused(capacity, error);
   }
-  platform::system().madvise(memory_.mapping->data() + *offset, capacity, populate_write);
   entries_[id].slot.offset = *offset;
   entries_[id].slot.bytes = capacity;
+}
+
+int Arena::map_pages(std::size_t offset, std::size_t bytes) {
+  for (std::size_t done = 0; done < bytes; done += bytes_per_step) {
+    auto const step = std::min(bytes_per_step, bytes - done);
+    if (int const error = reserve_pages(*memory_.fd, offset + done, step); error != 0) return error;
+    platform::system().madvise(memory_.mapping->data() + offset + done, step, populate_write);
+    records_[memory_.rank].progress.fetch_add(1, std::memory_order_relaxed);
+  }
+  return 0;
 }
 
 bool Arena::reserve_after_trims(std::size_t bytes, WhenFull when_full) {
@@ -287,7 +330,7 @@ void Arena::release_when(std::function<bool()> ready, Slot const& slot, Awaits a
 
 std::size_t Arena::waiting_for_readers() {
   std::lock_guard const lock(mutex_);
-  collect();
+  collect_deferred();
   return as_size(std::ranges::count(deferred_, Awaits::reader, &Deferred::awaits));
 }
 
@@ -312,7 +355,11 @@ std::vector<int> Arena::readers_of(Slot const& slot) const {
   std::lock_guard const lock(mutex_);
   auto const& entry = entries_[slot.id];
   bool const in_use = entry.state == State::held || entry.state == State::released;
-  return in_use && entry.slot.generation == slot.generation ? holders(slot) : std::vector<int>();
+  if (!in_use || entry.slot.generation != slot.generation) return {};
+  auto found = holders(slot);
+  found.leased.insert(found.leased.end(), found.offered.begin(), found.offered.end());
+  std::ranges::sort(found.leased);
+  return found.leased;
 }
 
 void Arena::release_locked(Slot const& slot) noexcept {
@@ -367,18 +414,23 @@ bool Arena::page_lock(Slot const& slot, Device::Kind kind) {
   return locked;
 }
 
-std::vector<int> Arena::holders(Slot const& slot) const {
-  std::vector<int> ranks;
+Arena::Holders Arena::holders(Slot const& slot) const {
+  Holders found;
   for (int reader = 0; reader < memory_.ranks; ++reader) {
     auto const word = leases_.load(memory_.rank, slot.id, reader);
     auto const state = static_cast<AttachState>(records_[reader].state.load(std::memory_order_acquire));
-    if (!word.free() && state == AttachState::attached) ranks.push_back(reader);
+    if (!word.free() && state == AttachState::attached)
+      (word.taken > 0 ? found.leased : found.offered).push_back(reader);
   }
-  return ranks;
+  return found;
 }
 
 std::size_t Arena::trim() {
   std::lock_guard const lock(mutex_);
+  return collect_and_trim();
+}
+
+std::size_t Arena::collect_and_trim() {
   collect();
   return trim_locked();
 }

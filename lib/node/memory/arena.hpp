@@ -81,8 +81,13 @@ class Arena {
   bool revoke(Slot const& slot, int reader) noexcept;
   /// Returns the slot in use that holds these bytes; none when the memory is not in this arena.
   [[nodiscard]] std::optional<Slot> find(std::byte const* data, std::size_t bytes) const;
-  /// Returns the ranks that hold an offer or a lease of the slot.
-  [[nodiscard]] std::vector<int> holders(Slot const& slot) const;
+  /// Ranks that may read a slot.
+  struct Holders {
+    std::vector<int> leased{};   ///< they hold a lease
+    std::vector<int> offered{};  ///< they hold an offer only
+    [[nodiscard]] bool empty() const noexcept { return leased.empty() && offered.empty(); }
+  };
+  [[nodiscard]] Holders holders(Slot const& slot) const;
   /// Returns the same for this use of the slot: none once it can be used again.
   [[nodiscard]] std::vector<int> readers_of(Slot const& slot) const;
   /// Returns the pages of all free slots to the system. Returns the number of bytes.
@@ -123,7 +128,10 @@ class Arena {
 
   /// Whether a call may be made of a device's driver, which may make the thread wait.
   enum class Driver : std::uint8_t { called, not_called };
+  /// Frees the slots that nobody reads any more.
   void collect(Driver driver = Driver::called);
+  /// Makes the deferred releases that are due.
+  void collect_deferred(Driver driver = Driver::called);
   void release_locked(Slot const& slot) noexcept;
   /// Returns whether nobody reads the slot any more. Then no rank can take a lease on the objects kept with it.
   [[nodiscard]] bool end_use(Entry const& entry) const;
@@ -134,9 +142,16 @@ class Arena {
   void take_pages(std::uint32_t id, std::size_t capacity, WhenFull when_full);
   /// Asks the other ranks to return the pages of their free slots, and reserves the bytes once they suffice.
   [[nodiscard]] bool reserve_after_trims(std::size_t bytes, WhenFull when_full);
+  /// Reserves pages and maps them. Returns 0 or errno.
+  [[nodiscard]] int map_pages(std::size_t offset, std::size_t bytes);
   [[nodiscard]] std::optional<std::size_t> place(std::size_t capacity);
   [[nodiscard]] std::uint32_t new_id();
   std::size_t trim_locked();
+  std::size_t collect_and_trim();
+  /// Returns the bytes that peers may still read when the arena ends, and hands over the objects kept with them. Peers
+  /// read slots on which they hold offers or leases, and slots whose release is deferred. These stay reserved, because
+  /// their pages stay until the last mapping is gone.
+  [[nodiscard]] std::size_t lend_rest();
   /// Makes a range without pages available again.
   void add_cold(std::size_t offset, std::size_t bytes);
   /// Returns the pages at the end of a free slot that is not in `free_`, and ends the slot if no page is left.
@@ -162,6 +177,7 @@ class Arena {
   std::map<std::size_t, std::size_t> cold_;         ///< ranges without pages: offset -> bytes
   std::size_t end_ = 0;                             ///< end of the highest slot so far
   std::size_t reserved_ = 0;
+  std::size_t growth_before_collect_ = 0;    ///< how many bytes are added before `released_` is searched again
   std::uint32_t trims_seen_ = 0;             ///< of `ControlHeader::trims_asked`
   std::chrono::nanoseconds ask_again_at_{};  ///< the other ranks have been asked shortly before
   bool abandoned_ = false;

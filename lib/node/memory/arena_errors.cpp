@@ -17,13 +17,17 @@ std::string Arena::who_holds() {
   std::size_t messages = 0;
   for (auto const& deferred : deferred_) messages += deferred.awaits == Awaits::reader ? deferred.slot.bytes : 0;
   std::size_t own = 0;
+  std::size_t unread = 0;
   for (auto const& entry : entries_) {
     if (entry.state == State::held) own += entry.slot.bytes;
     if (entry.state != State::held && entry.state != State::released) continue;
-    for (int const reader : holders(entry.slot)) at_rank(held, reader) += entry.slot.bytes;
+    auto const ranks = holders(entry.slot);
+    for (int const reader : ranks.leased) at_rank(held, reader) += entry.slot.bytes;
+    if (!ranks.offered.empty()) unread += entry.slot.bytes;
   }
   std::string text = "this rank's own tensors " + std::to_string(own - std::min(own, messages)) + " bytes";
   if (messages != 0) text += ", its messages under way " + std::to_string(messages) + " bytes";
+  if (unread != 0) text += ", published for ranks that have not read them " + std::to_string(unread) + " bytes";
   for (int reader = 0; reader < memory_.ranks; ++reader) {
     if (auto const bytes = at_rank(held, reader); bytes != 0) {
       text += ", leased by rank " + std::to_string(reader) + " " + std::to_string(bytes) + " bytes";
@@ -43,7 +47,9 @@ ErrorInfo Arena::no_space_error(std::size_t wanted) {
           .expected = std::to_string(wanted) + " bytes",
           .got = std::to_string(cap_bytes_ > used ? cap_bytes_ - used : 0) + " bytes",
           .resource = "arena of rank " + std::to_string(memory_.rank),
-          .hint = "drop received tensors, or raise CROSSRANK_ARENA_CAP"};
+          .hint =
+              "drop received tensors, call clean() of a workspace whose state has been read, or raise "
+              "CROSSRANK_ARENA_CAP"};
 }
 
 void Arena::fail_full(std::size_t wanted) { throw UnavailableError(no_space_error(wanted)); }

@@ -20,7 +20,7 @@ namespace crossrank::node {
 inline constexpr std::uint64_t control_magic = 0x314b4e5253535243;  // "CRSSRNK1"
 /// Incremented with every change of these structs, of `queue_layout.hpp` and of `device_flight_layout.hpp`. Ranks that
 /// were built with different versions refuse each other.
-inline constexpr std::uint32_t layout_version = 18;
+inline constexpr std::uint32_t layout_version = 19;
 inline constexpr std::size_t page_bytes = 4096;
 inline constexpr int max_ranks = 4096;  ///< a `Decision` names a rank in 12 bits
 
@@ -50,17 +50,20 @@ struct alignas(page_bytes) ControlHeader {
   std::atomic<std::uint32_t> groups_made;
   /// Number of ranks attached so far, for the start through named segments.
   alignas(64) std::atomic<std::uint32_t> attached;
-  /// Number of ranks that have read `start_failure`.
+  /// Number of ranks that have read a failure in `start_decision`.
   std::atomic<std::uint32_t> failures_read;
-  /// The first failure of a start through named segments (`StartFailure`), or 0. Set by compare-and-swap.
-  std::atomic<std::uint64_t> start_failure;
+  /// Whether the start has succeeded, the same for all ranks: 0 while that is open, then `start_succeeded` or the first
+  /// `StartFailure`. Set once, by compare-and-swap: a rank that gives up and finds success joins nevertheless.
+  std::atomic<std::uint64_t> start_decision;
   /// Number of deaths and failed groups. While it is 0, a flight file contains nothing worth keeping.
   std::atomic<std::uint32_t> failures;
 };
 static_assert(std::is_standard_layout_v<ControlHeader> && sizeof(ControlHeader) == page_bytes);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
-/// Why a start through named segments failed.
+inline constexpr std::uint64_t start_succeeded = 1;
+
+/// Why a start failed.
 struct StartFailure {
   ErrorCode code{};
   int rank = 0;   ///< the rank to blame
@@ -75,6 +78,12 @@ struct StartFailure {
             static_cast<int>(word & 0xffff)};
   }
 };
+
+/// Makes `own` the decision unless there is one already. Returns the decision.
+[[nodiscard]] inline std::uint64_t decide_start(ControlHeader& header, std::uint64_t own) noexcept {
+  std::uint64_t decision = 0;
+  return header.start_decision.compare_exchange_strong(decision, own, std::memory_order_acq_rel) ? own : decision;
+}
 
 /// The root cause of a failure, passed on from group to group by the ranks that give up because of it.
 struct alignas(64) RootCauseRecord {
@@ -111,6 +120,7 @@ struct alignas(1024) RankRecord {
   std::uint64_t pid_namespace;
   std::atomic<std::uint64_t> departed_at;  ///< monotonic nanoseconds
   std::uint64_t attached_at;
+  std::atomic<std::uint32_t> is_ready;  ///< 1 once a start through named segments waits only for the other ranks
 
   /// Written by the rank. Changes whenever the rank does something that a waiting rank should count as progress.
   alignas(64) std::atomic<std::uint64_t> progress;

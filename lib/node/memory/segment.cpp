@@ -1,5 +1,6 @@
 #include "lib/node/memory/segment.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdint>
@@ -13,6 +14,8 @@
 #include <boost/interprocess/exceptions.hpp>
 #include <boost/interprocess/mapped_region.hpp>
 
+#include "lib/core/round_up.hpp"
+#include "lib/node/memory/control_layout.hpp"
 #include "lib/node/memory/segment_names.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/files/io_error.hpp"
@@ -105,10 +108,20 @@ Fd reopen_read_only(Fd const& fd) {
 }
 
 int reserve_pages(Fd const& fd, std::size_t offset, std::size_t bytes) {
-  for (;;) {
-    if (system().fallocate(fd.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0) return 0;
-    if (errno != EINTR) return errno;
+  for (auto step = bytes; bytes > 0;) {
+    auto const part = std::min(step, bytes);
+    if (system().fallocate(fd.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(part)) == 0) {
+      offset += part;
+      bytes -= part;
+    } else if (errno == EINTR) {
+      // Many kernels give back what a call has added when a signal arrives. A profiler's signals may arrive faster than
+      // a long call ends, so the next one is shorter.
+      step = std::max(page_bytes, round_up(part / 2, page_bytes));
+    } else {
+      return errno;
+    }
   }
+  return 0;
 }
 
 char const* control_memory_hint(std::string const& flight_file) noexcept {

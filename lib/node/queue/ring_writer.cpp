@@ -63,11 +63,13 @@ std::unique_ptr<RingWriter> RingWriter::make(std::shared_ptr<NodeComm> comm, Pla
     auto const space = comm->arena_bytes();
     bool const chunk_fits = plan.chunk_bytes <= space && stride_of(plan.chunk_bytes) <= space;
     auto const max = chunk_fits ? space / stride_of(plan.chunk_bytes) : 0;
-    refuse("a queue that its writer's memory cannot hold",
-           max == 0 ? "chunks of less than " + std::to_string(space) + " bytes"
-                    : "at most " + std::to_string(max) + " chunks of that length",
-           std::to_string(plan.chunks) + " chunks of " + std::to_string(plan.chunk_bytes) + " bytes",
-           "make chunks or chunk_bytes smaller: longer messages travel in memory of their own");
+    throw UnavailableError(
+        {.operation = "make queue " + name,
+         .message = "a queue that its writer's memory cannot hold",
+         .expected = max == 0 ? "chunks of less than " + std::to_string(space) + " bytes"
+                              : "at most " + std::to_string(max) + " chunks of that length",
+         .got = std::to_string(plan.chunks) + " chunks of " + std::to_string(plan.chunk_bytes) + " bytes",
+         .hint = "make chunks or chunk_bytes smaller: longer messages travel in memory of their own"});
   }
   auto& arena = comm->arena();
   auto const ring = arena.allocate(bytes);
@@ -181,13 +183,13 @@ void RingWriter::put_large(std::byte* payload, MessageParts parts, std::size_t b
   auto const slot = placed ? *std::exchange(place_, std::nullopt) : comm_->arena().allocate(bytes);
   try {
     copy_parts(*comm_, comm_->arena().at(slot), parts);
+    held_.push_back({slot, next_});
   } catch (...) {
     comm_->arena().release(slot);
     throw;
   }
   QueueLarge const large{.offset = slot.offset, .generation = slot.generation, .slot = slot.id, .unused = 0};
   std::memcpy(payload, &large, sizeof large);
-  held_.push_back({slot, next_});
 }
 
 void RingWriter::release_taken() noexcept {

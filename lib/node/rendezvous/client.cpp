@@ -105,15 +105,23 @@ void RendezvousClient::ready() {
     CROSSRANK_CRASH_POINT("node.rendezvous.client_ready");
     static_cast<void>(receive(Kind::start));
   } catch (VerdictError const& verdict) {
-    throw_as_own(verdict.error, options_);
-  } catch (ServerLost const&) {
-    // The server may die while it sends `go`. A rank that has not received it joins anyway, and notices the death like
-    // the others.
-    if (header_->attached.load(std::memory_order_acquire) != static_cast<std::uint32_t>(options_.ranks)) throw;
+    if (!has_started_before(verdict.error)) throw_as_own(verdict.error, options_);
+  } catch (ServerLost const& lost) {
+    // The server may die while it sends `start`. A rank that has not received it joins anyway, and notices the death
+    // like the others.
+    if (!has_started_before(lost.error)) throw;
   } catch (Error const&) {
-    report(current_start_error(options_));
+    auto const error = current_start_error(options_);
+    if (!has_started_before(error)) report(error);
   }
   socket_ = Fd();
+}
+
+/// Returns whether the start has succeeded although this rank gives up with the error. If not, it fails on all ranks.
+bool RendezvousClient::has_started_before(Error const& error) {
+  auto const blamed = error.failed_ranks().empty() ? options_.rank : error.failed_ranks().front();
+  StartFailure const failure{.code = error.code(), .rank = blamed, .ranks = options_.ranks};
+  return decide_start(*header_, failure.pack()) == start_succeeded;
 }
 
 void RendezvousClient::report(Error const& error) {

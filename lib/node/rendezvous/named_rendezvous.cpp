@@ -103,11 +103,16 @@ class NamedRendezvous final : public Rendezvous {
 
   void await_all_ready() {
     auto& header = *reinterpret_cast<ControlHeader*>(memory_.control->data());
+    record(options_.rank).is_ready.store(1, std::memory_order_release);
     auto const all = static_cast<std::uint32_t>(options_.ranks);
-    auto const before = header.attached.fetch_add(1, std::memory_order_acq_rel);
-    if (before + 1 == all) system().shm_unlink(control_name(options_).c_str());
-    while (header.attached.load(std::memory_order_acquire) < all) {
-      pause_or_fail("did not finish attaching", first_unattached());
+    if (header.attached.fetch_add(1, std::memory_order_acq_rel) + 1 == all)
+      system().shm_unlink(control_name(options_).c_str());
+    try {
+      while (header.attached.load(std::memory_order_acquire) < all ||
+             decide_start(header, start_succeeded) != start_succeeded)
+        pause_or_fail("did not finish attaching", first_unready());
+    } catch (Error const& e) {
+      if (decide_start(header, failure_of(e).pack()) != start_succeeded) throw;
     }
     system().shm_unlink(own_name_.c_str());
     own_name_.clear();
@@ -135,14 +140,15 @@ class NamedRendezvous final : public Rendezvous {
 
   void tell_others(Error const& e) const {
     auto& header = *reinterpret_cast<ControlHeader*>(memory_.control->data());
-    StartFailure const own{e.code(), e.failed_ranks().empty() ? options_.rank : e.failed_ranks().front(),
-                           options_.ranks};
-    auto first = std::uint64_t{0};
-    bool const is_first = header.start_failure.compare_exchange_strong(first, own.pack(), std::memory_order_acq_rel);
+    auto const own = failure_of(e).pack();
+    auto const first = decide_start(header, own);
     header.failures_read.fetch_add(1, std::memory_order_acq_rel);
-    if (is_first) first = own.pack();
     if (!control_name_.empty()) linger(header, StartFailure::unpack(first));
-    if (first != own.pack()) fail_as(StartFailure::unpack(first));
+    if (first != own) fail_as(StartFailure::unpack(first));
+  }
+
+  [[nodiscard]] StartFailure failure_of(Error const& e) const {
+    return {e.code(), e.failed_ranks().empty() ? options_.rank : e.failed_ranks().front(), options_.ranks};
   }
 
   void linger(ControlHeader const& header, StartFailure const& failure) const {
@@ -264,25 +270,26 @@ class NamedRendezvous final : public Rendezvous {
   void check_peers() const {
     if (!memory_.control) return;
     auto const& header = *reinterpret_cast<ControlHeader const*>(memory_.control->data());
-    if (auto const word = header.start_failure.load(std::memory_order_acquire); word != 0)
+    if (auto const word = header.start_decision.load(std::memory_order_acquire); word != 0 && word != start_succeeded)
       fail_as(StartFailure::unpack(word));
-    auto const* const records =
-        reinterpret_cast<RankRecord const*>(memory_.control->data() + ControlGeometry(options_.ranks).records_offset());
     for (int rank = 0; rank < options_.ranks; ++rank) {
       // A rank that gave up by itself left before its liveness word changed, and is not the cause.
-      auto const state = static_cast<AttachState>(records[rank].state.load(std::memory_order_acquire));
+      auto const state = static_cast<AttachState>(record(rank).state.load(std::memory_order_acquire));
       if (state == AttachState::left) continue;
-      auto const liveness = records[rank].liveness.load(std::memory_order_acquire);
+      auto const liveness = record(rank).liveness.load(std::memory_order_acquire);
       if ((liveness & owner_died_bit) != 0) fail(ErrorCode::peer_lost, died, rank);
     }
   }
 
-  /// Returns the first rank without a liveness word; -1 when all have one.
-  int first_unattached() const {
-    auto const* const records =
-        reinterpret_cast<RankRecord const*>(memory_.control->data() + ControlGeometry(options_.ranks).records_offset());
+  [[nodiscard]] RankRecord& record(int rank) const {
+    return reinterpret_cast<RankRecord*>(memory_.control->data() +
+                                         ControlGeometry(options_.ranks).records_offset())[rank];
+  }
+
+  /// Returns the first rank that is not ready; -1 when all are.
+  [[nodiscard]] int first_unready() const {
     for (int rank = 0; rank < options_.ranks; ++rank) {
-      if (records[rank].liveness.load(std::memory_order_acquire) == 0) return rank;
+      if (record(rank).is_ready.load(std::memory_order_acquire) == 0) return rank;
     }
     return -1;
   }

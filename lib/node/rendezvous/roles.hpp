@@ -77,7 +77,7 @@ class RendezvousServer {
   void hand_out(int rank, std::vector<platform::Fd> const& arenas);
 
   NodeOptions options_;
-  std::shared_ptr<ControlHeader> header_{};  ///< in the control segment; `attached` is all ranks once all are ready
+  std::shared_ptr<ControlHeader> header_{};  ///< in the control segment
   std::shared_ptr<platform::Fd> control_fd_{};
   platform::Fd listener_;
   platform::Fd spare_;  ///< closed to accept a rank that must learn why the start has failed
@@ -90,9 +90,10 @@ class RendezvousServer {
   std::optional<PendingRendezvous> pending_rendezvous_;
   std::optional<LauncherLink> launcher_{};
   std::optional<Error> verdict_{};
-  std::set<int> informed_{};  ///< ranks that know the verdict or will never ask for it
-  int expected_ = 0;          ///< the fewest ranks that any rank expects
-  bool over_ = false;         ///< a rank that knew the verdict came again: the next start begins
+  std::optional<std::pair<int, std::int64_t>> duplicate_{};  ///< a rank that came twice, and its refused process
+  std::set<int> informed_{};                                 ///< ranks that know the verdict or will never ask for it
+  int expected_ = 0;                                         ///< the fewest ranks that any rank expects
+  bool over_ = false;  ///< a rank that knew the verdict came again: the next start begins
 };
 
 /// Thrown when the connection to the server has ended; `error` says so.
@@ -123,6 +124,7 @@ class RendezvousClient {
 
  private:
   [[noreturn]] void throw_not_accepted() const;
+  [[nodiscard]] bool has_started_before(Error const& error);
   Attachment attach_to_server(std::int64_t lost_server);
   void send(Frame const& frame, std::vector<int> const& fds);
   void receive_verdict();

@@ -165,6 +165,7 @@ void RendezvousServer::admit(PendingConnection connection, Frame const& hello) {
   if (rank == options_.rank || clients_.contains(rank)) {
     auto const known = rank == options_.rank ? std::int64_t{::getpid()} : clients_.at(rank).pid;
     send_error(connection.socket.get(), duplicate_rank_error(options_, rank, known, connection.pid));
+    duplicate_ = {rank, connection.pid};
     return;
   }
   if (hello.value != 0) space_ = space_ == 0 ? hello.value : std::min(space_, hello.value);

@@ -43,7 +43,7 @@ Attachment RendezvousServer::attach() {
 
 Attachment RendezvousServer::attach_all() {
   while (static_cast<int>(clients_.size()) + 1 < options_.ranks) {
-    if (system().now() >= until_) throw missing_ranks_error(options_, missing(), clients_.size() + 1);
+    if (system().now() >= until_) throw missing_ranks_error(options_, missing(), clients_.size() + 1, duplicate_);
     serve();
     fail_if_ended();
   }
@@ -85,12 +85,14 @@ void RendezvousServer::ready() {
     fail(current_start_error(options_));
   }
   CROSSRANK_CRASH_POINT("node.rendezvous.server_all_ready");
-  // From here on the start has succeeded: if a rank dies, the control segment shows it to all ranks alike.
-  header_->attached.store(static_cast<std::uint32_t>(options_.ranks), std::memory_order_release);
+  // From here on the start has succeeded: if a rank dies, the control segment shows it to all ranks alike. A client may
+  // have given up before, because this rank was stopped.
+  if (auto const decision = decide_start(*header_, start_succeeded); decision != start_succeeded)
+    fail(given_up_error(options_, StartFailure::unpack(decision)));
   for (auto& [rank, client] : clients_) {
     try {
       static_cast<void>(send_frame(client.socket.get(), make_frame(options_, Kind::start), {}, until_));
-    } catch (Error const&) {  // its connection ends below, and it finds `attached`
+    } catch (Error const&) {  // its connection ends below, and it finds the decision
     }
     CROSSRANK_CRASH_POINT("node.rendezvous.server_sent_go");
   }

@@ -97,7 +97,8 @@ PeerLostError lost_before_connecting_error(NodeOptions const& options, std::vect
   return PeerLostError(std::move(info));
 }
 
-TimeoutError missing_ranks_error(NodeOptions const& options, std::vector<int> const& missing, std::size_t came) {
+TimeoutError missing_ranks_error(NodeOptions const& options, std::vector<int> const& missing, std::size_t came,
+                                 std::optional<std::pair<int, std::int64_t>> const& duplicate) {
   auto info = info_of(
       options, named(missing) + " did not connect within " + platform::format_milliseconds(options.timeout), missing);
   info.expected = std::to_string(options.ranks) + " ranks";
@@ -105,6 +106,10 @@ TimeoutError missing_ranks_error(NodeOptions const& options, std::vector<int> co
   info.hint =
       "check that all ranks start, with one job id, MASTER_ADDR and MASTER_PORT; raise CROSSRANK_CONNECT_TIMEOUT if "
       "they start far apart";
+  if (duplicate) {
+    info.got += ", and a second process for " + process(duplicate->first, duplicate->second) + ", which was refused";
+    info.hint = "give each process its own RANK";
+  }
   return TimeoutError(std::move(info));
 }
 
@@ -124,6 +129,14 @@ TimeoutError slow_server_error(NodeOptions const& options) {
               {options.rank});
   info.hint = stopped_or_overloaded;
   return TimeoutError(std::move(info));
+}
+
+Error given_up_error(NodeOptions const& options, StartFailure const& failure) {
+  if (failure.code == ErrorCode::timeout && failure.rank == options.rank) return slow_server_error(options);
+  return {failure.code, info_of(options,
+                                "rank " + std::to_string(failure.rank) +
+                                    " kept the others from starting: " + std::string(to_string(failure.code)),
+                                {failure.rank})};
 }
 
 }  // namespace crossrank::node

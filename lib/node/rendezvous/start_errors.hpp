@@ -1,10 +1,13 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <crossrank/error.hpp>
 
+#include "lib/node/memory/control_layout.hpp"
 #include "lib/node/rendezvous/rendezvous.hpp"
 #include "lib/node/rendezvous/frames.hpp"
 #include "lib/node/rendezvous/launcher_link.hpp"
@@ -26,13 +29,17 @@ namespace crossrank::node {
 /// Ranks that ended before they called `connect`, as the launcher reported.
 [[nodiscard]] PeerLostError lost_before_connecting_error(NodeOptions const& options,
                                                          std::vector<LauncherMessage> const& ended);
-/// Ranks that did not join in time; those in `came` did.
+/// Ranks that did not join in time; `came` others did. `duplicate`: a rank that came twice, and the process that was
+/// refused for that.
 [[nodiscard]] TimeoutError missing_ranks_error(NodeOptions const& options, std::vector<int> const& missing,
-                                               std::size_t came);
+                                               std::size_t came,
+                                               std::optional<std::pair<int, std::int64_t>> const& duplicate = {});
 /// Ranks that joined and then stopped answering. Names `pid` if it is one rank.
 [[nodiscard]] TimeoutError unresponsive_ranks_error(NodeOptions const& options, std::vector<int> const& ranks,
                                                     std::int64_t pid);
 /// The calling rank, which serves the others and looked at them only after they had given up.
 [[nodiscard]] TimeoutError slow_server_error(NodeOptions const& options);
+/// The calling rank or another one, because of which a client gave up when all were ready.
+[[nodiscard]] Error given_up_error(NodeOptions const& options, StartFailure const& failure);
 
 }  // namespace crossrank::node

@@ -62,17 +62,20 @@ class OperationWork(Work):
         self._lock = threading.Lock()
         self._result: list[Any] = []
         self._has_waiter = False
+        self._is_dropped = False
 
     def __del__(self) -> None:
         # Torch's C++ code may keep its half of the handle and wait later, as DistributedDataParallel does under `join`. Without
         # this half, that wait would never end.
         if not self._has_waiter:
+            with self._lock:
+                self._is_dropped, self._result = True, []  # its tensors may be large
             self._operations.keep(self)
 
     def finish(self, result: list[Any], error: BaseException | None = None) -> None:
         """Completes the operation, with its result or with an error."""
         with self._lock:
-            self._result, self._error = result, error
+            self._result, self._error = [] if self._is_dropped else result, error
             self._done.set()
             future = self._future
         if future is None:
@@ -115,6 +118,8 @@ class OperationWork(Work):
         """Returns whether the operation has completed or failed."""
         if not self.is_receive:
             self._expect()
+        if self._done.is_set():
+            self._has_waiter = True
         return self._done.is_set()
 
     def is_success(self) -> bool:
@@ -159,11 +164,11 @@ class Operations:
 
     The group is used by one thread at a time. An operation that its caller waits for runs in the caller's thread unless
     others are still in progress. All others are started by a thread of the group, which also completes them. It takes over
-    an operation of a caller's thread when another one is submitted meanwhile. `abort` ends the operations of all ranks when
-    a signal interrupts a wait.
+    an operation of a caller's thread when another one is submitted meanwhile. `abort` ends the operations of all ranks, for
+    the reason that it gets.
     """
 
-    def __init__(self, name: str, abort: Callable[[], None] | None = None) -> None:
+    def __init__(self, name: str, abort: Callable[[str], None] | None = None) -> None:
         self._name = name
         self._abort = abort
         self._pid = os.getpid()
@@ -206,12 +211,17 @@ class Operations:
         with self._changed:
             self._changed.notify_all()
 
-    def interrupt(self) -> None:
+    @property
+    def name(self) -> str:
+        """The name of the group."""
+        return self._name
+
+    def interrupt(self, reason: str = "a signal interrupted the Python program") -> None:
         """Ends the operations of all ranks with an error."""
         abort = self._abort
         if abort is not None:
             with suppress(Error):  # the group may be dead already
-                abort()
+                abort(reason)
 
     def run(
         self,
@@ -313,6 +323,9 @@ class Operations:
             self._changed.notify_all()
             thread = self._thread
         if thread is not None:
+            _join(thread, until - _LONGEST_LEAVE / 2)
+        if thread is not None and thread.is_alive():  # it blocks in an operation
+            self.interrupt("the process exits during an operation")
             _join(thread, until)
 
     def _next(self, running: list[Running]) -> list[tuple[Callable[[], Started], OperationWork]]:
@@ -341,19 +354,12 @@ class Operations:
                 if self._leaving:
                     self._abandon(running)
                 return
-            for start, work in taken:
-                if self._leaving:
-                    self._end(work, [], self._cancelled())
-                    continue
-                try:
-                    requests, finish = start()
-                    running.append((requests, finish, work))
-                except BaseException as error:
-                    self._end(work, [], error)
             in_progress = len(running)
+            running += self._start(taken)
             running = [operation for operation in running if self._leaving or not self._advance(*operation)]
             if taken or len(running) < in_progress:
                 moved_at = time.monotonic()
+            taken.clear()  # the operations hold tensors
             if self._leaving:
                 self._abandon(running)
                 return
@@ -361,6 +367,19 @@ class Operations:
                 running = [operation for operation in running if not self._cancel_receive(*operation)]
             if running:
                 self._wait_a_little(running, time.monotonic() - moved_at)
+
+    def _start(self, taken: list[tuple[Callable[[], Started], OperationWork]]) -> list[Running]:
+        """Starts operations, and returns those that have not failed at once."""
+        started: list[Running] = []
+        for start, work in taken:
+            if self._leaving:
+                self._end(work, [], self._cancelled())
+                continue
+            try:
+                started.append((*start(), work))
+            except BaseException as error:
+                self._end(work, [], error)
+        return started
 
     def _advance(self, requests: list[Any], finish: Callable[[], list[Any]], work: OperationWork) -> bool:
         """Returns whether the operation has ended."""

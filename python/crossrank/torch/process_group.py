@@ -45,6 +45,7 @@ from .monitored_barrier import MonitoredBarrier
 from .overloads import with_short_form
 from .pending import Operations, OperationWork, Started
 from .reduction import Reduction
+from .sparse import SparseReductions
 
 __all__ = ["CrossrankProcessGroup", "register"]
 
@@ -68,9 +69,18 @@ class CrossrankProcessGroup(dist.ProcessGroup):
         self._timeout = timeout
         self._name = name
         self._description = "undefined"
-        self._operations = Operations(name, lambda: collective.abort("a signal interrupted the Python program"))
         everyone = [list(range(collective.world_size))]
         self._monitored_barrier = MonitoredBarrier(collective.split(everyone, name="monitored_barrier"))
+        rows = collective.split(everyone, name="sparse")
+
+        def abort(reason: str) -> None:
+            for group in (collective, rows):
+                with suppress(crossrank.Error):  # the group may be dead already
+                    group.abort(reason)
+
+        self._abort_groups = abort
+        self._operations = Operations(name, abort)
+        self._sparse = SparseReductions(collective, rows, self._operations, abort)
 
     # Names and sizes
 
@@ -122,7 +132,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
     # Operations
 
     def _run(self, opts: Any, start: Callable[[], Started]) -> OperationWork:
-        return self._operations.run(start, waits=opts is not None and not getattr(opts, "asyncOp", True))
+        return self._operations.run(start, waits=_waits(opts))
 
     @with_short_form(AllreduceOptions, ["list"], op="reduceOp")
     def allreduce(self, tensors: Sequence[Tensor], opts: Any = None) -> OperationWork:
@@ -135,7 +145,9 @@ class CrossrankProcessGroup(dist.ProcessGroup):
 
     def _reduce_all(self, tensors: Sequence[Tensor], opts: Any) -> OperationWork:
         if len(tensors) == 1 and tensors[0].is_sparse:
-            return self._allreduce_sparse(tensors[0], opts)
+            if opts.reduceOp != dist.ReduceOp.SUM:
+                raise ValueError("sparse tensors can only be added: use ReduceOp.SUM and scale the result")
+            return self._sparse.sum(tensors[0], _waits(opts))
         reduction = Reduction(opts.reduceOp, self.size())
 
         def start() -> Started:
@@ -160,26 +172,6 @@ class CrossrankProcessGroup(dist.ProcessGroup):
             reduction.complete(result)
             copy_back(tensor, result)
         return list(tensors)
-
-    def _allreduce_sparse(self, tensor: Tensor, opts: Any) -> OperationWork:
-        if opts.reduceOp != dist.ReduceOp.SUM:
-            raise ValueError("sparse tensors can only be added: use ReduceOp.SUM and scale the result")
-
-        def start() -> Started:
-            mine = tensor.detach().coalesce()
-            parts = self._collective.all_gather_objects(mine.values().shape[0])
-            indices = _gathered_rows(self._collective, mine.indices().t().contiguous(), parts)
-            values = _gathered_rows(self._collective, mine.values().contiguous(), parts)
-            summed = torch.sparse_coo_tensor(indices.t(), values, tensor.shape).coalesce()
-
-            def finish() -> list[Tensor]:
-                with torch.no_grad():  # a detached sparse tensor would not share its indices
-                    tensor.copy_(summed)
-                return [tensor]
-
-            return [], finish
-
-        return self._run(opts, start)
 
     @with_short_form(ReduceOptions, ["list"], root="rootRank", op="reduceOp")
     def reduce(self, tensors: Sequence[Tensor], opts: Any = None) -> OperationWork:
@@ -455,15 +447,15 @@ class CrossrankProcessGroup(dist.ProcessGroup):
 
     def shutdown(self) -> None:
         """Completes what is in progress but cancels receives, and leaves the group. The last call on the group."""
+        self._sparse.close()
         self._operations.close()
-        self.__dict__.pop("_monitored_barrier", None)
-        self.__dict__.pop("_collective", None)
+        for groups_of in ("_monitored_barrier", "_collective", "_abort_groups"):
+            self.__dict__.pop(groups_of, None)
 
     def abort(self) -> None:
         """Ends the operations of all ranks with an error."""
-        collective = self.__dict__.get("_collective")
-        if collective is not None:
-            collective.abort("torch.distributed aborted the process group")
+        if (abort := self.__dict__.get("_abort_groups")) is not None:
+            abort("torch.distributed aborted the process group")
         self.shutdown()
 
     def set_timeout(self, timeout: timedelta) -> None:
@@ -471,12 +463,9 @@ class CrossrankProcessGroup(dist.ProcessGroup):
         self._timeout = timeout
 
 
-def _gathered_rows(collective: crossrank.Collective, rows: Tensor, counts: Sequence[int]) -> Tensor:
-    """Returns the rows of all ranks."""
-    row_bytes = rows.element_size() * (rows[0].numel() if rows.shape[0] else torch.Size(rows.shape[1:]).numel())
-    joined = torch.empty((sum(counts), *rows.shape[1:]), dtype=rows.dtype)
-    collective.all_gatherv(bytes_of(joined), bytes_of(rows), rows=[count * row_bytes for count in counts])
-    return joined
+def _waits(opts: Any) -> bool:
+    """Returns whether the caller waits for the operation at once."""
+    return opts is not None and not getattr(opts, "asyncOp", True)
 
 
 def _create(options: Any, _backend_options: Any) -> CrossrankProcessGroup:

@@ -55,10 +55,12 @@ class PendingDict {
       : group_(std::move(group)), transfer_(std::move(transfer)) {}
   PendingDict(PendingDict&&) noexcept = default;
   PendingDict& operator=(PendingDict&&) = delete;
-  /// Dropping a transfer in progress may wait for another thread, which may need the GIL.
+  /// Dropping a transfer in progress, or the last handle of a group, may wait for another thread, which may need the
+  /// GIL.
   ~PendingDict() {
     ReleasedGil const released;
     transfer_ = Transfer();
+    group_ = Collective();
   }
 
   [[nodiscard]] bool test() {

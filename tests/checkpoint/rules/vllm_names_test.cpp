@@ -127,6 +127,26 @@ TEST_F(SavedByVllm, tied_layers_are_the_embedding) {
   }
 }
 
+/// vLLM stores the embedding with a multiple of 64 rows, also on a single rank.
+TEST_F(SavedByVllm, has_the_rows_of_the_vocabulary_on_any_number_of_ranks) {
+  auto config = attention("llama");
+  config.update({{"tie_word_embeddings", false}, {"vocab_size", 50}, {"num_hidden_layers", 0}});
+  for (int const ranks : {1, 2}) {
+    fs::remove_all(folder_.path() / "in");
+    fs::remove_all(folder_.path() / "out");
+    put_json("config.json", config);
+    for (int rank = 0; rank < ranks; ++rank) {
+      auto const rows = numbered({64 / ranks, 16}, static_cast<float>(rank * 512));
+      put("model-rank-" + std::to_string(rank) + "-part-0.safetensors",
+          {{"model.embed_tokens.weight", rows}, {"lm_head.weight", rows}});
+    }
+    for (auto const& [name, tensor] : merged()) {
+      EXPECT_EQ(tensor.shape(), (Shape{50, 16})) << name << ", " << ranks;
+      EXPECT_EQ(tensor.as<float>()[50 * 16 - 1], 50 * 16 - 1) << name << ", " << ranks;
+    }
+  }
+}
+
 TEST(NameBeforeVllm, is_that_of_the_module_in_the_model) {
   auto const name = [](char const* type, std::string const& rest) {
     return name_before_vllm("model.layers.3." + rest, ModelNames(Json{{"model_type", type}})).substr(15);

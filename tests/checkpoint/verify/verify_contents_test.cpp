@@ -339,13 +339,14 @@ TEST(VerifyContents, names_a_file_that_one_rank_cannot_open_and_compares_the_oth
   using Opens = OneThreadWithoutDescriptors;
 
   test::run_thread_ranks(2, [&](Collective const& world) {
+    auto const path = world.rank() == 0 ? folder.path() : folder.path() / "global_step1" / "..";
     Opens::first_failure = 0;
     Opens::opened = 0;
-    auto const before = verify(world, folder.path());
+    auto const before = verify(world, path);
     EXPECT_THAT(before.defects, Contains(defect(DefectKind::checksum, "mp_rank_01", "CRC"))) << list(before);
     Opens::first_failure = world.rank() == 1 ? std::exchange(Opens::opened, 0) : 0;
 
-    auto const report = verify(world, folder.path());
+    auto const report = verify(world, path);
 
     EXPECT_THAT(report.defects, Contains(defect(DefectKind::checksum, "mp_rank_01", "CRC"))) << list(report);
     EXPECT_THAT(report.defects, Contains(defect(DefectKind::file, unopened, "open"))) << list(report);

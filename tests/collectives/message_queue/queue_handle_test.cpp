@@ -105,20 +105,24 @@ TEST(QueueHandle, tells_that_an_endpoint_has_been_used) {
 }
 
 TEST(QueueOptions, are_refused_with_the_limit_when_too_large) {
+  constexpr auto mebi = std::size_t{1} << 20;
   run_thread_ranks(2, [](Collective world) {
-    auto const refused = [&](QueueOptions const& options, std::vector<std::string> const& words) {
+    auto const refused = [&](ErrorCode code, QueueOptions const& options, std::vector<std::string> const& words) {
       try {
         static_cast<void>(MessageQueue::create_writer(world, 1, options));
         ADD_FAILURE() << "made";
-      } catch (UsageError const& e) {
+      } catch (Error const& e) {
+        EXPECT_EQ(e.code(), code) << e.what();
         for (auto const& word : words) EXPECT_THAT(e.what(), HasSubstr(word));
       }
     };
-    refused({.chunks = 5'000'000'000}, {"1 to 4294967295", "5000000000"});
-    refused({.chunks = 0}, {"1 to 4294967295", "got 0"});
-    refused({.writer_rank = 2}, {"0 to 1", "writer_rank 2"});
-    refused({.chunk_bytes = std::size_t{1} << 20, .chunks = 4'000'000'000}, {"at most", "4000000000 chunks of"});
-    refused({.chunk_bytes = ~std::size_t{0}, .chunks = 2}, {"chunks of less than", "2 chunks of"});
+    refused(ErrorCode::usage, {.chunks = 5'000'000'000}, {"1 to 4294967295", "5000000000"});
+    refused(ErrorCode::usage, {.chunks = 0}, {"1 to 4294967295", "got 0"});
+    refused(ErrorCode::usage, {.writer_rank = 2}, {"0 to 1", "writer_rank 2"});
+    refused(ErrorCode::unavailable, {.chunk_bytes = mebi, .chunks = 4'000'000'000},
+            {"at most", "4000000000 chunks of"});
+    refused(ErrorCode::unavailable, {.chunk_bytes = ~std::size_t{0}, .chunks = 2},
+            {"chunks of less than", "2 chunks of"});
     world.barrier();
     world.close();
   });

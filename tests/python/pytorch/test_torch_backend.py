@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+import weakref
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -326,6 +327,63 @@ def sparse(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
+def sparse_beside_messages(rank: int, size: int) -> None:
+    """A peer comes to an asynchronous reduction only after a message of this rank."""
+    mine = torch.sparse_coo_tensor([[rank]], [1.0], (size,))
+    message = torch.zeros(1)
+    if rank == 0:
+        work = dist.all_reduce(mine, async_op=True)
+        dist.send(torch.ones(1), 1)
+        assert work is not None and work.wait()
+    else:
+        dist.recv(message, 0)
+        assert message.item() == 1
+        dist.all_reduce(mine)
+    assert torch.equal(mine.to_dense(), torch.ones(size))
+    several = [mine.clone() for _ in range(3)]
+    works = [dist.all_reduce(one, async_op=True) for one in several]
+    dist.monitored_barrier(timeout=timedelta(seconds=30))
+    assert all(work is not None and work.wait() for work in works)
+    assert all(torch.equal(one.to_dense(), torch.full((size,), float(size))) for one in several)
+    dist.destroy_process_group()
+
+
+def sparse_and_dense(rank: int, size: int) -> None:
+    """Ranks that reduce different tensors learn it at once."""
+    mine = torch.sparse_coo_tensor([[rank]], [1.0], (size,))
+    with pytest.raises(crossrank.MismatchError):
+        dist.all_reduce(mine if rank == 0 else torch.ones(size))
+
+
+def sparse_after_the_end(rank: int, size: int) -> None:
+    group = dist.group.WORLD
+    assert group is not None
+    mine = torch.sparse_coo_tensor([[rank]], [1.0], (size,))
+    group.shutdown()
+    with pytest.raises(RuntimeError, match="destroyed"):
+        group.allreduce([mine], dist.AllreduceOptions()).wait()
+    group.abort()
+
+
+def dropped_handles(rank: int, size: int) -> None:
+    """A handle without a wait does not keep its tensors."""
+    left = []
+    for polled in (False, True):
+        for _ in range(4):
+            tensor = torch.ones(3)
+            left.append(weakref.ref(tensor))
+            work = dist.all_reduce(tensor, async_op=True)
+            while polled and not work.is_completed():
+                time.sleep(0.001)
+            del work, tensor
+        dist.barrier()
+    until = time.monotonic() + 30
+    while any(one() is not None for one in left) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert all(one() is None for one in left)
+    dist.destroy_process_group()
+
+
 def factor(rank: int, size: int) -> None:
     half = dist._make_nccl_premul_sum(0.5)
     for dtype in (torch.int64, torch.float32, torch.complex64):
@@ -427,6 +485,10 @@ def test_every_collective(ranks: int) -> None:
         "send_beside_a_barrier",
         "in_place",
         "sparse",
+        "sparse_beside_messages",
+        "sparse_and_dense",
+        "sparse_after_the_end",
+        "dropped_handles",
         "factor",
         "unmatched_receive",
     ],

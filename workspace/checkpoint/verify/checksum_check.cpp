@@ -51,8 +51,9 @@ void ChecksumCheck::add_chunks(ChunkedSource const& source) {
   }
 }
 
-void ChecksumCheck::remove(std::string const& file) {
-  std::erase_if(parts_, [&](ChecksumItem const& part) { return part.file == file; });
+void ChecksumCheck::remove(std::filesystem::path const& file) {
+  std::erase_if(parts_,
+                [&](ChecksumItem const& part) { return std::filesystem::path(part.file).lexically_normal() == file; });
 }
 
 std::uint64_t ChecksumCheck::digest() const {

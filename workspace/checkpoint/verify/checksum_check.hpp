@@ -1,6 +1,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -26,8 +27,8 @@ class ChecksumCheck final : public PoolWork {
   void add(ShardSource const& source);
   /// Adds an archive of training state, which is not a source.
   void add(std::shared_ptr<codec::TorchArchive const> const& archive);
-  /// Removes the checksums of a file.
-  void remove(std::string const& file);
+  /// Removes the checksums of a file, whose path is in normal form.
+  void remove(std::filesystem::path const& file);
   /// Returns a digest of the list, which must be equal on all ranks before each takes its share.
   [[nodiscard]] std::uint64_t digest() const;
   /// Keeps the share of one rank. Call it once, after all additions.

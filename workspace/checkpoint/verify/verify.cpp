@@ -312,9 +312,17 @@ class Verification {
     agree(world_, verify_operation, [&] {
       if (set_) unopened = add_beside_inventory(work);
     });
-    // A file that one rank cannot open is left out on all ranks: they take shares of one list.
+    // A file that one rank cannot open is left out on all ranks: they take shares of one list. Hosts may mount the
+    // files at different places.
+    auto const root = path_.lexically_normal();
+    for (auto& defect : unopened)
+      defect.resource = std::filesystem::path(defect.resource).lexically_normal().lexically_relative(root).string();
     unopened = gather_defects(world_, unopened);
-    for (auto const& defect : unopened) work.remove(defect.resource);
+    for (auto& defect : unopened) {
+      auto const file = root / defect.resource;
+      work.remove(file);
+      defect.resource = file.string();
+    }
     append(std::move(unopened));
     require_equal(work.digest());
     work.take_share(world_.rank(), world_.world_size());

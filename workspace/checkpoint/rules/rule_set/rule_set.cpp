@@ -179,8 +179,9 @@ MergeRule RuleSet::rule_for_single_source(SourceTensor const& tensor) const {
   auto const* const sharded = std::get_if<ShardedTensor>(&rule->kind);
   bool const changed =
       rule->from_file && (vocabulary || rule->is<Dropped>() || (sharded != nullptr && sharded->true_size >= 0));
-  if (changed || !state_->parts_of(*rule, parsed, source).modules.empty() ||
-      (vocabulary && has_padded_vocabulary(state_->set.sources[source]->attributes()))) {
+  bool const padded =
+      vocabulary && (state_->set.saved_by_vllm || has_padded_vocabulary(state_->set.sources[source]->attributes()));
+  if (changed || padded || !state_->parts_of(*rule, parsed, source).modules.empty()) {
     SourceTensor const* const shard = &tensor;
     return rule_for(tensor.name, {&shard, 1});
   }
