@@ -32,19 +32,40 @@ nb::list list_of(std::vector<Json> const& values) {
 /// A Python function that a call of the library runs.
 class Callback {
  public:
-  explicit Callback(nb::object function) : function_(std::move(function)) {}
+  /// `group`: the group of the call that runs it. Null if no other rank takes part.
+  Callback(nb::object function, Collective const* group) : function_(std::move(function)), group_(group) {}
 
   /// Returns the function's result as JSON.
   Json operator()() {
-    return run_python([this] { return to_json(function_()); });
+    return run([this] { return to_json(function_()); });
   }
   /// Does the same with the values of all ranks as argument.
   Json operator()(std::vector<Json> const& values) {
-    return run_python([&] { return to_json(function_(list_of(values))); });
+    return run([&] { return to_json(function_(list_of(values))); });
   }
 
  private:
+  /// KeyboardInterrupt and SystemExit end the program, which must not wait until the other ranks come to the call.
+  template <class Code>
+  Json run(Code const& code) {
+    bool ends_program = false;
+    try {
+      return run_python([&] {
+        try {
+          return code();
+        } catch (nb::python_error const& raised) {
+          ends_program = !raised.matches(PyExc_Exception);
+          throw;
+        }
+      });
+    } catch (...) {
+      if (ends_program && group_ != nullptr) abort_interrupted(*group_);
+      throw;
+    }
+  }
+
   nb::object function_;
+  Collective const* group_;
 };
 
 /// Returns a value as JSON, or its pickle.
@@ -150,25 +171,25 @@ void bind_object_calls(nb::module_& module) {
 
 void bind_helpers(nb::module_& module) {
   module.def("zero_first", [](Collective const& group, nb::object function, bool per_node) {
-    Callback run(std::move(function));
+    Callback run(std::move(function), &group);
     auto const first = per_node ? FirstRank::of_node : FirstRank::of_job;
     return to_python(run_waiting(group, [&] { return zero_first(group, run, first); }));
   });
   module.def("compute_and_broadcast", [](Collective const& group, nb::object function, int root) {
-    Callback run(std::move(function));
+    Callback run(std::move(function), &group);
     return to_python(run_waiting(group, [&] { return compute_and_broadcast(group, run, {root}); }));
   });
   module.def("gather_from_all_ranks", [](Collective const& group, nb::object function, int root) {
-    Callback run(std::move(function));
+    Callback run(std::move(function), &group);
     return list_of(run_waiting(group, [&] { return gather_from_all_ranks(group, run, {root}); }));
   });
   module.def("reduce_and_broadcast", [](Collective const& group, nb::object function, nb::object reduce, int root) {
-    Callback run(std::move(function));
-    Callback combine(std::move(reduce));
+    Callback run(std::move(function), &group);
+    Callback combine(std::move(reduce), &group);
     return to_python(run_waiting(group, [&] { return reduce_and_broadcast(group, run, combine, {root}); }));
   });
   module.def("zero_only", [](Collective const& group, nb::object function) {
-    Callback run(std::move(function));
+    Callback run(std::move(function), nullptr);
     auto const result = run_waiting(group, [&] { return zero_only(group, run); });
     return result ? to_python(*result) : nb::object(nb::none());
   });

@@ -56,6 +56,8 @@ world.barrier()
         ("", "with crossrank.get_tensors_parallel(bytes(100), group=world) as items: len(items)"),
         ("", "with crossrank.get_configs_parallel({}, group=world, workspace_path='x') as items: len(items)"),
         ("", "world.irecv(bytearray(8), src=1).wait()"),
+        ("", "crossrank.zero_first(world, lambda: time.sleep(30))"),
+        ("", "crossrank.reduce_and_broadcast(world, lambda: time.sleep(30), sum)"),
         ("queue = crossrank.MessageQueue.create(world, writer_rank=1)", "queue.dequeue_bytes()"),
         ("queue = crossrank.MessageQueue.create(world, chunks=1)", "for _ in range(9): queue.enqueue_bytes(b'x')"),
         ("group = crossrank.GroupCoordinator.create(world, [[0, 1]])", "group.recv_tensor_dict()"),
