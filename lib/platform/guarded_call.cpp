@@ -2,6 +2,7 @@
 
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include <crossrank/error.hpp>
 
@@ -60,7 +61,8 @@ bool GuardedCall::run(std::shared_ptr<GuardedCall> const& call, std::function<vo
     if (deadline.expired() && call->abandon(guard, {})) return false;
     lock.lock();
   }
-  if (call->error_) std::rethrow_exception(call->error_);
+  // The other thread may outlive this one's use of the exception, and must not be the one that destroys it.
+  if (call->error_) std::rethrow_exception(std::exchange(call->error_, nullptr));
   return true;
 }
 

@@ -51,7 +51,7 @@ std::uint64_t Rounds::arrive(Post const& post, std::uint8_t flags) {
   write_line(line, post, flags);
   if (!post.arguments.empty()) note_arguments(round, post.arguments);
   CROSSRANK_CRASH_POINT("node.group.arriving");
-  auto before = line.round.load(std::memory_order_relaxed);
+  auto before = line.round.load(std::memory_order_acquire);  // a veto comes after its reason
   if (ArrivalWord{before}.vetoed() || !atomic_ops::set_once(line.round, before, round)) {
     decision_.set_once(ArrivalWord{before}.decision());
     members_.ring_others();
