@@ -22,6 +22,8 @@
 namespace crossrank::detail {
 namespace {
 
+/// How many messages one visit looks at. Each step moves the messages of all channels, so the rest can wait.
+constexpr std::size_t most_visited = 256;
 constexpr auto shortest_watch = std::chrono::milliseconds(2);
 constexpr auto longest_watch = std::chrono::milliseconds(100);
 
@@ -343,11 +345,17 @@ GroupState::ProgressMade GroupState::make_progress() noexcept {
     admit();
     moved = advance(By::visitor);
   }
-  for (auto const& pending_op : messages) {
-    if (is_left_to_its_thread(*pending_op)) continue;
-    if (!pending_op->ended && pending_op->request_id) moved = try_step(*pending_op) || moved;
+  auto const end = std::min(messages.size(), next_visited_ + most_visited);
+  for (auto i = std::min(next_visited_, end); i < end; ++i) {
+    auto& pending_op = *messages[i];
+    if (is_left_to_its_thread(pending_op)) continue;
+    if (!pending_op.ended && pending_op.request_id) moved = try_step(pending_op) || moved;
   }
-  std::erase_if(messages, [](auto const& pending_op) { return pending_op->ended.load(); });
+  next_visited_ = end;
+  if (end == messages.size()) {
+    std::erase_if(messages, [](auto const& pending_op) { return pending_op->ended.load(); });
+    next_visited_ = 0;
+  }
   auto left = messages.empty() && pending_collectives.empty() ? RemainingWork::nothing : RemainingWork::elsewhere;
   if (held_by_this_thread && messages.empty() && !pending_collectives.empty()) left = RemainingWork::here;
   if (!held_by_this_thread) group_lock.end_visit();

@@ -189,6 +189,7 @@ struct GroupState final : PendingWork {
 
   std::mutex inbox_mutex_{};
   std::deque<std::shared_ptr<PendingOp>> inbox_{};  ///< started calls that no thread has admitted yet
+  std::size_t next_visited_ = 0;                    ///< the message at which the next visit begins
   std::size_t sweep_at_ = 16;                       ///< messages, at which the ended ones among them are looked for
 };
 

@@ -172,14 +172,17 @@ void ShmTransport::advance_messages() {
     moved = false;
     ++pass_;
     blocked_channels_ = 0;
-    for (auto const index : under_way_) {
+    auto at = under_way_.begin();
+    for (; at != under_way_.end(); ++at) {
       // Many messages may wait behind the first one of each channel.
       if (receives_from_any_ == 0 && blocked_channels_ == busy_channels_) break;
-      if (!advance(messages_[index])) continue;
-      uncount_message(messages_[index]);
+      if (!advance(messages_[*at])) continue;
+      uncount_message(messages_[*at]);
       moved = true;
     }
-    if (moved) std::erase_if(under_way_, [&](std::size_t index) { return messages_[index].completed; });
+    if (!moved) continue;
+    auto const ended = [&](std::size_t index) { return messages_[index].completed; };
+    under_way_.erase(std::remove_if(under_way_.begin(), at, ended), at);
   }
 }
 

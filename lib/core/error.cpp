@@ -1,6 +1,7 @@
 #include <crossrank/error.hpp>
 
 #include <algorithm>
+#include <locale>
 #include <sstream>
 #include <utility>
 
@@ -73,6 +74,7 @@ ErrorInfo const& Error::info() const noexcept { return *info_; }
 
 std::string Error::report() const {
   std::ostringstream out;
+  out.imbue(std::locale::classic());  // ranks without thousands separators
   out << to_string(code_) << ": " << what() << '\n';
   if (!info_->where.empty()) out << "  called at " << info_->where << '\n';
   if (!info_->section.empty()) out << "  in " << info_->section << " at byte " << info_->offset << '\n';

@@ -112,6 +112,15 @@ TEST(Clean, keeps_foreign_files_with_names_of_crossrank) {
   EXPECT_THAT(end.out, HasSubstr("not a flight record"));
 }
 
+/// A rank that was killed at the start of its record.
+TEST(Clean, removes_an_empty_flight_record) {
+  TemporaryDirectory const folder;
+  auto const record = folder.path() / "crossrank.job.0123456789abcdef0123456789abcdef.flight";
+  std::ofstream(record).close();
+  EXPECT_EQ(run_command({"clean", "--all", folder.path().string()}).exit_code, 0);
+  EXPECT_FALSE(fs::exists(record));
+}
+
 TEST(Clean, keeps_the_images_of_a_finished_checkpoint) {
   TemporaryDirectory const folder;
   auto const model = folder.path() / "model.safetensors";

@@ -1,5 +1,6 @@
 #include "tools/launch/launcher.hpp"
 
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -12,6 +13,8 @@
 #include <thread>
 #include <vector>
 
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
@@ -267,6 +270,17 @@ TEST(Run, leaves_no_guard_process) {
     std::string const command{std::istreambuf_iterator<char>(in), {}};
     EXPECT_THAT(command, Not(HasSubstr(folder.path().string()))) << process.path();
   }
+}
+
+/// The first process of a container may not reap the orphans that it gets.
+TEST(Run, leaves_no_process_to_its_parent) {
+  ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  auto const end = run_command(shell(2, "true"));
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  siginfo_t found{};
+  EXPECT_EQ(::waitid(P_ALL, 0, &found, WEXITED | WNOHANG | WNOWAIT), -1) << found.si_pid;
+  EXPECT_EQ(errno, ECHILD);
+  ::prctl(PR_SET_CHILD_SUBREAPER, 0);
 }
 
 TEST(Run, forwards_signals) {

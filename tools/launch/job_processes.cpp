@@ -21,7 +21,7 @@ bool has_child() {
 }  // namespace
 
 // If the kernel refuses, orphans of the ranks go to init and can no longer be signalled; the ranks still can.
-JobProcesses::JobProcesses() {
+JobProcesses::JobProcesses(pid_t guard) : guard_(guard) {
   // Most launchers have no child yet. The search in /proc reads a file of each process of the machine.
   if (has_child())
     for (pid_t const child : child_processes()) foreign_.insert(child);
@@ -45,7 +45,7 @@ bool JobProcesses::reap(Reaped& out) {
 
 std::vector<pid_t> JobProcesses::own_children() const {
   auto children = child_processes();
-  std::erase_if(children, [this](pid_t child) { return foreign_.contains(child); });
+  std::erase_if(children, [this](pid_t child) { return child == guard_ || foreign_.contains(child); });
   return children;
 }
 

@@ -9,12 +9,12 @@ namespace crossrank::tools {
 
 /// The processes of a job: its ranks, each with its process group, and the processes that ended ranks left running.
 ///
-/// This process may have other children: those of the program that it was before `exec`, and the guard of the job where
-/// this process is the first of a container.
+/// This process may have other children: those of the program that it was before `exec`, and the guard of the job.
 class JobProcesses {
  public:
-  /// Makes this process the parent of all orphans of the job. Its children so far do not belong to the job.
-  JobProcesses();
+  /// Makes this process the parent of all orphans of the job. Its children so far do not belong to the job. `guard` is
+  /// the one that waits do not see (`OrphanGuard`).
+  explicit JobProcesses(pid_t guard);
 
   void add(pid_t rank);
   /// Reaps one process that has ended; false when there is none at the moment.
@@ -35,6 +35,7 @@ class JobProcesses {
   /// Returns the children that belong to the job.
   [[nodiscard]] std::vector<pid_t> own_children() const;
 
+  pid_t guard_;
   std::set<pid_t> foreign_;
   std::set<pid_t> running_;
   bool gone_ = false;

@@ -88,9 +88,9 @@ class Launch {
 
   LaunchOptions const& options_;
   JobEnvironment job_;
-  OrphanGuard guard_;  // declared first: the guard inherits our signals and must not become our orphan
+  OrphanGuard guard_;  // declared first: the guard inherits our signals
   SignalFd signals_;
-  JobProcesses processes_;
+  JobProcesses processes_{guard_.pid()};
   Clock::time_point const started_ = Clock::now();
   OutputQueue out_{STDOUT_FILENO};
   OutputQueue err_{STDERR_FILENO};

@@ -13,6 +13,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -69,6 +70,10 @@ void end_job(std::vector<pid_t> const& groups, std::string const& entry) {
 /// A message that is no group number (a negative number means "forget"): the launcher exits and nothing is left to do.
 constexpr pid_t all_gone = 0;
 
+/// Makes a child that sends no signal when it ends. `waitpid` without `__WALL` does not see it, so that the launcher's
+/// waits for the job do not end because of it, or wait for it. An orphan becomes an ordinary child of its new parent.
+pid_t fork_unseen() { return static_cast<pid_t>(::syscall(SYS_clone, 0UL, nullptr, nullptr, nullptr, 0UL)); }
+
 [[noreturn]] void guard(Fd const& end, std::string const& job_id) {
   ::setsid();
   ::prctl(PR_SET_NAME, guard_name);
@@ -106,28 +111,20 @@ OrphanGuard::OrphanGuard(std::string const& job_id) {
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) fail();
   ours_ = Fd(ends[0]);
   Fd theirs(ends[1]);
-  pid_t const middle = ::fork();
-  if (middle < 0) fail();
-  if (middle == 0) {
-    // Fork twice, so that the launcher is not the parent of the guard and does not wait for it.
-    pid_t const last = ::fork();
-    if (last != 0) ::_exit(last < 0 ? 1 : 0);
+  pid_ = fork_unseen();
+  if (pid_ < 0) fail();
+  if (pid_ == 0) {
     (void)ours_.close();
     guard(theirs, job_id);
-  }
-  int status = 0;
-  while (::waitpid(middle, &status, 0) < 0 && errno == EINTR) {
-  }
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-    errno = EAGAIN;
-    fail();
   }
 }
 
 OrphanGuard::~OrphanGuard() {
   say(all_gone);
   pollfd closed{.fd = ours_.get(), .events = POLLIN, .revents = 0};
-  ::poll(&closed, 1, static_cast<int>(farewell.count()));
+  bool const ends = ::poll(&closed, 1, static_cast<int>(farewell.count())) > 0;
+  while (::waitpid(pid_, nullptr, ends ? __WALL : __WALL | WNOHANG) < 0 && errno == EINTR) {
+  }
 }
 
 void OrphanGuard::watch(pid_t group) const noexcept { say(group); }

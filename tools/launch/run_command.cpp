@@ -24,8 +24,8 @@ before it gets there. If the job fails, the summary lists all ranks in the order
 and marks the root cause. If a signal to this command ended the job, the summary names it.
 
 Exit code: that of the rank that failed first, 128 + signal when a signal ended it, 127 when the program is not found,
-126 when it cannot be run, 2 when this user may not start that many processes or open that many files, 0 when all ranks
-returned 0.)";
+126 when it cannot be run or the system refuses a process, 2 when the limits of this user do not allow that many
+processes or open files, 0 when all ranks returned 0.)";
 
 }  // namespace
 

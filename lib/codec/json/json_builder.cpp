@@ -74,7 +74,8 @@ Json JsonBuilder::parse(std::string_view text) {
 }
 
 bool JsonBuilder::number_float(double held, std::string const& digits) {
-  if (digits.find_first_of(".eE") == std::string::npos) take_long_integer(held, digits);
+  // The parser gives the decimal point of the program's locale.
+  if (digits.find_first_not_of("-0123456789") == std::string::npos) take_long_integer(held, digits);
   return add(held);
 }
 

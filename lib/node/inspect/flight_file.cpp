@@ -42,8 +42,11 @@ platform::Fd make_flight_file(std::filesystem::path const& path, std::size_t byt
   // On a file system without locks it cannot be told whether the job lives, and `crossrank clean` leaves the file
   // alone.
   static_cast<void>(system().flock(fd.get(), LOCK_SH | LOCK_NB));
-  if (system().ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
-    platform::throw_io("make a flight record", path.string(), errno, hint);
+  if (system().ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+    int const error = errno;
+    remove_flight_file(path.c_str(), fd);
+    platform::throw_io("make a flight record", path.string(), error, error == EFBIG ? "raise ulimit -f" : hint);
+  }
   return fd;
 }
 
@@ -67,6 +70,7 @@ bool is_flight_file_name(std::string_view name) noexcept {
 bool holds_flight_record(platform::Fd const& fd) noexcept {
   struct stat status {};
   if (system().fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) return false;
+  if (status.st_size == 0) return true;  // its rank died when it had made the file
   std::uint64_t magic = 0;
   if (system().pread(fd.get(), &magic, sizeof magic, 0) != static_cast<ssize_t>(sizeof magic)) return false;
   bool const unfilled = magic == 0 && status.st_size >= static_cast<off_t>(sizeof(ControlHeader));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include <crossrank/error.hpp>
 
@@ -54,7 +55,12 @@ ErrorInfo Arena::no_space_error(std::size_t wanted) {
 
 void Arena::fail_full(std::size_t wanted) { throw UnavailableError(no_space_error(wanted)); }
 
-void Arena::fail_refused(std::size_t wanted, int error) { platform::throw_io(no_space_error(wanted), error); }
+void Arena::fail_refused(std::size_t wanted, int error) {
+  auto info = no_space_error(wanted);
+  info.got.clear();
+  info.hint = "raise the memory limit of this container, or give /dev/shm more space (docker --shm-size)";
+  platform::throw_io(std::move(info), error);
+}
 
 void Arena::fail_without_range(std::size_t wanted) {
   std::size_t longest = memory_.mapping->size() - end_;

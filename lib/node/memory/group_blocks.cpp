@@ -130,7 +130,7 @@ std::uint32_t GroupBlocks::claim(std::size_t bytes, std::string const& name) {
       auto const& path = reinterpret_cast<ControlHeader*>(control_)->flight_file;
       std::string const file(path, ::strnlen(path, sizeof path));
       platform::throw_io("make group " + name, file.empty() ? "control segment" : file, error,
-                         control_memory_hint(file));
+                         control_memory_hint(file, error));
     }
     auto& word = header(index).use_word;
     auto seen = word.load(std::memory_order_seq_cst);

@@ -124,9 +124,12 @@ int reserve_pages(Fd const& fd, std::size_t offset, std::size_t bytes) {
   return 0;
 }
 
-char const* control_memory_hint(std::string const& flight_file) noexcept {
-  return flight_file.empty() ? "raise the memory limit of this container"
-                             : "free space in the directory of CROSSRANK_FLIGHT_DIR, or unset it";
+char const* control_memory_hint(std::string const& flight_file, int error) noexcept {
+  if (flight_file.empty()) return "raise the memory limit of this container, or give /dev/shm more space";
+  if (error == EOPNOTSUPP)
+    return "this file system cannot reserve space (fallocate): set CROSSRANK_FLIGHT_DIR to a directory on another one, "
+           "such as tmpfs, ext4 or xfs, or unset it";
+  return "free space in the directory of CROSSRANK_FLIGHT_DIR, or unset it";
 }
 
 void release_pages(Fd const& fd, std::size_t offset, std::size_t bytes) noexcept {

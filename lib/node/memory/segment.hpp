@@ -40,8 +40,9 @@ class Mapping {
 /// Allocates the pages of a range, so that a lack of memory shows here and not as SIGBUS. Returns 0 or the errno.
 [[nodiscard]] int reserve_pages(platform::Fd const& fd, std::size_t offset, std::size_t bytes);
 
-/// Returns what to do when there are no pages for the control segment. `flight_file` is its path; empty if it has none.
-[[nodiscard]] char const* control_memory_hint(std::string const& flight_file) noexcept;
+/// Returns what to do when `reserve_pages` gives `error` for the control segment. `flight_file` is its path; empty if
+/// it has none.
+[[nodiscard]] char const* control_memory_hint(std::string const& flight_file, int error) noexcept;
 
 /// Returns the pages of a range to the system. Ignores errors: the pages then stay.
 void release_pages(platform::Fd const& fd, std::size_t offset, std::size_t bytes) noexcept;

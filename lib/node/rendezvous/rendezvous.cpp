@@ -61,11 +61,12 @@ platform::Fd make_control(NodeOptions const& options, NodeSizes sizes) {
   auto fd = path.empty() ? make_shared_memory("control segment", geometry.total_bytes())
                          : make_flight_file(path, geometry.total_bytes());
   if (int const error = reserve_pages(fd, 0, geometry.base_bytes()); error != 0) {
+    if (!path.empty()) remove_flight_file(path.c_str(), fd);
     platform::throw_io({.operation = "connect",
                         .message = "no memory for the control segment of " + std::to_string(options.ranks) + " ranks",
                         .expected = std::to_string(geometry.base_bytes()) + " bytes",
                         .resource = path.native(),
-                        .hint = control_memory_hint(path.native())},
+                        .hint = control_memory_hint(path.native(), error)},
                        error);
   }
   init_control(fd, options, sizes, path.native());

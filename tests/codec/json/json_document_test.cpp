@@ -31,6 +31,25 @@ TEST(JsonDocument, keeps_the_order_of_keys_and_all_kinds_of_values) {
   EXPECT_EQ(parse_json(text, {}).dump(), text);
 }
 
+/// A program may call setlocale(LC_ALL, ""). The parser then gives numbers with the decimal point of that locale.
+TEST(JsonDocument, knows_fractions_from_integers_in_any_locale) {
+  class Noticing final : public JsonBuilder {
+   public:
+    using JsonBuilder::JsonBuilder;
+    int long_integers = 0;
+
+   private:
+    void take_long_integer(double, std::string const&) override { ++long_integers; }
+  };
+  ErrorInfo const about;
+  Noticing builder(strict().limits, RepeatedKey::refuse, about);
+  EXPECT_TRUE(builder.start_array(4));
+  for (auto const* const digits : {"0,5", "-0.5", "1e9"}) EXPECT_TRUE(builder.number_float(1, digits));
+  EXPECT_EQ(builder.long_integers, 0);
+  EXPECT_TRUE(builder.number_float(-1e30, "-1000000000000000000000000000000"));
+  EXPECT_EQ(builder.long_integers, 1);
+}
+
 TEST(JsonDocument, keeps_the_last_value_of_a_repeated_key_at_the_position_of_the_first) {
   EXPECT_EQ(parse_json(R"({"a":1,"b":2,"a":3})", {}).dump(), R"({"a":3,"b":2})");
   std::string text = "{";

@@ -157,6 +157,7 @@ void require_space(int folder, fs::path const& path, std::uint64_t have, std::ui
   struct statvfs space {};
   if (platform::system().fstatvfs(folder, &space) != 0)
     platform::throw_io(std::string(write_operation) + ": statvfs", path.string(), errno);
+  if (space.f_blocks == 0) return;  // the file system does not tell its size
   auto const free = static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize + have;
   if (free >= bytes) return;
   platform::throw_io(ErrorInfo{.operation = write_operation,
