@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "lib/core/as_size.hpp"
@@ -19,6 +20,13 @@ std::size_t piece_of(std::size_t streams, std::size_t longest) {
 std::size_t piece_at(std::size_t length, std::size_t number, std::size_t piece) {
   auto const begin = number * piece;
   return begin >= length ? 0 : std::min(piece, length - begin);
+}
+
+/// Returns 1 + the length that all streams have, or 0 if they differ.
+std::uint64_t equal_length(std::span<std::size_t const> send, std::span<std::size_t const> receive) {
+  if (send.empty()) return 0;
+  auto const is_same = [first = send.front()](std::size_t length) { return length == first; };
+  return std::ranges::all_of(send, is_same) && std::ranges::all_of(receive, is_same) ? send.front() + 1 : 0;
 }
 
 }  // namespace
@@ -86,31 +94,46 @@ StagedExchange::StagedExchange(node::NodeComm& comm, std::string const& group, i
       ranks_(arguments.send.size()),
       arguments_(std::move(arguments)),
       piece_(piece_of(ranks_, step_bytes)),
-      header_bytes_(whole_lines(2 * ranks_ * sizeof(std::uint64_t))),
-      table_(2 * ranks_ * ranks_) {
-  std::copy(arguments_.send.begin(), arguments_.send.end(),
-            table_.begin() + static_cast<std::ptrdiff_t>(rank_ * ranks_));
-}
+      header_bytes_(whole_lines((1 + 2 * ranks_) * sizeof(std::uint64_t))),
+      own_equal_(equal_length(arguments_.send, arguments_.receive)) {}
 
 /// The parts lie close together, so that a short exchange touches few lines.
-std::size_t StagedExchange::place(std::size_t from, std::size_t to, std::size_t number) const noexcept {
+std::size_t StagedExchange::place(std::size_t from, std::size_t number) const noexcept {
   std::size_t at = number == 0 ? header_bytes_ : 0;
-  for (std::size_t other = 0; other < to; ++other) {
+  if (all_equal_) return at + (rank_ - (from < rank_ ? 1 : 0)) * whole_lines(piece_at(longest_, number, piece_));
+  for (std::size_t other = 0; other < rank_; ++other) {
     if (other != from) at += whole_lines(piece_at(sends(from, other), number, piece_));
   }
   return at;
 }
 
-/// Every rank reads the counts of all ranks, so all find the same disagreement and the same length.
+/// Every rank reads what all ranks say, so all come to the same result.
 void StagedExchange::read_headers(PeerAreas const& peers) {
+  all_equal_ = own_equal_ != 0;
+  for (std::size_t member = 0; all_equal_ && member < ranks_; ++member) {
+    std::uint64_t equal = own_equal_;
+    if (member != rank_) std::memcpy(&equal, peers.at(member, 0, sizeof equal), sizeof equal);
+    all_equal_ = equal == own_equal_;
+  }
+  if (all_equal_) {
+    longest_ = own_equal_ - 1;
+  } else {
+    read_table(peers);
+  }
+}
+
+/// All ranks find the same disagreement and the same length.
+void StagedExchange::read_table(PeerAreas const& peers) {
   auto const row_bytes = ranks_ * sizeof(std::uint64_t);
+  table_.resize(2 * ranks_ * ranks_);
+  std::copy(arguments_.send.begin(), arguments_.send.end(), &sends(rank_, 0));
   auto* const expects = &table_[ranks_ * ranks_];
   for (std::size_t member = 0; member < ranks_; ++member) {
     auto* const row = &expects[member * ranks_];
     if (member == rank_) {
       std::copy(arguments_.receive.begin(), arguments_.receive.end(), row);
     } else {
-      auto const* const header = peers.at(member, 0, 2 * row_bytes);
+      auto const* const header = peers.at(member, sizeof own_equal_, 2 * row_bytes);
       std::memcpy(&sends(member, 0), header, row_bytes);
       std::memcpy(row, header + row_bytes, row_bytes);
     }
@@ -138,11 +161,17 @@ void StagedExchange::disagree(std::size_t from, std::size_t to, std::uint64_t se
 }
 
 void StagedExchange::put(std::size_t number, AreaAllocator& own, node::CopyBatch& copies) const {
-  auto const area = own.take(place(rank_, ranks_, number));
+  std::size_t at = number == 0 ? header_bytes_ : 0;
+  auto needed = at;
+  for (std::size_t to = 0; to < ranks_; ++to) {
+    if (to != rank_) needed += whole_lines(piece_at(arguments_.send[to], number, piece_));
+  }
+  auto const area = own.take(needed);
   if (number == 0) {
     auto* const counts = reinterpret_cast<std::uint64_t*>(area.at);
+    *counts = own_equal_;
     std::copy(arguments_.receive.begin(), arguments_.receive.end(),
-              std::copy(arguments_.send.begin(), arguments_.send.end(), counts));
+              std::copy(arguments_.send.begin(), arguments_.send.end(), counts + 1));
   }
   std::size_t part = 0;
   std::size_t received = 0;
@@ -150,7 +179,8 @@ void StagedExchange::put(std::size_t number, AreaAllocator& own, node::CopyBatch
     auto const now = piece_at(arguments_.send[to], number, piece_);
     auto const* const bytes = arguments_.in.bytes.data() + part + number * piece_;
     if (to != rank_) {
-      if (now != 0) copies.add(area.at + place(rank_, to, number), bytes, now, area.stores);
+      if (now != 0) copies.add(area.at + at, bytes, now, area.stores);
+      at += whole_lines(now);
     } else if (arguments_.receive[to] ==
                arguments_.send[to]) {  // otherwise all ranks find the disagreement in the next step
       copies.add(arguments_.out.bytes.data() + received + number * piece_, bytes, now, arguments_.results);
@@ -165,8 +195,7 @@ void StagedExchange::take(std::size_t number, PeerAreas const& peers, node::Copy
   for (std::size_t from = 0; from < ranks_; ++from) {
     auto* const to = arguments_.out.bytes.data() + part + number * piece_;
     auto const now = piece_at(arguments_.receive[from], number, piece_);
-    if (from != rank_ && now != 0)
-      copies.add(to, peers.at(from, place(from, rank_, number), now), now, arguments_.results);
+    if (from != rank_ && now != 0) copies.add(to, peers.at(from, place(from, number), now), now, arguments_.results);
     part += arguments_.receive[from];
   }
 }

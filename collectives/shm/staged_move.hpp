@@ -46,7 +46,8 @@ class StagedMove final : public StagedCollective {
   std::size_t piece_;  ///< of a stream in one step
 };
 
-/// all_to_allv: a move with one stream for each pair of ranks. The ranks exchange the lengths in the first step.
+/// all_to_allv: a move with one stream for each pair of ranks. The ranks exchange the lengths in the first step. Where
+/// all are the same, as in all_to_all, no rank needs a table of them, which would have a row for each rank.
 class StagedExchange final : public StagedCollective {
  public:
   struct Arguments {
@@ -65,8 +66,9 @@ class StagedExchange final : public StagedCollective {
   void put(std::size_t number, AreaAllocator& own, node::CopyBatch& copies) const;
   void read_headers(PeerAreas const& peers);
   void take(std::size_t number, PeerAreas const& peers, node::CopyBatch& copies) const;
-  /// Returns the offset in the area of `from` at which the bytes for `to` begin.
-  [[nodiscard]] std::size_t place(std::size_t from, std::size_t to, std::size_t number) const noexcept;
+  void read_table(PeerAreas const& peers);
+  /// Returns the offset in the area of `from` at which the bytes for this rank begin.
+  [[nodiscard]] std::size_t place(std::size_t from, std::size_t number) const noexcept;
   [[nodiscard]] std::uint64_t& sends(std::size_t from, std::size_t to) noexcept { return table_[from * ranks_ + to]; }
   [[nodiscard]] std::uint64_t sends(std::size_t from, std::size_t to) const noexcept {
     return table_[from * ranks_ + to];
@@ -78,9 +80,11 @@ class StagedExchange final : public StagedCollective {
   std::size_t rank_;
   std::size_t ranks_;
   Arguments arguments_;
-  std::size_t piece_;                 ///< of a stream in one step: what others send is not known at first
-  std::size_t header_bytes_;          ///< of the first area: what the rank sends and expects
-  std::vector<std::uint64_t> table_;  ///< bytes from each rank to each, then what each expects of each
+  std::size_t piece_;                   ///< of a stream in one step: what others send is not known at first
+  std::size_t header_bytes_;            ///< of the first area: `own_equal_`, what the rank sends, what it expects
+  std::uint64_t own_equal_;             ///< 1 + the length of all streams of this rank; 0: they differ
+  bool all_equal_ = false;              ///< all streams of all ranks have that length
+  std::vector<std::uint64_t> table_{};  ///< bytes from each rank to each, then what each expects of each
   std::size_t longest_ = 0;
 };
 
