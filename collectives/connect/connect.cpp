@@ -44,6 +44,11 @@ struct Jobs {
     std::weak_ptr<void> state;  ///< the shared state of all handles of the job
     pid_t process = 0;          ///< the process that joined the job
     std::shared_ptr<std::mutex> opening = std::make_shared<std::mutex>();  ///< held by the thread that opens the job
+
+    /// Returns whether no handle is left and no thread opens the job. Needs the mutex of all jobs.
+    [[nodiscard]] bool is_over() const noexcept {
+      return transport.expired() && state.expired() && opening.use_count() == 1;
+    }
   };
   std::map<Key, Job> jobs;
 };
@@ -138,6 +143,7 @@ Collective connect(ConnectOptions options) try {
   std::shared_ptr<std::mutex> opening;
   {
     std::lock_guard const lock(jobs().mutex);
+    std::erase_if(jobs().jobs, [](auto const& entry) { return entry.second.is_over(); });
     opening = jobs().jobs[key].opening;
   }
   // Threads that connect at the same time share one job. With threads as ranks, two calls for one rank are an error
