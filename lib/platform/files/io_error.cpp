@@ -81,4 +81,9 @@ void throw_io(ErrorInfo info, int error) {
   throw IoError(std::move(info));
 }
 
+bool is_own_limit(Error const& error) noexcept {
+  int const number = error.info().system_errno;
+  return number == EMFILE || number == ENFILE || number == ENOMEM;
+}
+
 }  // namespace crossrank::platform

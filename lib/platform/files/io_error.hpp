@@ -12,6 +12,9 @@ namespace crossrank::platform {
 /// system may lack inodes rather than bytes.
 [[nodiscard]] std::string hint_if_full(int directory, int error);
 
+/// Returns whether an error is about what this process may use, such as descriptors and memory, and not about a file.
+[[nodiscard]] bool is_own_limit(Error const& error) noexcept;
+
 /// Throws an `IoError` with the operation that failed, its resource and errno.
 [[noreturn]] void throw_io(std::string operation, std::string resource, int error, std::string hint = {});
 

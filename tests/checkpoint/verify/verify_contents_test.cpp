@@ -299,13 +299,13 @@ TEST(VerifyContents, reports_a_damaged_training_file_as_damaged) {
   EXPECT_THAT(report.defects, ElementsAre(defect(DefectKind::file, "global_step1", ""))) << list(report);
 }
 
-/// A system on which the calling thread cannot open a file from its nth attempt on.
-class OneThreadWithoutDescriptors final : public platform::System {
+/// A system on which the nth attempt of the calling thread to open a file fails.
+class OneThreadThatCannotOpen final : public platform::System {
  public:
-  explicit OneThreadWithoutDescriptors(std::string file) : file_(std::move(file)) {}
+  OneThreadThatCannotOpen(std::string file, int error) : file_(std::move(file)), error_(error) {}
   int openat(int directory, char const* path, int flags, mode_t mode) override {
     if (std::string_view(path).ends_with(file_) && ++opened == first_failure) {
-      errno = EMFILE;
+      errno = error_;
       return -1;
     }
     return System::openat(directory, path, flags, mode);
@@ -315,9 +315,10 @@ class OneThreadWithoutDescriptors final : public platform::System {
 
  private:
   std::string file_;
+  int error_;
 };
-thread_local int OneThreadWithoutDescriptors::opened = 0;
-thread_local int OneThreadWithoutDescriptors::first_failure = 0;
+thread_local int OneThreadThatCannotOpen::opened = 0;
+thread_local int OneThreadThatCannotOpen::first_failure = 0;
 
 /// The ranks divide the files among themselves: all leave out the file that one of them cannot open.
 TEST(VerifyContents, names_a_file_that_one_rank_cannot_open_and_compares_the_others) {
@@ -334,9 +335,9 @@ TEST(VerifyContents, names_a_file_that_one_rank_cannot_open_and_compares_the_oth
   float const value = 1234.5F;
   flip_byte(folder.path() / "global_step1/mp_rank_01_model_states.pt",
             std::string(reinterpret_cast<char const*>(&value), sizeof value));
-  OneThreadWithoutDescriptors system(unopened);
+  OneThreadThatCannotOpen system(unopened, EIO);
   platform::ScopedSystem const installed(system);
-  using Opens = OneThreadWithoutDescriptors;
+  using Opens = OneThreadThatCannotOpen;
 
   test::run_thread_ranks(2, [&](Collective const& world) {
     auto const path = world.rank() == 0 ? folder.path() : folder.path() / "global_step1" / "..";
@@ -349,7 +350,20 @@ TEST(VerifyContents, names_a_file_that_one_rank_cannot_open_and_compares_the_oth
     auto const report = verify(world, path);
 
     EXPECT_THAT(report.defects, Contains(defect(DefectKind::checksum, "mp_rank_01", "CRC"))) << list(report);
-    EXPECT_THAT(report.defects, Contains(defect(DefectKind::file, unopened, "open"))) << list(report);
+    EXPECT_THAT(report.defects, Contains(defect(DefectKind::file, unopened, "EIO"))) << list(report);
+  });
+}
+
+/// A limit of the process says nothing about the files.
+TEST(VerifyContents, throws_when_one_rank_has_no_descriptor_left) {
+  TemporaryDirectory const folder;
+  save_safetensors(folder.path() / "model.safetensors", {{"a", Tensor::zeros({2}, Dtype::f32)}});
+  OneThreadThatCannotOpen system("model.safetensors", EMFILE);
+  platform::ScopedSystem const installed(system);
+  test::run_thread_ranks(2, [&](Collective const& world) {
+    OneThreadThatCannotOpen::opened = 0;
+    OneThreadThatCannotOpen::first_failure = world.rank() == 1 ? 1 : 0;
+    EXPECT_THROW((void)verify(world, folder.path()), Error);
   });
 }
 

@@ -9,6 +9,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/platform/files/io_error.hpp"
 #include "workspace/checkpoint/discovery/interrupted_commit.hpp"
 #include "workspace/checkpoint/discovery/weight_files.hpp"
 #include "workspace/checkpoint/source/file_pool.hpp"
@@ -59,6 +60,7 @@ class Builder {
         file.source = std::make_shared<SafetensorsSource>(path.string(), std::vector{path}, pool_);
       }
     } catch (Error const& error) {
+      if (platform::is_own_limit(error)) throw;
       out_.defects.push_back({DefectKind::file, path.string(), finding_of(error), error.info().hint});
     }
     out_.files.push_back(std::move(file));
@@ -70,6 +72,7 @@ class Builder {
     try {
       index = read_json_object(listing.path / name, codec::listing_limits, codec::RepeatedKey::refuse);
     } catch (Error const& error) {
+      if (platform::is_own_limit(error)) throw;
       return say(finding_of(error));
     }
     auto const map = index->find("weight_map");

@@ -14,6 +14,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/codec/checksum/checksum.hpp"
+#include "lib/platform/files/io_error.hpp"
 #include "workspace/checkpoint/discovery/grid/missing_ranks.hpp"
 #include "workspace/checkpoint/discovery/inventory.hpp"
 #include "workspace/checkpoint/discovery/open_shard_set.hpp"
@@ -158,6 +159,7 @@ class Verification {
     } catch (UsageError const& error) {
       add_unless_known(error);
     } catch (IoError const& error) {
+      if (platform::is_own_limit(error)) throw;
       add_unless_known(error);
     }
     std::error_code ignored;
@@ -352,6 +354,7 @@ class Verification {
           work.add(*unmerged_.back());
         }
       } catch (Error const& error) {
+        if (platform::is_own_limit(error)) throw;
         unopened.push_back(defect_of(error, path));
       }
     }
