@@ -345,21 +345,22 @@ GroupState::ProgressMade GroupState::make_progress() noexcept {
     admit();
     moved = advance(By::visitor);
   }
-  auto const end = std::min(messages.size(), next_visited_ + most_visited);
-  for (auto i = std::min(next_visited_, end); i < end; ++i) {
-    auto& pending_op = *messages[i];
-    if (is_left_to_its_thread(pending_op)) continue;
-    if (!pending_op.ended && pending_op.request_id) moved = try_step(pending_op) || moved;
+  std::size_t stepped = 0;
+  for (; next_visited_ < messages.size() && stepped < most_visited; ++next_visited_) {
+    auto& pending_op = *messages[next_visited_];
+    if (is_left_to_its_thread(pending_op) || pending_op.ended || !pending_op.request_id) continue;
+    moved = try_step(pending_op) || moved;
+    ++stepped;
   }
-  next_visited_ = end;
-  if (end == messages.size()) {
+  bool const unfinished = next_visited_ < messages.size();
+  if (!unfinished) {
     std::erase_if(messages, [](auto const& pending_op) { return pending_op->ended.load(); });
     next_visited_ = 0;
   }
   auto left = messages.empty() && pending_collectives.empty() ? RemainingWork::nothing : RemainingWork::elsewhere;
   if (held_by_this_thread && messages.empty() && !pending_collectives.empty()) left = RemainingWork::here;
   if (!held_by_this_thread) group_lock.end_visit();
-  return {left, moved};
+  return {left, moved, unfinished};
 }
 
 void GroupState::complete_collectives() noexcept {

@@ -12,7 +12,8 @@ class PendingWork {
   enum class RemainingWork : std::uint8_t { nothing, here, elsewhere };
   struct ProgressMade {
     RemainingWork left = RemainingWork::elsewhere;
-    bool moved = false;  ///< whether any operation has taken a step
+    bool moved = false;       ///< whether any operation has taken a step
+    bool unfinished = false;  ///< whether the next call begins with operations that this one has not reached
   };
 
   PendingWork() = default;

@@ -50,8 +50,8 @@ void ProgressThread::remove(GroupState& group) noexcept {
   std::erase(to_visit_, &group);
 }
 
-bool ProgressThread::visit_groups(std::unique_lock<std::mutex>& lock) {
-  bool moved = false;
+ProgressThread::Visits ProgressThread::visit_groups(std::unique_lock<std::mutex>& lock) {
+  Visits visits;
   to_visit_.swap(with_work_);
   while (!to_visit_.empty()) {
     auto& group = *to_visit_.back();
@@ -62,10 +62,11 @@ bool ProgressThread::visit_groups(std::unique_lock<std::mutex>& lock) {
     lock.lock();
     visited_ = nullptr;
     changed_->notify_all();
-    moved = moved || made.moved;
+    visits.moved = visits.moved || made.moved;
+    visits.unfinished = visits.unfinished || made.unfinished;
     if (made.left != GroupState::RemainingWork::nothing) add_once(group);
   }
-  return moved;
+  return visits;
 }
 
 void ProgressThread::run() noexcept {
@@ -76,10 +77,9 @@ void ProgressThread::run() noexcept {
   for (;;) {
     changed_->wait(lock, [&] { return stopping_ || !with_work_.empty(); });
     if (stopping_) return;
-    if (visit_groups(lock)) {
-      backoff.restart();
-      continue;
-    }
+    auto const visits = visit_groups(lock);
+    if (visits.moved) backoff.restart();
+    if (visits.moved || visits.unfinished) continue;
     lock.unlock();
     backoff.pause();
     lock.lock();

@@ -31,7 +31,11 @@ class ProgressThread {
  private:
   void run() noexcept;
   /// Visits all groups with work once. Returns whether any operation has moved.
-  bool visit_groups(std::unique_lock<std::mutex>& lock);
+  struct Visits {
+    bool moved = false;
+    bool unfinished = false;  ///< a group has messages that its visit has not reached
+  };
+  [[nodiscard]] Visits visit_groups(std::unique_lock<std::mutex>& lock);
   void add_once(GroupState& group);
 
   std::mutex mutex_{};

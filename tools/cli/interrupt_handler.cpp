@@ -61,6 +61,8 @@ InterruptHandler::~InterruptHandler() {
   [[maybe_unused]] auto const put = ::write(over_.get(), &one, sizeof one);
   thread_.join();
   ::pthread_sigmask(SIG_SETMASK, &original_, nullptr);
+  auto const set = interrupts();  // the launcher may have blocked them for this handler
+  ::pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
 int InterruptHandler::await_signal() const {

@@ -72,7 +72,12 @@ constexpr pid_t all_gone = 0;
 
 /// Makes a child that sends no signal when it ends. `waitpid` without `__WALL` does not see it, so that the launcher's
 /// waits for the job do not end because of it, or wait for it. An orphan becomes an ordinary child of its new parent.
-pid_t fork_unseen() { return static_cast<pid_t>(::syscall(SYS_clone, 0UL, nullptr, nullptr, nullptr, 0UL)); }
+/// Where the system refuses that, the guard is a child like those of the program before.
+pid_t fork_unseen() {
+  auto const made = static_cast<pid_t>(::syscall(SYS_clone, 0UL, nullptr, nullptr, nullptr, 0UL));
+  bool const refused = made < 0 && (errno == EINVAL || errno == ENOSYS || errno == EPERM);
+  return refused ? ::fork() : made;
+}
 
 [[noreturn]] void guard(Fd const& end, std::string const& job_id) {
   ::setsid();

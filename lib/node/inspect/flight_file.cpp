@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <ctime>
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -21,6 +22,7 @@ using platform::system;
 constexpr std::string_view prefix = "crossrank.";
 constexpr std::string_view suffix = ".flight";
 constexpr std::size_t longest_job = 100;
+constexpr time_t longest_empty = 60;  // seconds
 
 }  // namespace
 
@@ -70,7 +72,8 @@ bool is_flight_file_name(std::string_view name) noexcept {
 bool holds_flight_record(platform::Fd const& fd) noexcept {
   struct stat status {};
   if (system().fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) return false;
-  if (status.st_size == 0) return true;  // its rank died when it had made the file
+  // A rank gives its file a size at once, unless it dies then.
+  if (status.st_size == 0) return ::time(nullptr) - status.st_mtime > longest_empty;
   std::uint64_t magic = 0;
   if (system().pread(fd.get(), &magic, sizeof magic, 0) != static_cast<ssize_t>(sizeof magic)) return false;
   bool const unfilled = magic == 0 && status.st_size >= static_cast<off_t>(sizeof(ControlHeader));

@@ -54,7 +54,7 @@ class Callback {
         try {
           return code();
         } catch (nb::python_error const& raised) {
-          ends_program = !raised.matches(PyExc_Exception);
+          ends_program = raised.matches(PyExc_KeyboardInterrupt) || raised.matches(PyExc_SystemExit);
           throw;
         }
       });
