@@ -30,11 +30,11 @@ class ProgressThread {
 
  private:
   void run() noexcept;
-  /// Visits all groups with work once. Returns whether any operation has moved.
   struct Visits {
-    bool moved = false;
+    bool moved = false;       ///< an operation has taken a step
     bool unfinished = false;  ///< a group has messages that its visit has not reached
   };
+  /// Visits all groups with work once.
   [[nodiscard]] Visits visit_groups(std::unique_lock<std::mutex>& lock);
   void add_once(GroupState& group);
 

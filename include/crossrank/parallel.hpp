@@ -67,11 +67,11 @@ struct RankedState {
 /// and is writable.
 ///
 /// Errors: `MismatchError` on all ranks when their arguments differ, except for the path of a workspace: a host may
-/// mount the directory elsewhere, and a rank with another directory is an `IoError` after the timeout. `RemoteError` when another rank failed to provide
-/// its item; the group stays usable. `PeerLostError` and `TimeoutError` name the rank that ended or stopped.
-/// `UnavailableError` when the arena or the GPU is full, `IoError` when the directory is, `BackendError` when CUDA
-/// fails; `UsageError` while the current stream of a GPU is being captured. Follows `get_tensors_parallel` of
-/// ModelOpt's `torch.export.distribute`.
+/// mount the directory elsewhere, and a rank with another directory is an `IoError` after the timeout. `RemoteError`
+/// when another rank failed to provide its item; the group stays usable. `PeerLostError` and `TimeoutError` name the
+/// rank that ended or stopped. `UnavailableError` when the arena or the GPU is full, `IoError` when the directory is,
+/// `BackendError` when CUDA fails; `UsageError` while the current stream of a GPU is being captured. Follows
+/// `get_tensors_parallel` of ModelOpt's `torch.export.distribute`.
 [[nodiscard]] CROSSRANK_EXPORT CollectiveRange<Tensor> get_tensors_parallel(Tensor const& tensor,
                                                                             Collective const& group,
                                                                             GatherOptions const& options = {});

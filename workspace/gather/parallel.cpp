@@ -85,10 +85,9 @@ struct Kind<RankedState> {
 template <class Item, class Mine>
 class Items final : public detail::RangeItems<Item> {
  public:
-  /// Without `ranks`, the items of all ranks of the group.
-  Items(Mine const& mine, Contribution const& contribution, std::optional<RankSpan> ranks, Collective const& group,
+  Items(Mine const& mine, Contribution const& contribution, RankSpan ranks, Collective const& group,
         GatherOptions const& options)
-      : session_(Kind<Item>::operation, Kind<Item>::number, contribution, ranks_of(group, ranks), group, options),
+      : session_(Kind<Item>::operation, Kind<Item>::number, contribution, ranks, group, options),
         items_(session_.size()),
         to_(options.to),
         in_place_(options.in_place) {
@@ -148,11 +147,6 @@ class Items final : public detail::RangeItems<Item> {
   }
 
  private:
-  static RankSpan ranks_of(Collective const& group, std::optional<RankSpan> const& ranks) {
-    require_open(group, Kind<Item>::operation);
-    return ranks ? *ranks : group.ranks();
-  }
-
   /// Views of other ranks' GPUs end with the work that uses them. Waits for it, so that the owners can write again
   /// after the second round.
   void wait_for_reads() noexcept {
@@ -201,26 +195,16 @@ std::vector<NamedTensor> named(StateDict const& weights) {
   return tensors;
 }
 
-CollectiveRange<Tensor> gather_tensor(Tensor const& tensor, std::optional<RankSpan> ranks, Collective const& group,
-                                      GatherOptions const& options) {
-  NamedTensor const only{"tensor", &tensor};
-  return CollectiveRange<Tensor>(
-      std::make_unique<Items<Tensor, Tensor>>(tensor, Contribution{.tensors = {&only, 1}}, ranks, group, options));
+RankSpan all_ranks(Collective const& group, char const* operation) {
+  require_open(group, operation);
+  return group.ranks();
 }
 
-CollectiveRange<StateDict> gather_weights(StateDict const& weights, std::optional<RankSpan> ranks,
-                                          Collective const& group, GatherOptions const& options) {
-  auto const tensors = named(weights);
-  return CollectiveRange<StateDict>(
-      std::make_unique<Items<StateDict, StateDict>>(weights, Contribution{.tensors = tensors}, ranks, group, options));
-}
-
-CollectiveRange<RankedState> gather_states(RankState const& state, std::optional<RankSpan> ranks,
-                                           Collective const& group, GatherOptions const& options) {
-  auto const tensors = named(state.weights);
-  Contribution const contribution{.config = &state.config, .tensors = tensors};
-  return CollectiveRange<RankedState>(
-      std::make_unique<Items<RankedState, RankState>>(state, contribution, ranks, group, options));
+template <class Item, class Mine>
+CollectiveRange<Item> gather(Mine const& mine, Contribution const& contribution, RankSpan ranks,
+                             Collective const& group, GatherOptions const& options) {
+  require_open(group, Kind<Item>::operation);
+  return CollectiveRange<Item>(std::make_unique<Items<Item, Mine>>(mine, contribution, ranks, group, options));
 }
 
 }  // namespace
@@ -233,32 +217,35 @@ void detail::refuse_moved_range() {
 
 CollectiveRange<Tensor> get_tensors_parallel(Tensor const& tensor, Collective const& group,
                                              GatherOptions const& options) {
-  return gather_tensor(tensor, {}, group, options);
+  return get_tensors_parallel(tensor, all_ranks(group, Kind<Tensor>::operation), group, options);
 }
 
 CollectiveRange<Tensor> get_tensors_parallel(Tensor const& tensor, RankSpan ranks, Collective const& group,
                                              GatherOptions const& options) {
-  return gather_tensor(tensor, ranks, group, options);
+  NamedTensor const only{"tensor", &tensor};
+  return gather<Tensor>(tensor, {.tensors = {&only, 1}}, ranks, group, options);
 }
 
 CollectiveRange<StateDict> get_tensors_parallel(StateDict const& weights, Collective const& group,
                                                 GatherOptions const& options) {
-  return gather_weights(weights, {}, group, options);
+  return get_tensors_parallel(weights, all_ranks(group, Kind<StateDict>::operation), group, options);
 }
 
 CollectiveRange<StateDict> get_tensors_parallel(StateDict const& weights, RankSpan ranks, Collective const& group,
                                                 GatherOptions const& options) {
-  return gather_weights(weights, ranks, group, options);
+  auto const tensors = named(weights);
+  return gather<StateDict>(weights, {.tensors = tensors}, ranks, group, options);
 }
 
 CollectiveRange<RankedState> get_configs_parallel(RankState const& state, Collective const& group,
                                                   GatherOptions const& options) {
-  return gather_states(state, {}, group, options);
+  return get_configs_parallel(state, all_ranks(group, Kind<RankedState>::operation), group, options);
 }
 
 CollectiveRange<RankedState> get_configs_parallel(RankState const& state, RankSpan ranks, Collective const& group,
                                                   GatherOptions const& options) {
-  return gather_states(state, ranks, group, options);
+  auto const tensors = named(state.weights);
+  return gather<RankedState>(state, {.config = &state.config, .tensors = tensors}, ranks, group, options);
 }
 
 }  // namespace crossrank

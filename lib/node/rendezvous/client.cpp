@@ -119,9 +119,7 @@ void RendezvousClient::ready() {
 
 /// Returns whether the start has succeeded although this rank gives up with the error. If not, it fails on all ranks.
 bool RendezvousClient::has_started_before(Error const& error) {
-  auto const blamed = error.failed_ranks().empty() ? options_.rank : error.failed_ranks().front();
-  StartFailure const failure{.code = error.code(), .rank = blamed, .ranks = options_.ranks};
-  return decide_start(*header_, failure.pack()) == start_succeeded;
+  return decide_start(*header_, start_failure_of(options_, error).pack()) == start_succeeded;
 }
 
 void RendezvousClient::report(Error const& error) {

@@ -11,6 +11,7 @@
 #include "lib/node/rendezvous/rendezvous.hpp"
 #include "lib/node/memory/corruption.hpp"
 #include "lib/node/rendezvous/error_frame.hpp"
+#include "lib/node/rendezvous/start_errors.hpp"
 #include "lib/node/liveness/watchdog_thread.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/files/io_error.hpp"
@@ -112,7 +113,7 @@ class NamedRendezvous final : public Rendezvous {
              decide_start(header, start_succeeded) != start_succeeded)
         pause_or_fail("did not finish attaching", first_unready());
     } catch (Error const& e) {
-      if (decide_start(header, failure_of(e).pack()) != start_succeeded) throw;
+      if (decide_start(header, start_failure_of(options_, e).pack()) != start_succeeded) throw;
     }
     system().shm_unlink(own_name_.c_str());
     own_name_.clear();
@@ -140,15 +141,11 @@ class NamedRendezvous final : public Rendezvous {
 
   void tell_others(Error const& e) const {
     auto& header = *reinterpret_cast<ControlHeader*>(memory_.control->data());
-    auto const own = failure_of(e).pack();
+    auto const own = start_failure_of(options_, e).pack();
     auto const first = decide_start(header, own);
     header.failures_read.fetch_add(1, std::memory_order_acq_rel);
     if (!control_name_.empty()) linger(header, StartFailure::unpack(first));
     if (first != own) fail_as(StartFailure::unpack(first));
-  }
-
-  [[nodiscard]] StartFailure failure_of(Error const& e) const {
-    return {e.code(), e.failed_ranks().empty() ? options_.rank : e.failed_ranks().front(), options_.ranks};
   }
 
   void linger(ControlHeader const& header, StartFailure const& failure) const {

@@ -131,6 +131,11 @@ TimeoutError slow_server_error(NodeOptions const& options) {
   return TimeoutError(std::move(info));
 }
 
+StartFailure start_failure_of(NodeOptions const& options, Error const& error) {
+  auto const failed = error.failed_ranks();
+  return {.code = error.code(), .rank = failed.empty() ? options.rank : failed.front(), .ranks = options.ranks};
+}
+
 Error given_up_error(NodeOptions const& options, StartFailure const& failure) {
   if (failure.code == ErrorCode::timeout && failure.rank == options.rank) return slow_server_error(options);
   return {failure.code, info_of(options,

@@ -39,6 +39,8 @@ namespace crossrank::node {
                                                     std::int64_t pid);
 /// The calling rank, which serves the others and looked at them only after they had given up.
 [[nodiscard]] TimeoutError slow_server_error(NodeOptions const& options);
+/// Returns what other ranks learn of the error with which this one gives up.
+[[nodiscard]] StartFailure start_failure_of(NodeOptions const& options, Error const& error);
 /// The calling rank or another one, because of which a client gave up when all were ready.
 [[nodiscard]] Error given_up_error(NodeOptions const& options, StartFailure const& failure);
 

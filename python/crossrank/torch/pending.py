@@ -118,9 +118,9 @@ class OperationWork(Work):
         """Returns whether the operation has completed or failed."""
         if not self.is_receive:
             self._expect()
-        if self._done.is_set():
-            self._has_waiter = True
-        return self._done.is_set()
+        done = self._done.is_set()
+        self._has_waiter = self._has_waiter or done
+        return done
 
     def is_success(self) -> bool:
         """Returns whether the operation has completed without an error."""

@@ -449,8 +449,8 @@ class CrossrankProcessGroup(dist.ProcessGroup):
         """Completes what is in progress but cancels receives, and leaves the group. The last call on the group."""
         self._sparse.close()
         self._operations.close()
-        for groups_of in ("_monitored_barrier", "_collective", "_abort_groups"):
-            self.__dict__.pop(groups_of, None)
+        for attribute in ("_monitored_barrier", "_collective", "_abort_groups"):  # they hold the groups
+            self.__dict__.pop(attribute, None)
 
     def abort(self) -> None:
         """Ends the operations of all ranks with an error."""

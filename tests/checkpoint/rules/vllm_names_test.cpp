@@ -99,6 +99,12 @@ class SavedByVllm : public testing::Test {
     fs::create_directories((in() / name).parent_path());
     std::ofstream(in() / name) << json;
   }
+  /// Removes all files but puts a config.
+  void begin_anew(Json const& config) const {
+    fs::remove_all(in());
+    fs::remove_all(folder_.path() / "out");
+    put_json("config.json", config);
+  }
   [[nodiscard]] MergePlan plan() const { return MergePlan::make(world_, in()); }
   [[nodiscard]] StateDict merged() const {
     (void)consolidate(world_, plan(), folder_.path() / "out");
@@ -114,9 +120,7 @@ TEST_F(SavedByVllm, tied_layers_are_the_embedding) {
   auto config = attention("llama");
   config.update({{"tie_word_embeddings", true}, {"vocab_size", 8}, {"num_hidden_layers", 0}});
   for (int const ranks : {1, 2}) {
-    fs::remove_all(folder_.path() / "in");
-    fs::remove_all(folder_.path() / "out");
-    put_json("config.json", config);
+    begin_anew(config);
     for (int rank = 0; rank < ranks; ++rank) {
       put("model-rank-" + std::to_string(rank) + "-part-0.safetensors",
           {{"lm_head.weight", numbered({8 / ranks, 16}, static_cast<float>(rank * 64))}});
@@ -132,9 +136,7 @@ TEST_F(SavedByVllm, has_the_rows_of_the_vocabulary_on_any_number_of_ranks) {
   auto config = attention("llama");
   config.update({{"tie_word_embeddings", false}, {"vocab_size", 50}, {"num_hidden_layers", 0}});
   for (int const ranks : {1, 2}) {
-    fs::remove_all(folder_.path() / "in");
-    fs::remove_all(folder_.path() / "out");
-    put_json("config.json", config);
+    begin_anew(config);
     for (int rank = 0; rank < ranks; ++rank) {
       auto const rows = numbered({64 / ranks, 16}, static_cast<float>(rank * 512));
       put("model-rank-" + std::to_string(rank) + "-part-0.safetensors",
