@@ -1,8 +1,18 @@
 #include "collectives/algorithms/exchange_table.hpp"
 
-#include <crossrank/error.hpp>
+#include <string>
+#include <utility>
 
 namespace crossrank::algorithms {
+
+MismatchError ExchangeMismatch::error(ErrorInfo info) const {
+  info.message = "rank " + std::to_string(from) + " sends a different number of bytes than rank " + std::to_string(to) +
+                 " expects from it";
+  info.expected = std::to_string(expected);
+  info.got = std::to_string(sent);
+  info.failed_ranks = {static_cast<int>(from), static_cast<int>(to)};
+  return MismatchError(std::move(info));
+}
 
 std::vector<std::uint64_t> ExchangeTable::row(std::span<std::size_t const> sends,
                                               std::span<std::size_t const> expects) {
@@ -11,21 +21,14 @@ std::vector<std::uint64_t> ExchangeTable::row(std::span<std::size_t const> sends
   return row;
 }
 
-void ExchangeTable::require_agreement(char const* operation, std::string const& group, int rank) const {
+std::optional<ExchangeMismatch> ExchangeTable::first_mismatch() const {
   for (std::size_t from = 0; from < ranks_; ++from) {
     for (std::size_t to = 0; to < ranks_; ++to) {
       if (sends(from, to) == expects(to, from)) continue;
-      throw MismatchError({.operation = operation,
-                           .message = "rank " + std::to_string(from) + " sends a different number of bytes than rank " +
-                                      std::to_string(to) + " expects from it",
-                           .expected = std::to_string(expects(to, from)),
-                           .got = std::to_string(sends(from, to)),
-                           .group = group,
-                           .rank = rank,
-                           .world_size = static_cast<int>(ranks_),
-                           .failed_ranks = {static_cast<int>(from), static_cast<int>(to)}});
+      return ExchangeMismatch{.from = from, .to = to, .sent = sends(from, to), .expected = expects(to, from)};
     }
   }
+  return {};
 }
 
 }  // namespace crossrank::algorithms

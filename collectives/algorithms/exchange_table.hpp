@@ -1,11 +1,24 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
+#include <crossrank/error.hpp>
+
 namespace crossrank::algorithms {
+
+/// Two ranks that disagree about the bytes that go from one to the other.
+struct ExchangeMismatch {
+  std::uint64_t from = 0;
+  std::uint64_t to = 0;
+  std::uint64_t sent = 0;      ///< bytes that `from` sends
+  std::uint64_t expected = 0;  ///< bytes that `to` expects
+
+  /// Returns the error for it. `info` names the operation and the group.
+  [[nodiscard]] MismatchError error(ErrorInfo info) const;
+};
 
 /// The bytes that each rank sends to each other one in an exchange, as the ranks report them.
 class ExchangeTable {
@@ -28,8 +41,8 @@ class ExchangeTable {
   [[nodiscard]] std::size_t expects(std::size_t to, std::size_t from) const {
     return cells_[to * row_cells(ranks_) + ranks_ + from];
   }
-  /// Throws a `MismatchError` that names the first pair of ranks that disagrees, the same pair on all ranks.
-  void require_agreement(char const* operation, std::string const& group, int rank) const;
+  /// Returns the first pair of ranks that disagrees, or nothing.
+  [[nodiscard]] std::optional<ExchangeMismatch> first_mismatch() const;
 
  private:
   std::size_t ranks_;

@@ -88,7 +88,10 @@ class GenericExchange final : public PiecewiseGather {
  private:
   void compare() {
     compared_ = true;
-    table_.require_agreement("all_to_allv", name_, rank_);
+    if (auto const differs = table_.first_mismatch()) {
+      throw differs->error(
+          {.operation = "all_to_allv", .group = name_, .rank = rank_, .world_size = static_cast<int>(ranks_)});
+    }
     std::vector<std::size_t> totals(ranks_);
     for (std::size_t from = 0; from < ranks_; ++from) {
       for (std::size_t to = 0; to < ranks_; ++to) totals[from] += table_.sends(from, to);

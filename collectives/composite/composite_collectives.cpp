@@ -29,6 +29,10 @@ spi::Signature with_path(spi::Signature signature, std::uint64_t path) {
   return {signature.op_kind, ArgumentDigest().add(signature.digest).add(path).value(), signature.arguments};
 }
 
+std::size_t sum(std::span<std::size_t const> counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+}
+
 }  // namespace
 
 RequestId CompositeTransport::post_barrier(spi::Signature signature) {
@@ -57,7 +61,7 @@ RequestId CompositeTransport::post_broadcast(spi::Signature signature, spi::Sink
 
 RequestId CompositeTransport::post_all_gatherv(spi::Signature signature, spi::Source mine,
                                                std::span<std::size_t const> counts, spi::Sink out) {
-  if (std::accumulate(counts.begin(), counts.end(), std::size_t{0}) <= small_bytes) {
+  if (sum(counts) <= small_bytes) {
     CompositeOp op{.op_kind = signature.op_kind};
     op.steps.push_back({&across(), [this, signature, mine, out, all = std::vector(counts.begin(), counts.end())] {
                           return across().post_all_gatherv(with_path(signature, 1), mine, all, out);
@@ -121,8 +125,7 @@ void CompositeTransport::announce(CompositeOp& op, spi::Signature signature, Con
 void CompositeTransport::refuse(CompositeOp& op) {
   std::vector<std::size_t> counts;
   for (auto const& one : op.announced) counts.push_back(one.error_bytes);
-  auto const records =
-      std::make_shared<std::vector<std::byte>>(std::accumulate(counts.begin(), counts.end(), std::size_t{0}));
+  auto const records = std::make_shared<std::vector<std::byte>>(sum(counts));
   auto const post = [this, &op, counts, records] {
     return across().post_all_gatherv({.op_kind = op.op_kind}, {.bytes = op.error}, counts,
                                      {.bytes = *records, .owner = records});
@@ -149,7 +152,7 @@ void CompositeTransport::gather_blocks(CompositeOp& op, LargeGather& gather) {
                          .expected = std::to_string(gather.counts[member]),
                          .got = std::to_string(sizes[member]),
                          .failed_ranks = {static_cast<int>(member)}})));
-    gather.scratch.resize(std::accumulate(sizes.begin(), sizes.end(), std::size_t{0}));
+    gather.scratch.resize(sum(sizes));
     buffer = gather.scratch;
   }
   std::size_t offset = 0;
@@ -196,7 +199,7 @@ void CompositeTransport::spread_piece(std::deque<Step>& steps, std::span<std::by
                    }});
 }
 
-// Data that differs for each rank gains nothing from shared memory on the way, so it goes straight to its rank.
+// What goes to or comes from one rank alone goes straight there.
 
 template <class Post>
 std::optional<RequestId> CompositeTransport::post_across(OpKind op_kind, Post post) {
@@ -229,13 +232,65 @@ std::optional<RequestId> CompositeTransport::post_scatterv(spi::Signature signat
   });
 }
 
+/// One round on `across` compares what all members send and expect, and moves what goes to other nodes. The rest goes
+/// through the memory of each node, unless a member lacks it.
 std::optional<RequestId> CompositeTransport::post_all_to_allv(spi::Signature signature, spi::Source const& in,
                                                               std::span<std::size_t const> send_counts,
                                                               spi::Sink const& out,
                                                               std::span<std::size_t const> recv_counts) {
-  return post_across(signature.op_kind, [&](spi::Transport& transport) {
-    return transport.post_all_to_allv(signature, in, send_counts, out, recv_counts);
-  });
+  auto const on_node = parts_on_node(in, send_counts, out, recv_counts);
+  if (!on_node) {
+    return post_across(signature.op_kind, [&](spi::Transport& transport) {
+      return transport.post_all_to_allv(signature, in, send_counts, out, recv_counts);
+    });
+  }
+  require_no_collective(spi::to_string(signature.op_kind));
+  auto const request_id = keep({.op_kind = signature.op_kind});
+  auto& op = operation(request_id);
+  message::Shortcut const shortcut{.members = {node_ranks().begin(), node_ranks().end()},
+                                   .lacks_memory = !reserve_for_exchange(on_node->in.bytes.size()),
+                                   .use = std::make_shared<bool>(false)};
+  auto const post = [this, signature, in, out, shortcut, sends = std::vector(send_counts.begin(), send_counts.end()),
+                     expects = std::vector(recv_counts.begin(), recv_counts.end())] {
+    return neighbours_->messages->post_exchange(signature, in, sends, out, expects, shortcut);
+  };
+  auto* const local = subtransports_.local.get();
+  auto const move_on_node = [local, on_node] {
+    return *local->post_all_to_allv({.op_kind = OpKind::all_to_allv}, on_node->in, on_node->send_counts, on_node->out,
+                                    on_node->recv_counts);
+  };
+  op.steps.push_back({&across(), post, [&op, local, move_on_node, use = shortcut.use] {
+                        if (*use) op.steps.push_back({local, move_on_node});
+                      }});
+  return begin_kept(request_id);
+}
+
+/// The members of this node must follow one another, so that their parts do in both buffers.
+std::optional<CompositeTransport::NodeParts> CompositeTransport::parts_on_node(
+    spi::Source const& in, std::span<std::size_t const> send_counts, spi::Sink const& out,
+    std::span<std::size_t const> recv_counts) const {
+  auto const members = node_ranks();
+  if (!neighbours_ || members.back() - members.front() + 1 != static_cast<int>(members.size())) return {};
+  auto const first = as_size(members.front());
+  auto const sends = send_counts.subspan(first, members.size());
+  auto const expects = recv_counts.subspan(first, members.size());
+  NodeParts parts{.in = in,
+                  .out = out,
+                  .send_counts = {sends.begin(), sends.end()},
+                  .recv_counts = {expects.begin(), expects.end()}};
+  parts.in.bytes = in.bytes.subspan(sum(send_counts.first(first)), sum(sends));
+  parts.out.bytes = out.bytes.subspan(sum(recv_counts.first(first)), sum(expects));
+  return parts;
+}
+
+bool CompositeTransport::reserve_for_exchange(std::size_t bytes) noexcept {
+  auto* const local = dynamic_cast<shm::ShmTransport*>(subtransports_.local.get());
+  try {
+    if (local != nullptr) local->reserve_for_exchange(bytes);
+    return true;
+  } catch (std::exception const&) {
+    return false;
+  }
 }
 
 }  // namespace crossrank::composite

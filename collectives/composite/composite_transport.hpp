@@ -40,8 +40,9 @@ struct NodeMap {
 ///
 /// Every collective begins with a round of all members on `across`, so all get the same verdict; small payloads travel
 /// with it. Large ones go in pieces from node to node by a second group of the same members, and inside each node
-/// through its shared memory. Messages, and data that differs for each rank, use `across`; the payload of a message
-/// between GPUs of one node may stay on them. Deaths that the watchdogs of a node notice are reported to all members.
+/// through its shared memory. In an `all_to_allv`, parts for ranks of other nodes use `across`. So do messages, gathers
+/// and scatters; the payload of a message between GPUs of one node may stay on them. Deaths that the watchdogs of a
+/// node notice are reported to all members.
 class CompositeTransport final : public spi::Transport, public DeviceMessages {
  public:
   struct Subtransports {
@@ -202,6 +203,19 @@ class CompositeTransport final : public spi::Transport, public DeviceMessages {
   [[nodiscard]] int leader_for(int root) const;
   /// Reserves space for broadcasts of this rank on its node. Returns the error if there is none.
   [[nodiscard]] std::vector<std::byte> reserve_staging(std::size_t bytes);
+  /// The parts of an exchange between the members of this node.
+  struct NodeParts {
+    spi::Source in{};
+    spi::Sink out{};
+    std::vector<std::size_t> send_counts{};
+    std::vector<std::size_t> recv_counts{};
+  };
+  /// Returns nothing if all parts must go by messages.
+  [[nodiscard]] std::optional<NodeParts> parts_on_node(spi::Source const& in, std::span<std::size_t const> send_counts,
+                                                       spi::Sink const& out,
+                                                       std::span<std::size_t const> recv_counts) const;
+  /// Reserves space for an exchange of `bytes` on the node. Returns whether there is any.
+  [[nodiscard]] bool reserve_for_exchange(std::size_t bytes) noexcept;
   /// Adds the first step of a collective with a large payload. `then` runs if all members can take part.
   void announce(CompositeOp& operation, spi::Signature signature, Contribution const& mine, std::function<void()> then);
   void refuse(CompositeOp& operation);

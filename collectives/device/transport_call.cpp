@@ -33,8 +33,9 @@ void exchange_counts(Call& agreement, Call const& call, spi::DevicePlace const& 
   agreement.in = {.bytes = std::as_bytes(std::span(counts->row)), .owner = counts};
   agreement.out = {.bytes = counts->table.bytes(), .owner = counts};
   agreement.counts.assign(ranks, ExchangeTable::row_bytes(ranks));
-  agreement.unpack = [counts = counts.get(), name = call.name(), rank = place.rank] {
-    counts->table.require_agreement(name, {}, rank);
+  agreement.unpack = [counts = counts.get(), name = call.name(), rank = place.rank, ranks = place.ranks] {
+    if (auto const differs = counts->table.first_mismatch())
+      throw differs->error({.operation = name, .rank = rank, .world_size = ranks});
   };
 }
 

@@ -17,6 +17,7 @@
 namespace crossrank::message {
 namespace {
 
+using algorithms::ExchangeMismatch;
 using algorithms::ExchangeTable;
 using spi::OpKind;
 using spi::RequestId;
@@ -195,24 +196,25 @@ RequestId MessageTransport::post_all_gatherv(spi::Signature signature, spi::Sour
                     {.bytes = bytes, .flags = flag_data});
 }
 
-/// The rows of all members must fit a verdict.
-bool MessageTransport::can_exchange() const noexcept {
-  auto const ranks = as_size(world_size());
-  return ranks * ExchangeTable::row_bytes(ranks) <= chunk_bytes;
-}
-
 std::optional<RequestId> MessageTransport::post_all_to_allv(spi::Signature signature, spi::Source const& in,
                                                             std::span<std::size_t const> send_counts,
                                                             spi::Sink const& out,
                                                             std::span<std::size_t const> recv_counts) {
-  if (!can_exchange()) return {};
+  return post_exchange(signature, in, send_counts, out, recv_counts, {});
+}
+
+RequestId MessageTransport::post_exchange(spi::Signature signature, spi::Source const& in,
+                                          std::span<std::size_t const> send_counts, spi::Sink const& out,
+                                          std::span<std::size_t const> recv_counts, Shortcut shortcut) {
   auto const row = ExchangeTable::row(send_counts, recv_counts);
+  auto const flags = flag_exchange | (shortcut.lacks_memory ? flag_no_shortcut : 0U);
   return post_round(signature,
                     AllToAll{.in = in,
                              .out = out,
                              .send_counts = {send_counts.begin(), send_counts.end()},
-                             .recv_counts = {recv_counts.begin(), recv_counts.end()}},
-                    {.bytes = std::as_bytes(std::span(row)), .flags = flag_data});
+                             .recv_counts = {recv_counts.begin(), recv_counts.end()},
+                             .shortcut = std::move(shortcut)},
+                    {.bytes = std::as_bytes(std::span(row)), .flags = flags});
 }
 
 std::optional<RequestId> MessageTransport::post_gatherv(spi::Signature signature, spi::Source const& mine,
@@ -360,18 +362,19 @@ void MessageTransport::conclude(AllGather const& action, Verdict const& verdict)
 
 void MessageTransport::conclude(AllToAll const& action, Verdict const& verdict) {
   auto& op = *collective_;
-  ExchangeTable table(as_size(world_size()));
-  auto const rows = table.bytes();
-  auto const bytes = std::min(rows.size(), verdict.payload.size());
-  if (bytes != 0) std::memcpy(rows.data(), verdict.payload.data(), bytes);
-  try {
-    table.require_agreement(op.name(), name(), rank());
-  } catch (Error const&) {  // the same on all ranks: nothing moves
-    op.fail(std::current_exception());
+  ExchangeMismatch differs;
+  if (verdict.payload.size() == sizeof differs) {  // the same on all ranks: nothing moves
+    std::memcpy(&differs, verdict.payload.data(), sizeof differs);
+    op.fail(std::make_exception_ptr(differs.error(link_.info(op.name()))));
     return;
   }
   auto exchange = Exchange::of(action.in.bytes, action.send_counts, action.out.bytes, action.recv_counts);
-  exchange.copy_own(rank());
+  if (action.shortcut.use && (verdict.flags & flag_no_shortcut) == 0) {
+    *action.shortcut.use = true;
+    for (int const member : action.shortcut.members) exchange.skip(member);
+  } else {
+    exchange.copy_own(rank());
+  }
   flow_.start(op.round, std::move(exchange));
   note_flow();
 }

@@ -23,6 +23,13 @@
 
 namespace crossrank::message {
 
+/// Another way for the bytes of an exchange between this rank and some members, such as the memory of their node.
+struct Shortcut {
+  std::vector<int> members{};   ///< each has one to this rank; includes this rank
+  bool lacks_memory = false;    ///< this rank cannot take part, so no rank of the group uses its shortcut
+  std::shared_ptr<bool> use{};  ///< becomes true if the caller must move those bytes, once the exchange has ended
+};
+
 /// Collectives of a group by packets alone.
 ///
 /// Joins four parts. `Rounds` compares calls and carries small payloads. `PayloadFlow` moves large payloads once their
@@ -61,6 +68,10 @@ class MessageTransport final : public spi::Transport, private PacketHandler {
                                                                std::span<std::size_t const> send_counts,
                                                                spi::Sink const& out,
                                                                std::span<std::size_t const> recv_counts) override;
+  /// Does the same as `post_all_to_allv`, with a shortcut for some of the bytes.
+  [[nodiscard]] spi::RequestId post_exchange(spi::Signature, spi::Source const& in,
+                                             std::span<std::size_t const> send_counts, spi::Sink const& out,
+                                             std::span<std::size_t const> recv_counts, Shortcut shortcut);
   [[nodiscard]] spi::RequestId post_send(spi::Source bytes, int dst, std::uint32_t tag) override;
   [[nodiscard]] spi::RequestId post_recv(spi::Sink bytes, int src, std::uint32_t tag) override;
   [[nodiscard]] spi::RequestId post_recv_any(spi::Sink bytes, std::uint32_t tag, std::shared_ptr<int> source) override;
@@ -122,6 +133,7 @@ class MessageTransport final : public spi::Transport, private PacketHandler {
     spi::Sink out{};
     std::vector<std::size_t> send_counts{};
     std::vector<std::size_t> recv_counts{};
+    Shortcut shortcut{};
   };
   using Action = std::variant<Barrier, Broadcast, AllGather, AllToAll>;
   /// The collective under way.
@@ -145,7 +157,6 @@ class MessageTransport final : public spi::Transport, private PacketHandler {
   [[nodiscard]] spi::RequestId next_request_id() noexcept { return static_cast<spi::RequestId>(next_request_id_++); }
   [[nodiscard]] spi::RequestId post_round(spi::Signature const& signature, Action action, Rounds::Part const& mine);
   [[nodiscard]] spi::RequestId post_message(MessageOp op);
-  [[nodiscard]] bool can_exchange() const noexcept;
 
   // The end of a round.
   void apply(std::optional<RoundOutcome> const& outcome);

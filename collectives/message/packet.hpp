@@ -39,13 +39,15 @@ struct PacketHeader {
 static_assert(std::is_trivially_copyable_v<PacketHeader> && sizeof(PacketHeader) == 48);
 
 enum PacketFlag : std::uint32_t {
-  flag_whole = 1,       ///< arrival, verdict: the payload is in this packet
-  flag_user_code = 2,   ///< pong: runs the caller's code in a range or guard
-  flag_data = 4,        ///< arrival: the round moves bytes
-  flag_broadcast = 8,   ///< arrival: from the root only
-  flag_dead = 32,       ///< failure: the failed ranks are dead, in every group; leaving: a rank is lost
-  flag_waiting = 16,    ///< pong: waits for another rank itself
-  flag_elsewhere = 64,  ///< message: the packets have no payload; the attachment says where it is
+  flag_whole = 1,          ///< arrival, verdict: the payload is in this packet
+  flag_user_code = 2,      ///< pong: runs the caller's code in a range or guard
+  flag_data = 4,           ///< arrival: the round moves bytes
+  flag_broadcast = 8,      ///< arrival: from the root only
+  flag_dead = 32,          ///< failure: the failed ranks are dead, in every group; leaving: a rank is lost
+  flag_waiting = 16,       ///< pong: waits for another rank itself
+  flag_exchange = 128,     ///< arrival: the payload is a row of an `ExchangeTable`, which the first member compares
+  flag_no_shortcut = 256,  ///< arrival, verdict: all bytes of the exchange must go by messages
+  flag_elsewhere = 64,     ///< message: the packets have no payload; the attachment says where it is
 };
 
 /// Payloads up to this size travel with arrival and verdict; larger ones from rank to rank once the round has passed.

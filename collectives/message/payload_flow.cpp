@@ -98,11 +98,14 @@ Exchange Exchange::of(Bytes source, std::span<std::size_t const> send_counts, st
 }
 
 void Exchange::copy_own(int member) {
-  auto& to_self = at_rank(out, member);
-  auto& from_self = at_rank(in, member);
+  auto const& to_self = at_rank(out, member);
+  auto const& from_self = at_rank(in, member);
   if (to_self.bytes != 0) move_memory(sink.data() + from_self.offset, source.data() + to_self.offset, to_self.bytes);
-  to_self.moved = to_self.bytes;
-  from_self.moved = from_self.bytes;
+  skip(member);
+}
+
+void Exchange::skip(int member) {
+  for (auto* const part : {&at_rank(out, member), &at_rank(in, member)}) part->moved = part->bytes;
 }
 
 bool Exchange::complete() const noexcept {

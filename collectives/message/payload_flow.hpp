@@ -58,6 +58,8 @@ struct Exchange {
                                    std::span<std::size_t const> recv_counts);
   /// Copies the part that `member` sends to itself.
   void copy_own(int member);
+  /// Leaves out what goes to and comes from `member`.
+  void skip(int member);
   [[nodiscard]] bool complete() const noexcept;
 };
 

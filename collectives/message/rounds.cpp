@@ -12,7 +12,7 @@ namespace crossrank::message {
 
 std::optional<RoundOutcome> Rounds::arrive(spi::Signature const& signature, Part const& mine) {
   ++arrived_;
-  bool const whole = mine.bytes.size() <= small_payload;
+  bool const whole = mine.bytes.size() <= small_payload || (mine.flags & flag_exchange) != 0;
   PacketHeader const head{.kind = PacketKind::arrival,
                           .op_kind = static_cast<std::uint32_t>(signature.op_kind),
                           .round = arrived_,
@@ -72,6 +72,7 @@ std::optional<Disagreement> Rounds::compare() const {
 Verdict Rounds::decide() {
   auto const& first = *arrivals_.front();
   Verdict verdict{.round = current(), .whole = true};
+  for (auto const& arrival : arrivals_) verdict.flags |= arrival->head.flags & flag_no_shortcut;
   auto const add = [&](Arrival const& arrival) {
     verdict.sizes.push_back(arrival.head.bytes);
     verdict.whole = verdict.whole && (arrival.head.flags & flag_whole) != 0;
@@ -81,6 +82,11 @@ Verdict Rounds::decide() {
     add(*at_rank(arrivals_, first.head.root));
   } else if ((first.head.flags & flag_data) != 0) {
     for (auto const& arrival : arrivals_) add(*arrival);
+  } else if ((first.head.flags & flag_exchange) != 0) {
+    if (auto const differs = compare_exchange()) {
+      auto const bytes = std::as_bytes(std::span(&*differs, 1));
+      verdict.storage.assign(bytes.begin(), bytes.end());
+    }
   }
   verdict.whole = verdict.whole && verdict.storage.size() <= chunk_bytes;
   if (!verdict.whole) verdict.storage.clear();
@@ -88,15 +94,27 @@ Verdict Rounds::decide() {
   link_.send_to_others({.kind = PacketKind::verdict,
                         .round = verdict.round,
                         .bytes = verdict.sizes.size(),
-                        .flags = verdict.whole ? flag_whole : 0U},
+                        .flags = verdict.flags | (verdict.whole ? flag_whole : 0U)},
                        std::as_bytes(std::span(verdict.sizes)), verdict.payload);
   for (auto& arrival : arrivals_) arrival.reset();
   present_ = 0;
   return verdict;
 }
 
+std::optional<algorithms::ExchangeMismatch> Rounds::compare_exchange() const {
+  algorithms::ExchangeTable table(arrivals_.size());
+  auto rows = table.bytes();
+  auto const row_bytes = rows.size() / arrivals_.size();
+  for (auto const& arrival : arrivals_) {
+    auto const bytes = std::min(row_bytes, arrival->payload.size());
+    if (bytes != 0) std::memcpy(rows.data(), arrival->payload.data(), bytes);
+    rows = rows.subspan(row_bytes);
+  }
+  return table.first_mismatch();
+}
+
 Verdict Rounds::read_verdict(PacketHeader const& head, Bytes body) {
-  Verdict verdict{.round = head.round, .whole = (head.flags & flag_whole) != 0};
+  Verdict verdict{.round = head.round, .flags = head.flags & flag_no_shortcut, .whole = (head.flags & flag_whole) != 0};
   verdict.sizes.resize(std::min<std::size_t>(head.bytes, body.size() / sizeof(std::uint64_t)));
   auto const table = verdict.sizes.size() * sizeof(std::uint64_t);
   if (table != 0) std::memcpy(verdict.sizes.data(), body.data(), table);

@@ -9,6 +9,7 @@
 
 #include <crossrank/spi/transport.hpp>
 
+#include "collectives/algorithms/exchange_table.hpp"
 #include "collectives/message/group_link.hpp"
 
 namespace crossrank::message {
@@ -16,10 +17,11 @@ namespace crossrank::message {
 /// All members have arrived at a round and make the same call.
 struct Verdict {
   std::uint64_t round = 0;
+  std::uint32_t flags = 0;             ///< `flag_no_shortcut`
   bool whole = false;                  ///< `payload` holds the bytes of all; otherwise they follow as a flow
-  std::vector<std::uint64_t> sizes{};  ///< bytes that the root, or each member, gives; empty for a barrier
-  Bytes payload{};
-  std::vector<std::byte> storage{};  ///< holds `payload` on the first member; elsewhere the packet does
+  std::vector<std::uint64_t> sizes{};  ///< bytes that the root, or each member, gives; empty for barrier and exchange
+  Bytes payload{};                     ///< of an exchange: the `ExchangeMismatch` if two members disagree
+  std::vector<std::byte> storage{};    ///< holds `payload` on the first member; elsewhere the packet does
 };
 
 /// All members have arrived at a round, but they make different calls.
@@ -33,8 +35,8 @@ using RoundOutcome = std::variant<Verdict, Disagreement>;
 /// The barrier rounds of a group, one for each collective.
 ///
 /// Members send their arrival to the first member. It compares the calls once all have arrived, and tells all members
-/// that the round has passed. Payloads of up to `small_payload` bytes travel with these packets. Costs
-/// 2 * (members - 1) packets per round. Needs the network's lock.
+/// that the round has passed. Payloads of up to `small_payload` bytes travel with these packets, and so does what each
+/// member sends and expects in an exchange. Costs 2 * (members - 1) packets per round. Needs the network's lock.
 class Rounds {
  public:
   explicit Rounds(GroupLink const& link) : link_(link), arrivals_(link.members().size()) {}
@@ -42,7 +44,7 @@ class Rounds {
   /// The contribution of a member to a round.
   struct Part {
     Bytes bytes{};
-    std::uint32_t flags = 0;  ///< `flag_data`, `flag_broadcast`
+    std::uint32_t flags = 0;  ///< `flag_data`, `flag_broadcast`, `flag_exchange`, `flag_no_shortcut`
     int root = 0;
   };
   /// Arrives at the next round. Returns the outcome if this is the first member and all others have arrived.
@@ -77,6 +79,7 @@ class Rounds {
   [[nodiscard]] std::optional<RoundOutcome> note(int member, Arrival arrival);
   [[nodiscard]] std::optional<Disagreement> compare() const;
   [[nodiscard]] Verdict decide();
+  [[nodiscard]] std::optional<algorithms::ExchangeMismatch> compare_exchange() const;
 
   GroupLink const& link_;
   std::uint64_t arrived_ = 0;

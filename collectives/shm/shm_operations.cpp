@@ -77,6 +77,10 @@ void ShmTransport::reserve_for_broadcast(std::size_t bytes) {
   if (bytes > node::Arrival::inline_bytes) ring_.reserve(std::min(bytes, step_bytes));
 }
 
+void ShmTransport::reserve_for_exchange(std::size_t bytes) {
+  ring_.reserve(StagedExchange::most_staged(as_size(world_size()), bytes));
+}
+
 RequestId ShmTransport::post_all_gatherv(spi::Signature signature, spi::Source mine,
                                          std::span<std::size_t const> counts, spi::Sink out) {
   auto const results = stores_of_results(mine.bytes, out.bytes);

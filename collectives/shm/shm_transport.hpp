@@ -91,6 +91,8 @@ class ShmTransport final : public spi::Transport, public DeviceMessages {
   /// Makes space for broadcasts from this rank of up to `bytes`, so that later ones need none. Throws
   /// `UnavailableError` if the arena has no space. Local; not while a collective is under way.
   void reserve_for_broadcast(std::size_t bytes);
+  /// Does the same for an `all_to_allv` in which this rank sends `bytes` in all.
+  void reserve_for_exchange(std::size_t bytes);
   [[nodiscard]] std::vector<int> failed_ranks() override;
   void keep_alive() noexcept override;
   [[nodiscard]] std::uint64_t progress() const noexcept override;

@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include "collectives/algorithms/exchange_table.hpp"
 #include "lib/core/as_size.hpp"
 
 namespace crossrank::shm {
@@ -21,6 +22,9 @@ std::size_t piece_at(std::size_t length, std::size_t number, std::size_t piece) 
   auto const begin = number * piece;
   return begin >= length ? 0 : std::min(piece, length - begin);
 }
+
+/// Bytes of the header of an exchange: whether all lengths are equal, what the rank sends, what it expects.
+std::size_t header_of(std::size_t ranks) { return whole_lines((1 + 2 * ranks) * sizeof(std::uint64_t)); }
 
 /// Returns 1 + the length that all streams have, or 0 if they differ.
 std::uint64_t equal_length(std::span<std::size_t const> send, std::span<std::size_t const> receive) {
@@ -94,8 +98,12 @@ StagedExchange::StagedExchange(node::NodeComm& comm, std::string const& group, i
       ranks_(arguments.send.size()),
       arguments_(std::move(arguments)),
       piece_(piece_of(ranks_, step_bytes)),
-      header_bytes_(whole_lines((1 + 2 * ranks_) * sizeof(std::uint64_t))),
+      header_bytes_(header_of(ranks_)),
       own_equal_(equal_length(arguments_.send, arguments_.receive)) {}
+
+std::size_t StagedExchange::most_staged(std::size_t ranks, std::size_t bytes) noexcept {
+  return header_of(ranks) + std::min(bytes, step_bytes) + ranks * line_bytes;
+}
 
 /// The parts lie close together, so that a short exchange touches few lines.
 std::size_t StagedExchange::place(std::size_t from, std::size_t number) const noexcept {
@@ -142,22 +150,15 @@ void StagedExchange::read_table(PeerAreas const& peers) {
     for (std::size_t to = 0; to < ranks_; ++to) {
       auto const sent = sends(from, to);
       auto const expected = expects[to * ranks_ + from];
-      if (sent != expected) disagree(from, to, sent, expected);
+      if (sent != expected) {
+        throw algorithms::ExchangeMismatch{from, to, sent, expected}.error({.operation = "all_to_allv",
+                                                                            .group = group_,
+                                                                            .rank = static_cast<int>(rank_),
+                                                                            .world_size = static_cast<int>(ranks_)});
+      }
       longest_ = std::max(longest_, sent);
     }
   }
-}
-
-void StagedExchange::disagree(std::size_t from, std::size_t to, std::uint64_t sent, std::uint64_t expected) const {
-  throw MismatchError({.operation = "all_to_allv",
-                       .message = "rank " + std::to_string(from) + " sends a different number of bytes than rank " +
-                                  std::to_string(to) + " expects from it",
-                       .expected = std::to_string(expected),
-                       .got = std::to_string(sent),
-                       .group = group_,
-                       .rank = static_cast<int>(rank_),
-                       .world_size = static_cast<int>(arguments_.send.size()),
-                       .failed_ranks = {static_cast<int>(from), static_cast<int>(to)}});
 }
 
 void StagedExchange::put(std::size_t number, AreaAllocator& own, node::CopyBatch& copies) const {

@@ -61,6 +61,8 @@ class StagedExchange final : public StagedCollective {
   /// `group` is the name for errors; it must outlive this object.
   StagedExchange(node::NodeComm& comm, std::string const& group, int rank, Arguments arguments);
   [[nodiscard]] bool step(std::size_t number, AreaAllocator& own, PeerAreas const& peers) override;
+  /// Returns the most bytes that a rank which sends `bytes` in all puts into its arena at once.
+  [[nodiscard]] static std::size_t most_staged(std::size_t ranks, std::size_t bytes) noexcept;
 
  private:
   void put(std::size_t number, AreaAllocator& own, node::CopyBatch& copies) const;
@@ -73,7 +75,6 @@ class StagedExchange final : public StagedCollective {
   [[nodiscard]] std::uint64_t sends(std::size_t from, std::size_t to) const noexcept {
     return table_[from * ranks_ + to];
   }
-  [[noreturn]] void disagree(std::size_t from, std::size_t to, std::uint64_t sent, std::uint64_t expected) const;
 
   node::NodeComm& comm_;
   std::string const& group_;
@@ -81,7 +82,7 @@ class StagedExchange final : public StagedCollective {
   std::size_t ranks_;
   Arguments arguments_;
   std::size_t piece_;                   ///< of a stream in one step: what others send is not known at first
-  std::size_t header_bytes_;            ///< of the first area: `own_equal_`, what the rank sends, what it expects
+  std::size_t header_bytes_;            ///< at the beginning of the first area
   std::uint64_t own_equal_;             ///< 1 + the length of all streams of this rank; 0: they differ
   bool all_equal_ = false;              ///< all streams of all ranks have that length
   std::vector<std::uint64_t> table_{};  ///< bytes from each rank to each, then what each expects of each

@@ -1,5 +1,6 @@
 # The protocol that network backends share, over packets between threads.
 crossrank_add_rank_test(collectives_message_test
+  composite/composite_exchange_test.cpp
   composite/composite_failure_test.cpp
   composite/composite_memory_test.cpp
   composite/composite_split_test.cpp

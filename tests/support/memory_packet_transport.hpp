@@ -1,6 +1,7 @@
 #pragma once
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -20,6 +21,7 @@ class MemoryHub {
   void send(int src, int dst, std::vector<std::byte> packet) {
     std::lock_guard const lock(mutex_);
     auto const sent = sent_[static_cast<std::size_t>(src)]++;
+    sent_bytes_[{src, dst}] += packet.size();
     if (src == leaving_ && sent >= packets_left_) disconnected_ = src;
     if (disconnected_ == src || disconnected_ == dst) return;
     queues_[static_cast<std::size_t>(dst)].push_back({.src = src, .packet = std::move(packet)});
@@ -36,6 +38,11 @@ class MemoryHub {
   [[nodiscard]] int sent(int rank) {
     std::lock_guard const lock(mutex_);
     return sent_[static_cast<std::size_t>(rank)];
+  }
+  /// Returns how many bytes, headers included, one rank has sent to another.
+  [[nodiscard]] std::size_t sent_bytes(int src, int dst) {
+    std::lock_guard const lock(mutex_);
+    return sent_bytes_[{src, dst}];
   }
   /// Calls `disconnect` once the rank has sent so many packets in all.
   void disconnect_after(int rank, int packets) {
@@ -56,6 +63,7 @@ class MemoryHub {
   int packets_left_ = 0;
   std::vector<std::deque<spi::ReceivedPacket>> queues_;
   std::vector<int> sent_;  ///< packets, by rank
+  std::map<std::pair<int, int>, std::size_t> sent_bytes_{};
 };
 
 class MemoryPacketTransport final : public spi::PacketTransport {

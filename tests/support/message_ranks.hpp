@@ -23,17 +23,18 @@ namespace crossrank::test {
 struct MessageRankOptions {
   std::chrono::milliseconds timeout = step_timeout;  ///< limit of every wait of the ranks
   bool node_memory = false;                          ///< whether the ranks of a host share memory
+  int ranks_per_host = 0;                            ///< consecutive ranks; 0: even ranks on one host, odd on another
   std::uint64_t arena_cap = std::uint64_t{64} << 20;
 };
 
 using MessageBody = std::function<void(Collective const& world, MemoryHub& hub)>;
 
-/// Returns the transport of `rank` in the group of all ranks. Even ranks are on host0, odd ranks on host1.
+/// Returns the transport of `rank` in the group of all ranks.
 [[nodiscard]] inline std::shared_ptr<spi::Transport> message_transport(std::shared_ptr<MemoryHub> const& hub, int rank,
                                                                        MessageRankOptions const& options) {
   auto const network = spi::make_network(std::make_unique<MemoryPacketTransport>(hub, rank));
   spi::TimeoutPolicy const timeout_policy{.timeout = options.timeout};
-  auto const host = "host" + std::to_string(rank % 2);
+  auto const host = "host" + std::to_string(options.ranks_per_host == 0 ? rank % 2 : rank / options.ranks_per_host);
   auto transport =
       network->open_world({.job = "test", .timeout_policy = timeout_policy, .host_id = host, .host_name = host});
   if (options.node_memory) {

@@ -1,5 +1,11 @@
 #include "collectives/message/rounds.hpp"
 
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -74,6 +80,47 @@ TEST(Rounds, take_only_the_payload_of_the_root_in_a_broadcast) {
   members.deliver_all();
   EXPECT_THAT(members[2].verdict->sizes, ElementsAre(30));
   EXPECT_EQ(members[2].verdict->storage, bytes);
+}
+
+TEST(Rounds, compare_an_exchange_at_the_first_member_and_answer_without_the_table) {
+  constexpr int ranks = 3;
+  Members members(ranks);
+  std::vector<std::vector<std::uint64_t>> rows{{0, 5, 6, 0, 0, 9}, {0, 0, 0, 5, 0, 0}, {9, 0, 0, 6, 0, 0}};
+  auto const run = [&] {
+    for (int rank = 0; rank < ranks; ++rank) {
+      members[rank].arrive(
+          {.op_kind = spi::OpKind::all_to_allv},
+          {.bytes = std::as_bytes(std::span(rows[static_cast<std::size_t>(rank)])), .flags = message::flag_exchange});
+    }
+    members.deliver_all();
+  };
+  run();
+  for (int rank = 0; rank < ranks; ++rank) {
+    EXPECT_TRUE(members[rank].verdict->whole);
+    EXPECT_TRUE(members[rank].verdict->storage.empty());
+    EXPECT_TRUE(members[rank].verdict->sizes.empty());
+  }
+  rows[1][3] = 4;  // expects 4 bytes of rank 0, which sends 5
+  run();
+  for (int rank = 0; rank < ranks; ++rank) {
+    algorithms::ExchangeMismatch differs;
+    ASSERT_EQ(members[rank].verdict->storage.size(), sizeof differs);
+    std::memcpy(&differs, members[rank].verdict->storage.data(), sizeof differs);
+    EXPECT_EQ((std::array{differs.from, differs.to, differs.sent, differs.expected}),
+              (std::array<std::uint64_t, 4>{0, 1, 5, 4}));
+  }
+}
+
+TEST(Rounds, tell_all_members_that_one_of_them_has_no_shortcut) {
+  Members members(3);
+  std::vector<std::uint64_t> const row(6);
+  for (int rank = 0; rank < 3; ++rank) {
+    members[rank].arrive({.op_kind = spi::OpKind::all_to_allv},
+                         {.bytes = std::as_bytes(std::span(row)),
+                          .flags = message::flag_exchange | (rank == 1 ? message::flag_no_shortcut : 0U)});
+  }
+  members.deliver_all();
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(members[rank].verdict->flags, message::flag_no_shortcut);
 }
 
 TEST(Rounds, name_the_rarest_call_when_members_disagree) {
