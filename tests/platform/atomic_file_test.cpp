@@ -82,6 +82,8 @@ TEST_F(AtomicFileTest, is_hidden_and_locked_until_committed) {
   EXPECT_THAT(names(), ::testing::ElementsAre(file.temporary_name()));
   EXPECT_EQ(file.temporary_name().front(), '.');
   EXPECT_EQ(final_name_of_temporary(file.temporary_name()), "file");
+  EXPECT_TRUE(is_temporary_of(file.temporary_name(), "file"));
+  EXPECT_FALSE(is_temporary_of(file.temporary_name(), "file2"));
   Fd const other(system().openat(directory_.fd(), file.temporary_name().c_str(), O_RDWR, 0));
   EXPECT_EQ(system().flock(other.get(), LOCK_EX | LOCK_NB), -1);
 }
@@ -96,6 +98,7 @@ TEST_F(AtomicFileTest, may_have_the_longest_name_of_the_file_system) {
     EXPECT_FALSE(part.empty());
     EXPECT_TRUE(name.starts_with(part));
     EXPECT_TRUE(name == ascii || part.size() % 2 == 0) << "a character is cut";
+    EXPECT_TRUE(is_temporary_of(file.temporary_name(), name));
     file.write(bytes_of(content));
     file.commit();
     EXPECT_EQ(read(name), content);

@@ -13,6 +13,8 @@
 #include <crossrank/error.hpp>
 #include <crossrank/workspace/nfs_workspace.hpp>
 
+#include "lib/platform/files/atomic_file.hpp"
+#include "lib/platform/files/directory.hpp"
 #include "lib/platform/files/fd.hpp"
 #include "tests/support/faulty_system.hpp"
 #include "tests/support/temporary_directory.hpp"
@@ -61,6 +63,18 @@ TEST_F(CleanWorkspace, removes_only_the_files_of_dead_jobs) {
   }
   EXPECT_TRUE(there("rank_2_state.pth"));
   EXPECT_TRUE(there(".hidden"));
+}
+
+TEST_F(CleanWorkspace, of_one_file_removes_only_temporaries_of_dead_writers_of_that_file) {
+  put_state();
+  auto const other = put(".plan.json.old.0123456789abcdef.crossrank.tmp");
+  auto const dead = put(".plan.json.0123456789abcdef.crossrank.tmp");
+  platform::Directory const directory = platform::Directory::open(root_.path(), "test");
+  platform::AtomicFile const writing(directory, "plan.json", 0, "test");
+  auto const report = clean({.temporaries_of = "plan.json"});
+  EXPECT_EQ(report.size(), 2U);
+  EXPECT_FALSE(there(dead));
+  for (auto const& name : {state_, other, writing.temporary_name()}) EXPECT_TRUE(there(name)) << name;
 }
 
 TEST_F(CleanWorkspace, removes_nothing_in_a_dry_run) {

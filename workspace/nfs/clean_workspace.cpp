@@ -24,6 +24,11 @@ std::string reason_to_keep(WriterState writer, CleanOptions options) {
   return options.force ? "" : "the file system has no locks, so it is unknown whether its writer is still running";
 }
 
+bool is_looked_at(std::string const& name, CleanOptions options) {
+  if (!options.temporaries_of.empty()) return platform::is_temporary_of(name, options.temporaries_of);
+  return parse_state_file_name(name).has_value() || !platform::final_name_of_temporary(name).empty();
+}
+
 /// Returns why the file must stay even if its writer has ended; empty when it may be removed.
 std::string reason_of_content(platform::Directory const& directory, std::string const& name) {
   if (!parse_state_file_name(name)) return {};  // only crossrank writes temporaries with these names
@@ -38,9 +43,10 @@ std::vector<CleanedFile> clean_workspace(std::filesystem::path const& path, Clea
   std::vector<CleanedFile> found;
   for (auto& name : directory.names(operation)) {
     bool const is_state = parse_state_file_name(name).has_value();
-    bool const ours = is_state || !platform::final_name_of_temporary(name).empty();
     struct stat status {};
-    if (!ours || platform::system().fstatat(directory.fd(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
+    if (!is_looked_at(name, options) ||
+        platform::system().fstatat(directory.fd(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0)
+      continue;
     CleanedFile file{
         .name = std::move(name), .is_state = is_state, .bytes = static_cast<std::uint64_t>(status.st_size)};
     // Holds the lock until the file is removed: a writer that has just created it notices the loss and creates another.

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace crossrank::workspace {
@@ -11,6 +12,7 @@ struct CleanOptions {
   bool force = false;    ///< also remove files whose lock cannot be tested; use it on file systems without locks, after
                          ///< all jobs have ended
   bool all = false;      ///< also remove states that a writer left on purpose when it exited cleanly
+  std::string_view temporaries_of{};  ///< look only at temporaries of the file with this name; empty: at all files
 };
 
 /// What `clean_workspace` did with one file.

@@ -235,4 +235,8 @@ std::string final_name_of_temporary(std::string const& name) {
   return name.substr(1, name.size() - tail_bytes - 1);
 }
 
+bool is_temporary_of(std::string const& name, std::string_view final_name) {
+  return !final_name.empty() && final_name_of_temporary(name) == shortened(final_name);
+}
+
 }  // namespace crossrank::platform

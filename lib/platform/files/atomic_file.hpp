@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "lib/platform/files/directory.hpp"
 
@@ -73,5 +74,7 @@ class AtomicFile {
 /// Returns the final name that the name of a temporary file contains; empty when `name` is not such a name. A final
 /// name of more than 223 bytes is truncated.
 [[nodiscard]] std::string final_name_of_temporary(std::string const& name);
+/// Returns whether `name` is that of a temporary file of the file `final_name`.
+[[nodiscard]] bool is_temporary_of(std::string const& name, std::string_view final_name);
 
 }  // namespace crossrank::platform

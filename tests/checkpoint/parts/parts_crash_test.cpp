@@ -98,7 +98,10 @@ TEST_P(KilledParts, end_in_the_new_checkpoint_when_everything_is_run_again) {
       ++killed;
       auto const found = state();
       EXPECT_TRUE(found == "old" || (step == "finish" && (found == "none" || found == "new"))) << step << ": " << found;
-      if (step == "plan") save_plan(parts, true, output_format());
+      if (step == "plan") {
+        save_plan(parts, true, output_format());
+        EXPECT_THAT(names_in(plan_file().parent_path()), Each(Not(StartsWith(".")))) << "visit " << visit;
+      }
       complete();
       if (HasFailure()) FAIL() << step << ", visit " << visit;
     }

@@ -30,6 +30,7 @@
 #include "workspace/checkpoint/write/output_request.hpp"
 #include "workspace/checkpoint/write/output_writer.hpp"
 #include "workspace/checkpoint/write/written_result.hpp"
+#include "workspace/nfs/clean_workspace.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -329,8 +330,10 @@ void PartsPlan::save(fs::path const& file) const {
     auto const folder = platform::Directory::open(absolute_path(file).parent_path(), parts_operation);
     save_recipes(state.whole(), job.directory(), contents);
     auto const text = to_text(contents);
-    platform::AtomicFile out(folder, file.filename().string(), text.size(), parts_operation,
-                             platform::Readers::as_umask);
+    auto const name = file.filename().string();
+    // Those of a killed `save`. Nothing else cleans this directory.
+    static_cast<void>(workspace::clean_workspace(folder.path(), {.temporaries_of = name}));
+    platform::AtomicFile out(folder, name, text.size(), parts_operation, platform::Readers::as_umask);
     out.write(std::as_bytes(std::span(text)));
     out.commit(platform::IfExists::replace);
     CROSSRANK_CRASH_POINT("parts.saved");
