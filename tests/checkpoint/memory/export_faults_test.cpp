@@ -239,28 +239,34 @@ TEST_P(KilledExport, leaves_the_old_or_the_new_checkpoint_and_an_error_on_all_ot
   auto const& point = GetParam().point;
   for (int const victim : {0, 1}) {
     if (victim != 0 && (point.starts_with("checkpoint.commit") || point.starts_with("checkpoint.job"))) continue;
-    SCOPED_TRACE("rank " + std::to_string(victim));
-    put_old();
+    for (int visit = 1;; ++visit) {
+      SCOPED_TRACE("rank " + std::to_string(victim) + ", visit " + std::to_string(visit));
+      put_old();
 
-    auto const outcome = run_killed(GetParam(), out(), victim);
+      auto const outcome = run_killed(GetParam(), out(), victim, visit);
 
-    ASSERT_EQ(outcome.ranks.at(static_cast<std::size_t>(victim)).signal, SIGKILL) << outcome.text();
-    auto const found = state();
-    EXPECT_TRUE(found == "old" || found == "none" || found == "new") << found;
-    bool const before_commit = !point.starts_with("checkpoint.commit") && point != "export.background.ended";
-    if (before_commit) {
-      EXPECT_EQ(found, "old");
+      if (outcome.ranks.at(static_cast<std::size_t>(victim)).signal != SIGKILL) {
+        EXPECT_TRUE(visit > 1 && outcome.ok()) << outcome.text();
+        break;
+      }
+      auto const found = state();
+      EXPECT_TRUE(found == "old" || found == "none" || found == "new") << found;
+      bool const before_commit = !point.starts_with("checkpoint.commit") && point != "export.background.ended";
+      if (before_commit) {
+        EXPECT_EQ(found, "old");
+      }
+      // The others may have finished before they noticed.
+      expect_survivors(outcome, victim, found != "old");
+
+      EXPECT_THAT(names_in(out()), Each(Not(StartsWith("."))));
+      auto const again = run_killed(GetParam(), out(), -1);
+
+      EXPECT_TRUE(again.ok()) << again.text();
+      EXPECT_EQ(state(), "new");
+      EXPECT_THAT(names_in(out()), Each(Not(StartsWith("."))));
+      EXPECT_THAT(names_in(folder_.path()), testing::ElementsAre("out"));
+      if (HasFailure()) return;
     }
-    // The others may have finished before they noticed.
-    expect_survivors(outcome, victim, found != "old");
-
-    EXPECT_THAT(names_in(out()), Each(Not(StartsWith("."))));
-    auto const again = run_killed(GetParam(), out(), -1);
-
-    EXPECT_TRUE(again.ok()) << again.text();
-    EXPECT_EQ(state(), "new");
-    EXPECT_THAT(names_in(out()), Each(Not(StartsWith("."))));
-    EXPECT_THAT(names_in(folder_.path()), testing::ElementsAre("out"));
   }
 }
 
