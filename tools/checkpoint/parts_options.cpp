@@ -123,10 +123,12 @@ void add_parts_options(CLI::App& command, PartsRequest& parts) {
                   "With --plan: the part to write, from 0; by default the task of a Slurm array, the index of a "
                   "Kubernetes Job, or RANK of torchrun")
       ->type_name("I[/N]");
-  command.add_flag("--finish", parts.finish, "With --plan: check that all parts are complete, and publish the result");
+  command.add_flag("--finish", parts.finish,
+                   "With --plan: check that the size and time of each file match the record of its part, and publish "
+                   "the result");
   command.add_flag("--read-back", parts.read_back,
-                   "With --finish: read every file and compare it, not only files that were modified since their part "
-                   "read them back");
+                   "With --finish: read all files again and compare them. Otherwise only files that were modified "
+                   "since their part read them back, or that it did not read back");
 }
 
 bool has_plan(CLI::App const& command) { return command.get_option("--plan")->count() > 0; }
