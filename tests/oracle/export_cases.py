@@ -1,4 +1,5 @@
-"""Checkpoints that `crossrank.torch` exports from the memory of ranks: models under FSDP2, tensor parallelism and HSDP."""
+"""Checkpoints that `crossrank.torch` exports from the memory of ranks: models under FSDP2, tensor parallelism and HSDP, and GPT
+models of Megatron Core."""
 import os
 
 import torch
@@ -122,4 +123,10 @@ def make(work):
                 continue
             for result in ("made", "gathered"):
                 cases.append(Case("export", f"{title}, {result}", f"{folder}/{result}", [f"{folder}/truth.safetensors"], merged=True))
-    return cases, failed
+    try:
+        import megatron_cases
+    except ImportError as error:
+        failed["GPT models of Megatron Core"] = f"skipped: {error}"
+        return cases, failed
+    more, not_made = megatron_cases.make_exports(work)
+    return cases + more, {**failed, **not_made}

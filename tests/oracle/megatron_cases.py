@@ -1,6 +1,7 @@
 """Distributed checkpoints of Megatron Core (torch_dist): layers of its tensor parallelism, and GPT models.
 
-The truth of a GPT model is Megatron's own load into a model that is not parallel, under the names of its modules."""
+The truth of a GPT model is Megatron's own load into a model that is not parallel, under the names of its modules.
+`make_exports` also exports the parts of GPT models from the memory of their ranks."""
 import argparse
 import dataclasses
 import json
@@ -224,17 +225,39 @@ def load_model(rank, world, model, work):
     folder = f"{folder_of(work, model)}/iter_0000003"
     whole = gpt(model)
     loaded = dist_checkpointing.load({"model": whole.sharded_state_dict(prefix=model.prefix, metadata=metadata_of(model))}, folder)
-    tensors = {}
+    tensors, of_modules = {}, {}
     for name, tensor in loaded["model"].items():
         if not isinstance(tensor, torch.Tensor) or "_extra_state" in name:
             continue
         name = name.removeprefix(model.prefix)
+        of_modules[name] = tensor.clone()
         if name.startswith("decoder.layers."):
             layer = whole.decoder.layers[int(name.split(".")[2])]
             for module, saved in (layer.submodules_config.sharded_state_dict_keys_map or {}).items():
                 name = name.replace(module, saved)
         tensors[name] = tensor.clone()
     save_file(as_llama(tensors) if model.hugging_face else tensors, f"{folder_of(work, model)}.safetensors")
+    save_file(of_modules, f"{folder_of(work, model)}.modules.safetensors")
+
+
+def export_model(rank, world, model, work):
+    """Loads the checkpoint as Megatron does, into this rank's part of the model, and exports the parts of all ranks."""
+    import crossrank.torch
+
+    folder = folder_of(work, model)
+    part = gpt(model, model.tp, model.pp, model.ep)
+    state = {"model": part.sharded_state_dict(metadata=metadata_of(model))}
+    part.load_state_dict(dist_checkpointing.load(state, f"{folder}/iter_0000003")["model"])
+    grid = crossrank.torch.Grid(
+        tp_rank=parallel_state.get_tensor_model_parallel_rank(), tp=model.tp,
+        pp_rank=parallel_state.get_pipeline_model_parallel_rank(), pp=model.pp,
+        ep_rank=parallel_state.get_expert_model_parallel_rank(), ep=model.ep)
+    config = {"num_layers": 4, "hidden_size": HIDDEN, "num_attention_heads": 4, "num_query_groups": 2, "ffn_hidden_size": 48,
+              "swiglu": model.gated}
+    if model.experts:
+        config.update(num_experts=model.experts, moe_ffn_hidden_size=24)
+    weights = {name: tensor for name, tensor in part.state_dict().items() if isinstance(tensor, torch.Tensor)}
+    crossrank.torch.export_checkpoint(weights, f"{folder}/memory", config=config, grid=grid, max_shard_bytes=100_000)
 
 
 def each_model(rank, world, step, models, work, failures):
@@ -250,6 +273,14 @@ def each_model(rank, world, step, models, work, failures):
         parallel_state.destroy_model_parallel()
 
 
+def failures_in(path, kind):
+    """Returns the errors that `each_model` has written, by the names of the cases."""
+    if not os.path.exists(path):
+        return {}
+    with open(path) as file:
+        return {f"{kind}, {name}": reason for name, reason in map(json.loads, file)}
+
+
 def folder_of(work, model):
     return f"{work}/{re.sub('[^a-zA-Z0-9]+', '-', model.name)}"
 
@@ -261,10 +292,7 @@ def make_models(work, models):
         run_ranks(world, each_model, save_model, [model for model in models if model.world == world], work, failures)
     run_ranks(1, each_model, load_model, [model for model in models if os.path.exists(f"{folder_of(work, model)}/iter_0000003/metadata.json")],
               work, failures)
-    failed = {}
-    if os.path.exists(failures):
-        with open(failures) as file:
-            failed = {f"GPT, {name}": reason for name, reason in map(json.loads, file)}
+    failed = failures_in(failures, "GPT")
     cases = []
     for model in models:
         title, folder = f"GPT, {model.name}", folder_of(work, model)
@@ -276,6 +304,23 @@ def make_models(work, models):
         cases.append(Case("Megatron Core", title, folder if model.latest else f"{folder}/iter_0000003", [f"{folder}.safetensors"],
                           options))
     return cases, failed
+
+
+def make_exports(work):
+    """Merges GPT models from files, and exports them from memory. Both have the same truth."""
+    models = [model for model in MODELS
+              if not (model.grouped or model.metadata or model.prefix or model.training or model.hugging_face)]
+    cases, failed = make_models(work, models)
+    saved = [model for model in models if f"GPT, {model.name}" not in failed]
+    failures = f"{work}/failed_exports"
+    for world in sorted({model.world for model in saved}):
+        run_ranks(world, each_model, export_model, [model for model in saved if model.world == world], work, failures)
+    not_exported = failures_in(failures, "GPT from memory")
+    for model in saved:
+        title, folder = f"GPT from memory, {model.name}", folder_of(work, model)
+        if title not in not_exported:
+            cases.append(Case("Megatron Core", title, f"{folder}/memory", [f"{folder}.modules.safetensors"], merged=True))
+    return cases, {**failed, **not_exported}
 
 
 def make(work, wanted=()):
