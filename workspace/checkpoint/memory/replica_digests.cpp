@@ -2,7 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include <crossrank/error.hpp>
 
@@ -23,11 +29,27 @@ struct Digested {
   StridedRuns runs{};
 };
 
-/// A pair of replicas: numbers of their digests.
+/// A pair of replicas, each of which has `count` digests that follow each other.
 struct Comparison {
-  std::string tensor{};
-  std::vector<std::pair<std::size_t, std::size_t>> pairs{};
+  std::string_view tensor{};
+  std::size_t kept = 0;   ///< number of the first digest
+  std::size_t other = 0;  ///< likewise
+  std::size_t count = 0;
   bool must_differ = false;
+};
+
+/// The replica that others are compared with.
+struct KeptReplica {
+  TensorAt at{};
+  StridedRuns runs{};
+  std::size_t number = 0;  ///< of its first digest
+
+  [[nodiscard]] bool is_of(ReplicaRuns const& other) const noexcept {
+    auto const fields = [](StridedRuns const& of) {
+      return std::tie(of.count, of.run_bytes, of.first_byte, of.stride_bytes);
+    };
+    return at == other.kept && fields(runs) == fields(other.runs);
+  }
 };
 
 class ReplicaDigests {
@@ -57,6 +79,7 @@ class ReplicaDigests {
   void compare(std::vector<std::vector<std::byte>> const& all) const {
     std::vector<std::size_t> next(all.size());
     std::vector<std::uint64_t> digests;
+    digests.reserve(list_.size());
     for (auto const& one : list_) {
       auto const rank = as_size(one.rank);
       std::uint64_t digest = 0;
@@ -64,28 +87,27 @@ class ReplicaDigests {
       digests.push_back(digest);
     }
     for (auto const& comparison : comparisons_) {
-      auto const different = std::find_if(comparison.pairs.begin(), comparison.pairs.end(), [&](auto const& pair) {
-        return digests[pair.first] != digests[pair.second];
-      });
-      bool const differ = different != comparison.pairs.end();
+      std::size_t at = 0;
+      while (at < comparison.count && digests[comparison.kept + at] == digests[comparison.other + at]) ++at;
+      bool const differ = at < comparison.count;
       if (differ == comparison.must_differ) continue;
-      auto const& pair = differ ? *different : comparison.pairs.front();
+      if (!differ) at = 0;
       refuse(comparison.tensor,
              differ ? "ranks hold different values of a tensor that must agree"
                     : "ranks hold the same bytes of a tensor that should be in pieces",
-             {list_[pair.first].rank, list_[pair.second].rank},
+             {list_[comparison.kept + at].rank, list_[comparison.other + at].rank},
              differ ? "synchronize the replicas, or pass placements that say how the tensor is sharded"
                     : "give a rule that says whether each rank holds all of it or a piece");
     }
   }
 
  private:
-  [[noreturn]] void refuse(std::string const& tensor, std::string message, std::vector<int> ranks,
+  [[noreturn]] void refuse(std::string_view tensor, std::string message, std::vector<int> ranks,
                            std::string hint) const {
     throw FormatError({.operation = operation_,
                        .message = std::move(message),
                        .got = "ranks " + std::to_string(ranks.front()) + " and " + std::to_string(ranks.back()),
-                       .resource = tensor,
+                       .resource = std::string(tensor),
                        .hint = std::move(hint),
                        .failed_ranks = std::move(ranks),
                        .section = "data"});
@@ -95,29 +117,22 @@ class ReplicaDigests {
     for (std::size_t i = 0; i < cell.tensors().size(); ++i) {
       auto const& held = cell.held(i);
       auto const bytes = dense_bytes(cell.tensors()[i].shape, cell.tensors()[i].dtype);
-      Comparison comparison{.tensor = cell.tensors()[i].name};
+      StridedRuns const all{.run_bytes = bytes, .stride_bytes = bytes};
       for (auto const& box : held.boxes) {
         if (box.copies.size() < 2) continue;
         auto const first = list_.size();
-        auto const width = box.copies.front().size();
-        for (std::size_t copy = 0; copy < box.copies.size(); ++copy) {
-          for (std::size_t part = 0; part < width; ++part) {
-            if (copy > 0) comparison.pairs.emplace_back(first + part, list_.size());
-            list_.push_back(
-                {&held, &box, box.copies[copy].at(part), cell.own(i), {.run_bytes = bytes, .stride_bytes = bytes}});
-          }
+        for (auto const& copy : box.copies) {
+          auto const number = list_.size();
+          for (auto const rank : copy) list_.push_back({&held, &box, rank, cell.own(i), all});
+          if (number > first) comparisons_.push_back({cell.tensors()[i].name, first, number, copy.size()});
         }
       }
-      if (!comparison.pairs.empty()) comparisons_.push_back(std::move(comparison));
     }
   }
 
-  void add_replica(std::string const& name, ReplicaRuns const& replica) {
-    auto const& kept_cell = *cells_.cells[replica.kept.source];
-    auto const& other_cell = *cells_.cells[replica.other.source];
-    auto const& kept = kept_cell.held(replica.kept.tensor);
-    auto const& other = other_cell.held(replica.other.tensor);
-    Comparison comparison{.tensor = name, .must_differ = replica.must_differ};
+  void add_replica(std::string_view name, ReplicaRuns const& replica) {
+    auto const& kept = cells_.cells[replica.kept.source]->held(replica.kept.tensor);
+    auto const& other = cells_.cells[replica.other.source]->held(replica.other.tensor);
     bool const alike = std::equal(kept.boxes.begin(), kept.boxes.end(), other.boxes.begin(), other.boxes.end(),
                                   [](auto const& a, auto const& b) {
                                     return a.box.begin == b.box.begin && a.box.size == b.box.size &&
@@ -128,16 +143,22 @@ class ReplicaDigests {
              {kept.boxes.front().copies.front().front(), other.boxes.front().copies.front().front()},
              "use the same placements for all tensor-parallel ranks");
     }
-    for (std::size_t i = 0; i < kept.boxes.size(); ++i) {
-      for (std::size_t part = 0; part < kept.boxes[i].copies.front().size(); ++part) {
-        comparison.pairs.emplace_back(list_.size(), list_.size() + 1);
-        list_.push_back({&kept, &kept.boxes[i], kept.boxes[i].copies.front()[part], kept_cell.own(replica.kept.tensor),
-                         replica.runs});
-        list_.push_back({&other, &other.boxes[i], other.boxes[i].copies.front()[part],
-                         other_cell.own(replica.other.tensor), replica.runs});
-      }
+    // The first of several replicas is compared with each of the others.
+    if (!kept_ || !kept_->is_of(replica)) kept_ = {replica.kept, replica.runs, add_digests(replica.kept, replica.runs)};
+    auto const number = add_digests(replica.other, replica.runs);
+    if (list_.size() > number)
+      comparisons_.push_back({name, kept_->number, number, list_.size() - number, replica.must_differ});
+  }
+
+  /// Adds the digests of the first copy of a tensor. Returns the number of the first one.
+  std::size_t add_digests(TensorAt at, StridedRuns const& runs) {
+    auto const number = list_.size();
+    auto const& cell = *cells_.cells[at.source];
+    auto const& held = cell.held(at.tensor);
+    for (auto const& box : held.boxes) {
+      for (auto const rank : box.copies.front()) list_.push_back({&held, &box, rank, cell.own(at.tensor), runs});
     }
-    if (!comparison.pairs.empty()) comparisons_.push_back(std::move(comparison));
+    return number;
   }
 
   [[nodiscard]] std::uint64_t digest_of(Digested const& one) const {
@@ -153,8 +174,10 @@ class ReplicaDigests {
 
   WeightCells const& cells_;
   std::string const& operation_;
-  std::vector<Digested> list_{};
-  std::vector<Comparison> comparisons_{};
+  // There may be hundreds of thousands. A vector would need memory for two lists while it grows.
+  std::deque<Digested> list_{};
+  std::deque<Comparison> comparisons_{};
+  std::optional<KeptReplica> kept_{};  ///< the last one
 };
 
 }  // namespace
