@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <iostream>
 #include <sstream>
 
 #include <gtest/gtest.h>
@@ -100,8 +101,9 @@ void expect_death_is_told(JobOutcome const& job, int victim, std::string_view la
   EXPECT_TRUE(verdict.blames_only(victim)) << job.text();
   for (std::size_t rank = 0; rank < job.ranks.size(); ++rank) {
     if (static_cast<int>(rank) == victim) continue;
-    EXPECT_LE(verdict_of(job.ranks[rank], label).last_milliseconds, death_limit.count()) << "rank " << rank << "\n"
-                                                                                         << job.text();
+    auto const milliseconds = verdict_of(job.ranks[rank], label).last_milliseconds;
+    std::cout << "rank " << rank << " learned of the death after " << milliseconds << " ms\n";
+    EXPECT_LE(milliseconds, death_limit.count()) << "rank " << rank << "\n" << job.text();
   }
 }
 

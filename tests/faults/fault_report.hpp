@@ -51,7 +51,8 @@ Verdict expect_one_verdict(JobOutcome const& job, std::vector<int> const& victim
                            std::chrono::milliseconds timeout = long_timeout);
 
 /// How long after its last progress a rank may report the death of another one. On an idle machine it takes a tenth of
-/// a second. The rest is for a machine with dozens of busy programs, on which each thread waits for its turn.
+/// a second, and `expect_death_is_told` prints the time. The rest is for a machine with dozens of busy programs, on
+/// which each thread waits for its turn.
 inline constexpr std::chrono::milliseconds death_limit = std::chrono::seconds(10);
 
 /// Expects that all ranks but `victim` ended by themselves with the same `PeerLostError`, within `death_limit`. It
