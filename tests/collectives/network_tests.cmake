@@ -45,7 +45,7 @@ if(CROSSRANK_HAVE_MPI AND NOT CROSSRANK_SANITIZE)
     device/device_cases.cpp
     device/gpu_tensors.cpp
     mpi/mpi_device_test.cpp)
-  crossrank_use_test_objects(mpi_device conformance_suite)
+  crossrank_use_test_objects(mpi_device conformance_suite group_suite)
   target_compile_definitions(mpi_device PRIVATE CROSSRANK_TEST_CUDA="$<TARGET_FILE:emulated_cuda>"
                                                 CROSSRANK_TEST_NCCL="$<TARGET_FILE:emulated_nccl>")
   add_dependencies(mpi_device emulated_cuda emulated_nccl)

@@ -8,6 +8,8 @@
 #include <crossrank/crossrank.hpp>
 #include <crossrank/spi/transport.hpp>
 
+#include "tests/collectives/coordinator/group_suite.hpp"
+#include "tests/collectives/coordinator/group_values.hpp"
 #include "tests/collectives/device/device_cases.hpp"
 #include "tests/collectives/device/gpu_tensors.hpp"
 #include "tests/support/emulated_driver.hpp"
@@ -70,6 +72,23 @@ INSTANTIATE_TEST_SUITE_P(Case, MpiDeviceConformance,
                          testing::ValuesIn(device_parameters({launched_ranks()},
                                                              has_nccl() ? OnDevices::yes : OnDevices::staged)),
                          [](auto const& one) { return parameter_name(one.param); });
+
+class MpiDeviceGroup : public testing::TestWithParam<GroupParameter> {};
+
+TEST_P(MpiDeviceGroup, holds) {
+  auto world = join(options_of("group_" + std::string(GetParam().test.name)));
+  {
+    CaseDevice const device(default_device());
+    GetParam().test.body(world);
+    auto const group = whole(world);
+    EXPECT_EQ(group.device_group().device_backend(), variable("CROSSRANK_TEST_DEVICE_BACKEND"));
+  }
+  world.close();
+  EXPECT_EQ(reports(), 0U) << "misuses of the driver";
+}
+
+INSTANTIATE_TEST_SUITE_P(Case, MpiDeviceGroup, testing::ValuesIn(group_device_parameters({launched_ranks()})),
+                         [](auto const& one) { return group_parameter_name(one.param); });
 
 /// Rank 0 gets the state of each rank on its own GPU, from its host and from the other one.
 TEST(MpiDeviceGather, brings_the_tensors_of_all_gpus) {
