@@ -81,7 +81,8 @@ class CROSSRANK_EXPORT JobCollective : public Collective {
   ///
   /// On "mpi" and "composite" it is an `MPI_Comm` of its own, valid until MPI is finalized. Empty on "fake" and "shm".
   /// Also empty for a job of only some of the ranks that MPI started: create one from the whole job's with
-  /// `MPI_Comm_split`. `UsageError` once closed.
+  /// `MPI_Comm_split`. It is the group on the CPU: `nccl::process_group` returns the `ncclComm_t` for tensors on GPUs,
+  /// of any group. `UsageError` once closed.
   [[nodiscard]] std::optional<ProcessGroup> process_group() const;
 
   /// Gathers one tensor of the shape of `in` from each rank into `outs`. Collective; one `all_gather` and a copy.

@@ -302,12 +302,26 @@ CROSSRANK_RANK_SCENARIO(nccl_handle) {
   int count = 0;
   EXPECT_EQ(count_of(nccl::communicator_of(*group), &count), 0);
   EXPECT_EQ(count, world.world_size());
+  // Parts of the job have communicators of their own.
+  auto const part = world.split({{2, 0}, {1}});
+  EXPECT_FALSE(nccl::process_group(part).has_value());
+  part.all_reduce(tensor);
+  auto const of_part = nccl::process_group(part);
+  EXPECT_TRUE(of_part.has_value());
+  if (!of_part) return 1;
+  EXPECT_NE(nccl::communicator_of(*of_part), nccl::communicator_of(*group));
+  auto* const rank_of = reinterpret_cast<int (*)(ncclComm*, int*)>(::dlsym(library, "ncclCommUserRank"));
+  int rank = -1;
+  EXPECT_EQ(count_of(nccl::communicator_of(*of_part), &count), 0);
+  EXPECT_EQ(rank_of(nccl::communicator_of(*of_part), &rank), 0);
+  EXPECT_EQ(count, part.world_size());
+  EXPECT_EQ(rank, part.rank());
   EXPECT_THROW(static_cast<void>(nccl::communicator_of({.vendor = "mpi"})), UsageError);
   EXPECT_EQ(nccl::library_info().version, 22809);
   return end_gpu_rank();
 }
 
-TEST(NcclHandle, is_the_communicator_of_the_group) { expect_job_ok(2, "nccl_handle"); }
+TEST(NcclHandle, is_the_communicator_of_the_group) { expect_job_ok(3, "nccl_handle"); }
 
 // ---------------------------------------------------------------- disagreement
 
