@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string_view>
 
 namespace crossrank::algorithms {
 namespace {
@@ -30,6 +31,7 @@ node::DeviceFlightOperation recorded_call(Call const& call, node::DevicePath pat
                                         .bytes = std::max(call.in.bytes.size(), call.out.bytes.size()),
                                         .stream = reinterpret_cast<std::uintptr_t>(stream.native())};
   operation.root = root_or_partner(call);
+  std::string_view(call.name()).copy(operation.name.data(), operation.name.size());
   return operation;
 }
 

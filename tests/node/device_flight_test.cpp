@@ -1,6 +1,7 @@
 #include "lib/node/inspect/device_flight.hpp"
 
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -20,7 +21,8 @@ constexpr DeviceFlightOperation example{.op_kind = spi::OpKind::broadcast,
                                         .sequence = 12,
                                         .bytes = std::uint64_t{1} << 40,
                                         .communicator = 0xdeadbeefcafe,
-                                        .stream = 0x7fffffffffff};
+                                        .stream = 0x7fffffffffff,
+                                        .name = {"a_name_of_23_characters"}};
 
 TEST(DeviceFlightRing, returns_an_operation_as_it_was_written) {
   auto const ring = std::make_unique<DeviceFlightRing>();
@@ -38,6 +40,7 @@ TEST(DeviceFlightRing, returns_an_operation_as_it_was_written) {
   EXPECT_EQ(operation.bytes, example.bytes);
   EXPECT_EQ(operation.communicator, example.communicator);
   EXPECT_EQ(operation.stream, example.stream);
+  EXPECT_EQ(operation.name, example.name);
   EXPECT_EQ(records[0].called_at, 1'000U);
   EXPECT_EQ(records[0].stage, DeviceStage::calling);
 }
@@ -46,6 +49,14 @@ TEST(DeviceFlightRing, leaves_the_root_empty_where_there_is_none) {
   auto const ring = std::make_unique<DeviceFlightRing>();
   static_cast<void>(write_device_flight(*ring, {.op_kind = spi::OpKind::all_reduce, .path = DevicePath::staged}, 1));
   EXPECT_FALSE(read_device_flight(*ring).at(0).operation.root.has_value());
+}
+
+TEST(DeviceFlightRing, takes_a_name_without_an_end) {
+  auto const ring = std::make_unique<DeviceFlightRing>();
+  DeviceFlightOperation operation;
+  operation.name.fill('n');
+  static_cast<void>(write_device_flight(*ring, operation, 1));
+  EXPECT_EQ(view_device_operation(read_device_flight(*ring).at(0), 2).name, std::string(24, 'n'));
 }
 
 TEST(DeviceFlightRing, keeps_the_time_of_each_stage) {

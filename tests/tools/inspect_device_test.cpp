@@ -42,6 +42,11 @@ CROSSRANK_RANK_SCENARIO(hang_on_gpus) {
   self.say("met");
   if (how == "missing" && self.rank == 1) stay();
   if (how == "behind" && self.rank == 1) block_stream(current_stream(default_device()));
+  if (how == "gather") {
+    auto all = Tensor::empty({3, 1'000}, Dtype::f32, default_device());
+    if (self.rank != 1) world.all_gather(all, tensor);
+    stay();
+  }
   if (how == "message") {
     if (self.rank == 0) world.recv(tensor, 1);
     stay();
@@ -139,6 +144,21 @@ TEST(InspectDevice, names_the_rank_that_has_not_enqueued_a_call) {
   EXPECT_THAT(text.out, HasSubstr("started  broadcast of root rank 1 on cuda:0, nccl call 2 in \"world\" of 3 ranks, "
                                   "4000 bytes"));
   EXPECT_THAT(text.out, HasSubstr("ended    all_reduce on cuda:0, nccl call 1 in \"world\""));
+}
+
+TEST(InspectDevice, names_a_call_as_the_program_does) {
+  for (auto const* const path : {"nccl", "staged"}) {
+    auto options = hanging("gather");
+    options.environment["CROSSRANK_DEVICE"] = path;
+    ProcessRanks job(3, "hang_on_gpus", std::move(options));
+    await_ranks(job);
+    auto const seen = inspect_until(of_job(job), waits_for_rank_1);
+    EXPECT_EQ(seen.at("groups").at(0).at("device_call").at("name"), "all_gather");
+    EXPECT_EQ(seen.at("ranks").at(0).at("device_operations").back().at("name"), "all_gather");
+    auto const text = run_command({"inspect", "--job", job.job_id()});
+    EXPECT_THAT(text.out, HasSubstr("on its GPUs: all_gather (" + std::string(path) + " call 2)"));
+    EXPECT_THAT(text.out, HasSubstr("started  all_gather on cuda:0"));
+  }
 }
 
 TEST(InspectDevice, tells_an_enqueued_call_from_one_that_has_started) {

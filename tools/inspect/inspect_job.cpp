@@ -93,7 +93,7 @@ std::string handle(std::uint64_t value) {
 }
 
 void print_device_operation(JobView const& job, DeviceOperationView const& operation) {
-  std::printf("            %-8s %s", to_string(operation.stage), spi::to_string(operation.op_kind));
+  std::printf("            %-8s %s", to_string(operation.stage), terminal_text(operation.name).c_str());
   if (operation.root)
     std::printf(" %s rank %d", operation.path == node::DevicePath::message ? "with" : "of root", *operation.root);
   std::printf(" on cuda:%d, %s call %" PRIu64 " in %s of %d ranks, %" PRIu64 " bytes, stream %s", operation.device,
@@ -138,7 +138,7 @@ void print_device_call(GroupView const& group) {
   if (!group.device_call) return;
   auto const& call = *group.device_call;
   std::printf("  group %s on its GPUs: %s (%s call %" PRIu64 ")", group_name(group.name, group.block).c_str(),
-              spi::to_string(call.op_kind), to_string(call.path), call.sequence);
+              terminal_text(call.name).c_str(), to_string(call.path), call.sequence);
   auto const print = [](char const* what, std::vector<int> const& ranks) {
     if (!ranks.empty()) std::printf("; %s: %s", what, name_ranks(ranks).c_str());
   };
@@ -218,7 +218,7 @@ Json to_json(OperationView const& operation) {
 }
 
 Json to_json(DeviceOperationView const& operation) {
-  Json out{{"name", spi::to_string(operation.op_kind)},
+  Json out{{"name", operation.name},
            {"path", to_string(operation.path)},
            {"group", operation.group},
            {"block", operation.block},
@@ -237,14 +237,9 @@ Json to_json(DeviceOperationView const& operation) {
 }
 
 Json to_json(node::DeviceCallView const& call) {
-  return {{"name", spi::to_string(call.op_kind)},
-          {"path", to_string(call.path)},
-          {"sequence", call.sequence},
-          {"started", call.started},
-          {"enqueued", call.enqueued},
-          {"ended", call.ended},
-          {"missing", call.missing},
-          {"different", call.different}};
+  return {{"name", call.name},       {"path", to_string(call.path)}, {"sequence", call.sequence},
+          {"started", call.started}, {"enqueued", call.enqueued},    {"ended", call.ended},
+          {"missing", call.missing}, {"different", call.different}};
 }
 
 template <class View>

@@ -1,6 +1,7 @@
 #include "lib/node/inspect/device_flight.hpp"
 
 #include <algorithm>
+#include <bit>
 
 namespace crossrank::node {
 namespace {
@@ -18,6 +19,8 @@ DeviceFlightTag tag_of(DeviceFlightOperation const& operation) noexcept {
           .op_kind = static_cast<std::uint8_t>(operation.op_kind)};
 }
 
+using NameWords = std::array<std::uint64_t, 3>;
+
 }  // namespace
 
 std::uint64_t write_device_flight(DeviceFlightRing& ring, DeviceFlightOperation const& operation,
@@ -31,6 +34,8 @@ std::uint64_t write_device_flight(DeviceFlightRing& ring, DeviceFlightOperation 
   entry.communicator.store(operation.communicator, std::memory_order_release);
   entry.stream.store(operation.stream, std::memory_order_release);
   entry.what.store(tag_of(operation).pack(), std::memory_order_release);
+  auto const name = std::bit_cast<NameWords>(operation.name);
+  for (std::size_t i = 0; i < name.size(); ++i) entry.name[i].store(name[i], std::memory_order_release);
   entry.called_at.store(now, std::memory_order_release);
   entry.started_at.store(0, std::memory_order_release);
   entry.ended_at.store(0, std::memory_order_release);
@@ -59,6 +64,8 @@ std::vector<DeviceFlightRecord> read_device_flight(DeviceFlightRing const& ring)
     operation.communicator = entry.communicator.load(std::memory_order_acquire);
     operation.stream = entry.stream.load(std::memory_order_acquire);
     auto const what = DeviceFlightTag::unpack(entry.what.load(std::memory_order_acquire));
+    NameWords name{};
+    for (std::size_t i = 0; i < name.size(); ++i) name[i] = entry.name[i].load(std::memory_order_acquire);
     record.called_at = entry.called_at.load(std::memory_order_acquire);
     auto const stage = entry.stage.load(std::memory_order_acquire);
     record.started_at = entry.started_at.load(std::memory_order_acquire);
@@ -70,6 +77,7 @@ std::vector<DeviceFlightRecord> read_device_flight(DeviceFlightRing const& ring)
     operation.ranks = what.ranks;
     if (what.root != DeviceFlightTag::no_root) operation.root = what.root;
     operation.device = what.device;
+    operation.name = std::bit_cast<decltype(operation.name)>(name);
     record.stage = static_cast<DeviceStage>(std::min(stage, static_cast<std::uint32_t>(DeviceStage::aborted)));
     records.push_back(record);
   }

@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -21,7 +22,9 @@ struct DeviceFlightOperation {
   std::uint64_t bytes = 0;         ///< of this rank's part
   std::uint64_t communicator = 0;  ///< the vendor's handle
   std::uint64_t stream = 0;        ///< the vendor's handle
+  std::array<char, 24> name{};     ///< of the call for the user, cut to this length; padded with NUL
 };
+static_assert(sizeof DeviceFlightOperation::name == sizeof DeviceFlightEntry::name);
 
 /// Writes an entry at the stage `calling`, and returns its number. Any thread of the rank.
 [[nodiscard]] std::uint64_t write_device_flight(DeviceFlightRing& ring, DeviceFlightOperation const& operation,

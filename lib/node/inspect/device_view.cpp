@@ -1,6 +1,7 @@
 #include "lib/node/inspect/device_view.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 namespace crossrank::node {
 namespace {
@@ -12,6 +13,11 @@ double seconds_since(std::uint64_t then, std::uint64_t now) {
 std::optional<double> age_of(std::uint64_t then, std::uint64_t now) {
   if (then == 0) return {};
   return seconds_since(then, now);
+}
+
+/// The process that wrote the name may have written anything.
+std::string name_of(DeviceFlightOperation const& operation) {
+  return {operation.name.data(), ::strnlen(operation.name.data(), operation.name.size())};
 }
 
 bool is_under_way(DeviceOperationView const& operation) {
@@ -83,7 +89,8 @@ char const* to_string(DevicePath path) noexcept {
 
 DeviceOperationView view_device_operation(DeviceFlightRecord const& record, std::uint64_t now) {
   auto const& operation = record.operation;
-  return {.op_kind = operation.op_kind,
+  return {.name = name_of(operation),
+          .op_kind = operation.op_kind,
           .path = operation.path,
           .block = operation.block,
           .sequence = operation.sequence,
@@ -104,8 +111,11 @@ std::optional<DeviceCallView> view_device_call(std::uint32_t block, std::vector<
   for (auto const& rank : ranks) {
     auto const* const oldest = oldest_under_way(*rank.operations, block);
     if (oldest == nullptr || (call && call->sequence <= oldest->sequence)) continue;
-    call = DeviceCallView{
-        .op_kind = oldest->op_kind, .path = oldest->path, .sequence = oldest->sequence, .root = oldest->root};
+    call = DeviceCallView{.name = oldest->name,
+                          .op_kind = oldest->op_kind,
+                          .path = oldest->path,
+                          .sequence = oldest->sequence,
+                          .root = oldest->root};
   }
   if (!call) return {};
   for (auto const& rank : ranks) {

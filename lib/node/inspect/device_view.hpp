@@ -13,6 +13,7 @@ namespace crossrank::node {
 
 /// An operation of a rank on a device.
 struct DeviceOperationView {
+  std::string name{};  ///< of the call for the user
   spi::OpKind op_kind = spi::OpKind::none;
   DevicePath path = DevicePath::none;
   std::string group{};             ///< empty when it has ended
@@ -32,6 +33,7 @@ struct DeviceOperationView {
 
 /// The oldest operation of a group on devices that a rank of this node has not ended.
 struct DeviceCallView {
+  std::string name{};  ///< of the call for the user
   spi::OpKind op_kind = spi::OpKind::none;
   DevicePath path = DevicePath::none;
   std::uint64_t sequence = 0;

@@ -57,19 +57,20 @@ struct DeviceFlightEntry {
   std::atomic<std::uint64_t> communicator;  ///< the vendor's handle; 0 for none
   std::atomic<std::uint64_t> stream;        ///< the vendor's handle; 0 is the default stream
   std::atomic<std::uint64_t> what;          ///< DeviceFlightTag
+  std::atomic<std::uint64_t> name[3];       ///< of the call for the user; padded with NUL
   std::atomic<std::uint64_t> called_at;     ///< monotonic nanoseconds
   std::atomic<std::uint64_t> started_at;    ///< when the rank has seen it; 0: not yet
   std::atomic<std::uint64_t> ended_at;      ///< when the rank has seen it, or given it up; 0: not yet
   std::atomic<std::uint32_t> stage;         ///< DeviceStage; stored after the times
   std::uint32_t reserved;
 };
-static_assert(std::is_standard_layout_v<DeviceFlightEntry> && sizeof(DeviceFlightEntry) == 80);
+static_assert(std::is_standard_layout_v<DeviceFlightEntry> && sizeof(DeviceFlightEntry) == 104);
 
 struct alignas(64) DeviceFlightRing {
   static constexpr std::size_t entries = 50;
   std::atomic<std::uint64_t> position;  ///< number of the last entry; increased by fetch_add, by any thread of the rank
   DeviceFlightEntry ring[entries];
 };
-static_assert(std::is_standard_layout_v<DeviceFlightRing> && sizeof(DeviceFlightRing) == 4032);
+static_assert(std::is_standard_layout_v<DeviceFlightRing> && sizeof(DeviceFlightRing) == 5248);
 
 }  // namespace crossrank::node
