@@ -57,6 +57,17 @@ Registry& registry() {
   return all.value;
 }
 
+/// Decides how the group moves tensors on GPUs, if all its ranks have one. Otherwise the first collective on such
+/// tensors decides. Collective.
+void agree_on_transport(Collective const& group, Device device) {
+  if (group.world_size() == 1) return;  // its first collective, if there is one, waits for no other rank
+  with_operation_name(creating, [&] {
+    int const has_gpu = device.kind == Device::Kind::cpu ? 0 : 1;
+    bool const all_have_one = group.all_reduce_value(has_gpu, ReduceOp::min) != 0;
+    if (all_have_one) detail::NamedCalls(group, creating).prepare_device(device);
+  });
+}
+
 }  // namespace
 
 GroupCoordinator GroupCoordinator::create(Collective const& world, std::vector<std::vector<int>> const& groups,
@@ -74,7 +85,10 @@ GroupCoordinator GroupCoordinator::create(Collective const& world, std::vector<s
   state->cpu = world.split(groups, options.name);
   // Split the world, because ranks in a group of one take part too.
   state->device = options.device_communicator ? world.split(groups, options.name + "/device") : state->cpu;
-  if (options.device_communicator) state->tensor_device = default_device();
+  if (options.device_communicator) {
+    state->tensor_device = default_device();
+    agree_on_transport(state->device, state->tensor_device);
+  }
   state->data_parallel = std::move(options.data_parallel);
   if (options.broadcaster && state->cpu.world_size() > 1)
     state->queue = MessageQueue::create(state->cpu, {.name = options.name + "/objects"});

@@ -31,10 +31,12 @@ struct Source {
 
 /// Options of `GroupCoordinator::create`.
 struct GroupOptions {
-  std::string name = "anonymous";    ///< first part of the group's unique name
-  std::string backend{};             ///< empty: the world's backend; another one is an `UnavailableError`
-  bool device_communicator = false;  ///< tensors use a group of their own, apart from objects and metadata
-  bool broadcaster = false;          ///< `broadcast_object` from rank 0 goes through a message queue
+  std::string name = "anonymous";  ///< first part of the group's unique name
+  std::string backend{};           ///< empty: the world's backend; another one is an `UnavailableError`
+  /// Whether tensors use a group of their own, apart from objects and metadata. If all ranks have a GPU, `create` makes
+  /// the communicator between their `default_device()`.
+  bool device_communicator = false;
+  bool broadcaster = false;  ///< `broadcast_object` from rank 0 goes through a message queue
   std::optional<Collective>
       data_parallel{};  ///< group of `dispatch` without sequence parallelism; empty: tokens stay local
 };

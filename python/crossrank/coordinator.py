@@ -104,7 +104,7 @@ class GroupCoordinator:
         """Makes the listed groups and returns the one that holds this rank. Collective.
 
         `data_parallel` is the group whose tokens `dispatch` joins. With `device_communicator`, `recv` receives on the GPU of
-        this process.
+        this process, and the communicator between the GPUs is made here, if all ranks have one.
 
         >>> tp = crossrank.GroupCoordinator.create(world, [[0, 1]])
         """

@@ -100,6 +100,40 @@ TEST(NcclChoice, is_an_error_on_all_ranks_where_the_setting_wants_nccl_and_a_ran
   expect_job_ok(2, "nccl_forced", std::move(options));
 }
 
+/// Argument: what `device_backend()` is once the coordinator has been made.
+CROSSRANK_RANK_SCENARIO(nccl_of_a_coordinator) {
+  auto const world = connect_gpu_rank();
+  auto const group = GroupCoordinator::create(world, {{0, 1}}, {.name = "tp", .device_communicator = true});
+  EXPECT_EQ(group.device_group().device_backend(), self.arguments.at(0));
+  auto const on_host = Tensor::of(std::vector<float>(3, 1), {3});
+  EXPECT_EQ(values(group.all_reduce(on_host)), std::vector<float>(3, 2));
+  if (group.device() != Device::cpu() && self.arguments.at(0) != "none") {
+    reset_emulated_counts();
+    EXPECT_EQ(values(group.all_reduce(filled(world, 3))), std::vector<float>(3, 3));
+    EXPECT_EQ(emulated_count("ncclCommInitRankConfig"), 0U);
+  }
+  world.barrier();
+  return end_gpu_rank();
+}
+
+TEST(NcclChoice, is_made_with_a_coordinator) {
+  for (auto const version : {EmulatedNccl::newest, EmulatedNccl::none}) {
+    auto options = gpu_ranks(version);
+    options.arguments = {version == EmulatedNccl::none ? "staged" : "nccl"};
+    expect_job_ok(2, "nccl_of_a_coordinator", std::move(options));
+  }
+}
+
+TEST(NcclChoice, is_not_made_with_a_coordinator_where_a_rank_has_no_gpu) {
+  for (int const without : {1, 2}) {
+    auto options = gpu_ranks();
+    options.arguments = {"none"};
+    for (int rank = 2 - without; rank < 2; ++rank)
+      options.rank_environment[rank]["CROSSRANK_CUDA_LIBRARY"] = "/nowhere/libcuda.so.1";
+    expect_job_ok(2, "nccl_of_a_coordinator", std::move(options));
+  }
+}
+
 CROSSRANK_RANK_SCENARIO(nccl_closed_gpu) {
   auto const world = connect_gpu_rank();
   auto const group = GroupCoordinator::create(world, {{0, 1}}, {.name = "tp", .device_communicator = true});
