@@ -44,6 +44,7 @@ class CallBuilder {
   [[nodiscard]] Call recv_any(Tensor& tensor, Tag tag) const;
   /// Throws if the operation would overwrite memory while it reads it.
   void require_apart(Tensor const& out, Tensor const& in, char const* operation) const;
+  void require_one_device(Tensor const& a, Tensor const& b, char const* operation) const;
 
  private:
   struct Division {
@@ -74,7 +75,6 @@ class CallBuilder {
   [[nodiscard]] Call message(spi::OpKind op_kind, Tensor const& tensor, int peer, Tag tag) const;
   void require_rank(int rank, char const* operation, char const* what) const;
   void require_tensor(Tensor const& tensor, char const* operation) const;
-  void require_one_device(Tensor const& a, Tensor const& b, char const* operation) const;
   /// Throws unless `whole` holds `ranks` times as many elements as `part`, of the same dtype.
   void require_whole(Tensor const& whole, Tensor const& part, char const* operation) const;
   void require_rows(Tensor const& tensor, std::int64_t rows, char const* operation) const;

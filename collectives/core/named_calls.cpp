@@ -71,6 +71,18 @@ void NamedCalls::agree() const {
     run(CallBuilder(*state.transport, state.check).barrier());
 }
 
+std::optional<Device> NamedCalls::own_device() const {
+  auto& state = group_.state(name_);
+  GroupLockGuard const guard(state, name_);
+  return state.devices.own_device();
+}
+
+void NamedCalls::require_own_device(Device device) const {
+  auto& state = group_.state(name_);
+  GroupLockGuard const guard(state, name_);
+  state.devices.require_own_device(device, name_, *state.transport);
+}
+
 void NamedCalls::prepare_device(Device device) const {
   auto& state = group_.state(name_);
   GroupLockGuard const guard(state, name_);

@@ -29,6 +29,10 @@ class NamedCalls {
                                          std::string_view subject) const;
   [[nodiscard]] Request start_reduce_scatter(std::span<Tensor> outs, std::span<Tensor const> ins, ReduceOp op,
                                              std::string_view subject) const;
+  /// Returns the GPU that this rank uses in the group. Nothing before its first call on one. Local.
+  [[nodiscard]] std::optional<Device> own_device() const;
+  /// Throws `UsageError` when this rank uses another GPU in the group. Local.
+  void require_own_device(Device device) const;
   /// Decides how the group's collectives move tensors of `device`, which makes the communicator. Collective the first
   /// time.
   void prepare_device(Device device) const;

@@ -184,6 +184,7 @@ void Collective::sendrecv(Tensor& out, Tensor const& in, Partners partners) cons
   auto const plan = call_builder(state("sendrecv"));
   auto incoming = plan.recv(out, partners.src, {partners.tag});
   auto outgoing = plan.send(in, partners.dst, {partners.tag});
+  plan.require_one_device(out, in, "sendrecv");
   plan.require_apart(out, in, "sendrecv");
   GroupLockGuard const guard(*state_, "sendrecv");
   with_operation_name("sendrecv", [&] {

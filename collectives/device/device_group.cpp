@@ -37,18 +37,18 @@ DeviceMessages* device_messages(spi::Transport& transport) {
 
 }  // namespace
 
-void DeviceGroup::require_own_device(Call const& call, spi::Transport const& transport) {
-  if (!own_device_ || *own_device_ == call.device) return;
-  throw UsageError(error_in(transport, {.operation = call.name(),
+void DeviceGroup::require_own_device(Device device, char const* operation, spi::Transport const& transport) const {
+  if (!own_device_ || *own_device_ == device) return;
+  throw UsageError(error_in(transport, {.operation = operation,
                                         .message = "the tensors are not on this rank's device of the group",
                                         .expected = to_string(*own_device_),
-                                        .got = to_string(call.device),
+                                        .got = to_string(device),
                                         .hint = "a rank uses one device in a group: the one of its first call"}));
 }
 
 void DeviceGroup::decide(Call const& call, CheckLevel check, spi::Transport& transport,
                          spi::TimeoutPolicy const& timeout_policy) {
-  require_own_device(call, transport);
+  require_own_device(call.device, call.name(), transport);
   // A rank whose tensors are on the CPU does not decide: the difference is found here.
   if (check != CheckLevel::off) transport.wait(transport.post_barrier(call.noted()), timeout_policy);
   auto agreed = agree_on_transport(transport, current_stream(call.device), timeout_policy);
@@ -99,11 +99,12 @@ std::vector<Call> DeviceGroup::pieces(Call&& call) const {
 }
 
 std::unique_ptr<DeviceCall> DeviceGroup::begin(Call const& call, spi::Transport& transport, CheckLevel check) {
-  require_own_device(call, transport);
+  require_own_device(call.device, call.name(), transport);
   require_capturable(call, current_stream(call.device));
   auto const begin_one = [&](Call const& one) { return begin_unpacked(one, transport, check); };
-  if (call.pack || call.unpack) return std::make_unique<PackedCall>(call, begin_one);
-  return begin_one(call);
+  auto begun = call.pack || call.unpack ? std::make_unique<PackedCall>(call, begin_one) : begin_one(call);
+  own_device_ = call.device;
+  return begun;
 }
 
 std::unique_ptr<DeviceCall> DeviceGroup::begin_unpacked(Call const& call, spi::Transport& transport, CheckLevel check) {

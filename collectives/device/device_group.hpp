@@ -28,6 +28,10 @@ class DeviceGroup {
   void decide(algorithms::Call const& call, CheckLevel check, spi::Transport& transport,
               spi::TimeoutPolicy const& timeout_policy);
   [[nodiscard]] bool is_decided() const noexcept { return is_decided_; }
+  /// Returns the device that this rank uses in the group. Nothing before its first call on one.
+  [[nodiscard]] std::optional<Device> own_device() const noexcept { return own_device_; }
+  /// Throws `UsageError` when this rank uses another device in the group.
+  void require_own_device(Device device, char const* operation, spi::Transport const& transport) const;
   /// Divides a call that goes through host memory; see `staged_pieces`. One of the device transport stays whole.
   [[nodiscard]] std::vector<algorithms::Call> pieces(algorithms::Call&& call) const;
   /// Begins a call. `UsageError` when this rank has used another device in this group, and for a call that
@@ -71,9 +75,8 @@ class DeviceGroup {
                                                           Stream stream);
   /// Throws when a graph is being captured from the stream and the call cannot be a part of it.
   void require_capturable(algorithms::Call const& call, Stream const& stream) const;
-  void require_own_device(algorithms::Call const& call, spi::Transport const& transport);
 
-  std::optional<Device> own_device_{};  ///< of this rank's tensors, as its first call on a device has chosen it
+  std::optional<Device> own_device_{};  ///< of this rank's tensors: that of its first collective or message on a device
   bool is_decided_ = false;
   std::mutex mutex_{};  ///< guards writes of `on_device_`, and reads outside the group's lock
   std::shared_ptr<WatchedTransport> on_device_{};   ///< null: staged, or not decided

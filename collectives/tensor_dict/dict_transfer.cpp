@@ -9,6 +9,8 @@
 #include <crossrank/error.hpp>
 #include <crossrank/objects.hpp>
 
+#include "collectives/core/group_state.hpp"
+#include "collectives/core/named_calls.hpp"
 #include "collectives/core/own_part.hpp"
 #include "collectives/core/with_operation_name.hpp"
 #include "collectives/objects/peer_exception.hpp"
@@ -49,6 +51,29 @@ Tensor part_of(DictTensor const& travelling, int part) {
   return bytes_of(travelling.tensor, as_size(part) * bytes, bytes);
 }
 
+/// Throws `UsageError` unless the tensors on GPUs are all on the one that this rank uses in the group. While the
+/// receivers can still be told.
+void require_own_device(Collective const& group, std::span<DictTensor const> tensors, char const* operation) {
+  std::optional<Device> first;
+  for (auto const& travelling : tensors) {
+    auto const device = travelling.tensor.device();
+    if (device.kind == Device::Kind::cpu || device == first) continue;
+    if (first) {
+      throw UsageError(detail::usage_in(*group.transport(), operation, "the tensors are on different devices",
+                                        to_string(*first), to_string(device)));
+    }
+    detail::NamedCalls(group, operation).require_own_device(device);
+    first = device;
+  }
+}
+
+/// Returns the device on which this rank receives tensors of a kind of device.
+Device receiving_device(Collective const& group, Device::Kind kind, char const* operation) {
+  if (kind == Device::Kind::cpu) return Device::cpu();
+  auto const used = detail::NamedCalls(group, operation).own_device();
+  return used && used->kind == kind ? *used : own_device(kind);
+}
+
 /// Returns a tensor that owns `bytes`.
 Tensor kept(std::vector<std::byte> bytes) {
   auto const held = std::make_shared<std::vector<std::byte>>(std::move(bytes));
@@ -62,13 +87,15 @@ TensorDict broadcast_dict_from(Collective const& group, TensorDict dict, int roo
   bool const mine = group.rank() == root;
   auto const bytes = detail::broadcast_bytes(group, "broadcast_tensor_dict", root, [&] {
     metadata = encode_dict(dict, [](std::string const&, Tensor const&) { return 1; });
+    require_own_device(group, metadata.tensors, "broadcast_tensor_dict");
     return std::move(metadata.bytes);
   });
   DecodedDict decoded;
   if (!mine) {
     decoded = run_own_part(group, "broadcast_tensor_dict", [&] {
       return decode_dict(bytes, [&](Shape const& shape, Dtype dtype, Device::Kind kind) {
-        return allocate_result(group, "broadcast_tensor_dict", [&] { return memory_for_tensor(shape, dtype, kind); });
+        auto const device = receiving_device(group, kind, "broadcast_tensor_dict");
+        return allocate_result(group, "broadcast_tensor_dict", [&] { return Tensor::empty(shape, dtype, device); });
       });
     });
   }
@@ -84,6 +111,7 @@ DictSend::DictSend(Collective const& group, TensorDict const& dict, PartsOf cons
   std::exception_ptr error;
   try {
     metadata = encode_dict(dict, parts_of);
+    require_own_device(group, metadata.tensors, "send_tensor_dict");
   } catch (...) {
     error = std::current_exception();
     metadata.bytes = encode_exception(error);
@@ -197,7 +225,7 @@ void DictReceive::receive_body() {
   }
   if (head_.failed != 0) throw peer_exception(group_, receiving, {src_}, body_);
   decoded_ = decode_dict(body_, [this](Shape const& shape, Dtype dtype, Device::Kind kind) {
-    return memory_on(own_device(kind), shape, dtype);
+    return memory_on(receiving_device(group_, kind, receiving), shape, dtype);
   });
   receive_tensors();
   stage_ = Stage::tensors;

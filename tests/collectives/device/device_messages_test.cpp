@@ -10,6 +10,7 @@
 
 #include <crossrank/cuda.hpp>
 #include <crossrank/error.hpp>
+#include <crossrank/group.hpp>
 
 #include "tests/collectives/device/nccl_ranks.hpp"
 #include "tests/faults/fault_report.hpp"
@@ -156,6 +157,66 @@ CROSSRANK_RANK_SCENARIO(device_messages_mismatch) {
   return end_gpu_rank();
 }
 
+/// Each rank has a second GPU, which no other rank uses.
+Device second_gpu(Collective const& world) { return Device::cuda(world.rank() + 2); }
+
+CROSSRANK_RANK_SCENARIO(device_messages_two_gpus) {
+  auto const world = connect_gpu_rank();
+  int const other = 1 - world.rank();
+  auto here = full(static_cast<float>(world.rank()));
+  auto elsewhere = full(-1).to(second_gpu(world));
+  Partners const partners{.dst = other, .src = other};
+  EXPECT_THROW(world.sendrecv(elsewhere, here, partners), UsageError);
+  auto on_host = here.to(Device::cpu());
+  EXPECT_THROW(world.sendrecv(on_host, here, partners), UsageError);
+  world.sendrecv(here, full(static_cast<float>(world.rank())), partners);
+  expect_all(here, static_cast<float>(other));
+  EXPECT_THROW(world.send(elsewhere, other), UsageError);
+  EXPECT_THROW(world.recv(elsewhere, other), UsageError);
+  EXPECT_THROW(static_cast<void>(world.isend(elsewhere, other)), UsageError);
+  EXPECT_THROW(static_cast<void>(world.irecv_any(elsewhere)), UsageError);
+  EXPECT_THROW(world.all_reduce(elsewhere), UsageError);
+  world.all_reduce(here);
+  expect_all(here, 1);
+  auto const another_group = world.split({{0, 1}});
+  another_group.sendrecv(elsewhere, here.to(second_gpu(world)), partners);
+  expect_all(elsewhere, 1);
+  world.barrier();
+  return end_gpu_rank();
+}
+
+CROSSRANK_RANK_SCENARIO(device_dictionaries_two_gpus) {
+  auto const world = connect_gpu_rank();
+  auto const group = GroupCoordinator::create(world, {{0, 1}});
+  auto const elsewhere = full(3).to(second_gpu(world));
+  TensorDict mixed;
+  mixed.set("here", full(2));
+  mixed.set("elsewhere", elsewhere);
+  if (world.rank() == 0) {
+    EXPECT_THROW(group.send_tensor_dict(mixed, {.dst = 1}), UsageError);
+    EXPECT_THROW(static_cast<void>(group.broadcast_tensor_dict(mixed)), UsageError);
+  } else {
+    EXPECT_THROW(static_cast<void>(group.recv_tensor_dict({.src = 0})), RemoteError);
+    EXPECT_THROW(static_cast<void>(group.broadcast_tensor_dict({})), RemoteError);
+  }
+  TensorDict dict;
+  dict.set("elsewhere", elsewhere);
+  if (world.rank() == 0) group.send_tensor_dict(dict, {.dst = 1});
+  if (world.rank() == 1) {
+    EXPECT_EQ(group.recv_tensor_dict({.src = 0}).at("elsewhere").tensor()->device(), default_device());
+  }
+  dict = group.broadcast_tensor_dict(dict);  // rank 1 gives none
+  EXPECT_EQ(dict.at("elsewhere").tensor()->device(), world.rank() == 0 ? second_gpu(world) : default_device());
+  if (world.rank() == 1) group.send_tensor_dict(dict, {.dst = 0});
+  if (world.rank() == 0) {
+    auto const received = group.recv_tensor_dict({.src = 1});
+    EXPECT_EQ(received.at("elsewhere").tensor()->device(), second_gpu(world)) << "the GPU of its calls before";
+    expect_all(*received.at("elsewhere").tensor(), 3);
+  }
+  world.barrier();
+  return end_gpu_rank();
+}
+
 CROSSRANK_RANK_SCENARIO(device_messages_not_received) {
   auto const world = connect_gpu_rank();
   unsigned long long allocations = 0;
@@ -261,6 +322,11 @@ TEST_P(DeviceMessages, that_nobody_receives_end_with_their_group) {
 
 INSTANTIATE_TEST_SUITE_P(Path, DeviceMessages, testing::Values("direct", "staged"),
                          [](auto const& one) { return std::string(one.param); });
+
+TEST(DeviceMessageUsage, takes_one_gpu_in_a_group) { expect_job_ok(2, "device_messages_two_gpus"); }
+TEST(DeviceMessageUsage, tells_the_receivers_of_a_dictionary_on_two_gpus) {
+  expect_job_ok(2, "device_dictionaries_two_gpus");
+}
 
 class RefusedDeviceMessages : public testing::TestWithParam<std::vector<std::string>> {};
 
