@@ -9,6 +9,7 @@
 #include "collectives/composite/waiting_outside_scope.hpp"
 #include "collectives/spi/one_collective.hpp"
 #include "lib/core/at_rank.hpp"
+#include "lib/core/at_scope_end.hpp"
 
 namespace crossrank::composite {
 namespace {
@@ -132,18 +133,12 @@ bool CompositeTransport::test(RequestId request_id) {
 void CompositeTransport::wait(RequestId request_id, spi::TimeoutPolicy const& timeout_policy) {
   auto& op = operation(request_id);
   awaited_ = &op;
-  auto const finish = [&] {
+  AtScopeEnd const finish([&] {
     awaited_ = nullptr;
     operations_.erase(request_id);
-  };
-  try {
-    complete(op, timeout_policy);
-    if (op.failure) std::rethrow_exception(op.failure);
-  } catch (...) {
-    finish();
-    throw;
-  }
-  finish();
+  });
+  complete(op, timeout_policy);
+  if (op.failure) std::rethrow_exception(op.failure);
 }
 
 bool CompositeTransport::watch_peers(RequestId request_id, spi::TimeoutPolicy const& timeout_policy,

@@ -6,6 +6,7 @@
 
 #include "collectives/spi/error_in.hpp"
 #include "lib/core/as_size.hpp"
+#include "lib/core/at_scope_end.hpp"
 #include "lib/platform/backoff.hpp"
 #include "lib/platform/cgroup.hpp"
 #include "lib/platform/progress_hook.hpp"
@@ -132,18 +133,12 @@ void MessageTransport::wait(RequestId request_id, spi::TimeoutPolicy const& time
     auto const guard = network.lock();
     return result_of(request_id);
   }();
-  auto const finished = [&] {
+  AtScopeEnd const finish([&] {
     auto const guard = network.lock();
     drop(request_id);
-  };
-  try {
-    await(request_id, result, timeout_policy);
-    if (result.failure) std::rethrow_exception(result.failure);
-  } catch (...) {
-    finished();
-    throw;
-  }
-  finished();
+  });
+  await(request_id, result, timeout_policy);
+  if (result.failure) std::rethrow_exception(result.failure);
 }
 
 bool MessageTransport::watch_peers(RequestId request_id, spi::TimeoutPolicy const& timeout_policy,

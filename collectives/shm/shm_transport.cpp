@@ -12,6 +12,7 @@
 #include "collectives/spi/open_group.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
+#include "lib/core/at_scope_end.hpp"
 #include "lib/core/error_record.hpp"
 #include "lib/core/overloads.hpp"
 #include "lib/node/group/copy_batch.hpp"
@@ -120,16 +121,11 @@ bool ShmTransport::test(RequestId request_id) {
 }
 
 void ShmTransport::wait(RequestId request_id, spi::TimeoutPolicy const& timeout_policy) {
-  try {
-    with_operation(request_id, [&](auto& op) {
-      group_->comm().require_own_process(op.name());
-      complete(op, timeout_policy);
-    });
-  } catch (...) {
-    drop(request_id);
-    throw;
-  }
-  drop(request_id);
+  AtScopeEnd const finish([&] { drop(request_id); });
+  with_operation(request_id, [&](auto& op) {
+    group_->comm().require_own_process(op.name());
+    complete(op, timeout_policy);
+  });
 }
 
 bool ShmTransport::watch_peers(RequestId request_id, spi::TimeoutPolicy const& timeout_policy,

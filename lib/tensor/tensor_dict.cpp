@@ -21,7 +21,12 @@ std::string kind_of(TensorDict::Value const& value) {
   return std::string("a JSON ") + value.json()->type_name();
 }
 
-[[noreturn]] void refuse_kind(std::string_view key, char const* wanted, TensorDict::Value const& value) {
+/// Returns the value of `key` that `member` returns. Throws `UsageError` if the value is of another kind than `wanted`.
+template <class T>
+T const& value_as(TensorDict const& dict, std::string_view key, T const* (TensorDict::Value::*member)() const noexcept,
+                  char const* wanted) {
+  auto const& value = dict.at(key);
+  if (auto const* const held = (value.*member)()) return *held;
   throw UsageError({.operation = "TensorDict",
                     .message = "the value is of another kind",
                     .expected = wanted,
@@ -98,28 +103,18 @@ TensorDict::Value const& TensorDict::at(std::string_view key) const {
 }
 
 Tensor const& TensorDict::tensor(std::string_view key) const {
-  auto const& value = at(key);
-  if (auto const* held = value.tensor()) return *held;
-  refuse_kind(key, "a tensor", value);
+  return value_as(*this, key, &Value::tensor, "a tensor");
 }
 
 TensorDict const& TensorDict::dict(std::string_view key) const {
-  auto const& value = at(key);
-  if (auto const* held = value.dict()) return *held;
-  refuse_kind(key, "a dictionary", value);
+  return value_as(*this, key, &Value::dict, "a dictionary");
 }
 
 TensorDict::List const& TensorDict::list(std::string_view key) const {
-  auto const& value = at(key);
-  if (auto const* held = value.list()) return *held;
-  refuse_kind(key, "a list", value);
+  return value_as(*this, key, &Value::list, "a list");
 }
 
-Json const& TensorDict::json(std::string_view key) const {
-  auto const& value = at(key);
-  if (auto const* held = value.json()) return *held;
-  refuse_kind(key, "a JSON value", value);
-}
+Json const& TensorDict::json(std::string_view key) const { return value_as(*this, key, &Value::json, "a JSON value"); }
 
 void TensorDict::set(std::string key, Value value) {
   // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): this object is not const

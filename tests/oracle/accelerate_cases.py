@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 import transformers
 
 from comparison import Case
-from ranks import run_ranks
+from ranks import failure_of_ranks
 import small_models
 
 
@@ -35,10 +35,8 @@ def make(work, worlds=(2, 3)):
             os.makedirs(folder)
             model = small_models.small_model("llama", "LlamaForCausalLM")
             model.save_pretrained(f"{folder}/whole")
-            try:
-                run_ranks(world, save_ranks, folder, dtype)
-            except Exception as error:
-                failed[title] = f"{type(error).__name__}: {error}"
+            if failure := failure_of_ranks(world, save_ranks, folder, dtype):
+                failed[title] = failure
                 continue
             for name in ("state", "sharded"):
                 model.config.save_pretrained(f"{folder}/{name}")

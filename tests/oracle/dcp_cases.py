@@ -13,7 +13,7 @@ import transformers
 
 import small_models
 from comparison import Case
-from ranks import run_ranks
+from ranks import failure_of_ranks
 
 PLAN = {"self_attn.q_proj": ColwiseParallel, "self_attn.k_proj": ColwiseParallel, "self_attn.v_proj": ColwiseParallel,
         "self_attn.o_proj": RowwiseParallel, "mlp.gate_proj": ColwiseParallel, "mlp.up_proj": ColwiseParallel,
@@ -74,10 +74,8 @@ def make(work, worlds=(2, 3, 4)):
         model.save_pretrained(f"{folder}/whole")
         truth = f"{folder}/truth.safetensors"
         save_file({name: tensor.clone() for name, tensor in model.state_dict().items()}, truth)
-        try:
-            run_ranks(world, save_ranks, folder)
-        except Exception as error:
-            failed[f"{world} ranks"] = f"{type(error).__name__}: {error}"
+        if failure := failure_of_ranks(world, save_ranks, folder):
+            failed[f"{world} ranks"] = failure
         for name in sorted(os.listdir(folder)):
             if name in ("whole", "truth.safetensors") or not os.listdir(f"{folder}/{name}"):
                 continue

@@ -13,7 +13,7 @@ import transformers
 
 from comparison import Case
 from dcp_cases import apply_fsdp, apply_tp
-from ranks import run_ranks
+from ranks import failure_of_ranks
 import small_models
 
 
@@ -116,10 +116,8 @@ def make(work):
             folder, title = f"{work}/{name}-{world}", f"{name}, {world} ranks"
             os.makedirs(folder)
             small_models.small_model("llama", "LlamaForCausalLM").save_pretrained(f"{folder}/whole")
-            try:
-                run_ranks(world, export_ranks, folder, name)
-            except Exception as error:
-                failed[title] = f"{type(error).__name__}: {error}"
+            if failure := failure_of_ranks(world, export_ranks, folder, name):
+                failed[title] = failure
                 continue
             for result in ("made", "gathered"):
                 cases.append(Case("export", f"{title}, {result}", f"{folder}/{result}", [f"{folder}/truth.safetensors"], merged=True))

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 
 from comparison import Case
-from ranks import run_ranks
+from ranks import failure_of_ranks, run_ranks
 
 HIDDEN, FFN, VOCAB = 32, 96, 160
 
@@ -329,10 +329,8 @@ def make(work, wanted=()):
     for world in () if wanted else (1, 2, 4):
         folder, title = f"{work}/layers-{world}", f"layers, tensor-parallel over {world} ranks"
         os.makedirs(folder)
-        try:
-            run_ranks(world, save_layers, folder)
-        except Exception as error:
-            failed[title] = f"{type(error).__name__}: {error}"
+        if failure := failure_of_ranks(world, save_layers, folder):
+            failed[title] = failure
             continue
         cases.append(Case("Megatron Core", title, f"{folder}/saved", [f"{folder}/truth.safetensors"]))
     return cases, failed

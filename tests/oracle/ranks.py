@@ -23,3 +23,12 @@ def run_ranks(world, body, *arguments):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     multiprocessing.spawn(_rank_main, (world, port, body, arguments), nprocs=world)
+
+
+def failure_of_ranks(world, body, *arguments):
+    """Returns why `run_ranks` failed, or an empty text."""
+    try:
+        run_ranks(world, body, *arguments)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
+#include <cstring>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -37,6 +38,17 @@ inline constexpr std::size_t call_count = static_cast<std::size_t>(Call::count);
 inline constexpr std::array<char const*, call_count> call_names{
     "openat",    "close",     "pread",  "write",    "pwrite",   "fsync",   "fstat", "fstatat",
     "fallocate", "ftruncate", "linkat", "renameat", "unlinkat", "mkdirat", "flock", "random"};
+
+/// A call that fails, and the error that it sets.
+struct Fault {
+  Call call = Call::pwrite;
+  int error = EIO;
+};
+
+/// Returns the name of a fault for the name of a test.
+inline std::string name_of(Fault const& fault) {
+  return std::string(call_names.at(static_cast<std::size_t>(fault.call))) + "_" + ::strerrorname_np(fault.error);
+}
 
 /// An operating system with faults: the nth use of a call fails, transfers are cut short, and the clock can be faked.
 ///

@@ -15,6 +15,7 @@
 #include <crossrank/crossrank.hpp>
 
 #include "tests/support/error_of.hpp"
+#include "tests/support/expect_same_tensor.hpp"
 #include "tests/support/message_ranks.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/support/thread_ranks.hpp"
@@ -23,6 +24,7 @@
 namespace crossrank {
 namespace {
 
+using test::expect_same_tensor;
 using test::run_thread_ranks;
 
 enum class Through { memory, files, named_files, named_memory };
@@ -38,16 +40,6 @@ Tensor tensor_of(int rank, std::int64_t rows) {
   std::vector<float> values(static_cast<std::size_t>(rows * 3));
   std::iota(values.begin(), values.end(), static_cast<float>(rank * 1000));
   return Tensor::of<float>(values, {rows, 3});
-}
-
-void expect_equal(Tensor const& got, Tensor const& wanted) {
-  ASSERT_EQ(got.defined(), wanted.defined());
-  if (!wanted.defined()) return;
-  EXPECT_EQ(got.dtype(), wanted.dtype());
-  EXPECT_EQ(got.shape(), wanted.shape());
-  auto const a = got.bytes();
-  auto const b = wanted.bytes();
-  EXPECT_TRUE(std::equal(a.begin(), a.end(), b.begin(), b.end()));
 }
 
 /// Compares types too, because == treats signed and unsigned integers as equal.
@@ -102,7 +94,7 @@ TEST_P(Gather, delivers_tensors_in_rank_order_with_their_own_shapes) {
       EXPECT_EQ(range.size(), world.rank() == 0 ? static_cast<std::size_t>(world.world_size()) : 0U);
       int rank = 0;
       for (auto const& tensor : range) {
-        expect_equal(tensor, tensor_of(rank, rank + round));
+        expect_same_tensor(tensor, tensor_of(rank, rank + round));
         ++rank;
       }
       range.close();
@@ -118,8 +110,8 @@ TEST_P(Gather, delivers_to_the_first_listed_rank_in_the_order_of_the_list) {
     auto const all = get_tensors_parallel(tensor_of(world.rank(), 2), {2, 0}, world, through).take();
     ASSERT_EQ(all.size(), world.rank() == 2 ? 2U : 0U);
     if (all.empty()) return;
-    expect_equal(all[0], tensor_of(2, 2));
-    expect_equal(all[1], tensor_of(0, 2));
+    expect_same_tensor(all[0], tensor_of(2, 2));
+    expect_same_tensor(all[1], tensor_of(0, 2));
   });
 }
 
@@ -129,7 +121,7 @@ TEST_P(Gather, keeps_the_place_of_an_undefined_tensor) {
     auto const mine = world.rank() % 2 == 1 ? Tensor() : tensor_of(world.rank(), 1);
     auto const all = get_tensors_parallel(mine, world, through).take();
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
-      expect_equal(all[rank], rank % 2 == 1 ? Tensor() : tensor_of(static_cast<int>(rank), 1));
+      expect_same_tensor(all[rank], rank % 2 == 1 ? Tensor() : tensor_of(static_cast<int>(rank), 1));
     }
   });
 }
@@ -157,7 +149,7 @@ TEST_P(Gather, preserves_every_dtype_and_empty_and_scalar_tensors) {
       auto got = all[rank].begin();
       for (auto const& [name, tensor] : wanted) {
         EXPECT_EQ(got->first, name);
-        expect_equal(got->second, tensor);
+        expect_same_tensor(got->second, tensor);
         ++got;
       }
     }
@@ -204,7 +196,7 @@ TEST_P(Gather, preserves_every_value_of_configs) {
       EXPECT_EQ(all[i].state.config.dump(), wanted.config.dump()) << "order of keys";
       expect_same_types(all[i].state.config, wanted.config);
       ASSERT_EQ(all[i].state.weights.size(), wanted.weights.size());
-      for (auto const& [name, tensor] : wanted.weights) expect_equal(all[i].state.weights.at(name), tensor);
+      for (auto const& [name, tensor] : wanted.weights) expect_same_tensor(all[i].state.weights.at(name), tensor);
     }
   });
 }
@@ -243,9 +235,9 @@ TEST_P(Gather, allows_nested_ranges) {
     auto const through = options(world);
     auto outer = get_tensors_parallel(tensor_of(world.rank(), 1), world, through);
     auto inner = get_tensors_parallel(tensor_of(world.rank(), 4), world, through);
-    for (std::size_t i = 0; i < inner.size(); ++i) expect_equal(inner[i], tensor_of(static_cast<int>(i), 4));
+    for (std::size_t i = 0; i < inner.size(); ++i) expect_same_tensor(inner[i], tensor_of(static_cast<int>(i), 4));
     inner.close();
-    for (std::size_t i = 0; i < outer.size(); ++i) expect_equal(outer[i], tensor_of(static_cast<int>(i), 1));
+    for (std::size_t i = 0; i < outer.size(); ++i) expect_same_tensor(outer[i], tensor_of(static_cast<int>(i), 1));
     outer.close();
   });
 }
@@ -394,7 +386,7 @@ TEST(GatherAcrossNodes, releases_the_network_with_the_last_handle) {
       auto const world = test::join_by_messages(hub, rank, {});
       auto range = get_tensors_parallel(tensor_of(rank, 1), world);
       int received = 0;
-      for (auto const& tensor : range) expect_equal(tensor, tensor_of(received++, 1));
+      for (auto const& tensor : range) expect_same_tensor(tensor, tensor_of(received++, 1));
       EXPECT_EQ(received, rank == 0 ? 2 : 0);
       range.close();
     });

@@ -31,15 +31,10 @@ std::vector<std::byte> pack(Contribution const& contribution) {
   std::vector<codec::TableEntry> entries;
   entries.reserve(contribution.tensors.size());
   std::size_t data_bytes = 0;
-  for (auto const& [name, tensor] : contribution.tensors) {
-    auto& entry = entries.emplace_back();
-    entry.name = name;
-    entry.present = tensor->defined();
+  for (auto const& named : contribution.tensors) {
+    auto& entry = entries.emplace_back(entry_of(named));
     if (!entry.present) continue;
-    if (on_gpu(*tensor)) require_readable(*tensor, "publish");
-    entry.dtype = tensor->dtype();
-    entry.shape = tensor->shape();
-    entry.nbytes = tensor->nbytes();
+    if (on_gpu(*named.tensor)) require_readable(*named.tensor, "publish");
     entry.offset = data_bytes;
     data_bytes = aligned(data_bytes + entry.nbytes);
   }

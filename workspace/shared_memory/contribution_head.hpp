@@ -5,7 +5,9 @@
 #include <optional>
 #include <span>
 
+#include "lib/codec/message/tensor_table.hpp"
 #include "lib/core/round_up.hpp"
+#include "workspace/shared_memory/contribution.hpp"
 
 namespace crossrank::workspace {
 
@@ -24,6 +26,13 @@ struct ContributionHead {
     return {table_bytes, aligned(sizeof(ContributionHead) + table_bytes)};
   }
 };
+
+/// Returns the entry of a tensor in the table, without the place of its bytes. The name must outlive it.
+[[nodiscard]] inline codec::TableEntry entry_of(NamedTensor const& named) {
+  auto const& tensor = *named.tensor;
+  if (!tensor.defined()) return {.name = named.name, .present = false};
+  return {.name = named.name, .dtype = tensor.dtype(), .shape = tensor.shape(), .nbytes = tensor.nbytes()};
+}
 
 /// The table and the tensors of a contribution, as bytes.
 struct ContributionParts {

@@ -52,15 +52,11 @@ Layout lay_out(node::NodeComm& comm, Contribution const& contribution, bool in_p
   Layout layout;
   layout.entries.reserve(contribution.tensors.size());
   auto const* const arena = comm.arena_of(comm.rank());
-  for (auto const& [name, tensor] : contribution.tensors) {
-    auto& entry = layout.entries.emplace_back();
-    entry.name = name;
-    entry.present = tensor->defined();
+  for (auto const& named : contribution.tensors) {
+    auto const& [name, tensor] = named;
+    auto& entry = layout.entries.emplace_back(entry_of(named));
     if (!entry.present) continue;
     if (on_gpu(*tensor)) require_usable(*tensor, "publish");
-    entry.dtype = tensor->dtype();
-    entry.shape = tensor->shape();
-    entry.nbytes = tensor->nbytes();
     if (auto const slot = comm.arena().find(tensor->data(), tensor->nbytes()); slot && entry.nbytes != 0) {
       entry.slot = slot->id;
       entry.generation = slot->generation;

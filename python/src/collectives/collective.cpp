@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -67,7 +68,17 @@ Collective connect_with(std::optional<int> communicator, std::string backend, st
   return run_waiting([] {}, [&] { return communicator ? spi::connect_mpi(*communicator, options) : connect(options); });
 }
 
-// Python's calls of one shape, blocking and not. `Call` and `Start` are members of Collective.
+/// Runs a blocking call, or starts a call that returns a request.
+template <class Call>
+auto run_or_start(Collective const& group, Call&& call) {
+  if constexpr (std::is_void_v<std::invoke_result_t<Call>>) {
+    run_waiting(group, std::forward<Call>(call));
+  } else {
+    return PendingCall{group, run_waiting(group, std::forward<Call>(call))};
+  }
+}
+
+// Python's calls of one shape. `Call` is a member of Collective, in its blocking or its non-blocking form.
 
 /// Returns a tensor that the call writes on all ranks, or on all but this one.
 Tensor tensor_of_call(nb::handle object, bool writes) {
@@ -75,53 +86,75 @@ Tensor tensor_of_call(nb::handle object, bool writes) {
 }
 
 template <auto Call>
-void one_tensor(Collective const& group, nb::handle object, int root) {
+auto one_tensor(Collective const& group, nb::handle object, int root) {
   auto tensor = tensor_of_call(object, group.rank() != root);
-  run_waiting(group, [&] { (group.*Call)(tensor, Root{root}); });
-}
-template <auto Start>
-PendingCall start_one_tensor(Collective const& group, nb::handle object, int root) {
-  auto tensor = tensor_of_call(object, group.rank() != root);
-  return {group, run_waiting(group, [&] { return (group.*Start)(tensor, Root{root}); })};
+  return run_or_start(group, [&] { return (group.*Call)(tensor, Root{root}); });
 }
 
 template <auto Call>
-void two_tensors(Collective const& group, nb::handle to, nb::handle from) {
+auto two_tensors(Collective const& group, nb::handle to, nb::handle from) {
   auto out = writable_tensor_from(to);
   auto const in = tensor_from(from);
-  run_waiting(group, [&] { (group.*Call)(out, in); });
-}
-template <auto Start>
-PendingCall start_two_tensors(Collective const& group, nb::handle to, nb::handle from) {
-  auto out = writable_tensor_from(to);
-  auto const in = tensor_from(from);
-  return {group, run_waiting(group, [&] { return (group.*Start)(out, in); })};
+  return run_or_start(group, [&] { return (group.*Call)(out, in); });
 }
 
 template <auto Call>
-void rooted(Collective const& group, nb::handle to, nb::handle from, int root) {
+auto rooted(Collective const& group, nb::handle to, nb::handle from, int root) {
   auto out = writable_tensor_from(to);
   auto const in = tensor_from(from);
-  run_waiting(group, [&] { (group.*Call)(out, in, Root{root}); });
-}
-template <auto Start>
-PendingCall start_rooted(Collective const& group, nb::handle to, nb::handle from, int root) {
-  auto out = writable_tensor_from(to);
-  auto const in = tensor_from(from);
-  return {group, run_waiting(group, [&] { return (group.*Start)(out, in, Root{root}); })};
+  return run_or_start(group, [&] { return (group.*Call)(out, in, Root{root}); });
 }
 
 template <auto Call>
-void with_rows(Collective const& group, nb::handle to, nb::handle from, Lengths const& rows, int root) {
+auto with_rows(Collective const& group, nb::handle to, nb::handle from, Lengths const& rows, int root) {
   auto out = writable_tensor_from(to);
   auto const in = tensor_from(from);
-  run_waiting(group, [&] { (group.*Call)(out, in, Rows{.rows = rows, .root = root}); });
+  return run_or_start(group, [&] { return (group.*Call)(out, in, Rows{.rows = rows, .root = root}); });
 }
-template <auto Start>
-PendingCall start_with_rows(Collective const& group, nb::handle to, nb::handle from, Lengths const& rows, int root) {
+
+template <auto Call>
+auto with_lengths(Collective const& group, nb::handle to, nb::handle from, Lengths const& send,
+                  Lengths const& receive) {
   auto out = writable_tensor_from(to);
   auto const in = tensor_from(from);
-  return {group, run_waiting(group, [&] { return (group.*Start)(out, in, Rows{.rows = rows, .root = root}); })};
+  return run_or_start(group, [&] { return (group.*Call)(out, in, {.send = send, .receive = receive}); });
+}
+
+template <auto Call>
+auto reducing(Collective const& group, nb::handle object, std::string_view op, std::string_view order) {
+  auto tensor = writable_tensor_from(object);
+  auto const how = op_named(op);
+  auto const by = order_named(order);
+  return run_or_start(group, [&] { return (group.*Call)(tensor, how, by); });
+}
+
+template <auto Call>
+auto reducing_to_root(Collective const& group, nb::handle object, std::string_view op, int root,
+                      std::string_view order) {
+  auto tensor = tensor_of_call(object, group.rank() == root);
+  auto const how = op_named(op);
+  auto const by = order_named(order);
+  return run_or_start(group, [&] { return (group.*Call)(tensor, how, Root{root}, by); });
+}
+
+template <auto Call>
+auto reducing_slices(Collective const& group, nb::handle to, nb::handle from, std::string_view op,
+                     std::string_view order) {
+  auto out = writable_tensor_from(to);
+  auto const in = tensor_from(from);
+  auto const how = op_named(op);
+  auto const by = order_named(order);
+  return run_or_start(group, [&] { return (group.*Call)(out, in, how, by); });
+}
+
+template <auto Call>
+auto reducing_rows(Collective const& group, nb::handle to, nb::handle from, Lengths const& rows, std::string_view op,
+                   std::string_view order) {
+  auto out = writable_tensor_from(to);
+  auto const in = tensor_from(from);
+  auto const how = op_named(op);
+  auto const by = order_named(order);
+  return run_or_start(group, [&] { return (group.*Call)(out, in, Rows{.rows = rows}, how, by); });
 }
 
 using OneTensor = void (Collective::*)(Tensor&, Root) const;
@@ -132,6 +165,16 @@ using Rooted = void (Collective::*)(Tensor&, Tensor const&, Root) const;
 using StartRooted = Request (Collective::*)(Tensor&, Tensor const&, Root) const;
 using WithRows = void (Collective::*)(Tensor&, Tensor const&, Rows) const;
 using StartWithRows = Request (Collective::*)(Tensor&, Tensor const&, Rows) const;
+using WithLengths = void (Collective::*)(Tensor&, Tensor const&, ExchangedRows) const;
+using StartWithLengths = Request (Collective::*)(Tensor&, Tensor const&, ExchangedRows) const;
+using Reducing = void (Collective::*)(Tensor&, ReduceOp, ReduceOrder) const;
+using StartReducing = Request (Collective::*)(Tensor&, ReduceOp, ReduceOrder) const;
+using ReducingToRoot = void (Collective::*)(Tensor&, ReduceOp, Root, ReduceOrder) const;
+using StartReducingToRoot = Request (Collective::*)(Tensor&, ReduceOp, Root, ReduceOrder) const;
+using ReducingSlices = void (Collective::*)(Tensor&, Tensor const&, ReduceOp, ReduceOrder) const;
+using StartReducingSlices = Request (Collective::*)(Tensor&, Tensor const&, ReduceOp, ReduceOrder) const;
+using ReducingRows = void (Collective::*)(Tensor&, Tensor const&, Rows, ReduceOp, ReduceOrder) const;
+using StartReducingRows = Request (Collective::*)(Tensor&, Tensor const&, Rows, ReduceOp, ReduceOrder) const;
 
 void bind_identity(nb::class_<Collective>& collective) {
   collective.def("connected", &Collective::connected)
@@ -156,111 +199,41 @@ void bind_identity(nb::class_<Collective>& collective) {
 }
 
 void bind_reductions(nb::class_<Collective>& collective) {
-  collective
-      .def("all_reduce",
-           [](Collective const& group, nb::handle object, std::string_view op, std::string_view order) {
-             auto tensor = writable_tensor_from(object);
-             auto const how = op_named(op);
-             auto const by = order_named(order);
-             run_waiting(group, [&] { group.all_reduce(tensor, how, by); });
-           })
-      .def("iall_reduce",
-           [](Collective const& group, nb::handle object, std::string_view op, std::string_view order) {
-             auto tensor = writable_tensor_from(object);
-             auto const how = op_named(op);
-             auto const by = order_named(order);
-             return PendingCall{group, run_waiting(group, [&] { return group.iall_reduce(tensor, how, by); })};
-           })
-      .def("reduce",
-           [](Collective const& group, nb::handle object, std::string_view op, int root, std::string_view order) {
-             auto tensor = tensor_of_call(object, group.rank() == root);
-             auto const how = op_named(op);
-             auto const by = order_named(order);
-             run_waiting(group, [&] { group.reduce(tensor, how, {root}, by); });
-           })
-      .def("ireduce",
-           [](Collective const& group, nb::handle object, std::string_view op, int root, std::string_view order) {
-             auto tensor = tensor_of_call(object, group.rank() == root);
-             auto const how = op_named(op);
-             auto const by = order_named(order);
-             return PendingCall{group, run_waiting(group, [&] { return group.ireduce(tensor, how, {root}, by); })};
-           });
-}
-
-void bind_reduce_scatters(nb::class_<Collective>& collective) {
-  collective
-      .def("reduce_scatter",
-           [](Collective const& group, nb::handle to, nb::handle from, std::string_view op, std::string_view order) {
-             auto out = writable_tensor_from(to);
-             auto const in = tensor_from(from);
-             auto const how = op_named(op);
-             auto const by = order_named(order);
-             run_waiting(group, [&] { group.reduce_scatter(out, in, how, by); });
-           })
-      .def("ireduce_scatter",
-           [](Collective const& group, nb::handle to, nb::handle from, std::string_view op, std::string_view order) {
-             auto out = writable_tensor_from(to);
-             auto const in = tensor_from(from);
-             auto const how = op_named(op);
-             auto const by = order_named(order);
-             return PendingCall{group, run_waiting(group, [&] { return group.ireduce_scatter(out, in, how, by); })};
-           })
-      .def("reduce_scatterv",
-           [](Collective const& group, nb::handle to, nb::handle from, Lengths const& rows, std::string_view op,
-              std::string_view order) {
-             auto out = writable_tensor_from(to);
-             auto const in = tensor_from(from);
-             auto const how = op_named(op);
-             auto const by = order_named(order);
-             run_waiting(group, [&] { group.reduce_scatterv(out, in, {.rows = rows}, how, by); });
-           })
-      .def("ireduce_scatterv", [](Collective const& group, nb::handle to, nb::handle from, Lengths const& rows,
-                                  std::string_view op, std::string_view order) {
-        auto out = writable_tensor_from(to);
-        auto const in = tensor_from(from);
-        auto const how = op_named(op);
-        auto const by = order_named(order);
-        return PendingCall{
-            group, run_waiting(group, [&] { return group.ireduce_scatterv(out, in, {.rows = rows}, how, by); })};
-      });
+  collective.def("all_reduce", &reducing<static_cast<Reducing>(&Collective::all_reduce)>)
+      .def("iall_reduce", &reducing<static_cast<StartReducing>(&Collective::iall_reduce)>)
+      .def("reduce", &reducing_to_root<static_cast<ReducingToRoot>(&Collective::reduce)>)
+      .def("ireduce", &reducing_to_root<static_cast<StartReducingToRoot>(&Collective::ireduce)>)
+      .def("reduce_scatter", &reducing_slices<static_cast<ReducingSlices>(&Collective::reduce_scatter)>)
+      .def("ireduce_scatter", &reducing_slices<static_cast<StartReducingSlices>(&Collective::ireduce_scatter)>)
+      .def("reduce_scatterv", &reducing_rows<static_cast<ReducingRows>(&Collective::reduce_scatterv)>)
+      .def("ireduce_scatterv", &reducing_rows<static_cast<StartReducingRows>(&Collective::ireduce_scatterv)>);
 }
 
 void bind_movement(nb::class_<Collective>& collective) {
   collective.def("broadcast", &one_tensor<static_cast<OneTensor>(&Collective::broadcast)>)
-      .def("ibroadcast", &start_one_tensor<static_cast<StartOneTensor>(&Collective::ibroadcast)>)
+      .def("ibroadcast", &one_tensor<static_cast<StartOneTensor>(&Collective::ibroadcast)>)
       .def("all_gather", &two_tensors<static_cast<TwoTensors>(&Collective::all_gather)>)
-      .def("iall_gather", &start_two_tensors<static_cast<StartTwoTensors>(&Collective::iall_gather)>)
+      .def("iall_gather", &two_tensors<static_cast<StartTwoTensors>(&Collective::iall_gather)>)
       .def("all_gatherv", &with_rows<static_cast<WithRows>(&Collective::all_gatherv)>)
-      .def("iall_gatherv", &start_with_rows<static_cast<StartWithRows>(&Collective::iall_gatherv)>)
+      .def("iall_gatherv", &with_rows<static_cast<StartWithRows>(&Collective::iall_gatherv)>)
       .def("gather", &rooted<static_cast<Rooted>(&Collective::gather)>, nb::arg().none(), nb::arg().none(), nb::arg())
-      .def("igather", &start_rooted<static_cast<StartRooted>(&Collective::igather)>, nb::arg().none(), nb::arg().none(),
+      .def("igather", &rooted<static_cast<StartRooted>(&Collective::igather)>, nb::arg().none(), nb::arg().none(),
            nb::arg())
       .def("gatherv", &with_rows<static_cast<WithRows>(&Collective::gatherv)>, nb::arg().none(), nb::arg().none(),
            nb::arg(), nb::arg())
-      .def("igatherv", &start_with_rows<static_cast<StartWithRows>(&Collective::igatherv)>, nb::arg().none(),
+      .def("igatherv", &with_rows<static_cast<StartWithRows>(&Collective::igatherv)>, nb::arg().none(),
            nb::arg().none(), nb::arg(), nb::arg())
       .def("scatter", &rooted<static_cast<Rooted>(&Collective::scatter)>, nb::arg().none(), nb::arg().none(), nb::arg())
-      .def("iscatter", &start_rooted<static_cast<StartRooted>(&Collective::iscatter)>, nb::arg().none(),
-           nb::arg().none(), nb::arg())
+      .def("iscatter", &rooted<static_cast<StartRooted>(&Collective::iscatter)>, nb::arg().none(), nb::arg().none(),
+           nb::arg())
       .def("scatterv", &with_rows<static_cast<WithRows>(&Collective::scatterv)>, nb::arg().none(), nb::arg().none(),
            nb::arg(), nb::arg())
-      .def("iscatterv", &start_with_rows<static_cast<StartWithRows>(&Collective::iscatterv)>, nb::arg().none(),
+      .def("iscatterv", &with_rows<static_cast<StartWithRows>(&Collective::iscatterv)>, nb::arg().none(),
            nb::arg().none(), nb::arg(), nb::arg())
       .def("all_to_all", &two_tensors<static_cast<TwoTensors>(&Collective::all_to_all)>)
-      .def("iall_to_all", &start_two_tensors<static_cast<StartTwoTensors>(&Collective::iall_to_all)>)
-      .def("all_to_allv",
-           [](Collective const& group, nb::handle to, nb::handle from, Lengths const& send, Lengths const& receive) {
-             auto out = writable_tensor_from(to);
-             auto const in = tensor_from(from);
-             run_waiting(group, [&] { group.all_to_allv(out, in, {.send = send, .receive = receive}); });
-           })
-      .def("iall_to_allv", [](Collective const& group, nb::handle to, nb::handle from, Lengths const& send,
-                              Lengths const& receive) {
-        auto out = writable_tensor_from(to);
-        auto const in = tensor_from(from);
-        return PendingCall{
-            group, run_waiting(group, [&] { return group.iall_to_allv(out, in, {.send = send, .receive = receive}); })};
-      });
+      .def("iall_to_all", &two_tensors<static_cast<StartTwoTensors>(&Collective::iall_to_all)>)
+      .def("all_to_allv", &with_lengths<static_cast<WithLengths>(&Collective::all_to_allv)>)
+      .def("iall_to_allv", &with_lengths<static_cast<StartWithLengths>(&Collective::iall_to_allv)>);
 }
 
 void bind_messages(nb::class_<Collective>& collective) {
@@ -355,7 +328,6 @@ void bind_collective(nb::module_& module) {
   bind_identity(collective);
   bind_groups(collective);
   bind_reductions(collective);
-  bind_reduce_scatters(collective);
   bind_movement(collective);
   bind_messages(collective);
   bind_fused_calls(collective);

@@ -49,13 +49,6 @@ auto run_queue_call(std::optional<double> seconds, Call&& call) {
   return run_waiting([&stop] { stop.request_stop(); }, [&] { return call(wait); });
 }
 
-/// Runs a call that receives a message, and converts it. Returns None if the writer has closed the queue.
-template <class Receive, class Convert>
-nb::object receive_message(std::optional<double> seconds, Receive const& receive, Convert const& convert) {
-  auto const message = run_queue_call(seconds, receive);
-  return message ? nb::object(convert(*message)) : nb::object(nb::none());
-}
-
 void bind_queue_bytes(nb::class_<MessageQueue>& queue_class) {
   queue_class
       .def(
@@ -111,40 +104,24 @@ void bind_queue_bytes(nb::class_<MessageQueue>& queue_class) {
           nb::arg().none());
 }
 
-void bind_queue_dicts(nb::class_<MessageQueue>& queue_class) {
+/// Binds the calls that write and read one type of value.
+template <auto Enqueue, auto Dequeue>
+void bind_queue_values(nb::class_<MessageQueue>& queue_class, char const* enqueue, char const* dequeue,
+                       auto from_python, auto to_python) {
   queue_class
       .def(
-          "enqueue_dict",
-          [](MessageQueue const& queue, nb::handle dict, std::optional<double> timeout) {
-            auto const tree = tensor_dict_from(dict);
-            run_queue_call(timeout, [&](QueueWait const& wait) { queue.enqueue_dict(tree, wait); });
+          enqueue,
+          [from_python](MessageQueue const& queue, nb::handle object, std::optional<double> timeout) {
+            auto const value = from_python(object);
+            run_queue_call(timeout, [&](QueueWait const& wait) { (queue.*Enqueue)(value, wait); });
           },
           nb::arg(), nb::arg().none())
       .def(
-          "dequeue_dict",
-          [](MessageQueue const& queue, std::optional<double> timeout) {
+          dequeue,
+          [to_python](MessageQueue const& queue, std::optional<double> timeout) {
             follow_streams_of_results();
-            auto const receive = [&](QueueWait const& wait) { return queue.dequeue_dict(wait); };
-            return receive_message(timeout, receive, [](auto const& dict) { return tensor_dict_to_python(dict); });
-          },
-          nb::arg().none());
-}
-
-void bind_queue_tensors(nb::class_<MessageQueue>& queue_class) {
-  queue_class
-      .def(
-          "enqueue_tensor",
-          [](MessageQueue const& queue, nb::handle object, std::optional<double> timeout) {
-            auto const tensor = tensor_from(object);
-            run_queue_call(timeout, [&](QueueWait const& wait) { queue.enqueue_tensor(tensor, wait); });
-          },
-          nb::arg(), nb::arg().none())
-      .def(
-          "dequeue_tensor",
-          [](MessageQueue const& queue, std::optional<double> timeout) {
-            follow_streams_of_results();
-            auto const receive = [&](QueueWait const& wait) { return queue.dequeue_tensor(wait); };
-            return receive_message(timeout, receive, [](auto const& tensor) { return to_python(tensor); });
+            auto const message = run_queue_call(timeout, [&](QueueWait const& wait) { return (queue.*Dequeue)(wait); });
+            return message ? nb::object(to_python(*message)) : nb::object(nb::none());
           },
           nb::arg().none());
 }
@@ -168,8 +145,11 @@ void bind_message_queue(nb::module_& module) {
       .def("cancel", &MessageQueue::cancel)
       .def("close", [](MessageQueue const& queue) { run_without_gil([&] { queue.close(); }); });
   bind_queue_bytes(queue_class);
-  bind_queue_dicts(queue_class);
-  bind_queue_tensors(queue_class);
+  bind_queue_values<&MessageQueue::enqueue_dict, &MessageQueue::dequeue_dict>(
+      queue_class, "enqueue_dict", "dequeue_dict", tensor_dict_from, tensor_dict_to_python);
+  bind_queue_values<&MessageQueue::enqueue_tensor, &MessageQueue::dequeue_tensor>(
+      queue_class, "enqueue_tensor", "dequeue_tensor", tensor_from,
+      [](Tensor const& tensor) { return to_python(tensor); });
 
   module.def("create_queue", [](Collective const& group, int writer_rank, std::size_t chunk_bytes, std::size_t chunks,
                                 std::string name, double warn_every) {

@@ -31,6 +31,7 @@ using checkpoint::consolidate_part;
 using checkpoint::finish_parts;
 using checkpoint::PartsPlan;
 using test::Call;
+using test::Fault;
 using test::names_in;
 using testing::Each;
 using testing::IsEmpty;
@@ -125,11 +126,6 @@ INSTANTIATE_TEST_SUITE_P(All, KilledParts, testing::ValuesIn(points()), [](auto 
   return name;
 });
 
-struct Fault {
-  Call call = Call::pwrite;
-  int error = EIO;
-};
-
 class FailingParts : public test::PlannedParts, public testing::WithParamInterface<Fault> {
  protected:
   /// Runs `step` with each use of the call failing in turn.
@@ -180,10 +176,7 @@ INSTANTIATE_TEST_SUITE_P(All, FailingParts,
                                          Fault{Call::fsync, EIO}, Fault{Call::renameat, EIO}, Fault{Call::fstatat, EIO},
                                          Fault{Call::linkat, EIO}, Fault{Call::unlinkat, EIO},
                                          Fault{Call::flock, ENOLCK}, Fault{Call::random, EIO}),
-                         [](auto const& tested) {
-                           auto const call = test::call_names.at(static_cast<std::size_t>(tested.param.call));
-                           return std::string(call) + "_" + ::strerrorname_np(tested.param.error);
-                         });
+                         [](auto const& tested) { return name_of(tested.param); });
 
 /// A system that dies: after some calls, none has an effect, as if the process had been killed.
 class DyingSystem final : public platform::System {

@@ -17,6 +17,7 @@
 
 #include "lib/platform/files/io_error.hpp"
 #include "tests/checkpoint/support/shard_samples.hpp"
+#include "tests/support/error_of.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "workspace/checkpoint/discovery/megatron/deepspeed_files.hpp"
 #include "workspace/checkpoint/discovery/open_shard_set.hpp"
@@ -27,28 +28,18 @@ namespace crossrank::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
+using test::error_of;
 using test::TemporaryDirectory;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
-
-template <class Call>
-ErrorInfo refusal(Call const& call) {
-  try {
-    call();
-  } catch (Error const& error) {
-    return error.info();
-  }
-  ADD_FAILURE() << "accepted";
-  return {};
-}
 
 TEST(Messages, name_the_file_of_a_missing_data_parallel_rank) {
   DirectoryListing const listing{
       .path = "save",
       .files = {"mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt",
                 "zero_pp_rank_1_mp_rank_00_optim_states.pt", "zero_pp_rank_3_mp_rank_00_optim_states.pt"}};
-  auto const info = refusal([&] { (void)find_deepspeed(listing); });
+  auto const info = error_of<Error>([&] { (void)find_deepspeed(listing); });
   EXPECT_THAT(info.message, HasSubstr("rank 2 are missing: zero_pp_rank_2_mp_rank_00_optim_states.pt"));
   EXPECT_THAT(info.message + info.got, Not(HasSubstr("zero_pp_rank_3")));
 }
@@ -65,28 +56,28 @@ TEST(Messages, distinguish_a_limit_from_damage) {
   std::string ones = "1";
   for (int i = 1; i < 17; ++i) ones += ",1";
   write_header(path, R"({"a":{"dtype":"U8","shape":[)" + ones + R"(],"data_offsets":[0,1]}})", "x");
-  auto info = refusal(opened);
+  auto info = error_of<Error>(opened);
   EXPECT_THAT(info.message, HasSubstr("16 dimensions"));
   EXPECT_THAT(info.hint, Not(HasSubstr("damaged")));
 
   write_header(path, "{\"" + std::string(1025, 'n') + R"(":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "x");
-  info = refusal(opened);
+  info = error_of<Error>(opened);
   EXPECT_THAT(info.message, HasSubstr("1025 bytes, more than 1024"));
   EXPECT_THAT(info.hint, Not(HasSubstr("damaged")));
 
   write_header(path, R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,2]}})", "x");
-  EXPECT_THAT(refusal(opened).hint, HasSubstr("damaged"));
+  EXPECT_THAT(error_of<Error>(opened).hint, HasSubstr("damaged"));
 }
 
 TEST(Messages, have_a_hint_for_system_errors) {
   for (int const error : {EACCES, EPERM, EROFS, ENOSPC, EMFILE}) {
-    EXPECT_NE(refusal([&] { platform::throw_io("test", "/some/file", error); }).hint, "") << error;
-    EXPECT_EQ(refusal([&] { platform::throw_io("test", "/some/file", error, "own words"); }).hint, "own words");
+    EXPECT_NE(error_of<Error>([&] { platform::throw_io("test", "/some/file", error); }).hint, "") << error;
+    EXPECT_EQ(error_of<Error>([&] { platform::throw_io("test", "/some/file", error, "own words"); }).hint, "own words");
   }
 }
 
 TEST(Messages, say_that_a_path_is_empty) {
-  auto const info = refusal([] { (void)open_shard_set(""); });
+  auto const info = error_of<Error>([] { (void)open_shard_set(""); });
   EXPECT_EQ(info.hint, "the path is empty");
 }
 
@@ -98,7 +89,7 @@ TEST(Messages, suggest_a_checkpoint_in_a_subdirectory_of_any_format) {
       auto const place = folder.path() / way / file;
       fs::create_directories(place.parent_path());
       std::ofstream(place) << "x";
-      auto const info = refusal([&] { (void)open_shard_set(folder.path()); });
+      auto const info = error_of<Error>([&] { (void)open_shard_set(folder.path()); });
       EXPECT_THAT(info.hint, HasSubstr("did you mean " + (folder.path() / way).string() + "?")) << file;
     }
   }
@@ -110,7 +101,7 @@ TEST(Messages, suggest_the_model_before_its_optimizer) {
     fs::create_directories(folder.path() / name);
     std::ofstream(folder.path() / name / "__0_0.distcp") << "x";
   }
-  auto const info = refusal([&] { (void)open_shard_set(folder.path()); });
+  auto const info = error_of<Error>([&] { (void)open_shard_set(folder.path()); });
   EXPECT_THAT(info.hint, HasSubstr("pytorch_model_fsdp_0?"));
 }
 

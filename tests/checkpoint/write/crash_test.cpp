@@ -31,6 +31,7 @@ namespace {
 namespace fs = std::filesystem;
 using test::Call;
 using test::difference;
+using test::Fault;
 using test::Interrupted;
 using test::names_in;
 using test::options_for;
@@ -313,11 +314,6 @@ TEST_F(Interrupted, is_committed_by_clean_jobs_after_its_commit_has_begun) {
   }
 }
 
-struct Fault {
-  Call call = Call::pwrite;
-  int error = EIO;
-};
-
 class FailingSystem : public Interrupted, public testing::WithParamInterface<Fault> {};
 
 TEST_P(FailingSystem, either_fails_and_keeps_the_old_checkpoint_or_succeeds) {
@@ -355,10 +351,7 @@ INSTANTIATE_TEST_SUITE_P(All, FailingSystem,
                                          Fault{Call::fsync, EIO}, Fault{Call::fstat, ESTALE}, Fault{Call::fstatat, EIO},
                                          Fault{Call::unlinkat, EIO}, Fault{Call::fallocate, ENOSPC},
                                          Fault{Call::close, EIO}, Fault{Call::mkdirat, EROFS}),
-                         [](auto const& tested) {
-                           auto const call = test::call_names.at(static_cast<std::size_t>(tested.param.call));
-                           return std::string(call) + "_" + ::strerrorname_np(tested.param.error);
-                         });
+                         [](auto const& tested) { return name_of(tested.param); });
 
 TEST_F(Interrupted, loses_nothing_to_short_transfers) {
   test::FaultySystem os;

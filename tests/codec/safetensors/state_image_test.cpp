@@ -13,9 +13,12 @@
 #include "lib/codec/checksum/checksum.hpp"
 #include "lib/codec/safetensors/state_file_name.hpp"
 #include "tests/codec/safetensors/image_fixture.hpp"
+#include "tests/support/expect_same_tensor.hpp"
 
 namespace crossrank::codec {
 namespace {
+
+using test::expect_same_tensor;
 
 StateDict small_weights() {
   std::vector<float> const floats{1, 2, 3};
@@ -27,16 +30,6 @@ StateDict small_weights() {
   weights.insert_or_assign("none", Tensor::zeros({0, 4}, Dtype::bf16));
   weights.insert_or_assign("step", Tensor::scalar(std::int64_t{-5}));
   return weights;
-}
-
-void expect_same_tensor(Tensor const& a, Tensor const& b) {
-  ASSERT_EQ(a.defined(), b.defined());
-  if (!a.defined()) return;
-  EXPECT_EQ(a.dtype(), b.dtype());
-  EXPECT_EQ(a.shape(), b.shape());
-  auto const left = a.bytes();
-  auto const right = b.bytes();
-  EXPECT_TRUE(std::equal(left.begin(), left.end(), right.begin(), right.end()));
 }
 
 void expect_same_weights(StateDict const& a, StateDict const& b) {

@@ -12,6 +12,7 @@
 #include <crossrank/message_queue.hpp>
 
 #include "lib/platform/system.hpp"
+#include "tests/support/error_of.hpp"
 #include "tests/support/thread_ranks.hpp"
 
 /// The ranks that the timeouts of a queue blame. If two endpoints time out at nearly the same time, both blame the same
@@ -79,16 +80,6 @@ class Steps {
   std::atomic<int> reached_{0};
 };
 
-ErrorInfo timeout_of(std::function<void()> const& call) {
-  try {
-    call();
-  } catch (TimeoutError const& e) {
-    return e.info();
-  }
-  ADD_FAILURE() << "no timeout";
-  return {};
-}
-
 class QueueTie : public testing::Test {
  protected:
   /// Runs ranks whose queue has `chunks` messages. All readers but rank 2 have taken all of them.
@@ -115,11 +106,11 @@ class QueueTie : public testing::Test {
 
   ErrorInfo enqueue_in_vain(MessageQueue const& queue) {
     clocks_.before_call();
-    return timeout_of([&] { queue.enqueue(2, {.timeout = tie_limit}); });
+    return error_of<TimeoutError>([&] { queue.enqueue(2, {.timeout = tie_limit}); });
   }
   ErrorInfo dequeue_in_vain(MessageQueue const& queue) {
     clocks_.before_call();
-    return timeout_of([&] { static_cast<void>(queue.dequeue<int>({.timeout = tie_limit})); });
+    return error_of<TimeoutError>([&] { static_cast<void>(queue.dequeue<int>({.timeout = tie_limit})); });
   }
 
   RankClocks clocks_;
@@ -155,7 +146,7 @@ TEST_F(QueueTie, makes_a_reader_follow_the_writer_although_the_slow_reader_has_g
     }
     if (world.rank() == 1) {
       EXPECT_EQ(queue.dequeue<int>(), 3);
-      EXPECT_THAT(timeout_of([&] {
+      EXPECT_THAT(error_of<TimeoutError>([&] {
                     static_cast<void>(queue.dequeue<int>({.timeout = std::chrono::nanoseconds(0)}));
                   }).failed_ranks,
                   ElementsAre(0));
@@ -198,8 +189,8 @@ TEST_F(QueueTie, is_not_decided_by_a_poll) {
     }
     if (world.rank() == 1) {
       clocks_.await_sleep(3);
-      auto const poll =
-          timeout_of([&] { static_cast<void>(queue.dequeue<int>({.timeout = std::chrono::nanoseconds(0)})); });
+      auto const poll = error_of<TimeoutError>(
+          [&] { static_cast<void>(queue.dequeue<int>({.timeout = std::chrono::nanoseconds(0)})); });
       EXPECT_THAT(poll.failed_ranks, ElementsAre(0));
       steps_.reach(1);
       clocks_.await_sleep(0);
@@ -231,8 +222,8 @@ TEST_F(QueueTie, is_not_decided_by_a_timeout_from_before_the_wait) {
 
 /// Repeats `call`, which times out, until its error no longer blames `direct` alone: that rank now waits as well.
 ErrorInfo timeout_beyond(int direct, std::function<void()> const& call) {
-  auto info = timeout_of(call);
-  while (info.failed_ranks == std::vector<int>{direct}) info = timeout_of(call);
+  auto info = error_of<TimeoutError>(call);
+  while (info.failed_ranks == std::vector<int>{direct}) info = error_of<TimeoutError>(call);
   return info;
 }
 
@@ -277,14 +268,14 @@ TEST(QueueOutsider, is_blamed_for_what_it_does_outside_the_queue) {
           EXPECT_THAT(info.failed_ranks, testing::IsEmpty());
           EXPECT_THAT(info.message, HasSubstr("the writer, rank 0, waits for rank 2 of the job"));
           // Not a poll, so it becomes the reason why the queue fails.
-          timeout_of([&] { static_cast<void>(queue.dequeue<int>({.timeout = std::chrono::seconds(4)})); });
+          error_of<TimeoutError>([&] { static_cast<void>(queue.dequeue<int>({.timeout = std::chrono::seconds(4)})); });
           queue = {};
           steps.reach(1);
         }
         if (world.rank() == 2) steps.await(1);
         world.barrier();
         if (world.rank() == 0) {
-          EXPECT_THAT(timeout_of([&] { queue.enqueue(1); }).message,
+          EXPECT_THAT(error_of<TimeoutError>([&] { queue.enqueue(1); }).message,
                       HasSubstr("rank 2 of the job held up the queue for too long, so another rank left the queue"));
         }
       },

@@ -4,21 +4,12 @@
 #include <crossrank/error.hpp>
 #include <crossrank/torch/tensor.hpp>
 
+#include "tests/support/error_of.hpp"
+
 namespace crossrank::test {
 namespace {
 
 using testing::HasSubstr;
-
-template <class Body>
-std::string refusal_of(Body const& body) {
-  try {
-    body();
-  } catch (UsageError const& e) {
-    return e.what();
-  }
-  ADD_FAILURE() << "accepted";
-  return {};
-}
 
 TEST(TorchTensor, shares_the_bytes_in_both_directions) {
   auto const theirs = at::arange(6, at::kFloat).reshape({2, 3});
@@ -54,8 +45,9 @@ TEST(TorchTensor, takes_every_dtype_of_this_version) {
   }
   auto const bf16 = torch::from_torch(at::full({1}, 1.5, at::kBFloat16));
   EXPECT_THAT(bf16.bytes(), testing::ElementsAre(std::byte{0xC0}, std::byte{0x3F}));
-  EXPECT_THAT(refusal_of([] { static_cast<void>(torch::to_torch(Tensor::zeros({4}, Dtype::f4))); }), HasSubstr("F4"));
-  EXPECT_THAT(refusal_of([] { static_cast<void>(torch::from_torch(at::zeros({4}, at::kComplexDouble))); }),
+  EXPECT_THAT(refusal_of<UsageError>([] { static_cast<void>(torch::to_torch(Tensor::zeros({4}, Dtype::f4))); }),
+              HasSubstr("F4"));
+  EXPECT_THAT(refusal_of<UsageError>([] { static_cast<void>(torch::from_torch(at::zeros({4}, at::kComplexDouble))); }),
               HasSubstr("ComplexDouble"));
 }
 
@@ -77,7 +69,7 @@ TEST(TorchTensor, stays_outside_of_autograd) {
 
 TEST(TorchTensor, refuses_what_has_no_dense_bytes) {
   auto const refused = [](at::Tensor const& tensor) {
-    return refusal_of([&] { static_cast<void>(torch::from_torch(tensor)); });
+    return refusal_of<UsageError>([&] { static_cast<void>(torch::from_torch(tensor)); });
   };
   EXPECT_THAT(refused(at::zeros({2, 3}).t()), testing::AllOf(HasSubstr("not contiguous"), HasSubstr("contiguous()")));
   EXPECT_THAT(refused(at::eye(2).to_sparse()), HasSubstr("not strided"));
