@@ -193,7 +193,7 @@ Tensor GroupCoordinator::gather(Tensor const& tensor, GatherTo to) const {
   return joined.defined() ? along(joined, tensor.shape(), at) : Tensor{};
 }
 
-Tensor GroupCoordinator::broadcast(Tensor tensor, Source source) const {
+Tensor GroupCoordinator::broadcast(Tensor tensor, BroadcastFrom source) const {
   auto const& group = dense("broadcast");
   checked_rank(group, source.src, "broadcast", "the source");
   if (group.world_size() > 1) group.broadcast(tensor, {source.src});

@@ -73,7 +73,7 @@ PartsOf parts_rule(Collective const& group, SendDictOptions const& options) {
 
 }  // namespace
 
-TensorDict GroupCoordinator::broadcast_tensor_dict(TensorDict dict, Source source) const {
+TensorDict GroupCoordinator::broadcast_tensor_dict(TensorDict dict, BroadcastFrom source) const {
   auto const& group = state("broadcast_tensor_dict").cpu;
   if (group.world_size() == 1) return dict;
   return broadcast_dict_from(group, std::move(dict), source.src);

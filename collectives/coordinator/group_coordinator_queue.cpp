@@ -28,7 +28,7 @@ detail::Bytes behind(std::byte mark, detail::Bytes const& bytes) {
 
 }  // namespace
 
-bool GroupCoordinator::has_queue_from(Source source) const {
+bool GroupCoordinator::has_queue_from(BroadcastFrom source) const {
   auto const& held = state("broadcast_object");
   checked_rank(held.cpu, source.src, "broadcast_object", "the source");
   if (!held.queue.connected()) return false;
@@ -70,7 +70,8 @@ MessageQueue GroupCoordinator::create_mq_broadcaster(QueueOptions const& options
   return MessageQueue::create(state("create_mq_broadcaster").cpu, options);
 }
 
-MessageQueue GroupCoordinator::attach_mq_broadcaster(std::vector<std::byte> const& writer_handle, Source relay) const {
+MessageQueue GroupCoordinator::attach_mq_broadcaster(std::vector<std::byte> const& writer_handle,
+                                                     BroadcastFrom relay) const {
   auto const& group = state("attach_mq_broadcaster").cpu;
   auto const handle = group.broadcast_object(writer_handle, {relay.src});
   return MessageQueue::attach(group, handle, group.rank());

@@ -208,13 +208,13 @@ void FailureDetector::ping(AwaitedEvent const& awaited) const {
 }
 
 /// Warns people of a long wait. Only the first member knows the members that a round waits for. The others only know
-/// that they wait for its verdict: they log at level info, as does a rank that waits for a rank that waits itself.
+/// that they wait for the first member: they log at level info, as does a rank that waits for a rank that waits itself.
 void FailureDetector::warn(AwaitedEvent const& awaited, WaitState const& wait) const {
   bool const knows = link_.rank() == 0;
   std::vector<int> late;
   for (int const member : awaited.members) {
     if (!is_other(member)) continue;
-    bool const is_late = awaited.kind == AwaitedEvent::Kind::verdict ? knows : !link_.peer(member).status.waiting;
+    bool const is_late = awaited.kind == AwaitedEvent::Kind::round ? knows : !link_.peer(member).status.waiting;
     if (is_late) late.push_back(member);
   }
   auto const& members = late.empty() ? awaited.members : late;
@@ -235,7 +235,7 @@ void FailureDetector::expire(AwaitedEvent const& awaited, WaitState& wait) {
   auto const now = system().now();
   auto const milliseconds =
       static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(wait.limit).count());
-  bool const by_bytes = awaited.kind != AwaitedEvent::Kind::verdict;
+  bool const by_bytes = awaited.kind != AwaitedEvent::Kind::round;
   bool const knows = link_.rank() == 0 && !by_bytes;
   bool const first = wait.overdue_since.count() < 0;
   if (first) wait.overdue_since = now;

@@ -30,8 +30,8 @@ struct GroupFailure {
 
 /// The event that a rank waits for.
 struct AwaitedEvent {
-  enum class Kind : std::uint8_t { verdict, payload, message };
-  Kind kind = Kind::verdict;
+  enum class Kind : std::uint8_t { round, payload, message };
+  Kind kind = Kind::round;
   char const* operation = "";
   std::uint64_t round = 0;     ///< of a collective
   std::vector<int> members{};  ///< as far as this rank knows
@@ -83,10 +83,10 @@ class FailureDetector {
   /// Fails the group when members that the current round waits for have dropped their handles. First member only.
   void fail_if_missing_are_gone() noexcept;
 
-  /// Takes another member's failure. If that member has seen more verdicts than this one, it is deferred until these
-  /// have come, so that their rounds end well here too.
+  /// Takes another member's failure. If that member has passed more rounds than this one, it is deferred until these
+  /// rounds have passed here too.
   void take_failure(PacketHeader const& head, Bytes body);
-  /// Applies a deferred failure whose time has come: its rounds have passed, or the verdicts do not come.
+  /// Applies a deferred failure whose time has come: its rounds have passed, or will not pass.
   void apply_deferred_failure_if_due() noexcept;
   /// Notes that a member has dropped its handle without closing the group.
   void take_gone(int member) noexcept;

@@ -249,7 +249,7 @@ void MessageTransport::handle(int src, PacketHeader const& head, Bytes body) {
       apply(rounds_.take_arrival(member, head, body));
       failures_.fail_if_missing_are_gone();
       break;
-    case PacketKind::verdict: conclude(Rounds::read_verdict(head, body)); break;
+    case PacketKind::passed: conclude(Rounds::read_passed(head, body)); break;
     case PacketKind::flow:
       if (failures_.has_failed()) break;
       flow_.take(member, head.round, body, rounds_.passed());
@@ -291,31 +291,31 @@ bool MessageTransport::pump() {
 
 void MessageTransport::apply(std::optional<RoundOutcome> const& outcome) {
   if (!outcome) return;
-  if (auto const* const verdict = std::get_if<Verdict>(&*outcome)) {
-    conclude(*verdict);
+  if (auto const* const passed = std::get_if<PassedRound>(&*outcome)) {
+    conclude(*passed);
   } else {
     auto const& differs = std::get<Disagreement>(*outcome);
     failures_.fail({.code = ErrorCode::mismatch, .failed_ranks = differs.failed_ranks, .text = differs.text});
   }
 }
 
-void MessageTransport::conclude(Verdict const& verdict) {
-  rounds_.pass(verdict.round);
-  if (collective_ && !collective_->completed && collective_->round == verdict.round)
-    std::visit([&](auto const& action) { conclude(action, verdict); }, collective_->action);
+void MessageTransport::conclude(PassedRound const& passed) {
+  rounds_.pass(passed.round);
+  if (collective_ && !collective_->completed && collective_->round == passed.round)
+    std::visit([&](auto const& action) { conclude(action, passed); }, collective_->action);
   failures_.apply_deferred_failure_if_due();
 }
 
-void MessageTransport::conclude(Barrier const&, Verdict const&) { collective_->completed = true; }
+void MessageTransport::conclude(Barrier const&, PassedRound const&) { collective_->completed = true; }
 
-void MessageTransport::conclude(Broadcast const& action, Verdict const& verdict) {
+void MessageTransport::conclude(Broadcast const& action, PassedRound const& passed) {
   auto& op = *collective_;
   auto const buffer = action.buffer.bytes;
-  auto const bytes = verdict.sizes.empty() ? 0 : verdict.sizes.front();
+  auto const bytes = passed.sizes.empty() ? 0 : passed.sizes.front();
   if (bytes != buffer.size()) op.failure = link_.size_mismatch(op.name(), action.root, buffer.size(), bytes);
-  if (verdict.whole) {
-    if (action.root != rank() && !op.failure && bytes != 0 && verdict.payload.size() <= buffer.size())
-      move_memory(buffer.data(), verdict.payload.data(), verdict.payload.size());
+  if (passed.whole) {
+    if (action.root != rank() && !op.failure && bytes != 0 && passed.payload.size() <= buffer.size())
+      move_memory(buffer.data(), passed.payload.data(), passed.payload.size());
     op.completed = true;
     return;
   }
@@ -337,39 +337,39 @@ std::exception_ptr MessageTransport::disagreeing_size(AllGather const& action,
   return nullptr;
 }
 
-void MessageTransport::conclude(AllGather const& action, Verdict const& verdict) {
+void MessageTransport::conclude(AllGather const& action, PassedRound const& passed) {
   auto& op = *collective_;
   auto const out = action.out.bytes;
-  op.failure = disagreeing_size(action, verdict.sizes);
-  if (verdict.whole) {
-    if (!op.failure && !verdict.payload.empty() && verdict.payload.size() <= out.size())
-      move_memory(out.data(), verdict.payload.data(), verdict.payload.size());
+  op.failure = disagreeing_size(action, passed.sizes);
+  if (passed.whole) {
+    if (!op.failure && !passed.payload.empty() && passed.payload.size() <= out.size())
+      move_memory(out.data(), passed.payload.data(), passed.payload.size());
     op.completed = true;
     return;
   }
-  auto const total = std::accumulate(verdict.sizes.begin(), verdict.sizes.end(), std::size_t{0});
+  auto const total = std::accumulate(passed.sizes.begin(), passed.sizes.end(), std::size_t{0});
   std::vector<std::byte> scratch(op.failure ? total : 0);
   auto const buffer = op.failure ? std::span(scratch) : out;
-  auto const before = verdict.sizes.begin() + rank();
-  auto const own = buffer.subspan(std::accumulate(verdict.sizes.begin(), before, std::size_t{0}), *before);
+  auto const before = passed.sizes.begin() + rank();
+  auto const own = buffer.subspan(std::accumulate(passed.sizes.begin(), before, std::size_t{0}), *before);
   if (!own.empty() && own.data() != action.mine.bytes.data())
     move_memory(own.data(), action.mine.bytes.data(), own.size());
-  auto relay = Relay::ring(link_, verdict.sizes, buffer);
+  auto relay = Relay::ring(link_, passed.sizes, buffer);
   relay.scratch = std::move(scratch);
   flow_.start(op.round, std::move(relay));
   note_flow();
 }
 
-void MessageTransport::conclude(AllToAll const& action, Verdict const& verdict) {
+void MessageTransport::conclude(AllToAll const& action, PassedRound const& passed) {
   auto& op = *collective_;
   ExchangeMismatch differs;
-  if (verdict.payload.size() == sizeof differs) {  // the same on all ranks: nothing moves
-    std::memcpy(&differs, verdict.payload.data(), sizeof differs);
+  if (passed.payload.size() == sizeof differs) {  // the same on all ranks: nothing moves
+    std::memcpy(&differs, passed.payload.data(), sizeof differs);
     op.fail(std::make_exception_ptr(differs.error(link_.info(op.name()))));
     return;
   }
   auto exchange = Exchange::of(action.in.bytes, action.send_counts, action.out.bytes, action.recv_counts);
-  if (action.shortcut.use && (verdict.flags & flag_no_shortcut) == 0) {
+  if (action.shortcut.use && (passed.flags & flag_no_shortcut) == 0) {
     *action.shortcut.use = true;
     for (int const member : action.shortcut.members) exchange.skip(member);
   } else {

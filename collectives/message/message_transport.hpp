@@ -160,11 +160,11 @@ class MessageTransport final : public spi::Transport, private PacketHandler {
 
   // The end of a round.
   void apply(std::optional<RoundOutcome> const& outcome);
-  void conclude(Verdict const& verdict);
-  void conclude(Barrier const& action, Verdict const& verdict);
-  void conclude(Broadcast const& action, Verdict const& verdict);
-  void conclude(AllGather const& action, Verdict const& verdict);
-  void conclude(AllToAll const& action, Verdict const& verdict);
+  void conclude(PassedRound const& passed);
+  void conclude(Barrier const& action, PassedRound const& passed);
+  void conclude(Broadcast const& action, PassedRound const& passed);
+  void conclude(AllGather const& action, PassedRound const& passed);
+  void conclude(AllToAll const& action, PassedRound const& passed);
   [[nodiscard]] std::exception_ptr disagreeing_size(AllGather const& action,
                                                     std::span<std::uint64_t const> sizes) const;
   /// Notes the end of the collective when its payload has gone and come.

@@ -70,7 +70,7 @@ AwaitedEvent const& MessageTransport::awaited(RequestId request_id) {
   }
   awaited_.operation = collective_->name();
   awaited_.round = collective_->round;
-  awaited_.kind = flow_.is_active() ? AwaitedEvent::Kind::payload : AwaitedEvent::Kind::verdict;
+  awaited_.kind = flow_.is_active() ? AwaitedEvent::Kind::payload : AwaitedEvent::Kind::round;
   if (flow_.is_active()) {
     flow_.append_awaited(awaited_.members);
   } else if (rank() == 0) {

@@ -13,7 +13,7 @@ namespace crossrank::message {
 
 enum class PacketKind : std::uint32_t {
   arrival,  ///< member -> first member: has reached a round; small payloads and the call in words travel along
-  verdict,  ///< first member -> all: the round has passed; sizes and small payloads of all travel along
+  passed,   ///< first member -> all: the round has passed; sizes and small payloads of all travel along
   flow,     ///< next bytes of a collective's stream
   message,  ///< next bytes of a message
   taken,    ///< receiver -> sender: one more message was taken
@@ -32,25 +32,26 @@ struct PacketHeader {
   std::uint64_t group = 0;    ///< number of the group
   std::uint64_t round = 0;    ///< of the group; number of a message between two members
   std::uint64_t digest = 0;   ///< of the arguments; progress count in a pong; bytes of an attachment to a message
-  std::uint64_t bytes = 0;    ///< of the whole payload, not of this packet; of a verdict: number of sizes
+  std::uint64_t bytes = 0;    ///< of the whole payload, not of this packet; of `passed`: number of sizes
   std::int32_t root = 0;      ///< member that a broadcast goes out from
   std::uint32_t flags = 0;    ///< `PacketFlag`
 };
 static_assert(std::is_trivially_copyable_v<PacketHeader> && sizeof(PacketHeader) == 48);
 
 enum PacketFlag : std::uint32_t {
-  flag_whole = 1,          ///< arrival, verdict: the payload is in this packet
+  flag_whole = 1,          ///< arrival, passed: the payload is in this packet
   flag_user_code = 2,      ///< pong: runs the caller's code in a range or guard
   flag_data = 4,           ///< arrival: the round moves bytes
   flag_broadcast = 8,      ///< arrival: from the root only
   flag_dead = 32,          ///< failure: the failed ranks are dead, in every group; leaving: a rank is lost
   flag_waiting = 16,       ///< pong: waits for another rank itself
   flag_exchange = 128,     ///< arrival: the payload is a row of an `ExchangeTable`, which the first member compares
-  flag_no_shortcut = 256,  ///< arrival, verdict: all bytes of the exchange must go by messages
+  flag_no_shortcut = 256,  ///< arrival, passed: all bytes of the exchange must go by messages
   flag_elsewhere = 64,     ///< message: the packets have no payload; the attachment says where it is
 };
 
-/// Payloads up to this size travel with arrival and verdict; larger ones from rank to rank once the round has passed.
+/// Payloads up to this size travel with `arrival` and `passed`; larger ones from rank to rank once the round has
+/// passed.
 inline constexpr std::size_t small_payload = std::size_t{1} << 14;
 /// Most bytes of a call's arguments in an arrival.
 inline constexpr std::size_t max_argument_bytes = CallArguments::max_bytes;

@@ -63,10 +63,10 @@ struct Exchange {
   [[nodiscard]] bool complete() const noexcept;
 };
 
-/// The large payload of a collective, which follows the verdict of its round in chunks.
+/// The large payload of a collective, which follows in chunks once its round has passed.
 ///
 /// Hands a chunk to the packet transport only while that has space, so memory stays bounded. Keeps chunks of a peer
-/// that has seen the verdict first. Needs the network's lock.
+/// that has passed the round first. Needs the network's lock.
 class PayloadFlow {
  public:
   explicit PayloadFlow(GroupLink const& link) noexcept : link_(link) {}

@@ -69,14 +69,14 @@ std::optional<Disagreement> Rounds::compare() const {
   return Disagreement{.failed_ranks = calls.front().second, .text = node::describe_call_variants(variants)};
 }
 
-Verdict Rounds::decide() {
+PassedRound Rounds::decide() {
   auto const& first = *arrivals_.front();
-  Verdict verdict{.round = current(), .whole = true};
-  for (auto const& arrival : arrivals_) verdict.flags |= arrival->head.flags & flag_no_shortcut;
+  PassedRound passed{.round = current(), .whole = true};
+  for (auto const& arrival : arrivals_) passed.flags |= arrival->head.flags & flag_no_shortcut;
   auto const add = [&](Arrival const& arrival) {
-    verdict.sizes.push_back(arrival.head.bytes);
-    verdict.whole = verdict.whole && (arrival.head.flags & flag_whole) != 0;
-    verdict.storage.insert(verdict.storage.end(), arrival.payload.begin(), arrival.payload.end());
+    passed.sizes.push_back(arrival.head.bytes);
+    passed.whole = passed.whole && (arrival.head.flags & flag_whole) != 0;
+    passed.storage.insert(passed.storage.end(), arrival.payload.begin(), arrival.payload.end());
   };
   if ((first.head.flags & flag_broadcast) != 0) {
     add(*at_rank(arrivals_, first.head.root));
@@ -85,20 +85,20 @@ Verdict Rounds::decide() {
   } else if ((first.head.flags & flag_exchange) != 0) {
     if (auto const differs = compare_exchange()) {
       auto const bytes = std::as_bytes(std::span(&*differs, 1));
-      verdict.storage.assign(bytes.begin(), bytes.end());
+      passed.storage.assign(bytes.begin(), bytes.end());
     }
   }
-  verdict.whole = verdict.whole && verdict.storage.size() <= chunk_bytes;
-  if (!verdict.whole) verdict.storage.clear();
-  verdict.payload = verdict.storage;
-  link_.send_to_others({.kind = PacketKind::verdict,
-                        .round = verdict.round,
-                        .bytes = verdict.sizes.size(),
-                        .flags = verdict.flags | (verdict.whole ? flag_whole : 0U)},
-                       std::as_bytes(std::span(verdict.sizes)), verdict.payload);
+  passed.whole = passed.whole && passed.storage.size() <= chunk_bytes;
+  if (!passed.whole) passed.storage.clear();
+  passed.payload = passed.storage;
+  link_.send_to_others({.kind = PacketKind::passed,
+                        .round = passed.round,
+                        .bytes = passed.sizes.size(),
+                        .flags = passed.flags | (passed.whole ? flag_whole : 0U)},
+                       std::as_bytes(std::span(passed.sizes)), passed.payload);
   for (auto& arrival : arrivals_) arrival.reset();
   present_ = 0;
-  return verdict;
+  return passed;
 }
 
 std::optional<algorithms::ExchangeMismatch> Rounds::compare_exchange() const {
@@ -113,13 +113,14 @@ std::optional<algorithms::ExchangeMismatch> Rounds::compare_exchange() const {
   return table.first_mismatch();
 }
 
-Verdict Rounds::read_verdict(PacketHeader const& head, Bytes body) {
-  Verdict verdict{.round = head.round, .flags = head.flags & flag_no_shortcut, .whole = (head.flags & flag_whole) != 0};
-  verdict.sizes.resize(std::min<std::size_t>(head.bytes, body.size() / sizeof(std::uint64_t)));
-  auto const table = verdict.sizes.size() * sizeof(std::uint64_t);
-  if (table != 0) std::memcpy(verdict.sizes.data(), body.data(), table);
-  verdict.payload = body.subspan(table);
-  return verdict;
+PassedRound Rounds::read_passed(PacketHeader const& head, Bytes body) {
+  PassedRound passed{
+      .round = head.round, .flags = head.flags & flag_no_shortcut, .whole = (head.flags & flag_whole) != 0};
+  passed.sizes.resize(std::min<std::size_t>(head.bytes, body.size() / sizeof(std::uint64_t)));
+  auto const table = passed.sizes.size() * sizeof(std::uint64_t);
+  if (table != 0) std::memcpy(passed.sizes.data(), body.data(), table);
+  passed.payload = body.subspan(table);
+  return passed;
 }
 
 void Rounds::append_missing(std::vector<int>& to) const {

@@ -15,7 +15,7 @@
 namespace crossrank::message {
 
 /// All members have arrived at a round and make the same call.
-struct Verdict {
+struct PassedRound {
   std::uint64_t round = 0;
   std::uint32_t flags = 0;             ///< `flag_no_shortcut`
   bool whole = false;                  ///< `payload` holds the bytes of all; otherwise they follow as a flow
@@ -30,7 +30,7 @@ struct Disagreement {
   std::string text{};
 };
 
-using RoundOutcome = std::variant<Verdict, Disagreement>;
+using RoundOutcome = std::variant<PassedRound, Disagreement>;
 
 /// The barrier rounds of a group, one for each collective.
 ///
@@ -51,8 +51,8 @@ class Rounds {
   [[nodiscard]] std::optional<RoundOutcome> arrive(spi::Signature const& signature, Part const& mine);
   /// Takes another member's arrival. Returns the outcome when it was the last one.
   [[nodiscard]] std::optional<RoundOutcome> take_arrival(int member, PacketHeader const& head, Bytes body);
-  /// Reads a verdict of the first member. The payload refers to `body`.
-  [[nodiscard]] static Verdict read_verdict(PacketHeader const& head, Bytes body);
+  /// Reads the packet `passed` of the first member. The payload refers to `body`.
+  [[nodiscard]] static PassedRound read_passed(PacketHeader const& head, Bytes body);
   /// Counts a round as passed.
   void pass(std::uint64_t round) noexcept { passed_ = round; }
 
@@ -78,7 +78,7 @@ class Rounds {
 
   [[nodiscard]] std::optional<RoundOutcome> note(int member, Arrival arrival);
   [[nodiscard]] std::optional<Disagreement> compare() const;
-  [[nodiscard]] Verdict decide();
+  [[nodiscard]] PassedRound decide();
   [[nodiscard]] std::optional<algorithms::ExchangeMismatch> compare_exchange() const;
 
   GroupLink const& link_;

@@ -24,8 +24,8 @@ namespace crossrank {
 /// A rank of the job. It does not convert to a rank in the group, so that the two cannot be confused.
 enum class GlobalRank : int {};
 
-/// Names the rank of the group that a broadcast comes from.
-struct Source {
+/// Says which rank broadcasts.
+struct BroadcastFrom {
   int src = 0;  ///< rank in the group
 };
 
@@ -161,7 +161,7 @@ class CROSSRANK_EXPORT GroupCoordinator {
   /// tensor on the other ranks. Collective.
   [[nodiscard]] Tensor gather(Tensor const& tensor, GatherTo to = {}) const;
   /// Fills `tensor` with the source's bytes, in place, and returns it. Collective.
-  Tensor broadcast(Tensor tensor, Source source = {}) const;
+  Tensor broadcast(Tensor tensor, BroadcastFrom source = {}) const;
   /// Sends a tensor to rank `dst`; empty: the next rank. A rank can send to itself only in a group of one.
   void send(Tensor const& tensor, std::optional<int> dst = {}) const;
   /// Returns the next tensor from rank `src`; empty: the previous rank. Shape and dtype must be the sender's.
@@ -175,7 +175,7 @@ class CROSSRANK_EXPORT GroupCoordinator {
   /// Collective. If the group has a queue and the source is its writer, rank 0, the object goes through the queue. The
   /// writer may then be some messages ahead.
   template <class T>
-  [[nodiscard]] T broadcast_object(T value, Source source = {}) const {
+  [[nodiscard]] T broadcast_object(T value, BroadcastFrom source = {}) const {
     if (!has_queue_from(source)) return cpu_group().broadcast_object(std::move(value), {source.src});
     auto const bytes = broadcast_by_queue([&] { return encode_object(value); });
     return rank() == source.src ? std::move(value) : detail::decode_in<T>(cpu_group(), "broadcast_object", bytes);
@@ -183,7 +183,7 @@ class CROSSRANK_EXPORT GroupCoordinator {
   /// Replaces `values` by the source's, in place, and returns them. Collective. All ranks pass the same number of
   /// entries.
   template <class T>
-  std::vector<T>& broadcast_object_list(std::vector<T>& values, Source source = {}) const {
+  std::vector<T>& broadcast_object_list(std::vector<T>& values, BroadcastFrom source = {}) const {
     cpu_group().broadcast_objects(values, {source.src});
     return values;
   }
@@ -201,7 +201,7 @@ class CROSSRANK_EXPORT GroupCoordinator {
   /// Returns the source's dictionary, nested values included; a new one on the other ranks.
   ///
   /// Collective. Metadata and small tensors travel as one object; each other non-empty tensor follows.
-  TensorDict broadcast_tensor_dict(TensorDict dict, Source source = {}) const;
+  TensorDict broadcast_tensor_dict(TensorDict dict, BroadcastFrom source = {}) const;
   /// Sends a dictionary to one rank.
   ///
   /// With an all-gather group, all of its ranks call this function, and their receivers have such a group too. A tensor
@@ -239,7 +239,7 @@ class CROSSRANK_EXPORT GroupCoordinator {
   /// Collective. The writer made the queue with `MessageQueue::create_writer`, with one reader for each rank of the
   /// group. Only rank `relay.src` needs the handle; the argument of the other ranks is ignored.
   [[nodiscard]] MessageQueue attach_mq_broadcaster(std::vector<std::byte> const& writer_handle,
-                                                   Source relay = {}) const;
+                                                   BroadcastFrom relay = {}) const;
   /// Makes a queue from each rank to `reader`. Collective; one gather and one broadcast. All ranks must be on one node.
   /// Errors as for `MessageQueue::create_writer` and `attach`.
   [[nodiscard]] SingleReaderQueues create_single_reader_mq_broadcasters(int reader = 0,
@@ -275,7 +275,7 @@ class CROSSRANK_EXPORT GroupCoordinator {
   /// Returns the CPU group once the receives of all earlier dictionaries from `src` are posted, so that a message that
   /// is received next belongs to the caller. Blocks until then.
   [[nodiscard]] Collective const& cpu_group_after_dicts(int src, char const* operation) const;
-  [[nodiscard]] bool has_queue_from(Source source) const;
+  [[nodiscard]] bool has_queue_from(BroadcastFrom source) const;
   [[nodiscard]] detail::Bytes broadcast_by_queue(detail::Produce const& produce) const;
 
   std::shared_ptr<State> state_;

@@ -97,7 +97,7 @@ TEST(FailureDetector, keeps_the_first_failure) {
   EXPECT_EQ(error_of<PeerLostError>([&] { members[1].failures().throw_failure("barrier"); }).message, "first");
 }
 
-/// A member that has seen more verdicts fails a later round: the rounds before it end well everywhere.
+/// A member that has passed more rounds fails a later round: the rounds before it end well everywhere.
 TEST(FailureDetector, defers_a_failure_until_the_rounds_before_it_have_passed) {
   Members members(2);
   for (int rank = 0; rank < 2; ++rank) members[rank].arrive(barrier, {});

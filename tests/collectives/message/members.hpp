@@ -79,23 +79,23 @@ class Member final : public message::PacketHandler {
   void arrive(spi::Signature const& signature, message::Rounds::Part const& part) {
     note(rounds_->arrive(signature, part));
   }
-  std::optional<message::Verdict> verdict{};  ///< of the last round that has passed; owns its payload
+  std::optional<message::PassedRound> passed_round{};  ///< of the last round that has passed; owns its payload
   std::optional<message::Disagreement> disagreement{};
 
  private:
   void note(std::optional<message::RoundOutcome> outcome) {
     if (!outcome) return;
-    if (auto* const passed = std::get_if<message::Verdict>(&*outcome)) {
+    if (auto* const passed = std::get_if<message::PassedRound>(&*outcome)) {
       pass(std::move(*passed));
     } else {
       disagreement = std::get<message::Disagreement>(std::move(*outcome));
     }
   }
-  void pass(message::Verdict passed) {
+  void pass(message::PassedRound passed) {
     passed.storage.assign(passed.payload.begin(), passed.payload.end());
     passed.payload = passed.storage;
     rounds_->pass(passed.round);
-    verdict = std::move(passed);
+    passed_round = std::move(passed);
     failures_->apply_deferred_failure_if_due();
   }
 
@@ -105,7 +105,7 @@ class Member final : public message::PacketHandler {
     failures_->note_moved();
     switch (head.kind) {
       case PacketKind::arrival: note(rounds_->take_arrival(member, head, body)); break;
-      case PacketKind::verdict: pass(message::Rounds::read_verdict(head, body)); break;
+      case PacketKind::passed: pass(message::Rounds::read_passed(head, body)); break;
       case PacketKind::flow: flow_->take(member, head.round, body, rounds_->passed()); break;
       case PacketKind::message: mailboxes_->take(member, head, body); break;
       case PacketKind::taken: mailboxes_->take_receipt(member); break;

@@ -97,7 +97,7 @@ TEST(PayloadFlow, sends_a_long_payload_in_several_goes) {
   }
 }
 
-TEST(PayloadFlow, keeps_chunks_that_come_before_the_verdict) {
+TEST(PayloadFlow, keeps_chunks_that_come_before_the_round_has_passed) {
   Members members(2);
   auto sent = pattern(large, 0);
   std::vector<std::byte> got(large);

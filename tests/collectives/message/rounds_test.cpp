@@ -26,14 +26,14 @@ TEST(Rounds, pass_once_all_members_have_arrived) {
   Members members(3);
   for (int rank : {2, 0}) members[rank].arrive({.op_kind = spi::OpKind::barrier}, {});
   members.deliver_all();
-  EXPECT_FALSE(members[0].verdict);
+  EXPECT_FALSE(members[0].passed_round);
   EXPECT_THAT(members[0].rounds().missing(), ElementsAre(1));
   members[1].arrive({.op_kind = spi::OpKind::barrier}, {});
   members.deliver_all();
   for (int rank = 0; rank < 3; ++rank) {
-    ASSERT_TRUE(members[rank].verdict) << rank;
+    ASSERT_TRUE(members[rank].passed_round) << rank;
     EXPECT_EQ(members[rank].rounds().passed(), 1U);
-    EXPECT_TRUE(members[rank].verdict->sizes.empty());
+    EXPECT_TRUE(members[rank].passed_round->sizes.empty());
   }
 }
 
@@ -49,9 +49,9 @@ TEST(Rounds, carry_small_payloads_of_all_members_in_rank_order) {
     members[rank].arrive(gather, {.bytes = parts[static_cast<std::size_t>(rank)], .flags = flag_data});
   members.deliver_all();
   for (int rank = 0; rank < 3; ++rank) {
-    EXPECT_TRUE(members[rank].verdict->whole);
-    EXPECT_THAT(members[rank].verdict->sizes, ElementsAre(0, 10, 20));
-    EXPECT_EQ(members[rank].verdict->storage, all);
+    EXPECT_TRUE(members[rank].passed_round->whole);
+    EXPECT_THAT(members[rank].passed_round->sizes, ElementsAre(0, 10, 20));
+    EXPECT_EQ(members[rank].passed_round->storage, all);
   }
 }
 
@@ -62,9 +62,9 @@ TEST(Rounds, announce_only_sizes_when_a_payload_is_large) {
   members[1].arrive(gather, {.bytes = std::span(large).first(4), .flags = flag_data});
   members.deliver_all();
   for (int rank = 0; rank < 2; ++rank) {
-    EXPECT_FALSE(members[rank].verdict->whole);
-    EXPECT_THAT(members[rank].verdict->sizes, ElementsAre(large.size(), 4));
-    EXPECT_TRUE(members[rank].verdict->storage.empty());
+    EXPECT_FALSE(members[rank].passed_round->whole);
+    EXPECT_THAT(members[rank].passed_round->sizes, ElementsAre(large.size(), 4));
+    EXPECT_TRUE(members[rank].passed_round->storage.empty());
   }
 }
 
@@ -78,8 +78,8 @@ TEST(Rounds, take_only_the_payload_of_the_root_in_a_broadcast) {
                           .root = 1});
   }
   members.deliver_all();
-  EXPECT_THAT(members[2].verdict->sizes, ElementsAre(30));
-  EXPECT_EQ(members[2].verdict->storage, bytes);
+  EXPECT_THAT(members[2].passed_round->sizes, ElementsAre(30));
+  EXPECT_EQ(members[2].passed_round->storage, bytes);
 }
 
 TEST(Rounds, compare_an_exchange_at_the_first_member_and_answer_without_the_table) {
@@ -96,16 +96,16 @@ TEST(Rounds, compare_an_exchange_at_the_first_member_and_answer_without_the_tabl
   };
   run();
   for (int rank = 0; rank < ranks; ++rank) {
-    EXPECT_TRUE(members[rank].verdict->whole);
-    EXPECT_TRUE(members[rank].verdict->storage.empty());
-    EXPECT_TRUE(members[rank].verdict->sizes.empty());
+    EXPECT_TRUE(members[rank].passed->whole);
+    EXPECT_TRUE(members[rank].passed->storage.empty());
+    EXPECT_TRUE(members[rank].passed->sizes.empty());
   }
   rows[1][3] = 4;  // expects 4 bytes of rank 0, which sends 5
   run();
   for (int rank = 0; rank < ranks; ++rank) {
     algorithms::ExchangeMismatch differs;
-    ASSERT_EQ(members[rank].verdict->storage.size(), sizeof differs);
-    std::memcpy(&differs, members[rank].verdict->storage.data(), sizeof differs);
+    ASSERT_EQ(members[rank].passed->storage.size(), sizeof differs);
+    std::memcpy(&differs, members[rank].passed->storage.data(), sizeof differs);
     EXPECT_EQ((std::array{differs.from, differs.to, differs.sent, differs.expected}),
               (std::array<std::uint64_t, 4>{0, 1, 5, 4}));
   }
@@ -120,7 +120,7 @@ TEST(Rounds, tell_all_members_that_one_of_them_has_no_shortcut) {
                           .flags = message::flag_exchange | (rank == 1 ? message::flag_no_shortcut : 0U)});
   }
   members.deliver_all();
-  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(members[rank].verdict->flags, message::flag_no_shortcut);
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(members[rank].passed->flags, message::flag_no_shortcut);
 }
 
 TEST(Rounds, name_the_rarest_call_when_members_disagree) {
@@ -131,7 +131,7 @@ TEST(Rounds, name_the_rarest_call_when_members_disagree) {
   ASSERT_TRUE(members[0].disagreement);
   EXPECT_THAT(members[0].disagreement->failed_ranks, ElementsAre(2));
   EXPECT_THAT(members[0].disagreement->text, HasSubstr("barrier"));
-  EXPECT_FALSE(members[1].verdict);
+  EXPECT_FALSE(members[1].passed_round);
 }
 
 }  // namespace
