@@ -84,6 +84,7 @@ broken "a retired word in the name of a file" lib/node/pat''ience.cpp '' "$check
 broken "a retired key of a rule" docs/a.md '{"layer": "a", "cu''t": "row"}' "$checks/retired_words.sh" "$tree"
 broken "a type with a retired name" lib/node/a.cpp 'class Wi''re {};' "$checks/retired_words.sh" "$tree"
 broken "a type with a retired name at its end" lib/node/a.cpp 'class EnqueueTu''rn {};' "$checks/retired_words.sh" "$tree"
+broken "a type with a retired name in the plural" lib/node/a.cpp 'class Tu''rns {};' "$checks/retired_words.sh" "$tree"
 broken "a retired word beside a name" lib/node/a.cpp "// the model stories260k has a pat""rol" "$checks/retired_words.sh" "$tree"
 fresh
 echo "// Cut the wire in turn: the model stories260k has a heartbeat and a doorbell." >"$tree/lib/node/a.cpp"

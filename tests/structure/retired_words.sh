@@ -3,8 +3,8 @@
 # files or as parts of identifiers. Usage: retired_words.sh SOURCE_TREE
 #
 # Some retired names are also ordinary words or have another usual meaning: awake, box of chunks, cut, flight recorder, host
-# of a job, life of an object, medium, port, turn, verb, wire. No type may have these names, or end with Life, Turn or
-# Wire.
+# of a job, life of an object, medium, port, turn, verb, wire. No type may have these names, or end with Life, Turn,
+# Turns or Wire.
 set -euo pipefail
 cd "$1"
 
@@ -16,7 +16,7 @@ words=(
 )
 # "cut" is retired for sharding: as the key of a rule and as a part of a name. It is also a command of the shell.
 sharding='"cut\\?"|(^|[^A-Za-z])cuts?_[a-z]|[a-z]_cuts?([^a-z]|$)|Cuts?[A-Z]'
-types=(Awake Cut Flight '[A-Za-z]*Life' Medium NfsMedium NodeDomain Port SharedMedium Staging '[A-Za-z]*Turn' Verb '[A-Za-z]*Wire')
+types=(Awake Cut Flight '[A-Za-z]*Life' Medium NfsMedium NodeDomain Port SharedMedium Staging '[A-Za-z]*Turns?' Verb '[A-Za-z]*Wire')
 
 join() { local IFS='|'; echo "$*"; }
 lower=$(join "${words[@]}")

@@ -21,24 +21,25 @@ Registry<CUstream, Stream>& registry() {
   return *instance;
 }
 
-/// The order of exclusive tasks of one device.
-class Turns {
+/// Lets the exclusive tasks of one device run one after the other, in the order of their launch.
+class ExclusiveOrder {
  public:
-  std::uint64_t take() {
+  /// Returns the position of a new task.
+  std::uint64_t enter() {
     std::lock_guard const lock(mutex_);
     waiting_.insert(++last_);
     return last_;
   }
-  /// Waits for the turn of a turn; an aborted task does not wait.
-  void wait(std::uint64_t turn, std::function<bool()> const& aborted) {
+  /// Blocks until all tasks before this one have left; an aborted task does not wait.
+  void wait(std::uint64_t position, std::function<bool()> const& aborted) {
     std::unique_lock lock(mutex_);
-    while (*waiting_.begin() != turn && !(aborted && aborted())) {
+    while (*waiting_.begin() != position && !(aborted && aborted())) {
       changed_.wait_for(lock, std::chrono::milliseconds(1));
     }
   }
-  void leave(std::uint64_t turn) {
+  void leave(std::uint64_t position) {
     std::lock_guard const lock(mutex_);
-    waiting_.erase(turn);
+    waiting_.erase(position);
     changed_.notify_all();
   }
 
@@ -49,8 +50,8 @@ class Turns {
   std::set<std::uint64_t> waiting_;
 };
 
-Turns& turns(int device) {
-  static auto* const all = new std::array<Turns, 64>;
+ExclusiveOrder& exclusive_order(int device) {
+  static auto* const all = new std::array<ExclusiveOrder, 64>;
   return all->at(static_cast<std::size_t>(device));
 }
 
@@ -176,12 +177,12 @@ void Stream::delay() {
 void Stream::execute(Task& task) {
   for (auto const& point : task.after) point.stream->wait(point.count);
   try {
-    if (task.exclusive) turns(context.device).wait(task.turn, task.aborted);
+    if (task.exclusive) exclusive_order(context.device).wait(task.position, task.aborted);
     if (context.sticky == CUDA_SUCCESS) run_now(task);
   } catch (Failure const& failure) {
     fail(context, failure.result, task.name + " failed with the sticky error " + std::to_string(failure.result));
   }
-  if (task.exclusive) turns(context.device).leave(task.turn);
+  if (task.exclusive) exclusive_order(context.device).leave(task.position);
 }
 
 void run_now(Task& task) {
@@ -215,7 +216,7 @@ Point submit(std::shared_ptr<Stream> const& stream, Task task) {
   std::lock_guard const lock(context.mutex);
   require(context.alive, CUDA_ERROR_CONTEXT_IS_DESTROYED);
   order_with_legacy(context, stream, task);
-  if (task.exclusive) task.turn = turns(context.device).take();
+  if (task.exclusive) task.position = exclusive_order(context.device).enter();
   stream->push(std::move(task));
   return {stream, stream->last()};
 }

@@ -35,7 +35,7 @@ struct Task {
   bool exclusive = false;           // starts in the order of enqueueing among exclusive tasks of its device
   std::function<bool()> aborted{};  // ends waits of this task
   std::vector<Point> after{};
-  std::uint64_t turn = 0;  // place among the exclusive tasks
+  std::uint64_t position = 0;  // place among the exclusive tasks
 };
 
 enum class StreamKind { blocking, non_blocking, legacy };
