@@ -40,8 +40,8 @@ class PeakMemory {
   [[nodiscard]] double growth() const;
   /// Forgets the peak so far, but not what the process used before.
   void restart() const;
-  /// Returns the growth without pages of files, which are code and libraries that the process has used meanwhile. What
-  /// remains are the heap, the stacks, and shared memory, of which each page counts in equal parts for the processes
+  /// Returns the growth without pages of files, which are code and libraries that the process has used meanwhile. The
+  /// rest is the heap, the stacks, and shared memory. A page of shared memory counts in equal parts for the processes
   /// that use it.
   [[nodiscard]] double growth_of_data() const;
 

@@ -25,7 +25,7 @@ using kernels::is_complex;
 struct [[gnu::packed, gnu::may_alias]] UnalignedComplex {
   float re;
   float im;
-  operator Complex() const { return {re, im}; }  // NOLINT(google-explicit-constructor): stands for one where it is read
+  operator Complex() const { return {re, im}; }  // NOLINT(google-explicit-constructor): read as a Complex
 };
 template <class T>
 struct InBuffer {

@@ -3,7 +3,8 @@
 
 namespace crossrank::composite {
 
-/// Marks this rank as waiting while it waits outside `across`, for the ranks of other nodes that wait for this one.
+/// Shows this rank as waiting to the ranks of other nodes that wait for it, while it waits for something other than
+/// `across`.
 class WaitingOutsideScope {
  public:
   /// `across` is null where this rank marks itself.

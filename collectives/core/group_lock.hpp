@@ -31,7 +31,7 @@ class GroupLock {
     return true;
   }
   void leave() noexcept {
-    holder_.store({}, std::memory_order_relaxed);  // before the next one's, as that comes after its `enter`
+    holder_.store({}, std::memory_order_relaxed);  // the next holder stores its own id after this, in `enter`
     use_.store(Use::none, std::memory_order_release);
   }
   /// Takes the lock for a moment. Returns false if it is taken.

@@ -167,7 +167,7 @@ class MessageTransport final : public spi::Transport, private PacketHandler {
   void conclude(AllToAll const& action, PassedRound const& passed);
   [[nodiscard]] std::exception_ptr disagreeing_size(AllGather const& action,
                                                     std::span<std::uint64_t const> sizes) const;
-  /// Notes the end of the collective when its payload has gone and come.
+  /// Completes the collective when its payload has been sent and received.
   void note_flow();
 
   // Waiting.

@@ -173,7 +173,7 @@ auto reduce_and_broadcast(Collective const& world, F&& fn, Reduce&& reduce, Root
   using Each = detail::ResultOf<F>;
   auto const all = detail::gather_encoded<Each>(world, operation, fn, root);
   using R = detail::ResultOf<Reduce, std::vector<Each> const&>;
-  // A result that cannot be decoded is an error of the root's part, of which all ranks learn.
+  // A result that cannot be decoded is an error of the root's part. It reaches all ranks.
   return detail::broadcast_result<R>(
       world, operation, [&] { return reduce(detail::decode_results<Each>(world, operation, all)); }, root);
 }

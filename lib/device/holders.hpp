@@ -7,10 +7,10 @@
 
 namespace crossrank {
 
-/// Those who keep the bytes of a storage from being written, each as long as it says so.
+/// The users of a storage's bytes that forbid writes to them. Each says itself when it no longer does.
 class Holders {
  public:
-  /// Returns a text for people as long as it holds the bytes, then an empty one.
+  /// Describes a holder for people while it holds the bytes; then returns an empty text.
   using Who = std::function<std::string()>;
 
   void add(Who who) {
@@ -18,7 +18,7 @@ class Holders {
     std::erase_if(all_, [](Who const& one) { return one().empty(); });
     all_.push_back(std::move(who));
   }
-  /// Returns the text of one of them; empty when there is none.
+  /// Returns the text of one holder; empty when there is none.
   [[nodiscard]] std::string describe() const {
     std::lock_guard const lock(mutex_);
     for (auto const& one : all_) {

@@ -63,7 +63,7 @@ def stream(handle: Any, *, device: Device = None) -> Iterator[None]:
 
 
 def trim(device: Device = "cuda") -> None:
-    """Gives back to the driver what crossrank keeps of a GPU for reuse: memory of its pool, of which it keeps up to 1 GiB.
+    """Gives the memory of a GPU that crossrank keeps for reuse back to the driver. The pool keeps up to 1 GiB.
 
     Also drops torch's tensors of calls whose work has ended. Other calls on the GPU do that too.
 

@@ -398,7 +398,7 @@ world.barrier()
     )
 
 
-def test_an_exception_without_a_printable_text_is_told_to_all_ranks(ranks):
+def test_an_exception_without_a_printable_text_reaches_all_ranks(ranks):
     ranks(
         2,
         r"""

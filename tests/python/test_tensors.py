@@ -227,7 +227,7 @@ class WithDevice(Exporter):
 
 
 class OldExporter:
-    """An exporter of before DLPack 1.0, which knows no versions."""
+    """An exporter from before DLPack 1.0, which has no versions."""
 
     def __init__(self, array):
         self.array = array

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Checks that no file names a private folder of a machine, a path out of the tree, or work that is left for later, and that
-# words are spelled with -ize. Usage: words.sh SOURCE_TREE
+# words are spelled with -ize and nothing "[k]nows no" other thing. Usage: words.sh SOURCE_TREE
 set -euo pipefail
 cd "$1"
 # Prints the lines of all files that match.
@@ -14,6 +14,10 @@ later='\b([T]ODO|[F]IXME|[X]XX)\b|[n]ot (yet )?implemented'
 outside='(PROJECT_SOURCE_DIR\}|[$]root|[$]\{root\})/[.][.]|[.][.]/[s]hared'
 if matches "$paths|$later|$outside"; then
   echo "these lines name a private folder, a path out of the tree, or work that is left for later"
+  exit 1
+fi
+if matches -i '\b[k]nows? no\b'; then
+  echo "these lines say what a thing does not know: write what it does not have, support or depend on"
   exit 1
 fi
 stems='[i]nitiali|[f]inali|[g]enerali|[r]ecogni|[s]ynchroni|[q]uanti|[o]ptimi|[s]peciali|[n]ormali'

@@ -76,7 +76,7 @@ struct TensorPlacement {
   /// Elements past the end of the tensor are padding.
   std::optional<std::int64_t> first_element{};
 
-  /// Returns whether both say the same.
+  /// Returns whether both describe the same placement.
   [[nodiscard]] bool operator==(TensorPlacement const&) const = default;
 };
 

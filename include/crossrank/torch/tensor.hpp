@@ -95,7 +95,7 @@ inline at::Tensor share(Tensor const& tensor) {
 /// Returns LibTorch's view of a tensor: the same bytes, which live until both sides have dropped them. Local, no copy.
 ///
 /// The result is dense and takes no part in autograd. `UsageError` for bytes that others hold or that were given back
-/// (LibTorch knows no read-only memory; `clone()` helps), for a tensor on a GPU, and for a dtype as for
+/// (LibTorch has no read-only memory; `clone()` helps), for a tensor on a GPU, and for a dtype as for
 /// `to_scalar_type`. An undefined tensor stays undefined.
 [[nodiscard]] inline at::Tensor to_torch(Tensor tensor) {
   if (!tensor.defined()) return {};

@@ -73,8 +73,8 @@ struct TensorShard {
 
 /// The adapter between an engine and the transforms: named parameters, events, forward and backward.
 ///
-/// An engine derives from it. The transforms know no autograd: they see tensors and the events that the engine reports
-/// to its observer. Members are local unless a wrapped model says otherwise.
+/// An engine derives from it. The transforms do not depend on autograd: they see tensors and the events that the engine
+/// reports to its observer. Members are local unless a wrapped model says otherwise.
 class CROSSRANK_EXPORT TrainableModel {
  public:
   virtual ~TrainableModel();

@@ -18,7 +18,7 @@ struct NamedTorchTensor {
 struct TorchContents {
   std::vector<NamedTorchTensor> tensors{};  ///< in the order of the pickle; names are unique
   Json values = Json::object();             ///< all other values; null in place of a tensor in a list
-  std::vector<std::string> opaque{};  ///< paths of what is not kept: objects, of which `values` has the class, and
+  std::vector<std::string> opaque{};  ///< paths of values that are not kept: objects, whose class is in `values`, and
                                       ///< attributes of tensors that hold tensors
 };
 

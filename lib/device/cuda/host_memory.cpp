@@ -108,7 +108,7 @@ std::shared_ptr<void> register_host_memory(std::span<std::byte const> bytes, spi
 bool is_page_locked_memory(DeviceState const& state, std::byte const* data) {
   ContextScope const scope(state);
   unsigned type = 0;
-  // The driver knows no memory but its own and what was registered.
+  // The driver fails for memory that it has neither allocated nor registered.
   return state.functions().cuPointerGetAttribute(&type, api::PointerAttribute::memory_type,
                                                  api::device_address(data)) == Result::success;
 }

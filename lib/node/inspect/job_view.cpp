@@ -174,7 +174,7 @@ class Reader {
     auto const status = at_rank(statuses_, rank);
     RankView view{.rank = global(rank), .pid = record.pid, .status = status};
     if (status == RankStatus::absent) {
-      view.rank = ranks_ == 1 ? 0 : rank;  // it has not said which one it is
+      view.rank = ranks_ == 1 ? 0 : rank;  // the rank has not written its number yet
       return view;
     }
     auto since = record.progress_at.load(std::memory_order_relaxed);

@@ -15,8 +15,8 @@ namespace crossrank::node {
 namespace {
 
 /// Words of a note may be read while their owner replaces them; the reader then checks the queue's word again. Whoever
-/// loads a word that was stored after the owner had retracted its verdict sees the retraction, too. Orders at each
-/// word, because the thread sanitizer knows no fences.
+/// loads a word that was stored after the owner had retracted its verdict sees the retraction, too. Each word
+/// has a memory order of its own, because the thread sanitizer does not support fences.
 template <class Word>
 Word load_note(Word const& word) noexcept {
   return std::atomic_ref(const_cast<Word&>(word)).load(std::memory_order_acquire);  // partner: store_note

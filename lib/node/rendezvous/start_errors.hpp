@@ -41,7 +41,7 @@ namespace crossrank::node {
 [[nodiscard]] TimeoutError slow_server_error(NodeOptions const& options);
 /// Returns what other ranks learn of the error with which this one gives up.
 [[nodiscard]] StartFailure start_failure_of(NodeOptions const& options, Error const& error);
-/// The calling rank or another one, because of which a client gave up when all were ready.
+/// The calling rank or another one, which made a client give up when all were ready.
 [[nodiscard]] Error given_up_error(NodeOptions const& options, StartFailure const& failure);
 
 }  // namespace crossrank::node

@@ -108,7 +108,7 @@ std::ostream& operator<<(std::ostream& out, Case const& one) { return out << one
 
 class GpuDeath : public testing::TestWithParam<Case> {};
 
-TEST_P(GpuDeath, is_told_to_all_others_with_the_rank) {
+TEST_P(GpuDeath, reaches_all_other_ranks_with_the_name_of_the_rank) {
   auto const& one = GetParam();
   auto options = gpu_ranks(one.version);
   options.arguments = {one.step, one.call, std::to_string(one.nth), std::to_string(one.code)};

@@ -366,7 +366,7 @@ CROSSRANK_RANK_SCENARIO(nccl_first_call_captured_by_one_rank) {
   return end_gpu_rank();
 }
 
-TEST(NcclGraphRefusal, of_a_first_call_that_one_rank_captures_is_told_to_all) {
+TEST(NcclGraphRefusal, of_a_first_call_that_one_rank_captures_reaches_all_ranks) {
   expect_job_ok(3, "nccl_first_call_captured_by_one_rank");
 }
 

@@ -222,7 +222,7 @@ TEST(NcclDeadline, is_told_to_the_rank_whose_own_work_blocks_its_stream) {
   EXPECT_TRUE(verdict.blames_only(1)) << job.text();
 }
 
-TEST(NcclDeadline, is_told_by_a_wait_of_the_host_with_the_same_limit) {
+TEST(NcclDeadline, ends_a_wait_of_the_host_within_the_same_limit) {
   auto options = gpu_ranks();
   options.environment["CROSSRANK_TIMEOUT"] = std::to_string(short_timeout.count()) + "ms";
   auto const job = run_ranks(3, "nccl_missing_call", std::move(options));

@@ -46,7 +46,7 @@ void replace(std::string& name, std::string_view from, std::string_view to) {
   for (auto at = name.find(from); at != std::string::npos; at = name.find(from, at)) name.replace(at, from.size(), to);
 }
 
-/// Returns what stands between the number of the layer and the experts, such as "mlp."; empty if that is nothing.
+/// Returns the part of the name between the layer's number and the experts, such as "mlp."; it may be empty.
 std::string block_of(std::string_view name) {
   auto const layer = find_layer(name);
   if (!layer || !layer->after.starts_with('.')) return {};

@@ -65,7 +65,7 @@ struct DescribedHeldTensor {
 
 /// The ranks of a cell, in order.
 struct CellRanks {
-  std::vector<int> holding{};  ///< ranks with tensors, for which a mesh without ranks stands
+  std::vector<int> holding{};  ///< ranks with tensors; a mesh without ranks consists of these
   std::vector<int> idle{};     ///< ranks without any tensor
 };
 

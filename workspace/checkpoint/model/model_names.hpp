@@ -63,8 +63,8 @@ class ModelNames {
   bool quantized_ = false;
 };
 
-/// Returns a defect if one of the names is that of a layer that serving programs fuse. For layers of which it is
-/// unknown whether the model should have their parts instead.
+/// Returns a defect if one of the names is that of a layer that serving programs fuse. Call it if it is unknown
+/// whether the model should have the parts of such a layer instead.
 [[nodiscard]] std::vector<Defect> check_fused_layers(std::span<std::string const> names, Json const& config);
 
 /// Returns a defect if tensors hold all layers of a model in one stack. Megatron-core saves such stacks; those of

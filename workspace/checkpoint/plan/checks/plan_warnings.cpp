@@ -41,7 +41,7 @@ std::vector<Defect> layers_without_scales(PlannedMerge const& merge) {
   return check_missing_scales(tensors, merge.where, merge.layout.set.config, merge.layout.set.quantization);
 }
 
-/// Returns fused layers of which no table says whether the model has them: those of unknown models, and of encoders.
+/// Returns the fused layers that are in no table of a model's names: those of unknown models, and of encoders.
 std::vector<Defect> layers_of_unknown_names(std::vector<std::string> names, Json const& config) {
   if (ModelNames(config).known()) std::erase_if(names, [](auto const& name) { return !Towers::contain(name); });
   return check_fused_layers(names, config);
