@@ -9,7 +9,8 @@
 #include <crossrank/error.hpp>
 
 /// The one encoding of a failure that a rank reports to other ranks: in shared memory, in packets, frames and objects.
-/// The words of queues and of a node's start hold only a kind and ranks, no text; they do not use this encoding.
+/// Three places hold only a kind and ranks, no text, and do not use it: the words of queues and of a node's start, and
+/// `RemoteFailure` of a queue between nodes, which fits into the one cache line of a message's header.
 namespace crossrank {
 
 /// A failure on another rank: its kind, and those fields of `ErrorInfo` that mean the same on every rank.
