@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -27,6 +28,7 @@ from torch._C._distributed_c10d import (
 
 import crossrank
 from crossrank.compat import groups
+from crossrank.errors import from_native
 
 from .dynamo import not_compiled
 from .layout import (
@@ -481,7 +483,8 @@ def _create(options: Any, _backend_options: Any) -> CrossrankProcessGroup:
     # Torch's timeout is long. Ranks that come after a failure find it here, so the start need not be kept for them.
     failure = f"crossrank/failed/{job}"
     if store.check([failure]):
-        raise RuntimeError(f"the process group could not be made: {store.get(failure).decode()}")
+        code, text, report, fields = json.loads(store.get(failure))
+        raise from_native(code, f"the process group could not be made: {text}", report, fields | {"rank": rank})
     try:
         collective = crossrank.connect(
             rank=rank,
@@ -492,7 +495,7 @@ def _create(options: Any, _backend_options: Any) -> CrossrankProcessGroup:
         )
     except crossrank.Error as error:
         with suppress(RuntimeError):  # the store may be gone as well
-            store.set(failure, str(error))
+            store.set(failure, json.dumps([error.code, str(error), error.report(), error.fields]))
         raise
     return CrossrankProcessGroup(collective, options.group_id or "", options.timeout)
 
