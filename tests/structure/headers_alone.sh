@@ -1,7 +1,7 @@
 #!/bin/bash
 # Compiles every public header by itself. Usage: headers_alone.sh SOURCE_TREE COMPILER [GENERATED_HEADERS [LIBTORCH_HEADERS...]]
 # Compiles mpi.hpp, which needs the headers of MPI, only if there is an mpicc that names their folder,
-# and torch.hpp and torch/ only if the folders of LibTorch's headers are given.
+# and torch.hpp and torch/ only if the folders of LibTorch's headers are given. Prints the headers that it does not compile.
 set -euo pipefail
 cd "$1/include"
 export compiler=$2
@@ -13,9 +13,9 @@ check() {
   local flags=(-I.) folder
   if [[ -n $generated ]]; then flags+=(-I "$generated"); fi
   for folder in $native; do flags+=(-isystem "$folder"); done
-  if [[ $1 == crossrank/mpi.hpp && -z $native ]]; then return 0; fi
+  if [[ $1 == crossrank/mpi.hpp && -z $native ]]; then echo "not compiled without MPI: $1"; return 0; fi
   if [[ $1 == crossrank/torch* ]]; then
-    if [[ -z $libtorch ]]; then return 0; fi
+    if [[ -z $libtorch ]]; then echo "not compiled without LibTorch: $1"; return 0; fi
     for folder in $libtorch; do flags+=(-isystem "$folder"); done
   fi
   printf '#include <%s>\n#include <%s>\nint main() {}\n' "$1" "$1" |
