@@ -96,16 +96,16 @@ TEST(Rounds, compare_an_exchange_at_the_first_member_and_answer_without_the_tabl
   };
   run();
   for (int rank = 0; rank < ranks; ++rank) {
-    EXPECT_TRUE(members[rank].passed->whole);
-    EXPECT_TRUE(members[rank].passed->storage.empty());
-    EXPECT_TRUE(members[rank].passed->sizes.empty());
+    EXPECT_TRUE(members[rank].passed_round->whole);
+    EXPECT_TRUE(members[rank].passed_round->storage.empty());
+    EXPECT_TRUE(members[rank].passed_round->sizes.empty());
   }
   rows[1][3] = 4;  // expects 4 bytes of rank 0, which sends 5
   run();
   for (int rank = 0; rank < ranks; ++rank) {
     algorithms::ExchangeMismatch differs;
-    ASSERT_EQ(members[rank].passed->storage.size(), sizeof differs);
-    std::memcpy(&differs, members[rank].passed->storage.data(), sizeof differs);
+    ASSERT_EQ(members[rank].passed_round->storage.size(), sizeof differs);
+    std::memcpy(&differs, members[rank].passed_round->storage.data(), sizeof differs);
     EXPECT_EQ((std::array{differs.from, differs.to, differs.sent, differs.expected}),
               (std::array<std::uint64_t, 4>{0, 1, 5, 4}));
   }
@@ -120,7 +120,7 @@ TEST(Rounds, tell_all_members_that_one_of_them_has_no_shortcut) {
                           .flags = message::flag_exchange | (rank == 1 ? message::flag_no_shortcut : 0U)});
   }
   members.deliver_all();
-  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(members[rank].passed->flags, message::flag_no_shortcut);
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(members[rank].passed_round->flags, message::flag_no_shortcut);
 }
 
 TEST(Rounds, name_the_rarest_call_when_members_disagree) {
