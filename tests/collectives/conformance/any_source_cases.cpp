@@ -4,6 +4,8 @@
 #include <memory>
 #include <vector>
 
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "tests/collectives/conformance/case_device.hpp"
 #include "tests/collectives/conformance/conformance.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
@@ -91,10 +93,10 @@ void messages_of_each_rank_stay_in_order(ConformanceRank& self) {
     return;
   }
   for (int i = 0; sends_to_zero(world) && i < count; ++i) send_to_zero(world, body(world.rank(), i));
-  std::vector<int> next(static_cast<std::size_t>(world.world_size()));
+  std::vector<int> next(as_size(world.world_size()));
   for (int i = 0; is_rank_zero(world) && i < count * sender_count(world); ++i) {
     auto const received = receive_any(world, 900);
-    EXPECT_EQ(received.bytes, body(received.source, next[static_cast<std::size_t>(received.source)]++));
+    EXPECT_EQ(received.bytes, body(received.source, next[as_size(received.source)]++));
   }
 }
 
@@ -103,11 +105,11 @@ void ranks_whose_messages_wait_take_turns(ConformanceRank& self) {
   auto const& world = self.world;
   for (int i = 0; sends_to_zero(world) && i < queue_depth; ++i) send_to_zero(world, pattern(10, i));
   world.barrier();
-  std::vector<int> taken(static_cast<std::size_t>(world.world_size()));
+  std::vector<int> taken(as_size(world.world_size()));
   for (int turn = 0; is_rank_zero(world) && turn < queue_depth; ++turn) {
-    for (int i = 0; i < sender_count(world); ++i) ++taken[static_cast<std::size_t>(receive_any(world, 10).source)];
+    for (int i = 0; i < sender_count(world); ++i) ++taken[as_size(receive_any(world, 10).source)];
     for (int rank = lowest_sender(world); rank < world.world_size(); ++rank)
-      EXPECT_EQ(taken[static_cast<std::size_t>(rank)], turn + 1) << "rank " << rank;
+      EXPECT_EQ(at_rank(taken, rank), turn + 1) << "rank " << rank;
   }
 }
 
@@ -128,7 +130,7 @@ void receives_take_messages_in_the_order_of_posting(ConformanceRank& self) {
   for (int i = 0; world.rank() == sender && i < 4; ++i) send_to_zero(world, pattern(100, i));
   if (!is_rank_zero(world)) return;
   for (std::size_t i = 4; i-- > 0;) transport.wait(ids[i], world.timeout_policy());
-  for (int i = 0; i < 4; ++i) EXPECT_EQ(got[static_cast<std::size_t>(i)], pattern(100, i)) << i;
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(got[as_size(i)], pattern(100, i)) << i;
   EXPECT_EQ(*sources[1], sender);
   EXPECT_EQ(*sources[3], sender);
 }

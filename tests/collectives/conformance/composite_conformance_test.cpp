@@ -6,6 +6,8 @@
 #include <crossrank/workspace/shared_memory_workspace.hpp>
 #include <crossrank/spi/transport.hpp>
 
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "tests/collectives/conformance/conformance.hpp"
 #include "tests/collectives/conformance/packet_cases.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
@@ -58,10 +60,9 @@ TEST(CompositeTransport, sends_large_payloads_once_per_node) {
       world.broadcast(tensor, {root});
       EXPECT_EQ(bytes, pattern(large, root));
     }
-    auto const size_of = [&](int rank) { return (std::size_t{1} << 19) * static_cast<std::size_t>(rank); };
+    auto const size_of = [&](int rank) { return (std::size_t{1} << 19) * as_size(rank); };
     auto const all = world.all_gatherv(pattern(size_of(world.rank()), world.rank()));
-    for (int rank = 0; rank < world.world_size(); ++rank)
-      EXPECT_EQ(all[static_cast<std::size_t>(rank)], pattern(size_of(rank), rank));
+    for (int rank = 0; rank < world.world_size(); ++rank) EXPECT_EQ(at_rank(all, rank), pattern(size_of(rank), rank));
   };
   run_message_ranks(5, body, {.node_memory = true});
 }
@@ -81,7 +82,7 @@ TEST(CompositeTransport, gathers_from_both_nodes) {
       ASSERT_EQ(states.size(), world.rank() == 1 ? 4U : 0U);
       int index = 0;
       for (auto const& item : states) {
-        EXPECT_EQ(item.rank, (std::vector<int>{1, 3, 0, 2})[static_cast<std::size_t>(index++)]);
+        EXPECT_EQ(item.rank, (std::vector<int>{1, 3, 0, 2})[as_size(index++)]);
         EXPECT_EQ(item.state.config.at("rank"), item.rank);
         auto weight = item.state.weights.at("w");
         EXPECT_EQ(weight.shape(), (Shape{30, 100}));

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <thread>
 
+#include "lib/core/as_size.hpp"
 #include "tests/collectives/conformance/case_device.hpp"
 #include "tests/collectives/conformance/conformance.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
@@ -59,7 +60,7 @@ void all_gather_joins_in_rank_order(ConformanceRank& self) {
     world.all_gather(joined, in);
     auto const out = on_host(joined);
     for (int rank = 0; rank < ranks; ++rank) {
-      auto const part = out.bytes().subspan(static_cast<std::size_t>(rank) * size, size);
+      auto const part = out.bytes().subspan(as_size(rank) * size, size);
       EXPECT_TRUE(std::ranges::equal(part, pattern(size, rank))) << size << " bytes of " << rank;
     }
   }
@@ -67,10 +68,10 @@ void all_gather_joins_in_rank_order(ConformanceRank& self) {
 
 void all_gatherv_takes_any_sizes(ConformanceRank& self) {
   auto& world = self.world;
-  auto const ranks = static_cast<std::size_t>(world.world_size());
+  auto const ranks = as_size(world.world_size());
   for (std::size_t shift = 0; shift < boundary_sizes.size(); ++shift) {
     auto const size_of = [&](std::size_t rank) { return boundary_sizes[(rank * 3 + shift) % boundary_sizes.size()]; };
-    auto const mine = static_cast<std::size_t>(world.rank());
+    auto const mine = as_size(world.rank());
     auto const all = world.all_gatherv(pattern(size_of(mine), world.rank()));
     ASSERT_EQ(all.size(), ranks);
     for (std::size_t rank = 0; rank < ranks; ++rank)
@@ -82,9 +83,9 @@ void all_gatherv_takes_any_sizes(ConformanceRank& self) {
 void all_gather_works_in_place(ConformanceRank& self) {
   auto& world = self.world;
   std::size_t const part = 5000;
-  auto const ranks = static_cast<std::size_t>(world.world_size());
+  auto const ranks = as_size(world.world_size());
   std::vector<std::byte> all(part * ranks);
-  auto const mine = std::span(all).subspan(static_cast<std::size_t>(world.rank()) * part, part);
+  auto const mine = std::span(all).subspan(as_size(world.rank()) * part, part);
   std::ranges::copy(pattern(part, world.rank()), mine.begin());
   std::vector<std::size_t> const counts(ranks, part);
   auto& transport = *world.transport();
@@ -120,7 +121,7 @@ void operations_started_ahead_keep_their_data(ConformanceRank& self) {
     std::vector<Request> requests;
     for (int i = 0; i < 6; ++i) {
       ins.push_back(Tensor::empty({size}, Dtype::u8));
-      auto const bytes = pattern(static_cast<std::size_t>(size), world.rank() * 10 + i);
+      auto const bytes = pattern(as_size(size), world.rank() * 10 + i);
       std::ranges::copy(bytes, ins.back().mutable_bytes().begin());
       ins.back() = on_device(ins.back());
       outs.push_back(on_device(Tensor::empty({ranks * size}, Dtype::u8)));
@@ -130,7 +131,7 @@ void operations_started_ahead_keep_their_data(ConformanceRank& self) {
     for (std::size_t i = 0; i < 6; ++i) {
       auto const out = on_host(outs[i]);
       for (int rank = 0; rank < ranks; ++rank) {
-        auto const part = out.bytes().subspan(static_cast<std::size_t>(rank * size), static_cast<std::size_t>(size));
+        auto const part = out.bytes().subspan(as_size(rank * size), as_size(size));
         EXPECT_TRUE(std::ranges::equal(part, pattern(part.size(), rank * 10 + static_cast<int>(i))))
             << "operation " << i << " rank " << rank;
       }

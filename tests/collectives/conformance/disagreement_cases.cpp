@@ -3,6 +3,8 @@
 
 #include <crossrank/objects.hpp>
 
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "tests/collectives/conformance/case_device.hpp"
 #include "tests/collectives/conformance/conformance.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
@@ -55,7 +57,7 @@ void another_root_is_a_mismatch_on_all(ConformanceRank& self) {
 void another_root_or_operation_of_objects_is_a_mismatch_on_all(ConformanceRank& self) {
   auto& world = self.world;
   auto const part = [&] {
-    std::vector<int> ranks(static_cast<std::size_t>(world.world_size()));
+    std::vector<int> ranks(as_size(world.world_size()));
     std::iota(ranks.begin(), ranks.end(), 0);
     return world.split({ranks});
   };
@@ -107,7 +109,7 @@ void another_reduce_op_is_a_mismatch_on_all(ConformanceRank& self) {
 }
 
 void other_lists_to_split_are_a_mismatch_on_all(ConformanceRank& self) {
-  std::vector<int> all(static_cast<std::size_t>(self.world.world_size()));
+  std::vector<int> all(as_size(self.world.world_size()));
   std::iota(all.begin(), all.end(), 0);
   disagree(
       self.world,
@@ -119,10 +121,10 @@ void other_lists_to_split_are_a_mismatch_on_all(ConformanceRank& self) {
 
 void another_division_is_a_mismatch_on_all(ConformanceRank& self) {
   auto& world = self.world;
-  auto const n = static_cast<std::size_t>(world.world_size());
+  auto const n = as_size(world.world_size());
   std::vector<std::int64_t> rows(n, 2);
   auto const scatter = [&](std::vector<std::int64_t> const& given) {
-    auto out = on_device(Tensor::zeros({given[static_cast<std::size_t>(world.rank())], 3}, Dtype::f32));
+    auto out = on_device(Tensor::zeros({at_rank(given, world.rank()), 3}, Dtype::f32));
     auto const total = std::accumulate(given.begin(), given.end(), std::int64_t{0});
     auto const in = world.rank() == 0 ? on_device(Tensor::zeros({total, 3}, Dtype::f32)) : Tensor();
     world.scatterv(out, in, {.rows = given});
@@ -135,7 +137,7 @@ void another_division_is_a_mismatch_on_all(ConformanceRank& self) {
 
 void an_exchange_that_does_not_fit_is_a_mismatch_on_all(ConformanceRank& self) {
   auto& world = self.world;
-  auto const n = static_cast<std::size_t>(world.world_size());
+  auto const n = as_size(world.world_size());
   std::vector<std::int64_t> send(n, 4);
   std::vector<std::int64_t> receive(n, 4);
   if (world.rank() == 0) send[1] = 6;  // rank 1 expects 4
@@ -151,7 +153,7 @@ void an_exchange_that_does_not_fit_is_a_mismatch_on_all(ConformanceRank& self) {
 
 void wrong_counts_are_a_mismatch(ConformanceRank& self) {
   auto& world = self.world;
-  auto const ranks = static_cast<std::size_t>(world.world_size());
+  auto const ranks = as_size(world.world_size());
   auto& transport = *world.transport();
   std::vector<std::byte> mine(world.rank() == 0 ? 20 : 10);
   std::vector<std::size_t> counts(ranks, 10);

@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "lib/core/as_size.hpp"
 #include "tests/collectives/conformance/conformance.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
 #include "tests/support/error_of.hpp"
@@ -18,7 +19,7 @@ using Values = std::vector<std::int32_t>;
 
 /// Returns the elements of rank r: 10 r, 10 r + 1, ...
 Values of_rank(int rank, int count = 3) {
-  Values values(static_cast<std::size_t>(count));
+  Values values(as_size(count));
   std::iota(values.begin(), values.end(), 10 * rank);
   return values;
 }
@@ -71,7 +72,7 @@ void elements_are_gathered_and_scattered(ConformanceRank& self) {
   auto& world = self.world;
   int const n = world.world_size();
   auto const mine = of_rank(world.rank());
-  Values all(mine.size() * static_cast<std::size_t>(n));
+  Values all(mine.size() * as_size(n));
   world.all_gather(all, mine);
   EXPECT_EQ(all, joined(n));
   for (int root = 0; root < n; ++root) {
@@ -88,7 +89,7 @@ void elements_are_gathered_and_scattered(ConformanceRank& self) {
   EXPECT_THAT(reduced, ElementsAre(n * mine[0], n * mine[1], n * mine[2]));
   Values exchanged(all.size());
   world.all_to_all(exchanged, all);
-  for (int from = 0; from < n; ++from) EXPECT_EQ(exchanged[static_cast<std::size_t>(3 * from + 1)], mine[1]);
+  for (int from = 0; from < n; ++from) EXPECT_EQ(exchanged[as_size(3 * from + 1)], mine[1]);
 }
 
 void elements_are_divided_unevenly(ConformanceRank& self) {
@@ -112,7 +113,7 @@ void elements_are_divided_unevenly(ConformanceRank& self) {
   world.reduce_scatterv(part, expected, {.rows = rows}, ReduceOp::max);
   EXPECT_EQ(part, mine);
   // Each rank sends its own part to all.
-  std::vector<std::int64_t> const sent(static_cast<std::size_t>(n), count_of(world.rank()));
+  std::vector<std::int64_t> const sent(as_size(n), count_of(world.rank()));
   Values out;
   for (int to = 0; to < n; ++to) out.insert(out.end(), mine.begin(), mine.end());
   world.all_to_allv(all, out, {.send = sent, .receive = rows});
@@ -139,7 +140,7 @@ void requests_take_elements(ConformanceRank& self) {
   auto const mine = of_rank(world.rank());
   int const next = (world.rank() + 1) % n;
   int const before = (world.rank() + n - 1) % n;
-  Values all(static_cast<std::size_t>(3 * n));
+  Values all(as_size(3 * n));
   Values gathered(all.size());
   Values part(3);
   Values reduced(3);
@@ -175,7 +176,7 @@ void requests_take_elements(ConformanceRank& self) {
 /// Wrong sizes are refused before anything is sent, and the group stays usable.
 void elements_that_do_not_fit_are_refused(ConformanceRank& self) {
   auto& world = self.world;
-  auto const n = static_cast<std::size_t>(world.world_size());
+  auto const n = as_size(world.world_size());
   Values const mine(3);
   Values out(3 * n + 1);
   auto const info = error_of<UsageError>([&] { world.all_gather(out, mine); });
@@ -198,11 +199,11 @@ void elements_that_do_not_fit_are_refused(ConformanceRank& self) {
 /// Overlaps are found whether tensors or elements name the memory.
 void elements_that_overlap_are_refused(ConformanceRank& self) {
   auto& world = self.world;
-  auto const n = static_cast<std::size_t>(world.world_size());
+  auto const n = as_size(world.world_size());
   Values all(3 * n + 3);
   auto const whole = std::span(all).first(3 * n);
   error_of<UsageError>([&] { world.all_gather(whole, std::span(all).subspan(1, 3)); });
-  auto const own = whole.subspan(3 * static_cast<std::size_t>(world.rank()), 3);
+  auto const own = whole.subspan(3 * as_size(world.rank()), 3);
   std::ranges::copy(of_rank(world.rank()), own.begin());
   world.all_gather(whole, own);
   EXPECT_TRUE(std::ranges::equal(whole, joined(world.world_size())));

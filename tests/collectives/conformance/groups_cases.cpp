@@ -2,6 +2,8 @@
 #include <numeric>
 #include <string>
 
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "tests/collectives/conformance/conformance.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
 #include "tests/support/error_of.hpp"
@@ -25,7 +27,7 @@ std::uint64_t sum_over(Collective const& group, std::uint64_t value) {
 /// Returns two lists with the ranks of the world. The second list is in descending order.
 std::vector<std::vector<int>> evens_and_odds(int ranks) {
   std::vector<std::vector<int>> lists(2);
-  for (int rank = 0; rank < ranks; ++rank) lists[static_cast<std::size_t>(rank % 2)].push_back(rank);
+  for (int rank = 0; rank < ranks; ++rank) lists[as_size(rank % 2)].push_back(rank);
   std::ranges::reverse(lists[1]);
   return lists;
 }
@@ -39,7 +41,7 @@ void the_world_knows_its_ranks(ConformanceRank& self) {
   EXPECT_EQ(world.local_world_size(), world.world_size());
   EXPECT_EQ(world.is_master(), world.rank() == 0);
   EXPECT_EQ(world.is_local_master(), world.rank() == 0);
-  std::vector<int> all(static_cast<std::size_t>(world.world_size()));
+  std::vector<int> all(as_size(world.world_size()));
   std::iota(all.begin(), all.end(), 0);
   EXPECT_EQ(ranks_of(world), all);
 }
@@ -48,10 +50,10 @@ void split_orders_ranks_as_listed(ConformanceRank& self) {
   auto const& world = self.world;
   auto const lists = evens_and_odds(world.world_size());
   auto group = world.split(lists);
-  auto const& mine = lists[static_cast<std::size_t>(world.rank() % 2)];
+  auto const& mine = lists[as_size(world.rank() % 2)];
   EXPECT_EQ(ranks_of(group), mine);
   EXPECT_EQ(group.world_size(), static_cast<int>(mine.size()));
-  EXPECT_EQ(mine[static_cast<std::size_t>(group.rank())], world.rank());
+  EXPECT_EQ(at_rank(mine, group.rank()), world.rank());
   EXPECT_EQ(group.global_rank(), world.rank());
   auto token = Tensor::scalar<std::int32_t>(world.rank());
   group.broadcast(token);

@@ -5,6 +5,7 @@
 
 #include <crossrank/spi/transport.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/collectives/conformance/conformance.hpp"
 #include "tests/collectives/conformance/packet_cases.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
@@ -45,7 +46,7 @@ TEST(MessageTransport, moves_large_payloads) {
       world.broadcast(tensor, {root});
       EXPECT_EQ(bytes, pattern(large, root));
     }
-    auto const all = world.all_gatherv(pattern(large * static_cast<std::size_t>(world.rank()), world.rank()));
+    auto const all = world.all_gatherv(pattern(large * as_size(world.rank()), world.rank()));
     for (std::size_t rank = 0; rank < 3; ++rank) EXPECT_EQ(all[rank], pattern(large * rank, static_cast<int>(rank)));
   });
 }

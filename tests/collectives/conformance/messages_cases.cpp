@@ -3,6 +3,8 @@
 
 #include <crossrank/group.hpp>
 
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "tests/collectives/conformance/case_device.hpp"
 #include "tests/collectives/conformance/conformance.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
@@ -47,14 +49,14 @@ void messages_arrive_in_order(ConformanceRank& self) {
 void a_sender_waits_after_eight_unreceived_messages(ConformanceRank& self) {
   Pair const pair{self.world};
   auto& transport = *self.world.transport();
-  auto const size_of = [](int i) { return static_cast<std::size_t>(i) * 50; };
+  auto const size_of = [](int i) { return as_size(i) * 50; };
   std::vector<std::vector<std::byte>> messages;
   std::vector<spi::RequestId> waiting;
   if (pair.sends()) {
     for (int i = 0; i < depth + 5; ++i) messages.push_back(pattern(size_of(i), i));
     for (int i = 0; i < depth + 5; ++i)
-      waiting.push_back(transport.post_send({.bytes = messages[static_cast<std::size_t>(i)]}, pair.receiver, 0));
-    for (int i = 0; i < depth + 5; ++i) EXPECT_EQ(transport.test(waiting[static_cast<std::size_t>(i)]), i < depth) << i;
+      waiting.push_back(transport.post_send({.bytes = messages[as_size(i)]}, pair.receiver, 0));
+    for (int i = 0; i < depth + 5; ++i) EXPECT_EQ(transport.test(waiting[as_size(i)]), i < depth) << i;
     waiting.erase(waiting.begin(), waiting.begin() + depth);
   }
   self.world.barrier();  // the receiver begins only now
@@ -80,7 +82,7 @@ void receives_complete_in_the_order_of_posting(ConformanceRank& self) {
   }
   if (!pair.receives()) return;
   for (std::size_t i = 3; i-- > 0;) transport.wait(request_ids[i], self.world.timeout_policy());
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(got[static_cast<std::size_t>(i)], pattern(100, i));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(got[as_size(i)], pattern(100, i));
 }
 
 void another_size_or_tag_is_a_mismatch_of_that_message_only(ConformanceRank& self) {
@@ -159,22 +161,20 @@ void all_pairs_exchange_at_once(ConformanceRank& self) {
   auto& transport = *world.transport();
   auto const ranks = world.world_size();
   auto const seed = [&](int src, int dst) { return src * 100 + dst; };
-  std::vector<std::vector<std::byte>> in(static_cast<std::size_t>(ranks), std::vector<std::byte>(900));
+  std::vector<std::vector<std::byte>> in(as_size(ranks), std::vector<std::byte>(900));
   std::vector<std::vector<std::byte>> out;
   std::vector<spi::RequestId> request_ids;
   for (int peer = 0; peer < ranks; ++peer) {
     out.push_back(pattern(900, seed(world.rank(), peer)));
-    if (peer != world.rank())
-      request_ids.push_back(transport.post_recv({.bytes = in[static_cast<std::size_t>(peer)]}, peer, 1));
+    if (peer != world.rank()) request_ids.push_back(transport.post_recv({.bytes = at_rank(in, peer)}, peer, 1));
   }
   for (int peer = 0; peer < ranks; ++peer) {
-    if (peer != world.rank())
-      request_ids.push_back(transport.post_send({.bytes = out[static_cast<std::size_t>(peer)]}, peer, 1));
+    if (peer != world.rank()) request_ids.push_back(transport.post_send({.bytes = at_rank(out, peer)}, peer, 1));
   }
   for (auto const request_id : request_ids) transport.wait(request_id, world.timeout_policy());
   for (int peer = 0; peer < ranks; ++peer) {
     if (peer != world.rank()) {
-      EXPECT_EQ(in[static_cast<std::size_t>(peer)], pattern(900, seed(peer, world.rank())));
+      EXPECT_EQ(at_rank(in, peer), pattern(900, seed(peer, world.rank())));
     }
   }
 }
@@ -196,7 +196,7 @@ void a_message_may_be_received_after_later_collectives(ConformanceRank& self) {
 /// Several dictionaries are on their way round the ring. They arrive in order, whichever is waited for first.
 void dictionaries_arrive_in_order(ConformanceRank& self) {
   constexpr std::size_t count = 4;
-  std::vector<int> ranks(static_cast<std::size_t>(self.world.world_size()));
+  std::vector<int> ranks(as_size(self.world.world_size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   auto const group = GroupCoordinator::create(self.world, {ranks});
   auto const bytes_of = [](std::size_t i) { return pattern(10 + 50'000 * i, static_cast<int>(i)); };

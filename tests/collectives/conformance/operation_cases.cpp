@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "tests/collectives/conformance/case_device.hpp"
 #include "tests/collectives/conformance/conformance.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
@@ -17,7 +19,7 @@ std::vector<std::int64_t> varied_rows(Collective const& world, int shift) {
   constexpr std::int64_t sizes[] = {0, 1, 3, 1000, 150'001, 64};
   std::vector<std::int64_t> rows;
   for (int rank = 0; rank < world.world_size(); ++rank)
-    rows.push_back(sizes[static_cast<std::size_t>(rank * 5 + shift) % std::size(sizes)]);
+    rows.push_back(sizes[as_size(rank * 5 + shift) % std::size(sizes)]);
   return rows;
 }
 
@@ -39,7 +41,7 @@ void expect_joined(Tensor const& tensor, std::vector<std::int64_t> const& rows, 
   auto const joined = on_host(tensor);
   std::size_t at = 0;
   for (std::size_t rank = 0; rank < rows.size(); ++rank) {
-    auto const expected = pattern(static_cast<std::size_t>(rows[rank] * row_bytes), seed + static_cast<int>(rank));
+    auto const expected = pattern(as_size(rows[rank] * row_bytes), seed + static_cast<int>(rank));
     EXPECT_TRUE(std::ranges::equal(joined.bytes().subspan(at, expected.size()), expected)) << "part of rank " << rank;
     at += expected.size();
   }
@@ -50,8 +52,7 @@ void all_gatherv_joins_rows(ConformanceRank& self) {
   for (int shift = 0; shift < 6; ++shift) {
     auto const rows = varied_rows(world, shift);
     auto out = buffer_for(sum_of(rows));
-    world.all_gatherv(out, rows_of(rows[static_cast<std::size_t>(world.rank())], shift * 10 + world.rank()),
-                      {.rows = rows});
+    world.all_gatherv(out, rows_of(at_rank(rows, world.rank()), shift * 10 + world.rank()), {.rows = rows});
     expect_joined(out, rows, shift * 10);
   }
 }
@@ -60,45 +61,44 @@ void gather_joins_only_at_the_root(ConformanceRank& self) {
   auto& world = self.world;
   for (int root = 0; root < world.world_size(); ++root) {
     for (std::int64_t const rows : {0, 1, 90'000}) {
-      std::vector<std::int64_t> const all(static_cast<std::size_t>(world.world_size()), rows);
+      std::vector<std::int64_t> const all(as_size(world.world_size()), rows);
       auto out = world.rank() == root ? buffer_for(sum_of(all)) : Tensor();
       world.gather(out, rows_of(rows, root * 10 + world.rank()), {root});
       if (world.rank() == root) expect_joined(out, all, root * 10);
     }
     auto const rows = varied_rows(world, root);
     auto out = world.rank() == root ? buffer_for(sum_of(rows)) : Tensor();
-    world.gatherv(out, rows_of(rows[static_cast<std::size_t>(world.rank())], root * 20 + world.rank()),
-                  {.rows = rows, .root = root});
+    world.gatherv(out, rows_of(at_rank(rows, world.rank()), root * 20 + world.rank()), {.rows = rows, .root = root});
     if (world.rank() == root) expect_joined(out, rows, root * 20);
   }
 }
 
 void scatter_gives_each_rank_its_part(ConformanceRank& self) {
   auto& world = self.world;
-  auto const mine = static_cast<std::size_t>(world.rank());
+  auto const mine = as_size(world.rank());
   for (int root = 0; root < world.world_size(); ++root) {
     for (std::int64_t const rows : {0, 1, 90'000}) {
       auto const total = rows * world.world_size();
       auto const in = world.rank() == root ? rows_of(total, root) : Tensor();
       auto out = buffer_for(rows);
       world.scatter(out, in, {root});
-      auto const all = pattern(static_cast<std::size_t>(total * row_bytes), root);
+      auto const all = pattern(as_size(total * row_bytes), root);
       EXPECT_TRUE(std::ranges::equal(on_host(out).bytes(), std::span(all).subspan(mine * out.nbytes(), out.nbytes())));
     }
     auto const rows = varied_rows(world, root + 1);
     auto const in = world.rank() == root ? rows_of(sum_of(rows), root + 50) : Tensor();
     auto out = buffer_for(rows[mine]);
     world.scatterv(out, in, {.rows = rows, .root = root});
-    auto const all = pattern(static_cast<std::size_t>(sum_of(rows) * row_bytes), root + 50);
-    auto const before = static_cast<std::size_t>(
-        std::accumulate(rows.begin(), rows.begin() + world.rank(), std::int64_t{0}) * row_bytes);
+    auto const all = pattern(as_size(sum_of(rows) * row_bytes), root + 50);
+    auto const before =
+        as_size(std::accumulate(rows.begin(), rows.begin() + world.rank(), std::int64_t{0}) * row_bytes);
     EXPECT_TRUE(std::ranges::equal(on_host(out).bytes(), std::span(all).subspan(before, out.nbytes())));
   }
 }
 
 void all_to_all_exchanges_equal_parts(ConformanceRank& self) {
   auto& world = self.world;
-  auto const n = static_cast<std::size_t>(world.world_size());
+  auto const n = as_size(world.world_size());
   for (std::size_t const part : {std::size_t{0}, std::size_t{5}, std::size_t{300'001}}) {
     std::vector<std::byte> sent;
     for (std::size_t to = 0; to < n; ++to) {
@@ -123,9 +123,7 @@ void all_to_allv_exchanges_any_parts(ConformanceRank& self) {
   auto& world = self.world;
   int const n = world.world_size();
   constexpr std::int64_t sizes[] = {0, 2, 17, 40'000, 1};
-  auto const rows_from_to = [&](int from, int to) {
-    return sizes[static_cast<std::size_t>(from * 3 + to * 2) % std::size(sizes)];
-  };
+  auto const rows_from_to = [&](int from, int to) { return sizes[as_size(from * 3 + to * 2) % std::size(sizes)]; };
   std::vector<std::int64_t> send;
   std::vector<std::int64_t> receive;
   std::vector<std::byte> sent;
@@ -133,8 +131,8 @@ void all_to_allv_exchanges_any_parts(ConformanceRank& self) {
   for (int peer = 0; peer < n; ++peer) {
     send.push_back(rows_from_to(world.rank(), peer));
     receive.push_back(rows_from_to(peer, world.rank()));
-    auto const there = pattern(static_cast<std::size_t>(send.back() * row_bytes), world.rank() * 100 + peer);
-    auto const here = pattern(static_cast<std::size_t>(receive.back() * row_bytes), peer * 100 + world.rank());
+    auto const there = pattern(as_size(send.back() * row_bytes), world.rank() * 100 + peer);
+    auto const here = pattern(as_size(receive.back() * row_bytes), peer * 100 + world.rank());
     sent.insert(sent.end(), there.begin(), there.end());
     expected.insert(expected.end(), here.begin(), here.end());
   }
@@ -161,7 +159,7 @@ void sendrecv_passes_data_round_a_ring(ConformanceRank& self) {
 
 void wrong_sizes_are_refused(ConformanceRank& self) {
   auto& world = self.world;
-  auto const n = static_cast<std::size_t>(world.world_size());
+  auto const n = as_size(world.world_size());
   auto in = buffer_for(static_cast<std::int64_t>(2 * n));
   auto out = buffer_for(static_cast<std::int64_t>(2 * n));
   std::vector<std::int64_t> const few(n + 1, 1);

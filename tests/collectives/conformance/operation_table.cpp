@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "lib/core/as_size.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
 #include "tests/collectives/conformance/recording_transport.hpp"
 #include "tests/support/error_of.hpp"
@@ -36,7 +37,7 @@ void expect_all(Tensor const& tensor, int value, char const* operation) {
 void expect_parts(Tensor const& tensor, char const* operation) {
   auto const values = tensor.as<float>();
   for (std::size_t i = 0; i < values.size(); ++i)
-    ASSERT_EQ(values[i], static_cast<float>(i / static_cast<std::size_t>(rows) + 1)) << operation;
+    ASSERT_EQ(values[i], static_cast<float>(i / as_size(rows) + 1)) << operation;
 }
 
 struct OperationCase {
@@ -47,7 +48,7 @@ struct OperationCase {
 int sum_of_ranks(Collective const& world) { return world.world_size() * (world.world_size() + 1) / 2; }
 
 std::vector<std::int64_t> equal_rows(Collective const& world) {
-  return std::vector<std::int64_t>(static_cast<std::size_t>(world.world_size()), rows);
+  return std::vector<std::int64_t>(as_size(world.world_size()), rows);
 }
 
 void add_moves(std::vector<OperationCase>& operations) {
@@ -154,7 +155,7 @@ void add_messages_and_groups(std::vector<OperationCase>& operations) {
                           expect_all(in, src + 1, "sendrecv");
                         }});
   operations.push_back({"split", [](Collective& world) {
-                          std::vector<int> backwards(static_cast<std::size_t>(world.world_size()));
+                          std::vector<int> backwards(as_size(world.world_size()));
                           std::iota(backwards.rbegin(), backwards.rend(), 0);
                           EXPECT_EQ(world.split({backwards}).rank(), world.world_size() - 1 - world.rank());
                         }});
@@ -209,7 +210,7 @@ OpSupport documented_ways(std::string const& backend) {
     auto const cells = parts_of(line, '|');
     if (column == 0) {
       if (cells.size() < 2 || cells[1] != "operations") continue;
-      column = static_cast<std::size_t>(std::find(cells.begin(), cells.end(), backend) - cells.begin());
+      column = as_size(std::find(cells.begin(), cells.end(), backend) - cells.begin());
       if (column == cells.size()) break;
       std::getline(document, line);  // the separator below the header
       continue;

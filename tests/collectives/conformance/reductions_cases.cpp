@@ -2,6 +2,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "tests/collectives/conformance/case_device.hpp"
 #include "tests/collectives/conformance/conformance.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
@@ -24,7 +26,7 @@ struct Problem {
     for (int rank = 0; rank < world.world_size(); ++rank)
       inputs.push_back(random_elements(dtype, count, seed + static_cast<std::uint32_t>(rank)));
     expected = reduce_serially(inputs, dtype, op);
-    mine = tensor_of(inputs[static_cast<std::size_t>(world.rank())], dtype);
+    mine = tensor_of(at_rank(inputs, world.rank()), dtype);
   }
   Dtype dtype;
   std::vector<std::vector<std::byte>> inputs;
@@ -62,7 +64,7 @@ void reduce_changes_only_the_roots_tensor(ConformanceRank& self) {
     for (std::size_t const count : {std::size_t{1}, std::size_t{100'003}}) {
       Problem problem(world, Dtype::f16, ReduceOp::avg, count, static_cast<std::uint32_t>(root) + 40);
       world.reduce(problem.mine, ReduceOp::avg, {root});
-      auto const& own = problem.inputs[static_cast<std::size_t>(world.rank())];
+      auto const& own = at_rank(problem.inputs, world.rank());
       EXPECT_TRUE(std::ranges::equal(on_host(problem.mine).bytes(), world.rank() == root ? problem.expected : own));
     }
   }
@@ -70,8 +72,8 @@ void reduce_changes_only_the_roots_tensor(ConformanceRank& self) {
 
 void reduce_scatter_gives_each_rank_its_part(ConformanceRank& self) {
   auto& world = self.world;
-  auto const n = static_cast<std::size_t>(world.world_size());
-  auto const mine = static_cast<std::size_t>(world.rank());
+  auto const n = as_size(world.world_size());
+  auto const mine = as_size(world.rank());
   for (std::size_t const part : {std::size_t{0}, std::size_t{5}, std::size_t{70'001}}) {
     Problem problem(world, Dtype::f64, ReduceOp::sum, part * n, 9);
     auto out = on_device(Tensor::zeros({static_cast<std::int64_t>(part)}, Dtype::f64));
@@ -88,14 +90,14 @@ void reduce_scatterv_takes_any_rows(ConformanceRank& self) {
   for (int shift = 0; shift < 4; ++shift) {
     std::vector<std::int64_t> rows;
     for (int rank = 0; rank < world.world_size(); ++rank)
-      rows.push_back(sizes[static_cast<std::size_t>(rank + shift) % std::size(sizes)]);
+      rows.push_back(sizes[as_size(rank + shift) % std::size(sizes)]);
     auto const total = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
     auto const before = std::accumulate(rows.begin(), rows.begin() + world.rank(), std::int64_t{0});
-    Problem problem(world, Dtype::i32, ReduceOp::sum, static_cast<std::size_t>(total * 2), 11);
-    auto out = on_device(Tensor::zeros({rows[static_cast<std::size_t>(world.rank())], 2}, Dtype::i32));
+    Problem problem(world, Dtype::i32, ReduceOp::sum, as_size(total * 2), 11);
+    auto out = on_device(Tensor::zeros({at_rank(rows, world.rank()), 2}, Dtype::i32));
     world.reduce_scatterv(out, problem.mine.reshape({total, 2}), {.rows = rows}, ReduceOp::sum);
-    EXPECT_TRUE(std::ranges::equal(
-        on_host(out).bytes(), std::span(problem.expected).subspan(static_cast<std::size_t>(before) * 8, out.nbytes())));
+    EXPECT_TRUE(std::ranges::equal(on_host(out).bytes(),
+                                   std::span(problem.expected).subspan(as_size(before) * 8, out.nbytes())));
   }
 }
 

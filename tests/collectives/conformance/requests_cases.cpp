@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "lib/core/as_size.hpp"
 #include "tests/collectives/conformance/case_device.hpp"
 #include "tests/collectives/conformance/conformance.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
@@ -44,7 +45,7 @@ void requests_complete_in_any_order(ConformanceRank& self) {
   requests.push_back(world.iall_gather(third, part));
   requests.push_back(world.ibarrier());
   for (std::size_t i = 0; i < requests.size(); ++i) {
-    auto& request = requests[(i + static_cast<std::size_t>(world.rank())) % requests.size()];
+    auto& request = requests[(i + as_size(world.rank())) % requests.size()];
     if (i % 2 == 0) {
       request.wait();
     } else {
@@ -160,7 +161,7 @@ void pending_messages_reach_their_receiver(ConformanceRank& self) {
   for (std::int32_t i = 0; i < 6; ++i)
     requests.push_back(world.isend(filled(1000, world.rank() * 10 + i), next, {.tag = static_cast<std::uint32_t>(i)}));
   for (auto& request : requests) request.wait();
-  for (std::int32_t i = 0; i < 6; ++i) EXPECT_TRUE(all_are(in[static_cast<std::size_t>(i)], before * 10 + i));
+  for (std::int32_t i = 0; i < 6; ++i) EXPECT_TRUE(all_are(in[as_size(i)], before * 10 + i));
 }
 
 /// More than the ring of any backend takes; their cost may not grow faster than their number.
@@ -237,8 +238,7 @@ void exchange_while_waiting(Collective const& group, bool sender_waits, std::fun
   }
   something_else();
   for (auto& request : requests) request.wait();
-  for (int i = 0; i < beyond_depth && group.rank() == 1; ++i)
-    EXPECT_TRUE(all_are(messages[static_cast<std::size_t>(i)], i)) << i;
+  for (int i = 0; i < beyond_depth && group.rank() == 1; ++i) EXPECT_TRUE(all_are(messages[as_size(i)], i)) << i;
 }
 
 void messages_progress_while_their_rank_waits_for_something_else(ConformanceRank& self) {
@@ -487,7 +487,7 @@ void waits_see_that_a_late_rank_is_alive(ConformanceRank& self) {
 /// A rank whose `close` fails may be ahead of its peers, which still read what it has sent.
 void a_failed_close_keeps_what_peers_read(ConformanceRank& self) {
   auto& world = self.world;
-  std::vector<int> all(static_cast<std::size_t>(world.world_size()));
+  std::vector<int> all(as_size(world.world_size()));
   std::iota(all.begin(), all.end(), 0);
   std::vector<std::vector<int>> singles;
   for (int const rank : all) singles.push_back({rank});

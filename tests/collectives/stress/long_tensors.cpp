@@ -1,4 +1,5 @@
 #include "tests/collectives/stress/long_tensors.hpp"
+#include "lib/core/as_size.hpp"
 
 #include <cstdint>
 #include <cstring>
@@ -78,7 +79,7 @@ void move_whole_tensors(Collective const& world, Tensor tensor) {
 /// Moves tensors that are joined from the halves of the ranks, or split into them.
 void move_halves(Collective const& world, Tensor tensor) {
   int const rank = world.rank();
-  auto const begin = static_cast<std::size_t>(rank) * half_bytes;
+  auto const begin = as_size(rank) * half_bytes;
   auto out = buffer(whole_bytes);
   {
     auto mine = buffer(half_bytes);
@@ -86,14 +87,14 @@ void move_halves(Collective const& world, Tensor tensor) {
     world.all_gather(out, mine);
   }
   for (int from : {0, 1}) {
-    auto const part = out.bytes().subspan(static_cast<std::size_t>(from) * half_bytes, half_bytes);
+    auto const part = out.bytes().subspan(as_size(from) * half_bytes, half_bytes);
     EXPECT_EQ(first_other(part, values_of(from)), half_bytes) << "all_gather, of rank " << from;
   }
 
   fill(tensor.mutable_bytes(), values_of(rank));
   world.all_to_all(out, tensor);
   for (int from : {0, 1}) {
-    auto const part = out.bytes().subspan(static_cast<std::size_t>(from) * half_bytes, half_bytes);
+    auto const part = out.bytes().subspan(as_size(from) * half_bytes, half_bytes);
     EXPECT_EQ(first_other(part, values_of(from, begin)), half_bytes) << "all_to_all, of rank " << from;
   }
 

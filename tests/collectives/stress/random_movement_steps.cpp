@@ -9,6 +9,8 @@
 
 #include <crossrank/objects.hpp>
 
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
 #include "tests/collectives/stress/random_steps.hpp"
 
@@ -19,7 +21,7 @@ using Bytes = std::vector<std::byte>;
 
 /// Returns the bytes that a rank sends in this step, to rank `to` or to all.
 Bytes bytes_from(StepPlace const& at, int rank, std::int64_t size, int to = 0) {
-  return pattern(static_cast<std::size_t>(size), at.number * 1009 + rank * 31 + to);
+  return pattern(as_size(size), at.number * 1009 + rank * 31 + to);
 }
 
 std::shared_ptr<Tensor> table(std::int64_t rows, std::int64_t width) {
@@ -41,7 +43,7 @@ struct Division {
     int const all = at.script.below(limit);
     for (int rank = 0; rank < at.ranks(); ++rank) rows.push_back(is_even ? all : at.script.below(limit));
   }
-  [[nodiscard]] std::int64_t of(int rank) const { return rows[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] std::int64_t of(int rank) const { return at_rank(rows, rank); }
   [[nodiscard]] std::int64_t total() const { return std::accumulate(rows.begin(), rows.end(), std::int64_t{0}); }
   /// Returns the data of all ranks together.
   [[nodiscard]] Bytes joined(StepPlace const& at) const {
@@ -137,14 +139,14 @@ BegunStep all_to_all(StepPlace const& at, When when) {
   auto const width = at.script.below(20) + 1;
   int const limit = at.script.coin() ? 3 : 100;
   int const same = at.script.below(limit);
-  std::vector<std::vector<std::int64_t>> sent(static_cast<std::size_t>(at.ranks()));  // by source, then destination
+  std::vector<std::vector<std::int64_t>> sent(as_size(at.ranks()));  // by source, then destination
   for (auto& row : sent) {
     for (int dst = 0; dst < at.ranks(); ++dst) row.push_back(is_even ? same : at.script.below(limit));
   }
   Bytes given;
   Bytes expected;
   std::vector<std::int64_t> received;
-  auto const me = static_cast<std::size_t>(at.rank());
+  auto const me = as_size(at.rank());
   for (std::size_t peer = 0; peer < sent.size(); ++peer) {
     auto const other = static_cast<int>(peer);
     auto const out = bytes_from(at, at.rank(), sent[me][peer] * width, other);
@@ -185,7 +187,7 @@ void gather_objects(StepPlace const& at) {
   bool const on_all = at.script.coin();
   std::vector<std::string> all;
   for (int rank = 0; rank < at.ranks(); ++rank) all.push_back(object_of(at, rank, at.script.size() % 300));
-  auto const& mine = all[static_cast<std::size_t>(at.rank())];
+  auto const& mine = at_rank(all, at.rank());
   auto const got = on_all ? at.group.all_gather_objects(mine) : at.group.gather_objects(mine, {root});
   ASSERT_EQ(got, on_all || at.rank() == root ? all : std::vector<std::string>{}) << "step " << at.number;
 }
@@ -195,7 +197,7 @@ void scatter_objects(StepPlace const& at) {
   std::vector<std::string> all;
   for (int rank = 0; rank < at.ranks(); ++rank) all.push_back(object_of(at, rank, at.script.size() % 300));
   auto const got = at.group.scatter_objects(at.rank() == root ? all : std::vector<std::string>{}, {root});
-  ASSERT_EQ(got, all[static_cast<std::size_t>(at.rank())]) << "step " << at.number;
+  ASSERT_EQ(got, at_rank(all, at.rank())) << "step " << at.number;
 }
 
 /// Every rank sends to the rank a few places after it and receives from the rank as many places before it.

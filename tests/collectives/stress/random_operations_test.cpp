@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "lib/core/as_size.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
 #include "tests/collectives/stress/random_steps.hpp"
 #include "tests/support/thread_ranks.hpp"
@@ -54,7 +55,7 @@ class Walk {
   [[nodiscard]] StepPlace place() { return {group(), script_, number_}; }
   template <class Step>
   Step one_of(std::span<Step const> all) {
-    return all[static_cast<std::size_t>(script_.below(static_cast<int>(all.size())))];
+    return all[as_size(script_.below(static_cast<int>(all.size())))];
   }
   RandomStep one_of_all() { return script_.below(3) == 0 ? one_of(reduction_steps()) : one_of(movement_steps()); }
 
@@ -73,7 +74,7 @@ class Walk {
   void all_gather_bytes() {
     std::vector<std::size_t> sizes;
     for (int rank = 0; rank < group().world_size(); ++rank) sizes.push_back(script_.size());
-    auto const mine = static_cast<std::size_t>(group().rank());
+    auto const mine = as_size(group().rank());
     auto const all = group().all_gatherv(bytes_of(group().rank(), sizes[mine]));
     for (std::size_t rank = 0; rank < sizes.size(); ++rank) {
       ASSERT_EQ(all[rank], bytes_of(static_cast<int>(rank), sizes[rank])) << "step " << number_;
@@ -94,19 +95,16 @@ class Walk {
     std::vector<std::vector<std::byte>> in;
     std::vector<spi::RequestId> request_ids;
     for (int i = 0; i < messages; ++i) {
-      out.push_back(bytes_of(group().rank() + 100 * i, sizes[static_cast<std::size_t>(i)]));
-      in.emplace_back(sizes[static_cast<std::size_t>(i)]);
+      out.push_back(bytes_of(group().rank() + 100 * i, sizes[as_size(i)]));
+      in.emplace_back(sizes[as_size(i)]);
     }
     for (int i = 0; i < messages; ++i) {
-      request_ids.push_back(
-          transport.post_send({.bytes = out[static_cast<std::size_t>(i)]}, next, static_cast<std::uint32_t>(i)));
-      request_ids.push_back(
-          transport.post_recv({.bytes = in[static_cast<std::size_t>(i)]}, before, static_cast<std::uint32_t>(i)));
+      request_ids.push_back(transport.post_send({.bytes = out[as_size(i)]}, next, static_cast<std::uint32_t>(i)));
+      request_ids.push_back(transport.post_recv({.bytes = in[as_size(i)]}, before, static_cast<std::uint32_t>(i)));
     }
     for (auto const request_id : request_ids) transport.wait(request_id, group().timeout_policy());
     for (int i = 0; i < messages; ++i) {
-      ASSERT_EQ(in[static_cast<std::size_t>(i)], bytes_of(before + 100 * i, sizes[static_cast<std::size_t>(i)]))
-          << "step " << number_;
+      ASSERT_EQ(in[as_size(i)], bytes_of(before + 100 * i, sizes[as_size(i)])) << "step " << number_;
     }
   }
 
@@ -136,14 +134,13 @@ class Walk {
     std::vector<Tensor> tensors;
     std::vector<Request> requests;
     for (int i = 0; i < 3; ++i) {
-      auto& bytes = data[static_cast<std::size_t>(i)];
+      auto& bytes = data[as_size(i)];
       if (group().rank() == root) bytes = bytes_of(root + 10 * i, size);
       tensors.push_back(Tensor::from_blob(bytes.data(), {static_cast<std::int64_t>(size)}, Dtype::u8));
     }
     for (auto& tensor : tensors) requests.push_back(group().ibroadcast(tensor, {root}));
     for (auto& request : requests) request.wait();
-    for (int i = 0; i < 3; ++i)
-      ASSERT_EQ(data[static_cast<std::size_t>(i)], bytes_of(root + 10 * i, size)) << "step " << number_;
+    for (int i = 0; i < 3; ++i) ASSERT_EQ(data[as_size(i)], bytes_of(root + 10 * i, size)) << "step " << number_;
   }
 
   Script script_;

@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "tests/collectives/stress/random_steps.hpp"
 #include "tests/collectives/algorithms/serial_reduction.hpp"
 
@@ -28,14 +30,13 @@ std::vector<std::pair<Dtype, ReduceOp>> const& all_reductions() {
 struct Sum {
   Sum(StepPlace const& at, std::int64_t count) {
     auto const& all = all_reductions();
-    std::tie(dtype, op) = all[static_cast<std::size_t>(at.script.below(static_cast<int>(all.size())))];
+    std::tie(dtype, op) = all[as_size(at.script.below(static_cast<int>(all.size())))];
     for (int rank = 0; rank < at.ranks(); ++rank)
-      inputs.push_back(
-          random_elements(dtype, static_cast<std::size_t>(count), static_cast<std::uint32_t>(at.number * 131 + rank)));
+      inputs.push_back(random_elements(dtype, as_size(count), static_cast<std::uint32_t>(at.number * 131 + rank)));
     combined = reduce_serially(inputs, dtype, op);
   }
   [[nodiscard]] std::shared_ptr<Tensor> mine(StepPlace const& at) const {
-    auto const& bytes = inputs[static_cast<std::size_t>(at.rank())];
+    auto const& bytes = at_rank(inputs, at.rank());
     auto tensor = empty(static_cast<std::int64_t>(bytes.size() * 8 / bits_of(dtype)));
     std::ranges::copy(bytes, tensor->mutable_bytes().begin());
     return tensor;
@@ -69,7 +70,7 @@ BegunStep reduce(StepPlace const& at, When when) {
   Sum const sum(at, any_count(at));
   auto const tensor = sum.mine(at);
   // Ranks other than the root keep their tensor.
-  auto const& expected = at.rank() == root ? sum.combined : sum.inputs[static_cast<std::size_t>(at.rank())];
+  auto const& expected = at.rank() == root ? sum.combined : at_rank(sum.inputs, at.rank());
   BegunStep begun{.check = expecting(at, tensor, expected)};
   if (when == When::later) {
     begun.request = at.group.ireduce(*tensor, sum.op, {root});
@@ -84,7 +85,7 @@ BegunStep reduce_scatter(StepPlace const& at, When when) {
   auto const all = any_count(at) / at.ranks();
   std::vector<std::int64_t> rows;
   for (int rank = 0; rank < at.ranks(); ++rank) rows.push_back(is_even ? all : at.script.below(100));
-  auto const me = static_cast<std::size_t>(at.rank());
+  auto const me = as_size(at.rank());
   auto const before = std::accumulate(rows.begin(), rows.begin() + at.rank(), std::int64_t{0});
   Sum const sum(at, std::accumulate(rows.begin(), rows.end(), std::int64_t{0}));
   auto const in = sum.mine(at);

@@ -13,6 +13,8 @@
 
 #include <crossrank/collective.hpp>
 
+#include "lib/core/as_size.hpp"
+
 /// Single steps of a random walk through the operations of a collective, with their expected results.
 namespace crossrank::test {
 
@@ -24,7 +26,7 @@ class Script {
   bool coin() { return below(2) == 0; }
   std::size_t size() {
     constexpr std::size_t limits[] = {1, 72, 200, 5000, 40000};
-    return static_cast<std::size_t>(below(static_cast<int>(limits[below(5)]) + 1));
+    return as_size(below(static_cast<int>(limits[below(5)]) + 1));
   }
 
  private:
