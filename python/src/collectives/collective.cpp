@@ -20,6 +20,7 @@
 #include "errors.hpp"
 #include "module.hpp"
 #include "options.hpp"
+#include "collectives/group_handles.hpp"
 #include "collectives/pending_call.hpp"
 #include "collectives/reduce_ops.hpp"
 #include "tensors/tensor.hpp"

@@ -13,6 +13,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "collectives/coordinator_dicts.hpp"
+#include "collectives/group_handles.hpp"
 #include "module.hpp"
 #include "options.hpp"
 #include "collectives/reduce_ops.hpp"

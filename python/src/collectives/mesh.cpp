@@ -10,6 +10,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "collectives/group_handles.hpp"
 #include "module.hpp"
 #include "options.hpp"
 #include "tensors/tensor.hpp"

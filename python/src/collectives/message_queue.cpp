@@ -16,6 +16,7 @@
 
 #include "tensors/buffer.hpp"
 #include "interpreter.hpp"
+#include "collectives/group_handles.hpp"
 #include "collectives/message_view.hpp"
 #include "module.hpp"
 #include "options.hpp"

@@ -94,3 +94,23 @@ def test_a_cancelled_queue_ends_the_wait_of_another_thread(read):
         assert [type(error) for error in told] == [crossrank.CancelledError]
         with pytest.raises(crossrank.CancelledError):
             reader.dequeue_bytes()
+
+
+@pytest.mark.parametrize("handle", ["mesh['tp']", "job.local", "job.mesh"])
+def test_a_group_lets_other_threads_run_while_its_handle_is_dropped(ranks, handle):
+    ranks(
+        1,
+        f"""
+import sys, threading
+mesh = crossrank.Mesh(world, {{"tp": 1}})
+job = crossrank.MeshCollective(world)
+may_run, ran = threading.Event(), threading.Event()
+thread = threading.Thread(target=lambda: may_run.wait() and ran.set())
+thread.start()
+sys.setswitchinterval(1e6)  # from here on, the other thread runs only when this one gives it the interpreter
+may_run.set()
+while not ran.is_set(): {handle}
+thread.join()
+""",
+        timeout=60,
+    )
