@@ -17,6 +17,7 @@
 #include <crossrank/parallel.hpp>
 
 #include "errors.hpp"
+#include "interpreter.hpp"
 #include "json.hpp"
 #include "module.hpp"
 #include "options.hpp"
@@ -42,11 +43,16 @@ template <class Item>
 class Range {
  public:
   Range(Collective group, CollectiveRange<Item> range) : group_(std::move(group)), range_(std::move(range)) {}
+  /// Dropping the range, or the last handle of a group, may wait for files or for another thread, which may need the
+  /// GIL.
   ~Range() {
+    ReleasedGil const released;
     try {
       abort("the range was dropped without close()");
     } catch (...) {  // closed or aborted: nobody waits for this rank
     }
+    range_.reset();
+    group_ = Collective();
   }
   Range(Range&&) = default;
   Range& operator=(Range&&) = delete;
@@ -72,7 +78,7 @@ class Range {
     run_waiting(group_, [&] { range_->close(); });
     range_.reset();
   }
-  /// Aborts the group with a text that reaches all ranks.
+  /// Aborts the group with a text that reaches all ranks. Removes files, so call it without the GIL.
   void abort(std::string const& why) {
     if (!range_) return;
     try {
@@ -96,7 +102,10 @@ void bind_range(nb::module_& module, char const* name) {
       .def("at", &Each::at)
       .def("take", &Each::take)
       .def("close", &Each::close)
-      .def("abort", [](Each& range, nb::handle why) { range.abort(reason_text(why)); });
+      .def("abort", [](Each& range, nb::handle why) {
+        auto const text = reason_text(why);
+        run_without_gil([&] { range.abort(text); });
+      });
 }
 
 GatherOptions options_of(nb::handle workspace, std::filesystem::path path, std::string_view release,

@@ -1,4 +1,4 @@
-"""Ctrl-C in every call that may take long."""
+"""Ctrl-C and other threads in every call that may take long."""
 
 import os
 import shutil
@@ -94,6 +94,10 @@ OPEN(openat64)
   wait_for_server(); return syscall(SYS_pread64, fd, to, bytes, from); }
 READ(pread)
 READ(pread64)
+int unlinkat(int dir, char const* path, int flags) {
+  wait_for_server();
+  return syscall(SYS_unlinkat, dir, path, flags);
+}
 """
 
 HUNG = """
@@ -156,6 +160,26 @@ def test_ctrl_c_ends_a_call_on_a_hung_file_system(hung_calls, tmp_path, before, 
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("end", ["del items", "items.__exit__(None, ValueError('no'), None)"])
+def test_a_gather_that_ends_on_a_hung_file_system_lets_other_threads_run(hung_calls, ranks, monkeypatch, end):
+    monkeypatch.setenv("LD_PRELOAD", str(hung_calls))
+    ranks(
+        2,
+        f"""
+import os, pathlib, threading
+items = crossrank.get_tensors_parallel(b"w", group=world, workspace_path=os.path.abspath("exchange"))
+if world.rank == 1:  # its tensor is in a file, which it removes
+    os.mkdir("rank1")
+    os.chdir("rank1")
+    pathlib.Path("hang").touch()
+    threading.Timer(0.2, lambda: os.unlink("hang")).start()
+    {end}
+    assert not os.path.exists("hang"), "the file system has not been used"
+""",
+        timeout=30,  # the wait for the file system ends with the group's timeout, after 60 s
+    )
 
 
 def test_a_queue_can_be_used_after_ctrl_c(ranks):
