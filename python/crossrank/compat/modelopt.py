@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,8 @@ from crossrank import _core
 from . import groups
 
 __all__ = ["NFSWorkspace", "get_configs_parallel", "get_tensors_parallel", "install", "uninstall"]
+
+_TESTED_VERSION = "0.47"
 
 _originals: dict[tuple[str, str], Any] = {}
 
@@ -154,11 +157,20 @@ def _told(collective: crossrank.Collective, what: str) -> Iterator[None]:
 def install() -> None:
     """Replaces ModelOpt's functions by those of this module, also where ModelOpt has imported them. Local; idempotent.
 
+    Warns if ModelOpt has another minor version than the one that this module is tested with.
+
     >>> crossrank.compat.modelopt.install()
     """
+    import modelopt  # pyright: ignore[reportMissingImports]
     import modelopt.torch.export.distribute  # pyright: ignore[reportMissingImports]
-    import modelopt.torch.export.postprocess  # noqa: F401  # pyright: ignore[reportMissingImports]
+    import modelopt.torch.export.postprocess  # pyright: ignore[reportMissingImports]
 
+    if modelopt.__version__.split(".")[:2] != _TESTED_VERSION.split("."):
+        warnings.warn(
+            f"crossrank.compat.modelopt is tested with ModelOpt {_TESTED_VERSION}, and this is ModelOpt {modelopt.__version__} "
+            "(hint: compare the results of an export with those of ModelOpt's own functions)",
+            stacklevel=2,
+        )
     for module_name in ("modelopt.torch.export.distribute", "modelopt.torch.export.postprocess"):
         module = sys.modules[module_name]
         for name in ("NFSWorkspace", "get_configs_parallel", "get_tensors_parallel"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import tempfile
+import warnings
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -269,6 +270,32 @@ def tensorrt_export(rank: int, size: int) -> None:
             assert not use_files or not os.listdir(os.path.join(str(folder[0]), "workspace"))
     dist.barrier()
     dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("version", ["0.46.2", "0.48.0", "1.47.0"])
+def test_another_minor_version_of_modelopt_is_a_warning(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import crossrank.compat.modelopt
+    import modelopt
+
+    monkeypatch.setattr(modelopt, "__version__", version)
+    try:
+        with pytest.warns(UserWarning, match=f"ModelOpt 0.47, and this is ModelOpt {version}"):
+            crossrank.compat.modelopt.install()
+    finally:
+        crossrank.compat.modelopt.uninstall()
+
+
+def test_the_tested_version_of_modelopt_is_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    import crossrank.compat.modelopt
+    import modelopt
+
+    monkeypatch.setattr(modelopt, "__version__", "0.47.3")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            crossrank.compat.modelopt.install()
+    finally:
+        crossrank.compat.modelopt.uninstall()
 
 
 @pytest.mark.parametrize("scenario", ["config_that_cannot_be_sent", "tensor_parallel_merge", "pipeline_merge"])
