@@ -3,7 +3,8 @@
 Usage: vllm_suite.py SOURCE [pytest arguments]    SOURCE is an unpacked source distribution or a checkout of vLLM.
 
 Needs torch, pytest and the package multiprocess. vLLM itself is not needed: a package of that name, made for the run, gives the
-tests our classes. ADAPTATIONS lists every change of the tests' text with its reason, NOT_RUN every test that is left out.
+tests our classes. ADAPTATIONS lists every change of the tests' text with its reason, STAND_INS what the tests import instead of
+code of vLLM and Ray, NOT_RUN every test that is left out.
 """
 
 from __future__ import annotations
@@ -61,6 +62,17 @@ ADAPTATIONS = [
     (r"torch\.(accelerator\.set_device_index|cuda\.set_device)\(device\)", "pass", "as above"),
     (r'@pytest\.mark\.skip\(reason="This test is flaky and prone to hang."\)\n', "", "with our groups it does not hang"),
     (r"cpu_worker, gpu_worker, broadcast_worker", "cpu_worker, broadcast_worker", "the ranks have no GPUs"),
+]  # fmt: skip
+
+# What the tests get in place of which code, and why. PACKAGE, HELPERS and CONFTEST have it.
+STAND_INS = [
+    ("CpuCommunicator is a GroupCoordinator of all ranks", "crossrank has no communicator below its coordinator"),
+    ("the functions of vllm.distributed call the coordinators that the helpers have made",
+     "vLLM's look up the groups of its own parallel state"),
+    ("ray.remote changes nothing", "the helpers start the ranks, and Ray is not installed"),
+    ("multi_gpu_test changes nothing", "vLLM's skips a test where there are too few GPUs, and these ranks need none"),
+    ("numpy.random.seed(0) before the tests",
+     "the forked ranks of some tests must draw the same numbers"),
 ]  # fmt: skip
 
 # The package `vllm` of the run: what the tests import and need. Any other name of vLLM can be imported but not used.
@@ -234,6 +246,8 @@ def adapted(text: str) -> str:
 
 def main() -> int:
     source, *arguments = sys.argv[1:]
+    for change, reason in STAND_INS:
+        print(f"stand-in: {change}: {reason}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "vllm_stand_in.py").write_text(PACKAGE)
