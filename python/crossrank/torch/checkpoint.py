@@ -28,7 +28,7 @@ class Grid:
     Every rank passes its own ranks and the sizes that all have. Rules merge the shards, as they merge shards in files: those of
     the model's architecture, which its config names, or those of a file.
 
-        grid = crossrank.torch.Grid(tp_rank=mpu.get_tensor_model_parallel_rank(), tp=8)
+    >>> grid = crossrank.torch.Grid(tp_rank=mpu.get_tensor_model_parallel_rank(), tp=8)
     """
 
     tp_rank: int = 0
@@ -89,7 +89,7 @@ def export_checkpoint(
     `progress` gets on rank 0 the finished bytes, all bytes and the stage. True shows a bar of tqdm, or lines without tqdm. An
     exception of it ends the export: rank 0 raises the same, and the others a `RemoteError`.
 
-        crossrank.torch.export_checkpoint(model, "out", assets="meta-llama")
+    >>> crossrank.torch.export_checkpoint(model, "out", assets="meta-llama")
     """
     arguments = _export_arguments(
         model, out, grid=grid, config=config, assets=assets, max_shard_bytes=max_shard_bytes, single_file=single_file,
@@ -101,7 +101,10 @@ def export_checkpoint(
 
 
 class ExportRequest:
-    """An export in the background. Every rank keeps it until `wait` has returned; dropping it cancels the export."""
+    """An export in the background. Every rank keeps it until `wait` has returned; dropping it cancels the export.
+
+    >>> request = crossrank.torch.async_export_checkpoint(model, "step_100")
+    """
 
     def __init__(self, native: _core.BackgroundExport, display: Display) -> None:
         self._native = native
@@ -110,11 +113,17 @@ class ExportRequest:
         self._error: BaseException | None = None
 
     def done(self) -> bool:
-        """Returns whether the export has ended on this rank."""
+        """Returns whether the export has ended on this rank.
+
+        >>> ended = request.done()
+        """
         return self._native.done()
 
     def wait(self) -> Summary:
-        """Blocks until the export has ended, and returns its result or raises its error. Ctrl-C cancels it."""
+        """Blocks until the export has ended, and returns its result or raises its error. Ctrl-C cancels it.
+
+        >>> print(request.wait().bytes)
+        """
         if self._error is not None:
             raise self._error
         if self._summary is None:
@@ -153,9 +162,9 @@ def async_export_checkpoint(
     copy of a rank; by default the free memory does. `UnavailableError` on all ranks when a rank's parameters exceed its limit.
     `progress` is called in a thread of the library. If it raises, the export ends, and `wait` raises the same.
 
-        request = crossrank.torch.async_export_checkpoint(model, "step_100")
-        train()
-        request.wait()
+    >>> request = crossrank.torch.async_export_checkpoint(model, "step_100")
+    >>> train()
+    >>> request.wait()
     """
     arguments = _export_arguments(
         model, out, grid=grid, config=config, assets=assets, max_shard_bytes=max_shard_bytes, single_file=single_file,
@@ -260,6 +269,8 @@ def gather_full_state_dict(
     """Returns the whole state dict on rank `dst`, and an empty one elsewhere. Collective over torch's ranks.
 
     The options are those of `export_checkpoint`; shards in a `grid` need the `config` of their model, or `rules`.
+
+    >>> state_dict = crossrank.torch.gather_full_state_dict(model)
     """
     options = {"config": config, "rules": rules, "direction": direction, "fused_layout": fused_layout, "dst": dst}
 
@@ -290,7 +301,7 @@ def reshard(
     whether this rank gets it, such as those of its pipeline stage. Ranks with the same place in `to` must give the same
     answers.
 
-        shards = crossrank.torch.reshard(model, crossrank.torch.Grid(tp_rank=rank % 4, tp=4))
+    >>> shards = crossrank.torch.reshard(model, crossrank.torch.Grid(tp_rank=rank % 4, tp=4))
     """
     options = {"rules": rules, "direction": direction, "fused_layout": fused_layout}
 

@@ -23,7 +23,7 @@ def share_memory(module: torch.nn.Module, group: crossrank.Collective | dist.Pro
     Raises `UsageError` for tensors that are not on the CPU, sparse, or sharded by DTensor, and `UnavailableError` if the
     shared memory does not suffice. The module is unchanged after an error. Returns the module.
 
-        crossrank.torch.share_memory(model)
+    >>> crossrank.torch.share_memory(model)
     """
     named = [*module.named_parameters(), *module.named_buffers()]
     for name, tensor in named:

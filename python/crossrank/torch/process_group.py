@@ -501,7 +501,11 @@ def _create(options: Any, _backend_options: Any) -> CrossrankProcessGroup:
 
 
 def register() -> None:
-    """Makes `init_process_group(backend="crossrank")` work. Importing `crossrank.torch` calls it."""
+    """Makes `init_process_group(backend="crossrank")` work. Importing `crossrank.torch` calls it.
+
+    >>> crossrank.torch.register()
+    >>> torch.distributed.init_process_group("crossrank")
+    """
     if "crossrank" not in dist.Backend.backend_list:
         # Torch's flight recorder cannot record a group that is written in Python. The library has its own.
         getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add("crossrank")
