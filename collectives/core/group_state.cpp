@@ -363,6 +363,12 @@ GroupState::ProgressMade GroupState::make_progress() noexcept {
   return {left, moved, unfinished};
 }
 
+spi::TimeoutPolicy GroupState::policy_of(PendingOp const& pending_op) const noexcept {
+  auto policy = timeout_policy;
+  policy.timeout = pending_op.timeout.value_or(policy.timeout);
+  return policy;
+}
+
 void GroupState::complete_collectives() noexcept {
   while (!pending_collectives.empty()) {
     step(*pending_collectives.front(), timeout_policy);
@@ -414,7 +420,7 @@ void GroupState::wait(PendingOp& pending_op, spi::TimeoutPolicy const& policy) {
 
 GroupState::Watched GroupState::visit_to_watch(PendingOp& pending_op) noexcept {
   if (!group_lock.visit()) return Watched::busy;
-  bool const watches = watch_peers(pending_op, timeout_policy);
+  bool const watches = watch_peers(pending_op, policy_of(pending_op));
   group_lock.end_visit();
   return watches ? Watched::yes : Watched::no;
 }

@@ -40,11 +40,12 @@ struct PendingOp {
   std::optional<spi::RequestId> request_id{};  ///< of the operation under way
   bool is_queued = false;                      ///< whether the progress thread advances it
   std::thread::id const starter = std::this_thread::get_id();
-  bool has_ended_on_host = false;           ///< whether only the part on the device is left
-  std::unique_ptr<spi::PeerWatch> watch{};  ///< for callers that poll the operation under way
-  std::chrono::nanoseconds watched_at{};    ///< the last time
-  std::chrono::nanoseconds idle{};          ///< time in `Request::wait_for` since the last progress
-  std::uint64_t progress = 0;               ///< of the transport, as `Request::wait_for` has seen it last
+  bool has_ended_on_host = false;                      ///< whether only the part on the device is left
+  std::unique_ptr<spi::PeerWatch> watch{};             ///< for callers that poll the operation under way
+  std::chrono::nanoseconds watched_at{};               ///< the last time
+  std::optional<std::chrono::milliseconds> timeout{};  ///< in place of the group's
+  std::chrono::nanoseconds idle{};                     ///< time in `Request::wait_for` since the last progress
+  std::uint64_t progress = 0;                          ///< of the transport, as `Request::wait_for` has seen it last
   std::exception_ptr failure{};
   std::unique_ptr<device::DeviceCall> on_device{};  ///< of a call on device tensors
   std::optional<device::CaptureAtStart> capture{};  ///< likewise
@@ -133,6 +134,8 @@ struct GroupState final : PendingWork {
   void complete_collectives() noexcept;
   /// Advances an operation. Returns whether it has ended.
   [[nodiscard]] bool test(PendingOp& pending_op);
+  /// Returns how long a wait for an operation may take.
+  [[nodiscard]] spi::TimeoutPolicy policy_of(PendingOp const& pending_op) const noexcept;
   /// Waits until an operation has ended, and throws its error. Waits for the collectives before it as well.
   void wait(PendingOp& pending_op) { wait(pending_op, timeout_policy); }
   /// Does the same with a timeout of its own.

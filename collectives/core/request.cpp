@@ -84,7 +84,7 @@ void Request::wait() {
 
 void Request::wait_after(std::chrono::nanoseconds waited) {
   GroupLockGuard const guard(*group_, pending_op_->call.name());
-  auto policy = group_->timeout_policy;
+  auto policy = group_->policy_of(*pending_op_);
   policy.waited = waited;
   group_->wait(*pending_op_, policy);
   if (pending_op_->on_device) group_->throw_device_failure(pending_op_->call.name());
@@ -118,7 +118,8 @@ bool Request::wait_for(std::chrono::milliseconds limit) {
       idle_since = now;
     }
     auto const idle = pending_op_->idle + (now - idle_since);
-    if (watched == detail::GroupState::Watched::no && idle >= group_->timeout_policy.timeout && !pending_op_->ended) {
+    if (watched == detail::GroupState::Watched::no && idle >= group_->policy_of(*pending_op_).timeout &&
+        !pending_op_->ended) {
       wait_after(idle);  // the transport decides which rank is late
       return true;
     }
@@ -134,6 +135,10 @@ bool Request::wait_for(std::chrono::milliseconds limit) {
     }
   }
   return true;
+}
+
+void Request::set_timeout(std::chrono::milliseconds timeout) noexcept {
+  if (pending_op_) pending_op_->timeout = std::clamp(timeout, std::chrono::milliseconds::zero(), max_wait);
 }
 
 void Request::cancel() noexcept { abandon(false); }

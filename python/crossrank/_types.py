@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from numbers import Real
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 # A crossrank, torch, numpy or DLPack tensor on the CPU or a GPU, or an object with the buffer protocol.
 TensorLike = Any
@@ -21,6 +21,10 @@ ReduceOp = Literal["sum", "prod", "min", "max", "avg", "band", "bor", "bxor"]
 ReduceOrder = Literal["any", "rank"]
 
 
+@overload
+def seconds(timeout: Timeout) -> float: ...
+@overload
+def seconds(timeout: Timeout | None) -> float | None: ...
 def seconds(timeout: Timeout | None) -> float | None:
     """Returns a timeout in seconds."""
     if isinstance(timeout, timedelta):

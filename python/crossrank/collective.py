@@ -45,6 +45,13 @@ class Request:
         self._native.wait()
         return True
 
+    def set_timeout(self, timeout: Timeout) -> None:
+        """Replaces the group's timeout for this call.
+
+        >>> request.set_timeout(30)
+        """
+        self._native.set_timeout(seconds(timeout))
+
     def cancel(self) -> None:
         """Cancels the call. Cancelling a collective kills the group. The request then counts as finished.
 

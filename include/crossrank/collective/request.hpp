@@ -43,6 +43,8 @@ class CROSSRANK_EXPORT Request {
   /// Repeated waits for one call count together: once they have lasted for the group's timeout without progress, they
   /// throw the `TimeoutError` that `wait` throws. To wait longer than that, poll with `test`.
   [[nodiscard]] bool wait_for(std::chrono::milliseconds limit);
+  /// Replaces the group's timeout for this call, in `wait` and `wait_for`. Has no effect on a call that has finished.
+  void set_timeout(std::chrono::milliseconds timeout) noexcept;
   /// Cancels the call and gives its tensors back to the caller. Cancelling a collective kills the group. Cancelling a
   /// message that has not been sent or received yet has no effect on others. The request is then without a call, so
   /// `test` returns true and `wait` returns at once.

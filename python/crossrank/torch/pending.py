@@ -10,6 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 from torch._C._distributed_c10d import Work
@@ -35,6 +36,18 @@ _PAUSE_PART = 16
 _LONGEST_LEAVE = 5.0
 # How many operations for which nobody has waited a group keeps alive after their handles are gone.
 _MOST_KEPT = 16
+
+
+def _limited(start: Callable[[], Started], limit: timedelta) -> Callable[[], Started]:
+    """Returns the start of an operation that has a timeout of its own."""
+
+    def start_limited() -> Started:
+        requests, finish = start()
+        for request in requests:
+            request.set_timeout(limit)
+        return requests, finish
+
+    return start_limited
 
 
 def _value_or_raise(future: Future) -> Any:
@@ -229,10 +242,16 @@ class Operations:
         waits: bool,
         source: Callable[[], int] | None = None,
         is_receive: bool = False,
+        limit: timedelta | None = None,
     ) -> OperationWork:
-        """Runs an operation. `waits`: the caller waits for it at once. `source` returns the sender of its message."""
+        """Runs an operation. `waits`: the caller waits for it at once. `source` returns the sender of its message.
+
+        `limit` replaces the timeout of the group.
+        """
         self.require_own_process()
         work = OperationWork(self, source, is_receive)
+        if limit is not None:
+            start = _limited(start, limit)
         with self._changed:
             if self._closed:
                 raise RuntimeError(f"the process group {self._name} has been destroyed")

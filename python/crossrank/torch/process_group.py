@@ -53,6 +53,8 @@ __all__ = ["CrossrankProcessGroup", "register"]
 
 Finish = Callable[[], list[Any]]
 
+# Torch's options have a negative timeout unless the caller sets one.
+_UNSET = timedelta()
 # Covers the time between a rank's check for a failure in torch's store and its connection.
 _LINGER = timedelta(seconds=5)
 
@@ -69,6 +71,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
         super().__init__(collective.rank, collective.world_size)
         self._collective = collective
         self._timeout = timeout
+        self._new_timeout: timedelta | None = None
         self._name = name
         self._description = "undefined"
         everyone = [list(range(collective.world_size))]
@@ -134,7 +137,12 @@ class CrossrankProcessGroup(dist.ProcessGroup):
     # Operations
 
     def _run(self, opts: Any, start: Callable[[], Started]) -> OperationWork:
-        return self._operations.run(start, waits=_waits(opts))
+        return self._operations.run(start, waits=_waits(opts), limit=self._limit(opts))
+
+    def _limit(self, opts: Any = None) -> timedelta | None:
+        """Returns the timeout of an operation, or None for the one that the group was made with."""
+        given = getattr(opts, "timeout", _UNSET)
+        return given if given > _UNSET else self._new_timeout
 
     @with_short_form(AllreduceOptions, ["list"], op="reduceOp")
     def allreduce(self, tensors: Sequence[Tensor], opts: Any = None) -> OperationWork:
@@ -149,7 +157,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
         if len(tensors) == 1 and tensors[0].is_sparse:
             if opts.reduceOp != dist.ReduceOp.SUM:
                 raise ValueError("sparse tensors can only be added: use ReduceOp.SUM and scale the result")
-            return self._sparse.sum(tensors[0], _waits(opts))
+            return self._sparse.sum(tensors[0], _waits(opts), self._limit(opts))
         reduction = Reduction(opts.reduceOp, self.size())
 
         def start() -> Started:
@@ -410,7 +418,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
             requests = [self._collective.isend(bytes_of(to_dense(tensor)), dst=dst, tag=tag) for tensor in tensors]
             return requests, lambda: list(tensors)
 
-        return self._operations.run(start, waits=False)
+        return self._operations.run(start, waits=False, limit=self._limit())
 
     def recv(self, tensors: Sequence[Tensor], src: int, tag: int = 0) -> OperationWork:
         """Receives a tensor from one rank."""
@@ -421,7 +429,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
             requests = [self._collective.irecv(bytes_of(tensor), src=src, tag=tag) for tensor in dense]
             return requests, lambda: self._filled(tensors, dense)
 
-        return self._operations.run(start, waits=False, source=lambda: src, is_receive=True)
+        return self._operations.run(start, waits=False, source=lambda: src, is_receive=True, limit=self._limit())
 
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> OperationWork:
         """Receives a tensor from any rank."""
@@ -433,7 +441,7 @@ class CrossrankProcessGroup(dist.ProcessGroup):
             requests.extend(self._collective.irecv_any(bytes_of(tensor), tag=tag) for tensor in dense)
             return list(requests), lambda: self._filled(tensors, dense)
 
-        return self._operations.run(start, waits=False, source=lambda: requests[0].source, is_receive=True)
+        return self._operations.run(start, waits=False, source=lambda: requests[0].source, is_receive=True, limit=self._limit())
 
     @with_short_form(BarrierOptions, [])
     def barrier(self, opts: Any = None) -> OperationWork:
@@ -461,8 +469,8 @@ class CrossrankProcessGroup(dist.ProcessGroup):
         self.shutdown()
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Sets the timeout of `monitored_barrier`. Other operations keep the timeout that the group was made with."""
-        self._timeout = timeout
+        """Sets the timeout of the operations that start from now on."""
+        self._timeout = self._new_timeout = timeout
 
 
 def _waits(opts: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 
 import torch
 from torch import Tensor
@@ -35,8 +36,8 @@ class SparseReductions:
         self._announcements = operations
         self._operations = Operations(f"{operations.name}-sparse", abort)
 
-    def sum(self, tensor: Tensor, waits: bool) -> OperationWork:
-        """Adds the tensors of all ranks, in place. `waits`: the caller waits for it at once."""
+    def sum(self, tensor: Tensor, waits: bool, limit: timedelta | None) -> OperationWork:
+        """Adds the tensors of all ranks, in place. `waits` and `limit` are those of `Operations.run`."""
         mine = tensor.detach().coalesce()
         all_announced = torch.empty((self._world_size, 2), dtype=torch.int64)
 
@@ -44,15 +45,15 @@ class SparseReductions:
             announced = torch.tensor([_MARK, mine.values().shape[0]])
             return [self._groups[0].iall_gather(all_announced, announced)], list
 
-        announcement = self._announcements.run(announce, waits=False)
+        announcement = self._announcements.run(announce, waits=False, limit=limit)
 
         def start() -> Started:
             announcement.wait()
             if not torch.all(all_announced[:, 0] == _MARK):
                 raise crossrank.MismatchError("all_reduce: only some ranks reduce a sparse tensor")
             counts = all_announced[:, 1].tolist()
-            indices = _gathered_rows(self._groups[1], mine.indices().t().contiguous(), counts)
-            values = _gathered_rows(self._groups[1], mine.values().contiguous(), counts)
+            indices = _gathered_rows(self._groups[1], mine.indices().t().contiguous(), counts, limit)
+            values = _gathered_rows(self._groups[1], mine.values().contiguous(), counts, limit)
             summed = torch.sparse_coo_tensor(indices.t(), values, tensor.shape).coalesce()
 
             def finish() -> list[Tensor]:
@@ -70,9 +71,12 @@ class SparseReductions:
         self._groups = ()
 
 
-def _gathered_rows(group: crossrank.Collective, rows: Tensor, counts: Sequence[int]) -> Tensor:
+def _gathered_rows(group: crossrank.Collective, rows: Tensor, counts: Sequence[int], limit: timedelta | None) -> Tensor:
     """Returns the rows of all ranks."""
     row_bytes = rows.element_size() * (rows[0].numel() if rows.shape[0] else torch.Size(rows.shape[1:]).numel())
     joined = torch.empty((sum(counts), *rows.shape[1:]), dtype=rows.dtype)
-    group.all_gatherv(bytes_of(joined), bytes_of(rows), rows=[count * row_bytes for count in counts])
+    request = group.iall_gatherv(bytes_of(joined), bytes_of(rows), rows=[count * row_bytes for count in counts])
+    if limit is not None:
+        request.set_timeout(limit)
+    request.wait()
     return joined

@@ -317,6 +317,7 @@ void bind_requests(nb::module_& module) {
              auto const limit = milliseconds_of(seconds);
              return call.has_ended = run_waiting(call.group, [&] { return call.request.wait_for(limit); });
            })
+      .def("set_timeout", [](PendingCall& call, double seconds) { call.request.set_timeout(milliseconds_of(seconds)); })
       .def("cancel", [](PendingCall& call) { run_without_gil([&] { call.request.cancel(); }); })
       .def("source", [](PendingCall const& call) { return call.request.source(); });
 }

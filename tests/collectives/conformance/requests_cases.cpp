@@ -457,6 +457,35 @@ void repeated_waits_time_out_together(ConformanceRank& self) {
   EXPECT_FALSE(late.group_usable);
 }
 
+/// The late rank is in another call.
+void a_call_can_have_a_shorter_timeout_than_its_group(ConformanceRank& self) {
+  auto const& world = self.world;
+  auto value = Tensor::zeros({1}, Dtype::i32);
+  if (world.rank() == 1) {
+    error_of<TimeoutError>([&] { world.recv(value, 0); });
+    return;
+  }
+  auto request = world.ibarrier();
+  request.set_timeout(std::chrono::milliseconds(300));
+  auto const late = error_of<TimeoutError>([&] { request.wait(); });
+  EXPECT_EQ(late.failed_ranks, std::vector{1}) << late.message;
+}
+
+/// The other rank comes once the first one has waited for longer than the group's timeout.
+void a_call_can_have_a_longer_timeout_than_its_group(ConformanceRank& self) {
+  auto const& world = self.world;
+  auto const hasty = make_collective(world.transport(), {.timeout = std::chrono::milliseconds(300)});
+  auto value = Tensor::zeros({1}, Dtype::i32);
+  if (world.rank() == 1) world.recv(value, 0);
+  auto request = hasty.ibarrier();
+  request.set_timeout(std::chrono::minutes(5));
+  if (world.rank() == 0) {
+    for (int i = 0; i < 40; ++i) EXPECT_FALSE(request.wait_for(std::chrono::milliseconds(20)));
+    world.send(value, 1);
+  }
+  request.wait();
+}
+
 /// A rank that is late but makes progress is waited for, in slices, and in a receive beside a pending collective.
 void waits_see_that_a_late_rank_is_alive(ConformanceRank& self) {
   auto& world = self.world;
@@ -544,6 +573,8 @@ constexpr ConformanceCase requests_list[] = {
      true, OnDevices::yes},
     {"a_cancelled_request_is_reported", a_cancelled_request_is_reported, 2, true, OnDevices::yes},
     {"repeated_waits_time_out_together", repeated_waits_time_out_together, 2, true},
+    {"a_call_can_have_a_shorter_timeout_than_its_group", a_call_can_have_a_shorter_timeout_than_its_group, 2, true},
+    {"a_call_can_have_a_longer_timeout_than_its_group", a_call_can_have_a_longer_timeout_than_its_group, 2},
 };
 
 }  // namespace

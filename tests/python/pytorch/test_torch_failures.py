@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -277,6 +278,54 @@ def late_rank(rank: int, size: int) -> None:
             store.set(call.__name__, "over")
     dist.barrier()
     dist.destroy_process_group()
+
+
+def own_timeouts(rank: int, size: int) -> None:
+    """A timeout of the options or of `set_timeout` ends an operation before that of the group, or after it."""
+    store = dist.distributed_c10d._get_default_store()
+    short = timedelta(seconds=1)
+
+    def by_options(group: Any) -> None:
+        group.allreduce(torch.ones(3), timeout=short).wait()
+
+    def by_positional_options(group: Any) -> None:
+        group.barrier(short).wait()
+
+    def of_a_sparse_tensor(group: Any) -> None:
+        group.allreduce([torch.ones(3).to_sparse()], timeout=short).wait()
+
+    def by_set_timeout(group: Any) -> None:
+        dist.set_timeout(short, group)
+        dist.all_reduce(torch.ones(3), group=group)
+
+    def of_a_receive(group: Any) -> None:
+        dist.set_timeout(short, group)
+        dist.recv(torch.ones(3), src=0, group=group)
+
+    for call in (by_options, by_positional_options, of_a_sparse_tensor, by_set_timeout, of_a_receive):
+        group = dist.new_group()
+        if rank == 0:
+            store.wait([call.__name__], timedelta(seconds=60))
+        else:
+            with pytest.raises(crossrank.TimeoutError, match="rank 0"):
+                call(group)
+            store.set(call.__name__, "over")
+
+    late: Any = dist.new_group(timeout=short)
+    if rank == 0:
+        store.wait(["late"], timedelta(seconds=60))
+    work = late.allreduce(torch.ones(3), timeout=timedelta(seconds=60))
+    if rank != 0:
+        with pytest.raises(crossrank.TimeoutError, match="within 3"):
+            work.wait(timedelta(seconds=3))
+        store.set("late", "")
+    assert work.wait()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_an_operation_can_have_a_timeout_of_its_own() -> None:
+    run_ranks(__file__, "own_timeouts", 2, timeout="")
 
 
 def test_a_late_rank_is_named_after_the_timeout_of_the_group() -> None:
