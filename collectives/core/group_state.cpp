@@ -371,8 +371,9 @@ spi::TimeoutPolicy GroupState::policy_of(PendingOp const& pending_op) const noex
 
 void GroupState::complete_collectives() noexcept {
   while (!pending_collectives.empty()) {
-    step(*pending_collectives.front(), timeout_policy);
-    if (pending_collectives.front()->ended) pending_collectives.pop_front();
+    auto& next = *pending_collectives.front();
+    step(next, policy_of(next));
+    if (next.ended) pending_collectives.pop_front();
   }
 }
 
