@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include <crossrank/export.hpp>
+
 namespace crossrank::workspace {
 
 struct CleanOptions {
@@ -32,7 +34,10 @@ struct CleanedFile {
 /// lock when the process ends. A file is removed only under its exclusive lock. On a file system without locks, files
 /// stay unless `force` is given.
 ///
-/// Returns every file with a name of crossrank, sorted by name. Throws `IoError` when the directory cannot be read.
-[[nodiscard]] std::vector<CleanedFile> clean_workspace(std::filesystem::path const& path, CleanOptions options = {});
+/// Returns every file that it has looked at, sorted by name. Throws `IoError` when the directory cannot be read.
+///
+/// Exported for crossrank_checkpoint, a library beside this one.
+[[nodiscard]] CROSSRANK_EXPORT std::vector<CleanedFile> clean_workspace(std::filesystem::path const& path,
+                                                                        CleanOptions options = {});
 
 }  // namespace crossrank::workspace
