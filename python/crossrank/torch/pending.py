@@ -34,8 +34,10 @@ _LONGEST_PAUSE = 0.01
 _PAUSE_PART = 16
 # How long, in seconds, the end of the process waits for the group's thread and for callbacks.
 _LONGEST_LEAVE = 5.0
-# How many operations for which nobody has waited a group keeps alive after their handles are gone.
+# How many operations for which nobody has waited a group keeps alive after their handles are gone, and the longest result, in
+# bytes, that each of them keeps: a flag that DistributedDataParallel reads under `join`, but no weights.
 _MOST_KEPT = 16
+_LONGEST_KEPT_RESULT = 4096
 
 
 def _limited(start: Callable[[], Started], limit: timedelta) -> Callable[[], Started]:
@@ -48,6 +50,12 @@ def _limited(start: Callable[[], Started], limit: timedelta) -> Callable[[], Sta
         return requests, finish
 
     return start_limited
+
+
+def _if_short(result: list[Any]) -> list[Any]:
+    """Returns a result of tensors, or of lists of tensors, unless it is long."""
+    tensors = [tensor for item in result for tensor in (item if isinstance(item, list) else [item])]
+    return result if sum(tensor.numel() * tensor.element_size() for tensor in tensors) <= _LONGEST_KEPT_RESULT else []
 
 
 def _value_or_raise(future: Future) -> Any:
@@ -78,17 +86,17 @@ class OperationWork(Work):
         self._is_dropped = False
 
     def __del__(self) -> None:
-        # Torch's C++ code may keep its half of the handle and wait later, as DistributedDataParallel does under `join`. Without
-        # this half, that wait would never end.
+        # Torch's C++ code may keep its half of the handle, then wait and read the result, as DistributedDataParallel does under
+        # `join`. Without this half, that wait would never end.
         if not self._has_waiter:
             with self._lock:
-                self._is_dropped, self._result = True, []  # its tensors may be large
+                self._is_dropped, self._result = True, _if_short(self._result)
             self._operations.keep(self)
 
     def finish(self, result: list[Any], error: BaseException | None = None) -> None:
         """Completes the operation, with its result or with an error."""
         with self._lock:
-            self._result, self._error = [] if self._is_dropped else result, error
+            self._result, self._error = _if_short(result) if self._is_dropped else result, error
             self._done.set()
             future = self._future
         if future is None:

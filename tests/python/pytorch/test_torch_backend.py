@@ -366,11 +366,11 @@ def sparse_after_the_end(rank: int, size: int) -> None:
 
 
 def dropped_handles(rank: int, size: int) -> None:
-    """A handle without a wait does not keep its tensors."""
+    """A handle without a wait does not keep long tensors."""
     left = []
     for polled in (False, True):
         for _ in range(4):
-            tensor = torch.ones(3)
+            tensor = torch.ones(3000)
             left.append(weakref.ref(tensor))
             work = dist.all_reduce(tensor, async_op=True)
             while polled and not work.is_completed():
