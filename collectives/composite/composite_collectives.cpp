@@ -1,7 +1,6 @@
 #include "collectives/composite/composite_transport.hpp"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -12,6 +11,7 @@
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/error_record.hpp"
+#include "lib/core/sum.hpp"
 #include "lib/tensor/copy_memory.hpp"
 
 /// The steps that each collective is made of.
@@ -27,10 +27,6 @@ constexpr std::size_t piece_bytes = std::size_t{4} << 20;  // in flight between 
 /// Adds the choice of steps to the digest: the ranks must agree on it as on the arguments.
 spi::Signature with_path(spi::Signature signature, std::uint64_t path) {
   return {signature.op_kind, ArgumentDigest().add(signature.digest).add(path).value(), signature.arguments};
-}
-
-std::size_t sum(std::span<std::size_t const> counts) {
-  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
 
 }  // namespace
@@ -199,7 +195,7 @@ void CompositeTransport::spread_piece(std::deque<Step>& steps, std::span<std::by
                    }});
 }
 
-// What goes to or comes from one rank alone goes straight there.
+// The bytes of a gather or scatter travel straight to the rank that needs them.
 
 template <class Post>
 std::optional<RequestId> CompositeTransport::post_across(OpKind op_kind, Post post) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <numeric>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -12,6 +11,7 @@
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "lib/core/error_record.hpp"
+#include "lib/core/sum.hpp"
 
 /// How a group is made of some members of a group.
 namespace crossrank::composite {
@@ -32,7 +32,7 @@ std::vector<RankError> CompositeTransport::gather_errors(std::exception_ptr cons
   gather(std::as_bytes(std::span(&size, 1)), std::vector<std::size_t>(ranks, sizeof size),
          std::as_writable_bytes(std::span(sizes)));
   std::vector<std::size_t> const counts(sizes.begin(), sizes.end());
-  std::vector<std::byte> records(std::accumulate(counts.begin(), counts.end(), std::size_t{0}));
+  std::vector<std::byte> records(sum(counts));
   if (!records.empty()) gather(record, counts, records);
   return decode_errors(counts, records);
 }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <numeric>
+#include <span>
 #include <utility>
 
 #include "collectives/algorithms/exchange_table.hpp"
@@ -12,6 +12,7 @@
 #include "collectives/spi/open_group.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
+#include "lib/core/sum.hpp"
 #include "lib/tensor/copy_memory.hpp"
 
 namespace crossrank::message {
@@ -21,10 +22,6 @@ using algorithms::ExchangeMismatch;
 using algorithms::ExchangeTable;
 using spi::OpKind;
 using spi::RequestId;
-
-std::size_t sum(std::span<std::size_t const> counts) {
-  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
-}
 
 }  // namespace
 
@@ -347,11 +344,10 @@ void MessageTransport::conclude(AllGather const& action, PassedRound const& pass
     op.completed = true;
     return;
   }
-  auto const total = std::accumulate(passed.sizes.begin(), passed.sizes.end(), std::size_t{0});
-  std::vector<std::byte> scratch(op.failure ? total : 0);
+  std::vector<std::byte> scratch(op.failure ? sum(passed.sizes) : 0);
   auto const buffer = op.failure ? std::span(scratch) : out;
-  auto const before = passed.sizes.begin() + rank();
-  auto const own = buffer.subspan(std::accumulate(passed.sizes.begin(), before, std::size_t{0}), *before);
+  auto const before = std::span(passed.sizes).first(as_size(rank()));
+  auto const own = buffer.subspan(sum(before), at_rank(passed.sizes, rank()));
   if (!own.empty() && own.data() != action.mine.bytes.data())
     move_memory(own.data(), action.mine.bytes.data(), own.size());
   auto relay = Relay::ring(link_, passed.sizes, buffer);

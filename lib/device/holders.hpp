@@ -18,7 +18,7 @@ class Holders {
     std::erase_if(all_, [](Who const& one) { return one().empty(); });
     all_.push_back(std::move(who));
   }
-  /// Returns the text of one holder; empty when there is none.
+  /// Returns the description of one holder, or an empty text if no holder is left.
   [[nodiscard]] std::string describe() const {
     std::lock_guard const lock(mutex_);
     for (auto const& one : all_) {
