@@ -11,6 +11,8 @@
 
 #include <crossrank/spi/foreign_exception.hpp>
 
+#include "lib/core/at_rank.hpp"
+
 namespace crossrank {
 namespace {
 
@@ -52,7 +54,7 @@ TEST(ErrorRecord, keeps_a_part_of_every_text_when_space_is_short) {
   info.hint = std::string(5000, 'h');
   info.message = std::string(5000, 'm');
   info.failed_ranks.resize(4096);
-  for (int rank = 0; rank < 4096; ++rank) info.failed_ranks[static_cast<std::size_t>(rank)] = 2 * rank;
+  for (int rank = 0; rank < 4096; ++rank) at_rank(info.failed_ranks, rank) = 2 * rank;
   std::array<std::byte, 628> space{};
   auto const used = encode_error(fields_of(ErrorCode::io, info), space);
   ASSERT_LE(used, space.size());

@@ -12,6 +12,7 @@
 
 #include <crossrank/json.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/examples/run_example.hpp"
 #include "tests/support/temporary_directory.hpp"
 
@@ -160,7 +161,7 @@ TEST(Hang, shows_the_cycle_of_waiting_ranks) {
 
   ASSERT_FALSE(seen.is_null());
   for (int rank = 0; rank < 3; ++rank)
-    EXPECT_EQ(seen.at("ranks").at(static_cast<std::size_t>(rank)).at("waits_for"), Json{(rank + 2) % 3});
+    EXPECT_EQ(seen.at("ranks").at(as_size(rank)).at("waits_for"), Json{(rank + 2) % 3});
   job.signal(SIGTERM);
   EXPECT_NE(job.finish().exit_code, 0);
 }

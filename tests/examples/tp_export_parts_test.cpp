@@ -20,6 +20,7 @@
 #include "examples/tp_export/make_model.hpp"
 #include "examples/tp_export/merge.hpp"
 #include "examples/tp_export/shards.hpp"
+#include "lib/core/at_rank.hpp"
 #include "tests/support/temporary_directory.hpp"
 
 namespace tp_export {
@@ -120,7 +121,7 @@ TEST(Merge, refuses_replicas_that_differ) {
                                     xr::Tensor::of<float>(std::vector<float>(4, static_cast<float>(rank)), {4}));
       (void)merge_shards({unit}, plan_for(2), world, {}, [](std::size_t) {});
     } catch (std::exception const& e) {
-      outputs[static_cast<std::size_t>(rank)] = e.what();
+      crossrank::at_rank(outputs, rank) = e.what();
     }
   };
   std::thread other(rank_main, 1);

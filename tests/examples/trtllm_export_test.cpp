@@ -13,6 +13,7 @@
 
 #include "examples/fp8_codec.hpp"
 #include "examples/trtllm_export/model.hpp"
+#include "lib/core/as_size.hpp"
 #include "tests/examples/run_example.hpp"
 #include "tests/support/temporary_directory.hpp"
 
@@ -102,10 +103,10 @@ TEST_P(TrtllmExport, writes_the_same_checkpoint_as_one_process) {
   auto const config = Json::parse(contents(out / "config.json"));
   EXPECT_EQ(config.at("mapping").at("tp_size"), ranks);
   EXPECT_EQ(config.at("quantization").at("quant_algo"), "FP8");
-  EXPECT_EQ(names_in(out).size(), static_cast<std::size_t>(ranks) + 1);
+  EXPECT_EQ(names_in(out).size(), as_size(ranks) + 1);
   for (int rank = 0; rank < ranks; ++rank) {
     auto const weights = load_safetensors(out / ("rank" + std::to_string(rank) + ".safetensors"));
-    EXPECT_EQ(weights.size(), 3U + 18U * static_cast<std::size_t>(reference.sizes.layers));
+    EXPECT_EQ(weights.size(), 3U + 18U * as_size(reference.sizes.layers));
     for (int layer = 0; layer < reference.sizes.layers; ++layer) expect_layer(weights, reference, layer, rank);
     auto const ends = trtllm_export::make_ends(reference.sizes, {rank, ranks, 0, 1});
     for (std::string const name : {"vocab_embedding.weight", "ln_f.weight"}) {

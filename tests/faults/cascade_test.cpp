@@ -9,6 +9,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/faults/fault_report.hpp"
 
 namespace crossrank {
@@ -25,7 +26,7 @@ CROSSRANK_RANK_SCENARIO(wait_in_a_chain) {
   for (int first = 0; first + 1 < self.world_size; ++first) pairs.push_back(world.split({{first, first + 1}}));
   world.barrier();
   if (self.rank == 0) ::kill(::getpid(), SIGKILL);
-  auto const wait = [&] { pairs.at(static_cast<std::size_t>(self.rank) - 1).barrier(); };
+  auto const wait = [&] { pairs.at(as_size(self.rank) - 1).barrier(); };
   if (!uncaught) return test::end_with_verdict(self, wait);
   try {
     wait();
@@ -43,7 +44,7 @@ TEST_P(Cascade, carries_the_root_cause_to_ranks_without_a_common_group) {
   EXPECT_FALSE(job.timed_out) << job.text();
   EXPECT_TRUE(job.leaks.empty()) << job.text();
   for (int rank = 1; rank < 4; ++rank) {
-    auto const verdict = test::verdict_of(job.ranks.at(static_cast<std::size_t>(rank)));
+    auto const verdict = test::verdict_of(job.ranks.at(as_size(rank)));
     EXPECT_EQ(verdict.code, "peer_lost") << job.text();
     EXPECT_TRUE(verdict.blames_only(0)) << "the first of the pair\n" << job.text();
     EXPECT_THAT(verdict.text, HasSubstr("died")) << job.text();

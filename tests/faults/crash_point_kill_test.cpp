@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "crash_points.generated.hpp"
+#include "lib/core/as_size.hpp"
 #include "lib/node/memory/segment_names.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "tests/faults/fault_report.hpp"
@@ -138,7 +139,7 @@ TEST_P(KillAtCrashPoint, makes_all_survivors_blame_the_victim) {
   expect_nothing_left(temporary.path() / "workspace");
   auto const outcome = job.wait();
 
-  auto const& victim = outcome.ranks.at(static_cast<std::size_t>(c.victim));
+  auto const& victim = outcome.ranks.at(as_size(c.victim));
   if (c.visit == 1) {
     ASSERT_EQ(victim.signal, SIGKILL) << "the point was never reached\n" << outcome.text();
   } else if (victim.signal == 0) {
@@ -189,7 +190,7 @@ TEST_P(KillWhileFailing, gives_all_survivors_the_same_verdict) {
                    {.deadline = std::chrono::seconds(120), .arguments = {c.point, std::to_string(c.victim)}});
   auto const outcome = job.wait();
 
-  EXPECT_EQ(outcome.ranks.at(static_cast<std::size_t>(c.victim)).signal, SIGKILL) << outcome.text();
+  EXPECT_EQ(outcome.ranks.at(as_size(c.victim)).signal, SIGKILL) << outcome.text();
   auto const verdict = test::expect_one_verdict(outcome, {c.victim});
   EXPECT_EQ(verdict.code, "peer_lost") << outcome.text();
   EXPECT_TRUE(verdict.blames_only(c.victim)) << outcome.text();

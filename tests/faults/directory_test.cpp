@@ -15,6 +15,7 @@
 #include <crossrank/workspace/nfs_workspace.hpp>
 #include <crossrank/parallel.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/platform/files/directory.hpp"
 #include "tests/faults/fault_report.hpp"
 #include "tests/faults/fault_workload.hpp"
@@ -81,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(Faults, FailingFiles,
                                          std::pair{Call::fsync, EIO}, std::pair{Call::openat, EROFS},
                                          std::pair{Call::linkat, ENOSPC}),
                          [](testing::TestParamInfo<std::pair<Call, int>> const& named) {
-                           return std::string(test::call_names.at(static_cast<std::size_t>(named.param.first)));
+                           return std::string(test::call_names.at(as_index(named.param.first)));
                          });
 
 /// Arguments: directory, and what happens to it between the two barrier rounds.

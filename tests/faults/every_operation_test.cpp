@@ -17,6 +17,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/objects.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "tests/faults/fault_report.hpp"
 
@@ -244,8 +245,7 @@ void expect_told(OperationCase const& operation, JobOutcome const& job, std::vec
   EXPECT_THAT(cause_in(first), HasSubstr(std::string("(host ") + host.data())) << job.text();
   for (int rank = 1; rank < ranks; ++rank) {
     if (rank == victim && !lost.empty()) continue;
-    EXPECT_EQ(cause_in(test::verdict_of(job.ranks.at(static_cast<std::size_t>(rank))).text), cause_in(first))
-        << job.text();
+    EXPECT_EQ(cause_in(test::verdict_of(job.ranks.at(as_size(rank))).text), cause_in(first)) << job.text();
   }
 }
 

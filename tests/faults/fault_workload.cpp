@@ -13,6 +13,7 @@
 #include <crossrank/parallel.hpp>
 #include <crossrank/workspace/shared_memory_workspace.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/faults/fault_report.hpp"
 
 namespace crossrank::test {
@@ -108,7 +109,7 @@ Tensor sample_tensor(int owner, int seed, std::int64_t bytes) {
 
 void require_sample(Tensor const& tensor, int owner, int seed, std::int64_t bytes) {
   note_progress();
-  require(tensor.defined() && tensor.nbytes() == static_cast<std::size_t>(bytes),
+  require(tensor.defined() && tensor.nbytes() == as_size(bytes),
           "size of what rank " + std::to_string(owner) + " sent");
   auto const expected = sample_tensor(owner, seed, bytes);
   if (std::memcmp(tensor.bytes().data(), expected.bytes().data(), expected.nbytes()) == 0) return;
@@ -125,7 +126,7 @@ void in_group(Collective const& group, std::function<void()> const& body) {
     body();
   } catch (Error const& e) {
     auto info = e.info();
-    for (auto& rank : info.failed_ranks) rank = ranks.at(static_cast<std::size_t>(rank));
+    for (auto& rank : info.failed_ranks) rank = ranks.at(as_size(rank));
     throw_error(e.code(), std::move(info));
   }
 }
@@ -133,7 +134,7 @@ void in_group(Collective const& group, std::function<void()> const& body) {
 std::vector<int> ranks_from(Collective const& group, int first) {
   auto const all = group.ranks();
   std::vector<int> ranks;
-  for (std::size_t i = 0; i < all.size(); ++i) ranks.push_back(all[(static_cast<std::size_t>(first) + i) % all.size()]);
+  for (std::size_t i = 0; i < all.size(); ++i) ranks.push_back(all[(as_size(first) + i) % all.size()]);
   return ranks;
 }
 

@@ -13,6 +13,7 @@
 #include <crossrank/workspace/nfs_workspace.hpp>
 #include <crossrank/workspace/shared_memory_workspace.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/faults/fault_report.hpp"
 #include "tests/faults/fault_workload.hpp"
 
@@ -70,7 +71,7 @@ void pass_in_a_row(Collective const& world, Fuse& fuse) {
   MessageQueue from;
   std::exception_ptr lost;
   try {
-    if (world.rank() > 0) from = MessageQueue::attach(handles.at(static_cast<std::size_t>(world.rank()) - 1), 0);
+    if (world.rank() > 0) from = MessageQueue::attach(handles.at(as_size(world.rank()) - 1), 0);
   } catch (PeerLostError const&) {
     lost = std::current_exception();
   }

@@ -13,6 +13,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/message_queue.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "tests/faults/fault_report.hpp"
 
@@ -76,7 +77,7 @@ test::RankOptions options_of(Case const& c, std::string const& timeout) {
 void expect_verdicts(test::JobOutcome const& outcome, std::vector<int> const& ranks, std::string const& code,
                      int blamed) {
   for (int const rank : ranks) {
-    auto const verdict = test::verdict_of(outcome.ranks.at(static_cast<std::size_t>(rank)));
+    auto const verdict = test::verdict_of(outcome.ranks.at(as_size(rank)));
     EXPECT_EQ(verdict.code, code) << "rank " << rank << "\n" << outcome.text();
     EXPECT_TRUE(verdict.blames_only(blamed)) << "rank " << rank << "\n" << outcome.text();
     EXPECT_THAT(verdict.text, Not(HasSubstr("make a new queue"))) << "the group has ended\n" << outcome.text();
@@ -119,7 +120,7 @@ TEST_P(QueueVerdict, names_the_rank_that_was_stopped) {
   auto const outcome = job.wait();
   expect_verdicts(outcome, others, "timeout", c.victim);
   // It reads the remaining messages and then gets the error.
-  auto const own = test::verdict_of(outcome.ranks.at(static_cast<std::size_t>(c.victim)));
+  auto const own = test::verdict_of(outcome.ranks.at(as_size(c.victim)));
   EXPECT_TRUE(own.blames_only(c.victim)) << outcome.text();
 }
 
@@ -135,8 +136,7 @@ CROSSRANK_RANK_SCENARIO(pass_on_for_ever) {
     auto const world = connect();
     auto queue = self.rank < 2 ? MessageQueue::create_writer(world, 1, {.chunks = 2}) : MessageQueue();
     auto const handles = world.all_gatherv(self.rank < 2 ? queue.handle() : std::vector<std::byte>{});
-    auto from =
-        self.rank > 0 ? MessageQueue::attach(handles.at(static_cast<std::size_t>(self.rank) - 1), 0) : MessageQueue();
+    auto from = self.rank > 0 ? MessageQueue::attach(handles.at(as_size(self.rank) - 1), 0) : MessageQueue();
     world.barrier();
     for (int i = 0;; ++i) {
       if (from.connected()) {

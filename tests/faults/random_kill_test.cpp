@@ -17,6 +17,7 @@
 
 #include <crossrank/parallel.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/platform/system.hpp"
 #include "tests/faults/fault_report.hpp"
 #include "tests/faults/fault_workload.hpp"
@@ -165,7 +166,7 @@ class RandomKill : public testing::TestWithParam<Case> {
     EXPECT_TRUE(job.leaks.empty()) << job.text();
     for (int rank = 0; rank < ranks; ++rank) {
       if (rank == victim) continue;
-      auto const verdict = test::verdict_of(job.ranks.at(static_cast<std::size_t>(rank)));
+      auto const verdict = test::verdict_of(job.ranks.at(as_size(rank)));
       EXPECT_TRUE(verdict.code == "ok" || (verdict.code == "peer_lost" && verdict.blames_only(victim)))
           << "rank " << rank << "\n"
           << job.text();

@@ -10,6 +10,7 @@
 
 #include <crossrank/message_queue.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/faults/fault_report.hpp"
 #include "tests/faults/fault_workload.hpp"
 
@@ -158,7 +159,7 @@ CROSSRANK_RANK_SCENARIO(wait_for_each_other) {
 TEST(FaultsDeadlock, ends_after_the_deadline_and_names_the_other_rank) {
   auto const outcome = test::run_ranks(2, "wait_for_each_other", {});
   for (int const rank : {0, 1}) {
-    auto const verdict = test::verdict_of(outcome.ranks.at(static_cast<std::size_t>(rank)));
+    auto const verdict = test::verdict_of(outcome.ranks.at(as_size(rank)));
     EXPECT_TRUE(verdict.blames_only(1 - rank)) << outcome.text();
     EXPECT_LE(std::chrono::milliseconds(verdict.last_milliseconds), test::short_timeout + test::allowance);
     EXPECT_THAT(verdict.text, Not(HasSubstr("keeps other ranks waiting"))) << outcome.text();

@@ -14,6 +14,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/node/memory/counters.hpp"
 #include "lib/node/memory/lent_objects.hpp"
 #include "lib/platform/process_state.hpp"
@@ -42,7 +43,7 @@ TEST_F(ArenaTest, reuses_a_free_slot_without_growing) {
   auto const growths = counters().arena_growths.load();
   auto generation = first.generation;
   for (int i = 0; i < 100; ++i) {
-    auto const again = arena->allocate(100'000 - static_cast<std::size_t>(i));
+    auto const again = arena->allocate(100'000 - as_size(i));
     EXPECT_EQ(again.offset, first.offset);
     EXPECT_GT(again.generation, generation);
     generation = again.generation;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "lib/core/as_size.hpp"
 #include "lib/node/memory/device_flight_layout.hpp"
 
 namespace crossrank::node {
@@ -10,7 +11,7 @@ namespace {
 TEST(ControlGeometry, lays_out_the_parts_without_overlap) {
   for (int const ranks : {1, 2, 3, 64, 1000, max_ranks}) {
     ControlGeometry const geometry(ranks);
-    auto const n = static_cast<std::size_t>(ranks);
+    auto const n = as_size(ranks);
     EXPECT_EQ(geometry.records_offset(), sizeof(ControlHeader));
     EXPECT_GE(geometry.flights_offset(), geometry.records_offset() + n * sizeof(RankRecord)) << ranks;
     EXPECT_EQ(geometry.device_flights_offset(), geometry.flights_offset() + n * sizeof(FlightRing)) << ranks;

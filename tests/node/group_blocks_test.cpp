@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "lib/core/as_size.hpp"
 #include "tests/node/node_memory.hpp"
 
 namespace crossrank::node {
@@ -103,8 +104,7 @@ TEST_F(Blocks, may_hold_any_bytes) {
     blocks.header(1).parent = word;
     for (int member = 0; member < 2; ++member) blocks.members(1)[member].node_rank = word;
     EXPECT_LE(blocks.member_count(0), 3);
-    EXPECT_LE(sizeof(GroupHeader) + sizeof(QueueHeader) +
-                  static_cast<std::size_t>(blocks.endpoint_count(0)) * sizeof(QueueEndpoint),
+    EXPECT_LE(sizeof(GroupHeader) + sizeof(QueueHeader) + as_size(blocks.endpoint_count(0)) * sizeof(QueueEndpoint),
               ControlGeometry(3).group_stride());
     auto const made = of(1).make({1}, "other", {});
     EXPECT_LT(made.index, ControlGeometry(3).group_capacity());

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "lib/core/as_size.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "tests/node/rendezvous_support.hpp"
 #include "tests/support/process_ranks.hpp"
@@ -37,7 +38,7 @@ TEST_P(DeathAtTheRendezvous, is_reported_to_all_others_at_once) {
   EXPECT_TRUE(job.leaks.empty()) << job.text();
   bool const died = job.ranks.at(1).signal == SIGKILL;
   for (int const rank : {0, 2}) {
-    auto const& outcome = job.ranks.at(static_cast<std::size_t>(rank));
+    auto const& outcome = job.ranks.at(as_size(rank));
     EXPECT_EQ(outcome.exit_code, 0) << job.text();
     EXPECT_THAT(outcome.out, HasSubstr(died ? "lost" : "joined")) << job.text();
   }

@@ -19,6 +19,8 @@
 
 #include <crossrank/collective.hpp>
 
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "lib/node/rendezvous/pending_rendezvous.hpp"
 #include "tests/node/rendezvous_support.hpp"
 #include "tests/support/process_ranks.hpp"
@@ -75,7 +77,7 @@ std::string one_verdict(JobOutcome const& job, std::set<int> const& victims) {
   EXPECT_TRUE(job.leaks.empty()) << job.text();
   std::set<std::string> verdicts;
   for (int rank = 0; rank < static_cast<int>(job.ranks.size()); ++rank) {
-    if (!victims.contains(rank)) verdicts.insert(verdict_in(job.ranks[static_cast<std::size_t>(rank)]));
+    if (!victims.contains(rank)) verdicts.insert(verdict_in(at_rank(job.ranks, rank)));
   }
   EXPECT_EQ(verdicts.size(), 1U) << job.text();
   return *verdicts.begin();
@@ -206,7 +208,7 @@ TEST_F(LateRank, blames_a_stopped_server_as_the_early_ranks_and_the_server_do) {
     auto const number = std::to_string(victim);
     auto const blamed = "timeout {" + number + "} rank " + number + " (pid " + std::to_string(server) + ")";
     EXPECT_THAT(one_verdict(outcome, {victim}), HasSubstr(blamed));
-    EXPECT_THAT(verdict_in(outcome.ranks.at(static_cast<std::size_t>(victim))), HasSubstr(blamed));
+    EXPECT_THAT(verdict_in(outcome.ranks.at(as_size(victim))), HasSubstr(blamed));
   }
 }
 

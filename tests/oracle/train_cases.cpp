@@ -17,6 +17,7 @@
 #include <crossrank/transforms/checkpoint.hpp>
 #include <crossrank/transforms/fully_shard.hpp>
 
+#include "lib/core/at_rank.hpp"
 #include "tests/transforms/tiny_mlp.hpp"
 
 namespace {
@@ -119,7 +120,7 @@ void train_rank(xr::Json const& one, xr::MeshCollective const& job) {
 /// Returns the error of a rank; empty: none.
 std::string train_case(xr::Json const& one) {
   int const ranks = one.at("ranks");
-  std::vector<std::string> errors(static_cast<std::size_t>(ranks));
+  auto errors = crossrank::per_rank<std::string>(ranks);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
@@ -132,7 +133,7 @@ std::string train_case(xr::Json const& one) {
         train_rank(one, job);
         job.close();
       } catch (std::exception const& e) {
-        errors[static_cast<std::size_t>(rank)] = e.what();
+        crossrank::at_rank(errors, rank) = e.what();
       }
     });
   }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "lib/core/at_rank.hpp"
+
 namespace crossrank::test::orders {
 namespace {
 
@@ -56,8 +58,8 @@ bool Execution::run(std::vector<Body> bodies) {
     int const next = choose_thread(able);
     if (next < 0) return false;
     ++steps;
-    auto& fiber = *fibers_[static_cast<std::size_t>(next)];
-    ++fiber.knows.clock[static_cast<std::size_t>(next)];
+    auto& fiber = *at_rank(fibers_, next);
+    ++at_rank(fiber.knows.clock, next);
     resume(fiber);
   }
   return true;

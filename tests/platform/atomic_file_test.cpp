@@ -21,6 +21,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "tests/support/faulty_system.hpp"
 #include "tests/support/temporary_directory.hpp"
@@ -314,13 +315,13 @@ TEST_F(AtomicFileTest, never_reports_success_without_the_file_when_any_call_fail
   }
   int failures = 0;
   for (auto const call : calls) {
-    int const last = uses[static_cast<std::size_t>(call)];
-    ASSERT_GT(last, 0) << test::call_names[static_cast<std::size_t>(call)] << " is not on the way";
+    int const last = uses[as_index(call)];
+    ASSERT_GT(last, 0) << test::call_names[as_index(call)] << " is not on the way";
     for (int const error : errors) {
       for (int const nth : {1, 2, last}) {
         if (nth > last) continue;
-        auto const what = std::string(test::call_names[static_cast<std::size_t>(call)]) + " use " +
-                          std::to_string(nth) + " errno " + std::to_string(error);
+        auto const what = std::string(test::call_names[as_index(call)]) + " use " + std::to_string(nth) + " errno " +
+                          std::to_string(error);
         auto const before = names();
         auto const name = "file." + std::to_string(failures++);
         test::FaultySystem os;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/core/as_size.hpp"
 #include "lib/platform/system.hpp"
 
 namespace crossrank::test {
@@ -34,7 +35,7 @@ enum class Call : std::size_t {
   count,
 };
 
-inline constexpr std::size_t call_count = static_cast<std::size_t>(Call::count);
+inline constexpr std::size_t call_count = as_index(Call::count);
 inline constexpr std::array<char const*, call_count> call_names{
     "openat",    "close",     "pread",  "write",    "pwrite",   "fsync",   "fstat", "fstatat",
     "fallocate", "ftruncate", "linkat", "renameat", "unlinkat", "mkdirat", "flock", "random"};
@@ -47,7 +48,7 @@ struct Fault {
 
 /// Returns the name of a fault for the name of a test.
 inline std::string name_of(Fault const& fault) {
-  return std::string(call_names.at(static_cast<std::size_t>(fault.call))) + "_" + ::strerrorname_np(fault.error);
+  return std::string(call_names.at(as_index(fault.call))) + "_" + ::strerrorname_np(fault.error);
 }
 
 /// An operating system with faults: the nth use of a call fails, transfers are cut short, and the clock can be faked.
@@ -152,7 +153,7 @@ class FaultySystem : public platform::System {
     int times = 0;
   };
   static constexpr int always = 1'000'000'000;
-  static std::size_t index(Call call) { return static_cast<std::size_t>(call); }
+  static std::size_t index(Call call) { return as_index(call); }
 
   [[nodiscard]] std::size_t truncate_transfer(std::size_t bytes) const {
     return transfer_limit_ == 0 || bytes < transfer_limit_ ? bytes : transfer_limit_;

@@ -10,25 +10,28 @@
 
 #include <crossrank/spi/packet_transport.hpp>
 
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
+
 namespace crossrank::test {
 
 /// A network between threads of this process. It never fails unless a test disconnects a rank.
 class MemoryHub {
  public:
-  explicit MemoryHub(int ranks) : queues_(static_cast<std::size_t>(ranks)), sent_(queues_.size()) {}
+  explicit MemoryHub(int ranks) : queues_(as_size(ranks)), sent_(queues_.size()) {}
   [[nodiscard]] int ranks() const noexcept { return static_cast<int>(queues_.size()); }
 
   void send(int src, int dst, std::vector<std::byte> packet) {
     std::lock_guard const lock(mutex_);
-    auto const sent = sent_[static_cast<std::size_t>(src)]++;
+    auto const sent = sent_[as_size(src)]++;
     sent_bytes_[{src, dst}] += packet.size();
     if (src == leaving_ && sent >= packets_left_) disconnected_ = src;
     if (disconnected_ == src || disconnected_ == dst) return;
-    queues_[static_cast<std::size_t>(dst)].push_back({.src = src, .packet = std::move(packet)});
+    queues_[as_size(dst)].push_back({.src = src, .packet = std::move(packet)});
   }
   [[nodiscard]] std::optional<spi::ReceivedPacket> receive(int rank) {
     std::lock_guard const lock(mutex_);
-    auto& queue = queues_[static_cast<std::size_t>(rank)];
+    auto& queue = at_rank(queues_, rank);
     if (queue.empty()) return std::nullopt;
     std::optional received(std::move(queue.front()));
     queue.pop_front();
@@ -37,7 +40,7 @@ class MemoryHub {
   /// Returns how many packets a rank has sent.
   [[nodiscard]] int sent(int rank) {
     std::lock_guard const lock(mutex_);
-    return sent_[static_cast<std::size_t>(rank)];
+    return at_rank(sent_, rank);
   }
   /// Returns how many bytes, headers included, one rank has sent to another.
   [[nodiscard]] std::size_t sent_bytes(int src, int dst) {

@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "lib/core/as_size.hpp"
 #include "tests/support/leak_check.hpp"
 #include "tests/support/timeouts.hpp"
 #include "tests/support/spawn_rank.hpp"
@@ -32,7 +33,7 @@ bool drain(int fd, std::string& to) {
   while (true) {
     auto const got = ::read(fd, buffer.data(), buffer.size());
     if (got > 0) {
-      to.append(buffer.data(), static_cast<std::size_t>(got));
+      to.append(buffer.data(), as_size(got));
     } else if (got == 0) {
       return false;
     } else if (errno != EINTR) {
@@ -142,18 +143,18 @@ void ProcessRanks::start(Rank& rank, std::string_view scenario, int number, int 
 
 std::string const& ProcessRanks::job_id() const noexcept { return options_.job_id; }
 
-pid_t ProcessRanks::pid(int rank) const { return ranks_.at(static_cast<std::size_t>(rank))->pid; }
+pid_t ProcessRanks::pid(int rank) const { return ranks_.at(as_size(rank))->pid; }
 
-bool ProcessRanks::running(int rank) const { return ranks_.at(static_cast<std::size_t>(rank))->running; }
+bool ProcessRanks::running(int rank) const { return ranks_.at(as_size(rank))->running; }
 
 void ProcessRanks::signal(int rank, int number) {
-  auto const& target = *ranks_.at(static_cast<std::size_t>(rank));
+  auto const& target = *ranks_.at(as_size(rank));
   if (target.running) ::kill(target.pid, number);
 }
 
 bool ProcessRanks::wait_for_line(int rank, std::string_view marker, milliseconds limit) {
   auto const end = Clock::now() + scaled_timeout(limit);
-  auto& target = *ranks_.at(static_cast<std::size_t>(rank));
+  auto& target = *ranks_.at(as_size(rank));
   while (!has_line(target.outcome.out, marker)) {
     if (!target.running || Clock::now() >= end) return false;
     pump(milliseconds(20));
@@ -201,8 +202,7 @@ void ProcessRanks::pump(milliseconds slice) {
 void ProcessRanks::send_due_signals() {
   auto const now = Clock::now();
   for (auto& entry : pending_) {
-    auto const watched =
-        static_cast<std::size_t>(entry.what.marker_rank >= 0 ? entry.what.marker_rank : entry.what.rank);
+    auto const watched = as_size(entry.what.marker_rank >= 0 ? entry.what.marker_rank : entry.what.rank);
     if (!entry.armed && has_line(ranks_.at(watched)->outcome.out, entry.what.marker)) {
       entry.armed = true;
       entry.due = now + entry.what.after;

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "lib/core/as_size.hpp"
 #include "tests/support/leak_check.hpp"
 #include "tests/support/temporary_directory.hpp"
 
@@ -53,7 +54,7 @@ TEST(ProcessRanks, get_rank_and_environment_and_report_exit_code_and_output) {
   auto const job = run_ranks(3, "report_environment", {.arguments = {"one two"}});
   ASSERT_EQ(job.ranks.size(), 3U) << job.text();
   for (int r = 0; r < 3; ++r) {
-    auto const& rank = job.ranks.at(static_cast<std::size_t>(r));
+    auto const& rank = job.ranks.at(crossrank::as_size(r));
     auto const number = std::to_string(r);
     EXPECT_EQ(rank.exit_code, 10 + r) << job.text();
     EXPECT_EQ(rank.out, "rank " + number + " of 3 in " + job.job_id + "\nlauncher says " + number + "/3\n");

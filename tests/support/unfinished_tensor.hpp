@@ -10,6 +10,7 @@
 
 #include <crossrank/cuda.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/support/emulated_driver.hpp"
 
 /// Tensors whose values an emulated GPU has yet to write. A reader that does not wait for the GPU sees zeros.
@@ -21,7 +22,7 @@ inline constexpr std::int64_t held_elements = (9 << 20) / 4 + 1;  // three piece
 inline constexpr unsigned long long looks_in_vain = 300;
 
 inline std::vector<float> finished_values() {
-  std::vector<float> values(static_cast<std::size_t>(held_elements));
+  std::vector<float> values(as_size(held_elements));
   std::iota(values.begin(), values.end(), 1.0F);
   return values;
 }
@@ -51,7 +52,7 @@ inline Tensor shareable_tensor(std::vector<float> const& values) {
   return tensor;
 }
 
-inline std::vector<float> zeros() { return std::vector<float>(static_cast<std::size_t>(held_elements)); }
+inline std::vector<float> zeros() { return std::vector<float>(as_size(held_elements)); }
 
 /// Calls `use` with a tensor whose values come behind a held stream. Releases the stream once the host has waited for
 /// it for a while, or once `use` has returned without a wait: readers must have looked by then.

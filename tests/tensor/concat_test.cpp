@@ -8,6 +8,8 @@
 
 #include <gtest/gtest.h>
 
+#include "lib/core/as_size.hpp"
+
 namespace crossrank {
 namespace {
 
@@ -104,7 +106,7 @@ TEST(Slice, is_undone_by_concat_for_any_dtype_and_dimension) {
     auto const dim = static_cast<std::int64_t>(random() % 3);
     // Multiples of 4 in the last dimension are on byte boundaries for every dtype.
     std::int64_t const step = dim == 2 ? 4 : 1;
-    auto const total = lengths[static_cast<std::size_t>(dim)];
+    auto const total = lengths[as_size(dim)];
     std::vector<Tensor> parts;
     for (std::int64_t at = 0; at < total;) {
       auto const take = std::min<std::int64_t>(total - at, step * static_cast<std::int64_t>(1 + random() % 2));

@@ -25,6 +25,7 @@
 #include <crossrank/spi/device_provider.hpp>
 #include <crossrank/tensor.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/support/emulated_driver.hpp"
 #include "tests/support/emulated_gpu/cuda/cuda_abi.hpp"
 #include "tests/support/error_of.hpp"
@@ -50,7 +51,7 @@ class DeviceTensor : public testing::Test {
 };
 
 Tensor numbers(Shape const& shape) {
-  std::vector<float> values(static_cast<std::size_t>(shape.numel()));
+  std::vector<float> values(as_size(shape.numel()));
   std::iota(values.begin(), values.end(), 0.0F);
   return Tensor::of(values, shape);
 }

@@ -7,6 +7,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
+
 namespace crossrank {
 namespace {
 
@@ -35,7 +37,7 @@ TEST(Shape, refuses_sizes_that_overflow) {
   EXPECT_THROW((void)Shape({INT64_MAX, 2}).numel(), UsageError);
   EXPECT_THROW((void)dense_bytes({INT64_MAX}, Dtype::u16), UsageError);
   EXPECT_THROW((void)dense_bytes({INT64_MAX / 4}, Dtype::f64), UsageError);
-  EXPECT_EQ(dense_bytes({INT64_MAX / 8}, Dtype::u8), static_cast<std::size_t>(INT64_MAX / 8));
+  EXPECT_EQ(dense_bytes({INT64_MAX / 8}, Dtype::u8), as_size(INT64_MAX / 8));
 }
 
 TEST(Shape, refuses_elements_that_do_not_fill_the_last_byte) {

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "lib/core/as_size.hpp"
 #include "tests/support/growth.hpp"
 
 namespace crossrank {
@@ -27,7 +28,7 @@ TEST(TensorDict, finds_and_replaces_keys_of_dictionaries_of_any_size) {
   for (int const keys : {1, 15, 16, 17, 18, 33, 200}) {
     auto dict = filled(keys);
     for (int i = 0; i < keys; ++i) dict.set(key(i), -i);
-    EXPECT_EQ(dict.size(), static_cast<std::size_t>(keys));
+    EXPECT_EQ(dict.size(), as_size(keys));
     auto const copy = dict;
     EXPECT_TRUE(dict.erase(key(keys / 2)));
     EXPECT_FALSE(dict.contains(key(keys / 2)));
@@ -52,25 +53,24 @@ TEST(TensorDict, can_be_filled_again_after_a_move) {
 }
 
 TEST(TensorDict, takes_linear_time_to_fill) {
-  EXPECT_LT(growth([](int keys) { EXPECT_EQ(filled(keys).size(), static_cast<std::size_t>(keys)); }), max_growth);
+  EXPECT_LT(growth([](int keys) { EXPECT_EQ(filled(keys).size(), as_size(keys)); }), max_growth);
 }
 
 TEST(SplitConfig, takes_linear_time_for_many_keys) {
   EXPECT_LT(growth([](int keys) {
               auto const state = split_config_and_weights(filled(keys));
-              EXPECT_EQ(join_config_and_weights(state).size(), static_cast<std::size_t>(keys));
+              EXPECT_EQ(join_config_and_weights(state).size(), as_size(keys));
             }),
             max_growth);
 }
 
 TEST(SplitConfig, takes_linear_time_for_values_under_a_long_key) {
-  EXPECT_LT(
-      growth([](int keys) {
-        TensorDict const tree{{std::string(static_cast<std::size_t>(keys) * 16, 'k'),
-                               TensorDict::List(static_cast<std::size_t>(keys) * 8, TensorDict::Value(TensorDict{}))}};
-        EXPECT_EQ(split_config_and_weights(tree).config.size(), 1U);
-      }),
-      max_growth);
+  EXPECT_LT(growth([](int keys) {
+              TensorDict const tree{{std::string(as_size(keys) * 16, 'k'),
+                                     TensorDict::List(as_size(keys) * 8, TensorDict::Value(TensorDict{}))}};
+              EXPECT_EQ(split_config_and_weights(tree).config.size(), 1U);
+            }),
+            max_growth);
 }
 
 TEST(JoinConfig, takes_linear_time_for_nested_values) {

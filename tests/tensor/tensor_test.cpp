@@ -11,13 +11,14 @@
 
 #include <crossrank/tensor/concat.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/support/error_of.hpp"
 
 namespace crossrank::tensor_test {
 namespace {
 
 Tensor counting(Shape const& shape) {
-  std::vector<std::int32_t> values(static_cast<std::size_t>(shape.numel()));
+  std::vector<std::int32_t> values(as_size(shape.numel()));
   std::iota(values.begin(), values.end(), 0);
   return Tensor::of<std::int32_t>(values, shape);
 }

@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "lib/core/as_size.hpp"
 #include "tests/support/timeouts.hpp"
 
 namespace crossrank::test {
@@ -35,7 +36,7 @@ void drain(int& fd, std::string& to) {
   while (fd >= 0) {
     auto const got = ::read(fd, buffer.data(), buffer.size());
     if (got > 0) {
-      to.append(buffer.data(), static_cast<std::size_t>(got));
+      to.append(buffer.data(), as_size(got));
     } else if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
       return;
     } else {
@@ -99,7 +100,7 @@ void CommandRun::write(std::string_view text) {
   while (!text.empty()) {
     auto const wrote = ::write(in_, text.data(), text.size());
     if (wrote < 0) throw std::system_error(errno, std::generic_category(), "write");
-    text.remove_prefix(static_cast<std::size_t>(wrote));
+    text.remove_prefix(as_size(wrote));
   }
 }
 

@@ -16,6 +16,7 @@
 #include <crossrank/transforms/checkpoint.hpp>
 
 #include "crash_points.generated.hpp"
+#include "lib/core/as_size.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "tests/checkpoint/support/checkpoint_files.hpp"
 #include "tests/support/faulty_system.hpp"
@@ -163,7 +164,7 @@ TEST_P(KilledSave, leaves_the_old_or_the_new_checkpoint_and_names_the_rank) {
 
   auto const outcome = run_ranks(ranks, "save_until", {.arguments = {out(), std::to_string(victim), point, format}});
 
-  ASSERT_EQ(outcome.ranks.at(static_cast<std::size_t>(victim)).signal, SIGKILL) << outcome.text();
+  ASSERT_EQ(outcome.ranks.at(as_size(victim)).signal, SIGKILL) << outcome.text();
   EXPECT_FALSE(outcome.timed_out);
   EXPECT_THAT(outcome.leaks, testing::IsEmpty());
   auto const found = step();
@@ -171,7 +172,7 @@ TEST_P(KilledSave, leaves_the_old_or_the_new_checkpoint_and_names_the_rank) {
     EXPECT_EQ(found, 1);
   }
   for (int rank = 0; rank < ranks; ++rank) {
-    auto const& one = outcome.ranks.at(static_cast<std::size_t>(rank));
+    auto const& one = outcome.ranks.at(as_size(rank));
     // The others may have finished before they noticed.
     if (rank != victim) {
       EXPECT_TRUE(one.exit_code == lost_a_peer || (found != 1 && one.exit_code == 0)) << outcome.text();

@@ -14,6 +14,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/transforms/fully_shard.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/support/error_of.hpp"
 #include "tests/transforms/tiny_mlp.hpp"
 #include "tests/transforms/training_job.hpp"
@@ -350,7 +351,7 @@ TEST(FullyShardMisuse, loaded_parameters_replace_the_values_of_all_ranks) {
   TinyOptions const options{.widths = {3, 5, 5, 5, 2}, .tied = true};
   auto const value_of = [](std::string const& name, Shape const& shape) {
     auto value = Tensor::empty(shape, Dtype::f32);
-    std::vector<float> values(static_cast<std::size_t>(value.numel()));
+    std::vector<float> values(as_size(value.numel()));
     std::iota(values.begin(), values.end(), static_cast<float>(name.size()));
     std::ranges::copy(std::as_bytes(std::span(values)), value.mutable_bytes().begin());
     return value;

@@ -13,6 +13,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/transforms/optimizer.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/support/error_of.hpp"
 #include "tests/transforms/tiny_mlp.hpp"
 #include "transforms/model/reals.hpp"
@@ -36,7 +37,7 @@ class OneParameter final : public TrainableModel {
   void set_gradient(int step) {
     auto const& value = parameter_->value;
     parameter_->grad = filled(value.dtype(), static_cast<int>(value.numel()), [&](int i) {
-      return std::sin(1.3 * i + 0.7 * step + 0.1) * largest_gradient(static_cast<std::size_t>(i));
+      return std::sin(1.3 * i + 0.7 * step + 0.1) * largest_gradient(as_size(i));
     });
   }
   [[nodiscard]] Tensor const& value() const { return parameter_->value; }

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "lib/core/as_size.hpp"
 #include "transforms/model/reals.hpp"
 
 namespace crossrank::test {
@@ -13,7 +14,7 @@ std::shared_ptr<Parameter> make(std::string name, Shape const& shape, Dtype dtyp
   auto parameter = std::make_shared<Parameter>();
   parameter->name = std::move(name);
   parameter->value = Tensor::empty(shape, dtype);
-  std::vector<double> values(static_cast<std::size_t>(parameter->value.numel()));
+  std::vector<double> values(as_size(parameter->value.numel()));
   for (auto& value : values) value = 0.5 * std::sin(seed += 1.7);
   transforms::write_reals(parameter->value, 0, values);
   return parameter;
@@ -22,7 +23,7 @@ std::shared_ptr<Parameter> make(std::string name, Shape const& shape, Dtype dtyp
 }  // namespace
 
 std::vector<double> reals_of(Tensor const& tensor) {
-  std::vector<double> values(static_cast<std::size_t>(tensor.numel()));
+  std::vector<double> values(as_size(tensor.numel()));
   transforms::read_reals(tensor.to(Device::cpu()), 0, values);
   return values;
 }
@@ -41,8 +42,7 @@ TinyMlp::TinyMlp(TinyOptions options) : options_(std::move(options)) {
   }
   if (options_.frozen) biases_.front()->requires_grad = false;
   if (options_.frozen_layer >= 0) {
-    for (auto const& parameter : units_[static_cast<std::size_t>(options_.frozen_layer)].parameters)
-      parameter->requires_grad = false;
+    for (auto const& parameter : units_[as_size(options_.frozen_layer)].parameters) parameter->requires_grad = false;
   }
   scale_ = make("scale", {}, options_.dtype, seed);
   units_.back().parameters.push_back(scale_);
@@ -73,10 +73,10 @@ TinyMlp::Reals TinyMlp::layer_forward(std::size_t run) const {
   auto const layer = runs_[run];
   auto const w = reals_of(weights_[layer]->value);
   auto const b = reals_of(biases_[layer]->value);
-  auto const in = static_cast<std::size_t>(options_.widths[layer]);
-  auto const out = static_cast<std::size_t>(options_.widths[layer + 1]);
+  auto const in = as_size(options_.widths[layer]);
+  auto const out = as_size(options_.widths[layer + 1]);
   auto const& x = inputs_[run];
-  Reals y(static_cast<std::size_t>(rows_) * out);
+  Reals y(as_size(rows_) * out);
   for (std::size_t i = 0; i < y.size(); ++i) {
     y[i] = skip_last_bias && layer + 1 == weights_.size() ? 0 : b[i % out];
     for (std::size_t k = 0; k < in; ++k) y[i] += x[i / out * in + k] * w[i % out * in + k];
@@ -134,8 +134,8 @@ void TinyMlp::add_gradient(Parameter& parameter, Reals const& gradient) {
 
 void TinyMlp::layer_backward(std::size_t run, Reals& gradient) {
   auto const layer = runs_[run];
-  auto const in = static_cast<std::size_t>(options_.widths[layer]);
-  auto const out = static_cast<std::size_t>(options_.widths[layer + 1]);
+  auto const in = as_size(options_.widths[layer]);
+  auto const out = as_size(options_.widths[layer + 1]);
   auto const& x = inputs_[run];
   auto const w = reals_of(weights_[layer]->value);
   bool const is_last = layer + 1 == weights_.size();

@@ -9,6 +9,7 @@
 #include <crossrank/crossrank.hpp>
 #include <crossrank/cuda.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/support/emulated_driver.hpp"
 #include "tests/support/message_ranks.hpp"
 #include "tests/support/process_ranks.hpp"
@@ -27,7 +28,7 @@ constexpr std::int64_t long_elements = (9 << 20) / 4 + 1;  // three pieces, the 
 /// Returns what a rank contributes, on the CPU.
 RankState on_host(int rank) {
   auto state = test::sample_state(rank);
-  std::vector<float> many(static_cast<std::size_t>(long_elements));
+  std::vector<float> many(as_size(long_elements));
   std::iota(many.begin(), many.end(), static_cast<float>(rank));
   state.weights.insert_or_assign("long", Tensor::of(many, {long_elements}));
   state.weights.insert_or_assign("bytes", Tensor::of<std::uint8_t>({1, 2, 3, 4, 5, 6, 7}, {7}));
@@ -75,7 +76,7 @@ CROSSRANK_RANK_SCENARIO(gathers_gpu_states) {
       auto options = options_of(self);
       options.to = device;
       auto states = get_configs_parallel(on_gpu(self.rank), world, options).take();
-      EXPECT_EQ(states.size(), self.rank == 0 ? static_cast<std::size_t>(self.world_size) : 0U);
+      EXPECT_EQ(states.size(), self.rank == 0 ? as_size(self.world_size) : 0U);
       for (auto const& [rank, state] : states) expect_arrived(state, rank, device);
       // Only rank 0 has its tensor on the CPU.
       auto const mine = self.rank == 0 ? on_host(0) : on_gpu(self.rank);

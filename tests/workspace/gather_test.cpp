@@ -14,6 +14,7 @@
 
 #include <crossrank/crossrank.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/support/error_of.hpp"
 #include "tests/support/expect_same_tensor.hpp"
 #include "tests/support/message_ranks.hpp"
@@ -31,13 +32,13 @@ enum class Through { memory, files, named_files, named_memory };
 
 std::string name_of(testing::TestParamInfo<std::tuple<int, Through>> const& info) {
   static constexpr char const* exchanges[] = {"memory", "files", "named_files", "named_memory"};
-  return std::string(exchanges[static_cast<std::size_t>(std::get<1>(info.param))]) + "_" +
-         std::to_string(std::get<0>(info.param)) + "_ranks";
+  return std::string(exchanges[as_index(std::get<1>(info.param))]) + "_" + std::to_string(std::get<0>(info.param)) +
+         "_ranks";
 }
 
 /// Returns the tensor that a rank contributes. Its shape and content identify the rank.
 Tensor tensor_of(int rank, std::int64_t rows) {
-  std::vector<float> values(static_cast<std::size_t>(rows * 3));
+  std::vector<float> values(as_size(rows * 3));
   std::iota(values.begin(), values.end(), static_cast<float>(rank * 1000));
   return Tensor::of<float>(values, {rows, 3});
 }
@@ -91,7 +92,7 @@ TEST_P(Gather, delivers_tensors_in_rank_order_with_their_own_shapes) {
     for (int round = 0; round < 5; ++round) {
       auto range = get_tensors_parallel(tensor_of(world.rank(), world.rank() + round), world, through);
       EXPECT_EQ(range.is_receiver(), world.rank() == 0);
-      EXPECT_EQ(range.size(), world.rank() == 0 ? static_cast<std::size_t>(world.world_size()) : 0U);
+      EXPECT_EQ(range.size(), world.rank() == 0 ? as_size(world.world_size()) : 0U);
       int rank = 0;
       for (auto const& tensor : range) {
         expect_same_tensor(tensor, tensor_of(rank, rank + round));
@@ -226,7 +227,7 @@ TEST_P(Gather, refuses_an_invalid_list_of_ranks_before_sending) {
     EXPECT_THROW(auto r = get_tensors_parallel(tensor, {-1}, world, through), UsageError);
     EXPECT_THROW(auto r = get_tensors_parallel(tensor, {0, 99}, world, through), UsageError);
     EXPECT_EQ(get_tensors_parallel(tensor, world, through).take().size(),
-              world.rank() == 0 ? static_cast<std::size_t>(world.world_size()) : 0U);
+              world.rank() == 0 ? as_size(world.world_size()) : 0U);
   });
 }
 
@@ -287,7 +288,7 @@ TEST_P(Gather, of_a_rank_that_cannot_provide_its_item_fails_on_all_ranks_and_kee
         EXPECT_TRUE(info.group_usable);
       }
       EXPECT_EQ(get_tensors_parallel(tensor_of(world.rank(), 2), world, options(world)).take().size(),
-                world.rank() == 0 ? static_cast<std::size_t>(ranks()) : 0U);
+                world.rank() == 0 ? as_size(ranks()) : 0U);
     });
   }
 }
@@ -307,7 +308,7 @@ TEST_P(Gather, reports_a_failure_of_another_group) {
       EXPECT_THAT(info.message, testing::HasSubstr("the ranks disagree"));
     }
     EXPECT_EQ(get_tensors_parallel(tensor_of(world.rank(), 2), world, options(world)).take().size(),
-              world.rank() == 0 ? static_cast<std::size_t>(ranks()) : 0U);
+              world.rank() == 0 ? as_size(ranks()) : 0U);
   });
 }
 
@@ -423,8 +424,7 @@ TEST(GatherFiles, leave_the_states_that_the_ranks_wrote_to_the_directory) {
 }
 
 std::size_t files_in(std::filesystem::path const& path) {
-  return static_cast<std::size_t>(
-      std::distance(std::filesystem::directory_iterator(path), std::filesystem::directory_iterator()));
+  return as_size(std::distance(std::filesystem::directory_iterator(path), std::filesystem::directory_iterator()));
 }
 
 TEST(GatherFiles, are_removed_from_a_workspace_that_keeps_its_other_states) {

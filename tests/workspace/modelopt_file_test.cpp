@@ -16,6 +16,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/workspace/nfs_workspace.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "tests/support/faulty_system.hpp"
 #include "tests/support/temporary_directory.hpp"
@@ -48,7 +49,7 @@ class ModelOptFile : public testing::Test {
     ::chmod(file(rank).c_str(), 0600);
   }
   [[nodiscard]] std::size_t files() const {
-    return static_cast<std::size_t>(std::distance(fs::directory_iterator(root_.path()), fs::directory_iterator()));
+    return as_size(std::distance(fs::directory_iterator(root_.path()), fs::directory_iterator()));
   }
   test::TemporaryDirectory root_{};
 };

@@ -18,6 +18,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/workspace/nfs_workspace.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "tests/support/process_ranks.hpp"
 #include "tests/support/temporary_directory.hpp"
@@ -49,7 +50,7 @@ void write(NFSWorkspace& workspace, int seed) {
 }
 
 std::size_t entries(fs::path const& path) {
-  return static_cast<std::size_t>(std::distance(fs::directory_iterator(path), fs::directory_iterator()));
+  return as_size(std::distance(fs::directory_iterator(path), fs::directory_iterator()));
 }
 
 /// Writes once, then again, and dies at the given visit of the given crash point.

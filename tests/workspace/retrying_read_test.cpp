@@ -16,6 +16,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/platform/guarded_call.hpp"
 #include "tests/support/error_of.hpp"
 #include "tests/support/faulty_system.hpp"
@@ -191,7 +192,7 @@ TEST_F(RetryingReadTest, returns_only_the_published_state_whatever_call_fails) {
         try {
           expect_same(read(), sample_state(8));
         } catch (IoError const& failed) {
-          EXPECT_EQ(failed.system_errno(), error) << test::call_names[static_cast<std::size_t>(call)] << " use " << nth;
+          EXPECT_EQ(failed.system_errno(), error) << test::call_names[as_index(call)] << " use " << nth;
           ++failures;
         }
       }

@@ -15,6 +15,7 @@
 #include <crossrank/crossrank.hpp>
 #include <crossrank/tensor/clone_on_write.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/support/thread_ranks.hpp"
 #include "tests/workspace/filled_tensor.hpp"
 
@@ -133,7 +134,7 @@ TEST(SharedMemory, reuses_memory_for_gathers_in_a_loop) {
     auto const before = statistics().arena_growths;
     for (int i = 0; i < 50; ++i) {
       auto range = get_tensors_parallel(mine, world);
-      for (auto const& tensor : range) EXPECT_EQ(tensor.nbytes(), static_cast<std::size_t>(mebi));
+      for (auto const& tensor : range) EXPECT_EQ(tensor.nbytes(), as_size(mebi));
       range.close();
     }
     world.barrier();

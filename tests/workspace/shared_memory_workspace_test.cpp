@@ -9,6 +9,7 @@
 
 #include <crossrank/crossrank.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/support/thread_ranks.hpp"
 #include "tests/workspace/filled_tensor.hpp"
 #include "workspace/shared_memory/arena_state_store.hpp"
@@ -75,7 +76,7 @@ TEST(SharedMemoryWorkspace, returns_free_memory) {
       auto const tensor = workspace.zeros({mebi}, Dtype::u8);
       EXPECT_EQ(workspace.trim(), 0U);
     }
-    EXPECT_GE(workspace.trim(), static_cast<std::size_t>(mebi));
+    EXPECT_GE(workspace.trim(), as_size(mebi));
     EXPECT_EQ(workspace.trim(), 0U);
   });
 }
@@ -156,7 +157,7 @@ TEST(SharedMemoryWorkspace, returns_the_memory_of_a_kept_state) {
     SharedMemoryWorkspace workspace(world);
     static_cast<void>(workspace.trim());
     workspace.clean();
-    EXPECT_GE(workspace.trim(), static_cast<std::size_t>(4 * mebi));
+    EXPECT_GE(workspace.trim(), as_size(4 * mebi));
     world.barrier();
     EXPECT_FALSE(workspace.read_configs_and_weights_from_rank(1 - world.rank()).has_value());
     world.barrier();

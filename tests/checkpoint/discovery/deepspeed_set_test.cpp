@@ -8,6 +8,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/checkpoint/support/torch_files.hpp"
 #include "tests/support/error_of.hpp"
 #include "tests/support/temporary_directory.hpp"
@@ -54,7 +55,7 @@ struct Training {
 std::vector<float> part_of_group(Group const& group, int world, int rank) {
   std::vector<float> flat;
   for (auto const& parameter : group) flat.insert(flat.end(), parameter.values.begin(), parameter.values.end());
-  auto const ranks = static_cast<std::size_t>(world);
+  auto const ranks = as_size(world);
   while (flat.size() % (2 * ranks) != 0) flat.push_back(-7);
   auto const part = static_cast<std::ptrdiff_t>(flat.size() / ranks);
   return {flat.begin() + part * rank, flat.begin() + part * (rank + 1)};
@@ -65,7 +66,7 @@ std::vector<float> parts_of_parameters(Group const& group, int world, int rank) 
   std::vector<float> flat;
   for (auto const& parameter : group) {
     auto values = parameter.values;
-    auto const ranks = static_cast<std::size_t>(world);
+    auto const ranks = as_size(world);
     while (values.size() % ranks != 0) values.push_back(-7);
     auto const part = static_cast<std::ptrdiff_t>(values.size() / ranks);
     flat.insert(flat.end(), values.begin() + part * rank, values.begin() + part * (rank + 1));
@@ -150,7 +151,7 @@ TEST_F(DeepSpeedSet, reassembles_random_models_of_every_zero_stage) {
     for (auto left = 1 + below(9); left > 0; --left) {
       std::vector<std::int64_t> lengths;
       for (auto dimensions = below(4); dimensions > 0; --dimensions) lengths.push_back(1 + below(6));
-      auto const group = std::min<std::size_t>(training.groups.size(), static_cast<std::size_t>(below(3)));
+      auto const group = std::min<std::size_t>(training.groups.size(), as_size(below(3)));
       training.add(group, "p" + std::to_string(left), lengths);
     }
     auto const place = "round" + std::to_string(round);
@@ -243,7 +244,7 @@ TEST_F(DeepSpeedSet, names_the_files_that_hold_a_tensor) {
     auto const at = std::find_if(source.tensors().begin(), source.tensors().end(),
                                  [&](auto const& tensor) { return tensor.name == name; });
     std::vector<std::string> names;
-    for (auto const& file : source.files_of(static_cast<std::size_t>(at - source.tensors().begin())))
+    for (auto const& file : source.files_of(as_size(at - source.tensors().begin())))
       names.push_back(fs::path(file).filename());
     return names;
   };

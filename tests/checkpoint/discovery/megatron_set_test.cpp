@@ -6,6 +6,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/checkpoint/support/torch_files.hpp"
 #include "tests/support/error_of.hpp"
 #include "tests/support/temporary_directory.hpp"
@@ -181,8 +182,7 @@ TEST_F(Interleaved, stages_get_their_layer_numbers_in_the_model) {
   ASSERT_EQ(set.pp, 2);
   for (int number = 0; number < 4; ++number) {
     auto const name = "decoder.layers." + std::to_string(number) + ".mlp.linear_fc2.weight";
-    EXPECT_EQ(values_of(*set.sources[static_cast<std::size_t>(number % 2)], name),
-              std::vector<float>(4, static_cast<float>(number)));
+    EXPECT_EQ(values_of(*set.sources[as_size(number % 2)], name), std::vector<float>(4, static_cast<float>(number)));
   }
 }
 

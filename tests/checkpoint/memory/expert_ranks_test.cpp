@@ -8,6 +8,7 @@
 #include <crossrank/checkpoint/memory_export.hpp>
 #include <crossrank/tensor/concat.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/checkpoint/memory/sharded_model.hpp"
 #include "tests/checkpoint/support/checkpoint_files.hpp"
 #include "tests/checkpoint/support/numbered.hpp"
@@ -84,7 +85,7 @@ StateDict whole_model(bool stacked) {
 
 /// Piece `number` of `count` equal ones.
 Tensor piece(Tensor const& whole, int dim, int number, int count) {
-  auto const length = whole.shape()[static_cast<std::size_t>(dim)] / count;
+  auto const length = whole.shape()[as_size(dim)] / count;
   return slice(whole, {.dim = dim}, number * length, length);
 }
 
@@ -170,8 +171,7 @@ checkpoint::Placements placements_of(Place const& place, Grid const& grid) {
 StateDict rows_of(StateDict const& shard, Place const& place, Grid const& grid) {
   checkpoint::TensorPlacement const rows{.placements = {checkpoint::Shard{0}}, .mesh = {.shape = {grid.copies}}};
   StateDict own;
-  for (auto const& [name, tensor] : shard)
-    own.insert(name, test::piece_of(tensor, rows, static_cast<std::size_t>(place.copy)));
+  for (auto const& [name, tensor] : shard) own.insert(name, test::piece_of(tensor, rows, as_size(place.copy)));
   return own;
 }
 

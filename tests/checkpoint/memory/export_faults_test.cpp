@@ -20,6 +20,7 @@
 #include <crossrank/safetensors.hpp>
 
 #include "crash_points.generated.hpp"
+#include "lib/core/as_size.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "tests/checkpoint/memory/sharded_model.hpp"
 #include "tests/checkpoint/support/checkpoint_files.hpp"
@@ -226,7 +227,7 @@ void expect_survivors(test::JobOutcome const& outcome, int victim, bool may_fini
   EXPECT_FALSE(outcome.timed_out);
   EXPECT_THAT(outcome.leaks, testing::IsEmpty());
   for (int rank = 0; rank < ranks; ++rank) {
-    auto const& one = outcome.ranks.at(static_cast<std::size_t>(rank));
+    auto const& one = outcome.ranks.at(as_size(rank));
     if (rank == victim) continue;
     EXPECT_TRUE(one.exit_code == lost_a_peer || (may_finish && one.exit_code == 0)) << outcome.text();
     EXPECT_LT(one.elapsed, call_timeout);
@@ -245,7 +246,7 @@ TEST_P(KilledExport, leaves_the_old_or_the_new_checkpoint_and_an_error_on_all_ot
 
       auto const outcome = run_killed(GetParam(), out(), victim, visit);
 
-      if (outcome.ranks.at(static_cast<std::size_t>(victim)).signal != SIGKILL) {
+      if (outcome.ranks.at(as_size(victim)).signal != SIGKILL) {
         EXPECT_TRUE(visit > 1 && outcome.ok()) << outcome.text();
         break;
       }
@@ -315,7 +316,7 @@ TEST_P(KilledFill, ends_with_an_error_on_all_other_ranks) {
 
     auto const outcome = run_killed(GetParam(), folder.path(), victim);
 
-    ASSERT_EQ(outcome.ranks.at(static_cast<std::size_t>(victim)).signal, SIGKILL) << outcome.text();
+    ASSERT_EQ(outcome.ranks.at(as_size(victim)).signal, SIGKILL) << outcome.text();
     expect_survivors(outcome, victim, point == "export.fill.received");
     EXPECT_THAT(names_in(folder.path()), testing::IsEmpty());
   }

@@ -13,6 +13,7 @@
 #include <crossrank/collective.hpp>
 #include <crossrank/checkpoint/memory_export.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/support/process_ranks.hpp"
 #include "tests/support/temporary_directory.hpp"
 
@@ -42,7 +43,7 @@ StateDict pieces(int rank, int tensors, std::int64_t large_bytes) {
   for (int i = 0; i < tensors; ++i) {
     int const expert = i / static_cast<int>(parts.size());
     auto const name = "model.layers." + std::to_string(expert / 256) + ".mlp.experts." + std::to_string(expert % 256) +
-                      "." + parts.at(static_cast<std::size_t>(i) % parts.size()) + "_proj.weight";
+                      "." + parts.at(as_size(i) % parts.size()) + "_proj.weight";
     weights.insert(name, Tensor::zeros({1, 16}, Dtype::bf16));
   }
   if (large_bytes > 0) weights.insert("large", Tensor::zeros({rows, large_bytes / rows}, Dtype::u8));

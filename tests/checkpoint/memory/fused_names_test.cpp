@@ -16,6 +16,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/checkpoint/memory_export.hpp>
 
+#include "lib/core/at_rank.hpp"
 #include "tests/checkpoint/memory/sharded_model.hpp"
 #include "tests/checkpoint/support/checkpoint_files.hpp"
 #include "tests/support/temporary_directory.hpp"
@@ -110,7 +111,7 @@ class FusedNames : public testing::Test {
       try {
         (void)checkpoint::get_full_state_dict(world, weights, {}, {.model = described(RuleDirection::backward)});
       } catch (FormatError const& error) {
-        texts[static_cast<std::size_t>(world.rank())] = error.what();
+        at_rank(texts, world.rank()) = error.what();
       }
     });
     EXPECT_NE(texts[0], "");

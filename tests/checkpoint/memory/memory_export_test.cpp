@@ -18,6 +18,7 @@
 #include <crossrank/checkpoint/memory_export.hpp>
 #include <crossrank/safetensors.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/checkpoint/memory/sharded_model.hpp"
 #include "tests/checkpoint/support/checkpoint_files.hpp"
 #include "tests/support/message_ranks.hpp"
@@ -115,7 +116,7 @@ TEST(MemoryExport, joins_flattened_and_padded_tensors) {
     StateDict weights;
     auto flat = Tensor::zeros({4}, Dtype::f32);
     for (int i = 0; i < 4 && rank * 4 + i < 10; ++i)
-      flat.as_mutable<float>()[static_cast<std::size_t>(i)] = static_cast<float>(rank * 4 + i);
+      flat.as_mutable<float>()[as_size(i)] = static_cast<float>(rank * 4 + i);
     weights.insert("flat", flat);
     weights.insert("padded", flat.reshape({2, 2}));
     (void)consolidate(world, weights, placements, folder.path() / "out");

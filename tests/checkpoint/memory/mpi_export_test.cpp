@@ -20,6 +20,7 @@
 #include <crossrank/checkpoint/memory_export.hpp>
 #include <crossrank/safetensors.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/checkpoint/memory/sharded_model.hpp"
 #include "tests/checkpoint/support/checkpoint_files.hpp"
 
@@ -65,8 +66,7 @@ TEST(MpiExport, sends_large_tensors_in_bounded_rounds) {
   constexpr std::int64_t columns = 40 * 1024;
   auto own = Tensor::empty({rows, columns}, Dtype::u8);
   auto const bytes = own.mutable_bytes();
-  for (std::size_t i = 0; i < bytes.size(); ++i)
-    bytes[i] = static_cast<std::byte>((i % 251) + static_cast<std::size_t>(world.rank()));
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>((i % 251) + as_size(world.rank()));
   StateDict const weights{{"w", own}};
 
   (void)consolidate(world, weights, {.otherwise = {.placements = {checkpoint::Shard{1}}}}, folder() / "large");

@@ -23,6 +23,7 @@
 #include <crossrank/spi/network.hpp>
 #include <crossrank/spi/storage.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/support/memory_packet_transport.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/support/thread_ranks.hpp"
@@ -102,8 +103,7 @@ class Addresses final : public spi::Storage {
 };
 
 Tensor without_memory(std::int64_t bytes, Device device = {}) {
-  return spi::tensor_from_storage(std::make_shared<Addresses>(static_cast<std::size_t>(bytes), device), 0, {bytes},
-                                  Dtype::u8);
+  return spi::tensor_from_storage(std::make_shared<Addresses>(as_size(bytes), device), 0, {bytes}, Dtype::u8);
 }
 
 /// More than any host has.

@@ -5,6 +5,8 @@
 #include <numeric>
 #include <variant>
 
+#include "lib/core/as_size.hpp"
+
 namespace crossrank::test {
 namespace {
 
@@ -23,8 +25,7 @@ Indices chunk(Indices const& all, std::int64_t count, std::int64_t number) {
   auto const n = static_cast<std::int64_t>(all.size());
   auto const size = (n + count - 1) / count;
   Indices out;
-  for (auto i = number * size; i < std::min(n, (number + 1) * size); ++i)
-    out.push_back(all[static_cast<std::size_t>(i)]);
+  for (auto i = number * size; i < std::min(n, (number + 1) * size); ++i) out.push_back(all[as_size(i)]);
   return out;
 }
 
@@ -55,12 +56,12 @@ Tensor piece_of(Tensor const& whole, TensorPlacement const& placement, std::size
   std::vector<std::int64_t> at(mesh_shape.size());
   for (auto dim = mesh_shape.size(); dim-- > 0;) {
     at[dim] = static_cast<std::int64_t>(place) % mesh_shape[dim];
-    place /= static_cast<std::size_t>(mesh_shape[dim]);
+    place /= as_size(mesh_shape[dim]);
   }
   if (placement.mesh.shape.empty()) mesh_shape = {static_cast<std::int64_t>(placement.mesh.ranks.size())};
   std::vector<Indices> kept;
   for (auto const length : whole.shape()) {
-    kept.emplace_back(static_cast<std::size_t>(length));
+    kept.emplace_back(as_size(length));
     std::iota(kept.back().begin(), kept.back().end(), 0);
   }
   bool zeros = false;
@@ -69,10 +70,10 @@ Tensor piece_of(Tensor const& whole, TensorPlacement const& placement, std::size
     auto const i = swapped ? 1 - step : step;
     auto const& one = placement.placements[i];
     if (auto const* const shard = std::get_if<Shard>(&one)) {
-      auto& dim = kept.at(static_cast<std::size_t>(shard->dim));
+      auto& dim = kept.at(as_size(shard->dim));
       dim = chunk(dim, mesh_shape[i], at[i]);
     } else if (auto const* const strided = std::get_if<StridedShard>(&one)) {
-      auto& dim = kept.at(static_cast<std::size_t>(strided->dim));
+      auto& dim = kept.at(as_size(strided->dim));
       Indices out;
       auto const parts = swapped && i == 0 ? 1 : strided->split_factor;
       for (std::int64_t part = 0; part < parts; ++part) {
@@ -92,15 +93,15 @@ Tensor piece_of(Tensor const& whole, TensorPlacement const& placement, std::size
   auto const bits = bits_of(whole.dtype());
   std::size_t const group = bits == 4 ? 2 : bits == 6 ? 4 : 1;
   auto const width = bits * group / 8;
-  auto const count = static_cast<std::size_t>(out.numel()) / group;
+  auto const count = as_size(out.numel()) / group;
   for (std::size_t i = 0; i < count; ++i) {
     auto rest = i * group;
     std::size_t from = 0;
     std::size_t stride = 1;
     for (auto dim = kept.size(); dim-- > 0;) {
-      from += stride * static_cast<std::size_t>(kept[dim][rest % kept[dim].size()]);
+      from += stride * as_size(kept[dim][rest % kept[dim].size()]);
       rest /= kept[dim].size();
-      stride *= static_cast<std::size_t>(whole.shape()[dim]);
+      stride *= as_size(whole.shape()[dim]);
     }
     std::memcpy(out.mutable_bytes().data() + i * width, whole.bytes().data() + from / group * width, width);
   }
@@ -113,14 +114,13 @@ RankPart part_of(ShardedModel const& model, int rank, int ranks) {
     auto placement = tensor.placement;
     auto filled = placement;
     if (filled.mesh.ranks.empty()) {
-      filled.mesh.ranks.resize(static_cast<std::size_t>(ranks));
+      filled.mesh.ranks.resize(as_size(ranks));
       std::iota(filled.mesh.ranks.begin(), filled.mesh.ranks.end(), 0);
     }
     auto const& members = filled.mesh.ranks;
     auto const found = std::find(members.begin(), members.end(), rank);
     if (found == members.end()) continue;
-    part.weights.insert_or_assign(name,
-                                  piece_of(tensor.whole, filled, static_cast<std::size_t>(found - members.begin())));
+    part.weights.insert_or_assign(name, piece_of(tensor.whole, filled, as_size(found - members.begin())));
     part.placements.tensors.emplace(name, std::move(placement));
   }
   return part;
@@ -150,7 +150,7 @@ ShardedModel random_model(unsigned seed, int ranks) {
   ShardedModel model;
   for (int i = 0; i < 12; ++i) {
     ShardedWeight tensor;
-    auto const dtype = dtypes[static_cast<std::size_t>(up_to(std::size(dtypes) - 1))];
+    auto const dtype = dtypes[as_size(up_to(std::size(dtypes) - 1))];
     std::vector<std::int64_t> shape;
     for (auto dims = up_to(3); dims > 0; --dims) shape.push_back(up_to(9));
     bool const packed = bits_of(dtype) < 8;
@@ -171,7 +171,7 @@ ShardedModel random_model(unsigned seed, int ranks) {
       }
     }
     if (up_to(1) == 1) {
-      mesh.ranks.resize(static_cast<std::size_t>(ranks));
+      mesh.ranks.resize(as_size(ranks));
       std::iota(mesh.ranks.begin(), mesh.ranks.end(), 0);
       std::shuffle(mesh.ranks.begin(), mesh.ranks.end(), random);
     }

@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "lib/core/as_size.hpp"
 #include "tests/support/thread_ranks.hpp"
 #include "workspace/checkpoint/memory/exchange/transfer_schedule.hpp"
 #include "workspace/checkpoint/memory/export_plan.hpp"
@@ -49,7 +50,7 @@ struct Planned {
   /// Returns the bytes of the files that each rank writes.
   [[nodiscard]] std::vector<std::uint64_t> written() const {
     std::vector<std::uint64_t> bytes(ranks);
-    for (auto const& file : files) bytes.at(static_cast<std::size_t>(file.owner)) += file.bytes;
+    for (auto const& file : files) bytes.at(as_size(file.owner)) += file.bytes;
     return bytes;
   }
 };
@@ -96,8 +97,8 @@ TEST(TransferSchedule, sends_each_byte_once_and_at_most_24_MiB_in_a_round) {
     for (int i = 0; i < tensors; ++i) weights.insert("w" + std::to_string(i), Tensor::empty({5 * mebibyte}, Dtype::u8));
     Planned const planned(world, weights, {.otherwise = {.placements = {checkpoint::Shard{0}}}},
                           static_cast<std::uint64_t>(20 * mebibyte));
-    EXPECT_EQ(planned.files.size(), static_cast<std::size_t>(tensors));
-    of_rank.at(static_cast<std::size_t>(world.rank())) = traffic_of(planned.schedule());
+    EXPECT_EQ(planned.files.size(), as_size(tensors));
+    of_rank.at(as_size(world.rank())) = traffic_of(planned.schedule());
   });
   std::int64_t all_sent = 0;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
@@ -128,8 +129,8 @@ TEST(TransferSchedule, lets_ranks_write_the_files_that_they_hold) {
 
     Planned const planned(world, weights, {.pp_rank = stage, .pp = ranks}, 3000);
 
-    ASSERT_EQ(planned.files.size(), static_cast<std::size_t>(ranks));
-    for (int i = 0; i < ranks; ++i) EXPECT_EQ(planned.files.at(static_cast<std::size_t>(i)).owner, ranks - 1 - i);
+    ASSERT_EQ(planned.files.size(), as_size(ranks));
+    for (int i = 0; i < ranks; ++i) EXPECT_EQ(planned.files.at(as_size(i)).owner, ranks - 1 - i);
     EXPECT_EQ(sum(traffic_of(planned.schedule()).sent), 0);
   });
 }

@@ -20,6 +20,7 @@
 #include <crossrank/json.hpp>
 #include <crossrank/safetensors.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/platform/system.hpp"
 #include "tests/checkpoint/parts/planned_parts.hpp"
 #include "tests/checkpoint/support/checkpoint_files.hpp"
@@ -248,7 +249,7 @@ TEST_P(PartInputs, that_changed_are_refused_by_the_parts_that_use_them) {
   begin_again();
   fs::last_write_time(in() / changed, fs::last_write_time(in() / changed) + std::chrono::seconds(2));
   for (int part = 0; part < count; ++part) {
-    if (!needed[static_cast<std::size_t>(part)].contains(changed)) {
+    if (!needed[as_size(part)].contains(changed)) {
       EXPECT_NO_THROW((void)consolidate_part(load_plan(), part)) << part;
       continue;
     }

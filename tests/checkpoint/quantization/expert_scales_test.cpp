@@ -16,6 +16,7 @@
 #include <crossrank/safetensors.hpp>
 #include <crossrank/tensor/concat.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/tensor/small_float.hpp"
 #include "tests/support/temporary_directory.hpp"
 
@@ -80,11 +81,10 @@ class ExpertScales : public testing::Test {
   /// Returns the dequantized weights of one output of an expert.
   static std::vector<float> numbers(Tensor const& values, Tensor const& blocks, std::int64_t row, float global) {
     auto const width = values.shape()[2];
-    std::vector<float> result(static_cast<std::size_t>(2 * width));
-    decode_small_floats(Dtype::f4, values.bytes().subspan(static_cast<std::size_t>(row * width), result.size() / 2),
-                        result);
+    std::vector<float> result(as_size(2 * width));
+    decode_small_floats(Dtype::f4, values.bytes().subspan(as_size(row * width), result.size() / 2), result);
     for (std::size_t i = 0; i < result.size(); ++i) {
-      auto const at = static_cast<std::size_t>(row * 2 * width / block) + i / block;
+      auto const at = as_size(row * 2 * width / block) + i / block;
       result[i] *= global * decode_small_float(Dtype::f8_e4m3, std::to_integer<std::uint16_t>(blocks.bytes()[at]));
     }
     return result;
@@ -117,7 +117,7 @@ TEST_P(ExpertScalesWithPolicy, of_tensor_parallel_ranks_become_the_largest_of_ea
   auto const& blocks = merged.at(down + "_weight_scale");
   ASSERT_EQ(values.shape(), (Shape{experts, outputs, ranks * inputs / 2}));
   for (std::int64_t row = 0; row < experts * outputs; ++row) {
-    auto const expert = static_cast<std::size_t>(row / outputs);
+    auto const expert = as_size(row / outputs);
     auto const common = merged.at(down + "_weight_scale_2").as<float>()[expert];
     auto const after = numbers(values, blocks, row, common);
     for (std::size_t rank = 0; rank < ranks; ++rank) {

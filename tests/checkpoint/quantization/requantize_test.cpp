@@ -10,6 +10,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "lib/tensor/small_float.hpp"
 #include "tests/checkpoint/support/rule_reference.hpp"
 
@@ -39,8 +41,8 @@ WholeTensor merged(SampleSet& samples, std::string const& name, ScalePolicy poli
   auto const rule = RuleSet::make(samples.set(), {}, policy).rule_for(name, shards);
   std::vector<WholeTensor> parts;
   for (int rank = 0; rank < 2; ++rank) {
-    auto const& tensor = *shards[static_cast<std::size_t>(rank)];
-    auto const index = static_cast<std::size_t>(&tensor - samples.at(rank).tensors().data());
+    auto const& tensor = *at_rank(shards, rank);
+    auto const index = as_size(&tensor - samples.at(rank).tensors().data());
     parts.push_back({name, tensor.dtype, tensor.shape, samples.at(rank).bytes(index)});
   }
   std::string problem;
@@ -65,7 +67,7 @@ TEST(Requantize, converts_fp8_of_two_ranks_to_the_larger_scale) {
     auto const bytes = random_bytes(16 * 64, random, 0xf7U);
     all.insert(all.end(), bytes.begin(), bytes.end());
     samples.at(rank).add(up + ".weight", Dtype::f8_e4m3, {16, 64}, bytes);
-    samples.at(rank).add(up + ".weight_scale", Dtype::f32, {}, of(scales[static_cast<std::size_t>(rank)]));
+    samples.at(rank).add(up + ".weight_scale", Dtype::f32, {}, of(at_rank(scales, rank)));
   }
   auto const weight = merged(samples, up + ".weight", ScalePolicy::rescale);
   auto const scale = scalar(merged(samples, up + ".weight_scale", ScalePolicy::rescale));
@@ -110,7 +112,7 @@ void expect_nvfp4_within_bounds(ScalePolicy policy, bool divisor) {
   for (int rank = 0; rank < 2; ++rank) {
     auto const weight = random_bytes(16 * 32, random, 0xffU);
     auto const scale = random_bytes(16 * 4, random, 0x77U);
-    auto const global = globals[static_cast<std::size_t>(rank)];
+    auto const global = at_rank(globals, rank);
     auto const values = nvfp4_values(weight, scale, global);
     before.insert(before.end(), values.begin(), values.end());
     samples.at(rank).add(packed, Dtype::u8, {16, 32}, weight);
@@ -175,10 +177,8 @@ TEST(Requantize, uses_each_ranks_own_shape) {
     std::vector<Requantization::Shard> shards;
     for (std::int64_t const blocks : {4, 2, 6}) {
       auto source = std::make_shared<SampleSource>("rank");
-      source->add("weight", Dtype::u8, {8, 8 * blocks},
-                  random_bytes(static_cast<std::size_t>(64 * blocks), random, 0xffU));
-      source->add("scale", Dtype::f8_e4m3, {8, blocks},
-                  random_bytes(static_cast<std::size_t>(8 * blocks), random, 0x77U));
+      source->add("weight", Dtype::u8, {8, 8 * blocks}, random_bytes(as_size(64 * blocks), random, 0xffU));
+      source->add("scale", Dtype::f8_e4m3, {8, blocks}, random_bytes(as_size(8 * blocks), random, 0x77U));
       bool const values = kernel == RequantizeKernel::fp4_values;
       std::vector<float> factors;
       for (int row = 0; row < 8; ++row) factors.push_back(1.0F / static_cast<float>(row + 1));

@@ -15,6 +15,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/safetensors.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/tensor/small_float.hpp"
 #include "tests/checkpoint/support/checkpoint_files.hpp"
 #include "tests/support/temporary_directory.hpp"
@@ -60,8 +61,7 @@ class ScalesDiffer : public testing::Test {
     return checkpoint::MergePlan::make(world_, in(), {.policy = policy});
   }
   static float number(Tensor const& codes, std::int64_t at) {
-    return decode_small_float(Dtype::f8_e4m3,
-                              std::to_integer<std::uint16_t>(codes.bytes()[static_cast<std::size_t>(at)]));
+    return decode_small_float(Dtype::f8_e4m3, std::to_integer<std::uint16_t>(codes.bytes()[as_size(at)]));
   }
 
   TemporaryDirectory folder_{};
@@ -113,7 +113,7 @@ TEST_F(ScalesDiffer, uses_the_larger_scale_and_stays_within_the_bound) {
   ASSERT_EQ(codes.shape(), (Shape{rows, 2 * columns}));
   for (std::int64_t row = 0; row < rows; ++row) {
     for (std::int64_t column = 0; column < 2 * columns; ++column) {
-      auto const rank = static_cast<std::size_t>(column / columns);
+      auto const rank = as_size(column / columns);
       auto const before = number(shards_[rank].at(weight), row * columns + column % columns) * scales_[rank];
       auto const after = number(codes, row * 2 * columns + column) * 0.75F;
       EXPECT_LE(std::abs(after - before), 1.0001F * std::max(std::abs(before) / 16.0F, 0.75F / 1024.0F))
@@ -182,11 +182,10 @@ TEST_P(ScalesPerOutput, of_uneven_shards_stay_within_the_bound) {
     auto const width = codes.numel() / outputs;
     auto const at =
         layer.transposed ? output / rows * rows * width + column * rows + output % rows : output * width + column;
-    return decode_small_float(Dtype::f8_e4m3,
-                              std::to_integer<std::uint16_t>(codes.bytes()[static_cast<std::size_t>(at)]));
+    return decode_small_float(Dtype::f8_e4m3, std::to_integer<std::uint16_t>(codes.bytes()[as_size(at)]));
   };
   for (std::int64_t output = 0; output < outputs; ++output) {
-    auto const at = static_cast<std::size_t>(output);
+    auto const at = as_size(output);
     auto const common = std::max(scales[0][at], scales[1][at]);
     ASSERT_EQ(merged.at(layer.weight + "_scale").as<float>()[at], common);
     for (std::int64_t column = 0; column < widths[0] + widths[1]; ++column) {

@@ -15,6 +15,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/safetensors.hpp>
 
+#include "lib/core/at_rank.hpp"
 #include "tests/checkpoint/support/numbered.hpp"
 #include "tests/checkpoint/support/rule_reference.hpp"
 #include "tests/checkpoint/support/shard_samples.hpp"
@@ -201,7 +202,7 @@ TEST(ExpertStack, has_the_computed_values_of_all_expert_ranks) {
 MergeLayout lay_out_groups(MergeRule const& rule_of_group) {
   SampleSet samples(2);
   samples.add("fused", Dtype::u8, {4});
-  for (int rank = 0; rank < 2; ++rank) samples.set().places[static_cast<std::size_t>(rank)].moe = rank;
+  for (int rank = 0; rank < 2; ++rank) at_rank(samples.set().places, rank).moe = rank;
   return lay_out_merge(samples.set(), [&](auto, auto shards) {
     return shards.size() == 2 ? MergeRule{.kind = MergeExpertGroups{2}} : rule_of_group;
   });

@@ -16,6 +16,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/safetensors.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/tensor/small_float.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "workspace/checkpoint/quantization/block_rescale.hpp"
@@ -34,11 +35,11 @@ struct Quantized {
   Tensor scale{};
   [[nodiscard]] double number(std::int64_t row, std::int64_t column) const {
     auto const columns = weight.shape()[1];
-    auto const code = std::to_integer<std::uint16_t>(weight.bytes()[static_cast<std::size_t>(row * columns + column)]);
+    auto const code = std::to_integer<std::uint16_t>(weight.bytes()[as_size(row * columns + column)]);
     return static_cast<double>(decode_small_float(Dtype::f8_e4m3, code)) * static_cast<double>(scale_at(row, column));
   }
   [[nodiscard]] float scale_at(std::int64_t row, std::int64_t column) const {
-    return scale.as<float>()[static_cast<std::size_t>(row / block * scale.shape()[1] + column / block)];
+    return scale.as<float>()[as_size(row / block * scale.shape()[1] + column / block)];
   }
 };
 
@@ -140,7 +141,7 @@ TEST_F(Fp8Blocks, are_recomputed_when_the_input_split_crosses_them) {
   for (std::int64_t rank = 0; rank < 2; ++rank) {
     for (std::int64_t row = 0; row < 8; ++row) {
       for (std::int64_t column = 0; column < 6; ++column)
-        expect_near(shards[static_cast<std::size_t>(rank)], whole, row, column, row, rank * 6 + column);
+        expect_near(shards[as_size(rank)], whole, row, column, row, rank * 6 + column);
     }
   }
 }
@@ -157,7 +158,7 @@ TEST_F(Fp8Blocks, are_merged_in_fused_parts) {
     for (std::int64_t row = 0; row < 6; ++row) {
       auto const part = row / 3;
       for (std::int64_t column = 0; column < 8; ++column)
-        expect_near(shards[static_cast<std::size_t>(rank)], whole, row, column, part * 6 + rank * 3 + row % 3, column);
+        expect_near(shards[as_size(rank)], whole, row, column, part * 6 + rank * 3 + row % 3, column);
     }
   }
 }

@@ -9,6 +9,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/checkpoint/support/rule_reference.hpp"
 
 namespace crossrank::checkpoint::group_size_test {
@@ -19,7 +20,7 @@ using ::testing::HasSubstr;
 std::string const down = "model.layers.0.mlp.down_proj";
 
 std::vector<std::byte> ids(std::int32_t inputs, std::int32_t group, std::int32_t first, bool shuffled = false) {
-  std::vector<std::byte> bytes(static_cast<std::size_t>(inputs) * 4);
+  std::vector<std::byte> bytes(as_size(inputs) * 4);
   for (std::int32_t i = 0; i < inputs; ++i) {
     auto const id = first + (shuffled ? (i * 7) % inputs : i) / group;
     std::memcpy(bytes.data() + i * 4, &id, 4);

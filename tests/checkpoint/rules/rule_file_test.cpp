@@ -17,6 +17,7 @@
 #include <crossrank/safetensors.hpp>
 #include <crossrank/tensor/concat.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/checkpoint/support/rule_reference.hpp"
 #include "tests/checkpoint/support/shard_samples.hpp"
 #include "tests/support/temporary_directory.hpp"
@@ -215,7 +216,7 @@ class SharedPieces : public testing::TestWithParam<RepeatedLayer> {
   /// Writes a model whose only layer has the outputs of the parameter.
   void SetUp() override {
     fs::create_directories(at("whole"));
-    std::vector<float> values(static_cast<std::size_t>(GetParam().outputs * 3));
+    std::vector<float> values(as_size(GetParam().outputs * 3));
     std::iota(values.begin(), values.end(), 0.0F);
     weight_ = Tensor::of<float>(values, {GetParam().outputs, 3});
     save_safetensors(at("whole") / "model.safetensors", {{"a.up.weight", weight_}});

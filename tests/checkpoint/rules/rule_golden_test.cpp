@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "lib/core/at_rank.hpp"
 #include "tests/checkpoint/support/rule_reference.hpp"
 #include "workspace/checkpoint/discovery/open_shard_set.hpp"
 
@@ -73,7 +74,7 @@ TEST_P(RuleGolden, splits_the_model_bit_for_bit) {
     auto const& tensor = whole.tensors()[i];
     auto const rule = rule_set.split_for(tensor.name, tensor, 2);
     for (int rank = 0; rank < 2; ++rank) {
-      auto const& source = *shards.sources[static_cast<std::size_t>(rank)];
+      auto const& source = *at_rank(shards.sources, rank);
       auto const expected = read_tensor(source, index_of(source, tensor.name));
       auto const made = split_slowly(rule, read_tensor(whole, i), rank);
       EXPECT_EQ(made.shape, expected.shape) << tensor.name << ": " << rule.reason;

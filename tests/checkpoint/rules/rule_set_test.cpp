@@ -5,6 +5,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/checkpoint/support/rule_reference.hpp"
 #include "tests/checkpoint/support/shard_samples.hpp"
 #include "workspace/checkpoint/model/layer_sizes.hpp"
@@ -200,7 +201,7 @@ TEST(RuleSet, joins_the_sharded_layers_of_the_towers_of_special_models) {
     SampleSet samples(
         2, {{"text_config", text},
             {"vision_config", {{"hidden_size", 32}, {"num_attention_heads", 4}, {"intermediate_size", 48}}}});
-    auto const bytes = static_cast<std::size_t>(shape[0] * shape[1]) * 2;
+    auto const bytes = as_size(shape[0] * shape[1]) * 2;
     for (int t = 0; t < 2; ++t)
       samples.at(t).add(name, Dtype::bf16, shape, std::vector<std::byte>(bytes, static_cast<std::byte>(t + 1)));
     auto const rule = ask(samples, name);

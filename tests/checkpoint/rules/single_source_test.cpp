@@ -13,6 +13,7 @@
 #include <crossrank/tensor/concat.hpp>
 #include <crossrank/safetensors.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/checkpoint/support/checkpoint_files.hpp"
 #include "tests/checkpoint/support/torch_files.hpp"
 #include "tests/support/temporary_directory.hpp"
@@ -188,7 +189,7 @@ TEST_F(SingleSource, loses_vocabulary_padding_like_shards) {
     auto const job = folder_.path() / ("job" + std::to_string(ranks));
     for (std::int64_t rank = 0; rank < ranks; ++rank) {
       TorchFile file;
-      std::vector<float> rows(static_cast<std::size_t>(padded / ranks * hidden));
+      std::vector<float> rows(as_size(padded / ranks * hidden));
       std::iota(rows.begin(), rows.end(), static_cast<float>(padded / ranks * hidden * rank));
       auto const weight = file.floats(rows, {padded / ranks, hidden});
       TorchFile::Entries const arguments{{"tensor_model_parallel_size", pickled(ranks)},

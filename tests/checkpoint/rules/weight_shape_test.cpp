@@ -6,6 +6,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/at_rank.hpp"
 #include "tests/checkpoint/support/rule_reference.hpp"
 #include "workspace/checkpoint/plan/merge_layout.hpp"
 #include "workspace/checkpoint/plan/merged_source.hpp"
@@ -50,7 +51,7 @@ void add_layer(SampleSet& samples, std::string const& module, Quantized const& f
     source.add(module + ".weight_packed", Dtype::i32, {shard[0], (shard[1] + words - 1) / words});
     source.add(module + ".weight_scale", Dtype::bf16, {shard[0], groups});
     if (!format.symmetric) source.add(module + ".weight_zero_point", Dtype::i32, {shard[0] / words, groups});
-    auto const& lengths = recorded[static_cast<std::size_t>(rank)];
+    auto const& lengths = at_rank(recorded, rank);
     source.add(module + ".weight_shape", Dtype::i64, {2}, shape_bytes(lengths[0], lengths[1]));
   }
 }

@@ -10,6 +10,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/support/sha256.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "workspace/checkpoint/source/chunked_source.hpp"
@@ -204,7 +205,7 @@ TEST(ChunkedSource, reads_any_range_from_any_chunks) {
         ASSERT_THAT(codec::find_coverage_error(lengths, boxes).value_or("none"), HasSubstr("overlap"));
       }
     }
-    std::vector<std::int32_t> values(static_cast<std::size_t>(Shape(lengths).numel()));
+    std::vector<std::int32_t> values(as_size(Shape(lengths).numel()));
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int32_t>(i * 7919);
     for (auto const& box : tensor.boxes) {
       std::vector<std::byte> bytes;
@@ -215,7 +216,7 @@ TEST(ChunkedSource, reads_any_range_from_any_chunks) {
           auto const i = rest % lengths[dim];
           inside = inside && i >= box.begin[dim] && i < box.begin[dim] + box.size[dim];
         }
-        auto const one = std::as_bytes(std::span(values)).subspan(static_cast<std::size_t>(n) * 4, 4);
+        auto const one = std::as_bytes(std::span(values)).subspan(as_size(n) * 4, 4);
         if (inside) bytes.insert(bytes.end(), one.begin(), one.end());
       }
       tensor.data.push_back(std::make_shared<Bytes>(std::move(bytes)));

@@ -15,6 +15,7 @@
 #include <crossrank/checkpoint.hpp>
 #include <crossrank/safetensors.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "workspace/checkpoint/source/file_pool.hpp"
 
@@ -61,7 +62,7 @@ TEST(FilePool, reads_more_files_than_it_keeps_open) {
   for (int pass = 0; pass < 2; ++pass) {
     for (int i = 0; i < files; ++i) {
       std::byte read{};
-      all[static_cast<std::size_t>(i)]->read_at(0, {&read, 1});
+      all[as_size(i)]->read_at(0, {&read, 1});
       EXPECT_EQ(std::to_integer<char>(read), 'a' + i);
       EXPECT_LE(pool->open_files(), limit);
     }

@@ -14,6 +14,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/checkpoint/support/dcp_files.hpp"
 #include "tests/support/sha256.hpp"
 #include "tests/support/temporary_directory.hpp"
@@ -53,7 +54,7 @@ class MegatronDist : public testing::Test {
   }
   /// Adds a tensor in one piece, with values 0, 1, 2, ...
   void add_whole(std::string const& name, std::vector<std::int64_t> const& lengths) {
-    std::vector<float> values(static_cast<std::size_t>(Shape(lengths).numel()));
+    std::vector<float> values(as_size(Shape(lengths).numel()));
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
     files.add_boxes({name}, lengths, {{std::vector<std::int64_t>(lengths.size(), 0), lengths, values}});
   }

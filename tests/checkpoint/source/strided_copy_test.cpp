@@ -12,6 +12,7 @@
 
 #include <crossrank/tensor.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "workspace/checkpoint/source/state_dict_source.hpp"
 
 namespace crossrank::checkpoint {
@@ -53,7 +54,7 @@ TEST(StridedCopy, reads_each_window_as_a_loop_over_its_bytes_does) {
     std::vector<std::uint8_t> got(size);
     auto const filled = read_strided_runs(source, 0, copy, begin, std::as_writable_bytes(std::span(got)));
     ASSERT_EQ(got, expected) << round;
-    ASSERT_EQ(filled, size - static_cast<std::size_t>(std::ranges::count(expected, 0))) << round;
+    ASSERT_EQ(filled, size - as_size(std::ranges::count(expected, 0))) << round;
     std::uint64_t visited = 0;
     for_each_input_range(copy, begin, size, [&](std::uint64_t first, std::uint64_t bytes) {
       for (auto at = first; at < first + bytes; ++at) EXPECT_EQ(std::ranges::count(expected, input[at]), 1) << round;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "lib/core/as_size.hpp"
 #include "workspace/checkpoint/source/shard_set.hpp"
 
 namespace crossrank::checkpoint {
@@ -60,9 +61,7 @@ class SampleSet {
     }
   }
 
-  SampleSource& at(int t, int p = 0, int e = 0) {
-    return *sources_.at(static_cast<std::size_t>((p * ep_ + e) * tp_ + t));
-  }
+  SampleSource& at(int t, int p = 0, int e = 0) { return *sources_.at(as_size((p * ep_ + e) * tp_ + t)); }
 
   /// Adds the same description to every tensor-parallel rank of a stage and expert rank.
   SampleSet& add(std::string const& name, Dtype dtype, Shape shape, int p = 0, int e = 0) {

@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "lib/core/as_size.hpp"
 #include "tests/codec/torch/torch_fixture.hpp"
 #include "workspace/checkpoint/source/shard_source.hpp"
 
@@ -30,7 +31,7 @@ class TorchFile {
   }
   /// Returns a vector of `count` equal values.
   std::string filled(std::int64_t count, float value) {
-    return floats(std::vector<float>(static_cast<std::size_t>(count), value), {count});
+    return floats(std::vector<float>(as_size(count), value), {count});
   }
   [[nodiscard]] std::string bytes(std::string const& root) const {
     return codec::torch_of("\x80\x02" + root + ".", storages_);
@@ -73,7 +74,7 @@ inline std::vector<float> values_of(ShardSource const& source, std::string const
   for (std::size_t i = 0; i < source.tensors().size(); ++i) {
     auto const& tensor = source.tensors()[i];
     if (tensor.name != name) continue;
-    std::vector<float> values(static_cast<std::size_t>(tensor.shape.numel()));
+    std::vector<float> values(as_size(tensor.shape.numel()));
     source.read(i, 0, std::as_writable_bytes(std::span(values)));
     return values;
   }

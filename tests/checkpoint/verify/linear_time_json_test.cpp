@@ -12,6 +12,7 @@
 #include <crossrank/checkpoint.hpp>
 #include <crossrank/safetensors.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/support/growth.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "workspace/checkpoint/discovery/inventory.hpp"
@@ -37,7 +38,7 @@ TEST(LinearJson, reads_metadata_of_a_safetensors_file) {
               for (int i = 0; i < keys; ++i) options.metadata.emplace_back(key(i), "value");
               save_safetensors(path, {{"w", Tensor::zeros({2}, Dtype::f32)}}, options);
               auto const set = open_shard_set(path);
-              EXPECT_EQ(set.sources.front()->attributes().at("__metadata__").size(), static_cast<std::size_t>(keys));
+              EXPECT_EQ(set.sources.front()->attributes().at("__metadata__").size(), as_size(keys));
             }),
             max_growth);
 }
@@ -53,8 +54,7 @@ TEST(LinearJson, reads_the_config_of_a_model) {
               config << "}}}";
               config.close();
               auto const set = open_shard_set(folder.path());
-              EXPECT_EQ(set.config.at("quantization_config").at("quantized_layers").size(),
-                        static_cast<std::size_t>(keys));
+              EXPECT_EQ(set.config.at("quantization_config").at("quantized_layers").size(), as_size(keys));
             }),
             max_growth);
 }
@@ -68,7 +68,7 @@ TEST(LinearJson, reads_the_index_of_a_model) {
               index << "}}";
               index.close();
               save_safetensors(folder.path() / "a.safetensors", {{key(0), Tensor::zeros({2}, Dtype::f32)}});
-              EXPECT_EQ(open_shard_set(folder.path()).absent.size(), static_cast<std::size_t>(keys) - 1);
+              EXPECT_EQ(open_shard_set(folder.path()).absent.size(), as_size(keys) - 1);
               EXPECT_EQ(take_inventory(folder.path()).defects.size(), 21U);
             }),
             max_growth);
@@ -78,7 +78,7 @@ TEST(LinearJson, reads_the_sizes_of_a_rule_file) {
   EXPECT_LT(growth([&](int keys) {
               std::string text = R"({"sizes": {)";
               for (int i = 0; i < keys; ++i) text += (i == 0 ? "\"k" : ",\"k") + std::to_string(i) + "\":1";
-              EXPECT_EQ(RuleFile::parse(text + "}}", "rules").sizes.size(), static_cast<std::size_t>(keys));
+              EXPECT_EQ(RuleFile::parse(text + "}}", "rules").sizes.size(), as_size(keys));
             }),
             max_growth);
 }
@@ -96,8 +96,7 @@ TEST(LinearJson, reads_offsets_of_a_distributed_checkpoint_in_safetensors) {
               }
               save_safetensors(folder.path() / "shard-00001-model-00001-of-00001.safetensors", weights,
                                {.metadata = {{"DCP_SHARDING_INFO", text + "}"}}});
-              EXPECT_EQ(open_shard_set(folder.path()).sources.front()->tensors().size(),
-                        static_cast<std::size_t>(keys));
+              EXPECT_EQ(open_shard_set(folder.path()).sources.front()->tensors().size(), as_size(keys));
             }),
             max_growth);
 }

@@ -17,6 +17,7 @@
 #include <crossrank/safetensors.hpp>
 
 #include "crash_points.generated.hpp"
+#include "lib/core/as_size.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "tests/checkpoint/support/checkpoint_files.hpp"
 #include "tests/checkpoint/write/interrupted.hpp"
@@ -337,7 +338,7 @@ TEST_P(FailingSystem, either_fails_and_keeps_the_old_checkpoint_or_succeeds) {
     }
     uses = os.uses(GetParam().call);
     EXPECT_EQ(state(), failed ? "old" : "new")
-        << test::call_names.at(static_cast<std::size_t>(GetParam().call)) << " use " << nth << " of " << uses;
+        << test::call_names.at(as_index(GetParam().call)) << " use " << nth << " of " << uses;
     if (HasFailure()) return;
     // Reads and writes in the middle of the job behave alike.
     if (nth == 12 && uses > 24) nth = uses - 12;

@@ -19,6 +19,7 @@
 #include <crossrank/checkpoint.hpp>
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "tests/checkpoint/support/checkpoint_files.hpp"
 #include "tests/checkpoint/write/interrupted.hpp"
@@ -96,9 +97,7 @@ TEST_P(FailingAgain, keeps_both_checkpoints_when_the_second_attempt_fails) {
 
 INSTANTIATE_TEST_SUITE_P(All, FailingAgain,
                          testing::Values(Call::renameat, Call::fsync, Call::fstatat, Call::openat, Call::unlinkat),
-                         [](auto const& tested) {
-                           return std::string(test::call_names.at(static_cast<std::size_t>(tested.param)));
-                         });
+                         [](auto const& tested) { return std::string(test::call_names.at(as_index(tested.param))); });
 
 TEST_F(ResumedJob, commits_every_requested_file_after_a_new_one_appeared) {
   for (bool const again : {false, true}) {

@@ -34,7 +34,7 @@ using testing::SizeIs;
 std::string archive_of(StateDict const& weights) {
   auto const outputs = codec::torch_outputs(weights);
   codec::TorchArchivePlan const plan(outputs, codec::TorchRoot::state_dict);
-  std::string bytes(static_cast<std::size_t>(plan.file_bytes()), '\0');
+  std::string bytes(plan.file_bytes(), '\0');
   codec::MemorySink sink(std::as_writable_bytes(std::span(bytes)));
   codec::write_torch_archive(plan, outputs, weights, sink);
   return bytes;

@@ -8,7 +8,6 @@
 #include <fstream>
 #include <iterator>
 #include <limits>
-#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -22,6 +21,7 @@
 #include <crossrank/tensor/concat.hpp>
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/codec/safetensors/image_fixture.hpp"
 #include "tests/support/error_of.hpp"
 #include "tests/support/faulty_system.hpp"
@@ -269,7 +269,7 @@ TEST(Safetensors, reads_the_same_slices_as_from_memory) {
   for (int round = 0; round < 100; ++round) {
     for (auto const& [name, tensor] : weights) {
       auto const dim = upto(static_cast<std::int64_t>(tensor.shape().size()) - 1);
-      auto const full = tensor.shape()[static_cast<std::size_t>(dim)];
+      auto const full = tensor.shape()[as_size(dim)];
       auto const begin = upto(full);
       auto const length = upto(full - begin);
       ASSERT_TRUE(same(file.read_slice(name, {dim}, begin, length), slice(tensor, {dim}, begin, length)))

@@ -12,6 +12,7 @@
 
 #include "lib/codec/checksum/checksum.hpp"
 #include "lib/codec/safetensors/state_file_name.hpp"
+#include "lib/core/as_size.hpp"
 #include "tests/codec/safetensors/image_fixture.hpp"
 #include "tests/support/expect_same_tensor.hpp"
 
@@ -201,7 +202,7 @@ TEST(StateImage, finds_damage_wherever_it_is_when_several_threads_read) {
     EXPECT_TRUE(std::ranges::equal(read.at(name).bytes(), tensor.bytes())) << name;
   for (auto const part : {1, 2, 3}) {
     auto damaged = bytes;
-    damaged[damaged.size() * static_cast<std::size_t>(part) / 4] ^= std::byte{1};
+    damaged[damaged.size() * as_size(part) / 4] ^= std::byte{1};
     EXPECT_THROW((void)open_bytes(std::move(damaged)).read_all(), FormatError) << part;
   }
 }

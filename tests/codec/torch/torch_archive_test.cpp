@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "lib/core/as_size.hpp"
 #include "tests/codec/torch/torch_fixture.hpp"
 #include "tests/support/error_of.hpp"
 
@@ -171,8 +172,8 @@ TEST(StridedRead, reads_any_range_of_any_view_like_the_reference) {
       step *= view.lengths[*i];
     }
     auto const whole = gather(storage, view);
-    auto const begin = static_cast<std::size_t>(below(whole.size()));
-    Bytes part(static_cast<std::size_t>(below(whole.size() - begin + 1)));
+    auto const begin = as_size(below(whole.size()));
+    Bytes part(as_size(below(whole.size() - begin + 1)));
     ReadWindow window(source, 0, storage.size());
     read_strided(window, view, begin, part);
     EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + static_cast<std::ptrdiff_t>(begin)))

@@ -11,6 +11,7 @@
 #include <crossrank/collective.hpp>
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "tests/support/error_of.hpp"
 #include "tests/support/message_ranks.hpp"
@@ -41,7 +42,7 @@ void exchange_parts(Collective const& world, Counts const& counts) {
 }
 
 Counts equal_counts(int ranks, std::int64_t count) {
-  auto const size = static_cast<std::size_t>(ranks);
+  auto const size = as_size(ranks);
   return {size, std::vector(size, count)};
 }
 

@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "tests/collectives/coordinator/group_suite.hpp"
 #include "tests/collectives/coordinator/group_values.hpp"
 #include "tests/collectives/device/nccl_ranks.hpp"
@@ -65,7 +67,7 @@ CROSSRANK_RANK_SCENARIO(group_of_long_tensors) {
   Shape const shape{16, 1024, 1024};
   auto const filled_with = [&](float value) {
     auto tensor = Tensor::zeros(shape, Dtype::f32, default_device());
-    tensor.copy_from(Tensor::of(std::vector<float>(static_cast<std::size_t>(shape.numel()), value), shape));
+    tensor.copy_from(Tensor::of(std::vector<float>(as_size(shape.numel()), value), shape));
     return tensor;
   };
   auto const group = whole(world);
@@ -99,7 +101,7 @@ CROSSRANK_RANK_SCENARIO(group_lists_in_one_call) {
   for (bool const equal : {true, false}) {
     std::vector<std::int64_t> sizes;
     for (int rank = 0; rank < world.world_size(); ++rank) sizes.push_back(equal ? 4 : 2 + rank);
-    auto const rows = sizes[static_cast<std::size_t>(world.rank())];
+    auto const rows = at_rank(sizes, world.rank());
     auto const tokens = counting({rows, 8});
     auto const logits = counting({rows, 3});
     auto const scales = counting<std::int32_t>({rows});
@@ -133,7 +135,7 @@ CROSSRANK_RANK_SCENARIO(group_reductions_in_rank_order) {
   auto const n = std::int64_t{world.world_size()};
   auto const host = values_of_all_sizes(world.rank(), {2 * n, 3 * n});
   auto const gpu = on_device(host);
-  std::vector<std::int64_t> sizes(static_cast<std::size_t>(n), 2);
+  std::vector<std::int64_t> sizes(as_size(n), 2);
   --sizes.front();
   ++sizes.back();
   auto const sum = ReduceOp::sum;

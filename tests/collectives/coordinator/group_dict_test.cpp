@@ -1,4 +1,5 @@
 #include "collectives/tensor_dict/dict_codec.hpp"
+#include "lib/core/as_size.hpp"
 #include "tests/collectives/coordinator/group_dicts.hpp"
 #include "tests/collectives/coordinator/group_fixture.hpp"
 #include "tests/support/error_of.hpp"
@@ -257,7 +258,7 @@ TEST(TensorDictCodec, refuses_impossible_devices) {
   auto const at = std::find(honest.begin(), honest.end(), std::byte{'K'}) - honest.begin() + 2;
   auto const section_of = [&](int device) -> std::string {
     auto bytes = honest;
-    bytes[static_cast<std::size_t>(at)] = static_cast<std::byte>(device);
+    bytes[as_size(at)] = static_cast<std::byte>(device);
     try {
       static_cast<void>(decode_dict(bytes));
     } catch (FormatError const& e) {

@@ -5,6 +5,7 @@
 #include <crossrank/cuda.hpp>
 #include <crossrank/tensor/concat.hpp>
 
+#include "lib/core/at_rank.hpp"
 #include "tests/collectives/coordinator/group_values.hpp"
 #include "tests/collectives/device/nccl_ranks.hpp"
 
@@ -60,7 +61,7 @@ struct Captured {
 
 Captured call_all(GroupCoordinator const& group, Tensor const& in, std::vector<std::int64_t> const& sizes) {
   Captured out;
-  auto const own = sizes[static_cast<std::size_t>(group.rank())];
+  auto const own = at_rank(sizes, group.rank());
   out.in_place = in.clone();
   group.all_reduce_in_place(out.in_place);
   out.reduced = group.all_reduce(in, ReduceOp::sum, ReduceOrder::rank);
@@ -78,14 +79,14 @@ void expect_captured(Captured const& got, GroupCoordinator const& group, Shape c
                      std::vector<std::int64_t> const& sizes) {
   auto const n = group.world_size();
   auto const me = group.rank();
-  auto const own = sizes[static_cast<std::size_t>(me)];
+  auto const own = at_rank(sizes, me);
   auto const of_rank = [&](int rank) { return counting(shape, factor * static_cast<float>(rank + 1)); };
   auto const sum = counting(shape, factor * static_cast<float>(n * (n + 1) / 2));
   std::vector<Tensor> all;
   std::vector<Tensor> rows;
   std::vector<Tensor> extras;
   for (int rank = 0; rank < n; ++rank) {
-    auto const size = sizes[static_cast<std::size_t>(rank)];
+    auto const size = at_rank(sizes, rank);
     all.push_back(of_rank(rank));
     rows.push_back(all.back().narrow(0, 0, size));
     extras.push_back(all.back().narrow(0, 2, size));

@@ -12,6 +12,8 @@
 #include <crossrank/mesh.hpp>
 #include <crossrank/spi/transport.hpp>
 
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "tests/collectives/coordinator/group_values.hpp"
 
 namespace crossrank::test {
@@ -112,7 +114,7 @@ void dense_operations_match_the_serial_reference(Collective const& world) {
       std::vector<Tensor> all;
       for (int rank = 0; rank < n; ++rank) all.push_back(given(shape, rank));
       auto const joined = concat(all, {dim});
-      auto const at = static_cast<std::size_t>(dim < 0 ? dim + dims : dim);
+      auto const at = as_size(dim < 0 ? dim + dims : dim);
       EXPECT_TRUE(same(group.all_gather(mine(shape), {dim}), joined));
       int const dst = static_cast<int>(at) % n;
       auto const gathered = group.gather(mine(shape), {.dst = dst, .dim = dim});
@@ -130,13 +132,13 @@ void uneven_operations_match_the_serial_reference(Collective const& world) {
   int const me = world.rank();
   for (auto const& sizes : uneven_sizes(n)) {
     std::vector<Tensor> all;
-    for (int rank = 0; rank < n; ++rank) all.push_back(given({sizes[static_cast<std::size_t>(rank)], 4}, rank));
-    auto const mine = all[static_cast<std::size_t>(me)];
+    for (int rank = 0; rank < n; ++rank) all.push_back(given({at_rank(sizes, rank), 4}, rank));
+    auto const mine = at_rank(all, me);
     EXPECT_TRUE(same(group.all_gatherv(mine, sizes), concat(all)));
     EXPECT_TRUE(same(group.all_gatherv(mine), concat(all)));
     std::vector<Tensor> bytes;
     for (auto const size : sizes) bytes.push_back(counting<std::int8_t>({size, 3}));
-    auto const own_bytes = bytes[static_cast<std::size_t>(me)];
+    auto const own_bytes = at_rank(bytes, me);
     auto const without_elements = counting({own_bytes.shape()[0], 0});
     for (auto const& known : {sizes, Sizes{}}) {
       auto const list = group.all_gatherv(std::vector{own_bytes, without_elements, mine}, known);
@@ -151,9 +153,9 @@ void uneven_operations_match_the_serial_reference(Collective const& world) {
     auto const total = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
     auto const begin = std::accumulate(sizes.begin(), sizes.begin() + me, std::int64_t{0});
     for (std::int64_t const dim : {0, 1, 2}) {
-      Shape const shape = Shape{2, 3, 2}.with(static_cast<std::size_t>(dim), total);
+      Shape const shape = Shape{2, 3, 2}.with(as_size(dim), total);
       EXPECT_TRUE(same(group.reduce_scatterv(given(shape, me), {dim}, sizes),
-                       slice(summed(shape, n), {dim}, begin, sizes[static_cast<std::size_t>(me)])));
+                       slice(summed(shape, n), {dim}, begin, at_rank(sizes, me))));
     }
   }
 }
@@ -203,8 +205,7 @@ void experts_use_sequence_parallelism(Collective const& world) {
     return;
   }
   auto const group = whole(world, {.name = "ep"});
-  std::vector<int> members(static_cast<std::size_t>(world.world_size()));
-  std::iota(members.begin(), members.end(), 0);
+  auto const members = all_ranks(world.world_size());
   for (bool const explicit_sizes : {true, false})
     experts_match_the_serial_reference(group, members, world, true, explicit_sizes);
   world.barrier();
@@ -279,7 +280,7 @@ void queues_of_all_ranks_reach_one(Collective const& world) {
   if (share_memory(world)) {
     auto const many = make();
     many.own.enqueue_bytes(encode_object(world.rank()));
-    EXPECT_EQ(many.from.size(), world.rank() == n - 1 ? static_cast<std::size_t>(n) : 0U);
+    EXPECT_EQ(many.from.size(), world.rank() == n - 1 ? as_size(n) : 0U);
     for (std::size_t rank = 0; rank < many.from.size(); ++rank)
       EXPECT_EQ(decode_object<int>(many.from[rank].dequeue_bytes().value()), static_cast<int>(rank));
   } else {
@@ -298,7 +299,7 @@ void queues_of_all_ranks_reach_one(Collective const& world) {
 /// Rank 0 of the world writes and all others read. The last of them gets the handle and relays it.
 void queues_take_a_writer_from_outside(Collective const& world) {
   int const n = world.world_size();
-  std::vector<int> readers(static_cast<std::size_t>(n - 1));
+  std::vector<int> readers(as_size(n - 1));
   std::iota(readers.begin(), readers.end(), 1);
   auto const group = GroupCoordinator::create(world, {{0}, readers});
   if (!share_memory(world)) return;  // a handle is valid only on its node
@@ -318,13 +319,13 @@ void queues_take_a_writer_from_outside(Collective const& world) {
 /// The device follows from the rank on the node, whatever the group. The rank in the group is another number.
 void ranks_keep_their_device_in_every_group(Collective const& world) {
   std::vector<std::vector<int>> lists(2);
-  for (int rank = world.world_size() - 1; rank >= 0; --rank) lists[static_cast<std::size_t>(rank % 2)].push_back(rank);
+  for (int rank = world.world_size() - 1; rank >= 0; --rank) lists[as_size(rank % 2)].push_back(rank);
   if (lists[1].empty()) lists.pop_back();
   auto const group = made(world, lists);
-  auto const& mine = lists[static_cast<std::size_t>(world.rank() % 2)];
+  auto const& mine = lists[as_size(world.rank() % 2)];
   EXPECT_EQ(group.local_rank(), world.local_rank());
   EXPECT_EQ(group.device(), CaseDevice::current());
-  EXPECT_EQ(mine[static_cast<std::size_t>(group.rank_in_group())], world.rank());
+  EXPECT_EQ(mine[as_size(group.rank_in_group())], world.rank());
   EXPECT_EQ(group.rank_in_group(), group.rank());
   EXPECT_EQ(group.rank_in_group(group.global_rank()), group.rank());
   world.barrier();

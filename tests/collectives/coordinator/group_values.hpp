@@ -1,10 +1,11 @@
 #pragma once
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
 #include <crossrank/group.hpp>
 
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "tests/collectives/conformance/case_device.hpp"
 
 namespace crossrank::test {
@@ -12,7 +13,7 @@ namespace crossrank::test {
 /// Returns the values 0, 1, 2, ... times `factor` plus `offset`, on the case's device.
 template <class T = float>
 [[nodiscard]] Tensor counting(Shape const& shape, T factor = 1, T offset = 0) {
-  std::vector<T> values(static_cast<std::size_t>(shape.numel()));
+  std::vector<T> values(as_size(shape.numel()));
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<T>(static_cast<T>(i) * factor + offset);
   return on_device(Tensor::of<T>(values, shape));
 }
@@ -55,8 +56,7 @@ template <class T = float>
 
 /// Returns the group of all ranks.
 [[nodiscard]] inline GroupCoordinator whole(Collective const& world, GroupOptions options = {}) {
-  std::vector<int> ranks(static_cast<std::size_t>(world.world_size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
+  auto ranks = all_ranks(world.world_size());
   return made(world, {ranks}, std::move(options));
 }
 

@@ -13,6 +13,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/helpers.hpp>
 
+#include "lib/core/at_rank.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
 #include "tests/collectives/core/minimal_transport.hpp"
 #include "tests/support/error_of.hpp"
@@ -54,7 +55,7 @@ Call gather_rows(std::vector<std::int64_t> const& rows) {
     std::int64_t all = 0;
     for (auto const n : rows) all += n;
     auto out = tensor_of({all, 2});
-    group.all_gatherv(out, tensor_of({rows[static_cast<std::size_t>(group.rank())], 2}), {.rows = rows});
+    group.all_gatherv(out, tensor_of({at_rank(rows, group.rank()), 2}), {.rows = rows});
   };
 }
 

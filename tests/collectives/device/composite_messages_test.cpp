@@ -10,6 +10,7 @@
 #include <crossrank/cuda.hpp>
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/collectives/device/nccl_ranks.hpp"
 #include "tests/support/error_of.hpp"
 #include "tests/support/message_ranks.hpp"
@@ -26,7 +27,7 @@ using testing::ElementsAre;
 constexpr std::int64_t elements = 50'000;  // 200,000 bytes
 
 Tensor on_gpu(Collective const& world, float value, std::int64_t count = elements) {
-  return Tensor::of(std::vector<float>(static_cast<std::size_t>(count), value), {count}).to(Device::cuda(world.rank()));
+  return Tensor::of(std::vector<float>(as_size(count), value), {count}).to(Device::cuda(world.rank()));
 }
 
 Tensor receive(Collective const& world, int src, std::int64_t count = elements) {

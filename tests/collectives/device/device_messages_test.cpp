@@ -12,6 +12,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/group.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/collectives/device/nccl_ranks.hpp"
 #include "tests/faults/fault_report.hpp"
 #include "tests/support/emulated_driver.hpp"
@@ -24,7 +25,7 @@ constexpr std::int64_t elements = 50'000;  // 200,000 bytes
 
 /// Returns a tensor on this rank's GPU.
 Tensor full(float value, std::int64_t count = elements) {
-  return Tensor::of(std::vector<float>(static_cast<std::size_t>(count), value), {count}).to(default_device());
+  return Tensor::of(std::vector<float>(as_size(count), value), {count}).to(default_device());
 }
 
 Tensor receive(Collective const& world, int src, std::int64_t count = elements) {

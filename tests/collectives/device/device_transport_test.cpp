@@ -20,6 +20,7 @@
 #include <crossrank/spi/storage.hpp>
 
 #include "collectives/core/named_calls.hpp"
+#include "lib/core/as_size.hpp"
 #include "tests/collectives/device/nccl_ranks.hpp"
 #include "tests/collectives/device/thread_transport.hpp"
 #include "tests/support/error_of.hpp"
@@ -277,8 +278,7 @@ CROSSRANK_RANK_SCENARIO(transport_buffers) {
     world.all_reduce(buffer);
     EXPECT_EQ(values(buffer), std::vector<float>(400, 6));
     EXPECT_THROW(
-        static_cast<void>(
-            detail::NamedCalls(world, "make buffers").make_buffer(device, 4 + static_cast<std::size_t>(world.rank()))),
+        static_cast<void>(detail::NamedCalls(world, "make buffers").make_buffer(device, 4 + as_size(world.rank()))),
         MismatchError);
   });
 }

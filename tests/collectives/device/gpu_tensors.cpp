@@ -4,11 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include "lib/core/as_size.hpp"
+
 namespace crossrank::test {
 
 Tensor filled(Collective const& world, std::int64_t count, Device device) {
-  return Tensor::of(std::vector<float>(static_cast<std::size_t>(count), static_cast<float>(world.rank() + 1)), {count})
-      .to(device);
+  return Tensor::of(std::vector<float>(as_size(count), static_cast<float>(world.rank() + 1)), {count}).to(device);
 }
 
 std::vector<float> values(Tensor const& tensor) {
@@ -18,7 +19,7 @@ std::vector<float> values(Tensor const& tensor) {
 }
 
 void expect_exchanges(Collective const& world, Device device) {
-  auto const ranks = static_cast<std::size_t>(world.world_size());
+  auto const ranks = as_size(world.world_size());
   auto const sum = static_cast<float>(ranks * (ranks + 1)) / 2;
   auto joined = Tensor::empty({world.world_size(), 3}, Dtype::f32, device);
   world.all_gather(joined, filled(world, 3, device));

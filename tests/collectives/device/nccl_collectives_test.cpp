@@ -21,6 +21,8 @@
 #include <crossrank/nccl.hpp>
 #include <crossrank/tensor/concat.hpp>
 
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "tests/collectives/device/nccl_ranks.hpp"
 #include "tests/support/emulated_driver.hpp"
 
@@ -38,7 +40,7 @@ class NcclCollectives : public testing::TestWithParam<int> {
 // ---------------------------------------------------------------- data
 
 void reduce_and_move(Collective const& world) {
-  auto const ranks = static_cast<std::size_t>(world.world_size());
+  auto const ranks = as_size(world.world_size());
   auto const gpu = default_device();
   auto const sum = static_cast<float>(ranks * (ranks + 1)) / 2;
   auto reduced = filled(world, 1'000);
@@ -71,14 +73,12 @@ void move_different_counts(Collective const& world) {
   auto const gpu = default_device();
   auto const n = world.world_size();
   int const root = n - 1;
-  std::vector<std::int64_t> rows(static_cast<std::size_t>(n));
+  auto rows = per_rank<std::int64_t>(n);
   std::iota(rows.begin(), rows.end(), 0);
   auto const total = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
   std::vector<float> expected;
-  for (int r = 0; r < n; ++r) expected.insert(expected.end(), static_cast<std::size_t>(r), static_cast<float>(r + 1));
-  auto const own = [&] {
-    return std::vector<float>(static_cast<std::size_t>(world.rank()), static_cast<float>(world.rank() + 1));
-  };
+  for (int r = 0; r < n; ++r) expected.insert(expected.end(), as_size(r), static_cast<float>(r + 1));
+  auto const own = [&] { return std::vector<float>(as_size(world.rank()), static_cast<float>(world.rank() + 1)); };
   auto all = Tensor::empty({total}, Dtype::f32, gpu);
   world.all_gatherv(all, filled(world, world.rank()), {.rows = rows});
   EXPECT_EQ(values(all), expected);
@@ -89,15 +89,13 @@ void move_different_counts(Collective const& world) {
   EXPECT_EQ(values(back), own());
   auto part = Tensor::empty({world.rank()}, Dtype::f32, gpu);
   world.reduce_scatterv(part, filled(world, total), {.rows = rows});
-  EXPECT_EQ(values(part),
-            std::vector<float>(static_cast<std::size_t>(world.rank()), static_cast<float>(n * (n + 1)) / 2));
+  EXPECT_EQ(values(part), std::vector<float>(as_size(world.rank()), static_cast<float>(n * (n + 1)) / 2));
   // Rank s sends r rows to rank r.
-  std::vector<std::int64_t> const receive(static_cast<std::size_t>(n), world.rank());
+  std::vector<std::int64_t> const receive(as_size(n), world.rank());
   auto exchanged = Tensor::empty({n * world.rank()}, Dtype::f32, gpu);
   world.all_to_allv(exchanged, filled(world, total), {.send = rows, .receive = receive});
   std::vector<float> from_each;
-  for (int s = 0; s < n; ++s)
-    from_each.insert(from_each.end(), static_cast<std::size_t>(world.rank()), static_cast<float>(s + 1));
+  for (int s = 0; s < n; ++s) from_each.insert(from_each.end(), as_size(world.rank()), static_cast<float>(s + 1));
   EXPECT_EQ(values(exchanged), from_each);
 }
 
@@ -165,7 +163,7 @@ CROSSRANK_RANK_SCENARIO(nccl_nan) {
       world.reduce(at_root, op, {0});
       if (world.rank() == 0) expect_nan(at_root, "reduce");
       auto part = Tensor::empty({1, 2}, Dtype::f64, gpu);
-      auto const rows = concat(std::vector<Tensor>(static_cast<std::size_t>(n), make().reshape({1, 2})), {.dim = 0});
+      auto const rows = concat(per_rank<Tensor>(n, make().reshape({1, 2})), {.dim = 0});
       world.reduce_scatter(part, rows, op);
       expect_nan(part, "reduce_scatter");
     }
@@ -270,10 +268,10 @@ CROSSRANK_RANK_SCENARIO(nccl_counts) {
                            "cuEventSynchronize", "cuMemAlloc_v2", "cuMemAllocFromPoolAsync", "cuMemHostAlloc"}) {
     EXPECT_EQ(emulated_count(call), 0U) << call;
   }
-  std::vector<std::int64_t> rows(static_cast<std::size_t>(world.world_size()), 2);
+  std::vector<std::int64_t> rows(as_size(world.world_size()), 2);
   rows.back() = 3;
   auto all = Tensor::empty({std::accumulate(rows.begin(), rows.end(), std::int64_t{0})}, Dtype::f32, default_device());
-  auto const own = filled(world, rows[static_cast<std::size_t>(world.rank())]);
+  auto const own = filled(world, at_rank(rows, world.rank()));
   reset_emulated_counts();
   world.all_gatherv(all, own, {.rows = rows});
   EXPECT_EQ(emulated_count("nccl_kernel"), 1U);  // one group

@@ -14,6 +14,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/group.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/collectives/device/nccl_ranks.hpp"
 #include "tests/faults/fault_report.hpp"
 #include "tests/support/error_of.hpp"
@@ -32,7 +33,7 @@ std::vector<int> everyone(Collective const& world) {
 
 /// Sets the elements of a tensor in the order of the current stream.
 void fill(Tensor& tensor, float value) {
-  tensor.copy_from(Tensor::of(std::vector<float>(static_cast<std::size_t>(tensor.numel()), value), tensor.shape()));
+  tensor.copy_from(Tensor::of(std::vector<float>(as_size(tensor.numel()), value), tensor.shape()));
 }
 
 class NcclGraph : public testing::TestWithParam<int> {
@@ -73,7 +74,7 @@ CROSSRANK_RANK_SCENARIO(nccl_graph_replays) {
       EXPECT_EQ(emulated_count("host_wait"), 0U);
       EXPECT_EQ(values(in), std::vector<float>(1'000, value * ranks));
       EXPECT_EQ(values(several[1]), std::vector<float>(3, value * ranks));
-      EXPECT_EQ(values(gathered), std::vector<float>(2 * static_cast<std::size_t>(world.world_size()), value * ranks));
+      EXPECT_EQ(values(gathered), std::vector<float>(2 * as_size(world.world_size()), value * ranks));
     }
     // Other calls between replays.
     auto other = filled(world, 5);

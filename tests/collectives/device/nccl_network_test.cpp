@@ -11,6 +11,7 @@
 #include <crossrank/cuda.hpp>
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/collectives/device/nccl_ranks.hpp"
 #include "tests/support/message_ranks.hpp"
 
@@ -22,7 +23,7 @@ Device gpu_of(Collective const& world) { return Device::cuda(world.rank()); }
 
 Tensor filled_on_own_gpu(Collective const& world, std::int64_t count) {
   auto const value = static_cast<float>(world.rank() + 1);
-  return Tensor::of(std::vector<float>(static_cast<std::size_t>(count), value), {count}).to(gpu_of(world));
+  return Tensor::of(std::vector<float>(as_size(count), value), {count}).to(gpu_of(world));
 }
 
 MessageRankOptions network_options(RankSelf const& self) {

@@ -13,6 +13,7 @@
 #include <crossrank/cuda.hpp>
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/collectives/device/nccl_ranks.hpp"
 #include "tests/faults/fault_report.hpp"
 
@@ -291,7 +292,7 @@ TEST(NcclCrossedBlockingCalls, are_an_error_before_they_are_enqueued) {
   auto const job = run_ranks(2, "nccl_blocking_calls_in_different_orders", gpu_ranks());
   int timeouts = 0;  // a rank that ends first is lost for the other one
   for (int rank = 0; rank < 2; ++rank) {
-    auto const verdict = verdict_of(job.ranks.at(static_cast<std::size_t>(rank)));
+    auto const verdict = verdict_of(job.ranks.at(as_size(rank)));
     EXPECT_TRUE(verdict.code == "timeout" || verdict.code == "peer_lost") << job.text();
     EXPECT_TRUE(verdict.blames_only(1 - rank)) << job.text();
     EXPECT_THAT(verdict.text, HasSubstr("all_reduce")) << job.text();

@@ -329,7 +329,7 @@ CROSSRANK_RANK_SCENARIO(nccl_departure) {
 TEST(NcclDeparture, without_a_call_is_an_error_of_the_others) {
   auto const job = run_ranks(3, "nccl_departure", gpu_ranks());
   for (int const rank : {0, 2}) {
-    auto const verdict = verdict_of(job.ranks[static_cast<std::size_t>(rank)]);
+    auto const verdict = verdict_of(at_rank(job.ranks, rank));
     EXPECT_EQ(verdict.code, "peer_lost") << job.text();
     EXPECT_TRUE(verdict.blames_only(1)) << job.text();
   }

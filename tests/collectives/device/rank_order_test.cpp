@@ -17,6 +17,8 @@
 #include <crossrank/error.hpp>
 #include <crossrank/group.hpp>
 
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "tests/collectives/algorithms/serial_reduction.hpp"
 #include "tests/collectives/device/nccl_ranks.hpp"
 #include "tests/support/emulated_driver.hpp"
@@ -44,8 +46,7 @@ class RankOrder : public testing::TestWithParam<int> {
 /// Returns the values of this rank, on the CPU.
 Tensor own_values(Collective const& world, Dtype dtype, std::int64_t count) {
   auto tensor = Tensor::empty({count}, dtype);
-  auto const bytes =
-      random_elements(dtype, static_cast<std::size_t>(count), 100U + static_cast<std::uint32_t>(world.rank()));
+  auto const bytes = random_elements(dtype, as_size(count), 100U + static_cast<std::uint32_t>(world.rank()));
   std::copy(bytes.begin(), bytes.end(), tensor.mutable_bytes().begin());
   return tensor;
 }
@@ -96,11 +97,11 @@ class Comparison {
         },
         whole);
     // Rank r has r rows, and the last rank has the rest too.
-    std::vector<std::int64_t> rows(static_cast<std::size_t>(world_.world_size()));
+    auto rows = per_rank<std::int64_t>(world_.world_size());
     std::iota(rows.begin(), rows.end(), 0);
     rows.back() = values_.numel() - std::accumulate(rows.begin(), rows.end() - 1, std::int64_t{0});
     expect_equal("ireduce_scatterv", [&](Tensor const& tensor) {
-      auto out = Tensor::empty({rows[static_cast<std::size_t>(world_.rank())]}, tensor.dtype(), tensor.device());
+      auto out = Tensor::empty({at_rank(rows, world_.rank())}, tensor.dtype(), tensor.device());
       world_.ireduce_scatterv(out, tensor, {.rows = rows}, op_, ReduceOrder::rank).wait();
       return out;
     });
@@ -219,8 +220,7 @@ TEST_P(RankOrder, goes_through_host_memory_when_one_rank_has_no_kernels) {
 // ---------------------------------------------------------------- graphs
 
 std::vector<int> all_of(Collective const& world) {
-  std::vector<int> ranks(static_cast<std::size_t>(world.world_size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
+  auto ranks = all_ranks(world.world_size());
   return ranks;
 }
 

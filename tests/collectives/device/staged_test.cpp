@@ -17,6 +17,8 @@
 #include <crossrank/error.hpp>
 #include <crossrank/group.hpp>
 
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "tests/collectives/device/gpu_tensors.hpp"
 #include "tests/support/emulated_driver.hpp"
 #include "tests/support/thread_ranks.hpp"
@@ -39,7 +41,7 @@ class StagedCollectives : public testing::TestWithParam<int> {};
 
 TEST_P(StagedCollectives, reduce_and_move_gpu_tensors) {
   run_gpu_ranks(GetParam(), [](Collective const& world) {
-    auto const ranks = static_cast<std::size_t>(world.world_size());
+    auto const ranks = as_size(world.world_size());
     auto const sum = static_cast<float>(ranks * (ranks + 1)) / 2;
     auto reduced = filled(world, 1'000);
     world.all_reduce(reduced);
@@ -66,13 +68,13 @@ TEST_P(StagedCollectives, move_rows_to_and_from_a_root) {
     if (is_root) {
       EXPECT_EQ(values(reduced), std::vector<float>(5, static_cast<float>(n * (n + 1)) / 2));
     }
-    std::vector<std::int64_t> rows(static_cast<std::size_t>(n));
+    auto rows = per_rank<std::int64_t>(n);
     std::iota(rows.begin(), rows.end(), 0);  // rank 0 has none
     auto const total = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
     auto all = Tensor::empty({total}, Dtype::f32, gpu);
     world.all_gatherv(all, filled(world, world.rank()), {.rows = rows});
     std::vector<float> expected;
-    for (int r = 0; r < n; ++r) expected.insert(expected.end(), static_cast<std::size_t>(r), static_cast<float>(r + 1));
+    for (int r = 0; r < n; ++r) expected.insert(expected.end(), as_size(r), static_cast<float>(r + 1));
     EXPECT_EQ(values(all), expected);
   });
 }
@@ -141,7 +143,7 @@ TEST(StagedMessages, go_from_a_gpu_to_a_cpu_and_back) {
 TEST_P(StagedCollectives, fused_calls_take_tensors_that_do_not_follow_each_other) {
   run_gpu_ranks(GetParam(), [](Collective const& world) {
     auto const n = world.world_size();
-    auto const ranks = static_cast<std::size_t>(n);
+    auto const ranks = as_size(n);
     auto const sum = static_cast<float>(ranks * (ranks + 1)) / 2;
     auto const empty = Tensor::empty({0}, Dtype::f32, gpu);
     std::vector<Tensor> reduced{filled(world, 2), empty, filled(world, (5 << 20) / 4), filled(world, 3)};
@@ -203,8 +205,7 @@ TEST(StagedCollectives, fused_calls_refuse_tensors_on_two_devices) {
 
 TEST_P(StagedCollectives, a_dictionary_keeps_the_devices_of_its_tensors) {
   run_gpu_ranks(GetParam(), [](Collective const& world) {
-    std::vector<int> all(static_cast<std::size_t>(world.world_size()));
-    std::iota(all.begin(), all.end(), 0);
+    auto all = all_ranks(world.world_size());
     auto const group = GroupCoordinator::create(world, {all});
     TensorDict dict;
     if (world.rank() == 0) {

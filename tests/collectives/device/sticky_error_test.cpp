@@ -7,6 +7,7 @@
 #include <crossrank/cuda.hpp>
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/collectives/device/nccl_ranks.hpp"
 #include "tests/faults/fault_report.hpp"
 #include "tests/support/emulated_driver.hpp"
@@ -40,7 +41,7 @@ TEST(NcclStickyError, ends_the_group_on_all_ranks_and_names_the_rank) {
   options.rank_environment[failing_rank]["EMULATED_GPU_FAIL"] = "kernel:2:719";
   auto const job = run_ranks(3, "nccl_sticky_error", std::move(options));
   for (int rank = 0; rank < 3; ++rank) {
-    auto const& outcome = job.ranks.at(static_cast<std::size_t>(rank));
+    auto const& outcome = job.ranks.at(as_size(rank));
     EXPECT_TRUE(outcome.ok()) << job.text();
     auto const failed = verdict_of(outcome, "failed");
     EXPECT_EQ(failed.code, rank == failing_rank ? "backend" : "peer_lost") << job.text();
@@ -73,7 +74,7 @@ TEST(NcclStickyError, that_a_call_finds_ends_it_on_all_ranks) {
   auto options = gpu_ranks();
   auto const job = run_ranks(3, "nccl_sticky_error_at_the_call", std::move(options));
   for (int rank = 0; rank < 3; ++rank) {
-    auto const failed = verdict_of(job.ranks.at(static_cast<std::size_t>(rank)), "failed");
+    auto const failed = verdict_of(job.ranks.at(as_size(rank)), "failed");
     EXPECT_EQ(failed.code, rank == failing_rank ? "backend" : "peer_lost") << job.text();
     if (rank != failing_rank) {
       EXPECT_TRUE(failed.blames_only(failing_rank)) << job.text();

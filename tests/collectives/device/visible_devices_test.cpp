@@ -7,6 +7,7 @@
 #include <crossrank/cuda.hpp>
 #include <crossrank/group.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/collectives/device/nccl_ranks.hpp"
 
 /// CUDA_VISIBLE_DEVICES that differs between the ranks, and ranks that use the GPU of another rank.
@@ -19,12 +20,12 @@ constexpr std::int64_t long_message = 50'000;
 
 /// Returns the GPU that the rank uses: the first argument for rank 0, the second one for rank 1. "own": its default.
 Device used_gpu(RankSelf const& self) {
-  auto const& index = self.arguments.at(static_cast<std::size_t>(self.rank));
+  auto const& index = self.arguments.at(as_size(self.rank));
   return index == "own" ? default_device() : Device::cuda(std::stoi(index));
 }
 
 Tensor on_gpu(float value, std::int64_t count, Device gpu) {
-  return Tensor::of(std::vector<float>(static_cast<std::size_t>(count), value), {count}).to(gpu);
+  return Tensor::of(std::vector<float>(as_size(count), value), {count}).to(gpu);
 }
 
 /// Arguments: the GPU of each rank, the expected backend, and whether messages stay on the GPUs.
@@ -56,8 +57,7 @@ CROSSRANK_RANK_SCENARIO(visible_devices) {
     EXPECT_EQ(through_host, rounds);
   }
   for (int round = 0; round < rounds; ++round)
-    EXPECT_THAT(values(received[static_cast<std::size_t>(round)]),
-                testing::Each(static_cast<float>(10 * round + other)));
+    EXPECT_THAT(values(received[as_size(round)]), testing::Each(static_cast<float>(10 * round + other)));
 
   auto const group = GroupCoordinator::create(world, {{0, 1}}, {.name = "tp", .device_communicator = true});
   TensorDict dict;
@@ -78,7 +78,7 @@ CROSSRANK_RANK_SCENARIO(visible_devices) {
 JobOutcome run_visible(std::vector<std::string> const& visible, std::vector<std::string> arguments,
                        RankOptions options = gpu_ranks()) {
   for (int rank = 0; rank < 2; ++rank) {
-    auto const& gpus = visible.at(static_cast<std::size_t>(rank));
+    auto const& gpus = visible.at(as_size(rank));
     if (!gpus.empty()) options.rank_environment[rank]["CUDA_VISIBLE_DEVICES"] = gpus;
   }
   options.arguments = std::move(arguments);

@@ -5,6 +5,8 @@
 #include <crossrank/mesh.hpp>
 #include <crossrank/objects.hpp>
 
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "tests/collectives/coordinator/group_fixture.hpp"
 #include "tests/support/error_of.hpp"
 #include "tests/support/message_ranks.hpp"
@@ -28,7 +30,7 @@ void is_a_job(JobCollective const& job) {
   job.all_gather(flat, mine);
   for (int i = 0; i < n; ++i) {
     auto const expected = counting({2, 2}, 1.F, static_cast<float>(i));
-    EXPECT_TRUE(same(outs[static_cast<std::size_t>(i)], expected));
+    EXPECT_TRUE(same(outs[as_size(i)], expected));
     EXPECT_TRUE(same(stacked.narrow(0, i, 1).reshape({2, 2}), expected));
     EXPECT_TRUE(same(flat.narrow(0, 4 * i, 4).reshape({2, 2}), expected));
   }
@@ -38,7 +40,7 @@ void is_a_job(JobCollective const& job) {
   auto from_last = Tensor::scalar(job.rank());
   job.broadcast(from_last, {n - 1});
   EXPECT_EQ(from_last.item<int>(), n - 1);
-  EXPECT_EQ(job.all_gather_objects(job.rank()).size(), static_cast<std::size_t>(n));
+  EXPECT_EQ(job.all_gather_objects(job.rank()).size(), as_size(n));
   std::vector<std::string> list{std::to_string(job.rank())};
   job.broadcast_objects(list);
   EXPECT_EQ(list.front(), "0");
@@ -49,7 +51,7 @@ void is_a_job(JobCollective const& job) {
   EXPECT_THROW(job.broadcast(sum, {n}), UsageError);
   auto short_one = Tensor::zeros({n, 3}, Dtype::f32);
   EXPECT_THROW(job.all_gather(short_one, mine), UsageError);
-  std::vector<int> ranks(static_cast<std::size_t>(n));
+  auto ranks = per_rank<int>(n);
   job.all_gather(ranks, std::span<int const>(std::array{job.rank()}));
   EXPECT_EQ(ranks.back(), n - 1);
   EXPECT_EQ(job.tp_rank(), job.tp_world().rank());

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "collectives/spi/message_mismatch.hpp"
+#include "lib/core/as_size.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
 #include "tests/collectives/message/members.hpp"
 
@@ -46,14 +47,13 @@ TEST(Mailboxes, match_messages_and_receives_in_order) {
   Members members(2);
   std::vector<std::vector<std::byte>> got(3, std::vector<std::byte>(4));
   for (int i = 0; i < 3; ++i)
-    members[1].mailboxes().post(id(i + 1),
-                                message::MessageOp::receive({.bytes = got[static_cast<std::size_t>(i)]}, 0, 0));
+    members[1].mailboxes().post(id(i + 1), message::MessageOp::receive({.bytes = got[as_size(i)]}, 0, 0));
   for (int i = 0; i < 3; ++i) {
     auto const sent = pattern(4, i);
     members[0].mailboxes().post(id(i + 1), message::MessageOp::send({.bytes = sent}, 1, 0));
   }
   members.deliver_all();
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(got[static_cast<std::size_t>(i)], pattern(4, i));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(got[as_size(i)], pattern(4, i));
 }
 
 TEST(Mailboxes, hold_back_the_ninth_message_until_one_was_taken) {

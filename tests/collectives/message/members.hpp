@@ -2,7 +2,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <set>
 #include <span>
@@ -18,6 +17,7 @@
 #include "collectives/message/mailboxes.hpp"
 #include "collectives/message/payload_flow.hpp"
 #include "collectives/message/rounds.hpp"
+#include "lib/core/at_rank.hpp"
 #include "tests/support/memory_packet_transport.hpp"
 
 /// The parts of `MessageTransport`, each driven by hand: all members are in this thread, and packets move when a test
@@ -51,8 +51,7 @@ class Member final : public message::PacketHandler {
   Member(std::shared_ptr<MemoryHub> const& hub, int rank) {
     auto transport = std::make_unique<GatedPacketTransport>(hub, rank);
     gate_ = transport.get();
-    std::vector<int> members(static_cast<std::size_t>(hub->ranks()));
-    std::iota(members.begin(), members.end(), 0);
+    auto const members = all_ranks(hub->ranks());
     network_ = std::make_shared<message::Network>(std::move(transport));
     link_.emplace(network_, message::GroupIdentity{.number = 7, .name = "group", .members = members, .rank = rank});
     rounds_.emplace(*link_);
@@ -139,7 +138,7 @@ class Members {
   explicit Members(int count) {
     for (int rank = 0; rank < count; ++rank) members_.push_back(std::make_unique<Member>(hub_of(count), rank));
   }
-  [[nodiscard]] Member& operator[](int rank) { return *members_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] Member& operator[](int rank) { return *at_rank(members_, rank); }
   /// Moves packets until none is left.
   void deliver_all() {
     for (bool moved = true; moved;) {

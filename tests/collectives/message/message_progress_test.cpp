@@ -1,7 +1,6 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -10,6 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "collectives/message/message_transport.hpp"
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "tests/support/error_of.hpp"
 #include "tests/support/faulty_system.hpp"
 #include "tests/support/memory_packet_transport.hpp"
@@ -65,7 +66,7 @@ class MessageProgress : public testing::Test {
     system_.on_sleep = [this] { pass(); };
   }
 
-  MessageTransport& group(int rank) { return *groups_[static_cast<std::size_t>(rank)]; }
+  MessageTransport& group(int rank) { return *at_rank(groups_, rank); }
   std::chrono::nanoseconds now() { return system_.now(); }
   /// The rank no longer takes or sends packets.
   void stop(int rank) { stopped_ = rank; }
@@ -111,13 +112,13 @@ TEST_F(MessageProgress, lets_a_broadcast_take_longer_than_the_timeout) {
   std::vector<std::vector<std::byte>> buffers(ranks, std::vector<std::byte>(long_payload));
   std::vector<RequestId> requests;
   for (int rank = 0; rank < ranks; ++rank) {
-    requests.push_back(group(rank).post_broadcast({.op_kind = spi::OpKind::broadcast},
-                                                  {.bytes = buffers[static_cast<std::size_t>(rank)]}, 0));
+    requests.push_back(
+        group(rank).post_broadcast({.op_kind = spi::OpKind::broadcast}, {.bytes = at_rank(buffers, rank)}, 0));
   }
   auto const begun = now();
   group(0).wait(requests[0], policy);
   EXPECT_GT(now() - begun, policy.timeout);
-  for (int const rank : {1, 2}) group(rank).wait(requests[static_cast<std::size_t>(rank)], policy);
+  for (int const rank : {1, 2}) group(rank).wait(at_rank(requests, rank), policy);
 }
 
 /// Ranks 1 and 2 only send, and rank 0 only receives.
@@ -127,12 +128,12 @@ TEST_F(MessageProgress, lets_a_gather_take_longer_than_the_timeout) {
   std::vector<std::byte> all(2 * long_payload);
   std::vector<RequestId> requests;
   for (int rank = 0; rank < ranks; ++rank) {
-    requests.push_back(*group(rank).post_gatherv(
-        {.op_kind = spi::OpKind::gatherv}, {.bytes = std::span(part).first(counts[static_cast<std::size_t>(rank)])},
-        counts, {.bytes = rank == 0 ? std::span(all) : std::span(all).first(0)}, 0));
+    requests.push_back(*group(rank).post_gatherv({.op_kind = spi::OpKind::gatherv},
+                                                 {.bytes = std::span(part).first(at_rank(counts, rank))}, counts,
+                                                 {.bytes = rank == 0 ? std::span(all) : std::span(all).first(0)}, 0));
   }
   auto const begun = now();
-  for (int const rank : {1, 2, 0}) group(rank).wait(requests[static_cast<std::size_t>(rank)], policy);
+  for (int const rank : {1, 2, 0}) group(rank).wait(at_rank(requests, rank), policy);
   EXPECT_GT(now() - begun, policy.timeout);
 }
 
@@ -147,7 +148,7 @@ TEST_F(MessageProgress, counts_the_bytes_that_an_awaited_rank_moves) {
     std::vector<std::byte> answer(8);
     std::vector<RequestId> late;
     on_sleep = [&] {
-      if (late.empty() && group(busy).test(requests[static_cast<std::size_t>(busy)]))
+      if (late.empty() && group(busy).test(requests[as_size(busy)]))
         late.push_back(group(busy).post_send({.bytes = word}, 2, 0));
     };
     auto const begun = now();
@@ -156,7 +157,7 @@ TEST_F(MessageProgress, counts_the_bytes_that_an_awaited_rank_moves) {
     on_sleep = {};
     group(busy).wait(late.front(), policy);
     auto const other = 1 - busy;
-    group(other).wait(requests[static_cast<std::size_t>(other)], policy);
+    group(other).wait(at_rank(requests, other), policy);
   }
 }
 

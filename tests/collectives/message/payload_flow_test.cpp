@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "lib/core/at_rank.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
 #include "tests/collectives/message/members.hpp"
 
@@ -25,11 +26,11 @@ TEST(PayloadFlow, relays_a_broadcast_down_a_chain_from_the_root) {
   std::vector<std::vector<std::byte>> buffers(3, std::vector<std::byte>(large));
   buffers[1] = sent;
   for (int rank = 0; rank < 3; ++rank)
-    members[rank].flow().start(1, Relay::chain(members[rank].link(), 1, buffers[static_cast<std::size_t>(rank)]));
+    members[rank].flow().start(1, Relay::chain(members[rank].link(), 1, at_rank(buffers, rank)));
   members.deliver_all();
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_TRUE(members[rank].flow().complete()) << rank;
-    EXPECT_EQ(buffers[static_cast<std::size_t>(rank)], sent) << rank;
+    EXPECT_EQ(at_rank(buffers, rank), sent) << rank;
   }
 }
 
@@ -38,7 +39,7 @@ TEST(PayloadFlow, gathers_blocks_of_all_sizes_around_a_ring) {
   std::array<std::uint64_t, 3> const sizes{large, 0, 5};
   std::vector<std::byte> whole;
   for (int rank = 0; rank < 3; ++rank) {
-    auto const block = pattern(sizes[static_cast<std::size_t>(rank)], rank);
+    auto const block = pattern(at_rank(sizes, rank), rank);
     whole.insert(whole.end(), block.begin(), block.end());
   }
   std::vector<std::vector<std::byte>> buffers(3, std::vector<std::byte>(whole.size()));

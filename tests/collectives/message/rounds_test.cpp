@@ -9,6 +9,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
 #include "tests/collectives/message/members.hpp"
 
@@ -42,11 +44,11 @@ TEST(Rounds, carry_small_payloads_of_all_members_in_rank_order) {
   std::vector<std::byte> all;
   std::vector<std::vector<std::byte>> parts;
   for (int rank = 0; rank < 3; ++rank) {
-    parts.push_back(pattern(static_cast<std::size_t>(10 * rank), rank));
+    parts.push_back(pattern(as_size(10 * rank), rank));
     all.insert(all.end(), parts.back().begin(), parts.back().end());
   }
   for (int rank = 2; rank >= 0; --rank)
-    members[rank].arrive(gather, {.bytes = parts[static_cast<std::size_t>(rank)], .flags = flag_data});
+    members[rank].arrive(gather, {.bytes = at_rank(parts, rank), .flags = flag_data});
   members.deliver_all();
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_TRUE(members[rank].passed_round->whole);
@@ -88,9 +90,8 @@ TEST(Rounds, compare_an_exchange_at_the_first_member_and_answer_without_the_tabl
   std::vector<std::vector<std::uint64_t>> rows{{0, 5, 6, 0, 0, 9}, {0, 0, 0, 5, 0, 0}, {9, 0, 0, 6, 0, 0}};
   auto const run = [&] {
     for (int rank = 0; rank < ranks; ++rank) {
-      members[rank].arrive(
-          {.op_kind = spi::OpKind::all_to_allv},
-          {.bytes = std::as_bytes(std::span(rows[static_cast<std::size_t>(rank)])), .flags = message::flag_exchange});
+      members[rank].arrive({.op_kind = spi::OpKind::all_to_allv},
+                           {.bytes = std::as_bytes(std::span(at_rank(rows, rank))), .flags = message::flag_exchange});
     }
     members.deliver_all();
   };

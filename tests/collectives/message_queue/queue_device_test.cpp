@@ -11,6 +11,7 @@
 #include <crossrank/crossrank.hpp>
 #include <crossrank/cuda.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/support/emulated_driver.hpp"
 #include "tests/support/message_ranks.hpp"
 #include "tests/support/process_ranks.hpp"
@@ -21,7 +22,7 @@ namespace {
 constexpr std::int64_t long_elements = (9 << 20) / 4 + 1;  // three pieces, the last one short
 
 std::vector<float> ramp(std::int64_t count) {
-  std::vector<float> values(static_cast<std::size_t>(count));
+  std::vector<float> values(as_size(count));
   std::iota(values.begin(), values.end(), 1.0F);
   return values;
 }

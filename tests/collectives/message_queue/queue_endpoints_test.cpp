@@ -12,6 +12,7 @@
 #include <crossrank/message_queue.hpp>
 #include <crossrank/statistics.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/support/await_sleeper.hpp"
 #include "tests/support/error_of.hpp"
 #include "tests/support/thread_ranks.hpp"
@@ -109,9 +110,9 @@ TEST(QueueUse, refuses_a_second_thread_and_the_wrong_endpoint) {
 
 TEST(QueueUse, refuses_different_options) {
   run_thread_ranks(2, [](Collective world) {
-    EXPECT_THROW(static_cast<void>(MessageQueue::create(
-                     world, {.chunk_bytes = 64, .chunks = static_cast<std::size_t>(world.rank()) + 1})),
-                 MismatchError);
+    EXPECT_THROW(
+        static_cast<void>(MessageQueue::create(world, {.chunk_bytes = 64, .chunks = as_size(world.rank()) + 1})),
+        MismatchError);
     EXPECT_THROW(static_cast<void>(MessageQueue::create(world, {.writer_rank = 2})), UsageError);
     EXPECT_THROW(static_cast<void>(MessageQueue::create(world, {.chunks = 0})), UsageError);
     world.barrier();

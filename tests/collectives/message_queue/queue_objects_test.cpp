@@ -9,6 +9,7 @@
 #include <crossrank/crossrank.hpp>
 
 #include "collectives/message_queue/queue_dict.hpp"
+#include "lib/core/as_size.hpp"
 #include "tests/support/error_of.hpp"
 #include "tests/support/timeouts.hpp"
 #include "tests/support/thread_ranks.hpp"
@@ -37,13 +38,12 @@ namespace crossrank::test {
 namespace {
 
 Batch batch(int number) {
-  return {.number = number,
-          .prompt = std::string(static_cast<std::size_t>(number) * 90, 'x'),
-          .weights = {{"a", {1.5, -2.0}}, {"b", {}}}};
+  return {
+      .number = number, .prompt = std::string(as_size(number) * 90, 'x'), .weights = {{"a", {1.5, -2.0}}, {"b", {}}}};
 }
 
 Tensor ramp(std::int64_t count) {
-  std::vector<float> values(static_cast<std::size_t>(count));
+  std::vector<float> values(as_size(count));
   std::iota(values.begin(), values.end(), 0.25F);
   return Tensor::of<float>(values, {count});
 }

@@ -11,6 +11,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/message_queue.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/platform/system.hpp"
 #include "tests/support/error_of.hpp"
 #include "tests/support/thread_ranks.hpp"
@@ -33,17 +34,15 @@ constexpr auto group_timeout = 3 * tie_limit;
 class RankClocks final : public platform::System {
  public:
   /// The calling thread is this rank from now on.
-  void take(int rank) noexcept { own_ = &clocks_.at(static_cast<std::size_t>(rank)); }
+  void take(int rank) noexcept { own_ = &clocks_.at(as_size(rank)); }
   /// The calling rank is about to make a call that `await_sleep` waits for.
   void before_call() noexcept { own_->phase = Phase::calls; }
   /// Waits until a rank sleeps in the call that it has announced.
   void await_sleep(int rank) const noexcept {
-    while (clocks_.at(static_cast<std::size_t>(rank)).phase != Phase::sleeps) std::this_thread::yield();
+    while (clocks_.at(as_size(rank)).phase != Phase::sleeps) std::this_thread::yield();
   }
   /// Lets the deadlines of a rank's calls pass.
-  void pass(int rank) noexcept {
-    clocks_.at(static_cast<std::size_t>(rank)).moved += std::chrono::nanoseconds(tie_limit).count();
-  }
+  void pass(int rank) noexcept { clocks_.at(as_size(rank)).moved += std::chrono::nanoseconds(tie_limit).count(); }
 
   std::chrono::nanoseconds now() override {
     return std::chrono::nanoseconds(base_ + (own_ == nullptr ? 0 : own_->moved.load()));

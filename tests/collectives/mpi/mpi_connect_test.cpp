@@ -7,6 +7,7 @@
 
 #include <crossrank/crossrank.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
 #include "tests/collectives/algorithms/serial_reduction.hpp"
 
@@ -60,7 +61,7 @@ TEST(MpiConnect, refuses_a_job_that_no_backend_can_serve) {
 std::vector<std::byte> results_on(Collective& world) {
   std::vector<std::byte> all;
   auto const keep = [&](Tensor const& tensor) { all.insert(all.end(), tensor.bytes().begin(), tensor.bytes().end()); };
-  auto const ranks = static_cast<std::size_t>(world.world_size());
+  auto const ranks = as_size(world.world_size());
   for (auto const dtype : {Dtype::f32, Dtype::f64, Dtype::bf16, Dtype::f8_e4m3, Dtype::c64, Dtype::i16}) {
     for (std::size_t const count : {std::size_t{1}, std::size_t{1001} * ranks, std::size_t{40'003} * ranks}) {
       auto const elements = static_cast<std::int64_t>(count);

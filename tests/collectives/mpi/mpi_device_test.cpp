@@ -8,6 +8,7 @@
 #include <crossrank/crossrank.hpp>
 #include <crossrank/spi/transport.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/collectives/coordinator/group_suite.hpp"
 #include "tests/collectives/coordinator/group_values.hpp"
 #include "tests/collectives/device/device_cases.hpp"
@@ -105,7 +106,7 @@ TEST(MpiDeviceGather, brings_the_tensors_of_all_gpus) {
     EXPECT_EQ(state.config, rank);
     auto const value = static_cast<float>(rank + 1);
     EXPECT_EQ(state.weights.at("on_gpu").device(), gpu);
-    EXPECT_EQ(values(state.weights.at("on_gpu")), std::vector<float>(static_cast<std::size_t>(count(rank)), value));
+    EXPECT_EQ(values(state.weights.at("on_gpu")), std::vector<float>(as_size(count(rank)), value));
     EXPECT_EQ(values(state.weights.at("on_cpu")), std::vector<float>(5, value));
     ++received;
   }

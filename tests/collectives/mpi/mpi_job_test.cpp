@@ -15,6 +15,8 @@
 #include <crossrank/mpi.hpp>
 #include <crossrank/spi/transport.hpp>
 
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
 #include "tests/support/error_of.hpp"
 
@@ -102,10 +104,9 @@ TEST(MpiJob, moves_large_payloads_between_nodes) {
     world.broadcast(tensor, {root});
     EXPECT_EQ(bytes, pattern(large, root));
   }
-  auto const size_of = [&](int rank) { return (std::size_t{1} << 20) * static_cast<std::size_t>(rank) + 3; };
+  auto const size_of = [&](int rank) { return (std::size_t{1} << 20) * as_size(rank) + 3; };
   auto const all = world.all_gatherv(pattern(size_of(world.rank()), world.rank()));
-  for (int rank = 0; rank < world.world_size(); ++rank)
-    EXPECT_EQ(all[static_cast<std::size_t>(rank)], pattern(size_of(rank), rank));
+  for (int rank = 0; rank < world.world_size(); ++rank) EXPECT_EQ(at_rank(all, rank), pattern(size_of(rank), rank));
   std::vector<float> values(3'000'000, static_cast<float>(world.rank() + 1));
   world.all_reduce(std::span(values));
   EXPECT_EQ(values.back(), static_cast<float>(world.world_size() * (world.world_size() + 1) / 2));
@@ -119,7 +120,7 @@ TEST(MpiJob, sends_queue_messages_to_all_nodes) {
   {
     auto const queue = MessageQueue::create(world, {.writer_rank = writer, .chunk_bytes = 4096, .chunks = 3});
     for (int i = 0; i < 200; ++i) {
-      auto const message = pattern(static_cast<std::size_t>(i) * 97, i);
+      auto const message = pattern(as_size(i) * 97, i);
       if (queue.is_writer()) {
         queue.enqueue_bytes(message);
       } else {
@@ -165,8 +166,7 @@ TEST(MpiJob, gathers_tensors_from_all_nodes) {
 TEST(MpiJob, sends_items_while_their_owners_wait_in_another_group) {
   auto world = connect(composite("elsewhere"));
   auto const everyone = [&] {
-    std::vector<int> ranks(static_cast<std::size_t>(world.world_size()));
-    std::iota(ranks.begin(), ranks.end(), 0);
+    auto ranks = all_ranks(world.world_size());
     return world.split({ranks}, "other");
   };
   auto const other = everyone();

@@ -11,6 +11,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/as_size.hpp"
+#include "lib/core/at_rank.hpp"
 #include "tests/collectives/connected_ranks.hpp"
 #include "tests/collectives/unwritable_object.hpp"
 #include "tests/support/error_of.hpp"
@@ -46,13 +48,12 @@ void every_verb_brings_objects(Collective const& world) {
 
     std::vector<std::string> expected;
     for (int rank = 0; rank < n; ++rank) expected.push_back(rank % 2 == 0 ? "short" : long_text(rank));
-    auto const& mine = expected[static_cast<std::size_t>(me)];
+    auto const& mine = at_rank(expected, me);
     EXPECT_EQ(world.all_gather_objects(mine), expected);
     EXPECT_EQ(world.gather_objects(mine, {root}), me == root ? expected : std::vector<std::string>{});
     EXPECT_EQ(world.scatter_objects(me == root ? expected : std::vector<std::string>{}, {root}), mine);
   }
-  std::vector<int> ranks(static_cast<std::size_t>(n));
-  std::iota(ranks.begin(), ranks.end(), 0);
+  auto ranks = all_ranks(n);
   EXPECT_EQ(world.all_gather_object(me), ranks);
 }
 
@@ -106,7 +107,7 @@ void expect_failure_everywhere(int ranks, int thrower, std::function<void(Collec
       EXPECT_EQ(e.failed_ranks()[0], thrower);
       EXPECT_TRUE(e.group_usable());
     }
-    EXPECT_EQ(world.all_gather_objects(world.rank()).size(), static_cast<std::size_t>(ranks));
+    EXPECT_EQ(world.all_gather_objects(world.rank()).size(), as_size(ranks));
     world.close();
   });
 }
@@ -207,7 +208,7 @@ TEST(Objects, are_refused_for_ranks_out_of_range) {
 TEST(Objects, arrive_while_messages_of_the_user_are_under_way) {
   run_thread_ranks(3, [](Collective world) {
     std::vector<std::string> const all{std::string(100, 'a'), std::string(3'000'000, 'b'), std::string(7, 'c')};
-    auto const own = all[static_cast<std::size_t>(world.rank())];
+    auto const own = at_rank(all, world.rank());
     auto message = Tensor::scalar(world.rank());
     std::optional<Request> early;
     if (world.rank() == 0) early = world.irecv(message, 1);  // posted before, sent after

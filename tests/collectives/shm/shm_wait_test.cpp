@@ -11,6 +11,7 @@
 #include <crossrank/spi/transport.hpp>
 #include <crossrank/statistics.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "tests/support/await_sleeper.hpp"
 #include "tests/support/thread_ranks.hpp"
 
@@ -88,7 +89,7 @@ TEST(ShmVerdict, is_the_same_for_all_when_an_abort_races_with_the_last_arrival) 
   std::atomic<int> at_the_line{0};
   std::vector<std::array<int, ranks>> passed(rounds);
   run_thread_ranks(ranks, [&](Collective world) {
-    auto const rank = static_cast<std::size_t>(world.rank());
+    auto const rank = as_size(world.rank());
     for (int i = 0; i < rounds; ++i) {
       auto const group = world.split_by(0);
       auto& transport = *group.transport();
@@ -106,9 +107,9 @@ TEST(ShmVerdict, is_the_same_for_all_when_an_abort_races_with_the_last_arrival) 
       try {
         if (races) request_id = transport.post_barrier({.op_kind = spi::OpKind::barrier});
         transport.wait(request_id, group.timeout_policy());
-        passed[static_cast<std::size_t>(i)][rank] = 1;
+        passed[as_size(i)][rank] = 1;
       } catch (PeerLostError const&) {
-        passed[static_cast<std::size_t>(i)][rank] = 0;
+        passed[as_size(i)][rank] = 0;
       }
     }
     world.close();

@@ -7,6 +7,7 @@
 
 #include <crossrank/collective.hpp>
 
+#include "lib/core/as_size.hpp"
 #include "lib/node/memory/store_autotuner.hpp"
 #include "tests/support/thread_ranks.hpp"
 
@@ -19,7 +20,7 @@ namespace {
 constexpr int rounds = node::StoreAutotuner::first_steps + node::StoreAutotuner::trial_steps + 8;
 
 std::uint8_t value_of(std::size_t index, int rank, int round) {
-  return static_cast<std::uint8_t>(index * 7 + index / 251 + static_cast<std::size_t>(rank * 31 + round * 13));
+  return static_cast<std::uint8_t>(index * 7 + index / 251 + as_size(rank * 31 + round * 13));
 }
 
 Tensor bytes_of(std::size_t bytes, int rank, int round) {
@@ -38,15 +39,15 @@ bool holds(std::span<std::uint8_t const> values, std::size_t begin, int rank, in
 }
 
 void move_all(Collective const& world, std::size_t part, int round) {
-  auto const ranks = static_cast<std::size_t>(world.world_size());
+  auto const ranks = as_size(world.world_size());
   auto all = Tensor::empty({static_cast<std::int64_t>(ranks * part)}, Dtype::u8);
   auto const part_of = [&](int rank) {
-    return std::as_const(all).as<std::uint8_t>().subspan(static_cast<std::size_t>(rank) * part, part);
+    return std::as_const(all).as<std::uint8_t>().subspan(as_size(rank) * part, part);
   };
   world.all_gather(all, bytes_of(part, world.rank(), round));
   for (int rank = 0; rank < world.world_size(); ++rank) ASSERT_TRUE(holds(part_of(rank), 0, rank, round)) << "gather";
   world.all_to_all(all, bytes_of(ranks * part, world.rank(), round));
-  auto const begin = static_cast<std::size_t>(world.rank()) * part;
+  auto const begin = as_size(world.rank()) * part;
   for (int rank = 0; rank < world.world_size(); ++rank) {
     ASSERT_TRUE(holds(part_of(rank), begin, rank, round)) << "all_to_all, of rank " << rank;
   }
@@ -63,11 +64,11 @@ bool is_sum(std::span<std::uint8_t const> values, std::size_t begin, int ranks, 
 }
 
 void reduce_all(Collective const& world, std::size_t part, int round) {
-  auto const ranks = static_cast<std::size_t>(world.world_size());
+  auto const ranks = as_size(world.world_size());
   auto tensor = bytes_of(ranks * part, world.rank(), round);
   auto mine = Tensor::empty({static_cast<std::int64_t>(part)}, Dtype::u8);
   world.reduce_scatter(mine, tensor);
-  auto const begin = static_cast<std::size_t>(world.rank()) * part;
+  auto const begin = as_size(world.rank()) * part;
   ASSERT_TRUE(is_sum(mine.as<std::uint8_t>(), begin, world.world_size(), round)) << "reduce_scatter";
   world.all_reduce(tensor);
   ASSERT_TRUE(is_sum(tensor.as<std::uint8_t>(), 0, world.world_size(), round)) << "all_reduce";

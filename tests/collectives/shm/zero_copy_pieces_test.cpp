@@ -10,6 +10,7 @@
 #include <crossrank/statistics.hpp>
 
 #include "collectives/shm/staged_collective.hpp"
+#include "lib/core/as_size.hpp"
 #include "tests/support/thread_ranks.hpp"
 
 /// Tensors in an arena: in long collectives the peers read them in place.
@@ -43,14 +44,14 @@ bool holds(std::span<std::byte const> bytes, int rank, int round) {
 
 /// Each rank overwrites its tensor as soon as the call has returned. No other rank may still be reading it then.
 void gather_and_broadcast(Collective const& world, Tensor mine) {
-  auto const part = static_cast<std::size_t>(length);
+  auto const part = as_size(length);
   auto all = Tensor::empty({world.world_size(), length}, Dtype::u8);
   for (int round = 0; round < 4; ++round) {
     fill(mine, world.rank(), round);
     world.all_gather(all, mine);
     fill(mine, world.rank(), round + 100);
     for (int rank = 0; rank < world.world_size(); ++rank) {
-      ASSERT_TRUE(holds(all.bytes().subspan(static_cast<std::size_t>(rank) * part, part), rank, round))
+      ASSERT_TRUE(holds(all.bytes().subspan(as_size(rank) * part, part), rank, round))
           << "rank " << rank << ", round " << round;
     }
     int const root = round % world.world_size();
