@@ -31,3 +31,9 @@ if(CROSSRANK_SANITIZE)
   add_compile_options(-fsanitize=${CROSSRANK_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
   add_link_options(-fsanitize=${CROSSRANK_SANITIZE})
 endif()
+
+if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # GCC collects its garbage once it has 128 MiB, so several times for a large unit. At 512 MiB a unit compiles in about 90 %
+  # of the time, and the largest one needs 1.3 GiB instead of 1.2 GiB.
+  add_compile_options(--param=ggc-min-heapsize=524288)
+endif()
