@@ -2,16 +2,19 @@
 
 #include <atomic>
 #include <cstring>
+#include <map>
 #include <random>
 #include <span>
 #include <thread>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <crossrank/error.hpp>
 
 #include "lib/node/inspect/flight_recorder.hpp"
+#include "tests/node/rendezvous_support.hpp"
 
 namespace crossrank::node {
 namespace {
@@ -130,7 +133,8 @@ TEST(JobView, reads_the_number_of_ranks_once) {
 TEST(FlightRing, returns_recorded_operations_with_their_peer) {
   Segment segment(1);
   auto& ring = *reinterpret_cast<FlightRing*>(segment.bytes() + segment.geometry().flights_offset());
-  write_flight(ring, {.op_kind = spi::OpKind::recv, .block = 255, .round = 7, .bytes = 1000, .peer = 4095}, 12345);
+  write_flight(ring, FlightThread::first,
+               {.op_kind = spi::OpKind::recv, .block = 255, .round = 7, .bytes = 1000, .peer = 4095}, 12345);
   auto const records = read_flight(ring);
   ASSERT_EQ(records.size(), 1U);
   EXPECT_EQ(records[0].note.op_kind, spi::OpKind::recv);
@@ -139,6 +143,54 @@ TEST(FlightRing, returns_recorded_operations_with_their_peer) {
   EXPECT_EQ(records[0].note.bytes, 1000U);
   EXPECT_EQ(records[0].note.peer, 4095U);
   EXPECT_EQ(records[0].at, 12345U);
+}
+
+TEST(FlightRing, keeps_the_order_of_several_threads) {
+  Segment segment(1);
+  auto& ring = *reinterpret_cast<FlightRing*>(segment.bytes() + segment.geometry().flights_offset());
+  for (std::uint64_t round = 1; round <= 6; ++round)
+    write_flight(ring, round % 3 == 0 ? FlightThread::other : FlightThread::first,
+                 {.op_kind = spi::OpKind::barrier, .round = round}, 0);
+  std::vector<std::uint64_t> rounds;
+  for (auto const& record : read_flight(ring)) rounds.push_back(record.note.round);
+  EXPECT_THAT(rounds, testing::ElementsAre(1, 2, 3, 4, 5, 6));
+}
+
+TEST(FlightRing, keeps_all_operations_that_threads_of_a_rank_record_at_once) {
+  constexpr std::uint32_t threads = 3;
+  constexpr std::uint64_t rounds = 20;
+  for (int trial = 0; trial < 200 && !HasFailure(); ++trial) {
+    auto const comm = NodeComm::join(test::node_options(test::random_job_id(), 0, 1));
+    std::atomic<std::uint32_t> ready{0};
+    std::vector<std::thread> running;
+    for (std::uint32_t block = 0; block < threads; ++block) {
+      running.emplace_back([&, block] {
+        ++ready;
+        while (ready.load() < threads) {
+        }
+        for (std::uint64_t round = 1; round <= rounds; ++round)
+          comm->note({.op_kind = spi::OpKind::broadcast, .block = block, .round = round});
+      });
+    }
+    for (auto& thread : running) thread.join();
+
+    auto const records = read_flight(comm->flight(0));
+    EXPECT_EQ(records.size(), threads * rounds);
+    std::map<std::uint32_t, std::uint64_t> last;
+    for (auto const& record : records) EXPECT_EQ(record.note.round, ++last[record.note.block]) << record.note.block;
+  }
+}
+
+TEST(FlightRing, keeps_the_last_operation_of_a_thread_that_records_less) {
+  Segment segment(1);
+  auto& ring = *reinterpret_cast<FlightRing*>(segment.bytes() + segment.geometry().flights_offset());
+  write_flight(ring, FlightThread::other, {.op_kind = spi::OpKind::broadcast, .round = 9}, 0);
+  for (std::uint64_t round = 1; round <= 1000; ++round)
+    write_flight(ring, FlightThread::first, {.op_kind = spi::OpKind::barrier, .round = round}, 0);
+  auto const records = read_flight(ring);
+  ASSERT_EQ(records.size(), FlightRing::entries_of_first + 1);
+  EXPECT_EQ(records.front().note.op_kind, spi::OpKind::broadcast);
+  EXPECT_EQ(records.back().note.round, 1000U);
 }
 
 }  // namespace

@@ -19,8 +19,9 @@ void copy(NodeComm& comm, std::byte* to, std::byte const* from, std::size_t byte
   if (bytes == 0) return;
   CopyHint const hint{.stores = streams ? StoreMode::streaming : StoreMode::normal};
   for (std::size_t done = 0; done < bytes; done += piece) {
-    copy_bytes(to + done, from + done, std::min(piece, bytes - done), hint);
+    // Before the copy, because a locked instruction would wait for its stores: the receiver may poll their cache line.
     comm.count_progress();
+    copy_bytes(to + done, from + done, std::min(piece, bytes - done), hint);
   }
   count(counters().bytes_copied, bytes);
 }

@@ -217,8 +217,14 @@ void NodeComm::note(FlightOperation const& note) const noexcept {
   // A rank that is a thread has no heartbeat of its own.
   auto const at =
       options_.threads ? tenths_between(record.attached_at, now_ns()) : record.tenths.load(std::memory_order_relaxed);
+  auto& ring = flight(options_.rank);
+  auto const self = std::this_thread::get_id();
+  auto first = first_to_record_.load(std::memory_order_relaxed);
+  if (first == std::thread::id() && first_to_record_.compare_exchange_strong(first, self, std::memory_order_relaxed))
+    first = self;
+  if (first == self) return write_flight(ring, FlightThread::first, note, at);
   std::lock_guard const lock(flight_lock_);
-  write_flight(flight(options_.rank), note, at);
+  write_flight(ring, FlightThread::other, note, at);
 }
 
 std::byte const* NodeComm::arena_of(int rank) const noexcept { return at_rank(attachment_.arenas, rank)->data(); }

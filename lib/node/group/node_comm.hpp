@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <unordered_set>
 #include <vector>
 
@@ -45,7 +46,7 @@ class NodeComm : public std::enable_shared_from_this<NodeComm> {
   [[nodiscard]] FlightRing& flight(int rank) const noexcept;
   [[nodiscard]] DeviceFlightRing& device_flight(int rank) const noexcept;
   /// Notes in the flight recorder an operation that this rank begins, for error messages and `crossrank inspect`. Costs
-  /// a few stores and a lock, because threads of the rank may use different groups.
+  /// a few stores. The first thread of the rank that calls it takes no lock; the others share one.
   void note(FlightOperation const& note) const noexcept;
   /// Counts as progress of this rank for the peers that wait for it.
   void count_progress() const noexcept { own_record().progress.fetch_add(1, std::memory_order_relaxed); }
@@ -126,8 +127,9 @@ class NodeComm : public std::enable_shared_from_this<NodeComm> {
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<WatchdogThread> watchdog_;
   bool may_spin_ = false;
-  std::atomic<int> open_groups_{0};  ///< orders nothing
-  mutable SpinLock flight_lock_{};
+  std::atomic<int> open_groups_{0};                         ///< orders nothing
+  mutable std::atomic<std::thread::id> first_to_record_{};  ///< orders nothing
+  mutable SpinLock flight_lock_{};                          ///< of the threads that record operations later
   std::mutex read_mutex_;
   std::unordered_set<std::uint64_t> read_before_;
 };

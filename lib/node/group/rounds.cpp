@@ -41,7 +41,7 @@ std::uint64_t Rounds::arrive(Post const& post, std::uint8_t flags) {
   clear_cause(comm.own_record().cause);
   bool const closing = post.op_kind == spi::OpKind::close || post.op_kind == spi::OpKind::range_close;
   if (!closing) comm.own_record().peer_error.store(0, std::memory_order_relaxed);
-  // Takes a lock, which would otherwise wait for the stores to the line: other members poll it meanwhile.
+  // May take a lock, which would otherwise wait for the stores to the line: other members poll it meanwhile.
   comm.note({.op_kind = post.op_kind,
              .block = members_.block(),
              .round = round,

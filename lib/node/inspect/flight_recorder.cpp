@@ -16,24 +16,37 @@ FlightTag what_of(FlightOperation const& note, std::uint32_t at) noexcept {
 
 }  // namespace
 
-void write_flight(FlightRing& ring, FlightOperation const& note, std::uint32_t at) noexcept {
-  auto number = ring.position.load(std::memory_order_relaxed);
+void write_flight(FlightRing& ring, FlightThread thread, FlightOperation const& note, std::uint32_t at) noexcept {
+  bool const is_first = thread == FlightThread::first;
+  auto& position = is_first ? ring.of_first : ring.of_others;
+  auto const& of_rest = is_first ? ring.of_others : ring.of_first;
+  auto const entry_of = [&](std::uint64_t written) -> FlightEntry& {
+    constexpr auto first = FlightRing::entries_of_first;
+    constexpr auto others = FlightRing::entries - first;
+    return ring.ring[is_first ? (written - 1) % first : first + (written - 1) % others];
+  };
+  auto number = position.last.load(std::memory_order_relaxed);
+  auto written = position.written.load(std::memory_order_relaxed);
   auto const what = what_of(note, at).pack();
   bool continues = false;
-  if (is_queue_message(note.op_kind) && number != 0) {
-    auto before = FlightTag::unpack(ring.ring[(number - 1) % FlightRing::entries].what.load(std::memory_order_relaxed));
+  if (is_queue_message(note.op_kind) && written != 0) {
+    auto before = FlightTag::unpack(entry_of(written).what.load(std::memory_order_relaxed));
     before.at = at;
     continues = before.pack() == what;
   }
-  if (!continues) ++number;
-  auto& entry = ring.ring[(number - 1) % FlightRing::entries];
+  if (!continues) {
+    number = std::max(number, of_rest.last.load(std::memory_order_relaxed)) + 1;
+    ++written;
+  }
+  auto& entry = entry_of(written);
   // Release stores keep the order of all fields: a reader that acquires a new field finds the number cleared or new.
   entry.number.store(0, std::memory_order_relaxed);
   entry.round.store(note.round, std::memory_order_release);
   entry.bytes.store(note.bytes, std::memory_order_release);
   entry.what.store(what, std::memory_order_release);
   entry.number.store(number, std::memory_order_release);
-  ring.position.store(number, std::memory_order_release);
+  position.last.store(number, std::memory_order_release);
+  position.written.store(written, std::memory_order_release);
 }
 
 std::vector<FlightRecord> read_flight(FlightRing const& ring) {
@@ -50,7 +63,7 @@ std::vector<FlightRecord> read_flight(FlightRing const& ring) {
     record.at = what.at;
     records.push_back(record);
   }
-  std::sort(records.begin(), records.end(), [](auto const& a, auto const& b) { return a.number < b.number; });
+  std::stable_sort(records.begin(), records.end(), [](auto const& a, auto const& b) { return a.number < b.number; });
   return records;
 }
 

@@ -337,18 +337,25 @@ std::size_t Arena::waiting_for_readers() {
 void Arena::keep_with(Slot const& slot, std::shared_ptr<void const> object) {
   std::lock_guard const lock(mutex_);
   entries_[slot.id].kept.push_back(std::move(object));
+  keeps_objects_.store(true, std::memory_order_relaxed);
 }
 
 void Arena::drop_kept() {
   drop_lent();
+  if (!keeps_objects_.load(std::memory_order_relaxed)) return;
   std::vector<std::shared_ptr<void const>> dropped;  // destroyed after the lock, because that may take long
   std::lock_guard const lock(mutex_);
+  bool keeps_objects = false;
   for (auto& entry : entries_) {
-    if (entry.kept.empty() || entry.state == State::held || (entry.state == State::released && !end_use(entry)))
+    if (entry.kept.empty()) continue;
+    if (entry.state == State::held || (entry.state == State::released && !end_use(entry))) {
+      keeps_objects = true;
       continue;
+    }
     std::move(entry.kept.begin(), entry.kept.end(), std::back_inserter(dropped));
     entry.kept.clear();
   }
+  keeps_objects_.store(keeps_objects, std::memory_order_relaxed);
 }
 
 std::vector<int> Arena::readers_of(Slot const& slot) const {

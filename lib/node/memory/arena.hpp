@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -180,6 +181,7 @@ class Arena {
   std::size_t growth_before_collect_ = 0;    ///< how many bytes are added before `released_` is searched again
   std::uint32_t trims_seen_ = 0;             ///< of `ControlHeader::trims_asked`
   std::chrono::nanoseconds ask_again_at_{};  ///< the other ranks have been asked shortly before
+  std::atomic<bool> keeps_objects_{false};   ///< false: no entry has any, so that `drop_kept` needs no lock
   bool abandoned_ = false;
 };
 

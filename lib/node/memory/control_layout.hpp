@@ -20,7 +20,7 @@ namespace crossrank::node {
 inline constexpr std::uint64_t control_magic = 0x314b4e5253535243;  // "CRSSRNK1"
 /// Incremented with every change of these structs, of `queue_layout.hpp` and of `device_flight_layout.hpp`. Ranks that
 /// were built with different versions refuse each other.
-inline constexpr std::uint32_t layout_version = 20;
+inline constexpr std::uint32_t layout_version = 21;
 inline constexpr std::size_t page_bytes = 4096;
 inline constexpr int max_ranks = 4096;  ///< a `Decision` names a rank in 12 bits
 
@@ -192,9 +192,22 @@ struct FlightTag {
   }
 };
 
+/// The thread of a rank that records an operation.
+enum class FlightThread : std::uint8_t {
+  first,  ///< the first one that has recorded any: it alone writes its entries, and needs no lock for that
+  other,  ///< any other; the rank has a lock for them
+};
+
+/// The recent operations of a rank, in two parts: those of its first thread, and those of its other threads.
 struct alignas(64) FlightRing {
   static constexpr std::size_t entries = 254;
-  std::atomic<std::uint64_t> position;  ///< number of the last entry
+  static constexpr std::size_t entries_of_first = 190;  ///< the others share the rest
+  struct Position {
+    std::atomic<std::uint64_t> last;     ///< number of the last entry
+    std::atomic<std::uint64_t> written;  ///< entries so far
+  };
+  Position of_first;
+  Position of_others;
   FlightEntry ring[entries];
 };
 static_assert(sizeof(FlightRing) == 2 * page_bytes);

@@ -20,6 +20,9 @@ struct Lent {
   std::list<LentObjects> all{};
 };
 
+/// How many objects this process has lent, and its parent before the fork. If there are none, a call reads only this.
+std::atomic<std::size_t> lent_count{0};
+
 /// Returns what this process has lent. A forked child begins anew: the objects are its parent's, and so may be the
 /// lock. Never destroyed, because the objects stay until the process ends. Null without memory.
 Lent* lent_here() noexcept {
@@ -76,19 +79,22 @@ void keep_lent(LentObjects lent) noexcept {
   std::lock_guard const lock(here->mutex);
   try {
     here->all.push_back(std::move(lent));
+    lent_count.fetch_add(1, std::memory_order_relaxed);
   } catch (std::bad_alloc const&) {  // the readers lose it
   }
 }
 
 void drop_lent() noexcept {
+  if (lent_count.load(std::memory_order_relaxed) == 0) return;
   auto* const here = lent_here();
   if (here == nullptr) return;
   std::list<LentObjects> dropped;  // destroyed after the lock, because that may take long
   std::lock_guard const lock(here->mutex);
   for (auto next = here->all.begin(); next != here->all.end();) {
     auto const lent = next++;
-    if (close_unless_leased(lent->control->data(), lent->ranks, lent->owner, lent->slot, lent->generation))
-      dropped.splice(dropped.end(), here->all, lent);
+    if (!close_unless_leased(lent->control->data(), lent->ranks, lent->owner, lent->slot, lent->generation)) continue;
+    dropped.splice(dropped.end(), here->all, lent);
+    lent_count.fetch_sub(1, std::memory_order_relaxed);
   }
 }
 

@@ -157,8 +157,8 @@ void RingWriter::put(MessageParts parts) {
   auto& chunk = *reinterpret_cast<QueueChunk*>(at);
   std::size_t bytes = 0;
   for (auto const& part : parts) bytes += part.size();
-  // Takes a lock, which would otherwise wait for the stores below: readers poll the chunk meanwhile and take its cache
-  // line away once more.
+  // May take a lock, which would otherwise wait for the stores below: readers poll the chunk meanwhile and take its
+  // cache line away once more.
   comm_->note({.op_kind = spi::OpKind::enqueue, .block = block_, .round = next_, .bytes = bytes});
   if (bytes > chunk_bytes_) {
     put_large(payload, parts, bytes);
