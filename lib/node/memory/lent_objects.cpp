@@ -20,7 +20,8 @@ struct Lent {
   std::list<LentObjects> all{};
 };
 
-/// How many objects this process has lent, and its parent before the fork. If there are none, a call reads only this.
+/// Counts the objects that this process has lent, and those that its parent had lent before the fork. While it is 0,
+/// `drop_lent` reads nothing else.
 std::atomic<std::size_t> lent_count{0};
 
 /// Returns what this process has lent. A forked child begins anew: the objects are its parent's, and so may be the

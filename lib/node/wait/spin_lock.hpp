@@ -6,7 +6,7 @@
 namespace crossrank::node {
 
 /// A lock for sections of a few stores, which threads rarely enter at the same time. Half as many locked instructions
-/// as a `std::mutex`, which count where every message takes the lock.
+/// as a `std::mutex`, which count on the path of a message.
 class SpinLock {
  public:
   void lock() noexcept {

@@ -64,7 +64,7 @@ ADAPTATIONS = [
     (r"cpu_worker, gpu_worker, broadcast_worker", "cpu_worker, broadcast_worker", "the ranks have no GPUs"),
 ]  # fmt: skip
 
-# What stands in for code of vLLM in its tests, and why. PACKAGE, HELPERS and CONFTEST contain the stand-ins.
+# Each entry names a stand-in for code of vLLM, and why it is needed. The stand-ins are in PACKAGE, HELPERS and CONFTEST.
 STAND_INS = [
     ("CpuCommunicator is a GroupCoordinator of all ranks", "crossrank has no communicator below its coordinator"),
     ("the functions of vllm.distributed call the coordinators that the helpers have made",
