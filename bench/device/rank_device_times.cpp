@@ -51,8 +51,8 @@ bench::Row row_of(xr::Collective const& world, char const* who, std::string vari
           .backend = std::string(world.device_backend())};
 }
 
-/// Measures the time until all_reduce has been enqueued: ours as users call it, ours without the comparison of
-/// arguments, which waits for the other ranks, and NCCL's own.
+/// Measures the time until all_reduce has been enqueued: ours as users call it, with the comparison of arguments in
+/// shared memory, ours without it, and NCCL's own.
 std::vector<bench::Row> enqueue_times(xr::Collective const& world, bench::UsageMeter const& meter,
                                       std::size_t samples) {
   constexpr std::size_t bytes = 4096;

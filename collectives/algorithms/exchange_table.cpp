@@ -5,6 +5,11 @@
 
 namespace crossrank::algorithms {
 
+std::string ExchangeMismatch::text() const {
+  return "rank " + std::to_string(from) + " sends " + std::to_string(sent) + " bytes to rank " + std::to_string(to) +
+         ", which expects " + std::to_string(expected);
+}
+
 MismatchError ExchangeMismatch::error(ErrorInfo info) const {
   info.message = "rank " + std::to_string(from) + " sends a different number of bytes than rank " + std::to_string(to) +
                  " expects from it";

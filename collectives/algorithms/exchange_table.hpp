@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include <crossrank/error.hpp>
@@ -16,6 +17,8 @@ struct ExchangeMismatch {
   std::uint64_t sent = 0;      ///< bytes that `from` sends
   std::uint64_t expected = 0;  ///< bytes that `to` expects
 
+  /// Returns the mismatch in one sentence.
+  [[nodiscard]] std::string text() const;
   /// Returns the error for it. `info` names the operation and the group.
   [[nodiscard]] MismatchError error(ErrorInfo info) const;
 };

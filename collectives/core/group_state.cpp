@@ -104,9 +104,9 @@ void GroupState::end_because_of(std::exception const& error) noexcept {
   // The ranks that it blames may be alive: the transport itself notices a death, in all groups.
   auto const* const known = dynamic_cast<Error const*>(&error);
   if (known != nullptr && !known->failed_ranks().empty()) {
-    bool const late = known->code() == ErrorCode::timeout;
+    bool const is_shared = known->code() == ErrorCode::timeout || known->code() == ErrorCode::mismatch;
     bool const blames_itself = known->info().failed_ranks == std::vector<int>{transport->rank()};
-    if (late || (known->code() == ErrorCode::peer_lost && !blames_itself))
+    if (is_shared || (known->code() == ErrorCode::peer_lost && !blames_itself))
       return transport->report_failure(known->code(), known->failed_ranks(), known->info().message);
   }
   abort("rank " + std::to_string(transport->rank()) + " failed in the middle of a call: " + error.what());

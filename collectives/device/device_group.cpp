@@ -37,6 +37,13 @@ DeviceMessages* device_messages(spi::Transport& transport) {
 
 }  // namespace
 
+DeviceGroup::~DeviceGroup() { end(std::move(on_device_)); }
+
+/// Its watchdog compares with the group on the CPU to the end, unless a graph or a handle keeps it beyond that.
+void DeviceGroup::end(std::shared_ptr<WatchedTransport> on_device) noexcept {
+  if (on_device.use_count() > 1) on_device->leave_group();
+}
+
 void DeviceGroup::require_own_device(Device device, char const* operation, spi::Transport const& transport) const {
   if (!own_device_ || *own_device_ == device) return;
   throw UsageError(error_in(transport, {.operation = operation,
@@ -51,7 +58,7 @@ void DeviceGroup::decide(Call const& call, CheckLevel check, spi::Transport& tra
   require_own_device(call.device, call.name(), transport);
   // A rank whose tensors are on the CPU does not decide: the difference is found here.
   if (check != CheckLevel::off) transport.wait(transport.post_barrier(call.noted()), timeout_policy);
-  auto agreed = agree_on_transport(transport, current_stream(call.device), timeout_policy);
+  auto agreed = agree_on_transport(transport, current_stream(call.device), check, timeout_policy);
   {
     std::lock_guard const lock(mutex_);
     on_device_ = std::move(agreed);
@@ -75,7 +82,9 @@ void DeviceGroup::close() noexcept {
     std::lock_guard const lock(mutex_);
     group.swap(on_device_);
   }
-  if (group) group->close();
+  if (!group) return;
+  group->close();
+  end(std::move(group));
 }
 
 void DeviceGroup::require_capturable(Call const& call, Stream const& stream) const {
@@ -110,13 +119,21 @@ std::unique_ptr<DeviceCall> DeviceGroup::begin(Call const& call, spi::Transport&
 std::unique_ptr<DeviceCall> DeviceGroup::begin_unpacked(Call const& call, spi::Transport& transport, CheckLevel check) {
   auto stream = current_stream(call.device);
   if (uses_transport(call, stream))
-    return std::make_unique<TransportCall>(call, check != CheckLevel::off, on_device_, std::move(stream));
+    return std::make_unique<TransportCall>(call, comparison_on(stream, check), on_device_, std::move(stream));
   if (!staging_) staging_ = std::make_shared<StagingBuffers>(call.device.kind, max_buffers);
   bool const is_source = call.signature.op_kind == OpKind::broadcast && call.root == transport.rank();
   if (!recorder_) recorder_.emplace(transport.node_memory(), transport.global_ranks());
   if (spi::is_message(call.signature.op_kind)) return begin_message(call, transport, std::move(stream));
   auto note = recorder_->note(algorithms::recorded_call(call, node::DevicePath::staged, stream, ++staged_));
   return std::make_unique<StagedCall>(call, is_source, staging_, std::move(stream), std::move(note));
+}
+
+TransportCall::Comparison DeviceGroup::comparison_on(Stream const& stream, CheckLevel check) const {
+  if (check == CheckLevel::off) return TransportCall::Comparison::none;
+  // A graph that is captured on some ranks only could wait forever at its first replay.
+  bool const is_captured = cuda::Capture::of(stream) != nullptr;
+  return on_device_->has_call_table() && !is_captured ? TransportCall::Comparison::in_table
+                                                      : TransportCall::Comparison::on_host;
 }
 
 std::unique_ptr<DeviceCall> DeviceGroup::begin_message(Call const& call, spi::Transport& transport, Stream stream) {

@@ -12,6 +12,7 @@
 
 #include "collectives/algorithms/call.hpp"
 #include "collectives/device/device_call.hpp"
+#include "collectives/device/transport_call.hpp"
 #include "collectives/device_transport/watched_transport.hpp"
 #include "lib/node/group/device_recorder.hpp"
 #include "lib/tensor/transfer/staging_buffers.hpp"
@@ -21,6 +22,11 @@ namespace crossrank::device {
 /// The part of a group's state that calls on device tensors need: this rank's device, and the path of the tensors.
 class DeviceGroup {
  public:
+  DeviceGroup() = default;
+  ~DeviceGroup();
+  DeviceGroup(DeviceGroup const&) = delete;
+  DeviceGroup& operator=(DeviceGroup const&) = delete;
+
   /// Decides with the other ranks how the group's collectives move device tensors: with a device transport, such as
   /// NCCL, where all ranks have the same one, else through host memory. The first collective on device tensors does so;
   /// later ones find the decision. Collective and blocking then; no collective may be under way on the transport.
@@ -70,6 +76,10 @@ class DeviceGroup {
   /// Begins a call whose tensors are in one run of bytes.
   [[nodiscard]] std::unique_ptr<DeviceCall> begin_unpacked(algorithms::Call const& call, spi::Transport& transport,
                                                            CheckLevel check);
+  /// Drops the device transport of a group that ends.
+  static void end(std::shared_ptr<WatchedTransport> on_device) noexcept;
+  /// Returns how the ranks compare a call of the device transport.
+  [[nodiscard]] TransportCall::Comparison comparison_on(Stream const& stream, CheckLevel check) const;
   /// Begins a message: its payload stays on the GPU where the transport can leave it there.
   [[nodiscard]] std::unique_ptr<DeviceCall> begin_message(algorithms::Call const& call, spi::Transport& transport,
                                                           Stream stream);

@@ -41,10 +41,10 @@ void exchange_counts(Call& agreement, Call const& call, spi::DevicePlace const& 
 
 }  // namespace
 
-TransportCall::TransportCall(Call const& call, bool is_checked, std::shared_ptr<WatchedTransport> transport,
+TransportCall::TransportCall(Call const& call, Comparison comparison, std::shared_ptr<WatchedTransport> transport,
                              Stream stream)
     : call_(call),
-      is_checked_(is_checked),
+      comparison_(comparison),
       transport_(std::move(transport)),
       stream_(std::move(stream)),
       scratch_(transport_->make_scratch(call, stream_)),
@@ -57,7 +57,7 @@ Call TransportCall::on_host(std::chrono::milliseconds) {
     agreement.signature.digest = ArgumentDigest().add(agreement.signature.digest).add(captured).value();
     agreement.arguments.text("in a capture");
   }
-  if (!is_checked_) {
+  if (comparison_ != Comparison::on_host) {
     agreement.host_part = Call::HostPart::nothing;
   } else if (call_.signature.op_kind == OpKind::all_to_allv && call_.called == nullptr) {
     exchange_counts(agreement, call_, transport_->place());
@@ -69,6 +69,7 @@ Call TransportCall::on_host(std::chrono::milliseconds) {
 
 void TransportCall::finish() {
   is_captured_ = cuda::Capture::of(stream_) != nullptr;
+  if (comparison_ == Comparison::in_table) transport_->compare(call_);
   ended_ = transport_->enqueue(call_, stream_, scratch_.get());
   position_.release();
   auto& provider = spi::device_provider(stream_.device().kind);

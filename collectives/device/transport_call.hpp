@@ -1,5 +1,6 @@
 #pragma once
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -9,12 +10,17 @@
 
 namespace crossrank::device {
 
-/// A collective on device tensors that a device transport carries out. On the CPU transport the ranks only compare
-/// their arguments.
+/// A collective on device tensors that a device transport carries out. The ranks at most compare their arguments on
+/// the CPU.
 class TransportCall final : public DeviceCall {
  public:
-  /// `is_checked`: whether the ranks compare arguments; then the host waits until all ranks have made the call.
-  TransportCall(algorithms::Call const& call, bool is_checked, std::shared_ptr<WatchedTransport> transport,
+  /// How the ranks compare their arguments.
+  enum class Comparison : std::uint8_t {
+    none,
+    in_table,  ///< with those of the ranks that have made the call; see `WatchedTransport::compare`
+    on_host    ///< in a round of the CPU transport, in which the host waits until all ranks have made the call
+  };
+  TransportCall(algorithms::Call const& call, Comparison comparison, std::shared_ptr<WatchedTransport> transport,
                 Stream stream);
 
   [[nodiscard]] algorithms::Call on_host(std::chrono::milliseconds timeout) override;
@@ -28,7 +34,7 @@ class TransportCall final : public DeviceCall {
 
  private:
   algorithms::Call const call_;
-  bool is_checked_;
+  Comparison comparison_;
   std::shared_ptr<WatchedTransport> transport_;
   Stream stream_;
   std::shared_ptr<spi::Storage> scratch_;  ///< of a reduction in rank order

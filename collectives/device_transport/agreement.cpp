@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <exception>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/spi/device_provider.hpp>
 
+#include "collectives/device_transport/call_table.hpp"
 #include "collectives/device_transport/device_transports.hpp"
 #include "collectives/device_transport/device_use.hpp"
 #include "collectives/device_transport/rank_records.hpp"
@@ -21,6 +23,7 @@
 #include "lib/core/environment.hpp"
 #include "lib/core/log.hpp"
 #include "lib/core/text/rank_list.hpp"
+#include "lib/node/group/group.hpp"
 
 namespace crossrank::device {
 namespace {
@@ -46,7 +49,8 @@ struct Offer {
   Choice choice = Choice::automatic;  ///< its `CROSSRANK_DEVICE`
   std::uint32_t is_usable = 0;        ///< 1: the rank has made its offer of the transport
   std::uint64_t is_capturing = 0;     ///< 1: a graph is being captured from its stream
-  std::uint64_t has_kernels = 0;      ///< 1: its device runs the library's kernels
+  std::uint32_t has_kernels = 0;      ///< 1: its device runs the library's kernels
+  std::uint32_t notes_calls = 0;      ///< 1: it can compare calls by a `CallTable`, and its check level asks for that
   Name name{};                        ///< of the transport that it prefers
   Name title{};
   spi::DeviceTransportOffer capabilities{};
@@ -58,6 +62,7 @@ struct Offer {
 struct Report {
   enum class Outcome : std::uint32_t { failed, stopped, joined };
   Outcome outcome = Outcome::failed;  ///< `stopped`: because of another rank
+  CallTable::Row row{};               ///< of the call table
   RecordError failure{};
 };
 
@@ -182,16 +187,32 @@ std::optional<spi::DeviceTransportId> share_id(spi::Transport& transport, Factor
 }
 
 /// Makes a group of the same ranks for the watchdog. Returns null, on all ranks, when their node has no space for it.
-std::unique_ptr<DeviceWatchdog> make_watchdog(spi::Transport& transport, Factory const& factory, Report& report,
-                                              spi::TimeoutPolicy const& timeout_policy) {
+std::shared_ptr<spi::Transport> make_group(spi::Transport& transport, Factory const& factory, Report& report,
+                                           spi::TimeoutPolicy const& timeout_policy) {
   auto all = all_ranks(transport.world_size());
   auto name = transport.name() + "/" + std::string(factory.name());
   try {
-    return std::make_unique<DeviceWatchdog>(
-        transport.split({spi::OpKind::split, agreement_mark}, all, std::move(name), timeout_policy),
-        DeviceWatchdog::Watched{.group = transport.name(), .transport = factory.title()}, timeout_policy.timeout);
+    return transport.split({spi::OpKind::split, agreement_mark}, all, std::move(name), timeout_policy);
   } catch (UnavailableError const&) {
     report.failure = record_error(std::current_exception());
+    return nullptr;
+  }
+}
+
+/// Returns the group on the node that holds all ranks of the transport; null where they are on several nodes.
+std::shared_ptr<node::Group> group_of_one_node(spi::Transport const& transport) {
+  auto group = node::group_of(transport.node_memory());
+  return group && group->size() == transport.world_size() ? group : nullptr;
+}
+
+/// Makes this rank's part of the call table. Returns null without memory: then the ranks compare on the host.
+std::unique_ptr<CallTable> make_call_table(spi::Transport const& transport, spi::Transport const& of_watchdog,
+                                           Report& report) {
+  try {
+    auto table = std::make_unique<CallTable>(group_of_one_node(transport), group_of_one_node(of_watchdog));
+    report.row = table->own_row();
+    return table;
+  } catch (Error const&) {
     return nullptr;
   }
 }
@@ -248,9 +269,10 @@ void agree_on_staged(spi::Transport const& transport, std::vector<Offer> const& 
 
 }  // namespace
 
-std::shared_ptr<WatchedTransport> agree_on_transport(spi::Transport& transport, Stream const& stream,
+std::shared_ptr<WatchedTransport> agree_on_transport(spi::Transport& transport, Stream const& stream, CheckLevel check,
                                                      spi::TimeoutPolicy const& timeout_policy) {
-  auto const mine = own_offer(stream);
+  auto mine = own_offer(stream);
+  mine.offer.notes_calls = check == CheckLevel::local && group_of_one_node(transport) ? 1 : 0;
   auto const offers = gather_records(transport, agreement_mark, mine.offer, timeout_policy);
   require_no_capture(offers, transport);
   std::vector<DeviceUse> uses;
@@ -265,22 +287,38 @@ std::shared_ptr<WatchedTransport> agree_on_transport(spi::Transport& transport, 
   spi::DevicePlace const place{.device = stream.device(), .rank = transport.rank(), .ranks = transport.world_size()};
   Report report;
   std::unique_ptr<spi::DeviceTransport> made;
-  auto watchdog = make_watchdog(transport, factory, report, timeout_policy);
+  std::unique_ptr<DeviceWatchdog> watchdog;
+  std::unique_ptr<CallTable> table;
+  if (auto group = make_group(transport, factory, report, timeout_policy)) {
+    if (std::ranges::all_of(offers, [](auto const& offer) { return offer.notes_calls != 0; }))
+      table = make_call_table(transport, *group, report);
+    watchdog = std::make_unique<DeviceWatchdog>(
+        std::move(group), DeviceWatchdog::Watched{.group = transport.name(), .transport = factory.title()},
+        timeout_policy.timeout);
+  }
   auto const id = watchdog ? share_id(transport, factory, report, timeout_policy) : std::nullopt;
   if (id) made = join(factory, place, *id, *watchdog, report, timeout_policy.timeout);
-  if (auto const reports = gather_records(transport, agreement_mark, report, timeout_policy);
-      auto const r = first_failure(reports)) {
+  auto const reports = gather_records(transport, agreement_mark, report, timeout_policy);
+  if (auto const r = first_failure(reports)) {
     watchdog.reset();  // its thread uses the transport
     if (made) made->abort();
     agree_on_staged(transport, offers, "on " + rank_text(*r) + " " + error_of(reports[*r].failure).text());
     return nullptr;
+  }
+  if (std::ranges::all_of(reports, [](auto const& one) { return one.row.bytes != 0; })) {
+    std::vector<CallTable::Row> rows;
+    std::ranges::transform(reports, std::back_inserter(rows), &Report::row);
+    table->open(rows);
+  } else {
+    table.reset();
   }
   bool const have_kernels =
       std::all_of(offers.begin(), offers.end(), [](auto const& offer) { return offer.has_kernels != 0; });
   return std::make_shared<WatchedTransport>(
       WatchedTransport::Group{
           .name = transport.name(), .backend = factory.name(), .place = place, .have_kernels = have_kernels},
-      std::move(made), std::move(watchdog), node::DeviceRecorder(transport.node_memory(), transport.global_ranks()));
+      std::move(made), std::move(table), std::move(watchdog),
+      node::DeviceRecorder(transport.node_memory(), transport.global_ranks()));
 }
 
 }  // namespace crossrank::device

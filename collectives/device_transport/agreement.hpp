@@ -1,6 +1,7 @@
 #pragma once
 #include <memory>
 
+#include <crossrank/collective/check_level.hpp>
 #include <crossrank/spi/transport.hpp>
 #include <crossrank/stream.hpp>
 
@@ -17,6 +18,7 @@ namespace crossrank::device {
 /// `CROSSRANK_DEVICE` of a rank names a device transport. `UsageError` on all ranks when a graph is being captured from
 /// the `stream` of one.
 [[nodiscard]] std::shared_ptr<WatchedTransport> agree_on_transport(spi::Transport& transport, Stream const& stream,
+                                                                   CheckLevel check,
                                                                    spi::TimeoutPolicy const& timeout_policy);
 
 }  // namespace crossrank::device

@@ -96,7 +96,11 @@ void DeviceWatchdog::note_enqueued(Work work) {
 
 void DeviceWatchdog::request_failure(std::string why) { request({.why = std::move(why)}); }
 
-void DeviceWatchdog::request_timeout(std::string why) { request({.why = std::move(why), .is_timeout = true}); }
+void DeviceWatchdog::request_timeout(std::string why) { request({.why = std::move(why), .code = ErrorCode::timeout}); }
+
+void DeviceWatchdog::request_mismatch(std::vector<int> ranks, std::string why) {
+  request({.why = std::move(why), .code = ErrorCode::mismatch, .ranks = std::move(ranks)});
+}
 
 void DeviceWatchdog::request(Request request) {
   {
@@ -138,6 +142,8 @@ void DeviceWatchdog::poll_once() noexcept {
       throw;
     } catch (TimeoutError const&) {
       throw;
+    } catch (MismatchError const&) {
+      throw;
     } catch (Error const& e) {  // of the driver
       blame_itself(e.what());
     }
@@ -155,10 +161,17 @@ void DeviceWatchdog::check_all() {
     progress = progress_;
   }
   peers_.poll(progress);
-  if (request && request->is_timeout) blame_late_ranks(progress.begun, request->why);
+  if (request && request->code == ErrorCode::mismatch) blame(ErrorCode::mismatch, request->ranks, request->why);
+  if (request && request->code == ErrorCode::timeout) blame_late_ranks(progress.begun, request->why);
   if (request) {
     auto const failure = transport_->failure();
     blame_cause(failure && failure->may_be_of_peer, request->why);
+  }
+  if (auto const* const calls = calls_.load(std::memory_order_acquire)) {
+    if (auto const differs = calls->find_call_on_cpu()) {
+      calls->fail_group(*differs);
+      blame(ErrorCode::mismatch, differs->ranks, differs->text);
+    }
   }
   check_work();
   check_transport();

@@ -20,6 +20,7 @@
 #include <crossrank/spi/transport.hpp>
 #include <crossrank/stream.hpp>
 
+#include "collectives/device_transport/call_table.hpp"
 #include "collectives/device_transport/enqueued_calls.hpp"
 #include "collectives/device_transport/watchdog_peers.hpp"
 #include "lib/device/device_failures.hpp"
@@ -58,6 +59,9 @@ class DeviceWatchdog {
   /// Starts the thread. A backend that serves one thread only gets none; then each call polls.
   void start(spi::DeviceTransport& transport, Device device);
 
+  /// Lets the thread look in the table too. It must live until this watchdog ends.
+  void watch(CallTable const& calls) noexcept { calls_.store(&calls, std::memory_order_release); }
+
   /// A call under way.
   struct Work {
     Event started{};  ///< before its work on the stream
@@ -75,6 +79,8 @@ class DeviceWatchdog {
   void note_enqueued(Work work);
   /// Lets the thread give up in the name of this rank, because it failed to enqueue a call.
   void request_failure(std::string why);
+  /// Lets the thread fail the group, because the ranks make different calls.
+  void request_mismatch(std::vector<int> ranks, std::string why);
   /// Lets the thread fail the group, because the transport has not enqueued the last call of this rank in time. The
   /// thread finds the late ranks.
   void request_timeout(std::string why);
@@ -89,7 +95,8 @@ class DeviceWatchdog {
   /// A failure that the host has found.
   struct Request {
     std::string why{};
-    bool is_timeout = false;
+    ErrorCode code = ErrorCode::peer_lost;
+    std::vector<int> ranks{};  ///< that are to blame, for a mismatch
   };
   void request(Request request);
   [[nodiscard]] WatchdogPeers::Progress progress() const;
@@ -138,6 +145,7 @@ class DeviceWatchdog {
   WatchdogPeers peers_;
   std::chrono::milliseconds const timeout_;
   spi::DeviceTransport* transport_ = nullptr;
+  std::atomic<CallTable const*> calls_{nullptr};
   Device device_{};
   pid_t const process_;
   std::atomic<bool> failed_{false};  ///< stored after `failure_`, so that a thread that sees it finds that

@@ -15,6 +15,8 @@
 #include "collectives/device_transport/rank_order_reduction.hpp"
 #include "collectives/device_transport/rank_records.hpp"
 #include "collectives/spi/error_in.hpp"
+#include "lib/core/peer_errors.hpp"
+#include "lib/core/text/rank_list.hpp"
 #include "lib/device/device_failures.hpp"
 #include "lib/platform/backoff.hpp"
 #include "lib/platform/deadline.hpp"
@@ -82,11 +84,15 @@ void require_agreement(std::vector<BufferRecord> const& records, spi::Transport 
 }  // namespace
 
 WatchedTransport::WatchedTransport(Group group, std::unique_ptr<spi::DeviceTransport> transport,
-                                   std::unique_ptr<DeviceWatchdog> watchdog, node::DeviceRecorder recorder)
+                                   std::unique_ptr<CallTable> calls, std::unique_ptr<DeviceWatchdog> watchdog,
+                                   node::DeviceRecorder recorder)
     : group_(std::move(group)),
       transport_(std::move(transport)),
+      calls_(std::move(calls)),
       watchdog_(std::move(watchdog)),
-      recorder_(std::move(recorder)) {}
+      recorder_(std::move(recorder)) {
+  if (calls_) watchdog_->watch(*calls_);
+}
 
 WatchedTransport::~WatchedTransport() {
   if (::getpid() != process_) return;  // a thread of the parent may hold the lock of the watchdog
@@ -200,6 +206,30 @@ Event WatchedTransport::end_work(Begun begun, Stream const& stream, std::string 
                             .root = root,
                             .note = std::move(begun.note)});
   return ended;
+}
+
+void WatchedTransport::compare(algorithms::Call const& call) {
+  throw_failure();
+  ErrorInfo info{.operation = call.name(), .rank = place().rank, .world_size = place().ranks, .group_usable = false};
+  platform::Deadline deadline(timeout());
+  auto behind = calls_->ranks_behind();
+  for (platform::Backoff backoff; !behind.empty(); behind = calls_->ranks_behind()) {
+    backoff.pause();
+    throw_failure();
+    deadline.tick();
+    if (!deadline.expired()) continue;
+    info.message = "this rank is many calls ahead of " + name_ranks(behind) + ", which did not follow";
+    info.failed_ranks = std::move(behind);
+    end_after_timeout(TimeoutError(std::move(info)));
+  }
+  auto const differs = calls_->add(call);
+  if (!differs) return;
+  watchdog_->request_mismatch(differs->ranks, differs->text);
+  await_verdict();
+  throw_failure();
+  info.message = differs->text;
+  info.failed_ranks = differs->ranks;
+  throw_peer_error(ErrorCode::mismatch, std::move(info));
 }
 
 Event WatchedTransport::enqueue(algorithms::Call const& call, Stream const& stream, spi::Storage* scratch) {

@@ -14,6 +14,7 @@
 #include <crossrank/stream.hpp>
 
 #include "collectives/algorithms/call.hpp"
+#include "collectives/device_transport/call_table.hpp"
 #include "collectives/device_transport/device_watchdog.hpp"
 #include "lib/device/cuda/capture.hpp"
 #include "lib/node/group/device_recorder.hpp"
@@ -33,7 +34,8 @@ class WatchedTransport : public std::enable_shared_from_this<WatchedTransport> {
     bool have_kernels = false;  ///< the devices of all ranks run the library's kernels
   };
 
-  WatchedTransport(Group group, std::unique_ptr<spi::DeviceTransport> transport,
+  /// `calls`: null where the ranks cannot compare their calls in shared memory.
+  WatchedTransport(Group group, std::unique_ptr<spi::DeviceTransport> transport, std::unique_ptr<CallTable> calls,
                    std::unique_ptr<DeviceWatchdog> watchdog, node::DeviceRecorder recorder);
   /// Ends the transport after its work, then leaves the watchdog.
   ~WatchedTransport();
@@ -53,6 +55,12 @@ class WatchedTransport : public std::enable_shared_from_this<WatchedTransport> {
   }
   /// Returns the memory of the device that `enqueue` needs for a reduction in rank order; null for other calls.
   [[nodiscard]] std::shared_ptr<spi::Storage> make_scratch(algorithms::Call const& call, Stream const& stream) const;
+  /// Returns whether `compare` can be used.
+  [[nodiscard]] bool has_call_table() const noexcept { return calls_ != nullptr; }
+  /// Compares the next call with those that the other ranks have made, without waiting for the ranks that have not.
+  /// `MismatchError` on all ranks when they differ; `TimeoutError` when this rank is far ahead of one that does not
+  /// follow; the failure of the group.
+  void compare(algorithms::Call const& call);
   /// Enqueues a call on the stream and returns its end. With `scratch` it is a reduction in rank order. `BackendError`
   /// when the transport refuses; the failure of the group. On a stream that is being captured the call becomes a part
   /// of the graph.
@@ -79,6 +87,10 @@ class WatchedTransport : public std::enable_shared_from_this<WatchedTransport> {
 
   /// Refuses replays of graphs from now on.
   void close() noexcept { closed_.store(true, std::memory_order_relaxed); }
+  /// Forgets the group on the CPU, which ends.
+  void leave_group() noexcept {
+    if (calls_) calls_->leave_group();
+  }
   /// Returns the limit of a call that makes no progress.
   [[nodiscard]] std::chrono::milliseconds timeout() const noexcept { return watchdog_->timeout(); }
   /// Throws `UsageError` after `close`.
@@ -106,7 +118,8 @@ class WatchedTransport : public std::enable_shared_from_this<WatchedTransport> {
   Group const group_;
   pid_t const process_ = ::getpid();
   std::unique_ptr<spi::DeviceTransport> transport_;
-  std::unique_ptr<DeviceWatchdog> watchdog_;  ///< its thread uses the transport, so that it ends first
+  std::unique_ptr<CallTable> calls_;          ///< null: the ranks compare on the host
+  std::unique_ptr<DeviceWatchdog> watchdog_;  ///< its thread uses the two above, so that it ends first
   node::DeviceRecorder recorder_;
   std::atomic<bool> closed_{false};
   Event last_work_{};

@@ -118,7 +118,7 @@ void MessageTransport::report_lost(std::span<int const> members, std::string_vie
 void MessageTransport::report_failure(ErrorCode code, std::span<int const> members, std::string_view why) noexcept {
   if (!link_.network().is_own_process()) return;
   auto const guard = link_.network().lock();
-  failures_.fail({.code = code == ErrorCode::timeout ? code : ErrorCode::peer_lost,
+  failures_.fail({.code = code == ErrorCode::timeout || code == ErrorCode::mismatch ? code : ErrorCode::peer_lost,
                   .failed_ranks = {members.begin(), members.end()},
                   .text = std::string(why)});
 }

@@ -27,6 +27,14 @@ using spi::RequestId;
 
 constexpr std::size_t short_copy = std::size_t{8} << 10;
 
+node::Verdict verdict_of(ErrorCode code) noexcept {
+  switch (code) {
+    case ErrorCode::timeout: return node::Verdict::timeout;
+    case ErrorCode::mismatch: return node::Verdict::mismatch;
+    default: return node::Verdict::aborted;
+  }
+}
+
 struct ShmPeerWatch final : spi::PeerWatch {
   explicit ShmPeerWatch(node::PeerWatchdog started) : watchdog(std::move(started)) {}
   node::PeerWatchdog watchdog;
@@ -285,8 +293,7 @@ void ShmTransport::report_lost(std::span<int const> members, std::string_view wh
 
 void ShmTransport::report_failure(ErrorCode code, std::span<int const> members, std::string_view why) noexcept {
   if (members.empty()) return abort(why);
-  group_->fail(code == ErrorCode::timeout ? node::Verdict::timeout : node::Verdict::aborted, why,
-               {members.begin(), members.end()});
+  group_->fail(verdict_of(code), why, {members.begin(), members.end()});
 }
 
 void ShmTransport::note_peer_error(int member) noexcept { group_->note_peer_error(member); }

@@ -6,12 +6,15 @@ namespace crossrank {
 /// Says how thoroughly the ranks check a call. All ranks of a job use the same level.
 enum class CheckLevel : std::uint8_t {
   off,  ///< checks only those of a rank's own arguments that memory safety depends on
-  /// Checks a rank's own arguments. A backend that can compare calls at no cost does so too. Collectives that NCCL or
-  /// another device transport carries are always compared, because it compares nothing itself: the host waits until all
-  /// ranks have made the call.
+  /// Checks a rank's own arguments. A backend that can compare calls at no cost does so too.
+  ///
+  /// Collectives that NCCL or another device transport carries are always compared, because it compares nothing itself.
+  /// The ranks of a host do so without waiting for each other: the last one of the ranks that differ enqueues nothing
+  /// and throws the `MismatchError`, and the others get it at their next call of the group or wait for the device. In a
+  /// group on several hosts, and during captures, the host waits until all ranks have made the call.
   local,
-  /// Also compares operation, root, shapes, dtype and op on all ranks before each call. A difference is a
-  /// `MismatchError` on all of them. The receiver of a message compares shape and dtype.
+  /// Also compares operation, root, shapes, dtype and op on all ranks before each call. The host waits for all of them.
+  /// A difference is a `MismatchError` on all of them. The receiver of a message compares shape and dtype.
   collective,
 };
 

@@ -170,7 +170,8 @@ class CROSSRANK_EXPORT Transport {
   /// Kills the group because another transport has found that `members` are dead. They count as lost in every group.
   virtual void report_lost(std::span<int const> members, std::string_view why) noexcept;
   /// Kills the group because of `members`, which may continue in their other groups. The current and later calls of
-  /// every rank, theirs too, throw `TimeoutError` when `code` is `timeout`, else `PeerLostError`.
+  /// every rank, theirs too, throw `TimeoutError` when `code` is `timeout`, `MismatchError` when it is `mismatch`, else
+  /// `PeerLostError`.
   virtual void report_failure(ErrorCode code, std::span<int const> members, std::string_view why) noexcept;
   /// Records that this rank throws an error of `member`, so that a launcher tells cause from effect when the job ends.
   /// The next collective of this rank forgets it.

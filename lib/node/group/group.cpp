@@ -15,6 +15,18 @@ namespace crossrank {
 spi::NodeMemory::~NodeMemory() = default;
 
 namespace node {
+namespace {
+
+/// Returns how a launcher's report begins about a rank that is to blame.
+char const* status_prefix(Verdict verdict) noexcept {
+  switch (verdict) {
+    case Verdict::timeout: return "was too late: ";
+    case Verdict::mismatch: return "disagreed with others: ";
+    default: return "gave up: ";
+  }
+}
+
+}  // namespace
 
 std::shared_ptr<Group> group_of(std::shared_ptr<spi::NodeMemory> const& memory) noexcept {
   return std::dynamic_pointer_cast<Group>(memory);
@@ -186,7 +198,7 @@ void Group::abort(std::string_view why) noexcept { fail(Verdict::aborted, why, {
 void Group::fail(Verdict verdict, std::string_view why, std::vector<int> members) noexcept {
   if (!comm().is_own_process()) return;
   std::string const text(why);
-  auto const status = (verdict == Verdict::timeout ? "was too late: " : "gave up: ") + text;
+  auto const status = status_prefix(verdict) + text;
   rounds_.fail({.verdict = verdict, .members = std::move(members), .text = text, .status = status}, nullptr);
   decision_.adopt_root_cause();
 }

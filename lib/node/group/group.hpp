@@ -79,6 +79,16 @@ class Group final : public spi::NodeMemory {
   }
   /// Blocks until the round has passed. Throws the group's error if it has failed.
   Outcome wait(std::uint64_t round, spi::TimeoutPolicy const& timeout_policy, std::string_view operation);
+  /// Returns the last round that this member has arrived at.
+  [[nodiscard]] std::uint64_t posted() const noexcept { return rounds_.posted(); }
+  /// Returns whether a member has arrived at a round that has not passed here, or has passed since. Any thread.
+  [[nodiscard]] bool has_arrived(int member, std::uint64_t round) const noexcept {
+    return arrivals_.reached(member, round);
+  }
+  /// Returns the call of a member that waits in a round, with its arguments. Any thread.
+  [[nodiscard]] std::string call_in_words(int member, std::uint64_t round) const {
+    return arrivals_.call_in_words(member, round);
+  }
   /// Returns how a round ended that this member does not wait for; nothing while it has not passed.
   [[nodiscard]] std::optional<Outcome> poll(std::uint64_t round) noexcept;
   /// Returns, after `passed_failed`, the error that names the failed members and their errors.
@@ -103,7 +113,8 @@ class Group final : public spi::NodeMemory {
 
   /// Fails the first undecided round, and with it all later ones, on all members.
   void abort(std::string_view why) noexcept;
-  /// Makes the group fail with an error that blames `members`, at least one. `verdict` is `timeout` or `aborted`.
+  /// Makes the group fail with an error that blames `members`, at least one. `verdict` is `timeout`, `mismatch` or
+  /// `aborted`.
   void fail(Verdict verdict, std::string_view why, std::vector<int> members) noexcept;
   /// Records that the members have closed the group, so that dropping the handle is not a departure.
   void closed() noexcept;

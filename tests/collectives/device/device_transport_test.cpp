@@ -227,7 +227,13 @@ CROSSRANK_RANK_SCENARIO(transport_calls) {
     world.all_reduce(flag, ReduceOp::bor);
     EXPECT_EQ(flag.to(Device::cpu()).as<std::uint8_t>()[0], 7) << "the transport has more ops than NCCL";
     auto unequal = filled(world, 4 + world.rank() / 2, device);
-    EXPECT_THROW(world.all_reduce(unequal), MismatchError) << "the library compares, not the transport";
+    EXPECT_THROW(
+        {
+          world.all_reduce(unequal);
+          current_stream(device).synchronize();
+        },
+        MismatchError)
+        << "the library compares, not the transport";
   });
 }
 

@@ -45,7 +45,8 @@ void give_up(Collective const& world, Tensor& tensor, std::string_view way) {
 CROSSRANK_RANK_SCENARIO(nccl_end_on_the_cpu) {
   std::signal(SIGUSR1, [](int) { others_have_enqueued = 1; });
   return end_with_verdict(self, [&] {
-    auto const world = connect({.backend = "shm", .timeout = long_timeout});
+    // Then a started call is not enqueued before all ranks have made it.
+    auto const world = connect({.backend = "shm", .timeout = long_timeout, .check = CheckLevel::collective});
     auto tensor = filled(world, 1'000);
     world.all_reduce(tensor);
     current_stream(default_device()).synchronize();

@@ -24,6 +24,7 @@
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "tests/collectives/device/nccl_ranks.hpp"
+#include "tests/support/error_of.hpp"
 #include "tests/support/emulated_driver.hpp"
 
 /// Collectives on GPU tensors that NCCL carries, between processes.
@@ -323,16 +324,32 @@ TEST(NcclHandle, is_the_communicator_of_the_group) { expect_job_ok(3, "nccl_hand
 
 // ---------------------------------------------------------------- disagreement
 
-/// Runs a call on which the ranks disagree, as the first one of the group or after another one.
+/// Runs a call on which the ranks disagree, as the first one of the group or after another one, and expects one error
+/// on all of them. The rank that makes it first enqueues it, so that its error comes when it waits for the GPU.
+/// Arguments: "first" or "later", and the check level.
 template <class Call>
 void expect_mismatch(RankSelf const& self, Call call) {
-  auto const world = connect_gpu_rank();
+  bool const waits = self.arguments.at(1) == "collective";
+  auto const world = connect({.backend = "shm",
+                              .timeout = std::chrono::seconds(60),
+                              .check = waits ? CheckLevel::collective : CheckLevel::local});
   if (self.arguments.at(0) == "later") {
     auto tensor = filled(world, 4);
     world.all_reduce(tensor);
     EXPECT_EQ(world.device_backend(), "nccl");
   }
-  EXPECT_THROW(call(world), MismatchError);
+  auto const info = error_of<MismatchError>([&] {
+    call(world);
+    EXPECT_FALSE(waits) << "the call throws on all ranks";
+    current_stream(default_device()).synchronize();
+  });
+  EXPECT_FALSE(info.failed_ranks.empty());
+  if (info.group_usable) return;  // the ranks have compared the counts of an exchange before they enqueue it
+  EXPECT_FALSE(info.hint.empty());
+  auto again = filled(world, 4);
+  EXPECT_THROW(world.all_reduce(again), MismatchError) << "the group stays unusable";
+  auto on_cpu = Tensor::zeros({4}, Dtype::f32);
+  EXPECT_THROW(world.all_reduce(on_cpu), MismatchError);
 }
 
 CROSSRANK_RANK_SCENARIO(nccl_unequal_counts) {
@@ -360,18 +377,18 @@ CROSSRANK_RANK_SCENARIO(nccl_unequal_exchange) {
   return end_gpu_rank();
 }
 
-class NcclDisagreement : public testing::TestWithParam<std::tuple<char const*, char const*>> {};
+class NcclDisagreement : public testing::TestWithParam<std::tuple<char const*, char const*, char const*>> {};
 
 TEST_P(NcclDisagreement, is_a_mismatch_on_all_ranks) {
   auto options = gpu_ranks();
-  options.arguments = {std::get<1>(GetParam())};
+  options.arguments = {std::get<1>(GetParam()), std::get<2>(GetParam())};
   expect_job_ok(2, std::get<0>(GetParam()), std::move(options));
 }
 
 INSTANTIATE_TEST_SUITE_P(Calls, NcclDisagreement,
                          testing::Combine(testing::Values("nccl_unequal_counts", "nccl_and_cpu",
                                                           "nccl_unequal_exchange"),
-                                          testing::Values("first", "later")));
+                                          testing::Values("first", "later"), testing::Values("local", "collective")));
 
 }  // namespace
 }  // namespace crossrank::test

@@ -28,6 +28,11 @@ Collective connect_with_deadline(CheckLevel check) {
   return connect({.backend = "shm", .timeout = short_timeout, .check = check});
 }
 
+/// Returns the check level that the last argument names.
+CheckLevel level_of(RankSelf const& self) {
+  return self.arguments.back() == "local" ? CheckLevel::local : CheckLevel::collective;
+}
+
 Collective second_group(Collective const& world) { return world.split({{0, 1}}, "second"); }
 
 /// Makes the communicators.
@@ -92,9 +97,10 @@ Request start_sum(Collective const& group, Tensor& tensor, bool fused) {
   return group.iall_reduce(std::span<Tensor>(halves));
 }
 
-/// Ranks start calls of two groups in one order, and wait for them in different ones. Arguments: "fused" or "single".
+/// Ranks start calls of two groups in one order, and wait for them in different ones. Arguments: "fused" or "single",
+/// the check level.
 CROSSRANK_RANK_SCENARIO(nccl_waits_in_different_orders) {
-  auto const world = connect_with_deadline(CheckLevel::local);
+  auto const world = connect_with_deadline(level_of(self));
   auto const second = second_group(world);
   use_once(world, second);
   bool const fused = self.arguments.at(0) == "fused";
@@ -116,16 +122,18 @@ CROSSRANK_RANK_SCENARIO(nccl_waits_in_different_orders) {
 }
 
 TEST(NcclOrder, is_that_of_the_starts) {
-  for (auto const* const calls : {"single", "fused"}) {
-    auto options = gpu_ranks();
-    options.arguments = {calls};
-    expect_job_ok(2, "nccl_waits_in_different_orders", std::move(options));
+  for (auto const* const level : {"local", "collective"}) {
+    for (auto const* const calls : {"single", "fused"}) {
+      auto options = gpu_ranks();
+      options.arguments = {calls, level};
+      expect_job_ok(2, "nccl_waits_in_different_orders", std::move(options));
+    }
   }
 }
 
-/// A blocking call behind one of another group that has not been agreed on yet.
+/// A blocking call behind one of another group that has not been agreed on yet. Argument: the check level.
 CROSSRANK_RANK_SCENARIO(nccl_call_behind_a_started_one) {
-  auto const world = connect_with_deadline(CheckLevel::local);
+  auto const world = connect_with_deadline(level_of(self));
   auto const second = second_group(world);
   use_once(world, second);
   expect_both_sums(world, [&](int, Tensor& a, Tensor& b) {
@@ -136,11 +144,17 @@ CROSSRANK_RANK_SCENARIO(nccl_call_behind_a_started_one) {
   return end_gpu_rank();
 }
 
-TEST(NcclOrder, holds_for_a_blocking_call_behind_a_started_one) { expect_job_ok(2, "nccl_call_behind_a_started_one"); }
+TEST(NcclOrder, holds_for_a_blocking_call_behind_a_started_one) {
+  for (auto const* const level : {"local", "collective"}) {
+    auto options = gpu_ranks();
+    options.arguments = {level};
+    expect_job_ok(2, "nccl_call_behind_a_started_one", std::move(options));
+  }
+}
 
 /// A request that is dropped does not keep later calls of other groups waiting.
 CROSSRANK_RANK_SCENARIO(nccl_dropped_request_before_a_call) {
-  auto const world = connect_with_deadline(CheckLevel::local);
+  auto const world = connect_with_deadline(CheckLevel::collective);
   auto const second = second_group(world);
   use_once(world, second);
   auto a = filled(world, 100);
@@ -153,7 +167,7 @@ CROSSRANK_RANK_SCENARIO(nccl_dropped_request_before_a_call) {
 
 /// A call that has failed does not keep later calls of other groups waiting, while its request is there.
 CROSSRANK_RANK_SCENARIO(nccl_failed_request_before_a_call) {
-  auto const world = connect_with_deadline(CheckLevel::local);
+  auto const world = connect_with_deadline(CheckLevel::collective);
   auto const second = second_group(world);
   use_once(world, second);
   auto a = filled(world, 100 + self.rank);
@@ -278,7 +292,7 @@ INSTANTIATE_TEST_SUITE_P(Names, NcclCrossedCallsElsewhere, testing::Values("seco
 
 /// Blocking calls that ranks compare fail on the host already.
 CROSSRANK_RANK_SCENARIO(nccl_blocking_calls_in_different_orders) {
-  auto const world = connect_with_deadline(CheckLevel::local);
+  auto const world = connect_with_deadline(CheckLevel::collective);
   auto const second = second_group(world);
   use_once(world, second);
   return end_with_verdict(self, [&] {
@@ -305,7 +319,7 @@ TEST(NcclCrossedBlockingCalls, are_an_error_before_they_are_enqueued) {
 
 /// A call waits behind one of another group that rank 1 never makes.
 CROSSRANK_RANK_SCENARIO(nccl_call_behind_a_missing_one) {
-  auto const world = connect_with_deadline(CheckLevel::local);
+  auto const world = connect_with_deadline(CheckLevel::collective);
   auto const second = second_group(world);
   use_once(world, second);
   auto a = filled(world, 100);

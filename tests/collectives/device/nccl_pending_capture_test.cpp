@@ -20,7 +20,7 @@ using cuda::Graph;
 /// A call under way is not swallowed by a graph that is captured from its stream, nor left out of the graph in which it
 /// was started.
 CROSSRANK_RANK_SCENARIO(nccl_graph_of_pending_calls) {
-  auto const world = connect_gpu_rank();
+  auto const world = connect({.backend = "shm", .timeout = std::chrono::seconds(60), .check = CheckLevel::collective});
   for (bool const starts_inside : {false, true}) {
     auto const group = world.split({{0, 1}}, starts_inside ? "inside" : "before");
     auto sum = filled(world, 4);
@@ -111,8 +111,10 @@ CROSSRANK_RANK_SCENARIO(nccl_graph_on_one_rank) {
   auto const stream = Stream::create(default_device());
   current_stream(default_device()).synchronize();
   auto const call = [&] { world.all_reduce(tensor); };
-  auto const error =
-      thrown<MismatchError>([&] { world.rank() == 0 ? static_cast<void>(Graph::capture(stream, call)) : call(); });
+  auto const error = thrown<MismatchError>([&] {
+    world.rank() == 0 ? static_cast<void>(Graph::capture(stream, call)) : call();
+    current_stream(default_device()).synchronize();
+  });
   EXPECT_THAT(error.what(), testing::HasSubstr("in a capture, but rank 1 calls all_reduce"));
   return end_gpu_rank();
 }

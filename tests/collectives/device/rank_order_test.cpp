@@ -286,8 +286,12 @@ CROSSRANK_RANK_SCENARIO(rank_order_on_one_rank) {
   EXPECT_EQ(on_cpu.item<float>(), static_cast<float>(world.world_size()));
   auto tensor = filled(world, 4);
   world.all_reduce(tensor);
-  EXPECT_THROW(world.all_reduce(tensor, ReduceOp::sum, world.rank() == 0 ? ReduceOrder::rank : ReduceOrder::any),
-               MismatchError);
+  EXPECT_THROW(
+      {
+        world.all_reduce(tensor, ReduceOp::sum, world.rank() == 0 ? ReduceOrder::rank : ReduceOrder::any);
+        current_stream(default_device()).synchronize();
+      },
+      MismatchError);
   return end_gpu_rank();
 }
 
@@ -303,6 +307,7 @@ CROSSRANK_RANK_SCENARIO(rank_order_launch_fails) {
     world.all_reduce(tensor, ReduceOp::sum, ReduceOrder::rank);
     current_stream(default_device()).synchronize();
     world.all_reduce(tensor);
+    current_stream(default_device()).synchronize();
     ADD_FAILURE() << "no error on rank " << world.rank();
   } catch (BackendError const&) {
     EXPECT_EQ(world.rank(), 0);
