@@ -93,6 +93,11 @@ std::string CallTable::call_in_words(int rank, std::uint64_t number) const {
   return describe_call(spi::to_string(static_cast<OpKind>(note.op_kind)), {note.arguments.data(), bytes});
 }
 
+void CallTable::throw_if_failed(char const* operation) const {
+  std::lock_guard const lock(mutex_);
+  if (group_ != nullptr) group_->throw_if_failed(operation);
+}
+
 void CallTable::fail_group(Disagreement const& disagreement) const noexcept {
   std::lock_guard const lock(mutex_);
   if (group_ != nullptr) group_->fail(node::Verdict::mismatch, disagreement.text, disagreement.ranks);

@@ -54,6 +54,8 @@ class CallTable {
   [[nodiscard]] std::optional<Disagreement> add(algorithms::Call const& call);
   /// Finds a rank that makes a collective on the CPU in place of a call of this rank. Any thread.
   [[nodiscard]] std::optional<Disagreement> find_call_on_cpu() const;
+  /// Throws the error of the group on the CPU if it has failed: a call that nobody waits for would not notice it.
+  void throw_if_failed(char const* operation) const;
   /// Makes the group on the CPU fail, in which a rank may wait for the others. Any thread.
   void fail_group(Disagreement const& disagreement) const noexcept;
   /// Forgets the group on the CPU, which ends. Any thread.

@@ -210,6 +210,7 @@ Event WatchedTransport::end_work(Begun begun, Stream const& stream, std::string 
 
 void WatchedTransport::compare(algorithms::Call const& call) {
   throw_failure();
+  calls_->throw_if_failed(call.name());
   ErrorInfo info{.operation = call.name(), .rank = place().rank, .world_size = place().ranks, .group_usable = false};
   platform::Deadline deadline(timeout());
   auto behind = calls_->ranks_behind();
@@ -287,6 +288,8 @@ void WatchedTransport::end_after(Error const& error) {
   await_verdict();
   try {
     throw_failure();
+  } catch (MismatchError const&) {  // the abort because of it is the cause
+    throw;
   } catch (Error const& failure) {
     auto const& blamed = failure.info().failed_ranks;
     if (std::find(blamed.begin(), blamed.end(), place().rank) == blamed.end()) throw;
