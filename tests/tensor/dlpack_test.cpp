@@ -1,6 +1,10 @@
 // Tensors from and for other libraries by DLPack, on the CPU and on emulated GPUs.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <numeric>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -155,6 +159,95 @@ TEST_F(Dlpack, packs_strides_on_the_device_of_the_tensor) {
     }
   }
   EXPECT_EQ(test::reports(), 0U);
+}
+
+/// Elements of a buffer of another library, and where they are.
+struct Strided {
+  dlpack::DataType dtype{};
+  std::vector<std::int64_t> shape{};
+  std::vector<std::int64_t> strides{};
+  std::int64_t first = 0;  ///< element
+};
+
+/// Returns the bytes that the library packs from such elements of a buffer.
+std::vector<std::byte> packed(Strided const& strided, void* buffer, Device device) {
+  int given_back = 0;
+  auto const tensor =
+      from_dlpack(foreign({.data = buffer,
+                           .device = {.type = device == gpu ? dlpack::device_cuda : dlpack::device_cpu, .index = 0},
+                           .dtype = strided.dtype,
+                           .shape = strided.shape,
+                           .strides = strided.strides,
+                           .byte_offset = static_cast<std::uint64_t>(strided.first) * strided.dtype.bits / 8},
+                          given_back));
+  auto const host = tensor.to(Device::cpu());
+  return {host.data(), host.data() + host.nbytes()};
+}
+
+constexpr std::int64_t buffer_bytes = 1 << 16;
+
+/// Any order of dimensions, steps, reversed and repeated dimensions, and elements of all sizes.
+Strided random_strides(std::mt19937& random) {
+  auto const below = [&](std::int64_t end) { return std::uniform_int_distribution<std::int64_t>(0, end - 1)(random); };
+  Strided one;
+  auto const log_bytes = below(4);
+  one.dtype = {.code = log_bytes == 0 ? dlpack::type_uint : dlpack::type_float,
+               .bits = static_cast<std::uint8_t>(8 << log_bytes),
+               .lanes = 1};
+  auto const dims = static_cast<std::size_t>(1 + below(4));
+  std::vector<std::size_t> order(dims);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::shuffle(order.begin(), order.end(), random);
+  one.shape.resize(dims);
+  one.strides.resize(dims);
+  std::int64_t stride = 1 + below(2);
+  for (auto const dim : order) {
+    one.shape[dim] = 1 + below(6);
+    one.strides[dim] = stride;
+    stride *= one.shape[dim] + below(2);
+    if (below(5) == 0) one.strides[dim] = 0;
+    if (below(4) == 0) one.strides[dim] = -one.strides[dim];
+    if (one.strides[dim] < 0) one.first -= one.strides[dim] * (one.shape[dim] - 1);
+  }
+  one.first += below(4);
+  return one;
+}
+
+TEST_F(Dlpack, packs_any_strides_on_a_gpu_as_on_the_cpu) {
+  auto const seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  std::vector<std::uint8_t> bytes(buffer_bytes);
+  for (auto& byte : bytes) byte = static_cast<std::uint8_t>(random());
+  auto const there = Tensor::of(bytes, {buffer_bytes}).to(gpu);
+  for (int i = 0; i < 500; ++i) {
+    auto const one = random_strides(random);
+    ASSERT_EQ(packed(one, there.data(), gpu), packed(one, bytes.data(), Device::cpu()))
+        << testing::PrintToString(one.shape) << " strides " << testing::PrintToString(one.strides) << " of "
+        << int{one.dtype.bits} << " bits from " << one.first;
+  }
+  EXPECT_EQ(test::reports(), 0U);
+}
+
+Strided transposed() {
+  return {.dtype = {.code = dlpack::type_float, .bits = 32, .lanes = 1}, .shape = {64, 64}, .strides = {1, 64}};
+}
+
+TEST_F(Dlpack, packs_a_transposed_tensor_by_one_kernel) {
+  auto values = counted(64 * 64);
+  auto const there = Tensor::of(values, {64 * 64}).to(gpu);
+  auto const copies = test::calls("cuMemcpyDtoDAsync_v2") + test::calls("cuMemcpy2DAsync_v2");
+  EXPECT_EQ(packed(transposed(), there.data(), gpu), packed(transposed(), values.data(), Device::cpu()));
+  EXPECT_EQ(test::calls("cuLaunchKernel"), 1U);
+  EXPECT_EQ(test::calls("cuMemcpyDtoDAsync_v2") + test::calls("cuMemcpy2DAsync_v2"), copies);
+}
+
+TEST_F(Dlpack, packs_by_copies_on_a_gpu_without_kernels) {
+  ::setenv("EMULATED_GPU_CAPABILITY", "35", 1);
+  auto values = counted(64 * 64);
+  auto const there = Tensor::of(values, {64 * 64}).to(gpu);
+  EXPECT_EQ(packed(transposed(), there.data(), gpu), packed(transposed(), values.data(), Device::cpu()));
+  EXPECT_EQ(test::calls("cuLaunchKernel"), 0U);
 }
 
 TEST_F(Dlpack, takes_no_elements_with_any_strides) {

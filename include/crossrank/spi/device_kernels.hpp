@@ -34,4 +34,19 @@ struct DeviceReduction {
 };
 static_assert(sizeof(DeviceReduction) == 40);
 
+/// A copy of elements with any strides into memory without gaps. The addresses and all strides are multiples of
+/// `unit_bytes`, and the elements do not overlap the result.
+struct DevicePacking {
+  static constexpr std::uint32_t max_dims = 17;  ///< those of a shape, and the bytes of an element
+
+  void* to = nullptr;                 ///< units that are written, one after the other
+  void const* from = nullptr;         ///< the first unit that is read
+  std::uint64_t units = 0;            ///< how many: the product of `lengths`
+  std::uint32_t unit_bytes = 1;       ///< 1, 2, 4 or 8
+  std::uint32_t dims = 0;             ///< how many dimensions
+  std::uint64_t lengths[max_dims]{};  ///< by dimension, the last one is the innermost
+  std::int64_t strides[max_dims]{};   ///< in bytes, of what is read; may be 0 or negative
+};
+static_assert(sizeof(DevicePacking) == 304);
+
 }  // namespace crossrank::spi

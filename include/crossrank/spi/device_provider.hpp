@@ -46,8 +46,8 @@ struct SharedDeviceMemory {
 /// `device_provider` finds it. Each vendor implements one provider. A member that enqueues work returns at once;
 /// the work runs in the order of the stream. Any thread may call any member. `UnavailableError` without a driver,
 /// device or memory; `UsageError` for a device number that does not exist; `BackendError` when the vendor's library
-/// fails, also with the error of work that was enqueued earlier. `allocate`, `copy`, `fill`, `convert`, `reduce` and
-/// `keep_alive` throw `UsageError` while another library captures a graph from the stream.
+/// fails, also with the error of work that was enqueued earlier. `allocate`, `copy`, `fill`, `convert`, `reduce`,
+/// `pack` and `keep_alive` throw `UsageError` while another library captures a graph from the stream.
 class CROSSRANK_EXPORT DeviceProvider {
  public:
   virtual ~DeviceProvider() = default;
@@ -106,13 +106,15 @@ class CROSSRANK_EXPORT DeviceProvider {
   virtual void copy(Stream const& stream, DeviceCopy const& copy) = 0;
   /// Enqueues a fill of `bytes` bytes of device memory with `value`.
   virtual void fill(Stream const& stream, std::byte* at, std::byte value, std::size_t bytes) = 0;
-  /// Returns whether the device runs the kernels of `convert` and `reduce`. The first call loads them, which may take a
-  /// second the first time on a machine; a log event of level `warning` says why they cannot be loaded.
+  /// Returns whether the device runs the kernels of `convert`, `reduce` and `pack`. The first call loads them, which
+  /// may take a second the first time on a machine; a log event of level `warning` says why they cannot be loaded.
   [[nodiscard]] virtual bool has_kernels(Device device) = 0;
   /// Enqueues a conversion of elements; `has_kernels` must be true.
   virtual void convert(Stream const& stream, DeviceConversion const& conversion) = 0;
   /// Enqueues a reduction in rank order; `has_kernels` must be true.
   virtual void reduce(Stream const& stream, DeviceReduction const& reduction) = 0;
+  /// Enqueues a copy of elements with any strides; `has_kernels` must be true.
+  virtual void pack(Stream const& stream, DevicePacking const& packing) = 0;
   /// Notes that the library is about to enqueue work that writes `storage`. If the stream is being captured, the
   /// provider refuses replays of the graph while `storage->frozen_by()` returns a text.
   virtual void will_write(Stream const& stream, std::shared_ptr<Storage const> const& storage) = 0;

@@ -186,6 +186,13 @@ class CudaProvider final : public spi::DeviceProvider {
     ContextScope const scope(state);
     state.kernels().reduce(native(stream), reduction);
   }
+  void pack(Stream const& stream, spi::DevicePacking const& packing) override {
+    if (packing.units == 0) return;
+    require_no_foreign_capture(stream, "copy elements on a GPU");
+    auto& state = device_state(stream.device());
+    ContextScope const scope(state);
+    state.kernels().pack(native(stream), packing);
+  }
   void will_write(Stream const& stream, std::shared_ptr<spi::Storage const> const& storage) override {
     if (auto* const capture = Capture::of(stream)) capture->will_write(storage);
   }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cstdint>
 #include <cstring>
 
 #include <crossrank/spi/device_provider.hpp>
@@ -73,6 +75,37 @@ class RowCopier {
   std::byte* next_;
 };
 
+/// Returns the copy as one of a kernel, in the largest units that the addresses and strides allow.
+spi::DevicePacking packing_of(Tensor const& to, dlpack::Tensor const& from, Rows const& rows,
+                              std::byte const* element) {
+  auto const element_bytes = static_cast<std::int64_t>(bits_of(to.dtype()) / 8);
+  constexpr std::uintptr_t largest_unit = 8;
+  auto all = largest_unit | reinterpret_cast<std::uintptr_t>(to.data()) | reinterpret_cast<std::uintptr_t>(element) |
+             static_cast<std::uintptr_t>(rows.run_bytes);
+  spi::DevicePacking packing{.to = to.data(), .from = element};
+  auto const add = [&](std::int64_t length, std::int64_t stride) {
+    packing.lengths[packing.dims] = static_cast<std::uint64_t>(length);
+    packing.strides[packing.dims++] = stride;
+    all |= static_cast<std::uintptr_t>(stride);
+  };
+  for (int i = 0; i < rows.outer; ++i) {
+    if (from.shape[i] > 1) add(from.shape[i], from.strides[i] * element_bytes);
+  }
+  if (rows.rows > 1) add(rows.rows, rows.row_stride);
+  packing.unit_bytes = 1U << std::countr_zero(all);
+  add(rows.run_bytes / packing.unit_bytes, packing.unit_bytes);
+  packing.units = to.nbytes() / packing.unit_bytes;
+  return packing;
+}
+
+/// Copies by a kernel where the driver has no single copy for it. Returns false where the GPU has no kernels.
+bool pack_on_gpu(Tensor const& to, dlpack::Tensor const& from, Rows const& rows, std::byte const* element) {
+  auto& provider = spi::device_provider(to.device().kind);
+  if (!provider.has_kernels(to.device())) return false;
+  provider.pack(current_stream(to.device()), packing_of(to, from, rows, element));
+  return true;
+}
+
 }  // namespace
 
 bool is_dense(dlpack::Tensor const& tensor) noexcept {
@@ -104,6 +137,8 @@ void copy_strided(Tensor const& to, dlpack::Tensor const& from, std::byte const*
   std::array<std::int64_t, Shape::max_rank> at{};
   std::int64_t left = 1;
   for (int i = 0; i < rows.outer; ++i) left *= from.shape[i];
+  bool const is_one_copy = left == 1 && (rows.rows == 1 || rows.row_stride >= rows.run_bytes);
+  if (on_gpu(to) && !is_one_copy && pack_on_gpu(to, from, rows, element)) return;
   for (; left > 0; --left) {
     std::int64_t offset = 0;
     for (int i = 0; i < rows.outer; ++i) offset += at_axis(at, i) * from.strides[i];

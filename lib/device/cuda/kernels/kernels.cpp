@@ -25,6 +25,7 @@ Kernels::Kernels(DeviceState const& state) : state_(state) {
   if (result == Result::success) return;
   convert_ = nullptr;
   reduce_ = nullptr;
+  pack_ = nullptr;
   log_event(LogLevel::warning,
             "the driver does not load the library's kernels, so conversions and reductions in rank order of tensors on "
             "this GPU go through the host",
@@ -41,6 +42,7 @@ Result Kernels::load() {
   if (auto const result = f.cuModuleLoadData(&module, kernel_image); result != Result::success) return result;
   auto result = f.cuModuleGetFunction(&convert_, module, "crossrank_convert");
   if (result == Result::success) result = f.cuModuleGetFunction(&reduce_, module, "crossrank_reduce");
+  if (result == Result::success) result = f.cuModuleGetFunction(&pack_, module, "crossrank_pack");
   if (result != Result::success) log_driver_error(f, f.cuModuleUnload(module), "cuModuleUnload");
   return result;
 }
@@ -51,6 +53,10 @@ void Kernels::convert(CUstream_st* stream, spi::DeviceConversion conversion) con
 
 void Kernels::reduce(CUstream_st* stream, spi::DeviceReduction reduction) const {
   launch(reduce_, stream, reduction.elements, &reduction);
+}
+
+void Kernels::pack(CUstream_st* stream, spi::DevicePacking packing) const {
+  launch(pack_, stream, packing.units, &packing);
 }
 
 void Kernels::launch(CUfunc_st* kernel, CUstream_st* stream, std::uint64_t elements, void* argument) const {

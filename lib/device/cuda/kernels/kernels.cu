@@ -9,6 +9,7 @@
 // The functions of these headers, and no others, compile for both sides.
 #pragma clang force_cuda_host_device begin
 #include "lib/device/kernels/convert_element.hpp"
+#include "lib/device/kernels/pack_unit.hpp"
 #include "lib/device/kernels/reduce_element.hpp"
 #pragma clang force_cuda_host_device end
 
@@ -32,4 +33,8 @@ extern "C" __attribute__((global)) void crossrank_convert(crossrank::spi::Device
 
 extern "C" __attribute__((global)) void crossrank_reduce(crossrank::spi::DeviceReduction reduction) {
   for_each_element(reduction.elements, [&](auto i) { crossrank::kernels::reduce_element(reduction, i); });
+}
+
+extern "C" __attribute__((global)) void crossrank_pack(crossrank::spi::DevicePacking packing) {
+  for_each_element(packing.units, [&](auto i) { crossrank::kernels::pack_unit(packing, i); });
 }

@@ -16,10 +16,13 @@ class Kernels {
   /// `warning` says why.
   explicit Kernels(DeviceState const& state);
 
-  [[nodiscard]] bool are_loaded() const noexcept { return convert_ != nullptr && reduce_ != nullptr; }
+  [[nodiscard]] bool are_loaded() const noexcept {
+    return convert_ != nullptr && reduce_ != nullptr && pack_ != nullptr;
+  }
   /// Enqueue a kernel, which must be loaded; the context must be current. `BackendError` when the driver refuses.
   void convert(CUstream_st* stream, spi::DeviceConversion conversion) const;
   void reduce(CUstream_st* stream, spi::DeviceReduction reduction) const;
+  void pack(CUstream_st* stream, spi::DevicePacking packing) const;
 
  private:
   [[nodiscard]] api::Result load();
@@ -28,6 +31,7 @@ class Kernels {
   DeviceState const& state_;
   CUfunc_st* convert_ = nullptr;
   CUfunc_st* reduce_ = nullptr;
+  CUfunc_st* pack_ = nullptr;
 };
 
 }  // namespace crossrank::cuda

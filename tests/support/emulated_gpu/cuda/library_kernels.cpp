@@ -6,6 +6,7 @@
 #include <crossrank/spi/device_kernels.hpp>
 
 #include "lib/device/kernels/convert_element.hpp"
+#include "lib/device/kernels/pack_unit.hpp"
 #include "lib/device/kernels/reduce_element.hpp"
 #include "tests/support/emulated_gpu/cuda/api.hpp"
 #include "tests/support/emulated_gpu/cuda/emulated_gpu.hpp"
@@ -69,11 +70,41 @@ void reduce(EmulatedLaunch const* launch, void** arguments) {
                    [&](std::uint64_t i) { crossrank::kernels::reduce_element(reduction, i); });
 }
 
+void pack(EmulatedLaunch const* launch, void** arguments) {
+  auto packing = *static_cast<spi::DevicePacking*>(arguments[0]);
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+  std::uint64_t units = 1;
+  auto all = reinterpret_cast<CUdeviceptr>(packing.to) | reinterpret_cast<CUdeviceptr>(packing.from);
+  for (std::uint32_t dim = 0; dim < packing.dims; ++dim) {
+    auto const reach = static_cast<std::int64_t>(packing.lengths[dim] - 1) * packing.strides[dim];
+    (reach < 0 ? first : last) += reach;
+    units *= packing.lengths[dim];
+    all |= static_cast<CUdeviceptr>(packing.strides[dim]);
+  }
+  if (units != packing.units) {
+    emulated_report("a kernel of the library copies another number of units than its dimensions have");
+    throw Failure{CUDA_ERROR_LAUNCH_FAILED};
+  }
+  if (all % packing.unit_bytes != 0) {
+    emulated_report("misaligned address of a kernel");
+    throw Failure{CUDA_ERROR_MISALIGNED_ADDRESS};
+  }
+  auto const from = reinterpret_cast<CUdeviceptr>(packing.from) + static_cast<CUdeviceptr>(first);
+  auto const bytes = static_cast<std::uint64_t>(last - first) + packing.unit_bytes;
+  packing.from = static_cast<std::byte*>(emulated_bytes(from, bytes, launch->device)) - first;
+  packing.to =
+      emulated_bytes(reinterpret_cast<CUdeviceptr>(packing.to), packing.units * packing.unit_bytes, launch->device);
+  for_each_element(*launch, packing.units, [&](std::uint64_t i) { crossrank::kernels::pack_unit(packing, i); });
+}
+
 [[gnu::constructor]] void register_kernels() {
   std::size_t const conversion_bytes = sizeof(spi::DeviceConversion);
   std::size_t const reduction_bytes = sizeof(spi::DeviceReduction);
   emulated_register_kernel("crossrank_convert", &convert, &conversion_bytes, 1);
+  std::size_t const packing_bytes = sizeof(spi::DevicePacking);
   emulated_register_kernel("crossrank_reduce", &reduce, &reduction_bytes, 1);
+  emulated_register_kernel("crossrank_pack", &pack, &packing_bytes, 1);
 }
 
 }  // namespace
