@@ -209,16 +209,28 @@ std::optional<CallTable::Disagreement> CallTable::find_call_on_cpu() const {
   if (group_ == nullptr) return {};
   auto const own = made_by(keeper_->rank());
   for (int rank = 0; rank < ranks_; ++rank) {
-    auto const made = made_by(rank);
-    if (made >= own) continue;
-    auto const number = made + 1;
-    auto const round = rounds_[number % notes_in_row] + 1;
-    if (!group_->has_arrived(rank, round) || made_by(rank) != made) continue;
-    return blame_fewer(
-        {{.ranks = {rank}, .call = group_->call_in_words(rank, round)},
-         {.ranks = {keeper_->rank()}, .call = call_in_words(keeper_->rank(), number) + " on GPU tensors"}});
+    auto const number = made_by(rank) + 1;
+    if (number <= own && calls_on_cpu(rank, number)) return describe_call_on_cpu(rank, number);
   }
   return {};
+}
+
+bool CallTable::calls_on_cpu(int rank, std::uint64_t number) const {
+  auto const round = rounds_[number % notes_in_row] + 1;
+  return group_->has_arrived(rank, round) && made_by(rank) < number;  // in this order
+}
+
+CallTable::Disagreement CallTable::describe_call_on_cpu(int first, std::uint64_t number) const {
+  node::CallVariant on_cpu{.call = group_->call_in_words(first, rounds_[number % notes_in_row] + 1)};
+  node::CallVariant on_gpu{.call = call_in_words(keeper_->rank(), number) + " on GPU tensors"};
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (made_by(rank) >= number) {
+      on_gpu.ranks.push_back(rank);
+    } else if (calls_on_cpu(rank, number)) {
+      on_cpu.ranks.push_back(rank);
+    }
+  }
+  return blame_fewer({std::move(on_cpu), std::move(on_gpu)});
 }
 
 }  // namespace crossrank::device

@@ -71,6 +71,9 @@ class CallTable {
   void write(algorithms::Call const& call, std::uint64_t number);
   [[nodiscard]] std::optional<Disagreement> compare(std::uint64_t number) const;
   [[nodiscard]] std::optional<Disagreement> compare_counts(std::vector<int> const& ranks, std::uint64_t number) const;
+  /// Both need the mutex, and `group_`.
+  [[nodiscard]] bool calls_on_cpu(int rank, std::uint64_t number) const;
+  [[nodiscard]] Disagreement describe_call_on_cpu(int first, std::uint64_t number) const;
   [[nodiscard]] static Disagreement blame_fewer(std::vector<node::CallVariant> variants);
 
   std::shared_ptr<node::Group> const keeper_;

@@ -138,17 +138,28 @@ void DeviceWatchdog::poll_once() noexcept {
   try {
     try {
       check_all();
-    } catch (PeerLostError const&) {
+    } catch (Error const& e) {
+      auto const code = e.code();
+      // The others are of the driver.
+      if (code != ErrorCode::peer_lost && code != ErrorCode::timeout && code != ErrorCode::mismatch)
+        blame_itself(e.what());
       throw;
-    } catch (TimeoutError const&) {
-      throw;
-    } catch (MismatchError const&) {
-      throw;
-    } catch (Error const& e) {  // of the driver
-      blame_itself(e.what());
     }
+  } catch (Error const& e) {
+    fail(of_users_group(e));
   } catch (...) {
     fail(std::current_exception());
+  }
+}
+
+/// Returns the error for users, who do not know the group of the watchdog.
+std::exception_ptr DeviceWatchdog::of_users_group(Error const& error) const {
+  auto info = error.info();
+  info.group = watched_.group;
+  try {
+    throw_error(error.code(), std::move(info));
+  } catch (...) {
+    return std::current_exception();
   }
 }
 

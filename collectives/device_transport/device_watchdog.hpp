@@ -101,6 +101,7 @@ class DeviceWatchdog {
   void request(Request request);
   [[nodiscard]] WatchdogPeers::Progress progress() const;
   void poll_once() noexcept;
+  [[nodiscard]] std::exception_ptr of_users_group(Error const& error) const;
   void check_all();
   void check_work();
   /// Takes over what the device has done, and returns the oldest call under way. Needs the mutex.

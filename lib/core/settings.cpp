@@ -34,15 +34,16 @@ constexpr std::array table{
             "units",
             "the program's value, else 6 h",
             [](Reader const& reader, char const* name, Environment& out) { out.user_limit = reader.time(name); }},
-    Setting{"CROSSRANK_CHECK",
-            "`off`; `local`: each rank checks its own arguments; `collective`: the ranks also compare each call before "
-            "any data moves, and the receiver of a message compares dtype and shape",
-            "the program's value, else `local`",
-            [](Reader const& reader, char const* name, Environment& out) {
-              out.check = reader.word<CheckLevel>(
-                  name,
-                  {{"off", CheckLevel::off}, {"local", CheckLevel::local}, {"collective", CheckLevel::collective}});
-            }},
+    Setting{
+        "CROSSRANK_CHECK",
+        "`off`; `local`: each rank checks its own arguments, and the ranks compare collectives on GPUs; `collective`: "
+        "the ranks also compare each call before any data moves, and the receiver of a message compares dtype and "
+        "shape",
+        "the program's value, else `local`",
+        [](Reader const& reader, char const* name, Environment& out) {
+          out.check = reader.word<CheckLevel>(
+              name, {{"off", CheckLevel::off}, {"local", CheckLevel::local}, {"collective", CheckLevel::collective}});
+        }},
     Setting{log_variable,
             "which events go to standard error if the program sets no log sink: `off`, `error`, `warning`, `info`, "
             "`debug`",

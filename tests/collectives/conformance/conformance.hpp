@@ -17,6 +17,7 @@ struct ConformanceRank {
 enum class OnDevices {
   no,  ///< the case is not about tensors
   yes,
+  compared,  ///< on a device transport only where the ranks wait for each other to compare the call
   staged,  ///< only where they go through host memory: NCCL adds in an order of its own, and calls of two groups on one
            ///< stream run one after the other
 };

@@ -265,12 +265,12 @@ void a_message_that_does_not_fit_is_refused(ConformanceRank& self) {
 }
 
 constexpr ConformanceCase disagreement_list[] = {
-    {"another_operation_is_a_mismatch_on_all", another_operation_is_a_mismatch_on_all, 2, true, OnDevices::yes},
-    {"another_root_is_a_mismatch_on_all", another_root_is_a_mismatch_on_all, 2, true, OnDevices::yes},
+    {"another_operation_is_a_mismatch_on_all", another_operation_is_a_mismatch_on_all, 2, true, OnDevices::compared},
+    {"another_root_is_a_mismatch_on_all", another_root_is_a_mismatch_on_all, 2, true, OnDevices::compared},
     {"another_root_or_operation_of_objects_is_a_mismatch_on_all",
      another_root_or_operation_of_objects_is_a_mismatch_on_all, 2},
-    {"another_shape_is_a_mismatch_on_all", another_shape_is_a_mismatch_on_all, 2, true, OnDevices::yes},
-    {"another_dtype_is_a_mismatch_on_all", another_dtype_is_a_mismatch_on_all, 2, true, OnDevices::yes},
+    {"another_shape_is_a_mismatch_on_all", another_shape_is_a_mismatch_on_all, 2, true, OnDevices::compared},
+    {"another_dtype_is_a_mismatch_on_all", another_dtype_is_a_mismatch_on_all, 2, true, OnDevices::compared},
     {"another_reduce_op_is_a_mismatch_on_all", another_reduce_op_is_a_mismatch_on_all, 2, true},
     {"other_lists_to_split_are_a_mismatch_on_all", other_lists_to_split_are_a_mismatch_on_all, 2, true},
     {"wrong_counts_are_a_mismatch", wrong_counts_are_a_mismatch, 2},
@@ -280,9 +280,9 @@ constexpr ConformanceCase disagreement_list[] = {
     {"a_rank_that_drops_its_handle_is_reported", a_rank_that_drops_its_handle_is_reported, 2, true},
     {"invalid_arguments_are_refused_before_anything_is_sent", invalid_arguments_are_refused_before_anything_is_sent},
     {"a_message_that_does_not_fit_is_refused", a_message_that_does_not_fit_is_refused, 2},
-    {"another_division_is_a_mismatch_on_all", another_division_is_a_mismatch_on_all, 2, true, OnDevices::yes},
+    {"another_division_is_a_mismatch_on_all", another_division_is_a_mismatch_on_all, 2, true, OnDevices::compared},
     {"an_exchange_that_does_not_fit_is_a_mismatch_on_all", an_exchange_that_does_not_fit_is_a_mismatch_on_all, 2, false,
-     OnDevices::yes},
+     OnDevices::compared},
 };
 
 }  // namespace

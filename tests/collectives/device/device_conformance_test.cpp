@@ -14,6 +14,11 @@
 namespace crossrank::test {
 namespace {
 
+/// Returns the check level with which a case holds on a device transport.
+CheckLevel level_of(ConformanceCase const& test) {
+  return test.on_devices == OnDevices::compared ? CheckLevel::collective : CheckLevel::local;
+}
+
 class StagedConformance : public testing::TestWithParam<ConformanceParameter> {};
 
 TEST_P(StagedConformance, holds) {
@@ -33,9 +38,12 @@ INSTANTIATE_TEST_SUITE_P(Case, StagedConformance, testing::ValuesIn(device_param
                          [](auto const& one) { return parameter_name(one.param); });
 
 CROSSRANK_RANK_SCENARIO(nccl_conformance) {
-  ConnectOptions const options{
-      .backend = "shm", .timeout = std::chrono::minutes(2), .job_id = std::getenv("CROSSRANK_JOB_ID")};
-  run_on_gpu(find_conformance_case(self.arguments.at(0)), {connect(options), options}, "nccl", default_device());
+  auto const test = find_conformance_case(self.arguments.at(0));
+  ConnectOptions const options{.backend = "shm",
+                               .timeout = std::chrono::minutes(2),
+                               .job_id = std::getenv("CROSSRANK_JOB_ID"),
+                               .check = level_of(test)};
+  run_on_gpu(test, {connect(options), options}, "nccl", default_device());
   return end_gpu_rank();
 }
 
@@ -52,12 +60,14 @@ INSTANTIATE_TEST_SUITE_P(Case, NcclConformance, testing::ValuesIn(device_paramet
 
 CROSSRANK_RANK_SCENARIO(thread_transport_conformance) {
   add_thread_transport();
+  auto const test = find_conformance_case(self.arguments.at(0));
   ThreadRankOptions const options{.job_id = random_job_id()};
   run_thread_ranks(
       3,
       [&](Collective const& world) {
-        run_on_gpu(find_conformance_case(self.arguments.at(0)), {world, thread_options(world.rank(), 3, options)},
-                   thread_transport_name, Device::cuda(world.rank()));
+        auto const group = make_collective(world.transport(), world.timeout_policy(), level_of(test));
+        run_on_gpu(test, {group, thread_options(world.rank(), 3, options)}, thread_transport_name,
+                   Device::cuda(world.rank()));
       },
       options);
   return end_gpu_rank();

@@ -318,6 +318,7 @@ CROSSRANK_RANK_SCENARIO(transport_missing_call) {
                 for (;;) world.recv(tensor, 0);
               },
               TimeoutError);
+          std::this_thread::sleep_for(std::chrono::seconds(2));  // it does not leave before the others give up
           return;
         }
         auto const info = error_of<TimeoutError>([&] {
