@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -146,24 +147,26 @@ void CallTable::write(algorithms::Call const& call, std::uint64_t number) {
 
 std::optional<CallTable::Disagreement> CallTable::compare(std::uint64_t number) const {
   auto const& own = note_of(keeper_->rank(), number);
-  auto const agrees = [&](int rank) {
-    auto const& note = note_of(rank, number);
-    return note.digest == own.digest && note.op_kind == own.op_kind;
-  };
-  std::vector<int> made;
   for (int rank = 0; rank < ranks_; ++rank) {
-    if (made_by(rank) >= number) made.push_back(rank);
+    if (made_by(rank) < number) continue;
+    if (!are_same(note_of(rank, number), own)) return describe_difference(number);
+    if (own.op_kind != static_cast<std::uint32_t>(OpKind::all_to_allv)) continue;
+    if (auto differs = compare_counts(rank, number)) return differs;
   }
-  if (std::ranges::all_of(made, agrees)) {
-    if (own.op_kind != static_cast<std::uint32_t>(OpKind::all_to_allv)) return {};
-    return compare_counts(made, number);
-  }
+  return {};
+}
+
+bool CallTable::are_same(Note const& one, Note const& other) noexcept {
+  return one.digest == other.digest && one.op_kind == other.op_kind;
+}
+
+CallTable::Disagreement CallTable::describe_difference(std::uint64_t number) const {
   std::vector<node::CallVariant> variants;
-  std::vector<Note const*> notes;
-  for (int const rank : made) {
+  std::vector<Note const*> notes;  // one of each variant
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (made_by(rank) < number) continue;
     auto const& note = note_of(rank, number);
-    auto const found = std::ranges::find_if(
-        notes, [&](auto const* one) { return one->digest == note.digest && one->op_kind == note.op_kind; });
+    auto const found = std::ranges::find_if(notes, [&](auto const* one) { return are_same(*one, note); });
     if (found != notes.end()) {
       variants[as_size(found - notes.begin())].ranks.push_back(rank);
     } else {
@@ -174,28 +177,21 @@ std::optional<CallTable::Disagreement> CallTable::compare(std::uint64_t number) 
   return blame_fewer(std::move(variants));
 }
 
-std::optional<CallTable::Disagreement> CallTable::compare_counts(std::vector<int> const& ranks,
-                                                                 std::uint64_t number) const {
+std::optional<CallTable::Disagreement> CallTable::compare_counts(int other, std::uint64_t number) const {
   auto const self = keeper_->rank();
-  auto const own = counts_of(self, number);
-  for (int const other : ranks) {
-    auto const counts = counts_of(other, number);
-    auto const differs = [&](int from, int to, std::uint64_t sent, std::uint64_t expected) {
-      auto const text = algorithms::ExchangeMismatch{.from = static_cast<std::uint64_t>(from),
-                                                     .to = static_cast<std::uint64_t>(to),
-                                                     .sent = sent,
-                                                     .expected = expected}
-                            .text();
-      return Disagreement{.ranks = {std::min(from, to), std::max(from, to)}, .text = text};
-    };
-    auto const sent = own[as_size(other)];
-    auto const expected = counts[as_size(ranks_ + self)];
-    if (sent != expected) return differs(self, other, sent, expected);
-    auto const received = counts[as_size(self)];
-    auto const wanted = own[as_size(ranks_ + other)];
-    if (received != wanted) return differs(other, self, received, wanted);
-  }
-  return {};
+  auto const differs = [&](int from, int to) -> std::optional<Disagreement> {
+    auto const sent = counts_of(from, number)[as_size(to)];
+    auto const expected = counts_of(to, number)[as_size(ranks_ + from)];
+    if (sent == expected) return {};
+    auto const text = algorithms::ExchangeMismatch{.from = static_cast<std::uint64_t>(from),
+                                                   .to = static_cast<std::uint64_t>(to),
+                                                   .sent = sent,
+                                                   .expected = expected}
+                          .text();
+    return Disagreement{.ranks = {std::min(from, to), std::max(from, to)}, .text = text};
+  };
+  auto found = differs(self, other);
+  return found ? found : differs(other, self);
 }
 
 CallTable::Disagreement CallTable::blame_fewer(std::vector<node::CallVariant> variants) {

@@ -1,5 +1,4 @@
 #pragma once
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -20,7 +19,7 @@ namespace crossrank::device {
 ///
 /// Each rank notes a call, then compares it with what the others have noted under the same number, and enqueues it if
 /// they agree. So of two ranks that disagree, the later one finds out and enqueues nothing. What the earlier one has
-/// enqueued waits for it and writes no result, until the watchdog aborts it.
+/// enqueued waits for it, and does not run to its end until the watchdog aborts it.
 ///
 /// A rank is at most 255 calls ahead of the others. All ranks of the group are on one host.
 class CallTable {
@@ -70,7 +69,9 @@ class CallTable {
   [[nodiscard]] std::string call_in_words(int rank, std::uint64_t number) const;
   void write(algorithms::Call const& call, std::uint64_t number);
   [[nodiscard]] std::optional<Disagreement> compare(std::uint64_t number) const;
-  [[nodiscard]] std::optional<Disagreement> compare_counts(std::vector<int> const& ranks, std::uint64_t number) const;
+  [[nodiscard]] std::optional<Disagreement> compare_counts(int other, std::uint64_t number) const;
+  [[nodiscard]] static bool are_same(Note const& one, Note const& other) noexcept;
+  [[nodiscard]] Disagreement describe_difference(std::uint64_t number) const;
   /// Both need the mutex, and `group_`.
   [[nodiscard]] bool calls_on_cpu(int rank, std::uint64_t number) const;
   [[nodiscard]] Disagreement describe_call_on_cpu(int first, std::uint64_t number) const;
