@@ -193,6 +193,18 @@ void an_abort_reaches_all_with_its_reason(ConformanceRank& self) {
   world.close();  // closing a failed group does nothing
 }
 
+/// What another transport has found, such as one of GPUs, is the error of all ranks.
+void a_reported_mismatch_is_the_error_of_all(ConformanceRank& self) {
+  auto& world = self.world;
+  world.barrier();
+  if (world.rank() == 0) world.transport()->report_failure(ErrorCode::mismatch, std::vector<int>{1}, "other layouts");
+  auto const info = error_of<MismatchError>([&] { world.barrier(); });
+  EXPECT_THAT(info.failed_ranks, testing::ElementsAre(1));
+  EXPECT_THAT(info.message, HasSubstr("other layouts"));
+  EXPECT_FALSE(info.hint.empty());
+  EXPECT_FALSE(info.group_usable);
+}
+
 void a_waiting_receiver_learns_of_an_abort(ConformanceRank& self) {
   auto& world = self.world;
   auto token = Tensor::scalar<std::uint8_t>(1);
@@ -275,6 +287,7 @@ constexpr ConformanceCase disagreement_list[] = {
     {"other_lists_to_split_are_a_mismatch_on_all", other_lists_to_split_are_a_mismatch_on_all, 2, true},
     {"wrong_counts_are_a_mismatch", wrong_counts_are_a_mismatch, 2},
     {"an_abort_reaches_all_with_its_reason", an_abort_reaches_all_with_its_reason, 1, true},
+    {"a_reported_mismatch_is_the_error_of_all", a_reported_mismatch_is_the_error_of_all, 2, true},
     {"a_waiting_receiver_learns_of_an_abort", a_waiting_receiver_learns_of_an_abort, 2, true},
     {"a_cancelled_collective_ends_the_group", a_cancelled_collective_ends_the_group, 2, true},
     {"a_rank_that_drops_its_handle_is_reported", a_rank_that_drops_its_handle_is_reported, 2, true},
