@@ -170,7 +170,9 @@ def test_a_gather_that_ends_on_a_hung_file_system_lets_other_threads_run(hung_ca
         f"""
 import os, pathlib, threading
 items = crossrank.get_tensors_parallel(b"w", group=world, workspace_path=os.path.abspath("exchange"))
+if world.rank == 0: world.send_object("opened", dst=1)
 if world.rank == 1:  # its tensor is in a file, which it removes
+    world.recv_object(src=0)
     os.mkdir("rank1")
     os.chdir("rank1")
     pathlib.Path("hang").touch()
