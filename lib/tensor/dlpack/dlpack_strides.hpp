@@ -18,8 +18,8 @@ struct ReachedElements {
 [[nodiscard]] std::optional<ReachedElements> reached_elements(dlpack::Tensor const& tensor) noexcept;
 
 /// Copies a tensor of whole bytes into the dense `to` on the same device: between host memory at once, on a GPU in the
-/// order of its current stream, by one copy of the driver or one kernel. A GPU without the library's kernels needs a copy
-/// for each index of the outer dimensions. `element` is the first element.
+/// order of its current stream, by one copy of the driver or one kernel. A GPU without the library's kernels needs a
+/// copy for each index of the outer dimensions. `element` is the first element.
 void copy_strided(Tensor const& to, dlpack::Tensor const& from, std::byte const* element);
 
 }  // namespace crossrank
