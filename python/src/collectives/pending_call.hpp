@@ -21,7 +21,8 @@ struct PendingCall {
         request(std::move(other.request)),
         has_ended(std::exchange(other.has_ended, true)) {}
   PendingCall& operator=(PendingCall&&) = delete;
-  /// Dropping a request in progress, or the last handle of a group, may wait for another thread, which may need the GIL.
+  /// Dropping a request in progress, or the last handle of a group, may wait for another thread, which may need the
+  /// GIL.
   ~PendingCall() {
     if (has_ended) return;
     ReleasedGil const released;
