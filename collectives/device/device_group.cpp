@@ -37,10 +37,10 @@ DeviceMessages* device_messages(spi::Transport& transport) {
 
 }  // namespace
 
-DeviceGroup::~DeviceGroup() { end(std::move(on_device_)); }
+DeviceGroup::~DeviceGroup() { prepare_end(on_device_); }
 
 /// Its watchdog compares with the group on the CPU to the end, unless a graph or a handle keeps it beyond that.
-void DeviceGroup::end(std::shared_ptr<WatchedTransport> on_device) noexcept {
+void DeviceGroup::prepare_end(std::shared_ptr<WatchedTransport> const& on_device) noexcept {
   if (on_device.use_count() > 1) on_device->leave_group();
 }
 
@@ -84,7 +84,7 @@ void DeviceGroup::close() noexcept {
   }
   if (!group) return;
   group->close();
-  end(std::move(group));
+  prepare_end(group);
 }
 
 void DeviceGroup::require_capturable(Call const& call, Stream const& stream) const {

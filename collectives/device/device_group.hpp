@@ -76,8 +76,8 @@ class DeviceGroup {
   /// Begins a call whose tensors are in one run of bytes.
   [[nodiscard]] std::unique_ptr<DeviceCall> begin_unpacked(algorithms::Call const& call, spi::Transport& transport,
                                                            CheckLevel check);
-  /// Drops the device transport of a group that ends.
-  static void end(std::shared_ptr<WatchedTransport> on_device) noexcept;
+  /// Prepares the device transport of a group that ends, and that the caller drops.
+  static void prepare_end(std::shared_ptr<WatchedTransport> const& on_device) noexcept;
   /// Returns how the ranks compare a call of the device transport.
   [[nodiscard]] TransportCall::Comparison comparison_on(Stream const& stream, CheckLevel check) const;
   /// Begins a message: its payload stays on the GPU where the transport can leave it there.

@@ -209,7 +209,7 @@ std::shared_ptr<node::Group> group_of_one_node(spi::Transport const& transport) 
 std::unique_ptr<CallTable> make_call_table(spi::Transport const& transport, spi::Transport const& of_watchdog,
                                            Report& report) {
   try {
-    auto table = std::make_unique<CallTable>(group_of_one_node(transport), group_of_one_node(of_watchdog));
+    auto table = std::make_unique<CallTable>(*group_of_one_node(transport), group_of_one_node(of_watchdog));
     report.row = table->own_row();
     return table;
   } catch (Error const&) {

@@ -43,12 +43,12 @@ struct CallTable::Note {
   std::array<char, CallArguments::max_bytes + 1> arguments{};
 };
 
-CallTable::CallTable(std::shared_ptr<node::Group> group, std::shared_ptr<node::Group> keeper)
+CallTable::CallTable(node::Group& group, std::shared_ptr<node::Group> keeper)
     : keeper_(std::move(keeper)),
       ranks_(keeper_->size()),
       note_bytes_((sizeof(Note) + algorithms::ExchangeTable::row_bytes(as_size(ranks_)) + line_bytes - 1) / line_bytes *
                   line_bytes),
-      group_(group.get()),
+      group_(&group),
       rounds_(notes_in_row) {
   auto& arena = keeper_->comm().arena();
   auto const bytes = sizeof(Header) + notes_in_row * note_bytes_;

@@ -35,9 +35,9 @@ class CallTable {
     std::string text{};
   };
 
-  /// Allocates this rank's row. `group` makes the collectives on the CPU, and `keeper` has the same ranks: the row
-  /// stays until all of them have dropped `keeper`. `UnavailableError` without memory.
-  CallTable(std::shared_ptr<node::Group> group, std::shared_ptr<node::Group> keeper);
+  /// Allocates this rank's row. `group` makes the collectives on the CPU until `leave_group`, and `keeper` has the same
+  /// ranks: the row stays until all of them have dropped `keeper`. `UnavailableError` without memory.
+  CallTable(node::Group& group, std::shared_ptr<node::Group> keeper);
   ~CallTable();
   CallTable(CallTable const&) = delete;
   CallTable& operator=(CallTable const&) = delete;
