@@ -163,7 +163,7 @@ void GroupState::end_without_memory(char const* operation, UnavailableError cons
   info.group_usable = false;
   UnavailableError const failure(std::move(info));
   abort(std::string("there is no memory for its part of a call: ") + failure.what());
-  throw failure;
+  throw UnavailableError(failure);
 }
 
 std::shared_ptr<PendingOp> GroupState::start(algorithms::Call&& call) {

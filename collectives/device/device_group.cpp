@@ -111,7 +111,12 @@ std::unique_ptr<DeviceCall> DeviceGroup::begin(Call const& call, spi::Transport&
   require_own_device(call.device, call.name(), transport);
   require_capturable(call, current_stream(call.device));
   auto const begin_one = [&](Call const& one) { return begin_unpacked(one, transport, check); };
-  auto begun = call.pack || call.unpack ? std::make_unique<PackedCall>(call, begin_one) : begin_one(call);
+  std::unique_ptr<DeviceCall> begun;
+  if (call.pack || call.unpack) {
+    begun = std::make_unique<PackedCall>(call, begin_one);
+  } else {
+    begun = begin_one(call);
+  }
   own_device_ = call.device;
   return begun;
 }
