@@ -1,15 +1,20 @@
 #pragma once
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include <crossrank/spi/packet_transport.hpp>
 
+#include "collectives/message/packet.hpp"
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 
@@ -24,7 +29,7 @@ class MemoryHub {
   void send(int src, int dst, std::vector<std::byte> packet) {
     std::lock_guard const lock(mutex_);
     auto const sent = sent_[as_size(src)]++;
-    sent_bytes_[{src, dst}] += packet.size();
+    if (!is_heartbeat(packet)) sent_bytes_[{src, dst}] += packet.size();
     if (src == leaving_ && sent >= packets_left_) disconnected_ = src;
     if (disconnected_ == src || disconnected_ == dst) return;
     queues_[as_size(dst)].push_back({.src = src, .packet = std::move(packet)});
@@ -42,7 +47,8 @@ class MemoryHub {
     std::lock_guard const lock(mutex_);
     return at_rank(sent_, rank);
   }
-  /// Returns how many bytes, headers included, one rank has sent to another.
+  /// Returns how many bytes, headers included, one rank has sent to another. Leaves out pings and their answers, of
+  /// which a slow machine needs more.
   [[nodiscard]] std::size_t sent_bytes(int src, int dst) {
     std::lock_guard const lock(mutex_);
     return sent_bytes_[{src, dst}];
@@ -60,6 +66,12 @@ class MemoryHub {
   }
 
  private:
+  [[nodiscard]] static bool is_heartbeat(std::span<std::byte const> packet) {
+    message::PacketKind kind{};
+    std::memcpy(&kind, packet.data(), std::min(sizeof kind, packet.size()));
+    return kind == message::PacketKind::ping || kind == message::PacketKind::pong;
+  }
+
   std::mutex mutex_{};
   int disconnected_ = -1;
   int leaving_ = -1;
