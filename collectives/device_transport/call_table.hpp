@@ -18,8 +18,8 @@ namespace crossrank::device {
 /// The calls that the ranks of a group make on their GPUs, in shared memory, so that nobody waits to compare them.
 ///
 /// Each rank notes a call, then compares it with what the others have noted under the same number, and enqueues it if
-/// they agree. So of two ranks that disagree, the later one finds out and enqueues nothing. What the earlier one has
-/// enqueued waits for it, and does not run to its end until the watchdog aborts it.
+/// they agree. So of two ranks that disagree, the later one notices it and enqueues nothing. The call of the earlier
+/// one is on its stream, waits for the later one, and does not run to its end: the watchdog aborts it.
 ///
 /// A rank is at most 255 calls ahead of the others. All ranks of the group are on one host.
 class CallTable {

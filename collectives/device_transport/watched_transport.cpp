@@ -211,26 +211,35 @@ Event WatchedTransport::end_work(Begun begun, Stream const& stream, std::string 
 void WatchedTransport::compare(algorithms::Call const& call) {
   throw_failure();
   calls_->throw_if_failed(call.name());
-  ErrorInfo info{.operation = call.name(), .rank = place().rank, .world_size = place().ranks, .group_usable = false};
-  platform::Deadline deadline(timeout());
-  auto behind = calls_->ranks_behind();
-  for (platform::Backoff backoff; !behind.empty(); behind = calls_->ranks_behind()) {
-    backoff.pause();
-    throw_failure();
-    deadline.tick();
-    if (!deadline.expired()) continue;
-    info.message = "this rank is many calls ahead of " + name_ranks(behind) + ", which did not follow";
-    info.failed_ranks = std::move(behind);
-    end_after_timeout(TimeoutError(std::move(info)));
-  }
+  if (!calls_->ranks_behind().empty()) await_ranks_behind(call.name());
   auto const differs = calls_->add(call);
   if (!differs) return;
   watchdog_->request_mismatch(differs->ranks, differs->text);
   await_verdict();
   throw_failure();
-  info.message = differs->text;
-  info.failed_ranks = differs->ranks;
-  throw_peer_error(ErrorCode::mismatch, std::move(info));
+  throw_peer_error(ErrorCode::mismatch, dead_group(call.name(), differs->text, differs->ranks));
+}
+
+void WatchedTransport::await_ranks_behind(char const* operation) {
+  platform::Deadline deadline(timeout());
+  platform::Backoff backoff;
+  for (auto behind = calls_->ranks_behind(); !behind.empty(); behind = calls_->ranks_behind()) {
+    backoff.pause();
+    throw_failure();
+    deadline.tick();
+    if (!deadline.expired()) continue;
+    auto const text = "this rank is many calls ahead of " + name_ranks(behind) + ", which did not follow";
+    end_after_timeout(TimeoutError(dead_group(operation, text, behind)));
+  }
+}
+
+ErrorInfo WatchedTransport::dead_group(char const* operation, std::string message, std::vector<int> ranks) const {
+  return {.operation = operation,
+          .message = std::move(message),
+          .rank = place().rank,
+          .world_size = place().ranks,
+          .failed_ranks = std::move(ranks),
+          .group_usable = false};
 }
 
 Event WatchedTransport::enqueue(algorithms::Call const& call, Stream const& stream, spi::Storage* scratch) {

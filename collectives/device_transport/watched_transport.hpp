@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <sys/types.h>
 #include <unistd.h>
@@ -109,6 +110,9 @@ class WatchedTransport : public std::enable_shared_from_this<WatchedTransport> {
   /// thrown unless it is this rank's own.
   template <class Work>
   auto run_or_end(Work const& work);
+  /// Waits until this rank may make its next call.
+  void await_ranks_behind(char const* operation);
+  [[nodiscard]] ErrorInfo dead_group(char const* operation, std::string message, std::vector<int> ranks) const;
   [[noreturn]] void end_after(Error const& error);
   [[noreturn]] void end_after_timeout(TimeoutError const& error);
   void await_last_work() const noexcept;

@@ -193,7 +193,7 @@ void an_abort_reaches_all_with_its_reason(ConformanceRank& self) {
   world.close();  // closing a failed group does nothing
 }
 
-/// What another transport has found, such as one of GPUs, is the error of all ranks.
+/// A transport reports a mismatch that another transport has found. All ranks get it as their error.
 void a_reported_mismatch_is_the_error_of_all(ConformanceRank& self) {
   auto& world = self.world;
   world.barrier();

@@ -163,7 +163,7 @@ TEST(GroupOnGpus, reduces_in_rank_order_with_the_bits_of_the_cpu) {
 }
 
 CROSSRANK_RANK_SCENARIO(group_lists_that_differ) {
-  auto world = connect({.backend = "shm", .timeout = std::chrono::seconds(60), .check = CheckLevel::collective});
+  auto world = connect_comparing_gpu_rank();
   CaseDevice const device(default_device());
   auto const group = whole(world);
   std::vector<Tensor> const list{counting({2, 3}), counting({2, 4 + world.rank()})};

@@ -26,8 +26,6 @@ using testing::HasSubstr;
 
 constexpr auto late = std::chrono::milliseconds(300);
 
-Collective connect_with(std::chrono::milliseconds timeout) { return connect({.backend = "shm", .timeout = timeout}); }
-
 /// Makes the communicator.
 void use_once(Collective const& world) {
   auto tensor = filled(world, 4);
@@ -40,7 +38,7 @@ void use_once(Collective const& world) {
 
 /// Rank 1 makes its calls only when it has heard that rank 0 has made all of its own.
 CROSSRANK_RANK_SCENARIO(calls_of_a_rank_that_is_ahead) {
-  auto const world = connect_with(std::chrono::seconds(60));
+  auto const world = connect_gpu_rank();
   use_once(world);
   constexpr std::size_t calls = 200;
   std::vector<Tensor> tensors;
@@ -66,7 +64,7 @@ TEST(CallTable, lets_no_rank_wait_for_a_later_one) { expect_job_ok(2, "calls_of_
 /// Many more calls than the table has notes, by ranks of which one is slow now and then. Those that follow each other
 /// differ, so that a note that is written over too early is a mismatch.
 CROSSRANK_RANK_SCENARIO(calls_round_the_table) {
-  auto const world = connect_with(std::chrono::seconds(60));
+  auto const world = connect_gpu_rank();
   use_once(world);
   std::vector<Tensor> zeros;
   for (int i = 0; i < 3; ++i) zeros.push_back(Tensor::zeros({1 + i}, Dtype::f32, default_device()));
@@ -83,7 +81,7 @@ CROSSRANK_RANK_SCENARIO(calls_round_the_table) {
 TEST(CallTable, is_used_round_and_round) { expect_job_ok(3, "calls_round_the_table"); }
 
 CROSSRANK_RANK_SCENARIO(calls_of_a_rank_that_is_far_ahead) {
-  auto const world = connect_with(std::chrono::seconds(2));
+  auto const world = connect({.backend = "shm", .timeout = std::chrono::seconds(2)});
   use_once(world);
   auto tensor = filled(world, 4);
   if (self.rank == 0) {
@@ -105,7 +103,7 @@ TEST(CallTable, ends_the_wait_for_a_rank_that_does_not_follow) {
 
 /// Rank 2 differs, and makes its call last. Its own call throws; nothing of it reaches the GPU.
 CROSSRANK_RANK_SCENARIO(last_rank_differs) {
-  auto const world = connect_with(std::chrono::seconds(60));
+  auto const world = connect_gpu_rank();
   use_once(world);
   bool const differs = self.rank == 2;
   if (differs) std::this_thread::sleep_for(late);
@@ -128,7 +126,7 @@ TEST(CallTable, stops_the_call_of_the_rank_that_comes_last) { expect_job_ok(3, "
 
 /// A rank that makes a call on the CPU instead, before or after the others have enqueued theirs, then ends.
 CROSSRANK_RANK_SCENARIO(call_on_the_cpu) {
-  auto const world = connect_with(std::chrono::seconds(60));
+  auto const world = connect_gpu_rank();
   use_once(world);
   bool const is_first = self.arguments.at(0) == "first";
   bool const on_cpu = self.rank == 1;
@@ -154,7 +152,7 @@ TEST(CallTable, finds_a_rank_that_calls_on_the_cpu) {
 }
 
 CROSSRANK_RANK_SCENARIO(exchange_of_other_counts) {
-  auto const world = connect_with(std::chrono::seconds(60));
+  auto const world = connect_gpu_rank();
   use_once(world);
   // Rank 0 sends three elements to rank 1, which expects two.
   std::vector<std::int64_t> const send{1, self.rank == 0 ? 3 : 1};
@@ -206,7 +204,7 @@ void call_on_cpu(Collective const& world, int kind) {
 
 /// Collectives on the CPU and on GPUs take turns, while ranks are late by more than the watchdog's interval.
 CROSSRANK_RANK_SCENARIO(calls_on_both) {
-  auto const world = connect_with(std::chrono::seconds(60));
+  auto const world = connect_gpu_rank();
   use_once(world);
   auto const seed = std::stoul(self.arguments.at(0));
   std::mt19937 same(seed);                                        // on all ranks

@@ -330,9 +330,7 @@ TEST(NcclHandle, is_the_communicator_of_the_group) { expect_job_ok(3, "nccl_hand
 template <class Call>
 void expect_mismatch(RankSelf const& self, Call call) {
   bool const waits = self.arguments.at(1) == "collective";
-  auto const world = connect({.backend = "shm",
-                              .timeout = std::chrono::seconds(60),
-                              .check = waits ? CheckLevel::collective : CheckLevel::local});
+  auto const world = waits ? connect_comparing_gpu_rank() : connect_gpu_rank();
   if (self.arguments.at(0) == "later") {
     auto tensor = filled(world, 4);
     world.all_reduce(tensor);

@@ -20,7 +20,7 @@ using cuda::Graph;
 /// A call under way is not swallowed by a graph that is captured from its stream, nor left out of the graph in which it
 /// was started.
 CROSSRANK_RANK_SCENARIO(nccl_graph_of_pending_calls) {
-  auto const world = connect({.backend = "shm", .timeout = std::chrono::seconds(60), .check = CheckLevel::collective});
+  auto const world = connect_comparing_gpu_rank();
   for (bool const starts_inside : {false, true}) {
     auto const group = world.split({{0, 1}}, starts_inside ? "inside" : "before");
     auto sum = filled(world, 4);

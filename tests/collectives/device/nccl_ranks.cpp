@@ -47,8 +47,8 @@ void expect_job_ok(int ranks, std::string_view scenario, RankOptions options) {
   EXPECT_TRUE(job.ok()) << job.text();
 }
 
-Collective connect_gpu_rank(ProgressMode progress) {
-  return connect({.backend = "shm", .timeout = std::chrono::seconds(60), .progress = progress});
+Collective connect_gpu_rank(ProgressMode progress, CheckLevel check) {
+  return connect({.backend = "shm", .timeout = std::chrono::seconds(60), .check = check, .progress = progress});
 }
 
 Tensor filled(Collective const& world, std::int64_t count) { return filled(world, count, default_device()); }

@@ -28,7 +28,12 @@ enum class EmulatedNccl { newest, v2_22, v2_18, none };
 void expect_job_ok(int ranks, std::string_view scenario, RankOptions options = gpu_ranks());
 
 /// Joins the job of this process.
-[[nodiscard]] Collective connect_gpu_rank(ProgressMode progress = ProgressMode::caller);
+[[nodiscard]] Collective connect_gpu_rank(ProgressMode progress = ProgressMode::caller,
+                                          CheckLevel check = CheckLevel::local);
+/// Joins it with ranks that wait for each other to compare a call, before they enqueue it.
+[[nodiscard]] inline Collective connect_comparing_gpu_rank() {
+  return connect_gpu_rank(ProgressMode::caller, CheckLevel::collective);
+}
 
 /// Ends a scenario: expects that the rank has not misused the driver, and returns 0.
 [[nodiscard]] int end_gpu_rank();
