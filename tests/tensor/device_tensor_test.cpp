@@ -171,6 +171,7 @@ TEST_F(DeviceTensor, memory_is_freed_after_the_streams_that_used_it) {
 
 TEST_F(DeviceTensor, streams_end_although_a_tensor_that_they_have_read_lives_on) {
   auto const there = numbers({16}).to(gpu);
+  current_stream(gpu).synchronize();
   for (int i = 0; i < 100; ++i) {
     auto const side = Stream::create(gpu);
     StreamGuard const guard(side);

@@ -31,8 +31,11 @@ class PeerCopy : public testing::Test {
   void TearDown() override { EXPECT_EQ(reports(), 0U); }
 };
 
+/// Returns a tensor that all streams may use.
 Tensor filled_with(float value, Device device) {
-  return Tensor::of(std::vector<float>(elements, value), {elements}).to(device);
+  auto made = Tensor::of(std::vector<float>(elements, value), {elements}).to(device);
+  current_stream(device).synchronize();
+  return made;
 }
 
 std::vector<float> on_host(Tensor const& tensor) {

@@ -30,7 +30,7 @@ class StuckStream : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     ::setenv("CROSSRANK_CUDA_LIBRARY", CROSSRANK_TEST_CUDA, 1);
-    ::setenv("CROSSRANK_TIMEOUT", "50ms", 1);
+    ::setenv("CROSSRANK_TIMEOUT", "300ms", 1);
   }
   void TearDown() override { EXPECT_EQ(test::reports(), 0U); }
 

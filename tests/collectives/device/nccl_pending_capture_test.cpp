@@ -87,10 +87,10 @@ CROSSRANK_RANK_SCENARIO(nccl_graph_beside_a_message) {
     StreamGuard const guard(stream);
     request = world.irecv(received, 1 - world.rank());
   }
-  auto const sent = filled(world, 4);
-  world.send(sent, 1 - world.rank());
-  world.barrier();  // the messages have come
+  auto const sent = Tensor::of(std::vector<float>(4, static_cast<float>(world.rank() + 1)), {4});
   auto const graph = Graph::capture(stream, [&] {
+    world.send(sent, 1 - world.rank());
+    world.barrier();  // the messages have come
     world.all_reduce(captured);
     EXPECT_FALSE(request.test());
   });
