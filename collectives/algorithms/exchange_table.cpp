@@ -11,8 +11,7 @@ std::string ExchangeMismatch::text() const {
 }
 
 MismatchError ExchangeMismatch::error(ErrorInfo info) const {
-  info.message = "rank " + std::to_string(from) + " sends a different number of bytes than rank " + std::to_string(to) +
-                 " expects from it";
+  info.message = text();
   info.expected = std::to_string(expected);
   info.got = std::to_string(sent);
   info.failed_ranks = {static_cast<int>(from), static_cast<int>(to)};

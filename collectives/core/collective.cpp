@@ -197,7 +197,7 @@ void Collective::close() {
   if (!state_ || state_->closed.load(std::memory_order_relaxed)) return;
   CallLock const call_lock(*this, "close");
   state_->closed.store(true, std::memory_order_relaxed);
-  state_->devices.close();
+  auto const on_devices = state_->devices.close();
   state_->transport->close(state_->timeout_policy);
   state_->range_channel.reset();
 }

@@ -65,6 +65,8 @@ ErrorInfo usage_in(spi::Transport const& transport, char const* operation, std::
 
 GroupState::~GroupState() {
   if (progress_thread) progress_thread->remove(*this);
+  comparing_thread_.reset();
+  end_all_comparisons();
 }
 
 void GroupState::enter(char const* operation) {
@@ -171,10 +173,16 @@ std::shared_ptr<PendingOp> GroupState::start(algorithms::Call&& call) {
   std::unique_ptr<device::DeviceCall> on_device;
   if (call.device.kind != Device::Kind::cpu) {
     decide_on_device(call);
-    do_own_part(call.name(), [&] {
-      on_device = devices.begin(call, *transport, check);
-      call = on_device->on_host(timeout_policy.timeout);
-    });
+    bool const is_held = holds_stream(call);
+    on_device = begin_on_device(call, is_held);
+    if (is_held && on_device->is_next_to_enqueue()) {
+      enqueue_held(*on_device, call.name());
+      auto enqueued = std::make_shared<PendingOp>(algorithms::Call{.signature = call.signature, .called = call.name()});
+      enqueued->on_device = std::move(on_device);
+      end(*enqueued, nullptr);
+      return enqueued;
+    }
+    do_own_part(call.name(), [&] { call = on_device->on_host(timeout_policy.timeout); });
   }
   auto pending_op = std::make_shared<PendingOp>(std::move(call));
   pending_op->on_device = std::move(on_device);
@@ -273,6 +281,7 @@ void GroupState::end(PendingOp& pending_op, std::exception_ptr failure) noexcept
   if (pending_op.on_device) pending_op.on_device->release_position();
   pending_op.request_id.reset();
   pending_op.failure = std::move(failure);
+  if (pending_op.on_compared) end_comparison(pending_op);
   pending_op.ended = true;
 }
 

@@ -48,6 +48,7 @@ struct PendingOp {
   std::uint64_t progress = 0;                          ///< of the transport, as `Request::wait_for` has seen it last
   std::exception_ptr failure{};
   std::unique_ptr<device::DeviceCall> on_device{};  ///< of a call on device tensors
+  device::DeviceCall::OnCompared on_compared{};     ///< of a comparison for which a stream waits, and no thread
   std::optional<device::CaptureAtStart> capture{};  ///< likewise
   std::atomic<bool> ended{false};  ///< stored after the results and `failure`, for a thread that polls it
 };
@@ -97,6 +98,13 @@ struct GroupState final : PendingWork {
   void run_on_device(algorithms::Call&& call);
   /// Runs a step of a call that the other ranks wait for. An error kills the group, except a `UsageError`.
   void do_own_part(char const* operation, std::function<void()> const& step);
+  /// Returns whether the stream of a call on device tensors waits for the comparison with the other ranks' calls, in
+  /// place of the host.
+  [[nodiscard]] bool holds_stream(algorithms::Call const& call);
+  /// Begins a call on device tensors. Ends the comparisons first where the host waits for the call's stream.
+  [[nodiscard]] std::unique_ptr<device::DeviceCall> begin_on_device(algorithms::Call const& call, bool is_held);
+  /// Enqueues a call whose stream waits for the comparison, which another thread carries out.
+  void enqueue_held(device::DeviceCall& on_device, char const* operation);
   /// Decides how the group's collectives move device tensors, at the first of them. That first call blocks, and runs
   /// after the pending calls.
   void decide_on_device(algorithms::Call const& call);
@@ -173,7 +181,14 @@ struct GroupState final : PendingWork {
   /// Posts the next operation. After the last one enqueues the part on the device, if it is the next one, and returns
   /// true.
   bool post_or_finish(PendingOp& pending_op);
-  static void end(PendingOp& pending_op, std::exception_ptr failure) noexcept;
+  void end(PendingOp& pending_op, std::exception_ptr failure) noexcept;
+  /// Tells the stream that waits for a comparison, or kills the group.
+  void end_comparison(PendingOp& pending_op) noexcept;
+  /// Ends the comparisons of a group that ends. While an exception is thrown, waits for a few seconds at most.
+  void end_all_comparisons() noexcept;
+  /// Returns the thread that carries comparisons out: that of the job, or one of this group. Null if it cannot be
+  /// started.
+  [[nodiscard]] ProgressThread* comparing_thread() noexcept;
   void end_if_closed(PendingOp& pending_op);
   void forget_ended_messages() noexcept;
   void wait_for_message(PendingOp& pending_op, spi::TimeoutPolicy policy);
@@ -190,10 +205,24 @@ struct GroupState final : PendingWork {
 
   pid_t const process_ = ::getpid();
 
+  std::unique_ptr<ProgressThread> comparing_thread_{};  ///< without a progress thread of the job
+  std::size_t comparisons_ = 0;                         ///< under way, for which streams wait
   std::mutex inbox_mutex_{};
   std::deque<std::shared_ptr<PendingOp>> inbox_{};  ///< started calls that no thread has admitted yet
   std::size_t next_visited_ = 0;                    ///< the message at which the next visit begins
   std::size_t sweep_at_ = 16;                       ///< messages, at which the ended ones among them are looked for
+};
+
+/// Lets other threads advance the group's operations during a part of a call that does not use them.
+class VisitorsScope {
+ public:
+  explicit VisitorsScope(GroupLock& lock) noexcept : lock_(lock) { lock_.allow_visits(); }
+  ~VisitorsScope() { lock_.end_visits(); }
+  VisitorsScope(VisitorsScope const&) = delete;
+  VisitorsScope& operator=(VisitorsScope const&) = delete;
+
+ private:
+  GroupLock& lock_;
 };
 
 /// Locks a group for the length of a call. A second call at the same time is a `UsageError`.

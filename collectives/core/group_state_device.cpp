@@ -1,8 +1,10 @@
 #include "collectives/core/group_state.hpp"
 
+#include <chrono>
 #include <cstddef>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -15,6 +17,14 @@
 #include "lib/platform/progress_hook.hpp"
 
 namespace crossrank::detail {
+namespace {
+
+/// How many calls the host may be ahead of the slowest rank, whose streams wait for their comparisons.
+constexpr std::size_t most_comparisons = 255;
+/// How long a group that an exception ends waits for them.
+constexpr auto comparison_grace = std::chrono::milliseconds(5'000);
+
+}  // namespace
 
 void GroupState::decide_on_device(algorithms::Call const& call) {
   if (devices.is_decided() || spi::is_message(call.signature.op_kind)) return;
@@ -30,6 +40,80 @@ void GroupState::throw_device_failure(char const* operation) {
   } catch (Error const& e) {
     end_and_rethrow(e);
   }
+}
+
+bool GroupState::holds_stream(algorithms::Call const& call) {
+  return devices.holds_stream(call, check) && comparing_thread() != nullptr;
+}
+
+std::unique_ptr<device::DeviceCall> GroupState::begin_on_device(algorithms::Call const& call, bool is_held) {
+  if (!is_held && comparisons_ > 0) complete_collectives();
+  std::unique_ptr<device::DeviceCall> begun;
+  do_own_part(call.name(), [&] {
+    // The driver may block until the streams continue.
+    std::optional<VisitorsScope> visitors;
+    if (is_held) visitors.emplace(group_lock);
+    begun = devices.begin(call, *transport, check);
+  });
+  return begun;
+}
+
+void GroupState::enqueue_held(device::DeviceCall& on_device, char const* operation) {
+  require_allowed(operation);
+  while (comparisons_ >= most_comparisons) {
+    auto const first = pending_collectives.front();
+    step(*first, timeout_policy);
+    if (first->ended) pending_collectives.pop_front();
+  }
+  auto const comparison = std::make_shared<PendingOp>(on_device.on_host(timeout_policy.timeout));
+  comparison->on_compared = on_device.hold();
+  pending_collectives.push_back(comparison);
+  ++comparisons_;
+  advance();
+  if (comparison->ended && comparison->failure) {
+    on_device.release_position();
+    with_operation_name(operation, [&] { std::rethrow_exception(comparison->failure); });
+  }
+  comparing_thread()->add(*this);
+  try {
+    wait_to_enqueue(on_device, operation, timeout_policy);
+    VisitorsScope const visitors(group_lock);
+    on_device.finish();
+  } catch (std::exception const& e) {
+    end_and_rethrow(e);  // the other ranks would wait for this one
+  }
+}
+
+void GroupState::end_comparison(PendingOp& pending_op) noexcept {
+  --comparisons_;
+  if (pending_op.failure) {
+    try {
+      std::rethrow_exception(pending_op.failure);
+    } catch (std::exception const& e) {
+      end_because_of(e);
+    }
+  }
+  pending_op.on_compared(pending_op.failure);
+}
+
+void GroupState::end_all_comparisons() noexcept {
+  if (process_ != ::getpid() || pending_collectives.empty()) return;
+  platform::Deadline deadline(std::uncaught_exceptions() == 0 ? timeout_policy.timeout : comparison_grace);
+  for (platform::Backoff backoff; !pending_collectives.empty() && !deadline.expired(); backoff.pause()) {
+    if (advance()) backoff.restart();
+    deadline.tick();
+  }
+  if (!pending_collectives.empty()) abort("the group ends before the other ranks have made its calls");
+}
+
+ProgressThread* GroupState::comparing_thread() noexcept {
+  if (progress_thread) return progress_thread.get();
+  try {
+    if (!comparing_thread_) comparing_thread_ = std::make_unique<ProgressThread>();
+  } catch (std::exception const&) {
+    return nullptr;
+  }
+  return comparing_thread_.get();
 }
 
 void GroupState::do_own_part(char const* operation, std::function<void()> const& step) {
@@ -52,8 +136,9 @@ void GroupState::run_on_device(algorithms::Call&& call) {
   decide_on_device(call);
   auto const* const operation = call.name();
   auto const pieces = devices.pieces(std::move(call));
-  std::unique_ptr<device::DeviceCall> next;
-  do_own_part(operation, [&] { next = devices.begin(pieces.front(), *transport, check); });
+  bool const is_held = holds_stream(pieces.front());
+  auto next = begin_on_device(pieces.front(), is_held);
+  if (is_held) return enqueue_held(*next, operation);
   bool begun = false;
   try {
     for (std::size_t i = 0; i < pieces.size(); ++i) {

@@ -1,5 +1,7 @@
 #pragma once
 #include <chrono>
+#include <exception>
+#include <functional>
 #include <string>
 
 #include <crossrank/stream.hpp>
@@ -15,6 +17,11 @@ class DeviceCall {
 
   /// Returns the part for the CPU transport. May block the host for work of the device.
   [[nodiscard]] virtual algorithms::Call on_host(std::chrono::milliseconds timeout) = 0;
+  /// Takes the error of a comparison, or null.
+  using OnCompared = std::function<void(std::exception_ptr const&)>;
+  /// Lets the stream wait for the part on the CPU transport, which only compares, in place of the host: `finish` may be
+  /// called before that part has ended. The caller calls the result at its end. See `DeviceGroup::holds_stream`.
+  [[nodiscard]] virtual OnCompared hold() { return {}; }
   /// Returns whether `finish` may be called: earlier calls of this thread on the GPU come first.
   [[nodiscard]] virtual bool is_next_to_enqueue() const noexcept { return true; }
   /// Returns the name of the call that must be enqueued before this one, for errors.

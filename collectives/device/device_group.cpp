@@ -76,15 +76,14 @@ void DeviceGroup::abort(std::string_view why) noexcept {
   if (group && !group->has_failed()) group->abort(why);
 }
 
-void DeviceGroup::close() noexcept {
+std::shared_ptr<void> DeviceGroup::close() noexcept {
   std::shared_ptr<WatchedTransport> group;
   {
     std::lock_guard const lock(mutex_);
     group.swap(on_device_);
   }
-  if (!group) return;
-  group->close();
-  prepare_end(group);
+  if (group) group->close();
+  return group;
 }
 
 void DeviceGroup::require_capturable(Call const& call, Stream const& stream) const {
@@ -137,8 +136,15 @@ TransportCall::Comparison DeviceGroup::comparison_on(Stream const& stream, Check
   if (check == CheckLevel::off) return TransportCall::Comparison::none;
   // A graph that is captured on some ranks only could wait forever at its first replay.
   bool const is_captured = cuda::Capture::of(stream) != nullptr;
-  return on_device_->has_call_table() && !is_captured ? TransportCall::Comparison::in_table
-                                                      : TransportCall::Comparison::on_host;
+  if (is_captured) return TransportCall::Comparison::on_host;
+  if (on_device_->has_call_table()) return TransportCall::Comparison::in_table;
+  return on_device_->has_call_gate() ? TransportCall::Comparison::on_stream : TransportCall::Comparison::on_host;
+}
+
+bool DeviceGroup::holds_stream(Call const& call, CheckLevel check) const {
+  if (!on_device_ || !on_device_->has_call_gate()) return false;
+  auto const stream = current_stream(call.device);
+  return uses_transport(call, stream) && comparison_on(stream, check) == TransportCall::Comparison::on_stream;
 }
 
 std::unique_ptr<DeviceCall> DeviceGroup::begin_message(Call const& call, spi::Transport& transport, Stream stream) {

@@ -40,6 +40,8 @@ class DeviceGroup {
   void require_own_device(Device device, char const* operation, spi::Transport const& transport) const;
   /// Divides a call that goes through host memory; see `staged_pieces`. One of the device transport stays whole.
   [[nodiscard]] std::vector<algorithms::Call> pieces(algorithms::Call&& call) const;
+  /// Returns whether the call, made now, lets its stream wait for a comparison: see `DeviceCall::hold`.
+  [[nodiscard]] bool holds_stream(algorithms::Call const& call, CheckLevel check) const;
   /// Begins a call. `UsageError` when this rank has used another device in this group, and for a call that
   /// cannot be captured from a stream that is being captured.
   [[nodiscard]] std::unique_ptr<DeviceCall> begin(algorithms::Call const& call, spi::Transport& transport,
@@ -53,8 +55,9 @@ class DeviceGroup {
   /// Makes the device transport fail on all ranks, so that their streams continue. Does nothing if the group has
   /// no device transport, or if that has failed already. Any thread.
   void abort(std::string_view why) noexcept;
-  /// Ends the device transport, after its work.
-  void close() noexcept;
+  /// Waits for the work of the device transport, and returns the transport, which ends with the result. Keep that until
+  /// all ranks have closed the group: a rank whose call has ended must not leave while another one is still in it.
+  [[nodiscard]] std::shared_ptr<void> close() noexcept;
   /// Returns device memory that the device transport uses without copies of its own, or null where there is none.
   /// Collective, after `decide`; no collective may be under way on the transport. Errors as for
   /// `WatchedTransport::make_buffer`.

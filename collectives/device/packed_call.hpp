@@ -20,6 +20,7 @@ class PackedCall final : public DeviceCall {
   PackedCall(algorithms::Call const& call, Begin const& begin);
 
   [[nodiscard]] algorithms::Call on_host(std::chrono::milliseconds timeout) override;
+  [[nodiscard]] OnCompared hold() override { return inner_->hold(); }
   [[nodiscard]] bool is_next_to_enqueue() const noexcept override { return inner_->is_next_to_enqueue(); }
   [[nodiscard]] std::string next_to_enqueue() const override { return inner_->next_to_enqueue(); }
   void release_position() noexcept override { inner_->release_position(); }

@@ -57,7 +57,7 @@ Call TransportCall::on_host(std::chrono::milliseconds) {
     agreement.signature.digest = ArgumentDigest().add(agreement.signature.digest).add(captured).value();
     agreement.arguments.text("in a capture");
   }
-  if (comparison_ != Comparison::on_host) {
+  if (comparison_ == Comparison::none || comparison_ == Comparison::in_table) {
     agreement.host_part = Call::HostPart::nothing;
   } else if (call_.signature.op_kind == OpKind::all_to_allv && call_.called == nullptr) {
     exchange_counts(agreement, call_, transport_->place());
@@ -67,9 +67,19 @@ Call TransportCall::on_host(std::chrono::milliseconds) {
   return agreement;
 }
 
+TransportCall::OnCompared TransportCall::hold() {
+  if (comparison_ != Comparison::on_stream) return {};
+  held_ = transport_->begin_comparison();
+  // The group ends its comparisons before its transport, and must not live longer because of them.
+  return [transport = std::weak_ptr(transport_), number = *held_](std::exception_ptr const& error) {
+    if (auto const alive = transport.lock()) alive->end_comparison(number, error);
+  };
+}
+
 void TransportCall::finish() {
   is_captured_ = cuda::Capture::of(stream_) != nullptr;
   if (comparison_ == Comparison::in_table) transport_->compare(call_);
+  if (held_) transport_->hold(stream_, *held_);
   ended_ = transport_->enqueue(call_, stream_, scratch_.get());
   position_.release();
   auto& provider = spi::device_provider(stream_.device().kind);

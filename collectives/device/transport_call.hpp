@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "collectives/device/device_call.hpp"
@@ -17,13 +18,15 @@ class TransportCall final : public DeviceCall {
   /// How the ranks compare their arguments.
   enum class Comparison : std::uint8_t {
     none,
-    in_table,  ///< with those of the ranks that have made the call; see `WatchedTransport::compare`
-    on_host    ///< in a round of the CPU transport, in which the host waits until all ranks have made the call
+    in_table,   ///< with those of the ranks that have made the call; see `WatchedTransport::compare`
+    on_stream,  ///< in a round of the CPU transport, while the stream waits until all ranks have made the call
+    on_host     ///< likewise, while the host waits
   };
   TransportCall(algorithms::Call const& call, Comparison comparison, std::shared_ptr<WatchedTransport> transport,
                 Stream stream);
 
   [[nodiscard]] algorithms::Call on_host(std::chrono::milliseconds timeout) override;
+  [[nodiscard]] OnCompared hold() override;
   [[nodiscard]] bool is_next_to_enqueue() const noexcept override { return position_.is_next(); }
   [[nodiscard]] std::string next_to_enqueue() const override { return position_.next_call(); }
   void release_position() noexcept override { position_.release(); }
@@ -39,6 +42,7 @@ class TransportCall final : public DeviceCall {
   Stream stream_;
   std::shared_ptr<spi::Storage> scratch_;  ///< of a reduction in rank order
   EnqueuePosition position_;
+  std::optional<std::uint32_t> held_{};  ///< number of the comparison for which the stream waits
   Event ended_{};
   bool is_captured_ = false;
 };

@@ -13,6 +13,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/spi/device_provider.hpp>
 
+#include "collectives/device_transport/call_gate.hpp"
 #include "collectives/device_transport/call_table.hpp"
 #include "collectives/device_transport/device_transports.hpp"
 #include "collectives/device_transport/device_use.hpp"
@@ -312,13 +313,16 @@ std::shared_ptr<WatchedTransport> agree_on_transport(spi::Transport& transport, 
   } else {
     table.reset();
   }
+  // Another thread releases the streams. Ranks that have no gate compare in the same rounds, and wait on the host.
+  std::unique_ptr<CallGate> gate;
+  if (!table && check == CheckLevel::local && transport.may_use_threads()) gate = CallGate::make(stream);
   bool const have_kernels =
       std::all_of(offers.begin(), offers.end(), [](auto const& offer) { return offer.has_kernels != 0; });
   return std::make_shared<WatchedTransport>(
       WatchedTransport::Group{
           .name = transport.name(), .backend = factory.name(), .place = place, .have_kernels = have_kernels},
-      std::move(made), std::move(table), std::move(watchdog),
-      node::DeviceRecorder(transport.node_memory(), transport.global_ranks()));
+      std::move(made), WatchedTransport::CallChecks{.table = std::move(table), .gate = std::move(gate)},
+      std::move(watchdog), node::DeviceRecorder(transport.node_memory(), transport.global_ranks()));
 }
 
 }  // namespace crossrank::device

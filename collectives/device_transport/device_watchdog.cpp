@@ -25,6 +25,8 @@ constexpr auto answer_limit = std::chrono::seconds(1);
 constexpr auto verdict_ahead = 5 * interval;
 constexpr auto answer_nap = std::chrono::milliseconds(10);
 constexpr std::size_t most_ended = 32;
+/// How long before the streams are released an abort of the transport begins.
+constexpr auto abort_lead = std::chrono::milliseconds(20);
 
 /// Returns what all ranks must have called under the same number.
 std::string text_of(DeviceWatchdog::Work const& work) {
@@ -98,8 +100,8 @@ void DeviceWatchdog::request_failure(std::string why) { request({.why = std::mov
 
 void DeviceWatchdog::request_timeout(std::string why) { request({.why = std::move(why), .code = ErrorCode::timeout}); }
 
-void DeviceWatchdog::request_mismatch(std::vector<int> ranks, std::string why) {
-  request({.why = std::move(why), .code = ErrorCode::mismatch, .ranks = std::move(ranks)});
+void DeviceWatchdog::request_error(ErrorCode code, std::vector<int> ranks, std::string why) {
+  request({.why = std::move(why), .code = code, .ranks = std::move(ranks)});
 }
 
 void DeviceWatchdog::request(Request request) {
@@ -172,7 +174,7 @@ void DeviceWatchdog::check_all() {
     progress = progress_;
   }
   peers_.poll(progress);
-  if (request && request->code == ErrorCode::mismatch) blame(ErrorCode::mismatch, request->ranks, request->why);
+  if (request && !request->ranks.empty()) blame(request->code, request->ranks, request->why);
   if (request && request->code == ErrorCode::timeout) blame_late_ranks(progress.begun, request->why);
   if (request) {
     auto const failure = transport_->failure();
@@ -400,8 +402,27 @@ void DeviceWatchdog::fail(std::exception_ptr const& failure) noexcept {
   // The host must find the failure when it sees that the stream continues. Without work on a stream all results are
   // there, and a wait of another group must not fail.
   if (has_work) note_device_failure(device_, failure);
-  transport_->abort();
+  abort_transport();
   verdict_due_.reset();
+}
+
+/// A held call must not run with other arguments than its peers', so the abort begins first. But it may wait until the
+/// streams have passed the call, so it does not end first.
+void DeviceWatchdog::abort_transport() noexcept {
+  auto* const gate = gate_.load(std::memory_order_acquire);
+  if (gate == nullptr || !gate->holds_any()) {
+    if (gate != nullptr) gate->release_all();
+    return transport_->abort();
+  }
+  std::thread aborting;
+  try {
+    aborting = platform::start_thread("watch the GPUs", [this] { transport_->abort(); });
+    platform::system().sleep(abort_lead);
+  } catch (UnavailableError const&) {  // no thread can be started
+  }
+  gate->release_all();
+  if (aborting.joinable()) return aborting.join();
+  transport_->abort();
 }
 
 }  // namespace crossrank::device

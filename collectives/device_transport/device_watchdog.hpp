@@ -20,6 +20,7 @@
 #include <crossrank/spi/transport.hpp>
 #include <crossrank/stream.hpp>
 
+#include "collectives/device_transport/call_gate.hpp"
 #include "collectives/device_transport/call_table.hpp"
 #include "collectives/device_transport/enqueued_calls.hpp"
 #include "collectives/device_transport/watchdog_peers.hpp"
@@ -61,6 +62,8 @@ class DeviceWatchdog {
 
   /// Lets the thread look in the table too. It must live until this watchdog ends.
   void watch(CallTable const& calls) noexcept { calls_.store(&calls, std::memory_order_release); }
+  /// Lets a failure release the streams. It must live until this watchdog ends.
+  void watch(CallGate& gate) noexcept { gate_.store(&gate, std::memory_order_release); }
 
   /// A call under way.
   struct Work {
@@ -79,8 +82,9 @@ class DeviceWatchdog {
   void note_enqueued(Work work);
   /// Lets the thread give up in the name of this rank, because it failed to enqueue a call.
   void request_failure(std::string why);
-  /// Lets the thread fail the group, because the ranks make different calls.
-  void request_mismatch(std::vector<int> ranks, std::string why);
+  /// Lets the thread fail the group with an error that the host has found: the ranks make different calls, or the group
+  /// on the CPU has failed. `ranks` are to blame.
+  void request_error(ErrorCode code, std::vector<int> ranks, std::string why);
   /// Lets the thread fail the group, because the transport has not enqueued the last call of this rank in time. The
   /// thread finds the late ranks.
   void request_timeout(std::string why);
@@ -96,7 +100,7 @@ class DeviceWatchdog {
   struct Request {
     std::string why{};
     ErrorCode code = ErrorCode::peer_lost;
-    std::vector<int> ranks{};  ///< that are to blame, for a mismatch
+    std::vector<int> ranks{};  ///< that are to blame, where the host knows them
   };
   void request(Request request);
   [[nodiscard]] WatchdogPeers::Progress progress() const;
@@ -141,12 +145,15 @@ class DeviceWatchdog {
   /// Fails all ranks because of this one.
   [[noreturn]] void blame_itself(std::string const& why);
   void fail(std::exception_ptr const& failure) noexcept;
+  /// Aborts the transport, and releases the streams that wait for a comparison.
+  void abort_transport() noexcept;
 
   Watched const watched_;
   WatchdogPeers peers_;
   std::chrono::milliseconds const timeout_;
   spi::DeviceTransport* transport_ = nullptr;
   std::atomic<CallTable const*> calls_{nullptr};
+  std::atomic<CallGate*> gate_{nullptr};
   Device device_{};
   pid_t const process_;
   std::atomic<bool> failed_{false};  ///< stored after `failure_`, so that a thread that sees it finds that

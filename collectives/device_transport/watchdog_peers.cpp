@@ -16,8 +16,9 @@ namespace crossrank::device {
 namespace {
 
 constexpr std::uint32_t tag = 0x6e63;
-/// How long a rank that leaves waits until the others know.
-constexpr auto leave_limit = std::chrono::seconds(1);
+/// How long a rank that leaves waits until the others know. Without a thread they look only during their calls.
+constexpr auto leave_limit = std::chrono::seconds(5);
+constexpr auto leave_limit_without_threads = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -186,7 +187,7 @@ void WatchdogPeers::leave(Progress const& own) noexcept {
       if (!peer.has_left) send(peer.rank, {.kind = Kind::departure, .progress = own});
     }
     auto& system = platform::system();
-    auto const until = system.now() + leave_limit;
+    auto const until = system.now() + (may_use_threads() ? leave_limit : leave_limit_without_threads);
     for (drop_sent(); !sent_.empty() && system.now() < until; drop_sent()) system.sleep(std::chrono::milliseconds(1));
   } catch (Error const&) {  // the group has failed: the others know more than that this rank leaves
   } catch (std::bad_alloc const&) {

@@ -83,15 +83,15 @@ void require_agreement(std::vector<BufferRecord> const& records, spi::Transport 
 
 }  // namespace
 
-WatchedTransport::WatchedTransport(Group group, std::unique_ptr<spi::DeviceTransport> transport,
-                                   std::unique_ptr<CallTable> calls, std::unique_ptr<DeviceWatchdog> watchdog,
-                                   node::DeviceRecorder recorder)
+WatchedTransport::WatchedTransport(Group group, std::unique_ptr<spi::DeviceTransport> transport, CallChecks checks,
+                                   std::unique_ptr<DeviceWatchdog> watchdog, node::DeviceRecorder recorder)
     : group_(std::move(group)),
       transport_(std::move(transport)),
-      calls_(std::move(calls)),
+      checks_(std::move(checks)),
       watchdog_(std::move(watchdog)),
       recorder_(std::move(recorder)) {
-  if (calls_) watchdog_->watch(*calls_);
+  if (checks_.table) watchdog_->watch(*checks_.table);
+  if (checks_.gate) watchdog_->watch(*checks_.gate);
 }
 
 WatchedTransport::~WatchedTransport() {
@@ -100,6 +100,12 @@ WatchedTransport::~WatchedTransport() {
   // The watchdog publishes its failure before it aborts the transport, and a close waits for work that does not end.
   if (watchdog_->failure()) transport_->abort();
   transport_->close(last_work_);
+}
+
+void WatchedTransport::close() noexcept {
+  closed_.store(true, std::memory_order_relaxed);
+  await_last_work();
+  leave_group();
 }
 
 /// The transport waits only a few seconds before it throws its work away. So this waits for longer calls, as long as
@@ -210,11 +216,12 @@ Event WatchedTransport::end_work(Begun begun, Stream const& stream, std::string 
 
 void WatchedTransport::compare(algorithms::Call const& call) {
   throw_failure();
-  calls_->throw_if_failed(call.name());
-  if (!calls_->ranks_behind().empty()) await_ranks_behind(call.name());
-  auto const differs = calls_->add(call);
+  auto& table = *checks_.table;
+  table.throw_if_failed(call.name());
+  if (!table.ranks_behind().empty()) await_ranks_behind(call.name());
+  auto const differs = table.add(call);
   if (!differs) return;
-  watchdog_->request_mismatch(differs->ranks, differs->text);
+  watchdog_->request_error(ErrorCode::mismatch, differs->ranks, differs->text);
   await_verdict();
   throw_failure();
   throw_peer_error(ErrorCode::mismatch, dead_group(call.name(), differs->text, differs->ranks));
@@ -223,13 +230,29 @@ void WatchedTransport::compare(algorithms::Call const& call) {
 void WatchedTransport::await_ranks_behind(char const* operation) {
   platform::Deadline deadline(timeout());
   platform::Backoff backoff;
-  for (auto behind = calls_->ranks_behind(); !behind.empty(); behind = calls_->ranks_behind()) {
+  auto const& table = *checks_.table;
+  for (auto behind = table.ranks_behind(); !behind.empty(); behind = table.ranks_behind()) {
     backoff.pause();
     throw_failure();
     deadline.tick();
     if (!deadline.expired()) continue;
     auto const text = "this rank is many calls ahead of " + name_ranks(behind) + ", which did not follow";
     end_after_timeout(TimeoutError(dead_group(operation, text, behind)));
+  }
+}
+
+void WatchedTransport::end_comparison(std::uint32_t number, std::exception_ptr const& error) noexcept {
+  if (!error) return checks_.gate->release(number);
+  try {
+    std::rethrow_exception(error);
+  } catch (Error const& e) {
+    auto const code = e.code();
+    bool const is_of_ranks = code == ErrorCode::mismatch || code == ErrorCode::timeout || code == ErrorCode::peer_lost;
+    if (is_of_ranks && !e.info().failed_ranks.empty())
+      return watchdog_->request_error(code, e.info().failed_ranks, e.info().message);
+    abort(e.what());
+  } catch (std::exception const& e) {
+    abort(e.what());
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,6 +16,7 @@
 #include <crossrank/stream.hpp>
 
 #include "collectives/algorithms/call.hpp"
+#include "collectives/device_transport/call_gate.hpp"
 #include "collectives/device_transport/call_table.hpp"
 #include "collectives/device_transport/device_watchdog.hpp"
 #include "lib/device/cuda/capture.hpp"
@@ -35,8 +37,12 @@ class WatchedTransport : public std::enable_shared_from_this<WatchedTransport> {
     bool have_kernels = false;  ///< the devices of all ranks run the library's kernels
   };
 
-  /// `calls`: null where the ranks cannot compare their calls in shared memory.
-  WatchedTransport(Group group, std::unique_ptr<spi::DeviceTransport> transport, std::unique_ptr<CallTable> calls,
+  /// What the ranks use to compare their calls without a wait of the host; null where they cannot.
+  struct CallChecks {
+    std::unique_ptr<CallTable> table{};  ///< in shared memory
+    std::unique_ptr<CallGate> gate{};    ///< while the streams wait
+  };
+  WatchedTransport(Group group, std::unique_ptr<spi::DeviceTransport> transport, CallChecks checks,
                    std::unique_ptr<DeviceWatchdog> watchdog, node::DeviceRecorder recorder);
   /// Ends the transport after its work, then leaves the watchdog.
   ~WatchedTransport();
@@ -57,11 +63,20 @@ class WatchedTransport : public std::enable_shared_from_this<WatchedTransport> {
   /// Returns the memory of the device that `enqueue` needs for a reduction in rank order; null for other calls.
   [[nodiscard]] std::shared_ptr<spi::Storage> make_scratch(algorithms::Call const& call, Stream const& stream) const;
   /// Returns whether `compare` can be used.
-  [[nodiscard]] bool has_call_table() const noexcept { return calls_ != nullptr; }
+  [[nodiscard]] bool has_call_table() const noexcept { return checks_.table != nullptr; }
   /// Compares the next call with those that the other ranks have made, without waiting for the ranks that have not.
   /// `MismatchError` on all ranks when they differ; `TimeoutError` when this rank is far ahead of one that does not
   /// follow; the failure of the group.
   void compare(algorithms::Call const& call);
+  /// Returns whether the streams can wait in place of the host until the ranks have compared a call:
+  /// `begin_comparison`, `hold` and `end_comparison` can be used, in this order.
+  [[nodiscard]] bool has_call_gate() const noexcept { return checks_.gate != nullptr; }
+  /// Returns the number of a call that the ranks are about to compare.
+  [[nodiscard]] std::uint32_t begin_comparison() noexcept { return checks_.gate->next(); }
+  /// Lets later work of the stream wait for the comparison.
+  void hold(Stream const& stream, std::uint32_t number) { checks_.gate->hold(stream, number); }
+  /// Lets the streams pass the call, or makes the group fail on all ranks because of the error. Any thread.
+  void end_comparison(std::uint32_t number, std::exception_ptr const& error) noexcept;
   /// Enqueues a call on the stream and returns its end. With `scratch` it is a reduction in rank order. `BackendError`
   /// when the transport refuses; the failure of the group. On a stream that is being captured the call becomes a part
   /// of the graph.
@@ -86,11 +101,11 @@ class WatchedTransport : public std::enable_shared_from_this<WatchedTransport> {
   [[nodiscard]] std::shared_ptr<spi::Storage> make_buffer(std::size_t bytes, spi::Transport& transport,
                                                           spi::TimeoutPolicy const& timeout_policy);
 
-  /// Refuses replays of graphs from now on.
-  void close() noexcept { closed_.store(true, std::memory_order_relaxed); }
+  /// Refuses replays of graphs from now on, waits for the work of the last call, and forgets the group on the CPU.
+  void close() noexcept;
   /// Forgets the group on the CPU, which ends.
   void leave_group() noexcept {
-    if (calls_) calls_->leave_group();
+    if (checks_.table) checks_.table->leave_group();
   }
   /// Returns the limit of a call that makes no progress.
   [[nodiscard]] std::chrono::milliseconds timeout() const noexcept { return watchdog_->timeout(); }
@@ -122,7 +137,7 @@ class WatchedTransport : public std::enable_shared_from_this<WatchedTransport> {
   Group const group_;
   pid_t const process_ = ::getpid();
   std::unique_ptr<spi::DeviceTransport> transport_;
-  std::unique_ptr<CallTable> calls_;          ///< null: the ranks compare on the host
+  CallChecks checks_;
   std::unique_ptr<DeviceWatchdog> watchdog_;  ///< its thread uses the two above, so that it ends first
   node::DeviceRecorder recorder_;
   std::atomic<bool> closed_{false};

@@ -89,6 +89,7 @@ SAME(HandleType::posix_file_descriptor, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 SAME(LocationType::device, CU_MEM_LOCATION_TYPE_DEVICE);
 
 SAME(stream_non_blocking, CU_STREAM_NON_BLOCKING);
+SAME(wait_value_reached, CU_STREAM_WAIT_VALUE_GEQ);
 SAME(event_disable_timing, CU_EVENT_DISABLE_TIMING);
 SAME(host_alloc_portable, CU_MEMHOSTALLOC_PORTABLE);
 SAME(ipc_lazy_peer_access, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
@@ -195,6 +196,7 @@ SAME_OFFSET(Copy2d, height, CUDA_MEMCPY2D, Height);
   F(cuIpcGetMemHandle)                 \
   F(cuIpcOpenMemHandle_v2)             \
   F(cuIpcCloseMemHandle)               \
+  F(cuStreamWaitValue32_v2)            \
   F(cuDeviceGetUuid_v2)
 
 #define SAME_FUNCTION(name) \

@@ -22,8 +22,8 @@ struct PendingOp;
 /// unfinished message cancels the message and leaves the group alive. If another thread is in a call of the group,
 /// which may be carrying this call out, dropping waits for the end of that call, or for the group's timeout.
 ///
-/// A collective on GPU tensors has finished, for its request, once it is on its stream. With NCCL on one host that is
-/// when it starts. Nobody can cancel it then, and it keeps its tensors itself.
+/// A collective on GPU tensors has finished, for its request, once it is on its stream. With NCCL that is when it
+/// starts, except with `CheckLevel::collective`. Nobody can cancel it then, and it keeps its tensors itself.
 class CROSSRANK_EXPORT Request {
  public:
   /// Makes a request without a call. It counts as finished.

@@ -93,6 +93,12 @@ class CROSSRANK_EXPORT DeviceProvider {
   [[nodiscard]] virtual Event record(Stream const& stream) = 0;
   /// Lets later work of the stream wait for the event.
   virtual void wait(Stream const& stream, Event const& event) = 0;
+  /// Returns whether streams of the device can wait for a word that the host writes.
+  [[nodiscard]] virtual bool can_wait_for_host(Device device) = 0;
+  /// Lets later work of the stream wait until the word has reached `value`: until `*word - value`, modulo 2^32, is less
+  /// than 2^31. The host writes the word by atomic stores. It is in memory of `allocate_pinned`, which must stay until
+  /// the stream has passed. Not while a graph is being captured from the stream; `can_wait_for_host` must be true.
+  virtual void wait_for_host(Stream const& stream, std::uint32_t const* word, std::uint32_t value) = 0;
   /// Returns whether the work before the event has completed.
   [[nodiscard]] virtual bool query(Event const& event) = 0;
   /// Returns whether all work of the stream has ended.

@@ -122,6 +122,18 @@ class CudaProvider final : public spi::DeviceProvider {
     check(state.driver(), state.functions().cuStreamWaitEvent(native(stream), native(event), 0), "cuStreamWaitEvent",
           "Stream.wait");
   }
+  [[nodiscard]] bool can_wait_for_host(Device device) override {
+    return device_state(device).functions().cuStreamWaitValue32_v2 != nullptr;
+  }
+  void wait_for_host(Stream const& stream, std::uint32_t const* word, std::uint32_t value) override {
+    require_no_foreign_capture(stream, "wait for the host");
+    auto const& state = device_state(stream.device());
+    ContextScope const scope(state);
+    check(state.driver(),
+          state.functions().cuStreamWaitValue32_v2(native(stream), api::device_address(word), value,
+                                                   api::wait_value_reached),
+          "cuStreamWaitValue32", "wait for the host");
+  }
   [[nodiscard]] bool query(Event const& event) override {
     auto const& state = device_state(event.device());
     ContextScope const scope(state);

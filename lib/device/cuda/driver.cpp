@@ -93,6 +93,7 @@ void bind_optional(FunctionBinder& to, api::Functions& f) {
   to.optional("cuIpcGetMemHandle", sharing, f.cuIpcGetMemHandle);
   to.optional("cuIpcOpenMemHandle_v2", sharing, f.cuIpcOpenMemHandle_v2);
   to.optional("cuIpcCloseMemHandle", sharing, f.cuIpcCloseMemHandle);
+  to.optional("cuStreamWaitValue32_v2", "streams that wait for the host", f.cuStreamWaitValue32_v2);
   to.optional("cuDeviceGetUuid_v2", "identity of GPUs", f.cuDeviceGetUuid_v2);
 }
 

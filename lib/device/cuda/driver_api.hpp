@@ -108,6 +108,7 @@ enum class HandleType : unsigned { none = 0, posix_file_descriptor = 1 };
 enum class LocationType : unsigned { device = 1 };
 
 inline constexpr unsigned stream_non_blocking = 1;         // CU_STREAM_NON_BLOCKING
+inline constexpr unsigned wait_value_reached = 0;          // CU_STREAM_WAIT_VALUE_GEQ
 inline constexpr unsigned event_disable_timing = 2;        // CU_EVENT_DISABLE_TIMING
 inline constexpr unsigned host_alloc_portable = 1;         // CU_MEMHOSTALLOC_PORTABLE
 inline constexpr unsigned ipc_lazy_peer_access = 1;        // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
@@ -240,6 +241,9 @@ struct Functions {
   Result (*cuIpcGetMemHandle)(IpcMemoryHandle* handle, DevicePointer data);
   Result (*cuIpcOpenMemHandle_v2)(DevicePointer* data, IpcMemoryHandle handle, unsigned flags);
   Result (*cuIpcCloseMemHandle)(DevicePointer data);
+
+  // Optional: streams that wait for a word in memory, since 11.7.
+  Result (*cuStreamWaitValue32_v2)(CUstream_st* stream, DevicePointer word, unsigned value, unsigned flags);
 
   // Optional: identity of devices that does not change in a virtual machine, since 11.4.
   Result (*cuDeviceGetUuid_v2)(Uuid* uuid, int device);

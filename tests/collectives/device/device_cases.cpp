@@ -17,6 +17,10 @@ std::vector<ConformanceParameter> device_parameters(std::vector<int> const& size
   return all;
 }
 
+CheckLevel level_of(ConformanceCase const& test) {
+  return test.on_devices == OnDevices::compared ? CheckLevel::collective : CheckLevel::local;
+}
+
 std::vector<ConformanceParameter> parameters_of_threads(std::vector<int> const& sizes) {
   auto all = device_parameters(sizes, OnDevices::yes);
   std::erase_if(all, [](ConformanceParameter const& one) { return one.test.name == "dictionaries_arrive_in_order"; });

@@ -17,6 +17,9 @@ namespace crossrank::test {
 /// on the GPU of the process.
 [[nodiscard]] std::vector<ConformanceParameter> parameters_of_threads(std::vector<int> const& sizes);
 
+/// Returns the check level with which a case holds on a device transport.
+[[nodiscard]] CheckLevel level_of(ConformanceCase const& test);
+
 /// Runs a case whose tensors are on `gpu`, and expects that collectives go through `backend`.
 void run_on_gpu(ConformanceCase const& test, ConformanceRank const& rank, std::string_view backend, Device gpu);
 

@@ -14,11 +14,6 @@
 namespace crossrank::test {
 namespace {
 
-/// Returns the check level with which a case holds on a device transport.
-CheckLevel level_of(ConformanceCase const& test) {
-  return test.on_devices == OnDevices::compared ? CheckLevel::collective : CheckLevel::local;
-}
-
 class StagedConformance : public testing::TestWithParam<ConformanceParameter> {};
 
 TEST_P(StagedConformance, holds) {

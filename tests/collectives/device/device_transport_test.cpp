@@ -23,6 +23,7 @@
 #include "lib/core/as_size.hpp"
 #include "tests/collectives/device/nccl_ranks.hpp"
 #include "tests/collectives/device/thread_transport.hpp"
+#include "tests/support/message_ranks.hpp"
 #include "tests/support/error_of.hpp"
 #include "tests/support/thread_ranks.hpp"
 
@@ -49,6 +50,30 @@ void expect_sum(Collective const& world, std::string_view backend) {
   world.all_reduce(tensor);
   EXPECT_EQ(world.device_backend(), backend);
   EXPECT_EQ(values(tensor), std::vector<float>(1'000, 6));
+}
+
+// ---------------------------------------------------------------- several hosts
+
+/// Each call blocks until its stream continues, which waits for the comparison with the other host.
+CROSSRANK_RANK_SCENARIO(transport_with_a_full_queue_of_launches) {
+  add_thread_transport();
+  block_launches();
+  run_message_ranks(thread_count,
+                    [](Collective const& world, MemoryHub&) {
+                      auto tensor = filled(world, 1'000, gpu_of_thread(world));
+                      for (int i = 0; i < 5; ++i) {
+                        world.all_reduce(tensor, ReduceOp::max);
+                        world.iall_reduce(tensor, ReduceOp::max).wait();
+                      }
+                      EXPECT_EQ(world.device_backend(), thread_transport_name);
+                      EXPECT_EQ(values(tensor), std::vector<float>(1'000, 3));
+                    },
+                    {.timeout = std::chrono::seconds(20)});
+  return end_gpu_rank();
+}
+
+TEST(DeviceTransport, compares_calls_while_a_launch_blocks) {
+  expect_job_ok(1, "transport_with_a_full_queue_of_launches", one_process());
 }
 
 // ---------------------------------------------------------------- the choice

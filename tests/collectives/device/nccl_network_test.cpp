@@ -60,7 +60,11 @@ CROSSRANK_RANK_SCENARIO(nccl_network_data) {
         EXPECT_EQ(values(part), std::vector<float>(5, world.rank() % 2 == 0 ? 4.0F : 6.0F));
         group.close();
         auto unequal = filled_on_own_gpu(world, 4 + world.rank() / 3);
-        EXPECT_THROW(world.all_reduce(unequal), MismatchError);
+        auto const end_unequal = [&] {
+          world.all_reduce(unequal);
+          current_stream(gpu_of(world)).synchronize();
+        };
+        EXPECT_THROW(end_unequal(), MismatchError);
       },
       network_options(self));
   return end_gpu_rank();

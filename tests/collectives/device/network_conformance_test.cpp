@@ -44,12 +44,13 @@ INSTANTIATE_TEST_SUITE_P(Composite, NetworkStagedConformance,
 
 /// Arguments: the case, and "composite" for shared memory between the ranks of a host.
 CROSSRANK_RANK_SCENARIO(nccl_network_conformance) {
-  run_message_ranks(
-      3,
-      [&](Collective const& world, MemoryHub&) {
-        run_on_gpu(find_conformance_case(self.arguments.at(0)), {world, {}}, "nccl", Device::cuda(world.rank()));
-      },
-      {.node_memory = self.arguments.at(1) == "composite"});
+  auto const test = find_conformance_case(self.arguments.at(0));
+  run_message_ranks(3,
+                    [&](Collective const& joined, MemoryHub&) {
+                      auto const world = make_collective(joined.transport(), joined.timeout_policy(), level_of(test));
+                      run_on_gpu(test, {world, {}}, "nccl", Device::cuda(world.rank()));
+                    },
+                    {.node_memory = self.arguments.at(1) == "composite"});
   return end_gpu_rank();
 }
 

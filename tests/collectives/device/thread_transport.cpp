@@ -1,6 +1,7 @@
 #include "tests/collectives/device/thread_transport.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
@@ -10,6 +11,7 @@
 #include <mutex>
 #include <numeric>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -216,6 +218,7 @@ void launch(Stream const& stream, Launch& work) {
 
 std::mutex failure_mutex;
 constinit NoDestructor<std::optional<std::string>> injected_failure;
+constinit std::atomic<bool> launches_block{false};
 
 class ThreadTransport final : public spi::DeviceTransport {
  public:
@@ -228,6 +231,11 @@ class ThreadTransport final : public spi::DeviceTransport {
   }
 
   void enqueue(DeviceCollective const& collective, Stream const& stream, spi::DevicePollHook const&) override {
+    for (int waited = 0; launches_block && !stream.query(); ++waited) {
+      if (waited == 10'000)
+        throw BackendError({.operation = collective.name, .message = "the stream does not continue"});
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     if (point_->is_aborted(place_.rank))
       throw BackendError({.operation = collective.name, .message = "the group was aborted"});
     auto const work = std::make_shared<Launch>(Launch{.point = point_, .rank = place_.rank});
@@ -357,6 +365,8 @@ void add_thread_transport() {
   ::setenv("EMULATED_GPU_KEPT", "pool,host,event", 1);  // the store of `HostBuffer`, and the pools of the library
   spi::add_device_transport(std::make_shared<ThreadTransportFactory>());
 }
+
+void block_launches() { launches_block = true; }
 
 void fail_thread_transports(std::string const& message) {
   std::lock_guard const lock(failure_mutex);

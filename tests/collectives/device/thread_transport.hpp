@@ -13,6 +13,9 @@ inline constexpr char const* thread_transport_name = "threads";
 /// Lets the groups of this process use the transport.
 void add_thread_transport();
 
+/// Lets calls block until their stream has done its work, as a driver does while its queue of launches is full.
+void block_launches();
+
 /// Makes all transports of this process report a failure.
 void fail_thread_transports(std::string const& message);
 

@@ -232,6 +232,7 @@ void copy_to_itself(Communicator const& comm, std::vector<Transfer>& transfers) 
 CUresult run(void* data) {
   auto& work = *static_cast<Work*>(data);
   Communicator& comm = *work.comm;
+  emulated_log_event("nccl_kernel_start");
   std::vector<Transfer> transfers;
   try {
     for (auto const& operation : work.operations) {
