@@ -48,8 +48,8 @@ struct PendingOp {
   std::uint64_t progress = 0;                          ///< of the transport, as `Request::wait_for` has seen it last
   std::exception_ptr failure{};
   std::unique_ptr<device::DeviceCall> on_device{};  ///< of a call on device tensors
-  device::DeviceCall::OnCompared on_compared{};     ///< of a comparison for which a stream waits, and no thread
   std::optional<device::CaptureAtStart> capture{};  ///< likewise
+  device::DeviceCall::OnCompared on_compared{};     ///< of a comparison for which a stream waits, and no thread
   std::atomic<bool> ended{false};  ///< stored after the results and `failure`, for a thread that polls it
 };
 
