@@ -63,7 +63,8 @@ void take_failures_of_gpu_work() {
 class MpiDeviceConformance : public testing::TestWithParam<ConformanceParameter> {};
 
 TEST_P(MpiDeviceConformance, holds) {
-  auto const options = options_of(std::string(GetParam().test.name));
+  auto options = options_of(std::string(GetParam().test.name));
+  if (has_nccl()) options.check = level_of(GetParam().test);
   run_on_gpu(GetParam().test, {join(options), options}, has_nccl() ? "nccl" : "staged", default_device());
   take_failures_of_gpu_work();
   EXPECT_EQ(reports(), 0U) << "misuses of the driver";
