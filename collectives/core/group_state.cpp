@@ -305,6 +305,12 @@ void GroupState::step(PendingOp& pending_op, spi::TimeoutPolicy const& policy) n
   post_next(pending_op);
 }
 
+void GroupState::step_first(spi::TimeoutPolicy const& policy) noexcept {
+  auto& first = *pending_collectives.front();
+  step(first, policy);
+  if (first.ended) pending_collectives.pop_front();
+}
+
 bool GroupState::waits_for_capture(PendingOp const& pending_op) noexcept {
   if (!pending_op.capture || !is_message(pending_op)) return false;
   try {
@@ -379,11 +385,7 @@ spi::TimeoutPolicy GroupState::policy_of(PendingOp const& pending_op) const noex
 }
 
 void GroupState::complete_collectives() noexcept {
-  while (!pending_collectives.empty()) {
-    auto& next = *pending_collectives.front();
-    step(next, policy_of(next));
-    if (next.ended) pending_collectives.pop_front();
-  }
+  while (!pending_collectives.empty()) step_first(policy_of(*pending_collectives.front()));
 }
 
 void GroupState::forget_ended_messages() noexcept {
@@ -419,10 +421,7 @@ void GroupState::wait(PendingOp& pending_op, spi::TimeoutPolicy const& policy) {
     end_if_closed(pending_op);
     wait_for_message(pending_op, policy);
   } else {
-    while (!pending_op.ended) {
-      step(*pending_collectives.front(), policy);
-      if (pending_collectives.front()->ended) pending_collectives.pop_front();
-    }
+    while (!pending_op.ended) step_first(policy);
   }
   forget_ended_messages();
   throw_failure(pending_op);

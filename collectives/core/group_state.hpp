@@ -168,6 +168,8 @@ struct GroupState final : PendingWork {
  private:
   /// Waits for the operation under way, then posts the next one.
   void step(PendingOp& pending_op, spi::TimeoutPolicy const& policy) noexcept;
+  /// Does so for the collective that is being carried out, and forgets it once it has ended.
+  void step_first(spi::TimeoutPolicy const& policy) noexcept;
   /// Posts the call's next operation. Leaves `request_id` empty after the last one.
   void post_step(PendingOp& pending_op);
   /// Posts the next operation, or notes the end. Does neither while an earlier call of another group is not enqueued.

@@ -60,11 +60,7 @@ std::unique_ptr<device::DeviceCall> GroupState::begin_on_device(algorithms::Call
 
 void GroupState::enqueue_held(device::DeviceCall& on_device, char const* operation) {
   require_allowed(operation);
-  while (comparisons_ >= most_comparisons) {
-    auto const first = pending_collectives.front();
-    step(*first, timeout_policy);
-    if (first->ended) pending_collectives.pop_front();
-  }
+  while (comparisons_ >= most_comparisons) step_first(timeout_policy);
   auto const comparison = std::make_shared<PendingOp>(on_device.on_host(timeout_policy.timeout));
   comparison->on_compared = on_device.hold();
   pending_collectives.push_back(comparison);

@@ -68,15 +68,14 @@ std::unique_ptr<CallGate> CallGate::make(Stream const& stream) {
   try {
     if (!provider.can_wait_for_host(stream.device())) return nullptr;
     auto gate = std::make_unique<CallGate>(kind, word_store().take(kind));
-    provider.wait_for_host(stream, gate->word_, gate->released_);  // a driver may have the function and refuse it
+    provider.wait_for_host(stream, gate->word_, gate->read());  // a driver may have the function and refuse it
     return gate;
   } catch (Error const&) {  // then the host waits
     return nullptr;
   }
 }
 
-CallGate::CallGate(Device::Kind kind, std::uint32_t* word)
-    : kind_(kind), word_(word), released_(std::atomic_ref(*word).load(std::memory_order_relaxed)), last_(released_) {}
+CallGate::CallGate(Device::Kind kind, std::uint32_t* word) : kind_(kind), word_(word), last_(read()) {}
 
 CallGate::~CallGate() {
   release_all();
@@ -84,9 +83,10 @@ CallGate::~CallGate() {
 }
 
 void CallGate::write(std::uint32_t number) noexcept {
-  released_ = number;
   std::atomic_ref(*word_).store(number, std::memory_order_release);  // partner: the GPU
 }
+
+std::uint32_t CallGate::read() const noexcept { return std::atomic_ref(*word_).load(std::memory_order_relaxed); }
 
 std::uint32_t CallGate::next() noexcept {
   std::lock_guard const lock(mutex_);
@@ -115,7 +115,7 @@ void CallGate::release_all() noexcept {
 
 bool CallGate::holds_any() const noexcept {
   std::lock_guard const lock(mutex_);
-  return !is_open_ && released_ != last_;
+  return !is_open_ && read() != last_;
 }
 
 }  // namespace crossrank::device

@@ -36,12 +36,13 @@ class CallGate {
   [[nodiscard]] bool holds_any() const noexcept;
 
  private:
+  /// The last call that the streams may pass.
   void write(std::uint32_t number) noexcept;
+  [[nodiscard]] std::uint32_t read() const noexcept;
 
   Device::Kind const kind_;
-  std::uint32_t* const word_;   ///< the last call that the streams may pass; only grows, also from group to group
+  std::uint32_t* const word_;   ///< only grows, also from group to group
   mutable std::mutex mutex_{};  ///< guards the members below
-  std::uint32_t released_;      ///< what the word holds
   std::uint32_t last_;          ///< the last number that `next` has returned
   bool is_open_ = false;        ///< whether nothing is held any more
 };

@@ -141,10 +141,7 @@ void DeviceWatchdog::poll_once() noexcept {
     try {
       check_all();
     } catch (Error const& e) {
-      auto const code = e.code();
-      // The others are of the driver.
-      if (code != ErrorCode::peer_lost && code != ErrorCode::timeout && code != ErrorCode::mismatch)
-        blame_itself(e.what());
+      if (!is_peer_error(e.code())) blame_itself(e.what());  // of the driver
       throw;
     }
   } catch (Error const& e) {
@@ -410,15 +407,14 @@ void DeviceWatchdog::fail(std::exception_ptr const& failure) noexcept {
 /// streams have passed the call, so it does not end first.
 void DeviceWatchdog::abort_transport() noexcept {
   auto* const gate = gate_.load(std::memory_order_acquire);
-  if (gate == nullptr || !gate->holds_any()) {
-    if (gate != nullptr) gate->release_all();
-    return transport_->abort();
-  }
+  if (gate == nullptr) return transport_->abort();
   std::thread aborting;
-  try {
-    aborting = platform::start_thread("watch the GPUs", [this] { transport_->abort(); });
-    platform::system().sleep(abort_lead);
-  } catch (UnavailableError const&) {  // no thread can be started
+  if (gate->holds_any()) {
+    try {
+      aborting = platform::start_thread(watchdog_operation, [this] { transport_->abort(); });
+      platform::system().sleep(abort_lead);
+    } catch (UnavailableError const&) {  // no thread can be started
+    }
   }
   gate->release_all();
   if (aborting.joinable()) return aborting.join();

@@ -246,10 +246,8 @@ void WatchedTransport::end_comparison(std::uint32_t number, std::exception_ptr c
   try {
     std::rethrow_exception(error);
   } catch (Error const& e) {
-    auto const code = e.code();
-    bool const is_of_ranks = code == ErrorCode::mismatch || code == ErrorCode::timeout || code == ErrorCode::peer_lost;
-    if (is_of_ranks && !e.info().failed_ranks.empty())
-      return watchdog_->request_error(code, e.info().failed_ranks, e.info().message);
+    if (is_peer_error(e.code()) && !e.info().failed_ranks.empty())
+      return watchdog_->request_error(e.code(), e.info().failed_ranks, e.info().message);
     abort(e.what());
   } catch (std::exception const& e) {
     abort(e.what());

@@ -37,7 +37,7 @@ class WatchedTransport : public std::enable_shared_from_this<WatchedTransport> {
     bool have_kernels = false;  ///< the devices of all ranks run the library's kernels
   };
 
-  /// What the ranks use to compare their calls without a wait of the host; null where they cannot.
+  /// The ranks compare their calls with one of these. Where both are null, the host waits for the other ranks.
   struct CallChecks {
     std::unique_ptr<CallTable> table{};  ///< in shared memory
     std::unique_ptr<CallGate> gate{};    ///< while the streams wait

@@ -33,9 +33,7 @@ using testing::HasSubstr;
 constexpr int rank_count = 4;
 constexpr auto late = std::chrono::milliseconds(300);
 
-Device gpu_of(Collective const& world) { return Device::cuda(world.rank()); }
-Stream stream_of(Collective const& world) { return current_stream(gpu_of(world)); }
-Tensor filled_on_own_gpu(Collective const& world, std::int64_t count) { return filled(world, count, gpu_of(world)); }
+Stream stream_of(Collective const& world) { return current_stream(gpu_of_thread(world)); }
 
 /// Makes the communicator.
 void use_once(Collective const& world) {
@@ -78,14 +76,7 @@ CROSSRANK_RANK_SCENARIO(gate_of_a_host_that_is_ahead) {
     for (std::size_t i = 0; i < calls; ++i) tensors.push_back(filled_on_own_gpu(world, 10));
     bool const is_ahead = world.rank() < 2;
     while (!is_ahead && ahead_count < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    std::vector<Request> requests;
-    for (std::size_t i = 0; i < calls; ++i) {
-      if (i % 2 == 0) {
-        world.all_reduce(tensors[i]);
-      } else {
-        requests.push_back(world.iall_reduce(tensors[i]));
-      }
-    }
+    auto requests = all_reduce_each(world, tensors);
     if (is_ahead) {
       EXPECT_FALSE(stream_of(world).query());
       ++ahead_count;
@@ -198,7 +189,7 @@ CROSSRANK_RANK_SCENARIO(gate_of_other_counts) {
       [](Collective const& world) {
         std::vector<std::int64_t> const send{1, 1, world.rank() == 0 ? 3 : 1, 1};
         std::vector<std::int64_t> const receive{world.rank() == 2 ? 2 : 1, 1, 1, 1};
-        auto out = Tensor::empty({3 + receive[0]}, Dtype::f32, gpu_of(world));
+        auto out = Tensor::empty({3 + receive[0]}, Dtype::f32, gpu_of_thread(world));
         world.all_to_allv(out, filled_on_own_gpu(world, 3 + send[2]), {.send = send, .receive = receive});
       },
       {0, 2}, "rank 0 sends 12 bytes to rank 2, which expects 8");
@@ -279,7 +270,7 @@ void call_with_host(Collective const& world, std::uint64_t kind) {
       auto tensor = filled_on_own_gpu(world, 3);
       world.all_reduce(tensor);
       auto request = world.isend(tensor, next);
-      auto received = Tensor::zeros({3}, Dtype::f32, gpu_of(world));
+      auto received = Tensor::zeros({3}, Dtype::f32, gpu_of_thread(world));
       world.recv(received, previous);
       request.wait();
       EXPECT_EQ(values(received), std::vector<float>(3, 10));

@@ -45,14 +45,7 @@ CROSSRANK_RANK_SCENARIO(calls_of_a_rank_that_is_ahead) {
   for (std::size_t i = 0; i < calls; ++i) tensors.push_back(filled(world, 10));
   auto word = Tensor::zeros({1}, Dtype::f32);
   if (self.rank == 1) world.recv(word, 0);
-  std::vector<Request> requests;
-  for (std::size_t i = 0; i < calls; ++i) {
-    if (i % 2 == 0) {
-      world.all_reduce(tensors[i]);
-    } else {
-      requests.push_back(world.iall_reduce(tensors[i]));
-    }
-  }
+  auto requests = all_reduce_each(world, tensors);
   if (self.rank == 0) world.send(word, 1);
   for (auto& request : requests) request.wait();
   for (auto const& tensor : tensors) EXPECT_EQ(values(tensor), std::vector<float>(10, 3));

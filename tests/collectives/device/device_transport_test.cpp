@@ -23,8 +23,8 @@
 #include "lib/core/as_size.hpp"
 #include "tests/collectives/device/nccl_ranks.hpp"
 #include "tests/collectives/device/thread_transport.hpp"
-#include "tests/support/message_ranks.hpp"
 #include "tests/support/error_of.hpp"
+#include "tests/support/message_ranks.hpp"
 #include "tests/support/thread_ranks.hpp"
 
 /// A device transport that is not NCCL: how ranks agree on it, and what the library does around it.
@@ -36,8 +36,6 @@ using testing::HasSubstr;
 
 constexpr int thread_count = 3;
 
-Device gpu_of_thread(Collective const& world) { return Device::cuda(world.rank()); }
-
 /// Runs the body on ranks that are threads, with the transport. `timeout` is the limit of every wait.
 int run_on_threads(ThreadBody const& body, std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
   add_thread_transport();
@@ -46,7 +44,7 @@ int run_on_threads(ThreadBody const& body, std::chrono::milliseconds timeout = s
 }
 
 void expect_sum(Collective const& world, std::string_view backend) {
-  auto tensor = filled(world, 1'000, gpu_of_thread(world));
+  auto tensor = filled_on_own_gpu(world, 1'000);
   world.all_reduce(tensor);
   EXPECT_EQ(world.device_backend(), backend);
   EXPECT_EQ(values(tensor), std::vector<float>(1'000, 6));
@@ -60,7 +58,7 @@ CROSSRANK_RANK_SCENARIO(transport_with_a_full_queue_of_launches) {
   block_launches();
   run_message_ranks(thread_count,
                     [](Collective const& world, MemoryHub&) {
-                      auto tensor = filled(world, 1'000, gpu_of_thread(world));
+                      auto tensor = filled_on_own_gpu(world, 1'000);
                       for (int i = 0; i < 5; ++i) {
                         world.all_reduce(tensor, ReduceOp::max);
                         world.iall_reduce(tensor, ReduceOp::max).wait();
@@ -107,7 +105,7 @@ TEST(DeviceTransport, is_chosen_by_the_setting) {
 
 CROSSRANK_RANK_SCENARIO(transport_of_unknown_name) {
   return run_on_threads([](Collective const& world) {
-    auto tensor = filled(world, 4, gpu_of_thread(world));
+    auto tensor = filled_on_own_gpu(world, 4);
     auto const info = error_of<UnavailableError>([&] { world.all_reduce(tensor); });
     EXPECT_THAT(info.message, HasSubstr("rank 0 cannot use thread: the process has no transport of this name"));
     EXPECT_TRUE(info.group_usable);
@@ -266,7 +264,7 @@ TEST(DeviceTransport, carries_collectives) { expect_job_ok(1, "transport_calls",
 
 CROSSRANK_RANK_SCENARIO(transport_enqueue) {
   return run_on_threads([](Collective const& world) {
-    auto tensor = filled(world, 1'000, gpu_of_thread(world));
+    auto tensor = filled_on_own_gpu(world, 1'000);
     world.all_reduce(tensor);
     current_stream(tensor.device()).synchronize();
     world.barrier();
@@ -325,7 +323,7 @@ Collective unchecked(Collective const& world) {
 
 /// Makes a first call, which opens the transport, and returns its tensor.
 Tensor reduced_once(Collective const& world) {
-  auto tensor = filled(world, 1'000, gpu_of_thread(world));
+  auto tensor = filled_on_own_gpu(world, 1'000);
   world.all_reduce(tensor);
   current_stream(tensor.device()).synchronize();
   world.barrier();

@@ -12,6 +12,24 @@ Tensor filled(Collective const& world, std::int64_t count, Device device) {
   return Tensor::of(std::vector<float>(as_size(count), static_cast<float>(world.rank() + 1)), {count}).to(device);
 }
 
+Device gpu_of_thread(Collective const& world) { return Device::cuda(world.rank()); }
+
+Tensor filled_on_own_gpu(Collective const& world, std::int64_t count) {
+  return filled(world, count, gpu_of_thread(world));
+}
+
+std::vector<Request> all_reduce_each(Collective const& world, std::vector<Tensor>& tensors) {
+  std::vector<Request> requests;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (i % 2 == 0) {
+      world.all_reduce(tensors[i]);
+    } else {
+      requests.push_back(world.iall_reduce(tensors[i]));
+    }
+  }
+  return requests;
+}
+
 std::vector<float> values(Tensor const& tensor) {
   auto const host = tensor.to(Device::cpu());
   auto const all = host.as<float>();

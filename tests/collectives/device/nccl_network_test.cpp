@@ -11,20 +11,12 @@
 #include <crossrank/cuda.hpp>
 #include <crossrank/error.hpp>
 
-#include "lib/core/as_size.hpp"
 #include "tests/collectives/device/nccl_ranks.hpp"
 #include "tests/support/message_ranks.hpp"
 
 /// NCCL in groups whose ranks exchange packets, also on two hosts. The ranks are threads with a GPU each.
 namespace crossrank::test {
 namespace {
-
-Device gpu_of(Collective const& world) { return Device::cuda(world.rank()); }
-
-Tensor filled_on_own_gpu(Collective const& world, std::int64_t count) {
-  auto const value = static_cast<float>(world.rank() + 1);
-  return Tensor::of(std::vector<float>(as_size(count), value), {count}).to(gpu_of(world));
-}
 
 MessageRankOptions network_options(RankSelf const& self) {
   return {.timeout = self.arguments.at(1) == "short" ? std::chrono::milliseconds(6'000) : step_timeout,
@@ -51,7 +43,7 @@ CROSSRANK_RANK_SCENARIO(nccl_network_data) {
         EXPECT_EQ(world.device_backend(), "nccl");
         EXPECT_EQ(values(tensor), std::vector<float>(1'000, 10));
         std::vector<std::int64_t> const rows{0, 1, 2, 3};
-        auto all = Tensor::empty({6}, Dtype::f32, gpu_of(world));
+        auto all = Tensor::empty({6}, Dtype::f32, gpu_of_thread(world));
         world.all_gatherv(all, filled_on_own_gpu(world, world.rank()), {.rows = rows});
         EXPECT_EQ(values(all), (std::vector<float>{2, 3, 3, 4, 4, 4}));
         auto group = world.split({{3, 1}, {0, 2}});
@@ -62,7 +54,7 @@ CROSSRANK_RANK_SCENARIO(nccl_network_data) {
         auto unequal = filled_on_own_gpu(world, 4 + world.rank() / 3);
         auto const end_unequal = [&] {
           world.all_reduce(unequal);
-          current_stream(gpu_of(world)).synchronize();
+          current_stream(gpu_of_thread(world)).synchronize();
         };
         EXPECT_THROW(end_unequal(), MismatchError);
       },
@@ -135,7 +127,7 @@ void lose_rank_2(MessageRankOptions const& options, std::function<void(MemoryHub
         try {
           world.all_reduce(tensor);
           ++enqueued_count;
-          current_stream(gpu_of(world)).synchronize();
+          current_stream(gpu_of_thread(world)).synchronize();
           ADD_FAILURE() << "no error";
         } catch (Expected const& e) {
           EXPECT_THAT(e.info().failed_ranks, testing::ElementsAre(2)) << e.what();
@@ -179,7 +171,7 @@ CROSSRANK_RANK_SCENARIO(nccl_network_late) {
         while (world.rank() == 2 && error_count < 3) std::this_thread::sleep_for(std::chrono::milliseconds(5));
         try {
           world.all_reduce(tensor);
-          current_stream(gpu_of(world)).synchronize();
+          current_stream(gpu_of_thread(world)).synchronize();
           ADD_FAILURE() << "no error on rank " << world.rank();
         } catch (TimeoutError const& e) {
           EXPECT_THAT(e.info().failed_ranks, testing::ElementsAre(2)) << e.what();
