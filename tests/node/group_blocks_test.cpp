@@ -1,5 +1,9 @@
 #include "lib/node/memory/group_blocks.hpp"
 
+#include <chrono>
+#include <future>
+#include <thread>
+
 #include <gtest/gtest.h>
 
 #include "lib/core/as_size.hpp"
@@ -93,6 +97,41 @@ TEST_F(Blocks, of_another_use_are_not_discarded) {
   of(0).discard(made);
   EXPECT_EQ(BlockUse::unpack(of(0).header(made.index).use_word).state, BlockState::ready);
   EXPECT_NE(of(2).make({2}, "other", {}).index, made.index);
+}
+
+/// A rank that rings a departed rank's groups reads blocks which it has no part in, with their old contents in mind.
+TEST_F(Blocks, are_not_reused_while_a_rank_rings_their_doorbells) {
+  auto const made = of(2).make({2, 0}, "pair", split);
+  of(2).discard(made);
+  memory.record(1).ringing = 1;
+  EXPECT_EQ(of(0).make({0}, "never used before", {}).index, made.index + 1);
+  EXPECT_EQ(BlockUse::unpack(of(0).header(made.index).use_word).state, BlockState::free);
+  memory.record(1).ringing = 0;
+  EXPECT_EQ(of(0).make({0}, "in its place", {}).index, made.index);
+}
+
+TEST_F(Blocks, are_reused_when_the_rank_that_rang_has_died) {
+  auto const made = of(2).make({2, 0}, "pair", split);
+  of(2).discard(made);
+  memory.record(1).ringing = 1;
+  die(1);
+  EXPECT_EQ(of(0).make({0}, "in its place", {}).index, made.index);
+}
+
+/// There is no block that has never been used, so the maker waits. It does not wait forever.
+TEST_F(Blocks, are_refused_after_a_wait_when_a_rank_never_stops_ringing) {
+  auto const capacity = ControlGeometry(3).group_capacity();
+  GroupBlocks::Made last;
+  for (std::uint32_t index = 1; index < capacity; ++index) last = of(0).make({0}, "one of many", {});
+  ASSERT_EQ(last.index, capacity - 1);
+  of(0).discard(last);
+  memory.record(1).ringing = 1;
+  EXPECT_THROW(static_cast<void>(of(0).make({0}, "one more", {})), UnavailableError);
+  auto const after = std::async(std::launch::async, [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    memory.record(1).ringing = 0;
+  });
+  EXPECT_EQ(of(0).make({0}, "one more", {}).index, last.index);
 }
 
 /// Corrupt blocks must not lead `make` out of the segment.

@@ -250,10 +250,14 @@ void NodeComm::record_departure(int rank, AttachState how) const noexcept {
 }
 
 void NodeComm::ring_groups_of(int rank) const noexcept {
+  // Sequentially consistent, as are the reads of `use_word` below: either this thread sees that a rank has taken a
+  // block for another use, or that rank sees this mark.
+  auto& ringing = own_record().ringing;
+  ringing.fetch_add(1, std::memory_order_seq_cst);
   auto const made = blocks_->made();
   for (std::uint32_t index = 0; index < made; ++index) {
     auto& group = blocks_->header(index);
-    auto const state = BlockUse::unpack(group.use_word.load(std::memory_order_acquire)).state;
+    auto const state = BlockUse::unpack(group.use_word.load(std::memory_order_seq_cst)).state;
     if (state == BlockState::queue) ring_queue_of(rank, index);
     if (state != BlockState::ready) continue;
     auto* const members = blocks_->members(index);
@@ -264,6 +268,7 @@ void NodeComm::ring_groups_of(int rank) const noexcept {
     if (!concerned) continue;
     for (int i = 0; i < size; ++i) ring_always(members[i].doorbell);
   }
+  ringing.fetch_sub(1, std::memory_order_release);
 }
 
 void NodeComm::ring_queue_of(int rank, std::uint32_t index) const noexcept {

@@ -20,7 +20,7 @@ namespace crossrank::node {
 inline constexpr std::uint64_t control_magic = 0x314b4e5253535243;  // "CRSSRNK1"
 /// Incremented with every change of these structs, of `queue_layout.hpp` and of `device_flight_layout.hpp`. Ranks that
 /// were built with different versions refuse each other.
-inline constexpr std::uint32_t layout_version = 21;
+inline constexpr std::uint32_t layout_version = 22;
 inline constexpr std::size_t page_bytes = 4096;
 inline constexpr int max_ranks = 4096;  ///< a `Decision` names a rank in 12 bits
 
@@ -121,6 +121,9 @@ struct alignas(1024) RankRecord {
   std::atomic<std::uint64_t> departed_at;  ///< monotonic nanoseconds
   std::uint64_t attached_at;
   std::atomic<std::uint32_t> is_ready;  ///< 1 once a start through named segments waits only for the other ranks
+  /// Threads of the rank that ring the doorbells of a departed rank's groups and queues. They read blocks that the rank
+  /// has no part in, so nobody takes a used block for another use meanwhile.
+  std::atomic<std::uint32_t> ringing;
 
   /// Written by the rank. Changes whenever the rank does something that a waiting rank should count as progress.
   alignas(64) std::atomic<std::uint64_t> progress;

@@ -1,6 +1,7 @@
 #include "lib/node/memory/group_blocks.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -8,6 +9,8 @@
 
 #include "lib/node/memory/corruption.hpp"
 #include "lib/node/memory/segment.hpp"
+#include "lib/platform/backoff.hpp"
+#include "lib/platform/deadline.hpp"
 #include "lib/platform/files/io_error.hpp"
 
 namespace crossrank::node {
@@ -119,7 +122,15 @@ bool GroupBlocks::is_garbage(std::uint32_t index, BlockUse use) const noexcept {
   return false;
 }
 
-std::uint32_t GroupBlocks::claim(std::size_t bytes, std::string const& name) {
+bool GroupBlocks::is_anyone_ringing() const noexcept {
+  auto const* const records = reinterpret_cast<RankRecord const*>(control_ + geometry_.records_offset());
+  for (int rank = 0; rank < geometry_.ranks(); ++rank)
+    if (records[rank].ringing.load(std::memory_order_seq_cst) != 0 && !departed(static_cast<std::uint32_t>(rank)))
+      return true;
+  return false;
+}
+
+std::optional<std::uint32_t> GroupBlocks::try_claim(std::size_t bytes, std::string const& name, bool& rung) {
   for (std::uint32_t index = 0; index < geometry_.group_capacity(); ++index) {
     // A block that was never made has no reserved pages and must not be touched before. Other blocks, which may have
     // been shorter, have at least the first page.
@@ -138,7 +149,24 @@ std::uint32_t GroupBlocks::claim(std::size_t bytes, std::string const& name) {
     if (!is_garbage(index, use)) continue;
     use = {.number = use.number + 1, .maker = rank_, .state = BlockState::being_made};
     // Fails when the block has been taken for another use since it was judged.
-    if (word.compare_exchange_strong(seen, use.pack(), std::memory_order_acq_rel)) return index;
+    if (!word.compare_exchange_strong(seen, use.pack(), std::memory_order_seq_cst)) continue;
+    // Another rank may ring the doorbells of the former use. It would write into the new one.
+    if (use.number == 1 || !is_anyone_ringing()) return index;
+    free(index, use);
+    rung = true;
+  }
+  return std::nullopt;
+}
+
+std::uint32_t GroupBlocks::claim(std::size_t bytes, std::string const& name) {
+  platform::Deadline deadline(std::chrono::seconds(1));
+  platform::Backoff backoff;
+  while (true) {
+    bool rung = false;
+    if (auto const index = try_claim(bytes, name, rung)) return *index;
+    if (!rung || deadline.expired()) break;
+    backoff.pause(deadline.next_wait());
+    deadline.tick();
   }
   throw UnavailableError({.operation = "make group " + name,
                           .message = "too many groups and queues at once on this node",

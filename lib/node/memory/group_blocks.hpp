@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -72,6 +73,11 @@ class GroupBlocks {
   [[nodiscard]] bool all_left(std::uint32_t index) const noexcept;
   [[nodiscard]] bool is_garbage(std::uint32_t index, BlockUse use) const noexcept;
   [[nodiscard]] bool queue_is_over(std::uint32_t index) const noexcept;
+  /// Returns whether a living rank rings doorbells of groups and queues that it may have no part in.
+  [[nodiscard]] bool is_anyone_ringing() const noexcept;
+  /// Takes a garbage block with its pages, or returns nothing if all blocks are in use. Sets `rung` if it has passed
+  /// over garbage that a rank may still be ringing.
+  [[nodiscard]] std::optional<std::uint32_t> try_claim(std::size_t bytes, std::string const& name, bool& rung);
   /// Takes a garbage block with its pages. The caller fills it.
   [[nodiscard]] std::uint32_t claim(std::size_t bytes, std::string const& name);
   /// Marks a block as made. Returns its use.
