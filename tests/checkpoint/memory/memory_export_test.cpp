@@ -249,6 +249,37 @@ TEST(MemoryExport, equals_the_merge_of_the_same_shards_from_files) {
   EXPECT_EQ(difference(bytes_of(whole), read_checkpoint(folder.path() / "memory", true)), "");
 }
 
+/// Tensor-parallel ranks with equal names and shapes share one description of them, but not the values: ids that start
+/// at 0 on each rank grow from rank to rank, and ids that continue stay.
+TEST(MemoryExport, reads_values_that_rules_need_from_the_rank_that_holds_them) {
+  constexpr std::int32_t inputs = 256;  // of each rank
+  constexpr std::int32_t group = 64;
+  std::string const layer = "model.layers.0.mlp.down_proj.";
+  Json config = llama_config();
+  config["num_hidden_layers"] = 1;
+  config["hidden_size"] = 256;
+  config["intermediate_size"] = 2 * inputs;
+  config["quantization_config"] = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", group}};
+  for (std::int32_t const first_of_second : {0, inputs / group}) {
+    StateDict merged;
+    run_thread_ranks(2, [&](Collective const& world) {
+      std::vector<std::int32_t> ids;
+      for (std::int32_t i = 0; i < inputs; ++i) ids.push_back(i / group + world.rank() * first_of_second);
+      StateDict const weights{{layer + "g_idx", Tensor::of(ids, {inputs})},
+                              {layer + "qweight", Tensor::zeros({inputs / 8, 256}, Dtype::i32)},
+                              {layer + "qzeros", Tensor::zeros({inputs / group, 32}, Dtype::i32)},
+                              {layer + "scales", Tensor::zeros({inputs / group, 256}, Dtype::f16)}};
+      auto const all = checkpoint::get_full_state_dict(world, weights, {.tp_rank = world.rank(), .tp = 2},
+                                                       {.model = {.config = config}});
+      if (world.rank() == 0) merged = all;
+    });
+    auto const ids = merged.at(layer + "g_idx").as<std::int32_t>();
+    ASSERT_EQ(ids.size(), as_size(2 * inputs));
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      ASSERT_EQ(ids[i], static_cast<std::int32_t>(i) / group) << "entry " << i << ", from " << first_of_second;
+  }
+}
+
 TEST(MemoryExport, translates_names_in_both_directions) {
   TemporaryDirectory const folder;
   std::ofstream(folder.path() / "rules.json")

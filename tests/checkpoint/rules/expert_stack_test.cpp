@@ -190,7 +190,7 @@ TEST(ExpertStack, has_the_computed_values_of_all_expert_ranks) {
   SampleSet samples(1, Json::object(), 1, 2);
   samples.add("scale", Dtype::u8, {2}, 0, 0).add("scale", Dtype::u8, {2}, 0, 1);
   std::uint8_t calls = 0;
-  auto const rule_for = [&](auto, auto) {
+  auto const rule_for = [&](auto const&) {
     return MergeRule{.kind = UsePrecomputed{{2}, std::vector<std::byte>(2, std::byte{++calls})}, .ep_axis = 0};
   };
   MergedSource const merged(std::make_shared<MergeLayout const>(lay_out_merge(samples.set(), rule_for)));
@@ -203,8 +203,8 @@ MergeLayout lay_out_groups(MergeRule const& rule_of_group) {
   SampleSet samples(2);
   samples.add("fused", Dtype::u8, {4});
   for (int rank = 0; rank < 2; ++rank) at_rank(samples.set().places, rank).moe = rank;
-  return lay_out_merge(samples.set(), [&](auto, auto shards) {
-    return shards.size() == 2 ? MergeRule{.kind = MergeExpertGroups{2}} : rule_of_group;
+  return lay_out_merge(samples.set(), [&](auto const& group) {
+    return group.shards.size() == 2 ? MergeRule{.kind = MergeExpertGroups{2}} : rule_of_group;
   });
 }
 

@@ -11,6 +11,7 @@
 
 #include "tests/checkpoint/support/rule_reference.hpp"
 #include "workspace/checkpoint/plan/merge_layout.hpp"
+#include "workspace/checkpoint/plan/plan_shard_set.hpp"
 #include "workspace/checkpoint/plan/merged_source.hpp"
 
 namespace crossrank::checkpoint::unfuse_test {
@@ -93,13 +94,11 @@ class Unfuse : public testing::TestWithParam<Layer> {
   void expect_parts(SampleSet& samples) {
     samples.set().quantization = GetParam().quantization;
     auto const rule_set = RuleSet::make(samples.set());
-    bool const alone = samples.set().sources.size() == 1;
-    if (alone) {
+    if (samples.set().sources.size() == 1) {
       EXPECT_TRUE(RuleSet::changes_single_source(samples.set()));
     }
-    auto const model = std::make_shared<MergeLayout const>(lay_out_merge(samples.set(), [&](auto name, auto shards) {
-      return alone ? rule_set.rule_for_single_source(*shards.front()) : rule_set.rule_for(name, shards);
-    }));
+    auto const model =
+        std::make_shared<MergeLayout const>(lay_out_merge(samples.set(), rules_of(rule_set, samples.set())));
     EXPECT_EQ(engine_differs(expected_, MergedSource(model)), "");
     // Replicas of shared heads are compared.
     for (auto const& planned : model->tensors) EXPECT_FALSE(planned.rule->is<SeparateParts>());
@@ -171,7 +170,7 @@ TEST(UnfusedLayers, have_parts_that_each_become_one_tensor) {
   samples.add("fused", Dtype::bf16, {4});
   for (MergeKind const& kind : {MergeKind(LeaveOut{}), MergeKind(SeparateParts{}), MergeKind(MergeExpertGroups{2})}) {
     MergeRule const separate{.kind = SeparateParts{{MergeRule{.kind = kind}}}};
-    EXPECT_THROW((void)lay_out_merge(samples.set(), [&](auto, auto) { return separate; }), FormatError);
+    EXPECT_THROW((void)lay_out_merge(samples.set(), [&](auto const&) { return separate; }), FormatError);
   }
 }
 
@@ -212,9 +211,8 @@ TEST(UnfusedLayers, into_a_latent_are_taken_from_one_rank) {
   for (int const rank : {0, 1})
     samples.at(rank).add(attention + "fused_qkv_a_proj.weight", fused.dtype, fused.shape, fused.bytes);
   auto const rule_set = RuleSet::make(samples.set());
-  EXPECT_EQ(engine_differs(
-                {q, kv}, MergedSource(std::make_shared<MergeLayout const>(lay_out_merge(
-                             samples.set(), [&](auto name, auto shards) { return rule_set.rule_for(name, shards); })))),
+  EXPECT_EQ(engine_differs({q, kv}, MergedSource(std::make_shared<MergeLayout const>(
+                                        lay_out_merge(samples.set(), rules_of(rule_set, samples.set()))))),
             "");
 }
 
@@ -229,9 +227,8 @@ TEST(FusedLayout, plain_concatenates_whole_shards) {
   }
   auto const merged = [&] {
     auto const rule_set = RuleSet::make(samples.set());
-    return engine_differs(
-        {fused}, MergedSource(std::make_shared<MergeLayout const>(lay_out_merge(
-                     samples.set(), [&](auto name, auto shards) { return rule_set.rule_for(name, shards); }))));
+    return engine_differs({fused}, MergedSource(std::make_shared<MergeLayout const>(
+                                       lay_out_merge(samples.set(), rules_of(rule_set, samples.set())))));
   };
   EXPECT_NE(merged(), "");
   EXPECT_TRUE(concatenation_of(rule_of(samples, fused.name)).assumed_layout);

@@ -9,6 +9,7 @@
 #include "lib/core/at_rank.hpp"
 #include "tests/checkpoint/support/rule_reference.hpp"
 #include "workspace/checkpoint/plan/merge_layout.hpp"
+#include "workspace/checkpoint/plan/plan_shard_set.hpp"
 #include "workspace/checkpoint/plan/merged_source.hpp"
 
 namespace crossrank::checkpoint {
@@ -58,8 +59,8 @@ void add_layer(SampleSet& samples, std::string const& module, Quantized const& f
 
 std::vector<std::int64_t> merged_shape(SampleSet& samples, std::string const& name) {
   auto const rule_set = RuleSet::make(samples.set());
-  auto const model = std::make_shared<MergeLayout const>(
-      lay_out_merge(samples.set(), [&](auto wanted, auto shards) { return rule_set.rule_for(wanted, shards); }));
+  auto const model =
+      std::make_shared<MergeLayout const>(lay_out_merge(samples.set(), rules_of(rule_set, samples.set())));
   auto const source = std::make_shared<MergedSource const>(model);
   for (std::size_t i = 0; i < source->tensors().size(); ++i) {
     if (source->tensors()[i].name == name) return read_integers({source, i});

@@ -10,6 +10,7 @@
 #include "lib/core/as_size.hpp"
 #include "lib/core/at_rank.hpp"
 #include "workspace/checkpoint/plan/merge_layout.hpp"
+#include "workspace/checkpoint/plan/plan_shard_set.hpp"
 #include "workspace/checkpoint/plan/merged_source.hpp"
 #include "workspace/checkpoint/plan/split_source.hpp"
 
@@ -238,10 +239,8 @@ std::string round_trip(std::vector<WholeTensor> const& whole, Json const& config
     if (merged.bytes != whole[i].bytes) problem += whole[i].name + ": other bytes (" + rule.reason + "); ";
   }
   // Merges again with the code of the commands.
-  auto const rule_for = [&](std::string_view name, std::span<SourceTensor const* const> tensors) {
-    return rule_set.rule_for(name, tensors);
-  };
-  auto const model = std::make_shared<MergeLayout const>(lay_out_merge(sharded_set.set(), rule_for));
+  auto const model =
+      std::make_shared<MergeLayout const>(lay_out_merge(sharded_set.set(), rules_of(rule_set, sharded_set.set())));
   problem += engine_differs(whole, MergedSource(model));
   for (int rank = 0; rank < ranks; ++rank) {
     std::vector<WholeTensor> mine;

@@ -35,17 +35,18 @@ class CellBuilder {
 
   [[nodiscard]] CellTensors make() {
     CellTensors tensors;
-    tensors.described.reserve(order_.size());
+    std::vector<SourceTensor> described;
+    described.reserve(order_.size());
     tensors.held.reserve(order_.size());
     tensors.own.reserve(order_.size());
     for (auto const& name : order_) {
       auto const& places = places_.at(name);
       auto const& holding = holding_of(std::string(name), places);
-      tensors.described.push_back(
-          {.name = std::string(name), .dtype = holding.tensor.dtype, .shape = holding.tensor.shape});
+      described.push_back({.name = std::string(name), .dtype = holding.tensor.dtype, .shape = holding.tensor.shape});
       tensors.held.push_back(holding.held);
       tensors.own.push_back(own_of(places));
     }
+    tensors.described = std::make_shared<std::vector<SourceTensor> const>(std::move(described));
     return tensors;
   }
 
@@ -118,9 +119,8 @@ class CellBuilder {
 }  // namespace
 
 CellSource::CellSource(std::string name, std::uint32_t number, CellTensors tensors)
-    : DescribedSource(std::move(name)), number_(number), held_(std::move(tensors.held)), own_(std::move(tensors.own)) {
-  tensors_ = std::move(tensors.described);
-  for (auto const& tensor : tensors_) bytes_on_disk_ += dense_bytes(tensor.shape, tensor.dtype);
+    : name_(std::move(name)), number_(number), tensors_(std::move(tensors)) {
+  for (auto const& tensor : *tensors_.described) bytes_ += dense_bytes(tensor.shape, tensor.dtype);
 }
 
 void CellSource::set_value(std::size_t tensor, std::uint64_t offset, std::vector<std::byte> bytes) {
@@ -151,7 +151,7 @@ void CellSource::read(std::size_t tensor, std::uint64_t offset, std::span<std::b
       throw UsageError({.operation = "consolidate",
                         .message = "a read was not planned",
                         .got = std::to_string(out.size()) + " from " + std::to_string(offset),
-                        .resource = name_ + ": " + tensors_[tensor].name,
+                        .resource = name_ + ": " + tensors()[tensor].name,
                         .hint = "this is a defect of crossrank, please report it"});
     }
     offset += count;
@@ -176,6 +176,7 @@ WeightCells make_cells(DescribedWeights const& described, StateDict const& weigh
   set.moe_ep = described.moe_ep;
   for (int pp = 0; pp < set.pp; ++pp) {
     for (int ep = 0; ep < set.ep; ++ep) {
+      std::shared_ptr<std::vector<SourceTensor> const> first;  // of tensor-parallel rank 0
       for (int tp = 0; tp < set.tp; ++tp) {
         ShardPlace const place{.tp = tp, .pp = pp, .ep = ep, .moe = tp % set.moe_ep};
         auto const found = ranks_of.find({pp, ep, tp});
@@ -189,9 +190,15 @@ WeightCells make_cells(DescribedWeights const& described, StateDict const& weigh
                .hint = "pass the place of each rank and the sizes of the grid in `placements`",
                .section = "placements"});
         }
-        out.cells.push_back(std::make_shared<CellSource>(
-            cell_name(place, described, found->second.holding), static_cast<std::uint32_t>(out.cells.size()),
-            CellBuilder(found->second, described, rank, operation).make()));
+        auto tensors = CellBuilder(found->second, described, rank, operation).make();
+        if (tp == 0) {
+          first = tensors.described;
+        } else if (*tensors.described == *first) {
+          tensors.described = first;
+        }
+        out.cells.push_back(std::make_shared<CellSource>(cell_name(place, described, found->second.holding),
+                                                         static_cast<std::uint32_t>(out.cells.size()),
+                                                         std::move(tensors)));
         set.sources.push_back(out.cells.back());
         set.places.push_back(place);
       }

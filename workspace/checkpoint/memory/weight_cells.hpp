@@ -32,22 +32,27 @@ struct NeedsValues {
 struct CellTensors {
   static constexpr std::uint32_t none = std::numeric_limits<std::uint32_t>::max();
 
-  std::vector<SourceTensor> described{};
-  std::vector<std::shared_ptr<HeldTensor const>> held{};  ///< which ranks hold each tensor
-  std::vector<std::uint32_t> own{};                       ///< numbers of this rank's pieces in its dictionary
+  std::shared_ptr<std::vector<SourceTensor> const> described{};  ///< tensor-parallel ranks usually share them
+  std::vector<std::shared_ptr<HeldTensor const>> held{};         ///< which ranks hold each tensor
+  std::vector<std::uint32_t> own{};                              ///< numbers of this rank's pieces in its dictionary
 };
 
 /// The tensors of a cell as a source. A read returns bytes that this rank has received.
-class CellSource final : public DescribedSource {
+class CellSource final : public ShardSource {
  public:
   CellSource(std::string name, std::uint32_t number, CellTensors tensors);
+
+  [[nodiscard]] std::string const& name() const noexcept override { return name_; }
+  [[nodiscard]] std::span<SourceTensor const> tensors() const noexcept override { return *tensors_.described; }
+  [[nodiscard]] Json const& attributes() const noexcept override { return attributes_; }
+  [[nodiscard]] std::uint64_t bytes_on_disk() const noexcept override { return bytes_; }
 
   [[nodiscard]] bool is_in_memory() const noexcept override { return true; }
   void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;
 
-  [[nodiscard]] HeldTensor const& held(std::size_t tensor) const { return *held_[tensor]; }
+  [[nodiscard]] HeldTensor const& held(std::size_t tensor) const { return *tensors_.held[tensor]; }
   /// Returns the number of this rank's piece of a tensor in `WeightCells::own`. Only valid if this rank holds one.
-  [[nodiscard]] std::uint32_t own(std::size_t tensor) const { return own_[tensor]; }
+  [[nodiscard]] std::uint32_t own(std::size_t tensor) const { return tensors_.own[tensor]; }
   /// Takes the bytes from `received` from now on. Without it, only tensors with known values can be read.
   void read_from(std::shared_ptr<ReceivedBytes const> received) { received_ = std::move(received); }
   /// Gives bytes of a tensor from `offset` on.
@@ -56,9 +61,11 @@ class CellSource final : public DescribedSource {
  private:
   [[nodiscard]] bool copy_value(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const;
 
+  std::string name_;
+  Json attributes_ = Json::object();
+  std::uint64_t bytes_ = 0;  ///< of all tensors
   std::uint32_t number_;
-  std::vector<std::shared_ptr<HeldTensor const>> held_{};
-  std::vector<std::uint32_t> own_{};
+  CellTensors tensors_;
   std::map<std::pair<std::size_t, std::uint64_t>, std::vector<std::byte>> values_{};  ///< by tensor and offset
   std::shared_ptr<ReceivedBytes const> received_{};
 };

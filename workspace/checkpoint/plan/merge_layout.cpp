@@ -1,6 +1,7 @@
 #include "workspace/checkpoint/plan/merge_layout.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -8,7 +9,9 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -24,6 +27,27 @@
 
 namespace crossrank::checkpoint {
 namespace {
+
+/// Tensors by their numbers, hashed and compared by name, so that a set of them holds no name a second time.
+struct TensorNames {
+  using is_transparent = void;
+  std::vector<MergedTensor> const* tensors = nullptr;
+
+  [[nodiscard]] std::string_view of(std::size_t number) const { return (*tensors)[number].name; }
+  [[nodiscard]] static std::string_view of(std::string_view name) { return name; }
+};
+struct NameHash : TensorNames {
+  template <class Key>
+  std::size_t operator()(Key const& key) const {
+    return std::hash<std::string_view>()(of(key));
+  }
+};
+struct NameEqual : TensorNames {
+  template <class A, class B>
+  bool operator()(A const& a, B const& b) const {
+    return of(a) == of(b);
+  }
+};
 
 /// Collects the outputs of all stages and expert ranks.
 class MergeLayoutBuilder {
@@ -143,7 +167,7 @@ class MergeLayoutBuilder {
   }
 
   void add_group(ShardGroup const& group) {
-    auto rule = rule_for_ ? rule_for_(group.name, group.shards) : MergeRule{.reason = single_source};
+    auto rule = rule_for_ ? rule_for_(group) : MergeRule{.reason = single_source};
     if (rule.is<LeaveOut>()) {
       layout_.dropped.push_back({rule.output_name.empty() ? std::string(group.name) : rule.output_name, rule.reason});
       return;
@@ -190,18 +214,27 @@ class MergeLayoutBuilder {
     return rules_.emplace_back(std::move(rule));
   }
 
+  /// Returns the number of the tensor with this name; that of the next one if there is none.
+  [[nodiscard]] std::size_t number_of(std::string_view name) const {
+    auto const found = by_name_.find(name);
+    return found == by_name_.end() ? layout_.tensors.size() : *found;
+  }
+  /// Returns the number of a part of a fused tensor; that of the next part if it is new.
+  [[nodiscard]] std::size_t number_of_part(std::string const& name, FusedPlace const& place) {
+    return by_part_.emplace(name + ":" + std::to_string(place.part), parts_.size()).first->second;
+  }
+
   void add_tensor(MergedTensor tensor) {
     auto const* const place = tensor.rule->fused.get();
     auto& list = place != nullptr ? parts_ : layout_.tensors;
-    auto& known = place != nullptr ? by_part_ : by_name_;
-    auto const [at, fresh] =
-        known.emplace(place != nullptr ? tensor.name + ":" + std::to_string(place->part) : tensor.name, list.size());
+    auto const number = place != nullptr ? number_of_part(tensor.name, *place) : number_of(tensor.name);
     tensor.rule = shared(std::move(tensor.rule));
-    if (fresh) {
+    if (number == list.size()) {
       list.push_back(std::move(tensor));
+      if (place == nullptr) by_name_.insert(number);
       return;
     }
-    auto& kept = list[at->second];
+    auto& kept = list[number];
     refuse_one_name_for_two(kept, tensor);
     if (tensor.rule->ep_axis >= 0) return append(kept, std::move(tensor));
     if (kept.dtype != tensor.dtype || !(kept.shape == tensor.shape) || kept.inputs.size() != tensor.inputs.size())
@@ -290,7 +323,7 @@ class MergeLayoutBuilder {
   MergeLayout& layout_;
   RuleFor const& rule_for_;
   OnRefused const& on_refused_;
-  std::unordered_map<std::string, std::size_t> by_name_{};
+  std::unordered_set<std::size_t, NameHash, NameEqual> by_name_{0, {&layout_.tensors}, {&layout_.tensors}};
   std::vector<MergedTensor> parts_{};                       ///< of fused tensors
   std::unordered_map<std::string, std::size_t> by_part_{};  ///< by the name of the fused tensor and the part
   std::vector<std::shared_ptr<MergeRule const>> rules_{};

@@ -46,8 +46,8 @@ struct CombinedRange {
 [[nodiscard]] std::vector<CombinedRange> combined_ranges(MergeLayout const& layout, MergedTensor const& tensor,
                                                          std::uint64_t offset, std::uint64_t size);
 
-/// Returns the rule for one tensor, like `RuleSet::rule_for`.
-using RuleFor = std::function<MergeRule(std::string_view name, std::span<SourceTensor const* const> shards)>;
+/// Returns the rule for the shards of one tensor, like `RuleSet::rule_for`.
+using RuleFor = std::function<MergeRule(ShardGroup const& group)>;
 
 /// Receives the error of a tensor that cannot be planned and that the layout therefore lacks.
 using OnRefused = std::function<void(std::string_view name, Error const& error)>;

@@ -185,6 +185,7 @@ class ConcatLayout {
   }
 
   void add_opposites() {
+    out_.replica_runs.reserve(out_.replica_runs.size() + group_.shards.size() - 1);
     for (std::size_t t = 1; t < group_.shards.size(); ++t) {
       auto const size = dense_bytes(group_.shards[t]->shape, group_.shards[t]->dtype);
       if (size == 0 || !(group_.shards[t]->shape == group_.shards[0]->shape)) continue;
@@ -211,6 +212,7 @@ void merge_replicas(ShardGroup const& group, MergedTensor& out) {
   auto const bytes = dense_bytes(out.shape, out.dtype);
   if (bytes > 0) out.pieces.push_back({.input = group.places.front(), .copy = StridedCopy::whole(bytes)});
   if (bytes == 0) return;
+  out.replica_runs.reserve(group.shards.size() - 1);
   for (std::size_t t = 1; t < group.shards.size(); ++t)
     out.replica_runs.push_back({.kept = group.places.front(), .other = group.places[t], .runs = {.run_bytes = bytes}});
 }

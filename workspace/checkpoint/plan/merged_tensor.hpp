@@ -10,17 +10,11 @@
 #include <crossrank/tensor/shape.hpp>
 
 #include "workspace/checkpoint/rules/merge_rule.hpp"
+#include "workspace/checkpoint/source/shard_set.hpp"
 #include "workspace/checkpoint/source/shard_source.hpp"
 #include "workspace/checkpoint/source/strided_copy.hpp"
 
 namespace crossrank::checkpoint {
-
-/// Names a tensor of a shard set.
-struct TensorAt {
-  std::uint32_t source = 0;
-  std::uint32_t tensor = 0;
-  bool operator==(TensorAt const&) const = default;
-};
 
 /// Runs of bytes that go from an input to an output.
 struct InputRuns {

@@ -1,7 +1,5 @@
 #include "workspace/checkpoint/plan/plan_shard_set.hpp"
 
-#include <span>
-#include <string_view>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -10,7 +8,6 @@
 #include "workspace/checkpoint/model/error_sections.hpp"
 #include "workspace/checkpoint/plan/checks/check_model.hpp"
 #include "workspace/checkpoint/plan/checks/single_shard.hpp"
-#include "workspace/checkpoint/rules/rule_set/rule_set.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
 
 namespace crossrank::checkpoint {
@@ -18,10 +15,7 @@ namespace {
 
 MergeLayout merge_all(ShardSet const& set, RuleSet const& rule_set) {
   try {
-    bool const alone = set.sources.size() == 1;
-    return lay_out_merge(set, [&](std::string_view name, std::span<SourceTensor const* const> tensors) {
-      return alone ? rule_set.rule_for_single_source(*tensors.front()) : rule_set.rule_for(name, tensors);
-    });
+    return lay_out_merge(set, rules_of(rule_set, set));
   } catch (FormatError const& error) {
     if (section_of(error) == ErrorSection::missing_ranks) throw missing_ranks(set, error);
     throw;
@@ -43,6 +37,12 @@ void require_coverage(MergeLayout const& layout, Json const& config, std::string
 }
 
 }  // namespace
+
+RuleFor rules_of(RuleSet const& rule_set, ShardSet const& set) {
+  if (set.sources.size() == 1)
+    return [rule_set](ShardGroup const& group) { return rule_set.rule_for_single_source(*group.shards.front()); };
+  return [rule_set](ShardGroup const& group) { return rule_set.rule_for(group.name, group.shards, group.places); };
+}
 
 PlannedSet plan_shard_set(ShardSet set, std::optional<RuleFile> rule_file, ScalePolicy policy,
                           std::string const& where) {

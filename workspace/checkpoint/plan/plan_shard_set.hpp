@@ -7,6 +7,7 @@
 
 #include "workspace/checkpoint/plan/merge_layout.hpp"
 #include "workspace/checkpoint/rules/rule_file.hpp"
+#include "workspace/checkpoint/rules/rule_set/rule_set.hpp"
 
 namespace crossrank::checkpoint {
 
@@ -15,6 +16,9 @@ struct PlannedSet {
   std::shared_ptr<MergeLayout const> layout{};
   Json rules{};  ///< the rules as JSON; null if the set needs none
 };
+
+/// Returns what gives `lay_out_merge` the rules of `set`.
+[[nodiscard]] RuleFor rules_of(RuleSet const& rule_set, ShardSet const& set);
 
 /// Chooses the rules of a set and lays out its merge. `where` names the set in errors.
 ///

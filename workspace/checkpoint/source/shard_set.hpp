@@ -22,6 +22,13 @@ struct ShardPlace {
   bool operator==(ShardPlace const&) const = default;
 };
 
+/// Names a tensor of a shard set.
+struct TensorAt {
+  std::uint32_t source = 0;
+  std::uint32_t tensor = 0;
+  bool operator==(TensorAt const&) const = default;
+};
+
 /// How the files of a set can be opened without the others.
 enum class OpenedFrom : std::uint8_t {
   files,    ///< each file alone holds whole tensors of its source

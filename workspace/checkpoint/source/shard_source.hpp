@@ -17,6 +17,7 @@ struct SourceTensor {
   std::string name{};
   Dtype dtype = Dtype::u8;
   Shape shape{};
+  bool operator==(SourceTensor const&) const = default;
 };
 
 /// One input: the file or files of one rank, or a whole model.

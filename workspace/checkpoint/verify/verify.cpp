@@ -27,6 +27,7 @@
 #include "workspace/checkpoint/plan/checks/missing_scales.hpp"
 #include "workspace/checkpoint/plan/checks/single_shard.hpp"
 #include "workspace/checkpoint/plan/merge_layout.hpp"
+#include "workspace/checkpoint/plan/plan_shard_set.hpp"
 #include "workspace/checkpoint/rules/rule_set/rule_set.hpp"
 #include "workspace/checkpoint/rules/scales/weight_shape.hpp"
 #include "workspace/checkpoint/source/model_key.hpp"
@@ -233,16 +234,11 @@ class Verification {
     std::vector<std::pair<std::string, Error>> refusals;
     auto const refused = [&](std::string_view name, Error const& error) { refusals.emplace_back(name, error); };
     RuleFor rule_for;
-    std::optional<RuleSet> rule_set;
     try {
-      bool const alone = set_->sources.size() == 1;
-      if (!alone || !plan_.rules.empty() || RuleSet::changes_single_source(*set_)) {
+      if (set_->sources.size() > 1 || !plan_.rules.empty() || RuleSet::changes_single_source(*set_)) {
         std::optional<std::filesystem::path> rule_file;
         if (!plan_.rules.empty()) rule_file = plan_.rules;
-        rule_set = RuleSet::make(*set_, rule_file, plan_.policy);
-        rule_for = [&rule_set, alone](std::string_view name, std::span<SourceTensor const* const> tensors) {
-          return alone ? rule_set->rule_for_single_source(*tensors.front()) : rule_set->rule_for(name, tensors);
-        };
+        rule_for = rules_of(RuleSet::make(*set_, rule_file, plan_.policy), *set_);
       }
       layout_ = lay_out_merge(*set_, rule_for, refused);
       report_refusals(refusals);

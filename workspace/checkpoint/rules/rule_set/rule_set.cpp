@@ -135,7 +135,8 @@ bool RuleSet::changes_single_source(ShardSet const& set) {
   });
 }
 
-MergeRule RuleSet::rule_for(std::string_view name, std::span<SourceTensor const* const> shards) const {
+MergeRule RuleSet::rule_for(std::string_view name, std::span<SourceTensor const* const> shards,
+                            std::span<TensorAt const> places) const {
   RankTensors asked{.ranks = shards.size()};
   std::vector<int> missing;
   for (std::size_t rank = 0; rank < shards.size(); ++rank) {
@@ -143,7 +144,7 @@ MergeRule RuleSet::rule_for(std::string_view name, std::span<SourceTensor const*
       missing.push_back(static_cast<int>(rank));
     } else {
       asked.tensors.push_back(shards[rank]);
-      asked.sources.push_back(state_->source_of(shards[rank]));
+      asked.sources.push_back(places.empty() ? state_->source_of(shards[rank]) : places[rank].source);
     }
   }
   if (asked.tensors.empty()) {
@@ -154,7 +155,8 @@ MergeRule RuleSet::rule_for(std::string_view name, std::span<SourceTensor const*
     state_->refuse_missing(name, asked, missing);
   }
   auto const parsed = parse_tensor_name(name);
-  auto const* const matching = state_->find_rule(name, parsed, state_->layers[asked.sources.front()].at(parsed.module));
+  auto const* const matching =
+      state_->find_rule(name, parsed, state_->layers_of(asked.sources.front()).at(parsed.module));
   auto rule = state_->decide(matching, name, asked);
   if (matching != nullptr && (!matching->rename.empty() || !matching->part_names.empty())) return rule;
   if (rule.output_name.empty()) rule.output_name = state_->own_stack_name(name, parsed, asked.sources.front());
@@ -171,7 +173,7 @@ MergeRule RuleSet::rule_for(std::string_view name, std::span<SourceTensor const*
 MergeRule RuleSet::rule_for_single_source(SourceTensor const& tensor) const {
   auto const parsed = parse_tensor_name(tensor.name);
   auto const source = state_->source_of(&tensor);
-  auto const* const rule = state_->find_rule(tensor.name, parsed, state_->layers[source].at(parsed.module));
+  auto const* const rule = state_->find_rule(tensor.name, parsed, state_->layers_of(source).at(parsed.module));
   MergeRule alone{.reason = single_source};
   if (rule == nullptr) return alone;
   state_->refuse_order_of_vllm(*rule, tensor.name, parsed);
@@ -201,7 +203,7 @@ MergeRule RuleSet::rule_for_single_source(SourceTensor const& tensor) const {
 
 std::pair<Fit, std::optional<FormatError>> RuleSet::fit_of(SourceTensor const& tensor) const {
   auto const parsed = parse_tensor_name(tensor.name);
-  auto const& layer = state_->layers[state_->source_of(&tensor)].at(parsed.module);
+  auto const& layer = state_->layers_of(state_->source_of(&tensor)).at(parsed.module);
   auto const* const rule = state_->find_rule(tensor.name, parsed, layer);
   SourceTensor const* const shard = &tensor;
   try {
@@ -220,7 +222,7 @@ std::pair<Fit, std::optional<FormatError>> RuleSet::fit_of(SourceTensor const& t
 std::optional<SplitRule> RuleSet::split_experts(std::string_view name, SourceTensor const& tensor, int ranks,
                                                 int moe_ep) const {
   auto const parsed = parse_tensor_name(name);
-  auto const& layer = state_->layers[state_->source_of(&tensor)].at(parsed.module);
+  auto const& layer = state_->layers_of(state_->source_of(&tensor)).at(parsed.module);
   auto const* const rule = state_->find_rule_of_result(name, parsed, layer);
   auto const* const weight = layer[TensorRole::weight];
   if (rule != nullptr && rule->order().stacked && weight != nullptr)
@@ -243,7 +245,7 @@ SplitRule RuleSet::split_for(std::string_view name, SourceTensor const& tensor, 
     if (auto experts = split_experts(name, tensor, ranks, moe_ep)) return std::move(*experts);
   }
   auto const parsed = parse_tensor_name(name);
-  auto const& layer = state_->layers[state_->source_of(&tensor)].at(parsed.module);
+  auto const& layer = state_->layers_of(state_->source_of(&tensor)).at(parsed.module);
   if (ranks == 1) return {.reason = "there is one tensor-parallel rank"};
   auto const* rule = state_->find_rule_of_result(name, parsed, layer);
   if (rule == nullptr) {
@@ -267,7 +269,7 @@ SplitRule RuleSet::split_for(std::string_view name, SourceTensor const& tensor, 
     return {.reason = split_layer(parsed.module, 0, 0, *rule, layer_sizes, ranks).why + which};
   if (auto const* const weight = layer[TensorRole::weight]) refuse_flat_weight(*weight, hints);
   auto const format = LayerFormat::recognize(parsed.module, layer, hints,
-                                             state_->order_of(*rule, layer, state_->layers[source_number]));
+                                             state_->order_of(*rule, layer, state_->layers_of(source_number)));
   auto const split = split_layer(parsed.module, format.outputs(), format.inputs(), *rule, layer_sizes, ranks);
   auto result = split_tensor(tensor, parsed.role, format, split);
   if (parsed.role == TensorRole::group_ids && result.axis >= 0) {

@@ -46,12 +46,14 @@ class RuleSet {
   [[nodiscard]] static bool changes_single_source(ShardSet const& set);
 
   /// Returns the rule for tensor `name` of one pipeline stage and expert rank. `shards[t]` is the tensor of
-  /// tensor-parallel rank t: one of the set's own descriptions, or null.
+  /// tensor-parallel rank t: one of the set's own descriptions, or null. `places[t]` is its place in the set; without
+  /// `places`, no two sources may share descriptions.
   ///
   /// Results of different stages and expert ranks with the same output name are replicas of one tensor, or its pieces
   /// if the rule has an `ep_axis`. `FormatError` when no rule covers the tensor (it proposes rules), or when shapes
   /// contradict the rule, the format or each other. `UsageError` for descriptions of other sets.
-  [[nodiscard]] MergeRule rule_for(std::string_view name, std::span<SourceTensor const* const> shards) const;
+  [[nodiscard]] MergeRule rule_for(std::string_view name, std::span<SourceTensor const* const> shards,
+                                   std::span<TensorAt const> places = {}) const;
 
   /// Returns the rule for a tensor of a set of one source. The tensor stays as it is except for names, dropped tensors
   /// and vocabulary rows that the rule file changes, and padding of the vocabulary that the training arguments give.

@@ -22,7 +22,7 @@ MergeRule RuleSet::State::expert_groups() const {
 bool RuleSet::State::has_expert_groups(RankTensors const& asked) const {
   if (set.moe_ep <= 1 || asked.ranks != as_size(set.tp) || asked.tensors.size() != asked.ranks) return false;
   auto const configured = sizes[SizeName::experts];
-  auto const& layer = layers[asked.sources.front()].at(parse_tensor_name(asked.tensors.front()->name).module);
+  auto const& layer = layers_of(asked.sources.front()).at(parse_tensor_name(asked.tensors.front()->name).module);
   auto const* const weight = layer[TensorRole::weight];
   // If each rank has all experts, there is nothing to merge.
   return !configured || weight == nullptr || weight->shape.empty() || weight->shape[0] != *configured;
@@ -34,7 +34,7 @@ bool RuleSet::State::others_have_expert_of(std::string_view name, std::size_t so
   auto const& at = set.places[source];
   for (std::size_t other = 0; other < set.sources.size(); ++other) {
     auto const& there = set.places[other];
-    if (other != source && there.pp == at.pp && there.ep == at.ep && experts_[other].contains(expert)) return true;
+    if (other != source && there.pp == at.pp && there.ep == at.ep && experts_of(other).contains(expert)) return true;
   }
   return false;
 }
@@ -57,7 +57,7 @@ bool RuleSet::State::are_different_experts(std::string_view name, RankTensors co
 
 bool RuleSet::State::has_expert_dimension(TensorName const& parsed, RankTensors const& asked) const {
   auto const& tensor = *asked.tensors.front();
-  auto const* const weight = layers[asked.sources.front()].at(parsed.module)[TensorRole::weight];
+  auto const* const weight = layers_of(asked.sources.front()).at(parsed.module)[TensorRole::weight];
   return weight != nullptr && !tensor.shape.empty() && tensor.shape[0] == weight->shape[0];
 }
 
@@ -85,8 +85,8 @@ void RuleSet::State::concatenate_stacks(MergeRule& merged, TensorName const& par
   for (std::size_t i = 0; i < set.sources.size(); ++i) {
     if (set.places[i].pp != set.places[first].pp) continue;
     if (!counted.emplace(set.places[i].ep, set.places[i].moe).second) continue;
-    auto const layer = layers[i].find(parsed.module);
-    auto const* const other = layer == layers[i].end() ? nullptr : layer->second[TensorRole::weight];
+    auto const layer = layers_of(i).find(parsed.module);
+    auto const* const other = layer == layers_of(i).end() ? nullptr : layer->second[TensorRole::weight];
     if (other != nullptr && !other->shape.empty()) lengths.push_back(other->shape[0]);
   }
   if (!stacks_concatenate(tensor.name, lengths, sizes)) return;

@@ -108,8 +108,8 @@ FusedPlace RuleSet::State::fused_place_of(LayerRule const& rule, TensorName cons
   std::int64_t steps = 1;
   for (std::size_t i = 0; i < asked.tensors.size(); ++i) {
     auto const& tensor = *asked.tensors[i];
-    auto const format =
-        LayerFormat::recognize(parsed.module, layers[asked.sources[i]].at(parsed.module), hints_of(parsed.module), {});
+    auto const format = LayerFormat::recognize(parsed.module, layers_of(asked.sources[i]).at(parsed.module),
+                                               hints_of(parsed.module), {});
     auto const axes = format.axes(parsed.role, tensor);
     if (axes.single || axes.out != 0)
       refuse_place(tensor, "the outputs of the layer as dimension 0", std::string(to_string(parsed.role)));

@@ -121,7 +121,7 @@ RuleSet::State::State(ShardSet const& shards, RuleFile rule_file, ScalePolicy sc
   if (file.otherwise) rules.push_back(*file.otherwise);
   index();
   if (set.fused == FusedLayout::automatic && are_of_transformers(set, sizes)) set.fused = FusedLayout::plain;
-  likely_group_ = common_group(layers, hints);
+  likely_group_ = common_group(layers_, hints);
 }
 
 Json RuleSet::State::full_config(ShardSet const& shards, RuleFile const& rule_file) {
@@ -137,15 +137,19 @@ Json RuleSet::State::full_config(ShardSet const& shards, RuleFile const& rule_fi
 }
 
 void RuleSet::State::index() {
-  layers.resize(set.sources.size());
-  experts_.resize(set.sources.size());
+  std::unordered_map<SourceTensor const*, std::size_t> listings;
   for (std::size_t i = 0; i < set.sources.size(); ++i) {
     auto const tensors = set.sources[i]->tensors();
-    if (!tensors.empty()) extents_.push_back({tensors.data(), tensors.data() + tensors.size(), i});
+    auto const [known, fresh] = listings.emplace(tensors.data(), layers_.size());
+    listing_.push_back(known->second);
+    if (!fresh) continue;
+    extents_.push_back({tensors.data(), tensors.data() + tensors.size(), i});
+    auto& layers = layers_.emplace_back();
+    auto& experts = experts_.emplace_back();
     for (auto const& tensor : tensors) {
       auto const parsed = parse_tensor_name(tensor.name);
-      layers[i][parsed.module].set(parsed.role, tensor);
-      if (auto const expert = expert_prefix(tensor.name); !expert.empty()) experts_[i].insert(expert);
+      layers[parsed.module].set(parsed.role, tensor);
+      if (auto const expert = expert_prefix(tensor.name); !expert.empty()) experts.insert(expert);
       has_embedding_ = has_embedding_ || is_embedding(parsed.module);
     }
   }
@@ -212,11 +216,11 @@ LayerRule const* RuleSet::State::find_rule_of_result(std::string_view name, Tens
 
 std::vector<std::string> RuleSet::State::uncovered() const {
   std::set<std::string> patterns;
-  for (std::size_t i = 0; i < layers.size(); ++i) {
+  for (std::size_t i = 0; i < set.sources.size(); ++i) {
     for (auto const& tensor : set.sources[i]->tensors()) {
       auto const parsed = parse_tensor_name(tensor.name);
       if (parsed.role == TensorRole::cache_scale) continue;
-      if (find_rule(tensor.name, parsed, layers[i].at(parsed.module)) == nullptr)
+      if (find_rule(tensor.name, parsed, layers_of(i).at(parsed.module)) == nullptr)
         patterns.insert(generalized(parsed.module));
     }
   }
@@ -314,7 +318,7 @@ bool RuleSet::State::differs_from_embedding(TensorName const& parsed, RankTensor
     auto const head = placed(*set.sources[asked.sources[i]], *asked.tensors[i]);
     for (std::size_t s = 0; s < set.sources.size(); ++s) {
       if (set.places[s].tp != set.places[asked.sources[i]].tp) continue;
-      for (auto const& [module, layer] : layers[s]) {
+      for (auto const& [module, layer] : layers_of(s)) {
         auto const* const weight = is_embedding(module) ? layer[TensorRole::weight] : nullptr;
         if (weight == nullptr || weight->dtype != asked.tensors[i]->dtype ||
             !(weight->shape == asked.tensors[i]->shape))
@@ -351,7 +355,7 @@ bool RuleSet::State::require_weight(TensorName const& parsed, RankTensors const&
   RankTensors having{.ranks = asked.ranks};
   std::vector<int> missing;
   for (auto const source : asked.sources) {
-    auto const* const weight = layers[source].find(parsed.module)->second[TensorRole::weight];
+    auto const* const weight = layers_of(source).find(parsed.module)->second[TensorRole::weight];
     if (weight == nullptr) {
       missing.push_back(set.places[source].tp);
     } else {
@@ -384,10 +388,10 @@ MergeRule RuleSet::State::by_layer(LayerRule const& rule, TensorName const& pars
   std::vector<std::int64_t> inputs;
   for (auto const source : asked.sources) {
     values.sources.push_back(set.sources[source]);
-    auto const found = layers[source].find(parsed.module);
+    auto const found = layers_of(source).find(parsed.module);
     values.layers.push_back(found->second);
     layer.formats.push_back(LayerFormat::recognize(parsed.module, found->second, layer.hints,
-                                                   order_of(rule, found->second, layers[source])));
+                                                   order_of(rule, found->second, layers_of(source))));
     outputs.push_back(layer.formats.back().outputs());
     inputs.push_back(layer.formats.back().inputs());
   }

@@ -37,8 +37,11 @@ using Layers = std::unordered_map<std::string_view, LayerTensors>;
 struct RuleSet::State {
   State(ShardSet const& shards, RuleFile rule_file, ScalePolicy scale_policy);
 
-  /// Returns the source of a description. `UsageError` when the set does not contain it.
+  /// Returns the source of a description; of several that share it, the first. `UsageError` when the set does not
+  /// contain it.
   [[nodiscard]] std::size_t source_of(SourceTensor const* tensor) const;
+  /// Returns the layers of a source.
+  [[nodiscard]] Layers const& layers_of(std::size_t source) const { return layers_[listing_[source]]; }
   /// Returns the first rule that matches, or null.
   [[nodiscard]] LayerRule const* find_rule(std::string_view name, TensorName const& parsed,
                                            LayerTensors const& layer) const;
@@ -98,14 +101,13 @@ struct RuleSet::State {
   ModelNames names{};
   RuleFile file{};
   std::vector<LayerRule> rules{};  ///< those of the file first
-  std::vector<Layers> layers{};    ///< per source
 
  private:
-  /// The place in memory of the descriptions of one source.
+  /// The place in memory of the descriptions of a source.
   struct Extent {
     SourceTensor const* begin = nullptr;
     SourceTensor const* end = nullptr;
-    std::size_t source = 0;
+    std::size_t source = 0;  ///< the first, if several share them
   };
   void index();
   [[nodiscard]] bool others_have_expert_of(std::string_view name, std::size_t source) const;
@@ -133,8 +135,15 @@ struct RuleSet::State {
   /// Makes the rule concatenate the stacks of the expert-parallel ranks.
   void concatenate_stacks(MergeRule& merged, TensorName const& parsed, RankTensors const& asked) const;
 
-  std::vector<Extent> extents_{};                                ///< in order of their addresses
-  std::vector<std::unordered_set<std::string_view>> experts_{};  ///< per source: names up to the number of an expert
+  /// Returns the names of a source's experts, up to the number of the expert.
+  [[nodiscard]] std::unordered_set<std::string_view> const& experts_of(std::size_t source) const {
+    return experts_[listing_[source]];
+  }
+
+  std::vector<Extent> extents_{};       ///< in order of their addresses
+  std::vector<std::size_t> listing_{};  ///< per source: number of its descriptions in the next two members
+  std::vector<Layers> layers_{};
+  std::vector<std::unordered_set<std::string_view>> experts_{};
   bool has_embedding_ = false;
   std::int64_t likely_group_ = 0;
 };

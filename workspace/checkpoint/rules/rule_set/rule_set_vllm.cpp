@@ -11,8 +11,8 @@ namespace crossrank::checkpoint {
 
 std::string RuleSet::State::own_stack_name(std::string_view name, TensorName const& parsed, std::size_t source) const {
   // The names of scales of such stacks are unknown.
-  auto const found = layers[source].find(parsed.module);
-  bool const plain = found != layers[source].end() && found->second[TensorRole::weight_scale] == nullptr;
+  auto const found = layers_of(source).find(parsed.module);
+  bool const plain = found != layers_of(source).end() && found->second[TensorRole::weight_scale] == nullptr;
   return plain ? names.stack_name(name) : std::string();
 }
 
