@@ -93,11 +93,17 @@ std::vector<Operation> movements(Rank const& rank) {
   auto const whole = rank.floats(rank.whole(short_bytes));
   auto const other = rank.floats(rank.whole(short_bytes));
   std::vector<std::int64_t> const rows(static_cast<std::size_t>(rank.ranks), part.numel());
+  auto const long_part = rank.floats(long_bytes);
+  auto const long_whole = rank.floats(rank.whole(long_bytes));
+  auto const pieces = static_cast<double>(rank.whole(long_bytes)) / piece_bytes;
+  auto in_pieces = rank.collective(2 * pieces);
+  if (rank.staged) in_pieces["host_waits"] = pieces;
   auto exchange = rank.collective(2);
   if (!rank.staged) exchange["copies"] = 1;  // of this rank's part for itself
   return {
       {"broadcast", short_bytes, [=, t = part]() mutable { world.broadcast(t); }, rank.collective(1)},
       {"all_gather", short_bytes, [=, out = whole]() mutable { world.all_gather(out, part); }, rank.collective(2)},
+      {"all_gather", long_bytes, [=, out = long_whole]() mutable { world.all_gather(out, long_part); }, in_pieces},
       {"all_gatherv", short_bytes, [=, out = whole]() mutable { world.all_gatherv(out, part, {.rows = rows}); },
        rank.collective(2)},
       {"gather", short_bytes, [=, out = whole]() mutable { world.gather(out, part); }, rank.collective(2)},

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include <crossrank/device.hpp>
@@ -12,6 +13,12 @@
 #include "lib/node/memory/call_arguments.hpp"
 
 namespace crossrank::algorithms {
+
+/// A range of bytes of a buffer.
+struct ByteRun {
+  std::size_t offset = 0;
+  std::size_t bytes = 0;
+};
 
 /// A validated call in bytes, which an `Execution` runs on any transport.
 struct Call {
@@ -38,11 +45,14 @@ struct Call {
   spi::Sink out{};                            ///< none where this rank gets nothing
   std::vector<std::size_t> counts{};          ///< by rank, of what is gathered, scattered or sent
   std::vector<std::size_t> receive_counts{};  ///< by rank, of an exchange
+  bool is_even = false;                       ///< of an exchange: on all ranks all parts have the same size
   int root = 0;
   Message message{};
   spi::Reduction reduction{};
   ReduceOrder order = ReduceOrder::any;  ///< of tensors on a device; others are always reduced in rank order
   Device device{};                       ///< where the tensors are
+  std::vector<ByteRun> in_runs{};  ///< the bytes of `in` on a device that this piece of a longer call takes; empty: all
+  std::vector<ByteRun> out_runs{};  ///< likewise of `out`
   HostPart host_part = HostPart::whole;
   CallArguments arguments{};       ///< the arguments for people, in case that ranks disagree
   char const* called = nullptr;    ///< how the user called it, where that is not the operation's own name
@@ -53,8 +63,17 @@ struct Call {
   [[nodiscard]] spi::Signature noted() const noexcept {
     return {signature.op_kind, signature.digest, arguments.bytes()};
   }
+  [[nodiscard]] std::size_t in_bytes() const noexcept { return bytes_of(in.bytes.size(), in_runs); }
+  [[nodiscard]] std::size_t out_bytes() const noexcept { return bytes_of(out.bytes.size(), out_runs); }
   [[nodiscard]] char const* name() const noexcept {
     return called != nullptr ? called : spi::to_string(signature.op_kind);
+  }
+
+ private:
+  [[nodiscard]] static std::size_t bytes_of(std::size_t all, std::vector<ByteRun> const& runs) noexcept {
+    if (runs.empty()) return all;
+    return std::accumulate(runs.begin(), runs.end(), std::size_t{0},
+                           [](std::size_t sum, ByteRun const& run) { return sum + run.bytes; });
   }
 };
 

@@ -28,7 +28,7 @@ node::DeviceFlightOperation recorded_call(Call const& call, node::DevicePath pat
                                         .path = path,
                                         .device = stream.device().index,
                                         .sequence = sequence,
-                                        .bytes = std::max(call.in.bytes.size(), call.out.bytes.size()),
+                                        .bytes = std::max(call.in_bytes(), call.out_bytes()),
                                         .stream = reinterpret_cast<std::uintptr_t>(stream.native())};
   operation.root = root_or_partner(call);
   std::string_view(call.name()).copy(operation.name.data(), operation.name.size());

@@ -358,7 +358,8 @@ Call CallBuilder::all_to_all(Tensor& out, Tensor const& in) const {
   Call call{.in = source(in, "all_to_all"),
             .out = sink(out, "all_to_all"),
             .counts = equal_counts(part),
-            .receive_counts = equal_counts(part)};
+            .receive_counts = equal_counts(part),
+            .is_even = true};
   AgreedArguments(check_)
       .device(in.device())
       .dtype(in.dtype())

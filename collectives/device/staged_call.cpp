@@ -10,12 +10,100 @@
 namespace crossrank::device {
 namespace {
 
+using algorithms::ByteRun;
+using algorithms::Call;
 using spi::OpKind;
 
 constexpr std::size_t piece_bytes = std::size_t{4} << 20;
 
 std::span<std::byte> host_bytes(StagingBuffers::Buffer const& buffer, std::size_t bytes) {
   return bytes == 0 ? std::span<std::byte>() : std::span(buffer.storage->data(), bytes);
+}
+
+/// One copy between a buffer on a device and host memory: runs at equal distances on the device, which follow each
+/// other on the host.
+struct RunCopy {
+  std::size_t first = 0;   ///< byte of the buffer where the first run begins
+  std::size_t stride = 0;  ///< bytes from one run to the next
+  std::size_t bytes = 0;   ///< of each run
+  std::size_t count = 1;
+  std::size_t on_host = 0;  ///< byte of the host memory where they begin
+
+  [[nodiscard]] bool continues(ByteRun const& run) const noexcept {
+    return run.bytes == bytes && (count == 1 ? run.offset > first : run.offset == first + count * stride);
+  }
+};
+
+/// Returns the copies of runs of a buffer of `all` bytes; of all of it if there are no runs.
+std::vector<RunCopy> copies_of(std::vector<ByteRun> const& runs, std::size_t all) {
+  if (runs.empty()) return {{.bytes = all}};
+  std::vector<RunCopy> copies;
+  std::size_t on_host = 0;
+  for (auto const& run : runs) {
+    if (!copies.empty() && copies.back().continues(run)) {
+      auto& last = copies.back();
+      if (last.count == 1) last.stride = run.offset - last.first;
+      ++last.count;
+    } else {
+      copies.push_back({.first = run.offset, .bytes = run.bytes, .on_host = on_host});
+    }
+    on_host += run.bytes;
+  }
+  return copies;
+}
+
+/// Makes the call on this rank's own part of a piece: bytes `[at, at + length)` of a buffer.
+template <class Buffer>
+void take_part(Buffer& buffer, std::size_t at, std::size_t length) {
+  auto const bytes = buffer.bytes.size();
+  buffer.bytes = bytes <= at ? decltype(buffer.bytes)() : buffer.bytes.subspan(at, std::min(length, bytes - at));
+}
+
+/// Makes the call on the piece's part of each rank in a buffer that holds the parts of all ranks.
+template <class Buffer>
+void take_parts(Buffer& buffer, std::vector<ByteRun>& runs, std::vector<std::size_t> const& counts, std::size_t at,
+                std::size_t length) {
+  if (buffer.bytes.empty()) return;
+  std::size_t part = 0;
+  for (auto const count : counts) {
+    if (count > at) runs.push_back({part + at, std::min(length, count - at)});
+    part += count;
+  }
+}
+
+/// Cuts what each rank gives or gets to the part in a piece.
+void take_counts(std::vector<std::size_t>& counts, std::size_t at, std::size_t length) {
+  for (auto& count : counts) count = count <= at ? 0 : std::min(length, count - at);
+}
+
+/// What of its buffers each rank gives to a piece.
+enum class Division : std::uint8_t {
+  none,           ///< the call cannot be divided
+  elements,       ///< of both buffers the same bytes
+  parts_of_out,   ///< of `out` the same bytes of each rank's part
+  parts_of_in,    ///< likewise of `in`
+  parts_of_both,  ///< likewise of both
+};
+
+Division division_of(Call const& call) {
+  switch (call.signature.op_kind) {
+    case OpKind::broadcast:
+    case OpKind::all_reduce:
+    case OpKind::reduce: return Division::elements;
+    case OpKind::gatherv:
+    case OpKind::all_gatherv: return Division::parts_of_out;
+    case OpKind::scatterv:
+    case OpKind::reduce_scatterv: return Division::parts_of_in;
+    // Of uneven ones no rank knows the longest part of another rank.
+    case OpKind::all_to_allv: return call.is_even ? Division::parts_of_both : Division::none;
+    default: return Division::none;
+  }
+}
+
+/// Returns the longest piece of a rank's part. All parts of a piece together take about as much as a piece of elements.
+std::size_t part_bytes(std::size_t ranks) {
+  constexpr std::size_t unit = std::size_t{64} << 10;  // of whole elements, and no tiny copies
+  return std::max(unit, piece_bytes / ranks / unit * unit);
 }
 
 }  // namespace
@@ -27,22 +115,30 @@ StagedCall::StagedCall(algorithms::Call const& call, bool is_source, std::shared
       buffers_(std::move(buffers)),
       stream_(std::move(stream)),
       note_(std::move(note)) {
-  auto const out_bytes = call_.out.bytes.size();
+  auto const in_bytes = call_.in_bytes();
+  auto const out_bytes = call_.out_bytes();
   auto& provider = spi::device_provider(call_.device.kind);
-  auto const to_host = [&](StagingBuffers::Buffer const& buffer, std::span<std::byte const> from) {
-    provider.copy(
-        stream_,
-        {.to = buffer.storage->data(), .from = from.data(), .from_device = call_.device, .run_bytes = from.size()});
+  auto const to_host = [&](StagingBuffers::Buffer const& buffer, std::span<std::byte const> from,
+                           std::vector<ByteRun> const& runs) {
+    for (auto const& one : copies_of(runs, from.size())) {
+      provider.copy(stream_, {.to = buffer.storage->data() + one.on_host,
+                              .from = from.data() + one.first,
+                              .from_device = call_.device,
+                              .run_bytes = one.bytes,
+                              .runs = one.count,
+                              .to_stride = one.bytes,
+                              .from_stride = one.stride});
+    }
   };
-  if (!call_.in.bytes.empty()) in_ = buffers_->take(call_.in.bytes.size());
+  if (in_bytes > 0) in_ = buffers_->take(in_bytes);
   try {
     if (out_bytes > 0) out_ = buffers_->take(out_bytes);
   } catch (...) {
     if (in_.storage) buffers_->give_back(std::move(in_));  // to free it would wait for a stream that is stuck
     throw;
   }
-  if (in_.storage) to_host(in_, call_.in.bytes);
-  if (is_source_ && out_bytes > 0) to_host(out_, call_.out.bytes);
+  if (in_.storage) to_host(in_, call_.in.bytes, call_.in_runs);
+  if (is_source_ && out_bytes > 0) to_host(out_, call_.out.bytes, call_.out_runs);
   if (in_.storage || is_source_) copied_ = stream_.record();
   note_.advance(node::DeviceStage::enqueued);
 }
@@ -75,20 +171,27 @@ algorithms::Call StagedCall::on_host(std::chrono::milliseconds timeout) {
   note_.advance(node::DeviceStage::started);
   auto call = call_;
   call.device = Device::cpu();
-  call.in = {.bytes = host_bytes(in_, call_.in.bytes.size()), .owner = in_.storage};
-  call.out = {.bytes = host_bytes(out_, call_.out.bytes.size()), .owner = out_.storage};
+  call.in = {.bytes = host_bytes(in_, call_.in_bytes()), .owner = in_.storage};
+  call.out = {.bytes = host_bytes(out_, call_.out_bytes()), .owner = out_.storage};
+  call.in_runs.clear();
+  call.out_runs.clear();
   return call;
 }
 
 void StagedCall::finish() {
-  auto const bytes = call_.out.bytes.size();
   auto& provider = spi::device_provider(call_.device.kind);
   if (auto const& payload = call_.message.payload; payload && payload->memory) {
     copy_from_sender(std::exchange(*payload, {}));
-  } else if (bytes > 0 && !is_source_) {
-    provider.copy(
-        stream_,
-        {.to = call_.out.bytes.data(), .to_device = call_.device, .from = out_.storage->data(), .run_bytes = bytes});
+  } else if (out_.storage && !is_source_) {
+    for (auto const& one : copies_of(call_.out_runs, call_.out.bytes.size())) {
+      provider.copy(stream_, {.to = call_.out.bytes.data() + one.first,
+                              .to_device = call_.device,
+                              .from = out_.storage->data() + one.on_host,
+                              .run_bytes = one.bytes,
+                              .runs = one.count,
+                              .to_stride = one.stride,
+                              .from_stride = one.bytes});
+    }
   }
   ended_ = stream_.record();
   is_finished_ = true;
@@ -108,20 +211,35 @@ void StagedCall::copy_from_sender(DevicePayload&& found) {
   provider.keep_alive(stream_, payload);  // the sender uses the memory again afterwards
 }
 
-std::vector<algorithms::Call> staged_pieces(algorithms::Call&& call) {
-  auto const kind = call.signature.op_kind;
-  bool const by_element = kind == OpKind::broadcast || kind == OpKind::all_reduce || kind == OpKind::reduce;
-  auto const bytes = std::max(call.in.bytes.size(), call.out.bytes.size());
-  std::vector<algorithms::Call> pieces;
-  if (!by_element || bytes <= piece_bytes) {
+std::vector<Call> staged_pieces(Call&& call) {
+  auto const division = division_of(call);
+  bool const by_element = division == Division::elements;
+  auto const longest_part = [&] {
+    return call.counts.empty() ? 0 : *std::max_element(call.counts.begin(), call.counts.end());
+  };
+  auto const bytes = by_element ? std::max(call.in.bytes.size(), call.out.bytes.size()) : longest_part();
+  auto const length = by_element ? piece_bytes : part_bytes(std::max<std::size_t>(1, call.counts.size()));
+  std::vector<Call> pieces;
+  if (division == Division::none || bytes <= length) {
     pieces.push_back(std::move(call));
     return pieces;
   }
-  for (std::size_t at = 0; at < bytes; at += piece_bytes) {
-    auto const length = std::min(piece_bytes, bytes - at);
+  bool const divides_in = division == Division::parts_of_in || division == Division::parts_of_both;
+  bool const divides_out = division == Division::parts_of_out || division == Division::parts_of_both;
+  for (std::size_t at = 0; at < bytes; at += length) {
     auto& piece = pieces.emplace_back(call);
-    if (!call.in.bytes.empty()) piece.in.bytes = call.in.bytes.subspan(at, length);
-    if (!call.out.bytes.empty()) piece.out.bytes = call.out.bytes.subspan(at, length);
+    if (divides_in) {
+      take_parts(piece.in, piece.in_runs, call.counts, at, length);
+    } else {
+      take_part(piece.in, at, length);
+    }
+    if (divides_out) {
+      take_parts(piece.out, piece.out_runs, call.counts, at, length);
+    } else {
+      take_part(piece.out, at, length);
+    }
+    take_counts(piece.counts, at, length);
+    take_counts(piece.receive_counts, at, length);
     // The buffer of a fused call is packed before the first piece and unpacked after the last one.
     if (at > 0) piece.pack = nullptr;
     if (at + length < bytes) piece.unpack = nullptr;

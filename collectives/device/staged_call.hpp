@@ -52,8 +52,9 @@ class StagedCall final : public DeviceCall {
   bool is_finished_ = false;
 };
 
-/// Divides a call whose elements do not depend on each other into calls of some megabytes, so that the copies of one
-/// overlap with another one on the CPU transport. All ranks divide alike. Other calls stay whole.
+/// Divides a long call into calls of some megabytes, so that the copies of one overlap with another one on the CPU
+/// transport, and page-locked memory stays small. All ranks divide alike. Messages and exchanges of uneven parts stay
+/// whole.
 [[nodiscard]] std::vector<algorithms::Call> staged_pieces(algorithms::Call&& call);
 
 }  // namespace crossrank::device

@@ -59,7 +59,7 @@ Call TransportCall::on_host(std::chrono::milliseconds) {
   }
   if (comparison_ == Comparison::none || comparison_ == Comparison::in_table) {
     agreement.host_part = Call::HostPart::nothing;
-  } else if (call_.signature.op_kind == OpKind::all_to_allv && call_.called == nullptr) {
+  } else if (call_.signature.op_kind == OpKind::all_to_allv && !call_.is_even) {
     exchange_counts(agreement, call_, transport_->place());
   } else {
     agreement.host_part = Call::HostPart::comparison;

@@ -31,15 +31,13 @@ constexpr auto verdict_limit = std::chrono::seconds(3);
 
 /// Returns a call as transports see it.
 spi::DeviceCollective collective_of(algorithms::Call const& call) noexcept {
-  auto const op_kind = call.signature.op_kind;
-  return {.op_kind = op_kind,
+  return {.op_kind = call.signature.op_kind,
           .name = call.name(),
           .in = call.in.bytes,
           .out = call.out.bytes,
           .counts = call.counts,
           .receive_counts = call.receive_counts,
-          // Each rank sees its own counts only. But the call that the user knows by another name has equal parts.
-          .has_equal_parts = op_kind == spi::OpKind::all_to_allv && call.called != nullptr,
+          .has_equal_parts = call.is_even,
           .root = call.root,
           .reduction = call.reduction};
 }

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -85,6 +86,87 @@ TEST_P(StagedCollectives, reduce_tensors_longer_than_a_piece) {
     auto tensor = filled(world, (9 << 20) / 4);
     world.all_reduce(tensor);
     EXPECT_THAT(values(tensor), testing::Each(static_cast<float>(ranks * (ranks + 1)) / 2));
+  });
+}
+
+/// Returns a tensor in host memory whose elements differ from each other and from those of other ranks.
+Tensor numbered(Collective const& world, std::int64_t count) {
+  std::vector<std::int32_t> numbers(as_size(count));
+  for (std::size_t i = 0; i < numbers.size(); ++i)
+    numbers[i] = static_cast<std::int32_t>(i * 7) + world.rank() * 100'000'003;
+  return Tensor::of(numbers, {count});
+}
+
+/// Expects the same result of a call on GPU tensors as on tensors in host memory. The counts are of elements.
+void expect_same_on_gpu(Collective const& world, std::int64_t in_count, std::int64_t out_count,
+                        std::function<void(Tensor& out, Tensor const& in)> const& call) {
+  auto const in = numbered(world, in_count);
+  auto expected = Tensor::zeros({out_count}, Dtype::i32);
+  call(expected, in);
+  auto const in_on_gpu = in.to(gpu);
+  auto out = Tensor::zeros({out_count}, Dtype::i32, gpu);
+  call(out, in_on_gpu);
+  auto const found = out.to(Device::cpu());
+  EXPECT_TRUE(std::ranges::equal(found.bytes(), expected.bytes()))
+      << in_count << " elements in, " << out_count << " elements out";
+}
+
+/// Parts of ranks that are a little longer than some pieces, and of different length.
+TEST_P(StagedCollectives, move_parts_longer_than_a_piece) {
+  run_gpu_ranks(GetParam(), [](Collective const& world) {
+    std::int64_t const n = world.world_size();
+    int const root = world.world_size() - 1;
+    bool const is_root = world.rank() == root;
+    auto const at_root = [&](std::int64_t count) { return is_root ? count : 0; };
+    for (std::int64_t const part : {(std::int64_t{4} << 20) / 4 / n, (std::int64_t{9} << 20) / 4 / n + 1}) {
+      std::vector<std::int64_t> rows;
+      for (std::int64_t r = 0; r < n; ++r) rows.push_back(r % 2 == 0 ? part + r : 3 * r);
+      if (n > 2) rows[2] = 0;
+      auto const own = at_rank(rows, world.rank());
+      auto const total = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+      expect_same_on_gpu(world, part, n * part, [&](auto& out, auto const& in) { world.all_gather(out, in); });
+      expect_same_on_gpu(world, own, total,
+                         [&](auto& out, auto const& in) { world.all_gatherv(out, in, {.rows = rows}); });
+      expect_same_on_gpu(world, part, at_root(n * part), [&](auto& out, auto const& in) {
+        auto whole = is_root ? out : Tensor{};
+        world.gather(whole, in, {root});
+      });
+      expect_same_on_gpu(world, own, at_root(total), [&](auto& out, auto const& in) {
+        auto whole = is_root ? out : Tensor{};
+        world.gatherv(whole, in, {.rows = rows, .root = root});
+      });
+      expect_same_on_gpu(world, at_root(n * part), part,
+                         [&](auto& out, auto const& in) { world.scatter(out, is_root ? in : Tensor{}, {root}); });
+      expect_same_on_gpu(world, at_root(total), own, [&](auto& out, auto const& in) {
+        world.scatterv(out, is_root ? in : Tensor{}, {.rows = rows, .root = root});
+      });
+      expect_same_on_gpu(world, n * part, part, [&](auto& out, auto const& in) { world.reduce_scatter(out, in); });
+      expect_same_on_gpu(world, total, own,
+                         [&](auto& out, auto const& in) { world.reduce_scatterv(out, in, {.rows = rows}); });
+      expect_same_on_gpu(world, n * part, n * part, [&](auto& out, auto const& in) { world.all_to_all(out, in); });
+    }
+  });
+}
+
+/// The parts of all ranks in the result are written in place, and each piece of them by one copy.
+TEST(StagedCollectives, gather_long_parts_in_place_with_one_copy_per_piece) {
+  constexpr std::int64_t part = (std::int64_t{6} << 20) / 4;  // three pieces for two ranks
+  run_gpu_ranks(2, [](Collective const& world) {
+    auto const own = numbered(world, part);
+    auto expected = Tensor::zeros({2 * part}, Dtype::i32);
+    world.all_gather(expected, own);
+    auto whole = Tensor::zeros({2 * part}, Dtype::i32, gpu);
+    auto mine = whole.narrow(0, world.rank() * part, part);
+    mine.copy_from(own.to(gpu));
+    current_stream(gpu).synchronize();
+    world.barrier();
+    auto const before = calls("cuMemcpy2DAsync_v2");
+    world.barrier();
+    world.all_gather(whole, mine);
+    current_stream(gpu).synchronize();
+    world.barrier();
+    EXPECT_EQ(calls("cuMemcpy2DAsync_v2") - before, 2U * 3U);
+    EXPECT_TRUE(std::ranges::equal(whole.to(Device::cpu()).bytes(), expected.bytes()));
   });
 }
 
