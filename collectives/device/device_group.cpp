@@ -9,6 +9,7 @@
 #include "collectives/device/direct_send.hpp"
 #include "collectives/device/packed_call.hpp"
 #include "collectives/device/staged_call.hpp"
+#include "collectives/device/staged_pieces.hpp"
 #include "collectives/device/transport_call.hpp"
 #include "collectives/device_transport/agreement.hpp"
 #include "collectives/spi/error_in.hpp"

@@ -1,6 +1,5 @@
 #include "collectives/device/staged_call.hpp"
 
-#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -11,10 +10,6 @@ namespace crossrank::device {
 namespace {
 
 using algorithms::ByteRun;
-using algorithms::Call;
-using spi::OpKind;
-
-constexpr std::size_t piece_bytes = std::size_t{4} << 20;
 
 std::span<std::byte> host_bytes(StagingBuffers::Buffer const& buffer, std::size_t bytes) {
   return bytes == 0 ? std::span<std::byte>() : std::span(buffer.storage->data(), bytes);
@@ -50,60 +45,6 @@ std::vector<RunCopy> copies_of(std::vector<ByteRun> const& runs, std::size_t all
     on_host += run.bytes;
   }
   return copies;
-}
-
-/// Makes the call on this rank's own part of a piece: bytes `[at, at + length)` of a buffer.
-template <class Buffer>
-void take_part(Buffer& buffer, std::size_t at, std::size_t length) {
-  auto const bytes = buffer.bytes.size();
-  buffer.bytes = bytes <= at ? decltype(buffer.bytes)() : buffer.bytes.subspan(at, std::min(length, bytes - at));
-}
-
-/// Makes the call on the piece's part of each rank in a buffer that holds the parts of all ranks.
-template <class Buffer>
-void take_parts(Buffer& buffer, std::vector<ByteRun>& runs, std::vector<std::size_t> const& counts, std::size_t at,
-                std::size_t length) {
-  if (buffer.bytes.empty()) return;
-  std::size_t part = 0;
-  for (auto const count : counts) {
-    if (count > at) runs.push_back({part + at, std::min(length, count - at)});
-    part += count;
-  }
-}
-
-/// Cuts what each rank gives or gets to the part in a piece.
-void take_counts(std::vector<std::size_t>& counts, std::size_t at, std::size_t length) {
-  for (auto& count : counts) count = count <= at ? 0 : std::min(length, count - at);
-}
-
-/// What of its buffers each rank gives to a piece.
-enum class Division : std::uint8_t {
-  none,           ///< the call cannot be divided
-  elements,       ///< of both buffers the same bytes
-  parts_of_out,   ///< of `out` the same bytes of each rank's part
-  parts_of_in,    ///< likewise of `in`
-  parts_of_both,  ///< likewise of both
-};
-
-Division division_of(Call const& call) {
-  switch (call.signature.op_kind) {
-    case OpKind::broadcast:
-    case OpKind::all_reduce:
-    case OpKind::reduce: return Division::elements;
-    case OpKind::gatherv:
-    case OpKind::all_gatherv: return Division::parts_of_out;
-    case OpKind::scatterv:
-    case OpKind::reduce_scatterv: return Division::parts_of_in;
-    // Of uneven ones no rank knows the longest part of another rank.
-    case OpKind::all_to_allv: return call.is_even ? Division::parts_of_both : Division::none;
-    default: return Division::none;
-  }
-}
-
-/// Returns the longest piece of a rank's part. All parts of a piece together take about as much as a piece of elements.
-std::size_t part_bytes(std::size_t ranks) {
-  constexpr std::size_t unit = std::size_t{64} << 10;  // of whole elements, and no tiny copies
-  return std::max(unit, piece_bytes / ranks / unit * unit);
 }
 
 }  // namespace
@@ -209,42 +150,6 @@ void StagedCall::copy_from_sender(DevicePayload&& found) {
                           .from_device = payload->memory->device(),
                           .run_bytes = call_.out.bytes.size()});
   provider.keep_alive(stream_, payload);  // the sender uses the memory again afterwards
-}
-
-std::vector<Call> staged_pieces(Call&& call) {
-  auto const division = division_of(call);
-  bool const by_element = division == Division::elements;
-  auto const longest_part = [&] {
-    return call.counts.empty() ? 0 : *std::max_element(call.counts.begin(), call.counts.end());
-  };
-  auto const bytes = by_element ? std::max(call.in.bytes.size(), call.out.bytes.size()) : longest_part();
-  auto const length = by_element ? piece_bytes : part_bytes(std::max<std::size_t>(1, call.counts.size()));
-  std::vector<Call> pieces;
-  if (division == Division::none || bytes <= length) {
-    pieces.push_back(std::move(call));
-    return pieces;
-  }
-  bool const divides_in = division == Division::parts_of_in || division == Division::parts_of_both;
-  bool const divides_out = division == Division::parts_of_out || division == Division::parts_of_both;
-  for (std::size_t at = 0; at < bytes; at += length) {
-    auto& piece = pieces.emplace_back(call);
-    if (divides_in) {
-      take_parts(piece.in, piece.in_runs, call.counts, at, length);
-    } else {
-      take_part(piece.in, at, length);
-    }
-    if (divides_out) {
-      take_parts(piece.out, piece.out_runs, call.counts, at, length);
-    } else {
-      take_part(piece.out, at, length);
-    }
-    take_counts(piece.counts, at, length);
-    take_counts(piece.receive_counts, at, length);
-    // The buffer of a fused call is packed before the first piece and unpacked after the last one.
-    if (at > 0) piece.pack = nullptr;
-    if (at + length < bytes) piece.unpack = nullptr;
-  }
-  return pieces;
 }
 
 }  // namespace crossrank::device

@@ -2,7 +2,6 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
-#include <vector>
 
 #include <crossrank/stream.hpp>
 
@@ -51,10 +50,5 @@ class StagedCall final : public DeviceCall {
   node::DeviceFlightNote note_;
   bool is_finished_ = false;
 };
-
-/// Divides a long call into calls of some megabytes, so that the copies of one overlap with another one on the CPU
-/// transport, and page-locked memory stays small. All ranks divide alike. Messages and exchanges of uneven parts stay
-/// whole.
-[[nodiscard]] std::vector<algorithms::Call> staged_pieces(algorithms::Call&& call);
 
 }  // namespace crossrank::device
