@@ -94,7 +94,7 @@ void expect_growth_within(std::uint64_t limit, std::string const& kind, int tens
 
 /// Returns the memory that the names and the plan of so many tensors may need.
 constexpr std::uint64_t limit_of_plan(int tensors, int tp) {
-  return static_cast<std::uint64_t>(tensors) * static_cast<std::uint64_t>(1600 + 260 * tp) + 16 * mebibyte;
+  return static_cast<std::uint64_t>(tensors) * static_cast<std::uint64_t>(1450 + 260 * tp) + 16 * mebibyte;
 }
 
 TEST(ExportMemoryLimit, is_256_MiB_for_the_bytes_of_a_large_tensor) {

@@ -3,20 +3,25 @@
 #include <crossrank/spi/storage.hpp>
 
 #include "lib/tensor/copy_memory.hpp"
-#include "lib/tensor/device_tensor.hpp"
 
 namespace crossrank::checkpoint {
 
 WeightReader::WeightReader(StateDict const& weights, std::string const& operation)
     : handover_(weights, operation.c_str()) {
   tensors_.reserve(weights.size());
-  for (auto const& entry : weights) tensors_.push_back(entry.second);
+  for (auto const& [name, tensor] : weights)
+    tensors_.push_back({.storage = tensor.storage(), .offset = tensor.byte_offset(), .count = tensor.nbytes()});
 }
 
-bool WeightReader::is_on_gpu(std::uint32_t tensor) const { return on_gpu(tensors_.at(tensor)); }
+bool WeightReader::is_on_gpu(std::uint32_t tensor) const {
+  auto const& storage = tensors_.at(tensor).storage;
+  return storage && storage->device().kind != Device::Kind::cpu;
+}
 
 std::span<std::byte const> WeightReader::bytes(std::uint32_t tensor, std::size_t begin, std::size_t count) const {
-  return tensors_.at(tensor).bytes().subspan(begin, count);
+  auto const& [storage, offset, all] = tensors_.at(tensor);
+  if (all == 0) return {};
+  return std::span<std::byte const>(storage->data() + offset, all).subspan(begin, count);
 }
 
 void WeightReader::read_in_pieces(std::uint32_t tensor, std::size_t begin, std::size_t count,
@@ -42,8 +47,7 @@ void WeightReader::read(std::uint32_t tensor, std::size_t begin, std::span<std::
 
 Tensor WeightReader::part(std::uint32_t tensor, std::size_t begin, std::size_t count) const {
   auto const& whole = tensors_.at(tensor);
-  return spi::tensor_from_storage(whole.storage(), whole.byte_offset() + begin, {static_cast<std::int64_t>(count)},
-                                  Dtype::u8);
+  return spi::tensor_from_storage(whole.storage, whole.offset + begin, {static_cast<std::int64_t>(count)}, Dtype::u8);
 }
 
 }  // namespace crossrank::checkpoint

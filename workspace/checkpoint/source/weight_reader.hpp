@@ -1,10 +1,12 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include <crossrank/spi/storage.hpp>
 #include <crossrank/state.hpp>
 
 #include "lib/tensor/transfer/staged_read.hpp"
@@ -30,10 +32,16 @@ class WeightReader {
   void read(std::uint32_t tensor, std::size_t begin, std::span<std::byte> to) const;
 
  private:
+  /// The bytes of a tensor, which need less memory than the tensor with its shape.
+  struct Bytes {
+    std::shared_ptr<spi::Storage> storage{};  ///< null for an undefined tensor
+    std::size_t offset = 0;
+    std::size_t count = 0;
+  };
   /// Returns a view of bytes of a tensor.
   [[nodiscard]] Tensor part(std::uint32_t tensor, std::size_t begin, std::size_t count) const;
 
-  std::vector<Tensor> tensors_{};
+  std::vector<Bytes> tensors_{};
   StreamHandover handover_;
 };
 
