@@ -50,6 +50,8 @@ class DeviceMessages {
   DeviceMessages() = default;
   DeviceMessages(DeviceMessages const&) = default;
   DeviceMessages& operator=(DeviceMessages const&) = default;
+  DeviceMessages(DeviceMessages&&) = default;
+  DeviceMessages& operator=(DeviceMessages&&) = default;
 };
 
 }  // namespace crossrank

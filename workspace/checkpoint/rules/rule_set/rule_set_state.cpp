@@ -340,8 +340,9 @@ bool RuleSet::State::has_tensor(std::string const& name) const {
 
 void RuleSet::State::refuse_missing(std::string_view name, RankTensors const& having, std::vector<int> missing) const {
   auto const first = missing.front();
+  auto const count = missing.size();
   throw FormatError({.operation = "merge rules",
-                     .message = "missing on " + std::to_string(missing.size()) + " of " + std::to_string(having.ranks) +
+                     .message = "missing on " + std::to_string(count) + " of " + std::to_string(having.ranks) +
                                 " tensor-parallel ranks, first on rank " + std::to_string(first),
                      .got = file_of(having.sources.front(), first) + " lacks it, " +
                             set.sources[having.sources.front()]->name() + " has it",
