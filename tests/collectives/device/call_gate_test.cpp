@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 
 #include <crossrank/error.hpp>
+#include <crossrank/objects.hpp>
 
 #include "lib/core/as_size.hpp"
 #include "tests/collectives/device/nccl_ranks.hpp"

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <crossrank/error.hpp>
+#include <crossrank/objects.hpp>
 #include <crossrank/parallel.hpp>
 
 #include "lib/core/as_size.hpp"
