@@ -5,14 +5,14 @@
 #include <cstdint>
 #include <utility>
 
+#include "lib/tensor/transfer/staging_buffers.hpp"
+
 namespace crossrank::device {
 namespace {
 
 using algorithms::ByteRun;
 using algorithms::Call;
 using spi::OpKind;
-
-constexpr std::size_t piece_bytes = std::size_t{4} << 20;
 
 /// How a call is divided: by bytes `[at, at + length)` of each of its buffers, or of each rank's part in a buffer.
 enum class Division : std::uint8_t {
@@ -42,7 +42,7 @@ Division division_of(Call const& call) {
 /// elements.
 std::size_t part_bytes(std::size_t ranks) {
   constexpr std::size_t unit = std::size_t{64} << 10;  // of whole elements, and no tiny copies
-  return std::max(unit, piece_bytes / ranks / unit * unit);
+  return std::max(unit, staging_piece_bytes / ranks / unit * unit);
 }
 
 /// A range of bytes.
@@ -94,7 +94,7 @@ Call piece_of(Call const& call, Division division, Range range) {
 std::vector<Call> staged_pieces(Call&& call) {
   auto const division = division_of(call);
   std::size_t bytes = 0;
-  std::size_t length = piece_bytes;
+  std::size_t length = staging_piece_bytes;
   if (division == Division::elements) {
     bytes = std::max(call.in.bytes.size(), call.out.bytes.size());
   } else if (division != Division::none && !call.counts.empty()) {

@@ -85,8 +85,7 @@ void GroupBlocks::require_group(std::uint32_t index, std::vector<int> const& mem
 
 bool GroupBlocks::departed(std::uint32_t rank) const noexcept {
   if (rank >= static_cast<std::uint32_t>(geometry_.ranks())) return false;
-  auto const* const records = reinterpret_cast<RankRecord const*>(control_ + geometry_.records_offset());
-  auto const state = static_cast<AttachState>(records[rank].state.load(std::memory_order_acquire));
+  auto const state = static_cast<AttachState>(records()[rank].state.load(std::memory_order_acquire));
   return state == AttachState::dead || state == AttachState::left;
 }
 
@@ -123,9 +122,8 @@ bool GroupBlocks::is_garbage(std::uint32_t index, BlockUse use) const noexcept {
 }
 
 bool GroupBlocks::is_anyone_ringing() const noexcept {
-  auto const* const records = reinterpret_cast<RankRecord const*>(control_ + geometry_.records_offset());
   for (int rank = 0; rank < geometry_.ranks(); ++rank)
-    if (records[rank].ringing.load(std::memory_order_seq_cst) != 0 && !departed(static_cast<std::uint32_t>(rank)))
+    if (records()[rank].ringing.load(std::memory_order_seq_cst) != 0 && !departed(static_cast<std::uint32_t>(rank)))
       return true;
   return false;
 }

@@ -67,6 +67,9 @@ class GroupBlocks {
                      std::string const& operation) const;
 
  private:
+  [[nodiscard]] RankRecord const* records() const noexcept {
+    return reinterpret_cast<RankRecord const*>(control_ + geometry_.records_offset());
+  }
   /// Returns whether a rank has departed. Returns false for an invalid rank: a block is freed only on proof.
   [[nodiscard]] bool departed(std::uint32_t rank) const noexcept;
   [[nodiscard]] bool announced(GroupHeader const& group) const noexcept;

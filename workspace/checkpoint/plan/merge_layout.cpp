@@ -214,12 +214,12 @@ class MergeLayoutBuilder {
     return rules_.emplace_back(std::move(rule));
   }
 
-  /// Returns the number of the tensor with this name; that of the next one if there is none.
+  /// Returns the number of the tensor with this name. If no tensor has it, returns the number that the next one gets.
   [[nodiscard]] std::size_t number_of(std::string_view name) const {
     auto const found = by_name_.find(name);
     return found == by_name_.end() ? layout_.tensors.size() : *found;
   }
-  /// Returns the number of a part of a fused tensor; that of the next part if it is new.
+  /// Does the same for a part of a fused tensor, and remembers it.
   [[nodiscard]] std::size_t number_of_part(std::string const& name, FusedPlace const& place) {
     return by_part_.emplace(name + ":" + std::to_string(place.part), parts_.size()).first->second;
   }
