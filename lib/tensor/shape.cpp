@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
+#include <tuple>
+#include <utility>
 
 #include <crossrank/error.hpp>
 
@@ -30,8 +33,15 @@ Shape::Shape(std::span<std::int64_t const> lengths) {
     if (length < 0) {
       throw UsageError({.operation = "shape", .message = "a length is negative", .got = std::to_string(length)});
     }
-    lengths_[rank_++] = length;
   }
+  auto* target = std::get_if<FewLengths>(&lengths_)->data();
+  if (lengths.size() > std::tuple_size_v<FewLengths>) {
+    auto many = std::make_shared<std::int64_t[]>(lengths.size());
+    target = many.get();
+    lengths_ = ManyLengths(std::move(many));
+  }
+  std::copy(lengths.begin(), lengths.end(), target);
+  rank_ = static_cast<std::uint8_t>(lengths.size());
 }
 
 Shape Shape::with(std::size_t dim, std::int64_t length) const {

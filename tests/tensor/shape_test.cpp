@@ -1,6 +1,8 @@
 #include <crossrank/tensor/shape.hpp>
 
 #include <cstdint>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -31,6 +33,25 @@ TEST(Shape, refuses_negative_lengths_and_too_many) {
   EXPECT_THROW((Shape{2, -1}), UsageError);
   EXPECT_NO_THROW(Shape(std::vector<std::int64_t>(16, 1)));
   EXPECT_THROW(Shape(std::vector<std::int64_t>(17, 1)), UsageError);
+}
+
+TEST(Shape, holds_up_to_sixteen_lengths_through_copies_and_moves) {
+  for (std::size_t dims = 0; dims <= Shape::max_rank; ++dims) {
+    std::vector<std::int64_t> lengths(dims);
+    std::iota(lengths.begin(), lengths.end(), 1);
+    Shape made(lengths);
+    Shape assigned{9, 9, 9, 9, 9, 9};
+    assigned = made;
+    auto const moved = std::move(made);
+    EXPECT_EQ(std::vector<std::int64_t>(assigned.begin(), assigned.end()), lengths);
+    EXPECT_EQ(assigned.size(), dims);
+    EXPECT_EQ(moved, assigned);
+    EXPECT_EQ(made, assigned) << "a move copies";  // NOLINT(bugprone-use-after-move)
+    if (dims == 0) continue;
+    EXPECT_EQ(moved.with(dims - 1, 77)[dims - 1], 77);
+    EXPECT_EQ(moved[dims - 1], static_cast<std::int64_t>(dims)) << "a changed copy leaves the original alone";
+  }
+  EXPECT_LE(sizeof(Shape), 48U) << "a plan of 100,000 tensors holds many";
 }
 
 TEST(Shape, refuses_sizes_that_overflow) {

@@ -3,8 +3,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include <crossrank/tensor/dtype.hpp>
@@ -12,7 +14,8 @@
 
 namespace crossrank {
 
-/// The lengths of a tensor's dimensions, slowest-varying first. `{}` is a scalar. Copies do not allocate.
+/// The lengths of a tensor's dimensions, slowest-varying first. `{}` is a scalar. Copies do not allocate: those of a
+/// shape of more than 4 dimensions share its lengths.
 class CROSSRANK_EXPORT Shape {
  public:
   /// The largest number of dimensions that a tensor may have.
@@ -28,19 +31,27 @@ class CROSSRANK_EXPORT Shape {
   /// Makes a shape from a span; errors as for a braced list.
   Shape(std::span<std::int64_t const> lengths);
   // NOLINTEND(google-explicit-constructor)
+  /// Copies the lengths. A move copies too, so that a shape never loses them.
+  Shape(Shape const&) noexcept = default;
+  /// Copies the lengths, as the constructor does.
+  Shape& operator=(Shape const&) noexcept = default;
+  ~Shape() = default;
 
   /// Returns the number of dimensions.
   [[nodiscard]] std::size_t size() const noexcept { return rank_; }
   /// Returns whether this is the shape of a scalar.
   [[nodiscard]] bool empty() const noexcept { return rank_ == 0; }
   /// Returns a pointer to the first length.
-  [[nodiscard]] std::int64_t const* data() const noexcept { return lengths_.data(); }
+  [[nodiscard]] std::int64_t const* data() const noexcept {
+    auto const* const few = std::get_if<FewLengths>(&lengths_);
+    return few != nullptr ? few->data() : std::get_if<ManyLengths>(&lengths_)->get();
+  }
   /// Returns an iterator to the first length.
   [[nodiscard]] std::int64_t const* begin() const noexcept { return data(); }
   /// Returns an iterator past the last length.
   [[nodiscard]] std::int64_t const* end() const noexcept { return data() + rank_; }
   /// Returns the length of dimension `dim`, which is below `size()`.
-  [[nodiscard]] std::int64_t operator[](std::size_t dim) const noexcept { return lengths_[dim]; }
+  [[nodiscard]] std::int64_t operator[](std::size_t dim) const noexcept { return data()[dim]; }
   /// Returns the same shape with `length` in dimension `dim`. `UsageError` when there is no such dimension.
   [[nodiscard]] Shape with(std::size_t dim, std::int64_t length) const;
   /// Returns the number of elements. `UsageError` when it does not fit in 63 bits.
@@ -50,8 +61,11 @@ class CROSSRANK_EXPORT Shape {
   [[nodiscard]] bool operator==(Shape const& other) const noexcept;
 
  private:
+  using FewLengths = std::array<std::int64_t, 4>;
+  using ManyLengths = std::shared_ptr<std::int64_t const[]>;
+
+  std::variant<FewLengths, ManyLengths> lengths_{};
   std::uint8_t rank_ = 0;
-  std::array<std::int64_t, max_rank> lengths_{};
 };
 
 /// Returns the text "[2, 3]". Local.
