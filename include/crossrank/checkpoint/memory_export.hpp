@@ -57,10 +57,10 @@ struct ExportOptions {
 ///
 /// Each output file is written by one rank. Ranks that hold many bytes of a file are preferred as its writer. Each byte
 /// of the result is sent at most once, through shared memory inside a node and by messages between nodes. For bytes of
-/// tensors a rank needs at most 256 MiB beyond its own weights. The names and the plan need 1.5 KiB for each tensor of
-/// the model, and 0.3 KiB for each of its tensor-parallel shards. Replicas are compared by checksums before anything is
-/// written. Files are written while the data arrives. They get their names as in `consolidate` of a plan, even if the
-/// job is killed.
+/// tensors a rank needs at most 256 MiB beyond its own weights. The names and the plan need 1.25 KiB for each tensor
+/// of the model, and 0.2 KiB for each of its tensor-parallel shards. Replicas are compared by checksums before anything
+/// is written. Files are written while the data arrives. They get their names as in `consolidate` of a plan, even if
+/// the job is killed.
 ///
 /// The tensors must not change before the call returns; see `iconsolidate`.
 ///

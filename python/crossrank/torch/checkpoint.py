@@ -74,8 +74,8 @@ def export_checkpoint(
     DistributedDataParallel. A parameter that is a `DTensor` is spread over the ranks as its placements say; every
     other one is a shard at the place of this rank in `grid`, and the same on all ranks with that place. No shard is written and
     no rank holds the whole model. Parameters on the CPU and on CUDA GPUs are read where they are, in pieces; those on other
-    devices, and those that are not contiguous, are copied first. In addition a rank needs at most 256 MiB, 1.5 KiB for each
-    tensor, and 0.3 KiB for each of its tensor-parallel shards. After a crash, the directory `out` holds the old checkpoint or
+    devices, and those that are not contiguous, are copied first. In addition a rank needs at most 256 MiB, 1.25 KiB for each
+    tensor, and 0.2 KiB for each of its tensor-parallel shards. After a crash, the directory `out` holds the old checkpoint or
     the new one; if the crash came between two renames, `crossrank clean` completes the new one.
 
     The ranks of a `DeviceMesh` must ascend along each of its dimensions.

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <deque>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -29,20 +30,13 @@ struct Digested {
   StridedRuns runs{};
 };
 
-/// A pair of replicas, each of which has `count` digests that follow each other.
-struct Comparison {
-  std::string_view tensor{};
-  std::size_t kept = 0;   ///< number of the first digest
-  std::size_t other = 0;  ///< likewise
-  std::size_t count = 0;
-  bool must_differ = false;
-};
+/// What has one digest each: for each box of a replica in turn, the bytes of each rank that holds a part of the box.
+using Replica = std::vector<Digested>;
 
 /// The replica that others are compared with.
 struct KeptReplica {
   TensorAt at{};
   StridedRuns runs{};
-  std::size_t number = 0;  ///< of its first digest
 
   [[nodiscard]] bool is_of(ReplicaRuns const& other) const noexcept {
     auto const fields = [](StridedRuns const& of) {
@@ -52,115 +46,115 @@ struct KeptReplica {
   }
 };
 
-class ReplicaDigests {
+[[noreturn]] void refuse(std::string const& operation, std::string_view tensor, std::string message,
+                         std::vector<int> ranks, std::string hint) {
+  throw FormatError({.operation = operation,
+                     .message = std::move(message),
+                     .got = "ranks " + std::to_string(ranks.front()) + " and " + std::to_string(ranks.back()),
+                     .resource = std::string(tensor),
+                     .hint = std::move(hint),
+                     .failed_ranks = std::move(ranks),
+                     .section = "data"});
+}
+
+/// Finds the replicas of all tensors. There may be hundreds of thousands, so none is stored: each visit finds them
+/// again, in the same order.
+class ReplicaFinder {
  public:
-  ReplicaDigests(WeightCells const& cells, MergeLayout const& layout, std::string const& operation)
-      : cells_(cells), operation_(operation) {
-    for (auto const& cell : cells.cells) add_copies(*cell);
-    for (auto const& tensor : layout.tensors) {
-      for (auto const& replica : tensor.replica_runs) add_replica(tensor.name, replica);
-    }
-  }
+  ReplicaFinder(WeightCells const& cells, MergeLayout const& layout, std::string const& operation)
+      : cells_(cells), layout_(layout), operation_(operation) {}
 
-  /// Returns the digests of this rank's bytes, in the order of the list.
-  [[nodiscard]] std::vector<std::uint64_t> own() const {
-    std::vector<std::size_t> mine;
-    std::uint64_t bytes = 0;
-    for (std::size_t i = 0; i < list_.size(); ++i) {
-      if (list_[i].rank != cells_.rank) continue;
-      mine.push_back(i);
-      bytes += list_[i].runs.bytes();
-    }
-    std::vector<std::uint64_t> digests(mine.size());
-    codec::parallel_for(mine.size(), bytes, [&](std::size_t i) { digests[i] = digest_of(list_[mine[i]]); });
-    return digests;
-  }
-
-  void compare(std::vector<std::vector<std::byte>> const& all) const {
-    std::vector<std::size_t> next(all.size());
-    std::vector<std::uint64_t> digests;
-    digests.reserve(list_.size());
-    for (auto const& one : list_) {
-      auto const rank = as_size(one.rank);
-      std::uint64_t digest = 0;
-      std::memcpy(&digest, all[rank].data() + sizeof digest * next[rank]++, sizeof digest);
-      digests.push_back(digest);
-    }
-    for (auto const& comparison : comparisons_) {
-      std::size_t at = 0;
-      while (at < comparison.count && digests[comparison.kept + at] == digests[comparison.other + at]) ++at;
-      bool const differ = at < comparison.count;
-      if (differ == comparison.must_differ) continue;
-      if (!differ) at = 0;
-      refuse(comparison.tensor,
-             differ ? "ranks hold different values of a tensor that must agree"
-                    : "ranks hold the same bytes of a tensor that should be in pieces",
-             {list_[comparison.kept + at].rank, list_[comparison.other + at].rank},
-             differ ? "synchronize the replicas, or pass placements that say how the tensor is sharded"
-                    : "give a rule that says whether each rank holds all of it or a piece");
+  /// Calls `visitor.keep(replica)` for the first of several replicas and then
+  /// `visitor.compare(replica, tensor, must_differ)` for each of the others.
+  void visit(auto& visitor) const {
+    for (auto const& cell : cells_.cells) visit_copies(*cell, visitor);
+    std::optional<KeptReplica> kept;
+    for (auto const& tensor : layout_.tensors) {
+      for (auto const& pair : tensor.replica_runs) {
+        require_equal_boxes(tensor.name, pair);
+        if (!kept || !kept->is_of(pair)) {
+          kept = {pair.kept, pair.runs};
+          visitor.keep(first_copy(pair.kept, pair.runs));
+        }
+        visitor.compare(first_copy(pair.other, pair.runs), tensor.name, pair.must_differ);
+      }
     }
   }
 
  private:
-  [[noreturn]] void refuse(std::string_view tensor, std::string message, std::vector<int> ranks,
-                           std::string hint) const {
-    throw FormatError({.operation = operation_,
-                       .message = std::move(message),
-                       .got = "ranks " + std::to_string(ranks.front()) + " and " + std::to_string(ranks.back()),
-                       .resource = std::string(tensor),
-                       .hint = std::move(hint),
-                       .failed_ranks = std::move(ranks),
-                       .section = "data"});
-  }
-
-  void add_copies(CellSource const& cell) {
+  static void visit_copies(CellSource const& cell, auto& visitor) {
     for (std::size_t i = 0; i < cell.tensors().size(); ++i) {
+      auto const& tensor = cell.tensors()[i];
       auto const& held = cell.held(i);
-      auto const bytes = dense_bytes(cell.tensors()[i].shape, cell.tensors()[i].dtype);
-      StridedRuns const all{.run_bytes = bytes, .stride_bytes = bytes};
+      auto const bytes = dense_bytes(tensor.shape, tensor.dtype);
       for (auto const& box : held.boxes) {
         if (box.copies.size() < 2) continue;
-        auto const first = list_.size();
-        for (auto const& copy : box.copies) {
-          auto const number = list_.size();
-          for (auto const rank : copy) list_.push_back({&held, &box, rank, cell.own(i), all});
-          if (number > first) comparisons_.push_back({cell.tensors()[i].name, first, number, copy.size()});
+        for (std::size_t copy = 0; copy < box.copies.size(); ++copy) {
+          Replica replica;
+          for (auto const rank : box.copies[copy]) {
+            replica.push_back({&held, &box, rank, cell.own(i), {.run_bytes = bytes, .stride_bytes = bytes}});
+          }
+          if (copy == 0) {
+            visitor.keep(std::move(replica));
+          } else {
+            visitor.compare(std::move(replica), tensor.name, false);
+          }
         }
       }
     }
   }
 
-  void add_replica(std::string_view name, ReplicaRuns const& replica) {
-    auto const& kept = cells_.cells[replica.kept.source]->held(replica.kept.tensor);
-    auto const& other = cells_.cells[replica.other.source]->held(replica.other.tensor);
+  void require_equal_boxes(std::string_view name, ReplicaRuns const& pair) const {
+    auto const& kept = cells_.cells[pair.kept.source]->held(pair.kept.tensor);
+    auto const& other = cells_.cells[pair.other.source]->held(pair.other.tensor);
     bool const alike = std::equal(kept.boxes.begin(), kept.boxes.end(), other.boxes.begin(), other.boxes.end(),
                                   [](auto const& a, auto const& b) {
                                     return a.box.begin == b.box.begin && a.box.size == b.box.size &&
                                            a.copies.front().size() == b.copies.front().size();
                                   });
-    if (!alike) {
-      refuse(name, "ranks shard replicas of a tensor differently",
-             {kept.boxes.front().copies.front().front(), other.boxes.front().copies.front().front()},
-             "use the same placements for all tensor-parallel ranks");
-    }
-    // The first of several replicas is compared with each of the others.
-    if (!kept_ || !kept_->is_of(replica)) kept_ = {replica.kept, replica.runs, add_digests(replica.kept, replica.runs)};
-    auto const number = add_digests(replica.other, replica.runs);
-    if (list_.size() > number)
-      comparisons_.push_back({name, kept_->number, number, list_.size() - number, replica.must_differ});
+    if (alike) return;
+    refuse(operation_, name, "ranks shard replicas of a tensor differently",
+           {kept.boxes.front().copies.front().front(), other.boxes.front().copies.front().front()},
+           "use the same placements for all tensor-parallel ranks");
   }
 
-  /// Adds the digests of the first copy of a tensor. Returns the number of the first one.
-  std::size_t add_digests(TensorAt at, StridedRuns const& runs) {
-    auto const number = list_.size();
+  [[nodiscard]] Replica first_copy(TensorAt at, StridedRuns const& runs) const {
     auto const& cell = *cells_.cells[at.source];
     auto const& held = cell.held(at.tensor);
+    Replica replica;
     for (auto const& box : held.boxes) {
-      for (auto const rank : box.copies.front()) list_.push_back({&held, &box, rank, cell.own(at.tensor), runs});
+      for (auto const rank : box.copies.front()) replica.push_back({&held, &box, rank, cell.own(at.tensor), runs});
     }
-    return number;
+    return replica;
   }
 
+  WeightCells const& cells_;
+  MergeLayout const& layout_;
+  std::string const& operation_;
+};
+
+/// Collects what this rank computes digests of.
+class OwnDigests {
+ public:
+  explicit OwnDigests(WeightCells const& cells) : cells_(cells) {}
+
+  void keep(Replica const& replica) {
+    for (auto const& one : replica) {
+      if (one.rank != cells_.rank) continue;
+      list_.push_back(one);
+      bytes_ += one.runs.bytes();
+    }
+  }
+  void compare(Replica const& replica, std::string_view, bool) { keep(replica); }
+
+  /// Returns the digests in the order of the visit.
+  [[nodiscard]] std::vector<std::uint64_t> compute() const {
+    std::vector<std::uint64_t> digests(list_.size());
+    codec::parallel_for(list_.size(), bytes_, [&](std::size_t i) { digests[i] = digest_of(list_[i]); });
+    return digests;
+  }
+
+ private:
   [[nodiscard]] std::uint64_t digest_of(Digested const& one) const {
     codec::StreamingChecksum digest;
     auto const unit = static_cast<std::uint64_t>(one.held->unit);
@@ -173,25 +167,68 @@ class ReplicaDigests {
   }
 
   WeightCells const& cells_;
+  std::deque<Digested> list_{};  // a vector would need memory for two lists while it grows
+  std::uint64_t bytes_ = 0;
+};
+
+/// Compares the digests of all ranks, which `all` has in the order of the visit.
+class DigestComparison {
+ public:
+  DigestComparison(std::vector<std::vector<std::byte>> const& all, std::string const& operation)
+      : all_(all), next_(all.size()), operation_(operation) {}
+
+  void keep(Replica replica) {
+    kept_digests_ = read(replica);
+    kept_ = std::move(replica);
+  }
+
+  void compare(Replica const& replica, std::string_view tensor, bool must_differ) {
+    auto const digests = read(replica);
+    auto const first = std::mismatch(digests.begin(), digests.end(), kept_digests_.begin(), kept_digests_.end()).first;
+    bool const differ = first != digests.end();
+    if (differ == must_differ || replica.empty()) return;
+    auto const at = differ ? first - digests.begin() : 0;
+    refuse(operation_, tensor,
+           differ ? "ranks hold different values of a tensor that must agree"
+                  : "ranks hold the same bytes of a tensor that should be in pieces",
+           {kept_[as_size(at)].rank, replica[as_size(at)].rank},
+           differ ? "synchronize the replicas, or pass placements that say how the tensor is sharded"
+                  : "give a rule that says whether each rank holds all of it or a piece");
+  }
+
+ private:
+  [[nodiscard]] std::vector<std::uint64_t> read(Replica const& replica) {
+    std::vector<std::uint64_t> digests(replica.size());
+    for (std::size_t i = 0; i < replica.size(); ++i) {
+      auto const rank = as_size(replica[i].rank);
+      std::memcpy(&digests[i], all_[rank].data() + sizeof(std::uint64_t) * next_[rank]++, sizeof(std::uint64_t));
+    }
+    return digests;
+  }
+
+  std::vector<std::vector<std::byte>> const& all_;
+  std::vector<std::size_t> next_;  ///< of each rank: number of the next digest
   std::string const& operation_;
-  // There may be hundreds of thousands. A vector would need memory for two lists while it grows.
-  std::deque<Digested> list_{};
-  std::deque<Comparison> comparisons_{};
-  std::optional<KeptReplica> kept_{};  ///< the last one
+  Replica kept_{};
+  std::vector<std::uint64_t> kept_digests_{};
 };
 
 }  // namespace
 
 void require_equal_replicas_in_memory(Collective const& world, WeightCells const& cells, MergeLayout const& layout,
                                       std::string const& operation) {
-  std::optional<ReplicaDigests> digests;
+  ReplicaFinder const finder(cells, layout, operation);
   std::vector<std::uint64_t> mine;
   agree(world, operation, [&] {
-    digests.emplace(cells, layout, operation);
-    mine = digests->own();
+    OwnDigests own(cells);
+    finder.visit(own);
+    mine = own.compute();
   });
   auto const all = world.all_gatherv(std::as_bytes(std::span(mine)));
-  agree(world, operation, [&] { digests->compare(all); });
+  agree(world, operation, [&] {
+    DigestComparison comparison(all, operation);
+    finder.visit(comparison);
+  });
 }
 
 }  // namespace crossrank::checkpoint
