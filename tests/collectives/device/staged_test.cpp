@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <thread>
@@ -400,6 +401,27 @@ TEST(StagedCollectives, a_copy_that_fails_between_two_pieces_ends_the_call_on_al
   });
   EXPECT_EQ(failed, 1);
   EXPECT_EQ(error_count, 1);
+}
+
+/// The copy of the first result to the GPU has not run yet when the second call needs a buffer.
+TEST(StagedCollectives, a_result_under_way_keeps_its_buffer) {
+  run_gpu_ranks(3, [](Collective const& world) {
+    auto first = filled(world, 100);
+    auto second = filled(world, 100);
+    current_stream(gpu).synchronize();
+    auto const stream = Stream::create(gpu);
+    std::optional<HeldStream> held;
+    if (world.rank() == 2) held.emplace(stream.native());
+    {
+      StreamGuard const guard(stream);
+      world.broadcast(first, Root{0});
+    }
+    world.broadcast(second, Root{1});
+    EXPECT_EQ(values(second), std::vector<float>(100, 2));
+    if (held) held->release();
+    StreamGuard const guard(stream);
+    EXPECT_EQ(values(first), std::vector<float>(100, 1));
+  });
 }
 
 /// The receiver's GPU does not continue until the host has waited for it, or until all broadcasts have been made.
