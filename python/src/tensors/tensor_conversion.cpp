@@ -95,7 +95,7 @@ TensorDict dict_from(nb::handle dict, int level) {
   TensorDict tree;
   for (auto const [key, value] : require_dict(dict)) {
     auto name = require_name(key);
-    tree.set(std::move(name), at_key(key, [&] { return value_from(value, level + 1); }));
+    tree.set(std::move(name), at_key(key, [&, value = value] { return value_from(value, level + 1); }));
   }
   return tree;
 }
@@ -122,7 +122,7 @@ StateDict state_dict_from(nb::handle dict) {
   // Tied weights are one tensor under two names: they share a storage here too, so that they are sent once.
   std::map<std::tuple<std::byte*, std::size_t>, Tensor> known;
   for (auto const [key, value] : require_dict(dict)) {
-    auto tensor = at_key(key, [&] { return require_tensor(value, Access::read); });
+    auto tensor = at_key(key, [value = value] { return require_tensor(value, Access::read); });
     if (tensor.nbytes() > 0) {
       auto const [same, is_new] = known.try_emplace({tensor.data(), tensor.nbytes()}, tensor);
       if (!is_new && same->second.dtype() == tensor.dtype()) tensor = same->second.reshape(tensor.shape());
