@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -31,10 +32,14 @@ class CROSSRANK_EXPORT Shape {
   /// Makes a shape from a span; errors as for a braced list.
   Shape(std::span<std::int64_t const> lengths);
   // NOLINTEND(google-explicit-constructor)
-  /// Copies the lengths. A move copies too, so that a shape never loses them.
+  /// Copies the lengths.
   Shape(Shape const&) noexcept = default;
-  /// Copies the lengths, as the constructor does.
+  /// Copies the lengths, which `other` keeps.
+  Shape(Shape&& other) noexcept : Shape(std::as_const(other)) {}  // NOLINT(performance-move-constructor-init)
+  /// Copies the lengths.
   Shape& operator=(Shape const&) noexcept = default;
+  /// Copies the lengths, which `other` keeps.
+  Shape& operator=(Shape&& other) noexcept { return *this = std::as_const(other); }
   ~Shape() = default;
 
   /// Returns the number of dimensions.

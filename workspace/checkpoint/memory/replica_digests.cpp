@@ -48,9 +48,10 @@ struct KeptReplica {
 
 [[noreturn]] void refuse(std::string const& operation, std::string_view tensor, std::string message,
                          std::vector<int> ranks, std::string hint) {
+  auto got = "ranks " + std::to_string(ranks.front()) + " and " + std::to_string(ranks.back());
   throw FormatError({.operation = operation,
                      .message = std::move(message),
-                     .got = "ranks " + std::to_string(ranks.front()) + " and " + std::to_string(ranks.back()),
+                     .got = std::move(got),
                      .resource = std::string(tensor),
                      .hint = std::move(hint),
                      .failed_ranks = std::move(ranks),
